@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything.
+#pragma once
+
+#include <headrace/agent.hpp>
+#include <headrace/log.hpp>
+#include <headrace/memory.hpp>
+#include <headrace/pages.hpp>
+#include <headrace/request.hpp>
+#include <headrace/result.hpp>
+#include <headrace/telemetry.hpp>

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Page lists: parts of regions, in order. Preparing checks and resolves them once; requests then pick from them by index.
+#pragma once
+
+#include <headrace/memory.hpp>
+
+namespace headrace {
+
+/// One part of a region: a row of the N x 3 arrays (uint64: region, offset, length).
+struct Page {
+  std::uint64_t region = 0;  ///< RegionId::value
+  std::uint64_t offset_bytes = 0;
+  std::uint64_t length_bytes = 0;
+};
+static_assert(sizeof(Page) == 24);
+
+/// A part of this process's memory, by address: a row of N x 2 arrays (uint64: address, length).
+struct AddressPage {
+  std::uint64_t address = 0;
+  std::uint64_t length_bytes = 0;
+};
+static_assert(sizeof(AddressPage) == 16);
+
+/// `count` pages of one length: page i begins at base + i * stride of one region. The cheapest list to make and to keep.
+struct UniformPages {
+  RegionId region;
+  std::uint64_t base_bytes = 0;
+  std::uint64_t stride_bytes = 0;  ///< 0: page_bytes
+  std::uint64_t page_bytes = 0;
+  std::uint64_t count = 0;
+};
+
+/// A prepared list. Immutable, cheap to copy, shared by any number of requests; it keeps nothing of the caller's arrays.
+class PageList {
+ public:
+  struct State;
+  explicit PageList(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+
+  [[nodiscard]] HEADRACE_API std::uint64_t count() const;
+  [[nodiscard]] HEADRACE_API std::uint64_t bytes() const;
+  /// Whose memory: the peer's name, or empty for our own.
+  [[nodiscard]] HEADRACE_API std::string_view peer() const;
+  [[nodiscard]] const std::shared_ptr<const State>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C++ face of backend_v1.h: derive from `Backend`, then export it with HEADRACE_EXPORT_BACKEND.
+//
+// The adapter catches what your code throws and turns it into `internal` with the exception's text, copies error
+// sentences over the border, and leaves the rules of backend_v1.h (threads, blocking, completion) to you.
+#pragma once
+
+#include <headrace/plugin/backend_v1.h>
+#include <headrace/result.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace headrace::plugin {
+
+/// The host's table with C++ manners. Copyable; valid until the instance is destroyed.
+class Host {
+ public:
+  explicit Host(const headrace_host_v1* table) : table_(table) {}
+
+  [[nodiscard]] std::string_view agent_name() const { return table_->agent_name; }
+  [[nodiscard]] std::uint64_t incarnation() const { return table_->incarnation; }
+  [[nodiscard]] std::uint32_t pool_threads() const { return table_->pool_threads; }
+  [[nodiscard]] std::uint64_t now_ns() const { return table_->now_ns(table_->context); }
+  [[nodiscard]] bool log_enabled(headrace_log_level_v1 level) const { return table_->log_enabled(table_->context, level) != 0; }
+  void log(headrace_log_level_v1 level, std::string_view text) const { table_->log(table_->context, level, text.data(), text.size()); }
+  void count(const char* counter, std::uint64_t amount) const { table_->count(table_->context, counter, amount); }
+  void completed(std::uint64_t token, Status status, std::string_view text = {}) const {
+    table_->completed(table_->context, token, to_c(status), text.data(), text.size());
+  }
+  [[nodiscard]] std::uint64_t accepted(void* connection, const std::string& peer, std::uint64_t incarnation) const {
+    return table_->accepted(table_->context, connection, peer.c_str(), incarnation);
+  }
+  void link_event(std::uint64_t link, headrace_link_event_v1 event, std::string_view text) const {
+    table_->link_event(table_->context, link, event, text.data(), text.size());
+  }
+  void received(std::uint64_t link, std::uint32_t channel, std::string_view bytes) const {
+    table_->received(table_->context, link, channel, bytes.data(), bytes.size());
+  }
+  [[nodiscard]] bool submit(void (*function)(void*), void* argument) const {
+    return table_->submit(table_->context, function, argument) != 0;
+  }
+  void wake() const { table_->wake(table_->context); }
+
+  static headrace_status_v1 to_c(Status status) { return {static_cast<std::int32_t>(status.code), status.os_error, status.page}; }
+
+ private:
+  const headrace_host_v1* table_;
+};
+
+struct CreateArgs {
+  std::span<const headrace_setting_v1> settings;
+  std::string runtime_dir;
+
+  /// The resolved text of an option of this backend's own table; empty when the name is not in it.
+  [[nodiscard]] std::string_view setting(std::string_view name) const {
+    for (const auto& s : settings)
+      if (name == s.name) return s.value;
+    return {};
+  }
+};
+
+/// One instance of a backend. Each method is the entry of the same name in backend_v1.h, whose sentence binds it.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  [[nodiscard]] virtual headrace_info_v1 info() = 0;
+  virtual Result<std::string> connection_info() = 0;
+  virtual Result<void*> connect(const headrace_connect_v1& args) = 0;
+  virtual void disconnect(void* connection) = 0;
+
+  virtual Result<void*> register_region(const headrace_region_v1& region) = 0;
+  virtual void deregister_region(void* handle) = 0;
+  virtual Result<std::string> export_region(void* handle) = 0;
+
+  virtual Result<void*> load_local(void* handle) = 0;
+  virtual Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region) = 0;
+  virtual void unload(void* remote) = 0;
+  virtual Result<std::span<std::byte>> map(void* /*remote*/) { return Error{Code::not_supported, "this backend does not map memory"}; }
+  virtual void unmap(void* /*remote*/, void* /*address*/) {}
+
+  virtual Result<void*> prepare(const headrace_prepare_v1& args) = 0;
+  virtual Status post(void* request, const headrace_post_v1& args) = 0;
+  virtual void poll(void* request) = 0;
+  virtual void cancel(void* request) = 0;
+  virtual void release(void* request) = 0;
+
+  virtual Status notify(void* connection, std::uint32_t channel, std::string_view bytes) = 0;
+
+  virtual std::uint32_t progress() = 0;
+  [[nodiscard]] virtual int descriptor() = 0;
+  virtual std::uint32_t arm(bool /*on*/) { return 0; }
+
+  virtual Result<std::string> query(const headrace_region_v1& /*region*/) { return Error{Code::not_supported, "this backend has nothing to query"}; }
+  virtual headrace_cost_v1 cost(const headrace_prepare_v1& args) = 0;
+};
+
+namespace detail {
+
+inline int32_t fail(const Error& error, headrace_text_v1* out) {
+  if (out != nullptr) {
+    out->length = std::min(error.message.size(), out->capacity);
+    std::memcpy(out->data, error.message.data(), out->length);
+  }
+  return static_cast<int32_t>(error.code);
+}
+
+/// Runs `body` (-> Result<T>), hands its value to `take`, and lets no exception out.
+template <class Body, class Take>
+int32_t guarded(headrace_text_v1* error, Body&& body, Take&& take) noexcept {
+  try {
+    auto result = body();
+    if (!result.ok()) return fail(result.error(), error);
+    take(result);
+    return HEADRACE_OK;
+  } catch (const std::exception& e) {
+    return fail(Error{Code::internal, std::string("backend threw: ") + e.what()}, error);
+  } catch (...) {
+    return fail(Error{Code::internal, "backend threw something that is not a std::exception"}, error);
+  }
+}
+
+inline Backend* self(void* instance) { return static_cast<Backend*>(instance); }
+
+inline auto put(void** out) {
+  return [out](auto& result) { *out = result.value(); };
+}
+inline auto pour(const headrace_sink_v1* out) {
+  return [out](auto& result) { out->append(out->context, result.value().data(), result.value().size()); };
+}
+
+}  // namespace detail
+
+/// The table of backend `T`, which offers
+///   static Result<std::unique_ptr<Backend>> open(Host, const CreateArgs&);
+///   static constexpr const char* name, *version; static constexpr std::uint32_t memory_kinds; static constexpr bool maps;
+///   static std::span<const headrace_option_v1> options();
+template <class T>
+const headrace_backend_v1* table() {
+  using namespace detail;
+  static const headrace_backend_v1 backend = [] {
+    headrace_backend_v1 t{};
+    t.struct_size = sizeof(t);
+    t.abi_major = HEADRACE_BACKEND_ABI_MAJOR;
+    t.abi_minor = HEADRACE_BACKEND_ABI_MINOR;
+    t.name = T::name;
+    t.version = T::version;
+    t.options = T::options().data();
+    t.option_count = T::options().size();
+    t.memory_kinds = T::memory_kinds;
+    t.create = [](const headrace_host_v1* host, const headrace_create_v1* args, void** instance, headrace_text_v1* error) {
+      return guarded(
+          error, [&] { return T::open(Host(host), CreateArgs{{args->settings, args->setting_count}, args->runtime_dir}); },
+          [&](auto& result) { *instance = result.value().release(); });
+    };
+    t.destroy = [](void* i) { delete self(i); };
+    t.info = [](void* i, headrace_info_v1* info) { *info = self(i)->info(); };
+    t.connection_info = [](void* i, const headrace_sink_v1* out, headrace_text_v1* error) {
+      return guarded(error, [&] { return self(i)->connection_info(); }, pour(out));
+    };
+    t.connect = [](void* i, const headrace_connect_v1* args, void** connection, headrace_text_v1* error) {
+      return guarded(error, [&] { return self(i)->connect(*args); }, put(connection));
+    };
+    t.disconnect = [](void* i, void* connection) { self(i)->disconnect(connection); };
+    t.register_region = [](void* i, const headrace_region_v1* region, void** handle, headrace_text_v1* error) {
+      return guarded(error, [&] { return self(i)->register_region(*region); }, put(handle));
+    };
+    t.deregister_region = [](void* i, void* handle) { self(i)->deregister_region(handle); };
+    t.export_region = [](void* i, void* handle, const headrace_sink_v1* out, headrace_text_v1* error) {
+      return guarded(error, [&] { return self(i)->export_region(handle); }, pour(out));
+    };
+    t.load_local = [](void* i, void* handle, void** remote, headrace_text_v1* error) {
+      return guarded(error, [&] { return self(i)->load_local(handle); }, put(remote));
+    };
+    t.load_remote = [](void* i, void* c, const headrace_remote_region_v1* region, void** remote, headrace_text_v1* error) {
+      return guarded(error, [&] { return self(i)->load_remote(c, *region); }, put(remote));
+    };
+    t.unload = [](void* i, void* remote) { self(i)->unload(remote); };
+    if constexpr (T::maps) {
+      t.map = [](void* i, void* remote, void** address, uint64_t* length, headrace_text_v1* error) {
+        return guarded(error, [&] { return self(i)->map(remote); }, [&](auto& result) {
+          *address = result.value().data();
+          *length = result.value().size();
+        });
+      };
+      t.unmap = [](void* i, void* remote, void* address) { self(i)->unmap(remote, address); };
+    }
+    t.prepare = [](void* i, const headrace_prepare_v1* args, void** request, headrace_text_v1* error) {
+      return guarded(error, [&] { return self(i)->prepare(*args); }, put(request));
+    };
+    t.post = [](void* i, void* request, const headrace_post_v1* args) { return Host::to_c(self(i)->post(request, *args)); };
+    t.poll = [](void* i, void* request) { self(i)->poll(request); };
+    t.cancel = [](void* i, void* request) { self(i)->cancel(request); };
+    t.release = [](void* i, void* request) { self(i)->release(request); };
+    t.notify = [](void* i, void* connection, uint32_t channel, const void* bytes, size_t length) {
+      return Host::to_c(self(i)->notify(connection, channel, {static_cast<const char*>(bytes), length}));
+    };
+    t.progress = [](void* i) { return self(i)->progress(); };
+    t.descriptor = [](void* i) -> int32_t { return self(i)->descriptor(); };
+    t.arm = [](void* i, int32_t on) { return self(i)->arm(on != 0); };
+    t.query = [](void* i, const headrace_region_v1* region, const headrace_sink_v1* out, headrace_text_v1* error) {
+      return guarded(error, [&] { return self(i)->query(*region); }, pour(out));
+    };
+    t.cost = [](void* i, const headrace_prepare_v1* args, headrace_cost_v1* cost) -> int32_t {
+      *cost = self(i)->cost(*args);
+      return HEADRACE_OK;
+    };
+    return t;
+  }();
+  return &backend;
+}
+
+}  // namespace headrace::plugin
+
+/// In plugin.cpp, once: the symbol that the host looks for. A backend that is linked in instead calls
+/// `headrace::plugin::table<T>()` by hand.
+#define HEADRACE_EXPORT_BACKEND(Type)                                                                      \
+  extern "C" __attribute__((visibility("default"))) const headrace_backend_v1* headrace_backend_v1_table(); \
+  const headrace_backend_v1* headrace_backend_v1_table() { return ::headrace::plugin::table<Type>(); }

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests: move the pages of one list to or from the pages of another.
+#pragma once
+
+#include <headrace/pages.hpp>
+
+#include <chrono>
+#include <optional>
+
+namespace headrace {
+
+enum class Op : std::int32_t {
+  read = 0,   ///< local <- remote
+  write = 1,  ///< local -> remote
+};
+
+/// prepared -> posted -> (canceling ->) done | failed | canceled, and from any of these three posted again.
+enum class RequestState : std::uint32_t { prepared, posted, canceling, done, failed, canceled };
+
+HEADRACE_API std::string_view state_name(RequestState state) noexcept;
+
+using Timeout = std::optional<std::chrono::nanoseconds>;  ///< nullopt: without end
+inline constexpr std::nullopt_t forever = std::nullopt;
+
+struct RequestOptions {
+  std::vector<std::string> backends;  ///< only these paths; empty: the best of all
+  Timeout timeout;                    ///< each post is canceled after this long and ends timed_out
+};
+
+struct PostOptions {
+  /// Delivered at the far side once the bytes are there (write) or have been taken (read). Up to 64 KiB.
+  std::optional<std::string> notification;
+  Timeout timeout;  ///< this post's own; nullopt: the request's
+};
+
+/// Of the last post that ended.
+struct RequestTimes {
+  std::uint64_t posted_at_ns = 0;  ///< CLOCK_MONOTONIC
+  std::uint64_t post_ns = 0;       ///< spent inside post
+  std::uint64_t transfer_ns = 0;   ///< from post to done
+  std::uint64_t bytes = 0;
+  std::uint64_t pages = 0;
+  std::uint64_t posts = 0;  ///< of this request so far
+};
+
+struct CostEstimate {
+  std::chrono::nanoseconds duration{};
+  double margin = 0;   ///< the guess may be off by this share of itself
+  std::string method;  ///< how it was guessed
+  std::string backend;
+};
+
+/// A handle, cheap to copy. The last copy to go cancels what is in flight and keeps the page lists until it is quiet; the
+/// memory itself is the caller's and must stay in place until the request has ended.
+///   threads  any; post from one thread at a time
+class Request {
+ public:
+  struct State;
+  Request() = default;
+  explicit Request(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  /// Starts the transfer and returns. Small requests on mapped or attached paths are done when this returns.
+  ///   errors  invalid_argument (posted already), would_block (a queue is full: poll, retry), peer_lost, not_found (a region
+  ///           has been revoked)
+  HEADRACE_API Status post();
+  HEADRACE_API Status post(const PostOptions& options);
+  /// The state, after giving the path a slice of this thread's time.
+  HEADRACE_API RequestState poll();
+  /// The state, without doing anything.
+  [[nodiscard]] HEADRACE_API RequestState state() const;
+  /// Waits for the end. ok, the request's own error, or timed_out: then it is still running.
+  HEADRACE_API Status wait(Timeout timeout = forever);
+  /// Asks for an early end and returns at once; wait() tells when the memory is quiet. Nothing happens if it has ended.
+  HEADRACE_API void cancel();
+
+  /// Why it failed, with the peer's name and the page index; Code::ok and no text if it did not.
+  [[nodiscard]] HEADRACE_API Error error() const;
+  [[nodiscard]] HEADRACE_API RequestTimes times() const;
+  /// The path, why it was chosen, and why the others were not.
+  [[nodiscard]] HEADRACE_API std::string explain() const;
+  /// The backend that carries it.
+  [[nodiscard]] HEADRACE_API std::string backend() const;
+  [[nodiscard]] HEADRACE_API Result<CostEstimate> cost() const;
+
+  /// Calls `done` once for the end of each post, on the agent's callback thread. Replaces an earlier one.
+  HEADRACE_API void on_done(std::function<void(Status)> done);
+  /// A descriptor that turns readable at each end; owned by the request; read 8 bytes to clear it.
+  HEADRACE_API Result<int> event_fd();
+
+  [[nodiscard]] HEADRACE_API Op op() const;
+  [[nodiscard]] HEADRACE_API std::uint64_t pages() const;
+  [[nodiscard]] HEADRACE_API std::uint64_t bytes() const;
+  [[nodiscard]] HEADRACE_API std::string_view peer() const;
+
+  [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace headrace
