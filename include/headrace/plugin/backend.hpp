@@ -88,7 +88,8 @@ class Backend {
 
   virtual Result<void*> prepare(const headrace_prepare_v1& args) = 0;
   virtual Status post(void* request, const headrace_post_v1& args) = 0;
-  virtual void poll(void* request) = 0;
+  /// Returns whether it did some work and there may be more.
+  virtual bool poll(void* request) = 0;
   virtual void cancel(void* request) = 0;
   virtual void release(void* request) = 0;
 
@@ -196,7 +197,7 @@ const headrace_backend_v1* table() {
       return guarded(error, [&] { return self(i)->prepare(*args); }, put(request));
     };
     t.post = [](void* i, void* request, const headrace_post_v1* args) { return Host::to_c(self(i)->post(request, *args)); };
-    t.poll = [](void* i, void* request) { self(i)->poll(request); };
+    t.poll = [](void* i, void* request) -> int32_t { return self(i)->poll(request) ? 1 : 0; };
     t.cancel = [](void* i, void* request) { self(i)->cancel(request); };
     t.release = [](void* i, void* request) { self(i)->release(request); };
     t.notify = [](void* i, void* connection, uint32_t channel, const void* bytes, size_t length) {

@@ -152,7 +152,8 @@ typedef struct headrace_host_v1 {
   void (*completed)(void* context, uint64_t token, headrace_status_v1 status, const char* text, size_t length);
 
   /* A peer has connected to us. Returns the token to be used for this link in the calls below, or 0 to refuse it.
-   * `connection` is the handle that `notify` and `disconnect` take; it lives until `disconnect`. */
+   * `connection` is a handle like those of `connect`, and lives until `disconnect`: links are symmetric, either side may
+   * load regions, prepare, post and notify on them. If both sides connect at once there are two links; both work. */
   uint64_t (*accepted)(void* context, void* connection, const char* peer_name, uint64_t peer_incarnation);
 
   /* The link's state changed; `text` says why. Called at most once with each event. */
@@ -291,8 +292,8 @@ typedef struct headrace_backend_v1 {
   /* Starts to connect and returns. Requests and messages may follow at once and are queued until the link is ready.
    * If the peer is known at once to be out of reach, fails with not_supported (wrong host, ...) or peer_lost. */
   int32_t (*connect)(void* instance, const headrace_connect_v1* args, void** connection, headrace_text_v1* error);
-  /* Closes a link, made by either side. Its posts are completed with canceled, its handle and the remote regions loaded
-   * for it are dead when this returns (posts may be completed up to then). */
+  /* Closes a link, made by either side. Its posts are completed with canceled before this returns; then its handle and
+   * the remote regions loaded for it are dead, and of the requests prepared on it only `release` may still be called. */
   void (*disconnect)(void* instance, void* connection);
 
   /* Makes memory usable by this instance and by its peers. Quick: expensive parts are put off to first use. */
@@ -319,12 +320,14 @@ typedef struct headrace_backend_v1 {
   /* Starts it. ok: accepted, and `completed` follows exactly once (it may have been called already). Anything else: not
    * accepted, nothing follows. would_block: a queue is full. Never waits; may carry a small request out itself. */
   headrace_status_v1 (*post)(void* instance, void* request, const headrace_post_v1* args);
-  /* Gives this request the caller's time: do a piece of its work, look whether it ended. Ends are told by `completed`. */
-  void (*poll)(void* instance, void* request);
+  /* Gives this posted request the caller's time: do a piece of its work (some 100 us at most). Returns 1 if it did and
+   * there may be more for this thread, 0 if there is nothing to do here but wait. Ends are told by `completed`. */
+  int32_t (*poll)(void* instance, void* request);
   /* Asks for an early end. `completed` still follows: canceled once the memory is quiet, or whatever else happened. If
    * that cannot be promised soon, close the link within a second. */
   void (*cancel)(void* instance, void* request);
-  /* Frees it. It was never posted, or its last post has been completed. */
+  /* Frees it. It was never posted, or its last post has been completed. This may come after the link has been
+   * disconnected, and after the regions have been unloaded or deregistered, that it names. */
   void (*release)(void* instance, void* request);
 
   /* Sends a message on its own. would_block: too much is waiting already. */
