@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+# How everything of ours is compiled: warnings, visibility, sanitizers, paths. A target gets it by linking headrace_options.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+# -g1 keeps function names and lines for traces at a fraction of the full information's compile and link time.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug or Release" FORCE)
+endif()
+
+find_program(HEADRACE_CCACHE ccache)
+mark_as_advanced(HEADRACE_CCACHE)
+if(HEADRACE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${HEADRACE_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${HEADRACE_CCACHE})
+endif()
+
+add_library(headrace_options INTERFACE)
+target_compile_options(
+  headrace_options
+  INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
+            $<$<BOOL:${HEADRACE_WERROR}>:-Werror>
+            -fno-omit-frame-pointer
+            # Later mappings win: the build folder, which may lie inside the source folder, comes last.
+            "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/="
+            "-ffile-prefix-map=${PROJECT_BINARY_DIR}=build"
+            $<$<CONFIG:Debug>:-D_GLIBCXX_ASSERTIONS>)
+target_include_directories(headrace_options INTERFACE ${PROJECT_SOURCE_DIR}/include)
+
+if(HEADRACE_SANITIZE)
+  set(headrace_sanitize_flags -fsanitize=${HEADRACE_SANITIZE} -fno-sanitize-recover=all)
+  add_compile_options(${headrace_sanitize_flags})
+  add_link_options(${headrace_sanitize_flags})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # GCC sees uninitialised reads in the code that its own sanitizers insert.
+    target_compile_options(headrace_options INTERFACE -Wno-maybe-uninitialized)
+  endif()
+endif()
+if(HEADRACE_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "HEADRACE_FUZZ needs clang (its libFuzzer), the compiler is ${CMAKE_CXX_COMPILER_ID}: use `cmake --preset fuzz`.")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+# One function per kind of part. Each globs its folder, again at every build, and makes nothing while the folder holds no
+# source: a part comes into being with its first file.
+#
+# The build tree, the wheel and an installation keep one shape, so that the library finds what belongs to it beside itself:
+#   lib/libheadrace.so   lib/headrace-probe-plugin   lib/backends/headrace_backend_<name>.so   bin/headrace
+
+set(headrace_bin_dir ${PROJECT_BINARY_DIR}/bin)
+set(headrace_lib_dir ${PROJECT_BINARY_DIR}/lib)
+set(headrace_backends_dir ${headrace_lib_dir}/backends)
+set(headrace_tests_dir ${PROJECT_BINARY_DIR}/tests)
+
+# headrace_glob(<variable> <pattern>...): the sources that match; a file named *_test.cpp only if its pattern says so.
+function(headrace_glob variable)
+  set(found "")
+  foreach(pattern IN LISTS ARGN)
+    file(GLOB matches CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${pattern})
+    if(NOT pattern MATCHES "_test\\.cpp$")
+      list(FILTER matches EXCLUDE REGEX "_test\\.cpp$")
+    endif()
+    list(APPEND found ${matches})
+  endforeach()
+  set(${variable} "${found}" PARENT_SCOPE)
+endfunction()
+
+# headrace_folders(<variable> <folder>): the names of the folders inside it.
+function(headrace_folders variable folder)
+  file(GLOB entries CONFIGURE_DEPENDS LIST_DIRECTORIES true RELATIVE ${PROJECT_SOURCE_DIR}/${folder}
+       ${PROJECT_SOURCE_DIR}/${folder}/*)
+  set(found "")
+  foreach(entry IN LISTS entries)
+    if(IS_DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/${entry})
+      list(APPEND found ${entry})
+    endif()
+  endforeach()
+  set(${variable} "${found}" PARENT_SCOPE)
+endfunction()
+
+# headrace_existing(<variable> <target>...): those of the targets that exist.
+function(headrace_existing variable)
+  set(found "")
+  foreach(target IN LISTS ARGN)
+    if(TARGET ${target})
+      list(APPEND found ${target})
+    endif()
+  endforeach()
+  set(${variable} "${found}" PARENT_SCOPE)
+endfunction()
+
+# src/<room>/*.cpp -> static library headrace_<room> that sees the rooms of the levels below it.
+function(headrace_add_room room)
+  if(room STREQUAL "vendor")
+    headrace_glob(sources src/vendor/*.cpp src/vendor/*/*.cpp)
+  else()
+    headrace_glob(sources src/${room}/*.cpp)
+  endif()
+  if(NOT sources)
+    return()
+  endif()
+  add_library(headrace_${room} STATIC ${sources})
+  target_include_directories(headrace_${room} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+  set(below "")
+  foreach(other IN LISTS headrace_rooms)
+    if(TARGET headrace_${other} AND headrace_level_${other} LESS headrace_level_${room})
+      list(PREPEND below headrace_${other})
+    endif()
+  endforeach()
+  target_link_libraries(headrace_${room} PUBLIC headrace_options ${below} headrace_foreign)
+  if(room STREQUAL "base")
+    target_link_libraries(headrace_base PRIVATE headrace_spdlog)
+  endif()
+  set_property(GLOBAL APPEND PROPERTY HEADRACE_ROOM_TARGETS headrace_${room})
+endfunction()
+
+# All rooms -> libheadrace.so, whole, showing only what HEADRACE_API marks.
+function(headrace_add_library)
+  get_property(rooms GLOBAL PROPERTY HEADRACE_ROOM_TARGETS)
+  if(NOT rooms)
+    return()
+  endif()
+  list(TRANSFORM rooms REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
+  add_library(headrace SHARED ${objects})
+  add_library(headrace::headrace ALIAS headrace)
+  set_target_properties(
+    headrace
+    PROPERTIES LINKER_LANGUAGE CXX
+               LIBRARY_OUTPUT_DIRECTORY ${headrace_lib_dir}
+               LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.map)
+  target_include_directories(headrace INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                                $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_compile_features(headrace INTERFACE cxx_std_20)
+  target_link_options(headrace PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map -Wl,--exclude-libs,ALL)
+  target_link_libraries(headrace PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+  if(NOT HEADRACE_SANITIZE)
+    # Clang leaves its sanitizers' symbols to the executable, so the check runs in the other builds.
+    target_link_options(headrace PRIVATE -Wl,-z,defs)
+  endif()
+endfunction()
+
+# backends/<name>/*.cpp -> the plugin lib/backends/headrace_backend_<name>.so, and the static library
+# headrace_backend_<name>_static (all but plugin.cpp) for tests that link a backend in.
+function(headrace_add_backend name)
+  headrace_glob(sources backends/${name}/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  set(entry ${sources})
+  list(FILTER entry INCLUDE REGEX "/plugin\\.cpp$")
+  if(NOT entry)
+    message(FATAL_ERROR "backends/${name} has no plugin.cpp: the file with HEADRACE_EXPORT_BACKEND goes there.")
+  endif()
+  list(REMOVE_ITEM sources ${entry})
+  headrace_existing(rooms headrace_rail headrace_gpu headrace_memory headrace_vendor headrace_base)
+
+  add_library(headrace_backend_${name}_static STATIC ${sources})
+  target_include_directories(headrace_backend_${name}_static PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(headrace_backend_${name}_static PUBLIC headrace_options ${rooms} headrace_foreign)
+  set_property(GLOBAL APPEND PROPERTY HEADRACE_STATIC_BACKENDS headrace_backend_${name}_static)
+
+  add_library(headrace_backend_${name} MODULE ${entry} $<TARGET_OBJECTS:headrace_backend_${name}_static>)
+  target_link_libraries(headrace_backend_${name} PRIVATE headrace_backend_${name}_static)
+  set_target_properties(
+    headrace_backend_${name}
+    PROPERTIES PREFIX ""
+               LIBRARY_OUTPUT_DIRECTORY ${headrace_backends_dir}
+               LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/backend_exports.map)
+  target_link_options(headrace_backend_${name} PRIVATE
+                      -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/backend_exports.map -Wl,--exclude-libs,ALL)
+  set_property(GLOBAL APPEND PROPERTY HEADRACE_BACKENDS headrace_backend_${name})
+endfunction()
+
+# tools/probe_plugin/*.cpp -> lib/headrace-probe-plugin, the child process in which an unknown plugin is tried first.
+function(headrace_add_probe)
+  headrace_glob(sources tools/probe_plugin/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(headrace_probe_plugin ${sources})
+  headrace_existing(rooms headrace_engine headrace_memory headrace_vendor headrace_base)
+  target_link_libraries(headrace_probe_plugin PRIVATE headrace_options ${rooms} headrace_foreign)
+  set_target_properties(headrace_probe_plugin PROPERTIES OUTPUT_NAME headrace-probe-plugin
+                                                         RUNTIME_OUTPUT_DIRECTORY ${headrace_lib_dir})
+endfunction()
+
+# cli/*.cpp -> bin/headrace on libheadrace.so. All but main.cpp is the static library headrace_cli, which tests/unit/cli uses.
+function(headrace_add_cli)
+  headrace_glob(sources cli/*.cpp)
+  if(NOT sources OR NOT TARGET headrace)
+    return()
+  endif()
+  set(main ${sources})
+  list(FILTER main INCLUDE REGEX "/main\\.cpp$")
+  list(REMOVE_ITEM sources ${main})
+  set(parts headrace headrace_options headrace_cli_foreign)
+  if(sources)
+    add_library(headrace_cli STATIC ${sources})
+    target_include_directories(headrace_cli PUBLIC ${PROJECT_SOURCE_DIR})
+    target_link_libraries(headrace_cli PUBLIC ${parts})
+    set(parts headrace_cli)
+  endif()
+  if(main)
+    add_executable(headrace_command ${main})
+    target_link_libraries(headrace_command PRIVATE ${parts})
+    set_target_properties(
+      headrace_command
+      PROPERTIES OUTPUT_NAME headrace
+                 RUNTIME_OUTPUT_DIRECTORY ${headrace_bin_dir}
+                 INSTALL_RPATH "$ORIGIN/../${HEADRACE_INSTALL_LIBDIR}")
+    headrace_needs_plugins(headrace_command)
+  endif()
+endfunction()
+
+# A program that loads plugins at run time is not ready before they are.
+function(headrace_needs_plugins target)
+  get_property(backends GLOBAL PROPERTY HEADRACE_BACKENDS)
+  headrace_existing(probe headrace_probe_plugin)
+  if(backends OR probe)
+    add_dependencies(${target} ${backends} ${probe})
+  endif()
+endfunction()
+
+# bindings/python/*.cpp -> the extension module _headrace.
+function(headrace_add_python)
+  headrace_glob(sources bindings/python/*.cpp)
+  if(NOT HEADRACE_PYTHON OR NOT sources OR NOT TARGET headrace)
+    return()
+  endif()
+  find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module OPTIONAL_COMPONENTS Development.SABIModule)
+  if(NOT nanobind_ROOT)
+    execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir OUTPUT_VARIABLE nanobind_ROOT ERROR_QUIET
+                    OUTPUT_STRIP_TRAILING_WHITESPACE)
+  endif()
+  find_package(nanobind CONFIG QUIET)
+  if(NOT nanobind_FOUND)
+    message(FATAL_ERROR "the Python module needs nanobind, which ${Python_EXECUTABLE} does not have: "
+                        "`${Python_EXECUTABLE} -m pip install nanobind`, or run `make setup` and use .venv/bin/python.")
+  endif()
+  nanobind_add_module(_headrace STABLE_ABI NB_STATIC NB_SUPPRESS_WARNINGS ${sources})
+  target_include_directories(_headrace PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(_headrace PRIVATE headrace headrace_options)
+  set_target_properties(_headrace PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/python
+                                             INSTALL_RPATH "$ORIGIN/${HEADRACE_INSTALL_LIBDIR}")
+endfunction()
+
+# examples/*.cpp -> one program each, on the installed surface alone, and a test that runs it.
+function(headrace_add_examples)
+  headrace_glob(sources examples/*.cpp)
+  if(NOT TARGET headrace)
+    return()
+  endif()
+  foreach(source IN LISTS sources)
+    cmake_path(GET source STEM name)
+    add_executable(example_${name} ${source})
+    target_link_libraries(example_${name} PRIVATE headrace headrace_options Threads::Threads)
+    set_target_properties(example_${name} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY
+                                                                         ${PROJECT_BINARY_DIR}/examples)
+    headrace_needs_plugins(example_${name})
+    if(HEADRACE_TESTS OR BUILD_TESTING)
+      add_test(NAME example.${name} COMMAND example_${name})
+      set_tests_properties(example.${name} PROPERTIES LABELS example TIMEOUT 120)
+    endif()
+  endforeach()
+endfunction()
+
+# bench/*.cpp -> one program each on libheadrace.so; bench/internal/*.cpp -> one each on the rooms themselves.
+function(headrace_add_bench)
+  get_property(rooms GLOBAL PROPERTY HEADRACE_ROOM_TARGETS)
+  get_property(static_backends GLOBAL PROPERTY HEADRACE_STATIC_BACKENDS)
+  list(REVERSE rooms)
+  headrace_glob(surface bench/*.cpp)
+  headrace_glob(internal bench/internal/*.cpp)
+  if(NOT TARGET headrace)
+    return()
+  endif()
+  foreach(source IN LISTS surface internal)
+    cmake_path(GET source STEM name)
+    add_executable(bench_${name} ${source})
+    target_include_directories(bench_${name} PRIVATE ${PROJECT_SOURCE_DIR})
+    if(source IN_LIST internal)
+      target_link_libraries(bench_${name} PRIVATE ${static_backends} ${rooms})
+    else()
+      target_link_libraries(bench_${name} PRIVATE headrace)
+    endif()
+    target_link_libraries(bench_${name} PRIVATE headrace_options headrace_foreign benchmark::benchmark)
+    set_target_properties(bench_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+    headrace_needs_plugins(bench_${name})
+  endforeach()
+  headrace_lay_beside(${PROJECT_BINARY_DIR}/bench)
+endfunction()
+
+# Programs that link the rooms statically look for plugins beside themselves: put links there.
+function(headrace_lay_beside folder)
+  file(MAKE_DIRECTORY ${folder} ${headrace_backends_dir})
+  foreach(entry backends headrace-probe-plugin)
+    file(CREATE_LINK ../lib/${entry} ${folder}/${entry} SYMBOLIC)
+  endforeach()
+endfunction()

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+# Tests. The folder gives the label (unit, contract, system, backend, fuzz, example); a suite or test whose name ends in
+# _slow, _gpu1, _gpu2, _gpu4, _kernel, _fabric or _rdma carries that label as well.
+
+include(GoogleTest)
+
+# Everything a test may need, in link order: what is above comes first.
+function(headrace_test_parts variable)
+  get_property(rooms GLOBAL PROPERTY HEADRACE_ROOM_TARGETS)
+  get_property(static_backends GLOBAL PROPERTY HEADRACE_STATIC_BACKENDS)
+  list(REVERSE rooms)
+  set(${variable} ${static_backends} ${rooms} PARENT_SCOPE)
+endfunction()
+
+# tests/support/*.cpp -> static library headrace_test_support. It sees every room's headers and links none of them, so that
+# a test of base waits for base alone.
+function(headrace_add_test_support)
+  headrace_glob(sources tests/support/*.cpp)
+  if(sources)
+    add_library(headrace_test_support STATIC ${sources})
+    set(scope PUBLIC)
+  else()
+    add_library(headrace_test_support INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(headrace_test_support ${scope} ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src
+                                                           ${PROJECT_SOURCE_DIR}/tests)
+  target_link_libraries(headrace_test_support ${scope} headrace_options headrace_foreign GTest::gmock)
+  target_compile_definitions(
+    headrace_test_support ${scope} HEADRACE_TEST_DIR="${PROJECT_SOURCE_DIR}/tests"
+                                   HEADRACE_TEST_BIN_DIR="${headrace_tests_dir}" HEADRACE_COMMAND="${headrace_bin_dir}/headrace")
+endfunction()
+
+# headrace_add_test(<name> <label> SOURCES ... PARTS ...): one GoogleTest program and its tests.
+function(headrace_add_test name label)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "SOURCES;PARTS")
+  if(NOT arg_SOURCES)
+    return()
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  # gtest_main stands last: a program with a main of its own keeps it.
+  target_link_libraries(${name} PRIVATE headrace_test_support ${arg_PARTS} GTest::gmock GTest::gtest GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${headrace_tests_dir})
+  gtest_discover_tests(${name} TEST_PREFIX ${name}. TEST_LIST ${name}_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+                       WORKING_DIRECTORY ${headrace_tests_dir} PROPERTIES TIMEOUT 120)
+  headrace_label_tests(${name} "${label}")
+endfunction()
+
+# Labels and sanitizer settings are put on the discovered tests when ctest reads them.
+function(headrace_label_tests name label)
+  set(script ${PROJECT_BINARY_DIR}/test_labels/${name}.cmake)
+  file(CONFIGURE OUTPUT ${script} @ONLY CONTENT [=[
+foreach(test IN LISTS @name@_tests)
+  set(labels "@label@")
+  string(REGEX MATCHALL "_(slow|gpu1|gpu2|gpu4|kernel|fabric|rdma)([./]|$)" tags "${test}")
+  foreach(tag IN LISTS tags)
+    string(REGEX REPLACE "^_|[./]$" "" tag "${tag}")
+    list(APPEND labels ${tag})
+  endforeach()
+  set_tests_properties("${test}" PROPERTIES LABELS "${labels}")
+  if("slow" IN_LIST labels)
+    set_tests_properties("${test}" PROPERTIES TIMEOUT 1800)
+  endif()
+  set_tests_properties("${test}" PROPERTIES ENVIRONMENT
+    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
+endforeach()
+]=])
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
+endfunction()
+
+function(headrace_add_tests)
+  headrace_add_test_support()
+  headrace_lay_beside(${headrace_tests_dir})
+  headrace_test_parts(everything)
+
+  # tests/unit/<room>/*_test.cpp -> unit_<room>, on that room and those below it; tests/unit/cli is on the command's library.
+  headrace_folders(folders tests/unit)
+  foreach(room IN LISTS folders)
+    headrace_glob(sources tests/unit/${room}/*_test.cpp tests/unit/${room}/*/*_test.cpp)
+    if(TARGET headrace_${room})
+      set(parts headrace_${room})
+      # The rooms that load plugins are tested with those of the tree.
+      if(room MATCHES "^(engine|agent)$")
+        set(parts ${everything})
+      endif()
+      headrace_add_test(unit_${room} "unit;${room}" SOURCES ${sources} PARTS ${parts})
+      if(TARGET unit_${room} AND room MATCHES "^(engine|agent|cli)$")
+        headrace_needs_plugins(unit_${room})
+      endif()
+    elseif(sources AND NOT room STREQUAL "cli")
+      # Tests of what is not in a room: public headers, the plugin adapter.
+      headrace_existing(parts headrace_base)
+      headrace_add_test(unit_${room} "unit;${room}" SOURCES ${sources} PARTS ${parts})
+    endif()
+  endforeach()
+
+  # backends/<name>/*_test.cpp -> backend_<name>, with the backend linked in.
+  headrace_folders(folders backends)
+  foreach(backend IN LISTS folders)
+    if(TARGET headrace_backend_${backend}_static)
+      headrace_glob(sources backends/${backend}/*_test.cpp)
+      headrace_add_test(backend_${backend} "backend;${backend}" SOURCES ${sources} PARTS headrace_backend_${backend}_static
+                                                                                      ${everything})
+    endif()
+  endforeach()
+
+  # tests/contract, tests/system -> one program each; tests/<kind>/programs/*.cpp -> helper programs <kind>_<name> beside it.
+  foreach(kind contract system)
+    headrace_glob(sources tests/${kind}/*.cpp tests/${kind}/*_test.cpp)
+    list(REMOVE_DUPLICATES sources)
+    headrace_add_test(${kind} ${kind} SOURCES ${sources} PARTS ${everything})
+    headrace_glob(programs tests/${kind}/programs/*.cpp)
+    foreach(program IN LISTS programs)
+      cmake_path(GET program STEM name)
+      add_executable(${kind}_${name} ${program})
+      target_link_libraries(${kind}_${name} PRIVATE headrace_test_support ${everything})
+      set_target_properties(${kind}_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${headrace_tests_dir})
+      if(TARGET ${kind})
+        add_dependencies(${kind} ${kind}_${name})
+      endif()
+    endforeach()
+    if(TARGET ${kind})
+      headrace_needs_plugins(${kind})
+      headrace_existing(command headrace_command)
+      if(command)
+        add_dependencies(${kind} ${command})
+      endif()
+    endif()
+  endforeach()
+
+  # tests/plugins/*.cpp -> tests/plugins/<name>.so: plugins that lie, throw or crash, for the host's tests.
+  headrace_glob(sources tests/plugins/*.cpp)
+  foreach(source IN LISTS sources)
+    cmake_path(GET source STEM name)
+    add_library(test_plugin_${name} MODULE ${source})
+    target_link_libraries(test_plugin_${name} PRIVATE headrace_options)
+    set_target_properties(test_plugin_${name} PROPERTIES PREFIX "" OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY
+                                                                                      ${headrace_tests_dir}/plugins)
+    headrace_existing(users unit_engine unit_agent contract system)
+    foreach(user IN LISTS users)
+      add_dependencies(${user} test_plugin_${name})
+    endforeach()
+  endforeach()
+endfunction()
+
+# tests/fuzz/<name>.cpp -> fuzz_<name>. With clang a libFuzzer program, else one that replays tests/fuzz/corpus/<name>;
+# the replay is a test in both.
+function(headrace_add_fuzz)
+  headrace_glob(sources tests/fuzz/*.cpp)
+  headrace_test_parts(everything)
+  foreach(source IN LISTS sources)
+    cmake_path(GET source STEM name)
+    set(target fuzz_${name})
+    add_executable(${target} ${source})
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(${target} PRIVATE ${everything} headrace_options headrace_foreign)
+    set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
+    file(GLOB corpus CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name}/*)
+    if(NOT corpus)
+      message(FATAL_ERROR "tests/fuzz/corpus/${name} is empty: put at least one input that the reader accepts there.")
+    endif()
+    if(HEADRACE_FUZZ)
+      target_link_options(${target} PRIVATE -fsanitize=fuzzer)
+    else()
+      target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/fuzz_replay.cpp)
+    endif()
+    add_test(NAME fuzz.${name} COMMAND ${target} ${corpus})
+    set_tests_properties(fuzz.${name} PROPERTIES LABELS fuzz TIMEOUT 120)
+  endforeach()
+endfunction()
