@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/page_cursor.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+namespace headrace {
+namespace {
+
+/// One side of a request together with the arrays that it points to.
+struct Side {
+  std::vector<void*> regions;
+  std::vector<std::uint32_t> region_of;
+  std::vector<std::uint64_t> offsets;
+  std::vector<std::uint64_t> lengths;
+  std::vector<std::uint32_t> indices;
+  std::uint64_t base = 0, stride = 0, page_bytes = 0;
+
+  [[nodiscard]] headrace_side_v1 view() const {
+    headrace_side_v1 side{};
+    side.regions = regions.data();
+    side.region_count = regions.size();
+    side.region_of = region_of.empty() ? nullptr : region_of.data();
+    side.offsets = offsets.empty() ? nullptr : offsets.data();
+    side.lengths = lengths.empty() ? nullptr : lengths.data();
+    side.indices = indices.empty() ? nullptr : indices.data();
+    side.base_offset = base;
+    side.stride_bytes = stride;
+    side.page_bytes = page_bytes;
+    return side;
+  }
+};
+
+void* region(std::uintptr_t number) { return reinterpret_cast<void*>(number); }
+
+Side uniform(std::uint64_t base, std::uint64_t stride, std::uint64_t page_bytes, std::uintptr_t which = 1) {
+  Side side;
+  side.regions = {region(which)};
+  side.base = base;
+  side.stride = stride;
+  side.page_bytes = page_bytes;
+  return side;
+}
+
+headrace_prepare_v1 request_of(const Side& local, const Side& remote, std::uint64_t count) {
+  headrace_prepare_v1 request{};
+  request.struct_size = sizeof(request);
+  request.count = count;
+  request.local = local.view();
+  request.remote = remote.view();
+  for (std::uint64_t page = 0; page < count; ++page) request.bytes += page_length(request, page);
+  return request;
+}
+
+std::vector<PageRun> runs_of(PageCursor cursor, std::size_t batch = 1) {
+  std::vector<PageRun> all;
+  std::vector<PageRun> some(batch);
+  while (const std::size_t n = cursor.fill(some)) all.insert(all.end(), some.begin(), some.begin() + static_cast<std::ptrdiff_t>(n));
+  return all;
+}
+
+/// A byte of a request, by both of its places: what a cursor must not lose, double or misplace.
+struct BytePair {
+  void* local_region;
+  std::uint64_t local;
+  void* remote_region;
+  std::uint64_t remote;
+  friend bool operator==(const BytePair&, const BytePair&) = default;
+};
+
+std::vector<BytePair> bytes_of(const headrace_prepare_v1& request, PagePosition from, PagePosition to) {
+  std::vector<BytePair> bytes;
+  for (std::uint64_t page = from.page; page < request.count && page <= to.page; ++page) {
+    const std::uint64_t first = page == from.page ? from.skip : 0;
+    const std::uint64_t last = page == to.page ? to.skip : page_length(request, page);
+    for (std::uint64_t b = first; b < last; ++b)
+      bytes.push_back({side_region(request.local, page), side_offset(request.local, page) + b, side_region(request.remote, page),
+                       side_offset(request.remote, page) + b});
+  }
+  return bytes;
+}
+
+std::vector<BytePair> bytes_of(const std::vector<PageRun>& runs) {
+  std::vector<BytePair> bytes;
+  for (const PageRun& run : runs)
+    for (std::uint64_t b = 0; b < run.bytes; ++b)
+      bytes.push_back({run.local_region, run.local_offset + b, run.remote_region, run.remote_offset + b});
+  return bytes;
+}
+
+TEST(page_cursor, contiguous_uniform_pages_are_one_run_and_found_without_looking_at_each) {
+  const Side local = uniform(100, 64, 64), remote = uniform(0, 64, 64, 2);
+  headrace_prepare_v1 request{};
+  request.count = std::uint64_t{1} << 40;  // a walk over each would not end
+  request.local = local.view();
+  request.remote = remote.view();
+  const auto runs = runs_of(PageCursor(request));
+  ASSERT_EQ(runs.size(), 1U);
+  EXPECT_EQ(runs[0].bytes, std::uint64_t{64} << 40);
+  EXPECT_EQ(runs[0].local_offset, 100U);
+  EXPECT_EQ(runs[0].remote_region, region(2));
+}
+
+TEST(page_cursor, pages_that_touch_on_one_side_only_stay_apart) {
+  const Side local = uniform(0, 64, 64), remote = uniform(0, 128, 64, 2);
+  EXPECT_EQ(runs_of(PageCursor(request_of(local, remote, 10))).size(), 10U);
+}
+
+TEST(page_cursor, pages_that_touch_but_lie_in_different_regions_stay_apart) {
+  Side local = uniform(0, 64, 64);
+  local.regions = {region(1), region(2)};
+  local.region_of = {0, 0, 1, 1};
+  const Side remote = uniform(0, 64, 64, 3);
+  const auto runs = runs_of(PageCursor(request_of(local, remote, 4)));
+  ASSERT_EQ(runs.size(), 2U);
+  EXPECT_EQ(runs[0].bytes, 128U);
+  EXPECT_EQ(runs[1].local_region, region(2));
+  EXPECT_EQ(runs[1].first_page, 2U);
+}
+
+TEST(page_cursor, capped_runs_end_between_pages_unless_a_page_is_longer_than_the_cap) {
+  const Side side = uniform(0, 30, 30);
+  const auto whole_pages = runs_of(PageCursor(request_of(side, side, 5), 70));
+  ASSERT_EQ(whole_pages.size(), 3U);
+  EXPECT_EQ(whole_pages[0].bytes, 60U);
+  EXPECT_EQ(whole_pages[2].bytes, 30U);
+  const auto cut = runs_of(PageCursor(request_of(side, side, 2), 20));
+  ASSERT_EQ(cut.size(), 4U);
+  EXPECT_EQ(cut[1].first_page, 0U);
+  EXPECT_EQ(cut[1].first_page_skip, 20U);
+  EXPECT_EQ(cut[1].bytes, 10U);
+  EXPECT_EQ(cut[2].first_page, 1U);
+}
+
+TEST(page_cursor, an_empty_part_yields_nothing_and_leaves_the_run_untouched) {
+  const Side side = uniform(0, 8, 8);
+  const auto request = request_of(side, side, 4);
+  for (const auto& [from, to] : {std::pair<PagePosition, PagePosition>{{2, 0}, {2, 0}}, {{2, 5}, {2, 5}}, {{4, 0}, {4, 0}}, {{3, 0}, {1, 0}}}) {
+    PageCursor cursor(request, from, to);
+    PageRun run;
+    run.bytes = 77;
+    EXPECT_FALSE(cursor.next(run));
+    EXPECT_TRUE(cursor.done());
+    EXPECT_EQ(run.bytes, 77U);
+  }
+}
+
+TEST(page_cursor, position_at_byte_finds_every_byte_with_one_length_and_with_many) {
+  Side local = uniform(0, 0, 0), remote = uniform(0, 0, 0, 2);
+  local.lengths = remote.lengths = {3, 1, 7, 2};
+  local.offsets = {0, 10, 20, 30};
+  remote.offsets = {30, 20, 10, 0};
+  const auto own = request_of(local, remote, 4);
+  EXPECT_EQ(position_at_byte(own, 0), (PagePosition{0, 0}));
+  EXPECT_EQ(position_at_byte(own, 3), (PagePosition{1, 0}));
+  EXPECT_EQ(position_at_byte(own, 10), (PagePosition{2, 6}));
+  EXPECT_EQ(position_at_byte(own, 13), (PagePosition{4, 0}));
+  EXPECT_EQ(position_at_byte(own, 5, {2, 1}), (PagePosition{2, 6}));
+  EXPECT_EQ(position_at_byte(own, 6, {2, 1}), (PagePosition{3, 0}));
+  const Side even = uniform(0, 5, 5);
+  const auto one = request_of(even, even, 4);
+  EXPECT_EQ(position_at_byte(one, 12), (PagePosition{2, 2}));
+  EXPECT_EQ(position_at_byte(one, 20), (PagePosition{4, 0}));
+  EXPECT_EQ(position_at_byte(one, 4, {1, 3}), (PagePosition{2, 2}));
+}
+
+/// A side of random shape; `lengths` are those that the pages must have, in the order of the request.
+Side random_side(std::mt19937_64& random, const std::vector<std::uint64_t>& lengths, bool one_length, std::uintptr_t first_region) {
+  const auto below = [&](std::uint64_t n) { return random() % n; };
+  const std::size_t count = lengths.size();
+  Side side;
+  const bool many_regions = below(2) != 0, own_offsets = below(2) != 0, indexed = below(2) != 0;
+  const bool own_lengths = !one_length || below(4) == 0;
+  const std::size_t slots = indexed ? count + below(8) : count;
+  side.regions = {region(first_region)};
+  if (many_regions)
+    for (std::uintptr_t r = 1; r < 3; ++r) side.regions.push_back(region(first_region + r));
+  side.page_bytes = lengths[0];
+  side.base = below(5);
+  side.stride = below(2) != 0 ? lengths[0] : lengths[0] + below(3);
+  std::vector<std::uint32_t> slot_of(count);
+  for (std::size_t i = 0; i < count; ++i) slot_of[i] = static_cast<std::uint32_t>(i);
+  if (indexed) {
+    // Mostly in order, so that neighbours do touch; some swaps.
+    for (std::size_t swaps = below(4); swaps > 0; --swaps) std::swap(slot_of[below(count)], slot_of[below(count)]);
+    side.indices = slot_of;
+  }
+  if (own_lengths) {
+    side.lengths.assign(slots, 1);
+    for (std::size_t i = 0; i < count; ++i) side.lengths[slot_of[i]] = lengths[i];
+  }
+  if (own_offsets) {
+    std::uint64_t at = below(10);
+    side.offsets.resize(slots);
+    for (std::size_t s = 0; s < slots; ++s) {
+      side.offsets[s] = at;
+      at += (own_lengths ? side.lengths[s] : side.page_bytes) + (below(3) == 0 ? below(4) : 0);
+    }
+  }
+  if (many_regions) {
+    side.region_of.resize(slots);
+    std::uint32_t now = 0;
+    for (auto& of : side.region_of) of = below(4) == 0 ? now = static_cast<std::uint32_t>(below(3)) : now;
+  }
+  return side;
+}
+
+TEST(page_cursor, every_byte_of_random_requests_comes_once_in_order_and_runs_are_as_long_as_can_be) {
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 3000; ++round) {
+    const auto below = [&](std::uint64_t n) { return random() % n; };
+    const bool one_length = below(2) != 0;
+    std::vector<std::uint64_t> lengths(1 + below(20), 1 + below(9));
+    if (!one_length)
+      for (auto& length : lengths) length = 1 + below(9);
+    const Side local = random_side(random, lengths, one_length, 1), remote = random_side(random, lengths, one_length, 11);
+    const auto request = request_of(local, remote, lengths.size());
+    const std::uint64_t cap = below(3) == 0 ? PageCursor::no_limit : 1 + below(25);
+
+    const std::uint64_t a = below(request.bytes + 1), b = below(request.bytes + 1);
+    const PagePosition from = position_at_byte(request, std::min(a, b)), to = position_at_byte(request, std::max(a, b));
+    for (const auto& [begin, end] : {std::pair<PagePosition, PagePosition>{{0, 0}, {request.count, 0}}, {from, to}}) {
+      const auto runs = runs_of(PageCursor(request, begin, end, cap), 1 + below(7));
+      ASSERT_EQ(bytes_of(runs), bytes_of(request, begin, end)) << "round " << round;
+      for (std::size_t i = 0; i < runs.size(); ++i) {
+        ASSERT_LE(runs[i].bytes, cap);
+        const PageRun& run = runs[i];
+        ASSERT_EQ(side_offset(request.local, run.first_page) + run.first_page_skip, run.local_offset);
+        if (i + 1 == runs.size()) break;
+        const bool touch = run.local_region == runs[i + 1].local_region && run.remote_region == runs[i + 1].remote_region &&
+                           run.local_offset + run.bytes == runs[i + 1].local_offset &&
+                           run.remote_offset + run.bytes == runs[i + 1].remote_offset;
+        ASSERT_FALSE(cap == PageCursor::no_limit && touch) << "round " << round << ": two runs that should be one";
+      }
+    }
+  }
+}
+
+TEST(page_cursor, a_walk_is_taken_up_again_at_its_position) {
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 500; ++round) {
+    std::vector<std::uint64_t> lengths(20);
+    for (auto& length : lengths) length = 1 + random() % 9;
+    const Side local = random_side(random, lengths, false, 1), remote = random_side(random, lengths, false, 11);
+    const auto request = request_of(local, remote, lengths.size());
+    PageCursor first(request, 5);
+    std::vector<PageRun> runs(1 + random() % 10);
+    runs.resize(first.fill(runs));
+    if (!first.done()) {
+      const auto rest = runs_of(PageCursor(request, first.position(), {request.count, 0}, 5));
+      runs.insert(runs.end(), rest.begin(), rest.end());
+    }
+    ASSERT_EQ(bytes_of(runs), bytes_of(request, {0, 0}, {request.count, 0}));
+  }
+}
+
+}  // namespace
+}  // namespace headrace
