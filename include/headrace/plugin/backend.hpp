@@ -37,8 +37,8 @@ class Host {
   [[nodiscard]] std::uint64_t accepted(void* connection, const std::string& peer, std::uint64_t incarnation) const {
     return table_->accepted(table_->context, connection, peer.c_str(), incarnation);
   }
-  void link_event(std::uint64_t link, headrace_link_event_v1 event, std::string_view text) const {
-    table_->link_event(table_->context, link, event, text.data(), text.size());
+  void link_event(std::uint64_t link, headrace_link_event_v1 event, Status status, std::string_view text) const {
+    table_->link_event(table_->context, link, event, to_c(status), text.data(), text.size());
   }
   void received(std::uint64_t link, std::uint32_t channel, std::string_view bytes) const {
     table_->received(table_->context, link, channel, bytes.data(), bytes.size());
@@ -83,7 +83,7 @@ class Backend {
   virtual Result<void*> load_local(void* handle) = 0;
   virtual Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region) = 0;
   virtual void unload(void* remote) = 0;
-  virtual Result<std::span<std::byte>> map(void* /*remote*/) { return Error{Code::not_supported, "this backend does not map memory"}; }
+  virtual Result<std::span<std::byte>> map(void* /*remote*/, int /*device*/, unsigned /*access*/) { return Error{Code::not_supported, "this backend does not map memory"}; }
   virtual void unmap(void* /*remote*/, void* /*address*/) {}
 
   virtual Result<void*> prepare(const headrace_prepare_v1& args) = 0;
@@ -99,7 +99,7 @@ class Backend {
   [[nodiscard]] virtual int descriptor() = 0;
   virtual std::uint32_t arm(bool /*on*/) { return 0; }
 
-  virtual Result<std::string> query(const headrace_region_v1& /*region*/) { return Error{Code::not_supported, "this backend has nothing to query"}; }
+  virtual Result<std::string> query(const headrace_query_v1& /*args*/) { return Error{Code::not_supported, "this backend has nothing to query"}; }
   virtual headrace_cost_v1 cost(const headrace_prepare_v1& args) = 0;
 };
 
@@ -130,6 +130,32 @@ int32_t guarded(headrace_text_v1* error, Body&& body, Take&& take) noexcept {
 
 inline Backend* self(void* instance) { return static_cast<Backend*>(instance); }
 
+/// Runs `body` of an entry that has no error text; what it throws becomes `otherwise`.
+template <class Body, class Value>
+Value shielded(Value otherwise, Body&& body) noexcept {
+  try {
+    return body();
+  } catch (...) {
+    return otherwise;
+  }
+}
+template <class Body>
+void shielded(Body&& body) noexcept {
+  try {
+    body();
+  } catch (...) {  // an entry that cannot fail did: there is nobody to tell, and nothing may cross the border
+  }
+}
+inline constexpr headrace_status_v1 threw{HEADRACE_INTERNAL, 0, HEADRACE_NO_PAGE};
+
+/// Copies what both the plugin and the host know of `made` into the host's `*out`, whose struct_size stays.
+template <class T>
+void fill(T* out, const T& made) {
+  const std::size_t size = std::min(out->struct_size, sizeof(T));
+  std::memcpy(reinterpret_cast<char*>(out) + sizeof(out->struct_size), reinterpret_cast<const char*>(&made) + sizeof(out->struct_size),
+              size - sizeof(out->struct_size));
+}
+
 inline auto put(void** out) {
   return [out](auto& result) { *out = result.value(); };
 }
@@ -155,25 +181,26 @@ const headrace_backend_v1* table() {
     t.version = T::version;
     t.options = T::options().data();
     t.option_count = T::options().size();
+    t.option_size = sizeof(headrace_option_v1);
     t.memory_kinds = T::memory_kinds;
     t.create = [](const headrace_host_v1* host, const headrace_create_v1* args, void** instance, headrace_text_v1* error) {
       return guarded(
           error, [&] { return T::open(Host(host), CreateArgs{{args->settings, args->setting_count}, args->runtime_dir}); },
           [&](auto& result) { *instance = result.value().release(); });
     };
-    t.destroy = [](void* i) { delete self(i); };
-    t.info = [](void* i, headrace_info_v1* info) { *info = self(i)->info(); };
+    t.destroy = [](void* i) { shielded([&] { delete self(i); }); };
+    t.info = [](void* i, headrace_info_v1* info) { shielded([&] { fill(info, self(i)->info()); }); };
     t.connection_info = [](void* i, const headrace_sink_v1* out, headrace_text_v1* error) {
       return guarded(error, [&] { return self(i)->connection_info(); }, pour(out));
     };
     t.connect = [](void* i, const headrace_connect_v1* args, void** connection, headrace_text_v1* error) {
       return guarded(error, [&] { return self(i)->connect(*args); }, put(connection));
     };
-    t.disconnect = [](void* i, void* connection) { self(i)->disconnect(connection); };
+    t.disconnect = [](void* i, void* connection) { shielded([&] { self(i)->disconnect(connection); }); };
     t.register_region = [](void* i, const headrace_region_v1* region, void** handle, headrace_text_v1* error) {
       return guarded(error, [&] { return self(i)->register_region(*region); }, put(handle));
     };
-    t.deregister_region = [](void* i, void* handle) { self(i)->deregister_region(handle); };
+    t.deregister_region = [](void* i, void* handle) { shielded([&] { self(i)->deregister_region(handle); }); };
     t.export_region = [](void* i, void* handle, const headrace_sink_v1* out, headrace_text_v1* error) {
       return guarded(error, [&] { return self(i)->export_region(handle); }, pour(out));
     };
@@ -183,35 +210,39 @@ const headrace_backend_v1* table() {
     t.load_remote = [](void* i, void* c, const headrace_remote_region_v1* region, void** remote, headrace_text_v1* error) {
       return guarded(error, [&] { return self(i)->load_remote(c, *region); }, put(remote));
     };
-    t.unload = [](void* i, void* remote) { self(i)->unload(remote); };
+    t.unload = [](void* i, void* remote) { shielded([&] { self(i)->unload(remote); }); };
     if constexpr (T::maps) {
-      t.map = [](void* i, void* remote, void** address, uint64_t* length, headrace_text_v1* error) {
-        return guarded(error, [&] { return self(i)->map(remote); }, [&](auto& result) {
-          *address = result.value().data();
-          *length = result.value().size();
+      t.map = [](void* i, void* remote, headrace_map_v1* args, headrace_text_v1* error) {
+        return guarded(error, [&] { return self(i)->map(remote, args->device, args->access); }, [&](auto& result) {
+          args->address = result.value().data();
+          args->length = result.value().size();
         });
       };
-      t.unmap = [](void* i, void* remote, void* address) { self(i)->unmap(remote, address); };
+      t.unmap = [](void* i, void* remote, void* address) { shielded([&] { self(i)->unmap(remote, address); }); };
     }
     t.prepare = [](void* i, const headrace_prepare_v1* args, void** request, headrace_text_v1* error) {
       return guarded(error, [&] { return self(i)->prepare(*args); }, put(request));
     };
-    t.post = [](void* i, void* request, const headrace_post_v1* args) { return Host::to_c(self(i)->post(request, *args)); };
-    t.poll = [](void* i, void* request) -> int32_t { return self(i)->poll(request) ? 1 : 0; };
-    t.cancel = [](void* i, void* request) { self(i)->cancel(request); };
-    t.release = [](void* i, void* request) { self(i)->release(request); };
+    t.post = [](void* i, void* request, const headrace_post_v1* args) {
+      return shielded(threw, [&] { return Host::to_c(self(i)->post(request, *args)); });
+    };
+    t.poll = [](void* i, void* request) { return shielded(int32_t{0}, [&] { return int32_t{self(i)->poll(request) ? 1 : 0}; }); };
+    t.cancel = [](void* i, void* request) { shielded([&] { self(i)->cancel(request); }); };
+    t.release = [](void* i, void* request) { shielded([&] { self(i)->release(request); }); };
     t.notify = [](void* i, void* connection, uint32_t channel, const void* bytes, size_t length) {
-      return Host::to_c(self(i)->notify(connection, channel, {static_cast<const char*>(bytes), length}));
+      return shielded(threw, [&] { return Host::to_c(self(i)->notify(connection, channel, {static_cast<const char*>(bytes), length})); });
     };
-    t.progress = [](void* i) { return self(i)->progress(); };
-    t.descriptor = [](void* i) -> int32_t { return self(i)->descriptor(); };
-    t.arm = [](void* i, int32_t on) { return self(i)->arm(on != 0); };
-    t.query = [](void* i, const headrace_region_v1* region, const headrace_sink_v1* out, headrace_text_v1* error) {
-      return guarded(error, [&] { return self(i)->query(*region); }, pour(out));
+    t.progress = [](void* i) { return shielded(uint32_t{0}, [&] { return self(i)->progress(); }); };
+    t.descriptor = [](void* i) { return shielded(int32_t{-1}, [&] { return int32_t{self(i)->descriptor()}; }); };
+    t.arm = [](void* i, int32_t on) { return shielded(uint32_t{0}, [&] { return self(i)->arm(on != 0); }); };
+    t.query = [](void* i, const headrace_query_v1* args, const headrace_sink_v1* out, headrace_text_v1* error) {
+      return guarded(error, [&] { return self(i)->query(*args); }, pour(out));
     };
-    t.cost = [](void* i, const headrace_prepare_v1* args, headrace_cost_v1* cost) -> int32_t {
-      *cost = self(i)->cost(*args);
-      return HEADRACE_OK;
+    t.cost = [](void* i, const headrace_prepare_v1* args, headrace_cost_v1* cost) {
+      return shielded(int32_t{HEADRACE_INTERNAL}, [&] {
+        fill(cost, self(i)->cost(*args));
+        return int32_t{HEADRACE_OK};
+      });
     };
     return t;
   }();

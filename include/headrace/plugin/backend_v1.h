@@ -7,14 +7,26 @@
  * agent's own regions (files, object stores). C++ authors derive from `backend.hpp` instead of filling this in.
  *
  * Rules that hold for every entry
- *   sizes     every struct begins with struct_size, set by whoever made it; fields are only ever appended; read a
- *             field only if struct_size covers it
+ *   sizes     every struct begins with struct_size, except status, bytes, option and setting, which are frozen (option
+ *             grows by option_size). Whoever makes the struct sets it, and fields are only ever appended; read a field only
+ *             if struct_size covers it (HEADRACE_HAS). Of a struct that the callee fills (info, cost, map, text) struct_size
+ *             is the host's: write no byte beyond it and leave it as it is
+ *   meaning   what changes the meaning of an entry is used only with an ability bit that announces it; unknown bits are
+ *             passed over
  *   borders   no C++ type, no exception and no allocator crosses; memory is freed by the side that made it; a
  *             pointer argument is valid for the call alone unless its sentence says longer
  *   threads   any entry may be called from any thread, several at once, except `progress`, `arm` and `destroy`:
  *             the host never runs two of these three at once on one instance
  *   locks     the host holds no lock while it calls; the backend holds no lock while it calls the host
  *   blocking  no entry may wait for a peer; what takes time is started here and told through the host table
+ *   re-entry  from inside a host function the host calls no entry of any table and runs no caller's code. It may use
+ *             another thread before the function returns: `completed` may be followed by `post` or `release`, `accepted`
+ *             by `notify`, and `link_event` and `received` may come before `connect` has returned
+ *   handles   each is given back once (release, unmap, unload, disconnect, deregister_region, destroy), and only while no
+ *             other call that takes it, or for `disconnect` a post on a request prepared on it, is running; the host sees
+ *             to that. Once it has called `completed` the backend does not touch the request again of its own accord; a
+ *             call of the host's that is still running may
+ *   threads'  an entry leaves the calling thread as found: current GPU context, signal mask, name
  *   unload    a plugin is never unloaded
  */
 #ifndef HEADRACE_PLUGIN_BACKEND_V1_H
@@ -49,6 +61,9 @@ typedef enum headrace_code_v1 {
 
 #define HEADRACE_NO_PAGE UINT64_MAX
 
+/* Whether the maker of *args knew this field. */
+#define HEADRACE_HAS(args, field) ((args)->struct_size >= (size_t)((const char*)&(args)->field - (const char*)(args)) + sizeof((args)->field))
+
 typedef enum headrace_memory_kind_v1 {
   HEADRACE_DRAM = 0,   /* host memory: address, length */
   HEADRACE_VRAM = 1,   /* GPU memory: device, address, length */
@@ -66,7 +81,8 @@ typedef enum headrace_op_v1 {
 /* What an instance can do; a bit that is not set means that the host never calls the entries behind it. */
 typedef enum headrace_ability_v1 {
   HEADRACE_LOCAL = 1u << 0,         /* moves between two regions of one agent */
-  HEADRACE_REMOTE = 1u << 1,        /* moves between this agent and a peer: connect, load_remote, ... */
+  HEADRACE_REMOTE = 1u << 1,        /* moves between this agent and a peer: connect, load_remote, ...; requires
+                                       HEADRACE_NOTIFY, for revocations travel as messages */
   HEADRACE_NOTIFY = 1u << 2,        /* carries messages, with a request and on their own */
   HEADRACE_MAP = 1u << 3,           /* map and unmap */
   HEADRACE_REVOKE_SAFE = 1u << 4,   /* the owner checks each range itself, so a stale handle cannot reach memory */
@@ -108,7 +124,10 @@ typedef struct headrace_option_v1 {
   const char* default_value;
   const char* unit;
   const char* sentence;
+  uint32_t flags; /* HEADRACE_OPTION_SECRET or 0 */
+  uint32_t reserved;
 } headrace_option_v1;
+#define HEADRACE_OPTION_SECRET 1u /* only whether it is set is ever shown */
 
 typedef struct headrace_setting_v1 {
   const char* name;
@@ -127,7 +146,8 @@ typedef enum headrace_log_level_v1 {
 
 typedef enum headrace_link_event_v1 {
   HEADRACE_LINK_READY = 0, /* both sides have shaken hands */
-  HEADRACE_LINK_LOST = 1   /* gone for good: every request on it has been completed, or will be before long */
+  HEADRACE_LINK_LOST = 1   /* gone for good: every post on it has been completed, or will be before long; frees nothing:
+                              `disconnect` still follows */
 } headrace_link_event_v1;
 
 /* Messages between agents share a link by channel. Backends carry the number and do not look at it. */
@@ -153,17 +173,23 @@ typedef struct headrace_host_v1 {
 
   /* A peer has connected to us. Returns the token to be used for this link in the calls below, or 0 to refuse it.
    * `connection` is a handle like those of `connect`, and lives until `disconnect`: links are symmetric, either side may
-   * load regions, prepare, post and notify on them. If both sides connect at once there are two links; both work. */
+   * load regions, prepare, post and notify on them. The link is ready: no READY follows. 0: the backend closes and frees
+   * it, and no `disconnect` follows. Links of one peer are independent: if both sides connect at once, or a peer of the
+   * same incarnation connects again before its old link is known to be lost, each is a link of its own; the backend
+   * neither merges nor drops one for another. What `notify` accepted is lost with the link. */
   uint64_t (*accepted)(void* context, void* connection, const char* peer_name, uint64_t peer_incarnation);
 
-  /* The link's state changed; `text` says why. Called at most once with each event. */
-  void (*link_event)(void* context, uint64_t link_token, int32_t event, const char* text, size_t length);
+  /* The link's state changed; `text` says why. Called at most once with each event. Status of LOST: peer_lost (dead,
+   * restarted, said goodbye), not_supported (this path cannot reach it: use the next), timed_out (handshake), corrupt,
+   * canceled (closed by us to end a request: connect again), backend_failed. */
+  void (*link_event)(void* context, uint64_t link_token, int32_t event, headrace_status_v1 status, const char* text, size_t length);
 
   /* A message came in. On one link messages of one channel arrive in the order in which they were sent, each once. A
    * message that was sent with a request is given here only when the request's bytes can be read. */
   void (*received)(void* context, uint64_t link_token, uint32_t channel, const void* bytes, size_t length);
 
-  /* Runs `function(argument)` on the process's pool for large host copies. Returns 0 if its queue is full. */
+  /* Runs `function(argument)` on the process's pool for large host copies. Returns 0 if its queue is full; what was
+   * accepted always runs. The host never calls `destroy` or `disconnect` on a pool thread. */
   int (*submit)(void* context, void (*function)(void* argument), void* argument);
 
   /* Makes the host call `progress` soon, from any thread: for instances without a descriptor. */
@@ -201,7 +227,7 @@ typedef struct headrace_region_v1 {
   uint32_t region_id; /* never used twice within one incarnation */
   int32_t kind;       /* headrace_memory_kind_v1 */
   uint64_t address;   /* dram, vram; 0 else */
-  uint64_t length;
+  uint64_t length;       /* 0 (file, block, object): all of it, size unknown */
   int32_t device;        /* vram: ordinal; else -1 */
   int32_t memory_fd;     /* dram from `allocate`: a sealed memfd that holds it, else -1; the host's, dup to keep */
   uint64_t memory_offset; /* where the region begins in memory_fd */
@@ -223,8 +249,9 @@ typedef struct headrace_remote_region_v1 {
  *   offsets ? offsets[k] : base_offset + k * stride_bytes
  * bytes into region regions[region_of ? region_of[k] : 0], and is
  *   lengths ? lengths[k] : page_bytes
- * bytes long. The host has checked every page against its region. */
+ * bytes long. The host has checked every page against its region, unless the region's length is 0: then the backend checks. */
 typedef struct headrace_side_v1 {
+  size_t struct_size;
   void* const* regions; /* handles: `register_region` locally, `load_remote` or `load_local` remotely */
   uint64_t region_count;
   const uint32_t* region_of;
@@ -244,8 +271,8 @@ typedef struct headrace_prepare_v1 {
   void* connection; /* NULL: the remote side is this agent too */
   uint64_t count;   /* pages on each side; page i of one has the length of page i of the other */
   uint64_t bytes;   /* all of them together */
-  headrace_side_v1 local;
-  headrace_side_v1 remote; /* the arrays of both sides stay until `release` */
+  const headrace_side_v1* local;
+  const headrace_side_v1* remote; /* both, with their arrays, stay unchanged until `release` */
 } headrace_prepare_v1;
 
 typedef struct headrace_post_v1 {
@@ -255,7 +282,7 @@ typedef struct headrace_post_v1 {
   int32_t has_message;
   uint32_t channel;
   headrace_bytes_v1 message; /* to be delivered at the far side after the bytes; valid during the call: copy it */
-  void* stream;              /* with HEADRACE_STREAM only, else NULL */
+  void* stream;              /* with HEADRACE_STREAM only, else NULL; the default stream is passed as CU_STREAM_LEGACY */
 } headrace_post_v1;
 
 typedef struct headrace_cost_v1 {
@@ -267,6 +294,21 @@ typedef struct headrace_cost_v1 {
   const char* method;      /* static text: "measured at load", "constant", ... */
 } headrace_cost_v1;
 
+typedef struct headrace_map_v1 {
+  size_t struct_size;
+  int32_t device;  /* in: who will use it; -1: the CPU, else a GPU's ordinal */
+  uint32_t access; /* in: 1 read, 2 write, 3 both */
+  void* address;   /* out */
+  uint64_t length; /* out */
+} headrace_map_v1;
+
+typedef struct headrace_query_v1 {
+  size_t struct_size;
+  const headrace_region_v1* const* regions;
+  uint64_t count;
+  uint64_t deadline_ns;
+} headrace_query_v1;
+
 /* ------------------------------------------------------------------ the table */
 
 typedef struct headrace_backend_v1 {
@@ -277,12 +319,16 @@ typedef struct headrace_backend_v1 {
   const char* version; /* of the backend, for people */
   const headrace_option_v1* options;
   size_t option_count;
+  size_t option_size;    /* sizeof(headrace_option_v1) here: the step from one row to the next */
   uint32_t memory_kinds; /* HEADRACE_KIND_BIT of every kind any instance may take: known before one is made */
   uint32_t reserved;
 
-  /* Makes an instance: quick (under a millisecond or so), no peer involved. `host` stays valid until `destroy` returns. */
+  /* Makes an instance: quick (under a millisecond or so), no peer and no device (GPU, NIC) involved: the first
+   * `connection_info` or `register_region` may open one. `host` stays valid until `destroy` returns. */
   int32_t (*create)(const headrace_host_v1* host, const headrace_create_v1* args, void** instance, headrace_text_v1* error);
-  /* Ends it: links are closed, posts completed, no host function is called after it returns. May wait for own threads. */
+  /* Ends it. The host has given back every handle and runs no other entry; `accepted` now returns 0. Links that came in
+   * and were never accepted are closed. Waits for own threads and own tasks behind `submit`; no host function is called
+   * after it returns. */
   void (*destroy)(void* instance);
   /* What this instance can do. Constant over its life. */
   void (*info)(void* instance, headrace_info_v1* info);
@@ -292,13 +338,16 @@ typedef struct headrace_backend_v1 {
   /* Starts to connect and returns. Requests and messages may follow at once and are queued until the link is ready.
    * If the peer is known at once to be out of reach, fails with not_supported (wrong host, ...) or peer_lost. */
   int32_t (*connect)(void* instance, const headrace_connect_v1* args, void** connection, headrace_text_v1* error);
-  /* Closes a link, made by either side. Its posts are completed with canceled before this returns; then its handle and
-   * the remote regions loaded for it are dead, and of the requests prepared on it only `release` may still be called. */
+  /* Closes a link, made by either side. Every post on it has been completed (canceled, or as it came), and no host function
+   * is called with its token, once this returns; it may wait for its own hardware and threads. What was loaded, mapped and
+   * prepared on it can no longer be used but is still owed `release`, `unmap`, `unload`, which may come later; mapped memory
+   * stays readable until `unmap`. */
   void (*disconnect)(void* instance, void* connection);
 
   /* Makes memory usable by this instance and by its peers. Quick: expensive parts are put off to first use. */
   int32_t (*register_region)(void* instance, const headrace_region_v1* region, void** handle, headrace_text_v1* error);
-  /* Undoes it. No request uses it any more, and peers have been told; it must be out of reach of peers on return. */
+  /* Undoes it. No post uses it any more, and each peer has let go of it or is gone. With HEADRACE_REVOKE_SAFE no peer can
+   * reach it once this returns, whatever it holds; else the peers' word is all there is. */
   void (*deregister_region)(void* instance, void* handle);
   /* Puts out what a peer's instance needs beside id, kind, address and length; nothing at all is the best answer. */
   int32_t (*export_region)(void* instance, void* handle, const headrace_sink_v1* out, headrace_text_v1* error);
@@ -308,23 +357,28 @@ typedef struct headrace_backend_v1 {
   /* A handle for a peer's region. May not wait for the peer. */
   int32_t (*load_remote)(void* instance, void* connection, const headrace_remote_region_v1* region, void** remote,
                          headrace_text_v1* error);
-  /* Drops a handle of the two above. No request uses it any more. */
+  /* Drops a handle of the two above. No post uses it any more. */
   void (*unload)(void* instance, void* remote);
-  /* The peer's region as memory of this process, until `unmap`; unload comes after it. Optional: NULL both or neither. */
-  int32_t (*map)(void* instance, void* remote, void** address, uint64_t* length, headrace_text_v1* error);
+  /* The peer's region as memory of this process, until `unmap`; unload comes after it. would_block: what it needs from the
+   * peer is on its way; the host gives the instance time and asks again. Optional: NULL both or neither. */
+  int32_t (*map)(void* instance, void* remote, headrace_map_v1* args, headrace_text_v1* error);
   void (*unmap)(void* instance, void* remote, void* address);
 
   /* Makes a request ready, so that `post` has nothing left to look up. not_supported: not with these memories on this
    * path, which makes the host try its next one. */
   int32_t (*prepare)(void* instance, const headrace_prepare_v1* args, void** request, headrace_text_v1* error);
   /* Starts it. ok: accepted, and `completed` follows exactly once (it may have been called already). Anything else: not
-   * accepted, nothing follows. would_block: a queue is full. Never waits; may carry a small request out itself. */
+   * accepted, nothing follows. would_block: a queue is full. not_supported, here or in `completed`: nothing was moved, and
+   * the host goes to its next path. Never waits; may carry a small request out itself. */
   headrace_status_v1 (*post)(void* instance, void* request, const headrace_post_v1* args);
   /* Gives this posted request the caller's time: do a piece of its work (some 100 us at most). Returns 1 if it did and
    * there may be more for this thread, 0 if there is nothing to do here but wait. Ends are told by `completed`. */
   int32_t (*poll)(void* instance, void* request);
   /* Asks for an early end. `completed` still follows: canceled once the memory is quiet, or whatever else happened. If
-   * that cannot be promised soon, close the link within a second. */
+   * that cannot be promised soon, close the link within a second: other posts on it then end with backend_failed, and
+   * LINK_LOST says canceled. A request without a connection may take as long as its device does. May come at any time until
+   * `release`, and does nothing when no post is in flight; so does `poll`, which answers 0: the end may come between the
+   * host's look and its call. */
   void (*cancel)(void* instance, void* request);
   /* Frees it. It was never posted, or its last post has been completed. This may come after the link has been
    * disconnected, and after the regions have been unloaded or deregistered, that it names. */
@@ -342,9 +396,10 @@ typedef struct headrace_backend_v1 {
    * before that took effect (0: it is safe to sleep). on = 0: the host polls again. Optional (NULL): always armed. */
   uint32_t (*arm)(void* instance, int32_t on);
 
-  /* Does this file, object or device exist? Puts out msgpack: nil, or a map with "bytes" and what else is known.
-   * Optional: NULL without HEADRACE_QUERY. */
-  int32_t (*query)(void* instance, const headrace_region_v1* region, const headrace_sink_v1* out, headrace_text_v1* error);
+  /* Do these files, objects or devices exist? Puts out a msgpack array, one element a region: nil, or a map with "bytes" and
+   * what else is known. The one entry that may wait: for its store, until the deadline, never for a peer; not called from a
+   * progress or callback thread. Optional: NULL without HEADRACE_QUERY. */
+  int32_t (*query)(void* instance, const headrace_query_v1* args, const headrace_sink_v1* out, headrace_text_v1* error);
   /* What a post of this request is likely to take. */
   int32_t (*cost)(void* instance, const headrace_prepare_v1* args, headrace_cost_v1* cost);
 } headrace_backend_v1;
