@@ -400,7 +400,8 @@ typedef struct headrace_backend_v1 {
    * what else is known. The one entry that may wait: for its store, until the deadline, never for a peer; not called from a
    * progress or callback thread. Optional: NULL without HEADRACE_QUERY. */
   int32_t (*query)(void* instance, const headrace_query_v1* args, const headrace_sink_v1* out, headrace_text_v1* error);
-  /* What a post of this request is likely to take. */
+  /* What a post of this request is likely to take. Asked before any link is made, to rank the paths: `connection` and both
+   * sides' `regions` may be NULL (the counts and shapes are there); constant time. */
   int32_t (*cost)(void* instance, const headrace_prepare_v1* args, headrace_cost_v1* cost);
 } headrace_backend_v1;
 

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/backend_instance.hpp"
+
+#include "base/clock.hpp"
+
+#include <array>
+#include <thread>
+
+namespace headrace::engine {
+namespace {
+
+/// The buffer an entry writes its sentence into.
+class ErrorText {
+ public:
+  headrace_text_v1* out() { return &text_; }
+  Error error(int32_t code, const std::string& backend) const {
+    std::string message(buffer_.data(), std::min(text_.length, buffer_.size()));
+    if (message.empty()) message = "backend gave no reason";
+    const bool known = code > HEADRACE_OK && code <= HEADRACE_INTERNAL;
+    return Error{known ? static_cast<Code>(code) : Code::internal, backend + ": " + message};
+  }
+
+ private:
+  std::array<char, 1024> buffer_{};
+  headrace_text_v1 text_{sizeof(headrace_text_v1), buffer_.data(), buffer_.size(), 0};
+};
+
+headrace_sink_v1 sink_into(std::string& out) {
+  return {sizeof(headrace_sink_v1), &out,
+          [](void* context, const void* bytes, size_t length) { static_cast<std::string*>(context)->append(static_cast<const char*>(bytes), length); }};
+}
+
+Status from_c(headrace_status_v1 s) {
+  const bool known = s.code >= HEADRACE_OK && s.code <= HEADRACE_INTERNAL;
+  return {known ? static_cast<Code>(s.code) : Code::internal, s.os_error, s.page};
+}
+
+BackendInstance& self(void* context) { return *static_cast<BackendInstance*>(context); }
+
+}  // namespace
+
+void BackendInstance::fill_host(const InstanceArgs& args) {
+  agent_name_ = args.agent_name;
+  host_.struct_size = sizeof(host_);
+  host_.abi_minor = HEADRACE_BACKEND_ABI_MINOR;
+  host_.pool_threads = args.pool_threads;
+  host_.context = this;
+  host_.agent_name = agent_name_.c_str();
+  host_.incarnation = args.incarnation;
+  host_.log_enabled = [](void* c, int32_t level) { return self(c).events_.log_enabled(self(c).name_, level) ? 1 : 0; };
+  host_.log = [](void* c, int32_t level, const char* text, size_t n) { self(c).events_.log(self(c).name_, level, {text, n}); };
+  host_.now_ns = [](void*) { return headrace::now_ns(); };
+  host_.count = [](void* c, const char* counter, uint64_t amount) { self(c).events_.count(counter, amount); };
+  host_.completed = [](void* c, uint64_t token, headrace_status_v1 status, const char* text, size_t n) {
+    self(c).events_.completed(token, from_c(status), text != nullptr ? std::string_view(text, n) : std::string_view());
+  };
+  host_.accepted = [](void* c, void* connection, const char* peer, uint64_t incarnation) {
+    return self(c).events_.accepted(self(c), connection, peer, incarnation);
+  };
+  host_.link_event = [](void* c, uint64_t link, int32_t event, headrace_status_v1 status, const char* text, size_t n) {
+    self(c).events_.link_event(link, static_cast<headrace_link_event_v1>(event), from_c(status), {text, n});
+  };
+  host_.received = [](void* c, uint64_t link, uint32_t channel, const void* bytes, size_t n) {
+    self(c).events_.received(link, channel, {static_cast<const char*>(bytes), n});
+  };
+  host_.submit = [](void* c, void (*function)(void*), void* argument) { return self(c).events_.submit(function, argument) ? 1 : 0; };
+  host_.wake = [](void* c) { self(c).events_.wake(); };
+}
+
+Result<std::unique_ptr<BackendInstance>> BackendInstance::open(const headrace_backend_v1* table, const InstanceArgs& args, HostEvents& events) {
+  std::unique_ptr<BackendInstance> made(new BackendInstance(table, table->name, events));
+  made->fill_host(args);
+  std::vector<headrace_setting_v1> settings;
+  settings.reserve(args.settings.size());
+  for (const auto& [name, value] : args.settings) settings.push_back({name.c_str(), value.c_str()});
+  headrace_create_v1 create{sizeof(headrace_create_v1), settings.data(), settings.size(), args.runtime_dir.c_str()};
+  ErrorText text;
+  const int32_t code = table->create(&made->host_, &create, &made->instance_, text.out());
+  if (code != HEADRACE_OK) return text.error(code, made->name_).within("open backend");
+  made->info_.struct_size = sizeof(made->info_);
+  table->info(made->instance_, &made->info_);
+  made->descriptor_ = table->descriptor(made->instance_);
+  return made;
+}
+
+BackendInstance::~BackendInstance() {
+  if (instance_ == nullptr) return;
+  while (turn_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();  // destroy never runs beside progress
+  table_->destroy(instance_);
+}
+
+Result<std::string> BackendInstance::connection_info() {
+  std::string out;
+  const auto sink = sink_into(out);
+  ErrorText text;
+  const int32_t code = table_->connection_info(instance_, &sink, text.out());
+  if (code != HEADRACE_OK) return text.error(code, name_);
+  return out;
+}
+
+Result<void*> BackendInstance::connect(const headrace_connect_v1& args) {
+  void* connection = nullptr;
+  ErrorText text;
+  const int32_t code = table_->connect(instance_, &args, &connection, text.out());
+  if (code != HEADRACE_OK) return text.error(code, name_);
+  return connection;
+}
+
+Result<void*> BackendInstance::register_region(const headrace_region_v1& region) {
+  void* handle = nullptr;
+  ErrorText text;
+  const int32_t code = table_->register_region(instance_, &region, &handle, text.out());
+  if (code != HEADRACE_OK) return text.error(code, name_);
+  return handle;
+}
+
+Result<std::string> BackendInstance::export_region(void* handle) {
+  std::string out;
+  const auto sink = sink_into(out);
+  ErrorText text;
+  const int32_t code = table_->export_region(instance_, handle, &sink, text.out());
+  if (code != HEADRACE_OK) return text.error(code, name_);
+  return out;
+}
+
+Result<void*> BackendInstance::load_local(void* handle) {
+  void* remote = nullptr;
+  ErrorText text;
+  const int32_t code = table_->load_local(instance_, handle, &remote, text.out());
+  if (code != HEADRACE_OK) return text.error(code, name_);
+  return remote;
+}
+
+Result<void*> BackendInstance::load_remote(void* connection, const headrace_remote_region_v1& region) {
+  void* remote = nullptr;
+  ErrorText text;
+  const int32_t code = table_->load_remote(instance_, connection, &region, &remote, text.out());
+  if (code != HEADRACE_OK) return text.error(code, name_);
+  return remote;
+}
+
+Result<std::pair<void*, std::uint64_t>> BackendInstance::map(void* remote) {
+  if (table_->map == nullptr || !can(HEADRACE_MAP)) return Error{Code::not_supported, name_ + ": this backend does not map memory"};
+  headrace_map_v1 args{sizeof(headrace_map_v1), -1, 3, nullptr, 0};
+  ErrorText text;
+  const int32_t code = table_->map(instance_, remote, &args, text.out());
+  if (code != HEADRACE_OK) return text.error(code, name_);
+  return std::pair{args.address, args.length};
+}
+
+Result<void*> BackendInstance::prepare(const headrace_prepare_v1& args) {
+  void* request = nullptr;
+  ErrorText text;
+  const int32_t code = table_->prepare(instance_, &args, &request, text.out());
+  if (code != HEADRACE_OK) return text.error(code, name_);
+  return request;
+}
+
+Result<std::string> BackendInstance::query(const headrace_region_v1& region, std::uint64_t deadline_ns) {
+  if (table_->query == nullptr || !can(HEADRACE_QUERY)) return Error{Code::not_supported, name_ + ": this backend has nothing to query"};
+  std::string out;
+  const auto sink = sink_into(out);
+  ErrorText text;
+  const headrace_region_v1* const one = &region;
+  const headrace_query_v1 args{sizeof(headrace_query_v1), &one, 1, deadline_ns};
+  const int32_t code = table_->query(instance_, &args, &sink, text.out());
+  if (code != HEADRACE_OK) return text.error(code, name_);
+  return out;
+}
+
+Status BackendInstance::post(void* request, const headrace_post_v1& args) { return from_c(table_->post(instance_, request, &args)); }
+
+Status BackendInstance::notify(void* connection, std::uint32_t channel, std::string_view bytes) {
+  return from_c(table_->notify(instance_, connection, channel, bytes.data(), bytes.size()));
+}
+
+headrace_cost_v1 BackendInstance::cost(const headrace_prepare_v1& args) {
+  headrace_cost_v1 cost{};
+  cost.struct_size = sizeof(cost);
+  cost.method = "none";
+  if (table_->cost(instance_, &args, &cost) != HEADRACE_OK || !(cost.bytes_per_second >= 1)) {
+    cost = {sizeof(cost), 1e9, 0, 1, 1, "the backend gave no estimate"};
+  }
+  return cost;
+}
+
+std::uint32_t BackendInstance::progress() {
+  if (turn_.test_and_set(std::memory_order_acquire)) return 0;
+  const std::uint32_t done = table_->progress(instance_);
+  turn_.clear(std::memory_order_release);
+  return done;
+}
+
+std::uint32_t BackendInstance::arm(bool on) {
+  if (table_->arm == nullptr) return 0;
+  while (turn_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();  // a pass of progress is short
+  const std::uint32_t arrived = table_->arm(instance_, on ? 1 : 0);
+  turn_.clear(std::memory_order_release);
+  return arrived;
+}
+
+}  // namespace headrace::engine

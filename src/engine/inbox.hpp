@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Notifications that have come in and nobody has taken yet: oldest first, bounded, each delivered once.
+#pragma once
+
+#include <headrace/agent.hpp>
+
+#include "base/event_fd.hpp"
+
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+namespace headrace::engine {
+
+/// Which message of which life of a peer this is: (0, 0) for those sent on their own.
+struct MessageKey {
+  std::uint64_t incarnation = 0;
+  std::uint64_t request = 0;
+  std::uint64_t post = 0;
+};
+
+class Inbox {
+ public:
+  explicit Inbox(std::size_t capacity) : capacity_(capacity) {}
+
+  /// False if it is full: the message is dropped, and counted by the caller. A message seen already is taken for delivered.
+  bool put(const MessageKey& key, Notification notification);
+  std::vector<Notification> take(const NotificationFilter& filter);
+  std::optional<Notification> take_one(const NotificationFilter& filter);
+  [[nodiscard]] bool empty() const { return waiting_.load(std::memory_order_acquire) == 0; }
+  Result<int> descriptor();
+
+ private:
+  bool seen(const MessageKey& key);
+  void quiet_if_empty();
+
+  const std::size_t capacity_;
+  std::mutex mutex_;
+  std::deque<Notification> messages_;
+  std::unordered_map<std::uint64_t, std::unordered_map<std::uint64_t, std::uint64_t>> last_post_;  // incarnation -> request -> post
+  std::deque<std::pair<std::uint64_t, std::uint64_t>> remembered_;  // the same, oldest first, to forget them again
+  std::optional<EventFd> bell_;
+  std::atomic<std::size_t> waiting_{0};
+};
+
+}  // namespace headrace::engine

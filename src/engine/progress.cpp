@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/progress.hpp"
+
+#include "base/futex.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <array>
+
+namespace headrace::engine {
+namespace {
+
+constexpr std::uint64_t user_polls_ns = 50'000;      // a poll this recent: the user drives
+constexpr std::uint64_t aside_ns = 1'000'000;        // how long the progress thread stays aside before it looks again
+constexpr std::uint64_t spin_many_cores_ns = 30'000; // about two wake-ups: sleeping sooner costs more than it saves
+constexpr std::uint64_t spin_few_cores_ns = 2'000;   // on two cores the spinner stands in its peer's way
+
+std::uint64_t spin_budget() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return spin_few_cores_ns;
+  return CPU_COUNT(&set) > 2 ? spin_many_cores_ns : spin_few_cores_ns;
+}
+
+}  // namespace
+
+bool Timers::add(std::uint64_t at_ns, std::function<void()> function) {
+  const std::lock_guard lock(mutex_);
+  timers_.emplace(at_ns, std::move(function));
+  const bool first = at_ns < next_.load(std::memory_order_relaxed);
+  if (first) next_.store(at_ns, std::memory_order_release);
+  return first;
+}
+
+void Timers::run_due(std::uint64_t now_ns) {
+  while (now_ns >= next_.load(std::memory_order_acquire)) {
+    std::function<void()> due;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto first = timers_.begin();
+      if (first == timers_.end() || first->first > now_ns) return;
+      due = std::move(first->second);
+      timers_.erase(first);
+      next_.store(timers_.empty() ? UINT64_MAX : timers_.begin()->first, std::memory_order_release);
+    }
+    due();
+  }
+}
+
+Result<std::unique_ptr<Progress>> Progress::open() {
+  HEADRACE_TRY(epoll, Epoll::create());
+  HEADRACE_TRY(bell, EventFd::create());
+  HEADRACE_TRY_VOID(epoll.add(bell.fd(), EPOLLIN, 0));
+  return std::unique_ptr<Progress>(new Progress(std::move(epoll), std::move(bell)));
+}
+
+Progress::Progress(Epoll epoll, EventFd bell) : epoll_(std::move(epoll)), bell_(std::move(bell)), spin_ns_(spin_budget()) {}
+
+Progress::~Progress() { stop(); }
+
+Result<void> Progress::add(BackendInstance& instance) {
+  const std::size_t at = instance_count_.load();
+  if (at == max_backends) return make_error(Code::exhausted, "an agent opens at most {} backends", max_backends);
+  if (instance.descriptor() >= 0) HEADRACE_TRY_VOID(epoll_.add(instance.descriptor(), EPOLLIN, 1));
+  instances_[at].store(&instance);
+  instance_count_.store(at + 1);
+  wake();
+  return {};
+}
+
+void Progress::start() {
+  thread_ = std::thread([this] {
+    ::pthread_setname_np(::pthread_self(), "headrace");
+    run();
+  });
+}
+
+void Progress::stop() {
+  if (!thread_.joinable()) return;
+  stop_.store(1);
+  futex_wake(stop_, futex_all);
+  wake();
+  thread_.join();
+}
+
+std::uint32_t Progress::poll() {
+  const std::uint64_t now = now_ns();
+  last_poll_ns_.store(now, std::memory_order_relaxed);
+  if (now >= timers_.next_ns()) timers_.run_due(now);
+  return progress_all();
+}
+
+std::uint32_t Progress::progress_all() {
+  std::uint32_t done = 0;
+  for (std::size_t i = 0, n = instance_count_.load(std::memory_order_acquire); i < n; ++i) done += instances_[i].load(std::memory_order_relaxed)->progress();
+  return done;
+}
+
+std::uint32_t Progress::poll(BackendInstance& instance) {
+  const std::uint64_t now = now_ns();
+  last_poll_ns_.store(now, std::memory_order_relaxed);
+  if (now >= timers_.next_ns()) timers_.run_due(now);
+  return instance.progress();
+}
+
+std::uint32_t Progress::arm_all(bool on) {
+  std::uint32_t arrived = 0;
+  for (std::size_t i = 0, n = instance_count_.load(std::memory_order_acquire); i < n; ++i) arrived += instances_[i].load(std::memory_order_relaxed)->arm(on);
+  return arrived;
+}
+
+void Progress::event() {
+  events_.fetch_add(1);  // seq_cst: pairs with the loads in sleep(), which announce themselves before they look
+  if (followers_.load() > 0) futex_wake(events_, futex_all);
+  if (driver_waits_.load() && asleep_.load() != 0) bell_.signal();
+}
+
+void Progress::wake() {
+  if (asleep_.load() != 0) bell_.signal();
+}
+
+void Progress::at(std::uint64_t at_ns, std::function<void()> function) {
+  if (timers_.add(at_ns, std::move(function))) wake();
+}
+
+void Progress::waiter_came() {
+  if (waiters_.fetch_add(1) == 0 && asleep_.load() != 0 && !driver_waits_.load()) bell_.signal();  // the progress thread steps aside
+}
+
+void Progress::waiter_left() {
+  last_poll_ns_.store(now_ns(), std::memory_order_relaxed);
+  waiters_.fetch_sub(1);
+}
+
+void Progress::sleep(const std::function<bool()>& done, Deadline deadline) {
+  if (driver_.try_lock()) {
+    const std::lock_guard held(driver_, std::adopt_lock);
+    driver_waits_.store(true);
+    sleep_as_driver(done, deadline);
+    driver_waits_.store(false);
+    // Whoever else waits may have to take over the driver's seat.
+    if (followers_.load() > 0) event();
+    return;
+  }
+  followers_.fetch_add(1);
+  const std::uint32_t seen = events_.load();
+  if (!done()) {
+    // The driver may be the progress thread on its way out: look again soon rather than trust that it will wake us.
+    const Deadline soon = Deadline::after(std::chrono::milliseconds(2));
+    (void)futex_wait(events_, seen, Deadline::earliest(deadline, soon));
+  }
+  followers_.fetch_sub(1);
+}
+
+/// Sleeps once, until a descriptor rings, the bell, a timer or the deadline. Needs driver_. Returns whether it slept.
+bool Progress::sleep_as_driver(const std::function<bool()>& done, Deadline deadline) {
+  asleep_.store(1);
+  bool slept = false;
+  if (arm_all(true) == 0 && !done()) {
+    std::array<epoll_event, 8> ready{};
+    const Deadline timer = timers_.next_ns() == UINT64_MAX ? Deadline::never() : Deadline::at_ns(timers_.next_ns());
+    (void)epoll_.wait(ready, Deadline::earliest(deadline, timer));
+    slept = true;
+  }
+  asleep_.store(0);
+  bell_.drain();
+  arm_all(false);
+  return slept;
+}
+
+void Progress::run() {
+  const auto others_drive = [this] {
+    return stop_.load() != 0 || waiters_.load() > 0 || now_ns() - last_poll_ns_.load(std::memory_order_relaxed) < user_polls_ns;
+  };
+  while (stop_.load() == 0) {
+    if (others_drive()) {
+      (void)futex_wait(stop_, 0, Deadline::after(std::chrono::nanoseconds(aside_ns)));
+      continue;
+    }
+    const std::unique_lock lock(driver_, std::try_to_lock);
+    if (!lock.owns_lock()) continue;
+    const std::uint64_t polled = last_poll_ns_.load(std::memory_order_relaxed);
+    const std::uint64_t now = now_ns();
+    timers_.run_due(now);
+    if (progress_all() > 0) {
+      if (followers_.load() > 0) event();
+      continue;
+    }
+    // A user that polls by itself does not need peers to ring: only sleep armed when nobody has polled meanwhile.
+    sleep_as_driver([&] { return stop_.load() != 0 || waiters_.load() > 0 || last_poll_ns_.load(std::memory_order_relaxed) != polled; }, Deadline::never());
+  }
+}
+
+}  // namespace headrace::engine

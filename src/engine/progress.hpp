@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who drives the backends, and where threads sleep.
+//
+// Any thread that polls or waits drives all instances itself, one thread at a time per instance. A thread that has to
+// sleep becomes the one *driver*: it arms the instances and sleeps in epoll on their descriptors, so that a message wakes the very
+// thread that wants it; further waiters sleep on a futex and are woken at each event. The progress thread is the driver
+// while nobody waits or polls, and steps aside when somebody comes.
+#pragma once
+
+#include "base/clock.hpp"
+#include "base/epoll.hpp"
+#include "base/event_fd.hpp"
+#include "engine/backend_instance.hpp"
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace headrace::engine {
+
+inline constexpr std::size_t max_backends = 16;  ///< of one agent: the bits of a region's backend mask on the wire
+
+/// Functions to be run at a time, by whoever drives.
+class Timers {
+ public:
+  using Id = std::uint64_t;
+  /// Runs `function` once, at `at_ns` or soon after. Returns whether it is now the earliest (then wake the driver).
+  bool add(std::uint64_t at_ns, std::function<void()> function);
+  void run_due(std::uint64_t now_ns);
+  [[nodiscard]] std::uint64_t next_ns() const { return next_.load(std::memory_order_acquire); }
+
+ private:
+  std::mutex mutex_;
+  std::multimap<std::uint64_t, std::function<void()>> timers_;
+  std::atomic<std::uint64_t> next_{UINT64_MAX};
+};
+
+class Progress {
+ public:
+  static Result<std::unique_ptr<Progress>> open();
+  ~Progress();
+
+  /// The instance must outlive this object. Calls must not overlap; exhausted after max_backends.
+  Result<void> add(BackendInstance& instance);
+  void start();
+  void stop();  ///< joins the thread; no waiter may be left
+
+  /// One pass over all instances and due timers. Returns how many things happened.
+  std::uint32_t poll();
+  /// One pass over one instance: what a request's poll needs.
+  std::uint32_t poll(BackendInstance& instance);
+
+  /// Drives until `done()` or the deadline; `help()` is tried first each round (it returns whether it did something).
+  /// Returns done(). `done` may be called by this thread at any time and must be cheap.
+  template <class Done, class Help>
+  bool wait(Done&& done, Help&& help, Deadline deadline) {
+    if (done()) return true;
+    const Waiting counted(*this);
+    std::uint64_t spin_until = now_ns() + spin_ns_;
+    for (;;) {
+      if (help()) {
+        if (done()) return true;
+        if (deadline.expired()) return false;
+        spin_until = now_ns() + spin_ns_;
+        continue;
+      }
+      const bool busy = poll() > 0;
+      if (done()) return true;
+      if (deadline.expired()) return false;
+      const std::uint64_t now = now_ns();
+      if (busy) spin_until = now + spin_ns_;
+      if (now < spin_until) continue;
+      sleep([&] { return done(); }, deadline);
+      if (done()) return true;
+      if (deadline.expired()) return false;
+      spin_until = now_ns();  // woken for something: one pass, then sleep again
+    }
+  }
+  template <class Done>
+  bool wait(Done&& done, Deadline deadline) {
+    return wait(std::forward<Done>(done), [] { return false; }, deadline);
+  }
+
+  /// Something changed that waiters may look for (a request ended, a message came): call after the change.
+  void event();
+  /// Makes the driver look again: a new timer, work without a descriptor.
+  void wake();
+  void at(std::uint64_t at_ns, std::function<void()> function);
+
+ private:
+  Progress(Epoll epoll, EventFd bell);
+
+  /// A thread that waits: while there is one, the progress thread steps aside.
+  class Waiting {
+   public:
+    explicit Waiting(Progress& p) : p_(p) { p_.waiter_came(); }
+    ~Waiting() { p_.waiter_left(); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    Progress& p_;
+  };
+
+  void waiter_came();
+  void waiter_left();
+  void sleep(const std::function<bool()>& done, Deadline deadline);
+  bool sleep_as_driver(const std::function<bool()>& done, Deadline deadline);
+  void run();
+  std::uint32_t progress_all();
+  std::uint32_t arm_all(bool on);
+
+  Epoll epoll_;
+  EventFd bell_;
+  Timers timers_;
+  std::array<std::atomic<BackendInstance*>, max_backends> instances_{};  // grows only; no lock across a backend's call
+  std::atomic<std::size_t> instance_count_{0};
+  std::mutex driver_;                        // held by the thread that sleeps in epoll
+  std::atomic<std::uint32_t> asleep_{0};     // 1: the driver is, or is about to be, in epoll
+  std::atomic<bool> driver_waits_{false};    // the sleeping driver is a waiter, who must hear of events
+  std::atomic<std::uint32_t> events_{0};     // counts event(); the futex of waiters that are not the driver
+  std::atomic<std::uint32_t> followers_{0};  // threads that sleep on events_
+  std::atomic<std::uint32_t> waiters_{0};
+  std::atomic<std::uint64_t> last_poll_ns_{0};
+  std::atomic<std::uint32_t> stop_{0};
+  std::uint64_t spin_ns_;
+  std::thread thread_;
+};
+
+}  // namespace headrace::engine
