@@ -51,15 +51,15 @@ inline std::uint64_t side_length(const headrace_side_v1& side, std::uint64_t pag
 
 /// All pages of the request have this length; 0: they differ, or only a look at each could tell.
 inline std::uint64_t common_page_bytes(const headrace_prepare_v1& request) {
-  if (request.local.lengths == nullptr) return request.local.page_bytes;
-  if (request.remote.lengths == nullptr) return request.remote.page_bytes;
+  if (request.local->lengths == nullptr) return request.local->page_bytes;
+  if (request.remote->lengths == nullptr) return request.remote->page_bytes;
   return 0;
 }
 
 /// Length of page `page`: the same on both sides.
 inline std::uint64_t page_length(const headrace_prepare_v1& request, std::uint64_t page) {
   const std::uint64_t common = common_page_bytes(request);
-  return common != 0 ? common : side_length(request.local, page);
+  return common != 0 ? common : side_length(*request.local, page);
 }
 
 /// Where byte `byte` of the request's payload lies, searched from `from` on (`byte` counts from there). Past the end:
@@ -74,7 +74,7 @@ inline PagePosition position_at_byte(const headrace_prepare_v1& request, std::ui
     return {page, left % common};
   }
   for (; page < request.count; ++page) {
-    const std::uint64_t length = side_length(request.local, page);
+    const std::uint64_t length = side_length(*request.local, page);
     if (left < length) return {page, left};
     left -= length;
   }
@@ -147,7 +147,7 @@ struct OwnLengths {
 }  // namespace detail
 
 /// Walks pages [from, to) of a request.
-///   owns     nothing: the request (the backend's own copy of headrace_prepare_v1) and its arrays must outlive the cursor
+///   owns     nothing: the request (a backend copies the struct that `prepare` was given) must outlive the cursor
 ///   threads  one cursor a thread; any number of them over one request
 class PageCursor {
  public:
@@ -165,16 +165,16 @@ class PageCursor {
     next_.first_page = from.page;
     next_.first_page_skip = from.skip;
     const std::uint64_t bytes =
-        common_ != 0 ? covered(from.page, detail::OneLength(common_)) : covered(from.page, detail::OwnLengths(request.local));
+        common_ != 0 ? covered(from.page, detail::OneLength(common_)) : covered(from.page, detail::OwnLengths(*request.local));
     if (bytes <= from.skip) {  // nothing lies between the two
       done_ = true;
       return;
     }
     next_.bytes = bytes - from.skip;
-    next_.local_region = side_region(request.local, from.page);
-    next_.remote_region = side_region(request.remote, from.page);
-    next_.local_offset = side_offset(request.local, from.page) + from.skip;
-    next_.remote_offset = side_offset(request.remote, from.page) + from.skip;
+    next_.local_region = side_region(*request.local, from.page);
+    next_.remote_region = side_region(*request.remote, from.page);
+    next_.local_offset = side_offset(*request.local, from.page) + from.skip;
+    next_.remote_offset = side_offset(*request.remote, from.page) + from.skip;
   }
 
   /// The next run; false at the end, with `run` untouched.
@@ -183,8 +183,8 @@ class PageCursor {
   /// As many of the next runs as `runs` holds; fewer only at the end. Returns how many.
   std::size_t fill(std::span<PageRun> runs) {
     using namespace detail;
-    const headrace_side_v1& local = request_->local;
-    const headrace_side_v1& remote = request_->remote;
+    const headrace_side_v1& local = *request_->local;
+    const headrace_side_v1& remote = *request_->remote;
     switch (shape_) {
       case Shape::plain_plain: return walk(PlainSide(local), PlainSide(remote), OneLength(common_), runs);
       case Shape::plain_indexed: return walk(PlainSide(local), IndexedSide(remote), OneLength(common_), runs);
@@ -206,9 +206,9 @@ class PageCursor {
   static Shape shape_of(const headrace_prepare_v1& request) {
     const auto affine = [](const headrace_side_v1& side) { return side.offsets == nullptr && side.region_of == nullptr; };
     if (common_page_bytes(request) == 0) return Shape::any;
-    if (!affine(request.local) || !affine(request.remote)) return Shape::any_one_length;
-    if (request.local.indices == nullptr) return request.remote.indices == nullptr ? Shape::plain_plain : Shape::plain_indexed;
-    return request.remote.indices == nullptr ? Shape::indexed_plain : Shape::indexed_indexed;
+    if (!affine(*request.local) || !affine(*request.remote)) return Shape::any_one_length;
+    if (request.local->indices == nullptr) return request.remote->indices == nullptr ? Shape::plain_plain : Shape::plain_indexed;
+    return request.remote->indices == nullptr ? Shape::indexed_plain : Shape::indexed_indexed;
   }
 
   /// Bytes of page `page` that the walk covers; 0: it ends before it. The page that is cut by `to` comes last and once.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory/page_cursor.hpp"
 
+#include "support/page_side.hpp"
+
 #include <gtest/gtest.h>
 
 #include <random>
@@ -9,50 +11,30 @@
 namespace headrace {
 namespace {
 
-/// One side of a request together with the arrays that it points to.
-struct Side {
-  std::vector<void*> regions;
-  std::vector<std::uint32_t> region_of;
-  std::vector<std::uint64_t> offsets;
-  std::vector<std::uint64_t> lengths;
-  std::vector<std::uint32_t> indices;
-  std::uint64_t base = 0, stride = 0, page_bytes = 0;
-
-  [[nodiscard]] headrace_side_v1 view() const {
-    headrace_side_v1 side{};
-    side.regions = regions.data();
-    side.region_count = regions.size();
-    side.region_of = region_of.empty() ? nullptr : region_of.data();
-    side.offsets = offsets.empty() ? nullptr : offsets.data();
-    side.lengths = lengths.empty() ? nullptr : lengths.data();
-    side.indices = indices.empty() ? nullptr : indices.data();
-    side.base_offset = base;
-    side.stride_bytes = stride;
-    side.page_bytes = page_bytes;
-    return side;
-  }
-};
+using test::PageSide;
 
 void* region(std::uintptr_t number) { return reinterpret_cast<void*>(number); }
 
-Side uniform(std::uint64_t base, std::uint64_t stride, std::uint64_t page_bytes, std::uintptr_t which = 1) {
-  Side side;
-  side.regions = {region(which)};
-  side.base = base;
-  side.stride = stride;
-  side.page_bytes = page_bytes;
-  return side;
+PageSide uniform(std::uint64_t base, std::uint64_t stride, std::uint64_t page_bytes, std::uintptr_t which = 1) {
+  return test::uniform_side(region(which), base, stride, page_bytes);
 }
 
-headrace_prepare_v1 request_of(const Side& local, const Side& remote, std::uint64_t count) {
+/// A request and its two sides, all of which point into the PageSides that it was made of.
+struct TwoSides {
+  headrace_side_v1 local, remote;
   headrace_prepare_v1 request{};
-  request.struct_size = sizeof(request);
-  request.count = count;
-  request.local = local.view();
-  request.remote = remote.view();
-  for (std::uint64_t page = 0; page < count; ++page) request.bytes += page_length(request, page);
-  return request;
-}
+
+  TwoSides(const PageSide& l, const PageSide& r, std::uint64_t count) : local(l.view()), remote(r.view()) {
+    request.struct_size = sizeof(request);
+    request.count = count;
+    request.local = &local;
+    request.remote = &remote;
+    for (std::uint64_t page = 0; page < count && common_page_bytes(request) == 0; ++page) request.bytes += page_length(request, page);
+    if (common_page_bytes(request) != 0) request.bytes = count * common_page_bytes(request);
+  }
+  TwoSides(const TwoSides&) = delete;
+  operator const headrace_prepare_v1&() const { return request; }
+};
 
 std::vector<PageRun> runs_of(PageCursor cursor, std::size_t batch = 1) {
   std::vector<PageRun> all;
@@ -76,8 +58,8 @@ std::vector<BytePair> bytes_of(const headrace_prepare_v1& request, PagePosition 
     const std::uint64_t first = page == from.page ? from.skip : 0;
     const std::uint64_t last = page == to.page ? to.skip : page_length(request, page);
     for (std::uint64_t b = first; b < last; ++b)
-      bytes.push_back({side_region(request.local, page), side_offset(request.local, page) + b, side_region(request.remote, page),
-                       side_offset(request.remote, page) + b});
+      bytes.push_back({side_region(*request.local, page), side_offset(*request.local, page) + b, side_region(*request.remote, page),
+                       side_offset(*request.remote, page) + b});
   }
   return bytes;
 }
@@ -91,11 +73,8 @@ std::vector<BytePair> bytes_of(const std::vector<PageRun>& runs) {
 }
 
 TEST(page_cursor, contiguous_uniform_pages_are_one_run_and_found_without_looking_at_each) {
-  const Side local = uniform(100, 64, 64), remote = uniform(0, 64, 64, 2);
-  headrace_prepare_v1 request{};
-  request.count = std::uint64_t{1} << 40;  // a walk over each would not end
-  request.local = local.view();
-  request.remote = remote.view();
+  const PageSide local = uniform(100, 64, 64), remote = uniform(0, 64, 64, 2);
+  const TwoSides request(local, remote, std::uint64_t{1} << 40);  // a walk over each would not end
   const auto runs = runs_of(PageCursor(request));
   ASSERT_EQ(runs.size(), 1U);
   EXPECT_EQ(runs[0].bytes, std::uint64_t{64} << 40);
@@ -104,16 +83,16 @@ TEST(page_cursor, contiguous_uniform_pages_are_one_run_and_found_without_looking
 }
 
 TEST(page_cursor, pages_that_touch_on_one_side_only_stay_apart) {
-  const Side local = uniform(0, 64, 64), remote = uniform(0, 128, 64, 2);
-  EXPECT_EQ(runs_of(PageCursor(request_of(local, remote, 10))).size(), 10U);
+  const PageSide local = uniform(0, 64, 64), remote = uniform(0, 128, 64, 2);
+  EXPECT_EQ(runs_of(PageCursor(TwoSides(local, remote, 10))).size(), 10U);
 }
 
 TEST(page_cursor, pages_that_touch_but_lie_in_different_regions_stay_apart) {
-  Side local = uniform(0, 64, 64);
+  PageSide local = uniform(0, 64, 64);
   local.regions = {region(1), region(2)};
   local.region_of = {0, 0, 1, 1};
-  const Side remote = uniform(0, 64, 64, 3);
-  const auto runs = runs_of(PageCursor(request_of(local, remote, 4)));
+  const PageSide remote = uniform(0, 64, 64, 3);
+  const auto runs = runs_of(PageCursor(TwoSides(local, remote, 4)));
   ASSERT_EQ(runs.size(), 2U);
   EXPECT_EQ(runs[0].bytes, 128U);
   EXPECT_EQ(runs[1].local_region, region(2));
@@ -121,12 +100,12 @@ TEST(page_cursor, pages_that_touch_but_lie_in_different_regions_stay_apart) {
 }
 
 TEST(page_cursor, capped_runs_end_between_pages_unless_a_page_is_longer_than_the_cap) {
-  const Side side = uniform(0, 30, 30);
-  const auto whole_pages = runs_of(PageCursor(request_of(side, side, 5), 70));
+  const PageSide side = uniform(0, 30, 30);
+  const auto whole_pages = runs_of(PageCursor(TwoSides(side, side, 5), 70));
   ASSERT_EQ(whole_pages.size(), 3U);
   EXPECT_EQ(whole_pages[0].bytes, 60U);
   EXPECT_EQ(whole_pages[2].bytes, 30U);
-  const auto cut = runs_of(PageCursor(request_of(side, side, 2), 20));
+  const auto cut = runs_of(PageCursor(TwoSides(side, side, 2), 20));
   ASSERT_EQ(cut.size(), 4U);
   EXPECT_EQ(cut[1].first_page, 0U);
   EXPECT_EQ(cut[1].first_page_skip, 20U);
@@ -135,8 +114,8 @@ TEST(page_cursor, capped_runs_end_between_pages_unless_a_page_is_longer_than_the
 }
 
 TEST(page_cursor, an_empty_part_yields_nothing_and_leaves_the_run_untouched) {
-  const Side side = uniform(0, 8, 8);
-  const auto request = request_of(side, side, 4);
+  const PageSide side = uniform(0, 8, 8);
+  const TwoSides request(side, side, 4);
   for (const auto& [from, to] : {std::pair<PagePosition, PagePosition>{{2, 0}, {2, 0}}, {{2, 5}, {2, 5}}, {{4, 0}, {4, 0}}, {{3, 0}, {1, 0}}}) {
     PageCursor cursor(request, from, to);
     PageRun run;
@@ -148,29 +127,29 @@ TEST(page_cursor, an_empty_part_yields_nothing_and_leaves_the_run_untouched) {
 }
 
 TEST(page_cursor, position_at_byte_finds_every_byte_with_one_length_and_with_many) {
-  Side local = uniform(0, 0, 0), remote = uniform(0, 0, 0, 2);
+  PageSide local = uniform(0, 0, 0), remote = uniform(0, 0, 0, 2);
   local.lengths = remote.lengths = {3, 1, 7, 2};
   local.offsets = {0, 10, 20, 30};
   remote.offsets = {30, 20, 10, 0};
-  const auto own = request_of(local, remote, 4);
+  const TwoSides own(local, remote, 4);
   EXPECT_EQ(position_at_byte(own, 0), (PagePosition{0, 0}));
   EXPECT_EQ(position_at_byte(own, 3), (PagePosition{1, 0}));
   EXPECT_EQ(position_at_byte(own, 10), (PagePosition{2, 6}));
   EXPECT_EQ(position_at_byte(own, 13), (PagePosition{4, 0}));
   EXPECT_EQ(position_at_byte(own, 5, {2, 1}), (PagePosition{2, 6}));
   EXPECT_EQ(position_at_byte(own, 6, {2, 1}), (PagePosition{3, 0}));
-  const Side even = uniform(0, 5, 5);
-  const auto one = request_of(even, even, 4);
+  const PageSide even = uniform(0, 5, 5);
+  const TwoSides one(even, even, 4);
   EXPECT_EQ(position_at_byte(one, 12), (PagePosition{2, 2}));
   EXPECT_EQ(position_at_byte(one, 20), (PagePosition{4, 0}));
   EXPECT_EQ(position_at_byte(one, 4, {1, 3}), (PagePosition{2, 2}));
 }
 
 /// A side of random shape; `lengths` are those that the pages must have, in the order of the request.
-Side random_side(std::mt19937_64& random, const std::vector<std::uint64_t>& lengths, bool one_length, std::uintptr_t first_region) {
+PageSide random_side(std::mt19937_64& random, const std::vector<std::uint64_t>& lengths, bool one_length, std::uintptr_t first_region) {
   const auto below = [&](std::uint64_t n) { return random() % n; };
   const std::size_t count = lengths.size();
-  Side side;
+  PageSide side;
   const bool many_regions = below(2) != 0, own_offsets = below(2) != 0, indexed = below(2) != 0;
   const bool own_lengths = !one_length || below(4) == 0;
   const std::size_t slots = indexed ? count + below(8) : count;
@@ -215,8 +194,9 @@ TEST(page_cursor, every_byte_of_random_requests_comes_once_in_order_and_runs_are
     std::vector<std::uint64_t> lengths(1 + below(20), 1 + below(9));
     if (!one_length)
       for (auto& length : lengths) length = 1 + below(9);
-    const Side local = random_side(random, lengths, one_length, 1), remote = random_side(random, lengths, one_length, 11);
-    const auto request = request_of(local, remote, lengths.size());
+    const PageSide local = random_side(random, lengths, one_length, 1), remote = random_side(random, lengths, one_length, 11);
+    const TwoSides sides(local, remote, lengths.size());
+    const headrace_prepare_v1& request = sides.request;
     const std::uint64_t cap = below(3) == 0 ? PageCursor::no_limit : 1 + below(25);
 
     const std::uint64_t a = below(request.bytes + 1), b = below(request.bytes + 1);
@@ -227,7 +207,7 @@ TEST(page_cursor, every_byte_of_random_requests_comes_once_in_order_and_runs_are
       for (std::size_t i = 0; i < runs.size(); ++i) {
         ASSERT_LE(runs[i].bytes, cap);
         const PageRun& run = runs[i];
-        ASSERT_EQ(side_offset(request.local, run.first_page) + run.first_page_skip, run.local_offset);
+        ASSERT_EQ(side_offset(*request.local, run.first_page) + run.first_page_skip, run.local_offset);
         if (i + 1 == runs.size()) break;
         const bool touch = run.local_region == runs[i + 1].local_region && run.remote_region == runs[i + 1].remote_region &&
                            run.local_offset + run.bytes == runs[i + 1].local_offset &&
@@ -243,8 +223,9 @@ TEST(page_cursor, a_walk_is_taken_up_again_at_its_position) {
   for (int round = 0; round < 500; ++round) {
     std::vector<std::uint64_t> lengths(20);
     for (auto& length : lengths) length = 1 + random() % 9;
-    const Side local = random_side(random, lengths, false, 1), remote = random_side(random, lengths, false, 11);
-    const auto request = request_of(local, remote, lengths.size());
+    const PageSide local = random_side(random, lengths, false, 1), remote = random_side(random, lengths, false, 11);
+    const TwoSides sides(local, remote, lengths.size());
+    const headrace_prepare_v1& request = sides.request;
     PageCursor first(request, 5);
     std::vector<PageRun> runs(1 + random() % 10);
     runs.resize(first.fill(runs));
