@@ -30,8 +30,9 @@ using LogSink = std::function<void(LogLevel level, std::string_view room, std::s
 ///   threads  any; a line that another thread is writing at this moment may still reach the old sink
 HEADRACE_API void set_log_sink(LogSink sink);
 
-/// Sets what is said, in the syntax of HEADRACE_LOG: one level for all and `room=level` pairs, "warn,tcp=debug,engine=off".
-/// What an earlier call set for a room is forgotten. Without a level for all it is `warn`, as it is before any call.
+/// Sets what is said, in the syntax of HEADRACE_LOG: one level for all and `room=level` pairs,
+/// "warn,tcp=debug,engine=off". What an earlier call set for a room is forgotten. Without a level for all it
+/// is `warn`, as it is before any call.
 ///   errors   invalid_argument (no such level, empty room): nothing is changed
 HEADRACE_API Result<void> set_log_level(std::string_view spec);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A queue between threads that holds at most so many: a producer that is too fast is told so instead of eating memory.
+// A queue between threads that holds at most so many: a producer that is too fast is told so instead of
+// eating memory.
 #pragma once
 
 #include "base/clock.hpp"
@@ -13,8 +14,8 @@
 
 namespace headrace {
 
-/// Any number of producers and consumers. A mutex and two conditions: it is for control paths and work items, where an
-/// item costs far more than the lock.
+/// Any number of producers and consumers. A mutex and two conditions: it is for control paths and work items,
+/// where an item costs far more than the lock.
 template <class T>
 class BoundedQueue {
  public:
@@ -53,8 +54,8 @@ class BoundedQueue {
     return take(lock);
   }
 
-  /// Takes the oldest item, waiting for one until the deadline. None when it passed, or when the queue is closed and
-  /// empty: what was pushed before the close still comes out.
+  /// Takes the oldest item, waiting for one until the deadline. None when it passed, or when the queue is
+  /// closed and empty: what was pushed before the close still comes out.
   [[nodiscard]] std::optional<T> pop(Deadline deadline = Deadline::never()) {
     std::unique_lock lock(mutex_);
     if (!wait(not_empty_, lock, deadline, [&] { return closed_ || !items_.empty(); })) return std::nullopt;

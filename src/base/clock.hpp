@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Monotonic time: a number of nanoseconds, a point by which something must have happened, and a clock that tests move.
+// Monotonic time: a number of nanoseconds, a point by which something must have happened, and a clock that
+// tests move.
 #pragma once
 
 #include <time.h>
@@ -30,10 +31,13 @@ class SteadyClock final : public Clock {
   [[nodiscard]] std::uint64_t now_ns() const noexcept override { return headrace::now_ns(); }
 };
 
-/// A clock that stands still until a test advances it. Starts at 1 s, so that "an hour ago" is no trap at zero.
+/// A clock that stands still until a test advances it. Starts at 1 s, so that "an hour ago" is no trap at
+/// zero.
 class FakeClock final : public Clock {
  public:
-  [[nodiscard]] std::uint64_t now_ns() const noexcept override { return now_.load(std::memory_order_acquire); }
+  [[nodiscard]] std::uint64_t now_ns() const noexcept override {
+    return now_.load(std::memory_order_acquire);
+  }
   void advance(std::chrono::nanoseconds by) noexcept {
     now_.fetch_add(static_cast<std::uint64_t>(by.count()), std::memory_order_acq_rel);
   }
@@ -42,25 +46,33 @@ class FakeClock final : public Clock {
   std::atomic<std::uint64_t> now_ = 1'000'000'000;
 };
 
-/// A point on the monotonic clock by which a wait ends. Copy it down a call chain instead of recomputing timeouts.
+/// A point on the monotonic clock by which a wait ends. Copy it down a call chain instead of recomputing
+/// timeouts.
 class Deadline {
  public:
   [[nodiscard]] static constexpr Deadline never() noexcept { return Deadline(never_ns); }
-  [[nodiscard]] static constexpr Deadline at_ns(std::uint64_t point_ns) noexcept { return Deadline(point_ns); }
+  [[nodiscard]] static constexpr Deadline at_ns(std::uint64_t point_ns) noexcept {
+    return Deadline(point_ns);
+  }
   [[nodiscard]] static Deadline at(std::chrono::steady_clock::time_point point) noexcept {
     // libstdc++'s and libc++'s steady_clock is CLOCK_MONOTONIC.
-    const auto since_epoch = std::chrono::duration_cast<std::chrono::nanoseconds>(point.time_since_epoch()).count();
+    const auto since_epoch =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(point.time_since_epoch()).count();
     return Deadline(since_epoch < 0 ? 0 : static_cast<std::uint64_t>(since_epoch));
   }
   /// `wait` from now on; a negative wait has passed already, an enormous one never passes.
-  [[nodiscard]] static Deadline after(std::chrono::nanoseconds wait) noexcept { return after(wait, now_ns()); }
+  [[nodiscard]] static Deadline after(std::chrono::nanoseconds wait) noexcept {
+    return after(wait, now_ns());
+  }
   [[nodiscard]] static Deadline after(std::chrono::nanoseconds wait, const Clock& clock) noexcept {
     return after(wait, clock.now_ns());
   }
 
   [[nodiscard]] constexpr bool is_never() const noexcept { return point_ns_ == never_ns; }
   [[nodiscard]] bool expired() const noexcept { return !is_never() && now_ns() >= point_ns_; }
-  [[nodiscard]] bool expired(const Clock& clock) const noexcept { return !is_never() && clock.now_ns() >= point_ns_; }
+  [[nodiscard]] bool expired(const Clock& clock) const noexcept {
+    return !is_never() && clock.now_ns() >= point_ns_;
+  }
 
   /// Nanoseconds until the point, 0 once it has passed, the greatest number for never.
   [[nodiscard]] std::uint64_t remaining_ns() const noexcept { return is_never() ? never_ns : left(now_ns()); }
@@ -90,7 +102,9 @@ class Deadline {
     // A count of nanoseconds is at most 2^63 - 1 and so is the clock's: the sum fits in 64 unsigned bits.
     return Deadline(wait.count() <= 0 ? now : now + static_cast<std::uint64_t>(wait.count()));
   }
-  [[nodiscard]] std::uint64_t left(std::uint64_t now) const noexcept { return now >= point_ns_ ? 0 : point_ns_ - now; }
+  [[nodiscard]] std::uint64_t left(std::uint64_t now) const noexcept {
+    return now >= point_ns_ ? 0 : point_ns_ - now;
+  }
 
   std::uint64_t point_ns_;
 };

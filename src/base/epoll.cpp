@@ -19,8 +19,8 @@ int wait_fine(int fd, epoll_event* events, int count, Deadline deadline) {
   const std::uint64_t left = deadline.remaining_ns();
   timeout.tv_sec = static_cast<time_t>(left / 1'000'000'000);
   timeout.tv_nsec = static_cast<long>(left % 1'000'000'000);
-  return static_cast<int>(::syscall(SYS_epoll_pwait2, fd, events, count, deadline.is_never() ? nullptr : &timeout,
-                                    nullptr, 0));
+  return static_cast<int>(
+      ::syscall(SYS_epoll_pwait2, fd, events, count, deadline.is_never() ? nullptr : &timeout, nullptr, 0));
 }
 
 int wait_coarse(int fd, epoll_event* events, int count, Deadline deadline) {
@@ -37,11 +37,13 @@ Result<Epoll> Epoll::create() {
   return Epoll(std::move(fd));
 }
 
-Result<void> Epoll::control(int operation, const char* verb, int fd, std::uint32_t events, std::uint64_t key) {
+Result<void> Epoll::control(int operation, const char* verb, int fd, std::uint32_t events,
+                            std::uint64_t key) {
   epoll_event event{};
   event.events = events;
   event.data.u64 = key;
-  if (::epoll_ctl(fd_.get(), operation, fd, &event) < 0) return os_error(errno, "{} descriptor {} in epoll", verb, fd);
+  if (::epoll_ctl(fd_.get(), operation, fd, &event) < 0)
+    return os_error(errno, "{} descriptor {} in epoll", verb, fd);
   return {};
 }
 
@@ -60,9 +62,11 @@ Result<std::size_t> Epoll::wait(std::span<epoll_event> events, Deadline deadline
   int ready = -1;
   if (fine_timeout_.load(std::memory_order_relaxed)) {
     ready = wait_fine(fd_.get(), events.data(), count, deadline);
-    if (ready < 0 && (errno == ENOSYS || errno == EPERM)) fine_timeout_.store(false, std::memory_order_relaxed);
+    if (ready < 0 && (errno == ENOSYS || errno == EPERM))
+      fine_timeout_.store(false, std::memory_order_relaxed);
   }
-  if (!fine_timeout_.load(std::memory_order_relaxed)) ready = wait_coarse(fd_.get(), events.data(), count, deadline);
+  if (!fine_timeout_.load(std::memory_order_relaxed))
+    ready = wait_coarse(fd_.get(), events.data(), count, deadline);
   if (ready >= 0) return static_cast<std::size_t>(ready);
   if (errno == EINTR) return std::size_t{0};
   return os_error(errno, "wait on epoll set {} for {} events", fd_.get(), count);

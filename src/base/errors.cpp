@@ -20,7 +20,8 @@ Code code_of_errno(int error_number) noexcept {
   switch (error_number) {
     case EAGAIN:
     case EINPROGRESS:
-    case EALREADY: return Code::would_block;
+    case EALREADY:
+      return Code::would_block;
     case EINVAL:
     case EBADF:
     case EFAULT:
@@ -28,17 +29,22 @@ Code code_of_errno(int error_number) noexcept {
     case EISDIR:
     case ENOTDIR:
     case EADDRINUSE:
-    case EADDRNOTAVAIL: return Code::invalid_argument;
+    case EADDRNOTAVAIL:
+      return Code::invalid_argument;
     case ENOENT:
     case ENODEV:
     case ENXIO:
-    case ESRCH: return Code::not_found;
+    case ESRCH:
+      return Code::not_found;
     case ENOSYS:
     case EOPNOTSUPP:
     case EAFNOSUPPORT:
-    case EPROTONOSUPPORT: return Code::not_supported;
-    case ETIMEDOUT: return Code::timed_out;
-    case ECANCELED: return Code::canceled;
+    case EPROTONOSUPPORT:
+      return Code::not_supported;
+    case ETIMEDOUT:
+      return Code::timed_out;
+    case ECANCELED:
+      return Code::canceled;
     case ECONNREFUSED:
     case ECONNRESET:
     case ECONNABORTED:
@@ -47,15 +53,18 @@ Code code_of_errno(int error_number) noexcept {
     case EHOSTUNREACH:
     case EHOSTDOWN:
     case ENETUNREACH:
-    case ENETDOWN: return Code::peer_lost;
+    case ENETDOWN:
+      return Code::peer_lost;
     case ENOMEM:
     case EMFILE:
     case ENFILE:
     case ENOBUFS:
     case ENOSPC:
     case EDQUOT:
-    case ETOOMANYREFS: return Code::exhausted;
-    default: return Code::backend_failed;
+    case ETOOMANYREFS:
+      return Code::exhausted;
+    default:
+      return Code::backend_failed;
   }
 }
 

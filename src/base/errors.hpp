@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wording an error where it is decided: a code, a sentence with the values, and the system's own text if it said no.
+// Wording an error where it is decided: a code, a sentence with the values, and the system's own text if it
+// said no.
 #pragma once
 
 #include <headrace/result.hpp>
@@ -38,15 +39,15 @@ template <class... Args>
 
 }  // namespace headrace
 
-/// Declares `name` as the value of a Result, or leaves the function with its error: HEADRACE_TRY(fd, open_file(path));
-#define HEADRACE_TRY(name, ...)                                          \
-  auto name##_or_error = (__VA_ARGS__);                                  \
-  if (!name##_or_error) return std::move(name##_or_error).error();       \
+/// Declares `name` as the value of a Result, or leaves the function with its error: HEADRACE_TRY(fd,
+/// open_file(path));
+#define HEADRACE_TRY(name, ...)                                    \
+  auto name##_or_error = (__VA_ARGS__);                            \
+  if (!name##_or_error) return std::move(name##_or_error).error(); \
   auto name = std::move(name##_or_error).value()
 
 /// Leaves the function with the error of a Result whose value nobody needs.
-#define HEADRACE_TRY_VOID(...)                                                            \
-  do {                                                                                    \
-    if (auto headrace_result = (__VA_ARGS__); !headrace_result)                           \
-      return std::move(headrace_result).error();                                          \
+#define HEADRACE_TRY_VOID(...)                                                                             \
+  do {                                                                                                     \
+    if (auto headrace_result = (__VA_ARGS__); !headrace_result) return std::move(headrace_result).error(); \
   } while (false)

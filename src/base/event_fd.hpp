@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A doorbell that epoll can wait for: any thread rings, the owner drains. Rings between two drains count as one.
+// A doorbell that epoll can wait for: any thread rings, the owner drains. Rings between two drains count as
+// one.
 #pragma once
 
 #include "base/unique_fd.hpp"

@@ -32,7 +32,8 @@ FutexWait futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expec
   return errno == EAGAIN ? FutexWait::changed : FutexWait::woken;
 }
 
-std::uint32_t futex_wake(const std::atomic<std::uint32_t>& word, std::uint32_t count, FutexScope scope) noexcept {
+std::uint32_t futex_wake(const std::atomic<std::uint32_t>& word, std::uint32_t count,
+                         FutexScope scope) noexcept {
   const long woken = ::syscall(SYS_futex, &word, with_scope(FUTEX_WAKE, scope), count, nullptr, nullptr, 0);
   return woken > 0 ? static_cast<std::uint32_t>(woken) : 0;
 }

@@ -22,10 +22,11 @@ enum class FutexWait {
 };
 
 /// Sleeps while `word` holds `expected`. Spurious returns happen: call it in a loop over the real condition.
-[[nodiscard]] FutexWait futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadline deadline,
-                                   FutexScope scope = FutexScope::process) noexcept;
+[[nodiscard]] FutexWait futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                                   Deadline deadline, FutexScope scope = FutexScope::process) noexcept;
 
-/// Wakes at most `count` sleepers and returns how many there were. Store the new value first, with release order.
+/// Wakes at most `count` sleepers and returns how many there were. Store the new value first, with release
+/// order.
 std::uint32_t futex_wake(const std::atomic<std::uint32_t>& word, std::uint32_t count,
                          FutexScope scope = FutexScope::process) noexcept;
 

@@ -8,7 +8,8 @@
 
 namespace headrace {
 
-/// The XXH3 64-bit hash of `bytes`. The same on every machine and in every version: it may be stored and sent.
+/// The XXH3 64-bit hash of `bytes`. The same on every machine and in every version: it may be stored and
+/// sent.
 [[nodiscard]] std::uint64_t hash64(std::span<const std::byte> bytes, std::uint64_t seed = 0) noexcept;
 
 }  // namespace headrace

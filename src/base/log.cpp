@@ -25,7 +25,8 @@ std::optional<LogLevel> level_named(std::string_view name) {
 
 std::unique_ptr<spdlog::logger> stderr_logger() {
   // Not registered with spdlog: its registry would be one more global.
-  auto logger = std::make_unique<spdlog::logger>("headrace", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger =
+      std::make_unique<spdlog::logger>("headrace", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_level(spdlog::level::trace);  // the room's level has been asked before
   logger->set_pattern("%Y-%m-%d %H:%M:%S.%f %v");
   return logger;
@@ -35,12 +36,18 @@ std::unique_ptr<spdlog::logger> stderr_logger() {
 
 std::string_view log_level_name(LogLevel level) noexcept {
   switch (level) {
-    case LogLevel::off: return "off";
-    case LogLevel::error: return "error";
-    case LogLevel::warn: return "warn";
-    case LogLevel::info: return "info";
-    case LogLevel::debug: return "debug";
-    case LogLevel::trace: return "trace";
+    case LogLevel::off:
+      return "off";
+    case LogLevel::error:
+      return "error";
+    case LogLevel::warn:
+      return "warn";
+    case LogLevel::info:
+      return "info";
+    case LogLevel::debug:
+      return "debug";
+    case LogLevel::trace:
+      return "trace";
   }
   return "unknown_level";
 }
@@ -64,10 +71,12 @@ Result<void> Logger::set_level(std::string_view spec) {
     const std::optional<LogLevel> level = level_named(name);
     if (!level) {
       return make_error(Code::invalid_argument,
-                        "log level \"{}\" in \"{}\" is not one of off, error, warn, info, debug, trace", name, spec);
+                        "log level \"{}\" in \"{}\" is not one of off, error, warn, info, debug, trace", name,
+                        spec);
     }
     if (for_room && room.empty()) {
-      return make_error(Code::invalid_argument, "\"{}\" in \"{}\" names no room: write room=level", part, spec);
+      return make_error(Code::invalid_argument, "\"{}\" in \"{}\" names no room: write room=level", part,
+                        spec);
     }
     if (for_room) {
       chosen[std::string(room)] = *level;
@@ -109,8 +118,8 @@ void Logger::write(LogLevel level, std::string_view room, std::string_view text)
       const std::scoped_lock lock(mutex_);
       sink = sink_;
     }
-    // Called without our lock: a sink that waits for the Python interpreter would deadlock with a thread that holds
-    // the interpreter and logs.
+    // Called without our lock: a sink that waits for the Python interpreter would deadlock with a thread that
+    // holds the interpreter and logs.
     if (sink) {
       (*sink)(level, room, text);
     } else {

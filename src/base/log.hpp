@@ -29,10 +29,10 @@ class Logger {
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
 
-  /// The logger that the public set_log_* functions speak to. The one global of this room, a function-local static
-  /// that is never destroyed, because threads may log until the process ends. Parts take a Logger from their owner;
-  /// only whoever has no owner (the agent, the command) asks here. A plugin's copy of this room has one of its own,
-  /// whose sink the plugin host points at the host's.
+  /// The logger that the public set_log_* functions speak to. The one global of this room, a function-local
+  /// static that is never destroyed, because threads may log until the process ends. Parts take a Logger from
+  /// their owner; only whoever has no owner (the agent, the command) asks here. A plugin's copy of this room
+  /// has one of its own, whose sink the plugin host points at the host's.
   [[nodiscard]] static Logger& process_default();
 
   /// See set_log_level in <headrace/log.hpp>.
@@ -52,7 +52,8 @@ class Logger {
   std::mutex mutex_;
   LogLevel general_ = LogLevel::warn;
   std::map<std::string, LogLevel, std::less<>> chosen_;  // rooms that the spec names
-  std::map<std::string, std::unique_ptr<std::atomic<LogLevel>>, std::less<>> rooms_;  // rooms that somebody speaks for
+  std::map<std::string, std::unique_ptr<std::atomic<LogLevel>>, std::less<>>
+      rooms_;                            // rooms that somebody speaks for
   std::shared_ptr<const LogSink> sink_;  // none: stderr_
   const std::unique_ptr<spdlog::logger> stderr_;
 };
@@ -60,7 +61,8 @@ class Logger {
 /// One room's voice. Copyable; when its level is off a call costs one relaxed load and formats nothing.
 class Log {
  public:
-  Log(Logger& logger, std::string_view room) : logger_(&logger), room_(room), level_(&logger.level_of(room)) {}
+  Log(Logger& logger, std::string_view room)
+      : logger_(&logger), room_(room), level_(&logger.level_of(room)) {}
 
   [[nodiscard]] bool enabled(LogLevel level) const noexcept {
     return level <= level_->load(std::memory_order_relaxed);

@@ -25,8 +25,10 @@ bool has_row(std::span<const OptionRow> rows, std::string_view name) {
 
 Error unknown_option(std::span<const OptionRow> rows, std::string_view name, std::string_view where) {
   const std::string_view nearest = nearest_name(name, row_names(rows));
-  if (nearest.empty()) return make_error(Code::invalid_argument, "no option \"{}\" ({}): there are none", name, where);
-  return make_error(Code::invalid_argument, "no option \"{}\" ({}): did you mean \"{}\"?", name, where, nearest);
+  if (nearest.empty())
+    return make_error(Code::invalid_argument, "no option \"{}\" ({}): there are none", name, where);
+  return make_error(Code::invalid_argument, "no option \"{}\" ({}): did you mean \"{}\"?", name, where,
+                    nearest);
 }
 
 std::string variable_name(std::string_view scope, std::string_view name) {
@@ -52,7 +54,8 @@ bool lies_in(std::string_view name, std::string_view table) {
 /// The file's entries that are this table's, under the rows' names.
 Result<ConfigFile> read_config(std::span<const OptionRow> rows, const OptionSources& sources) {
   ConfigFile config;
-  config.path = sources.config_file ? *sources.config_file : sources.environment("HEADRACE_CONFIG").value_or("");
+  config.path =
+      sources.config_file ? *sources.config_file : sources.environment("HEADRACE_CONFIG").value_or("");
   if (config.path.empty()) return config;
   HEADRACE_TRY(all, read_toml(config.path));
   for (auto& [full_name, entry] : all) {
@@ -60,10 +63,12 @@ Result<ConfigFile> read_config(std::span<const OptionRow> rows, const OptionSour
     if (!sources.scope.empty()) {
       if (!lies_in(full_name, sources.scope)) continue;
       name = full_name.substr(sources.scope.size() + 1);
-    } else if (std::ranges::any_of(sources.other_tables, [&](const auto& table) { return lies_in(full_name, table); })) {
+    } else if (std::ranges::any_of(sources.other_tables,
+                                   [&](const auto& table) { return lies_in(full_name, table); })) {
       continue;
     }
-    if (!has_row(rows, name)) return unknown_option(rows, name, fmt::format("{}:{}", config.path, entry.line));
+    if (!has_row(rows, name))
+      return unknown_option(rows, name, fmt::format("{}:{}", config.path, entry.line));
     config.entries[name] = std::move(entry);
   }
   return config;
@@ -83,9 +88,11 @@ std::optional<NumberAndUnit> split_unit(std::string_view text) {
   const std::string_view digits = text.substr(0, end);
   NumberAndUnit parts;
   parts.unit = trim(text.substr(end));
-  const auto [whole_end, whole_error] = std::from_chars(digits.data(), digits.data() + digits.size(), parts.whole);
+  const auto [whole_end, whole_error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), parts.whole);
   parts.is_whole = whole_error == std::errc() && whole_end == digits.data() + digits.size();
-  const auto [end_of_number, error] = std::from_chars(digits.data(), digits.data() + digits.size(), parts.number);
+  const auto [end_of_number, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), parts.number);
   if (error != std::errc() || end_of_number != digits.data() + digits.size()) return std::nullopt;
   return parts;
 }
@@ -96,7 +103,8 @@ struct Unit {
 };
 
 /// number x unit, exactly for whole numbers, rounded for others; none where it passes `most`.
-std::optional<std::uint64_t> scale(const NumberAndUnit& parts, std::span<const Unit> units, std::uint64_t most) {
+std::optional<std::uint64_t> scale(const NumberAndUnit& parts, std::span<const Unit> units,
+                                   std::uint64_t most) {
   const auto unit = std::ranges::find(units, parts.unit, &Unit::name);
   if (unit == units.end()) return std::nullopt;
   if (parts.is_whole) {
@@ -110,15 +118,30 @@ std::optional<std::uint64_t> scale(const NumberAndUnit& parts, std::span<const U
 
 constexpr std::uint64_t kibi = 1024;
 constexpr std::array byte_units = std::to_array<Unit>({
-    {"", 1}, {"B", 1},
-    {"K", kibi}, {"KiB", kibi}, {"KB", 1000}, {"k", kibi}, {"kB", 1000},
-    {"M", kibi * kibi}, {"MiB", kibi * kibi}, {"MB", 1'000'000},
-    {"G", kibi * kibi * kibi}, {"GiB", kibi * kibi * kibi}, {"GB", 1'000'000'000},
-    {"T", kibi * kibi * kibi * kibi}, {"TiB", kibi * kibi * kibi * kibi}, {"TB", 1'000'000'000'000},
+    {"", 1},
+    {"B", 1},
+    {"K", kibi},
+    {"KiB", kibi},
+    {"KB", 1000},
+    {"k", kibi},
+    {"kB", 1000},
+    {"M", kibi* kibi},
+    {"MiB", kibi* kibi},
+    {"MB", 1'000'000},
+    {"G", kibi* kibi* kibi},
+    {"GiB", kibi* kibi* kibi},
+    {"GB", 1'000'000'000},
+    {"T", kibi* kibi* kibi* kibi},
+    {"TiB", kibi* kibi* kibi* kibi},
+    {"TB", 1'000'000'000'000},
 });
 constexpr std::array time_units = std::to_array<Unit>({
-    {"ns", 1}, {"us", 1000}, {"ms", 1'000'000}, {"s", 1'000'000'000},
-    {"min", 60'000'000'000}, {"h", 3'600'000'000'000},
+    {"ns", 1},
+    {"us", 1000},
+    {"ms", 1'000'000},
+    {"s", 1'000'000'000},
+    {"min", 60'000'000'000},
+    {"h", 3'600'000'000'000},
 });
 
 }  // namespace
@@ -132,7 +155,8 @@ Result<std::uint64_t> parse_bytes(std::string_view text) {
   if (const auto parts = split_unit(text)) {
     if (const auto count = scale(*parts, byte_units, ~std::uint64_t{0})) return *count;
   }
-  return make_error(Code::invalid_argument, "\"{}\" is not a number of bytes: write for example 4096, 64KiB or 4M", text);
+  return make_error(Code::invalid_argument,
+                    "\"{}\" is not a number of bytes: write for example 4096, 64KiB or 4M", text);
 }
 
 Result<std::chrono::nanoseconds> parse_duration(std::string_view text) {
@@ -142,8 +166,8 @@ Result<std::chrono::nanoseconds> parse_duration(std::string_view text) {
       return std::chrono::nanoseconds(static_cast<std::int64_t>(*count));
     }
   }
-  return make_error(Code::invalid_argument, "\"{}\" is not a duration: write a number and ns, us, ms, s, min or h, as 50us",
-                    text);
+  return make_error(Code::invalid_argument,
+                    "\"{}\" is not a duration: write a number and ns, us, ms, s, min or h, as 50us", text);
 }
 
 Result<Options> Options::resolve(std::span<const OptionRow> rows, const OptionSources& sources) {
@@ -189,7 +213,8 @@ Result<std::int64_t> Options::integer(std::string_view name) const {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc() && end == text.data() + text.size() && !text.empty()) return number;
-  return make_error(Code::invalid_argument, "{}: \"{}\" is not a whole number", context(scope_, name, value), value.text);
+  return make_error(Code::invalid_argument, "{}: \"{}\" is not a whole number", context(scope_, name, value),
+                    value.text);
 }
 
 Result<std::uint64_t> Options::bytes(std::string_view name) const {

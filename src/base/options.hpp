@@ -33,8 +33,8 @@ struct OptionValue {
   std::string where;  ///< "the caller", "HEADRACE_TCP_SOCKETS", "/etc/headrace.toml:12" or "default"
 };
 
-/// A variable of the process's environment. Besides Options the only reader of it, for names that are not ours
-/// (XDG_RUNTIME_DIR); everything of ours is an option.
+/// A variable of the process's environment. Besides Options the only reader of it, for names that are not
+/// ours (XDG_RUNTIME_DIR); everything of ours is an option.
 [[nodiscard]] std::optional<std::string> environment_variable(const std::string& name);
 
 /// Where options are looked for.
@@ -45,11 +45,11 @@ struct OptionSources {
   std::function<std::optional<std::string>(const std::string& name)> environment = environment_variable;
   /// The TOML file; without a value HEADRACE_CONFIG names it, and if that is unset there is none.
   std::optional<std::string> config_file = std::nullopt;
-  /// The table that the rows lie in, for a backend its name: row "sockets" of scope "tcp" is HEADRACE_TCP_SOCKETS and
-  /// `sockets` under [tcp]. Empty: the rows' names are whole.
+  /// The table that the rows lie in, for a backend its name: row "sockets" of scope "tcp" is
+  /// HEADRACE_TCP_SOCKETS and `sockets` under [tcp]. Empty: the rows' names are whole.
   std::string scope = {};
-  /// Tables of the file that somebody else resolves ("tcp", "shm"): not unknown here. Not looked at with a scope,
-  /// which looks at its own table alone.
+  /// Tables of the file that somebody else resolves ("tcp", "shm"): not unknown here. Not looked at with a
+  /// scope, which looks at its own table alone.
   std::vector<std::string> other_tables = {};
 };
 
@@ -57,14 +57,17 @@ struct OptionSources {
 class Options {
  public:
   /// Looks every row up: given, environment, file, default; the first that has it wins.
-  ///   errors   invalid_argument (unknown name, with the nearest valid one; the file is not TOML), not_found (no file)
-  [[nodiscard]] static Result<Options> resolve(std::span<const OptionRow> rows, const OptionSources& sources = {});
+  ///   errors   invalid_argument (unknown name, with the nearest valid one; the file is not TOML), not_found
+  ///   (no file)
+  [[nodiscard]] static Result<Options> resolve(std::span<const OptionRow> rows,
+                                               const OptionSources& sources = {});
 
-  // Typed readers. Each fails with invalid_argument, naming the option, its value and where that came from, or naming
-  // the nearest option where there is none of that name.
+  // Typed readers. Each fails with invalid_argument, naming the option, its value and where that came from,
+  // or naming the nearest option where there is none of that name.
 
   [[nodiscard]] Result<std::int64_t> integer(std::string_view name) const;
-  /// "65536", "64KiB", "4M", "1 GiB": K, M, G, T are powers of 1024, with or without "iB"; KB, MB, ... powers of 1000.
+  /// "65536", "64KiB", "4M", "1 GiB": K, M, G, T are powers of 1024, with or without "iB"; KB, MB, ... powers
+  /// of 1000.
   [[nodiscard]] Result<std::uint64_t> bytes(std::string_view name) const;
   /// "50us", "5s", "1.5 ms", "2min", "1h", "0".
   [[nodiscard]] Result<std::chrono::nanoseconds> duration(std::string_view name) const;

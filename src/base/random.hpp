@@ -8,7 +8,8 @@
 
 namespace headrace {
 
-/// Fills `bytes` from the kernel's generator. Aborts if the kernel has none (before 3.17): there is no honest fallback.
+/// Fills `bytes` from the kernel's generator. Aborts if the kernel has none (before 3.17): there is no honest
+/// fallback.
 void fill_random(std::span<std::byte> bytes);
 
 /// 64 random bits. Two forked processes never share a sequence, for there is no state on our side.

@@ -21,8 +21,8 @@ std::optional<std::uint16_t> parse_port(std::string_view text) {
 }
 
 Error malformed(std::string_view text, std::string_view why) {
-  return make_error(Code::invalid_argument, "\"{}\" is not an address: {}; write host:port, [IPv6]:port or :port", text,
-                    why);
+  return make_error(Code::invalid_argument,
+                    "\"{}\" is not an address: {}; write host:port, [IPv6]:port or :port", text, why);
 }
 
 Error resolver_error(const TcpAddress& address, int rc, int saved_errno) {
@@ -64,7 +64,8 @@ Result<SocketAddress> SocketAddress::local_of(int socket) { return name_of(socke
 Result<SocketAddress> SocketAddress::peer_of(int socket) { return name_of(socket, "peer's", ::getpeername); }
 
 std::string TcpAddress::text() const {
-  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
+  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
+                                             : fmt::format("[{}]:{}", host, port);
 }
 
 Result<TcpAddress> TcpAddress::parse(std::string_view text, std::optional<std::uint16_t> default_port) {
@@ -78,7 +79,8 @@ Result<TcpAddress> TcpAddress::parse(std::string_view text, std::optional<std::u
     host = input.substr(1, bracket - 1);
     const std::string_view rest = input.substr(bracket + 1);
     if (host.empty()) return malformed(text, "there is nothing in the brackets");
-    if (!rest.empty() && rest.front() != ':') return malformed(text, "after the bracket comes a colon and the port");
+    if (!rest.empty() && rest.front() != ':')
+      return malformed(text, "after the bracket comes a colon and the port");
     if (!rest.empty()) port = rest.substr(1);
   } else if (const std::size_t colon = input.rfind(':'); colon == std::string_view::npos) {
     host = input;

@@ -45,8 +45,8 @@ struct TcpAddress {
   [[nodiscard]] std::string text() const;
 
   enum class Use { connect, listen };
-  /// Every socket address of the host, in the order in which the system advises to try them. An empty host means the
-  /// loopback addresses for connecting, the wildcard ones for listening.
+  /// Every socket address of the host, in the order in which the system advises to try them. An empty host
+  /// means the loopback addresses for connecting, the wildcard ones for listening.
   ///   threads  asks the system's resolver and may block for as long as that takes: not on a progress thread
   ///   errors   not_found (no such host), would_block (the resolver is busy), backend_failed
   [[nodiscard]] Result<std::vector<SocketAddress>> resolve(Use use) const;

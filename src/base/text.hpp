@@ -14,7 +14,9 @@ namespace headrace {
 /// The parts between commas, trimmed, empty ones left out; views of the same characters.
 [[nodiscard]] std::vector<std::string_view> split_list(std::string_view text);
 
-/// The candidate that needs the fewest letters changed, added or dropped to become `text`; empty if there is none.
-[[nodiscard]] std::string_view nearest_name(std::string_view text, const std::vector<std::string_view>& candidates);
+/// The candidate that needs the fewest letters changed, added or dropped to become `text`; empty if there is
+/// none.
+[[nodiscard]] std::string_view nearest_name(std::string_view text,
+                                            const std::vector<std::string_view>& candidates);
 
 }  // namespace headrace

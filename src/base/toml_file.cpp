@@ -41,10 +41,12 @@ Result<void> flatten(const toml::table& table, const std::string& prefix, const 
       HEADRACE_TRY_VOID(flatten(*inner, name + ".", path, entries));
       continue;
     }
-    const std::optional<std::string> text = node.is_array() ? array_text(*node.as_array()) : scalar_text(node);
+    const std::optional<std::string> text =
+        node.is_array() ? array_text(*node.as_array()) : scalar_text(node);
     if (!text) {
       return make_error(Code::invalid_argument,
-                        "{}:{}: {} must be text, a number, true or false, or an array of these", path, line, name);
+                        "{}:{}: {} must be text, a number, true or false, or an array of these", path, line,
+                        name);
     }
     entries[name] = TomlEntry{*text, line};
   }

@@ -15,7 +15,8 @@ struct TomlEntry {
 };
 
 /// Reads `path`. `[tcp] sockets = 4` becomes "tcp.sockets" -> "4".
-///   errors   not_found (no such file), invalid_argument (not TOML, with the line; dates and arrays of tables)
+///   errors   not_found (no such file), invalid_argument (not TOML, with the line; dates and arrays of
+///   tables)
 [[nodiscard]] Result<std::map<std::string, TomlEntry>> read_toml(const std::string& path);
 
 }  // namespace headrace

@@ -26,10 +26,11 @@ Result<sockaddr_un> address_of(const std::string& path) {
   address.sun_family = AF_UNIX;
   if (path.empty()) return make_error(Code::invalid_argument, "the path of a Unix socket is empty");
   if (path.size() >= sizeof address.sun_path) {
-    return make_error(Code::invalid_argument,
-                      "the path of a Unix socket holds at most {} bytes and this one has {}: {}; choose a shorter "
-                      "directory with HEADRACE_RUNTIME_DIR",
-                      sizeof address.sun_path - 1, path.size(), path);
+    return make_error(
+        Code::invalid_argument,
+        "the path of a Unix socket holds at most {} bytes and this one has {}: {}; choose a shorter "
+        "directory with HEADRACE_RUNTIME_DIR",
+        sizeof address.sun_path - 1, path.size(), path);
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   return address;
@@ -37,8 +38,8 @@ Result<sockaddr_un> address_of(const std::string& path) {
 
 const sockaddr* generic(const sockaddr_un& address) { return reinterpret_cast<const sockaddr*>(&address); }
 
-/// Opens and locks "<path>.lock". The file may be unlinked by its last holder between our open and our lock; then what
-/// we have locked is not what the next one will open, and we begin again.
+/// Opens and locks "<path>.lock". The file may be unlinked by its last holder between our open and our lock;
+/// then what we have locked is not what the next one will open, and we begin again.
 Result<UniqueFd> take_lock(const std::string& path) {
   const std::string lock_path = path + ".lock";
   for (;;) {
@@ -47,12 +48,14 @@ Result<UniqueFd> take_lock(const std::string& path) {
     if (::flock(lock.get(), LOCK_EX | LOCK_NB) < 0) {
       if (errno == EINTR) continue;
       if (errno != EWOULDBLOCK) return os_error(errno, "lock {}", lock_path);
-      return make_error(Code::invalid_argument, "{} is in use by a living process: choose another name", path);
+      return make_error(Code::invalid_argument, "{} is in use by a living process: choose another name",
+                        path);
     }
-    struct stat ours{};
-    struct stat named{};
+    struct stat ours {};
+    struct stat named {};
     if (::fstat(lock.get(), &ours) < 0) return os_error(errno, "look at the lock file {}", lock_path);
-    if (::stat(lock_path.c_str(), &named) == 0 && ours.st_dev == named.st_dev && ours.st_ino == named.st_ino) {
+    if (::stat(lock_path.c_str(), &named) == 0 && ours.st_dev == named.st_dev &&
+        ours.st_ino == named.st_ino) {
       return lock;
     }
   }
@@ -60,21 +63,24 @@ Result<UniqueFd> take_lock(const std::string& path) {
 
 /// Removes a socket file that its owner left behind. Holding the lock proves that the owner is gone.
 Result<void> remove_stale(const std::string& path) {
-  struct stat found{};
+  struct stat found {};
   if (::lstat(path.c_str(), &found) < 0) {
     if (errno == ENOENT) return {};
     return os_error(errno, "look at {}", path);
   }
   if (!S_ISSOCK(found.st_mode)) {
-    return make_error(Code::invalid_argument, "{} exists and is no socket: remove it or choose another name", path);
+    return make_error(Code::invalid_argument, "{} exists and is no socket: remove it or choose another name",
+                      path);
   }
-  if (::unlink(path.c_str()) < 0 && errno != ENOENT) return os_error(errno, "remove the stale socket {}", path);
+  if (::unlink(path.c_str()) < 0 && errno != ENOENT)
+    return os_error(errno, "remove the stale socket {}", path);
   return {};
 }
 
 std::vector<UniqueFd> take_descriptors(msghdr& header) {
   std::vector<UniqueFd> descriptors;
-  for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr; control = CMSG_NXTHDR(&header, control)) {
+  for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
+       control = CMSG_NXTHDR(&header, control)) {
     if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < count; ++i) {
@@ -110,7 +116,8 @@ Result<UnixSocket> UnixSocket::adopt(UniqueFd fd) {
 
 Result<void> UnixSocket::send(std::span<const std::byte> message, std::span<const int> descriptors) {
   // An empty message could not be told from the end of the connection.
-  if (message.empty()) return make_error(Code::invalid_argument, "a message over a Unix socket needs at least 1 byte");
+  if (message.empty())
+    return make_error(Code::invalid_argument, "a message over a Unix socket needs at least 1 byte");
   if (descriptors.size() > max_descriptors) {
     return make_error(Code::invalid_argument, "a message carries at most {} descriptors and this one has {}",
                       max_descriptors, descriptors.size());
@@ -154,13 +161,15 @@ Result<UnixSocket::Received> UnixSocket::receive(std::span<std::byte> buffer) {
   Received received{static_cast<std::size_t>(got), take_descriptors(header)};
   if (got == 0) return peer_closed();
   if ((header.msg_flags & MSG_CTRUNC) != 0) {
-    return make_error(Code::corrupt,
-                      "a message over Unix socket {} lost descriptors: it had more than {}, or this process may open no "
-                      "more (ulimit -n)",
-                      fd_.get(), max_descriptors);
+    return make_error(
+        Code::corrupt,
+        "a message over Unix socket {} lost descriptors: it had more than {}, or this process may open no "
+        "more (ulimit -n)",
+        fd_.get(), max_descriptors);
   }
   if (received.bytes > buffer.size()) {
-    return make_error(Code::corrupt, "a message over Unix socket {} has {} bytes and the most that is allowed is {}",
+    return make_error(Code::corrupt,
+                      "a message over Unix socket {} has {} bytes and the most that is allowed is {}",
                       fd_.get(), received.bytes, buffer.size());
   }
   return received;
@@ -178,8 +187,8 @@ Result<PeerCredentials> UnixSocket::peer_credentials() const {
 Result<UniqueFd> UnixSocket::peer_pidfd() const {
   int direct = -1;
   socklen_t length = sizeof direct;
-  // Linux 6.5 names the very process that connected; before, a reused pid is possible if the peer ended meanwhile,
-  // which the socket's hang-up tells.
+  // Linux 6.5 names the very process that connected; before, a reused pid is possible if the peer ended
+  // meanwhile, which the socket's hang-up tells.
   if (::getsockopt(fd_.get(), SOL_SOCKET, SO_PEERPIDFD, &direct, &length) == 0) {
     ::fcntl(direct, F_SETFD, FD_CLOEXEC);
     return UniqueFd(direct);
@@ -188,7 +197,9 @@ Result<UniqueFd> UnixSocket::peer_pidfd() const {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
   if (fd) return fd;
   const int why = errno;
-  const Code code = why == ESRCH ? Code::peer_lost : why == EMFILE || why == ENFILE ? Code::exhausted : Code::not_supported;
+  const Code code = why == ESRCH                     ? Code::peer_lost
+                    : why == EMFILE || why == ENFILE ? Code::exhausted
+                                                     : Code::not_supported;
   return os_error(code, why, "open a pidfd of process {}", peer.pid);
 }
 
@@ -245,7 +256,7 @@ namespace {
 
 std::string runtime_dir_name(std::string_view configured, const std::optional<std::string>& xdg_runtime_dir) {
   if (!configured.empty()) return std::string(configured);
-  struct stat found{};
+  struct stat found {};
   if (xdg_runtime_dir && !xdg_runtime_dir->empty() && ::stat(xdg_runtime_dir->c_str(), &found) == 0 &&
       S_ISDIR(found.st_mode)) {
     return *xdg_runtime_dir + "/headrace";
@@ -255,21 +266,24 @@ std::string runtime_dir_name(std::string_view configured, const std::optional<st
 
 }  // namespace
 
-Result<std::string> runtime_dir(std::string_view configured, const std::optional<std::string>& xdg_runtime_dir) {
+Result<std::string> runtime_dir(std::string_view configured,
+                                const std::optional<std::string>& xdg_runtime_dir) {
   std::string path = runtime_dir_name(configured, xdg_runtime_dir);
-  if (::mkdir(path.c_str(), 0700) < 0 && errno != EEXIST) return os_error(errno, "make the runtime directory {}", path);
+  if (::mkdir(path.c_str(), 0700) < 0 && errno != EEXIST)
+    return os_error(errno, "make the runtime directory {}", path);
   // Opened without following a link and judged by the descriptor: /tmp is everybody's.
   const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!directory) {
     return os_error(Code::invalid_argument, errno, "open the runtime directory {} (a link is refused)", path);
   }
-  struct stat found{};
+  struct stat found {};
   if (::fstat(directory.get(), &found) < 0) return os_error(errno, "look at the runtime directory {}", path);
   if (found.st_uid != ::geteuid()) {
-    return make_error(Code::invalid_argument,
-                      "the runtime directory {} belongs to user {} and this process is user {}: remove it or set "
-                      "HEADRACE_RUNTIME_DIR",
-                      path, found.st_uid, ::geteuid());
+    return make_error(
+        Code::invalid_argument,
+        "the runtime directory {} belongs to user {} and this process is user {}: remove it or set "
+        "HEADRACE_RUNTIME_DIR",
+        path, found.st_uid, ::geteuid());
   }
   if ((found.st_mode & 0077) != 0) {
     return make_error(Code::invalid_argument,

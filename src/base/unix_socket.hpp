@@ -29,16 +29,19 @@ class UnixSocket {
   static constexpr std::size_t max_descriptors = 16;  ///< in one message
 
   /// Connects to the listener at `path`.
-  ///   errors   not_found (no socket there), peer_lost (nobody listens any more), would_block (its backlog is full: try
+  ///   errors   not_found (no socket there), peer_lost (nobody listens any more), would_block (its backlog is
+  ///   full: try
   ///            again), invalid_argument (path too long)
   [[nodiscard]] static Result<UnixSocket> connect(const std::string& path);
 
-  /// Takes over a connected SOCK_SEQPACKET socket, for example one end of a socketpair; makes it non-blocking.
+  /// Takes over a connected SOCK_SEQPACKET socket, for example one end of a socketpair; makes it
+  /// non-blocking.
   [[nodiscard]] static Result<UnixSocket> adopt(UniqueFd fd);
 
   /// Sends one message, with duplicates of `descriptors` for the receiver.
   ///   shapes   1 byte or more, at most 16 descriptors
-  ///   errors   would_block (the peer is slow: wait for EPOLLOUT), peer_lost, invalid_argument, exhausted (the message
+  ///   errors   would_block (the peer is slow: wait for EPOLLOUT), peer_lost, invalid_argument, exhausted
+  ///   (the message
   ///            is larger than the socket's buffer)
   [[nodiscard]] Result<void> send(std::span<const std::byte> message, std::span<const int> descriptors = {});
 
@@ -47,8 +50,10 @@ class UnixSocket {
     std::vector<UniqueFd> descriptors;  ///< close-on-exec
   };
   /// Receives one message into `buffer`.
-  ///   errors   would_block (none there: wait for EPOLLIN), peer_lost (closed), corrupt (larger than the buffer, or more
-  ///            descriptors than 16 or than this process may open; those that came are closed, the message is gone)
+  ///   errors   would_block (none there: wait for EPOLLIN), peer_lost (closed), corrupt (larger than the
+  ///   buffer, or more
+  ///            descriptors than 16 or than this process may open; those that came are closed, the message is
+  ///            gone)
   [[nodiscard]] Result<Received> receive(std::span<std::byte> buffer);
 
   [[nodiscard]] Result<PeerCredentials> peer_credentials() const;
@@ -66,12 +71,14 @@ class UnixSocket {
 
 /// A listening socket and the file that it is reached by. Both go with it.
 ///
-/// A process that was killed leaves its socket file behind. Whether it is stale is decided by a lock on "<path>.lock",
-/// which the kernel drops with its holder: who gets the lock owns the path and may remove what lies there.
+/// A process that was killed leaves its socket file behind. Whether it is stale is decided by a lock on
+/// "<path>.lock", which the kernel drops with its holder: who gets the lock owns the path and may remove what
+/// lies there.
 class UnixListener {
  public:
   /// Listens at `path`; the file gets `mode`.
-  ///   errors   invalid_argument (path too long, held by a living listener, or not a socket), and the system's
+  ///   errors   invalid_argument (path too long, held by a living listener, or not a socket), and the
+  ///   system's
   [[nodiscard]] static Result<UnixListener> listen(const std::string& path, mode_t mode = 0600);
 
   UnixListener(UnixListener&&) noexcept = default;
@@ -95,9 +102,10 @@ class UnixListener {
   pid_t made_in_ = 0;  // a forked child's copy must not remove its parent's files
 };
 
-/// The directory for this user's sockets: `configured` (option runtime_dir), else <xdg_runtime_dir>/headrace if that
-/// directory exists, else /tmp/headrace-<uid>. Made with mode 0700 if missing, its parent not.
-///   errors   invalid_argument (it is somebody else's, open to group or world, or no directory), and the system's
+/// The directory for this user's sockets: `configured` (option runtime_dir), else <xdg_runtime_dir>/headrace
+/// if that directory exists, else /tmp/headrace-<uid>. Made with mode 0700 if missing, its parent not.
+///   errors   invalid_argument (it is somebody else's, open to group or world, or no directory), and the
+///   system's
 [[nodiscard]] Result<std::string> runtime_dir(std::string_view configured,
                                               const std::optional<std::string>& xdg_runtime_dir);
 

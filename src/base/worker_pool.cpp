@@ -12,7 +12,8 @@ void name_thread(std::thread& thread, std::string_view name, std::size_t index) 
   constexpr std::size_t longest = 15;
   const std::string number = fmt::format("-{}", index);
   const std::string text = std::string(name.substr(0, longest - number.size())) + number;
-  ::pthread_setname_np(thread.native_handle(), text.c_str());  // a name is a courtesy: failure changes nothing
+  ::pthread_setname_np(thread.native_handle(),
+                       text.c_str());  // a name is a courtesy: failure changes nothing
 }
 
 }  // namespace
@@ -25,8 +26,8 @@ Result<std::unique_ptr<WorkerPool>> WorkerPool::open(std::string_view name, std:
     try {
       pool->threads_.emplace_back([raw = pool.get()] { raw->work(); });
     } catch (const std::system_error& refused) {
-      return os_error(Code::exhausted, refused.code().value(), "start thread {} of {} of pool {}", i + 1, threads,
-                      name);
+      return os_error(Code::exhausted, refused.code().value(), "start thread {} of {} of pool {}", i + 1,
+                      threads, name);
     }
     name_thread(pool->threads_.back(), name, i);
   }

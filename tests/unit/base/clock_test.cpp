@@ -33,7 +33,8 @@ TEST(Deadline, NeverDoesNotExpire) {
   clock.advance(1000000h);
   EXPECT_FALSE(Deadline::never().expired(clock));
   EXPECT_EQ(Deadline::never().remaining_ns(clock), ~std::uint64_t{0});
-  EXPECT_GT(Deadline::never().time_point(), std::chrono::steady_clock::now() + std::chrono::hours(24 * 365 * 50));
+  EXPECT_GT(Deadline::never().time_point(),
+            std::chrono::steady_clock::now() + std::chrono::hours(24 * 365 * 50));
 }
 
 TEST(Deadline, AnEnormousWaitDoesNotWrapAndANegativeOneHasPassed) {

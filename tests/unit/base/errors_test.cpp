@@ -53,8 +53,9 @@ TEST(Errors, ContextGoesInFront) {
 }
 
 TEST(Result, EveryCodeHasTheNameThatTheHeaderGivesIt) {
-  const char* names[] = {"ok",        "would_block", "invalid_argument", "not_found", "not_supported",  "timed_out",
-                         "canceled",  "peer_lost",   "exhausted",        "corrupt",   "backend_failed", "internal"};
+  const char* names[] = {
+      "ok",       "would_block", "invalid_argument", "not_found", "not_supported",  "timed_out",
+      "canceled", "peer_lost",   "exhausted",        "corrupt",   "backend_failed", "internal"};
   for (int code = 0; code < 12; ++code) EXPECT_EQ(code_name(static_cast<Code>(code)), names[code]);
   EXPECT_EQ(code_name(static_cast<Code>(99)), "unknown_code");
 }

@@ -95,7 +95,8 @@ TEST(Epoll, ADeadlineEndsTheWaitNotBeforeItsTime) {
 
 TEST(Epoll, WatchingWhatIsNotOpenNamesTheDescriptor) {
   Epoll epoll = Epoll::create().value();
-  EXPECT_EQ(epoll.add(-1, EPOLLIN, 0).error().message, "watch descriptor -1 in epoll: bad file descriptor (errno 9)");
+  EXPECT_EQ(epoll.add(-1, EPOLLIN, 0).error().message,
+            "watch descriptor -1 in epoll: bad file descriptor (errno 9)");
 }
 
 }  // namespace

@@ -147,7 +147,8 @@ TEST(Options, AMissingOrBrokenFileIsAnErrorThatNamesIt) {
   sources.config_file = broken.path();
   const auto refused = Options::resolve(rows, sources);
   EXPECT_EQ(refused.code(), Code::invalid_argument);
-  EXPECT_NE(refused.error().message.find(broken.path() + ":1: not TOML"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find(broken.path() + ":1: not TOML"), std::string::npos)
+      << refused.error().message;
   const ConfigFile dated("log = 1979-05-27\n");
   sources.config_file = dated.path();
   EXPECT_EQ(Options::resolve(rows, sources).code(), Code::invalid_argument);
@@ -161,13 +162,15 @@ TEST(Options, AskingForAnOptionThatIsNotInTheTableIsAnErrorWithTheNearestOne) {
 
 TEST(Options, AValueOfTheWrongKindSaysWhereItCameFrom) {
   OptionSources sources = isolated();
-  sources.given = {{"tcp.sockets", "two"}, {"tcp.window", "4 furlongs"}, {"poll-time", "50"}, {"check", "maybe"}};
+  sources.given = {
+      {"tcp.sockets", "two"}, {"tcp.window", "4 furlongs"}, {"poll-time", "50"}, {"check", "maybe"}};
   const Options options = Options::resolve(rows, sources).value();
   EXPECT_EQ(options.integer("tcp.sockets").error().message,
             "option tcp.sockets (from the caller): \"two\" is not a whole number");
-  EXPECT_EQ(options.bytes("tcp.window").error().message,
-            "option tcp.window (from the caller): \"4 furlongs\" is not a number of bytes: write for example 4096, "
-            "64KiB or 4M");
+  EXPECT_EQ(
+      options.bytes("tcp.window").error().message,
+      "option tcp.window (from the caller): \"4 furlongs\" is not a number of bytes: write for example 4096, "
+      "64KiB or 4M");
   EXPECT_EQ(options.duration("poll-time").code(), Code::invalid_argument);
   EXPECT_EQ(options.boolean("check").code(), Code::invalid_argument);
 }
@@ -179,7 +182,8 @@ TEST(Options, BytesTakeBinaryAndDecimalSuffixes) {
   EXPECT_EQ(parse_bytes("64kB").value(), 64000U);
   EXPECT_EQ(parse_bytes("1.5GiB").value(), 1610612736U);
   EXPECT_EQ(parse_bytes("18446744073709551615").value(), ~std::uint64_t{0});
-  for (const char* wrong : {"", "-1", "K", "1.2.3K", "64kib", "18446744073709551616", "16777216T", "1e3", "0x10"}) {
+  for (const char* wrong :
+       {"", "-1", "K", "1.2.3K", "64kib", "18446744073709551616", "16777216T", "1e3", "0x10"}) {
     EXPECT_EQ(parse_bytes(wrong).code(), Code::invalid_argument) << wrong;
   }
 }

@@ -24,9 +24,11 @@ TEST(TcpAddress, SaysWhatWasExpected) {
   EXPECT_EQ(TcpAddress::parse("node7").error().message,
             "\"node7\" is not an address: the port is missing; write host:port, [IPv6]:port or :port");
   EXPECT_EQ(TcpAddress::parse("node7:70000").error().message,
-            "\"node7:70000\" is not an address: \"70000\" is not a port from 0 to 65535; write host:port, [IPv6]:port or "
+            "\"node7:70000\" is not an address: \"70000\" is not a port from 0 to 65535; write host:port, "
+            "[IPv6]:port or "
             ":port");
-  for (const char* wrong : {"", "::1", "::1:80:zz", "[::1", "[]:80", "[::1]80", "node:", "node:-1", "node:8x"}) {
+  for (const char* wrong :
+       {"", "::1", "::1:80:zz", "[::1", "[]:80", "[::1]80", "node:", "node:-1", "node:8x"}) {
     EXPECT_EQ(TcpAddress::parse(wrong).code(), Code::invalid_argument) << wrong;
   }
 }
@@ -56,7 +58,8 @@ TEST(TcpAddress, AnEmptyHostMeansTheWildcardForListeningAndLoopbackForConnecting
 TEST(TcpAddress, AHostThatDoesNotExistIsNamedInTheError) {
   const auto refused = TcpAddress{"no such host.invalid", 80}.resolve(TcpAddress::Use::connect);
   ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.error().message.find("no such host.invalid:80"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("no such host.invalid:80"), std::string::npos)
+      << refused.error().message;
 }
 
 TEST(SocketAddress, IsReadBackFromABoundSocket) {

@@ -162,7 +162,8 @@ TEST(Futex, AProcessWakesAnotherThroughSharedMemory) {
     futex_wake(word, 1, FutexScope::shared);
     ::_exit(0);
   }
-  while (word.load(std::memory_order_acquire) == 0) (void)futex_wait(word, 0, Deadline::never(), FutexScope::shared);
+  while (word.load(std::memory_order_acquire) == 0)
+    (void)futex_wait(word, 0, Deadline::never(), FutexScope::shared);
   EXPECT_EQ(word, 1U);
   ::waitpid(child, nullptr, 0);
   ::munmap(page, 4096);

@@ -81,7 +81,8 @@ TEST_F(UnixSocketTest, SixteenDescriptorsTravelAndOpenTheSameFiles) {
   ASSERT_EQ(received.descriptors.size(), 16U);
   for (std::size_t i = 0; i < files.size(); ++i) {
     std::size_t content = 99;
-    ASSERT_EQ(::pread(received.descriptors[i].get(), &content, sizeof content, 0), static_cast<ssize_t>(sizeof content));
+    ASSERT_EQ(::pread(received.descriptors[i].get(), &content, sizeof content, 0),
+              static_cast<ssize_t>(sizeof content));
     EXPECT_EQ(content, i);
     EXPECT_EQ(::fcntl(received.descriptors[i].get(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
   }
@@ -138,7 +139,8 @@ TEST_F(UnixSocketTest, RunningOutOfDescriptorsWhileReceivingIsAnError) {
   Pair pair = connected();
   const std::array<int, 4> numbers{0, 0, 0, 0};
   ASSERT_TRUE(pair.left.send(bytes_of("x"), numbers).ok());
-  const UniqueFd highest = pair.left.fd() > pair.right.fd() ? UniqueFd(::dup(pair.left.fd())) : UniqueFd(::dup(pair.right.fd()));
+  const UniqueFd highest =
+      pair.left.fd() > pair.right.fd() ? UniqueFd(::dup(pair.left.fd())) : UniqueFd(::dup(pair.right.fd()));
   rlimit old{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &old), 0);
   rlimit tight = old;
@@ -180,7 +182,8 @@ TEST_F(UnixSocketTest, CredentialsAndPidfdAreThePeers) {
   if (child == 0) {
     const auto socket = UnixSocket::connect(path_);
     std::byte letter{};
-    while (socket.ok() && ::recv(socket->fd(), &letter, 1, 0) < 0) ::sched_yield();  // until the parent hangs up
+    while (socket.ok() && ::recv(socket->fd(), &letter, 1, 0) < 0)
+      ::sched_yield();  // until the parent hangs up
     ::_exit(0);
   }
   Result<UnixSocket> socket = listener.accept();
@@ -238,7 +241,9 @@ TEST_F(UnixSocketTest, AForkedChildDoesNotRemoveItsParentsFiles) {
   const UnixListener listener = UnixListener::listen(path_).value();
   const pid_t child = ::fork();
   if (child == 0) {
-    { const UnixListener copy = std::move(const_cast<UnixListener&>(listener)); }
+    {
+      const UnixListener copy = std::move(const_cast<UnixListener&>(listener));
+    }
     ::_exit(0);
   }
   ::waitpid(child, nullptr, 0);
@@ -297,7 +302,8 @@ TEST_F(UnixSocketTest, ARuntimeDirectoryThatOthersCanEnterIsRefused) {
 
   if (::geteuid() == 0) {
     ASSERT_EQ(::chown(good.c_str(), 12345, 12345), 0);
-    EXPECT_NE(runtime_dir(good, std::nullopt).error().message.find("belongs to user 12345"), std::string::npos);
+    EXPECT_NE(runtime_dir(good, std::nullopt).error().message.find("belongs to user 12345"),
+              std::string::npos);
   }
 }
 
