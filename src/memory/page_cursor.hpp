@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walks the two sides of a request and yields runs: the longest stretches that lie in one region on each side.
+// Walks the two sides of a request and yields runs: the longest stretches that lie in one region on each
+// side.
 //
-// Backends move runs, not pages. Pages that touch on both sides merge into one run, so that what was cut up by a page
-// table but lies together in memory costs one copy, one iovec or one range on the wire. The walk allocates nothing and
-// reads each index, offset and length once; a run whose pages are random costs a few nanoseconds.
+// Backends move runs, not pages. Pages that touch on both sides merge into one run, so that what was cut up
+// by a page table but lies together in memory costs one copy, one iovec or one range on the wire. The walk
+// allocates nothing and reads each index, offset and length once; a run whose pages are random costs a few
+// nanoseconds.
 #pragma once
 
 #include <headrace/plugin/backend_v1.h>
@@ -62,9 +64,10 @@ inline std::uint64_t page_length(const headrace_prepare_v1& request, std::uint64
   return common != 0 ? common : side_length(*request.local, page);
 }
 
-/// Where byte `byte` of the request's payload lies, searched from `from` on (`byte` counts from there). Past the end:
-/// {count, 0}. O(1) if the pages have one length, else it walks.
-inline PagePosition position_at_byte(const headrace_prepare_v1& request, std::uint64_t byte, PagePosition from = {}) {
+/// Where byte `byte` of the request's payload lies, searched from `from` on (`byte` counts from there). Past
+/// the end: {count, 0}. O(1) if the pages have one length, else it walks.
+inline PagePosition position_at_byte(const headrace_prepare_v1& request, std::uint64_t byte,
+                                     PagePosition from = {}) {
   const std::uint64_t common = common_page_bytes(request);
   std::uint64_t left = byte + from.skip;  // from the beginning of page from.page
   std::uint64_t page = from.page;
@@ -83,11 +86,12 @@ inline PagePosition position_at_byte(const headrace_prepare_v1& request, std::ui
 
 namespace detail {
 
-// What a side looks like to the inner loop. The cursor picks one for each side once a call, so that the loop over pages
-// has no branch on the side's shape where it counts.
+// What a side looks like to the inner loop. The cursor picks one for each side once a call, so that the loop
+// over pages has no branch on the side's shape where it counts.
 
 struct PlainSide {  // base + page * stride in regions[0]
-  explicit PlainSide(const headrace_side_v1& side) : region_(side.regions[0]), base_(side.base_offset), stride_(side.stride_bytes) {}
+  explicit PlainSide(const headrace_side_v1& side)
+      : region_(side.regions[0]), base_(side.base_offset), stride_(side.stride_bytes) {}
   void read(std::uint64_t page, void*& region, std::uint64_t& offset) const {
     region = region_;
     offset = base_ + page * stride_;
@@ -102,7 +106,10 @@ struct PlainSide {  // base + page * stride in regions[0]
 
 struct IndexedSide {  // base + indices[page] * stride in regions[0]
   explicit IndexedSide(const headrace_side_v1& side)
-      : region_(side.regions[0]), indices_(side.indices), base_(side.base_offset), stride_(side.stride_bytes) {}
+      : region_(side.regions[0]),
+        indices_(side.indices),
+        base_(side.base_offset),
+        stride_(side.stride_bytes) {}
   void read(std::uint64_t page, void*& region, std::uint64_t& offset) const {
     region = region_;
     offset = base_ + indices_[page] * stride_;
@@ -147,25 +154,31 @@ struct OwnLengths {
 }  // namespace detail
 
 /// Walks pages [from, to) of a request.
-///   owns     nothing: the request (a backend copies the struct that `prepare` was given) must outlive the cursor
-///   threads  one cursor a thread; any number of them over one request
+///   owns     nothing: the request (a backend copies the struct that `prepare` was given) must outlive the
+///   cursor threads  one cursor a thread; any number of them over one request
 class PageCursor {
  public:
   static constexpr std::uint64_t no_limit = ~std::uint64_t{0};
 
-  /// The whole request. Runs are at most `max_run_bytes` (> 0) long: they then end between two pages, save that a page
-  /// longer than that is cut.
+  /// The whole request. Runs are at most `max_run_bytes` (> 0) long: they then end between two pages, save
+  /// that a page longer than that is cut.
   explicit PageCursor(const headrace_prepare_v1& request, std::uint64_t max_run_bytes = no_limit)
       : PageCursor(request, {0, 0}, {request.count, 0}, max_run_bytes) {}
 
-  /// The part from `from` up to, not including, `to`: how threads share a request, and how a walk is taken up again.
-  PageCursor(const headrace_prepare_v1& request, PagePosition from, PagePosition to, std::uint64_t max_run_bytes = no_limit)
-      : request_(&request), common_(common_page_bytes(request)), max_run_bytes_(max_run_bytes), shape_(shape_of(request)),
-        end_(to.page), tail_(to.skip) {
+  /// The part from `from` up to, not including, `to`: how threads share a request, and how a walk is taken up
+  /// again.
+  PageCursor(const headrace_prepare_v1& request, PagePosition from, PagePosition to,
+             std::uint64_t max_run_bytes = no_limit)
+      : request_(&request),
+        common_(common_page_bytes(request)),
+        max_run_bytes_(max_run_bytes),
+        shape_(shape_of(request)),
+        end_(to.page),
+        tail_(to.skip) {
     next_.first_page = from.page;
     next_.first_page_skip = from.skip;
-    const std::uint64_t bytes =
-        common_ != 0 ? covered(from.page, detail::OneLength(common_)) : covered(from.page, detail::OwnLengths(*request.local));
+    const std::uint64_t bytes = common_ != 0 ? covered(from.page, detail::OneLength(common_))
+                                             : covered(from.page, detail::OwnLengths(*request.local));
     if (bytes <= from.skip) {  // nothing lies between the two
       done_ = true;
       return;
@@ -186,12 +199,18 @@ class PageCursor {
     const headrace_side_v1& local = *request_->local;
     const headrace_side_v1& remote = *request_->remote;
     switch (shape_) {
-      case Shape::plain_plain: return walk(PlainSide(local), PlainSide(remote), OneLength(common_), runs);
-      case Shape::plain_indexed: return walk(PlainSide(local), IndexedSide(remote), OneLength(common_), runs);
-      case Shape::indexed_plain: return walk(IndexedSide(local), PlainSide(remote), OneLength(common_), runs);
-      case Shape::indexed_indexed: return walk(IndexedSide(local), IndexedSide(remote), OneLength(common_), runs);
-      case Shape::any_one_length: return walk(AnySide(local), AnySide(remote), OneLength(common_), runs);
-      case Shape::any: break;
+      case Shape::plain_plain:
+        return walk(PlainSide(local), PlainSide(remote), OneLength(common_), runs);
+      case Shape::plain_indexed:
+        return walk(PlainSide(local), IndexedSide(remote), OneLength(common_), runs);
+      case Shape::indexed_plain:
+        return walk(IndexedSide(local), PlainSide(remote), OneLength(common_), runs);
+      case Shape::indexed_indexed:
+        return walk(IndexedSide(local), IndexedSide(remote), OneLength(common_), runs);
+      case Shape::any_one_length:
+        return walk(AnySide(local), AnySide(remote), OneLength(common_), runs);
+      case Shape::any:
+        break;
     }
     return walk(AnySide(local), AnySide(remote), OwnLengths(local), runs);
   }
@@ -201,20 +220,32 @@ class PageCursor {
   [[nodiscard]] PagePosition position() const { return {next_.first_page, next_.first_page_skip}; }
 
  private:
-  enum class Shape : std::uint8_t { plain_plain, plain_indexed, indexed_plain, indexed_indexed, any_one_length, any };
+  enum class Shape : std::uint8_t {
+    plain_plain,
+    plain_indexed,
+    indexed_plain,
+    indexed_indexed,
+    any_one_length,
+    any
+  };
 
   static Shape shape_of(const headrace_prepare_v1& request) {
-    const auto affine = [](const headrace_side_v1& side) { return side.offsets == nullptr && side.region_of == nullptr; };
+    const auto affine = [](const headrace_side_v1& side) {
+      return side.offsets == nullptr && side.region_of == nullptr;
+    };
     if (common_page_bytes(request) == 0) return Shape::any;
     if (!affine(*request.local) || !affine(*request.remote)) return Shape::any_one_length;
-    if (request.local->indices == nullptr) return request.remote->indices == nullptr ? Shape::plain_plain : Shape::plain_indexed;
+    if (request.local->indices == nullptr)
+      return request.remote->indices == nullptr ? Shape::plain_plain : Shape::plain_indexed;
     return request.remote->indices == nullptr ? Shape::indexed_plain : Shape::indexed_indexed;
   }
 
-  /// Bytes of page `page` that the walk covers; 0: it ends before it. The page that is cut by `to` comes last and once.
+  /// Bytes of page `page` that the walk covers; 0: it ends before it. The page that is cut by `to` comes last
+  /// and once.
   template <class Length>
   std::uint64_t covered(std::uint64_t page, const Length& length) {
-    if (page < end_) [[likely]] return length.read(page);
+    if (page < end_) [[likely]]
+      return length.read(page);
     if (page > end_ || tail_ == 0) return 0;
     const std::uint64_t bytes = tail_;
     tail_ = 0;
@@ -224,8 +255,8 @@ class PageCursor {
 
   template <class Local, class Remote, class Length>
   std::size_t walk(const Local local, const Remote remote, const Length length, std::span<PageRun> runs) {
-    // The next run in scalars, not as one struct: copied as a struct it would be loaded in wider words than it was just
-    // stored in, and each page would wait for the store buffer (twice the time, measured).
+    // The next run in scalars, not as one struct: copied as a struct it would be loaded in wider words than
+    // it was just stored in, and each page would wait for the store buffer (twice the time, measured).
     void* local_region = next_.local_region;
     void* remote_region = next_.remote_region;
     std::uint64_t local_offset = next_.local_offset, remote_offset = next_.remote_offset, bytes = next_.bytes;
@@ -249,7 +280,8 @@ class PageCursor {
       }
       std::uint64_t merged = bytes;
       if constexpr (std::is_same_v<Local, detail::PlainSide> && std::is_same_v<Remote, detail::PlainSide>) {
-        if (local.stride() == common_ && remote.stride() == common_ && page + 1 < end_) {  // all pages touch: no need to look
+        if (local.stride() == common_ && remote.stride() == common_ &&
+            page + 1 < end_) {  // all pages touch: no need to look
           const std::uint64_t more = std::min(end_ - page - 1, (max_run_bytes_ - merged) / common_);
           merged += more * common_;
           page += more;

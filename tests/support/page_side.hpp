@@ -35,7 +35,8 @@ struct PageSide {
 };
 
 /// `count` pages of `page_bytes` at base + i * stride of one region.
-inline PageSide uniform_side(void* region, std::uint64_t base, std::uint64_t stride, std::uint64_t page_bytes) {
+inline PageSide uniform_side(void* region, std::uint64_t base, std::uint64_t stride,
+                             std::uint64_t page_bytes) {
   PageSide side;
   side.regions = {region};
   side.base = base;

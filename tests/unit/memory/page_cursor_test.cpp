@@ -15,7 +15,8 @@ using test::PageSide;
 
 void* region(std::uintptr_t number) { return reinterpret_cast<void*>(number); }
 
-PageSide uniform(std::uint64_t base, std::uint64_t stride, std::uint64_t page_bytes, std::uintptr_t which = 1) {
+PageSide uniform(std::uint64_t base, std::uint64_t stride, std::uint64_t page_bytes,
+                 std::uintptr_t which = 1) {
   return test::uniform_side(region(which), base, stride, page_bytes);
 }
 
@@ -29,7 +30,8 @@ struct TwoSides {
     request.count = count;
     request.local = &local;
     request.remote = &remote;
-    for (std::uint64_t page = 0; page < count && common_page_bytes(request) == 0; ++page) request.bytes += page_length(request, page);
+    for (std::uint64_t page = 0; page < count && common_page_bytes(request) == 0; ++page)
+      request.bytes += page_length(request, page);
     if (common_page_bytes(request) != 0) request.bytes = count * common_page_bytes(request);
   }
   TwoSides(const TwoSides&) = delete;
@@ -39,7 +41,8 @@ struct TwoSides {
 std::vector<PageRun> runs_of(PageCursor cursor, std::size_t batch = 1) {
   std::vector<PageRun> all;
   std::vector<PageRun> some(batch);
-  while (const std::size_t n = cursor.fill(some)) all.insert(all.end(), some.begin(), some.begin() + static_cast<std::ptrdiff_t>(n));
+  while (const std::size_t n = cursor.fill(some))
+    all.insert(all.end(), some.begin(), some.begin() + static_cast<std::ptrdiff_t>(n));
   return all;
 }
 
@@ -58,8 +61,8 @@ std::vector<BytePair> bytes_of(const headrace_prepare_v1& request, PagePosition 
     const std::uint64_t first = page == from.page ? from.skip : 0;
     const std::uint64_t last = page == to.page ? to.skip : page_length(request, page);
     for (std::uint64_t b = first; b < last; ++b)
-      bytes.push_back({side_region(*request.local, page), side_offset(*request.local, page) + b, side_region(*request.remote, page),
-                       side_offset(*request.remote, page) + b});
+      bytes.push_back({side_region(*request.local, page), side_offset(*request.local, page) + b,
+                       side_region(*request.remote, page), side_offset(*request.remote, page) + b});
   }
   return bytes;
 }
@@ -116,7 +119,10 @@ TEST(page_cursor, capped_runs_end_between_pages_unless_a_page_is_longer_than_the
 TEST(page_cursor, an_empty_part_yields_nothing_and_leaves_the_run_untouched) {
   const PageSide side = uniform(0, 8, 8);
   const TwoSides request(side, side, 4);
-  for (const auto& [from, to] : {std::pair<PagePosition, PagePosition>{{2, 0}, {2, 0}}, {{2, 5}, {2, 5}}, {{4, 0}, {4, 0}}, {{3, 0}, {1, 0}}}) {
+  for (const auto& [from, to] : {std::pair<PagePosition, PagePosition>{{2, 0}, {2, 0}},
+                                 {{2, 5}, {2, 5}},
+                                 {{4, 0}, {4, 0}},
+                                 {{3, 0}, {1, 0}}}) {
     PageCursor cursor(request, from, to);
     PageRun run;
     run.bytes = 77;
@@ -146,7 +152,8 @@ TEST(page_cursor, position_at_byte_finds_every_byte_with_one_length_and_with_man
 }
 
 /// A side of random shape; `lengths` are those that the pages must have, in the order of the request.
-PageSide random_side(std::mt19937_64& random, const std::vector<std::uint64_t>& lengths, bool one_length, std::uintptr_t first_region) {
+PageSide random_side(std::mt19937_64& random, const std::vector<std::uint64_t>& lengths, bool one_length,
+                     std::uintptr_t first_region) {
   const auto below = [&](std::uint64_t n) { return random() % n; };
   const std::size_t count = lengths.size();
   PageSide side;
@@ -163,7 +170,8 @@ PageSide random_side(std::mt19937_64& random, const std::vector<std::uint64_t>& 
   for (std::size_t i = 0; i < count; ++i) slot_of[i] = static_cast<std::uint32_t>(i);
   if (indexed) {
     // Mostly in order, so that neighbours do touch; some swaps.
-    for (std::size_t swaps = below(4); swaps > 0; --swaps) std::swap(slot_of[below(count)], slot_of[below(count)]);
+    for (std::size_t swaps = below(4); swaps > 0; --swaps)
+      std::swap(slot_of[below(count)], slot_of[below(count)]);
     side.indices = slot_of;
   }
   if (own_lengths) {
@@ -194,14 +202,17 @@ TEST(page_cursor, every_byte_of_random_requests_comes_once_in_order_and_runs_are
     std::vector<std::uint64_t> lengths(1 + below(20), 1 + below(9));
     if (!one_length)
       for (auto& length : lengths) length = 1 + below(9);
-    const PageSide local = random_side(random, lengths, one_length, 1), remote = random_side(random, lengths, one_length, 11);
+    const PageSide local = random_side(random, lengths, one_length, 1),
+                   remote = random_side(random, lengths, one_length, 11);
     const TwoSides sides(local, remote, lengths.size());
     const headrace_prepare_v1& request = sides.request;
     const std::uint64_t cap = below(3) == 0 ? PageCursor::no_limit : 1 + below(25);
 
     const std::uint64_t a = below(request.bytes + 1), b = below(request.bytes + 1);
-    const PagePosition from = position_at_byte(request, std::min(a, b)), to = position_at_byte(request, std::max(a, b));
-    for (const auto& [begin, end] : {std::pair<PagePosition, PagePosition>{{0, 0}, {request.count, 0}}, {from, to}}) {
+    const PagePosition from = position_at_byte(request, std::min(a, b)),
+                       to = position_at_byte(request, std::max(a, b));
+    for (const auto& [begin, end] :
+         {std::pair<PagePosition, PagePosition>{{0, 0}, {request.count, 0}}, {from, to}}) {
       const auto runs = runs_of(PageCursor(request, begin, end, cap), 1 + below(7));
       ASSERT_EQ(bytes_of(runs), bytes_of(request, begin, end)) << "round " << round;
       for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -209,10 +220,12 @@ TEST(page_cursor, every_byte_of_random_requests_comes_once_in_order_and_runs_are
         const PageRun& run = runs[i];
         ASSERT_EQ(side_offset(*request.local, run.first_page) + run.first_page_skip, run.local_offset);
         if (i + 1 == runs.size()) break;
-        const bool touch = run.local_region == runs[i + 1].local_region && run.remote_region == runs[i + 1].remote_region &&
+        const bool touch = run.local_region == runs[i + 1].local_region &&
+                           run.remote_region == runs[i + 1].remote_region &&
                            run.local_offset + run.bytes == runs[i + 1].local_offset &&
                            run.remote_offset + run.bytes == runs[i + 1].remote_offset;
-        ASSERT_FALSE(cap == PageCursor::no_limit && touch) << "round " << round << ": two runs that should be one";
+        ASSERT_FALSE(cap == PageCursor::no_limit && touch)
+            << "round " << round << ": two runs that should be one";
       }
     }
   }
@@ -223,7 +236,8 @@ TEST(page_cursor, a_walk_is_taken_up_again_at_its_position) {
   for (int round = 0; round < 500; ++round) {
     std::vector<std::uint64_t> lengths(20);
     for (auto& length : lengths) length = 1 + random() % 9;
-    const PageSide local = random_side(random, lengths, false, 1), remote = random_side(random, lengths, false, 11);
+    const PageSide local = random_side(random, lengths, false, 1),
+                   remote = random_side(random, lengths, false, 11);
     const TwoSides sides(local, remote, lengths.size());
     const headrace_prepare_v1& request = sides.request;
     PageCursor first(request, 5);

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// A backend as a test holds it: the loaded table, instances of it, and links, regions and requests that give
+// themselves back in the right order. A `World` gives the instances their time as the real host does.
+//
+// Everything here throws std::runtime_error with the backend's own sentence when the backend refuses; a test
+// that expects a refusal calls the table's entry itself or one of the try_ functions.
+#pragma once
+
+#include "support/page_side.hpp"
+#include "support/plugin_host.hpp"
+#include "support/plugin_memory.hpp"
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace headrace::test {
+
+/// Loads `headrace_backend_<name>.so` of the build, or the file itself if `name` holds a slash. It is never
+/// unloaded.
+const headrace_backend_v1* load_plugin(const std::string& name);
+/// The file that load_plugin would open.
+std::string plugin_file(const std::string& name);
+
+/// Room for the sentence of an entry that fails.
+class ErrorText {
+ public:
+  explicit ErrorText(std::size_t capacity = 1024) : buffer_(capacity, '\0') {
+    text_ = {sizeof(text_), buffer_.data(), capacity, 0};
+  }
+  headrace_text_v1* out() { return &text_; }
+  [[nodiscard]] std::string str() const { return {buffer_.data(), std::min(text_.length, buffer_.size())}; }
+  [[nodiscard]] std::size_t length() const { return text_.length; }
+
+ private:
+  std::string buffer_;
+  headrace_text_v1 text_{};
+};
+
+/// Collects what an entry puts out.
+class Sink {
+ public:
+  Sink() {
+    sink_ = {sizeof(sink_), &bytes_, [](void* context, const void* bytes, std::size_t length) {
+               static_cast<std::string*>(context)->append(static_cast<const char*>(bytes), length);
+             }};
+  }
+  Sink(const Sink&) = delete;
+  const headrace_sink_v1* out() const { return &sink_; }
+  [[nodiscard]] const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+  headrace_sink_v1 sink_{};
+};
+
+class Instance;
+class World;
+
+/// What an agent tells its peers of a region.
+struct RegionFacts {
+  std::uint32_t id = 0;
+  std::int32_t kind = HEADRACE_DRAM;
+  std::uint64_t address = 0;
+  std::uint64_t length = 0;
+  std::string public_data;
+};
+
+/// Memory registered with an instance until this object goes.
+class Region {
+ public:
+  Region(Instance& instance, const Memory& memory);
+  /// Part of a memory.
+  Region(Instance& instance, const Memory& memory, std::uint64_t offset, std::uint64_t length);
+  ~Region() { deregister(); }
+  Region(Region&& other) noexcept
+      : instance_(other.instance_), facts_(other.facts_), handle_(std::exchange(other.handle_, nullptr)) {}
+  Region& operator=(Region&&) = delete;
+
+  void deregister();
+  [[nodiscard]] void* handle() const { return handle_; }
+  [[nodiscard]] const RegionFacts& facts() const { return facts_; }
+  [[nodiscard]] std::uint32_t id() const { return facts_.id; }
+
+ private:
+  Instance& instance_;
+  RegionFacts facts_;
+  void* handle_ = nullptr;
+};
+
+/// One side's view of a link, closed when this object goes.
+class Link {
+ public:
+  Link() = default;
+  Link(Instance& instance, void* connection, std::uint64_t token)
+      : instance_(&instance), connection_(connection), token_(token) {}
+  ~Link() { disconnect(); }
+  Link(Link&& other) noexcept
+      : instance_(other.instance_),
+        connection_(std::exchange(other.connection_, nullptr)),
+        token_(other.token_) {}
+  Link& operator=(Link&& other) noexcept;
+
+  void disconnect();
+  [[nodiscard]] void* connection() const { return connection_; }
+  [[nodiscard]] std::uint64_t token() const { return token_; }
+  [[nodiscard]] Instance& instance() const { return *instance_; }
+  [[nodiscard]] bool ready() const;
+  [[nodiscard]] bool lost() const;
+  [[nodiscard]] Status notify(std::uint32_t channel, std::string_view bytes) const;
+  /// notify, giving the instances time while it answers would_block; it must be taken in the end.
+  void send(World& world, std::uint32_t channel, std::string_view bytes) const;
+
+ private:
+  Instance* instance_ = nullptr;
+  void* connection_ = nullptr;
+  std::uint64_t token_ = 0;
+};
+
+/// A handle for the remote side of requests, unloaded when this object goes.
+class Remote {
+ public:
+  Remote(const Link& link, const RegionFacts& facts);  ///< a peer's region
+  Remote(Instance& instance, const Region& region);    ///< our own
+  ~Remote() { unload(); }
+  Remote(Remote&& other) noexcept
+      : instance_(other.instance_), handle_(std::exchange(other.handle_, nullptr)) {}
+  Remote& operator=(Remote&&) = delete;
+
+  void unload();
+  [[nodiscard]] void* handle() const { return handle_; }
+
+ private:
+  Instance& instance_;
+  void* handle_ = nullptr;
+};
+
+/// A prepared request. If a post is in flight when this object goes, it cancels it and waits for its end.
+class Request {
+ public:
+  /// `link` null: to our own regions.
+  Request(Instance& instance, headrace_op_v1 op, const Link* link, PageSide local, PageSide remote,
+          std::uint64_t count);
+  ~Request();
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  /// Posts, with a message if there is one. The status of the entry.
+  Status try_post(const std::string* message = nullptr, std::uint32_t channel = HEADRACE_CHANNEL_USER);
+  /// Posts, giving time while the answer is would_block; throws at any other refusal.
+  void post();
+  void post(const std::string& message, std::uint32_t channel = HEADRACE_CHANNEL_USER);
+  /// Waits for the end of the last post, with `poll` and progress as the host does. Throws if it does not
+  /// come.
+  PostEnd wait();
+  PostEnd run() { return post(), wait(); }
+  void cancel();
+  [[nodiscard]] std::int32_t poll();
+  void release();
+
+  [[nodiscard]] bool in_flight() const;
+  [[nodiscard]] std::uint64_t ends() const;
+  [[nodiscard]] std::uint64_t token() const { return args_.token; }
+  [[nodiscard]] std::uint64_t bytes() const { return args_.bytes; }
+  [[nodiscard]] const headrace_prepare_v1& args() const { return args_; }
+
+ private:
+  void post_until_taken(const std::string* message, std::uint32_t channel);
+
+  Instance& instance_;
+  PageSide local_, remote_;
+  headrace_side_v1 local_view_{}, remote_view_{};
+  headrace_prepare_v1 args_{};
+  void* handle_ = nullptr;
+  std::uint64_t posts_ = 0;
+};
+
+using Settings = std::map<std::string, std::string>;
+
+class Instance {
+ public:
+  /// `settings` go over the defaults of the option table.
+  Instance(World& world, const headrace_backend_v1* table, const Settings& settings, PluginHost::Args host);
+  /// Destroys it, and adds a gtest failure for each rule that was broken.
+  ~Instance();
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+
+  void destroy();
+
+  [[nodiscard]] const headrace_backend_v1& table() const { return *table_; }
+  [[nodiscard]] void* handle() const { return handle_; }
+  [[nodiscard]] PluginHost& host() { return host_; }
+  [[nodiscard]] World& world() const { return world_; }
+  [[nodiscard]] const std::string& name() const { return host_.args().agent_name; }
+  [[nodiscard]] std::uint64_t incarnation() const { return host_.args().incarnation; }
+  [[nodiscard]] const headrace_info_v1& info() const { return info_; }
+  [[nodiscard]] bool can(headrace_ability_v1 ability) const { return (info_.abilities & ability) != 0; }
+  [[nodiscard]] std::string connection_info() const;
+  [[nodiscard]] std::uint32_t new_region_id() { return next_region_++; }
+
+  /// Starts to connect; the link need not be ready. An Error if the entry refuses.
+  [[nodiscard]] Result<Link> try_connect(const std::string& peer, std::uint64_t incarnation,
+                                         const std::string& connection_info);
+  [[nodiscard]] Link connect(Instance& peer);
+
+  /// Progress, unless another thread is in it or in `arm` (then 0).
+  std::uint32_t progress() { return turn_->progress(); }
+  /// Waits for its turn.
+  std::uint32_t arm(bool on) { return turn_->arm(on); }
+  [[nodiscard]] int descriptor() const { return turn_->descriptor; }
+
+  /// What `progress`, `arm` and `destroy` share: one of them at a time, none after `destroy`. Outlives the
+  /// instance in the hands of threads that look at the world's instances just then.
+  struct Turn {
+    std::mutex mutex;
+    const headrace_backend_v1* table = nullptr;
+    void* instance = nullptr;  // null: destroyed
+    int descriptor = -1;
+    int bell = -1;  // of the host; valid while instance is
+
+    std::uint32_t progress();
+    std::uint32_t arm(bool on);
+  };
+  [[nodiscard]] const std::shared_ptr<Turn>& turn() const { return turn_; }
+
+ private:
+  World& world_;
+  const headrace_backend_v1* table_;
+  PluginHost host_;
+  headrace_info_v1 info_{};
+  void* handle_ = nullptr;
+  std::atomic<std::uint32_t> next_region_{1};
+  std::shared_ptr<Turn> turn_;
+};
+
+/// Makes what `create` is given, so that tests can hand in bad settings.
+class CreateArguments {
+ public:
+  CreateArguments(const headrace_backend_v1& table, const Settings& settings, std::string runtime_dir);
+  CreateArguments(const CreateArguments&) = delete;
+  [[nodiscard]] const headrace_create_v1* args() const { return &args_; }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> values_;
+  std::vector<headrace_setting_v1> settings_;
+  std::string runtime_dir_;
+  headrace_create_v1 args_{};
+};
+
+/// The instances of one test, and the time that they are given.
+class World {
+ public:
+  World();
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  /// A folder of mode 0700 that goes with the world.
+  [[nodiscard]] const std::string& runtime_dir() const { return runtime_dir_; }
+
+  /// Drives all instances until `done()`; sleeps, armed, when there is nothing to do, so that a lost wake-up
+  /// shows as a wait in vain. False after `limit`. Any thread; the first one that has to sleep sleeps for
+  /// all.
+  [[nodiscard]] bool until(const std::function<bool()>& done, std::chrono::nanoseconds limit = default_limit);
+  /// One pass over all instances.
+  std::uint32_t progress();
+
+  /// Makes a sleeping `until` look again: what it waits for has changed without a word from a backend.
+  void ring() const { bell_.signal(); }
+
+  /// A thread that drives from now on, as the host's progress thread does. Stopped with the world, or by
+  /// stop_driver.
+  void start_driver();
+  void stop_driver();
+
+  /// What all instances say of their links and posts.
+  [[nodiscard]] std::string describe() const;
+
+  static constexpr std::chrono::seconds default_limit{30};
+
+ private:
+  friend class Instance;
+  void add(Instance* instance);
+  void remove(Instance* instance);
+  [[nodiscard]] std::vector<std::shared_ptr<Instance::Turn>> turns() const;
+  void sleep(const std::function<bool()>& done, const Deadline& deadline);
+
+  std::string runtime_dir_;
+  mutable std::mutex list_;  // never held while a backend is called
+  std::vector<Instance*> instances_;
+  std::mutex driver_;  // of the thread that sleeps armed
+  std::atomic<int> removals_{0};
+  EventFd bell_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace headrace::test

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory to be registered in tests of backends, patterns to fill it with, and the plain loop that says what
+// must be in it.
+#pragma once
+
+#include "base/unique_fd.hpp"
+#include "support/page_side.hpp"
+
+#include <headrace/plugin/backend_v1.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace headrace::test {
+
+/// Fills with bytes that depend on the seed and the place, so that bytes in a wrong place show.
+void fill_pattern(std::span<std::byte> bytes, std::uint64_t seed);
+
+/// Host memory: private to the process, or a sealed memfd as `Agent::allocate` gives out.
+class Memory {
+ public:
+  enum class Kind { plain, shared };
+
+  /// `skew` bytes past an address that is a multiple of 64 (plain) or of the page size (shared).
+  Memory(Kind kind, std::size_t length_bytes, std::uint64_t seed, std::size_t skew = 0);
+  ~Memory();
+  Memory(Memory&& other) noexcept;
+  Memory& operator=(Memory&&) = delete;
+
+  [[nodiscard]] std::span<std::byte> bytes() const { return {base_ + skew_, length_}; }
+  [[nodiscard]] std::uint64_t address() const { return reinterpret_cast<std::uint64_t>(base_ + skew_); }
+  [[nodiscard]] int fd() const { return fd_.get(); }
+  [[nodiscard]] std::uint64_t fd_offset() const { return skew_; }
+
+ private:
+  std::byte* base_ = nullptr;
+  std::size_t length_ = 0;
+  std::size_t skew_ = 0;
+  UniqueFd fd_;
+};
+
+/// One page of a request, by the numbers of its regions: the truth that sides and reference are made of.
+struct PagePair {
+  std::uint32_t local_region = 0;
+  std::uint64_t local_offset = 0;
+  std::uint32_t remote_region = 0;
+  std::uint64_t remote_offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+using Bytes = std::vector<std::byte>;
+
+/// What the request must do, by a loop over bytes: pages of `from` into `to`, both given as copies of the
+/// regions.
+void move_pages(const std::vector<PagePair>& pages, headrace_op_v1 op, std::vector<Bytes>& local,
+                std::vector<Bytes>& remote);
+
+struct RandomPages {
+  std::uint64_t count = 1;
+  std::uint64_t min_bytes = 1;
+  std::uint64_t max_bytes = 1;   ///< equal to min_bytes: one length
+  std::uint32_t neighbours = 0;  ///< of 100 pages, how many continue the one before on both sides
+};
+
+/// Random pages whose destinations do not overlap. The regions must be large enough for them (it throws when
+/// they are not).
+std::vector<PagePair> random_pages(std::mt19937_64& random, const RandomPages& shape, headrace_op_v1 op,
+                                   const std::vector<std::uint64_t>& local_regions,
+                                   const std::vector<std::uint64_t>& remote_regions);
+
+enum class SideShape {
+  general,          ///< arrays of regions, offsets and lengths, page i in slot i
+  general_indexed,  ///< the same in slots that are shuffled and more than the pages
+};
+
+/// One side of `pages` as arrays over `regions` (handles by region number).
+PageSide side_of(const std::vector<PagePair>& pages, bool local, SideShape shape,
+                 const std::vector<void*>& regions, std::mt19937_64& random);
+
+}  // namespace headrace::test
