@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "contract/cases.hpp"
+
+#include "base/options.hpp"
+#include "base/text.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <string_view>
+
+namespace headrace::contract {
+namespace {
+
+std::vector<BackendCase> rows() {
+  return {
+      {.backend = "fake",
+       .variant = "inline",
+       .settings = {{"completion", "inline"}},
+       .between_processes = false},
+      {.backend = "fake",
+       .variant = "progress",
+       .settings = {{"completion", "progress"}},
+       .between_processes = false},
+      {.backend = "fake",
+       .variant = "thread",
+       .settings = {{"completion", "thread"}},
+       .between_processes = false},
+      {.backend = "shm", .variant = "", .settings = {}},
+      {.backend = "tcp", .variant = "", .settings = {}},
+  };
+}
+
+/// What an instance says that it can do; none if there is no instance to ask.
+std::optional<std::uint32_t> abilities_of(const BackendCase& which) {
+  static std::map<std::string, std::optional<std::uint32_t>> known;
+  const auto [found, is_new] = known.try_emplace(which.name());
+  if (is_new) {
+    try {
+      test::World world;
+      const test::Instance instance(world, test::load_plugin(which.backend), which.settings, {});
+      found->second = instance.info().abilities;
+    } catch (const std::exception& e) {
+      std::cerr << "contract: " << which.name() << ": " << e.what() << '\n';
+    }
+  }
+  return found->second;
+}
+
+std::string& flag() {
+  static std::string text;
+  return text;
+}
+
+}  // namespace
+
+std::string BackendCase::name() const {
+  std::string text = backend.substr(backend.rfind('/') + 1);
+  if (!variant.empty()) text += "_" + variant;
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return text;
+}
+
+std::ostream& operator<<(std::ostream& out, const BackendCase& which) { return out << which.name(); }
+
+void read_backends_flag(int& argc, char** argv) {
+  constexpr std::string_view name = "--backends=";
+  const auto is_flag = [&](const char* argument) { return std::string_view(argument).starts_with(name); };
+  const auto found = std::find_if(argv + 1, argv + argc, is_flag);
+  if (found == argv + argc) return;
+  flag() = *found + name.size();
+  std::copy(found + 1, argv + argc + 1, found);  // the closing null pointer as well
+  --argc;
+}
+
+std::vector<BackendCase> backend_cases() {
+  std::string wanted = flag();
+  if (wanted.empty()) wanted = environment_variable("HEADRACE_CONTRACT_BACKENDS").value_or("");
+  std::vector<BackendCase> cases;
+  if (wanted.empty()) {
+    for (BackendCase& row : rows()) {
+      if (std::filesystem::exists(test::plugin_file(row.backend)))
+        cases.push_back(std::move(row));
+      else
+        std::cerr << "contract: " << row.name() << " is left out: " << test::plugin_file(row.backend)
+                  << " has not been built\n";
+    }
+    return cases;
+  }
+  for (const std::string_view name : split_list(wanted)) {
+    const std::size_t before = cases.size();
+    for (BackendCase& row : rows())
+      if (row.backend == name) cases.push_back(std::move(row));
+    if (cases.size() == before)
+      cases.push_back({.backend = std::string(name), .variant = "", .settings = {}});
+  }
+  return cases;
+}
+
+std::vector<BackendCase> cases_with(std::uint32_t abilities) {
+  std::vector<BackendCase> cases = backend_cases();
+  std::erase_if(cases, [&](const BackendCase& which) {
+    const auto has = abilities_of(which);
+    return has && (*has & abilities) != abilities;
+  });
+  return cases;
+}
+
+std::vector<BackendCase> process_cases(std::uint32_t abilities) {
+  std::vector<BackendCase> cases = cases_with(abilities);
+  std::erase_if(cases, [](const BackendCase& which) { return !which.between_processes; });
+  return cases;
+}
+
+}  // namespace headrace::contract

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backends that the contract suite runs over. A new backend joins with one row in cases.cpp.
+#pragma once
+
+#include "support/plugin_instance.hpp"
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace headrace::contract {
+
+/// One way of using a backend that must keep the contract.
+struct BackendCase {
+  std::string backend;  ///< "<name>" of headrace_backend_<name>.so, or the path of a shared object
+  std::string variant;  ///< what the settings make of it; tells the rows of one backend apart
+  test::Settings settings;
+  bool between_processes = true;  ///< instances of two processes can reach each other
+
+  /// For test names: letters, digits and underscores.
+  [[nodiscard]] std::string name() const;
+};
+std::ostream& operator<<(std::ostream& out, const BackendCase& which);
+
+/// The rows to run over: those that HEADRACE_CONTRACT_BACKENDS or --backends names (comma separated; names of
+/// rows' backends, or of others, which get a row of their own with default settings), else every row whose
+/// shared object has been built.
+std::vector<BackendCase> backend_cases();
+/// Those of them whose instances have all of `abilities` (bits of headrace_ability_v1). A row that cannot be
+/// opened is in every answer, so that its tests say why.
+std::vector<BackendCase> cases_with(std::uint32_t abilities);
+/// Those of cases_with(abilities) that reach other processes.
+std::vector<BackendCase> process_cases(std::uint32_t abilities);
+
+/// Takes --backends=... out of the arguments.
+void read_backends_flag(int& argc, char** argv);
+
+}  // namespace headrace::contract

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// contract [--backends=NAME[,NAME...]] [GoogleTest's own flags]: see cases.hpp.
+#include "contract/cases.hpp"
+
+#include <gmock/gmock.h>
+
+int main(int argc, char** argv) {
+  headrace::contract::read_backends_flag(argc, argv);
+  testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}
