@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/page_list.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace headrace {
+
+PageColumnsBuilder::PageColumnsBuilder(std::uint64_t count) {
+  columns_.offsets.reserve(count);
+  columns_.lengths.reserve(count);
+  columns_.region_of.reserve(count);
+}
+
+std::uint32_t PageColumnsBuilder::slot_for(std::uint32_t region_id) {
+  if (sorted_.empty()) {
+    sorted_.push_back(columns_.region_ids.front());
+    slots_.push_back(0);
+  }
+  const auto at = std::lower_bound(sorted_.begin(), sorted_.end(), region_id);
+  const auto index = at - sorted_.begin();
+  if (at != sorted_.end() && *at == region_id) return slots_[static_cast<std::size_t>(index)];
+  const auto slot = static_cast<std::uint32_t>(columns_.region_ids.size());
+  columns_.region_ids.push_back(region_id);
+  sorted_.insert(at, region_id);
+  slots_.insert(slots_.begin() + index, slot);
+  return slot;
+}
+
+PageColumns PageColumnsBuilder::finish() && {
+  if (columns_.region_ids.size() == 1) {
+    columns_.region_of = {};
+    if (affine_) columns_.offsets = {};  // only one region's offsets have a meaning in common
+  }
+  if (!columns_.offsets.empty()) columns_.base_offset = columns_.stride_bytes = 0;
+  if (one_length_) {
+    columns_.lengths = {};
+  } else {
+    columns_.page_bytes = 0;
+  }
+  return std::move(columns_);
+}
+
+namespace {
+
+template <class Index>
+Result<std::vector<std::uint32_t>> copy_checked(std::span<const Index> indices, std::uint64_t count, const char* whose) {
+  std::vector<std::uint32_t> copy(indices.size());
+  const std::uint64_t limit = std::min<std::uint64_t>(count, std::uint64_t{std::numeric_limits<std::uint32_t>::max()} + 1);
+  bool bad = false;
+  // No early way out, so that the compiler turns it into vector code: the rare error is searched for again.
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    bad |= static_cast<std::uint64_t>(indices[i]) >= limit;
+    copy[i] = static_cast<std::uint32_t>(indices[i]);
+  }
+  if (!bad) return copy;
+  std::size_t first = 0;
+  while (static_cast<std::uint64_t>(indices[first]) < limit) ++first;
+  Error error = make_error(Code::invalid_argument, "{} index {} is {}, and the list has {} pages", whose, first, indices[first], count);
+  error.page = first;
+  return error;
+}
+
+}  // namespace
+
+Result<std::vector<std::uint32_t>> copy_indices(std::span<const std::int64_t> indices, std::uint64_t count, const char* whose) { return copy_checked(indices, count, whose); }
+Result<std::vector<std::uint32_t>> copy_indices(std::span<const std::uint32_t> indices, std::uint64_t count, const char* whose) { return copy_checked(indices, count, whose); }
+
+std::pair<std::optional<std::uint64_t>, std::uint64_t> compare_lengths(const PageSelection& a, const PageSelection& b, std::uint64_t count) {
+  if (a.lengths.empty() && b.lengths.empty()) {
+    if (a.page_bytes != b.page_bytes && count > 0) return {0, 0};
+    return {std::nullopt, a.page_bytes * count};
+  }
+  std::uint64_t bytes = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const std::uint64_t length = a.length(i);
+    if (length != b.length(i)) return {i, 0};
+    bytes += length;
+  }
+  return {std::nullopt, bytes};
+}
+
+std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap(const PageSelection& pages, std::uint64_t count) {
+  std::vector<std::uint64_t> order(count);
+  std::iota(order.begin(), order.end(), std::uint64_t{0});
+  std::sort(order.begin(), order.end(), [&](std::uint64_t a, std::uint64_t b) {
+    return std::pair(pages.region(a), pages.offset(a)) < std::pair(pages.region(b), pages.offset(b));
+  });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const std::uint64_t before = order[i - 1];
+    const std::uint64_t after = order[i];
+    if (pages.region(before) == pages.region(after) && pages.offset(before) + pages.length(before) > pages.offset(after)) {
+      return std::pair(std::min(before, after), std::max(before, after));
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace headrace

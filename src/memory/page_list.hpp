@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Building blocks of prepared lists: columns from rows, the cheapest shape that says the same, and checks over indices.
+#pragma once
+
+#include <headrace/pages.hpp>
+
+#include "base/errors.hpp"
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace headrace {
+
+/// A list of pages as columns. Columns that would be constant or affine are empty: see headrace_side_v1.
+struct PageColumns {
+  std::uint64_t count = 0;
+  std::uint64_t bytes = 0;
+  std::vector<std::uint32_t> region_of;  ///< indices into region_ids; empty: all pages lie in the one region
+  std::vector<std::uint64_t> offsets;    ///< empty: base_offset + i * stride_bytes
+  std::vector<std::uint64_t> lengths;    ///< empty: page_bytes
+  std::uint64_t base_offset = 0;
+  std::uint64_t stride_bytes = 0;
+  std::uint64_t page_bytes = 0;
+  std::vector<std::uint32_t> region_ids;  ///< distinct, in the order of first use
+};
+
+/// Collects pages one by one and finds the cheapest shape at the end.
+class PageColumnsBuilder {
+ public:
+  explicit PageColumnsBuilder(std::uint64_t count);
+
+  /// Appends a page that was checked already: length > 0, inside its region.
+  void add(std::uint32_t region_id, std::uint64_t offset, std::uint64_t length) {
+    if (columns_.count == 0) {
+      columns_.region_ids.push_back(region_id);
+      columns_.base_offset = offset;
+      columns_.page_bytes = length;
+    } else {
+      if (columns_.count == 1) columns_.stride_bytes = offset - columns_.base_offset;
+      affine_ = affine_ && offset == columns_.base_offset + columns_.count * columns_.stride_bytes;
+      one_length_ = one_length_ && length == columns_.page_bytes;
+      if (region_id != last_region_) slot_ = slot_for(region_id);
+    }
+    last_region_ = region_id;
+    columns_.offsets.push_back(offset);
+    columns_.lengths.push_back(length);
+    columns_.region_of.push_back(slot_);
+    columns_.bytes += length;
+    ++columns_.count;
+  }
+  PageColumns finish() &&;
+
+ private:
+  std::uint32_t slot_for(std::uint32_t region_id);
+
+  PageColumns columns_;
+  std::vector<std::uint32_t> sorted_;  // of (region, slot), as two vectors kept in step
+  std::vector<std::uint32_t> slots_;
+  std::uint32_t last_region_ = 0;
+  std::uint32_t slot_ = 0;
+  bool affine_ = true;
+  bool one_length_ = true;
+};
+
+/// Copies indices to 32 bits. invalid_argument names the first that is not below `count`.
+Result<std::vector<std::uint32_t>> copy_indices(std::span<const std::int64_t> indices, std::uint64_t count, const char* whose);
+Result<std::vector<std::uint32_t>> copy_indices(std::span<const std::uint32_t> indices, std::uint64_t count, const char* whose);
+
+/// One side of a request as columns and indices see it; no handles needed.
+struct PageSelection {
+  const std::vector<std::uint32_t>& region_of;
+  const std::vector<std::uint64_t>& offsets;
+  const std::vector<std::uint64_t>& lengths;
+  std::uint64_t base_offset, stride_bytes, page_bytes;
+  const std::vector<std::uint32_t>& indices;  ///< empty: all in order
+
+  [[nodiscard]] std::uint64_t slot(std::uint64_t i) const { return indices.empty() ? i : indices[i]; }
+  [[nodiscard]] std::uint64_t length(std::uint64_t i) const { return lengths.empty() ? page_bytes : lengths[slot(i)]; }
+  [[nodiscard]] std::uint64_t offset(std::uint64_t i) const { return offsets.empty() ? base_offset + slot(i) * stride_bytes : offsets[slot(i)]; }
+  [[nodiscard]] std::uint32_t region(std::uint64_t i) const { return region_of.empty() ? 0 : region_of[slot(i)]; }
+};
+
+/// The first i whose lengths differ, and the sum of all lengths if none does.
+std::pair<std::optional<std::uint64_t>, std::uint64_t> compare_lengths(const PageSelection& a, const PageSelection& b, std::uint64_t count);
+
+/// Two pages of the selection that share a byte, if any do. n log n.
+std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap(const PageSelection& pages, std::uint64_t count);
+
+}  // namespace headrace

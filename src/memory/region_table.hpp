@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Regions by id and by address, with the versions that metadata updates are made from. Not locked: its owner does that.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace headrace {
+
+/// Ids first, first + 1, ... first + count - 1.
+struct RegionIdRange {
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+  friend bool operator==(const RegionIdRange&, const RegionIdRange&) = default;
+};
+
+template <class Record>
+class RegionTable {
+ public:
+  struct Found {
+    std::uint32_t id = 0;
+    const Record* record = nullptr;
+    std::uint64_t offset = 0;  ///< of the address in the region
+  };
+  struct Changes {
+    std::vector<std::uint32_t> added;   ///< rising, and still there
+    std::vector<RegionIdRange> gone;    ///< rising
+  };
+
+  /// The new region's id: counts from 1, never used twice. `address` 0: it has none, and is found by id alone.
+  std::uint32_t add(std::uint64_t address, std::uint64_t length, Record record) {
+    slots_.push_back({std::move(record), address, length, ++version_});
+    ++size_;
+    indexed_ = false;
+    return static_cast<std::uint32_t>(slots_.size());
+  }
+  bool remove(std::uint32_t id) {
+    Slot* const slot = slot_of(id);
+    if (slot == nullptr) return false;
+    slot->record.reset();
+    gone_.push_back({++version_, id});
+    --size_;
+    indexed_ = false;
+    return true;
+  }
+
+  [[nodiscard]] const Record* find(std::uint32_t id) const {
+    return id >= 1 && id <= slots_.size() && slots_[id - 1].record ? &*slots_[id - 1].record : nullptr;
+  }
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] std::uint64_t version() const { return version_; }
+
+  /// find_address works after this until the next change. n log n, so once for many lookups.
+  void index() {
+    if (indexed_) return;
+    by_address_.clear();
+    for (std::size_t i = 0; i < slots_.size(); ++i)
+      if (slots_[i].record && slots_[i].address != 0) by_address_.push_back({slots_[i].address, slots_[i].address + slots_[i].length, 0, static_cast<std::uint32_t>(i + 1)});
+    std::sort(by_address_.begin(), by_address_.end(), [](const Span& a, const Span& b) { return a.begin != b.begin ? a.begin < b.begin : a.id < b.id; });
+    std::uint64_t reach = 0;
+    for (Span& span : by_address_) span.reach = reach = std::max(reach, span.end);
+    indexed_ = true;
+  }
+  [[nodiscard]] bool indexed() const { return indexed_; }
+
+  /// The newest region that holds all of [address, address + length).
+  [[nodiscard]] std::optional<Found> find_address(std::uint64_t address, std::uint64_t length) const {
+    const std::uint64_t end = address + length;
+    if (end < address) return std::nullopt;
+    auto at = std::upper_bound(by_address_.begin(), by_address_.end(), address, [](std::uint64_t a, const Span& span) { return a < span.begin; });
+    std::uint32_t best = 0;
+    // Backwards over all that begin before it, until none further back reaches its end.
+    while (at != by_address_.begin()) {
+      --at;
+      if (at->reach < end) break;
+      if (at->end >= end) best = std::max(best, at->id);
+    }
+    if (best == 0) return std::nullopt;
+    const Slot& slot = slots_[best - 1];
+    return Found{best, &*slot.record, address - slot.address};
+  }
+
+  /// What happened after version `since`; 0: all that is there and all that is gone.
+  [[nodiscard]] Changes changes_since(std::uint64_t since) const {
+    Changes changes;
+    for (std::size_t i = 0; i < slots_.size(); ++i)
+      if (slots_[i].record && slots_[i].added_in > since) changes.added.push_back(static_cast<std::uint32_t>(i + 1));
+    std::vector<std::uint32_t> ids;
+    for (auto at = gone_.rbegin(); at != gone_.rend() && at->version > since; ++at) ids.push_back(at->id);
+    std::sort(ids.begin(), ids.end());
+    for (const std::uint32_t id : ids) {
+      if (!changes.gone.empty() && changes.gone.back().first + changes.gone.back().count == id) {
+        ++changes.gone.back().count;
+      } else {
+        changes.gone.push_back({id, 1});
+      }
+    }
+    return changes;
+  }
+
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    for (std::size_t i = 0; i < slots_.size(); ++i)
+      if (slots_[i].record) visit(static_cast<std::uint32_t>(i + 1), *slots_[i].record);
+  }
+
+ private:
+  struct Slot {
+    std::optional<Record> record;  // empty: gone
+    std::uint64_t address = 0;
+    std::uint64_t length = 0;
+    std::uint64_t added_in = 0;
+  };
+  struct Span {
+    std::uint64_t begin, end;
+    std::uint64_t reach;  // the greatest end of this and all before it
+    std::uint32_t id;
+  };
+  struct Gone {
+    std::uint64_t version;
+    std::uint32_t id;
+  };
+  Slot* slot_of(std::uint32_t id) { return id >= 1 && id <= slots_.size() && slots_[id - 1].record ? &slots_[id - 1] : nullptr; }
+
+  std::vector<Slot> slots_;  // by id - 1
+  std::vector<Span> by_address_;
+  std::vector<Gone> gone_;  // by version
+  std::size_t size_ = 0;
+  std::uint64_t version_ = 0;
+  bool indexed_ = true;
+};
+
+}  // namespace headrace
