@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+# The few commands of daily work; each does the set-up that it needs. What `make test` runs stands in tools/test.py.
+
+PYTHON ?= python3
+CLANG_FORMAT ?= clang-format-16
+VENV_PYTHON := .venv/bin/python
+
+.PHONY: help setup build install test test-long test-gpu one demo format lint tidy wheel clean
+
+help:  ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
+
+setup:  ## Install what is missing: Debian packages, the Python environment .venv
+	@tools/setup.sh
+
+build: setup  ## Build as shipped into build/release: library, plugins, command, examples, benchmarks
+	@cmake --preset release >/dev/null || cmake --preset release
+	@cmake --build --preset release --target headrace_product
+
+install: setup $(VENV_PYTHON)-headrace  ## Install the Python package into .venv
+
+# The stamp is as old as the last installation; anything newer that goes into the wheel makes another.
+WHEEL_INPUTS := $(shell find include src backends bindings cli tools/probe_plugin python cmake CMakeLists.txt layers.toml \
+  pyproject.toml README.md -type f -not -name '*.pyc' 2>/dev/null)
+$(VENV_PYTHON)-headrace: $(WHEEL_INPUTS) tools/setup.sh
+	@$(PYTHON) tools/test.py --install
+	@touch $@
+
+test:  ## Run everything that continuous integration runs, and count it
+	@$(PYTHON) tools/test.py
+
+test-long:  ## Run what takes hours: long fuzzing, the second compiler, clang-tidy on everything, soaks
+	@$(PYTHON) tools/test.py --long
+
+test-gpu:  ## Run the tests that need a GPU
+	@$(PYTHON) tools/test.py --gpu
+
+one:  ## Run the tests whose names match: make one T=agent
+	@$(PYTHON) tools/test.py --one '$(T)'
+
+demo: install  ## Move a model's weights from one process to two others, over shm and over tcp
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(VENV_PYTHON) tools/demo.py
+
+SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.h' '*.cu' '*.cuh')
+
+format: setup  ## Lay out the C++ sources with clang-format
+	@$(CLANG_FORMAT) -i $(SOURCES)
+
+lint: setup  ## Check layers, licence lines, host names, and the layout of the C++ sources
+	@$(VENV_PYTHON) tools/check_layers.py
+	@$(VENV_PYTHON) tools/check_sources.py
+	@$(CLANG_FORMAT) --dry-run -Werror $(SOURCES)
+
+tidy: setup  ## Run clang-tidy on every source
+	@$(PYTHON) tools/test.py --stages setup,dev-build,tidy-all
+
+wheel: setup  ## Build a wheel into dist/
+	@$(VENV_PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/*.whl
+
+clean:  ## Remove what was built (the environment .venv stays)
+	@rm -rf build dist

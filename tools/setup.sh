@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what a build and the tests need: Debian packages, and a Python environment in .venv. Says what it does; the second
+# time it finds its stamp and does nothing. HEADRACE_PYTHON names the interpreter to use instead of the one it would choose.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Without these nothing builds.
+build_packages=(
+  g++ cmake ninja-build ccache pkg-config python3-dev python3-venv
+  libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libmsgpack-cxx-dev libcurl4-openssl-dev libssl-dev
+  libhwloc-dev libxxhash-dev libtomlplusplus-dev libminizip-dev zlib1g-dev
+)
+# Without these some tests and checks cannot run.
+test_packages=(
+  libgtest-dev libgmock-dev libbenchmark-dev etcd-server iproute2
+  clang-16 clang-tidy-16 clang-format-16 libclang-rt-16-dev
+)
+python_packages=("scikit-build-core>=0.10" "nanobind>=2.2" numpy pytest)
+
+stamp=.venv/.headrace-setup
+key="$(sha256sum tools/setup.sh | cut -d ' ' -f 1) ${HEADRACE_PYTHON:-}"
+
+say() { echo "setup: $*"; }
+
+is_done() {
+  [[ -f $stamp && "$(<"$stamp")" == "$key" && -x .venv/bin/python ]] || return 1
+  local tool
+  for tool in g++ cmake ninja; do command -v "$tool" >/dev/null || return 1; done
+}
+
+missing_packages() {
+  local package
+  for package in "$@"; do
+    [[ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] || echo "$package"
+  done
+}
+
+# How to run apt-get: as we are, or through sudo; empty when neither works.
+privilege() {
+  if [[ $(id -u) == 0 ]]; then echo env; elif command -v sudo >/dev/null; then echo "sudo env"; fi
+}
+
+install_debian_packages() {
+  local missing
+  mapfile -t missing < <(missing_packages "${build_packages[@]}" "${test_packages[@]}")
+  if [[ ${#missing[@]} == 0 ]]; then
+    say "all Debian packages are there"
+    return
+  fi
+  local run
+  run="$(privilege)"
+  if [[ -z $run ]]; then
+    say "these packages are missing and need root to install. Run:" >&2
+    echo "  apt-get update && apt-get install -y ${missing[*]}" >&2
+    exit 1
+  fi
+  say "installing ${#missing[@]} packages: ${missing[*]}"
+  if ! compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null; then
+    say "fetching the lists of packages first"
+    $run DEBIAN_FRONTEND=noninteractive apt-get update -q </dev/null
+  fi
+  # Installing etcd-server would start a server that nobody asked for; the tests start their own.
+  local install=($run DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q --no-install-recommends)
+  if ! "${install[@]}" "${missing[@]}" </dev/null; then
+    say "that failed; fetching newer lists of packages and trying once more"
+    $run DEBIAN_FRONTEND=noninteractive apt-get update -q </dev/null
+    "${install[@]}" "${missing[@]}" </dev/null
+  fi
+}
+
+# Python >= 3.10 that can make an environment and compile an extension. Debian's own comes first: its headers are what
+# python3-dev brought.
+find_python() {
+  local candidate
+  for candidate in ${HEADRACE_PYTHON:-/usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10}; do
+    command -v "$candidate" >/dev/null || continue
+    if "$candidate" -c '
+import ensurepip, os, sys, sysconfig, venv
+sys.exit(sys.version_info < (3, 10) or not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))
+' 2>/dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  say "no Python >= 3.10 with venv, pip and headers among ${HEADRACE_PYTHON:-python3, python3.13 ... python3.10}." >&2
+  say "install one (Debian: python3-dev python3-venv), or name it in HEADRACE_PYTHON." >&2
+  exit 1
+}
+
+make_environment() {
+  local python
+  python="$(find_python)"
+  say "making the Python environment .venv with $("$python" --version) ($python)"
+  "$python" -m venv --clear .venv
+  say "installing into it: ${python_packages[*]}"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check "${python_packages[@]}" </dev/null
+}
+
+if is_done; then
+  say "nothing to do"
+  exit 0
+fi
+if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
+  install_debian_packages
+else
+  say "this is not a Debian-like system: install the equivalents of these packages yourself:"
+  say "  ${build_packages[*]} ${test_packages[*]}"
+  say "the build names what it misses"
+fi
+make_environment
+echo "$key" >"$stamp"
+say "done"
