@@ -13,18 +13,10 @@ PageColumnsBuilder::PageColumnsBuilder(std::uint64_t count) {
 }
 
 std::uint32_t PageColumnsBuilder::slot_for(std::uint32_t region_id) {
-  if (sorted_.empty()) {
-    sorted_.push_back(columns_.region_ids.front());
-    slots_.push_back(0);
-  }
-  const auto at = std::lower_bound(sorted_.begin(), sorted_.end(), region_id);
-  const auto index = at - sorted_.begin();
-  if (at != sorted_.end() && *at == region_id) return slots_[static_cast<std::size_t>(index)];
-  const auto slot = static_cast<std::uint32_t>(columns_.region_ids.size());
-  columns_.region_ids.push_back(region_id);
-  sorted_.insert(at, region_id);
-  slots_.insert(slots_.begin() + index, slot);
-  return slot;
+  if (slots_.empty()) slots_.emplace(columns_.region_ids.front(), 0);
+  const auto [at, fresh] = slots_.try_emplace(region_id, static_cast<std::uint32_t>(columns_.region_ids.size()));
+  if (fresh) columns_.region_ids.push_back(region_id);
+  return at->second;
 }
 
 PageColumns PageColumnsBuilder::finish() && {

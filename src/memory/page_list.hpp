@@ -10,6 +10,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -58,8 +59,7 @@ class PageColumnsBuilder {
   std::uint32_t slot_for(std::uint32_t region_id);
 
   PageColumns columns_;
-  std::vector<std::uint32_t> sorted_;  // of (region, slot), as two vectors kept in step
-  std::vector<std::uint32_t> slots_;
+  std::unordered_map<std::uint32_t, std::uint32_t> slots_;  // region id -> its place in region_ids
   std::uint32_t last_region_ = 0;
   std::uint32_t slot_ = 0;
   bool affine_ = true;

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public face of the agent over the engine. Here the parts are put together; the rules live below.
+#include <headrace/agent.hpp>
+
+#include "agent/agent_impl.hpp"
+#include "agent/core_options.hpp"
+#include "base/unix_socket.hpp"
+#include "memory/allocation.hpp"
+#include "memory/page_list.hpp"
+
+#include <msgpack.hpp>
+
+#include <algorithm>
+
+namespace headrace {
+namespace {
+
+constexpr std::size_t longest_agent_name = 255;
+
+std::vector<std::pair<std::string, std::string>> settings_of(const std::vector<OptionInfo>& options, const std::string& backend) {
+  std::vector<std::pair<std::string, std::string>> settings;
+  for (const OptionInfo& option : options) settings.emplace_back(option.name.substr(backend.size() + 1), option.value);
+  return settings;
+}
+
+Result<void> open_backend(engine::Engine& engine, const BackendSet& set, const engine::FoundBackend& found, const std::map<std::string, std::string>& options) {
+  if (found.table == nullptr) return Error{Code::backend_failed, found.refusal};
+  HEADRACE_TRY(resolved, set.resolve(*found.table, options));
+  return engine.add_backend(found, settings_of(resolved, found.name));
+}
+
+/// Those asked for, all of which must open; or, if none were, every one that does.
+Result<void> open_backends(engine::Engine& engine, BackendSet& set, const std::vector<std::string>& asked) {
+  const Log log(Logger::process_default(), "agent");
+  if (!asked.empty()) {
+    for (const std::string& name : asked) {
+      if (auto opened = open_backend(engine, set, set.plugins().find(name), {}); !opened) return std::move(opened).error();
+    }
+    return {};
+  }
+  for (const engine::FoundBackend& found : set.plugins().find_all()) {
+    if (found.table == nullptr || found.name == "fake") continue;  // the model backend is for tests: only by name
+    if (auto opened = open_backend(engine, set, found, {}); !opened) {
+      if (opened.code() == Code::invalid_argument) return std::move(opened).error();
+      log.info("backend {} does not open here: {}", found.name, opened.error().message);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Agent::Agent(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Agent::~Agent() = default;
+Agent::Agent(Agent&&) noexcept = default;
+Agent& Agent::operator=(Agent&&) noexcept = default;
+
+Result<Agent> Agent::open(std::string name, AgentOptions options) {
+  if (name.empty() || name.size() > longest_agent_name) {
+    return make_error(Code::invalid_argument, "an agent's name has 1 to {} bytes, this one {}", longest_agent_name, name.size());
+  }
+  const std::string context = "open agent " + name;
+  HEADRACE_TRY(set, BackendSet::open(options.options));
+  const Options& core = set->core();
+  HEADRACE_TRY(configured_dir, core.text("runtime_dir"));
+  HEADRACE_TRY(folder, runtime_dir(configured_dir, environment_variable("XDG_RUNTIME_DIR")));
+  engine::EngineSettings settings;
+  settings.name = name;
+  settings.runtime_dir = std::move(folder);
+  HEADRACE_TRY(capacity, core.integer("inbox_capacity"));
+  if (capacity < 1) return make_error(Code::invalid_argument, "option inbox_capacity is {}: at least 1 is needed", capacity);
+  settings.inbox_capacity = static_cast<std::size_t>(capacity);
+  HEADRACE_TRY(check, core.boolean("check"));
+  settings.check_overlap = check;
+  HEADRACE_TRY(engine, engine::Engine::open(std::move(settings), Logger::process_default()));
+  auto impl = std::make_shared<Impl>(std::move(engine), std::move(set));
+
+  HEADRACE_TRY(by_option, impl->set->core().list("backends"));
+  const std::vector<std::string>& asked = options.backends.empty() ? by_option : options.backends;
+  if (auto opened = open_backends(*impl->engine, *impl->set, asked); !opened) return std::move(opened).error().within(context);
+  if (auto names = impl->set->check_names({}); !names) return std::move(names).error().within(context);
+  HEADRACE_TRY(store, impl->set->core().text("store"));
+  auto exchange = Exchange::open(*impl->engine, options.listen, options.store.empty() ? store : options.store, options.options);
+  if (!exchange) return std::move(exchange).error().within(context);
+  impl->exchange = std::move(*exchange);
+  return Agent(std::move(impl));
+}
+
+const std::string& Agent::name() const { return impl_->engine->name(); }
+std::uint64_t Agent::incarnation() const { return impl_->engine->incarnation(); }
+
+// --- memory
+
+Result<Region> Agent::register_memory(const MemoryRange& range, const RegisterOptions& options) {
+  HEADRACE_TRY(regions, impl_->engine->register_regions({&range, 1}, options, {}));
+  return std::move(regions.front());
+}
+
+Result<std::vector<Region>> Agent::register_memory(std::span<const MemoryRange> ranges, const RegisterOptions& options) {
+  return impl_->engine->register_regions(ranges, options, {});
+}
+
+Result<void> Agent::deregister(RegionId region, Timeout timeout) { return impl_->engine->deregister({&region, 1}, timeout); }
+Result<void> Agent::deregister(std::span<const RegionId> regions, Timeout timeout) { return impl_->engine->deregister(regions, timeout); }
+
+Result<Region> Agent::allocate(std::size_t length_bytes, const AllocateOptions& options) {
+  HEADRACE_TRY_VOID(impl_->engine->usable());
+  if (options.kind != MemoryKind::dram) return make_error(Code::not_supported, "this version allocates dram only, not {}", kind_name(options.kind));
+  auto made = Allocation::make(length_bytes, options.numa_node, options.huge_pages);
+  if (!made) return std::move(made).error();
+  auto allocation = std::make_shared<Allocation>(std::move(*made));
+  MemoryRange range;
+  range.address = allocation->bytes().data();
+  range.length_bytes = length_bytes;
+  const int fd = allocation->fd();
+  HEADRACE_TRY(regions, impl_->engine->register_regions({&range, 1}, options.registration, {fd, allocation}));
+  return std::move(regions.front());
+}
+
+Result<Mapping> Agent::map(std::string_view peer, RegionId region, Timeout timeout) {
+  HEADRACE_TRY(state, impl_->engine->map(peer, region, timeout));
+  return Mapping(std::move(state));
+}
+
+std::vector<Region> Agent::regions() const { return impl_->engine->regions(); }
+
+Result<std::optional<std::map<std::string, std::string>>> Agent::query(const MemoryRange& what, const std::string& backend) {
+  HEADRACE_TRY_VOID(impl_->engine->usable());
+  for (engine::BackendInstance* instance : impl_->engine->backends()) {
+    if (instance->name() != backend) continue;
+    engine::LocalRegion region;
+    region.range = what;
+    region.info.kind = what.kind;
+    region.info.length_bytes = what.length_bytes;
+    HEADRACE_TRY(bytes, instance->query(region.to_c(), Deadline::after(std::chrono::seconds(30)).point_ns()));
+    try {
+      const auto answer = msgpack::unpack(bytes.data(), bytes.size());
+      const auto rows = answer.get().as<std::vector<msgpack::object>>();
+      if (rows.size() != 1) return make_error(Code::internal, "backend {} answered {} rows to a query for one", backend, rows.size());
+      if (rows.front().is_nil()) return std::optional<std::map<std::string, std::string>>();
+      std::map<std::string, std::string> known;
+      for (const auto& [key, value] : rows.front().as<std::map<std::string, msgpack::object>>()) {
+        known[key] = value.type == msgpack::type::STR ? value.as<std::string>() : value.type == msgpack::type::POSITIVE_INTEGER ? std::to_string(value.as<std::uint64_t>()) : "";
+      }
+      return std::optional(std::move(known));
+    } catch (const std::exception& e) {
+      return make_error(Code::internal, "backend {} answered a query with something else than msgpack: {}", backend, e.what());
+    }
+  }
+  return make_error(Code::not_found, "backend {} is not open in this agent", backend);
+}
+
+// --- peers and metadata
+
+Result<std::string> Agent::export_metadata(const ExportOptions& options) const {
+  HEADRACE_TRY(metadata, impl_->engine->export_metadata(options));
+  return wire::encode(metadata);
+}
+
+std::uint64_t Agent::metadata_version() const { return impl_->engine->regions_version(); }
+
+Result<ImportReport> Agent::import_metadata(std::string_view bytes) {
+  HEADRACE_TRY_VOID(impl_->engine->usable());
+  auto metadata = wire::decode(bytes);
+  if (!metadata) return std::move(metadata).error().within("import metadata");
+  return impl_->engine->import(std::move(*metadata));
+}
+
+std::vector<PeerInfo> Agent::peers() const { return impl_->engine->peers(); }
+Result<std::vector<Region>> Agent::peer_regions(std::string_view peer) const { return impl_->engine->peer_regions(peer); }
+Result<Region> Agent::peer_region(std::string_view peer, std::string_view region_name) const { return impl_->engine->peer_region(peer, region_name); }
+Result<void> Agent::connect(std::string_view peer, Timeout timeout, const std::vector<std::string>& backends) { return impl_->engine->connect(peer, timeout, backends); }
+Result<void> Agent::forget(std::string_view peer) { return impl_->engine->forget(peer); }
+
+// --- pages and requests
+
+namespace {
+
+Result<PageList> list_of(Result<engine::PageListState> state) {
+  if (!state) return std::move(state).error();
+  return PageList(std::move(*state));
+}
+
+}  // namespace
+
+Result<PageList> Agent::prepare(std::span<const AddressPage> pages) { return list_of(impl_->engine->prepare_addresses(pages)); }
+Result<PageList> Agent::prepare(std::span<const Page> pages) { return list_of(impl_->engine->prepare_pages({}, true, pages)); }
+Result<PageList> Agent::prepare(const UniformPages& pages) { return list_of(impl_->engine->prepare_uniform({}, true, pages)); }
+Result<PageList> Agent::prepare(std::string_view peer, std::span<const Page> pages) { return list_of(impl_->engine->prepare_pages(peer, false, pages)); }
+Result<PageList> Agent::prepare(std::string_view peer, const UniformPages& pages) { return list_of(impl_->engine->prepare_uniform(peer, false, pages)); }
+
+std::uint64_t PageList::count() const { return state_->count; }
+std::uint64_t PageList::bytes() const { return state_->bytes; }
+std::string_view PageList::peer() const { return state_->peer; }
+
+Result<Request> make_public_request(const std::shared_ptr<engine::Engine>& engine, engine::RequestPlan plan);
+
+namespace {
+
+engine::RequestPlan plan_for(Op op, const PageList& local, const PageList& remote, const RequestOptions& options) {
+  engine::RequestPlan plan;
+  plan.op = op;
+  plan.local = local.state();
+  plan.remote = remote.state();
+  plan.backends = options.backends;
+  plan.timeout = options.timeout;
+  return plan;
+}
+
+template <class Index>
+Result<Request> make_indexed(const std::shared_ptr<engine::Engine>& engine, Op op, const PageList& local, std::span<const Index> local_index, const PageList& remote,
+                             std::span<const Index> remote_index, const RequestOptions& options) {
+  HEADRACE_TRY_VOID(engine->usable());
+  if (local_index.size() != remote_index.size()) {
+    return make_error(Code::invalid_argument, "{} local indices against {} remote ones: page i goes with page i, so the counts must be equal", local_index.size(), remote_index.size());
+  }
+  if (local_index.empty()) return make_error(Code::invalid_argument, "the request has no pages");
+  auto plan = plan_for(op, local, remote, options);
+  HEADRACE_TRY(ours, copy_indices(local_index, plan.local->count, "local"));
+  HEADRACE_TRY(theirs, copy_indices(remote_index, plan.remote->count, "remote"));
+  plan.local_index = std::move(ours);
+  plan.remote_index = std::move(theirs);
+  plan.count = local_index.size();
+  return make_public_request(engine, std::move(plan));
+}
+
+}  // namespace
+
+Result<Request> Agent::make_request(Op op, const PageList& local, const PageList& remote, const RequestOptions& options) {
+  if (local.count() != remote.count()) {
+    return make_error(Code::invalid_argument, "{} local pages against {} remote ones: page i goes with page i, so the counts must be equal", local.count(), remote.count());
+  }
+  auto plan = plan_for(op, local, remote, options);
+  plan.count = local.count();
+  return make_public_request(impl_->engine, std::move(plan));
+}
+
+Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::uint32_t> local_index, const PageList& remote, std::span<const std::uint32_t> remote_index,
+                                    const RequestOptions& options) {
+  return make_indexed(impl_->engine, op, local, local_index, remote, remote_index, options);
+}
+
+Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::int64_t> local_index, const PageList& remote, std::span<const std::int64_t> remote_index,
+                                    const RequestOptions& options) {
+  return make_indexed(impl_->engine, op, local, local_index, remote, remote_index, options);
+}
+
+// --- notifications
+
+Result<void> Agent::notify(std::string_view peer, std::string_view payload) { return impl_->engine->notify(peer, payload); }
+
+std::vector<Notification> Agent::take_notifications(const NotificationFilter& filter) {
+  engine::Engine& engine = *impl_->engine;
+  if (!engine.usable()) return {};
+  if (engine.inbox().empty()) (void)engine.progress().poll();
+  return engine.inbox().take(filter);
+}
+
+Result<Notification> Agent::wait_notification(Timeout timeout, const NotificationFilter& filter) {
+  engine::Engine& engine = *impl_->engine;
+  HEADRACE_TRY_VOID(engine.usable());
+  std::optional<Notification> taken;
+  const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
+  if (engine.progress().wait([&] { return taken || (taken = engine.inbox().take_one(filter)) || !engine.usable(); }, deadline) && taken) return *std::move(taken);
+  HEADRACE_TRY_VOID(engine.usable());
+  return make_error(Code::timed_out, "no notification{}{} came in time", filter.peer.empty() ? "" : " of peer ", filter.peer);
+}
+
+void Agent::on_notification(std::function<void(Notification)> taken) { impl_->engine->on_notification(std::move(taken)); }
+Result<int> Agent::notification_fd() { return impl_->engine->inbox().descriptor(); }
+
+// --- backends and telemetry
+
+std::vector<BackendInfo> Agent::backends() const {
+  std::vector<BackendInfo> infos;
+  for (const engine::BackendInstance* instance : impl_->engine->backends()) {
+    BackendInfo info = impl_->set->describe(impl_->set->plugins().find(instance->name()));
+    info.local = instance->can(HEADRACE_LOCAL);
+    info.remote = instance->can(HEADRACE_REMOTE);
+    info.notifications = instance->can(HEADRACE_NOTIFY);
+    info.mapping = instance->can(HEADRACE_MAP);
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
+Result<void> Agent::create_backend(const std::string& name, const std::map<std::string, std::string>& options) {
+  auto opened = open_backend(*impl_->engine, *impl_->set, impl_->set->plugins().find(name), options);
+  if (!opened) return std::move(opened).error().within("create backend " + name);
+  return {};
+}
+
+TelemetrySnapshot Agent::telemetry() const { return impl_->engine->telemetry().snapshot(); }
+
+std::vector<BackendInfo> list_backends(const std::map<std::string, std::string>& options) {
+  auto set = BackendSet::open(options);
+  if (!set) return {};
+  std::vector<BackendInfo> infos;
+  for (const engine::FoundBackend& found : (*set)->plugins().find_all()) {
+    BackendInfo info = (*set)->describe(found);
+    // Abilities are an instance's: ask one.
+    if (found.table != nullptr) {
+      auto engine = engine::Engine::open({"doctor", *runtime_dir({}, environment_variable("XDG_RUNTIME_DIR")), 1, false}, Logger::process_default());
+      if (engine) {
+        if (auto opened = open_backend(**engine, **set, found, {}); opened) {
+          const engine::BackendInstance& instance = *(*engine)->backends().front();
+          info.local = instance.can(HEADRACE_LOCAL);
+          info.remote = instance.can(HEADRACE_REMOTE);
+          info.notifications = instance.can(HEADRACE_NOTIFY);
+          info.mapping = instance.can(HEADRACE_MAP);
+        } else {
+          info.refusal = opened.error().message;
+        }
+        (*engine)->close();
+      }
+    }
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
+Result<std::vector<OptionInfo>> list_options(const std::map<std::string, std::string>& options) {
+  HEADRACE_TRY(set, BackendSet::open(options));
+  std::vector<OptionInfo> infos = option_infos(set->core(), "", {});
+  for (const engine::FoundBackend& found : set->plugins().find_all()) {
+    for (OptionInfo& option : set->describe(found).options) infos.push_back(std::move(option));
+  }
+  return infos;
+}
+
+}  // namespace headrace

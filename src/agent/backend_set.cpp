@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/backend_set.hpp"
+
+#include "agent/core_options.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace headrace {
+namespace {
+
+std::string origin_name(const OptionValue& value) {
+  switch (value.origin) {
+    case OptionOrigin::caller: return "caller";
+    case OptionOrigin::environment: return "environment";
+    case OptionOrigin::file: return "file";
+    case OptionOrigin::standard: break;
+  }
+  return "default";
+}
+
+std::string cache_folder(const Options& core) {
+  if (std::string folder = *core.text("plugin_cache"); !folder.empty()) return folder;
+  if (const auto cache = environment_variable("XDG_CACHE_HOME")) return *cache + "/headrace/plugins";
+  if (const auto home = environment_variable("HOME")) return *home + "/.cache/headrace/plugins";
+  return {};
+}
+
+std::vector<std::string> secrets(const headrace_backend_v1& table) {
+  std::vector<std::string> names;
+  const char* row = reinterpret_cast<const char*>(table.options);
+  for (std::size_t i = 0; i < table.option_count; ++i, row += table.option_size) {
+    headrace_option_v1 option;
+    std::memcpy(&option, row, sizeof option);
+    if ((option.flags & HEADRACE_OPTION_SECRET) != 0) names.emplace_back(option.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+OptionSplit split_options(const std::map<std::string, std::string>& options) {
+  OptionSplit split;
+  for (const auto& [name, value] : options) {
+    const auto dot = name.find('.');
+    if (dot == std::string::npos) {
+      split.core[name] = value;
+    } else {
+      split.backends[name.substr(0, dot)][name.substr(dot + 1)] = value;
+    }
+  }
+  return split;
+}
+
+Result<std::unique_ptr<BackendSet>> BackendSet::open(const std::map<std::string, std::string>& options) {
+  std::unique_ptr<BackendSet> set(new BackendSet);
+  set->given_ = split_options(options);
+  OptionSources sources;
+  sources.given = set->given_.core;
+  // Tables of the file belong to backends, which are not known before plugin_path is: each looks at its own later.
+  sources.other_tables = {"*"};
+  HEADRACE_TRY(core, Options::resolve(core_options, sources));
+  set->core_.emplace(std::move(core));
+  HEADRACE_TRY(log, set->core_->text("log"));
+  if (set->core_->value("log")->origin != OptionOrigin::standard) HEADRACE_TRY_VOID(set_log_level(log));
+  HEADRACE_TRY(folders, set->core_->list("plugin_path"));
+  engine::PluginPaths paths = engine::default_plugin_paths(folders);
+  paths.cache_folder = cache_folder(*set->core_);
+  set->plugins_ = std::make_unique<engine::PluginHost>(std::move(paths), Log(Logger::process_default(), "plugins"));
+  return set;
+}
+
+std::vector<OptionRow> BackendSet::rows(const headrace_backend_v1& table) const {
+  std::vector<OptionRow> rows;
+  const char* row = reinterpret_cast<const char*>(table.options);
+  for (std::size_t i = 0; i < table.option_count; ++i, row += table.option_size) {
+    headrace_option_v1 option;
+    std::memcpy(&option, row, sizeof option);
+    rows.push_back({option.name, option.default_value, option.unit, option.sentence});
+  }
+  return rows;
+}
+
+Result<std::vector<OptionInfo>> BackendSet::resolve(const headrace_backend_v1& table, const std::map<std::string, std::string>& more) const {
+  OptionSources sources;
+  if (const auto at = given_.backends.find(table.name); at != given_.backends.end()) sources.given = at->second;
+  for (const auto& [name, value] : more) sources.given[name] = value;
+  sources.scope = table.name;
+  const std::vector<OptionRow> table_rows = rows(table);
+  auto options = Options::resolve(table_rows, sources);
+  if (!options) return std::move(options).error().within(std::string("options of backend ") + table.name);
+  return option_infos(*options, std::string(table.name) + ".", {});
+}
+
+Result<void> BackendSet::check_names(const std::vector<engine::FoundBackend>& found) const {
+  for (const auto& [backend, values] : given_.backends) {
+    const bool known = std::any_of(found.begin(), found.end(), [&](const auto& f) { return f.name == backend; });
+    if (known || plugins_->find(backend).table != nullptr) continue;
+    return make_error(Code::invalid_argument, "option {}.{}: there is no backend {}", backend, values.begin()->first, backend);
+  }
+  return {};
+}
+
+BackendInfo BackendSet::describe(const engine::FoundBackend& found) const {
+  BackendInfo info;
+  info.name = found.name;
+  info.path = found.path;
+  info.refusal = found.refusal;
+  info.loaded = found.table != nullptr;
+  if (found.table == nullptr) return info;
+  info.version = found.table->version;
+  info.mapping = found.table->map != nullptr;
+  for (int kind = 0; kind <= static_cast<int>(MemoryKind::object); ++kind)
+    if ((found.table->memory_kinds & HEADRACE_KIND_BIT(kind)) != 0) info.kinds.push_back(static_cast<MemoryKind>(kind));
+  if (auto options = resolve(*found.table)) {
+    info.options = std::move(*options);
+    for (const std::string& name : secrets(*found.table))
+      for (OptionInfo& option : info.options)
+        if (option.name == info.name + "." + name && !option.value.empty()) option.value = "(set)";
+  } else {
+    info.refusal = options.error().message;
+  }
+  return info;
+}
+
+std::vector<OptionInfo> option_infos(const Options& options, const std::string& prefix, const std::vector<std::string>& secret) {
+  std::vector<OptionInfo> infos;
+  for (const OptionRow& row : options.rows()) {
+    const OptionValue value = *options.value(row.name);
+    const bool hidden = std::find(secret.begin(), secret.end(), row.name) != secret.end() && !value.text.empty();
+    infos.push_back({prefix + row.name, row.default_value, hidden ? "(set)" : value.text, row.unit, row.sentence, origin_name(value)});
+  }
+  return infos;
+}
+
+}  // namespace headrace

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Preparing page lists: every page checked against its region once.
+#include "engine/engine.hpp"
+#include "memory/page_list.hpp"
+
+namespace headrace::engine {
+namespace {
+
+Error at_page(Error error, std::uint64_t page) {
+  error.page = page;
+  return error;
+}
+
+Error zero_length(std::uint64_t page) { return at_page(make_error(Code::invalid_argument, "page {} has length 0: a page has at least one byte", page), page); }
+
+std::shared_ptr<PageList::State> from_columns(PageColumns columns) {
+  auto list = std::make_shared<PageList::State>();
+  list->count = columns.count;
+  list->bytes = columns.bytes;
+  list->region_of = std::move(columns.region_of);
+  list->offsets = std::move(columns.offsets);
+  list->lengths = std::move(columns.lengths);
+  list->base_offset = columns.base_offset;
+  list->stride_bytes = columns.stride_bytes;
+  list->page_bytes = columns.page_bytes;
+  list->region_ids = std::move(columns.region_ids);
+  return list;
+}
+
+/// Whether [offset, offset + length) lies in a region of `region_length` bytes. 0 stands for a file or object whose size its
+/// backend knows.
+bool inside(std::uint64_t offset, std::uint64_t length, std::uint64_t region_length) {
+  return region_length == 0 || (length <= region_length && offset <= region_length - length);
+}
+
+}  // namespace
+
+Result<PageListState> Engine::prepare_addresses(std::span<const AddressPage> pages) {
+  HEADRACE_TRY_VOID(usable());
+  if (pages.empty()) return make_error(Code::invalid_argument, "the list has no pages");
+  PageColumnsBuilder builder(pages.size());
+  std::shared_lock lock(regions_mutex_);
+  while (!regions_.indexed()) {
+    lock.unlock();
+    {
+      const std::unique_lock exclusive(regions_mutex_);
+      regions_.index();
+    }
+    lock.lock();
+  }
+  std::uint64_t begin = 1, end = 0;  // of the region that held the page before: neighbours share it
+  std::uint32_t id = 0;
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const AddressPage& page = pages[i];
+    if (page.length_bytes == 0) return zero_length(i);
+    const std::uint64_t last = page.address + page.length_bytes;
+    if (page.address < begin || last > end || last < page.address) {
+      const auto found = regions_.find_address(page.address, page.length_bytes);
+      if (!found || !(*found->record)->live.load(std::memory_order_relaxed)) {
+        return at_page(make_error(Code::not_found, "page {} (address {:#x}, {} bytes) lies in no registered region: register its memory first", i, page.address, page.length_bytes), i);
+      }
+      id = found->id;
+      begin = (*found->record)->info.address;
+      end = begin + (*found->record)->info.length_bytes;
+    }
+    builder.add(id, page.address - begin, page.length_bytes);
+  }
+  lock.unlock();
+  return finish_list(from_columns(std::move(builder).finish()), nullptr, false);
+}
+
+Result<PageListState> Engine::prepare_pages(std::string_view peer_name, bool local, std::span<const Page> pages) {
+  HEADRACE_TRY_VOID(usable());
+  if (pages.empty()) return make_error(Code::invalid_argument, "the list has no pages");
+  const bool far_side = !local && peer_name == settings_.name;
+  std::shared_ptr<PeerLife> life;
+  if (!local && !far_side) {
+    HEADRACE_TRY(found, peer(peer_name));
+    life = std::move(found);
+  }
+  PageColumnsBuilder builder(pages.size());
+  std::shared_lock lock(life ? life->mutex : regions_mutex_);
+  std::uint64_t region = 0;
+  std::uint64_t region_length = 0;
+  bool known = false;
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const Page& page = pages[i];
+    if (page.length_bytes == 0) return zero_length(i);
+    if (!known || page.region != region) {
+      known = false;
+      region = page.region;
+      if (region <= UINT32_MAX) {
+        const auto id = static_cast<std::uint32_t>(region);
+        if (life) {
+          const RemoteRegion* const row = life->regions.find(id);
+          known = row != nullptr;
+          if (known) region_length = row->length;
+        } else {
+          const auto* const found = regions_.find(id);
+          known = found != nullptr && (*found)->live.load(std::memory_order_relaxed);
+          if (known) region_length = (*found)->info.length_bytes;
+        }
+      }
+      if (!known) {
+        const std::string whose = life ? "peer " + life->name + " has" : "this agent has";
+        return at_page(make_error(Code::not_found, "page {} names region {}, and {} none of that id{}", i, region, whose,
+                                  life && !life->has_metadata ? ": import its metadata first" : " (any more)"), i);
+      }
+    }
+    if (!inside(page.offset_bytes, page.length_bytes, region_length)) {
+      return at_page(make_error(Code::invalid_argument, "page {} (offset {}, {} bytes) runs over the end of region {}, which has {} bytes", i, page.offset_bytes, page.length_bytes,
+                                region, region_length), i);
+    }
+    builder.add(static_cast<std::uint32_t>(region), page.offset_bytes, page.length_bytes);
+  }
+  lock.unlock();
+  return finish_list(from_columns(std::move(builder).finish()), life, far_side);
+}
+
+Result<PageListState> Engine::prepare_uniform(std::string_view peer_name, bool local, const UniformPages& pages) {
+  HEADRACE_TRY_VOID(usable());
+  if (pages.count == 0) return make_error(Code::invalid_argument, "the list has no pages");
+  if (pages.page_bytes == 0) return zero_length(0);
+  const bool far_side = !local && peer_name == settings_.name;
+  std::shared_ptr<PeerLife> life;
+  std::uint64_t region_length = 0;
+  if (!local && !far_side) {
+    HEADRACE_TRY(found, peer(peer_name));
+    life = std::move(found);
+    const std::shared_lock lock(life->mutex);
+    const RemoteRegion* const row = life->regions.find(pages.region.value);
+    if (row == nullptr) return at_page(make_error(Code::not_found, "peer {} has no region {}", life->name, pages.region.value), 0);
+    region_length = row->length;
+  } else {
+    const auto region = local_region(pages.region.value);
+    if (!region) return at_page(make_error(Code::not_found, "this agent has no region {}", pages.region.value), 0);
+    region_length = region->info.length_bytes;
+  }
+  const std::uint64_t stride = pages.stride_bytes == 0 ? pages.page_bytes : pages.stride_bytes;
+  // The first page that does not fit, without overflow on the way there.
+  std::uint64_t fitting = 0;
+  if (inside(pages.base_bytes, pages.page_bytes, region_length)) {
+    const std::uint64_t room = (region_length == 0 ? UINT64_MAX : region_length) - pages.page_bytes - pages.base_bytes;
+    fitting = room / stride + 1;
+  }
+  if (pages.count > fitting) {
+    return at_page(make_error(Code::invalid_argument, "page {} (offset {} + {} x {}, {} bytes) runs over the end of region {}, which has {} bytes", fitting, pages.base_bytes, fitting, stride,
+                              pages.page_bytes, pages.region.value, region_length), fitting);
+  }
+  auto list = std::make_shared<PageList::State>();
+  list->count = pages.count;
+  list->bytes = pages.count * pages.page_bytes;
+  list->base_offset = pages.base_bytes;
+  list->stride_bytes = stride;
+  list->page_bytes = pages.page_bytes;
+  list->region_ids = {pages.region.value};
+  return finish_list(std::move(list), life, far_side);
+}
+
+Result<PageListState> Engine::finish_list(std::shared_ptr<PageList::State> list, const std::shared_ptr<PeerLife>& life, bool far_side) {
+  list->life = life;
+  list->far_side = far_side;
+  if (life) list->peer = life->name;
+  if (far_side) list->peer = settings_.name;
+  list->sorted_ids = list->region_ids;
+  std::sort(list->sorted_ids.begin(), list->sorted_ids.end());
+  if (life) return PageListState(std::move(list));  // checked_epoch 0: the first post looks at all regions once more
+  list->local_regions.reserve(list->region_ids.size());
+  for (const std::uint32_t id : list->region_ids) {
+    auto region = local_region(id);
+    if (!region) return make_error(Code::not_found, "region {} was deregistered meanwhile", id);
+    list->local_regions.push_back(std::move(region));
+  }
+  return PageListState(std::move(list));
+}
+
+Status Engine::still_valid(const PageList::State& list) const {
+  const std::uint64_t epoch = (list.life ? list.life->epoch : local_epoch_).load();
+  if (list.checked_epoch.load(std::memory_order_relaxed) == epoch) return {};
+  if (list.life) {
+    if (list.life->fate.load() != Fate::alive) return {Code::peer_lost};
+    const std::shared_lock lock(list.life->mutex);
+    for (const std::uint32_t id : list.region_ids)
+      if (list.life->regions.find(id) == nullptr) return {Code::not_found};
+  } else {
+    for (const auto& region : list.local_regions)
+      if (!region->live.load()) return {Code::not_found};
+  }
+  list.checked_epoch.store(epoch, std::memory_order_relaxed);
+  return {};
+}
+
+}  // namespace headrace::engine

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/link.hpp"
+
+namespace headrace::engine {
+
+void Link::set_ready() {
+  auto connecting = LinkState::connecting;
+  state_.compare_exchange_strong(connecting, LinkState::ready);
+}
+
+void Link::set_lost(Status status, std::string_view why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_.load() == LinkState::lost) return;
+    lost_status_ = status;
+    lost_text_ = why;
+  }
+  state_.store(LinkState::lost, std::memory_order_release);
+}
+
+Status Link::lost_status() const {
+  const std::lock_guard lock(mutex_);
+  return lost_status_;
+}
+
+std::string Link::lost_text() const {
+  const std::lock_guard lock(mutex_);
+  return lost_text_;
+}
+
+Result<void*> Link::load(std::uint32_t region_id, const headrace_remote_region_v1& region) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = remotes_.find(region_id); at != remotes_.end()) return at->second;
+  }
+  auto loaded = backend_.load_remote(connection(), region);
+  if (!loaded) return loaded;
+  void* extra = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto [at, fresh] = remotes_.try_emplace(region_id, *loaded);
+    if (!fresh) extra = std::exchange(*loaded, at->second);  // another thread was quicker
+  }
+  if (extra != nullptr) backend_.unload(extra);
+  return loaded;
+}
+
+void Link::unload(std::span<const wire::IdRange> ranges) {
+  const std::unique_lock nobody_prepares(handles_mutex_);
+  std::vector<void*> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(remotes_, [&](const auto& entry) {
+      for (const wire::IdRange& range : ranges) {
+        if (entry.first - range.first >= range.count) continue;
+        dropped.push_back(entry.second);
+        return true;
+      }
+      return false;
+    });
+  }
+  for (void* const remote : dropped) backend_.unload(remote);
+}
+
+void Link::close() {
+  gate_.close();
+  if (void* const connection = connection_.exchange(nullptr); connection != nullptr) backend_.disconnect(connection);
+  std::unordered_map<std::uint32_t, void*> remotes;
+  {
+    const std::lock_guard lock(mutex_);
+    remotes.swap(remotes_);
+  }
+  for (const auto& [id, remote] : remotes) backend_.unload(remote);
+}
+
+}  // namespace headrace::engine

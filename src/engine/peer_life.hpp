@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// One life of one peer: (name, incarnation). A peer that restarts under its name is another life.
+#pragma once
+
+#include "engine/link.hpp"
+#include "engine/remote_regions.hpp"
+
+#include <array>
+#include <shared_mutex>
+
+namespace headrace::engine {
+
+struct PeerBackend {
+  std::string name;
+  std::string version;
+  std::optional<std::string> info;  ///< its connection information, if it came
+};
+
+/// What became of a life.
+enum class Fate : std::uint32_t {
+  alive,      ///< as far as we know; its links may come and go
+  left,       ///< said goodbye, or its process is gone
+  replaced,   ///< the peer came back under its name with another incarnation
+  forgotten,  ///< our own caller forgot it
+};
+
+struct PeerLife {
+  PeerLife(std::string peer_name, std::uint64_t peer_incarnation) : name(std::move(peer_name)), incarnation(peer_incarnation) {}
+
+  const std::string name;
+  const std::uint64_t incarnation;
+
+  /// Grows with each revocation, after `regions` has lost them: a page list that was checked at the present epoch is valid.
+  std::atomic<std::uint64_t> epoch{1};
+  std::atomic<Fate> fate{Fate::alive};
+
+  std::mutex connecting;  ///< one thread makes links to it at a time
+
+  mutable std::shared_mutex mutex;  ///< guards all below; never held across a backend's call
+  bool has_metadata = false;
+  std::uint64_t version = 0;
+  RemoteRegions regions;
+  std::vector<PeerBackend> backends;
+  std::vector<std::shared_ptr<Link>> links;  ///< of every state; lost ones until they are closed
+  std::string detail;                        ///< why it was lost
+
+  /// The link to use for this backend: one that is ready, else one that is connecting, else none.
+  [[nodiscard]] std::shared_ptr<Link> usable_link(const BackendInstance& backend) const {
+    const std::shared_lock lock(mutex);
+    std::shared_ptr<Link> best;
+    for (const auto& link : links) {
+      if (&link->backend() != &backend || link->state() == LinkState::lost || link->gate().closed()) continue;
+      if (link->state() == LinkState::ready) return link;
+      best = link;
+    }
+    return best;
+  }
+  [[nodiscard]] std::vector<std::shared_ptr<Link>> all_links() const {
+    const std::shared_lock lock(mutex);
+    return links;
+  }
+  /// The peer's number for a backend of that name, or -1. `mutex` must be held.
+  [[nodiscard]] int backend_number(std::string_view backend) const {
+    for (std::size_t i = 0; i < backends.size(); ++i)
+      if (backends[i].name == backend) return static_cast<int>(i);
+    return -1;
+  }
+};
+
+}  // namespace headrace::engine

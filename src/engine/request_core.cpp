@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/request_core.hpp"
+
+#include "engine/engine.hpp"
+
+#include <cstring>
+
+namespace headrace::engine {
+namespace {
+
+constexpr std::uint64_t canceling_limit_ns = 1'000'000'000;  // then the connection goes
+
+bool may_take_next_path(Code code) { return code == Code::backend_failed || code == Code::not_supported; }
+
+}  // namespace
+
+RequestCore::RequestCore(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id) : engine_(std::move(engine)), plan_(std::move(plan)), id_(id) {}
+
+RequestCore::~RequestCore() {
+  engine_->forget_request(*this);
+  release_path();
+}
+
+Result<void> RequestCore::bind() {
+  release_path();
+  auto choice = engine_->choose(plan_, tried_, reinterpret_cast<std::uint64_t>(this), local_side_, remote_side_);
+  if (!choice) return std::move(choice).error();
+  const std::unique_lock lock(path_mutex_);
+  path_ = std::move(choice->path);
+  explanation_ = std::move(choice->explanation);
+  return {};
+}
+
+void RequestCore::release_path() {
+  const std::unique_lock lock(path_mutex_);
+  if (path_.request != nullptr) path_.backend->release(path_.request);
+  path_ = Path{};
+}
+
+Status RequestCore::post(const PostOptions* options) {
+  Status refused;
+  if (!engine_->usable_status(refused)) return refused;
+  RequestState before = state();
+  do {
+    if (before == RequestState::posted || before == RequestState::canceling) return {Code::invalid_argument};
+  } while (!state_.compare_exchange_weak(before, RequestState::posted));
+
+  posted_at_ns_.store(now_ns(), std::memory_order_relaxed);
+  ended_at_ns_.store(0, std::memory_order_relaxed);
+  cancel_asked_.store(false, std::memory_order_relaxed);
+  timed_out_.store(false, std::memory_order_relaxed);
+  tried_.clear();
+  const std::uint64_t number = posts_.fetch_add(1, std::memory_order_relaxed) + 1;
+  has_message_ = options != nullptr && options->notification.has_value();
+  if (has_message_) {
+    if (options->notification->size() > 65536) {
+      state_.store(before);
+      return {Code::invalid_argument};
+    }
+    message_.resize(16 + options->notification->size());
+    std::memcpy(message_.data(), &id_, 8);
+    std::memcpy(message_.data() + 8, &number, 8);
+    std::memcpy(message_.data() + 16, options->notification->data(), options->notification->size());
+  }
+  const bool lost = path_.backend == nullptr || (path_.link && path_.link->state() == LinkState::lost);
+  if (lost) {
+    if (auto bound = bind(); !bound) return end({bound.code() == Code::not_supported ? Code::peer_lost : bound.code()}, bound.error().message);
+  }
+  set_deadline(options);
+  const Status status = start(true);
+  if (status.code == Code::would_block) state_.store(before, std::memory_order_release);
+  post_ns_.store(now_ns() - posted_at_ns_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  return status;
+}
+
+/// Hands the request to the backend of the present path. In `posted`.
+Status RequestCore::start(bool first) {
+  for (;;) {
+    Status status{Code::peer_lost};
+    std::string why;
+    {
+      const std::shared_lock lock(path_mutex_);
+      const std::shared_ptr<Link> link = path_.link;
+      InFlight& flying = link ? link->in_flight() : engine_->own_in_flight();
+      flying_in_.store(&flying);
+      // First visible, then checked: a revocation makes the region invalid first and then looks for who is in flight.
+      flying.insert(shared_from_this(), flight_slot_);
+      Status valid = engine_->still_valid(*plan_.local);
+      if (valid.ok()) valid = engine_->still_valid(*plan_.remote);
+      if (!valid.ok()) {
+        const auto self = flying.take(flight_slot_);
+        return end(valid, {});
+      }
+      headrace_post_v1 args{};
+      args.struct_size = sizeof args;
+      args.post_number = posts_.load(std::memory_order_relaxed);
+      args.deadline_ns = deadline_ns_.load(std::memory_order_relaxed);
+      args.has_message = has_message_ ? 1 : 0;
+      args.channel = HEADRACE_CHANNEL_USER;
+      args.message = {message_.data(), has_message_ ? message_.size() : 0};
+      if (!link) {
+        status = path_.backend->post(path_.request, args);
+      } else if (const GatePass pass(link->gate()); pass) {
+        status = path_.backend->post(path_.request, args);
+      } else {
+        why = link->lost_text();
+      }
+      if (status.ok()) {
+        // A cancel that came before the backend had the request has to be said again.
+        if (cancel_asked_.load()) path_.backend->cancel(path_.request);
+        return status;
+      }
+      (void)flying.take(flight_slot_);
+    }
+    if (status.code == Code::would_block) return first ? status : end(status, "the path's queue is full");
+    if (!may_take_next_path(status.code)) return end(status, why);
+    tried_.push_back(path_.backend->name());
+    if (!bind()) return end(status, why);
+  }
+}
+
+void RequestCore::set_deadline(const PostOptions* options) {
+  const Timeout timeout = options != nullptr && options->timeout ? options->timeout : plan_.timeout;
+  const std::uint64_t at = timeout ? Deadline::after(*timeout).point_ns() : UINT64_MAX;
+  deadline_ns_.store(at);
+  if (!timeout || timer_at_ns_.load() <= at) return;  // an armed timer looks again in time
+  timer_at_ns_.store(at);
+  engine_->progress().at(at, [weak = weak_from_this()] {
+    if (const auto core = weak.lock()) core->expire();
+  });
+}
+
+void RequestCore::expire() {
+  timer_at_ns_.store(UINT64_MAX);
+  const std::uint64_t at = deadline_ns_.load();
+  if (ended() || at == UINT64_MAX) return;
+  if (now_ns() >= at) {
+    timed_out_.store(true);
+    cancel();
+    return;
+  }
+  timer_at_ns_.store(at);
+  engine_->progress().at(at, [weak = weak_from_this()] {
+    if (const auto core = weak.lock()) core->expire();
+  });
+}
+
+RequestState RequestCore::poll() {
+  if (ended()) return state();
+  BackendInstance* backend = nullptr;
+  {
+    const std::shared_lock lock(path_mutex_);
+    backend = path_.backend;
+    if (path_.request != nullptr) (void)backend->poll(path_.request);
+  }
+  if (!ended()) (void)engine_->progress().poll();
+  return state();
+}
+
+Status RequestCore::wait(Timeout timeout) {
+  if (state() == RequestState::prepared) return {Code::invalid_argument};
+  const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
+  const auto help = [this] {
+    const std::shared_lock lock(path_mutex_);
+    return path_.request != nullptr && !ended() && path_.backend->poll(path_.request);
+  };
+  if (!ended() && !engine_->progress().wait([this] { return ended(); }, help, deadline)) return {Code::timed_out};
+  const std::lock_guard lock(outcome_mutex_);
+  return status_;
+}
+
+void RequestCore::cancel() {
+  RequestState posted = RequestState::posted;
+  cancel_asked_.store(true);
+  if (!state_.compare_exchange_strong(posted, RequestState::canceling)) return;
+  {
+    const std::shared_lock lock(path_mutex_);
+    if (path_.request != nullptr) {
+      if (!path_.link) {
+        path_.backend->cancel(path_.request);
+      } else if (const GatePass pass(path_.link->gate()); pass) {
+        path_.backend->cancel(path_.request);
+      }
+    }
+  }
+  if (ended()) return;
+  engine_->progress().at(now_ns() + canceling_limit_ns, [weak = weak_from_this(), post = posts_.load()] {
+    const auto core = weak.lock();
+    if (core && core->posts_.load() == post) core->enforce_cancel();
+  });
+}
+
+void RequestCore::enforce_cancel() {
+  if (state() != RequestState::canceling) return;
+  std::shared_ptr<Link> link;
+  {
+    const std::shared_lock lock(path_mutex_);
+    link = path_.link;
+  }
+  if (link) engine_->kill_link(link, "a canceled request was still running after 1 s");
+}
+
+void RequestCore::abandon() {
+  abandoned_.store(true);
+  cancel();
+}
+
+void RequestCore::completed(Status status, std::string_view text) {
+  // May run inside our own call to `post`, so it takes no lock that is held there.
+  std::shared_ptr<RequestCore> self = flying_in_.load()->take(flight_slot_);
+  if (!self) return;  // a backend that says it twice
+  if (cancel_asked_.load() || status.ok() || !may_take_next_path(status.code)) {
+    (void)end(status, std::string(text));
+    return;
+  }
+  engine_->defer([self = std::move(self), status, why = std::string(text)] { self->fail_over(status, why); });
+}
+
+void RequestCore::fail_over(Status status, const std::string& text) {
+  if (cancel_asked_.load()) {
+    (void)end({Code::canceled}, text);
+    return;
+  }
+  const std::string failed = backend();
+  tried_.push_back(failed);
+  if (!bind()) {
+    (void)end(status, text);
+    return;
+  }
+  engine_->log_room().warn("request {} to {} leaves {} for {}: {}", id_, plan_.remote->peer, failed, backend(), text);
+  engine_->counters().failed_over.add();
+  (void)start(false);
+}
+
+std::string RequestCore::describe(Status status, std::string_view text) const {
+  const std::string verb = plan_.op == Op::read ? "read from" : "write to";
+  const std::string whom = plan_.remote->life ? "peer " + plan_.remote->peer : "this agent itself";
+  std::string what = fmt::format("{} {}: {}", verb, whom, code_name(status.code));
+  if (status.page != no_page) what += fmt::format(" at page {}", status.page);
+  if (!text.empty()) what += fmt::format(": {}", text);
+  if (status.os_error != 0 && text.empty()) what += ": " + os_error_text(status.os_error);
+  return what;
+}
+
+/// The one place where a post ends.
+Status RequestCore::end(Status status, std::string text) {
+  if (status.code == Code::canceled && timed_out_.load()) {
+    status.code = Code::timed_out;
+    text = "the request's deadline passed";
+  } else if (status.code == Code::not_found && text.empty()) {
+    text = "a region of its page lists is registered no longer: prepare the lists again";
+    if (const auto& life = plan_.remote->life; life && life->fate.load() != Fate::alive) status.code = Code::peer_lost;
+  }
+  if (status.code == Code::peer_lost && text.empty() && plan_.remote->life) {
+    const std::shared_lock lock(plan_.remote->life->mutex);
+    text = plan_.remote->life->detail;
+  }
+  const auto keep = shared_from_this();
+  RequestState to = RequestState::failed;
+  if (status.ok()) to = RequestState::done;
+  if (status.code == Code::canceled) to = RequestState::canceled;
+  ended_at_ns_.store(now_ns(), std::memory_order_relaxed);
+  deadline_ns_.store(UINT64_MAX);
+  {
+    const std::lock_guard lock(outcome_mutex_);
+    status_ = status;
+    text_ = status.ok() ? std::string() : describe(status, text);
+  }
+  engine_->request_ended(*this, status);
+  const bool tell = listened_to_.load();
+  std::function<void(Status)> done;
+  if (tell) {
+    const std::lock_guard lock(outcome_mutex_);
+    done = done_;
+  }
+  state_.store(to, std::memory_order_release);
+  if (tell) {
+    const std::lock_guard lock(outcome_mutex_);
+    if (event_fd_) event_fd_->signal();
+  }
+  if (done) engine_->callback([done = std::move(done), status] { done(status); });
+  engine_->progress().event();
+  return status;
+}
+
+void RequestCore::close() {
+  cancel();
+  const auto help = [this] {
+    const std::shared_lock lock(path_mutex_);
+    return path_.request != nullptr && !ended() && path_.backend->poll(path_.request);
+  };
+  (void)engine_->progress().wait([this] { return ended(); }, help, Deadline::after(std::chrono::seconds(5)));
+  if (ended()) release_path();
+}
+
+bool RequestCore::uses(const Link& link) const {
+  const std::shared_lock lock(path_mutex_);
+  return path_.link.get() == &link;
+}
+
+Error RequestCore::error() const {
+  const std::lock_guard lock(outcome_mutex_);
+  return Error{status_.code, text_, status_.page};
+}
+
+RequestTimes RequestCore::times() const {
+  RequestTimes t;
+  t.posted_at_ns = posted_at_ns_.load(std::memory_order_relaxed);
+  t.post_ns = post_ns_.load(std::memory_order_relaxed);
+  const std::uint64_t ended_at = ended_at_ns_.load(std::memory_order_relaxed);
+  t.transfer_ns = ended_at > t.posted_at_ns ? ended_at - t.posted_at_ns : 0;
+  t.bytes = plan_.bytes;
+  t.pages = plan_.count;
+  t.posts = posts_.load(std::memory_order_relaxed);
+  return t;
+}
+
+std::string RequestCore::explain() const {
+  const std::shared_lock lock(path_mutex_);
+  return explanation_;
+}
+
+std::string RequestCore::backend() const {
+  const std::shared_lock lock(path_mutex_);
+  return path_.backend != nullptr ? path_.backend->name() : std::string();
+}
+
+Result<CostEstimate> RequestCore::cost() const {
+  const std::shared_lock lock(path_mutex_);
+  if (path_.backend == nullptr) return Error{Code::peer_lost, "the request has no path any more"};
+  headrace_prepare_v1 args{};
+  args.struct_size = sizeof args;
+  args.op = static_cast<std::int32_t>(plan_.op);
+  args.count = plan_.count;
+  args.bytes = plan_.bytes;
+  args.connection = path_.link ? path_.link->connection() : nullptr;
+  args.local = &local_side_;
+  args.remote = &remote_side_;
+  const headrace_cost_v1 cost = path_.backend->cost(args);
+  CostEstimate estimate;
+  const double ns = cost.fixed_ns + cost.ns_per_page * static_cast<double>(plan_.count) + static_cast<double>(plan_.bytes) * 1e9 / cost.bytes_per_second;
+  estimate.duration = std::chrono::nanoseconds(static_cast<std::int64_t>(ns));
+  estimate.margin = cost.margin;
+  estimate.method = cost.method != nullptr ? cost.method : "";
+  estimate.backend = path_.backend->name();
+  return estimate;
+}
+
+void RequestCore::on_done(std::function<void(Status)> done) {
+  const std::lock_guard lock(outcome_mutex_);
+  done_ = std::move(done);
+  listened_to_.store(done_ != nullptr || event_fd_.has_value());
+}
+
+Result<int> RequestCore::event_fd() {
+  const std::lock_guard lock(outcome_mutex_);
+  if (!event_fd_) {
+    auto made = EventFd::create();
+    if (!made) return std::move(made).error();
+    event_fd_.emplace(std::move(*made));
+    listened_to_.store(true);
+  }
+  return event_fd_->fd();
+}
+
+}  // namespace headrace::engine

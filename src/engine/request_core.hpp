@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request's life: prepared, posted, then exactly one of done, failed, canceled; and again.
+//
+// The core is what the engine knows; the caller's handle (Request::State) owns it and abandons it when the last copy goes.
+// From post to end the in-flight list of its path keeps it alive, so that a backend may always call `completed`.
+#pragma once
+
+#include <headrace/request.hpp>
+
+#include "engine/page_list_state.hpp"
+
+#include <shared_mutex>
+
+namespace headrace::engine {
+
+class Engine;
+
+using PageListState = std::shared_ptr<const PageList::State>;
+
+/// What the caller asked for; fixed at make_request.
+struct RequestPlan {
+  Op op = Op::read;
+  PageListState local;
+  PageListState remote;
+  std::vector<std::uint32_t> local_index;   ///< empty: the whole list in order
+  std::vector<std::uint32_t> remote_index;
+  std::uint64_t count = 0;
+  std::uint64_t bytes = 0;
+  std::vector<std::string> backends;  ///< only these; empty: all
+  Timeout timeout;
+};
+
+/// A backend's hold on a request.
+struct Path {
+  BackendInstance* backend = nullptr;
+  std::shared_ptr<Link> link;  ///< null: to ourselves
+  void* request = nullptr;
+  PageList::State::Handles local_handles, remote_handles;
+};
+
+class RequestCore : public std::enable_shared_from_this<RequestCore> {
+ public:
+  RequestCore(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id);
+  ~RequestCore();
+  RequestCore(const RequestCore&) = delete;
+  RequestCore& operator=(const RequestCore&) = delete;
+
+  Status post(const PostOptions* options);
+  RequestState poll();
+  Status wait(Timeout timeout);
+  void cancel();
+  /// The caller's last handle went: ends what is in flight.
+  void abandon();
+
+  [[nodiscard]] RequestState state() const { return state_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool ended() const {
+    const RequestState s = state();
+    return s != RequestState::posted && s != RequestState::canceling;
+  }
+  [[nodiscard]] const RequestPlan& plan() const { return plan_; }
+  [[nodiscard]] std::uint64_t id() const { return id_; }
+  [[nodiscard]] Error error() const;
+  [[nodiscard]] RequestTimes times() const;
+  [[nodiscard]] std::string explain() const;
+  [[nodiscard]] std::string backend() const;
+  Result<CostEstimate> cost() const;
+  void on_done(std::function<void(Status)> done);
+  Result<int> event_fd();
+
+  // --- for the engine
+
+  /// The backend's word that the present post has ended. From any thread, inside a backend's call.
+  void completed(Status status, std::string_view text);
+  /// Goes over to the next path, or ends with `status`. Not from inside a backend's call.
+  void fail_over(Status status, const std::string& text);
+  /// Chooses a path (not one of those tried for this post) and prepares on it; writes down why.
+  Result<void> bind();
+  /// Ends whatever runs because the agent closes: waits, and gives the backend its request back.
+  void close();
+  [[nodiscard]] bool uses(const Link& link) const;
+  void expire();                ///< a deadline may have passed
+  void enforce_cancel();        ///< the second that canceling may take has passed
+
+ private:
+  Status start(bool first);
+  Status end(Status status, std::string text);
+  void release_path();
+  void set_deadline(const PostOptions* options);
+  [[nodiscard]] std::string describe(Status status, std::string_view text) const;
+
+  const std::shared_ptr<Engine> engine_;
+  const RequestPlan plan_;
+  const std::uint64_t id_;
+
+  std::atomic<RequestState> state_{RequestState::prepared};
+  std::atomic<bool> cancel_asked_{false};
+  std::atomic<bool> timed_out_{false};
+  std::atomic<bool> abandoned_{false};
+  std::atomic<std::uint64_t> deadline_ns_{UINT64_MAX};
+  std::atomic<std::uint64_t> timer_at_ns_{UINT64_MAX};  ///< an armed timer that will look at the deadline
+  std::atomic<std::uint64_t> posts_{0};
+
+  // Calls into the backend on `path_.request` are made under the shared lock; changing the path under the exclusive one.
+  mutable std::shared_mutex path_mutex_;
+  Path path_;
+  headrace_side_v1 local_side_{}, remote_side_{};
+  std::atomic<InFlight*> flying_in_{nullptr};  ///< of the present post: the path's, whose link outlives the post
+  std::size_t flight_slot_ = InFlight::landed;
+  std::vector<std::string> tried_;  ///< backends that failed this post
+  std::string explanation_;
+
+  std::string message_;  ///< 16 bytes of key, then the notification, while it may be needed by a next path
+  bool has_message_ = false;
+
+  std::atomic<std::uint64_t> posted_at_ns_{0}, post_ns_{0}, ended_at_ns_{0};
+
+  mutable std::mutex outcome_mutex_;
+  Status status_;
+  std::string text_;
+  std::function<void(Status)> done_;
+  std::optional<EventFd> event_fd_;
+  std::atomic<bool> listened_to_{false};  ///< done_ or event_fd_ is set
+};
+
+}  // namespace headrace::engine
