@@ -32,7 +32,7 @@ REGISTRY_HOSTS = [
 REGISTRY = re.compile(r"(?<![\w-])(?:[\w-]+\.)*(?:" + "|".join(re.escape(f"{a}.{b}") for a, b in REGISTRY_HOSTS) + r")\b", re.I)
 
 # Folders that exist on one machine only. Written apart for the same reason.
-MACHINE_PATH = re.compile(r"(?<![\w.~}])/(?:" + "|".join(["ro" + "ot", "ho" + "me/[a-z_]", "wo" + "rk", "Us" + "ers"]) + r")(?:/|\b)")
+MACHINE_PATH = re.compile(r"(?<![\w.~}])/(?:" + "|".join(["ro" + "ot", "ho" + "me/[a-z_][a-z0-9_-]*", "wo" + "rk", "Us" + "ers"]) + r")(?:/|\b)")
 
 
 def repository_files(root: Path) -> list[str]:

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source check finds files without a licence line, registries' host names and paths of one machine."""
+
+import subprocess
+
+import pytest
+
+from test_check_layers import load_tool
+
+check_sources = load_tool("check_sources")
+LICENCE = f"// {check_sources.LICENCE_LINE}\n"
+
+
+def check(tmp_path, name, text):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(text)
+    return check_sources.check_file(tmp_path, name)
+
+
+def test_a_source_without_the_licence_line_is_found(tmp_path):
+    assert "no line" in check(tmp_path, "a.cpp", "int x;\n")[0]
+    assert check(tmp_path, "a.cpp", LICENCE + "int x;\n") == []
+
+
+def test_documents_and_recorded_data_need_no_licence_line(tmp_path):
+    assert check(tmp_path, "README.md", "text\n") == []
+    assert check(tmp_path, "tests/fuzz/corpus/hello/a.py", "x\n") == []
+
+
+@pytest.mark.parametrize("host", [".".join(parts) for parts in check_sources.REGISTRY_HOSTS])
+def test_a_registry_host_name_is_found_wherever_it_stands(tmp_path, host):
+    for text in (f"https://{host}/simple", f"see files.{host} for it", host.upper()):
+        assert "names the package registry" in check(tmp_path, "a.md", text)[0]
+
+
+def test_words_that_merely_resemble_a_host_name_pass(tmp_path):
+    assert check(tmp_path, "a.md", "my-docker.iostream is no host\n") == []
+
+
+@pytest.mark.parametrize("path", ["/ro" + "ot/x", "/ho" + "me/me/x", "/wo" + "rk/main", "/Us" + "ers/me"])
+def test_a_path_of_one_machine_is_found(tmp_path, path):
+    assert "a folder of one machine" in check(tmp_path, "a.md", f"run {path}")[0]
+
+
+def test_relative_and_system_paths_pass(tmp_path):
+    assert check(tmp_path, "a.md", "build/work/x ~/work ../home/a /usr/lib /tmp/x /proc/self\n") == []
+
+
+def test_binary_files_are_left_alone(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"\0/ro" + b"ot/x")
+    assert check_sources.check_file(tmp_path, "a.npz") == []
+
+
+def test_ignored_files_are_not_read(tmp_path):
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    (tmp_path / ".gitignore").write_text("b.cpp\n")
+    (tmp_path / "a.cpp").write_text("")
+    (tmp_path / "b.cpp").write_text("")
+    assert check_sources.repository_files(tmp_path) == [".gitignore", "a.cpp"]
