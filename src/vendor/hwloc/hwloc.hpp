@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of libhwloc that reading a machine's CPUs and memory needs.
+#pragma once
+
+#include "base/errors.hpp"
+
+#include <hwloc.h>
+#include <hwloc/distances.h>
+
+#include <string>
+
+namespace headrace {
+
+/// Under their own names, without the prefix. The header's inline helpers call the library directly and are
+/// not used.
+struct HwlocTable {
+  decltype(&::hwloc_get_api_version) get_api_version = nullptr;
+  decltype(&::hwloc_topology_init) topology_init = nullptr;
+  decltype(&::hwloc_topology_set_xml) topology_set_xml = nullptr;
+  decltype(&::hwloc_topology_set_synthetic) topology_set_synthetic = nullptr;
+  decltype(&::hwloc_topology_load) topology_load = nullptr;
+  decltype(&::hwloc_topology_destroy) topology_destroy = nullptr;
+  decltype(&::hwloc_get_type_depth) get_type_depth = nullptr;
+  decltype(&::hwloc_get_nbobjs_by_depth) get_nbobjs_by_depth = nullptr;
+  decltype(&::hwloc_get_obj_by_depth) get_obj_by_depth = nullptr;
+  decltype(&::hwloc_bitmap_next) bitmap_next = nullptr;
+  decltype(&::hwloc_distances_get) distances_get = nullptr;
+  decltype(&::hwloc_distances_release) distances_release = nullptr;
+};
+
+/// Loads libhwloc 2.
+///   errors   not_supported (not installed, or another major version)
+[[nodiscard]] Result<HwlocTable> load_hwloc();
+
+}  // namespace headrace

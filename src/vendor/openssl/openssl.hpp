@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The little of libcrypto that authentication needs: a keyed hash, and comparing secrets without a timing
+// leak.
+#pragma once
+
+#include "base/errors.hpp"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+namespace headrace {
+
+/// The functions of libcrypto that are used, under their own names. A fake fills the same table.
+struct OpenSslTable {
+  decltype(&::HMAC) HMAC = nullptr;
+  decltype(&::EVP_sha256) EVP_sha256 = nullptr;
+  decltype(&::CRYPTO_memcmp) CRYPTO_memcmp = nullptr;
+};
+
+class OpenSsl {
+ public:
+  using Digest = std::array<std::byte, 32>;
+
+  /// Loads libcrypto 3, else 1.1.
+  ///   errors   not_supported (not installed: says which Debian package has it)
+  [[nodiscard]] static Result<OpenSsl> load();
+  /// Works on another table, for tests.
+  explicit OpenSsl(const OpenSslTable& table) : table_(table) {}
+
+  /// HMAC-SHA-256 of `message` under `key`.
+  ///   errors   backend_failed (the library refuses, for example by a policy on keys)
+  [[nodiscard]] Result<Digest> hmac_sha256(std::span<const std::byte> key,
+                                           std::span<const std::byte> message) const;
+
+  /// Whether two byte strings are equal, in a time that depends on their lengths alone.
+  [[nodiscard]] bool equal(std::span<const std::byte> a, std::span<const std::byte> b) const;
+
+ private:
+  OpenSslTable table_;
+};
+
+}  // namespace headrace
