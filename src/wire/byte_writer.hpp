@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writing little-endian bytes: the other half of BoundedReader.
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace headrace::wire {
+
+static_assert(std::endian::native == std::endian::little,
+              "numbers are copied from and to the wire as they lie in memory");
+
+/// Grows a string. Its `write` is what msgpack::packer asks of a buffer.
+class ByteWriter {
+ public:
+  template <std::unsigned_integral T>
+  void number(T value) {
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  void bytes(std::string_view view) { bytes_.append(view); }
+  void write(const char* data, std::size_t size) { bytes_.append(data, size); }
+  void reserve(std::size_t size) { bytes_.reserve(size); }
+
+  [[nodiscard]] std::string_view view() const noexcept { return bytes_; }
+  [[nodiscard]] std::string take() && { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+}  // namespace headrace::wire

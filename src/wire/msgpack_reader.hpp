@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading msgpack one value at a time, in the order in which the reader expects them.
+#pragma once
+
+#include "wire/bounded_reader.hpp"
+
+#include <cstdint>
+#include <string_view>
+
+namespace headrace::wire {
+
+/// A cursor over msgpack that it does not own. It makes no objects and reserves nothing for a count that the
+/// input merely claims: msgpack-cxx's unpacker does, and does not say where it stopped, which is why only its
+/// packer is used here.
+class MsgpackReader {
+ public:
+  explicit MsgpackReader(std::string_view bytes, const char* what, std::size_t base_offset = 0) noexcept
+      : reader_(bytes, what, base_offset) {}
+
+  [[nodiscard]] Result<std::uint32_t> map(const char* field);    ///< how many pairs follow
+  [[nodiscard]] Result<std::uint32_t> array(const char* field);  ///< how many values follow
+  /// An integer from 0 to `most`, in any of msgpack's widths.
+  [[nodiscard]] Result<std::uint64_t> unsigned_integer(const char* field,
+                                                       std::uint64_t most = ~std::uint64_t{0});
+  [[nodiscard]] Result<bool> boolean(const char* field);
+  /// Texts and byte strings of `least` to `most` bytes, as views of the input. Texts are not checked to be
+  /// UTF-8.
+  [[nodiscard]] Result<std::string_view> text(const char* field, std::size_t most, std::size_t least = 0);
+  [[nodiscard]] Result<std::string_view> binary(const char* field, std::size_t most, std::size_t least = 0);
+  /// Passes over nil, if that is what comes next.
+  [[nodiscard]] bool take_nil();
+  /// Passes over one value, whatever it is. Nested deeper than 16 it is refused.
+  [[nodiscard]] Result<void> skip(const char* field);
+  /// Refuses what is left behind the last value.
+  [[nodiscard]] Result<void> end();
+
+  [[nodiscard]] std::size_t offset() const noexcept { return reader_.offset(); }
+  [[nodiscard]] std::size_t remaining() const noexcept { return reader_.remaining(); }
+
+  template <class... Args>
+  [[nodiscard]] Error corrupt(fmt::format_string<Args...> text, Args&&... args) const {
+    return reader_.corrupt(text, std::forward<Args>(args)...);
+  }
+  template <class... Args>
+  [[nodiscard]] Error corrupt_at(std::size_t offset, fmt::format_string<Args...> text, Args&&... args) const {
+    return reader_.corrupt_at(offset, text, std::forward<Args>(args)...);
+  }
+
+ private:
+  /// One value's first byte and what it says of the rest.
+  struct Head {
+    enum class Kind : std::uint8_t {
+      nil,
+      boolean,
+      unsigned_integer,
+      negative,
+      real,
+      text,
+      binary,
+      array,
+      map,
+      extension
+    };
+    Kind kind = Kind::nil;
+    std::uint64_t value = 0;  // the number or truth itself, or how many bytes or values follow
+    std::size_t offset = 0;
+  };
+  Result<Head> head(const char* field);
+  Result<Head> expect(Head::Kind kind, const char* kind_name, const char* field);
+  Result<std::string_view> bytes(Head::Kind kind, const char* kind_name, const char* field, std::size_t most,
+                                 std::size_t least);
+  Result<void> skip(const char* field, int depth);
+
+  BoundedReader reader_;
+};
+
+}  // namespace headrace::wire
