@@ -116,6 +116,10 @@ class Agent {
   /// Memory that peers on this host map and copy without the kernel's help: the fastest kind. Zero-filled, page-aligned,
   /// registered; freed by `deregister` or with the agent.
   HEADRACE_API Result<Region> allocate(std::size_t length_bytes, const AllocateOptions& options = {});
+  /// The memory of a region that `allocate` gave. It stays in place while a copy of this lives, after `deregister` and the
+  /// agent's end too: for those who hand out views of it.
+  ///   errors  not_found, not_supported (the region was registered: its memory is the caller's)
+  HEADRACE_API Result<std::shared_ptr<std::byte>> storage(RegionId region) const;
   /// A peer's allocated region as memory of ours. not_supported: on another host, or not from `allocate`.
   HEADRACE_API Result<Mapping> map(std::string_view peer, RegionId region, Timeout timeout = std::chrono::seconds(10));
   [[nodiscard]] HEADRACE_API std::vector<Region> regions() const;

@@ -117,6 +117,8 @@ Result<Region> Agent::allocate(std::size_t length_bytes, const AllocateOptions& 
   return std::move(regions.front());
 }
 
+Result<std::shared_ptr<std::byte>> Agent::storage(RegionId region) const { return impl_->engine->storage(region); }
+
 Result<Mapping> Agent::map(std::string_view peer, RegionId region, Timeout timeout) {
   HEADRACE_TRY(state, impl_->engine->map(peer, region, timeout));
   return Mapping(std::move(state));

@@ -74,6 +74,8 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   Result<std::vector<Region>> register_regions(std::span<const MemoryRange> ranges, const RegisterOptions& options, const Backing& backing);
   Result<void> deregister(std::span<const RegionId> regions, Timeout timeout);
   [[nodiscard]] std::vector<Region> regions() const;
+  /// The allocation behind a region, co-owned.
+  Result<std::shared_ptr<std::byte>> storage(RegionId region) const;
   [[nodiscard]] std::uint64_t regions_version() const;
   Result<wire::Metadata> export_metadata(const ExportOptions& options) const;
   /// Calls on the callback thread after each change of the region table. {} ends that.

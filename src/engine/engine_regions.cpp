@@ -158,6 +158,14 @@ std::vector<Region> Engine::regions() const {
   return all;
 }
 
+Result<std::shared_ptr<std::byte>> Engine::storage(RegionId id) const {
+  HEADRACE_TRY_VOID(usable());
+  const auto region = local_region(id.value);
+  if (!region) return make_error(Code::not_found, "there is no region {}", id.value);
+  if (!region->backing) return make_error(Code::not_supported, "region {} was registered, not allocated: its memory is the caller's", id.value);
+  return std::shared_ptr<std::byte>(std::const_pointer_cast<void>(region->backing), static_cast<std::byte*>(region->range.address));
+}
+
 std::uint64_t Engine::regions_version() const {
   const std::shared_lock lock(regions_mutex_);
   return regions_.version();
