@@ -4,6 +4,7 @@
 PYTHON ?= python3
 CLANG_FORMAT ?= clang-format-16
 VENV_PYTHON := .venv/bin/python
+INSTALLED := .venv/.headrace-installed
 
 .PHONY: help setup build install test test-long test-gpu one demo format lint tidy wheel clean
 
@@ -17,14 +18,13 @@ build: setup  ## Build as shipped into build/release: library, plugins, command,
 	@cmake --preset release >/dev/null || cmake --preset release
 	@cmake --build --preset release --target headrace_product
 
-install: setup $(VENV_PYTHON)-headrace  ## Install the Python package into .venv
+install: $(INSTALLED)  ## Install the Python package into .venv
 
-# The stamp is as old as the last installation; anything newer that goes into the wheel makes another.
+# The file is as old as the last installation; anything newer that goes into the wheel makes another.
 WHEEL_INPUTS := $(shell find include src backends bindings cli tools/probe_plugin python cmake CMakeLists.txt layers.toml \
   pyproject.toml README.md -type f -not -name '*.pyc' 2>/dev/null)
-$(VENV_PYTHON)-headrace: $(WHEEL_INPUTS) tools/setup.sh
+$(INSTALLED): $(WHEEL_INPUTS) | setup
 	@$(PYTHON) tools/test.py --install
-	@touch $@
 
 test:  ## Run everything that continuous integration runs, and count it
 	@$(PYTHON) tools/test.py

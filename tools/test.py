@@ -28,6 +28,8 @@ BUILD = ROOT / "build"
 REPORTS = BUILD / "reports"
 VENV_PYTHON = ROOT / ".venv" / "bin" / "python"
 
+INSTALLED = ROOT / ".venv" / ".headrace-installed"  # as old as the last installation; the Makefile compares
+
 BUDGET_MINUTES = 45
 JOBS = os.cpu_count() or 1
 TAIL_LINES = 120
@@ -335,6 +337,8 @@ def install_wheel(runner: Runner, stage: Stage) -> bool:
         "--no-build-isolation", "--force-reinstall", "--config-settings=cmake.define.HEADRACE_WERROR=ON", ".",
     ]  # fmt: skip
     runner.venv_ready = runner.command(stage, command, environment=venv_environment())
+    if runner.venv_ready:
+        INSTALLED.touch()
     return runner.venv_ready
 
 
