@@ -65,10 +65,10 @@ endif()
 
 find_package(Threads REQUIRED)
 
-# {fmt}, compiled into each user: no shared library, no symbol of its own.
-add_library(headrace_fmt INTERFACE)
-target_include_directories(headrace_fmt SYSTEM INTERFACE ${HEADRACE_FMT_DIR})
-target_compile_definitions(headrace_fmt INTERFACE FMT_HEADER_ONLY=1)
+# {fmt}, its compiled part in one file of ours, linked statically into each shared object.
+add_library(headrace_fmt STATIC cmake/fmt.cpp)
+target_include_directories(headrace_fmt SYSTEM PUBLIC ${HEADRACE_FMT_DIR})
+target_link_libraries(headrace_fmt PRIVATE headrace_options)
 
 # spdlog on the same {fmt}; src/base/log.cpp is its only user.
 add_library(headrace_spdlog INTERFACE)
