@@ -11,7 +11,7 @@ Result<HwlocTable> load_hwloc() {
   HEADRACE_TRY_VOID(library.bind("hwloc_get_api_version", table.get_api_version));
   HEADRACE_TRY_VOID(library.bind("hwloc_topology_init", table.topology_init));
   HEADRACE_TRY_VOID(library.bind("hwloc_topology_set_xml", table.topology_set_xml));
-  HEADRACE_TRY_VOID(library.bind("hwloc_topology_set_synthetic", table.topology_set_synthetic));
+  HEADRACE_TRY_VOID(library.bind("hwloc_topology_set_flags", table.topology_set_flags));
   HEADRACE_TRY_VOID(library.bind("hwloc_topology_load", table.topology_load));
   HEADRACE_TRY_VOID(library.bind("hwloc_topology_destroy", table.topology_destroy));
   HEADRACE_TRY_VOID(library.bind("hwloc_get_type_depth", table.get_type_depth));

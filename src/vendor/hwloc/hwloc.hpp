@@ -17,7 +17,7 @@ struct HwlocTable {
   decltype(&::hwloc_get_api_version) get_api_version = nullptr;
   decltype(&::hwloc_topology_init) topology_init = nullptr;
   decltype(&::hwloc_topology_set_xml) topology_set_xml = nullptr;
-  decltype(&::hwloc_topology_set_synthetic) topology_set_synthetic = nullptr;
+  decltype(&::hwloc_topology_set_flags) topology_set_flags = nullptr;
   decltype(&::hwloc_topology_load) topology_load = nullptr;
   decltype(&::hwloc_topology_destroy) topology_destroy = nullptr;
   decltype(&::hwloc_get_type_depth) get_type_depth = nullptr;

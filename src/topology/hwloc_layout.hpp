@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The machine as hwloc sees it: knows quirks of firmware and of other architectures that /sys alone does not
+// tell.
+#pragma once
+
+#include "base/errors.hpp"
+#include "topology/machine_layout.hpp"
+#include "vendor/hwloc/hwloc.hpp"
+
+#include <string>
+
+namespace headrace {
+
+/// Reads this machine, or with `xml_path` a recorded one (`lstopo machine.xml`).
+///   errors   backend_failed (hwloc cannot), not_found (the file)
+[[nodiscard]] Result<MachineLayout> read_hwloc_layout(const HwlocTable& hwloc,
+                                                      const std::string& xml_path = {});
+
+}  // namespace headrace
