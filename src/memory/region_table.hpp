@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regions by id and by address, with the versions that metadata updates are made from. Not locked: its owner does that.
+// Regions by id and by address, with the versions that metadata updates are made from. Not locked: its owner
+// does that.
 #pragma once
 
 #include <algorithm>
@@ -26,15 +27,16 @@ class RegionTable {
     std::uint64_t offset = 0;  ///< of the address in the region
   };
   struct Changes {
-    std::vector<std::uint32_t> added;   ///< rising, and still there
-    std::vector<RegionIdRange> gone;    ///< rising
+    std::vector<std::uint32_t> added;  ///< rising, and still there
+    std::vector<RegionIdRange> gone;   ///< rising
   };
 
-  /// The new region's id: counts from 1, never used twice. `address` 0: it has none, and is found by id alone.
+  /// The new region's id: counts from 1, never used twice. `address` 0: it has none, and is found by id
+  /// alone.
   std::uint32_t add(std::uint64_t address, std::uint64_t length, Record record) {
     slots_.push_back({std::move(record), address, length, ++version_});
     ++size_;
-    indexed_ = false;
+    if (address != 0) indexed_ = false;
     return static_cast<std::uint32_t>(slots_.size());
   }
   bool remove(std::uint32_t id) {
@@ -43,7 +45,7 @@ class RegionTable {
     slot->record.reset();
     gone_.push_back({++version_, id});
     --size_;
-    indexed_ = false;
+    if (slot->address != 0) indexed_ = false;
     return true;
   }
 
@@ -53,24 +55,37 @@ class RegionTable {
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] std::uint64_t version() const { return version_; }
 
-  /// find_address works after this until the next change. n log n, so once for many lookups.
+  /// find_address works after this until the next change, so call it once for many lookups. Costs one pass
+  /// over what is there already and a sort of what is new: 100,000 regions that grow by one are looked
+  /// through, not sorted again.
   void index() {
     if (indexed_) return;
-    by_address_.clear();
-    for (std::size_t i = 0; i < slots_.size(); ++i)
-      if (slots_[i].record && slots_[i].address != 0) by_address_.push_back({slots_[i].address, slots_[i].address + slots_[i].length, 0, static_cast<std::uint32_t>(i + 1)});
-    std::sort(by_address_.begin(), by_address_.end(), [](const Span& a, const Span& b) { return a.begin != b.begin ? a.begin < b.begin : a.id < b.id; });
+    std::erase_if(by_address_, [this](const Span& span) { return !slots_[span.id - 1].record; });
+    const auto known = static_cast<std::ptrdiff_t>(by_address_.size());
+    for (; seen_ < slots_.size(); ++seen_) {
+      const Slot& slot = slots_[seen_];
+      if (slot.record && slot.address != 0)
+        by_address_.push_back(
+            {slot.address, slot.address + slot.length, 0, static_cast<std::uint32_t>(seen_ + 1)});
+    }
+    const auto before = [](const Span& a, const Span& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.id < b.id;
+    };
+    std::sort(by_address_.begin() + known, by_address_.end(), before);
+    std::inplace_merge(by_address_.begin(), by_address_.begin() + known, by_address_.end(), before);
     std::uint64_t reach = 0;
     for (Span& span : by_address_) span.reach = reach = std::max(reach, span.end);
     indexed_ = true;
   }
   [[nodiscard]] bool indexed() const { return indexed_; }
 
-  /// The newest region that holds all of [address, address + length).
+  /// The newest region that holds all of [address, address + length). Whoever looks up many addresses keeps
+  /// the last answer: the next one is mostly in the same region.
   [[nodiscard]] std::optional<Found> find_address(std::uint64_t address, std::uint64_t length) const {
     const std::uint64_t end = address + length;
     if (end < address) return std::nullopt;
-    auto at = std::upper_bound(by_address_.begin(), by_address_.end(), address, [](std::uint64_t a, const Span& span) { return a < span.begin; });
+    auto at = std::upper_bound(by_address_.begin(), by_address_.end(), address,
+                               [](std::uint64_t a, const Span& span) { return a < span.begin; });
     std::uint32_t best = 0;
     // Backwards over all that begin before it, until none further back reaches its end.
     while (at != by_address_.begin()) {
@@ -86,8 +101,10 @@ class RegionTable {
   /// What happened after version `since`; 0: all that is there and all that is gone.
   [[nodiscard]] Changes changes_since(std::uint64_t since) const {
     Changes changes;
-    for (std::size_t i = 0; i < slots_.size(); ++i)
-      if (slots_[i].record && slots_[i].added_in > since) changes.added.push_back(static_cast<std::uint32_t>(i + 1));
+    const auto first = std::partition_point(slots_.begin(), slots_.end(),
+                                            [since](const Slot& slot) { return slot.added_in <= since; });
+    for (auto at = first; at != slots_.end(); ++at)
+      if (at->record) changes.added.push_back(static_cast<std::uint32_t>(at - slots_.begin() + 1));
     std::vector<std::uint32_t> ids;
     for (auto at = gone_.rbegin(); at != gone_.rend() && at->version > since; ++at) ids.push_back(at->id);
     std::sort(ids.begin(), ids.end());
@@ -123,10 +140,13 @@ class RegionTable {
     std::uint64_t version;
     std::uint32_t id;
   };
-  Slot* slot_of(std::uint32_t id) { return id >= 1 && id <= slots_.size() && slots_[id - 1].record ? &slots_[id - 1] : nullptr; }
+  Slot* slot_of(std::uint32_t id) {
+    return id >= 1 && id <= slots_.size() && slots_[id - 1].record ? &slots_[id - 1] : nullptr;
+  }
 
   std::vector<Slot> slots_;  // by id - 1
   std::vector<Span> by_address_;
+  std::size_t seen_ = 0;    // slots that index() has looked at
   std::vector<Gone> gone_;  // by version
   std::size_t size_ = 0;
   std::uint64_t version_ = 0;

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/page_list.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+
+namespace headrace {
+namespace {
+
+struct Row {
+  std::uint32_t region;
+  std::uint64_t offset, length;
+};
+
+PageColumns columns_of(const std::vector<Row>& rows) {
+  PageColumnsBuilder builder(rows.size());
+  for (const Row& row : rows) builder.add(row.region, row.offset, row.length);
+  return std::move(builder).finish();
+}
+
+/// What the columns say page i is, by the rule of headrace_side_v1.
+Row page_of(const PageColumns& columns, std::uint64_t i) {
+  return {columns.region_ids[columns.region_of.empty() ? 0 : columns.region_of[i]],
+          columns.offsets.empty() ? columns.base_offset + i * columns.stride_bytes : columns.offsets[i],
+          columns.lengths.empty() ? columns.page_bytes : columns.lengths[i]};
+}
+
+TEST(page_columns, of_pages_a_stride_apart_keep_no_array) {
+  std::vector<Row> rows;
+  for (std::uint64_t i = 0; i < 100; ++i) rows.push_back({7, 1000 + i * 8192, 4096});
+  const PageColumns columns = columns_of(rows);
+  EXPECT_TRUE(columns.offsets.empty() && columns.lengths.empty() && columns.region_of.empty());
+  EXPECT_EQ(columns.base_offset, 1000U);
+  EXPECT_EQ(columns.stride_bytes, 8192U);
+  EXPECT_EQ(columns.page_bytes, 4096U);
+  EXPECT_EQ(columns.bytes, 409'600U);
+  EXPECT_EQ(columns.region_ids, std::vector<std::uint32_t>{7});
+}
+
+TEST(page_columns, of_pages_that_go_backwards_a_stride_apart_keep_no_array_either) {
+  std::vector<Row> rows;
+  for (std::uint64_t i = 0; i < 100; ++i) rows.push_back({7, 1'000'000 - i * 4096, 4096});
+  const PageColumns columns = columns_of(rows);
+  EXPECT_TRUE(columns.offsets.empty());
+  for (std::uint64_t i = 0; i < 100; ++i) EXPECT_EQ(page_of(columns, i).offset, rows[i].offset);
+}
+
+TEST(page_columns, of_one_page_are_uniform) {
+  const PageColumns columns = columns_of({{3, 17, 5}});
+  EXPECT_TRUE(columns.offsets.empty() && columns.lengths.empty());
+  EXPECT_EQ(page_of(columns, 0).offset, 17U);
+}
+
+TEST(page_columns, of_several_regions_keep_their_offsets_even_if_those_are_affine) {
+  const PageColumns columns = columns_of({{5, 0, 10}, {9, 10, 10}, {5, 20, 10}});
+  EXPECT_EQ(columns.region_of, (std::vector<std::uint32_t>{0, 1, 0}));
+  EXPECT_EQ(columns.region_ids, (std::vector<std::uint32_t>{5, 9}));
+  EXPECT_EQ(columns.offsets, (std::vector<std::uint64_t>{0, 10, 20}));
+  EXPECT_TRUE(columns.lengths.empty());
+}
+
+TEST(page_columns, say_the_same_as_the_rows_they_were_made_of) {
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 500; ++round) {
+    std::vector<Row> rows(1 + random() % 40);
+    const std::uint64_t regions = 1 + random() % 3;
+    const bool one_length = random() % 2 != 0, affine = random() % 2 != 0;
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      rows[i] = {static_cast<std::uint32_t>(10 + random() % regions), affine ? 5 + i * 64 : random() % 1000,
+                 one_length ? 64 : 1 + random() % 9};
+      bytes += rows[i].length;
+    }
+    const PageColumns columns = columns_of(rows);
+    ASSERT_EQ(columns.count, rows.size());
+    ASSERT_EQ(columns.bytes, bytes);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const Row page = page_of(columns, i);
+      ASSERT_TRUE(page.region == rows[i].region && page.offset == rows[i].offset &&
+                  page.length == rows[i].length)
+          << "round " << round << ", page " << i;
+    }
+  }
+}
+
+TEST(indices, are_copied_to_32_bits) {
+  const std::vector<std::int64_t> wide{3, 0, 99, 99};
+  const auto copy = copy_indices(wide, 100, "local");
+  ASSERT_TRUE(copy);
+  EXPECT_EQ(*copy, (std::vector<std::uint32_t>{3, 0, 99, 99}));
+  EXPECT_TRUE(copy_indices(std::span<const std::int64_t>(), 0, "local"));
+}
+
+TEST(indices, the_first_that_is_out_of_range_is_named_with_its_place) {
+  for (const std::int64_t bad :
+       {std::int64_t{100}, std::int64_t{-1}, INT64_MIN, INT64_MAX, std::int64_t{1} << 32}) {
+    std::vector<std::int64_t> wide(1000, 5);
+    wide[613] = bad;
+    wide[700] = -7;
+    const auto copy = copy_indices(wide, 100, "remote");
+    ASSERT_EQ(copy.code(), Code::invalid_argument) << bad;
+    EXPECT_EQ(copy.error().page, 613U);
+    EXPECT_NE(copy.error().message.find("remote index 613 is " + std::to_string(bad)), std::string::npos)
+        << copy.error().message;
+    EXPECT_NE(copy.error().message.find("100 pages"), std::string::npos);
+  }
+  const std::vector<std::uint32_t> narrow{1, 2, 3};
+  EXPECT_EQ(copy_indices(narrow, 3, "local").error().page, 2U);
+}
+
+TEST(indices, into_lists_longer_than_32_bits_can_count_stay_below_2_to_the_32) {
+  const std::vector<std::int64_t> wide{(std::int64_t{1} << 32) - 1, std::int64_t{1} << 32};
+  EXPECT_TRUE(copy_indices(std::span(wide).first(1), std::uint64_t{1} << 40, "local"));
+  EXPECT_EQ(copy_indices(wide, std::uint64_t{1} << 40, "local").error().page, 1U);
+}
+
+/// Columns and indices of one side, kept together for a PageSelection.
+struct Side {
+  PageColumns columns;
+  std::vector<std::uint32_t> indices;
+  [[nodiscard]] PageSelection selection() const {
+    return {columns.region_of,    columns.offsets,    columns.lengths, columns.base_offset,
+            columns.stride_bytes, columns.page_bytes, indices};
+  }
+};
+
+TEST(lengths, of_two_sides_are_compared_through_their_indices) {
+  const Side one{columns_of({{1, 0, 4}, {1, 10, 8}, {1, 30, 2}}), {2, 0, 1}};
+  const Side same{columns_of({{1, 0, 2}, {1, 50, 4}, {1, 30, 8}}), {}};
+  const auto equal = compare_lengths(one.selection(), same.selection(), 3);
+  EXPECT_FALSE(equal.first);
+  EXPECT_EQ(equal.second, 14U);
+  const Side other{columns_of({{1, 0, 2}, {1, 50, 4}, {1, 30, 9}}), {}};
+  EXPECT_EQ(compare_lengths(one.selection(), other.selection(), 3).first, 2U);
+  const Side uniform{columns_of({{1, 0, 2}, {1, 50, 2}, {1, 30, 2}}), {}};
+  EXPECT_EQ(compare_lengths(one.selection(), uniform.selection(), 3).first, 1U);
+  const Side wider{columns_of({{1, 0, 3}}), {0, 0, 0}};
+  EXPECT_EQ(compare_lengths(uniform.selection(), wider.selection(), 3).first, 0U);
+  EXPECT_EQ(compare_lengths(wider.selection(), wider.selection(), 3).second, 9U);
+}
+
+TEST(overlaps, of_random_pages_are_found_exactly_when_there_are_any) {
+  std::mt19937_64 random(8);
+  int with = 0, without = 0;
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<Row> rows(2 + random() % 10);
+    for (Row& row : rows)
+      row = {static_cast<std::uint32_t>(1 + random() % 2), random() % 200, 1 + random() % 12};
+    Side side{columns_of(rows), {}};
+    if (random() % 2 != 0) {
+      side.indices.resize(rows.size());
+      std::iota(side.indices.begin(), side.indices.end(), 0U);
+      std::shuffle(side.indices.begin(), side.indices.end(), random);
+      if (random() % 5 == 0) side.indices[0] = side.indices[1];  // the same page twice
+    }
+    const PageSelection pages = side.selection();
+    const auto overlap = [&](std::uint64_t a, std::uint64_t b) {
+      return pages.region(a) == pages.region(b) && pages.offset(a) < pages.offset(b) + pages.length(b) &&
+             pages.offset(b) < pages.offset(a) + pages.length(a);
+    };
+    bool any = false;
+    for (std::uint64_t a = 0; a < rows.size(); ++a)
+      for (std::uint64_t b = a + 1; b < rows.size(); ++b) any = any || overlap(a, b);
+    const auto found = find_overlap(pages, rows.size());
+    ASSERT_EQ(found.has_value(), any) << "round " << round;
+    if (found) {
+      ASSERT_LT(found->first, found->second);
+      ASSERT_TRUE(overlap(found->first, found->second));
+    }
+    ++(any ? with : without);
+  }
+  EXPECT_GT(with, 100);
+  EXPECT_GT(without, 100);
+}
+
+TEST(overlaps, pages_that_merely_touch_do_not_overlap) {
+  const Side side{columns_of({{1, 0, 10}, {1, 10, 10}, {2, 5, 10}}), {}};
+  EXPECT_FALSE(find_overlap(side.selection(), 3));
+}
+
+}  // namespace
+}  // namespace headrace

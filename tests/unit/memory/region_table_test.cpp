@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/region_table.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+
+namespace headrace {
+namespace {
+
+using Table = RegionTable<std::string>;
+
+TEST(region_table, ids_count_from_one_and_are_never_used_twice) {
+  Table table;
+  EXPECT_EQ(table.add(100, 10, "a"), 1U);
+  EXPECT_EQ(table.add(200, 10, "b"), 2U);
+  EXPECT_TRUE(table.remove(2));
+  EXPECT_EQ(table.add(200, 10, "c"), 3U);
+  ASSERT_NE(table.find(3), nullptr);
+  EXPECT_EQ(*table.find(3), "c");
+  EXPECT_EQ(table.size(), 2U);
+}
+
+TEST(region_table, what_is_not_there_is_not_found) {
+  Table table;
+  table.add(100, 10, "a");
+  EXPECT_EQ(table.find(0), nullptr);
+  EXPECT_EQ(table.find(2), nullptr);
+  EXPECT_EQ(table.find(UINT32_MAX), nullptr);
+  EXPECT_FALSE(table.remove(0));
+  EXPECT_FALSE(table.remove(2));
+  EXPECT_TRUE(table.remove(1));
+  EXPECT_FALSE(table.remove(1));
+  EXPECT_EQ(table.find(1), nullptr);
+  table.index();
+  EXPECT_FALSE(table.find_address(100, 1));
+}
+
+TEST(region_table, an_address_is_found_in_the_newest_region_that_holds_the_whole_range) {
+  Table table;
+  table.add(1000, 1000, "wide");
+  table.add(1200, 100, "inner");
+  table.add(1200, 50, "shorter");
+  table.index();
+  const auto name_at = [&](std::uint64_t address, std::uint64_t length) {
+    const auto found = table.find_address(address, length);
+    return found ? *found->record + "+" + std::to_string(found->offset) : "nowhere";
+  };
+  EXPECT_EQ(name_at(1200, 50), "shorter+0");
+  EXPECT_EQ(name_at(1200, 51), "inner+0");
+  EXPECT_EQ(name_at(1299, 1), "inner+99");
+  EXPECT_EQ(name_at(1299, 2), "wide+299");
+  EXPECT_EQ(name_at(1999, 1), "wide+999");
+  EXPECT_EQ(name_at(1999, 2), "nowhere");
+  EXPECT_EQ(name_at(999, 1), "nowhere");
+  EXPECT_EQ(name_at(1500, UINT64_MAX), "nowhere") << "a range that wraps around lies in no region";
+}
+
+TEST(region_table, regions_without_an_address_are_found_by_id_alone) {
+  Table table;
+  table.index();
+  const std::uint32_t id = table.add(0, 100, "file");
+  EXPECT_TRUE(table.indexed()) << "they do not disturb the index";
+  EXPECT_NE(table.find(id), nullptr);
+  EXPECT_FALSE(table.find_address(0, 10));
+  EXPECT_FALSE(table.find_address(50, 10));
+  EXPECT_TRUE(table.remove(id));
+  EXPECT_TRUE(table.indexed());
+}
+
+TEST(region_table, lookups_agree_with_a_plain_search_through_random_changes) {
+  std::mt19937_64 random(3);
+  const auto below = [&](std::uint64_t n) { return random() % n; };
+  struct Plain {
+    std::uint64_t address, length;
+  };
+  Table table;
+  std::map<std::uint32_t, Plain> plain;
+  for (int round = 0; round < 400; ++round) {
+    for (std::uint64_t changes = below(12); changes > 0; --changes) {
+      if (!plain.empty() && below(3) == 0) {
+        const auto victim = std::next(plain.begin(), static_cast<std::ptrdiff_t>(below(plain.size())));
+        ASSERT_TRUE(table.remove(victim->first));
+        plain.erase(victim);
+      } else {
+        const Plain region{1 + below(2000), 1 + below(below(4) == 0 ? 1500 : 60)};
+        plain.emplace(table.add(region.address, region.length, "r"), region);
+      }
+    }
+    table.index();
+    ASSERT_EQ(table.size(), plain.size());
+    for (int look = 0; look < 40; ++look) {
+      const std::uint64_t address = below(4000), length = 1 + below(80);
+      std::uint32_t best = 0;
+      for (const auto& [id, region] : plain)
+        if (address >= region.address && address + length <= region.address + region.length) best = id;
+      const auto found = table.find_address(address, length);
+      ASSERT_EQ(found ? found->id : 0, best) << address << " + " << length << " in round " << round;
+      if (found) {
+        ASSERT_EQ(found->offset, address - plain.at(best).address);
+      }
+    }
+  }
+}
+
+TEST(region_table, the_version_grows_by_one_with_each_change) {
+  Table table;
+  EXPECT_EQ(table.version(), 0U);
+  table.add(1, 1, "a");
+  table.add(0, 1, "b");
+  EXPECT_EQ(table.version(), 2U);
+  table.remove(1);
+  EXPECT_EQ(table.version(), 3U);
+  table.remove(1);
+  EXPECT_EQ(table.version(), 3U) << "nothing changed";
+}
+
+TEST(region_table, changes_bring_a_reader_of_any_version_to_the_present) {
+  std::mt19937_64 random(5);
+  Table table;
+  std::vector<std::map<std::uint32_t, bool>> at_version{{}};
+  std::map<std::uint32_t, bool> now;
+  for (int i = 0; i < 300; ++i) {
+    if (!now.empty() && random() % 3 == 0) {
+      const auto victim = std::next(now.begin(), static_cast<std::ptrdiff_t>(random() % now.size()));
+      table.remove(victim->first);
+      now.erase(victim);
+    } else {
+      now.emplace(table.add(random() % 2, 1, "r"), true);
+    }
+    at_version.push_back(now);
+  }
+  for (std::size_t version = 0; version < at_version.size(); ++version) {
+    auto reader = at_version[version];
+    const auto changes = table.changes_since(version);
+    ASSERT_TRUE(std::is_sorted(changes.added.begin(), changes.added.end()));
+    for (const std::uint32_t id : changes.added) reader.emplace(id, true);
+    std::uint64_t last_end = 0;
+    for (const RegionIdRange& range : changes.gone) {
+      ASSERT_GT(range.first, last_end) << "ranges rise and do not touch";
+      last_end = std::uint64_t{range.first} + range.count;
+      for (std::uint32_t i = 0; i < range.count; ++i) reader.erase(range.first + i);
+    }
+    ASSERT_EQ(reader, now) << "from version " << version;
+  }
+  EXPECT_TRUE(table.changes_since(table.version()).added.empty());
+  EXPECT_TRUE(table.changes_since(table.version()).gone.empty());
+}
+
+TEST(region_table, ids_that_went_in_a_row_are_one_range) {
+  Table table;
+  for (int i = 0; i < 10; ++i) table.add(1, 1, "r");
+  const std::uint64_t before = table.version();
+  for (const std::uint32_t id : {5U, 3U, 4U, 9U}) table.remove(id);
+  const auto gone = table.changes_since(before).gone;
+  ASSERT_EQ(gone.size(), 2U);
+  EXPECT_EQ(gone[0], (RegionIdRange{3, 3}));
+  EXPECT_EQ(gone[1], (RegionIdRange{9, 1}));
+}
+
+TEST(region_table, visits_what_is_there_in_the_order_of_ids) {
+  Table table;
+  table.add(1, 1, "a");
+  table.add(1, 1, "b");
+  table.add(1, 1, "c");
+  table.remove(2);
+  std::string seen;
+  table.for_each([&](std::uint32_t id, const std::string& record) { seen += std::to_string(id) + record; });
+  EXPECT_EQ(seen, "1a3c");
+}
+
+}  // namespace
+}  // namespace headrace
