@@ -33,7 +33,6 @@ target_compile_options(
             -fno-omit-frame-pointer
             # Later mappings win: the build folder, which may lie inside the source folder, comes last.
             "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/="
-            "-ffile-prefix-map=${PROJECT_BINARY_DIR}=build"
             $<$<CONFIG:Debug>:-D_GLIBCXX_ASSERTIONS>)
 target_include_directories(headrace_options INTERFACE ${PROJECT_SOURCE_DIR}/include)
 
