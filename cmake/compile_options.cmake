@@ -31,7 +31,7 @@ target_compile_options(
   INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
             $<$<BOOL:${HEADRACE_WERROR}>:-Werror>
             -fno-omit-frame-pointer
-            # Later mappings win: the build folder, which may lie inside the source folder, comes last.
+            # Build folders inside the tree become relative with it; one mapping more would name the folder in the flags.
             "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/="
             $<$<CONFIG:Debug>:-D_GLIBCXX_ASSERTIONS>)
 target_include_directories(headrace_options INTERFACE ${PROJECT_SOURCE_DIR}/include)

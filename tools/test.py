@@ -43,6 +43,9 @@ GPU_LABELS = ["gpu1", "gpu2", "gpu4", "kernel"]
 THREADED = ["unit_base", "unit_memory", "unit_telemetry", "unit_metadata", "unit_engine", "unit_agent", "contract", "system"]
 THREADED_LABELS = "^(base|memory|telemetry|metadata|engine|agent|backend|contract|system)$"
 
+# The wheel's build folder takes the release build's objects from the compiler cache.
+SHARED_CACHE = {"CCACHE_NOHASHDIR": "1"}
+
 FUZZ_SECONDS, FUZZ_SECONDS_LONG = 30, 300
 TIDY_MINUTES = 6
 
@@ -123,7 +126,7 @@ class Runner:
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    env={**os.environ, **(environment or {})},
+                    env={**os.environ, **SHARED_CACHE, **(environment or {})},
                 )
             )
         if code != 0 and not quiet:
