@@ -90,7 +90,7 @@ function(headrace_add_library)
                                                 $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(headrace INTERFACE cxx_std_20)
   target_link_options(headrace PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map -Wl,--exclude-libs,ALL)
-  target_link_libraries(headrace PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_libraries(headrace PRIVATE headrace_fmt Threads::Threads ${CMAKE_DL_LIBS})
   if(NOT HEADRACE_SANITIZE)
     # Clang leaves its sanitizers' symbols to the executable, so the check runs in the other builds.
     target_link_options(headrace PRIVATE -Wl,-z,defs)
