@@ -80,7 +80,7 @@ Result<Agent> Agent::open(std::string name, AgentOptions options) {
   if (auto opened = open_backends(*impl->engine, *impl->set, asked); !opened) return std::move(opened).error().within(context);
   if (auto names = impl->set->check_names({}); !names) return std::move(names).error().within(context);
   HEADRACE_TRY(store, impl->set->core().text("store"));
-  auto exchange = Exchange::open(*impl->engine, options.listen, options.store.empty() ? store : options.store, options.options);
+  auto exchange = Exchange::open(*impl->engine, options.listen, options.store.empty() ? store : options.store, impl->set->core());
   if (!exchange) return std::move(exchange).error().within(context);
   impl->exchange = std::move(*exchange);
   return Agent(std::move(impl));

@@ -3,12 +3,14 @@
 #pragma once
 
 #include "base/options.hpp"
+#include "metadata/open_store.hpp"
 
+#include <algorithm>
 #include <array>
 
 namespace headrace {
 
-inline constexpr std::array core_options{
+inline constexpr std::array agent_options{
     OptionRow{"backends", "", "list", "Backends that an agent opens unless its caller names some; empty: every one that loads."},
     OptionRow{"plugin_path", "", "list", "Folders with further backends, each tried in a child process before its first use."},
     OptionRow{"plugin_cache", "", "text", "Folder for the verdicts of those trials; empty: headrace/plugins in the user's cache folder."},
@@ -18,5 +20,12 @@ inline constexpr std::array core_options{
     OptionRow{"check", "no", "boolean", "Refuse requests whose destination pages overlap: costs a sort of every request made."},
     OptionRow{"log", "warn", "text", "What is logged: a level, and room=level pairs, as in \"info,tcp=debug\"; levels are off, error, warn, info, debug, trace."},
 };
+
+/// With the rows of the stores and of the metadata socket.
+inline constexpr auto core_options = [] {
+  std::array<OptionRow, agent_options.size() + metadata::option_rows.size()> rows{};
+  std::copy(metadata::option_rows.begin(), metadata::option_rows.end(), std::copy(agent_options.begin(), agent_options.end(), rows.begin()));
+  return rows;
+}();
 
 }  // namespace headrace

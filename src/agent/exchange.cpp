@@ -2,17 +2,189 @@
 #include "agent/exchange.hpp"
 
 #include "agent/agent_impl.hpp"
+#include "agent/core_options.hpp"
 
 namespace headrace {
+namespace {
+
+constexpr auto store_patience = std::chrono::seconds(10);  // for what the caller gave no deadline for
+
+}  // namespace
+
+Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const std::string& listen, const std::string& store, const Options& core) {
+  HEADRACE_TRY(token, core.text("auth_token"));
+  HEADRACE_TRY(ttl, core.duration("store_ttl"));
+  HEADRACE_TRY(handshake, core.duration("handshake_timeout"));
+  std::unique_ptr<Exchange> exchange(new Exchange(engine, {engine.name(), engine.incarnation(), token, {}}, ttl));
+  if (!store.empty()) {
+    HEADRACE_TRY(options, metadata::StoreOptions::read(core));
+    HEADRACE_TRY(opened, metadata::open_store(store, options, Logger::process_default()));
+    exchange->store_ = std::move(opened);
+  }
+  if (!listen.empty()) {
+    metadata::MetadataHandlers handlers;
+    handlers.fetch = [self = exchange.get()](const std::string& label, std::uint64_t since) -> Result<std::string> {
+      if (!label.empty()) return make_error(Code::not_found, "this agent has no metadata under label {}", label);
+      ExportOptions update;
+      update.since_version = since;
+      return self->export_bytes(update);
+    };
+    handlers.send = [self = exchange.get()](std::string_view bytes) -> Result<void> {
+      HEADRACE_TRY_VOID(self->import_bytes(bytes));
+      return {};
+    };
+    metadata::MetadataServerOptions options{listen, exchange->identity_, handshake};
+    HEADRACE_TRY(server, metadata::MetadataServer::open(std::move(options), std::move(handlers), Logger::process_default()));
+    exchange->server_ = std::move(server);
+  }
+  return exchange;
+}
+
+Exchange::~Exchange() {
+  engine_.on_regions_changed({});
+  watch_.reset();
+  server_.reset();
+}
+
+Result<std::string> Exchange::export_bytes(const ExportOptions& options) const {
+  HEADRACE_TRY(metadata, engine_.export_metadata(options));
+  return wire::encode(metadata);
+}
+
+Result<ImportReport> Exchange::import_bytes(std::string_view bytes) {
+  HEADRACE_TRY(metadata, wire::decode(bytes));
+  return engine_.import(std::move(metadata));
+}
+
+Result<ImportReport> Exchange::fetch(const std::string& address, Deadline deadline, const std::string& label) {
+  HEADRACE_TRY_VOID(engine_.usable());
+  auto bytes = metadata::fetch_from(address, identity_, label, 0, deadline);
+  if (!bytes) return std::move(bytes).error().within("fetch metadata from " + address);
+  return import_bytes(*bytes);
+}
+
+Result<void> Exchange::send(const std::string& address, const ExportOptions& options, Deadline deadline) {
+  HEADRACE_TRY_VOID(engine_.usable());
+  HEADRACE_TRY(bytes, export_bytes(options));
+  auto sent = metadata::send_to(address, identity_, bytes, deadline);
+  if (!sent) return std::move(sent).error().within("send metadata to " + address);
+  return {};
+}
+
+Result<void> Exchange::need_store() const {
+  HEADRACE_TRY_VOID(engine_.usable());
+  if (store_) return {};
+  return make_error(Code::invalid_argument, "agent {} has no store: open it with one (etcd://host:port/namespace, file:///folder, memory:NAME) or set HEADRACE_STORE", engine_.name());
+}
+
+Result<void> Exchange::publish(const ExportOptions& options, const std::string& label) {
+  HEADRACE_TRY_VOID(need_store());
+  HEADRACE_TRY(bytes, export_bytes(options));
+  HEADRACE_TRY_VOID(store_->publish(engine_.name(), label, bytes, ttl_, Deadline::after(store_patience)));
+  {
+    const std::lock_guard lock(mutex_);
+    published_[label] = options;
+  }
+  engine_.on_regions_changed([this] { publish_again(); });
+  return {};
+}
+
+/// After a change of our regions: every whole export that is out there is renewed.
+void Exchange::publish_again() {
+  std::map<std::string, ExportOptions> published;
+  {
+    const std::lock_guard lock(mutex_);
+    published = published_;
+  }
+  for (const auto& [label, options] : published) {
+    auto bytes = export_bytes(options);
+    if (!bytes) continue;  // it named regions that are gone: the entry stays as it was, and the peers hear of the revocation
+    if (auto done = store_->publish(engine_.name(), label, *bytes, ttl_, Deadline::after(store_patience)); !done) {
+      engine_.log_room().warn("could not renew what {} published: {}", engine_.name(), done.error().message);
+    }
+  }
+}
+
+Result<void> Exchange::unpublish() {
+  HEADRACE_TRY_VOID(need_store());
+  std::map<std::string, ExportOptions> published;
+  {
+    const std::lock_guard lock(mutex_);
+    published.swap(published_);
+  }
+  if (published.empty()) return make_error(Code::not_found, "agent {} has published nothing", engine_.name());
+  for (const auto& [label, options] : published) HEADRACE_TRY_VOID(store_->remove(engine_.name(), label, Deadline::after(store_patience)));
+  return {};
+}
+
+Result<ImportReport> Exchange::find(const std::string& peer, Deadline deadline, const std::string& label) {
+  HEADRACE_TRY_VOID(need_store());
+  HEADRACE_TRY(bytes, store_->fetch(peer, label, deadline));
+  HEADRACE_TRY(report, import_bytes(bytes));
+  {
+    const std::lock_guard lock(mutex_);
+    found_[peer] = label;
+  }
+  HEADRACE_TRY_VOID(keep_watching());
+  return report;
+}
+
+Result<std::vector<std::string>> Exchange::list(Deadline deadline) {
+  HEADRACE_TRY_VOID(need_store());
+  return store_->list(deadline);
+}
+
+Result<void> Exchange::keep_watching() {
+  const std::lock_guard lock(mutex_);
+  if (watch_) return {};
+  HEADRACE_TRY(watch, store_->watch([this](const metadata::StoreEvent& event) { on_event(event); }));
+  watch_ = std::move(watch);
+  return {};
+}
+
+/// A peer that we found here is kept up to date: an update or a new life is imported, and one that left without a link that
+/// says otherwise is forgotten.
+void Exchange::on_event(const metadata::StoreEvent& event) {
+  std::optional<std::string> label;
+  std::function<void(const PeerEvent&)> tell;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = found_.find(event.name); at != found_.end()) label = at->second;
+    tell = on_event_;
+  }
+  if (label && event.kind != metadata::StoreEvent::Kind::left) {
+    if (auto bytes = store_->fetch(event.name, *label, Deadline::after(store_patience))) (void)import_bytes(*bytes);
+  } else if (label) {
+    for (const PeerInfo& peer : engine_.peers())
+      if (peer.name == event.name && !peer.connected) (void)engine_.forget(event.name);
+  }
+  if (!tell) return;
+  const auto kind = event.kind == metadata::StoreEvent::Kind::joined    ? PeerEvent::Kind::joined
+                    : event.kind == metadata::StoreEvent::Kind::updated ? PeerEvent::Kind::updated
+                                                                        : PeerEvent::Kind::left;
+  engine_.callback([tell = std::move(tell), told = PeerEvent{kind, event.name}] { tell(told); });
+}
+
+Result<void> Exchange::watch(std::function<void(const PeerEvent&)> event) {
+  HEADRACE_TRY_VOID(need_store());
+  std::unique_ptr<metadata::Store::Watch> former;  // ends outside the lock, which its callback takes
+  {
+    const std::lock_guard lock(mutex_);
+    on_event_ = std::move(event);
+    former = std::move(watch_);
+  }
+  former.reset();
+  // Watching anew tells the new listener of everybody who is there.
+  return keep_watching();
+}
+
+// --- the agent's methods
+
 namespace {
 
 Deadline until(Timeout timeout) { return timeout ? Deadline::after(*timeout) : Deadline::never(); }
 
 }  // namespace
-
-Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine&, const std::string&, const std::string&, const std::map<std::string, std::string>&) {
-  return std::unique_ptr<Exchange>();
-}
 
 std::string Agent::listen_address() const { return impl_->exchange->listen_address(); }
 Result<ImportReport> Agent::fetch_metadata(const std::string& address, Timeout timeout, const std::string& label) { return impl_->exchange->fetch(address, until(timeout), label); }
@@ -22,6 +194,31 @@ Result<void> Agent::unpublish() { return impl_->exchange->unpublish(); }
 Result<ImportReport> Agent::find(const std::string& peer, Timeout timeout, const std::string& label) { return impl_->exchange->find(peer, until(timeout), label); }
 Result<std::vector<std::string>> Agent::list_namespace(Timeout timeout) { return impl_->exchange->list(until(timeout)); }
 Result<void> Agent::watch_namespace(std::function<void(const PeerEvent&)> event) { return impl_->exchange->watch(std::move(event)); }
-Result<std::vector<PeerInfo>> list_namespace(const std::string&, Timeout) { return Error{Code::not_supported, "no store is open"}; }
+
+Result<std::vector<PeerInfo>> list_namespace(const std::string& store, Timeout timeout) {
+  OptionSources sources;
+  sources.other_tables = {"*"};
+  HEADRACE_TRY(core, Options::resolve(core_options, sources));
+  HEADRACE_TRY(options, metadata::StoreOptions::read(core));
+  HEADRACE_TRY(opened, metadata::open_store(store, options, Logger::process_default()));
+  HEADRACE_TRY(names, opened->list(until(timeout)));
+  std::vector<PeerInfo> peers;
+  for (const std::string& name : names) {
+    PeerInfo peer;
+    peer.name = name;
+    const auto bytes = opened->fetch(name, "", until(timeout));
+    const auto metadata = bytes ? wire::decode(*bytes) : Result<wire::Metadata>(bytes.error());
+    if (metadata) {
+      peer.incarnation = metadata->incarnation;
+      peer.version = metadata->version;
+      peer.regions = metadata->ids.size();
+      for (const auto& backend : metadata->backends) peer.backends.push_back(backend.name);
+    } else {
+      peer.detail = metadata.error().message;
+    }
+    peers.push_back(std::move(peer));
+  }
+  return peers;
+}
 
 }  // namespace headrace

@@ -5,22 +5,49 @@
 #include <headrace/agent.hpp>
 
 #include "engine/engine.hpp"
+#include "metadata/metadata_socket.hpp"
+#include "metadata/open_store.hpp"
 
 namespace headrace {
 
 class Exchange {
  public:
-  static Result<std::unique_ptr<Exchange>> open(engine::Engine& engine, const std::string& listen, const std::string& store, const std::map<std::string, std::string>& options);
-  virtual ~Exchange() = default;
+  /// `listen` and `store` may be empty; `core` holds the rows of metadata::option_rows.
+  static Result<std::unique_ptr<Exchange>> open(engine::Engine& engine, const std::string& listen, const std::string& store, const Options& core);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
 
-  [[nodiscard]] virtual std::string listen_address() const = 0;
-  virtual Result<ImportReport> fetch(const std::string& address, Deadline deadline, const std::string& label) = 0;
-  virtual Result<void> send(const std::string& address, const ExportOptions& options, Deadline deadline) = 0;
-  virtual Result<void> publish(const ExportOptions& options, const std::string& label) = 0;
-  virtual Result<void> unpublish() = 0;
-  virtual Result<ImportReport> find(const std::string& peer, Deadline deadline, const std::string& label) = 0;
-  virtual Result<std::vector<std::string>> list(Deadline deadline) = 0;
-  virtual Result<void> watch(std::function<void(const PeerEvent&)> event) = 0;
+  [[nodiscard]] std::string listen_address() const { return server_ ? server_->address() : std::string(); }
+  Result<ImportReport> fetch(const std::string& address, Deadline deadline, const std::string& label);
+  Result<void> send(const std::string& address, const ExportOptions& options, Deadline deadline);
+  Result<void> publish(const ExportOptions& options, const std::string& label);
+  Result<void> unpublish();
+  Result<ImportReport> find(const std::string& peer, Deadline deadline, const std::string& label);
+  Result<std::vector<std::string>> list(Deadline deadline);
+  Result<void> watch(std::function<void(const PeerEvent&)> event);
+
+ private:
+  Exchange(engine::Engine& engine, metadata::SocketIdentity identity, std::chrono::nanoseconds ttl) : engine_(engine), identity_(std::move(identity)), ttl_(ttl) {}
+
+  Result<std::string> export_bytes(const ExportOptions& options) const;
+  Result<ImportReport> import_bytes(std::string_view bytes);
+  Result<void> need_store() const;
+  Result<void> keep_watching();
+  void on_event(const metadata::StoreEvent& event);
+  void publish_again();
+
+  engine::Engine& engine_;
+  const metadata::SocketIdentity identity_;
+  const std::chrono::nanoseconds ttl_;
+  std::unique_ptr<metadata::MetadataServer> server_;
+  std::unique_ptr<metadata::Store> store_;
+
+  std::mutex mutex_;
+  std::map<std::string, ExportOptions> published_;  // by label
+  std::map<std::string, std::string> found_;        // peer -> label that it was found under
+  std::function<void(const PeerEvent&)> on_event_;
+  std::unique_ptr<metadata::Store::Watch> watch_;  // last made, first to go: its thread uses the rest
 };
 
 }  // namespace headrace

@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an agent promises, over every backend there is.
+#include "two_agents.hpp"
+
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+namespace headrace::test {
+namespace {
+
+class OverBackend : public ::testing::TestWithParam<std::string> {
+ protected:
+  TwoAgents agents{GetParam()};
+
+  Region share(Agent& owner, std::vector<std::byte>& bytes, const std::string& name = {}) {
+    RegisterOptions options;
+    options.name = name;
+    return must(owner.register_memory({bytes.data(), bytes.size()}, options));
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, OverBackend, ::testing::ValuesIn(all_backends()), [](const auto& info) { return info.param; });
+
+TEST_P(OverBackend, moves_pages_of_odd_sizes_and_offsets_both_ways) {
+  constexpr std::size_t size = 1 << 20;
+  auto ours = random_bytes(size, 1);
+  auto theirs = random_bytes(size, 2);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  std::mt19937_64 random(3);
+  for (const Op op : {Op::read, Op::write}) {
+    auto expect_ours = ours;
+    auto expect_theirs = theirs;
+    std::vector<Page> local, remote;
+    std::size_t at = 0;
+    while (at + 20000 < size) {
+      const std::size_t length = 1 + random() % 9000;
+      local.push_back({mine.id.value, at, length});
+      remote.push_back({far.id.value, size - at - length, length});
+      if (op == Op::read) std::memcpy(expect_ours.data() + at, theirs.data() + size - at - length, length);
+      if (op == Op::write) std::memcpy(expect_theirs.data() + size - at - length, ours.data() + at, length);
+      at += length + random() % 777;
+    }
+    std::vector<std::uint32_t> order(local.size());
+    std::iota(order.begin(), order.end(), 0u);
+    std::shuffle(order.begin(), order.end(), random);
+    Request request = must(agents.here.make_request(op, must(agents.here.prepare(local)), order, must(agents.here.prepare(agents.there.name(), remote)), order));
+    ASSERT_TRUE(request.post().ok()) << request.error().message;
+    ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
+    EXPECT_EQ(request.state(), RequestState::done);
+    EXPECT_TRUE(ours == expect_ours);
+    EXPECT_TRUE(theirs == expect_theirs);
+    EXPECT_EQ(request.backend(), GetParam());
+    EXPECT_NE(request.explain().find(GetParam()), std::string::npos) << request.explain();
+    EXPECT_EQ(request.times().pages, local.size());
+    EXPECT_GT(request.times().transfer_ns, 0u);
+  }
+}
+
+TEST_P(OverBackend, a_request_can_be_posted_again_and_again) {
+  auto ours = random_bytes(4096 * 16, 1);
+  auto theirs = random_bytes(4096 * 16, 2);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 16}));
+  const PageList remote = must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 16}));
+  Request request = must(agents.here.make_request(Op::read, local, remote));
+  for (int round = 0; round < 100; ++round) {
+    theirs[static_cast<std::size_t>(round) * 600] ^= std::byte{0xff};
+    ASSERT_TRUE(request.post().ok());
+    ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
+    ASSERT_TRUE(ours == theirs) << round;
+  }
+  EXPECT_EQ(request.times().posts, 100u);
+}
+
+TEST_P(OverBackend, a_notification_comes_after_the_bytes_it_belongs_to) {
+  auto ours = random_bytes(300000, 1);
+  auto theirs = random_bytes(300000, 2);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 300000, 1}));
+  const PageList remote = must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 300000, 1}));
+  Request request = must(agents.here.make_request(Op::write, local, remote));
+  for (int round = 0; round < 20; ++round) {
+    ours = random_bytes(300000, 100u + static_cast<unsigned>(round));
+    std::memcpy(reinterpret_cast<void*>(mine.address), ours.data(), ours.size());
+    ASSERT_TRUE(request.post({"round " + std::to_string(round), {}}).ok());
+    const Notification n = must(agents.there.wait_notification(patience));
+    EXPECT_EQ(n.peer, agents.here.name());
+    EXPECT_EQ(n.payload, "round " + std::to_string(round));
+    EXPECT_EQ(std::memcmp(reinterpret_cast<void*>(far.address), ours.data(), ours.size()), 0);
+    ASSERT_TRUE(request.wait(patience).ok());
+  }
+  EXPECT_TRUE(agents.there.take_notifications().empty()) << "each is delivered once";
+}
+
+TEST_P(OverBackend, notifications_of_their_own_keep_their_order_and_can_be_picked_by_prefix) {
+  agents.meet();
+  for (int i = 0; i < 500; ++i) {
+    const std::string text = (i % 2 == 0 ? "even " : "odd ") + std::to_string(i);
+    Result<void> sent = agents.here.notify(agents.there.name(), text);
+    while (sent.code() == Code::would_block) {
+      (void)agents.there.take_notifications({.peer = "nobody", .prefix = {}});
+      sent = agents.here.notify(agents.there.name(), text);
+    }
+    must(sent);
+  }
+  for (int i = 1; i < 500; i += 2) EXPECT_EQ(must(agents.there.wait_notification(patience, {.peer = {}, .prefix = "odd"})).payload, "odd " + std::to_string(i));
+  for (int i = 0; i < 500; i += 2) EXPECT_EQ(must(agents.there.wait_notification(patience)).payload, "even " + std::to_string(i));
+  EXPECT_EQ(agents.there.wait_notification(std::chrono::milliseconds(1)).code(), Code::timed_out);
+}
+
+TEST_P(OverBackend, an_agent_moves_pages_to_itself) {
+  auto bytes = random_bytes(65536, 4);
+  const Region region = share(agents.here, bytes);
+  const PageList local = must(agents.here.prepare(UniformPages{region.id, 0, 0, 1024, 32}));
+  const PageList remote = must(agents.here.prepare(agents.here.name(), UniformPages{region.id, 32768, 0, 1024, 32}));
+  Request request = must(agents.here.make_request(Op::write, local, remote));
+  ASSERT_TRUE(request.post().ok());
+  ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
+  EXPECT_EQ(std::memcmp(bytes.data(), bytes.data() + 32768, 32768), 0);
+}
+
+TEST_P(OverBackend, memory_from_allocate_moves_as_other_memory_does) {
+  const Region mine = must(agents.here.allocate(1 << 20));
+  const Region far = must(agents.there.allocate(1 << 20));
+  agents.meet();
+  const auto data = random_bytes(1 << 20, 9);
+  std::memcpy(far.bytes().data(), data.data(), data.size());
+  Request request = must(agents.here.make_request(Op::read, must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 256})),
+                                                  must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 256}))));
+  ASSERT_TRUE(request.post().ok());
+  ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
+  EXPECT_EQ(std::memcmp(mine.bytes().data(), data.data(), data.size()), 0);
+}
+
+TEST_P(OverBackend, pages_by_address_are_found_in_their_regions) {
+  auto ours = random_bytes(10000, 1);
+  auto more = random_bytes(10000, 5);
+  auto theirs = random_bytes(20000, 2);
+  share(agents.here, ours);
+  share(agents.here, more);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  const std::vector<AddressPage> local{{reinterpret_cast<std::uint64_t>(ours.data()) + 17, 101}, {reinterpret_cast<std::uint64_t>(more.data()), 10000}};
+  const std::vector<Page> remote{{far.id.value, 3, 101}, {far.id.value, 10000, 10000}};
+  Request request = must(agents.here.make_request(Op::read, must(agents.here.prepare(local)), must(agents.here.prepare(agents.there.name(), remote))));
+  ASSERT_TRUE(request.post().ok());
+  ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
+  EXPECT_EQ(std::memcmp(ours.data() + 17, theirs.data() + 3, 101), 0);
+  EXPECT_EQ(std::memcmp(more.data(), theirs.data() + 10000, 10000), 0);
+
+  const std::vector<AddressPage> outside{{reinterpret_cast<std::uint64_t>(ours.data()), 5}, {reinterpret_cast<std::uint64_t>(ours.data()) + 9000, 1001}};
+  const auto refused = agents.here.prepare(outside);
+  EXPECT_EQ(refused.code(), Code::not_found);
+  EXPECT_EQ(refused.error().page, 1u);
+}
+
+TEST_P(OverBackend, deregistering_takes_the_region_from_the_peer_and_the_rest_stays) {
+  auto ours = random_bytes(8192, 1);
+  auto theirs = random_bytes(4096, 2);
+  auto others = random_bytes(4096, 3);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs, "going");
+  const Region other = share(agents.there, others, "staying");
+  agents.meet();
+  const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1}));
+  Request going = must(agents.here.make_request(Op::read, local, must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
+  Request staying = must(agents.here.make_request(Op::read, local, must(agents.here.prepare(agents.there.name(), UniformPages{other.id, 0, 0, 4096, 1}))));
+  ASSERT_TRUE(going.post().ok());
+  ASSERT_TRUE(going.wait(patience).ok()) << going.error().message;
+  must(agents.there.deregister(far.id, patience));
+  Status status = going.post();
+  if (status.ok()) status = going.wait(patience);
+  EXPECT_EQ(status.code, Code::not_found) << going.error().message;
+  EXPECT_EQ(agents.here.peer_region(agents.there.name(), "going").code(), Code::not_found);
+  EXPECT_EQ(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}).code(), Code::not_found);
+  ASSERT_TRUE(staying.post().ok());
+  EXPECT_TRUE(staying.wait(patience).ok()) << staying.error().message;
+  EXPECT_EQ(agents.there.deregister(far.id).code(), Code::not_found);
+}
+
+TEST_P(OverBackend, an_update_brings_new_regions_and_takes_revoked_ones) {
+  auto first = random_bytes(4096, 1);
+  auto second = random_bytes(4096, 2);
+  const Region one = share(agents.there, first, "one");
+  const ImportReport whole = must(agents.here.import_metadata(must(agents.there.export_metadata())));
+  EXPECT_EQ(whole.regions, 1u);
+  share(agents.there, second, "two");
+  must(agents.there.deregister(one.id));
+  ExportOptions update;
+  update.since_version = whole.version;
+  const ImportReport updated = must(agents.here.import_metadata(must(agents.there.export_metadata(update))));
+  EXPECT_EQ(updated.regions, 1u);
+  EXPECT_FALSE(updated.restarted);
+  EXPECT_EQ(agents.here.peer_region(agents.there.name(), "one").code(), Code::not_found);
+  EXPECT_TRUE(agents.here.peer_region(agents.there.name(), "two").ok());
+}
+
+TEST_P(OverBackend, partial_metadata_names_only_what_was_asked_for) {
+  auto bytes = random_bytes(8192, 1);
+  const Region one = must(agents.there.register_memory({bytes.data(), 4096}, {.name = "one", .note = "f32", .backends = {}, .keep_alive = {}}));
+  must(agents.there.register_memory({bytes.data() + 4096, 4096}));
+  ExportOptions part;
+  part.regions = {one.id};
+  must(agents.here.import_metadata(must(agents.there.export_metadata(part))));
+  const auto regions = must(agents.here.peer_regions(agents.there.name()));
+  ASSERT_EQ(regions.size(), 1u);
+  EXPECT_EQ(regions[0].name, "one");
+  EXPECT_EQ(regions[0].note, "f32");
+  EXPECT_EQ(regions[0].length_bytes, 4096u);
+}
+
+TEST_P(OverBackend, connecting_ahead_of_use_says_when_it_is_done) {
+  agents.meet();
+  must(agents.here.connect(agents.there.name(), patience));
+  EXPECT_TRUE(agents.here.peers().at(0).connected);
+  EXPECT_EQ(agents.here.connect("nobody").code(), Code::not_found);
+}
+
+TEST_P(OverBackend, a_callback_an_eventfd_and_the_telemetry_hear_of_the_end) {
+  auto ours = random_bytes(4096, 1);
+  auto theirs = random_bytes(4096, 2);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  Request request = must(agents.here.make_request(Op::read, must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1})),
+                                                  must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
+  std::mutex mutex;
+  std::condition_variable told;
+  std::optional<Status> heard;
+  request.on_done([&](Status status) {
+    const std::lock_guard lock(mutex);
+    heard = status;
+    told.notify_all();
+  });
+  const int fd = must(request.event_fd());
+  ASSERT_TRUE(request.post().ok());
+  pollfd ready{fd, POLLIN, 0};
+  EXPECT_EQ(::poll(&ready, 1, 30000), 1);
+  std::unique_lock lock(mutex);
+  ASSERT_TRUE(told.wait_for(lock, patience, [&] { return heard.has_value(); }));
+  EXPECT_TRUE(heard->ok());
+  EXPECT_EQ(agents.here.telemetry().counters.at("requests.read_bytes"), 4096u);
+}
+
+TEST_P(OverBackend, forgetting_a_peer_ends_what_was_prepared_for_it) {
+  auto ours = random_bytes(4096, 1);
+  auto theirs = random_bytes(4096, 2);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  Request request = must(agents.here.make_request(Op::read, must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1})),
+                                                  must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
+  ASSERT_TRUE(request.post().ok());
+  ASSERT_TRUE(request.wait(patience).ok());
+  must(agents.here.forget(agents.there.name()));
+  Status status = request.post();
+  if (status.ok()) status = request.wait(patience);
+  EXPECT_EQ(status.code, Code::peer_lost);
+  EXPECT_NE(request.error().message.find(agents.there.name()), std::string::npos) << request.error().message;
+  agents.meet();
+  EXPECT_TRUE(agents.here.connect(agents.there.name(), patience).ok());
+}
+
+TEST_P(OverBackend, a_peer_that_restarts_under_its_name_is_another_life) {
+  auto ours = random_bytes(4096, 1);
+  auto theirs = random_bytes(4096, 2);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1}));
+  Request old = must(agents.here.make_request(Op::read, local, must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
+  ASSERT_TRUE(old.post().ok());
+  ASSERT_TRUE(old.wait(patience).ok());
+
+  const std::string name = agents.there.name();
+  agents.there = must(Agent::open(unique_name("between"), {{GetParam()}, "", "", {}}));  // the old one ends here
+  Agent again = must(Agent::open(name, {{GetParam()}, "", "", {}}));
+  auto fresh = random_bytes(4096, 7);
+  const Region fresh_region = share(again, fresh);
+  const ImportReport report = must(agents.here.import_metadata(must(again.export_metadata())));
+  EXPECT_TRUE(report.restarted);
+
+  Status status = old.post();
+  if (status.ok()) status = old.wait(patience);
+  EXPECT_EQ(status.code, Code::peer_lost);
+  EXPECT_NE(old.error().message.find(name), std::string::npos) << old.error().message;
+
+  Request renewed = must(agents.here.make_request(Op::read, local, must(agents.here.prepare(name, UniformPages{fresh_region.id, 0, 0, 4096, 1}))));
+  ASSERT_TRUE(renewed.post().ok());
+  ASSERT_TRUE(renewed.wait(patience).ok()) << renewed.error().message;
+  EXPECT_TRUE(ours == fresh);
+}
+
+TEST_P(OverBackend, eight_threads_share_an_agent) {
+  constexpr std::size_t each = 64 * 1024;
+  auto ours = random_bytes(8 * each, 1);
+  auto theirs = random_bytes(8 * each, 2);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      const PageList local = must(agents.here.prepare(UniformPages{mine.id, t * each, 0, 1024, 64}));
+      const PageList remote = must(agents.here.prepare(agents.there.name(), UniformPages{far.id, t * each, 0, 1024, 64}));
+      for (int round = 0; round < 30; ++round) {
+        Request request = must(agents.here.make_request(round % 2 == 0 ? Op::read : Op::write, local, remote));
+        ASSERT_TRUE(request.post().ok());
+        ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_TRUE(ours == theirs);
+}
+
+TEST_P(OverBackend, wrong_requests_are_refused_with_what_to_do) {
+  auto ours = random_bytes(8192, 1);
+  auto theirs = random_bytes(8192, 2);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  const std::string peer = agents.there.name();
+
+  const std::vector<Page> zero{{far.id.value, 0, 4}, {far.id.value, 4, 0}};
+  auto refused = agents.here.prepare(peer, zero);
+  EXPECT_EQ(refused.code(), Code::invalid_argument);
+  EXPECT_EQ(refused.error().page, 1u);
+  const std::vector<Page> beyond{{far.id.value, 8190, 3}};
+  EXPECT_EQ(agents.here.prepare(peer, beyond).code(), Code::invalid_argument);
+  const std::vector<Page> overflow{{far.id.value, ~0ull - 1, 3}};
+  EXPECT_EQ(agents.here.prepare(peer, overflow).code(), Code::invalid_argument);
+  const std::vector<Page> unknown{{far.id.value + 77, 0, 3}};
+  EXPECT_EQ(agents.here.prepare(peer, unknown).code(), Code::not_found);
+  EXPECT_EQ(agents.here.prepare("nobody", beyond).code(), Code::not_found);
+  EXPECT_EQ(agents.here.prepare(peer, UniformPages{far.id, 0, 1ull << 62, 4096, 5}).code(), Code::invalid_argument);
+  EXPECT_EQ(agents.here.prepare(UniformPages{mine.id, 0, 0, 0, 5}).code(), Code::invalid_argument);
+  EXPECT_EQ(agents.here.prepare(std::span<const Page>{}).code(), Code::invalid_argument);
+
+  const PageList two = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 2}));
+  const PageList one = must(agents.here.prepare(peer, UniformPages{far.id, 0, 0, 4096, 1}));
+  const PageList small = must(agents.here.prepare(peer, UniformPages{far.id, 0, 0, 2048, 2}));
+  EXPECT_EQ(agents.here.make_request(Op::read, two, one).code(), Code::invalid_argument);
+  const auto lengths = agents.here.make_request(Op::read, two, small);
+  EXPECT_EQ(lengths.code(), Code::invalid_argument);
+  EXPECT_EQ(lengths.error().page, 0u);
+  const std::vector<std::int64_t> bad{0, -1};
+  const auto index = agents.here.make_request(Op::read, two, bad, small, bad);
+  EXPECT_EQ(index.code(), Code::invalid_argument);
+  EXPECT_EQ(index.error().page, 1u);
+  EXPECT_EQ(agents.here.make_request(Op::read, one, two).code(), Code::invalid_argument) << "the sides are exchanged";
+  EXPECT_EQ(agents.here.make_request(Op::read, two, two).code(), Code::invalid_argument);
+  EXPECT_EQ(agents.here.notify("nobody", "x").code(), Code::not_found);
+  EXPECT_EQ(agents.here.notify(peer, std::string(65537, 'x')).code(), Code::invalid_argument);
+  EXPECT_EQ(agents.here.register_memory({nullptr, 5}).code(), Code::invalid_argument);
+  EXPECT_EQ(agents.here.register_memory({ours.data(), 0}).code(), Code::invalid_argument);
+
+  std::string bytes = must(agents.there.export_metadata());
+  EXPECT_EQ(agents.here.import_metadata(std::string_view(bytes).substr(0, bytes.size() / 2)).code(), Code::corrupt);
+  bytes[bytes.size() / 2] ^= 1;
+  EXPECT_EQ(agents.here.import_metadata(bytes).code(), Code::corrupt);
+  EXPECT_EQ(agents.here.import_metadata(must(agents.here.export_metadata())).code(), Code::invalid_argument) << "our own";
+}
+
+TEST_P(OverBackend, overlapping_sources_are_legal_and_overlapping_destinations_refused_when_checked) {
+  TwoAgents checked(GetParam(), {{"check", "yes"}});
+  auto ours = random_bytes(8192, 1);
+  auto theirs = random_bytes(8192, 2);
+  const Region mine = must(checked.here.register_memory({ours.data(), ours.size()}));
+  const Region far = must(checked.there.register_memory({theirs.data(), theirs.size()}));
+  checked.meet();
+  const std::vector<Page> apart{{mine.id.value, 0, 4096}, {mine.id.value, 4096, 4096}};
+  const std::vector<Page> overlapping{{far.id.value, 0, 4096}, {far.id.value, 4095, 4096}};
+  const PageList local = must(checked.here.prepare(apart));
+  const PageList remote = must(checked.here.prepare(checked.there.name(), overlapping));
+  Request request = must(checked.here.make_request(Op::read, local, remote));
+  ASSERT_TRUE(request.post().ok());
+  EXPECT_TRUE(request.wait(patience).ok());
+  const auto refused = checked.here.make_request(Op::write, local, remote);
+  EXPECT_EQ(refused.code(), Code::invalid_argument);
+  EXPECT_EQ(refused.error().page, 1u);
+}
+
+TEST_P(OverBackend, the_last_handle_ends_a_request_in_flight_and_the_agent_ends_all) {
+  auto ours = random_bytes(8 << 20, 1);
+  auto theirs = random_bytes(8 << 20, 2);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 2048}));
+  const PageList remote = must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 2048}));
+  for (int i = 0; i < 5; ++i) {
+    Request dropped = must(agents.here.make_request(Op::read, local, remote));
+    ASSERT_TRUE(dropped.post().ok());
+  }
+  Request kept = must(agents.here.make_request(Op::read, local, remote));
+  ASSERT_TRUE(kept.post().ok());
+  agents.here = must(Agent::open(unique_name("next"), {{GetParam()}, "", "", {}}));
+  EXPECT_NE(kept.state(), RequestState::posted);
+  EXPECT_EQ(kept.post().code, Code::invalid_argument) << "its agent is closed";
+}
+
+TEST_P(OverBackend, a_forked_childs_agent_answers_invalid_argument) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool refused = agents.here.export_metadata().code() == Code::invalid_argument && agents.here.notify("x", "y").code() == Code::invalid_argument;
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST_P(OverBackend, memory_can_be_mapped_where_the_backend_maps) {
+  const Region far = must(agents.there.allocate(100000));
+  agents.meet();
+  auto mapped = agents.here.map(agents.there.name(), far.id, patience);
+  const bool maps = std::any_of(agents.here.backends().begin(), agents.here.backends().end(), [](const auto& b) { return b.mapping; });
+  if (!maps) {
+    EXPECT_EQ(mapped.code(), Code::not_supported);
+    return;
+  }
+  Mapping mapping = must(std::move(mapped));
+  ASSERT_EQ(mapping.bytes().size(), 100000u);
+  far.bytes()[99999] = std::byte{42};
+  EXPECT_EQ(mapping.bytes()[99999], std::byte{42});
+  EXPECT_TRUE(mapping.alive());
+  must(agents.there.deregister(far.id, patience));
+  EXPECT_FALSE(mapping.alive());
+  (void)mapping.bytes()[0];  // old bytes, never a fault
+}
+
+TEST(Agent, refuses_a_name_an_option_or_a_backend_that_cannot_be) {
+  EXPECT_EQ(Agent::open("").code(), Code::invalid_argument);
+  EXPECT_EQ(Agent::open(std::string(256, 'x')).code(), Code::invalid_argument);
+  const auto option = Agent::open("x", {{}, "", "", {{"inbox_capasity", "3"}}});
+  EXPECT_EQ(option.code(), Code::invalid_argument);
+  EXPECT_NE(option.error().message.find("inbox_capacity"), std::string::npos) << option.error().message;
+  EXPECT_EQ(Agent::open("x", {{}, "", "", {{"nosuch.thing", "3"}}}).code(), Code::invalid_argument);
+  const auto backend = Agent::open("x", {{"nosuch"}, "", "", {}});
+  EXPECT_EQ(backend.code(), Code::backend_failed);
+  EXPECT_NE(backend.error().message.find("there is no backend"), std::string::npos) << backend.error().message;
+}
+
+}  // namespace
+}  // namespace headrace::test

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two agents of this process that know each other over one backend, and memory to move between them.
+#pragma once
+
+#include <headrace/headrace.hpp>
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
+
+namespace headrace::test {
+
+inline std::string unique_name(const std::string& stem) {
+  static std::atomic<int> count{0};
+  return stem + "-" + std::to_string(::getpid()) + "-" + std::to_string(count.fetch_add(1));
+}
+
+template <class T>
+T must(Result<T> result) {
+  if (!result.ok()) {
+    ADD_FAILURE() << code_name(result.code()) << ": " << result.error().message;
+    std::abort();  // nothing after it makes sense; the sanitizers' stack says where
+  }
+  return std::move(result).value();
+}
+inline void must(const Result<void>& result) { ASSERT_TRUE(result.ok()) << result.error().message; }
+
+inline std::vector<std::byte> random_bytes(std::size_t n, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> bytes(n);
+  for (std::size_t i = 0; i < n; i += 8) {
+    const std::uint64_t word = random();
+    std::memcpy(bytes.data() + i, &word, std::min<std::size_t>(8, n - i));
+  }
+  return bytes;
+}
+
+inline constexpr auto patience = std::chrono::seconds(30);
+
+/// `here` initiates, `there` owns.
+struct TwoAgents {
+  explicit TwoAgents(const std::string& backend, std::map<std::string, std::string> options = {})
+      : here(must(Agent::open(unique_name("here"), {{backend}, "", "", options}))), there(must(Agent::open(unique_name("there"), {{backend}, "", "", options}))) {}
+
+  /// Both learn of all that the other has registered by now.
+  void meet() {
+    must(here.import_metadata(must(there.export_metadata())));
+    must(there.import_metadata(must(here.export_metadata())));
+  }
+
+  Agent here;
+  Agent there;
+};
+
+/// The backends that every test of agents runs over.
+inline std::vector<std::string> all_backends() {
+  std::vector<std::string> names;
+  for (const BackendInfo& info : list_backends())
+    if (info.loaded) names.push_back(info.name);
+  return names;
+}
+
+}  // namespace headrace::test
