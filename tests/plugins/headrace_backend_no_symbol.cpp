@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0
+// A shared object that is no plugin.
+extern "C" __attribute__((visibility("default"))) int something_else() { return 7; }

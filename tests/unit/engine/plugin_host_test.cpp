@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/plugin_host.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+namespace headrace::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+class PluginHostTest : public ::testing::Test {
+ protected:
+  PluginHostTest() : folder_(fs::temp_directory_path() / ("headrace-plugins-" + std::to_string(::getpid()))) { fs::create_directories(folder_); }
+  ~PluginHostTest() override { fs::remove_all(folder_); }
+
+  PluginPaths paths() const {
+    PluginPaths p = default_plugin_paths({HEADRACE_TEST_BIN_DIR "/plugins"});
+    p.cache_folder = (folder_ / "cache").string();
+    return p;
+  }
+  std::string refusal(const std::string& name) {
+    PluginHost host(paths(), Log(logger_, "plugins"));
+    const FoundBackend found = host.find(name);
+    EXPECT_EQ(found.table, nullptr) << name;
+    return found.refusal;
+  }
+  static bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+  Logger logger_;
+  fs::path folder_;
+};
+
+TEST_F(PluginHostTest, loads_a_sound_plugin_after_its_trial_and_remembers_the_verdict) {
+  PluginHost host(paths(), Log(logger_, "plugins"));
+  const FoundBackend found = host.find("sound");
+  ASSERT_NE(found.table, nullptr) << found.refusal;
+  EXPECT_STREQ(found.table->version, "1.0");
+  ASSERT_TRUE(fs::exists(folder_ / "cache"));
+  const auto verdicts = std::distance(fs::directory_iterator(folder_ / "cache"), fs::directory_iterator());
+  EXPECT_EQ(verdicts, 1);
+  PluginPaths without_probe = paths();
+  without_probe.probe_program = "/nonexistent";
+  PluginHost again(without_probe, Log(logger_, "plugins"));
+  EXPECT_NE(again.find("sound").table, nullptr) << "the verdict is remembered by content, no trial is needed";
+}
+
+TEST_F(PluginHostTest, refuses_what_does_not_fit_with_a_sentence) {
+  EXPECT_TRUE(says(refusal("other_major"), "it speaks plugin version 2.0, this Headrace speaks 1.0")) << refusal("other_major");
+  EXPECT_TRUE(says(refusal("short_table"), "struct_size 64")) << refusal("short_table");
+  EXPECT_TRUE(says(refusal("missing_entry"), "no entry `post`")) << refusal("missing_entry");
+  EXPECT_TRUE(says(refusal("half_map"), "only one of `map` and `unmap`")) << refusal("half_map");
+  EXPECT_TRUE(says(refusal("wrong_name"), "called `somebody_else`")) << refusal("wrong_name");
+  EXPECT_TRUE(says(refusal("throws"), "the flux is out of phase")) << refusal("throws");
+  EXPECT_TRUE(says(refusal("no_symbol"), "does not export headrace_backend_v1_table")) << refusal("no_symbol");
+  EXPECT_TRUE(says(refusal("nowhere"), "there is no backend `nowhere`")) << refusal("nowhere");
+}
+
+TEST_F(PluginHostTest, a_plugin_that_kills_its_process_kills_only_its_trial) {
+  EXPECT_TRUE(says(refusal("crashes"), "signal 9")) << refusal("crashes");
+  EXPECT_TRUE(says(refusal("crashes"), "remembered")) << "the second time no child is started";
+}
+
+TEST_F(PluginHostTest, finds_all_and_one_bad_plugin_does_not_hide_the_others) {
+  PluginHost host(paths(), Log(logger_, "plugins"));
+  const auto all = host.find_all();
+  const auto has = [&](const std::string& name, bool loaded) {
+    return std::any_of(all.begin(), all.end(), [&](const FoundBackend& f) { return f.name == name && (f.table != nullptr) == loaded; });
+  };
+  EXPECT_TRUE(has("sound", true));
+  EXPECT_TRUE(has("fake", true));
+  EXPECT_TRUE(has("shm", true));
+  EXPECT_TRUE(has("throws", false));
+}
+
+TEST_F(PluginHostTest, a_file_that_is_no_shared_object_is_refused) {
+  std::ofstream(folder_ / "headrace_backend_text.so") << "hello";
+  PluginPaths p = paths();
+  p.other_folders = {folder_.string()};
+  PluginHost host(p, Log(logger_, "plugins"));
+  EXPECT_TRUE(says(host.find("text").refusal, "text.so")) << host.find("text").refusal;
+}
+
+}  // namespace
+}  // namespace headrace::engine
