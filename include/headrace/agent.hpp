@@ -11,17 +11,17 @@ namespace headrace {
 
 struct AgentOptions {
   /// Backends to open; empty: every one that loads on this machine.
-  std::vector<std::string> backends;
+  std::vector<std::string> backends = {};
   /// "host:port" to answer metadata queries on; port 0 picks one; empty: do not listen. See Agent::listen_address().
-  std::string listen;
+  std::string listen = {};
   /// "etcd://host:port[,host:port...][/namespace]", "file:///folder", "memory:NAME"; empty: HEADRACE_STORE, else none.
-  std::string store;
+  std::string store = {};
   /// Rows of the option table (`headrace doctor` prints it) by name: {"tcp.sockets", "4"}. Wins over the environment.
-  std::map<std::string, std::string> options;
+  std::map<std::string, std::string> options = {};
 };
 
 struct ExportOptions {
-  std::vector<RegionId> regions;     ///< only these; empty: all
+  std::vector<RegionId> regions = {};     ///< only these; empty: all
   bool regions_none = false;         ///< no region at all: connection information alone
   bool connection_info = true;       ///< how to reach us; may be left out of later parts
   std::uint64_t since_version = 0;   ///< only what changed after this version; 0: everything
@@ -50,17 +50,17 @@ struct PeerInfo {
 /// A peer of the namespace came, changed or went, as the store tells it.
 struct PeerEvent {
   enum class Kind { joined, updated, left } kind = Kind::joined;
-  std::string peer;
+  std::string peer = {};
 };
 
 struct Notification {
-  std::string peer;
-  std::string payload;
+  std::string peer = {};
+  std::string payload = {};
 };
 
 struct NotificationFilter {
-  std::string peer;    ///< empty: any
-  std::string prefix;  ///< of the payload; empty: any
+  std::string peer = {};    ///< empty: any
+  std::string prefix = {};  ///< of the payload; empty: any
 };
 
 struct OptionInfo {

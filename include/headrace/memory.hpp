@@ -42,14 +42,14 @@ struct MemoryRange {
   MemoryKind kind = MemoryKind::dram;
   int device = -1;                        ///< vram: ordinal
   int file_descriptor = -1;               ///< file, block: an open descriptor, or -1 and a path; stays the caller's
-  std::string path;                       ///< file, block: path; object: key
+  std::string path = {};                       ///< file, block: path; object: key
 };
 
 struct RegisterOptions {
-  std::string name;                    ///< unique in the agent; empty: unnamed
-  std::string note;                    ///< travels with the metadata, up to 64 KiB: dtype and shape, a checksum, ...
-  std::vector<std::string> backends;   ///< only these; empty: every one that takes the kind
-  std::shared_ptr<const void> keep_alive;  ///< held until the region is deregistered: the array or tensor behind it
+  std::string name = {};                    ///< unique in the agent; empty: unnamed
+  std::string note = {};                    ///< travels with the metadata, up to 64 KiB: dtype and shape, a checksum, ...
+  std::vector<std::string> backends = {};   ///< only these; empty: every one that takes the kind
+  std::shared_ptr<const void> keep_alive = {};  ///< held until the region is deregistered: the array or tensor behind it
 };
 
 /// A region of this agent or of a peer.
@@ -72,7 +72,7 @@ struct AllocateOptions {
   MemoryKind kind = MemoryKind::dram;
   int numa_node = -1;               ///< -1: the node of the thread that touches a page first
   bool huge_pages = false;          ///< 2 MiB pages; exhausted if the system has none reserved
-  RegisterOptions registration;
+  RegisterOptions registration = {};
 };
 
 /// A peer's region as memory of this process. The memory stays until the last copy is gone, or until the peer revokes it,

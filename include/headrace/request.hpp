@@ -23,14 +23,14 @@ using Timeout = std::optional<std::chrono::nanoseconds>;  ///< nullopt: without 
 inline constexpr std::nullopt_t forever = std::nullopt;
 
 struct RequestOptions {
-  std::vector<std::string> backends;  ///< only these paths; empty: the best of all
-  Timeout timeout;                    ///< each post is canceled after this long and ends timed_out
+  std::vector<std::string> backends = {};  ///< only these paths; empty: the best of all
+  Timeout timeout = {};                    ///< each post is canceled after this long and ends timed_out
 };
 
 struct PostOptions {
   /// Delivered at the far side once the bytes are there (write) or have been taken (read). Up to 64 KiB.
-  std::optional<std::string> notification;
-  Timeout timeout;  ///< this post's own; nullopt: the request's
+  std::optional<std::string> notification = {};
+  Timeout timeout = {};  ///< this post's own; nullopt: the request's
 };
 
 /// Of the last post that ended.

@@ -205,7 +205,7 @@ Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector
     choice.path.request = *request;
     choice.path.local_handles = std::move(*local);
     choice.path.remote_handles = std::move(*remote);
-    choice.explanation = fmt::format("{} {} {} pages, {} bytes: {} (about {}, {})", plan.op == Op::read ? "read" : "write", plan.count == 1 ? "of" : "of", plan.count,
+    choice.explanation = fmt::format("{} of {} page{}, {} bytes: {} (about {}, {})", plan.op == Op::read ? "read" : "write", plan.count, plan.count == 1 ? "" : "s",
                                      plan.bytes, backend.name(), human_time(candidates[i].guess_ns),
                                      candidates.size() == 1 ? "the only path" : i == 0 ? "the cheapest by estimate" : "those before it refused");
     for (std::size_t j = i + 1; j < candidates.size(); ++j) {
