@@ -3,6 +3,7 @@
 // sanitizers; Debian's static library is not position independent.
 #include <fmt/format-inl.h>
 
+template auto fmt::detail::locale_ref::get<std::locale>() const -> std::locale;
 template auto fmt::detail::thousands_sep_impl<char>(fmt::detail::locale_ref) -> fmt::detail::thousands_sep_result<char>;
 template auto fmt::detail::thousands_sep_impl<wchar_t>(fmt::detail::locale_ref) -> fmt::detail::thousands_sep_result<wchar_t>;
 template auto fmt::detail::decimal_point_impl<char>(fmt::detail::locale_ref) -> char;
