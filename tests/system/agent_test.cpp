@@ -25,7 +25,7 @@ class OverBackend : public ::testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, OverBackend, ::testing::ValuesIn(all_backends()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Backends, OverBackend, ::testing::ValuesIn(all_backends()), [](const auto& backend) { return backend.param; });
 
 TEST_P(OverBackend, moves_pages_of_odd_sizes_and_offsets_both_ways) {
   constexpr std::size_t size = 1 << 20;

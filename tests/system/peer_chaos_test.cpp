@@ -122,7 +122,7 @@ std::vector<std::string> process_backends() {
 TEST_P(PeerChaos, a_peer_dies_stops_and_restarts_at_random_moments) { run(12); }
 TEST_P(PeerChaos, a_peer_dies_stops_and_restarts_at_two_hundred_random_moments_slow) { run(200); }
 
-INSTANTIATE_TEST_SUITE_P(Backends, PeerChaos, ::testing::ValuesIn(process_backends()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Backends, PeerChaos, ::testing::ValuesIn(process_backends()), [](const auto& backend) { return backend.param; });
 
 }  // namespace
 }  // namespace headrace::test
