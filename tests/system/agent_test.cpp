@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -16,6 +17,10 @@ namespace {
 
 class OverBackend : public ::testing::TestWithParam<std::string> {
  protected:
+  /// Memory that outlives the agents: what is registered stays in place until it is deregistered.
+  std::vector<std::byte>& memory(std::size_t bytes, std::uint64_t seed) { return kept_.emplace_back(random_bytes(bytes, seed)); }
+
+  std::deque<std::vector<std::byte>> kept_;
   TwoAgents agents{GetParam()};
 
   Region share(Agent& owner, std::vector<std::byte>& bytes, const std::string& name = {}) {
@@ -29,8 +34,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, OverBackend, ::testing::ValuesIn(all_backends
 
 TEST_P(OverBackend, moves_pages_of_odd_sizes_and_offsets_both_ways) {
   constexpr std::size_t size = 1 << 20;
-  auto ours = random_bytes(size, 1);
-  auto theirs = random_bytes(size, 2);
+  auto& ours = memory(size, 1);
+  auto& theirs = memory(size, 2);
   const Region mine = share(agents.here, ours);
   const Region far = share(agents.there, theirs);
   agents.meet();
@@ -65,8 +70,8 @@ TEST_P(OverBackend, moves_pages_of_odd_sizes_and_offsets_both_ways) {
 }
 
 TEST_P(OverBackend, a_request_can_be_posted_again_and_again) {
-  auto ours = random_bytes(4096 * 16, 1);
-  auto theirs = random_bytes(4096 * 16, 2);
+  auto& ours = memory(4096 * 16, 1);
+  auto& theirs = memory(4096 * 16, 2);
   const Region mine = share(agents.here, ours);
   const Region far = share(agents.there, theirs);
   agents.meet();
@@ -83,8 +88,8 @@ TEST_P(OverBackend, a_request_can_be_posted_again_and_again) {
 }
 
 TEST_P(OverBackend, a_notification_comes_after_the_bytes_it_belongs_to) {
-  auto ours = random_bytes(300000, 1);
-  auto theirs = random_bytes(300000, 2);
+  auto& ours = memory(300000, 1);
+  auto& theirs = memory(300000, 2);
   const Region mine = share(agents.here, ours);
   const Region far = share(agents.there, theirs);
   agents.meet();
@@ -121,7 +126,7 @@ TEST_P(OverBackend, notifications_of_their_own_keep_their_order_and_can_be_picke
 }
 
 TEST_P(OverBackend, an_agent_moves_pages_to_itself) {
-  auto bytes = random_bytes(65536, 4);
+  auto& bytes = memory(65536, 4);
   const Region region = share(agents.here, bytes);
   const PageList local = must(agents.here.prepare(UniformPages{region.id, 0, 0, 1024, 32}));
   const PageList remote = must(agents.here.prepare(agents.here.name(), UniformPages{region.id, 32768, 0, 1024, 32}));
@@ -145,9 +150,9 @@ TEST_P(OverBackend, memory_from_allocate_moves_as_other_memory_does) {
 }
 
 TEST_P(OverBackend, pages_by_address_are_found_in_their_regions) {
-  auto ours = random_bytes(10000, 1);
-  auto more = random_bytes(10000, 5);
-  auto theirs = random_bytes(20000, 2);
+  auto& ours = memory(10000, 1);
+  auto& more = memory(10000, 5);
+  auto& theirs = memory(20000, 2);
   share(agents.here, ours);
   share(agents.here, more);
   const Region far = share(agents.there, theirs);
@@ -167,9 +172,9 @@ TEST_P(OverBackend, pages_by_address_are_found_in_their_regions) {
 }
 
 TEST_P(OverBackend, deregistering_takes_the_region_from_the_peer_and_the_rest_stays) {
-  auto ours = random_bytes(8192, 1);
-  auto theirs = random_bytes(4096, 2);
-  auto others = random_bytes(4096, 3);
+  auto& ours = memory(8192, 1);
+  auto& theirs = memory(4096, 2);
+  auto& others = memory(4096, 3);
   const Region mine = share(agents.here, ours);
   const Region far = share(agents.there, theirs, "going");
   const Region other = share(agents.there, others, "staying");
@@ -191,8 +196,8 @@ TEST_P(OverBackend, deregistering_takes_the_region_from_the_peer_and_the_rest_st
 }
 
 TEST_P(OverBackend, an_update_brings_new_regions_and_takes_revoked_ones) {
-  auto first = random_bytes(4096, 1);
-  auto second = random_bytes(4096, 2);
+  auto& first = memory(4096, 1);
+  auto& second = memory(4096, 2);
   const Region one = share(agents.there, first, "one");
   const ImportReport whole = must(agents.here.import_metadata(must(agents.there.export_metadata())));
   EXPECT_EQ(whole.regions, 1u);
@@ -208,7 +213,7 @@ TEST_P(OverBackend, an_update_brings_new_regions_and_takes_revoked_ones) {
 }
 
 TEST_P(OverBackend, partial_metadata_names_only_what_was_asked_for) {
-  auto bytes = random_bytes(8192, 1);
+  auto& bytes = memory(8192, 1);
   const Region one = must(agents.there.register_memory({bytes.data(), 4096}, {.name = "one", .note = "f32", .backends = {}, .keep_alive = {}}));
   must(agents.there.register_memory({bytes.data() + 4096, 4096}));
   ExportOptions part;
@@ -229,8 +234,8 @@ TEST_P(OverBackend, connecting_ahead_of_use_says_when_it_is_done) {
 }
 
 TEST_P(OverBackend, a_callback_an_eventfd_and_the_telemetry_hear_of_the_end) {
-  auto ours = random_bytes(4096, 1);
-  auto theirs = random_bytes(4096, 2);
+  auto& ours = memory(4096, 1);
+  auto& theirs = memory(4096, 2);
   const Region mine = share(agents.here, ours);
   const Region far = share(agents.there, theirs);
   agents.meet();
@@ -255,8 +260,8 @@ TEST_P(OverBackend, a_callback_an_eventfd_and_the_telemetry_hear_of_the_end) {
 }
 
 TEST_P(OverBackend, forgetting_a_peer_ends_what_was_prepared_for_it) {
-  auto ours = random_bytes(4096, 1);
-  auto theirs = random_bytes(4096, 2);
+  auto& ours = memory(4096, 1);
+  auto& theirs = memory(4096, 2);
   const Region mine = share(agents.here, ours);
   const Region far = share(agents.there, theirs);
   agents.meet();
@@ -274,8 +279,8 @@ TEST_P(OverBackend, forgetting_a_peer_ends_what_was_prepared_for_it) {
 }
 
 TEST_P(OverBackend, a_peer_that_restarts_under_its_name_is_another_life) {
-  auto ours = random_bytes(4096, 1);
-  auto theirs = random_bytes(4096, 2);
+  auto& ours = memory(4096, 1);
+  auto& theirs = memory(4096, 2);
   const Region mine = share(agents.here, ours);
   const Region far = share(agents.there, theirs);
   agents.meet();
@@ -287,7 +292,7 @@ TEST_P(OverBackend, a_peer_that_restarts_under_its_name_is_another_life) {
   const std::string name = agents.there.name();
   agents.there = must(Agent::open(unique_name("between"), {{GetParam()}, "", "", {}}));  // the old one ends here
   Agent again = must(Agent::open(name, {{GetParam()}, "", "", {}}));
-  auto fresh = random_bytes(4096, 7);
+  auto& fresh = memory(4096, 7);
   const Region fresh_region = share(again, fresh);
   const ImportReport report = must(agents.here.import_metadata(must(again.export_metadata())));
   EXPECT_TRUE(report.restarted);
@@ -305,8 +310,8 @@ TEST_P(OverBackend, a_peer_that_restarts_under_its_name_is_another_life) {
 
 TEST_P(OverBackend, eight_threads_share_an_agent) {
   constexpr std::size_t each = 64 * 1024;
-  auto ours = random_bytes(8 * each, 1);
-  auto theirs = random_bytes(8 * each, 2);
+  auto& ours = memory(8 * each, 1);
+  auto& theirs = memory(8 * each, 2);
   const Region mine = share(agents.here, ours);
   const Region far = share(agents.there, theirs);
   agents.meet();
@@ -327,8 +332,8 @@ TEST_P(OverBackend, eight_threads_share_an_agent) {
 }
 
 TEST_P(OverBackend, wrong_requests_are_refused_with_what_to_do) {
-  auto ours = random_bytes(8192, 1);
-  auto theirs = random_bytes(8192, 2);
+  auto& ours = memory(8192, 1);
+  auto& theirs = memory(8192, 2);
   const Region mine = share(agents.here, ours);
   const Region far = share(agents.there, theirs);
   agents.meet();
@@ -376,8 +381,8 @@ TEST_P(OverBackend, wrong_requests_are_refused_with_what_to_do) {
 
 TEST_P(OverBackend, overlapping_sources_are_legal_and_overlapping_destinations_refused_when_checked) {
   TwoAgents checked(GetParam(), {{"check", "yes"}});
-  auto ours = random_bytes(8192, 1);
-  auto theirs = random_bytes(8192, 2);
+  auto& ours = memory(8192, 1);
+  auto& theirs = memory(8192, 2);
   const Region mine = must(checked.here.register_memory({ours.data(), ours.size()}));
   const Region far = must(checked.there.register_memory({theirs.data(), theirs.size()}));
   checked.meet();
@@ -394,8 +399,8 @@ TEST_P(OverBackend, overlapping_sources_are_legal_and_overlapping_destinations_r
 }
 
 TEST_P(OverBackend, the_last_handle_ends_a_request_in_flight_and_the_agent_ends_all) {
-  auto ours = random_bytes(8 << 20, 1);
-  auto theirs = random_bytes(8 << 20, 2);
+  auto& ours = memory(8 << 20, 1);
+  auto& theirs = memory(8 << 20, 2);
   const Region mine = share(agents.here, ours);
   const Region far = share(agents.there, theirs);
   agents.meet();

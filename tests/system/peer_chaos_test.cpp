@@ -48,9 +48,9 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
 
   void run(int moments) {
     std::mt19937_64 random(std::random_device{}());
+    std::vector<std::byte> ours(bytes);
     Agent here = open_here();
     const std::string name = unique_name("victim");
-    std::vector<std::byte> ours(bytes);
     const Region mine = must(here.register_memory({ours.data(), ours.size()}));
     const PageList local = must(here.prepare(UniformPages{mine.id, 0, 0, page_bytes, pages}));
     std::size_t descriptors = 0;
