@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves pages between the processes of one host: through memory that both map, or by cross-memory attach.
+//
+// README.md says how; this class only hands the entries of the plugin table to the parts that do it.
+#pragma once
+
+#include "backends/shm/instance.hpp"
+#include "backends/shm/link.hpp"
+#include "backends/shm/speed.hpp"
+#include "base/unix_socket.hpp"
+
+#include <headrace/plugin/backend.hpp>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace headrace::shm {
+
+class ShmBackend final : public plugin::Backend {
+ public:
+  static constexpr const char* name = "shm";
+  static constexpr const char* version = "1.0";
+  static constexpr std::uint32_t memory_kinds = HEADRACE_KIND_BIT(HEADRACE_DRAM);
+  static constexpr bool maps = true;
+  [[nodiscard]] static std::span<const headrace_option_v1> options() { return option_rows(); }
+
+  [[nodiscard]] static Result<std::unique_ptr<Backend>> open(plugin::Host host, const plugin::CreateArgs& args);
+  ~ShmBackend() override;
+
+  [[nodiscard]] headrace_info_v1 info() override;
+  Result<std::string> connection_info() override;
+  Result<void*> connect(const headrace_connect_v1& args) override;
+  void disconnect(void* connection) override;
+
+  Result<void*> register_region(const headrace_region_v1& region) override;
+  void deregister_region(void* handle) override;
+  Result<std::string> export_region(void* handle) override;
+
+  Result<void*> load_local(void* handle) override;
+  Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region) override;
+  void unload(void* remote) override;
+  Result<std::span<std::byte>> map(void* remote, int device, unsigned access) override;
+
+  Result<void*> prepare(const headrace_prepare_v1& args) override;
+  Status post(void* request, const headrace_post_v1& args) override;
+  bool poll(void* request) override;
+  void cancel(void* request) override;
+  void release(void* request) override;
+
+  Status notify(void* connection, std::uint32_t channel, std::string_view bytes) override;
+
+  std::uint32_t progress() override;
+  [[nodiscard]] int descriptor() override;
+  std::uint32_t arm(bool on) override;
+
+  headrace_cost_v1 cost(const headrace_prepare_v1& args) override;
+
+ private:
+  ShmBackend(std::unique_ptr<Instance> instance, UnixListener listener, UniqueFd timer);
+
+  std::uint32_t progress_links();
+  std::uint32_t look_at_descriptors(std::uint64_t now_ns);
+  void accept_all();
+  void wind_timer();
+  std::uint32_t rescue_stranded();
+
+  std::unique_ptr<Instance> instance_;
+  UnixListener listener_;
+  UniqueFd timer_;
+  SpeedMeter speeds_;
+
+  // The progress thread's.
+  std::vector<std::shared_ptr<Link>> links_;
+  std::uint64_t links_version_ = 0;
+  std::uint64_t looked_at_ns_ = 0;
+  bool look_now_ = true;
+  bool timer_runs_ = false;
+};
+
+}  // namespace headrace::shm

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sending side of a link's Unix socket: what the socket does not take at once waits here, with its descriptors.
+#pragma once
+
+#include "backends/shm/control_messages.hpp"
+#include "base/unix_socket.hpp"
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace headrace::shm {
+
+using SharedFd = std::shared_ptr<const UniqueFd>;
+
+/// Not thread-safe: the link's lock is held around it.
+class ControlSocket {
+ public:
+  explicit ControlSocket(UnixSocket socket) : socket_(std::move(socket)) {}
+
+  /// Sends, or keeps for flush(). Raw descriptors must stay open until then; `kept` ones are held.
+  void send(const ControlMessage& message, std::vector<int> descriptors = {}, std::vector<SharedFd> kept = {});
+  /// Sends what waits as far as the socket takes it.
+  void flush();
+  /// Whether something waits for the socket to be writable.
+  [[nodiscard]] bool blocked() const { return !waiting_.empty() && !out_of_descriptors_; }
+  /// Whether something waits for the system to let more descriptors be under way (RLIMIT_NOFILE): try again later.
+  [[nodiscard]] bool out_of_descriptors() const { return !waiting_.empty() && out_of_descriptors_; }
+
+  /// The next message with its descriptors.
+  ///   errors   would_block, peer_lost, corrupt, not_supported
+  struct Received {
+    ControlMessage message;
+    std::vector<UniqueFd> descriptors;
+  };
+  [[nodiscard]] Result<Received> receive();
+
+  [[nodiscard]] const UnixSocket& socket() const { return socket_; }
+  [[nodiscard]] int fd() const { return socket_.fd(); }
+
+ private:
+  struct Packet {
+    std::string bytes;
+    std::vector<int> descriptors;
+    std::vector<SharedFd> kept;
+  };
+
+  UnixSocket socket_;
+  std::deque<Packet> waiting_;
+  bool out_of_descriptors_ = false;
+};
+
+}  // namespace headrace::shm

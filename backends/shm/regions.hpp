@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The handles behind a request's two sides: our own registered memory, and a peer's (or our own, seen as remote).
+#pragma once
+
+#include "backends/shm/control_socket.hpp"
+#include "backends/shm/imports.hpp"
+#include "backends/shm/live_table.hpp"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+namespace headrace::shm {
+
+class Link;
+
+struct LocalRegion {
+  std::uint32_t region_id = 0;
+  std::byte* base = nullptr;
+  std::uint64_t length_bytes = 0;
+  const RegionSlot* slot = nullptr;
+  bool shared = false;  ///< its memory file was sent to the peers
+};
+
+/// How a region is reached is found out when the link is ready, which may be after it was loaded.
+///   threads  any
+class RemoteRegion {
+ public:
+  /// A peer's region.
+  RemoteRegion(std::shared_ptr<Link> link, std::uint32_t region_id, std::uint64_t owner_address, std::uint64_t length_bytes);
+  /// One of our own.
+  explicit RemoteRegion(const LocalRegion& region);
+
+  /// Looks how to reach it; false while that is still open (link not ready, memory file on its way).
+  bool resolve();
+  /// The memory in this process; nullptr: reached by attach.
+  [[nodiscard]] std::byte* mapped() const { return mapped_.load(std::memory_order_acquire); }
+  [[nodiscard]] std::uint64_t owner_address() const { return owner_address_; }
+  [[nodiscard]] std::uint64_t length_bytes() const { return length_bytes_; }
+  [[nodiscard]] std::uint32_t region_id() const { return region_id_; }
+  [[nodiscard]] RegionState state() const {
+    const RegionSlot* const slot = slot_.load(std::memory_order_acquire);
+    return slot != nullptr ? static_cast<RegionState>(slot->load(std::memory_order_acquire)) : RegionState::unknown;
+  }
+  [[nodiscard]] bool live() const {
+    const RegionState now = state();
+    return now == RegionState::registered || now == RegionState::allocated;
+  }
+  [[nodiscard]] Link* link() const { return link_.get(); }
+
+ private:
+  const std::shared_ptr<Link> link_;  // none: our own region
+  const std::uint32_t region_id_;
+  const std::uint64_t owner_address_;
+  const std::uint64_t length_bytes_;
+  std::atomic<const RegionSlot*> slot_{nullptr};
+  std::atomic<std::byte*> mapped_{nullptr};
+  std::mutex mutex_;
+  std::shared_ptr<ImportedMemory> import_;  // what mapped_ points into
+};
+
+}  // namespace headrace::shm

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/shm/request.hpp"
+
+#include "backends/shm/link.hpp"
+#include "backends/shm/regions.hpp"
+
+#include <algorithm>
+
+namespace headrace::shm {
+namespace {
+
+constexpr std::uint64_t least_chunk_bytes = 64 * 1024;
+constexpr std::uint64_t pages_a_turn = 1024;  // in a chunk or inside post: some 100 us by attach
+constexpr int chunks_a_turn = 8;  // then the helper goes to the end of the pool's queue: other requests want to be served too
+
+std::uint64_t chunk_bytes_for(const Settings& settings, const headrace_prepare_v1& args) {
+  const std::uint64_t page_bytes = std::max<std::uint64_t>(args.bytes / std::max<std::uint64_t>(args.count, 1), 1);
+  return page_bytes >= settings.chunk_bytes ? settings.chunk_bytes : std::min(settings.chunk_bytes, page_bytes * pages_a_turn);
+}
+
+}  // namespace
+
+Request::Request(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link)
+    : instance_(instance), args_(args), link_(std::move(link)), token_(args.token),
+      mode_(args.bytes >= instance.settings.stream_bytes ? CopyMode::streaming : CopyMode::cached),
+      chunk_bytes_(chunk_bytes_for(instance.settings, args)) {}
+
+Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link) {
+  if (link != nullptr && link->state() == LinkState::lost) {
+    Outcome why = link->why_lost();
+    return Error{why.status.code, std::move(why.text)};
+  }
+  std::unique_ptr<Request, void (*)(Request*)> request(new Request(instance, args, std::move(link)), [](Request* r) { r->unref(); });
+  Outcome found = request->find_paths();
+  if (!found.status.ok()) return Error{found.status.code, std::move(found.text)};
+  return request.release();
+}
+
+/// Resolves the remote regions as far as the link lets us know. Fails if one can be reached in no way.
+Outcome Request::find_paths() {
+  if (link_ == nullptr) {
+    paths_known_ = true;
+    return {};
+  }
+  const bool ready = link_->was_ready();
+  const std::string& refusal = link_->attach_refusal();
+  bool all_known = true;
+  for (std::uint64_t i = 0; i < args_.remote->region_count; ++i) {
+    auto& region = *static_cast<RemoteRegion*>(args_.remote->regions[i]);
+    if (!region.resolve()) all_known = false;
+    if (!ready || region.mapped() != nullptr || refusal.empty()) continue;
+    // The trial of attach fails too when the peer dies during it: that is no fault of this path.
+    if (link_->has_hung_up() || link_->process().dying()) return link_->why_lost();
+    const char* const kind = region.state() == RegionState::allocated ? "is not mapped here" : "was registered, not allocated";
+    return {{Code::not_supported}, fmt::format("region {} of peer {} {}, and {}", region.region_id(), link_->peer_name(), kind, refusal)};
+  }
+  paths_known_ = all_known;
+  return {};
+}
+
+Transfer Request::transfer() { return {&args_, link_.get(), mode_, &stopped_}; }
+
+Status Request::post(const headrace_post_v1& args) {
+  const std::string_view message(static_cast<const char*>(args.message.data), args.has_message != 0 ? args.message.length : 0);
+  has_message_ = args.has_message != 0;
+  channel_ = args.channel;
+  if (has_message_ && (link_ == nullptr || message.size() > max_message_bytes)) return {Code::invalid_argument};
+  const bool waits = link_ != nullptr && link_->state() == LinkState::connecting;
+  if (link_ != nullptr && !waits && !link_->usable()) return {link_->why_lost().status.code};
+  if (has_message_) {
+    if (const Status reserved = link_->messages().reserve(message.size()); !reserved.ok()) return reserved;
+  }
+  stopped_.store(false, std::memory_order_relaxed);
+  message_.assign(message);
+  if (waits) {
+    begin_waiting();
+  } else {
+    begin();
+  }
+  return {};
+}
+
+/// The post will end later: what is sent on the channel meanwhile comes after its message.
+void Request::keep_place() {
+  if (has_message_ && !place_) place_ = link_->messages().take_place(channel_);
+}
+
+void Request::begin_waiting() {
+  keep_place();
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::waiting;
+    outcome_ = {};
+  }
+  if (link_->add_waiting(this)) return;
+  // The link was made ready, or lost, in the meantime: it does not know us, so nobody else will start us.
+  Outcome ended;
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::idle;
+    ended = std::move(outcome_);
+  }
+  if (!ended.status.ok()) {
+    finish(std::move(ended), false);
+  } else if (link_->usable()) {
+    begin();
+  } else {
+    finish(link_->why_lost(), false);
+  }
+}
+
+void Request::start() {
+  Outcome ended;
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::idle;
+    ended = std::move(outcome_);
+  }
+  if (!ended.status.ok()) {
+    finish(std::move(ended), false);
+  } else {
+    begin();
+  }
+}
+
+void Request::begin() {
+  if (!paths_known_) {
+    if (Outcome found = find_paths(); !found.status.ok()) {
+      finish(std::move(found), false);
+      return;
+    }
+  }
+  if (args_.bytes <= instance_.settings.inline_bytes && args_.count <= pages_a_turn) {
+    finish(move_part(transfer(), {0, 0}, {args_.count, 0}), false);
+  } else {
+    begin_chunks();
+  }
+}
+
+void Request::begin_chunks() {
+  keep_place();
+  ref();  // the end may come, and the host's release with it, while we still look for help
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::active;
+    next_ = {0, 0};
+    unclaimed_ = unfinished_ = args_.bytes;
+    outcome_ = {};
+  }
+  if (link_ != nullptr && !link_->add_active(this)) {
+    stop(link_->why_lost());
+    drain();
+  } else {
+    get_help();
+  }
+  unref();
+}
+
+bool Request::claim(Chunk& chunk) {
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::active || unclaimed_ == 0) return false;
+  chunk.move = outcome_.status.ok();
+  chunk.from = next_;
+  if (chunk.move) {
+    // Towards the end the pieces get smaller, so that the threads finish together.
+    const std::uint64_t share = unclaimed_ / (2 * (instance_.helpers + 1));
+    chunk.bytes = std::min(unclaimed_, std::clamp(share, std::min(least_chunk_bytes, chunk_bytes_), chunk_bytes_));
+    chunk.to = unclaimed_ == chunk.bytes ? PagePosition{args_.count, 0} : position_at_byte(args_, chunk.bytes, next_);
+    next_ = chunk.to;
+  } else {
+    chunk.bytes = unclaimed_;
+  }
+  unclaimed_ -= chunk.bytes;
+  return true;
+}
+
+bool Request::work_on_chunk() {
+  Chunk chunk;
+  if (!claim(chunk)) return false;
+  Outcome moved;
+  if (chunk.move) moved = move_part(transfer(), chunk.from, chunk.to);
+  bool last = false;
+  Outcome ended;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!moved.status.ok() && outcome_.status.ok()) {
+      outcome_ = std::move(moved);
+      stopped_.store(true, std::memory_order_relaxed);
+    }
+    unfinished_ -= chunk.bytes;
+    last = unfinished_ == 0;
+    if (last) {
+      state_ = State::idle;
+      ended = std::move(outcome_);
+    }
+  }
+  if (last) finish(std::move(ended), true);
+  return true;
+}
+
+/// Gives back all that nobody has claimed. After stop() that moves nothing.
+void Request::drain() {
+  while (work_on_chunk()) {
+  }
+}
+
+bool Request::poll() { return work_on_chunk(); }
+
+/// Lets the current post end with `outcome` unless something else went wrong before.
+void Request::stop(const Outcome& outcome) {
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::idle || !outcome_.status.ok()) return;
+  outcome_ = outcome;
+  stopped_.store(true, std::memory_order_relaxed);
+}
+
+void Request::end_early(const Outcome& outcome) {
+  stop(outcome);
+  drain();
+}
+
+void Request::cancel() {
+  ref();
+  stop({{Code::canceled}, "canceled"});
+  if (link_ != nullptr && link_->take_waiting(this)) {
+    start();  // to its end: it was stopped
+    link_->post_finished();
+    unref();  // the link's
+  } else {
+    drain();
+  }
+  unref();
+}
+
+// ------------------------------------------------------------------ threads of the pool
+
+void Request::get_help() {
+  const std::uint64_t chunks = (args_.bytes + chunk_bytes_ - 1) / chunk_bytes_;
+  const std::uint64_t wanted = std::min<std::uint64_t>(instance_.helpers, std::max<std::uint64_t>(chunks - 1, 1));
+  std::uint64_t found = 0;
+  while (found < wanted && submit_helper()) ++found;
+  if (found > 0) return;
+  ref();
+  {
+    const std::lock_guard lock(instance_.stranded_mutex);
+    instance_.stranded.push_back(this);
+    instance_.has_stranded.store(true, std::memory_order_release);
+  }
+  instance_.wake();
+}
+
+bool Request::submit_helper() {
+  ref();
+  instance_.tasks.enter();
+  if (instance_.host.submit(&Request::help, this)) return true;
+  instance_.tasks.leave();
+  unref();
+  return false;
+}
+
+void Request::help(void* argument) {
+  auto* const request = static_cast<Request*>(argument);
+  TaskGate& tasks = request->instance_.tasks;
+  bool more = true;
+  while (more) {
+    for (int i = 0; i < chunks_a_turn && more; ++i) more = request->work_on_chunk();
+    if (more && request->submit_helper()) break;
+  }
+  request->unref();
+  tasks.leave();
+}
+
+bool Request::rescue() {
+  if (submit_helper()) return false;
+  return work_on_chunk();
+}
+
+// ------------------------------------------------------------------ the end
+
+/// Sends it if the bytes were moved and somebody is there to hear of it.
+void Request::finish_message(Outcome& outcome) {
+  if (outcome.status.ok() && !link_->usable()) outcome = link_->why_lost();
+  MessagePipe& messages = link_->messages();
+  const std::optional<MessagePipe::Place> place = std::exchange(place_, std::nullopt);
+  if (outcome.status.ok()) {
+    if (place) {
+      messages.fill_place(*place, message_);
+    } else {
+      messages.send_reserved(channel_, message_);
+    }
+  } else if (place) {
+    messages.give_up_place(channel_, *place, message_.size());
+  } else {
+    messages.cancel_reservation(message_.size());
+  }
+}
+
+/// Tells the far side and the host. `counted`: the link knows of this post. After this the request may be gone.
+void Request::finish(Outcome outcome, bool counted) {
+  const std::shared_ptr<Link> link = link_;
+  Instance& instance = instance_;
+  const std::uint64_t token = token_;
+  if (has_message_) finish_message(outcome);
+  const bool known = counted && link != nullptr;
+  if (known) link->remove_active(this);
+  instance.host.completed(token, outcome.status, outcome.text);
+  if (known) link->post_finished();
+}
+
+}  // namespace headrace::shm

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// One prepared request and the life of its posts.
+//
+// A small post is carried out where it is posted. A large one is cut into chunks that whoever has time claims: threads of
+// the host's pool, and the caller that polls. Who finishes the last chunk completes the post; since every byte is given
+// back exactly once, moved or not, that is exactly one thread.
+#pragma once
+
+#include "backends/shm/instance.hpp"
+#include "backends/shm/message_pipe.hpp"
+#include "backends/shm/transfer.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+namespace headrace::shm {
+
+class Link;
+
+/// Counted: the host holds one reference until `release`, each task in the pool and each list of the link another.
+class Request {
+ public:
+  /// `link`: none for a request to ourselves.
+  ///   errors   not_supported (a region can be reached neither by mapping nor by attach), peer_lost
+  [[nodiscard]] static Result<Request*> prepare(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link);
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  [[nodiscard]] Status post(const headrace_post_v1& args);
+  /// Moves one chunk; false if none was left to claim.
+  bool poll();
+  void cancel();
+
+  void ref() { references_.fetch_add(1, std::memory_order_relaxed); }
+  void unref() {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
+  // For the link: with a reference held.
+
+  /// The link became ready: carries out the post that waited for it.
+  void start();
+  /// The link is no more: ends the post with this outcome, as soon as no thread is inside a chunk.
+  void end_early(const Outcome& outcome);
+  /// For the progress thread: finds this request a thread of the pool, or does a chunk itself. False: nothing is left to do.
+  bool rescue();
+
+  std::size_t place_in_link = 0;  ///< where the link keeps it; the link's
+
+ private:
+  enum class State : std::uint8_t { idle, waiting, active };
+
+  Request(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link);
+  ~Request() = default;
+
+  struct Chunk {
+    PagePosition from;
+    PagePosition to;
+    std::uint64_t bytes = 0;
+    bool move = true;  ///< false: only to be given back
+  };
+
+  [[nodiscard]] Outcome find_paths();
+  [[nodiscard]] Transfer transfer();
+  void begin_waiting();
+  void keep_place();
+  void begin();
+  void begin_chunks();
+  bool claim(Chunk& chunk);
+  bool work_on_chunk();
+  void drain();
+  void stop(const Outcome& outcome);
+  void get_help();
+  bool submit_helper();
+  static void help(void* argument);
+  void finish(Outcome outcome, bool counted);
+  void finish_message(Outcome& outcome);
+
+  Instance& instance_;
+  const headrace_prepare_v1 args_;
+  const std::shared_ptr<Link> link_;
+  const std::uint64_t token_;
+  const CopyMode mode_;
+  const std::uint64_t chunk_bytes_;  ///< at most; less where pages are tiny, since each costs by itself
+  bool paths_known_ = false;  // of all remote regions
+
+  std::atomic<std::uint32_t> references_{1};
+  std::atomic<bool> stopped_{false};
+
+  // Of the current post.
+  bool has_message_ = false;
+  std::uint32_t channel_ = 0;
+  std::string message_;
+  std::optional<MessagePipe::Place> place_;  // of the message, in the order of its channel
+
+  std::mutex mutex_;
+  State state_ = State::idle;
+  PagePosition next_;              // where the next chunk begins
+  std::uint64_t unclaimed_ = 0;    // bytes
+  std::uint64_t unfinished_ = 0;   // bytes
+  Outcome outcome_;                // the first thing that went wrong
+};
+
+}  // namespace headrace::shm

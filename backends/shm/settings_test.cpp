@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/shm/settings.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace headrace::shm {
+namespace {
+
+TEST(Settings, are_read_rounded_and_refused_by_name) {
+  const auto read = [](const char* name, const char* value) {
+    const headrace_setting_v1 setting{name, value};
+    return read_settings(plugin::CreateArgs{{&setting, 1}, "/"});
+  };
+  EXPECT_EQ(read("ring_bytes", "1MiB").value().ring_bytes, 1U << 20);
+  EXPECT_EQ(read("ring_bytes", "1").value().ring_bytes, 256U * 1024) << "two of the longest messages fit";
+  EXPECT_FALSE(read("map", "off").value().map);
+  EXPECT_TRUE(read("attach", "auto").value().attach);
+  const auto refused = read("attach", "sometimes");
+  EXPECT_EQ(refused.code(), Code::invalid_argument);
+  EXPECT_NE(refused.error().message.find("attach"), std::string::npos);
+  EXPECT_EQ(read("ring_bytes", "64GiB").code(), Code::invalid_argument);
+}
+
+}  // namespace
+}  // namespace headrace::shm

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/shm/transfer.hpp"
+
+#include "backends/shm/link.hpp"
+#include "backends/shm/regions.hpp"
+
+#include <array>
+
+namespace headrace::shm {
+namespace {
+
+constexpr std::size_t small_batch = 4;    // what few pages need: setting up a large batch costs more than they do
+constexpr std::size_t large_batch = 512;  // pages a system call; more gain nothing
+constexpr std::uint64_t prefetch_below_bytes = 32 * 1024;  // longer runs hide the first misses by themselves
+
+std::byte* local_address(const PageRun& run) { return static_cast<const LocalRegion*>(run.local_region)->base + run.local_offset; }
+const RemoteRegion& remote_of(const PageRun& run) { return *static_cast<const RemoteRegion*>(run.remote_region); }
+
+/// The page in which byte `byte` of a run lies.
+std::uint64_t page_of(const headrace_prepare_v1& request, const PageRun& run, std::uint64_t byte) {
+  return position_at_byte(request, byte, {run.first_page, run.first_page_skip}).page;
+}
+
+template <std::size_t N>
+class Batch {
+ public:
+  explicit Batch(const Transfer& transfer) : transfer_(transfer) {}
+
+  Outcome move(PagePosition from, PagePosition to) {
+    PageCursor cursor(*transfer_.request, from, to);
+    Outcome outcome;
+    while ((count_ = cursor.fill(runs_)) > 0) {
+      if (outcome = check_interrupted(); !outcome.status.ok()) return outcome;
+      if (outcome = check_live(); !outcome.status.ok()) return outcome;
+      copy_mapped();
+      if (attached_ > 0) {
+        if (outcome = copy_attached(); !outcome.status.ok()) return outcome;
+      }
+      copies_before_later_loads();
+      if (outcome = check_live(); !outcome.status.ok()) return outcome;
+    }
+    return outcome;
+  }
+
+ private:
+  [[nodiscard]] Outcome check_interrupted() const {
+    if (transfer_.stop != nullptr && transfer_.stop->load(std::memory_order_relaxed)) return {{Code::canceled}, {}};
+    if (transfer_.link != nullptr && !transfer_.link->usable()) return transfer_.link->why_lost();
+    return {};
+  }
+
+  [[nodiscard]] Outcome check_live() const {
+    const void* last = nullptr;
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (runs_[i].remote_region == last) continue;
+      last = runs_[i].remote_region;
+      if (remote_of(runs_[i]).live()) continue;
+      return stale(runs_[i]);
+    }
+    // The owner marks itself closed before it gives its memory up.
+    if (transfer_.link != nullptr && transfer_.link->owner_closed()) return transfer_.link->why_lost();
+    return {};
+  }
+
+  [[nodiscard]] Outcome stale(const PageRun& run) const {
+    const RemoteRegion& region = remote_of(run);
+    // A peer that leaves closes its links first and then deregisters: say what came first.
+    if (transfer_.link != nullptr && transfer_.link->has_hung_up()) return transfer_.link->why_lost();
+    const char* const what = region.state() == RegionState::gone ? "was deregistered" : "was never registered";
+    const std::string owner = transfer_.link != nullptr ? fmt::format("peer {}", transfer_.link->peer_name()) : std::string("this agent");
+    return {{Code::not_found, 0, run.first_page},
+            fmt::format("region {} of {} {}: page {} cannot be moved; fetch the metadata again", region.region_id(), owner, what, run.first_page)};
+  }
+
+  void copy_mapped() {
+    const bool read = transfer_.request->op == HEADRACE_READ;
+    attached_ = 0;
+    for (std::size_t i = 0; i < count_; ++i) {
+      const PageRun& run = runs_[i];
+      std::byte* const remote = remote_of(run).mapped();
+      std::byte* const local = local_address(run);
+      if (remote == nullptr) {
+        collect(i, local);
+        continue;
+      }
+      if (run.bytes < prefetch_below_bytes && i + 1 < count_) prefetch(runs_[i + 1], read);
+      std::byte* const there = remote + run.remote_offset;
+      if (read) {
+        copy_bytes(local, there, run.bytes, transfer_.mode);
+      } else {
+        copy_bytes(there, local, run.bytes, transfer_.mode);
+      }
+    }
+    if (transfer_.mode == CopyMode::streaming) finish_streaming();
+  }
+
+  static void prefetch(const PageRun& next, bool read) {
+    const std::byte* const remote = remote_of(next).mapped();
+    if (remote == nullptr) return;
+    const std::byte* const local = local_address(next);
+    const std::byte* const there = remote + next.remote_offset;
+    if (read) {
+      prefetch_page(local, there);
+    } else {
+      prefetch_page(there, local);
+    }
+  }
+
+  void collect(std::size_t run_index, std::byte* local) {
+    const PageRun& run = runs_[run_index];
+    const auto there = static_cast<std::uintptr_t>(remote_of(run).owner_address() + run.remote_offset);
+    here_[attached_] = {local, run.bytes};
+    there_[attached_] = {reinterpret_cast<void*>(there), run.bytes};
+    run_of_[attached_++] = static_cast<std::uint16_t>(run_index);
+  }
+
+  [[nodiscard]] Outcome copy_attached() const {
+    const PeerProcess& process = transfer_.link->process();
+    if (!process.still_there()) return transfer_.link->why_lost();
+    std::size_t total = 0;
+    for (std::size_t i = 0; i < attached_; ++i) total += here_[i].iov_len;
+    const Direction direction = transfer_.request->op == HEADRACE_READ ? Direction::from_peer : Direction::to_peer;
+    const AttachResult result = attach_copy(process.pid(), direction, {here_.data(), attached_}, {there_.data(), attached_}, total);
+    if (result.os_error == 0) return {};
+    return attach_failed(result);
+  }
+
+  [[nodiscard]] Outcome attach_failed(const AttachResult& result) const {
+    Link& link = *transfer_.link;
+    if (result.os_error == ESRCH || link.has_hung_up() || link.owner_closed() || link.process().dying()) return link.why_lost();
+    std::size_t at = 0;
+    std::size_t into = result.bytes;
+    while (at + 1 < attached_ && into >= here_[at].iov_len) into -= here_[at++].iov_len;
+    const PageRun& run = runs_[run_of_[at]];
+    if (!remote_of(run).live()) return stale(run);
+    const std::uint64_t page = page_of(*transfer_.request, run, into);
+    const Code code = result.os_error == ENOMEM ? Code::exhausted : Code::backend_failed;
+    const char* const advice = result.os_error == EFAULT ? "; has the owner unmapped memory that it registered, or have we?" : "";
+    return {{code, result.os_error, page},
+            fmt::format("page {}: cross-memory attach to region {} of peer {} (process {}) at {:#x}: {}{}", page, remote_of(run).region_id(),
+                        link.peer_name(), link.process().pid(), reinterpret_cast<std::uintptr_t>(there_[at].iov_base) + into,
+                        os_error_text(result.os_error), advice)};
+  }
+
+  const Transfer& transfer_;
+  std::array<PageRun, N> runs_;
+  std::size_t count_ = 0;
+  std::size_t attached_ = 0;
+  std::array<iovec, N> here_;
+  std::array<iovec, N> there_;
+  std::array<std::uint16_t, N> run_of_;
+};
+
+}  // namespace
+
+Outcome move_part(const Transfer& transfer, PagePosition from, PagePosition to) {
+  static_assert(large_batch <= attach_vector_limit);
+  if (to.page - from.page < small_batch) return Batch<small_batch>(transfer).move(from, to);
+  return Batch<large_batch>(transfer).move(from, to);
+}
+
+}  // namespace headrace::shm

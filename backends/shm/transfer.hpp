@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves the bytes of a part of a request: mapped memory by copying, other memory by attach, whichever each page needs.
+#pragma once
+
+#include "backends/shm/copy.hpp"
+#include "memory/page_cursor.hpp"
+
+#include <headrace/result.hpp>
+
+#include <atomic>
+#include <string>
+
+namespace headrace::shm {
+
+class Link;
+
+/// How a piece of work ended, with a sentence if it failed.
+struct Outcome {
+  Status status;
+  std::string text;
+};
+
+struct Transfer {
+  const headrace_prepare_v1* request = nullptr;
+  Link* link = nullptr;  ///< nullptr: both sides are ours
+  CopyMode mode = CopyMode::cached;
+  const std::atomic<bool>* stop = nullptr;  ///< looked at now and then; the outcome is then canceled
+};
+
+/// Moves [from, to). Regions are found live before and after their bytes were moved, or the outcome is not_found.
+[[nodiscard]] Outcome move_part(const Transfer& transfer, PagePosition from, PagePosition to);
+
+}  // namespace headrace::shm

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/tcp/backend.hpp"
+
+#include "backends/tcp/connector.hpp"
+#include "backends/tcp/faults.hpp"
+#include "backends/tcp/local_copy.hpp"
+#include "base/errors.hpp"
+#include "base/random.hpp"
+#include "vendor/openssl/openssl.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+namespace headrace::tcp {
+namespace {
+
+Result<wire::Hmac> load_hmac() {
+  HEADRACE_TRY(loaded, OpenSsl::load());
+  return wire::Hmac([ssl = std::make_shared<const OpenSsl>(std::move(loaded))](std::string_view key,
+                                                                              std::string_view message) -> Result<wire::Proof> {
+    HEADRACE_TRY(digest, ssl->hmac_sha256(std::as_bytes(std::span(key)), std::as_bytes(std::span(message))));
+    wire::Proof proof;
+    std::memcpy(proof.data(), digest.data(), proof.size());
+    return proof;
+  });
+}
+
+Link& link_of(void* connection) { return *static_cast<Link*>(connection); }
+Request& request_of(void* request) { return *static_cast<Request*>(request); }
+
+}  // namespace
+
+Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, const plugin::CreateArgs& args) {
+  HEADRACE_TRY(settings, Settings::read(args));
+  std::unique_ptr<SocketCalls> calls = std::make_unique<SystemCalls>();
+  if (!settings.faults.empty()) {
+    HEADRACE_TRY(plan, FaultPlan::parse(settings.faults));
+    calls = std::make_unique<FaultyCalls>(plan, std::move(calls));
+  }
+  return open(host, std::move(settings), std::move(calls));
+}
+
+Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, Settings settings, std::unique_ptr<SocketCalls> calls) {
+  std::unique_ptr<TcpBackend> backend(new TcpBackend(host));
+  backend->context_.settings = std::move(settings);
+  backend->context_.calls = std::move(calls);
+  HEADRACE_TRY_VOID(backend->start());
+  return std::unique_ptr<plugin::Backend>(std::move(backend));
+}
+
+Result<void> TcpBackend::start() {
+  if (!context_.settings.token.empty()) {
+    HEADRACE_TRY(hmac, load_hmac());
+    context_.hmac = std::move(hmac);
+  }
+  for (unsigned i = 0; i < context_.settings.threads; ++i) {
+    HEADRACE_TRY(thread, IoThread::open(i, [host = context_.host] { return host.now_ns(); }, context_.settings.spin));
+    context_.threads.push_back(std::move(thread));
+  }
+  HEADRACE_TRY(listener, Listener::open(context_, *this));
+  listener_ = std::move(listener);
+  return {};
+}
+
+TcpBackend::~TcpBackend() {
+  for (const auto& link : links()) link->disconnect();
+  for (const auto& thread : context_.threads) thread->stop();
+  // One that came in meanwhile.
+  for (const auto& link : links()) link->disconnect();
+  while (context_.tasks.load() != 0) std::this_thread::yield();
+}
+
+headrace_info_v1 TcpBackend::info() {
+  headrace_info_v1 info{};
+  info.struct_size = sizeof info;
+  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_REVOKE_SAFE;
+  info.local_kinds = memory_kinds;
+  info.remote_kinds = memory_kinds;
+  info.max_message_bytes = max_message_bytes;
+  return info;
+}
+
+Result<std::string> TcpBackend::connection_info() { return listener_->info().text(); }
+
+Result<void*> TcpBackend::connect(const headrace_connect_v1& args) {
+  HEADRACE_TRY(info, ConnectionInfo::parse({static_cast<const char*>(args.connection_info.data), args.connection_info.length}));
+  std::vector<TcpAddress> addresses = info.for_host(listener_->info().host);
+  if (addresses.empty()) return make_error(Code::not_supported, "peer {} gives no address to connect to", args.peer_name);
+  auto link = std::make_shared<Link>(context_, args.peer_name, args.peer_incarnation, random_u64(), args.link_token,
+                                     context_.settings.sockets);
+  {
+    const std::scoped_lock lock(mutex_);
+    links_.emplace(link.get(), link);
+  }
+  if (auto started = Connector::start(context_, resolver_, link, std::move(addresses)); !started) {
+    take(link.get());
+    return std::move(started).error();
+  }
+  return static_cast<void*>(link.get());
+}
+
+Result<std::shared_ptr<Link>> TcpBackend::admit(const wire::Hello& peer) {
+  if (peer.channel != 0) {
+    for (const auto& link : links())
+      if (link->id() == peer.link_id && link->peer_incarnation() == peer.incarnation && link->peer_name() == peer.name) return link;
+    return make_error(Code::not_found, "socket {} of \"{}\" is for a link that is not there (any more)", peer.channel, peer.name);
+  }
+  // How many sockets a link has is the connecting side's choice; here they are taken as they come.
+  constexpr unsigned most_sockets = 64;
+  auto link = std::make_shared<Link>(context_, peer.name, peer.incarnation, peer.link_id, 0, most_sockets);
+  {
+    const std::scoped_lock lock(mutex_);
+    links_.emplace(link.get(), link);
+  }
+  const std::uint64_t token = context_.host.accepted(link.get(), peer.name, peer.incarnation);
+  if (token == 0) {
+    link->disconnect();
+    take(link.get());
+    return make_error(Code::peer_lost, "agent \"{}\" takes no connection from \"{}\" now", context_.host.agent_name(), peer.name);
+  }
+  link->accepted(token);
+  return link;
+}
+
+std::vector<std::shared_ptr<Link>> TcpBackend::links() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::shared_ptr<Link>> all;
+  all.reserve(links_.size());
+  for (const auto& [raw, link] : links_) all.push_back(link);
+  return all;
+}
+
+std::shared_ptr<Link> TcpBackend::take(const Link* link) {
+  const std::scoped_lock lock(mutex_);
+  auto node = links_.extract(link);
+  return node.empty() ? nullptr : std::move(node.mapped());
+}
+
+void TcpBackend::disconnect(void* connection) {
+  // It stays in the list until it is quiet: deregister_region must find it. Requests and regions that were prepared for
+  // it hold it until they are given back.
+  link_of(connection).disconnect();
+  take(&link_of(connection));
+}
+
+Result<void*> TcpBackend::register_region(const headrace_region_v1& region) {
+  if (region.kind != HEADRACE_DRAM)
+    return make_error(Code::not_supported, "memory of kind {} cannot be registered: tcp moves host memory (dram) alone", region.kind);
+  if (region.length == 0 || region.address == 0 || region.address + region.length < region.address)
+    return make_error(Code::invalid_argument, "region {} of {} bytes at {:#x} is no memory", region.region_id, region.length, region.address);
+  HEADRACE_TRY(added, context_.regions.add({region.region_id, reinterpret_cast<std::byte*>(region.address), region.length}));
+  return static_cast<void*>(added);
+}
+
+void TcpBackend::deregister_region(void* handle) {
+  // First no frame finds it any more, then those that found it before let go. The object lives until then: they compare.
+  const std::unique_ptr<Region> region = context_.regions.remove(static_cast<const Region*>(handle));
+  if (region == nullptr) return;
+  for (const auto& link : links()) link->detach(*region);
+}
+
+Result<std::string> TcpBackend::export_region(void* /*handle*/) { return std::string(); }
+
+Result<void*> TcpBackend::load_local(void* handle) {
+  const auto* const region = static_cast<const Region*>(handle);
+  return static_cast<void*>(new RemoteRegion{nullptr, region, region->id});
+}
+
+Result<void*> TcpBackend::load_remote(void* connection, const headrace_remote_region_v1& region) {
+  if (region.kind != HEADRACE_DRAM)
+    return make_error(Code::not_supported, "a peer's memory of kind {}: tcp moves host memory (dram) alone", region.kind);
+  return static_cast<void*>(new RemoteRegion{link_of(connection).shared_from_this(), nullptr, region.region_id});
+}
+
+void TcpBackend::unload(void* remote) { delete static_cast<RemoteRegion*>(remote); }
+
+Result<void*> TcpBackend::prepare(const headrace_prepare_v1& args) {
+  if (args.op != HEADRACE_READ && args.op != HEADRACE_WRITE)
+    return make_error(Code::not_supported, "operation {}: tcp reads and writes", args.op);
+  for (std::uint64_t i = 0; i < args.remote->region_count; ++i) {
+    const auto* const remote = static_cast<const RemoteRegion*>(args.remote->regions[i]);
+    if (remote->link.get() != args.connection)
+      return make_error(Code::invalid_argument, "remote region {} (id {}) was not loaded for the link of the request", i, remote->id);
+  }
+  Request* request = nullptr;
+  if (args.connection == nullptr) {
+    request = new LocalRequest(args, context_);
+  } else {
+    request = new RemoteRequest(args, link_of(args.connection).shared_from_this());
+  }
+  return static_cast<void*>(request);
+}
+
+Status TcpBackend::post(void* request, const headrace_post_v1& args) { return request_of(request).post(args); }
+bool TcpBackend::poll(void* request) { return request_of(request).poll(); }
+void TcpBackend::cancel(void* request) { request_of(request).cancel(); }
+void TcpBackend::release(void* request) { delete &request_of(request); }
+
+Status TcpBackend::notify(void* connection, std::uint32_t channel, std::string_view bytes) {
+  return link_of(connection).notify(channel, bytes);
+}
+
+headrace_cost_v1 TcpBackend::cost(const headrace_prepare_v1& args) {
+  headrace_cost_v1 cost{};
+  cost.struct_size = sizeof cost;
+  if (args.connection == nullptr && args.remote != nullptr && args.remote->regions != nullptr) {
+    cost.fixed_ns = 300;
+    cost.ns_per_page = 10;
+    cost.bytes_per_second = 6e9;
+  } else {
+    cost.fixed_ns = 20'000;
+    cost.ns_per_page = 100;
+    cost.bytes_per_second = 3e9;
+  }
+  cost.margin = 0.5;
+  cost.method = "constant";
+  return cost;
+}
+
+}  // namespace headrace::tcp

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tcp backend: memory to memory over plain sockets, between any two agents that a network connects.
+#pragma once
+
+#include "backends/tcp/context.hpp"
+#include "backends/tcp/link.hpp"
+#include "backends/tcp/listener.hpp"
+#include "backends/tcp/resolver.hpp"
+
+#include <headrace/plugin/backend.hpp>
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+namespace headrace::tcp {
+
+class TcpBackend final : public plugin::Backend, private Admission {
+ public:
+  static constexpr const char* name = "tcp";
+  static constexpr const char* version = "1.0.0";
+  static constexpr std::uint32_t memory_kinds = HEADRACE_KIND_BIT(HEADRACE_DRAM);
+  static constexpr bool maps = false;
+  static std::span<const headrace_option_v1> options() { return Settings::rows(); }
+  static Result<std::unique_ptr<plugin::Backend>> open(plugin::Host host, const plugin::CreateArgs& args);
+  /// The same over other system calls, for tests.
+  static Result<std::unique_ptr<plugin::Backend>> open(plugin::Host host, Settings settings, std::unique_ptr<SocketCalls> calls);
+
+  ~TcpBackend() override;
+
+  [[nodiscard]] headrace_info_v1 info() override;
+  Result<std::string> connection_info() override;
+  Result<void*> connect(const headrace_connect_v1& args) override;
+  void disconnect(void* connection) override;
+
+  Result<void*> register_region(const headrace_region_v1& region) override;
+  void deregister_region(void* handle) override;
+  Result<std::string> export_region(void* handle) override;
+
+  Result<void*> load_local(void* handle) override;
+  Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region) override;
+  void unload(void* remote) override;
+
+  Result<void*> prepare(const headrace_prepare_v1& args) override;
+  Status post(void* request, const headrace_post_v1& args) override;
+  bool poll(void* request) override;
+  void cancel(void* request) override;
+  void release(void* request) override;
+
+  Status notify(void* connection, std::uint32_t channel, std::string_view bytes) override;
+
+  // The I/O threads do it all.
+  std::uint32_t progress() override { return 0; }
+  [[nodiscard]] int descriptor() override { return -1; }
+
+  headrace_cost_v1 cost(const headrace_prepare_v1& args) override;
+
+ private:
+  explicit TcpBackend(plugin::Host host) : context_(host) {}
+  Result<void> start();
+  Result<std::shared_ptr<Link>> admit(const wire::Hello& peer) override;
+  [[nodiscard]] std::vector<std::shared_ptr<Link>> links() const;
+  std::shared_ptr<Link> take(const Link* link);
+
+  Context context_;
+  Resolver resolver_;
+  std::unique_ptr<Listener> listener_;
+  mutable std::mutex mutex_;
+  std::unordered_map<const Link*, std::shared_ptr<Link>> links_;
+};
+
+}  // namespace headrace::tcp

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// One socket of a link: takes work when it has room for it, and puts what comes in where it belongs.
+//
+// Locks, in the order in which they may be taken:
+//   receive_   one thread at a time takes bytes from the socket   (what comes in, where it goes)
+//   send_      one thread at a time puts bytes into it            (the batch on its way)
+//   link's     short: queues, windows, requests
+// Payload is only ever written with receive_ held and sent with send_ held: whoever holds both knows the memory quiet.
+#pragma once
+
+#include "backends/tcp/chunk.hpp"
+#include "backends/tcp/frame_reader.hpp"
+#include "backends/tcp/frame_writer.hpp"
+#include "backends/tcp/host_calls.hpp"
+#include "backends/tcp/io_thread.hpp"
+#include "backends/tcp/regions.hpp"
+#include "base/unique_fd.hpp"
+
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace headrace::tcp {
+
+struct Context;
+class Link;
+class RemoteRequest;
+
+class Channel final : public Watched, private FrameReader::Handler {
+ public:
+  Channel(std::shared_ptr<Link> link, unsigned index, UniqueFd fd, IoThread& thread);
+
+  /// Begins to receive; `early` are bytes that came with the handshake.
+  Result<void> watch();
+  void start(HostCalls& calls, std::string_view early);
+
+  void on_ready(std::uint32_t events) override;
+  void on_kick() override;
+  std::uint64_t on_time(std::uint64_t now_ns) override;
+
+  /// Who drives: an I/O thread does all there is, a caller's thread a piece and never waits for another.
+  enum class Driver { io_thread, caller };
+  /// Takes bytes from the socket. Whether there were any.
+  bool receive(HostCalls& calls, Driver driver);
+  /// Sends what is to be sent. `writable`: epoll says that the socket has room again.
+  void pump(HostCalls& calls, Driver driver, bool writable = false);
+
+  /// Keeps what is still to come for this post of a read out of its memory, and counts it as answered.
+  void abandon(std::uint64_t wire_id);
+  /// Keeps peers out of a region that is going away: the rest of a write into it is thrown away, the rest of an answer from it is
+  /// copied first.
+  void detach(const Region& region);
+  /// No memory is touched after it; with `farewell` the peer is told, if it can be done at once. The socket is closed.
+  void close(bool farewell);
+
+  [[nodiscard]] unsigned index() const { return index_; }
+
+ private:
+  friend class Link;
+
+  /// Something to be answered, in order of arrival.
+  struct Acknowledgement {
+    std::uint64_t request = 0;
+    std::uint32_t chunk = 0;
+    Code code = Code::ok;
+    std::uint64_t good_bytes = UINT64_MAX;  // of the chunk, before the first that could not be reached
+  };
+  struct Answer {
+    FrameHeader header;  // of the read
+    std::vector<std::byte> ranges;
+  };
+  /// A chunk of ours that waits for its answer.
+  struct Unanswered {
+    RemoteRequest* request = nullptr;  // null: abandoned
+    std::uint64_t wire_id = 0;
+    Chunk chunk;
+    std::uint32_t ranges = 0;
+  };
+  /// The write that is being received.
+  struct Incoming {
+    Code code = Code::ok;
+    std::uint64_t good_bytes = UINT64_MAX;
+    std::vector<std::pair<const Region*, std::uint64_t>> regions;  // what it goes into, and from which byte on
+  };
+
+  // Receiving.
+  Result<void> begin(const FrameHeader& header, const RangeList& ranges) override;
+  Result<void> end(const FrameHeader& header, std::span<const std::byte> payload) override;
+  Result<void> begin_write(const FrameHeader& header, const RangeList& ranges);
+  Result<void> begin_read(const FrameHeader& header, const RangeList& ranges);
+  Result<void> begin_read_data(const FrameHeader& header);
+  Result<void> end_write(const FrameHeader& header);
+  Result<void> end_write_ack(const FrameHeader& header, std::uint64_t good_bytes);
+  Result<void> end_read_data(const FrameHeader& header, std::span<const std::byte> payload);
+  bool say_farewell();
+
+  // Sending: with send_ and the link's lock held.
+  bool fill();
+  void put_control();
+  bool put_messages();
+  bool put_answer();
+  bool put_chunk();
+  void put_empty(FrameType type, std::uint64_t request = 0, std::uint16_t channel = 0);
+  std::uint32_t put_ranges(const RemoteRequest& request, const Chunk& chunk, FrameHeader& header);
+  void listen_for(std::uint32_t events);
+
+  const std::shared_ptr<Link> link_;
+  Context& context_;
+  const unsigned index_;
+  IoThread& thread_;
+
+  std::mutex receive_;
+  FrameReader reader_;
+  Incoming incoming_;
+  HostCalls* calls_ = nullptr;  // of the receive that is under way
+  bool receiving_ = false;      // not before start, not after close
+
+  std::mutex send_;
+  FrameWriter writer_;
+  std::vector<iovec> payload_;  // of the frame that is being put together
+  std::uint32_t events_ = 0;    // what epoll listens for
+  bool sending_ = true;         // false: closed
+  bool blocked_ = false;        // the socket is full
+  UniqueFd fd_;                 // closed with both locks held
+
+  // With the link's lock.
+  bool idle_ = true;  // nothing to send, and nobody is about to
+  bool ping_due_ = false;
+  bool pong_due_ = false;
+  bool answers_turn_ = false;
+  bool reads_turn_ = false;
+  std::deque<Acknowledgement> acknowledgements_;
+  std::deque<Answer> answers_;
+  std::size_t answer_ranges_ = 0;
+  std::deque<Unanswered> writes_;
+  std::deque<Unanswered> reads_;
+  std::uint64_t write_bytes_ = 0;   // under way
+  std::uint64_t read_bytes_ = 0;
+  std::size_t read_ranges_ = 0;
+
+  std::atomic<bool> heard_{true};
+  std::atomic<bool> spoke_{true};
+  std::uint64_t heard_ns_ = 0;  // on_time's own: when heard_ was last seen set
+  std::uint64_t spoke_ns_ = 0;
+  std::uint64_t pinged_ns_ = 0;
+};
+
+}  // namespace headrace::tcp

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all parts of one instance share. It outlives them.
+#pragma once
+
+#include "backends/tcp/io_thread.hpp"
+#include "backends/tcp/regions.hpp"
+#include "backends/tcp/settings.hpp"
+#include "backends/tcp/socket_calls.hpp"
+#include "wire/hello.hpp"
+
+#include <headrace/plugin/backend.hpp>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+namespace headrace::tcp {
+
+struct Context {
+  explicit Context(plugin::Host the_host) : host(the_host) {}
+
+  plugin::Host host;
+  Settings settings;
+  Regions regions;
+  std::unique_ptr<SocketCalls> calls;
+  wire::Hmac hmac;
+  std::atomic<unsigned> tasks{0};  // behind the host's `submit`
+  std::atomic<unsigned> next_thread{0};
+  std::vector<std::unique_ptr<IoThread>> threads;  // last: they stop before the rest goes
+
+  IoThread& first_thread() { return *threads.front(); }
+  IoThread& some_thread() { return *threads[next_thread.fetch_add(1, std::memory_order_relaxed) % threads.size()]; }
+
+  template <class... Args>
+  void log(headrace_log_level_v1 level, fmt::format_string<Args...> text, Args&&... args) const {
+    if (host.log_enabled(level)) host.log(level, fmt::format(text, std::forward<Args>(args)...));
+  }
+};
+
+}  // namespace headrace::tcp

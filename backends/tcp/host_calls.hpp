@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a piece of work on a link wants to tell the host, said when the work has let go of its locks: the contract forbids
+// to call the host with a lock held.
+//
+// Make one before taking any lock. While one lives, `disconnect` waits: after it returns the host hears nothing of the
+// link any more.
+#pragma once
+
+#include <headrace/result.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace headrace::tcp {
+
+class Link;
+
+class HostCalls {
+ public:
+  explicit HostCalls(Link& link);
+  ~HostCalls();
+  HostCalls(const HostCalls&) = delete;
+  HostCalls& operator=(const HostCalls&) = delete;
+
+  /// Says what there is to say so far. Not with a lock held.
+  void flush();
+
+  void completed(std::uint64_t token, Status status, std::string text) {
+    ends_.push_back({token, status, std::move(text)});
+  }
+  /// Messages may be ready for delivery.
+  void deliver() { deliver_ = true; }
+  /// The link is broken. The first reason stays.
+  void lose(Status status, std::string why) {
+    if (!loss_) loss_ = Loss{status, std::move(why)};
+  }
+  void warn(std::string text) { warnings_.push_back(std::move(text)); }
+  void sent(std::uint64_t bytes) { sent_ += bytes; }
+  void received(std::uint64_t bytes) { received_ += bytes; }
+  void refused_chunk() { ++refused_; }
+
+ private:
+  struct End {
+    std::uint64_t token;
+    Status status;
+    std::string text;
+  };
+  struct Loss {
+    Status status;
+    std::string why;
+  };
+
+  Link& link_;
+  std::vector<End> ends_;
+  std::vector<std::string> warnings_;
+  std::optional<Loss> loss_;
+  bool deliver_ = false;
+  std::uint64_t sent_ = 0, received_ = 0, refused_ = 0;
+};
+
+}  // namespace headrace::tcp

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/tcp/io_thread.hpp"
+
+#include "base/clock.hpp"
+
+#include <fmt/format.h>
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+
+namespace headrace::tcp {
+namespace {
+
+constexpr std::uint64_t bell_key = 0;
+// The clock of on_time may be one that a test turns by hand: it is looked at this often at least while anything waits
+// for it.
+constexpr std::uint64_t longest_sleep_ns = 250'000'000;
+constexpr std::uint64_t shortest_sleep_ns = 1'000'000;
+
+}  // namespace
+
+Result<std::unique_ptr<IoThread>> IoThread::open(unsigned number, Now now, std::chrono::nanoseconds spin) {
+  HEADRACE_TRY(epoll, Epoll::create());
+  HEADRACE_TRY(bell, EventFd::create());
+  HEADRACE_TRY_VOID(epoll.add(bell.fd(), EPOLLIN, bell_key));
+  std::unique_ptr<IoThread> io(new IoThread(std::move(epoll), std::move(bell), std::move(now), spin));
+  // Signals are for the program's own threads.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  io->thread_ = std::thread([raw = io.get(), number] {
+    ::pthread_setname_np(::pthread_self(), fmt::format("headrace-tcp{}", number).c_str());
+    raw->loop();
+  });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return io;
+}
+
+IoThread::~IoThread() { stop(); }
+
+void IoThread::stop() {
+  if (!thread_.joinable()) return;
+  stop_.store(true);
+  bell_.signal();
+  thread_.join();
+  decltype(table_) watched;
+  decltype(kicked_) kicked;
+  decltype(functions_) functions;
+  {
+    const std::scoped_lock lock(mutex_);
+    watched.swap(table_);
+    kicked.swap(kicked_);
+    functions.swap(functions_);
+  }
+  for (const auto& [key, object] : watched) object->on_stop();
+}
+
+Result<void> IoThread::watch(const std::shared_ptr<Watched>& object, int fd, std::uint32_t events) {
+  {
+    const std::scoped_lock lock(mutex_);
+    object->key_ = next_key_++;
+    table_.emplace(object->key_, object);
+  }
+  if (fd >= 0) {
+    if (auto added = epoll_.add(fd, events, object->key_); !added) {
+      forget(*object, -1);
+      return added;
+    }
+  }
+  hurry();
+  return {};
+}
+
+Result<void> IoThread::change(const Watched& object, int fd, std::uint32_t events) {
+  return epoll_.modify(fd, events, object.key_);
+}
+
+void IoThread::forget(Watched& object, int fd) {
+  if (fd >= 0) (void)epoll_.remove(fd);
+  std::shared_ptr<Watched> last;  // it may go with this: not under the lock
+  const std::scoped_lock lock(mutex_);
+  if (const auto at = table_.find(object.key_); at != table_.end() && at->second.get() == &object) {
+    last = std::move(at->second);
+    table_.erase(at);
+  }
+}
+
+void IoThread::kick(const std::shared_ptr<Watched>& object) {
+  if (object->kicked_.exchange(true)) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    kicked_.push_back(object);
+  }
+  ring();
+}
+
+void IoThread::run(std::function<void()> function) {
+  {
+    const std::scoped_lock lock(mutex_);
+    functions_.push_back(std::move(function));
+  }
+  ring();
+}
+
+void IoThread::hurry() {
+  hurry_.store(true);
+  ring();
+}
+
+/// What was queued is seen by the thread before it sleeps, or it is asleep and we wake it: both sides write, then read.
+void IoThread::ring() {
+  queued_.store(true);
+  if (asleep_.load()) bell_.signal();
+}
+
+std::shared_ptr<Watched> IoThread::find(std::uint64_t key) {
+  const std::scoped_lock lock(mutex_);
+  const auto at = table_.find(key);
+  return at == table_.end() ? nullptr : at->second;
+}
+
+bool IoThread::do_queued() {
+  if (!queued_.exchange(false)) return false;
+  std::vector<std::shared_ptr<Watched>> kicked;
+  std::vector<std::function<void()>> functions;
+  {
+    const std::scoped_lock lock(mutex_);
+    kicked.swap(kicked_);
+    functions.swap(functions_);
+  }
+  for (const auto& function : functions) function();
+  for (const auto& object : kicked) {
+    object->kicked_.store(false);
+    object->on_kick();
+  }
+  return true;
+}
+
+std::size_t IoThread::do_ready(Deadline deadline) {
+  std::array<epoll_event, 64> events;
+  const auto count = epoll_.wait(events, deadline);
+  asleep_.store(false);
+  if (!count) return 0;  // out of descriptors or memory for the moment: the timers go on
+  std::size_t work = 0;
+  for (const epoll_event& event : std::span(events).first(*count)) {
+    if (event.data.u64 == bell_key) {
+      bell_.drain();
+      continue;
+    }
+    ++work;
+    if (const auto object = find(event.data.u64)) object->on_ready(event.events);
+  }
+  return work;
+}
+
+void IoThread::do_timers() {
+  const std::uint64_t now = now_();
+  if (!hurry_.exchange(false) && now < due_ns_) return;
+  std::vector<std::shared_ptr<Watched>> all;
+  {
+    const std::scoped_lock lock(mutex_);
+    all.reserve(table_.size());
+    for (const auto& [key, object] : table_) all.push_back(object);
+  }
+  due_ns_ = Watched::never;
+  for (const auto& object : all) due_ns_ = std::min(due_ns_, object->on_time(now));
+}
+
+/// How long the thread may sleep.
+Deadline IoThread::next_deadline() const {
+  if (due_ns_ == Watched::never) return Deadline::never();
+  const std::uint64_t now = now_();
+  const std::uint64_t wait = std::clamp(due_ns_ > now ? due_ns_ - now : 0, shortest_sleep_ns, longest_sleep_ns);
+  return Deadline::after(std::chrono::nanoseconds(wait));
+}
+
+void IoThread::loop() {
+  std::uint64_t spin_until_ns = 0;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    std::size_t work = do_queued() ? 1 : 0;
+    if (work > 0 || (spin_ns_ != 0 && headrace::now_ns() < spin_until_ns)) {
+      work += do_ready(Deadline::at_ns(0));
+    } else {
+      asleep_.store(true);
+      // Whoever queued something before that took effect has not rung.
+      const bool stay_awake = queued_.load() || stop_.load();
+      work += do_ready(stay_awake ? Deadline::at_ns(0) : next_deadline());
+    }
+    // Sockets before timers: after a pause of this process, what a peer said meanwhile must be heard before its silence
+    // is judged.
+    do_timers();
+    if (work > 0 && spin_ns_ != 0) spin_until_ns = headrace::now_ns() + spin_ns_;
+  }
+}
+
+}  // namespace headrace::tcp

@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/tcp/link.hpp"
+
+#include "base/errors.hpp"
+
+#include <algorithm>
+#include <thread>
+
+namespace headrace::tcp {
+namespace {
+
+// A canceled write waits for the peer's word this long, then the link goes: with the I/O thread's tick less than the
+// second that the contract allows.
+constexpr std::uint64_t cancel_patience_ns = 600'000'000;
+
+/// How the posts of a link end that was lost for this reason.
+Code code_for_posts(Code loss) {
+  switch (loss) {
+    case Code::canceled: return Code::backend_failed;  // closed for another's sake
+    case Code::not_supported:
+    case Code::corrupt:
+    case Code::backend_failed: return loss;
+    default: return Code::peer_lost;
+  }
+}
+
+void erase_from(std::deque<RemoteRequest*>& queue, const RemoteRequest* request) {
+  queue.erase(std::remove(queue.begin(), queue.end(), request), queue.end());
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------ HostCalls
+
+HostCalls::HostCalls(Link& link) : link_(link) { link_.inside_.fetch_add(1); }
+
+HostCalls::~HostCalls() {
+  flush();
+  // Nothing of the link may be touched after this: `disconnect` waits for it, and then the link may go.
+  link_.inside_.fetch_sub(1);
+}
+
+void HostCalls::flush() {
+  const plugin::Host& host = link_.context_.host;
+  if (sent_ > 0) host.count("sent_bytes", std::exchange(sent_, 0));
+  if (received_ > 0) host.count("received_bytes", std::exchange(received_, 0));
+  if (refused_ > 0) host.count("refused_chunks", std::exchange(refused_, 0));
+  for (const std::string& text : std::exchange(warnings_, {})) link_.context_.log(HEADRACE_LOG_WARN, "{}", text);
+  for (const End& end : std::exchange(ends_, {})) host.completed(end.token, end.status, end.text);
+  if (std::exchange(deliver_, false)) link_.deliver();
+  if (auto loss = std::exchange(loss_, std::nullopt)) link_.lose(loss->status, std::move(loss->why));
+}
+
+// ------------------------------------------------------------------ requests
+
+Status RemoteRequest::post(const headrace_post_v1& how) { return link->post(*this, how); }
+bool RemoteRequest::poll() { return link->poll(*this); }
+void RemoteRequest::cancel() { link->cancel(*this); }
+
+// ------------------------------------------------------------------ Link
+
+Link::Link(Context& context, std::string peer_name, std::uint64_t peer_incarnation, std::uint64_t id, std::uint64_t token,
+           unsigned sockets)
+    : context_(context), peer_name_(std::move(peer_name)), peer_incarnation_(peer_incarnation), id_(id), sockets_(sockets),
+      limits_{context.settings.chunk_bytes, max_ranges}, token_(token), channels_(sockets) {}
+
+bool Link::connecting() const {
+  const std::scoped_lock lock(mutex_);
+  return state_ == State::connecting;
+}
+
+bool Link::alive() const {
+  const std::scoped_lock lock(mutex_);
+  return state_ == State::connecting || state_ == State::ready;
+}
+
+std::vector<std::shared_ptr<Channel>> Link::channels() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::shared_ptr<Channel>> all;
+  for (const auto& channel : channels_)
+    if (channel != nullptr) all.push_back(channel);
+  return all;
+}
+
+Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
+  std::string message;
+  if (args.has_message != 0) {
+    if (args.message.length > max_message_bytes || args.channel > UINT16_MAX) return {Code::invalid_argument};
+    message.assign(static_cast<const char*>(args.message.data), args.message.length);
+  }
+  const bool small = request.args.bytes <= context_.settings.direct_bytes;
+  HostCalls calls(*this);
+  std::vector<std::shared_ptr<Channel>> helpers;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (state_ == State::lost) return {Code::peer_lost};
+    if (state_ == State::closed) return {Code::canceled};
+    if (request.posted) return {Code::invalid_argument};
+    if (args.has_message != 0) {
+      const auto channel = static_cast<std::uint16_t>(args.channel);
+      if (!outbox_.knows(channel)) return {Code::invalid_argument};
+      if (!outbox_.has_room(channel, message.size())) return {Code::would_block};
+      request.message = outbox_.add(channel, std::move(message), OutMessage::State::waiting);
+    }
+    request.posted = true;
+    request.canceling = false;
+    request.wire_id = next_wire_id_++;
+    request.next = skip_empty_pages(request.args, {0, 0});
+    request.chunks = 0;
+    request.unanswered = 0;
+    request.status = {};
+    request.text.clear();
+    request.cut_all = request.next.page >= request.args.count || request.args.bytes == 0;
+    posted_.insert(&request);
+    if (request.cut_all) {
+      end_if_done(request, calls);
+    } else {
+      (request.is_write() ? writes_ : reads_).push_back(&request);
+    }
+    if (small) {
+      // A message goes over socket 0: best right behind its bytes.
+      const unsigned first = request.message != nullptr ? 0 : next_channel_++;
+      if (auto channel = claim_idle(first)) helpers.push_back(std::move(channel));
+    } else {
+      for (std::uint64_t left = request.args.bytes; left > 0; left -= std::min(left, limits_.bytes)) {
+        auto channel = claim_idle(next_channel_++);
+        if (channel == nullptr) break;
+        helpers.push_back(std::move(channel));
+      }
+    }
+  }
+  if (small) {
+    if (!helpers.empty()) helpers.front()->pump(calls, Channel::Driver::caller);
+  } else {
+    for (const auto& channel : helpers) channel->thread_.kick(channel);
+  }
+  return {};
+}
+
+bool Link::poll(RemoteRequest& request) {
+  if (request.args.bytes > context_.settings.direct_bytes) return false;  // the I/O threads are better at it
+  HostCalls calls(*this);
+  std::shared_ptr<Channel> channel;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!request.posted || state_ != State::ready || request.chunks == 0) return false;
+    channel = channels_[request.last_channel];
+  }
+  if (channel == nullptr || !channel->receive(calls, Channel::Driver::caller)) return false;
+  calls.flush();  // the sooner the better: the end may be what the caller waits for
+  channel->pump(calls, Channel::Driver::caller);
+  return true;
+}
+
+void Link::cancel(RemoteRequest& request) {
+  const std::uint64_t now = context_.host.now_ns();
+  HostCalls calls(*this);
+  std::uint64_t wire_id = 0;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!request.posted || request.canceling) return;
+    request.canceling = true;
+    request.cancel_ns = now;
+    ++canceling_;
+    wire_id = request.wire_id;
+    stop_cutting(request);
+    end_if_done(request, calls);
+    if (request.is_write()) return;  // it ends with the peer's word, or with the link: check_cancels
+  }
+  // A read's data may come whenever they like once they are kept out of the memory. The post is named by its wire id: it
+  // may end by itself meanwhile, and the request be posted again.
+  for (const auto& channel : channels()) channel->abandon(wire_id);
+  const std::scoped_lock lock(mutex_);
+  if (request.posted && request.wire_id == wire_id) end_if_done(request, calls);
+}
+
+Status Link::notify(std::uint32_t channel, std::string_view bytes) {
+  if (bytes.size() > max_message_bytes || channel > UINT16_MAX) return {Code::invalid_argument};
+  HostCalls calls(*this);
+  std::shared_ptr<Channel> first;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (state_ == State::lost) return {Code::peer_lost};
+    if (state_ == State::closed) return {Code::canceled};
+    const auto number = static_cast<std::uint16_t>(channel);
+    if (!outbox_.knows(number)) return {Code::invalid_argument};
+    if (!outbox_.has_room(number, bytes.size())) return {Code::would_block};
+    outbox_.add(number, std::string(bytes), OutMessage::State::ready);
+    if (channels_[0] != nullptr && channels_[0]->idle_) {
+      channels_[0]->idle_ = false;
+      first = channels_[0];
+    }
+  }
+  if (first != nullptr) first->pump(calls, Channel::Driver::caller);
+  return {};
+}
+
+void Link::detach(const Region& region) {
+  for (const auto& channel : channels()) channel->detach(region);
+}
+
+// ------------------------------------------------------------------ work for channels
+
+/// An idle channel, which the caller must pump.
+std::shared_ptr<Channel> Link::claim_idle(unsigned first) {
+  if (state_ != State::ready) return nullptr;
+  for (unsigned i = 0; i < sockets_; ++i) {
+    const auto& channel = channels_[(first + i) % sockets_];
+    if (channel == nullptr || !channel->idle_) continue;
+    channel->idle_ = false;
+    return channel;
+  }
+  return nullptr;
+}
+
+RemoteRequest* Link::next_work(bool reads, bool writes, bool reads_first) {
+  reads = reads && !reads_.empty();
+  writes = writes && !writes_.empty();
+  if (reads && (reads_first || !writes)) return reads_.front();
+  return writes ? writes_.front() : nullptr;
+}
+
+void Link::took_chunk(RemoteRequest& request, const Chunk& chunk, unsigned channel) {
+  ++request.chunks;
+  ++request.unanswered;
+  request.last_channel = channel;
+  request.next = skip_empty_pages(request.args, chunk.to);
+  auto& queue = request.is_write() ? writes_ : reads_;
+  queue.pop_front();
+  if (request.next.page < request.args.count) {
+    queue.push_back(&request);  // others have their turn
+    return;
+  }
+  request.cut_all = true;
+  if (request.is_write() && request.message != nullptr) {
+    request.message->request = request.wire_id;
+    request.message->chunks = request.chunks;
+    request.message->state = OutMessage::State::ready;
+    messages_changed();
+  }
+}
+
+void Link::stop_cutting(RemoteRequest& request) {
+  if (request.cut_all) return;
+  erase_from(request.is_write() ? writes_ : reads_, &request);
+  request.cut_all = true;
+  if (request.status.ok()) request.status.code = Code::canceled;
+}
+
+/// The peer has answered a chunk.
+void Link::answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes, const Chunk& chunk) {
+  --request.unanswered;
+  if (!status.ok() && (request.status.ok() || request.canceling)) {
+    if (good_bytes < chunk.bytes) status.page = position_at_byte(request.args, good_bytes, chunk.from).page;
+    stop_cutting(request);
+    request.status = status;
+    request.text = fmt::format("peer {} refused page {}: {}", peer_name_, status.page,
+                               status.code == Code::not_found ? "no such region is registered there (any more)"
+                                                              : "it lies outside its region");
+  }
+  end_if_done(request, calls);
+}
+
+void Link::end_if_done(RemoteRequest& request, HostCalls& calls) {
+  if (!request.cut_all || request.unanswered > 0) return;
+  if (request.canceling) --canceling_;
+  end(request, calls, request.status, std::move(request.text));
+}
+
+void Link::end(RemoteRequest& request, HostCalls& calls, Status status, std::string text) {
+  if (const auto message = std::exchange(request.message, nullptr)) {
+    if (!status.ok()) {
+      // A write may have chunks over there that announced it.
+      if (request.is_write()) {
+        message->request = request.wire_id;
+        message->chunks = request.chunks;
+      }
+      message->state = OutMessage::State::dropped;
+    } else {
+      message->state = OutMessage::State::ready;
+    }
+    messages_changed();
+  }
+  posted_.erase(&request);
+  request.posted = false;
+  calls.completed(request.args.token, status, std::move(text));
+}
+
+/// A message may have become ready: socket 0 takes it.
+void Link::messages_changed() {
+  const auto& first = channels_[0];
+  if (state_ != State::ready || first == nullptr || !first->idle_ || !outbox_.anything_ready()) return;
+  first->idle_ = false;
+  first->thread_.kick(first);
+}
+
+/// Gives the host the messages whose turn has come, in order: one thread at a time does it for all.
+void Link::deliver() {
+  std::unique_lock lock(mutex_);
+  if (delivering_) return;  // that thread looks again before it leaves
+  delivering_ = true;
+  bool told = false;
+  while (state_ != State::closed) {
+    auto message = inbox_.next();
+    while (auto ack = inbox_.acknowledgement()) {
+      message_acks_.push_back(*ack);
+      told = true;
+    }
+    if (!message) break;
+    lock.unlock();
+    context_.host.received(token_.load(), message->channel, message->bytes);
+    lock.lock();
+  }
+  delivering_ = false;
+  if (told && state_ == State::ready && channels_[0] != nullptr && channels_[0]->idle_) {
+    channels_[0]->idle_ = false;
+    channels_[0]->thread_.kick(channels_[0]);
+  }
+}
+
+// ------------------------------------------------------------------ beginning and end
+
+void Link::accepted(std::uint64_t token) { token_.store(token); }
+
+bool Link::attach(unsigned index, UniqueFd fd, std::string_view early, bool announce) {
+  const auto channel = std::make_shared<Channel>(shared_from_this(), index, std::move(fd), context_.some_thread());
+  if (auto watched = channel->watch(); !watched) {
+    context_.log(HEADRACE_LOG_WARN, "socket {} to peer {}: {}", index, peer_name_, watched.error().message);
+    return false;
+  }
+  HostCalls calls(*this);
+  bool wanted = false, first = false;
+  {
+    const std::scoped_lock lock(mutex_);
+    if ((state_ == State::connecting || state_ == State::ready) && index < sockets_ && channels_[index] == nullptr) {
+      channels_[index] = channel;
+      wanted = true;
+      first = std::exchange(state_, State::ready) == State::connecting;
+    }
+  }
+  if (!wanted) {
+    channel->close(false);
+    return false;
+  }
+  if (first && announce)
+    context_.host.link_event(token_.load(), HEADRACE_LINK_READY, {}, fmt::format("connected to peer {}", peer_name_));
+  channel->start(calls, early);
+  return true;
+}
+
+bool Link::check_cancels(std::uint64_t now_ns, HostCalls& calls) {
+  const std::scoped_lock lock(mutex_);
+  if (canceling_ == 0) return false;
+  for (const RemoteRequest* request : posted_) {
+    if (!request->canceling || now_ns < request->cancel_ns + cancel_patience_ns) continue;
+    calls.lose({Code::canceled}, fmt::format("closed to end a canceled request that it did not confirm within {} ms",
+                                             (now_ns - request->cancel_ns) / 1'000'000));
+    return true;
+  }
+  return false;
+}
+
+/// Ends every post; no channel may be open any more.
+void Link::end_all(HostCalls& calls, Status status, const std::string& text) {
+  const std::scoped_lock lock(mutex_);
+  reads_.clear();
+  writes_.clear();
+  canceling_ = 0;
+  for (RemoteRequest* request : std::exchange(posted_, {})) {
+    request->message = nullptr;
+    request->posted = false;
+    calls.completed(request->args.token, request->canceling ? Status{Code::canceled} : status, text);
+  }
+  outbox_.clear();
+  inbox_.clear();
+}
+
+void Link::lose(Status status, std::string why) {
+  HostCalls calls(*this);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (state_ == State::lost || state_ == State::closed) return;
+    state_ = State::lost;
+  }
+  for (const auto& channel : channels()) channel->close(false);
+  // What came in whole is still delivered, before the host hears of the end.
+  for (bool busy = true; busy;) {
+    deliver();
+    {
+      const std::scoped_lock lock(mutex_);
+      busy = delivering_;  // another thread is at it
+    }
+    if (busy) std::this_thread::yield();
+  }
+  const std::string text = fmt::format("peer {}: {}", peer_name_, why);
+  end_all(calls, {code_for_posts(status.code), status.os_error}, text);
+  calls.flush();
+  context_.host.count("links_lost", 1);
+  context_.log(HEADRACE_LOG_INFO, "link lost, {}", text);
+  bool closed = false;
+  {
+    const std::scoped_lock lock(mutex_);
+    closed = state_ == State::closed;
+  }
+  if (const std::uint64_t token = token_.load(); token != 0 && !closed)
+    context_.host.link_event(token, HEADRACE_LINK_LOST, status, text);
+}
+
+void Link::disconnect() {
+  {
+    HostCalls calls(*this);
+    bool ready = false;
+    {
+      const std::scoped_lock lock(mutex_);
+      ready = std::exchange(state_, State::closed) == State::ready;
+    }
+    for (const auto& channel : channels()) channel->close(ready);
+    end_all(calls, {Code::canceled}, fmt::format("the link to peer {} was closed", peer_name_));
+  }
+  while (inside_.load() != 0) std::this_thread::yield();
+  // Channels hold the link: let them go, or neither ever would.
+  const std::scoped_lock lock(mutex_);
+  channels_.assign(channels_.size(), nullptr);
+}
+
+}  // namespace headrace::tcp

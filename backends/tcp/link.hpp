@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The connection to one peer: the requests and messages that go over it, spread over its sockets.
+#pragma once
+
+#include "backends/tcp/channel.hpp"
+#include "backends/tcp/context.hpp"
+#include "backends/tcp/message_inbox.hpp"
+#include "backends/tcp/message_outbox.hpp"
+#include "backends/tcp/request.hpp"
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+namespace headrace::tcp {
+
+class Link : public std::enable_shared_from_this<Link> {
+ public:
+  enum class State { connecting, ready, lost, closed };
+
+  /// `token` is 0 for a link that the host has not accepted yet.
+  Link(Context& context, std::string peer_name, std::uint64_t peer_incarnation, std::uint64_t id, std::uint64_t token,
+       unsigned sockets);
+
+  [[nodiscard]] const std::string& peer_name() const { return peer_name_; }
+  [[nodiscard]] std::uint64_t peer_incarnation() const { return peer_incarnation_; }
+  [[nodiscard]] std::uint64_t id() const { return id_; }
+  [[nodiscard]] bool connecting() const;
+  [[nodiscard]] bool alive() const;
+
+  // What the host asks for.
+  Status post(RemoteRequest& request, const headrace_post_v1& args);
+  bool poll(RemoteRequest& request);
+  void cancel(RemoteRequest& request);
+  Status notify(std::uint32_t channel, std::string_view bytes);
+  void disconnect();
+  /// Keeps the peer out of a region that is going away.
+  void detach(const Region& region);
+
+  // What happens to it.
+  void accepted(std::uint64_t token);
+  /// A socket has shaken hands. The link is ready with its first one; `announce` says so to the host. False: it is not
+  /// wanted (any more).
+  bool attach(unsigned index, UniqueFd fd, std::string_view early, bool announce);
+  /// The end, unless it has ended before. Not with a lock held.
+  void lose(Status status, std::string why);
+
+ private:
+  friend class Channel;
+  friend class HostCalls;
+
+  [[nodiscard]] std::vector<std::shared_ptr<Channel>> channels() const;
+  void deliver();
+  void end_all(HostCalls& calls, Status status, const std::string& text);
+
+  // With mutex_ held.
+  [[nodiscard]] std::shared_ptr<Channel> claim_idle(unsigned first);
+  [[nodiscard]] RemoteRequest* next_work(bool reads, bool writes, bool reads_first);
+  void took_chunk(RemoteRequest& request, const Chunk& chunk, unsigned channel);
+  void answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes, const Chunk& chunk);
+  void end_if_done(RemoteRequest& request, HostCalls& calls);
+  void end(RemoteRequest& request, HostCalls& calls, Status status, std::string text);
+  void stop_cutting(RemoteRequest& request);
+  void messages_changed();
+
+  bool check_cancels(std::uint64_t now_ns, HostCalls& calls);
+
+  Context& context_;
+  const std::string peer_name_;
+  const std::uint64_t peer_incarnation_;
+  const std::uint64_t id_;
+  const unsigned sockets_;
+  const ChunkLimits limits_;
+  std::atomic<std::uint64_t> token_;
+  std::atomic<unsigned> inside_{0};  // HostCalls alive
+
+  mutable std::mutex mutex_;
+  State state_ = State::connecting;
+  std::vector<std::shared_ptr<Channel>> channels_;  // by index; null: not there
+  std::unordered_set<RemoteRequest*> posted_;
+  std::deque<RemoteRequest*> reads_;   // that have chunks left to be cut, the next one first
+  std::deque<RemoteRequest*> writes_;
+  std::uint64_t next_wire_id_ = 1;
+  unsigned next_channel_ = 0;  // where the next small request is tried first
+  unsigned canceling_ = 0;     // posts that wait for the peer to confirm
+  MessageOutbox outbox_;
+  MessageInbox inbox_;
+  std::deque<MessageInbox::Acknowledgement> message_acks_;
+  bool delivering_ = false;
+};
+
+}  // namespace headrace::tcp

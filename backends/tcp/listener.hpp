@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where peers come in: listening sockets, and the connections on them that have not shaken hands yet.
+#pragma once
+
+#include "backends/tcp/connection_info.hpp"
+#include "backends/tcp/context.hpp"
+#include "backends/tcp/greeting.hpp"
+#include "base/unique_fd.hpp"
+
+#include <list>
+#include <memory>
+#include <vector>
+
+namespace headrace::tcp {
+
+class Link;
+
+/// Who decides about peers that come in. Called on the listener's thread.
+class Admission {
+ public:
+  virtual ~Admission() = default;
+  /// The link that this connection belongs to; for channel 0 a new one, which the host has accepted.
+  virtual Result<std::shared_ptr<Link>> admit(const wire::Hello& peer) = 0;
+};
+
+class Listener {
+ public:
+  /// Listens where the options say. All of its life after this is on `context.first_thread()`.
+  static Result<std::unique_ptr<Listener>> open(Context& context, Admission& admission);
+  ~Listener();
+
+  [[nodiscard]] const ConnectionInfo& info() const { return info_; }
+
+ private:
+  class Door;
+  Listener(Context& context, Admission& admission) : context_(context), admission_(admission) {}
+  Result<void> listen();
+  Result<void> advertise();
+  void accept_from(Door& door);
+  void greet(UniqueFd fd);
+
+  Context& context_;
+  Admission& admission_;
+  ConnectionInfo info_;
+  std::vector<std::shared_ptr<Door>> doors_;
+  std::list<std::shared_ptr<Greeting>> pending_;  // oldest first; of the first thread alone
+};
+
+}  // namespace headrace::tcp

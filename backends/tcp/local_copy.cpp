@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/tcp/local_copy.hpp"
+
+#include "backends/tcp/chunk.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace headrace::tcp {
+namespace {
+
+constexpr std::uint64_t inline_bytes = 256 * 1024;
+constexpr ChunkLimits piece_limits{512 * 1024, 1 << 16};
+
+void copy(const headrace_prepare_v1& args, const Chunk& chunk) {
+  PageCursor cursor(args, chunk.from, chunk.to);
+  PageRun run;
+  while (cursor.next(run)) {
+    std::byte* const here = static_cast<const Region*>(run.local_region)->base + run.local_offset;
+    std::byte* const there = static_cast<const RemoteRegion*>(run.remote_region)->local->base + run.remote_offset;
+    // The two sides may be the same memory.
+    if (args.op == HEADRACE_WRITE) {
+      std::memmove(there, here, run.bytes);
+    } else {
+      std::memmove(here, there, run.bytes);
+    }
+  }
+}
+
+}  // namespace
+
+struct LocalRequest::Job {
+  explicit Job(Context& the_context, const headrace_prepare_v1& prepared) : context(the_context), args(prepared) {}
+
+  Context& context;
+  const headrace_prepare_v1 args;
+  std::mutex mutex;
+  bool posted = false;
+  bool canceled = false;
+  PagePosition next;
+  unsigned pieces_under_way = 0;
+
+  [[nodiscard]] bool anything_left() const { return posted && !canceled && next.page < args.count; }
+
+  /// Copies one piece, if one is left.
+  bool work() {
+    Chunk chunk;
+    {
+      const std::scoped_lock lock(mutex);
+      if (!anything_left()) return false;
+      chunk = cut_chunk(args, next, piece_limits);
+      next = skip_empty_pages(args, chunk.to);
+      ++pieces_under_way;
+    }
+    copy(args, chunk);
+    Status status;
+    {
+      const std::scoped_lock lock(mutex);
+      if (--pieces_under_way > 0 || anything_left()) return true;
+      posted = false;
+      if (next.page < args.count) status.code = Code::canceled;
+    }
+    context.host.completed(args.token, status);
+    return true;
+  }
+};
+
+LocalRequest::LocalRequest(const headrace_prepare_v1& prepared, Context& context)
+    : Request(prepared), job_(std::make_shared<Job>(context, prepared)), context_(context) {}
+
+Status LocalRequest::post(const headrace_post_v1& how) {
+  // A message to oneself is the host's own business.
+  if (how.has_message != 0) return {Code::not_supported};
+  const PagePosition begin = skip_empty_pages(args, {0, 0});
+  const bool nothing = args.bytes == 0 || begin.page >= args.count;
+  {
+    const std::scoped_lock lock(job_->mutex);
+    if (job_->posted) return {Code::invalid_argument};
+    job_->posted = !nothing;
+    job_->canceled = false;
+    job_->next = begin;
+  }
+  if (nothing) {
+    context_.host.completed(args.token, {});
+    return {};
+  }
+  if (args.bytes <= inline_bytes) {
+    while (job_->work()) {
+    }
+    return {};
+  }
+  const std::uint64_t pieces = (args.bytes + piece_limits.bytes - 1) / piece_limits.bytes;
+  unsigned helpers = 0;
+  for (; helpers < std::min<std::uint64_t>(pieces, context_.host.pool_threads()); ++helpers) {
+    auto* const task = new std::shared_ptr<Job>(job_);
+    context_.tasks.fetch_add(1);
+    const auto run = [](void* argument) {
+      const std::unique_ptr<std::shared_ptr<Job>> job(static_cast<std::shared_ptr<Job>*>(argument));
+      std::atomic<unsigned>& tasks = (*job)->context.tasks;
+      while ((*job)->work()) {
+      }
+      tasks.fetch_sub(1);
+    };
+    if (context_.host.submit(run, task)) continue;
+    context_.tasks.fetch_sub(1);
+    delete task;
+    break;
+  }
+  if (helpers > 0) return {};
+  const std::scoped_lock lock(job_->mutex);
+  // A task of an earlier post that came late may have begun already; then it goes on to the end.
+  if (!job_->posted || job_->pieces_under_way > 0 || job_->next != begin) return {};
+  job_->posted = false;
+  return {Code::would_block};
+}
+
+bool LocalRequest::poll() { return job_->work(); }
+
+void LocalRequest::cancel() {
+  {
+    const std::scoped_lock lock(job_->mutex);
+    if (!job_->posted || job_->canceled) return;
+    job_->canceled = true;
+    if (job_->pieces_under_way > 0) return;  // the last copier ends it
+    job_->posted = false;
+  }
+  context_.host.completed(args.token, {Code::canceled});
+}
+
+}  // namespace headrace::tcp

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory that peers may reach: what was registered, by id. Every range that comes in is looked up here first.
+#pragma once
+
+#include "backends/tcp/frame.hpp"
+
+#include <headrace/result.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+namespace headrace::tcp {
+
+struct Region {
+  std::uint32_t id = 0;
+  std::byte* base = nullptr;
+  std::uint64_t length = 0;
+};
+
+class Regions {
+ public:
+  /// The region lives until `remove`, at one address.
+  ///   errors  invalid_argument (the id is taken)
+  Result<Region*> add(const Region& region) {
+    const std::unique_lock lock(mutex_);
+    auto [at, fresh] = by_id_.try_emplace(region.id, nullptr);
+    if (!fresh) return make_error(Code::invalid_argument, "region {} is registered already", region.id);
+    at->second = std::make_unique<Region>(region);
+    return at->second.get();
+  }
+
+  /// From the return on no range finds it. Ranges that were looked up before are the caller's to call back: it does so
+  /// with the returned object in hand, for they point into it.
+  [[nodiscard]] std::unique_ptr<Region> remove(const Region* region) {
+    const std::unique_lock lock(mutex_);
+    auto node = by_id_.extract(region->id);
+    return node.empty() ? nullptr : std::move(node.mapped());
+  }
+
+  /// While it lives nothing is removed. For the ranges of one frame, not longer.
+  class View {
+   public:
+    explicit View(const Regions& regions) : regions_(regions), lock_(regions.mutex_) {}
+
+    struct Answer {
+      const Region* region = nullptr;  ///< null: refused
+      Code code = Code::ok;
+      std::uint64_t good_bytes = 0;  ///< of a refused range: how many at its beginning could be reached
+    };
+    [[nodiscard]] Answer find(const Range& range) {
+      if (last_ == nullptr || last_->id != range.region) {
+        const auto at = regions_.by_id_.find(range.region);
+        if (at == regions_.by_id_.end()) return {nullptr, Code::not_found, 0};
+        last_ = at->second.get();
+      }
+      if (range.offset > last_->length) return {nullptr, Code::invalid_argument, 0};
+      const std::uint64_t left = last_->length - range.offset;
+      if (range.length > left) return {nullptr, Code::invalid_argument, left};
+      return {last_, Code::ok, range.length};
+    }
+
+   private:
+    const Regions& regions_;
+    std::shared_lock<std::shared_mutex> lock_;
+    const Region* last_ = nullptr;
+  };
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<std::uint32_t, std::unique_ptr<Region>> by_id_;
+};
+
+}  // namespace headrace::tcp

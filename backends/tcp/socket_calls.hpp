@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The system calls that decide how a connection behaves, behind a seam: tests put in scripts and faults.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <sys/types.h>
+
+namespace headrace::tcp {
+
+/// Each answers as the system call of its name: -1 and errno. Thread-safe. Descriptors are non-blocking.
+class SocketCalls {
+ public:
+  virtual ~SocketCalls() = default;
+  virtual ssize_t sendmsg(int fd, const msghdr* message) = 0;  ///< never raises SIGPIPE
+  virtual ssize_t recvmsg(int fd, msghdr* message) = 0;
+  virtual int connect(int fd, const sockaddr* address, socklen_t length) = 0;
+  virtual int accept(int fd, sockaddr* address, socklen_t* length) = 0;  ///< non-blocking, close-on-exec
+  /// A descriptor was closed: what was remembered of it is void.
+  virtual void forget(int /*fd*/) {}
+};
+
+/// The system's own.
+class SystemCalls final : public SocketCalls {
+ public:
+  ssize_t sendmsg(int fd, const msghdr* message) override { return ::sendmsg(fd, message, MSG_NOSIGNAL | MSG_DONTWAIT); }
+  ssize_t recvmsg(int fd, msghdr* message) override { return ::recvmsg(fd, message, MSG_DONTWAIT); }
+  int connect(int fd, const sockaddr* address, socklen_t length) override { return ::connect(fd, address, length); }
+  int accept(int fd, sockaddr* address, socklen_t* length) override {
+    return ::accept4(fd, address, length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  }
+};
+
+}  // namespace headrace::tcp

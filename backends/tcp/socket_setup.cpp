@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/tcp/socket_setup.hpp"
+
+#include "base/errors.hpp"
+
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace headrace::tcp {
+namespace {
+
+constexpr int backlog = 256;
+
+template <class T>
+void set(int fd, int level, int name, const T& value) {
+  (void)::setsockopt(fd, level, name, &value, sizeof value);
+}
+
+/// Before connect and listen: the window's scale is fixed then.
+void set_buffers(int fd, const Settings& settings) {
+  if (settings.socket_buffer_bytes == 0) return;
+  const int bytes = static_cast<int>(settings.socket_buffer_bytes);
+  set(fd, SOL_SOCKET, SO_SNDBUF, bytes);
+  set(fd, SOL_SOCKET, SO_RCVBUF, bytes);
+}
+
+}  // namespace
+
+void tune(int fd, const Settings& settings) {
+  set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  // A kernel without it, or a container that may not choose: then the system's.
+  if (!settings.congestion.empty())
+    (void)::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, settings.congestion.data(), static_cast<socklen_t>(settings.congestion.size()));
+}
+
+Result<UniqueFd> open_socket(const SocketAddress& address, const Settings& settings) {
+  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return os_error(errno, "open a socket for {}", address.text());
+  set_buffers(fd.get(), settings);
+  tune(fd.get(), settings);
+  return fd;
+}
+
+Result<UniqueFd> open_listener(const SocketAddress& address, const Settings& settings) {
+  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return os_error(errno, "open a socket for {}", address.text());
+  set_buffers(fd.get(), settings);
+  tune(fd.get(), settings);
+  set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (address.family() == AF_INET6) set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (::bind(fd.get(), address.get(), address.length) < 0) return os_error(errno, "bind to {}", address.text());
+  if (::listen(fd.get(), backlog) < 0) return os_error(errno, "listen on {}", address.text());
+  return fd;
+}
+
+}  // namespace headrace::tcp

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Bare TCP over loopback and `headrace bench pages --backend tcp` in turn, at 1, 2 and 4 streams.
+
+Bare TCP is bench/raw_tcp: two processes, one thread a stream a side, the same congestion control, no framing. It walks
+through as much memory as a side of the benchmark has, so that both pay for the memory and neither lives in the caches alone;
+its figure from the caches stands beside, as `raw_tcp_cached`. Rows go to bench/results.
+
+    cmake --preset release && cmake --build --preset release
+    python3 bench/compare_tcp.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from comparison import ROOT, Rows, default_label, find_command, median, table
+
+STREAMS = [1, 2, 4]
+PAGES = [4096, 16384, 65536, 1 << 20]
+TOTAL = 256 << 20
+MOST_PAGES = 16384
+
+
+def run(command: list[str]) -> list[dict]:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}\n{done.stderr}")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def bare(program: str, streams: int, seconds: float, memory: int, congestion: str) -> float:
+    """GB/s. The memory is that of all streams together, as the buffer of the benchmark is."""
+    arguments = ["--streams", str(streams), "--seconds", str(seconds), "--congestion", congestion]
+    if memory:
+        arguments += ["--memory", str(memory // streams)]
+    return run([program, *arguments])[0]["GB/s"]
+
+
+def ours(command: str, streams: int, op: str, pages: list[int], iterations: int, congestion: str) -> dict[int, float]:
+    """GB/s by page size; every transfer's data is compared there."""
+    found = {}
+    for page in pages:
+        rows = run(
+            [command, "bench", "pages", "--backend", "tcp", "--streams", str(streams), "--page", str(page), "--op", op, "--total", str(TOTAL),
+             "--count", str(min(TOTAL // page, MOST_PAGES)), "--iterations", str(iterations), "--warm-up", "1",
+             "--option", f"tcp.congestion={congestion}", "--json"]
+        )  # fmt: skip
+        found[page] = next(row["value"] for row in rows if row["metric"] == "GB/s")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--command", help="the headrace to measure; default: the release build's")
+    parser.add_argument("--raw", default=str(ROOT / "build" / "release" / "bench" / "bench_raw_tcp"), help="bench_raw_tcp")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each one's turn comes")
+    parser.add_argument("--iterations", type=int, default=5, help="transfers a turn")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of bare TCP a turn")
+    parser.add_argument("--congestion", default="cubic", help="of both")
+    parser.add_argument("--ops", default="read,write", help="which of them")
+    parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
+    parser.add_argument("--no-rows", action="store_true", help="write nothing into bench/results")
+    options = parser.parse_args()
+    if not Path(options.raw).exists():
+        sys.exit(f"{options.raw} is not there: build the release preset, or name it with --raw")
+    command = find_command(options.command)
+    ops = options.ops.split(",")
+
+    rows = Rows("tcp-cpu", options.machine_label)
+    print(f"{rows.common['machine']}, commit {rows.common['commit']}", flush=True)
+    raw: dict[int, list[float]] = defaultdict(list)
+    cached: dict[int, list[float]] = defaultdict(list)
+    rates: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+    for turn in range(options.rounds):
+        for streams in STREAMS:
+            print(f"round {turn + 1} of {options.rounds}: {streams} streams", flush=True)
+            for op in ops:
+                # Bare, ours, bare: what drifts meets both alike.
+                raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
+                for page, rate in ours(command, streams, op, PAGES, options.iterations, options.congestion).items():
+                    rates[op, page, streams].append(rate)
+                raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
+            cached[streams].append(bare(options.raw, streams, options.seconds, 0, options.congestion))
+
+    shown = []
+    for streams in STREAMS:
+        ceiling = median(raw[streams])
+        rows.add(f"raw_tcp/{streams}", "GB/s", "GB/s", ceiling, checked=False)
+        rows.add(f"raw_tcp_cached/{streams}", "GB/s", "GB/s", median(cached[streams]), checked=False)
+        for op in ops:
+            for page in PAGES:
+                samples = rates[op, page, streams]
+                rate = median(samples)
+                case = f"{'' if op == 'read' else 'write/'}{page}/{streams}"
+                rows.add(case, "GB/s", "GB/s", rate, peer="bare TCP", peer_value=ceiling)
+                shown.append([
+                    case, f"{rate:.2f}", f"{sum(samples) / len(samples):.2f}", f"{ceiling:.2f}", f"{rate / ceiling:.2f}",
+                    f"{median(cached[streams]):.2f}",
+                ])  # fmt: skip
+    print("\n" + table(["page/streams", "GB/s", "mean", "bare TCP", "ratio", "bare, in caches"], shown))
+    if not options.no_rows:
+        print(f"\nrows: {rows.write().relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

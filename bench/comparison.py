@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the comparisons share: the rows that bench/results keeps, and processes that do one side of a benchmark."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import os
+import platform
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+
+
+def machine() -> str:
+    """What a figure depends on, and no name: "AMD EPYC, 2 cores, 23 GiB, Linux 6.1.0"."""
+    model = platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.split(": ", 1)[1]
+            break
+    gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, {gib:.0f} GiB, Linux {platform.release().split('-')[0]}"
+
+
+def commit() -> str:
+    """Of the tree; a + says that it was changed."""
+    command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+
+
+class Rows:
+    """The rows of one run, each a line of JSON as docs and TARGETS expect them."""
+
+    def __init__(self, table: str, label: str):
+        self.table = table
+        self.started = datetime.datetime.now(datetime.timezone.utc)
+        self.common = {"date": self.started.strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit(), "machine": machine()}
+        self.command = shlex.join(["python", os.path.relpath(sys.argv[0], ROOT), *sys.argv[1:]])
+        self.label = label
+        self.lines: list[dict[str, Any]] = []
+
+    def add(
+        self, case: str, metric: str, unit: str, value: float, *, peer: str | None = None, peer_value: float | None = None,
+        lower_is_better: bool = False, table: str | None = None, checked: bool = True,
+    ) -> None:  # fmt: skip
+        """`ratio` says how many times better than the peer."""
+        ratio = None
+        if peer_value is not None:
+            ratio = (peer_value / value if lower_is_better else value / peer_value) if value and peer_value else None
+        self.lines.append(
+            {
+                **self.common, "command": self.command, "table": table or self.table, "case": case, "metric": metric, "unit": unit,
+                "value": rounded(value), "peer": peer, "peer_value": rounded(peer_value), "ratio": rounded(ratio), "checked": checked,
+            }  # fmt: skip
+        )
+
+    def write(self, folder: Path = RESULTS) -> Path:
+        """Appends them to <date>-<label>-<table>.jsonl."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.started:%Y-%m-%d}-{self.label}-{self.table}.jsonl"
+        with path.open("a") as file:
+            for line in self.lines:
+                file.write(json.dumps(line) + "\n")
+        return path
+
+
+def rounded(value: float | None) -> float | None:
+    """Five digits that mean something."""
+    return None if value is None else float(f"{value:.5g}")
+
+
+def default_label() -> str:
+    return f"cpu{len(os.sched_getaffinity(0))}"
+
+
+def find_command(given: str | None) -> str:
+    """The program `headrace`: the one that was named, of the release build, or of the PATH."""
+    built = ROOT / "build" / "release" / "bin" / "headrace"
+    command = given or (str(built) if built.exists() else shutil.which("headrace"))
+    if command is None:
+        sys.exit("no headrace command: `make build` first, or name it with --command")
+    return command
+
+
+class Worker:
+    """A process that runs bench/page_worker.py and does what it is told."""
+
+    def __init__(self, python: str, environment: dict[str, str]):
+        script = Path(__file__).resolve().parent / "page_worker.py"
+        self.process = subprocess.Popen(
+            [python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+        )
+
+    def ask(self, what: str, **arguments: Any) -> Any:
+        self.begin(what, **arguments)
+        return self.end()
+
+    def begin(self, what: str, **arguments: Any) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps({"do": what, **pack(arguments)}) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise RuntimeError(f"a benchmark process has ended, exit code {self.process.wait()}") from None
+
+    def end(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a benchmark process has ended, exit code {self.process.wait()}")
+        answer = unpack(json.loads(line))
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer.get("value")
+
+    def stop(self) -> None:
+        """Its exit code does not count: the data has been compared, and peers are known to crash on the way out."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def pack(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, dict):
+        return {key: pack(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [pack(item) for item in value]
+    return value
+
+
+def unpack(value: Any) -> Any:
+    if isinstance(value, dict):
+        return base64.b64decode(value["base64"]) if set(value) == {"base64"} else {key: unpack(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [unpack(item) for item in value]
+    return value
+
+
+def median(samples: list[float]) -> float:
+    return statistics.median(samples)
+
+
+def percentile(samples: list[float], percent: float) -> float:
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) - 1, int(percent / 100 * len(ordered)))]
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """Columns as wide as their widest cell, numbers to the right."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = []
+    for row in [header, *rows]:
+        cells = [cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

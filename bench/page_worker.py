@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process of a comparison: an agent of NIXL or of Headrace, a buffer, and the checks of what was moved into it.
+
+Reads one JSON message a line from stdin and answers each with one line. Started by bench/compare_*.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+import types
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import numpy as np  # noqa: E402
+from comparison import pack, unpack  # noqa: E402
+
+WORD = 8
+CHECK_BYTES = 8 << 20  # compared at a time, so that the copies for it stay in the caches
+
+
+class Nixl:
+    """The peer, as its users call it: prepare, make, transfer, check."""
+
+    def __init__(self, name: str, settings: dict[str, Any]):
+        # Its Python face asks whether what it is given is a tensor, and needs torch for nothing else here.
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            torch_standin = types.ModuleType("torch")
+            torch_standin.Tensor = type("Tensor", (), {})  # type: ignore[attr-defined]
+            torch_standin.device = type("device", (), {})  # type: ignore[attr-defined]
+            sys.modules["torch"] = torch_standin
+        from nixl._api import nixl_agent, nixl_agent_config
+
+        self.agent = nixl_agent(name, nixl_agent_config(backends=["UCX"], **settings))
+
+    def register(self, memory: np.ndarray) -> dict[str, Any]:
+        self.address = memory.ctypes.data
+        self.agent.register_memory([(self.address, memory.nbytes, 0, "")], mem_type="DRAM")
+        return {"address": self.address}
+
+    def register_many(self, memory: np.ndarray, count: int) -> float:
+        step = memory.nbytes // count
+        ranges = np.stack(
+            [memory.ctypes.data + np.arange(count) * step, np.full(count, step), np.zeros(count)], axis=1
+        ).astype(np.uint64)  # fmt: skip
+        start = time.perf_counter()
+        self.agent.register_memory(ranges, mem_type="DRAM")
+        return time.perf_counter() - start
+
+    def metadata(self) -> bytes:
+        return bytes(self.agent.get_agent_metadata())
+
+    def load(self, metadata: bytes) -> str:
+        name = self.agent.add_remote_agent(metadata)
+        return name.decode() if isinstance(name, bytes) else name
+
+    def prepare(self, peer: str, there: dict[str, Any], page: int, slots: int) -> tuple[Any, Any]:
+        def rows(address: int) -> np.ndarray:
+            at = address + np.arange(slots, dtype=np.uint64) * np.uint64(page)
+            return np.stack([at, np.full(slots, page, np.uint64), np.zeros(slots, np.uint64)], axis=1)
+
+        local = self.agent.prep_xfer_dlist("NIXL_INIT_AGENT", self.agent.get_xfer_descs(rows(self.address), "DRAM"))
+        remote = self.agent.prep_xfer_dlist(peer, self.agent.get_xfer_descs(rows(there["address"]), "DRAM"))
+        return local, remote
+
+    def drop(self, lists: tuple[Any, Any]) -> None:
+        for handle in lists:
+            self.agent.release_dlist_handle(handle)
+
+    def make(self, op: str, lists: tuple[Any, Any], here: np.ndarray, there: np.ndarray) -> Any:
+        return self.agent.make_prepped_xfer(op.upper(), lists[0], here, lists[1], there)
+
+    def release(self, request: Any) -> None:
+        self.agent.release_xfer_handle(request)
+
+    def carry_out(self, request: Any) -> None:
+        state = self.agent.transfer(request)
+        while state == "PROC":
+            state = self.agent.check_xfer_state(request)
+        if state != "DONE":
+            raise RuntimeError(f"transfer ended in state {state}")
+
+    def path(self, request: Any) -> str:
+        return "UCX"
+
+
+class Headrace:
+    def __init__(self, name: str, settings: dict[str, Any]):
+        import headrace
+
+        self.headrace = headrace
+        self.agent = headrace.Agent(name, **settings)
+
+    def register(self, memory: np.ndarray) -> dict[str, Any]:
+        self.region = self.agent.register(memory, name="pages")
+        return {"region": self.region.id}
+
+    def allocate(self, length: int) -> tuple[np.ndarray, dict[str, Any]]:
+        self.memory = self.agent.allocate(length, name="pages")
+        self.region = self.memory.region
+        return self.memory.numpy("uint64"), {"region": self.region.id}
+
+    def register_many(self, memory: np.ndarray, count: int) -> float:
+        step = memory.nbytes // count
+        ranges = [(memory.ctypes.data + i * step, step) for i in range(count)]
+        start = time.perf_counter()
+        self.agent.register(ranges)
+        return time.perf_counter() - start
+
+    def metadata(self) -> bytes:
+        return self.agent.export_metadata()
+
+    def load(self, metadata: bytes) -> str:
+        return self.agent.import_metadata(metadata).peer
+
+    def prepare(self, peer: str, there: dict[str, Any], page: int, slots: int) -> tuple[Any, Any]:
+        uniform = self.headrace.UniformPages
+        local = self.agent.prepare(uniform(self.region, 0, 0, page, slots))
+        remote = self.agent.prepare(uniform(there["region"], 0, 0, page, slots), peer=peer)
+        return local, remote
+
+    def drop(self, lists: tuple[Any, Any]) -> None:
+        pass
+
+    def make(self, op: str, lists: tuple[Any, Any], here: np.ndarray, there: np.ndarray) -> Any:
+        return self.agent.make_request(op, lists[0], lists[1], here, there)
+
+    def release(self, request: Any) -> None:
+        pass
+
+    def carry_out(self, request: Any) -> None:
+        request.post()
+        request.wait()
+
+    def path(self, request: Any) -> str:
+        return request.backend
+
+
+LIBRARIES = {"nixl": Nixl, "headrace": Headrace}
+
+
+class Side:
+    """The agent, its buffer, and what the buffer should hold.
+
+    Buffers begin as the same random words on both sides, which the seed decides. Before each transfer the source adds a
+    fresh number to every word and the target is wiped, so that stale data is as wrong as misplaced data.
+    """
+
+    def open(self, library: str, name: str, settings: dict[str, Any], buffer_bytes: int, allocated: bool, seed: int) -> dict[str, Any]:
+        self.library = LIBRARIES[library](name, settings)
+        self.words = np.random.default_rng(seed).integers(0, 2**64, buffer_bytes // WORD, dtype=np.uint64)
+        if allocated:
+            self.buffer, self.own = self.library.allocate(buffer_bytes)
+        else:
+            self.buffer = np.empty(buffer_bytes // WORD, np.uint64)
+            self.buffer.fill(0)
+            self.own = self.library.register(self.buffer)
+        return {"metadata": self.library.metadata(), "own": self.own}
+
+    def connect(self, metadata: bytes, own: dict[str, Any]) -> None:
+        self.peer = self.library.load(metadata)
+        self.there = own
+
+    def stamp(self, delta: int) -> None:
+        np.add(self.words, np.uint64(delta), out=self.buffer)
+
+    def wipe(self) -> None:
+        self.buffer.fill(0xA5A5A5A5A5A5A5A5)
+
+    def check(self, page: int, slots: int, count: int, seed: int, delta: int) -> str:
+        """What is wrong with the pages that should have come; empty: nothing."""
+        source, target = choose(slots, count, seed)
+        words = self.words[: slots * page // WORD].reshape(slots, -1)
+        have = self.buffer[: slots * page // WORD].reshape(slots, -1)
+        step = max(1, CHECK_BYTES // page)
+        for at in range(0, count, step):
+            want = words[source[at : at + step]] + np.uint64(delta)
+            same = want == have[target[at : at + step]]
+            if not same.all():
+                i = at + int(np.argwhere(~same)[0][0])
+                return f"page {i} of {count}, {page} bytes, is wrong (from {source[i]} to {target[i]})"
+        return ""
+
+    def prepare(self, page: int, slots: int) -> float:
+        start = time.perf_counter()
+        self.lists = self.library.prepare(self.peer, self.there, page, slots)
+        return time.perf_counter() - start
+
+    def drop(self) -> None:
+        self.library.drop(self.lists)
+
+    def transfer(self, op: str, slots: int, count: int, seed: int) -> dict[str, Any]:
+        """Makes a request, carries it out, gives the seconds of both."""
+        source, target = choose(slots, count, seed)
+        here, there = (target, source) if op == "read" else (source, target)
+        start = time.perf_counter()
+        request = self.library.make(op, self.lists, here, there)
+        made = time.perf_counter()
+        self.library.carry_out(request)
+        done = time.perf_counter()
+        path = self.library.path(request)
+        self.library.release(request)
+        return {"make": made - start, "seconds": done - made, "path": path}
+
+    def singles(self, op: str, slots: int, count: int, seed: int, rounds: int) -> list[float]:
+        """One page a request; each has a place of its own."""
+        source, target = choose(slots, count, seed)
+        here, there = (target, source) if op == "read" else (source, target)
+        requests = [self.library.make(op, self.lists, here[i : i + 1], there[i : i + 1]) for i in range(count)]
+        seconds = []
+        clock = time.perf_counter
+        carry_out = self.library.carry_out
+        for _ in range(rounds):
+            for request in requests:
+                start = clock()
+                carry_out(request)
+                seconds.append(clock() - start)
+        for request in requests:
+            self.library.release(request)
+        return seconds
+
+    def make(self, slots: int, count: int, dtype: str, rounds: int) -> list[float]:
+        """Seconds that making a request takes, of other pages each time, as a user's are."""
+        seconds = []
+        for i in range(rounds):
+            source, target = (index.astype(dtype) for index in choose(slots, count, i))
+            start = time.perf_counter()
+            request = self.library.make("read", self.lists, source, target)
+            seconds.append(time.perf_counter() - start)
+            self.library.release(request)
+        return seconds
+
+    def register_many(self, count: int) -> dict[str, Any]:
+        seconds = self.library.register_many(self.buffer, count)
+        start = time.perf_counter()
+        metadata = self.library.metadata()
+        self.exported = metadata
+        return {"register": seconds, "export": time.perf_counter() - start, "bytes": len(metadata)}
+
+    def exported_metadata(self) -> bytes:
+        return self.exported
+
+    def load(self, metadata: bytes) -> float:
+        start = time.perf_counter()
+        self.library.load(metadata)
+        return time.perf_counter() - start
+
+
+def choose(slots: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pages of source and target that belong together; the same in both processes."""
+    random = np.random.default_rng(seed)
+    return tuple(random.permutation(slots)[:count].astype(np.int64) for _ in range(2))  # type: ignore[return-value]
+
+
+def main() -> None:
+    # What libraries print must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    side = Side()
+    for line in sys.stdin:
+        message = unpack(json.loads(line))
+        try:
+            answer = {"value": getattr(side, message.pop("do"))(**message)}
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        answers.write(json.dumps(pack(answer)) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

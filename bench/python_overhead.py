@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What Python costs on top: import, first agent, preparing pages and making requests from each kind of argument, small calls.
+
+One process, an agent that transfers to itself; no peer beside (bench/compare_misc.py has that). Rows go to bench/results.
+
+    .venv/bin/python bench/python_overhead.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import subprocess
+import sys
+import time
+from typing import Any, Callable
+
+import numpy as np
+from comparison import ROOT, Rows, default_label, median, table
+
+import headrace
+
+PAGE, COUNT = 4096, 16384
+
+START = """
+import time, json
+begin = time.perf_counter()
+import headrace
+imported = time.perf_counter()
+agent = headrace.Agent("first")
+print(json.dumps({"import": imported - begin, "first_agent": time.perf_counter() - imported}))
+"""
+
+
+def starts(rounds: int) -> dict[str, list[float]]:
+    """Seconds in fresh processes."""
+    answers = [
+        json.loads(subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, check=True).stdout) for _ in range(rounds)
+    ]
+    return {name: [answer[name] for answer in answers] for name in answers[0]}
+
+
+def timed(call: Callable[[], Any], rounds: int, calls: int = 1) -> list[float]:
+    """Seconds a call, `rounds` times; what it returns is let go outside the clock."""
+    samples = []
+    for _ in range(rounds):
+        kept = []
+        begin = time.perf_counter()
+        for _ in range(calls):
+            kept.append(call())
+        samples.append((time.perf_counter() - begin) / calls)
+    return samples
+
+
+def prepares(agent: headrace.Agent, memory: headrace.Memory) -> dict[str, Callable[[], Any]]:
+    region, base = memory.region.id, memory.region.address
+    at = np.random.default_rng(0).permutation(COUNT).astype(np.uint64) * np.uint64(PAGE)
+    length = np.full(COUNT, PAGE, np.uint64)
+    ranges = np.stack([np.full(COUNT, region, np.uint64), at, length], axis=1)
+    addresses = np.stack([at + np.uint64(base), length], axis=1)
+    tuples = [tuple(row) for row in addresses.tolist()]
+    return {
+        "uniform": lambda: agent.prepare(headrace.UniformPages(region, 0, PAGE, PAGE, COUNT)),
+        "N x 3 uint64": lambda: agent.prepare(ranges),
+        "N x 2 uint64": lambda: agent.prepare(addresses),
+        "list of tuples": lambda: agent.prepare(tuples),
+    }
+
+
+def makes(agent: headrace.Agent, memory: headrace.Memory) -> dict[str, Callable[[], Any]]:
+    pages = headrace.UniformPages(memory, 0, PAGE, PAGE, COUNT)
+    local, remote = agent.prepare(pages), agent.prepare(pages, peer=agent.name)
+    order = np.random.default_rng(1).permutation(COUNT)
+    forms: dict[str, Any] = {dtype: order.astype(dtype) for dtype in ("uint32", "int64", "int32", "uint64")}
+    forms["list of ints"] = order.tolist()
+    return {name: lambda index=index: agent.make_request("read", local, remote, index, index) for name, index in forms.items()}
+
+
+def small_calls(agent: headrace.Agent, memory: headrace.Memory) -> dict[str, Callable[[], Any]]:
+    region = memory.region.id
+    request = agent.make_request("write", agent.prepare([(region, 0, 64)]), agent.prepare([(region, PAGE, 64)], peer=agent.name))
+
+    def carry_out() -> None:
+        request.post()
+        request.wait()
+
+    carry_out()
+    return {"poll of an ended request": request.poll, "post and wait, 64 bytes to oneself": carry_out, "state": lambda: request.state}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
+    parser.add_argument("--no-rows", action="store_true", help="write nothing into bench/results")
+    options = parser.parse_args()
+    rows = Rows("misc", options.machine_label)
+    print(f"{rows.common['machine']}, commit {rows.common['commit']}", flush=True)
+    shown = []
+
+    def show(what: str, samples: list[float], case: str, metric: str, unit: str, factor: float) -> None:
+        rows.add(case, metric, unit, median(samples) * factor, checked=False)
+        shown.append([what, f"{median(samples) * factor:.4g} {unit}", f"{min(samples) * factor:.4g} {unit}"])
+
+    for name, samples in starts(options.rounds).items():
+        show(name.replace("_", " "), samples, f"python/{name}", "ms", "ms", 1e3)
+    with headrace.Agent("overhead", backends=["shm"]) as agent:
+        memory = agent.allocate(PAGE * COUNT)
+        gc.disable()
+        for name, call in prepares(agent, memory).items():
+            show(f"prepare {COUNT} pages, {name}", timed(call, options.rounds), f"python/prepare/{name}", "ns_per_page", "ns", 1e9 / COUNT)
+        for name, call in makes(agent, memory).items():
+            show(f"make from {COUNT} indices, {name}", timed(call, options.rounds), f"python/make/{COUNT}/{name}", "ms", "ms", 1e3)
+        for name, call in small_calls(agent, memory).items():
+            show(name, timed(call, options.rounds, 2000), f"python/{name}", "us", "us", 1e6)
+    print("\n" + table(["what", "median", "least"], shown))
+    if not options.no_rows:
+        print(f"\nrows: {rows.write().relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

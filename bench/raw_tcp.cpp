@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bare TCP over loopback: what the machine's kernel gives to anybody, and so what the tcp backend is held against.
+//
+// Two processes, one thread a stream a side, blocking sockets, 1 MiB sends and receives, no framing, no checks, no
+// bookkeeping beyond a byte count. The receiving side counts. Prints one JSON line.
+//
+//   bench_raw_tcp [--streams N] [--seconds S] [--send BYTES] [--memory BYTES] [--congestion NAME] [--buffer BYTES]
+//
+// --memory is the memory that each stream of each side walks through. The default is one send's worth, which stays in the
+// caches and makes the ceiling as high as it gets; a larger one shows what memory traffic costs on top.
+#include "base/options.hpp"
+#include "base/unique_fd.hpp"
+
+#include <fmt/format.h>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+using namespace headrace;
+
+namespace {
+
+struct Plan {
+  int streams = 1;
+  double seconds = 2;
+  std::size_t send_bytes = 1 << 20;
+  std::size_t memory_bytes = 0;  // 0: send_bytes
+  int socket_buffer_bytes = 0;   // 0: the system's own tuning
+  std::string congestion = "cubic";
+};
+
+[[noreturn]] void die(const char* what) {
+  std::perror(what);
+  std::exit(1);
+}
+
+Plan parse(int argc, char** argv) {
+  Plan plan;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view name = argv[i];
+    if (i + 1 == argc) {
+      std::fprintf(stderr, "%s needs a value\n", argv[i]);
+      std::exit(2);
+    }
+    const char* value = argv[++i];
+    const auto bytes = [&] {
+      const auto parsed = parse_bytes(value);
+      if (!parsed) {
+        std::fprintf(stderr, "%s\n", parsed.error().message.c_str());
+        std::exit(2);
+      }
+      return parsed.value();
+    };
+    if (name == "--streams") plan.streams = std::atoi(value);
+    else if (name == "--seconds") plan.seconds = std::atof(value);
+    else if (name == "--send") plan.send_bytes = bytes();
+    else if (name == "--memory") plan.memory_bytes = bytes();
+    else if (name == "--buffer") plan.socket_buffer_bytes = static_cast<int>(bytes());
+    else if (name == "--congestion") plan.congestion = value;
+    else {
+      std::fprintf(stderr, "unknown argument %s\n", argv[i - 1]);
+      std::exit(2);
+    }
+  }
+  if (plan.streams < 1 || plan.streams > 256 || plan.seconds <= 0 || plan.send_bytes == 0) {
+    std::fprintf(stderr, "streams must be 1 to 256, seconds and send positive\n");
+    std::exit(2);
+  }
+  plan.memory_bytes = std::max(plan.memory_bytes, plan.send_bytes);
+  return plan;
+}
+
+void tune(int fd, const Plan& plan) {
+  const int on = 1;
+  if (::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0) die("TCP_NODELAY");
+  if (::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, plan.congestion.c_str(), static_cast<socklen_t>(plan.congestion.size())) < 0)
+    die("TCP_CONGESTION");
+  if (plan.socket_buffer_bytes > 0) {
+    ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &plan.socket_buffer_bytes, sizeof plan.socket_buffer_bytes);
+    ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &plan.socket_buffer_bytes, sizeof plan.socket_buffer_bytes);
+  }
+}
+
+char* memory_of(const Plan& plan) {
+  void* memory = ::mmap(nullptr, plan.memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) die("mmap");
+  std::memset(memory, 1, plan.memory_bytes);
+  return static_cast<char*>(memory);
+}
+
+/// Sends until the receiver closes.
+void send_stream(UniqueFd fd, const Plan& plan) {
+  char* const memory = memory_of(plan);
+  std::size_t at = 0;
+  for (;;) {
+    const ssize_t n = ::send(fd.get(), memory + at, std::min(plan.send_bytes, plan.memory_bytes - at), MSG_NOSIGNAL);
+    if (n <= 0) return;
+    at += static_cast<std::size_t>(n);
+    if (at == plan.memory_bytes) at = 0;
+  }
+}
+
+[[noreturn]] void run_sender(std::uint16_t port, const Plan& plan) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < plan.streams; ++i) {
+    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!fd) die("socket");
+    tune(fd.get(), plan);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) < 0) die("connect");
+    threads.emplace_back(send_stream, std::move(fd), std::cref(plan));
+  }
+  for (auto& thread : threads) thread.join();
+  std::exit(0);
+}
+
+struct Counter {
+  alignas(64) std::atomic<std::uint64_t> bytes{0};
+};
+
+void receive_stream(int fd, const Plan& plan, Counter& counter) {
+  char* const memory = memory_of(plan);
+  std::size_t at = 0;
+  for (;;) {
+    const ssize_t n = ::recv(fd, memory + at, std::min(plan.send_bytes, plan.memory_bytes - at), 0);
+    if (n <= 0) return;
+    counter.bytes.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
+    at += static_cast<std::size_t>(n);
+    if (at == plan.memory_bytes) at = 0;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Plan plan = parse(argc, argv);
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!listener) die("socket");
+  tune(listener.get(), plan);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof at;
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) < 0) die("bind");
+  if (::listen(listener.get(), plan.streams) < 0) die("listen");
+  if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&at), &length) < 0) die("getsockname");
+
+  const pid_t sender = ::fork();
+  if (sender < 0) die("fork");
+  if (sender == 0) run_sender(ntohs(at.sin_port), plan);
+
+  std::vector<UniqueFd> sockets;
+  std::vector<Counter> counters(static_cast<std::size_t>(plan.streams));
+  std::vector<std::thread> threads;
+  for (auto& counter : counters) {
+    sockets.emplace_back(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!sockets.back()) die("accept");
+    tune(sockets.back().get(), plan);
+    threads.emplace_back(receive_stream, sockets.back().get(), std::cref(plan), std::ref(counter));
+  }
+  const auto total = [&] {
+    std::uint64_t bytes = 0;
+    for (const auto& counter : counters) bytes += counter.bytes.load(std::memory_order_relaxed);
+    return bytes;
+  };
+  // Leave out the slow start and the threads' first touches of their memory.
+  while (total() < 4 * plan.memory_bytes * counters.size()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto begin = std::chrono::steady_clock::now();
+  const std::uint64_t before = total();
+  std::this_thread::sleep_for(std::chrono::duration<double>(plan.seconds));
+  const std::uint64_t bytes = total() - before;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+
+  for (auto& fd : sockets) ::shutdown(fd.get(), SHUT_RDWR);
+  for (auto& thread : threads) thread.join();
+  ::waitpid(sender, nullptr, 0);
+  fmt::print("{{\"program\": \"raw_tcp\", \"streams\": {}, \"seconds\": {:.3f}, \"send_bytes\": {}, \"memory_bytes\": {}, "
+             "\"congestion\": \"{}\", \"bytes\": {}, \"GB/s\": {:.3f}}}\n",
+             plan.streams, seconds, plan.send_bytes, plan.memory_bytes, plan.congestion, bytes,
+             static_cast<double>(bytes) / seconds * 1e-9);
+}
