@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <initializer_list>
 #include <memory>
 #include <random>
 #include <string>
@@ -71,6 +72,13 @@ class Contract : public testing::TestWithParam<BackendCase> {
   const headrace_backend_v1* table;
   std::mt19937_64 random{20};
 };
+
+/// Whether a code is one of those that the contract leaves open.
+inline testing::AssertionResult one_of(Code code, std::initializer_list<Code> codes) {
+  for (const Code allowed : codes)
+    if (code == allowed) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "the code is " << code_name(code);
+}
 
 /// Names tests by their row.
 struct CaseName {

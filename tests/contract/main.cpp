@@ -2,10 +2,10 @@
 // contract [--backends=NAME[,NAME...]] [GoogleTest's own flags]: see cases.hpp.
 #include "contract/cases.hpp"
 
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 int main(int argc, char** argv) {
   headrace::contract::read_backends_flag(argc, argv);
-  testing::InitGoogleMock(&argc, argv);
+  testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

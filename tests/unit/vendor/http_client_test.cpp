@@ -21,7 +21,9 @@ using test::TlsIdentity;
 
 Deadline patience() { return Deadline::after(20s); }
 
+/// No test here is about a slow connection, so a machine under load gets the time that it needs.
 std::unique_ptr<HttpClient> client(HttpClientOptions options = {}) {
+  options.connect_timeout = 20s;
   return open_http_client(std::move(options)).value();
 }
 

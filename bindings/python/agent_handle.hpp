@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// An agent as Python holds it: may be closed while other threads are inside a call of it.
+#pragma once
+
+#include <headrace/agent.hpp>
+
+#include "bindings/python/convert.hpp"
+
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace headrace::python {
+
+/// What keeps several objects in place that were registered in one call, each until its own region is deregistered.
+struct HeldGroup {
+  std::vector<std::shared_ptr<const void>> members;
+};
+
+class PyAgent {
+ public:
+  PyAgent(std::string name, AgentOptions options);
+  ~PyAgent();
+  PyAgent(const PyAgent&) = delete;
+  PyAgent& operator=(const PyAgent&) = delete;
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] bool closed() const { return agent_ == nullptr; }
+  /// Ends the agent. If other threads are inside a call of it, with the last of these.
+  void close();
+  /// Turns readable when the agent is closed; for those who wait in an event loop.
+  int closing_fd();
+
+  /// What `call(headrace::Agent&)` returns, without the GIL. Raises invalid_argument if the agent is closed.
+  template <class Call>
+  auto call(Call&& call) const {
+    std::shared_ptr<headrace::Agent> agent = open();
+    return without_gil([agent = std::move(agent), &call]() mutable {
+      auto answer = call(*agent);
+      agent.reset();  // the last one ends the agent, which waits for its threads: not with the GIL
+      return answer;
+    });
+  }
+  /// The same, and the value: an error is raised.
+  template <class Call>
+  auto ask(Call&& what) const {
+    return take(call(std::forward<Call>(what)));
+  }
+
+  std::shared_ptr<Callable> notification_callback, namespace_callback;
+  std::unordered_set<std::uint32_t> read_only;  ///< regions whose objects did not let themselves be written
+  std::unordered_map<std::uint32_t, std::pair<std::weak_ptr<HeldGroup>, std::size_t>> groups;
+
+ private:
+  [[nodiscard]] std::shared_ptr<headrace::Agent> open() const;
+
+  HomeProcess home_;
+  std::string name_;
+  std::shared_ptr<headrace::Agent> agent_;  ///< null: closed. Read and written with the GIL
+  int closing_fd_ = -1;
+};
+
+/// Of this process, at its end.
+void close_all_agents();
+
+}  // namespace headrace::python

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/python/array_view.hpp"
+
+#include "bindings/python/convert.hpp"
+
+#include <nanobind/ndarray.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace headrace::python {
+
+struct ArrayView::Dlpack {
+  nb::ndarray<nb::ro> array;
+};
+
+std::shared_ptr<ArrayView> ArrayView::open(nb::handle object) {
+  const bool has_buffer = PyObject_CheckBuffer(object.ptr()) != 0;
+  if (!has_buffer && !nb::hasattr(object, "__dlpack__")) return nullptr;
+  auto view = hold<ArrayView>();
+  if (has_buffer) {
+    view->open_buffer(object);
+  } else {
+    view->open_dlpack(object);
+  }
+  return view;
+}
+
+ArrayView::~ArrayView() {
+  if (has_buffer_) PyBuffer_Release(&buffer_);
+}
+
+void ArrayView::open_buffer(nb::handle object) {
+  if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_FULL_RO) != 0) throw nb::python_error();
+  has_buffer_ = true;
+  if (buffer_.suboffsets != nullptr) raise_invalid("the array is a table of pointers: give each row on its own");
+  data = static_cast<std::byte*>(buffer_.buf);
+  length_bytes = static_cast<std::size_t>(buffer_.len);
+  writable = buffer_.readonly == 0;
+  element_bytes = static_cast<std::size_t>(buffer_.itemsize);
+  const std::string format = buffer_.format != nullptr ? buffer_.format : "B";
+  dtype = "'" + format + "'";
+  // "@", "=" and "<" are this machine's order; others are not read as integers.
+  const std::size_t prefix = format.find_first_not_of("@=<");
+  if (prefix != std::string::npos && format.size() - prefix == 1) {
+    const char letter = format[prefix];
+    if (std::strchr("bhilqn", letter) != nullptr) element = Element::signed_integer;
+    if (std::strchr("BHILQN", letter) != nullptr) element = Element::unsigned_integer;
+  }
+  if (element != Element::other)
+    dtype = (element == Element::signed_integer ? "int" : "uint") + std::to_string(8 * element_bytes);
+  for (int i = 0; i < buffer_.ndim; ++i) {
+    shape.push_back(buffer_.shape != nullptr ? buffer_.shape[i] : buffer_.len / buffer_.itemsize);
+    strides_bytes_.push_back(buffer_.strides != nullptr ? buffer_.strides[i] : buffer_.itemsize);
+  }
+}
+
+void ArrayView::open_dlpack(nb::handle object) {
+  dlpack_ = std::make_unique<Dlpack>();
+  nb::ndarray<nb::ro>& array = dlpack_->array;
+  if (!nb::try_cast(object, array)) {
+    // The import swallows the object's own reason ("requires grad", "conj bit"): ask once more to have it raised.
+    (void)object.attr("__dlpack__")();
+    raise_invalid("the memory of " + shown(object) + " could not be taken over through DLPack");
+  }
+  data = reinterpret_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(array.data())));
+  length_bytes = array.nbytes();
+  writable = true;  // DLPack does not say; what cannot be written refuses to be exported
+  element_bytes = array.itemsize();
+  const nb::dlpack::dtype type = array.dtype();
+  const auto code = static_cast<nb::dlpack::dtype_code>(type.code);
+  if (type.lanes == 1 && code == nb::dlpack::dtype_code::Int) element = Element::signed_integer;
+  if (type.lanes == 1 && code == nb::dlpack::dtype_code::UInt) element = Element::unsigned_integer;
+  const char* family = code == nb::dlpack::dtype_code::Float     ? "float"
+                       : code == nb::dlpack::dtype_code::Bfloat  ? "bfloat"
+                       : code == nb::dlpack::dtype_code::Complex ? "complex"
+                       : code == nb::dlpack::dtype_code::Bool    ? "bool"
+                                                                 : "dlpack";
+  if (element == Element::signed_integer) family = "int";
+  if (element == Element::unsigned_integer) family = "uint";
+  dtype = family + std::to_string(type.bits);
+  for (std::size_t i = 0; i < array.ndim(); ++i) {
+    shape.push_back(static_cast<std::int64_t>(array.shape(i)));
+    strides_bytes_.push_back(array.stride(i) * static_cast<std::int64_t>(element_bytes));
+  }
+  switch (array.device_type()) {
+    case nb::device::cpu::value:
+    case nb::device::cuda_host::value:
+    case nb::device::rocm_host::value: break;
+    case nb::device::cuda::value:
+    case nb::device::rocm::value:
+    case nb::device::cuda_managed::value:
+      kind = MemoryKind::vram;
+      device = array.device_id();
+      break;
+    default:
+      raise_invalid("the array lies on a device of DLPack's type " + std::to_string(array.device_type()) +
+                    ", which is neither host memory nor a CUDA or ROCm GPU's");
+  }
+}
+
+std::int64_t ArrayView::count() const {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+bool ArrayView::is_c_contiguous() const {
+  auto expected = static_cast<std::int64_t>(element_bytes);
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] != 1 && strides_bytes_[i] != expected) return count() == 0;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+bool ArrayView::is_dense() const {
+  std::vector<std::size_t> order(shape.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return strides_bytes_[a] < strides_bytes_[b]; });
+  auto expected = static_cast<std::int64_t>(element_bytes);
+  for (const std::size_t i : order) {
+    if (shape[i] == 1) continue;
+    if (strides_bytes_[i] != expected) return count() == 0;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+std::string ArrayView::described() const {
+  std::string text = dtype + " array of shape (";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  return text + (shape.size() == 1 ? ",)" : ")");
+}
+
+}  // namespace headrace::python

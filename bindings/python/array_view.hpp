@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory behind a Python object, held in place: by the buffer protocol, else by DLPack.
+#pragma once
+
+#include <headrace/memory.hpp>
+
+#include "bindings/python/interpreter.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace headrace::python {
+
+/// While it lives the object can be neither freed nor resized. NumPy and torch are not needed for it: their arrays come
+/// through the protocols that Python and DLPack define.
+class ArrayView final : public Held {
+ public:
+  /// Null if the object speaks neither protocol. Raises what the object raises when it refuses.
+  static std::shared_ptr<ArrayView> open(nb::handle object);
+  ~ArrayView() override;
+
+  enum class Element { other, signed_integer, unsigned_integer };
+
+  std::byte* data = nullptr;
+  std::size_t length_bytes = 0;
+  bool writable = false;
+  MemoryKind kind = MemoryKind::dram;
+  int device = -1;
+  Element element = Element::other;
+  std::size_t element_bytes = 1;
+  std::string dtype;                ///< for error messages: "int32", or the buffer's format
+  std::vector<std::int64_t> shape;  ///< empty: a scalar
+
+  /// Rows one after another, as C has them.
+  [[nodiscard]] bool is_c_contiguous() const;
+  /// Its elements fill length_bytes from `data` without a gap, in whatever order.
+  [[nodiscard]] bool is_dense() const;
+  [[nodiscard]] std::int64_t count() const;
+  /// "int32 array of shape (3, 4)", for error messages.
+  [[nodiscard]] std::string described() const;
+
+ private:
+  friend std::shared_ptr<ArrayView> hold<ArrayView>();
+  ArrayView() = default;
+  void open_buffer(nb::handle object);
+  void open_dlpack(nb::handle object);
+
+  struct Dlpack;
+  Py_buffer buffer_{};
+  bool has_buffer_ = false;
+  std::unique_ptr<Dlpack> dlpack_;
+  std::vector<std::int64_t> strides_bytes_;
+};
+
+}  // namespace headrace::python

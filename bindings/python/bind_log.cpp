@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// <headrace/log.hpp>
+#include <headrace/log.hpp>
+
+#include "bindings/python/binding.hpp"
+#include "bindings/python/convert.hpp"
+#include "bindings/python/log_relay.hpp"
+
+#include <nanobind/stl/string_view.h>
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+namespace headrace::python {
+namespace {
+
+struct Line {
+  LogLevel level;
+  std::string room;
+  std::string text;
+};
+
+/// Lines on their way to one sink. Shared by those who log and the thread that delivers.
+class Relay {
+ public:
+  static constexpr std::size_t capacity = 8192;
+
+  void put(LogLevel level, std::string_view room, std::string_view text) {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    if (lines_.size() == capacity) {
+      ++dropped_;
+      return;
+    }
+    lines_.push_back({level, std::string(room), std::string(text)});
+    ready_.notify_one();
+  }
+
+  void deliver(const Callable& sink) {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      ready_.wait(lock, [this] { return stopping_ || !lines_.empty(); });
+      if (lines_.empty()) break;
+      Line line = std::move(lines_.front());
+      lines_.pop_front();
+      if (const std::size_t dropped = std::exchange(dropped_, 0); dropped > 0)
+        lines_.push_back({LogLevel::warn, "python", std::to_string(dropped) + " lines were dropped: the log sink is too slow"});
+      lock.unlock();
+      call_back(sink, [&] {
+        const std::string_view level = log_level_name(line.level);
+        return nb::make_tuple(to_str(level), to_str(line.room), to_str(line.text));
+      });
+      lock.lock();
+    }
+    finished_ = true;
+    ended_.notify_all();
+  }
+
+  /// What waits is still delivered; a sink that never returns is given up.
+  void stop() {
+    std::unique_lock lock(mutex_);
+    stopping_ = true;
+    ready_.notify_one();
+    ended_.wait_for(lock, std::chrono::seconds(2), [this] { return finished_; });
+  }
+  std::thread::id thread;  ///< that delivers; written before anybody else sees the relay
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ready_, ended_;
+  std::deque<Line> lines_;
+  std::size_t dropped_ = 0;
+  bool stopping_ = false;
+  bool finished_ = false;
+};
+
+/// The relay in force; read and written with the GIL.
+std::shared_ptr<Relay>& current_relay() {
+  static std::shared_ptr<Relay>& the = *new std::shared_ptr<Relay>;
+  return the;
+}
+
+}  // namespace
+
+void stop_log_relay() {
+  const std::shared_ptr<Relay> relay = std::exchange(current_relay(), nullptr);
+  if (!relay) return;
+  headrace::set_log_sink({});
+  // A sink that replaces itself is on the relay's own thread: its last lines follow when it returns.
+  if (relay->thread == std::this_thread::get_id()) {
+    std::thread([relay] { relay->stop(); }).detach();
+    return;
+  }
+  const WithoutGil scope;
+  relay->stop();
+}
+
+void relay_log(nb::object sink) {
+  if (!sink.is_none() && PyCallable_Check(sink.ptr()) == 0) raise_invalid(shown(sink) + " cannot be called: give a function, or None");
+  stop_log_relay();
+  if (sink.is_none()) return;
+  auto relay = std::make_shared<Relay>();
+  std::thread thread([relay, callable = hold<Callable>(std::move(sink))] { relay->deliver(*callable); });
+  relay->thread = thread.get_id();
+  thread.detach();
+  headrace::set_log_sink([relay](LogLevel level, std::string_view room, std::string_view text) { relay->put(level, room, text); });
+  current_relay() = std::move(relay);
+}
+
+void bind_log(nb::module_& module) {
+  module.def(
+      "set_log_level", [](std::string_view spec) { take(headrace::set_log_level(spec)); }, nb::arg("spec"),
+      "Sets what is said, in the syntax of HEADRACE_LOG: one level for all and room=level pairs,\n"
+      "\"warn,tcp=debug,engine=off\". What an earlier call set for a room is forgotten.\n\n"
+      "Levels: off, error, warn, info, debug, trace.\n"
+      "Errors: InvalidArgument (no such level, empty room): nothing is changed.");
+  module.def(
+      "set_log_sink", &relay_log, nb::arg("sink").none(),
+      nb::sig("def set_log_sink(sink: collections.abc.Callable[[str, str, str], object] | None) -> None"),
+      "Sends log lines to sink(level, room, text) instead of stderr; None goes back to stderr.\n\n"
+      "Threads: the sink runs on a thread of its own, a line at a time and in order, so a slow one delays nobody;\n"
+      "beyond 8192 waiting lines the newest are dropped, and a line says how many. Returns once the sink before it\n"
+      "has had its lines. An exception in it goes to sys.unraisablehook.\n"
+      "Owns: the sink is held until it is replaced.");
+}
+
+}  // namespace headrace::python

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// One function per public header.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+namespace headrace::python {
+
+void bind_result(nb::module_& module);
+void bind_memory(nb::module_& module);
+void bind_pages(nb::module_& module);
+void bind_request(nb::module_& module);
+void bind_telemetry(nb::module_& module);
+void bind_agent(nb::module_& module);
+void bind_log(nb::module_& module);
+
+}  // namespace headrace::python

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <headrace/version.hpp>
+
+#include "bindings/python/binding.hpp"
+#include "bindings/python/interpreter.hpp"
+
+NB_MODULE(_headrace, module) {
+  using namespace headrace::python;
+  module.doc() = "The compiled part of the package headrace, which shows all of it.";
+  module.attr("__version__") = HEADRACE_VERSION;
+  // Agents that are alive at exit are closed then; what Python itself does not free any more is no leak of ours.
+  nb::set_leak_warnings(false);
+  bind_result(module);
+  bind_memory(module);
+  bind_pages(module);
+  bind_request(module);
+  bind_telemetry(module);
+  bind_agent(module);
+  bind_log(module);
+  prepare_for_exit();
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/python/page_input.hpp"
+
+#include "bindings/python/convert.hpp"
+#include "bindings/python/memory_handles.hpp"
+
+#include <limits>
+#include <numeric>
+
+namespace headrace::python {
+namespace {
+
+constexpr const char* page_forms =
+    "a page is a tuple (address, length) or (region, offset, length), a Region, or an array";
+
+bool is_row(nb::handle object) { return PyTuple_Check(object.ptr()) != 0 || PyList_Check(object.ptr()) != 0; }
+
+/// A new reference to element i of a tuple or list.
+nb::object element(nb::handle row, Py_ssize_t i) {
+  return PyTuple_Check(row.ptr()) != 0 ? nb::borrow(PyTuple_GetItem(row.ptr(), i)) : nb::borrow(PyList_GetItem(row.ptr(), i));
+}
+
+Py_ssize_t length(nb::handle row) {
+  return PyTuple_Check(row.ptr()) != 0 ? PyTuple_Size(row.ptr()) : PyList_Size(row.ptr());
+}
+
+/// An N x 2 or N x 3 table. Every other array is memory.
+bool is_table(const ArrayView& view) { return view.shape.size() == 2 && (view.shape[1] == 2 || view.shape[1] == 3); }
+
+PageInput from_table(std::shared_ptr<ArrayView> table) {
+  const std::string hint = ". To pass the array's own memory as one page, put it in a list: [array]";
+  if (table->element == ArrayView::Element::other || table->element_bytes != 8)
+    raise_invalid("a table of pages is uint64 or int64, this is a " + table->described() + ": convert it" + hint);
+  if (!table->is_c_contiguous())
+    raise_invalid("a table of pages is contiguous, this " + table->described() + " is not: copy it (numpy.ascontiguousarray)" + hint);
+  if (table->kind != MemoryKind::dram) raise_invalid("a table of pages lies in host memory, this one on a GPU: copy it to the host");
+  PageInput input;
+  const auto rows = static_cast<std::size_t>(table->shape[0]);
+  if (table->shape[1] == 2) {
+    input.pages = std::span(reinterpret_cast<const AddressPage*>(table->data), rows);
+  } else {
+    input.pages = std::span(reinterpret_cast<const Page*>(table->data), rows);
+  }
+  input.held = std::move(table);
+  return input;
+}
+
+AddressPage whole_of(const ArrayView& view, std::uint64_t page) {
+  if (!view.is_dense())
+    raise_invalid("page " + std::to_string(page) + ", a " + view.described() + ", has gaps: give its contiguous parts, or a copy", page);
+  return {reinterpret_cast<std::uint64_t>(view.data), view.length_bytes};
+}
+
+/// Tuples, regions, arrays: all by address, or all by region.
+class PageCollector {
+ public:
+  explicit PageCollector(std::size_t count) : count_(count) {}
+
+  void add(nb::handle item) {
+    const std::uint64_t i = at_++;
+    if (is_row(item)) {
+      add_row(item, i);
+    } else if (nb::isinstance<PyRegion>(item)) {
+      const Region& region = nb::cast<const PyRegion&>(item).region;
+      pages().push_back({region.id.value, 0, region.length_bytes});
+    } else if (nb::isinstance<UniformPages>(item)) {
+      raise_invalid("UniformPages is a list of its own: prepare it alone", i);
+    } else if (const auto view = ArrayView::open(item)) {
+      addresses().push_back(whole_of(*view, i));
+    } else {
+      raise_invalid("page " + std::to_string(i) + " is " + shown(item) + ": " + page_forms, i);
+    }
+  }
+
+  PageInput finish() && {
+    PageInput input;
+    input.own_addresses = std::move(addresses_);
+    input.own_pages = std::move(pages_);
+    if (!input.own_pages.empty()) {
+      input.pages = std::span<const Page>(input.own_pages);
+    } else {
+      input.pages = std::span<const AddressPage>(input.own_addresses);
+    }
+    return input;
+  }
+
+ private:
+  void add_row(nb::handle row, std::uint64_t i) {
+    const Py_ssize_t columns = length(row);
+    if (columns == 2) {
+      addresses().push_back({to_u64(element(row, 0), "the address", i), to_u64(element(row, 1), "the length", i)});
+    } else if (columns == 3) {
+      pages().push_back({to_u64(element(row, 0), "the region", i), to_u64(element(row, 1), "the offset", i),
+                         to_u64(element(row, 2), "the length", i)});
+    } else {
+      raise_invalid("page " + std::to_string(i) + " is " + shown(row) + ": " + page_forms, i);
+    }
+  }
+
+  std::vector<AddressPage>& addresses() {
+    if (!pages_.empty()) mixed();
+    if (addresses_.empty()) addresses_.reserve(count_);
+    return addresses_;
+  }
+  std::vector<Page>& pages() {
+    if (!addresses_.empty()) mixed();
+    if (pages_.empty()) pages_.reserve(count_);
+    return pages_;
+  }
+  [[noreturn]] void mixed() const {
+    raise_invalid("page " + std::to_string(at_ - 1) + " is of another kind than those before it: a list has pages by address "
+                  "((address, length), arrays) or by region ((region, offset, length), Region), not both", at_ - 1);
+  }
+
+  std::size_t count_;
+  std::uint64_t at_ = 0;
+  std::vector<AddressPage> addresses_;
+  std::vector<Page> pages_;
+};
+
+}  // namespace
+
+PageInput to_pages(nb::handle object) {
+  if (nb::isinstance<UniformPages>(object)) {
+    PageInput input;
+    input.pages = nb::cast<UniformPages>(object);
+    return input;
+  }
+  if (nb::isinstance<PyRegion>(object)) {
+    PageCollector one(1);
+    one.add(object);
+    return std::move(one).finish();
+  }
+  if (is_row(object)) {
+    const Py_ssize_t count = length(object);
+    PageCollector pages(static_cast<std::size_t>(count));
+    for (Py_ssize_t i = 0; i < count && i < length(object); ++i) pages.add(element(object, i));
+    return std::move(pages).finish();
+  }
+  if (auto view = ArrayView::open(object)) {
+    if (is_table(*view)) return from_table(std::move(view));
+    PageCollector one(1);
+    one.add(object);
+    return std::move(one).finish();
+  }
+  raise_invalid("pages are " + shown(object) +
+                ": give a list of pages, an N x 2 (address, length) or N x 3 (region, offset, length) array of uint64, "
+                "UniformPages, a Region or an array");
+}
+
+void IndexInput::widen() {
+  if (is_64()) return;
+  const auto narrow = std::get<0>(indices);
+  own.assign(narrow.begin(), narrow.end());
+  indices = std::span<const std::int64_t>(own);
+  held.reset();
+}
+
+IndexInput all_indices(std::uint64_t count) {
+  IndexInput input;
+  input.own.resize(count);
+  std::iota(input.own.begin(), input.own.end(), std::int64_t{0});
+  input.indices = std::span<const std::int64_t>(input.own);
+  return input;
+}
+
+namespace {
+
+template <class T>
+std::vector<std::int64_t> widened(const ArrayView& view) {
+  const auto* first = reinterpret_cast<const T*>(view.data);
+  return {first, first + view.count()};
+}
+
+IndexInput from_array(std::shared_ptr<ArrayView> view, const char* what) {
+  const std::string found = std::string(what) + " is a " + view->described();
+  if (view->element == ArrayView::Element::other) raise_invalid(found + ": indices are integers");
+  if (view->shape.size() != 1) raise_invalid(found + ": indices have one dimension");
+  if (!view->is_c_contiguous()) raise_invalid(found + " with gaps: copy it (numpy.ascontiguousarray)");
+  if (view->kind != MemoryKind::dram) raise_invalid(found + " on a GPU: copy it to the host");
+  const auto count = static_cast<std::size_t>(view->count());
+  const bool is_signed = view->element == ArrayView::Element::signed_integer;
+  IndexInput input;
+  switch (view->element_bytes) {
+    case 8:  // a uint64 of 2^63 or more becomes negative, which no list has
+      input.indices = std::span(reinterpret_cast<const std::int64_t*>(view->data), count);
+      input.held = std::move(view);
+      return input;
+    case 4:
+      if (!is_signed) {
+        input.indices = std::span(reinterpret_cast<const std::uint32_t*>(view->data), count);
+        input.held = std::move(view);
+        return input;
+      }
+      input.own = widened<std::int32_t>(*view);
+      break;
+    case 2: input.own = is_signed ? widened<std::int16_t>(*view) : widened<std::uint16_t>(*view); break;
+    default: input.own = is_signed ? widened<std::int8_t>(*view) : widened<std::uint8_t>(*view); break;
+  }
+  input.indices = std::span<const std::int64_t>(input.own);
+  return input;
+}
+
+}  // namespace
+
+IndexInput to_indices(nb::handle object, const char* what) {
+  // bytes are a buffer of integers too, but nobody means indices by them.
+  if (!is_row(object) && PyBytes_Check(object.ptr()) == 0) {
+    if (auto view = ArrayView::open(object)) return from_array(std::move(view), what);
+  }
+  const nb::object items = is_row(object) ? nb::borrow(object) : nb::steal(PySequence_List(object.ptr()));  // a range, say
+  if (!items.is_valid() || PyBytes_Check(object.ptr()) != 0 || PyUnicode_Check(object.ptr()) != 0) {
+    PyErr_Clear();
+    raise_invalid(std::string(what) + " is " + shown(object) + ": give an array or a list of integers");
+  }
+  const Py_ssize_t count = length(items);
+  IndexInput input;
+  input.own.resize(static_cast<std::size_t>(count));
+  const bool in_tuple = PyTuple_Check(items.ptr()) != 0;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* item = in_tuple ? PyTuple_GetItem(items.ptr(), i) : PyList_GetItem(items.ptr(), i);
+    const long long index = item != nullptr ? PyLong_AsLongLong(item) : -1;
+    if (index == -1 && PyErr_Occurred() != nullptr) {
+      PyErr_Clear();
+      raise_invalid(std::string(what) + "[" + std::to_string(i) + "] is " + (item != nullptr ? shown(item) : "gone") + ": give an int",
+                    static_cast<std::uint64_t>(i));
+    }
+    input.own[static_cast<std::size_t>(i)] = index;
+  }
+  input.indices = std::span<const std::int64_t>(input.own);
+  return input;
+}
+
+RegionId to_region_id(nb::handle object) {
+  if (nb::isinstance<PyRegion>(object)) return nb::cast<const PyRegion&>(object).region.id;
+  if (nb::isinstance<PyMemory>(object)) return nb::cast<const PyMemory&>(object).region.region.id;
+  if (PyLong_Check(object.ptr()) == 0 && PyIndex_Check(object.ptr()) == 0)
+    raise_invalid(shown(object) + " is no region: give a Region, what allocate returned, or a region's id");
+  const std::uint64_t id = to_u64(object, "the region id", no_page);
+  if (id > std::numeric_limits<std::uint32_t>::max()) raise(Error{Code::not_found, "there is no region " + std::to_string(id)});
+  return RegionId{static_cast<std::uint32_t>(id)};
+}
+
+std::vector<RegionId> to_region_ids(nb::handle object) {
+  if (!is_row(object)) return {to_region_id(object)};
+  std::vector<RegionId> ids;
+  for (Py_ssize_t i = 0; i < length(object); ++i) ids.push_back(to_region_id(element(object, i)));
+  return ids;
+}
+
+}  // namespace headrace::python

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `prepare` and `make_request` take from Python: lists of tuples, tables of integers, arrays, indices.
+#pragma once
+
+#include <headrace/pages.hpp>
+
+#include "bindings/python/array_view.hpp"
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+namespace headrace::python {
+
+/// Pages as C++ takes them. Tables of 64-bit integers are used where they lie; `held` keeps them there.
+struct PageInput {
+  std::variant<std::span<const AddressPage>, std::span<const Page>, UniformPages> pages;
+
+  std::vector<AddressPage> own_addresses;
+  std::vector<Page> own_pages;
+  std::shared_ptr<ArrayView> held;
+};
+
+PageInput to_pages(nb::handle object);
+
+/// Indices into a page list. uint32 and 64-bit integers are used where they lie.
+struct IndexInput {
+  std::variant<std::span<const std::uint32_t>, std::span<const std::int64_t>> indices;
+
+  std::vector<std::int64_t> own;
+  std::shared_ptr<ArrayView> held;
+
+  [[nodiscard]] bool is_64() const { return indices.index() == 1; }
+  /// The same as 64-bit integers.
+  void widen();
+};
+
+/// `what` names the argument in error messages.
+IndexInput to_indices(nb::handle object, const char* what);
+/// 0, 1, 2, ...: the whole list in order.
+IndexInput all_indices(std::uint64_t count);
+
+/// The ids in a Region, an allocated Memory, an int, or a list of these.
+RegionId to_region_id(nb::handle object);
+std::vector<RegionId> to_region_ids(nb::handle object);
+
+}  // namespace headrace::python

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request as Python holds it.
+#pragma once
+
+#include <headrace/request.hpp>
+
+#include "bindings/python/convert.hpp"
+
+#include <memory>
+
+namespace headrace::python {
+
+class PyRequest {
+ public:
+  explicit PyRequest(headrace::Request request) : request_(std::make_shared<headrace::Request>(std::move(request))) {}
+  ~PyRequest();
+  PyRequest(const PyRequest&) = delete;
+  PyRequest& operator=(const PyRequest&) = delete;
+
+  [[nodiscard]] headrace::Request& request() const { return *request_; }
+
+  void post(const PostOptions& options);
+  /// Raises what a post that was refused with this status deserves.
+  [[noreturn]] void raise_refusal(Status status) const;
+  /// The state's name.
+  std::string_view poll();
+  void wait(const Timeout& timeout);
+  void cancel();
+  /// Ends it and waits until the memory is quiet: before an exception leaves a call that owns the request.
+  void abandon();
+  [[nodiscard]] bool in_flight() const;
+  [[nodiscard]] bool ended() const;
+  /// None, or why the last post failed.
+  [[nodiscard]] nb::object error() const;
+
+  void on_done(nb::object callback);
+  [[nodiscard]] const std::shared_ptr<Callable>& callback() const { return done_; }
+
+ private:
+  [[nodiscard]] Error error_of(Status status) const;
+
+  void check_home() const;
+
+  HomeProcess home_;
+  std::shared_ptr<headrace::Request> request_;  ///< shared, so that a callback can ask whether it is still there
+  std::shared_ptr<Callable> done_;
+};
+
+}  // namespace headrace::python

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/command.hpp"
+
+#include <headrace/log.hpp>
+#include <headrace/version.hpp>
+
+#include "cli/text.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <csignal>
+#include <cstdio>
+#include <new>
+#include <system_error>
+
+namespace headrace::cli {
+namespace {
+
+constexpr int exit_failed = 1;
+constexpr int exit_usage = 2;
+
+void complain(const std::string& message) {
+  std::fprintf(stderr, "%s\n", wrap("headrace: " + message, 2).c_str());
+}
+
+/// A reader that has seen enough (`headrace plugins | head -1`) is not an error.
+int written(int code, int error_number) {
+  if (error_number == 0 || error_number == EPIPE) return code;
+  complain(fmt::format("writing to the standard output: {}", system_text(error_number)));
+  return exit_failed;
+}
+
+int flushed(int code) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  return written(code, errno == 0 ? EIO : errno);
+}
+
+std::string join(int argc, char** argv) {
+  std::string line = "headrace";
+  for (int i = 1; i < argc; ++i) line.append(" ").append(argv[i]);
+  return line;
+}
+
+}  // namespace
+
+int run(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // what is written to a closed pipe fails with EPIPE instead
+
+  Invocation invocation;
+  invocation.command_line = join(argc, argv);
+  std::string log;
+  std::vector<std::string> settings;
+
+  CLI::App app("Moves tensors between processes and machines.", "headrace");
+  app.set_version_flag("--version", "headrace " HEADRACE_VERSION, "Print the version and exit");
+  app.set_help_flag("-h,--help", "Print this help and exit");
+  app.add_option("--log", log, "What is logged to stderr: off, error, warn, info, debug or trace;\nby room too: warn,tcp=debug")
+      ->type_name("LEVEL");
+  app.add_option("--option", settings, "An option of the agent, as `headrace doctor` lists them; repeatable")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false);
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.get_formatter()->column_width(34);
+  app.footer(
+      "Examples:\n"
+      "  headrace serve model.safetensors             offer a file's tensors to other processes\n"
+      "  headrace pull 10.0.0.7:40213 -o copy.npz     fetch them\n"
+      "  headrace doctor                              what this machine can do\n"
+      "  headrace bench pages --page 4K,1M            how fast pages move here\n"
+      "`headrace COMMAND --help` explains a command.");
+  add_serve(app, invocation);
+  add_pull(app, invocation);
+  add_doctor(app, invocation);
+  add_plugins(app, invocation);
+  add_bench(app, invocation);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error), flushed(0);
+    complain(error.what());
+    std::fputs("  Run with --help for what there is.\n", stderr);
+    return exit_usage;
+  }
+  for (const std::string& setting : settings) {
+    const std::size_t equals = setting.find('=');
+    if (equals == 0 || equals == std::string::npos) {
+      complain(fmt::format("--option {}: write it as name=value, for example --option tcp.sockets=4", setting));
+      return exit_usage;
+    }
+    invocation.options[setting.substr(0, equals)] = setting.substr(equals + 1);
+  }
+  if (!log.empty()) {
+    if (auto set = set_log_level(log); !set) {
+      complain(fmt::format("--log: {}", set.error().message));
+      return exit_usage;
+    }
+  }
+
+  try {
+    if (auto done = invocation.action(); !done) {
+      std::fflush(stdout);
+      complain(done.error().message);
+      return exit_failed;
+    }
+  } catch (const std::bad_alloc&) {
+    complain("out of memory");
+    return exit_failed;
+  } catch (const std::system_error& error) {
+    return written(0, error.code().value());
+  }
+  return flushed(0);
+}
+
+}  // namespace headrace::cli

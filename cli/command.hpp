@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a subcommand is: it adds itself to the parser, and when it was chosen leaves an action behind.
+#pragma once
+
+#include "cli/errors.hpp"
+
+#include <functional>
+#include <map>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace headrace::cli {
+
+/// What was asked for on the command line.
+struct Invocation {
+  std::map<std::string, std::string> options;  ///< of the agent: --option name=value
+  std::string command_line;                    ///< as typed, for the rows of benchmarks
+  std::function<Result<void>()> action;        ///< set by the subcommand that was chosen
+};
+
+void add_serve(CLI::App& app, Invocation& invocation);
+void add_pull(CLI::App& app, Invocation& invocation);
+void add_doctor(CLI::App& app, Invocation& invocation);
+void add_plugins(CLI::App& app, Invocation& invocation);
+void add_bench(CLI::App& app, Invocation& invocation);
+
+/// Parses and runs. 0: done; 1: it failed, and stderr says why; 2: the command line is wrong.
+int run(int argc, char** argv);
+
+}  // namespace headrace::cli

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// `headrace doctor`: what this machine can do, which backends load, and what to do about the rest.
+#include "cli/backend_report.hpp"
+#include "cli/command.hpp"
+#include "cli/machine_probe.hpp"
+#include "cli/table.hpp"
+#include "cli/text.hpp"
+
+#include <headrace/version.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+namespace headrace::cli {
+namespace {
+
+using State = Finding::State;
+
+/// Moves one page inside an agent, and looks at it: the whole of the core at work.
+Finding try_core(const Invocation& invocation) {
+  Finding finding{"an agent", State::good, {}, {}};
+  const auto bad = [&finding](const Error& error) {
+    finding.state = State::bad;
+    finding.value = error.message;
+    finding.advice = "see the lines above; HEADRACE_LOG=debug says more";
+    return finding;
+  };
+  AgentOptions options;
+  options.options = invocation.options;
+  auto agent = Agent::open(fmt::format("doctor-{}", ::getpid()), std::move(options));
+  if (!agent) return bad(agent.error());
+  constexpr std::uint64_t page = 4096;
+  auto region = agent->allocate(2 * page);
+  if (!region) return bad(region.error());
+  const std::span<std::byte> bytes = region->bytes();
+  for (std::uint64_t i = 0; i < page; ++i) bytes[i] = static_cast<std::byte>(i * 31 + 7);
+  const auto from = agent->prepare(UniformPages{region->id, 0, 0, page, 1});
+  const auto to = agent->prepare(agent->name(), UniformPages{region->id, page, 0, page, 1});
+  if (!from) return bad(from.error());
+  if (!to) return bad(to.error());
+  auto request = agent->make_request(Op::write, *from, *to);
+  if (!request) return bad(request.error());
+  if (!request->post().ok() || !request->wait(std::chrono::seconds(10)).ok()) return bad(request->error());
+  if (std::memcmp(bytes.data(), bytes.data() + page, page) != 0)
+    return bad({Code::corrupt, "a page that was moved inside one agent is not what was sent"});
+  finding.value = fmt::format("opens, and moved a page to itself over {}", request->backend());
+  return finding;
+}
+
+std::vector<Finding> look_at_backends(const std::vector<BackendInfo>& backends) {
+  std::vector<Finding> findings;
+  for (const BackendInfo& backend : backends) {
+    Finding finding{"backend " + backend.name, State::good, {}, {}};
+    if (backend.loaded) {
+      finding.value = fmt::format("{}: {}; {}", backend.version, kinds_text(backend), abilities_text(backend));
+    } else {
+      finding.state = State::worse;
+      finding.value = "refused";
+      finding.advice = backend.refusal;
+    }
+    findings.push_back(std::move(finding));
+  }
+  const bool reach = std::any_of(backends.begin(), backends.end(), [](const BackendInfo& b) { return b.loaded && b.remote; });
+  if (!reach)
+    findings.push_back({"backends", State::bad, "none that reaches a peer was loaded",
+                        "they lie in the folder `backends` beside libheadrace.so, and in the folders of option plugin_path: install "
+                        "Headrace whole"});
+  return findings;
+}
+
+Result<void> examine(const Invocation& invocation, bool json) {
+  std::vector<Finding> findings = probe_machine();
+  HEADRACE_CLI_TRY(options, list_options(invocation.options));
+  for (const OptionInfo& option : options)
+    if (option.name == "runtime_dir" && !option.value.empty()) findings.push_back(probe_runtime_folder(option.value));
+  const std::vector<BackendInfo> backends = list_backends(invocation.options);
+  std::vector<Finding> ours = look_at_backends(backends);
+  ours.push_back(try_core(invocation));
+  std::move(ours.begin(), ours.end(), std::back_inserter(findings));
+  const bool works = findings.back().state != State::bad &&
+                     std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.name == "backends"; });
+  if (json) {
+    Json report{{"version", HEADRACE_VERSION}, {"works", works}};
+    for (const Finding& finding : findings)
+      report["findings"].push_back(
+          {{"name", finding.name}, {"state", state_name(finding.state)}, {"value", finding.value}, {"advice", finding.advice}});
+    report["backends"] = Json::array();
+    for (const BackendInfo& backend : backends) report["backends"].push_back(backend_json(backend));
+    report["options"] = Json::array();
+    for (const OptionInfo& option : options) report["options"].push_back(option_json(option));
+    fmt::print("{}\n", report.dump(2, ' ', false, Json::error_handler_t::replace));
+  } else {
+    Table table({{"what"}, {"state"}, {"found"}});
+    for (const Finding& finding : findings)
+      table.add({finding.name, std::string(state_name(finding.state)),
+                 finding.advice.empty() ? finding.value : fmt::format("{}\n-> {}", finding.value, finding.advice)});
+    fmt::print("headrace " HEADRACE_VERSION "\n\n{}\noptions\n{}", table.text(), option_table(options).text());
+    fmt::print("\n{}\n", works ? "Headrace works here." : "Headrace does not work here: see what is marked bad.");
+  }
+  if (!works) return fail(Code::backend_failed, "the core does not work on this machine: see what is marked bad");
+  return {};
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Invocation& invocation) {
+  auto json = std::make_shared<bool>(false);
+  CLI::App* doctor = app.add_subcommand("doctor", "Say what this machine can do, what does not work, and what to install");
+  doctor->add_flag("--json", *json, "As JSON");
+  doctor->footer(
+      "The exit code is 0 if pages can be moved on this machine.\n"
+      "Examples:\n"
+      "  headrace doctor\n"
+      "  headrace doctor --option tcp.sockets=8      how the options come out with this one\n"
+      "  headrace doctor --json");
+  doctor->callback([json, &invocation] {
+    invocation.action = [json, &invocation] { return examine(invocation, *json); };
+  });
+}
+
+}  // namespace headrace::cli

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file's bytes as memory, read-only and private. A file that somebody truncates meanwhile ends the process with SIGBUS:
+// files that are served are not to be written to.
+#pragma once
+
+#include <headrace/result.hpp>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace headrace::cli {
+
+class MappedFile {
+ public:
+  ///   errors  not_found (no such file), invalid_argument (a folder, empty), exhausted
+  static Result<MappedFile> open(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  MappedFile& operator=(MappedFile&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~MappedFile();
+
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace headrace::cli

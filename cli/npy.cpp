@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/npy.hpp"
+
+#include "cli/errors.hpp"
+
+#include <charconv>
+#include <cstring>
+#include <optional>
+
+namespace headrace::cli {
+namespace {
+
+constexpr std::string_view magic = "\x93NUMPY";
+constexpr std::size_t largest_header = 1 << 20;
+constexpr std::size_t alignment = 64;
+
+/// Python's notation, as far as the header needs it: {'key': 'text' | True | False | (1, 2), ...}
+class Literal {
+ public:
+  explicit Literal(std::string_view text) : rest_(text) {}
+
+  bool take(char c) {
+    skip();
+    if (!rest_.starts_with(c)) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+  [[nodiscard]] char next() {
+    skip();
+    return rest_.empty() ? '\0' : rest_.front();
+  }
+  std::optional<std::string> text() {
+    const char quote = next();
+    if (quote != '\'' && quote != '"') return std::nullopt;
+    const std::size_t end = rest_.find(quote, 1);
+    if (end == std::string_view::npos) return std::nullopt;
+    std::string value(rest_.substr(1, end - 1));
+    rest_.remove_prefix(end + 1);
+    return value;
+  }
+  std::optional<bool> boolean() {
+    skip();
+    for (const auto& [word, value] : {std::pair{std::string_view("True"), true}, {std::string_view("False"), false}}) {
+      if (!rest_.starts_with(word)) continue;
+      rest_.remove_prefix(word.size());
+      return value;
+    }
+    return std::nullopt;
+  }
+  std::optional<std::vector<std::uint64_t>> lengths() {
+    if (!take('(')) return std::nullopt;
+    std::vector<std::uint64_t> values;
+    while (!take(')')) {
+      skip();
+      std::uint64_t value = 0;
+      const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
+      if (error != std::errc() || values.size() == most_dimensions) return std::nullopt;
+      rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
+      values.push_back(value);
+      if (!take(',') && next() != ')') return std::nullopt;
+    }
+    return values;
+  }
+
+ private:
+  void skip() {
+    while (!rest_.empty() && (rest_.front() == ' ' || rest_.front() == '\n')) rest_.remove_prefix(1);
+  }
+  std::string_view rest_;
+};
+
+Error corrupt(std::string_view what) { return fail(Code::corrupt, "npy: {}", what); }
+
+}  // namespace
+
+Result<NpyHeader> read_npy(std::span<const std::byte> file) {
+  const std::string_view all(reinterpret_cast<const char*>(file.data()), file.size());
+  if (!all.starts_with(magic) || all.size() < 10) return corrupt("it does not begin as an array does");
+  const auto major = static_cast<unsigned char>(all[6]);
+  if (major < 1 || major > 3) return fail(Code::not_supported, "npy: format version {} is not known here; 1 to 3 are", major);
+  const std::size_t prefix = major == 1 ? 10 : 12;
+  std::uint32_t length = 0;
+  if (all.size() < prefix) return corrupt("it ends inside its header");
+  std::memcpy(&length, all.data() + 8, prefix - 8);
+  if (length > largest_header || length > all.size() - prefix) return fail(Code::corrupt, "npy: the header claims {} bytes", length);
+
+  NpyHeader header;
+  header.header_bytes = prefix + length;
+  Literal literal(all.substr(prefix, length));
+  std::optional<std::string> descr;
+  std::optional<bool> fortran;
+  std::optional<std::vector<std::uint64_t>> shape;
+  if (!literal.take('{')) return corrupt("the header is no dictionary");
+  while (!literal.take('}')) {
+    const auto key = literal.text();
+    if (!key || !literal.take(':')) return corrupt("the header is no dictionary");
+    if (*key == "descr") {
+      if (literal.next() == '[') return fail(Code::not_supported, "npy: its elements are structures: save each field as an array of its own");
+      descr = literal.text();
+    } else if (*key == "fortran_order") {
+      fortran = literal.boolean();
+    } else if (*key == "shape") {
+      shape = literal.lengths();
+    } else {
+      return corrupt("the header has a key that does not belong there");
+    }
+    if (!literal.take(',') && literal.next() != '}') return corrupt("the header is no dictionary");
+  }
+  if (!descr || !fortran || !shape) return corrupt("the header lacks descr, fortran_order or shape");
+  // One-byte types are written with and without the bar.
+  header.type = element_type_from_npy(*descr);
+  if (header.type == nullptr) {
+    if (descr->starts_with('>')) return fail(Code::not_supported, "npy: elements are big-endian ({}): save them little-endian", *descr);
+    if (descr->find('O') != std::string::npos) return fail(Code::not_supported, "npy: elements are Python objects, which cannot be moved");
+    return fail(Code::not_supported, "npy: elements of type {} have no counterpart here", *descr);
+  }
+  if (*fortran && shape->size() > 1)
+    return fail(Code::not_supported, "npy: it is stored in Fortran order: save numpy.ascontiguousarray(array) instead");
+  header.shape = std::move(*shape);
+  auto bytes = tensor_bytes(*header.type, header.shape);
+  if (!bytes) return fail(Code::corrupt, "npy: {}", bytes.error().message);
+  header.data_bytes = *bytes;
+  return header;
+}
+
+std::string write_npy(const TensorInfo& tensor) {
+  std::string shape;
+  for (const std::uint64_t length : tensor.shape) shape += fmt::format("{}, ", length);
+  if (tensor.shape.size() > 1) shape.resize(shape.size() - 2);  // (1, 2), but (1,)
+  if (tensor.shape.size() == 1) shape.pop_back();
+  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", tensor.type->npy, shape);
+  constexpr std::size_t prefix = 10;
+  const std::size_t whole = (prefix + text.size() + 1 + alignment - 1) / alignment * alignment;
+  text.resize(whole - prefix - 1, ' ');
+  text += '\n';
+  std::string header(magic);
+  header += '\x01';
+  header += '\x00';
+  const auto length = static_cast<std::uint16_t>(text.size());
+  header.append(reinterpret_cast<const char*>(&length), sizeof length);
+  return header + text;
+}
+
+}  // namespace headrace::cli

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file that comes into being: written as FILE.part beside it, with what is complete noted in FILE.part.state, and given
+// its name when it is whole. A process that was killed leaves both, and the next one goes on from there.
+#pragma once
+
+#include <headrace/result.hpp>
+
+#include "cli/file_descriptor.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+
+namespace headrace::cli {
+
+class OutputFile {
+ public:
+  /// Makes or takes up FILE.part with room for `bytes`. `plan` is a number that stands for everything that decides what
+  /// lies where: only a part of the same plan is taken up.
+  ///   errors  exhausted (no room on the disk: how much is missing), would_block (another process is at it),
+  ///           invalid_argument (cannot be written there)
+  static Result<OutputFile> open(const std::string& path, std::uint64_t bytes, std::uint64_t plan, bool resume);
+  ~OutputFile();
+  OutputFile(OutputFile&& other) noexcept;
+  OutputFile& operator=(OutputFile&&) = delete;
+
+  [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
+  /// What an earlier process noted: part number and checksum.
+  [[nodiscard]] const std::map<std::uint64_t, std::uint64_t>& complete() const { return complete_; }
+  /// Whether there was a part of another plan, which is gone now.
+  [[nodiscard]] bool started_over() const { return started_over_; }
+  Result<void> note_complete(std::uint64_t part, std::uint64_t checksum);
+  /// Gives the file its name; replaces what had it. `bytes()` is empty afterwards.
+  Result<void> finish(bool sync);
+
+ private:
+  OutputFile() = default;
+  void unmap();
+
+  std::string path_, part_path_, state_path_;
+  FileDescriptor part_, state_;
+  std::span<std::byte> bytes_;
+  std::map<std::uint64_t, std::uint64_t> complete_;
+  bool started_over_ = false;
+};
+
+}  // namespace headrace::cli

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves pages between two processes again and again, with the clock running from post to the end of wait and at no other
+// time, and looks at every byte after each transfer.
+#pragma once
+
+#include "cli/bench_side.hpp"
+#include "cli/page_pattern.hpp"
+#include "cli/peer_process.hpp"
+
+#include <functional>
+
+namespace headrace::cli {
+
+struct PageCase {
+  Op op = Op::read;
+  std::uint64_t page_bytes = 0;
+  std::uint64_t count = 0;    ///< pages that one iteration moves
+  bool scattered = true;      ///< pages at random places of both buffers, else in order
+  unsigned threads = 1;       ///< that share the pages of an iteration
+  unsigned in_flight = 1;     ///< requests that each thread posts before it waits for them
+  bool new_requests = false;  ///< made anew for each iteration; else made once and posted again
+  unsigned warm_up = 3;
+  unsigned iterations = 15;
+};
+
+struct PageSamples {
+  std::vector<double> seconds;       ///< from the first post to the end of the last wait, one an iteration
+  std::vector<double> make_seconds;  ///< making an iteration's requests, as often as they were made
+  std::string path;                  ///< the backend that carried it
+  std::string explanation;           ///< of the path, by the last request
+};
+
+struct NotificationSamples {
+  std::vector<double> seconds;  ///< there and back
+};
+
+class PageBench {
+ public:
+  /// Called between transfers.
+  using Progress = std::function<void(std::uint64_t done, std::uint64_t of)>;
+
+  /// Starts the peer process and connects the two. To be called while the process has one thread.
+  static Result<PageBench> open(const BenchSetup& setup);
+
+  ///   errors  invalid_argument (more pages than the buffer has), corrupt (a page is not what it should be: which), and
+  ///           what a transfer answers
+  Result<PageSamples> pages(const PageCase& plan, const Progress& progress);
+  /// One page a request, one request at a time, a place of its own for each of a set.
+  Result<PageSamples> single(const PageCase& plan, const Progress& progress);
+  /// A message to the peer that it sends back. Spinning: both sides ask again and again; else both block in wait.
+  Result<NotificationSamples> notifications(unsigned rounds, bool spinning);
+  /// The same with nothing but two eventfds.
+  Result<NotificationSamples> eventfds(unsigned rounds);
+
+ private:
+  PageBench(PeerProcess peer, BenchSide side, std::string peer_name, RegionId remote)
+      : peer_(std::move(peer)), side_(std::move(side)), peer_name_(std::move(peer_name)), remote_(remote) {}
+
+  struct Seeds {
+    std::uint64_t source = 0, target = 0, pages = 0;
+  };
+  Result<void> refill(const PageCase& plan, const Seeds& seeds);
+  Result<void> check(const PageCase& plan, const Seeds& seeds, std::uint64_t slots);
+
+  PeerProcess peer_;
+  BenchSide side_;
+  std::string peer_name_;
+  RegionId remote_;
+};
+
+}  // namespace headrace::cli

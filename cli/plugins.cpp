@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// `headrace plugins`: every backend that was found, what it can do and how it is set; and why others were refused.
+#include "cli/backend_report.hpp"
+#include "cli/command.hpp"
+#include "cli/table.hpp"
+#include "cli/text.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+namespace headrace::cli {
+namespace {
+
+void print_tables(const std::vector<BackendInfo>& backends) {
+  Table table({{"backend"}, {"version"}, {"memory"}, {"abilities"}, {"from"}});
+  for (const BackendInfo& backend : backends)
+    if (backend.loaded) table.add({backend.name, backend.version, kinds_text(backend), abilities_text(backend), backend.path});
+  if (!table.empty()) fmt::print("{}", table.text());
+
+  for (const BackendInfo& backend : backends) {
+    if (!backend.loaded || backend.options.empty()) continue;
+    fmt::print("\noptions of {} (--option NAME=VALUE)\n{}", backend.name, option_table(backend.options).text());
+  }
+  const auto refused = std::count_if(backends.begin(), backends.end(), [](const BackendInfo& b) { return !b.loaded; });
+  if (refused > 0) fmt::print("\nrefused\n");
+  for (const BackendInfo& backend : backends)
+    if (!backend.loaded) fmt::print("{}\n", wrap(fmt::format("  {} ({}): {}", backend.name, backend.path, backend.refusal), 4));
+}
+
+Result<void> list_plugins(const Invocation& invocation, bool json) {
+  const std::vector<BackendInfo> backends = list_backends(invocation.options);
+  if (json) {
+    Json all = Json::array();
+    for (const BackendInfo& backend : backends) all.push_back(backend_json(backend));
+    fmt::print("{}\n", Json{{"backends", std::move(all)}}.dump(2, ' ', false, Json::error_handler_t::replace));
+  } else if (backends.empty()) {
+    return fail(Code::not_found, "no backend was found: they lie in the folder `backends` beside libheadrace.so, and in the folders of "
+                                 "option plugin_path");
+  } else {
+    print_tables(backends);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_plugins(CLI::App& app, Invocation& invocation) {
+  auto json = std::make_shared<bool>(false);
+  CLI::App* plugins = app.add_subcommand("plugins", "List the backends: what each can do, its options, and why one was refused");
+  plugins->add_flag("--json", *json, "As JSON");
+  plugins->footer(
+      "Examples:\n"
+      "  headrace plugins\n"
+      "  headrace plugins --option plugin_path=build/mine     with the plugins of another folder\n"
+      "  headrace plugins --json");
+  plugins->callback([json, &invocation] {
+    invocation.action = [json, &invocation] { return list_plugins(invocation, *json); };
+  });
+}
+
+}  // namespace headrace::cli

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// `headrace pull`: brings tensors that another process serves into a file.
+#include "cli/command.hpp"
+#include "cli/descriptor_limit.hpp"
+#include "cli/output_file.hpp"
+#include "cli/pull_plan.hpp"
+#include "cli/table.hpp"
+#include "cli/tensor_mover.hpp"
+#include "cli/text.hpp"
+
+#include <headrace/agent.hpp>
+
+#include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <random>
+
+namespace headrace::cli {
+namespace {
+
+struct Wanted {
+  std::string address;
+  std::vector<std::string> names;
+  std::string output;
+  bool resume = true;
+  std::vector<std::string> backends;
+  double timeout_seconds = 30;
+  std::string store;
+  bool sync = false;
+  bool explain = false;
+  bool json = false;
+
+  [[nodiscard]] Timeout patience() const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(timeout_seconds));
+  }
+};
+
+std::string own_name() { return fmt::format("pull-{}-{:08x}", ::getpid(), std::random_device()()); }
+
+/// The error of a transfer, with who failed and what to do next.
+Error in_transfer(Error error, const std::string& peer, const Wanted& wanted) {
+  const bool kept = error.code != Code::corrupt;
+  return fail(error.code, "pulling from {} at {}: {}{}", peer, wanted.address, error.message,
+              kept ? ". What has arrived whole is kept: the same command continues from there" : "");
+}
+
+void print_report(const Wanted& wanted, const std::string& peer, const MoveReport& report) {
+  const double rate = report.seconds > 0 ? static_cast<double>(report.bytes) / report.seconds / 1e9 : 0;
+  if (wanted.json) {
+    nlohmann::ordered_json line{{"output", wanted.output},
+                                {"peer", peer},
+                                {"tensors", report.tensors},
+                                {"bytes", report.bytes},
+                                {"kept_tensors", report.kept_tensors},
+                                {"kept_bytes", report.kept_bytes},
+                                {"seconds", report.seconds},
+                                {"GB/s", rate},
+                                {"path", fmt::format("{}", fmt::join(report.paths, ", "))}};
+    if (wanted.explain) line["explanation"] = report.explanation;
+    fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    return;
+  }
+  Table table({{"tensors", Table::Align::right}, {"bytes", Table::Align::right}, {"seconds", Table::Align::right},
+               {"GB/s", Table::Align::right}, {"path"}, {"file"}});
+  table.add({std::to_string(report.tensors), amount_text(report.bytes), fmt::format("{:.3f}", report.seconds), fmt::format("{:.2f}", rate),
+             report.paths.empty() ? "-" : fmt::format("{}", fmt::join(report.paths, ", ")), wanted.output});
+  fmt::print("{}", table.text());
+  if (report.kept_tensors > 0)
+    fmt::print("{} tensors, {}, were there from an earlier run\n", report.kept_tensors, amount_text(report.kept_bytes));
+  if (wanted.explain) fmt::print("{}\n", wrap(report.explanation));
+}
+
+Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
+  raise_descriptor_limit();
+  HEADRACE_CLI_TRY(format, format_of(wanted.output));
+  std::optional<OutputFile> output;  // outlives the agent, which writes into it
+  AgentOptions options;
+  options.backends = wanted.backends;
+  options.store = wanted.store;
+  options.options = invocation.options;
+  HEADRACE_CLI_TRY(agent, Agent::open(own_name(), std::move(options)));
+  HEADRACE_CLI_TRY(import, wanted.store.empty() ? agent.fetch_metadata(wanted.address, wanted.patience())
+                                                : agent.find(wanted.address, wanted.patience()));
+  const std::string& peer = import.peer;
+  HEADRACE_CLI_TRY(regions, agent.peer_regions(peer));
+  HEADRACE_CLI_TRY(served, read_notes(regions));
+  HEADRACE_CLI_TRY(tensors, select_tensors(served.tensors, wanted.names));
+
+  std::string header;
+  if (format == FileFormat::safetensors && served.header.value != 0) {
+    auto read = read_region(agent, peer, served.header, served.header_bytes, wanted.patience());
+    if (!read) return in_transfer(std::move(read).error(), peer, wanted);
+    if (checksum(std::as_bytes(std::span(*read))) != served.header_checksum)
+      return fail(Code::corrupt, "the file header that {} serves has arrived with a wrong checksum", peer);
+    header = std::move(*read);
+  }
+  HEADRACE_CLI_TRY(plan, PullPlan::make(std::move(tensors), format, header));
+  HEADRACE_CLI_TRY(file, OutputFile::open(wanted.output, plan.file_bytes(), plan.fingerprint(), wanted.resume));
+  output.emplace(std::move(file));
+  if (output->started_over()) std::fprintf(stderr, "%s\n", wrap(fmt::format("{}.part was of other tensors: starting over", wanted.output)).c_str());
+  plan.write_head(output->bytes());
+
+  Result<MoveReport> report = [&]() -> Result<MoveReport> {
+    HEADRACE_CLI_TRY(mover, TensorMover::open(agent, peer, output->bytes(), wanted.patience()));
+    return mover.move(plan, *output);
+  }();
+  if (!report) return in_transfer(std::move(report).error(), peer, wanted);
+  plan.write_rest(output->bytes());
+  { const Agent gone = std::move(agent); }  // nothing writes into the file from here on
+  HEADRACE_CLI_CHECK(output->finish(wanted.sync));
+  print_report(wanted, peer, *report);
+  return {};
+}
+
+}  // namespace
+
+void add_pull(CLI::App& app, Invocation& invocation) {
+  auto wanted = std::make_shared<Wanted>();
+  CLI::App* pull_command = app.add_subcommand("pull", "Bring tensors that another process serves into a file");
+  pull_command->add_option("ADDRESS", wanted->address, "What `headrace serve` printed; with --store the server's name")->required();
+  pull_command->add_option("NAME", wanted->names, "Which tensors; patterns as in a shell; none: all");
+  pull_command->add_option("-o,--output", wanted->output, "The file to write, .safetensors or .npz")->type_name("FILE")->required();
+  pull_command->add_flag("--resume,!--no-resume", wanted->resume, "Go on where a killed pull stopped (the default), or do not");
+  pull_command->add_option("--backend", wanted->backends, "Only this path, shm or tcp; repeatable")->type_name("NAME")->allow_extra_args(false);
+  pull_command->add_option("--timeout", wanted->timeout_seconds, "How long 16 MiB may take before the peer counts as gone")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.001, 1e6))
+      ->capture_default_str();
+  pull_command->add_option("--store", wanted->store, "Look the server up in a store, as in etcd://host:port")->type_name("URL");
+  pull_command->add_flag("--sync", wanted->sync, "Have the disk hold everything before the file gets its name");
+  pull_command->add_flag("--explain", wanted->explain, "Say which path was taken, and why not another");
+  pull_command->add_flag("--json", wanted->json, "Print the result as one line of JSON");
+  pull_command->footer(
+      "The file is written as FILE.part, each tensor is held against its checksum, and FILE appears when it is whole.\n"
+      "Examples:\n"
+      "  headrace pull 127.0.0.1:40213 -o copy.safetensors\n"
+      "  headrace pull 127.0.0.1:40213 'model.layers.0.*' lm_head.weight -o part.safetensors\n"
+      "  headrace pull 10.0.0.7:7000 -o arrays.npz --backend tcp --explain\n"
+      "  headrace pull llama --store etcd://10.0.0.1:2379 -o copy.safetensors");
+  pull_command->callback([wanted, &invocation] {
+    invocation.action = [wanted, &invocation] { return pull(*wanted, invocation); };
+  });
+}
+
+}  // namespace headrace::cli

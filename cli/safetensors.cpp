@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/safetensors.hpp"
+
+#include "cli/errors.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+namespace headrace::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t length_bytes = 8;
+constexpr std::uint64_t largest_header = 100'000'000;  // what the format's own library takes
+constexpr std::size_t alignment = 8;
+constexpr const char* metadata_key = "__metadata__";
+
+template <class... Args>
+Error corrupt(fmt::format_string<Args...> text, Args&&... args) {
+  return fail(Code::corrupt, "safetensors: {}", fmt::format(text, std::forward<Args>(args)...));
+}
+
+/// The JSON, or nullopt where it is not JSON, or an object names a key twice.
+std::optional<Json> parse(std::string_view text, std::string& twice) {
+  std::vector<std::set<std::string>> keys;
+  const auto watch = [&](int /*depth*/, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) twice = value.get<std::string>();
+    return true;
+  };
+  Json json = Json::parse(text.begin(), text.end(), watch, false);
+  if (json.is_discarded() || !twice.empty()) return std::nullopt;
+  return json;
+}
+
+/// The JSON behind the length.
+Result<std::string_view> header_text(std::span<const std::byte> file, std::uint64_t file_bytes) {
+  std::uint64_t length = 0;
+  if (file.size() < length_bytes || file_bytes < length_bytes) return corrupt("{} bytes are too few for any header", file_bytes);
+  std::memcpy(&length, file.data(), sizeof length);
+  if (length > largest_header) return corrupt("the header claims {} bytes; {} are the most", length, largest_header);
+  if (length > file_bytes - length_bytes || length > file.size() - length_bytes)
+    return corrupt("the header claims {} bytes, and the file has {} in all", length, file_bytes);
+  const std::string_view text(reinterpret_cast<const char*>(file.data()) + length_bytes, length);
+  if (!text.starts_with('{')) return corrupt("the header does not begin with a brace: this is another kind of file");
+  return text;
+}
+
+Result<Json> header_json(std::string_view text) {
+  std::string twice;
+  auto json = parse(text, twice);
+  if (!twice.empty()) return corrupt("the header has \"{}\" twice", twice);
+  if (!json || !json->is_object()) return corrupt("the header is not JSON");
+  return std::move(*json);
+}
+
+Result<std::map<std::string, std::string>> read_metadata(const Json& json) {
+  if (!json.is_object()) return corrupt("{} is not an object", metadata_key);
+  std::map<std::string, std::string> metadata;
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_string()) return corrupt("{} has \"{}\", which is not text", metadata_key, key);
+    metadata[key] = value.get<std::string>();
+  }
+  return metadata;
+}
+
+/// An array of numbers >= 0.
+bool numbers(const Json& json, std::vector<std::uint64_t>& out) {
+  if (!json.is_array()) return false;
+  for (const Json& number : json) {
+    if (!number.is_number_unsigned()) return false;
+    out.push_back(number.get<std::uint64_t>());
+  }
+  return true;
+}
+
+Result<SafetensorsEntry> read_entry(const std::string& name, const Json& json, std::uint64_t data_begin, std::uint64_t data_bytes) {
+  SafetensorsEntry entry;
+  entry.info.name = name;
+  if (!json.is_object()) return corrupt("tensor \"{}\" is not described by an object", name);
+  const auto dtype = json.find("dtype"), shape = json.find("shape"), offsets = json.find("data_offsets");
+  if (dtype == json.end() || !dtype->is_string() || shape == json.end() || offsets == json.end())
+    return corrupt("tensor \"{}\" lacks dtype, shape or data_offsets", name);
+  entry.info.type = element_type(dtype->get<std::string>());
+  if (entry.info.type == nullptr || !entry.info.type->safetensors)
+    return corrupt("tensor \"{}\" has the type {}, which is not known here", name, dtype->get<std::string>());
+  std::vector<std::uint64_t> range;
+  if (!numbers(*shape, entry.info.shape)) return corrupt("tensor \"{}\" has a shape that is not a list of lengths", name);
+  if (!numbers(*offsets, range) || range.size() != 2) return corrupt("tensor \"{}\" has data_offsets that are not two offsets", name);
+  if (range[0] > range[1] || range[1] > data_bytes)
+    return corrupt("tensor \"{}\" lies at {} to {}, outside the {} bytes of data", name, range[0], range[1], data_bytes);
+  auto bytes = tensor_bytes(*entry.info.type, entry.info.shape);
+  if (!bytes) return corrupt("tensor \"{}\": {}", name, bytes.error().message);
+  if (*bytes != range[1] - range[0])
+    return corrupt("tensor \"{}\" is {}, {} bytes, and takes {}", name, shape_text(entry.info), *bytes, range[1] - range[0]);
+  entry.info.bytes = *bytes;
+  entry.offset = data_begin + range[0];
+  return entry;
+}
+
+}  // namespace
+
+Result<SafetensorsHeader> read_safetensors(std::span<const std::byte> file, std::uint64_t file_bytes) {
+  HEADRACE_CLI_TRY(text, header_text(file, file_bytes));
+  HEADRACE_CLI_TRY(json, header_json(text));
+
+  SafetensorsHeader header;
+  header.bytes = length_bytes + text.size();
+  const std::uint64_t data_bytes = file_bytes - header.bytes;
+  for (const auto& [name, value] : json.items()) {
+    if (name == metadata_key) {
+      HEADRACE_CLI_TRY(metadata, read_metadata(value));
+      header.metadata = std::move(metadata);
+      continue;
+    }
+    HEADRACE_CLI_TRY(entry, read_entry(name, value, header.bytes, data_bytes));
+    header.tensors.push_back(std::move(entry));
+  }
+  std::stable_sort(header.tensors.begin(), header.tensors.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.offset, a.info.bytes) < std::pair(b.offset, b.info.bytes);
+  });
+  std::uint64_t expected = header.bytes;
+  for (const SafetensorsEntry& entry : header.tensors) {
+    if (entry.offset != expected)
+      return corrupt("tensor \"{}\" begins at {} and the one before ends at {}: there is {}", entry.info.name, entry.offset, expected,
+                     entry.offset < expected ? "an overlap" : "a hole");
+    expected += entry.info.bytes;
+  }
+  if (expected != file_bytes) return corrupt("{} bytes at the end belong to no tensor", file_bytes - expected);
+  return header;
+}
+
+std::map<std::string, std::string> safetensors_metadata(std::span<const std::byte> header) {
+  const auto text = header_text(header, header.size());
+  if (!text) return {};
+  const auto json = header_json(*text);
+  if (!json || !json->contains(metadata_key)) return {};
+  auto metadata = read_metadata(json->at(metadata_key));
+  return metadata.ok() ? std::move(*metadata) : std::map<std::string, std::string>{};
+}
+
+Result<std::string> write_safetensors(std::span<const TensorInfo> tensors, const std::map<std::string, std::string>& metadata) {
+  Json json = Json::object();
+  if (!metadata.empty()) json[metadata_key] = metadata;
+  std::uint64_t offset = 0;
+  for (const TensorInfo& tensor : tensors) {
+    if (!tensor.type->safetensors)
+      return fail(Code::invalid_argument, "tensor \"{}\" is {}, which safetensors cannot hold: write an .npz", tensor.name, tensor.type->name);
+    if (tensor.name == metadata_key || json.contains(tensor.name))
+      return fail(Code::invalid_argument, "the name \"{}\" cannot stand in a safetensors file a second time", tensor.name);
+    json[tensor.name] = {{"dtype", tensor.type->name}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + tensor.bytes}}};
+    offset += tensor.bytes;
+  }
+  std::string text;
+  try {
+    text = json.dump();
+  } catch (const Json::type_error&) {
+    return fail(Code::invalid_argument, "a tensor's name is not UTF-8, which safetensors asks for");
+  }
+  text.resize((text.size() + alignment - 1) / alignment * alignment, ' ');
+  const std::uint64_t length = text.size();
+  std::string header(reinterpret_cast<const char*>(&length), sizeof length);
+  return header + text;
+}
+
+}  // namespace headrace::cli

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// `headrace serve`: offers a file's tensors under their names until it is told to stop.
+#include "cli/command.hpp"
+#include "cli/descriptor_limit.hpp"
+#include "cli/progress_bar.hpp"
+#include "cli/tensor_file.hpp"
+#include "cli/tensor_note.hpp"
+#include "cli/text.hpp"
+
+#include <headrace/agent.hpp>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+
+namespace headrace::cli {
+namespace {
+
+constexpr std::size_t longest_region_name = 255;
+constexpr std::size_t longest_agent_name = 255;
+// With --load smaller tensors stay in the mapped file: a descriptor each would be spent for nothing.
+constexpr std::uint64_t least_allocated = 64 * 1024;
+
+struct Wanted {
+  std::string file;
+  std::string listen = "127.0.0.1:0";
+  std::string name;
+  std::string store;
+  std::vector<std::string> backends;
+  bool load = false;
+  bool map = false;
+  bool json = false;
+};
+
+std::string default_name(const std::string& file) {
+  const std::string ending = fmt::format("-{}", ::getpid());
+  return std::filesystem::path(file).filename().string().substr(0, longest_agent_name - ending.size()) + ending;
+}
+
+MemoryRange range_of(std::span<const std::byte> bytes) {
+  // Peers only read: a write into the read-only mapping is refused by the kernel. What is empty is stood for by one byte.
+  static std::byte nothing{};
+  MemoryRange range;
+  range.address = bytes.empty() ? &nothing : const_cast<std::byte*>(bytes.data());
+  range.length_bytes = bytes.empty() ? 1 : bytes.size();
+  return range;
+}
+
+/// Registers one tensor where it lies, or in a copy of it that peers map.
+Result<void> offer(Agent& agent, const TensorFile::Tensor& tensor, std::uint64_t index, bool load) {
+  const bool long_name = tensor.info.name.size() > longest_region_name;
+  RegisterOptions options;
+  options.name = long_name ? fmt::format("tensor {}", index) : tensor.info.name;
+  options.note = write_note({tensor.info, checksum(tensor.bytes), index, {}}, long_name);
+  if (load && tensor.info.bytes >= least_allocated) {
+    AllocateOptions allocation;
+    allocation.registration = std::move(options);
+    HEADRACE_CLI_TRY(region, agent.allocate(tensor.info.bytes, allocation));
+    std::memcpy(region.bytes().data(), tensor.bytes.data(), tensor.bytes.size());
+    return {};
+  }
+  HEADRACE_CLI_TRY(region, agent.register_memory(range_of(tensor.bytes), options));
+  return {};
+}
+
+Result<void> offer_header(Agent& agent, std::span<const std::byte> header) {
+  if (header.empty()) return {};
+  RegisterOptions options;
+  options.name = header_region_name;
+  options.note = write_header_note(header);
+  HEADRACE_CLI_TRY(region, agent.register_memory(range_of(header), options));
+  return {};
+}
+
+void announce(const Wanted& wanted, const Agent& agent, const TensorFile& file) {
+  const std::string address = agent.listen_address();
+  if (wanted.json) {
+    const nlohmann::ordered_json line{{"address", address},
+                                      {"name", agent.name()},
+                                      {"file", wanted.file},
+                                      {"tensors", file.tensors().size()},
+                                      {"bytes", file.bytes()},
+                                      {"memory", wanted.load ? "allocated" : "mapped"}};
+    fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  } else {
+    fmt::print("serving {} tensor{}, {} at {}; stop with Ctrl-C\n", file.tensors().size(), file.tensors().size() == 1 ? "" : "s",
+               amount_text(file.bytes()), address);
+  }
+  std::fflush(stdout);
+}
+
+Result<void> serve(const Wanted& wanted, const Invocation& invocation) {
+  // Blocked in every thread that will be, so that the only one to hear of them is the one that waits below.
+  sigset_t ending;
+  ::sigemptyset(&ending);
+  ::sigaddset(&ending, SIGINT);
+  ::sigaddset(&ending, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+  raise_descriptor_limit();
+
+  HEADRACE_CLI_TRY(file, TensorFile::open(wanted.file));
+  if (file.tensors().empty()) return fail(Code::invalid_argument, "{} holds no tensors: there is nothing to serve", wanted.file);
+  AgentOptions options;
+  options.backends = wanted.backends;
+  options.listen = wanted.listen;
+  options.store = wanted.store;
+  options.options = invocation.options;
+  HEADRACE_CLI_TRY(agent, Agent::open(wanted.name.empty() ? default_name(wanted.file) : wanted.name, std::move(options)));
+
+  ProgressBar bar("reading", file.bytes());
+  std::uint64_t done = 0;
+  for (std::size_t i = 0; i < file.tensors().size(); ++i) {
+    const TensorFile::Tensor& tensor = file.tensors()[i];
+    if (auto offered = offer(agent, tensor, i, wanted.load); !offered)
+      return std::move(offered).error().within(fmt::format("tensor \"{}\"", tensor.info.name));
+    bar.show(done += tensor.info.bytes);
+    if (timespec none{}; ::sigtimedwait(&ending, nullptr, &none) > 0) return {};
+  }
+  bar.clear();
+  HEADRACE_CLI_CHECK(offer_header(agent, file.header()));
+  if (!wanted.store.empty()) HEADRACE_CLI_CHECK(agent.publish());
+  announce(wanted, agent, file);
+
+  int signal = 0;
+  ::sigwait(&ending, &signal);
+  { const Agent gone = std::move(agent); }  // before the file that its regions lie in
+  return {};
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app, Invocation& invocation) {
+  auto wanted = std::make_shared<Wanted>();
+  CLI::App* serve_command = app.add_subcommand("serve", "Offer a file's tensors to other processes, until Ctrl-C");
+  serve_command->add_option("FILE", wanted->file, "A .safetensors or .npz file")->required();
+  serve_command->add_option("--listen", wanted->listen, "Where pullers ask; port 0 picks one; 0.0.0.0 or [::]: from everywhere")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  serve_command->add_option("--name", wanted->name, "What pullers see this process as; default: file and process id")->type_name("NAME");
+  CLI::Option* load = serve_command->add_flag("--load", wanted->load, "Copy the tensors into memory that pullers on this host map: quickest");
+  serve_command->add_flag("--map", wanted->map, "Serve them out of the mapped file: the default")->excludes(load);
+  serve_command->add_option("--store", wanted->store, "Publish in a store too, as in etcd://host:port")->type_name("URL");
+  serve_command->add_option("--backend", wanted->backends, "Only this backend; repeatable")->type_name("NAME")->allow_extra_args(false);
+  serve_command->add_flag("--json", wanted->json, "Print the line as JSON");
+  serve_command->footer(
+      "Prints one line with the address to pull from once everything is ready. Do not write to the file meanwhile.\n"
+      "Examples:\n"
+      "  headrace serve model.safetensors\n"
+      "  headrace serve model.safetensors --load                     a copy in shared memory: quickest on one host\n"
+      "  headrace serve arrays.npz --listen 0.0.0.0:7000             for other hosts\n"
+      "  headrace serve model.safetensors --store etcd://10.0.0.1:2379 --name llama");
+  serve_command->callback([wanted, &invocation] {
+    invocation.action = [wanted, &invocation] { return serve(*wanted, invocation); };
+  });
+}
+
+}  // namespace headrace::cli

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headrace moves tensors between GPU memory, host memory, files and object stores, inside one machine and across many.
+
+Open an Agent, register or allocate memory, exchange metadata with peers, prepare page lists, and post requests:
+
+    with headrace.Agent("decode") as agent:
+        cache = agent.allocate(1 << 30, name="kv")
+        agent.fetch_metadata("prefill.example:7000")
+        there = agent.peer_region("prefill", "kv")
+        agent.read("prefill", headrace.UniformPages(cache, 0, 0, 65536, 16), headrace.UniformPages(there, 0, 0, 65536, 16))
+
+Memory and page arrays arrive by the buffer protocol or DLPack; neither NumPy nor torch is imported.
+"""
+
+from __future__ import annotations
+
+from . import _headrace
+from ._headrace import (
+    Agent,
+    BackendInfo,
+    CostEstimate,
+    EventSnapshot,
+    HistogramSnapshot,
+    ImportReport,
+    Mapping,
+    Memory,
+    MemoryRange,
+    OptionInfo,
+    PageList,
+    PeerInfo,
+    Region,
+    Request,
+    RequestTimes,
+    TelemetrySnapshot,
+    UniformPages,
+    list_backends,
+    list_namespace,
+    list_options,
+    set_log_level,
+    set_log_sink,
+)
+from .errors import (
+    BackendFailed,
+    Canceled,
+    Corrupt,
+    Error,
+    Exhausted,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    NotSupported,
+    PeerLost,
+    TimedOut,
+    WouldBlock,
+)
+
+__version__: str = _headrace.__version__
+
+__all__ = [
+    "Agent",
+    "BackendFailed",
+    "BackendInfo",
+    "Canceled",
+    "Corrupt",
+    "CostEstimate",
+    "Error",
+    "EventSnapshot",
+    "Exhausted",
+    "HistogramSnapshot",
+    "ImportReport",
+    "Internal",
+    "InvalidArgument",
+    "Mapping",
+    "Memory",
+    "MemoryRange",
+    "NotFound",
+    "NotSupported",
+    "OptionInfo",
+    "PageList",
+    "PeerInfo",
+    "PeerLost",
+    "Region",
+    "Request",
+    "RequestTimes",
+    "TelemetrySnapshot",
+    "TimedOut",
+    "UniformPages",
+    "WouldBlock",
+    "list_backends",
+    "list_namespace",
+    "list_options",
+    "set_log_level",
+    "set_log_sink",
+]

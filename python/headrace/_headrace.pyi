@@ -1,0 +1,929 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled part of the package headrace, which shows all of it."""
+
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Generator,
+    Mapping as _Mapping,
+    Sequence
+)
+from typing import Any, Literal
+
+import numpy
+
+import headrace.errors
+
+
+codes: tuple = ...
+
+class MemoryRange:
+    """
+    Memory that is not behind a Python object: by address, path, descriptor or key.
+
+    dram: address, length_bytes. vram: device (ordinal), address, length_bytes. file, block: path, or an
+    open file_descriptor, which stays the caller's. object: path (the key). For these three a
+    length_bytes of 0 means all of it.
+    """
+
+    def __init__(self, kind: str = 'dram', address: int = 0, length_bytes: int = 0, device: int = -1, file_descriptor: int = -1, path: str = '') -> None:
+        """
+        Errors: InvalidArgument (no such kind: dram, vram, block, file, object).
+        """
+
+    @property
+    def kind(self) -> str:
+        """"dram", "vram", "block", "file" or "object"."""
+
+    @property
+    def address(self) -> int:
+        """Of the first byte."""
+
+    @property
+    def length_bytes(self) -> int:
+        """0 for files, blocks and objects: all of it."""
+
+    @property
+    def device(self) -> int:
+        """The GPU's ordinal, or -1."""
+
+    @property
+    def file_descriptor(self) -> int:
+        """Open, or -1."""
+
+    @property
+    def path(self) -> str:
+        """Of the file or block device; the object's key."""
+
+class Region:
+    """
+    Registered memory, of this agent or of a peer. A value: it says what was, and holds nothing.
+    """
+
+    @property
+    def id(self) -> int:
+        """
+        Names it within one life of its agent; counts from 1, never used twice.
+        """
+
+    @property
+    def kind(self) -> str:
+        """"dram", "vram", "block", "file" or "object"."""
+
+    @property
+    def address(self) -> int:
+        """The owner's address; 0 for files and objects."""
+
+    @property
+    def length_bytes(self) -> int:
+        """How many bytes it has."""
+
+    @property
+    def name(self) -> str:
+        """Unique in its agent; empty: unnamed."""
+
+    @property
+    def note(self) -> bytes:
+        """What its owner said about it: dtype and shape, a checksum, ..."""
+
+    @property
+    def backends(self) -> list[str]:
+        """Those it is registered with."""
+
+    @property
+    def writable(self) -> bool | None:
+        """
+        Of a region of this agent: whether the object behind it let itself be written. A transfer into a region that
+        is not fails, or changes what nobody expects to change. None of a peer's: only its owner knows.
+        """
+
+    def __len__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> object: ...
+
+class Memory:
+    """
+    What Agent.allocate gave: registered memory with the buffer protocol, zero-filled and page-aligned.
+
+    Owns: the memory stays in place while this object or any view of it lives, after deregister and the
+    agent's end too; the region itself is the agent's, until deregister.
+    """
+
+    @property
+    def region(self) -> Region:
+        """Its Region."""
+
+    def numpy(self, dtype: object = 'uint8', shape: int | tuple[int, ...] | None = None) -> numpy.ndarray:
+        """
+        The memory as a NumPy array, without a copy; imports NumPy.
+
+        Shapes: one dimension over all of it, or `shape`, which may take less.
+        Owns: the array keeps the memory in place.
+        Errors: ValueError (the bytes do not suffice for, or do not divide by, dtype and shape).
+        """
+
+    def __len__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> object: ...
+
+class Mapping:
+    """
+    A peer's region as memory of this process, with the buffer protocol.
+
+    Owns: the mapping stays while this object or any view of it lives, or until the peer revokes it, leaves or
+    dies: then `alive` turns false, and what is read is old bytes, never a fault.
+    """
+
+    @property
+    def alive(self) -> bool:
+        """False once the peer has revoked the region, left or died."""
+
+    def numpy(self, dtype: object = 'uint8', shape: int | tuple[int, ...] | None = None) -> numpy.ndarray:
+        """
+        The memory as a NumPy array, without a copy; imports NumPy.
+
+        Shapes: one dimension over all of it, or `shape`, which may take less.
+        Owns: the array keeps the memory in place.
+        Errors: ValueError (the bytes do not suffice for, or do not divide by, dtype and shape).
+        """
+
+    def __len__(self) -> int: ...
+
+    def __reduce__(self) -> object: ...
+
+class UniformPages:
+    """
+    `count` pages of one length: page i begins at base_bytes + i * stride_bytes of one region. The cheapest
+    list to make and to keep.
+    """
+
+    def __init__(self, region: Region | Memory | int, base_bytes: int, stride_bytes: int, page_bytes: int, count: int) -> None:
+        """
+        Units: bytes from the region's start; a stride_bytes of 0 means page_bytes.
+        """
+
+    @property
+    def region(self) -> int:
+        """The region's id."""
+
+    @property
+    def base_bytes(self) -> int:
+        """Where page 0 begins."""
+
+    @property
+    def stride_bytes(self) -> int:
+        """From one page's begin to the next one's; 0: page_bytes."""
+
+    @property
+    def page_bytes(self) -> int:
+        """The length of each."""
+
+    @property
+    def count(self) -> int:
+        """How many."""
+
+    def __len__(self) -> int: ...
+
+    def __reduce__(self) -> tuple: ...
+
+    def __repr__(self) -> str: ...
+
+class PageList:
+    """
+    A prepared list, as Agent.prepare gives it. Immutable, shared by any number of requests; it keeps nothing of
+    the arrays that it was made from.
+    """
+
+    @property
+    def count(self) -> int:
+        """How many pages."""
+
+    @property
+    def bytes(self) -> int:
+        """The sum of their lengths."""
+
+    @property
+    def peer(self) -> str:
+        """Whose memory: the peer's name, or empty for our own."""
+
+    def __len__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> object: ...
+
+class RequestTimes:
+    """Of the last post that ended."""
+
+    @property
+    def posted_at_ns(self) -> int:
+        """CLOCK_MONOTONIC, as time.monotonic_ns()."""
+
+    @property
+    def post_ns(self) -> int:
+        """Spent inside post."""
+
+    @property
+    def transfer_ns(self) -> int:
+        """From post to the end."""
+
+    @property
+    def bytes(self) -> int:
+        """That were to move."""
+
+    @property
+    def pages(self) -> int:
+        """That were to move."""
+
+    @property
+    def posts(self) -> int:
+        """Of this request so far."""
+
+    def __repr__(self) -> str: ...
+
+class CostEstimate:
+    """A guess at how long a request takes."""
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+
+    @property
+    def margin(self) -> float:
+        """The guess may be off by this share of itself."""
+
+    @property
+    def method(self) -> str:
+        """How it was guessed."""
+
+    @property
+    def backend(self) -> str:
+        """The path that it is about."""
+
+    def __repr__(self) -> str: ...
+
+class Request:
+    """
+    Moves the pages of one list to or from the pages of another; Agent.make_request makes it.
+
+    prepared -> posted -> (canceling ->) done | failed | canceled, and from any of these three it may be posted again.
+
+    Owns: the page lists; the memory itself is the caller's and must stay in place until the request has ended.
+    Dropping the last reference cancels what is in flight.
+    Threads: any; post from one thread at a time. `await request` waits in the running asyncio loop; a task that is
+    canceled there cancels the request and ends when its memory is quiet.
+    """
+
+    def post(self, notification: bytes | None = None, timeout: float | None = None) -> None:
+        """
+        Starts the transfer and returns. Small requests on mapped or attached paths are done when this returns.
+
+        notification: bytes, up to 64 KiB, delivered at the far side once the data is there (write) or has been taken
+        (read). timeout: seconds, then it is canceled and ends timed_out; None: the request's own.
+        Errors: InvalidArgument (posted already), WouldBlock (a queue is full: poll, retry), PeerLost, NotFound (a
+        region has been revoked).
+        """
+
+    def poll(self) -> str:
+        """The state, after giving the path a slice of this thread's time."""
+
+    @property
+    def state(self) -> str:
+        """
+        "prepared", "posted", "canceling", "done", "failed" or "canceled", without doing anything.
+        """
+
+    @property
+    def done(self) -> bool:
+        """Whether the last post has ended: done, failed or canceled."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """
+        Waits for the end, seconds at most.
+
+        Errors: the request's own; TimedOut if it is still running, which it then goes on doing.
+        """
+
+    def cancel(self) -> None:
+        """
+        Asks for an early end and returns at once; wait() tells when the memory is quiet. Nothing happens if it has ended.
+        """
+
+    @property
+    def error(self) -> headrace.errors.Error | None:
+        """
+        Why the last post failed, with the peer's name and the page; None if it did not.
+        """
+
+    @property
+    def times(self) -> RequestTimes:
+        """Of the last post that ended."""
+
+    def explain(self) -> str:
+        """The path, why it was chosen, and why the others were not."""
+
+    @property
+    def backend(self) -> str:
+        """The backend that carries it."""
+
+    def cost(self) -> CostEstimate:
+        """
+        How long it may take.
+
+        Errors: PeerLost (no path any more).
+        """
+
+    def on_done(self, callback: Callable[[headrace.errors.Error | None], object] | None) -> None:
+        """
+        Calls callback(error) once for the end of each post: None if it is done, else the error. Replaces an earlier
+        one; None takes it away.
+
+        Threads: runs on the agent's callback thread. An exception in it goes to sys.unraisablehook. What is still
+        waiting when the interpreter ends is dropped.
+        """
+
+    def fileno(self) -> int:
+        """
+        A descriptor that turns readable at each end; the request's. Read 8 bytes to clear it.
+        """
+
+    def __await__(self) -> Generator[object, None, None]: ...
+
+    @property
+    def op(self) -> str:
+        """"read" or "write"."""
+
+    @property
+    def pages(self) -> int:
+        """How many."""
+
+    @property
+    def bytes(self) -> int:
+        """The sum of their lengths."""
+
+    @property
+    def peer(self) -> str:
+        """The far side: the peer's name, or this agent's own."""
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> object: ...
+
+class HistogramSnapshot:
+    """
+    How often which size of value was seen. Bucket 0 counts zeros, bucket i counts 2^(i-1) to 2^i - 1.
+    """
+
+    @property
+    def count(self) -> int:
+        """How many values."""
+
+    @property
+    def sum(self) -> int:
+        """Of the values, modulo 2^64."""
+
+    @property
+    def smallest(self) -> int:
+        """The smallest value."""
+
+    @property
+    def largest(self) -> int:
+        """The largest value."""
+
+    @property
+    def buckets(self) -> list[int]:
+        """65 counts."""
+
+    @property
+    def mean(self) -> float:
+        """0 where nothing was seen."""
+
+    def percentile(self, percent: float) -> float:
+        """
+        The value that `percent` of a hundred values do not exceed: never more than a factor of two off, exact for 0
+        and 100. 0 where nothing was seen.
+        """
+
+class EventSnapshot:
+    """Something that happened once: a peer came or went, a path failed over."""
+
+    @property
+    def time_ns(self) -> int:
+        """CLOCK_MONOTONIC, as time.monotonic_ns()."""
+
+    @property
+    def room(self) -> str:
+        """Who says it: "tcp", "engine"."""
+
+    @property
+    def text(self) -> str:
+        """What happened."""
+
+    def __repr__(self) -> str: ...
+
+class TelemetrySnapshot:
+    """
+    What an agent has counted so far. Names carry their unit: "tcp.sent_bytes", "engine.request_ns".
+    """
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """By name."""
+
+    @property
+    def histograms(self) -> dict[str, HistogramSnapshot]:
+        """By name."""
+
+    @property
+    def events(self) -> list[EventSnapshot]:
+        """The latest ones, oldest first."""
+
+    @property
+    def events_dropped(self) -> int:
+        """Older ones that were overwritten."""
+
+    def json(self) -> str:
+        """All of it as one JSON object."""
+
+class ImportReport:
+    """What an import of metadata did."""
+
+    @property
+    def peer(self) -> str:
+        """Whose metadata it was."""
+
+    @property
+    def incarnation(self) -> int:
+        """Of the peer: another one at each start."""
+
+    @property
+    def version(self) -> int:
+        """Of the metadata that we now hold."""
+
+    @property
+    def regions(self) -> int:
+        """Known of this peer now."""
+
+    @property
+    def restarted(self) -> bool:
+        """
+        It replaces an earlier life of the same name: old handles now end in peer_lost.
+        """
+
+    def __repr__(self) -> str: ...
+
+class PeerInfo:
+    """What is known of a peer."""
+
+    @property
+    def name(self) -> str:
+        """What it calls itself."""
+
+    @property
+    def incarnation(self) -> int:
+        """Another one at each start."""
+
+    @property
+    def version(self) -> int:
+        """Of its metadata."""
+
+    @property
+    def regions(self) -> int:
+        """How many of its regions are known."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a link."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it died, left or cannot be reached."""
+
+    @property
+    def backends(self) -> list[str]:
+        """That both have."""
+
+    @property
+    def detail(self) -> str:
+        """Why it was lost, or what each backend says."""
+
+    def __repr__(self) -> str: ...
+
+class OptionInfo:
+    """A row of the option table, with the value in force."""
+
+    @property
+    def name(self) -> str:
+        """"check", or "tcp.sockets" for a backend's."""
+
+    @property
+    def default_value(self) -> str:
+        """If nobody sets it."""
+
+    @property
+    def value(self) -> str:
+        """In force; "(set)" for a secret."""
+
+    @property
+    def unit(self) -> str:
+        """Of the value."""
+
+    @property
+    def sentence(self) -> str:
+        """What it does."""
+
+    @property
+    def source(self) -> str:
+        """"default", "file", "environment" or "caller"."""
+
+    def __repr__(self) -> str: ...
+
+class BackendInfo:
+    """A plugin: loaded, or why not."""
+
+    @property
+    def name(self) -> str:
+        """"shm", "tcp", ..."""
+
+    @property
+    def version(self) -> str:
+        """Its own."""
+
+    @property
+    def path(self) -> str:
+        """The shared object, or "linked in"."""
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it can be used."""
+
+    @property
+    def refusal(self) -> str:
+        """Why it did not load, and what to do; else empty."""
+
+    @property
+    def kinds(self) -> list[str]:
+        """The memory kinds that it takes."""
+
+    @property
+    def local(self) -> bool:
+        """Whether it serves transfers inside one agent."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether it serves transfers between agents."""
+
+    @property
+    def notifications(self) -> bool:
+        """Whether it carries notifications."""
+
+    @property
+    def mapping(self) -> bool:
+        """Whether Agent.map can use it."""
+
+    @property
+    def options(self) -> list[OptionInfo]:
+        """Its table."""
+
+    def __repr__(self) -> str: ...
+
+class Agent:
+    """
+    One participant: it owns regions, knows peers, and makes the requests that move pages between them.
+
+    A context manager: leaving it closes the agent. Agents that are open at the end of the interpreter are closed then.
+    Threads: every method may be called from any thread; those that wait or copy give the GIL away.
+    Fork: in a forked child every method raises InvalidArgument.
+    """
+
+    def __init__(self, name: str, backends: Sequence[str] | None = None, listen: str = '', store: str = '', options: _Mapping[str, str | bool | int | float] | None = None) -> None:
+        """
+        Opens an agent.
+
+        name: what peers call it, 1 to 255 bytes. backends: to open; None: every one that loads on this machine.
+        listen: "host:port" to answer metadata queries on; port 0 picks one (listen_address tells); empty: do not listen.
+        store: "etcd://host:port[,host:port...][/namespace]", "file:///folder", "memory:NAME"; empty: HEADRACE_STORE, else none.
+        options: rows of the option table by name, {"tcp.sockets": 4}; they win over the environment.
+        Errors: InvalidArgument (name, option), BackendFailed (a backend that was asked for does not load: why).
+        """
+
+    @property
+    def name(self) -> str:
+        """What peers call it."""
+
+    @property
+    def incarnation(self) -> int:
+        """Another one at each start, by which peers recognise a restarted agent."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+
+    def close(self) -> None:
+        """
+        Cancels what is in flight, tells peers, ends all registrations. Nothing happens the second time.
+
+        Threads: calls of this agent that other threads are in finish first, and the agent ends with the last of them.
+        """
+
+    def __enter__(self) -> Agent: ...
+
+    def __exit__(self, type: object, value: object, traceback: object) -> None: ...
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> object: ...
+
+    def register(self, obj: object, name: str = '', note: bytes = b'', backends: Sequence[str] | None = None) -> Any:
+        """
+        Makes memory reachable for peers. Returns its Region, or a list of them if `obj` is a list.
+
+        obj: anything with the buffer protocol (bytearray, mmap, NumPy array), with DLPack (torch tensor), a tuple
+        (address, length), a MemoryRange, or a list of these: then all are registered or none, in one call. Arrays may
+        lie in memory in any order, but without gaps. Objects that cannot be written (bytes, a read-only array) are
+        taken too, and Region.writable says so.
+        name: unique in the agent; of a list it is followed by "/0", "/1", ... note: travels with the metadata, up to
+        64 KiB. backends: only these; None: every one that takes the kind.
+        Owns: the object is kept alive, and in place, until its region is deregistered or the agent is closed; memory
+        given by address is the caller's to keep.
+        Errors: InvalidArgument (empty, gaps, name in use), NotSupported (no backend takes this kind).
+        """
+
+    def deregister(self, regions: Region | Memory | int | Sequence[Region | Memory | int], timeout: float | None = 10.0) -> None:
+        """
+        Tells every peer that knows the regions, waits until each has let go or is gone, then forgets them.
+
+        Errors: NotFound, WouldBlock (requests of ours are in flight and timeout is 0), TimedOut (a peer did not
+        answer: the regions stay).
+        """
+
+    def allocate(self, length_bytes: int, kind: str = 'dram', numa_node: int = -1, huge_pages: bool = False, name: str = '', note: bytes = b'', backends: Sequence[str] | None = None) -> Memory:
+        """
+        Memory that peers on this host map and copy without the kernel's help: the fastest kind. Zero-filled,
+        page-aligned, registered.
+
+        numa_node: -1 means the node of the thread that touches a page first. huge_pages: of 2 MiB.
+        Owns: the Memory object and its views keep the memory; the region is the agent's until deregistered.
+        Errors: InvalidArgument (length 0), Exhausted (not enough memory or huge pages), NotSupported (kind).
+        """
+
+    def map(self, peer: str, region: Region | int, timeout: float | None = 10.0) -> Mapping:
+        """
+        A peer's allocated region as memory of this process.
+
+        Errors: NotFound, NotSupported (on another host, or not from allocate), PeerLost, TimedOut.
+        """
+
+    def regions(self) -> list[Region]:
+        """What is registered now."""
+
+    def query(self, what: MemoryRange, backend: str) -> dict[str, str] | None:
+        """
+        Does this file, block device or object exist? None: no. Else what the backend knows, "bytes" among it.
+
+        Errors: NotFound (no such backend here), NotSupported.
+        """
+
+    register_memory = register
+
+    def export_metadata(self, regions: Sequence[Region | Memory | int] | None = None, connection_info: bool = True, since_version: int = 0) -> bytes:
+        """
+        What a peer needs to reach this agent and its regions, for its import_metadata.
+
+        regions: only these; []: connection information alone; None: all. connection_info: how to reach us; may be left
+        out of later parts. since_version: only what changed after this metadata_version; 0: everything.
+        Errors: NotFound (a region), InvalidArgument (a version still to come).
+        """
+
+    @property
+    def metadata_version(self) -> int:
+        """Rises with each registration and deregistration."""
+
+    def import_metadata(self, metadata: bytes) -> ImportReport:
+        """
+        Takes in what a peer's export_metadata gave: whole, part or update, in any order after the connection information.
+
+        Errors: Corrupt (says where), InvalidArgument (our own; another protocol version).
+        """
+
+    @property
+    def listen_address(self) -> str:
+        """
+        Where `listen` listens, for example "127.0.0.1:40213"; empty if it does not.
+        """
+
+    def fetch_metadata(self, address: str, timeout: float | None = 10.0, label: str = '') -> ImportReport:
+        """
+        Asks the agent that listens at "host:port" for its metadata and imports it.
+
+        Errors: PeerLost (nobody answers there), TimedOut, Corrupt, InvalidArgument (address).
+        """
+
+    def send_metadata(self, address: str, regions: Sequence[Region | Memory | int] | None = None, connection_info: bool = True, since_version: int = 0, timeout: float | None = 10.0) -> None:
+        """
+        Gives our metadata to the agent that listens at "host:port". What is given: as export_metadata.
+
+        Errors: PeerLost (nobody answers there), TimedOut, InvalidArgument (address).
+        """
+
+    def publish(self, regions: Sequence[Region | Memory | int] | None = None, connection_info: bool = True, label: str = '') -> None:
+        """
+        Publishes our metadata in the store, under a lease that ends with us, and again after each registration change.
+
+        Errors: InvalidArgument (the agent has no store), BackendFailed (the store).
+        """
+
+    def unpublish(self) -> None:
+        """Takes our metadata out of the store."""
+
+    def find(self, peer: str, timeout: float | None = 10.0, label: str = '') -> ImportReport:
+        """
+        Looks a peer up in the store by name and imports it: how to reach one never told of.
+
+        Errors: NotFound (nobody of that name), TimedOut, InvalidArgument (the agent has no store).
+        """
+
+    def list_namespace(self, timeout: float | None = 10.0) -> list[str]:
+        """The names in the store's namespace."""
+
+    def watch_namespace(self, callback: Callable[[str, str], object] | None) -> None:
+        """
+        Calls callback(event, peer) for every peer that comes ("joined"), changes ("updated") or goes ("left").
+        Replaces an earlier watch; None ends it.
+
+        Threads: runs on the agent's callback thread; an exception in it goes to sys.unraisablehook.
+        Errors: InvalidArgument (the agent has no store).
+        """
+
+    def peers(self) -> list[PeerInfo]:
+        """Everyone whose metadata we hold."""
+
+    def peer_regions(self, peer: str) -> list[Region]:
+        """
+        All that is known of that peer.
+
+        Errors: NotFound (peer).
+        """
+
+    def peer_region(self, peer: str, region_name: str) -> Region:
+        """
+        A peer's region by name.
+
+        Errors: NotFound (peer, name).
+        """
+
+    def connect(self, peer: str, timeout: float | None = 10.0, backends: Sequence[str] | None = None) -> None:
+        """
+        Connects ahead of use and waits until it is done.
+
+        Errors: NotFound, PeerLost, TimedOut, NotSupported.
+        """
+
+    def forget(self, peer: str) -> None:
+        """
+        Ends what is in flight with it (canceled), closes the links, drops its metadata.
+
+        Errors: NotFound.
+        """
+
+    def prepare(self, pages: object, peer: str | None = None) -> PageList:
+        """
+        Checks and resolves a list of pages once; requests then pick from it by index.
+
+        pages: a list of tuples (address, length); a list of tuples (region, offset, length), or of Regions; an N x 2 array
+        (address, length) or N x 3 array (region, offset, length), uint64 or int64, contiguous, read without a copy;
+        UniformPages; an array or tensor, or a list of them: the memory of each is a page.
+        peer: whose pages. None: our own; a peer's, or by our own name the far side of a transfer to ourselves, are given
+        by region.
+        Units: bytes. Owns: nothing of what was given.
+        Errors: InvalidArgument (no pages, a zero-length page: its index), NotFound (not registered: its index).
+        """
+
+    def make_request(self, op: Literal['read', 'write'], local: PageList, remote: PageList, local_index: object = None, remote_index: object = None, backends: Sequence[str] | None = None, timeout: float | None = None) -> Request:
+        """
+        A request that moves page local_index[i] of local to or from page remote_index[i] of remote.
+
+        op: "read" (local <- remote) or "write" (local -> remote). Indices: one-dimensional arrays of integers (uint32
+        and 64 bits are read without a copy) or lists of ints; None: the whole list in order.
+        backends: only these paths; None: the best of all. timeout: seconds, each post is canceled after this long.
+        Errors: InvalidArgument (counts or lengths differ, an index beyond its list: which), NotFound (revoked),
+        NotSupported (no common path: what each said).
+        """
+
+    def read(self, peer: str, local_pages: object, remote_pages: object, notification: bytes | None = None, timeout: float | None = None, backends: Sequence[str] | None = None) -> Request:
+        """
+        Reads remote pages of `peer` into local ones.
+
+        Makes a request, posts it and waits for its end. Pages: PageLists, or what prepare takes; page i of one goes with
+        page i of the other. notification: bytes for the far side, delivered once the data is there (write) or has been
+        taken (read). timeout: seconds, then it is canceled and TimedOut raised.
+        Returns the request, done: its times and explain() tell how it went.
+        Errors: those of prepare, make_request, Request.post and Request.wait.
+        """
+
+    def write(self, peer: str, local_pages: object, remote_pages: object, notification: bytes | None = None, timeout: float | None = None, backends: Sequence[str] | None = None) -> Request:
+        """
+        Writes local pages to remote ones of `peer`.
+
+        Makes a request, posts it and waits for its end. Pages: PageLists, or what prepare takes; page i of one goes with
+        page i of the other. notification: bytes for the far side, delivered once the data is there (write) or has been
+        taken (read). timeout: seconds, then it is canceled and TimedOut raised.
+        Returns the request, done: its times and explain() tell how it went.
+        Errors: those of prepare, make_request, Request.post and Request.wait.
+        """
+
+    def notify(self, peer: str, payload: bytes) -> None:
+        """
+        Sends a message on its own, up to 64 KiB.
+
+        Errors: WouldBlock (too many wait: retry), NotFound, PeerLost.
+        """
+
+    def take_notifications(self, peer: str = '', prefix: bytes = b'') -> list[tuple[str, bytes]]:
+        """
+        What has come in, oldest first, as (peer, payload); empty if nothing has.
+
+        peer, prefix: only those of this peer, and whose payload begins so; empty: any.
+        """
+
+    def wait_notification(self, timeout: float | None = None, peer: str = '', prefix: bytes = b'') -> tuple[str, bytes]:
+        """
+        The next one that fits, as (peer, payload); seconds at most.
+
+        Errors: TimedOut, InvalidArgument (the agent was closed meanwhile).
+        """
+
+    def on_notification(self, callback: Callable[[str, bytes], object] | None) -> None:
+        """
+        Hands each one to callback(peer, payload) instead of keeping it. None ends that.
+
+        Threads: runs on the agent's callback thread; an exception in it goes to sys.unraisablehook.
+        """
+
+    def notification_fd(self) -> int:
+        """A descriptor that is readable while notifications wait; the agent's."""
+
+    def notifications(self, peer: str = '', prefix: bytes = b'') -> AsyncIterator[tuple[str, bytes]]:
+        """
+        An asynchronous iterator over those that come in, as (peer, payload); ends when the agent is closed.
+
+        peer, prefix: as in take_notifications; the others stay where they are.
+        """
+
+    def _closing_fd(self) -> int:
+        """Turns readable when the agent is closed; for headrace._asyncio."""
+
+    def backends(self) -> list[BackendInfo]:
+        """Those that this agent has open."""
+
+    def create_backend(self, name: str, options: _Mapping[str, str | bool | int | float] | None = None) -> None:
+        """
+        Opens one more, with options of its own table ({"sockets": 4}). Peers learn of it with the next metadata.
+
+        Errors: InvalidArgument (open already, option), BackendFailed (it does not load: why).
+        """
+
+    def telemetry(self) -> TelemetrySnapshot:
+        """What it has counted so far."""
+
+def list_backends(options: _Mapping[str, str | bool | int | float] | None = None) -> list[BackendInfo]:
+    """
+    Every plugin that the search path holds, loaded or refused, without an agent.
+    """
+
+def list_options(options: _Mapping[str, str | bool | int | float] | None = None) -> list[OptionInfo]:
+    """
+    Every option of the core and of all backends, with the value in force and where it comes from.
+
+    Errors: InvalidArgument (an option that does not exist).
+    """
+
+def list_namespace(store: str, timeout: float | None = 10.0) -> list[PeerInfo]:
+    """
+    Every agent that a store knows: regions counted, nothing connected.
+
+    Errors: InvalidArgument (store), BackendFailed, TimedOut.
+    """
+
+def set_log_level(spec: str) -> None:
+    """
+    Sets what is said, in the syntax of HEADRACE_LOG: one level for all and room=level pairs,
+    "warn,tcp=debug,engine=off". What an earlier call set for a room is forgotten.
+
+    Levels: off, error, warn, info, debug, trace.
+    Errors: InvalidArgument (no such level, empty room): nothing is changed.
+    """
+
+def set_log_sink(sink: Callable[[str, str, str], object] | None) -> None:
+    """
+    Sends log lines to sink(level, room, text) instead of stderr; None goes back to stderr.
+
+    Threads: the sink runs on a thread of its own, a line at a time and in order, so a slow one delays nobody;
+    beyond 8192 waiting lines the newest are dropped, and a line says how many. Returns once the sink before it
+    has had its lines. An exception in it goes to sys.unraisablehook.
+    Owns: the sink is held until it is replaced.
+    """

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes as text for JSON: RFC 4648 section 4, with padding.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace headrace::metadata {
+
+[[nodiscard]] std::string encode_base64(std::string_view bytes);
+/// None if it is not what encode_base64 gives.
+[[nodiscard]] std::optional<std::string> decode_base64(std::string_view text);
+
+}  // namespace headrace::metadata

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store in a folder that all agents can reach: one host's disk, or a shared file system.
+#pragma once
+
+#include "base/log.hpp"
+#include "base/unique_fd.hpp"
+#include "metadata/store.hpp"
+#include "metadata/watch_thread.hpp"
+
+#include <mutex>
+#include <set>
+
+namespace headrace::metadata {
+
+struct FileStoreOptions {
+  std::string folder;  ///< made if it is missing (mode 0700), its parent not
+  std::chrono::nanoseconds poll_interval = std::chrono::milliseconds(250);  ///< of a watch
+};
+
+/// Entries are files. Each store object holds a lock on a file of its own, which the kernel drops with its
+/// process: entries whose publisher's lock is free count as gone, and whoever sees that first removes them.
+/// So `ttl` has no meaning here, a killed agent is seen as left at the next look, and a stopped one counts as
+/// alive. docs/metadata.md has the layout.
+class FileStore final : public Store {
+ public:
+  ///   errors  not_supported (the file system has no locks), invalid_argument (no such parent), and the
+  ///   system's
+  [[nodiscard]] static Result<std::unique_ptr<Store>> open(FileStoreOptions options, Logger& logger);
+  ~FileStore() override;
+
+  Result<void> publish(std::string_view name, std::string_view label, std::string_view bytes,
+                       std::chrono::nanoseconds ttl, Deadline deadline) override;
+  Result<void> remove(std::string_view name, std::string_view label, Deadline deadline) override;
+  Result<std::string> fetch(std::string_view name, std::string_view label, Deadline deadline) override;
+  Result<std::vector<std::string>> list(Deadline deadline) override;
+  Result<std::unique_ptr<Watch>> watch(OnEvent on_event) override;
+
+ private:
+  FileStore(FileStoreOptions options, std::string publisher, UniqueFd lock, Logger& logger);
+
+  const FileStoreOptions options_;
+  const std::string publisher_;  // 16 hexadecimal digits
+  const UniqueFd lock_;
+  const pid_t made_in_;
+  Log log_;
+  std::mutex mutex_;
+  std::set<std::string> mine_;   // paths of entries; guarded by mutex_
+  std::uint64_t temporary_ = 0;  // guarded by mutex_
+};
+
+}  // namespace headrace::metadata

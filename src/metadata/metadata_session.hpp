@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// One exchange over the metadata socket, as machines without sockets: the side that serves and the side that
+// asks. docs/wire.md section 6.
+#pragma once
+
+#include "base/errors.hpp"
+#include "wire/handshake.hpp"
+#include "wire/metadata_request.hpp"
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace headrace::metadata {
+
+/// What a server does with requests. Called on the server's thread: they should be quick.
+struct MetadataHandlers {
+  std::function<Result<std::string>(const std::string& label, std::uint64_t since)> fetch;
+  std::function<Result<void>(std::string_view metadata)> send;
+};
+
+/// Bytes that all sessions of a server may hold together.
+class ByteBudget {
+ public:
+  explicit ByteBudget(std::size_t most) : left_(most) {}
+  [[nodiscard]] bool take(std::size_t bytes) noexcept {
+    if (bytes > left_) return false;
+    left_ -= bytes;
+    return true;
+  }
+  void give(std::size_t bytes) noexcept { left_ += bytes; }
+  [[nodiscard]] std::size_t left() const noexcept { return left_; }
+
+ private:
+  std::size_t left_;
+};
+
+/// Collects one message: u32 length, then so many bytes.
+class MessageCollector {
+ public:
+  /// How long a message that begins with these bytes (two, or all if there are fewer) may be.
+  using Limit = std::function<std::size_t(std::string_view first_bytes)>;
+  MessageCollector(const char* what, Limit limit) : what_(what), limit_(std::move(limit)) {}
+
+  /// Takes what belongs to the message from the front of `bytes`.
+  ///   errors  corrupt (longer than it may be)
+  Result<void> feed(std::string_view& bytes);
+  [[nodiscard]] bool complete() const noexcept { return length_ && message_.size() == *length_; }
+  [[nodiscard]] std::string_view message() const noexcept { return message_; }
+  [[nodiscard]] std::string take() && { return std::move(message_); }
+  /// The length that the message claims; known once its first bytes are here and found right.
+  [[nodiscard]] std::optional<std::size_t> length() const noexcept {
+    return checked_ ? length_ : std::nullopt;
+  }
+
+ private:
+  const char* what_;
+  Limit limit_;
+  std::string head_;
+  std::optional<std::size_t> length_;
+  bool checked_ = false;
+  std::string message_;  // grows with what comes, not with what is claimed
+};
+
+/// The serving side.
+class ServerSession {
+ public:
+  /// `handlers` and `budget` outlive it.
+  ServerSession(wire::Handshake handshake, const MetadataHandlers& handlers, ByteBudget& budget);
+  ~ServerSession();
+  ServerSession(const ServerSession&) = delete;
+  ServerSession& operator=(const ServerSession&) = delete;
+
+  enum class Phase {
+    handshake,
+    request,
+    answer,   ///< answer or refusal is on its way out
+    closing,  ///< all is said: shut our half down, pass over what still comes, close when the client has
+  };
+  [[nodiscard]] Phase phase() const noexcept { return phase_; }
+
+  /// Takes all of it; what comes after the request is passed over.
+  void feed(std::string_view bytes);
+  [[nodiscard]] std::string_view to_send() const noexcept;
+  void sent(std::size_t count);
+  /// The bytes that the present phase moves in all, as far as known: what its time limit depends on.
+  [[nodiscard]] std::size_t phase_bytes() const noexcept;
+  /// What went wrong, if anything did: for the log.
+  [[nodiscard]] const std::optional<Error>& error() const noexcept { return error_; }
+  [[nodiscard]] const std::string& peer_name() const noexcept { return handshake_.peer().name; }
+
+ private:
+  void feed_handshake(std::string_view& bytes);
+  void feed_request(std::string_view& bytes);
+  void serve();
+  void answer(std::string message);
+
+  wire::Handshake handshake_;
+  const MetadataHandlers& handlers_;
+  ByteBudget& budget_;
+  std::size_t charged_ = 0;  // to the budget
+  Phase phase_ = Phase::handshake;
+  MessageCollector request_;
+  std::string answer_;
+  std::size_t answer_sent_ = 0;
+  std::optional<Error> error_;
+};
+
+/// The asking side.
+class ClientSession {
+ public:
+  /// `request`: a message with its length before it.
+  ClientSession(wire::Handshake handshake, std::string request);
+
+  enum class State { running, done, failed };
+  [[nodiscard]] State state() const noexcept { return state_; }
+  void feed(std::string_view bytes);
+  [[nodiscard]] std::string_view to_send() const noexcept;
+  void sent(std::size_t count);
+  /// The answer without its length. Valid when done.
+  [[nodiscard]] std::string take_answer() && { return std::move(answer_).take(); }
+  /// Valid when failed.
+  [[nodiscard]] const Error& error() const noexcept { return error_; }
+  /// Where it stands, for errors: "greets", "waits for the answer".
+  [[nodiscard]] const char* doing() const noexcept;
+
+ private:
+  void fail(Error error);
+
+  wire::Handshake handshake_;
+  std::string request_;
+  std::size_t request_sent_ = 0;
+  MessageCollector answer_;
+  State state_ = State::running;
+  Error error_;
+};
+
+}  // namespace headrace::metadata

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ends: canceled, disconnected, a peer that goes. Whatever happens, each post ends once and its memory is quiet then.
+#include "contract/fixture.hpp"
+
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <thread>
+
+namespace headrace::contract {
+namespace {
+
+class Endings : public Contract {
+ protected:
+  static constexpr std::uint64_t page_bytes = 256 << 10;
+  static constexpr std::uint64_t pages = 64;
+
+  /// A request that is large enough to be in flight for a while, in one direction or the other.
+  struct Large {
+    Memory mine{Memory::Kind::plain, page_bytes * pages, 1}, theirs{Memory::Kind::plain, page_bytes * pages, 2};
+    Region local, owner;
+    Remote remote;
+    Request request;
+    Large(const Link& link, Instance& peer, headrace_op_v1 op)
+        : local(link.instance(), mine), owner(peer, theirs), remote(link, owner.facts()),
+          request(link.instance(), op, &link, uniform_side(local.handle(), 0, page_bytes, page_bytes),
+                  uniform_side(remote.handle(), 0, page_bytes, page_bytes), pages) {}
+    [[nodiscard]] const Memory& destination() const { return request.args().op == HEADRACE_READ ? mine : theirs; }
+    [[nodiscard]] const Memory& source() const { return request.args().op == HEADRACE_READ ? theirs : mine; }
+  };
+};
+HEADRACE_FOR_EACH_BACKEND_THAT(Endings, HEADRACE_REMOTE);
+
+TEST_P(Endings, cancel_and_poll_do_nothing_before_the_first_post_and_after_an_end) {
+  const Pair pair = open_pair();
+  Large large(pair.ab, *pair.b, HEADRACE_WRITE);
+  large.request.cancel();
+  EXPECT_EQ(large.request.poll(), 0);
+  EXPECT_EQ(large.request.ends(), 0U);
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    const PostEnd end = large.request.run();
+    ASSERT_TRUE(end.status.ok()) << "a cancel that came before must not count: " << end.text;
+    large.request.cancel();
+    EXPECT_EQ(large.request.poll(), 0);
+    ASSERT_EQ(large.request.ends(), i);
+  }
+  EXPECT_FALSE(pair.ab.lost());
+}
+
+TEST_P(Endings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_then) {
+  for (int round = 0; round < 12; ++round) {
+    const Pair pair = open_pair();
+    Large large(pair.ab, *pair.b, round % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ);
+    large.request.post();
+    for (int i = 0; i < round / 2; ++i) (void)world.progress();
+    large.request.cancel();
+    const PostEnd end = large.request.wait();
+    EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::canceled})) << ": " << end.text;
+    EXPECT_EQ(large.request.ends(), 1U);
+    if (end.status.ok()) {
+      EXPECT_TRUE(std::ranges::equal(large.source().bytes(), large.destination().bytes()));
+    }
+    // Nothing may write any more: what is put there now must stay, whatever still runs.
+    std::ranges::fill(large.destination().bytes(), std::byte{0x77});
+    for (int i = 0; i < 200; ++i) (void)world.progress();
+    if (!pair.ab.lost()) {  // closing the link is a way to keep the promise
+      pair.ab.send(world, HEADRACE_CHANNEL_USER, "and then");
+      ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() == 1 || pair.ab.lost(); })) << world.describe();
+    }
+    EXPECT_TRUE(std::ranges::all_of(large.destination().bytes(), [](std::byte b) { return b == std::byte{0x77}; }));
+  }
+}
+
+TEST_P(Endings, a_canceled_request_may_be_posted_again) {
+  const Pair pair = open_pair();
+  Large large(pair.ab, *pair.b, HEADRACE_WRITE);
+  for (std::uint64_t i = 1; i <= 20; ++i) {
+    large.request.post();
+    large.request.cancel();
+    const PostEnd end = large.request.wait();
+    if (pair.ab.lost()) return;  // the link was closed to keep the promise: nothing can be posted on it
+    ASSERT_TRUE(one_of(end.status.code, {Code::ok, Code::canceled}));
+    ASSERT_EQ(large.request.ends(), i);
+  }
+  ASSERT_TRUE(large.request.run().status.ok());
+  EXPECT_TRUE(std::ranges::equal(large.source().bytes(), large.destination().bytes()));
+}
+
+TEST_P(Endings, cancel_from_another_thread_races_the_end_without_harm) {
+  const Pair pair = open_pair();
+  const Memory memory(Memory::Kind::plain, 64'000, 1), target(Memory::Kind::plain, 64'000, 2);
+  const Region mine(*pair.a, memory), theirs(*pair.b, target);
+  const Remote remote(pair.ab, theirs.facts());
+  Request request(*pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), 0, 640, 640), uniform_side(remote.handle(), 0, 640, 640), 100);
+  std::atomic<bool> stop{false};
+  std::thread canceler([&] {
+    while (!stop) {
+      request.cancel();
+      std::this_thread::yield();
+    }
+  });
+  std::uint64_t posts = 0;
+  for (; posts < 300 && !pair.ab.lost(); ++posts) {
+    const Status posted = request.try_post();
+    if (!posted.ok()) break;
+    const PostEnd end = request.wait();
+    EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::canceled, Code::backend_failed}));
+  }
+  stop = true;
+  canceler.join();
+  EXPECT_EQ(request.ends(), posts);
+}
+
+TEST_P(Endings, disconnect_ends_every_post_before_it_returns) {
+  for (const bool progressed : {false, true}) {
+    Pair pair = open_pair();
+    std::vector<std::unique_ptr<Large>> requests;
+    for (int i = 0; i < 4; ++i) requests.push_back(std::make_unique<Large>(pair.ab, *pair.b, i % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ));
+    for (const auto& large : requests) large->request.post("never mind");
+    if (progressed) (void)world.progress();
+    pair.ab.disconnect();
+    for (const auto& large : requests) {
+      EXPECT_FALSE(large->request.in_flight());
+      EXPECT_EQ(large->request.ends(), 1U);
+      const auto end = pair.a->host().last_end(large->request.token());
+      ASSERT_TRUE(end);
+      EXPECT_TRUE(one_of(end->status.code, {Code::ok, Code::canceled}));
+    }
+    ASSERT_TRUE(world.until([&] { return pair.ba.lost(); })) << world.describe();
+  }
+}
+
+TEST_P(Endings, a_peer_that_closes_the_link_ends_posts_as_peer_lost) {
+  for (const bool destroyed : {false, true}) {
+    Pair pair = open_pair();
+    auto large = std::make_unique<Large>(pair.ab, *pair.b, HEADRACE_WRITE);
+    auto other = std::make_unique<Large>(pair.ab, *pair.b, HEADRACE_READ);
+    large->request.post();
+    other->request.post();
+    pair.ba.disconnect();
+    if (destroyed) {
+      large->owner.deregister();
+      other->owner.deregister();
+      pair.b.reset();
+    }
+    for (Large* one : {large.get(), other.get()}) {
+      const PostEnd end = one->request.wait();
+      EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::peer_lost})) << ": " << end.text;
+      if (!end.status.ok()) {
+        EXPECT_FALSE(end.text.empty());
+      }
+    }
+    ASSERT_TRUE(world.until([&] { return pair.ab.lost(); })) << world.describe();
+    EXPECT_EQ(pair.a->host().link(pair.ab.token())->lost_status.code, Code::peer_lost);
+    EXPECT_EQ(large->request.try_post().code, Code::peer_lost) << "posts on a lost link are not accepted";
+    EXPECT_EQ(pair.ab.notify(0, "too late").code, Code::peer_lost);
+  }
+}
+
+TEST_P(Endings, a_peer_that_comes_back_is_reached_by_a_new_link) {
+  const auto a = open("a");
+  for (int life = 0; life < 5; ++life) {
+    auto b = open("b");
+    Link ab = a->connect(*b);
+    ASSERT_TRUE(world.until([&] { return ab.ready(); })) << world.describe();
+    Large large(ab, *b, HEADRACE_READ);
+    ASSERT_TRUE(large.request.run().status.ok());
+    EXPECT_TRUE(std::ranges::equal(large.mine.bytes(), large.theirs.bytes()));
+  }
+}
+
+/// The re-entry rule: while a host function runs, another thread may use the instance. A backend that holds a lock there
+/// hangs here.
+TEST_P(Endings, host_functions_are_called_without_a_lock) {
+  const Pair pair = open_pair();
+  const Memory memory(Memory::Kind::plain, 3000, 1), target(Memory::Kind::plain, 3000, 2);
+  const Region mine(*pair.a, memory), theirs(*pair.b, target);
+  const Remote remote(pair.ab, theirs.facts());
+  const auto side = [&](void* region) { return uniform_side(region, 0, 30, 30); };
+  Request first(*pair.a, HEADRACE_WRITE, &pair.ab, side(mine.handle()), side(remote.handle()), 100);
+  Request second(*pair.a, HEADRACE_WRITE, &pair.ab, side(mine.handle()), side(remote.handle()), 100);
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  int calls = 0, done = 0;
+  std::vector<Status> statuses;
+  std::atomic<int> once_completed{0}, once_received{0};
+  // Lets the other thread work and waits until it is through, inside the host function.
+  const auto hand_over = [&] {
+    std::unique_lock lock(mutex);
+    const int mine_is = ++calls;
+    changed.notify_all();
+    EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(20), [&] { return done >= mine_is; })) << "a call hangs while a host function runs";
+  };
+  std::thread other([&] {
+    for (int handled = 0; handled < 2; ++handled) {
+      std::unique_lock lock(mutex);
+      if (!changed.wait_for(lock, std::chrono::seconds(30), [&] { return calls > handled; })) return;
+      lock.unlock();
+      const Status posted = handled == 0 ? second.try_post() : pair.ba.notify(HEADRACE_CHANNEL_USER, "answer");
+      lock.lock();
+      statuses.push_back(posted);
+      ++done;
+      changed.notify_all();
+    }
+  });
+  pair.a->host().on_completed = [&](std::uint64_t token, Status) {
+    if (token == first.token() && once_completed++ == 0) hand_over();
+  };
+  pair.b->host().on_received = [&](const HostMessage&) {
+    if (once_received++ == 0) hand_over();
+  };
+  EXPECT_TRUE(first.run().status.ok());
+  EXPECT_TRUE(second.wait().status.ok());
+  pair.ab.send(world, HEADRACE_CHANNEL_USER, "question");
+  EXPECT_TRUE(world.until([&] { return pair.a->host().message_count() == 1; })) << world.describe();
+  other.join();
+  ASSERT_EQ(statuses.size(), 2U);
+  EXPECT_TRUE(statuses[0].ok() && statuses[1].ok());
+  pair.a->host().on_completed = nullptr;
+  pair.b->host().on_received = nullptr;
+}
+
+// ------------------------------------------------------------------------------------------ inside one agent
+
+class LocalEndings : public Contract {};
+HEADRACE_FOR_EACH_BACKEND_THAT(LocalEndings, HEADRACE_LOCAL);
+
+TEST_P(LocalEndings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_then) {
+  const auto a = open();
+  for (int round = 0; round < 12; ++round) {
+    const Memory source(Memory::Kind::plain, 16 << 20, 1), target(Memory::Kind::plain, 16 << 20, 2);
+    const Region from(*a, source), to(*a, target);
+    const Remote remote(*a, to);
+    Request request(*a, HEADRACE_WRITE, nullptr, uniform_side(from.handle(), 0, 64 << 10, 64 << 10),
+                    uniform_side(remote.handle(), 0, 64 << 10, 64 << 10), 256);
+    request.post();
+    for (int i = 0; i < round / 2; ++i) (void)world.progress();
+    request.cancel();
+    const PostEnd end = request.wait();
+    EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::canceled}));
+    EXPECT_EQ(request.ends(), 1U);
+    std::ranges::fill(target.bytes(), std::byte{0x77});
+    for (int i = 0; i < 100; ++i) (void)world.progress();
+    EXPECT_TRUE(std::ranges::all_of(target.bytes(), [](std::byte b) { return b == std::byte{0x77}; }));
+    ASSERT_TRUE(request.run().status.ok());
+    EXPECT_TRUE(std::ranges::equal(source.bytes(), target.bytes()));
+  }
+}
+
+}  // namespace
+}  // namespace headrace::contract

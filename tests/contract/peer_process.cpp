@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "contract/peer_process.hpp"
+
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <system_error>
+
+extern char** environ;
+
+namespace headrace::contract {
+namespace {
+
+struct SocketPair {
+  SocketPair() {
+    int fds[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) throw std::system_error(errno, std::generic_category(), "socketpair");
+    ours.reset(fds[0]);
+    theirs.reset(fds[1]);
+  }
+  UniqueFd ours, theirs;
+};
+
+}  // namespace
+
+PeerProcess::PeerProcess(const BackendCase& which, const std::string& name, std::uint64_t incarnation, const std::string& runtime_dir)
+    : name_(name), incarnation_(incarnation), line_(-1) {
+  ::signal(SIGPIPE, SIG_IGN);
+  SocketPair sockets;
+  std::vector<std::string> words{HEADRACE_TEST_BIN_DIR "/contract_peer", which.backend, name, std::to_string(incarnation), runtime_dir};
+  for (const auto& [option, value] : which.settings) words.push_back(option + "=" + value);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, sockets.theirs.get(), peer_control_fd);
+  const int error = ::posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) throw std::system_error(error, std::generic_category(), "start " + words[0]);
+  fd_ = std::move(sockets.ours);
+  line_ = ControlLine(fd_.get());
+  sockets.theirs.reset();
+  std::string hello;
+  if (!line_.read_line(hello) || hello != "ok") {
+    kill();
+    throw std::runtime_error("contract_peer does not start: " + hello);
+  }
+}
+
+PeerProcess::~PeerProcess() { kill(); }
+
+std::string PeerProcess::ask(const std::string& command) {
+  std::string answer;
+  line_.write_line(command);
+  if (!line_.read_line(answer)) throw std::runtime_error("the peer is gone, asked to " + command.substr(0, 100));
+  if (answer.starts_with("ok ")) return answer.substr(3);
+  throw std::runtime_error("the peer, asked to " + command.substr(0, 100) + ": " + answer);
+}
+
+RegionFacts PeerProcess::region(Memory::Kind kind, std::uint64_t length, std::uint64_t seed) {
+  const auto words = words_of(ask(fmt::format("region {} {} {}", kind == Memory::Kind::shared ? "shared" : "plain", length, seed)));
+  RegionFacts facts;
+  facts.id = static_cast<std::uint32_t>(std::stoul(words.at(0)));
+  facts.address = std::stoull(words.at(1));
+  facts.length = std::stoull(words.at(2));
+  facts.public_data = from_hex(words.at(3));
+  return facts;
+}
+
+void PeerProcess::signal(int number) const {
+  if (pid_ > 0) ::kill(pid_, number);
+}
+
+void PeerProcess::kill() {
+  if (pid_ <= 0) return;
+  signal(SIGKILL);
+  wait_for_end();
+}
+
+void PeerProcess::quit() {
+  line_.write_line("quit");
+  std::string answer;
+  if (!line_.read_line(answer)) answer = "nothing";
+  const int status = wait_for_end();
+  if (answer != "ok" || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    throw std::runtime_error(fmt::format("the peer did not end in good order: it said {} and left status {:#x}", answer, status));
+}
+
+int PeerProcess::wait_for_end() {
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+  return status;
+}
+
+}  // namespace headrace::contract

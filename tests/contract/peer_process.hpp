@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// A peer in a process of its own: contract_peer, told what to do, killed or stopped by a test.
+#pragma once
+
+#include "contract/fixture.hpp"
+#include "contract/peer_protocol.hpp"
+
+#include <sys/types.h>
+
+namespace headrace::contract {
+
+class PeerProcess {
+ public:
+  PeerProcess(const BackendCase& which, const std::string& name, std::uint64_t incarnation, const std::string& runtime_dir);
+  /// Kills it if it still runs.
+  ~PeerProcess();
+  PeerProcess(const PeerProcess&) = delete;
+  PeerProcess& operator=(const PeerProcess&) = delete;
+
+  /// One command and its answer. Throws with the peer's sentence if it answers with an error, or if it is gone.
+  std::string ask(const std::string& command);
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] std::uint64_t incarnation() const { return incarnation_; }
+  [[nodiscard]] std::string connection_info() { return from_hex(ask("info")); }
+  RegionFacts region(Memory::Kind kind, std::uint64_t length, std::uint64_t seed);
+  std::uint64_t hash(const RegionFacts& region) { return std::stoull(ask(fmt::format("hash {}", region.id))); }
+
+  void signal(int number) const;
+  /// SIGKILL, and waits until the system has taken it away.
+  void kill();
+  /// Asks it to end in good order; throws unless it ends with status 0.
+  void quit();
+
+ private:
+  int wait_for_end();
+
+  std::string name_;
+  std::uint64_t incarnation_;
+  pid_t pid_ = -1;
+  UniqueFd fd_;
+  ControlLine line_;
+};
+
+}  // namespace headrace::contract

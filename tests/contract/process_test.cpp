@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same between processes, and what only a process can do: be killed, and be stopped.
+#include "contract/peer_process.hpp"
+
+#include "base/hash.hpp"
+#include "base/random.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <thread>
+
+namespace headrace::contract {
+namespace {
+
+class Processes : public Contract {
+ protected:
+  std::unique_ptr<PeerProcess> start_peer(const std::string& name = "b") {
+    return std::make_unique<PeerProcess>(GetParam(), name, random_u64() >> 1 | 1, world.runtime_dir());
+  }
+  /// A link to the peer that both sides know.
+  Link connect(Instance& a, PeerProcess& b) {
+    auto link = a.try_connect(b.name(), b.incarnation(), b.connection_info());
+    if (!link) throw std::runtime_error("connect: " + link.error().message);
+    if (!world.until([&] { return link->ready() || link->lost(); }) || link->lost()) throw std::runtime_error("no link: " + world.describe());
+    b.ask("accepted");
+    return std::move(link).value();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(backend, Processes, testing::ValuesIn(process_cases(HEADRACE_REMOTE)), CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Processes);
+
+/// The peer's regions, and beside each what must be in it.
+struct FarArena {
+  explicit FarArena(PeerProcess& owner) : peer(owner) {}
+  void add(Memory::Kind kind, std::uint64_t length) {
+    const std::uint64_t seed = 100 + facts.size();
+    facts.push_back(peer.region(kind, length, seed));
+    expected.emplace_back(length);
+    fill_pattern(expected.back(), seed);
+  }
+  void refill(std::uint64_t seed) {
+    for (std::size_t i = 0; i < facts.size(); ++i) {
+      peer.ask(fmt::format("fill {} {}", facts[i].id, seed + i));
+      fill_pattern(expected[i], seed + i);
+    }
+  }
+  [[nodiscard]] testing::AssertionResult as_expected() {
+    for (std::size_t i = 0; i < facts.size(); ++i)
+      if (peer.hash(facts[i]) != hash64(expected[i])) return testing::AssertionFailure() << "region " << i << " of the peer holds other bytes than it should";
+    return testing::AssertionSuccess();
+  }
+  PeerProcess& peer;
+  std::vector<RegionFacts> facts;
+  std::vector<Bytes> expected;
+};
+
+TEST_P(Processes, random_pages_move_both_ways_and_nothing_else_changes) {
+  const auto a = open();
+  const auto b = start_peer();
+  const Link ab = connect(*a, *b);
+  Arena near(*a);
+  FarArena far(*b);
+  near.add_mixed(3, 3 << 20);
+  for (int i = 0; i < 4; ++i) far.add(i % 2 == 0 ? Memory::Kind::plain : Memory::Kind::shared, 2 << 20);
+  std::vector<Remote> remotes;
+  for (const RegionFacts& facts : far.facts) remotes.emplace_back(ab, facts);
+  std::vector<std::uint64_t> far_sizes(far.facts.size(), 2 << 20);
+  std::uint64_t seed = 1000;
+  const std::vector<RandomPages> shapes = {{.count = 1, .min_bytes = 1, .max_bytes = 1},
+                                           {.count = 5000, .min_bytes = 1, .max_bytes = 300},
+                                           {.count = 1000, .min_bytes = 513, .max_bytes = 513},
+                                           {.count = 257, .min_bytes = 4096, .max_bytes = 4096, .neighbours = 50},
+                                           {.count = 4, .min_bytes = 300'000, .max_bytes = 400'000}};
+  for (const headrace_op_v1 op : {HEADRACE_READ, HEADRACE_WRITE}) {
+    for (const RandomPages& shape : shapes) {
+      SCOPED_TRACE(fmt::format("{} of {} pages of {}..{} bytes", op == HEADRACE_READ ? "read" : "write", shape.count, shape.min_bytes, shape.max_bytes));
+      const auto pages = random_pages(random, shape, op, near.sizes(), far_sizes);
+      Request request(*a, op, &ab, side_of(pages, true, SideShape::general_indexed, near.handles(), random),
+                      side_of(pages, false, SideShape::general, handles_of(remotes), random), pages.size());
+      const PostEnd end = request.run();
+      ASSERT_TRUE(end.status.ok()) << code_name(end.status.code) << ": " << end.text;
+      move_pages(pages, op, near.expected(), far.expected);
+      ASSERT_TRUE(near.as_expected());
+      ASSERT_TRUE(far.as_expected());
+      near.refill();
+      far.refill(seed += 10);
+    }
+  }
+  remotes.clear();
+}
+
+TEST_P(Processes, one_page_of_64_mib_moves) {
+  const auto a = open();
+  const auto b = start_peer();
+  const Link ab = connect(*a, *b);
+  constexpr std::uint64_t bytes = 64 << 20;
+  for (const Memory::Kind kind : {Memory::Kind::plain, Memory::Kind::shared}) {
+    const Memory memory(kind, bytes, 1);
+    const Region mine(*a, memory);
+    const RegionFacts facts = b->region(kind, bytes, 2);
+    const Remote remote(ab, facts);
+    Request write(*a, HEADRACE_WRITE, &ab, uniform_side(mine.handle(), 0, bytes, bytes), uniform_side(remote.handle(), 0, bytes, bytes), 1);
+    ASSERT_TRUE(write.run().status.ok());
+    ASSERT_EQ(b->hash(facts), hash64(memory.bytes()));
+    b->ask(fmt::format("fill {} 77", facts.id));
+    Request read(*a, HEADRACE_READ, &ab, uniform_side(mine.handle(), 0, bytes, bytes), uniform_side(remote.handle(), 0, bytes, bytes), 1);
+    ASSERT_TRUE(read.run().status.ok());
+    ASSERT_EQ(b->hash(facts), hash64(memory.bytes()));
+  }
+}
+
+TEST_P(Processes, the_message_of_a_write_comes_after_its_bytes) {
+  const auto a = open();
+  const auto b = start_peer();
+  const Link ab = connect(*a, *b);
+  constexpr std::uint64_t page_bytes = 5000, pages = 60;
+  const RegionFacts facts = b->region(Memory::Kind::shared, page_bytes * pages, 1);
+  b->ask(fmt::format("watch {}", facts.id));
+  const Memory memory(Memory::Kind::plain, page_bytes * pages, 1);
+  const Region mine(*a, memory);
+  const Remote remote(ab, facts);
+  Request request(*a, HEADRACE_WRITE, &ab, uniform_side(mine.handle(), 0, page_bytes, page_bytes), uniform_side(remote.handle(), 0, page_bytes, page_bytes), pages);
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    fill_pattern(memory.bytes(), 500 + i);
+    request.post(std::to_string(i));
+    ASSERT_TRUE(request.wait().status.ok());
+    // The peer drives itself; ours may still have to send.
+    ASSERT_EQ(std::stoull(b->ask(fmt::format("await {}", i + 1))), i + 1);
+    const auto words = words_of(b->ask(fmt::format("message {}", i)));
+    ASSERT_EQ(from_hex(words.at(2)), std::to_string(i));
+    ASSERT_EQ(std::stoull(words.at(1)), hash64(memory.bytes())) << "bytes were missing when message " << i << " came";
+  }
+}
+
+TEST_P(Processes, messages_go_both_ways_in_order) {
+  const auto a = open();
+  const auto b = start_peer();
+  const Link ab = connect(*a, *b);
+  world.start_driver();
+  for (std::size_t i = 0; i < 100; ++i) {
+    ab.send(world, HEADRACE_CHANNEL_USER, fmt::format("{}", i));
+    b->ask(fmt::format("send 0 1 {}", to_hex(fmt::format("{}", i))));
+  }
+  b->ask("await 100");
+  ASSERT_TRUE(world.until([&] { return a->host().message_count() == 100; })) << world.describe();
+  world.stop_driver();
+  for (std::size_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(a->host().messages()[i].bytes, fmt::format("{}", i));
+    EXPECT_EQ(a->host().messages()[i].channel, 1U);
+    EXPECT_EQ(from_hex(words_of(b->ask(fmt::format("message {}", i))).at(2)), fmt::format("{}", i));
+  }
+}
+
+/// Requests large and small that are in flight when something happens to the peer.
+struct Traffic {
+  Traffic(Instance& a, const Link& ab, PeerProcess& b) {
+    constexpr std::uint64_t bytes = 8 << 20;
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      const Memory::Kind kind = i % 2 == 0 ? Memory::Kind::plain : Memory::Kind::shared;
+      memories.push_back(std::make_unique<Memory>(kind, bytes, i));
+      regions.push_back(std::make_unique<Region>(a, *memories.back()));
+      remotes.push_back(std::make_unique<Remote>(ab, b.region(kind, bytes, i)));
+      const std::uint64_t page = i < 2 ? 4096 : 1 << 20;
+      requests.push_back(std::make_unique<Request>(a, i % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ, &ab, uniform_side(regions.back()->handle(), 0, page, page),
+                                                   uniform_side(remotes.back()->handle(), 0, page, page), bytes / page));
+    }
+  }
+  std::vector<std::unique_ptr<Memory>> memories;
+  std::vector<std::unique_ptr<Region>> regions;
+  std::vector<std::unique_ptr<Remote>> remotes;
+  std::vector<std::unique_ptr<Request>> requests;
+};
+
+TEST_P(Processes, a_killed_peer_ends_every_post_and_its_next_life_is_reached) {
+  const auto a = open();
+  for (int life = 0; life < 10; ++life) {
+    const auto b = start_peer();
+    Link ab = connect(*a, *b);
+    Traffic traffic(*a, ab, *b);
+    ASSERT_TRUE(traffic.requests[0]->run().status.ok());
+    for (const auto& request : traffic.requests) request->post("for nobody");
+    for (int i = 0; i < life; ++i) (void)world.progress();
+    b->kill();
+    for (const auto& request : traffic.requests) {
+      const PostEnd end = request->wait();
+      EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::peer_lost})) << end.text;
+    }
+    ASSERT_TRUE(world.until([&] { return ab.lost(); })) << world.describe();
+    EXPECT_EQ(a->host().link(ab.token())->lost_status.code, Code::peer_lost);
+    EXPECT_EQ(traffic.requests[0]->try_post().code, Code::peer_lost);
+    EXPECT_EQ(ab.notify(0, "too late").code, Code::peer_lost);
+  }
+}
+
+TEST_P(Processes, a_peer_that_ends_in_good_order_is_lost_as_well) {
+  const auto a = open();
+  const auto b = start_peer();
+  const Link ab = connect(*a, *b);
+  b->quit();
+  ASSERT_TRUE(world.until([&] { return ab.lost(); })) << world.describe();
+  EXPECT_EQ(a->host().link(ab.token())->lost_status.code, Code::peer_lost);
+}
+
+TEST_P(Processes, links_to_a_process_that_is_gone_fail) {
+  const auto a = open();
+  const auto b = start_peer();
+  const std::string info = b->connection_info();
+  b->kill();
+  auto link = a->try_connect("b", b->incarnation(), info);
+  if (!link) {
+    EXPECT_TRUE(one_of(link.code(), {Code::peer_lost, Code::not_supported, Code::timed_out}));
+    return;
+  }
+  ASSERT_TRUE(world.until([&] { return link->lost(); })) << world.describe();
+  EXPECT_TRUE(one_of(a->host().link(link->token())->lost_status.code, {Code::peer_lost, Code::not_supported, Code::timed_out}));
+}
+
+TEST_P(Processes, posts_to_a_stopped_peer_end_soon_after_they_are_canceled) {
+  const auto a = open();
+  for (int round = 0; round < 3; ++round) {
+    const auto b = start_peer();
+    Link ab = connect(*a, *b);
+    Traffic traffic(*a, ab, *b);
+    b->signal(SIGSTOP);
+    for (const auto& request : traffic.requests) request->post();
+    for (int i = 0; i < round * 10; ++i) (void)world.progress();
+    for (const auto& request : traffic.requests) request->cancel();
+    const Deadline soon = Deadline::after(std::chrono::seconds(10));  // a second is promised; the machine may be busy
+    for (const auto& request : traffic.requests) {
+      ASSERT_TRUE(world.until([&] { return !request->in_flight(); }, std::chrono::nanoseconds(soon.remaining_ns()))) << world.describe();
+      EXPECT_TRUE(one_of(a->host().last_end(request->token())->status.code, {Code::ok, Code::canceled, Code::backend_failed, Code::peer_lost}));
+    }
+    b->signal(SIGCONT);
+  }
+}
+
+class CheckedProcesses : public Processes {};
+INSTANTIATE_TEST_SUITE_P(backend, CheckedProcesses, testing::ValuesIn(process_cases(HEADRACE_REMOTE | HEADRACE_REVOKE_SAFE)), CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CheckedProcesses);
+
+TEST_P(CheckedProcesses, forged_ranges_and_regions_given_up_are_kept_out) {
+  const auto a = open();
+  const auto b = start_peer();
+  const Link ab = connect(*a, *b);
+  const Memory memory(Memory::Kind::plain, 1000, 1);
+  const Region mine(*a, memory);
+  for (const Memory::Kind kind : {Memory::Kind::plain, Memory::Kind::shared}) {
+    const RegionFacts facts = b->region(kind, 10'000, 2);
+    const std::uint64_t before = b->hash(facts);
+    RegionFacts forged = facts;
+    forged.length = UINT64_MAX;
+    const Remote remote(ab, forged);
+    const auto end_of = [&](headrace_op_v1 op, std::uint64_t offset) {
+      Request request(*a, op, &ab, uniform_side(mine.handle(), 0, 1000, 1000), uniform_side(remote.handle(), offset, 1000, 1000), 1);
+      const Status refused = request.try_post();
+      return refused.ok() ? request.wait().status : refused;
+    };
+    for (const std::uint64_t offset : {std::uint64_t{9001}, std::uint64_t{10'000}, UINT64_MAX - 999, UINT64_MAX / 2})
+      for (const headrace_op_v1 op : {HEADRACE_WRITE, HEADRACE_READ})
+        EXPECT_TRUE(one_of(end_of(op, offset).code, {Code::invalid_argument, Code::not_found})) << "offset " << offset;
+    EXPECT_EQ(b->hash(facts), before);
+    EXPECT_TRUE(end_of(HEADRACE_READ, 9000).ok()) << "the link must go on";
+    b->ask(fmt::format("deregister {}", facts.id));
+    EXPECT_EQ(end_of(HEADRACE_WRITE, 0).code, Code::not_found);
+    EXPECT_EQ(end_of(HEADRACE_READ, 0).code, Code::not_found);
+    EXPECT_EQ(b->hash(facts), before);
+  }
+}
+
+}  // namespace
+}  // namespace headrace::contract

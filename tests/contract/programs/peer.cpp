@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// contract_peer BACKEND NAME INCARNATION RUNTIME_DIR [OPTION=VALUE ...]: an agent of its own process that does what a test
+// says over the socket at descriptor 3. Answers "ok ..." or "error SENTENCE".
+#include "base/hash.hpp"
+#include "contract/peer_protocol.hpp"
+#include "support/plugin_instance.hpp"
+
+#include <sys/prctl.h>
+
+#include <csignal>
+#include <cstdio>
+
+namespace headrace::contract {
+namespace {
+
+using namespace headrace::test;  // NOLINT: the program is written in the harness's words
+
+struct Owned {
+  std::unique_ptr<Memory> memory;
+  std::unique_ptr<Region> region;
+};
+
+class Peer {
+ public:
+  Peer(const std::string& backend, const std::string& name, std::uint64_t incarnation, const std::string& runtime_dir, const Settings& settings)
+      : world_(runtime_dir),
+        instance_(std::make_unique<Instance>(world_, load_plugin(backend), settings,
+                                             PluginHost::Args{.agent_name = name, .incarnation = incarnation})) {
+    instance_->host().on_received = [this](const HostMessage&) {
+      const std::scoped_lock lock(mutex_);
+      seen_.push_back(watched_.empty() ? 0 : hash64(watched_));
+    };
+    world_.start_driver();
+  }
+  ~Peer() {
+    try {
+      end();
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "contract_peer: %s\n", e.what());
+    }
+  }
+
+  /// Gives everything back. Throws if the backend broke a rule on the way.
+  void end() {
+    world_.stop_driver();
+    links_.clear();
+    regions_.clear();
+    if (!instance_) return;
+    instance_->destroy();
+    std::string rules;
+    for (const std::string& rule : instance_->host().broken_rules()) rules += rule + "; ";
+    instance_.reset();
+    if (!rules.empty()) throw std::runtime_error("broken rules: " + rules);
+  }
+
+  std::string answer(const std::vector<std::string>& words) {
+    const auto number = [&](std::size_t i) { return std::stoull(words.at(i)); };
+    const std::string& verb = words.at(0);
+    if (verb == "info") return to_hex(instance_->connection_info());
+    if (verb == "region") {  // KIND LENGTH SEED
+      Owned owned;
+      owned.memory = std::make_unique<Memory>(words.at(1) == "shared" ? Memory::Kind::shared : Memory::Kind::plain, number(2), number(3), number(3) % 7);
+      owned.region = std::make_unique<Region>(*instance_, *owned.memory);
+      const RegionFacts facts = owned.region->facts();
+      regions_.emplace(facts.id, std::move(owned));
+      return fmt::format("{} {} {} {}", facts.id, facts.address, facts.length, to_hex(facts.public_data));
+    }
+    if (verb == "hash") return std::to_string(hash64(bytes_of(number(1))));
+    if (verb == "fill") return fill_pattern(bytes_of(number(1)), number(2)), "";
+    if (verb == "watch") {  // hashed inside each `received` from now on
+      const std::scoped_lock lock(mutex_);
+      watched_ = bytes_of(number(1));
+      return "";
+    }
+    if (verb == "deregister") return regions_.at(static_cast<std::uint32_t>(number(1))).region->deregister(), "";
+    if (verb == "accepted") {  // waits for the next link that came in and takes it up
+      std::vector<HostLink> links;
+      const bool came = world_.until([&] {
+        links = instance_->host().accepted_links();
+        std::erase_if(links, [&](const HostLink& link) { return std::ranges::any_of(links_, [&](const Link& known) { return known.token() == link.token; }); });
+        return !links.empty();
+      });
+      if (!came) throw std::runtime_error("no link came in: " + world_.describe());
+      links_.emplace_back(*instance_, links[0].connection, links[0].token);
+      return std::to_string(links_.size() - 1);
+    }
+    if (verb == "send") return links_.at(number(1)).send(world_, static_cast<std::uint32_t>(number(2)), from_hex(words.at(3))), "";
+    if (verb == "lost") return links_.at(number(1)).lost() ? "1" : "0";
+    if (verb == "disconnect") return links_.at(number(1)).disconnect(), "";
+    if (verb == "await") {  // as many messages
+      const std::size_t count = number(1);
+      if (!world_.until([&] { return instance_->host().message_count() >= count; })) throw std::runtime_error("messages are missing: " + world_.describe());
+      return std::to_string(instance_->host().message_count());
+    }
+    if (verb == "message") {
+      const HostMessage message = instance_->host().messages().at(number(1));
+      const std::scoped_lock lock(mutex_);
+      return fmt::format("{} {} {}", message.channel, seen_.at(number(1)), to_hex(message.bytes));
+    }
+    throw std::runtime_error("there is no verb " + verb);
+  }
+
+ private:
+  std::span<std::byte> bytes_of(std::uint64_t id) { return regions_.at(static_cast<std::uint32_t>(id)).memory->bytes(); }
+
+  World world_;
+  std::unique_ptr<Instance> instance_;
+  std::map<std::uint32_t, Owned> regions_;
+  std::vector<Link> links_;
+  std::mutex mutex_;
+  std::span<const std::byte> watched_;
+  std::vector<std::uint64_t> seen_;
+};
+
+int run(int argc, char** argv) {
+  if (argc < 5) {
+    std::fputs("contract_peer BACKEND NAME INCARNATION RUNTIME_DIR [OPTION=VALUE ...]\n", stderr);
+    return 2;
+  }
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // never outlives its test
+  ::signal(SIGPIPE, SIG_IGN);
+  Settings settings;
+  for (int i = 5; i < argc; ++i) {
+    const std::string_view setting = argv[i];
+    const auto equals = setting.find('=');
+    settings.emplace(setting.substr(0, equals), setting.substr(equals + 1));
+  }
+  ControlLine line(peer_control_fd);
+  std::unique_ptr<Peer> peer;
+  try {
+    peer = std::make_unique<Peer>(argv[1], argv[2], std::stoull(argv[3]), argv[4], settings);
+    line.write_line("ok");
+  } catch (const std::exception& e) {
+    line.write_line(std::string("error ") + e.what());
+    return 1;
+  }
+  std::string text;
+  while (line.read_line(text)) {
+    const auto words = words_of(text);
+    try {
+      if (words.at(0) == "quit") {
+        peer->end();
+        line.write_line("ok");
+        return 0;
+      }
+      line.write_line("ok " + peer->answer(words));
+    } catch (const std::exception& e) {
+      line.write_line(std::string("error ") + e.what());
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace headrace::contract
+
+int main(int argc, char** argv) { return headrace::contract::run(argc, argv); }

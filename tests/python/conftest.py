@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests share: two agents over each backend, a second process, a limit on each test's time."""
+
+import faulthandler
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+HERE = Path(__file__).resolve().parent
+TEST_SECONDS, SLOW_TEST_SECONDS = 120, 1800
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def no_test_hangs(request):
+    """Where every thread stands, and the end, for a test that takes too long."""
+    seconds = SLOW_TEST_SECONDS if request.node.get_closest_marker("slow") else TEST_SECONDS
+    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(autouse=True)
+def own_runtime_folder(tmp_path_factory, monkeypatch):
+    """Agents of other users and other tests are elsewhere. Not below the test's own folder: socket paths are short."""
+    folder = tmp_path_factory.mktemp("run")
+    folder.chmod(0o700)
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(folder))
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def backend(request):
+    return request.param
+
+
+def introduce(left, right):
+    """Each gets all of the other's metadata."""
+    left.import_metadata(right.export_metadata())
+    right.import_metadata(left.export_metadata())
+
+
+def unique(name):
+    return f"{name}-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def agent(backend):
+    with headrace.Agent(unique("agent"), backends=[backend]) as agent:
+        yield agent
+
+
+@pytest.fixture
+def pair(backend):
+    """Two agents of one process that know each other, without regions yet."""
+    with headrace.Agent(unique("left"), [backend]) as left, headrace.Agent(unique("right"), [backend]) as right:
+        introduce(left, right)
+        yield left, right
+
+
+def until(condition, seconds=30):
+    """Waits for what another thread or process does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{condition} did not come true in {seconds} s"
+        time.sleep(0.001)
+
+
+class PeerProcess:
+    """tests/python/peer_process.py: an agent in a process of its own, told by lines what to do."""
+
+    def __init__(self, name, backend):
+        self.name = name
+        command = [sys.executable, str(HERE / "peer_process.py"), name, backend]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.address = self.answer()["address"]
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        assert line, f"the peer's process has ended with {self.process.wait()}"
+        return json.loads(line)
+
+    def ask(self, command, **arguments):
+        self.process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
+        self.process.stdin.flush()
+        answer = self.answer()
+        assert "error" not in answer, answer
+        return answer
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def close(self):
+        self.process.stdin.close()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        finally:
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def start_peer(backend):
+    """Call it with a name to start a peer in another process."""
+    peers = []
+
+    def start(name):
+        peers.append(PeerProcess(name, backend))
+        return peers[-1]
+
+    yield start
+    for peer in peers:
+        peer.close()
+
+
+@pytest.fixture
+def run_script():
+    """Runs a program in a fresh interpreter; its exit code, output and errors."""
+
+    def run(text, *arguments, seconds=60):
+        done = subprocess.run([sys.executable, "-c", text, *arguments], capture_output=True, text=True, timeout=seconds, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    return run

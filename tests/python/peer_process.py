@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent in a process of its own, for the tests: one JSON object a line comes in, one goes out.
+
+Usage: peer_process.py NAME BACKEND
+Regions: "allocated" (from allocate) and "registered" (a NumPy array), REGION_BYTES each, filled from SEED.
+"""
+
+import json
+import sys
+
+import numpy as np
+
+import headrace
+
+REGION_BYTES = 1 << 20
+SEED = 7
+
+
+def contents():
+    """What each region holds at the start."""
+    return np.random.default_rng(SEED).integers(0, 256, REGION_BYTES, dtype=np.uint8)
+
+
+def main(name, backend):
+    with headrace.Agent(name, backends=[backend], listen="127.0.0.1:0") as agent:
+        arrays = {"allocated": agent.allocate(REGION_BYTES, name="allocated").numpy(), "registered": np.empty(REGION_BYTES, np.uint8)}
+        agent.register(arrays["registered"], name="registered", note=b"bytes of a peer")
+        for array in arrays.values():
+            array[:] = contents()
+        print(json.dumps({"address": agent.listen_address}), flush=True)
+        for line in sys.stdin:
+            request = json.loads(line)
+            print(json.dumps(answer(agent, arrays, request)), flush=True)
+
+
+def answer(agent, arrays, request):
+    try:
+        match request["command"]:
+            case "bytes":
+                begin, end = request["begin"], request["end"]
+                return {"bytes": arrays[request["region"]][begin:end].tolist()}
+            case "fill":
+                arrays[request["region"]][:] = request["value"]
+                return {}
+            case "take":
+                peer, payload = agent.wait_notification(30)
+                return {"peer": peer, "payload": payload.decode()}
+            case "notify":
+                agent.notify(request["peer"], request["payload"].encode())
+                return {}
+            case "fetch":
+                return {"peer": agent.fetch_metadata(request["address"]).peer}
+            case "peers":
+                return {"peers": [peer.name for peer in agent.peers()]}
+            case "deregister":
+                region = next(region for region in agent.regions() if region.name == request["region"])
+                agent.deregister(region)
+                return {}
+    except headrace.Error as error:
+        return {"error": error.code, "text": str(error)}
+    return {"error": "invalid_argument", "text": f"no command {request['command']}"}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`await request` and `async for ... in agent.notifications()`."""
+
+import asyncio
+import gc
+import os
+import threading
+
+import pytest
+
+import headrace
+
+from conftest import introduce, unique, until
+
+
+@pytest.fixture
+def request_of_pair(pair):
+    left, right = pair
+    here, there = left.allocate(1 << 20), right.allocate(1 << 20, name="there")
+    there.numpy()[:] = 7
+    left.import_metadata(right.export_metadata())
+    request = left.make_request("read", left.prepare([here]), left.prepare([left.peer_region(right.name, "there")], right.name))
+    return request, here, there
+
+
+def test_a_request_is_awaited_again_and_again(request_of_pair):
+    request, here, there = request_of_pair
+
+    async def main():
+        for value in range(20):
+            there.numpy()[:] = value
+            request.post()
+            await request
+            assert request.state == "done" and (here.numpy() == value).all()
+            await request  # that has ended: at once
+
+    asyncio.run(main())
+
+
+def test_many_tasks_may_await_one_request(request_of_pair):
+    request, *_ = request_of_pair
+
+    async def wait():
+        await request
+        return request.state
+
+    async def main():
+        for _ in range(10):
+            tasks = [asyncio.create_task(wait()) for _ in range(8)]
+            request.post()
+            assert await asyncio.gather(*tasks) == ["done"] * 8
+
+    # The tasks begin to wait after the post: before it there is nothing to wait for.
+    asyncio.run(main())
+
+
+def test_two_loops_may_await_one_request(request_of_pair):
+    request, *_ = request_of_pair
+    ended = []
+
+    async def wait():
+        await request
+        ended.append(threading.get_ident())
+
+    for posts in range(1, 11):
+        request.post()
+        threads = [threading.Thread(target=lambda: asyncio.run(wait())) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(ended) == 2 * posts
+
+
+def test_awaiting_what_was_never_posted_is_invalid(request_of_pair):
+    request, *_ = request_of_pair
+
+    async def main():
+        with pytest.raises(headrace.InvalidArgument, match="has not been posted"):
+            await request
+
+    asyncio.run(main())
+
+
+def test_awaiting_raises_the_requests_error(pair, request_of_pair):
+    request, *_ = request_of_pair
+    left, right = pair
+
+    async def main():
+        right.close()
+        with pytest.raises(headrace.PeerLost, match=right.name):
+            request.post()
+            await request
+
+    asyncio.run(main())
+
+
+class Scripted:
+    """Behaves as a request that ends when it is told, so that cancellation can be shown at its exact moment."""
+
+    def __init__(self):
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK) if hasattr(os, "eventfd") else None
+        self.state, self.calls = "posted", []
+
+    done = property(lambda self: self.state in ("done", "failed", "canceled"))
+
+    def poll(self):
+        return self.state
+
+    def fileno(self):
+        return self.fd
+
+    def cancel(self):
+        self.calls.append("cancel")
+        self.state = "canceling"
+
+    def wait(self, timeout):
+        self.calls.append("wait")
+
+    def end(self, state):
+        self.state = state
+        os.eventfd_write(self.fd, 1)
+
+
+def test_a_canceled_task_cancels_its_request_and_ends_when_its_memory_is_quiet():
+    if not hasattr(os, "eventfd"):
+        pytest.skip("this Python has no os.eventfd")
+    from headrace._asyncio import ended
+
+    async def main():
+        request = Scripted()
+        task = asyncio.create_task(ended(request))
+        await asyncio.sleep(0)
+        task.cancel()
+        while request.calls != ["cancel"]:
+            await asyncio.sleep(0)
+        os.eventfd_write(request.fd, 1)  # readable, though nothing has ended
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        request.end("canceled")
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert request.calls == ["cancel"]
+        os.close(request.fd)
+
+    asyncio.run(main())
+
+
+def test_a_timeout_around_an_awaited_request_ends_it(backend, start_peer):
+    import signal
+
+    peer = start_peer(unique("stopped"))
+    with headrace.Agent(unique("a"), [backend]) as agent:
+        agent.fetch_metadata(peer.address)
+        memory = agent.allocate(1 << 20)
+        region = agent.peer_region(peer.name, "registered")
+        agent.connect(peer.name, 30)
+        request = agent.make_request("read", agent.prepare([memory]), agent.prepare([region], peer.name))
+
+        async def main():
+            request.post()
+            try:
+                await asyncio.wait_for(request, 0.1)
+            except (asyncio.TimeoutError, headrace.PeerLost):
+                pass
+            assert request.done
+
+        peer.process.send_signal(signal.SIGSTOP)
+        try:
+            asyncio.run(main())
+        finally:
+            peer.process.send_signal(signal.SIGCONT)
+
+
+def test_notifications_are_iterated_until_the_agent_is_closed(pair):
+    left, right = pair
+
+    async def main():
+        got = []
+
+        async def read():
+            async for peer, payload in right.notifications():
+                got.append((peer, payload))
+
+        task = asyncio.create_task(read())
+        for i in range(50):
+            left.notify(right.name, str(i).encode())
+            await asyncio.sleep(0)
+        while len(got) < 50:
+            await asyncio.sleep(0.001)
+        assert got == [(left.name, str(i).encode()) for i in range(50)]
+        threading.Timer(0.01, right.close).start()
+        await asyncio.wait_for(task, 30)
+
+    asyncio.run(main())
+
+
+def test_two_iterators_with_filters_each_get_their_own(pair):
+    left, right = pair
+
+    async def collect(prefix, count):
+        got = []
+        async for _, payload in right.notifications(prefix=prefix):
+            got.append(payload)
+            if len(got) == count:
+                return got
+
+    async def main():
+        left.notify(right.name, b"nobody wants this")
+        tasks = [asyncio.create_task(collect(prefix, 10)) for prefix in (b"a", b"b")]
+        for i in range(10):
+            left.notify(right.name, b"a%d" % i)
+            left.notify(right.name, b"b%d" % i)
+            await asyncio.sleep(0)
+        assert await asyncio.gather(*tasks) == [[b"a%d" % i for i in range(10)], [b"b%d" % i for i in range(10)]]
+
+    asyncio.run(main())
+    assert right.take_notifications() == [(left.name, b"nobody wants this")]
+
+
+def test_iterating_leaves_no_descriptor_behind(backend):
+    def descriptors():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    async def take(agent):
+        async for _ in agent.notifications():
+            return
+
+    with headrace.Agent(unique("left"), [backend]) as left, headrace.Agent(unique("right"), [backend]) as right:
+        introduce(left, right)
+        before = None
+        for _ in range(5):
+            left.notify(right.name, b"x")
+            asyncio.run(take(right))
+            if before is None:
+                before = descriptors()
+        until(lambda: descriptors() == before)

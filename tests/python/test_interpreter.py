@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interpreter's end and its forks, with agents alive: no crash, no hang, no words."""
+
+import pytest
+
+OPEN = """
+import os, sys, threading, time, headrace
+left, right = headrace.Agent("left", ["{backend}"]), headrace.Agent("right", ["{backend}"])
+here, there = left.allocate(1 << 22), right.allocate(1 << 22, name="there")
+left.import_metadata(right.export_metadata()); right.import_metadata(left.export_metadata())
+request = left.make_request("read", left.prepare([here]), left.prepare([left.peer_region("right", "there")], peer="right"))
+"""
+
+ENDINGS = {
+    "agents alive": "",
+    "agents alive in a cycle": "cycle = [left]; cycle.append(cycle); right.on_notification(lambda *_: right.peers())",
+    "a request in flight": "request.post()",
+    "many requests in flight": """
+pages, far = left.prepare([here]), left.prepare([left.peer_region("right", "there")], peer="right")
+requests = [left.make_request("read", pages, far) for _ in range(50)]
+for r in requests: r.post()
+""",
+    "callbacks pending": """
+import queue
+begun = queue.SimpleQueue()
+def slow(error):
+    begun.put(1)
+    time.sleep(0.05)
+requests = [left.make_request("read", left.prepare([here]), left.prepare([left.peer_region("right", "there")], peer="right")) for _ in range(50)]
+for r in requests:
+    r.on_done(slow)
+    r.post()
+begun.get()
+""",
+    "messages for a callback pending": """
+right.on_notification(lambda peer, payload: time.sleep(0.05))
+for i in range(100): left.notify("right", b"x")
+""",
+    "a daemon in a wait": """
+def wait():
+    right.wait_notification()
+t = threading.Thread(target=wait, daemon=True); t.start()
+""",
+    "daemons in use of it": """
+def use():
+    while True:
+        try:
+            left.read("right", [here], [left.peer_region("right", "there")])
+            left.peers(); request.poll(); left.telemetry()
+        except headrace.Error:
+            pass
+for _ in range(4): threading.Thread(target=use, daemon=True).start()
+time.sleep(0.05)
+""",
+    "a log sink": """
+headrace.set_log_level("trace")
+headrace.set_log_sink(lambda *line: None)
+request.post()
+""",
+    "views of its memory": "view = memoryview(here); array = bytearray(10); left.register(array)",
+    "an exception": "raise SystemExit(0)",
+    "a name of it in a module": "sys.modules['kept'] = left; sys.agent = right",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_interpreter_ends_quietly_with(run_script, backend, ending):
+    assert run_script(OPEN.format(backend=backend) + ENDINGS[ending] + "\nprint('last line')") == (
+        0,
+        "" if ending == "an exception" else "last line\n",
+        "",
+    )
+
+
+FORK = """
+child = os.fork()
+if child == 0:
+    for call in (left.peers, left.regions, left.export_metadata, lambda: left.notify("right", b"x"), lambda: request.post(),
+                 lambda: left.prepare([here]), lambda: left.allocate(4096), lambda: left.wait_notification(1)):
+        try:
+            call()
+        except headrace.InvalidArgument as error:
+            pass
+        else:
+            print("no error", call); sys.exit(3)
+    {ending}
+_, status = os.waitpid(child, 0)
+print("child", os.waitstatus_to_exitcode(status))
+request.post(); request.wait(30)
+left.notify("right", b"still here")
+print(right.wait_notification(30))
+"""
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "left.close(); right.close(); sys.exit(0)", "del left, right, request, here, there; sys.exit(0)", "os._exit(0)"])
+def test_a_forked_child_is_refused_and_ends_cleanly_and_the_parent_goes_on(run_script, backend, ending):
+    code, out, err = run_script(OPEN.format(backend=backend) + FORK.format(ending=ending))
+    assert (code, out, err) == (0, "child 0\n('left', b'still here')\n", "")
+
+
+def test_a_forked_child_may_open_an_agent_of_its_own(run_script, backend):
+    text = OPEN.format(backend=backend) + """
+child = os.fork()
+if child == 0:
+    with headrace.Agent("child", ["{backend}"]) as agent:
+        memory = agent.allocate(8192)
+        agent.write("child", [(memory.region.id, 0, 4096)], [(memory.region.id, 4096, 4096)], timeout=30)
+    sys.exit(0)
+print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""".format(backend=backend)
+    assert run_script(text) == (0, "child 0\n", "")
+
+
+def test_multiprocessing_may_fork_and_spawn_beside_an_agent(run_script, tmp_path, backend):
+    script = tmp_path / "program.py"
+    script.write_text(
+        f"""
+import multiprocessing, sys, headrace
+def work(number):
+    with headrace.Agent(f"worker{{number}}", ["{backend}"]) as agent:
+        return len(agent.allocate(4096))
+if __name__ == "__main__":
+    with headrace.Agent("main", ["{backend}"]):
+        for method in ("fork", "spawn"):
+            with multiprocessing.get_context(method).Pool(2) as pool:
+                print(pool.map(work, range(3)))
+"""
+    )
+    code, out, err = run_script(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')")
+    assert (code, out) == (0, "[4096, 4096, 4096]\n[4096, 4096, 4096]\n"), err
+
+
+def test_a_log_sink_gets_lines_and_may_fail_or_replace_itself(run_script):
+    text = """
+import sys, headrace
+lines = []
+headrace.set_log_level("trace")
+headrace.set_log_sink(lambda level, room, text: lines.append((level, room, text)))
+headrace.Agent("a", backends=["shm"]).close()
+headrace.set_log_sink(None)  # all lines so far have been delivered
+assert lines and all(level in ("error", "warn", "info", "debug", "trace") and room and text for level, room, text in lines), lines
+seen = []
+sys.unraisablehook = lambda args: seen.append(type(args.exc_value))
+def fail(*line): raise KeyError(line)
+headrace.set_log_sink(fail)
+headrace.Agent("b", backends=["shm"]).close()
+headrace.set_log_sink(None)
+assert seen and set(seen) == {KeyError}, seen
+once = []
+def replace(*line):
+    once.append(line)
+    headrace.set_log_sink(None)
+headrace.set_log_level("off")
+headrace.set_log_level("trace")
+headrace.set_log_sink(replace)
+headrace.Agent("c", backends=["shm"]).close()
+headrace.set_log_level("off")
+for wrong in ("loud", "=debug"):
+    try:
+        headrace.set_log_level(wrong)
+    except headrace.InvalidArgument as error:
+        assert wrong.strip("=debug") in str(error) or error
+    else:
+        sys.exit("accepted " + wrong)
+try:
+    headrace.set_log_sink(7)
+except headrace.InvalidArgument:
+    print("fine")
+"""
+    code, out, err = run_script(text)
+    assert (code, out) == (0, "fine\n"), err

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registering, allocating and mapping: what is taken, what is refused, and who keeps whose memory in place."""
+
+import ctypes
+import gc
+import mmap
+import sys
+import weakref
+
+import numpy as np
+import pytest
+
+import headrace
+
+from conftest import introduce, unique
+
+
+class DlpackOnly:
+    """An array that speaks DLPack and nothing else, as a torch tensor does."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **arguments):
+        return self.array.__dlpack__(**arguments)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+class Unwilling:
+    def __dlpack__(self, **arguments):
+        raise BufferError("detach me first")
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: bytearray(1000),
+        lambda: memoryview(bytearray(1000))[10:],
+        lambda: mmap.mmap(-1, 4096),
+        lambda: (ctypes.c_uint16 * 7)(),
+        lambda: np.zeros((3, 5), np.float32),
+        lambda: np.zeros((3, 5), np.float32, order="F"),
+        lambda: np.zeros((2, 3, 4), np.int16).transpose(2, 0, 1),
+        lambda: np.zeros(4, [("a", "u1"), ("b", "f8")]),
+        lambda: np.float64(3),
+        lambda: DlpackOnly(np.zeros((3, 5), np.float32)),
+    ],
+    ids=["bytearray", "memoryview", "mmap", "ctypes", "numpy", "column order", "permuted", "structured", "scalar", "dlpack"],
+)
+def test_anything_with_dense_memory_can_be_registered(agent, make):
+    thing = make()
+    region = agent.register(thing, name="thing", note=b"\x00\xff")
+    size = thing.array.nbytes if isinstance(thing, DlpackOnly) else memoryview(thing).nbytes
+    assert (region.kind, region.length_bytes, len(region), region.name, region.note) == ("dram", size, size, "thing", b"\x00\xff")
+    assert region.address != 0 and region.backends == [agent.backends()[0].name]
+    assert [(r.id, r.name) for r in agent.regions()] == [(region.id, "thing")]
+
+
+def test_the_address_is_that_of_the_array(agent):
+    array = np.zeros(1000, np.uint8)
+    assert agent.register(array[8:]).address == array.ctypes.data + 8
+    assert agent.register(DlpackOnly(array[16:])).address == array.ctypes.data + 16
+    assert agent.register((array.ctypes.data, 10)).length_bytes == 10
+    assert agent.register(headrace.MemoryRange(address=array.ctypes.data, length_bytes=11)).length_bytes == 11
+
+
+def test_whether_the_object_can_be_written_is_noted(agent):
+    frozen = np.zeros(10, np.uint8)
+    frozen.flags.writeable = False
+    regions = agent.register([bytearray(10), bytes(10), frozen])
+    assert [region.writable for region in regions] == [True, False, False]
+    assert [region.writable for region in agent.regions()] == [True, False, False]
+
+
+def test_many_are_registered_in_one_call_or_none(agent):
+    regions = agent.register([np.zeros(10), bytearray(20), (np.zeros(30).ctypes.data, 5)], name="layer")
+    assert [region.name for region in regions] == ["layer/0", "layer/1", "layer/2"]
+    with pytest.raises(headrace.InvalidArgument, match="empty") as caught:
+        agent.register([bytearray(10), bytearray(10), bytearray(0)])
+    assert caught.value.page == 2
+    assert len(agent.regions()) == 3
+
+
+@pytest.mark.parametrize(
+    ("thing", "text"),
+    [
+        (bytearray(0), "is empty"),
+        (np.zeros((4, 4))[:, ::2], "gaps"),
+        (np.zeros(10)[::-1], "gaps"),
+        (DlpackOnly(np.zeros((4, 4))[:, ::2]), "gaps"),
+        ("text", "'text' cannot be registered"),
+        (None, "None cannot be registered"),
+        ((0, 10), "no address"),
+        ((4096, 0), "is empty"),
+        ((-1, 10), "the address of page 0 is -1"),
+        ((2**64 - 8, 16), "end of the address space"),
+        (("x", 10), "the address of page 0 is 'x'"),
+        ([], "nothing to register"),
+        (headrace.MemoryRange("vram", 4096, 10), "names no device"),
+        (headrace.MemoryRange("file"), "neither a path nor a descriptor"),
+        (headrace.MemoryRange("object"), "names no object"),
+    ],
+)
+def test_what_cannot_be_registered_is_refused_with_a_reason(agent, thing, text):
+    with pytest.raises(headrace.InvalidArgument, match=text):
+        agent.register(thing)
+    assert agent.regions() == []
+
+
+def test_the_reason_why_an_object_does_not_export_its_memory_is_passed_on(agent):
+    with pytest.raises(BufferError, match="detach me first"):
+        agent.register(Unwilling())
+
+
+def test_a_name_is_used_once(agent):
+    agent.register(bytearray(10), name="x")
+    with pytest.raises(headrace.InvalidArgument, match="called x already"):
+        agent.register(bytearray(10), name="x")
+
+
+def test_memory_that_no_backend_takes_is_not_supported(agent):
+    with pytest.raises(headrace.NotSupported, match="vram"):
+        agent.register(headrace.MemoryRange("vram", 4096, 10, device=0))
+    with pytest.raises(headrace.NotSupported, match="none of those asked for"):
+        agent.register(bytearray(10), backends=["no_such"])
+    with pytest.raises(headrace.InvalidArgument, match="tape"):
+        headrace.MemoryRange("tape")
+    with pytest.raises(headrace.NotSupported, match="vram"):
+        agent.allocate(4096, kind="vram")
+
+
+def test_a_registered_object_is_kept_alive_until_it_is_deregistered(agent):
+    class Array(np.ndarray):
+        pass
+
+    for make in (lambda a: a, DlpackOnly):
+        array = np.zeros(1000).view(Array)
+        gone = weakref.ref(array)
+        region = agent.register(make(array))
+        pages = agent.prepare([region])  # a prepared list alone does not hold it
+        del array
+        gc.collect()
+        assert gone() is not None
+        agent.deregister(region)
+        gc.collect()
+        assert gone() is None
+        del pages
+
+
+def test_of_several_objects_registered_in_one_call_each_is_let_go_with_its_own_region(agent):
+    class Array(np.ndarray):
+        pass
+
+    arrays = [np.zeros(10).view(Array) for _ in range(3)]
+    gone = [weakref.ref(array) for array in arrays]
+    regions = agent.register(arrays)
+    del arrays
+    agent.deregister(regions[1])
+    gc.collect()
+    assert [ref() is None for ref in gone] == [False, True, False]
+    agent.deregister([regions[0], regions[2].id])
+    gc.collect()
+    assert [ref() is None for ref in gone] == [True, True, True]
+
+
+def test_an_object_that_was_refused_is_not_kept(agent):
+    array = np.zeros((4, 4))
+    before = sys.getrefcount(array)
+    with pytest.raises(headrace.InvalidArgument):
+        agent.register(array, name="x" * 256)
+    with pytest.raises(headrace.InvalidArgument):
+        agent.register([array, bytearray(0)])
+    assert sys.getrefcount(array) == before
+
+
+def test_closing_the_agent_lets_registered_objects_go(backend):
+    array = np.zeros(10)
+    before = sys.getrefcount(array)
+    with headrace.Agent("a", [backend]) as agent:
+        agent.register(array)
+        assert sys.getrefcount(array) > before
+    assert sys.getrefcount(array) == before
+
+
+def test_a_registered_bytearray_cannot_be_resized_under_a_transfer(agent):
+    buffer = bytearray(10)
+    region = agent.register(buffer)
+    with pytest.raises(BufferError):
+        buffer.extend(b"more")
+    agent.deregister(region)
+    buffer.extend(b"more")
+
+
+def test_deregistering_twice_or_what_never_was_is_not_found(agent):
+    region = agent.register(bytearray(10))
+    agent.deregister(region)
+    for unknown in (region, 77, 2**40):
+        with pytest.raises(headrace.NotFound, match="no region"):
+            agent.deregister(unknown)
+    with pytest.raises(headrace.InvalidArgument, match="'x' is no region"):
+        agent.deregister("x")
+
+
+def test_allocated_memory_is_a_buffer_of_zeros(agent):
+    memory = agent.allocate(10_000, name="cache", note=b"n")
+    assert (len(memory), memory.region.length_bytes, memory.region.name, memory.region.note) == (10_000, 10_000, "cache", b"n")
+    assert memory.region.address % mmap.PAGESIZE == 0
+    view = memoryview(memory)
+    assert (view.nbytes, view.readonly, bytes(view)) == (10_000, False, bytes(10_000))
+    view[5] = 77
+    assert memory.numpy()[5] == 77
+    assert memory.numpy().ctypes.data == memory.region.address
+
+
+def test_allocated_memory_takes_a_numpy_dtype_and_shape(agent):
+    memory = agent.allocate(96)
+    assert memory.numpy("float32").shape == (24,)
+    array = memory.numpy(np.int16, (4, 6))
+    array[:] = np.arange(24).reshape(4, 6)
+    assert memory.numpy("<i2")[:24].tolist() == list(range(24))
+    with pytest.raises((ValueError, TypeError)):
+        memory.numpy("uint8", (97,))
+
+
+def test_allocated_memory_outlives_its_region_while_a_view_of_it_lives(backend):
+    agent = headrace.Agent("a", [backend])
+    views = {}
+    for how in ("memory", "view", "array", "slice"):
+        memory = agent.allocate(1 << 20)
+        memory.numpy()[:] = 42
+        views[how] = {"memory": memory, "view": memoryview(memory), "array": memory.numpy(), "slice": memory.numpy()[1000:2000]}[how]
+        agent.deregister(memory)
+        del memory
+    agent.close()
+    del agent
+    gc.collect()
+    for view in views.values():
+        array = np.frombuffer(view, np.uint8)
+        assert array.size and (array == 42).all()
+        array = np.asarray(view)
+        array[:] = 43
+        assert (array == 43).all()
+
+
+def test_allocated_memory_is_given_back_when_the_last_view_goes(agent):
+    def mapped(address):
+        return any(int(line.split("-")[0], 16) <= address < int(line.split("-")[1].split()[0], 16) for line in open("/proc/self/maps"))
+
+    memory = agent.allocate(64 << 20)
+    address = memory.region.address + (32 << 20)
+    part = memory.numpy()[100:200]
+    agent.deregister(memory)
+    del memory
+    gc.collect()
+    assert mapped(address)
+    del part
+    gc.collect()
+    assert not mapped(address)
+
+
+def test_too_much_memory_is_exhausted_and_none_is_invalid(agent):
+    with pytest.raises(headrace.InvalidArgument):
+        agent.allocate(0)
+    with pytest.raises(headrace.Exhausted):
+        agent.allocate(1 << 60)
+    assert agent.regions() == []
+
+
+def test_a_region_of_a_peer_is_mapped_without_a_copy():
+    with headrace.Agent(unique("left"), ["shm"]) as left, headrace.Agent(unique("right"), ["shm"]) as right:
+        memory = right.allocate(8192, name="shared")
+        introduce(left, right)
+        mapping = left.map(right.name, left.peer_region(right.name, "shared"))
+        assert len(mapping) == 8192 and mapping.alive
+        memory.numpy()[:] = 5
+        assert (np.frombuffer(mapping, np.uint8) == 5).all()
+        mapping.numpy("uint32")[0] = 0x01020304
+        assert bytes(memoryview(memory)[:4]) == b"\x04\x03\x02\x01"
+
+
+def test_a_mapping_of_a_gone_peer_is_not_alive_and_can_still_be_read():
+    left = headrace.Agent(unique("left"), ["shm"])
+    right = headrace.Agent(unique("right"), ["shm"])
+    memory = right.allocate(8192, name="shared")
+    memory.numpy()[:] = 9
+    introduce(left, right)
+    mapping = left.map(right.name, left.peer_region(right.name, "shared"))
+    array = mapping.numpy()
+    right.close()
+    from conftest import until
+
+    until(lambda: not mapping.alive)
+    del memory, mapping
+    gc.collect()
+    left.close()
+    assert (array == 9).all()
+
+
+def test_memory_that_was_merely_registered_cannot_be_mapped(pair):
+    left, right = pair
+    right.register(bytearray(4096), name="plain")
+    left.import_metadata(right.export_metadata())
+    with pytest.raises(headrace.NotSupported):
+        left.map(right.name, left.peer_region(right.name, "plain"))
+    with pytest.raises(headrace.NotFound):
+        left.map(right.name, 4711)
+    with pytest.raises(headrace.NotFound):
+        left.map("nobody", 1)
+
+
+def test_a_query_asks_a_backend_that_is_open(agent):
+    with pytest.raises(headrace.NotFound, match="no_such"):
+        agent.query(headrace.MemoryRange("file", path="x"), "no_such")
+    with pytest.raises(headrace.NotSupported):
+        agent.query(headrace.MemoryRange("file", path="x"), agent.backends()[0].name)
+
+
+def test_a_torch_tensor_is_registered_where_it_lies(agent):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    tensor = torch.arange(1000, dtype=torch.bfloat16).reshape(10, 100)
+    region = agent.register(tensor)
+    assert (region.address, region.length_bytes) == (tensor.data_ptr(), 2000)
+    assert agent.prepare([tensor[2:4]]).bytes == 400
+    with pytest.raises((BufferError, RuntimeError)):
+        agent.register(torch.zeros(3, requires_grad=True))

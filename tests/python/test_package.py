@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `import headrace` brings, and what it does not."""
+
+import copy
+import inspect
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace import _headrace, errors
+
+PUBLIC = [getattr(headrace, name) for name in headrace.__all__]
+CLASSES = [thing for thing in PUBLIC if inspect.isclass(thing)]
+
+
+def test_import_brings_neither_numpy_nor_torch_nor_asyncio(run_script):
+    code, out, err = run_script("import sys, headrace; print([m for m in ('numpy', 'torch', 'asyncio') if m in sys.modules])")
+    assert (code, out.strip()) == (0, "[]"), err
+
+
+def test_import_takes_less_than_150_ms(run_script):
+    text = "import time; t = time.perf_counter(); import headrace; print(time.perf_counter() - t)"
+    assert min(float(run_script(text)[1]) for _ in range(5)) < 0.15
+
+
+def test_the_version_is_that_of_the_header():
+    header = Path(__file__).resolve().parents[2] / "include" / "headrace" / "version.hpp"
+    assert f'"{headrace.__version__}"' in header.read_text()
+
+
+def test_every_public_name_has_a_docstring():
+    missing = [thing.__name__ for thing in PUBLIC if not (thing.__doc__ or "").strip()]
+    for cls in CLASSES:
+        for name, member in vars(cls).items():
+            if not name.startswith("_") and (callable(member) or isinstance(member, property)):
+                if not (member.__doc__ or "").strip():
+                    missing.append(f"{cls.__name__}.{name}")
+    assert missing == []
+
+
+def test_every_code_has_its_exception_and_every_exception_its_code():
+    classes = {cls.code for cls in errors.Error.__subclasses__()}
+    assert classes == set(_headrace.codes) - {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [
+        (headrace.WouldBlock, BlockingIOError),
+        (headrace.InvalidArgument, ValueError),
+        (headrace.NotFound, LookupError),
+        (headrace.NotSupported, NotImplementedError),
+        (headrace.TimedOut, TimeoutError),
+        (headrace.PeerLost, ConnectionError),
+        (headrace.Exhausted, MemoryError),
+    ],
+)
+def test_an_error_is_also_the_fitting_builtin(error, builtin):
+    assert issubclass(error, builtin) and issubclass(error, headrace.Error)
+
+
+def test_an_error_has_text_code_and_page_and_survives_pickling():
+    with headrace.Agent("a", backends=["shm"]) as agent, pytest.raises(headrace.InvalidArgument) as caught:
+        agent.register([bytearray(1), bytearray(0)])
+    error = caught.value
+    assert (error.code, error.page) == ("invalid_argument", 1)
+    assert "empty" in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.page) == (type(error), str(error), 1)
+
+
+def test_what_belongs_to_a_process_refuses_to_be_pickled_and_says_what_to_do():
+    with headrace.Agent("a", backends=["shm"]) as agent:
+        memory = agent.allocate(4096)
+        pages = agent.prepare([memory])
+        far = agent.prepare([memory.region], peer="a")
+        for thing, hint in [
+            (agent, "export_metadata"),
+            (memory, "agent of its own"),
+            (memory.region, "metadata"),
+            (pages, "made from"),
+            (agent.make_request("read", pages, far), "make one there"),
+        ]:
+            for attempt in (pickle.dumps, copy.deepcopy):
+                with pytest.raises(TypeError, match=hint):
+                    attempt(thing)
+
+
+def test_uniform_pages_are_a_value_and_can_be_pickled():
+    pages = headrace.UniformPages(3, 64, 4096, 1024, 7)
+    again = pickle.loads(pickle.dumps(pages))
+    assert repr(again) == repr(pages) == "UniformPages(region=3, base_bytes=64, stride_bytes=4096, page_bytes=1024, count=7)"
+    assert len(pages) == 7
+
+
+def test_the_package_is_typed():
+    assert (Path(headrace.__file__).parent / "py.typed").exists()
+
+
+def test_python_m_headrace_becomes_the_command():
+    done = subprocess.run([sys.executable, "-m", "headrace", "--help"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "headrace" in done.stdout and "bench" in done.stdout
+
+
+def test_a_package_without_its_command_says_so(tmp_path):
+    main = tmp_path / "__main__.py"
+    main.write_text((Path(headrace.__file__).parent / "__main__.py").read_text())
+    done = subprocess.run([sys.executable, str(main)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "cannot be run" in done.stderr and "install the package again" in done.stderr
+
+
+def test_backends_and_options_are_listed_with_their_meaning():
+    backends = {info.name: info for info in headrace.list_backends()}
+    for name in ("shm", "tcp"):
+        assert backends[name].loaded, backends[name].refusal
+        assert "dram" in backends[name].kinds and backends[name].remote and backends[name].notifications
+        assert all(option.sentence and option.name.startswith(name + ".") for option in backends[name].options)
+    assert backends["shm"].mapping and not backends["tcp"].mapping
+    options = {option.name: option for option in headrace.list_options({"check": True})}
+    assert (options["check"].value, options["check"].source) == ("true", "caller")
+    assert options["inbox_capacity"].source == "default"
+
+
+def test_an_option_that_does_not_exist_or_has_no_text_is_refused():
+    with pytest.raises(headrace.InvalidArgument, match="no_such_option"):
+        headrace.list_options({"no_such_option": 1})
+    with pytest.raises(headrace.InvalidArgument, match=r"option 'check' is \[\]"):
+        headrace.Agent("a", options={"check": []})
+    with pytest.raises(headrace.InvalidArgument, match="an option's name is a str"):
+        headrace.Agent("a", options={1: 1})
+
+
+def test_telemetry_counts_what_was_moved():
+    with headrace.Agent("a", backends=["shm"]) as agent:
+        memory = agent.allocate(8192)
+        agent.read("a", [(memory.region.id, 0, 4096)], [(memory.region.id, 4096, 4096)], timeout=10)
+        snapshot = agent.telemetry()
+        assert snapshot.counters["requests.read_bytes"] == 4096
+        durations = snapshot.histograms["requests.duration_ns"]
+        assert len(durations.buckets) == 65 and sum(durations.buckets) == durations.count
+        assert json.loads(snapshot.json())["counters"] == snapshot.counters

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `prepare` takes as pages, and how it refuses the rest."""
+
+import numpy as np
+import pytest
+
+import headrace
+
+from test_memory import DlpackOnly
+
+
+@pytest.fixture
+def memory(agent):
+    return agent.allocate(4096)
+
+
+def test_every_form_of_local_pages_gives_the_same_list(agent, memory):
+    base, region = memory.region.address, memory.region.id
+    array = memory.numpy()
+    addresses = np.array([(base, 100), (base + 500, 30)], np.uint64)
+    ranges = np.array([(region, 0, 100), (region, 500, 30)], np.uint64)
+    forms = [
+        [(base, 100), (base + 500, 30)],
+        ((base, 100), [base + 500, np.int64(30)]),
+        addresses,
+        addresses.astype(np.int64),
+        DlpackOnly(addresses),
+        [(region, 0, 100), (region, 500, 30)],
+        ranges,
+        ranges.astype(np.int64),
+        DlpackOnly(ranges.astype(np.int64)),
+        [array[:100], array[500:530]],
+        [memoryview(memory)[:100], DlpackOnly(array[500:530])],
+    ]
+    for pages in forms:
+        prepared = agent.prepare(pages)
+        assert (prepared.count, len(prepared), prepared.bytes, prepared.peer) == (2, 2, 130, "")
+
+
+def test_one_array_region_or_allocation_is_one_page(agent, memory):
+    for pages in (memory, memory.numpy(), memory.numpy("float32", (16, 64)), memory.region, [memory.region], DlpackOnly(memory.numpy())):
+        assert (agent.prepare(pages).count, agent.prepare(pages).bytes) == (1, 4096)
+
+
+def test_a_table_of_numbers_in_a_list_is_memory(agent):
+    table = np.zeros((10, 3), np.uint64)
+    agent.register(table)
+    assert agent.prepare([table]).bytes == 240
+
+
+def test_uniform_pages_need_no_array(agent, memory):
+    assert agent.prepare(headrace.UniformPages(memory, 0, 0, 64, 64)).bytes == 4096
+    assert agent.prepare(headrace.UniformPages(memory.region, 32, 1024, 64, 4)).bytes == 256
+    far = agent.prepare(headrace.UniformPages(memory.region.id, 0, 128, 64, 32), peer=agent.name)
+    assert (far.bytes, far.peer) == (2048, agent.name)
+
+
+def test_a_list_keeps_nothing_of_the_array_that_it_was_made_from(agent, memory):
+    table = np.array([(memory.region.id, 0, 64)], np.uint64)
+    pages = agent.prepare(table)
+    table[:] = 0
+    agent.read(agent.name, pages, [(memory.region.id, 64, 64)], timeout=10)
+
+
+def test_ten_million_pages_are_prepared(agent):
+    memory = agent.allocate(1 << 24)
+    table = np.empty((10_000_000, 3), np.uint64)
+    table[:, 0], table[:, 1], table[:, 2] = memory.region.id, np.arange(len(table)), 1
+    pages = agent.prepare(table)
+    assert (pages.count, pages.bytes) == (10_000_000, 10_000_000)
+    assert agent.prepare(headrace.UniformPages(memory, 0, 1, 1, 10_000_000), peer=agent.name).count == 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("pages", "error", "text", "page"),
+    [
+        (lambda m: [], headrace.InvalidArgument, "no pages", None),
+        (lambda m: np.empty((0, 3), np.uint64), headrace.InvalidArgument, "no pages", None),
+        (lambda m: headrace.UniformPages(m, 0, 0, 64, 0), headrace.InvalidArgument, "no pages", None),
+        (lambda m: headrace.UniformPages(m, 0, 0, 0, 1), headrace.InvalidArgument, "length 0", 0),
+        (lambda m: headrace.UniformPages(m, 0, 1024, 2000, 4), headrace.InvalidArgument, "runs over the end", 3),
+        (lambda m: [(m.region.id, 0, 1), (m.region.id, 0, 0)], headrace.InvalidArgument, "length 0", 1),
+        (lambda m: [(m.region.address, 1), (m.region.address, 0)], headrace.InvalidArgument, "length 0", 1),
+        (lambda m: [(m.region.id, 0, 1), (m.region.id, 4000, 97)], headrace.InvalidArgument, "runs over the end", 1),
+        (lambda m: [(m.region.id, 2**64 - 1, 2)], headrace.InvalidArgument, "runs over the end", 0),
+        (lambda m: [(m.region.id, 0, 1), (99, 0, 1)], headrace.NotFound, "names region 99", 1),
+        (lambda m: [(2**40, 0, 1)], headrace.NotFound, "names region", 0),
+        (lambda m: [(m.region.address, 10), (m.region.address + 4090, 10)], headrace.NotFound, "lies in no registered region", 1),
+        (lambda m: [np.zeros(10)], headrace.NotFound, "register its memory first", 0),
+        (lambda m: [(1, 2, 3, 4)], headrace.InvalidArgument, r"page 0 is \(1, 2, 3, 4\)", 0),
+        (lambda m: [(m.region.id, 0, 1), "x"], headrace.InvalidArgument, "page 1 is 'x'", 1),
+        (lambda m: [(m.region.id, 0, 1), (m.region.address, 1)], headrace.InvalidArgument, "another kind", 1),
+        (lambda m: [(m.region.address, 1), m.region], headrace.InvalidArgument, "another kind", 1),
+        (lambda m: [(m.region.id, -1, 1)], headrace.InvalidArgument, "the offset of page 0 is -1", 0),
+        (lambda m: [(m.region.id, 0, 2**64)], headrace.InvalidArgument, "the length of page 0 is", 0),
+        (lambda m: [(m.region.id, 0.5, 1)], headrace.InvalidArgument, "the offset of page 0 is 0.5", 0),
+        (lambda m: [headrace.UniformPages(m, 0, 0, 64, 1)], headrace.InvalidArgument, "prepare it alone", 0),
+        (lambda m: 7, headrace.InvalidArgument, "pages are 7", None),
+        (lambda m: "pages", headrace.InvalidArgument, "pages are 'pages'", None),
+        (lambda m: np.zeros((4, 3), np.int32), headrace.InvalidArgument, "int32 array of shape .4, 3.: convert it", None),
+        (lambda m: np.zeros((4, 2), np.float64), headrace.InvalidArgument, r"put it in a list: \[array\]", None),
+        (lambda m: np.zeros((4, 3), ">u8"), headrace.InvalidArgument, "convert it", None),
+        (lambda m: np.zeros((4, 6), np.uint64)[:, ::2], headrace.InvalidArgument, "contiguous", None),
+        (lambda m: np.zeros((3, 4), np.uint64).T, headrace.InvalidArgument, "contiguous", None),
+        (lambda m: [m.numpy()[::2]], headrace.InvalidArgument, "has gaps", 0),
+    ],
+)
+def test_wrong_pages_are_refused_with_their_index(agent, memory, pages, error, text, page):
+    with pytest.raises(error, match=text) as caught:
+        agent.prepare(pages(memory))
+    assert caught.value.page == page
+
+
+def test_pages_of_a_peer_are_given_by_region(pair):
+    left, right = pair
+    region = right.register(bytearray(100), name="r")
+    left.import_metadata(right.export_metadata())
+    there = left.peer_region(right.name, "r")
+    assert there.writable is None
+    for pages in ([(region.id, 0, 100)], [there], there, np.array([(region.id, 0, 100)], np.uint64), headrace.UniformPages(there, 0, 0, 100, 1)):
+        prepared = left.prepare(pages, peer=right.name)
+        assert (prepared.bytes, prepared.peer) == (100, right.name)
+    with pytest.raises(headrace.InvalidArgument, match="in their own process alone"):
+        left.prepare([(region.address, 100)], peer=right.name)
+    with pytest.raises(headrace.NotFound, match="nobody"):
+        left.prepare([(region.id, 0, 1)], peer="nobody")
+    with pytest.raises(headrace.NotFound, match="names region 99") as caught:
+        left.prepare([(region.id, 0, 1), (99, 0, 1)], peer=right.name)
+    assert caught.value.page == 1
+    with pytest.raises(headrace.InvalidArgument, match="runs over the end") as caught:
+        left.prepare([(region.id, 0, 1), (region.id, 99, 2)], peer=right.name)
+    assert caught.value.page == 1
+
+
+def test_indices_come_as_any_integers(agent, memory):
+    pages = agent.prepare(headrace.UniformPages(memory, 0, 0, 64, 64))
+    far = agent.prepare(headrace.UniformPages(memory, 0, 0, 64, 64), peer=agent.name)
+    picked = [3, 1, 60]
+    forms = [picked, tuple(picked), DlpackOnly(np.array(picked)), (np.int64(3), 1, np.uint8(60))]
+    forms += [np.array(picked, dtype) for dtype in ("i8", "u8", "i4", "u4", "i2", "u2", "i1", "u1")]
+    for local in forms:
+        for remote in (forms[0], forms[4], forms[7], range(5, 8)):
+            request = agent.make_request("write", pages, far, local, remote)
+            assert (request.pages, request.bytes) == (3, 192)
+    assert agent.make_request("read", pages, far, range(64), None).pages == 64
+    assert agent.make_request("read", pages, far, None, list(range(64))).pages == 64
+
+
+@pytest.mark.parametrize(
+    ("local", "remote", "text"),
+    [
+        ([0, 1], [0], "2 local indices against 1"),
+        ([], [], "no pages"),
+        ([0, 64], [0, 1], "64"),
+        ([0, 1], np.array([0, -1]), "-1"),
+        (np.array([0, 2**63 + 5], np.uint64), [0, 1], "local"),
+        (np.array([0, -3], np.int32), [0, 1], "-3"),
+        ([0, 2**70], [0, 1], r"local_index\[1\]"),
+        ([0, "x"], [0, 1], r"local_index\[1\] is 'x'"),
+        (np.array([0.0, 1.0]), [0, 1], "indices are integers"),
+        (np.zeros((2, 2), np.int64), [0, 1], "one dimension"),
+        (np.arange(4)[::2], [0, 1], "with gaps"),
+        (b"\x00\x01", [0, 1], "give an array or a list"),
+        ("01", [0, 1], "give an array or a list"),
+        (7, [0, 1], "give an array or a list"),
+        ([0], None, "1 local indices against 64"),
+    ],
+)
+def test_wrong_indices_are_refused(agent, memory, local, remote, text):
+    pages = agent.prepare(headrace.UniformPages(memory, 0, 0, 64, 64))
+    far = agent.prepare(headrace.UniformPages(memory, 0, 0, 64, 64), peer=agent.name)
+    with pytest.raises(headrace.InvalidArgument, match=text):
+        agent.make_request("read", pages, far, local, remote)
+
+
+def test_counts_and_lengths_that_differ_are_refused(agent, memory):
+    whole = agent.prepare(headrace.UniformPages(memory, 0, 0, 64, 64))
+    half = agent.prepare(headrace.UniformPages(memory, 0, 0, 64, 32), peer=agent.name)
+    small = agent.prepare(headrace.UniformPages(memory, 0, 64, 32, 64), peer=agent.name)
+    with pytest.raises(headrace.InvalidArgument, match="64 local pages against 32 remote"):
+        agent.make_request("read", whole, half)
+    with pytest.raises(headrace.InvalidArgument) as caught:
+        agent.make_request("read", whole, small, [5, 6], [5, 6])
+    assert caught.value.page == 0
+    with pytest.raises(headrace.InvalidArgument, match='no operation "copy"'):
+        agent.make_request("copy", whole, half)

@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests: the bytes arrive, every end is told in every way, and nothing outlives who asked for it."""
+
+import gc
+import os
+import select
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import headrace
+
+from conftest import introduce, unique, until
+
+
+def random_bytes(size, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
+
+
+@pytest.fixture
+def lists(pair):
+    """left, and 64 pages of 4096 bytes on each side."""
+    left, right = pair
+    here, there = left.allocate(1 << 18), right.allocate(1 << 18, name="there")
+    there.numpy()[:] = random_bytes(1 << 18)
+    left.import_metadata(right.export_metadata())
+    local = left.prepare(headrace.UniformPages(here, 0, 0, 4096, 64))
+    remote = left.prepare(headrace.UniformPages(left.peer_region(right.name, "there"), 0, 0, 4096, 64), peer=right.name)
+    return left, right, here, there, local, remote
+
+
+@pytest.mark.parametrize("op", ["read", "write"])
+@pytest.mark.parametrize("memory", ["allocated", "registered"])
+def test_random_pages_of_odd_sizes_at_odd_offsets_arrive(pair, op, memory):
+    left, right = pair
+    rng = np.random.default_rng(1)
+    size = 3_000_017
+
+    def make(agent, seed):
+        data = agent.allocate(size, name="r").numpy() if memory == "allocated" else np.empty(size, np.uint8)
+        if memory == "registered":
+            agent.register(data, name="r")
+        data[:] = random_bytes(size, seed)
+        return data
+
+    here, there = make(left, 2), make(right, 3)
+    left.import_metadata(right.export_metadata())
+    # Pages that tile both sides without overlap, in another order on each, from 1 byte to 100 kB.
+    lengths = np.unique(np.concatenate([np.arange(1, 40), rng.integers(1, 100_000, 30)])).astype(np.uint64)
+    rng.shuffle(lengths)
+    assert lengths.sum() + len(lengths) * 3 < size
+
+    def tile():
+        order = rng.permutation(len(lengths))
+        offsets = np.empty(len(lengths), np.uint64)
+        at = 1
+        for i in order:
+            offsets[i] = at
+            at += int(lengths[i]) + int(rng.integers(0, 4))
+        return offsets
+
+    local_at, remote_at = tile(), tile()
+    expected_here, expected_there = here.copy(), there.copy()
+    for a, b, n in zip(local_at.tolist(), remote_at.tolist(), lengths.tolist()):
+        if op == "read":
+            expected_here[a : a + n] = there[b : b + n]
+        else:
+            expected_there[b : b + n] = here[a : a + n]
+    table = np.column_stack([local_at + np.uint64(here.ctypes.data), lengths])
+    region = left.peer_region(right.name, "r")
+    far = np.column_stack([np.full(len(lengths), region.id, np.uint64), remote_at, lengths])
+    request = getattr(left, op)(right.name, table, far, timeout=60)
+    assert request.bytes == lengths.sum() and request.state == "done"
+    assert (here == expected_here).all() and (there == expected_there).all()
+
+
+def test_indices_pick_pages_in_any_order(lists):
+    left, _, here, there, local, remote = lists
+    rng = np.random.default_rng(4)
+    ours, theirs = rng.permutation(64)[:40], rng.permutation(64)[:40].astype(np.int32)
+    request = left.make_request("read", local, remote, ours, theirs)
+    request.post()
+    request.wait(30)
+    got, sent = here.numpy("u1", (64, 4096)), there.numpy("u1", (64, 4096))
+    assert (got[ours] == sent[theirs]).all()
+    assert not np.delete(got, ours, axis=0).any()
+
+
+def test_a_transfer_to_oneself_moves_the_bytes(agent):
+    memory = agent.allocate(2048)
+    array = memory.numpy()
+    array[:1024] = random_bytes(1024)
+    request = agent.write(agent.name, [(memory.region.id, 0, 1024)], [(memory.region.id, 1024, 1024)], timeout=30)
+    assert request.peer == agent.name and (array[:1024] == array[1024:]).all()
+
+
+def test_a_request_tells_what_it_is_and_how_it_went(lists):
+    left, right, _, _, local, remote = lists
+    request = left.make_request("read", local, remote)
+    assert (request.op, request.pages, request.bytes, request.peer) == ("read", 64, 1 << 18, right.name)
+    assert (request.state, request.done, request.error) == ("prepared", False, None)
+    assert request.backend == left.backends()[0].name and request.backend in request.explain()
+    cost = request.cost()
+    assert cost.duration > 0 and cost.margin >= 0 and cost.method and cost.backend == request.backend
+    for posts in (1, 2):
+        request.post()
+        request.wait(30)
+        times = request.times
+        assert (request.state, request.done, request.error) == ("done", True, None)
+        assert (times.posts, times.bytes, times.pages) == (posts, 1 << 18, 64)
+        assert times.transfer_ns > 0 and times.posted_at_ns > 0 and times.post_ns > 0
+    assert repr(request) == f"Request(read, peer={right.name!r}, pages=64, bytes=262144, state='done')"
+
+
+def test_poll_brings_a_request_to_its_end(lists):
+    left, _, here, there, local, remote = lists
+    request = left.make_request("read", local, remote)
+    request.post()
+    states = set()
+    until(lambda: states.add(request.poll()) or request.done)
+    assert request.poll() == "done" and states <= {"posted", "done"}
+    assert (here.numpy() == there.numpy()).all()
+
+
+def test_waiting_for_what_was_never_posted_is_invalid(lists):
+    left, *_, local, remote = lists
+    with pytest.raises(headrace.InvalidArgument, match="has not been posted"):
+        left.make_request("read", local, remote).wait(1)
+
+
+def test_timeouts_must_be_numbers_of_seconds(lists):
+    left, *_, local, remote = lists
+    request = left.make_request("read", local, remote, timeout=float("inf"))
+    for wrong in (-1, float("nan")):
+        with pytest.raises(headrace.InvalidArgument, match="a timeout is a number of seconds"):
+            request.post(timeout=wrong)
+    with pytest.raises(TypeError):
+        request.post(timeout="1")
+    request.post(timeout=1e300)
+    request.wait(30)
+
+
+def test_a_callback_runs_once_for_each_post_on_another_thread(lists):
+    left, *_, local, remote = lists
+    request = left.make_request("read", local, remote)
+    calls = []
+    request.on_done(lambda error: calls.append((error, threading.get_ident())))
+    for posts in range(1, 4):
+        request.post()
+        request.wait(30)
+        until(lambda: len(calls) == posts)
+    assert {error for error, _ in calls} == {None}
+    assert threading.get_ident() not in {thread for _, thread in calls}
+    request.on_done(None)
+    request.post()
+    request.wait(30)
+    assert len(calls) == 3
+
+
+def test_a_callback_is_given_the_error(lists):
+    left, right, *_, local, remote = lists
+    request = left.make_request("read", local, remote)
+    errors = []
+    request.on_done(errors.append)
+    right.close()
+    until(lambda: left.peers()[0].lost or not left.peers()[0].connected)
+    with pytest.raises(headrace.PeerLost):
+        request.post()
+        request.wait(30)
+    until(lambda: errors)
+    assert isinstance(errors[0], headrace.PeerLost) and right.name in str(errors[0])
+    assert isinstance(request.error, headrace.PeerLost) and right.name in str(request.error)
+
+
+def test_an_exception_in_a_callback_goes_to_the_unraisable_hook(lists, monkeypatch):
+    left, *_, local, remote = lists
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: seen.append(args.exc_value))
+    request = left.make_request("read", local, remote)
+
+    def fail(error):
+        raise KeyError("in a callback")
+
+    request.on_done(fail)
+    request.post()
+    request.wait(30)
+    until(lambda: seen)
+    assert isinstance(seen[0], KeyError)
+    with pytest.raises(headrace.InvalidArgument, match="cannot be called"):
+        request.on_done(7)
+
+
+def test_a_callback_that_refers_to_its_request_runs_and_is_collected_with_it(lists):
+    left, *_, local, remote = lists
+    calls = []
+    gone = []
+    for _ in range(50):
+        request = left.make_request("read", local, remote)
+        request.on_done(lambda error, request=request: calls.append(request.pages))
+        request.post()
+        gone.append(weakref.ref(request))
+        del request
+        gc.collect()  # neither before the end nor before the call
+    until(lambda: len(calls) == 50)
+
+    def all_gone():
+        gc.collect()
+        return all(ref() is None for ref in gone)
+
+    until(all_gone)
+
+
+def test_the_descriptor_turns_readable_at_each_end(lists):
+    left, *_, local, remote = lists
+    request = left.make_request("read", local, remote)
+    fd = request.fileno()
+    assert fd == request.fileno()
+    for _ in range(3):
+        assert select.select([request], [], [], 0) == ([], [], [])
+        request.post()
+        assert select.select([request], [], [], 30) == ([request], [], [])
+        assert request.done
+        assert int.from_bytes(os.read(fd, 8), "little") == 1
+
+
+def test_a_request_can_be_posted_again_after_every_end(lists):
+    left, _, here, there, local, remote = lists
+    request = left.make_request("write", local, remote)
+    for value in range(20):
+        here.numpy()[:] = value
+        request.post()
+        request.wait(30)
+        assert (there.numpy() == value).all()
+
+
+def test_cancel_ends_a_request_and_does_nothing_to_one_that_has_ended(lists):
+    left, *_, local, remote = lists
+    request = left.make_request("read", local, remote)
+    request.cancel()
+    ends = set()
+    for _ in range(50):
+        request.post()
+        request.cancel()
+        try:
+            request.wait(30)
+        except headrace.Canceled as error:
+            assert request.peer in str(error)
+        ends.add(request.state)
+        assert request.done
+    assert ends <= {"done", "canceled"}
+    request.cancel()
+    assert request.state in ends
+
+
+def test_a_notification_comes_after_the_bytes_and_names_its_sender(lists):
+    left, right, here, there, local, remote = lists
+    for i in range(20):
+        here.numpy()[:] = i
+        left.write(right.name, local, remote, notification=f"written {i}".encode(), timeout=30)
+        assert right.wait_notification(30, prefix=b"written") == (left.name, f"written {i}".encode())
+        assert (there.numpy() == i).all()
+    left.read(right.name, local, remote, notification=bytearray(b"read"), timeout=30)
+    assert right.wait_notification(30) == (left.name, b"read")
+
+
+def test_a_notification_that_is_too_long_is_refused(lists):
+    left, right, *_, local, remote = lists
+    request = left.make_request("write", local, remote)
+    with pytest.raises(headrace.InvalidArgument, match="64 KiB"):
+        request.post(notification=bytes(65537))
+    with pytest.raises(TypeError, match="the notification must be bytes"):
+        request.post(notification="text")
+    request.post(notification=bytes(65536))
+    request.wait(30)
+    assert len(right.wait_notification(30)[1]) == 65536
+
+
+def test_a_region_that_was_deregistered_is_not_found(lists):
+    left, right, here, there, local, remote = lists
+    request = left.make_request("read", local, remote)
+    right.deregister(there, timeout=30)
+    with pytest.raises(headrace.NotFound, match="deregistered"):
+        request.post()
+        request.wait(30)
+    with pytest.raises(headrace.NotFound):
+        left.prepare([(there.region.id, 0, 1)], peer=right.name)
+    left.deregister(here, timeout=30)
+    with pytest.raises(headrace.NotFound):
+        left.prepare([here])
+
+
+def test_a_request_is_restricted_to_named_backends(lists):
+    left, *_, local, remote = lists
+    name = left.backends()[0].name
+    assert left.make_request("read", local, remote, backends=[name]).backend == name
+    with pytest.raises(headrace.NotSupported, match="no path"):
+        left.make_request("read", local, remote, backends=["no_such"])
+
+
+def test_overlapping_sources_are_legal_and_overlapping_destinations_are_refused_when_checked(backend):
+    with headrace.Agent("a", [backend], options={"check": True}) as agent:
+        memory = agent.allocate(4096)
+        region = memory.region.id
+        apart, overlap = [(region, 0, 64), (region, 64, 64)], [(region, 1024, 64), (region, 1056, 64)]
+        agent.read("a", apart, overlap, timeout=30)
+        agent.write("a", overlap, apart, timeout=30)
+        for op, local, remote in (("read", overlap, apart), ("write", apart, overlap)):
+            with pytest.raises(headrace.InvalidArgument, match="overlap"):
+                getattr(agent, op)("a", local, remote, timeout=30)
+
+
+def test_a_closed_agent_says_so_and_its_requests_end(lists):
+    left, right, *_, local, remote = lists
+    request = left.make_request("read", local, remote)
+    request.post()
+    request.wait(30)
+    left.close()
+    left.close()
+    assert left.closed and "closed" in repr(left)
+    for call in (left.peers, left.regions, left.export_metadata, lambda: left.prepare([(1, 0, 1)]), left.notification_fd):
+        with pytest.raises(headrace.InvalidArgument, match="is closed"):
+            call()
+    with pytest.raises(headrace.InvalidArgument):
+        request.post()
+    assert request.done and local.count == 64
+
+
+def test_a_request_dropped_in_flight_leaves_nothing_behind(lists):
+    left, *_, local, remote = lists
+    for _ in range(200):
+        request = left.make_request("read", local, remote)
+        request.post()
+        del request
+    until(lambda: left.deregister(left.regions(), 30) is None)
+    assert left.regions() == []
+
+
+def test_a_wait_that_runs_out_leaves_the_request_running_or_finds_it_done(lists):
+    left, *_, local, remote = lists
+    request = left.make_request("read", local, remote)
+    request.post()
+    try:
+        request.wait(0)
+    except headrace.TimedOut as error:
+        assert "still running" in str(error)
+    request.wait(30)
+    assert request.state == "done"
+
+
+def test_a_peer_that_is_stopped_ends_a_request_by_its_deadline(backend, start_peer):
+    import signal
+
+    peer = start_peer(unique("stopped"))
+    with headrace.Agent(unique("a"), [backend]) as agent:
+        agent.fetch_metadata(peer.address)
+        memory = agent.allocate(1 << 20)
+        region = agent.peer_region(peer.name, "registered")
+        agent.read(peer.name, [memory], [region], timeout=30)
+        peer.process.send_signal(signal.SIGSTOP)
+        try:
+            request = agent.make_request("read", agent.prepare([memory]), agent.prepare([region], peer.name), timeout=0.2)
+            request.post()
+            try:
+                request.wait(30)
+            except (headrace.TimedOut, headrace.PeerLost) as error:
+                assert peer.name in str(error)
+            assert request.done
+        finally:
+            peer.process.send_signal(signal.SIGCONT)
+
+
+def test_two_agents_over_both_backends_choose_and_explain():
+    with headrace.Agent(unique("left"), ["shm", "tcp"]) as left, headrace.Agent(unique("right"), ["shm", "tcp"]) as right:
+        here, there = left.allocate(4096), right.allocate(4096, name="there")
+        introduce(left, right)
+        request = left.make_request("read", left.prepare([here]), left.prepare([left.peer_region(right.name, "there")], right.name))
+        assert request.backend == "shm"
+        assert "shm" in request.explain() and "tcp" in request.explain()
+        assert there.region.backends == ["shm", "tcp"]

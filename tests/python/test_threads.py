@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many threads on one agent, and no memory that only grows."""
+
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+import headrace
+
+from conftest import introduce, unique
+
+THREADS = 8
+
+
+def test_eight_threads_use_one_agent_at_once(pair):
+    left, right = pair
+    size = 64 * 1024
+    there = right.allocate(THREADS * size, name="there")
+    there.numpy()[:] = np.random.default_rng(8).integers(0, 256, THREADS * size, dtype=np.uint8)
+    left.import_metadata(right.export_metadata())
+    region = left.peer_region(right.name, "there")
+    begin = threading.Barrier(THREADS)
+
+    def work(number):
+        begin.wait()
+        for i in range(15):
+            memory = left.allocate(size, name=f"{number}/{i}")
+            pages = left.prepare(headrace.UniformPages(memory, 0, 0, 1024, 64))
+            far = left.prepare(headrace.UniformPages(region, number * size, 0, 1024, 64), peer=right.name)
+            order = np.random.default_rng(i).permutation(64)
+            request = left.make_request("read", pages, far, order, order)
+            request.post(notification=b"%d" % number)
+            request.wait(60)
+            assert (memory.numpy() == there.numpy()[number * size : (number + 1) * size]).all()
+            assert right.wait_notification(60, prefix=b"%d" % number) == (left.name, b"%d" % number)
+            left.peers()
+            left.telemetry()
+            left.deregister(memory)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for result in [pool.submit(work, number) for number in range(THREADS)]:
+            result.result()
+    assert left.regions() == []
+
+
+def test_a_wait_lets_other_threads_run(agent):
+    waiting = threading.Event()
+
+    def wait():
+        waiting.set()
+        return agent.wait_notification(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        got = pool.submit(wait)
+        waiting.wait()
+        agent.notify(agent.name, b"from another thread")
+        assert got.result() == (agent.name, b"from another thread")
+
+
+def resident_bytes():
+    gc.collect()
+    fields = Path("/proc/self/statm").read_text().split()
+    return int(fields[1]) * 4096
+
+
+def test_memory_does_not_grow_with_use(pair):
+    left, right = pair
+    right.register(bytearray(1 << 16), name="there")
+    left.import_metadata(right.export_metadata())
+    region = left.peer_region(right.name, "there")
+    table = np.array([(region.id, i * 64, 64) for i in range(1000)], np.uint64)
+    calls = []
+
+    def use():
+        array = np.zeros(1 << 16, np.uint8)
+        ours = left.register(array, note=bytes(1000))
+        pages = left.prepare([(ours.id, i * 64, 64) for i in range(1000)])
+        far = left.prepare(table, peer=right.name)
+        request = left.make_request("read", pages, far, range(1000), None)
+        request.on_done(lambda error: calls.append((error, request)))
+        request.post(notification=bytes(100))
+        request.wait(60)
+        right.wait_notification(60)
+        try:
+            left.prepare([(99, 0, 1)], peer=right.name)
+        except headrace.NotFound:
+            pass
+        left.deregister(ours)
+        calls.clear()
+
+    for _ in range(100):
+        use()
+    before = resident_bytes()
+    for _ in range(400):
+        use()
+    grown = resident_bytes() - before
+    assert grown < 4 << 20, f"{grown} bytes more after 400 rounds"
+
+
+def test_agents_that_come_and_go_leave_nothing(backend):
+    def use():
+        with headrace.Agent(unique("left"), [backend]) as left, headrace.Agent(unique("right"), [backend]) as right:
+            there = right.allocate(4096, name="there")
+            introduce(left, right)
+            here = left.allocate(4096)
+            left.read(right.name, [here], [left.peer_region(right.name, "there")], timeout=60)
+            del there
+
+    for _ in range(5):
+        use()
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    before = resident_bytes()
+    for _ in range(20):
+        use()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
+    assert len(list(Path("/proc/self/task").iterdir())) <= threads
+    assert resident_bytes() - before < 8 << 20

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// `headrace plugins` and `headrace doctor`.
+#include "system/command.hpp"
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <fstream>
+
+namespace headrace::test {
+namespace {
+
+using testing::HasSubstr;
+using Json = nlohmann::json;
+
+Json find(const Json& list, const std::string& name) {
+  for (const Json& entry : list)
+    if (entry.at("name") == name) return entry;
+  ADD_FAILURE() << "no " << name << " in " << list.dump();
+  return Json::object();
+}
+
+TEST(CliPlugins, ListsWhatEachBackendCanDoAndItsOptions) {
+  const Outcome outcome = run_command({"plugins", "--json", "--option", "tcp.sockets=3"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json backends = Json::parse(outcome.out).at("backends");
+  const Json shm = find(backends, "shm"), tcp = find(backends, "tcp");
+  EXPECT_EQ(shm.at("loaded"), true);
+  EXPECT_EQ(shm.at("mapping"), true);
+  EXPECT_EQ(shm.at("kinds").at(0), "dram");
+  EXPECT_EQ(tcp.at("remote"), true);
+  EXPECT_EQ(tcp.at("mapping"), false);
+  const Json sockets = find(tcp.at("options"), "tcp.sockets");
+  EXPECT_EQ(sockets.at("value"), "3");
+  EXPECT_EQ(sockets.at("source"), "caller");
+}
+
+TEST(CliPlugins, ThePagesForPeopleFitTheTerminalAndNameEveryBackend) {
+  const Outcome outcome = run_command({"plugins"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_LE(widest_line(outcome.out), 120U) << outcome.out;
+  EXPECT_THAT(outcome.out, HasSubstr("shm"));
+  EXPECT_THAT(outcome.out, HasSubstr("tcp.sockets"));
+}
+
+TEST(CliPlugins, ARefusedPluginIsListedWithTheSentence) {
+  const auto folder = std::filesystem::temp_directory_path() / ("headrace-cli-plugins-" + std::to_string(::getpid()));
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder / "headrace_backend_broken.so") << "this is no shared object";
+  const Outcome json = run_command({"plugins", "--json", "--option", "plugin_path=" + folder.string()});
+  const Outcome text = run_command({"plugins", "--option", "plugin_path=" + folder.string()});
+  std::filesystem::remove_all(folder);
+  ASSERT_EQ(json.code, 0) << json.err;
+  const Json broken = find(Json::parse(json.out).at("backends"), "broken");
+  EXPECT_EQ(broken.at("loaded"), false);
+  EXPECT_NE(broken.at("refusal"), "");
+  EXPECT_THAT(text.out, HasSubstr("refused"));
+  EXPECT_THAT(text.out, HasSubstr("broken"));
+  EXPECT_LE(widest_line(text.out), 120U) << text.out;
+}
+
+TEST(CliDoctor, SaysThatTheCoreWorksAndWhatTheMachineCanDo) {
+  const Outcome outcome = run_command({"doctor", "--json", "--option", "tcp.sockets=3"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err << outcome.out;
+  const Json report = Json::parse(outcome.out);
+  EXPECT_EQ(report.at("works"), true);
+  const Json findings = report.at("findings");
+  for (const char* name : {"kernel", "CPUs", "NUMA", "GPUs", "cross-memory attach", "shared memory", "huge pages", "locked memory",
+                           "runtime folder", "libcurl", "etcd", "backend shm", "backend tcp", "an agent"})
+    EXPECT_NE(find(findings, name).value("value", ""), "") << name;
+  EXPECT_EQ(find(findings, "an agent").at("state"), "ok");
+  for (const Json& finding : findings) {
+    const auto state = finding.at("state").get<std::string>();
+    EXPECT_THAT(state, testing::AnyOf("ok", "note", "worse", "bad"));
+    if (state == "worse" || state == "bad") {
+      EXPECT_NE(finding.at("advice"), "") << finding.dump();
+    }
+  }
+  EXPECT_EQ(find(report.at("options"), "tcp.sockets").at("source"), "caller");
+}
+
+TEST(CliDoctor, ThePageForPeopleFitsTheTerminal) {
+  const Outcome outcome = run_command({"doctor"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_LE(widest_line(outcome.out), 120U) << outcome.out;
+  EXPECT_THAT(outcome.out, HasSubstr("Headrace works here."));
+}
+
+TEST(CliDoctor, ARuntimeFolderThatCannotBeIsBadAndTheExitCodeSaysSo) {
+  const Outcome outcome = run_command({"doctor", "--json", "--option", "runtime_dir=/proc/headrace-cannot-be"});
+  EXPECT_EQ(outcome.code, 1);
+  const Json report = Json::parse(outcome.out);
+  EXPECT_EQ(report.at("works"), false);
+  EXPECT_EQ(find(report.at("findings"), "runtime folder").at("state"), "bad");
+}
+
+}  // namespace
+}  // namespace headrace::test

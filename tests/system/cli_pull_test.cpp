@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// `headrace serve` and `headrace pull`: a file's tensors from one process to others.
+#include "system/command.hpp"
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+namespace headrace::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AnyOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using Json = nlohmann::ordered_json;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class CliPull : public testing::Test {
+ protected:
+  CliPull() {
+    std::string pattern = (fs::temp_directory_path() / "headrace-cli-pull-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~CliPull() override { fs::remove_all(folder_); }
+
+  /// `count` tensors of `bytes` random bytes each, and an empty one, a scalar and an odd one.
+  fs::path make_model(std::size_t count, std::size_t bytes) {
+    Json header{{"__metadata__", {{"format", "pt"}}}};
+    std::size_t at = 0;
+    const auto add = [&](const std::string& name, const char* dtype, std::vector<std::size_t> shape, std::size_t length) {
+      header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {at, at + length}}};
+      at += length;
+    };
+    add("scalar", "F32", {}, 4);
+    add("odd", "BOOL", {3, 5, 7}, 105);
+    add("empty", "F16", {0, 9}, 0);
+    for (std::size_t i = 0; i < count; ++i) add("layers." + std::to_string(i) + ".weight", "U8", {bytes}, bytes);
+    std::string text = header.dump() + "   ";  // blanks that a copy has to keep
+    const std::uint64_t length = text.size();
+    const fs::path path = folder_ / "model.safetensors";
+    std::ofstream file(path, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(&length), sizeof length);
+    file << text;
+    std::mt19937_64 random(std::random_device{}());
+    std::vector<std::uint64_t> words(at / 8 + 1);
+    for (std::uint64_t& word : words) word = random();
+    file.write(reinterpret_cast<const char*>(words.data()), static_cast<std::streamsize>(at));
+    return path;
+  }
+
+  /// Serves a file; gives the address.
+  std::string serve(Command& server) {
+    const std::string line = server.first_line();
+    const Json json = Json::parse(line, nullptr, false);
+    if (!json.is_object()) ADD_FAILURE() << "the server says \"" << line << "\": " << server.err;
+    return json.value("address", "");
+  }
+
+  [[nodiscard]] std::string output(const std::string& name = "copy.safetensors") const { return folder_ / name; }
+
+  fs::path folder_;
+};
+
+struct Way {
+  const char* name;
+  const char* backend;
+  bool load;
+};
+
+class CliPullOver : public CliPull, public testing::WithParamInterface<Way> {};
+
+TEST_P(CliPullOver, TwoPullersAtOnceGetTheFileByteByByte) {
+  const fs::path model = make_model(9, 1'000'003);
+  Command server({"serve", model, "--json", GetParam().load ? "--load" : "--map"});
+  const std::string address = serve(server);
+  Command first({"pull", address, "-o", output("1.safetensors"), "--backend", GetParam().backend, "--json"});
+  Command second({"pull", address, "-o", output("2.safetensors"), "--backend", GetParam().backend, "--json"});
+  ASSERT_EQ(first.wait(), 0) << first.err;
+  ASSERT_EQ(second.wait(), 0) << second.err;
+  const std::string source = read_file(model);
+  EXPECT_TRUE(read_file(output("1.safetensors")) == source);
+  EXPECT_TRUE(read_file(output("2.safetensors")) == source);
+  for (const std::string* text : {&first.out, &second.out}) {
+    const Json report = Json::parse(*text);
+    EXPECT_EQ(report.at("tensors"), 12);
+    EXPECT_EQ(report.at("bytes"), 9'000'027 + 109);
+    EXPECT_EQ(report.at("path"), GetParam().backend);
+  }
+  EXPECT_THAT(first.err, IsEmpty()) << "no progress bar in a pipe";
+  server.signal(SIGINT);
+  EXPECT_EQ(server.wait(), 0) << server.err;
+  EXPECT_THAT(server.err, IsEmpty());
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 3) << "parts are left over";
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, CliPullOver,
+                         testing::Values(Way{"shm_mapped_file", "shm", false}, Way{"shm_allocated", "shm", true},
+                                         Way{"tcp_mapped_file", "tcp", false}, Way{"tcp_allocated", "tcp", true}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_F(CliPull, OneLineForPeopleSaysWhereToPullFrom) {
+  Command server({"serve", make_model(1, 1'000'000)});
+  EXPECT_THAT(server.first_line(), testing::MatchesRegex("serving 4 tensors, 1\\.0 MB at 127\\.0\\.0\\.1:[0-9]+; stop with Ctrl-C"));
+  server.signal(SIGTERM);
+  EXPECT_EQ(server.wait(), 0) << server.err;
+}
+
+TEST_F(CliPull, PatternsChooseTensorsAndTheMetadataComesAlong) {
+  Command server({"serve", make_model(12, 1000), "--json"});
+  const std::string address = serve(server);
+  const Outcome outcome = run_command({"pull", address, "layers.1*", "scalar", "-o", output(), "--json", "--explain"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json report = Json::parse(outcome.out);
+  EXPECT_EQ(report.at("tensors"), 4);  // scalar, layers.1, .10, .11
+  EXPECT_THAT(report.at("explanation").get<std::string>(), HasSubstr("shm"));
+  const std::string file = read_file(output());
+  std::uint64_t length = 0;
+  std::memcpy(&length, file.data(), sizeof length);
+  const Json header = Json::parse(file.substr(8, length));
+  EXPECT_EQ(header.at("__metadata__").at("format"), "pt");
+  EXPECT_EQ(header.size(), 5U);
+  const Json offsets = header.at("layers.11.weight").at("data_offsets");
+  const std::string source = read_file(folder_ / "model.safetensors");
+  EXPECT_TRUE(file.substr(8 + length + offsets[0].get<std::size_t>(), 1000) == source.substr(source.size() - 1000));
+}
+
+TEST_F(CliPull, ATableForPeopleFitsTheTerminal) {
+  Command server({"serve", make_model(3, 1000), "--json"});
+  const Outcome outcome = run_command({"pull", serve(server), "-o", output(), "--explain"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_LE(widest_line(outcome.out), 120U) << outcome.out;
+  for (const char* word : {"tensors", "seconds", "GB/s", "path", "shm"}) EXPECT_THAT(outcome.out, HasSubstr(word));
+}
+
+TEST_F(CliPull, AnArchiveGoesToAFileAndBack) {
+  make_model(2, 4096);
+  Command first({"serve", folder_ / "model.safetensors", "--json"});
+  ASSERT_EQ(run_command({"pull", serve(first), "-o", output("copy.npz")}).code, 0);
+  Command second({"serve", output("copy.npz"), "--json"});
+  const Outcome back = run_command({"pull", serve(second), "-o", output("back.safetensors"), "--json"});
+  ASSERT_EQ(back.code, 0) << back.err;
+  const std::string source = read_file(folder_ / "model.safetensors"), copy = read_file(output("back.safetensors"));
+  const std::size_t data = 4 + 105 + 2 * 4096;
+  EXPECT_TRUE(source.substr(source.size() - data) == copy.substr(copy.size() - data));
+}
+
+TEST_F(CliPull, AnUnknownNameListsNearOnes) {
+  Command server({"serve", make_model(3, 1000), "--json"});
+  const Outcome outcome = run_command({"pull", serve(server), "layers.1.wieght", "-o", output()});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("layers.1.weight"));
+  EXPECT_FALSE(fs::exists(output() + ".part"));
+}
+
+TEST_F(CliPull, NobodyAtTheAddressIsAnErrorThatNamesIt) {
+  const Outcome outcome = run_command({"pull", "127.0.0.1:1", "-o", output(), "--timeout", "2"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("127.0.0.1:1"));
+}
+
+TEST_F(CliPull, DataThatIsNotWhatWasAnnouncedNamesTheTensorAndTheRestIsKept) {
+  const fs::path model = make_model(6, 100'000);
+  const std::string source = read_file(model);
+  Command server({"serve", model, "--json"});
+  const std::string address = serve(server);
+  // The file is changed behind the server's back: its last tensor is not what its note says any more.
+  const auto write_last_byte = [&](char byte) {
+    std::fstream file(model, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(-1, std::ios::end);
+    file.put(byte);
+  };
+  write_last_byte(static_cast<char>(source.back() ^ 1));
+  const Outcome wrong = run_command({"pull", address, "-o", output(), "--json"});
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_THAT(wrong.err, HasSubstr("layers.5.weight"));
+  EXPECT_THAT(wrong.err, HasSubstr("checksum"));
+  EXPECT_FALSE(fs::exists(output()));
+
+  write_last_byte(source.back());
+  const Outcome right = run_command({"pull", address, "-o", output(), "--json"});
+  ASSERT_EQ(right.code, 0) << right.err;
+  const Json report = Json::parse(right.out);
+  EXPECT_EQ(report.at("tensors"), 1);
+  EXPECT_EQ(report.at("kept_tensors"), 8);
+  EXPECT_TRUE(read_file(output()) == source);
+}
+
+TEST_F(CliPull, ATensorThatWasNotedAndIsDamagedIsFetchedAgain) {
+  const fs::path model = make_model(4, 100'000);
+  const std::string source = read_file(model);
+  Command server({"serve", model, "--json"});
+  const std::string address = serve(server);
+  std::fstream file(model, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(-1, std::ios::end);
+  file.put(static_cast<char>(source.back() ^ 1)).flush();
+  ASSERT_EQ(run_command({"pull", address, "-o", output()}).code, 1);
+  file.seekp(-1, std::ios::end);
+  file.put(source.back()).flush();
+  {
+    // As after a power cut: the note reached the disk, the data did not.
+    std::fstream part(output() + ".part", std::ios::binary | std::ios::in | std::ios::out);
+    part.seekp(static_cast<std::streamoff>(source.size()) - 400'000);
+    part.put(static_cast<char>(source[source.size() - 400'000] ^ 1));
+  }
+  const Outcome outcome = run_command({"pull", address, "-o", output(), "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(Json::parse(outcome.out).at("tensors"), 2);
+  EXPECT_TRUE(read_file(output()) == source);
+}
+
+TEST_F(CliPull, APullThatIsKilledAgainAndAgainEndsWithTheWholeFile) {
+  const fs::path model = make_model(64, 500'000);
+  Command server({"serve", model, "--json"});
+  const std::string address = serve(server);
+  std::mt19937 random(std::random_device{}());
+  for (int kill = 0; kill < 10; ++kill) {
+    Command pull({"pull", address, "-o", output(), "--backend", kill % 2 == 0 ? "tcp" : "shm"});
+    // Some are killed before they have a part, some after so many notes, some after they have finished.
+    const std::uintmax_t enough = random() % 1200;
+    std::error_code none;
+    while (!fs::exists(output()) && pull.running()) {
+      const std::uintmax_t size = fs::file_size(output() + ".part.state", none);
+      if (!none && size >= enough) break;
+    }
+    pull.signal(SIGKILL);
+    EXPECT_THAT(pull.wait(), AnyOf(0, -SIGKILL)) << pull.err;
+  }
+  const Outcome last = run_command({"pull", address, "-o", output(), "--json"});
+  ASSERT_EQ(last.code, 0) << last.err;
+  EXPECT_TRUE(read_file(output()) == read_file(model));
+}
+
+TEST_F(CliPull, AServerThatDiesInTheMiddleIsNamedAndWhatCameIsKept) {
+  const fs::path model = make_model(100, 2'000'000);
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    Command server({"serve", model, "--json", "--name", "granary"});
+    Command pull({"pull", serve(server), "-o", output(), "--no-resume", "--backend", "tcp"});
+    // Stopped when it has the first tensors, so that the server is surely dead before the last.
+    std::error_code none;
+    while (pull.running()) {
+      if (fs::file_size(output() + ".part.state", none) > 100 && !none) break;
+    }
+    pull.signal(SIGSTOP);
+    server.signal(SIGKILL);
+    EXPECT_EQ(server.wait(), -SIGKILL);
+    pull.signal(SIGCONT);
+    if (pull.wait() == 0) {  // it was quicker
+      fs::remove(output());
+      continue;
+    }
+    EXPECT_THAT(pull.err, HasSubstr("granary"));
+    EXPECT_THAT(pull.err, HasSubstr("the same command continues"));
+    Command again({"serve", model, "--json", "--name", "granary"});
+    const Outcome rest = run_command({"pull", serve(again), "-o", output(), "--json"});
+    ASSERT_EQ(rest.code, 0) << rest.err;
+    EXPECT_GT(Json::parse(rest.out).at("kept_tensors"), 0);
+    EXPECT_TRUE(read_file(output()) == read_file(model));
+    return;
+  }
+  FAIL() << "ten pulls were done before their server could be killed";
+}
+
+TEST_F(CliPull, AServerIsFoundByNameInAStore) {
+  const std::string store = "file://" + (folder_ / "store").string();
+  fs::create_directory(folder_ / "store");
+  Command server({"serve", make_model(2, 1000), "--json", "--name", "granary", "--store", store});
+  serve(server);
+  const Outcome outcome = run_command({"pull", "granary", "--store", store, "-o", output()});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_TRUE(read_file(output()) == read_file(folder_ / "model.safetensors"));
+}
+
+TEST_F(CliPull, FilesThatAreNoTensorFilesAreRefused) {
+  std::ofstream(folder_ / "bad.safetensors") << "certainly not a header";
+  std::ofstream(folder_ / "bad.npz") << "certainly not an archive";
+  std::ofstream(folder_ / "bad.txt") << "text";
+  std::ofstream(folder_ / "none.safetensors") << std::string("\x02\0\0\0\0\0\0\0{}", 10);
+  for (const char* name : {"bad.safetensors", "bad.npz", "bad.txt", "none.safetensors"}) {
+    const Outcome outcome = run_command({"serve", folder_ / name});
+    EXPECT_EQ(outcome.code, 1) << name;
+    EXPECT_THAT(outcome.err, HasSubstr(name));
+  }
+  EXPECT_EQ(run_command({"pull", "127.0.0.1:1", "-o", output("copy.bin")}).code, 1);
+}
+
+TEST_F(CliPull, TheWeightsOfATypeThatNumpyLacksAreNotPutIntoAnArchive) {
+  const fs::path path = folder_ / "bf16.safetensors";
+  const std::string header = R"({"w":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})";
+  const std::uint64_t length = header.size();
+  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(&length), 8) << header << "abcd";
+  Command server({"serve", path, "--json"});
+  const Outcome outcome = run_command({"pull", serve(server), "-o", output("w.npz")});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("BF16"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("continues")));
+}
+
+}  // namespace
+}  // namespace headrace::test

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line itself: help, exit codes, where output goes.
+#include "system/command.hpp"
+
+#include <gmock/gmock.h>
+
+namespace headrace::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class CliHelp : public testing::TestWithParam<std::vector<std::string>> {};
+
+TEST_P(CliHelp, HasExamplesAndFitsTheTerminal) {
+  std::vector<std::string> arguments = GetParam();
+  arguments.emplace_back("--help");
+  const Outcome outcome = run_command(arguments);
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.err, IsEmpty());
+  EXPECT_THAT(outcome.out, HasSubstr("Examples:\n  headrace "));
+  EXPECT_LE(widest_line(outcome.out), 120U) << outcome.out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Commands, CliHelp,
+                         testing::Values(std::vector<std::string>{}, std::vector<std::string>{"serve"}, std::vector<std::string>{"pull"},
+                                         std::vector<std::string>{"doctor"}, std::vector<std::string>{"plugins"},
+                                         std::vector<std::string>{"bench"}, std::vector<std::string>{"bench", "pages"}));
+
+TEST(CliUsage, TheVersionIsPrinted) {
+  const Outcome outcome = run_command({"--version"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, testing::MatchesRegex("headrace [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
+TEST(CliUsage, AWrongCommandLineIsExitCode2) {
+  for (const auto& arguments : std::vector<std::vector<std::string>>{
+           {}, {"sereve"}, {"serve"}, {"pull", "here:1"}, {"doctor", "--jsn"}, {"bench", "pages", "--threads", "0"},
+           {"bench", "pages", "--sequential", "--random"}, {"plugins", "--option", "noequals"}, {"plugins", "--log", "loud"}}) {
+    const Outcome outcome = run_command(arguments);
+    EXPECT_EQ(outcome.code, 2) << testing::PrintToString(arguments) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("headrace: ")) << testing::PrintToString(arguments);
+    EXPECT_THAT(outcome.out, IsEmpty());
+  }
+}
+
+TEST(CliUsage, AFailureIsExitCode1WithASentenceOnStderr) {
+  const Outcome outcome = run_command({"serve", "/nowhere/model.safetensors"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("opening /nowhere/model.safetensors"));
+  EXPECT_THAT(outcome.out, IsEmpty());
+}
+
+TEST(CliUsage, AnUnknownAgentOptionIsNamed) {
+  const Outcome outcome = run_command({"doctor", "--option", "tcp.sokets=2"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("sockets"));
+}
+
+TEST(CliUsage, AReaderThatHasSeenEnoughIsNoError) {
+  Command command({"plugins"});
+  command.close_output();
+  EXPECT_EQ(command.wait(), 0) << command.err;
+}
+
+TEST(CliUsage, OutputThatCannotBeWrittenIsAnError) {
+  Command command({"-c", "exec \"$0\" plugins > /dev/full", HEADRACE_COMMAND}, "/bin/sh");
+  EXPECT_EQ(command.wait(), 1);
+  EXPECT_THAT(command.err, HasSubstr("standard output"));
+}
+
+}  // namespace
+}  // namespace headrace::test

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// A benchmark that checks its data has to find what is wrong with it.
+#include "cli/bench_row.hpp"
+#include "cli/page_pattern.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace headrace::cli {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::uint64_t page = 64, slots = 16;
+
+struct Moved {
+  std::vector<std::byte> source{page * slots}, target{page * slots};
+  PagePairs pairs = choose_pages(slots, 8, true, 5);
+
+  Moved() {
+    fill_pattern(source, 1);
+    fill_pattern(target, 2);
+    for (std::size_t i = 0; i < pairs.to.size(); ++i)
+      std::memcpy(target.data() + pairs.to[i] * page, source.data() + pairs.from[i] * page, page);
+  }
+  [[nodiscard]] std::string wrong() const { return wrong_page(target, pairs, page, 1, 2); }
+};
+
+TEST(PagePattern, PagesThatWereMovedRightAreRight) { EXPECT_EQ(Moved().wrong(), ""); }
+
+TEST(PagePattern, AFlippedBitIsFound) {
+  Moved moved;
+  moved.target[moved.pairs.to[3] * page + 17] ^= std::byte{4};
+  EXPECT_THAT(moved.wrong(), HasSubstr("page 3 of the request"));
+  EXPECT_THAT(moved.wrong(), HasSubstr("from byte 16 on"));
+}
+
+TEST(PagePattern, APageThatDidNotMoveIsFound) {
+  Moved moved;
+  std::vector<std::byte> before(page * slots);
+  fill_pattern(before, 2);
+  std::memcpy(moved.target.data() + moved.pairs.to[7] * page, before.data() + moved.pairs.to[7] * page, page);
+  EXPECT_THAT(moved.wrong(), HasSubstr("not moved at all"));
+}
+
+TEST(PagePattern, TwoPagesThatChangedPlacesAreFound) {
+  Moved moved;
+  std::swap_ranges(moved.target.begin() + moved.pairs.to[0] * page, moved.target.begin() + (moved.pairs.to[0] + 1) * page,
+                   moved.target.begin() + moved.pairs.to[1] * page);
+  EXPECT_NE(moved.wrong(), "");
+}
+
+TEST(PagePattern, APageThatWasNotToBeTouchedIsLookedAtToo) {
+  Moved moved;
+  for (std::uint32_t slot = 0; slot < slots; ++slot) {
+    if (std::find(moved.pairs.to.begin(), moved.pairs.to.end(), slot) != moved.pairs.to.end()) continue;
+    moved.target[slot * page + page - 1] ^= std::byte{1};
+    EXPECT_THAT(moved.wrong(), HasSubstr("was not part of the request"));
+    return;
+  }
+  FAIL() << "every page is part of the request";
+}
+
+TEST(PagePattern, BothProcessesChooseTheSamePages) {
+  const PagePairs a = choose_pages(100, 50, true, 77), b = choose_pages(100, 50, true, 77), c = choose_pages(100, 50, true, 78);
+  EXPECT_EQ(a.from, b.from);
+  EXPECT_EQ(a.to, b.to);
+  EXPECT_NE(a.from, a.to);
+  EXPECT_NE(a.from, c.from);
+}
+
+TEST(Summaries, PercentilesAreSamples) {
+  const Summary summary({5, 1, 4, 2, 3});
+  EXPECT_EQ(summary.median(), 3);
+  EXPECT_EQ(summary.percentile(99), 5);
+  EXPECT_EQ(summary.percentile(0), 1);
+  EXPECT_EQ(summary.least, 1);
+  EXPECT_DOUBLE_EQ(summary.mean, 3);
+}
+
+TEST(Rows, HaveTheKeysThatResultsHave) {
+  const RowWriter writer("headrace bench pages");
+  const Comparison against{"peer", 2.0, 1.5};
+  const auto row = nlohmann::ordered_json::parse(writer.line({"pages-cpu", "read/4096x16384", "GB/s", "GB/s", 3.0, &against}));
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : row.items()) keys.push_back(key);
+  EXPECT_THAT(keys, testing::ElementsAre("date", "commit", "machine", "command", "table", "case", "metric", "unit", "value", "peer",
+                                         "peer_value", "ratio", "checked"));
+  EXPECT_EQ(row["value"], 3.0);
+  EXPECT_EQ(row["ratio"], 1.5);
+  EXPECT_EQ(row["checked"], true);
+}
+
+}  // namespace
+}  // namespace headrace::cli

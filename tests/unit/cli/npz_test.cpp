@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/npz.hpp"
+
+#include "cli/npy.hpp"
+#include "cli/tensor_file.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <minizip/zip.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace headrace::cli {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+TensorInfo tensor(const char* name, const char* type, std::vector<std::uint64_t> shape) {
+  TensorInfo info{name, element_type(type), std::move(shape), 0};
+  info.bytes = tensor_bytes(*info.type, info.shape).value();
+  return info;
+}
+
+std::string npy_of(const std::string& dictionary) {
+  std::string text = dictionary + "\n";
+  const auto length = static_cast<std::uint16_t>(text.size());
+  return std::string("\x93NUMPY\x01\x00", 8) + std::string(reinterpret_cast<const char*>(&length), 2) + text;
+}
+
+Result<NpyHeader> read(const std::string& file) { return read_npy(std::as_bytes(std::span(file))); }
+
+TEST(Npy, WhatIsWrittenIsReadBackAndBeginsAligned) {
+  for (const auto& info : {tensor("a", "F32", {2, 3}), tensor("b", "I8", {5}), tensor("c", "F64", {}), tensor("d", "U16", {0, 4}),
+                           tensor("e", "C128", {1, 1, 1})}) {
+    const std::string header = write_npy(info);
+    const auto back = read(header);
+    ASSERT_TRUE(back.ok()) << info.name << ": " << back.error().message;
+    EXPECT_EQ(back->header_bytes, header.size());
+    EXPECT_EQ(header.size() % 64, 0U);
+    EXPECT_EQ(back->type, info.type);
+    EXPECT_EQ(back->shape, info.shape);
+    EXPECT_EQ(back->data_bytes, info.bytes);
+  }
+}
+
+TEST(Npy, WhatCannotBeMovedIsRefusedWithWhatToDo) {
+  EXPECT_THAT(read(npy_of("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }")).error().message, HasSubstr("ascontiguousarray"));
+  EXPECT_THAT(read(npy_of("{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }")).error().message, HasSubstr("big-endian"));
+  EXPECT_THAT(read(npy_of("{'descr': '|O', 'fortran_order': False, 'shape': (2,), }")).error().message, HasSubstr("Python objects"));
+  EXPECT_THAT(read(npy_of("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }")).error().message, HasSubstr("structures"));
+  EXPECT_THAT(read(npy_of("{'descr': '<U9', 'fortran_order': False, 'shape': (2,), }")).error().message, HasSubstr("<U9"));
+}
+
+TEST(Npy, FortranOrderOfOneDimensionIsLikeAnyOther) {
+  EXPECT_TRUE(read(npy_of("{'descr': '<f4', 'fortran_order': True, 'shape': (2,), }")).ok());
+}
+
+TEST(Npy, DamagedHeadersAreRefused) {
+  for (const std::string& file :
+       {std::string(), std::string("\x93NUMPY"), std::string("PK plainly not"), npy_of("{"), npy_of("{'descr' '<f4'}"),
+        npy_of("{'descr': '<f4', 'fortran_order': False}"), npy_of("{'descr': '<f4', 'fortran_order': 0, 'shape': (2,)}"),
+        npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}"), npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (2"),
+        npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}"),
+        npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 4294967296)}"),
+        npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'more': 1}"),
+        std::string("\x93NUMPY\x01\x00\xff\xff{", 11)}) {
+    const auto header = read(file);
+    ASSERT_FALSE(header.ok()) << file;
+    EXPECT_EQ(header.code(), Code::corrupt) << file;
+  }
+}
+
+class Npz : public testing::Test {
+ protected:
+  Npz() {
+    std::string pattern = (fs::temp_directory_path() / "headrace-npz-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~Npz() override { fs::remove_all(folder_); }
+
+  [[nodiscard]] std::string path() const { return folder_ / "a.npz"; }
+
+  void add(zipFile zip, const std::string& name, const std::string& bytes, bool deflated) {
+    zip_fileinfo info{};
+    ASSERT_EQ(::zipOpenNewFileInZip(zip, name.c_str(), &info, nullptr, 0, nullptr, 0, nullptr, deflated ? Z_DEFLATED : 0, 6), ZIP_OK);
+    ASSERT_EQ(::zipWriteInFileInZip(zip, bytes.data(), static_cast<unsigned>(bytes.size())), ZIP_OK);
+    ASSERT_EQ(::zipCloseFileInZip(zip), ZIP_OK);
+  }
+
+  std::string contents() const {
+    std::ifstream file(path(), std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void replace(const std::string& bytes) { std::ofstream(path(), std::ios::binary | std::ios::trunc) << bytes; }
+
+  fs::path folder_;
+};
+
+TEST_F(Npz, StoredAndDeflatedMembersAreRead) {
+  const TensorInfo a = tensor("a", "U8", {3}), b = tensor("dir/b", "F32", {1000});
+  const std::string b_bytes(4000, 'b');
+  zipFile zip = ::zipOpen64(path().c_str(), APPEND_STATUS_CREATE);
+  add(zip, "a.npy", write_npy(a) + "xyz", false);
+  add(zip, "dir/b.npy", write_npy(b) + b_bytes, true);
+  ::zipClose(zip, nullptr);
+  const auto file = TensorFile::open(path());
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  ASSERT_EQ(file->tensors().size(), 2U);
+  EXPECT_EQ(file->tensors()[0].info.name, "a");
+  EXPECT_EQ(std::memcmp(file->tensors()[0].bytes.data(), "xyz", 3), 0);
+  EXPECT_EQ(file->tensors()[1].info.name, "dir/b");
+  EXPECT_EQ(std::memcmp(file->tensors()[1].bytes.data(), b_bytes.data(), b_bytes.size()), 0);
+}
+
+TEST_F(Npz, WhatTheLayoutWritesIsReadBack) {
+  const std::vector<TensorInfo> tensors{tensor("one", "F16", {2, 2}), tensor("none", "I32", {0}), tensor("two", "BOOL", {5})};
+  const auto layout = NpzLayout::plan(tensors);
+  ASSERT_TRUE(layout.ok());
+  std::vector<std::byte> bytes(layout->file_bytes());
+  for (std::size_t t = 0; t < tensors.size(); ++t)
+    for (std::uint64_t i = 0; i < tensors[t].bytes; ++i) bytes[layout->offsets()[t] + i] = static_cast<std::byte>(16 * t + i);
+  layout->finish(bytes);
+  replace({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  const auto file = TensorFile::open(path());
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  ASSERT_EQ(file->tensors().size(), 3U);
+  EXPECT_EQ(file->tensors()[2].info.name, "two");
+  EXPECT_EQ(file->tensors()[2].bytes[4], static_cast<std::byte>(36));
+  EXPECT_EQ(file->tensors()[1].info.bytes, 0U);
+}
+
+TEST_F(Npz, ATypeThatNumpyLacksIsNotWritten) {
+  const auto layout = NpzLayout::plan(std::vector{tensor("w", "BF16", {1})});
+  ASSERT_FALSE(layout.ok());
+  EXPECT_THAT(layout.error().message, HasSubstr(".safetensors"));
+}
+
+TEST_F(Npz, AMemberThatIsNoArrayIsRefusedByName) {
+  zipFile zip = ::zipOpen64(path().c_str(), APPEND_STATUS_CREATE);
+  add(zip, "readme.txt", "hello", false);
+  ::zipClose(zip, nullptr);
+  EXPECT_THAT(TensorFile::open(path()).error().message, HasSubstr("readme.txt"));
+}
+
+TEST_F(Npz, AMemberWithFewerElementsThanItsShapeIsRefused) {
+  zipFile zip = ::zipOpen64(path().c_str(), APPEND_STATUS_CREATE);
+  add(zip, "a.npy", write_npy(tensor("a", "U8", {3})) + "xy", false);
+  ::zipClose(zip, nullptr);
+  EXPECT_THAT(TensorFile::open(path()).error().message, HasSubstr("2 bytes of elements"));
+}
+
+TEST_F(Npz, EveryFlippedByteAndEveryShortFileIsRefusedOrReadsTheSame) {
+  const TensorInfo a = tensor("a", "U8", {64}), b = tensor("b", "U16", {40});
+  const std::string a_bytes(64, 'a'), b_bytes(80, 'b');
+  zipFile zip = ::zipOpen64(path().c_str(), APPEND_STATUS_CREATE);
+  add(zip, "a.npy", write_npy(a) + a_bytes, false);
+  add(zip, "b.npy", write_npy(b) + b_bytes, true);
+  ::zipClose(zip, nullptr);
+  const std::string good = contents();
+  ASSERT_TRUE(TensorFile::open(path()).ok());
+  std::size_t refused = 0;
+  const auto look = [&] {
+    const auto file = TensorFile::open(path());
+    if (!file.ok()) {
+      ++refused;
+      return;
+    }
+    // What is let through (a time stamp was flipped, a name) has the elements that were written.
+    for (const auto& tensor : file->tensors()) {
+      ASSERT_TRUE(tensor.bytes.size() == 64 || tensor.bytes.size() == 80);
+      const std::string& want = tensor.bytes.size() == 64 ? a_bytes : b_bytes;
+      ASSERT_EQ(std::memcmp(tensor.bytes.data(), want.data(), want.size()), 0);
+    }
+  };
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ 0x41);
+    replace(bad);
+    look();
+    replace(good.substr(0, i));
+    look();
+  }
+  EXPECT_GT(refused, good.size());
+}
+
+}  // namespace
+}  // namespace headrace::cli

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every store promises, asked of each of them. A new one joins with a factory at the end.
+#include "metadata/open_store.hpp"
+#include "metadata/store.hpp"
+#include "tests/support/etcd_server.hpp"
+#include "tests/support/store_watcher.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+namespace headrace::metadata {
+namespace {
+
+using ::headrace::testing::EtcdServer;
+using ::headrace::testing::StoreWatcher;
+using ::headrace::testing::TemporaryFolder;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+/// A place that several stores can be opened on.
+class Place {
+ public:
+  virtual ~Place() = default;
+  [[nodiscard]] virtual std::string url() const = 0;
+};
+
+struct Implementation {
+  const char* name;
+  std::function<std::unique_ptr<Place>()> make;
+};
+
+class StoreContract : public ::testing::TestWithParam<Implementation> {
+ protected:
+  StoreContract() : place_(GetParam().make()) {}
+
+  std::unique_ptr<Store> open() {
+    StoreOptions options;
+    options.poll = 20ms;
+    auto store = open_store(place_->url(), options, logger_);
+    if (!store) throw std::runtime_error(store.error().message);
+    return std::move(store).value();
+  }
+  static Deadline soon() { return Deadline::after(30s); }
+  static void publish(Store& store, std::string_view name, std::string_view bytes,
+                      std::string_view label = "") {
+    const auto published = store.publish(name, label, bytes, 10s, soon());
+    ASSERT_TRUE(published.ok()) << published.error().message;
+  }
+  static std::string fetch(Store& store, std::string_view name, std::string_view label = "") {
+    auto bytes = store.fetch(name, label, soon());
+    return bytes ? *bytes : "error: " + bytes.error().message;
+  }
+
+  Logger logger_;
+  std::unique_ptr<Place> place_;
+};
+
+TEST_P(StoreContract, WhatOnePublishesAnotherFetches) {
+  const auto a = open(), b = open();
+  publish(*a, "agent", "bytes");
+  EXPECT_EQ(fetch(*b, "agent"), "bytes");
+  EXPECT_EQ(fetch(*a, "agent"), "bytes");
+  EXPECT_THAT(*b->list(soon()), ElementsAre("agent"));
+}
+
+TEST_P(StoreContract, WhatNobodyPublishedIsNotFound) {
+  const auto store = open();
+  publish(*store, "agent", "bytes");
+  for (const auto& [name, label] : {std::pair("nobody", ""), std::pair("agent", "other"),
+                                    std::pair("agen", ""), std::pair("agent/", "")}) {
+    const auto bytes = store->fetch(name, label, soon());
+    EXPECT_EQ(bytes.code(), Code::not_found) << name;
+    EXPECT_THAT(bytes.error().message, HasSubstr(name));
+  }
+}
+
+TEST_P(StoreContract, ALaterPublishReplacesAnEarlierOne) {
+  const auto a = open(), b = open();
+  publish(*a, "agent", "one");
+  publish(*a, "agent", "two");
+  EXPECT_EQ(fetch(*b, "agent"), "two");
+  publish(*a, "agent", "");
+  EXPECT_EQ(fetch(*b, "agent"), "");
+}
+
+TEST_P(StoreContract, LabelsOfOneNameAreApart) {
+  const auto a = open(), b = open();
+  publish(*a, "agent", "all");
+  publish(*a, "agent", "some", "decode");
+  EXPECT_EQ(fetch(*b, "agent"), "all");
+  EXPECT_EQ(fetch(*b, "agent", "decode"), "some");
+  EXPECT_THAT(*b->list(soon()), ElementsAre("agent"));
+  ASSERT_TRUE(a->remove("agent", "", soon()).ok());
+  EXPECT_EQ(b->fetch("agent", "", soon()).code(), Code::not_found);
+  EXPECT_EQ(fetch(*b, "agent", "decode"), "some");
+}
+
+TEST_P(StoreContract, WhatIsRemovedIsGone) {
+  const auto a = open(), b = open();
+  publish(*a, "agent", "bytes");
+  ASSERT_TRUE(a->remove("agent", "", soon()).ok());
+  EXPECT_EQ(b->fetch("agent", "", soon()).code(), Code::not_found);
+  EXPECT_THAT(*b->list(soon()), ElementsAre());
+  EXPECT_EQ(a->remove("agent", "", soon()).code(), Code::not_found);
+}
+
+TEST_P(StoreContract, WhatAStorePublishedGoesWithIt) {
+  auto a = open();
+  const auto b = open();
+  publish(*a, "agent", "bytes");
+  publish(*a, "agent", "bytes", "label");
+  publish(*b, "other", "stays");
+  a.reset();
+  EXPECT_EQ(b->fetch("agent", "", soon()).code(), Code::not_found);
+  EXPECT_THAT(*b->list(soon()), ElementsAre("other"));
+}
+
+TEST_P(StoreContract, NamesAreListedOnceAndInOrder) {
+  const auto a = open(), b = open();
+  for (const char* name : {"c", "a", "b10", "b9"}) publish(*a, name, "x");
+  publish(*b, "a", "y", "label");
+  EXPECT_THAT(*b->list(soon()), ElementsAre("a", "b10", "b9", "c"));
+}
+
+TEST_P(StoreContract, WhoeverPublishedLastOwnsTheEntry) {
+  // An agent that restarts under its name while its predecessor hangs.
+  auto predecessor = open();
+  auto successor = open();
+  const auto reader = open();
+  publish(*predecessor, "agent", "old");
+  publish(*successor, "agent", "new");
+  EXPECT_EQ(fetch(*reader, "agent"), "new");
+  EXPECT_EQ(predecessor->remove("agent", "", soon()).code(), Code::not_found);
+  EXPECT_EQ(fetch(*reader, "agent"), "new");
+  predecessor.reset();
+  EXPECT_EQ(fetch(*reader, "agent"), "new");
+  successor.reset();
+  EXPECT_EQ(reader->fetch("agent", "", soon()).code(), Code::not_found);
+}
+
+TEST_P(StoreContract, OwnershipCanGoBackAndForth) {
+  const auto a = open(), b = open();
+  for (int round = 0; round < 5; ++round) {
+    publish(*a, "agent", "a" + std::to_string(round));
+    EXPECT_EQ(fetch(*b, "agent"), "a" + std::to_string(round));
+    publish(*b, "agent", "b" + std::to_string(round));
+    EXPECT_EQ(fetch(*a, "agent"), "b" + std::to_string(round));
+  }
+}
+
+TEST_P(StoreContract, AnyBytesMakeANameALabelAndAnEntry) {
+  const auto a = open(), b = open();
+  const std::string name("\x01 %2F/../\xff\xfe", 11);
+  const std::string long_name(255, '/');
+  const std::string bytes("\0\n\xff{}", 5);
+  publish(*a, name, bytes, "..");
+  publish(*a, long_name, "long", long_name);
+  publish(*a, ".", "dot");
+  EXPECT_EQ(fetch(*b, name, ".."), bytes);
+  EXPECT_EQ(fetch(*b, long_name, long_name), "long");
+  EXPECT_EQ(fetch(*b, "."), "dot");
+  EXPECT_THAT(*b->list(soon()), ::testing::UnorderedElementsAre(name, long_name, "."));
+}
+
+TEST_P(StoreContract, ABlobOfMegabytesComesWholeAndCanBeReplacedByASmallOne) {
+  const auto a = open(), b = open();
+  std::string blob(3 * 1024 * 1024 + 17, '\0');
+  for (std::size_t i = 0; i < blob.size(); ++i) blob[i] = static_cast<char>(i * 2654435761U >> 16);
+  publish(*a, "agent", blob);
+  EXPECT_TRUE(fetch(*b, "agent") == blob);
+  publish(*a, "agent", "small");
+  EXPECT_EQ(fetch(*b, "agent"), "small");
+  std::ranges::reverse(blob);
+  publish(*b, "agent", blob);
+  EXPECT_TRUE(fetch(*a, "agent") == blob);
+  EXPECT_EQ(a->remove("agent", "", soon()).code(), Code::not_found);
+  ASSERT_TRUE(b->remove("agent", "", soon()).ok());
+  EXPECT_EQ(a->fetch("agent", "", soon()).code(), Code::not_found);
+}
+
+TEST_P(StoreContract, AReaderSeesOneWholeVersionWhileItIsReplaced) {
+  const auto writer = open(), reader = open();
+  const auto version = [](int number) {
+    return std::string(1200 * 1024 + static_cast<std::size_t>(number), static_cast<char>('a' + number % 26));
+  };
+  publish(*writer, "agent", version(0));
+  std::atomic<bool> ended = false;
+  std::thread writing([&] {
+    for (int i = 1; i <= 12; ++i) publish(*writer, "agent", version(i));
+    ended = true;
+  });
+  int reads = 0;
+  while (!ended || reads == 0) {
+    const auto bytes = reader->fetch("agent", "", soon());
+    ASSERT_TRUE(bytes.ok()) << bytes.error().message;
+    ASSERT_TRUE(*bytes == version(static_cast<int>(bytes->size() - 1200 * 1024)));
+    ++reads;
+  }
+  writing.join();
+  EXPECT_TRUE(fetch(*reader, "agent") == version(12));
+}
+
+TEST_P(StoreContract, WhatCannotBePublishedIsSaid) {
+  const auto store = open();
+  EXPECT_EQ(store->publish("", "", "x", 10s, soon()).code(), Code::invalid_argument);
+  EXPECT_EQ(store->publish(std::string(256, 'n'), "", "x", 10s, soon()).code(), Code::invalid_argument);
+  EXPECT_EQ(store->publish("n", std::string(256, 'l'), "x", 10s, soon()).code(), Code::invalid_argument);
+  EXPECT_EQ(store->publish("n", "", "x", 999ms, soon()).code(), Code::invalid_argument);
+  EXPECT_THAT(*store->list(soon()), ElementsAre());
+}
+
+TEST_P(StoreContract, AWatchTellsWhoIsThereAndWhoComesChangesAndGoes) {
+  auto a = open();
+  const auto b = open();
+  publish(*a, "early", "x");
+  StoreWatcher watcher(*b);
+  EXPECT_TRUE(watcher.joined("early"));
+  publish(*a, "late", "x");
+  EXPECT_TRUE(watcher.joined("late"));
+  publish(*a, "late", "y");
+  EXPECT_TRUE(watcher.updated("late"));
+  ASSERT_TRUE(a->remove("late", "", soon()).ok());
+  EXPECT_TRUE(watcher.left("late"));
+  a.reset();
+  EXPECT_TRUE(watcher.left("early"));
+  EXPECT_THAT(watcher.rest(), ElementsAre());
+}
+
+TEST_P(StoreContract, ANameHasLeftWhenItsLastLabelHas) {
+  const auto store = open();
+  StoreWatcher watcher(*store);
+  publish(*store, "agent", "x");
+  EXPECT_TRUE(watcher.joined("agent"));
+  publish(*store, "agent", "y", "label");
+  EXPECT_TRUE(watcher.updated("agent"));
+  ASSERT_TRUE(store->remove("agent", "", soon()).ok());
+  EXPECT_TRUE(watcher.updated("agent"));
+  ASSERT_TRUE(store->remove("agent", "label", soon()).ok());
+  EXPECT_TRUE(watcher.left("agent"));
+}
+
+TEST_P(StoreContract, ASuccessorIsToldAsAnUpdate) {
+  const auto reader = open();
+  auto predecessor = open();
+  const auto successor = open();
+  StoreWatcher watcher(*reader);
+  publish(*predecessor, "agent", "old");
+  EXPECT_TRUE(watcher.joined("agent"));
+  publish(*successor, "agent", "new");
+  EXPECT_TRUE(watcher.updated("agent"));
+  predecessor.reset();
+  // Nothing that the predecessor does tells that the agent has left: the next event is one that we make.
+  publish(*successor, "later", "x");
+  EXPECT_TRUE(watcher.joined("later"));
+  EXPECT_EQ(fetch(*reader, "agent"), "new");
+  ASSERT_TRUE(successor->remove("agent", "", soon()).ok());
+  EXPECT_TRUE(watcher.left("agent"));
+}
+
+TEST_P(StoreContract, AnEndedWatchTellsNoMore) {
+  const auto store = open();
+  StoreWatcher ended(*store);
+  StoreWatcher watcher(*store);
+  publish(*store, "one", "x");
+  EXPECT_TRUE(ended.joined("one"));
+  EXPECT_TRUE(watcher.joined("one"));
+  ended.end();
+  publish(*store, "two", "x");
+  EXPECT_TRUE(watcher.joined("two"));
+  EXPECT_THAT(ended.rest(), ElementsAre());
+}
+
+TEST_P(StoreContract, AWatchMayBeEndedFromItsOwnCallbackAndMayFetchThere) {
+  const auto store = open();
+  publish(*store, "agent", "bytes");
+  std::mutex mutex;
+  std::condition_variable came;
+  std::unique_ptr<Store::Watch> watch;
+  std::string seen;
+  {
+    const std::scoped_lock lock(mutex);  // the callback waits until `watch` is set
+    watch = *store->watch([&](const StoreEvent& event) {
+      const std::scoped_lock inner(mutex);
+      seen += fetch(*store, event.name);
+      watch.reset();
+      came.notify_all();
+    });
+  }
+  std::unique_lock lock(mutex);
+  EXPECT_TRUE(came.wait_for(lock, 30s, [&] { return watch == nullptr; }));
+  EXPECT_EQ(seen, "bytes");
+}
+
+TEST_P(StoreContract, ManyMayPublishAtOnce) {
+  const auto shared = open();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 5; ++i)
+        publish(*shared, "agent-" + std::to_string(t), std::to_string(i), std::to_string(i));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(shared->list(soon())->size(), 4U);
+  for (int t = 0; t < 4; ++t) EXPECT_EQ(fetch(*shared, "agent-" + std::to_string(t), "4"), "4");
+}
+
+// --- the stores
+
+class MemoryPlace final : public Place {
+ public:
+  std::string url() const override {
+    return "memory:" + std::to_string(reinterpret_cast<std::uintptr_t>(this));
+  }
+};
+
+class FilePlace final : public Place {
+ public:
+  std::string url() const override { return "file://" + folder_.path() + "/store"; }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+class EtcdPlace final : public Place {
+ public:
+  std::string url() const override { return server().store_url("contract-" + std::to_string(number_)); }
+
+ private:
+  static EtcdServer& server() {
+    static EtcdServer shared;  // a namespace for each test is enough
+    return shared;
+  }
+  static int next() {
+    static int last = 0;
+    return ++last;
+  }
+  int number_ = next();
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Stores, StoreContract,
+    ::testing::Values(Implementation{"memory", [] { return std::make_unique<MemoryPlace>(); }},
+                      Implementation{"file", [] { return std::make_unique<FilePlace>(); }},
+                      Implementation{"etcd", [] { return std::make_unique<EtcdPlace>(); }}),
+    [](const auto& implementation) { return std::string(implementation.param.name); });
+
+}  // namespace
+}  // namespace headrace::metadata
