@@ -20,8 +20,9 @@
 namespace headrace::shm {
 namespace {
 
-constexpr std::uint64_t look_every_ns = 20'000;     // a system call, so not at each pass; peers' deaths can wait as long
-constexpr long timer_ns = 100'000'000;              // while some link shakes hands
+constexpr std::uint64_t look_every_ns =
+    20'000;                             // a system call, so not at each pass; peers' deaths can wait as long
+constexpr long timer_ns = 100'000'000;  // while some link shakes hands
 constexpr std::uint32_t events_a_look = 32;
 constexpr int stale_sockets_a_start = 32;
 
@@ -52,8 +53,8 @@ std::string boot_id() {
   return id;
 }
 
-/// Processes that were killed leave their sockets behind. Listening there takes the lock, which only a dead owner's socket
-/// lets us have, and going away again removes the files.
+/// Processes that were killed leave their sockets behind. Listening there takes the lock, which only a dead
+/// owner's socket lets us have, and going away again removes the files.
 void sweep_stale_sockets(const std::string& runtime_dir) {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(runtime_dir.c_str()), ::closedir);
   if (folder == nullptr) return;
@@ -80,7 +81,9 @@ Result<std::unique_ptr<plugin::Backend>> ShmBackend::open(plugin::Host host, con
   sweep_stale_sockets(args.runtime_dir);
   // The random part lets several instances of one agent live side by side.
   const auto serial = static_cast<std::uint32_t>(random_u64());
-  HEADRACE_TRY(listener, UnixListener::listen(fmt::format("{}/{}{:016x}-{:08x}{}", args.runtime_dir, socket_prefix, host.incarnation(), serial, socket_suffix)));
+  HEADRACE_TRY(listener,
+               UnixListener::listen(fmt::format("{}/{}{:016x}-{:08x}{}", args.runtime_dir, socket_prefix,
+                                                host.incarnation(), serial, socket_suffix)));
   HEADRACE_TRY(live, LiveTable::create());
   HEADRACE_TRY(epoll, Epoll::create());
   HEADRACE_TRY(bell, EventFd::create());
@@ -128,17 +131,21 @@ Result<std::string> ShmBackend::connection_info() {
 }
 
 Result<void*> ShmBackend::connect(const headrace_connect_v1& args) {
-  const std::span info_bytes(static_cast<const std::byte*>(args.connection_info.data), args.connection_info.length);
+  const std::span info_bytes(static_cast<const std::byte*>(args.connection_info.data),
+                             args.connection_info.length);
   HEADRACE_TRY(info, decode_connection_info(info_bytes));
   auto socket = UnixSocket::connect(instance_->runtime_dir + "/" + info.socket_name);
   if (!socket) {
     const bool same_host = !info.boot_id.empty() && info.boot_id == boot_id();
-    if (socket.code() == Code::peer_lost && same_host) {  // the file is there, on this very host, and nobody listens
-      return make_error(Code::peer_lost, "peer {} has ended: nobody listens at {}", args.peer_name, info.socket_name);
+    if (socket.code() == Code::peer_lost &&
+        same_host) {  // the file is there, on this very host, and nobody listens
+      return make_error(Code::peer_lost, "peer {} has ended: nobody listens at {}", args.peer_name,
+                        info.socket_name);
     }
     if (socket.code() == Code::not_found || socket.code() == Code::peer_lost) {
-      return make_error(Code::not_supported, "peer {} is on another host or uses another HEADRACE_RUNTIME_DIR: {} is not in {}", args.peer_name,
-                        info.socket_name, instance_->runtime_dir);
+      return make_error(Code::not_supported,
+                        "peer {} is on another host or uses another HEADRACE_RUNTIME_DIR: {} is not in {}",
+                        args.peer_name, info.socket_name, instance_->runtime_dir);
     }
     return std::move(socket).error().within(fmt::format("link to peer {}", args.peer_name));
   }
@@ -165,9 +172,11 @@ Status ShmBackend::notify(void* connection, std::uint32_t channel, std::string_v
 // ------------------------------------------------------------------ regions
 
 Result<void*> ShmBackend::register_region(const headrace_region_v1& region) {
-  if (region.kind != HEADRACE_DRAM) return make_error(Code::not_supported, "shm moves host memory (dram), not kind {}", region.kind);
+  if (region.kind != HEADRACE_DRAM)
+    return make_error(Code::not_supported, "shm moves host memory (dram), not kind {}", region.kind);
   if (region.address == 0 || region.length == 0) {
-    return make_error(Code::invalid_argument, "region {} has address {:#x} and {} bytes", region.region_id, region.address, region.length);
+    return make_error(Code::invalid_argument, "region {} has address {:#x} and {} bytes", region.region_id,
+                      region.address, region.length);
   }
   auto local = std::make_unique<LocalRegion>();
   local->region_id = region.region_id;
@@ -177,14 +186,19 @@ Result<void*> ShmBackend::register_region(const headrace_region_v1& region) {
   if (region.memory_fd >= 0 && instance_->settings.map) {
     UniqueFd file(::fcntl(region.memory_fd, F_DUPFD_CLOEXEC, 0));
     if (file) {
-      memory = {{region.region_id, region.memory_offset, region.length}, std::make_shared<const UniqueFd>(std::move(file))};
+      memory = {{region.region_id, region.memory_offset, region.length},
+                std::make_shared<const UniqueFd>(std::move(file))};
       local->shared = true;
     } else {
-      instance_->host.log(HEADRACE_LOG_WARN, fmt::format("region {} is not offered for mapping, attach takes its place: duplicate its memory file: {}",
-                                                         region.region_id, os_error_text(errno)));
+      instance_->host.log(
+          HEADRACE_LOG_WARN,
+          fmt::format(
+              "region {} is not offered for mapping, attach takes its place: duplicate its memory file: {}",
+              region.region_id, os_error_text(errno)));
     }
   }
-  HEADRACE_TRY(slot, instance_->live->set(region.region_id, local->shared ? RegionState::allocated : RegionState::registered));
+  HEADRACE_TRY(slot, instance_->live->set(region.region_id,
+                                          local->shared ? RegionState::allocated : RegionState::registered));
   local->slot = slot;
   if (local->shared) instance_->registry->share(std::move(memory));
   return local.release();
@@ -192,22 +206,27 @@ Result<void*> ShmBackend::register_region(const headrace_region_v1& region) {
 
 void ShmBackend::deregister_region(void* handle) {
   const std::unique_ptr<LocalRegion> region(static_cast<LocalRegion*>(handle));
-  (void)instance_->live->set(region->region_id, RegionState::gone);  // its step of the table is mapped: this cannot fail
+  (void)instance_->live->set(region->region_id,
+                             RegionState::gone);  // its step of the table is mapped: this cannot fail
   if (region->shared) instance_->registry->unshare(region->region_id);
 }
 
 Result<std::string> ShmBackend::export_region(void* /*handle*/) { return std::string(); }
 
-Result<void*> ShmBackend::load_local(void* handle) { return new RemoteRegion(*static_cast<LocalRegion*>(handle)); }
+Result<void*> ShmBackend::load_local(void* handle) {
+  return new RemoteRegion(*static_cast<LocalRegion*>(handle));
+}
 
 Result<void*> ShmBackend::load_remote(void* connection, const headrace_remote_region_v1& region) {
-  if (region.kind != HEADRACE_DRAM) return make_error(Code::not_supported, "shm moves host memory (dram), not kind {}", region.kind);
+  if (region.kind != HEADRACE_DRAM)
+    return make_error(Code::not_supported, "shm moves host memory (dram), not kind {}", region.kind);
   auto& link = *static_cast<Link*>(connection);
   if (link.state() == LinkState::lost) {
     Outcome why = link.why_lost();
     return Error{why.status.code, std::move(why.text)};
   }
-  auto remote = std::make_unique<RemoteRegion>(link.shared_from_this(), region.region_id, region.address, region.length);
+  auto remote = std::make_unique<RemoteRegion>(link.shared_from_this(), region.region_id, region.address,
+                                               region.length);
   (void)remote->resolve();  // what is not here yet is looked for again by the requests that need it
   return remote.release();
 }
@@ -216,14 +235,22 @@ void ShmBackend::unload(void* remote) { delete static_cast<RemoteRegion*>(remote
 
 Result<std::span<std::byte>> ShmBackend::map(void* remote, int device, unsigned /*access*/) {
   auto& region = *static_cast<RemoteRegion*>(remote);
-  if (device >= 0) return make_error(Code::not_supported, "shm maps memory for the CPU, not for GPU {}", device);
+  if (device >= 0)
+    return make_error(Code::not_supported, "shm maps memory for the CPU, not for GPU {}", device);
   const bool known = region.resolve();
-  if (std::byte* const mapped = region.mapped(); mapped != nullptr) return std::span(mapped, region.length_bytes());
+  if (std::byte* const mapped = region.mapped(); mapped != nullptr)
+    return std::span(mapped, region.length_bytes());
   const std::string owner = region.link()->peer_name();
-  if (!known) return make_error(Code::would_block, "the memory file of region {} of peer {} is on its way", region.region_id(), owner);
-  if (!region.live()) return make_error(Code::not_found, "region {} of peer {} is not registered any more", region.region_id(), owner);
-  return make_error(Code::not_supported, "region {} of peer {} was registered, not allocated: only memory from allocate can be mapped",
-                    region.region_id(), owner);
+  if (!known)
+    return make_error(Code::would_block, "the memory file of region {} of peer {} is on its way",
+                      region.region_id(), owner);
+  if (!region.live())
+    return make_error(Code::not_found, "region {} of peer {} is not registered any more", region.region_id(),
+                      owner);
+  return make_error(
+      Code::not_supported,
+      "region {} of peer {} was registered, not allocated: only memory from allocate can be mapped",
+      region.region_id(), owner);
 }
 
 // ------------------------------------------------------------------ requests
@@ -235,7 +262,9 @@ Result<void*> ShmBackend::prepare(const headrace_prepare_v1& args) {
   return request;
 }
 
-Status ShmBackend::post(void* request, const headrace_post_v1& args) { return static_cast<Request*>(request)->post(args); }
+Status ShmBackend::post(void* request, const headrace_post_v1& args) {
+  return static_cast<Request*>(request)->post(args);
+}
 bool ShmBackend::poll(void* request) { return static_cast<Request*>(request)->poll(); }
 void ShmBackend::cancel(void* request) { static_cast<Request*>(request)->cancel(); }
 void ShmBackend::release(void* request) { static_cast<Request*>(request)->unref(); }
@@ -251,7 +280,8 @@ headrace_cost_v1 ShmBackend::cost(const headrace_prepare_v1& args) {
   cost.struct_size = sizeof cost;
   cost.fixed_ns = shared_work ? 20'000 : mapped ? 300 : 1'500;
   cost.ns_per_page = speed.ns_per_page;
-  cost.bytes_per_second = speed.bytes_per_second * (shared_work ? std::min(instance_->helpers + 1, usable_cores()) : 1);
+  cost.bytes_per_second =
+      speed.bytes_per_second * (shared_work ? std::min(instance_->helpers + 1, usable_cores()) : 1);
   cost.margin = 0.5;
   cost.method = "one thread measured at first use, times the threads that share the work";
   return cost;
@@ -293,7 +323,8 @@ std::uint32_t ShmBackend::look_at_descriptors(std::uint64_t now_ns) {
     if (key == listener_key) accept_all();
     const auto serial = static_cast<std::uint32_t>(key >> 2);
     if (serial == 0) continue;
-    const auto at = std::find_if(links_.begin(), links_.end(), [&](const auto& link) { return link->serial() == serial; });
+    const auto at = std::find_if(links_.begin(), links_.end(),
+                                 [&](const auto& link) { return link->serial() == serial; });
     if (at != links_.end()) (*at)->on_event(static_cast<Watched>(key & 3), events[i].events);
   }
   for (const auto& link : links_) {
@@ -307,7 +338,8 @@ void ShmBackend::accept_all() {
   for (;;) {
     auto socket = listener_.accept();
     if (!socket) {
-      if (socket.code() != Code::would_block) instance_->host.log(HEADRACE_LOG_ERROR, "accept a link: " + socket.error().message);
+      if (socket.code() != Code::would_block)
+        instance_->host.log(HEADRACE_LOG_ERROR, "accept a link: " + socket.error().message);
       return;
     }
     auto link = Link::from_peer(*instance_, std::move(*socket), instance_->registry->next_serial());
@@ -322,7 +354,8 @@ void ShmBackend::accept_all() {
 /// Runs the timer exactly while some link waits for time to pass.
 void ShmBackend::wind_timer() {
   instance_->registry->look(links_version_, links_);
-  const bool wanted = std::any_of(links_.begin(), links_.end(), [](const auto& link) { return link->wants_timer(); });
+  const bool wanted =
+      std::any_of(links_.begin(), links_.end(), [](const auto& link) { return link->wants_timer(); });
   if (wanted == timer_runs_) return;
   timer_runs_ = wanted;
   itimerspec period{};

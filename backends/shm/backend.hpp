@@ -26,7 +26,8 @@ class ShmBackend final : public plugin::Backend {
   static constexpr bool maps = true;
   [[nodiscard]] static std::span<const headrace_option_v1> options() { return option_rows(); }
 
-  [[nodiscard]] static Result<std::unique_ptr<Backend>> open(plugin::Host host, const plugin::CreateArgs& args);
+  [[nodiscard]] static Result<std::unique_ptr<Backend>> open(plugin::Host host,
+                                                             const plugin::CreateArgs& args);
   ~ShmBackend() override;
 
   [[nodiscard]] headrace_info_v1 info() override;

@@ -16,7 +16,15 @@ constexpr std::uint16_t version = 1;                 // both ends must speak the
 constexpr std::size_t max_boot_id_bytes = 64;
 constexpr std::size_t max_socket_name_bytes = 100;
 
-enum class Type : std::uint16_t { hello = 1, welcome = 2, refusal = 3, share = 4, unshare = 5, settled = 6, goodbye = 7 };
+enum class Type : std::uint16_t {
+  hello = 1,
+  welcome = 2,
+  refusal = 3,
+  share = 4,
+  unshare = 5,
+  settled = 6,
+  goodbye = 7
+};
 
 class Writer {
  public:
@@ -150,7 +158,8 @@ Unshare read_unshare(Reader& in) {
   Unshare unshare;
   const auto count = in.get<std::uint32_t>();
   if (count > max_ids_in_message) in.fail();
-  for (std::uint32_t i = 0; i < count && in.good(); ++i) unshare.region_ids.push_back(in.get<std::uint32_t>());
+  for (std::uint32_t i = 0; i < count && in.good(); ++i)
+    unshare.region_ids.push_back(in.get<std::uint32_t>());
   return unshare;
 }
 
@@ -179,10 +188,14 @@ std::optional<ControlMessage> read_body(Type type, Reader& in) {
       refusal.text = in.get_text(0, max_refusal_bytes);
       return refusal;
     }
-    case Type::share: return read_share(in);
-    case Type::unshare: return read_unshare(in);
-    case Type::settled: return Settled{};
-    case Type::goodbye: return Goodbye{};
+    case Type::share:
+      return read_share(in);
+    case Type::unshare:
+      return read_unshare(in);
+    case Type::settled:
+      return Settled{};
+    case Type::goodbye:
+      return Goodbye{};
   }
   return std::nullopt;
 }
@@ -204,17 +217,22 @@ Result<ControlMessage> decode(std::span<const std::byte> packet, std::size_t des
   const auto their_version = in.get<std::uint16_t>();
   const auto type = in.get<std::uint16_t>();
   if (!in.good() || magic != control_magic) {
-    return make_error(Code::corrupt, "a control message of {} bytes begins with {:#x}, expected {:#x}", packet.size(), magic, control_magic);
+    return make_error(Code::corrupt, "a control message of {} bytes begins with {:#x}, expected {:#x}",
+                      packet.size(), magic, control_magic);
   }
   if (their_version != version) {
-    return make_error(Code::not_supported, "the peer speaks version {} of shm and we speak {}: run one version of Headrace on a host",
-                      their_version, version);
+    return make_error(
+        Code::not_supported,
+        "the peer speaks version {} of shm and we speak {}: run one version of Headrace on a host",
+        their_version, version);
   }
   std::optional<ControlMessage> message = read_body(static_cast<Type>(type), in);
-  if (!message || !in.complete()) return make_error(Code::corrupt, "a control message of type {} has {} bytes that do not fit it", type, packet.size());
+  if (!message || !in.complete())
+    return make_error(Code::corrupt, "a control message of type {} has {} bytes that do not fit it", type,
+                      packet.size());
   if (descriptors_of(*message) != descriptors) {
-    return make_error(Code::corrupt, "a control message of type {} came with {} descriptors, expected {}", type, descriptors,
-                      descriptors_of(*message));
+    return make_error(Code::corrupt, "a control message of type {} came with {} descriptors, expected {}",
+                      type, descriptors, descriptors_of(*message));
   }
   return std::move(*message);
 }
@@ -232,20 +250,27 @@ Result<ConnectionInfo> decode_connection_info(std::span<const std::byte> bytes) 
   const auto their_version = in.get<std::uint16_t>();
   (void)in.get<std::uint16_t>();
   if (!in.good() || magic != info_magic) {
-    return make_error(Code::corrupt, "connection information of shm has {} bytes and begins with {:#x}, expected {:#x}", bytes.size(), magic,
-                      info_magic);
+    return make_error(Code::corrupt,
+                      "connection information of shm has {} bytes and begins with {:#x}, expected {:#x}",
+                      bytes.size(), magic, info_magic);
   }
   if (their_version != version) {
-    return make_error(Code::not_supported, "the peer speaks version {} of shm and we speak {}: run one version of Headrace on a host",
-                      their_version, version);
+    return make_error(
+        Code::not_supported,
+        "the peer speaks version {} of shm and we speak {}: run one version of Headrace on a host",
+        their_version, version);
   }
   ConnectionInfo info;
   info.boot_id = in.get_text(0, max_boot_id_bytes);
   info.socket_name = in.get_text(1, max_socket_name_bytes);
-  if (!in.complete()) return make_error(Code::corrupt, "connection information of shm has {} bytes that do not fit it", bytes.size());
+  if (!in.complete())
+    return make_error(Code::corrupt, "connection information of shm has {} bytes that do not fit it",
+                      bytes.size());
   // The name becomes part of a path: it must not lead out of the directory.
-  if (info.socket_name.find('/') != std::string::npos || info.socket_name.find('\0') != std::string::npos || info.socket_name.front() == '.') {
-    return make_error(Code::corrupt, "connection information of shm names a socket outside of the runtime directory");
+  if (info.socket_name.find('/') != std::string::npos || info.socket_name.find('\0') != std::string::npos ||
+      info.socket_name.front() == '.') {
+    return make_error(Code::corrupt,
+                      "connection information of shm names a socket outside of the runtime directory");
   }
   return info;
 }

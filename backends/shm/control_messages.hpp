@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What two instances tell each other over their Unix socket: who they are, which memory they share, that they leave.
+// What two instances tell each other over their Unix socket: who they are, which memory they share, that they
+// leave.
 //
 // One message is one packet. README.md has the layouts. Everything that is read has a bound.
 #pragma once
@@ -24,7 +25,8 @@ inline constexpr std::size_t max_ids_in_message = 512;
 inline constexpr std::size_t max_refusal_bytes = 1024;
 inline constexpr std::size_t max_name_bytes = 255;
 
-/// First from the connecting side. Descriptors: message file, bell of the sender, bell of the receiver, live table.
+/// First from the connecting side. Descriptors: message file, bell of the sender, bell of the receiver, live
+/// table.
 struct Hello {
   std::uint64_t incarnation = 0;
   std::uint64_t expected_incarnation = 0;  ///< of the receiver; 0: any

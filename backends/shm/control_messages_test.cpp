@@ -30,17 +30,23 @@ TEST(ControlMessages, come_back_as_they_were_sent) {
   ASSERT_EQ(share.regions.size(), 2U);
   EXPECT_EQ(share.regions[1].region_id, 4U);
   EXPECT_EQ(share.regions[1].length_bytes, 6U);
-  EXPECT_EQ(std::get<Unshare>(decode_text(encode(Unshare{{8, 9}}), 0).value()).region_ids, (std::vector<std::uint32_t>{8, 9}));
+  EXPECT_EQ(std::get<Unshare>(decode_text(encode(Unshare{{8, 9}}), 0).value()).region_ids,
+            (std::vector<std::uint32_t>{8, 9}));
   EXPECT_TRUE(std::holds_alternative<Settled>(decode_text(encode(Settled{}), 0).value()));
   EXPECT_TRUE(std::holds_alternative<Goodbye>(decode_text(encode(Goodbye{}), 0).value()));
 }
 
 TEST(ControlMessages, cut_lengthened_or_with_other_descriptors_are_corrupt) {
-  const std::vector<std::pair<ControlMessage, std::size_t>> all = {
-      {Hello{1, 2, {3, 4}, "name"}, 4}, {Welcome{5, {6, 7}, "w"}, 1}, {Refusal{Code::peer_lost, "no"}, 0}, {Share{{{1, 2, 3}}}, 1}, {Unshare{{8}}, 0}, {Settled{}, 0}};
+  const std::vector<std::pair<ControlMessage, std::size_t>> all = {{Hello{1, 2, {3, 4}, "name"}, 4},
+                                                                   {Welcome{5, {6, 7}, "w"}, 1},
+                                                                   {Refusal{Code::peer_lost, "no"}, 0},
+                                                                   {Share{{{1, 2, 3}}}, 1},
+                                                                   {Unshare{{8}}, 0},
+                                                                   {Settled{}, 0}};
   for (const auto& [message, descriptors] : all) {
     const std::string packet = encode(message);
-    for (std::size_t length = 0; length < packet.size(); ++length) EXPECT_FALSE(decode_text(packet.substr(0, length), descriptors).ok());
+    for (std::size_t length = 0; length < packet.size(); ++length)
+      EXPECT_FALSE(decode_text(packet.substr(0, length), descriptors).ok());
     EXPECT_EQ(decode_text(packet + "x", descriptors).code(), Code::corrupt);
     EXPECT_EQ(decode_text(packet, descriptors + 1).code(), Code::corrupt);
   }
@@ -57,10 +63,13 @@ TEST(ControlMessages, of_another_version_are_refused_with_both_numbers) {
 
 TEST(ControlMessages, with_flipped_bits_are_decoded_or_refused_and_nothing_else) {
   std::mt19937 random(3);
-  for (const ControlMessage& message : {ControlMessage(Hello{1, 2, {3, 4}, "name"}), ControlMessage(Share{{{1, 2, 3}}}), ControlMessage(Unshare{{8, 9}})}) {
+  for (const ControlMessage& message :
+       {ControlMessage(Hello{1, 2, {3, 4}, "name"}), ControlMessage(Share{{{1, 2, 3}}}),
+        ControlMessage(Unshare{{8, 9}})}) {
     for (int round = 0; round < 5000; ++round) {
       std::string packet = encode(message);
-      for (int flips = 0; flips < 3; ++flips) packet[random() % packet.size()] ^= static_cast<char>(1 << random() % 8);
+      for (int flips = 0; flips < 3; ++flips)
+        packet[random() % packet.size()] ^= static_cast<char>(1 << random() % 8);
       const auto decoded = decode_text(packet, random() % 5);
       if (!decoded) {
         EXPECT_FALSE(decoded.error().message.empty());

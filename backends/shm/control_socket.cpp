@@ -5,7 +5,8 @@
 
 namespace headrace::shm {
 
-void ControlSocket::send(const ControlMessage& message, std::vector<int> descriptors, std::vector<SharedFd> kept) {
+void ControlSocket::send(const ControlMessage& message, std::vector<int> descriptors,
+                         std::vector<SharedFd> kept) {
   waiting_.push_back({encode(message), std::move(descriptors), std::move(kept)});
   flush();
 }

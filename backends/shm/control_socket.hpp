@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sending side of a link's Unix socket: what the socket does not take at once waits here, with its descriptors.
+// The sending side of a link's Unix socket: what the socket does not take at once waits here, with its
+// descriptors.
 #pragma once
 
 #include "backends/shm/control_messages.hpp"
@@ -20,12 +21,14 @@ class ControlSocket {
   explicit ControlSocket(UnixSocket socket) : socket_(std::move(socket)) {}
 
   /// Sends, or keeps for flush(). Raw descriptors must stay open until then; `kept` ones are held.
-  void send(const ControlMessage& message, std::vector<int> descriptors = {}, std::vector<SharedFd> kept = {});
+  void send(const ControlMessage& message, std::vector<int> descriptors = {},
+            std::vector<SharedFd> kept = {});
   /// Sends what waits as far as the socket takes it.
   void flush();
   /// Whether something waits for the socket to be writable.
   [[nodiscard]] bool blocked() const { return !waiting_.empty() && !out_of_descriptors_; }
-  /// Whether something waits for the system to let more descriptors be under way (RLIMIT_NOFILE): try again later.
+  /// Whether something waits for the system to let more descriptors be under way (RLIMIT_NOFILE): try again
+  /// later.
   [[nodiscard]] bool out_of_descriptors() const { return !waiting_.empty() && out_of_descriptors_; }
 
   /// The next message with its descriptors.

@@ -14,7 +14,8 @@ constexpr std::size_t block_bytes = 128;
 constexpr std::size_t least_streamed_bytes = 1024;
 
 /// `to` is aligned to 32 bytes, `bytes` a multiple of block_bytes.
-__attribute__((target("avx2"))) void stream_blocks(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+__attribute__((target("avx2"))) void stream_blocks(std::byte* to, const std::byte* from,
+                                                   std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; i += block_bytes) {
     const auto* const source = reinterpret_cast<const __m256i*>(from + i);
     auto* const target = reinterpret_cast<__m256i*>(to + i);

@@ -19,7 +19,8 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, CopyMod
 /// Orders streaming stores before everything that this thread stores later.
 void finish_streaming() noexcept;
 
-/// Starts to fetch the beginning of the next page, so that its first cache and TLB misses pass while this one is copied.
+/// Starts to fetch the beginning of the next page, so that its first cache and TLB misses pass while this one
+/// is copied.
 inline void prefetch_page(const std::byte* to, const std::byte* from) noexcept {
   constexpr std::size_t lines = 8;
   for (std::size_t i = 0; i < lines; ++i) {

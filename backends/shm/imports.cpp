@@ -5,16 +5,19 @@ namespace headrace::shm {
 
 Result<std::shared_ptr<ImportedMemory>> ImportedMemory::map(const UniqueFd& fd, const SharedRegion& region) {
   HEADRACE_TRY(file, inspect_memory_file(fd.get()));
-  if (region.length_bytes == 0 || region.offset_bytes > file.size_bytes || region.length_bytes > file.size_bytes - region.offset_bytes) {
-    return make_error(Code::corrupt, "region {} is said to be {} bytes at {} of a memory file of {}", region.region_id, region.length_bytes,
-                      region.offset_bytes, file.size_bytes);
+  if (region.length_bytes == 0 || region.offset_bytes > file.size_bytes ||
+      region.length_bytes > file.size_bytes - region.offset_bytes) {
+    return make_error(Code::corrupt, "region {} is said to be {} bytes at {} of a memory file of {}",
+                      region.region_id, region.length_bytes, region.offset_bytes, file.size_bytes);
   }
   const std::uint64_t first = region.offset_bytes / file.page_bytes * file.page_bytes;
   const std::uint64_t skip = region.offset_bytes - first;
-  const std::uint64_t length = (skip + region.length_bytes + file.page_bytes - 1) / file.page_bytes * file.page_bytes;
+  const std::uint64_t length =
+      (skip + region.length_bytes + file.page_bytes - 1) / file.page_bytes * file.page_bytes;
   HEADRACE_TRY(mapping, Mapping::of_file(fd.get(), first, length, Mapping::Access::read_write));
   std::byte* const begin = mapping.data() + skip;
-  return std::shared_ptr<ImportedMemory>(new ImportedMemory(std::move(mapping), {begin, region.length_bytes}));
+  return std::shared_ptr<ImportedMemory>(
+      new ImportedMemory(std::move(mapping), {begin, region.length_bytes}));
 }
 
 Result<void> Imports::add(const UniqueFd& file, const SharedRegion& region) {

@@ -19,12 +19,14 @@ struct SharedRegion {
   std::uint64_t length_bytes = 0;
 };
 
-/// One mapped region. Whoever holds it may read it, also after the owner has died or taken it back: the pages stay.
+/// One mapped region. Whoever holds it may read it, also after the owner has died or taken it back: the pages
+/// stay.
 class ImportedMemory {
  public:
   /// Maps the region; the descriptor is not needed afterwards. Pages are taken when they are first touched.
   ///   errors   corrupt (not sealed, or the region does not lie inside the file), and the system's
-  [[nodiscard]] static Result<std::shared_ptr<ImportedMemory>> map(const UniqueFd& file, const SharedRegion& region);
+  [[nodiscard]] static Result<std::shared_ptr<ImportedMemory>> map(const UniqueFd& file,
+                                                                   const SharedRegion& region);
 
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
 
@@ -34,8 +36,8 @@ class ImportedMemory {
   std::span<std::byte> bytes_;
 };
 
-/// The imports of one link. They are mapped as they come in, so that no descriptor is kept: an address range costs next to
-/// nothing, descriptors are few.
+/// The imports of one link. They are mapped as they come in, so that no descriptor is kept: an address range
+/// costs next to nothing, descriptors are few.
 ///   threads  any
 class Imports {
  public:

@@ -11,7 +11,8 @@ namespace {
 
 TEST(Imports, see_the_owner_s_bytes_at_any_offset) {
   const Allocation allocation = Allocation::make(50'000).value();
-  for (std::size_t i = 0; i < allocation.bytes().size(); ++i) allocation.bytes()[i] = static_cast<std::byte>(i * 7);
+  for (std::size_t i = 0; i < allocation.bytes().size(); ++i)
+    allocation.bytes()[i] = static_cast<std::byte>(i * 7);
   const UniqueFd file(::dup(allocation.fd()));
   for (const std::uint64_t offset : {0, 1, 4095, 4096, 12'345}) {
     const auto memory = ImportedMemory::map(file, {1, offset, 10'000}).value();
@@ -25,7 +26,9 @@ TEST(Imports, see_the_owner_s_bytes_at_any_offset) {
 TEST(Imports, refuse_what_could_end_this_process) {
   const Allocation allocation = Allocation::make(8192).value();
   const UniqueFd sealed(::dup(allocation.fd()));
-  const auto code = [](const UniqueFd& file, SharedRegion region) { return ImportedMemory::map(file, region).code(); };
+  const auto code = [](const UniqueFd& file, SharedRegion region) {
+    return ImportedMemory::map(file, region).code();
+  };
   EXPECT_EQ(code(sealed, {1, 0, 8193}), Code::corrupt);
   EXPECT_EQ(code(sealed, {1, 8192, 1}), Code::corrupt);
   EXPECT_EQ(code(sealed, {1, ~std::uint64_t{0} - 10, 100}), Code::corrupt);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of one backend instance share: the host, the settings, who we are, and what wakes the progress thread.
+// What the parts of one backend instance share: the host, the settings, who we are, and what wakes the
+// progress thread.
 #pragma once
 
 #include "backends/shm/live_table.hpp"
@@ -43,9 +44,12 @@ class TaskGate {
   std::size_t running_ = 0;
 };
 
-/// What an event of the epoll set is about: (serial of the link, 0 for the instance; which of its descriptors).
+/// What an event of the epoll set is about: (serial of the link, 0 for the instance; which of its
+/// descriptors).
 enum class Watched : std::uint8_t { socket = 0, bell = 1, process = 2 };
-inline std::uint64_t watch_key(std::uint32_t serial, Watched what) { return (std::uint64_t{serial} << 2) | static_cast<std::uint64_t>(what); }
+inline std::uint64_t watch_key(std::uint32_t serial, Watched what) {
+  return (std::uint64_t{serial} << 2) | static_cast<std::uint64_t>(what);
+}
 
 struct Instance {
   Instance(plugin::Host its_host, Settings its_settings, Epoll its_epoll, EventFd its_bell);
@@ -58,7 +62,7 @@ struct Instance {
   std::string name;
   std::uint64_t incarnation = 0;
   std::string runtime_dir;
-  std::uint32_t helpers = 1;  ///< pool threads for one request
+  std::uint32_t helpers = 1;                   ///< pool threads for one request
   std::unique_ptr<const std::uint64_t> nonce;  ///< at an address that peers are told
   std::unique_ptr<LiveTable> live;
   Epoll epoll;

@@ -20,41 +20,54 @@ constexpr int last_turns = 1024;     // a lost link's ring is read to its end, b
 // ------------------------------------------------------------------ making
 
 Link::Link(Instance& instance, Side side, UnixSocket socket, PeerProcess process, std::uint32_t serial)
-    : instance_(instance), side_(side), serial_(serial), process_(std::move(process)), socket_(std::move(socket)) {
-  const auto patience = static_cast<std::uint64_t>(std::max<std::int64_t>(instance.settings.handshake_timeout.count(), 0));
+    : instance_(instance),
+      side_(side),
+      serial_(serial),
+      process_(std::move(process)),
+      socket_(std::move(socket)) {
+  const auto patience =
+      static_cast<std::uint64_t>(std::max<std::int64_t>(instance.settings.handshake_timeout.count(), 0));
   handshake_deadline_ns_ = instance.host.now_ns() + patience;
 }
 
-Result<std::shared_ptr<Link>> Link::to_peer(Instance& instance, UnixSocket socket, std::uint32_t serial, const headrace_connect_v1& args) {
+Result<std::shared_ptr<Link>> Link::to_peer(Instance& instance, UnixSocket socket, std::uint32_t serial,
+                                            const headrace_connect_v1& args) {
   HEADRACE_TRY(process, PeerProcess::of(socket));
-  std::shared_ptr<Link> link(new Link(instance, Side::connecting, std::move(socket), std::move(process), serial));
+  std::shared_ptr<Link> link(
+      new Link(instance, Side::connecting, std::move(socket), std::move(process), serial));
   link->peer_name_ = args.peer_name;
   link->peer_incarnation_ = args.peer_incarnation;
   link->link_token_ = args.link_token;
   HEADRACE_TRY(pipe, MessagePipe::create(instance.settings.ring_bytes, instance.settings.queue_bytes));
   link->pipe_ = std::move(pipe);
   const std::lock_guard lock(link->control_mutex_);
-  if (!link->watch(link->socket_->fd(), EPOLLIN, Watched::socket) || !link->watch(link->pipe_->bell(), EPOLLIN | EPOLLET, Watched::bell)) {
+  if (!link->watch(link->socket_->fd(), EPOLLIN, Watched::socket) ||
+      !link->watch(link->pipe_->bell(), EPOLLIN | EPOLLET, Watched::bell)) {
     const int why = errno;
     link->unwatch_all();
     return os_error(why, "watch the link to peer {}", link->peer_name_);
   }
-  (void)link->watch(link->process_.pidfd(), EPOLLIN, Watched::process);  // without one the socket tells, a little later
+  (void)link->watch(link->process_.pidfd(), EPOLLIN,
+                    Watched::process);  // without one the socket tells, a little later
   return link;
 }
 
 Result<std::shared_ptr<Link>> Link::from_peer(Instance& instance, UnixSocket socket, std::uint32_t serial) {
   HEADRACE_TRY(process, PeerProcess::of(socket));
-  std::shared_ptr<Link> link(new Link(instance, Side::accepting, std::move(socket), std::move(process), serial));
+  std::shared_ptr<Link> link(
+      new Link(instance, Side::accepting, std::move(socket), std::move(process), serial));
   link->peer_name_ = "of process " + std::to_string(link->process_.pid());  // until its hello
   const std::lock_guard lock(link->control_mutex_);
-  if (!link->watch(link->socket_->fd(), EPOLLIN, Watched::socket)) return os_error(errno, "watch a link that came in");
+  if (!link->watch(link->socket_->fd(), EPOLLIN, Watched::socket))
+    return os_error(errno, "watch a link that came in");
   return link;
 }
 
 bool Link::watch(int fd, std::uint32_t events, Watched what) {
   if (fd < 0 || !instance_.epoll.add(fd, events, watch_key(serial_, what))) return false;
-  (what == Watched::socket ? watching_socket_ : what == Watched::bell ? watching_bell_ : watching_process_) = true;
+  (what == Watched::socket ? watching_socket_
+   : what == Watched::bell ? watching_bell_
+                           : watching_process_) = true;
   return true;
 }
 
@@ -66,15 +79,19 @@ void Link::unwatch_all() {
 
 // ------------------------------------------------------------------ what copies and requests ask
 
-std::string Link::peer_text() const { return fmt::format("peer {} (process {})", peer_name_, process_.pid()); }
+std::string Link::peer_text() const {
+  return fmt::format("peer {} (process {})", peer_name_, process_.pid());
+}
 
 Outcome Link::why_lost() const {
   if (state() == LinkState::lost) {
     const std::lock_guard lock(state_mutex_);
-    const bool elsewhere = lost_status_.code == Code::not_supported;  // nothing was moved: the host may take another path
+    const bool elsewhere =
+        lost_status_.code == Code::not_supported;  // nothing was moved: the host may take another path
     return {{elsewhere ? Code::not_supported : Code::peer_lost, lost_status_.os_error}, lost_text_};
   }
-  if (closing_.load(std::memory_order_acquire)) return {{Code::canceled}, fmt::format("the link to peer {} was closed", peer_name_)};
+  if (closing_.load(std::memory_order_acquire))
+    return {{Code::canceled}, fmt::format("the link to peer {} was closed", peer_name_)};
   return {{Code::peer_lost}, peer_text() + " has ended"};
 }
 
@@ -144,7 +161,8 @@ void Link::introduce(const std::vector<SharedMemory>& memory) {
   if (side_ == Side::connecting) {
     const auto pipe = pipe_->descriptors();
     // The peer's view: the bell that it must ring comes second, its own third.
-    socket_->send(Hello{instance_.incarnation, peer_incarnation_, nonce, instance_.name}, {pipe[0], pipe[1], pipe[2], instance_.live->fd()});
+    socket_->send(Hello{instance_.incarnation, peer_incarnation_, nonce, instance_.name},
+                  {pipe[0], pipe[1], pipe[2], instance_.live->fd()});
   } else {
     socket_->send(Welcome{instance_.incarnation, nonce, instance_.name}, {instance_.live->fd()});
   }
@@ -185,7 +203,8 @@ void Link::update_interest() {
   if (socket_->out_of_descriptors()) instance_.wake();  // the progress thread winds the timer
   if (!watching_socket_ || socket_->blocked() == wants_write_) return;
   wants_write_ = socket_->blocked();
-  (void)instance_.epoll.modify(socket_->fd(), wants_write_ ? EPOLLIN | EPOLLOUT : EPOLLIN, watch_key(serial_, Watched::socket));
+  (void)instance_.epoll.modify(socket_->fd(), wants_write_ ? EPOLLIN | EPOLLOUT : EPOLLIN,
+                               watch_key(serial_, Watched::socket));
 }
 
 void Link::read_socket() {
@@ -198,7 +217,8 @@ void Link::read_socket() {
     }
     Error& error = received.error();
     if (error.code == Code::would_block) return;
-    // A peer that left with packets of ours unread is told as a reset before its own last packets, which say why: look on.
+    // A peer that left with packets of ours unread is told as a reset before its own last packets, which say
+    // why: look on.
     if (error.code == Code::peer_lost && !std::exchange(ended, true)) continue;
     if (error.code == Code::not_supported) {
       refuse(error.code, error.message);
@@ -211,7 +231,9 @@ void Link::read_socket() {
 }
 
 void Link::handle(ControlSocket::Received received) {
-  const auto out_of_place = [&] { lose({Code::corrupt}, peer_text() + " sent a control message out of place"); };
+  const auto out_of_place = [&] {
+    lose({Code::corrupt}, peer_text() + " sent a control message out of place");
+  };
   if (auto* const hello = std::get_if<Hello>(&received.message)) {
     if (side_ != Side::accepting || greeted_) return out_of_place();
     return on_hello(*hello, std::move(received.descriptors));
@@ -220,10 +242,13 @@ void Link::handle(ControlSocket::Received received) {
     if (side_ != Side::connecting || greeted_) return out_of_place();
     return on_welcome(*welcome, std::move(received.descriptors));
   }
-  if (auto* const refusal = std::get_if<Refusal>(&received.message)) return lose({refusal->code}, fmt::format("{} refused the link: {}", peer_text(), refusal->text));
-  if (std::holds_alternative<Goodbye>(received.message)) return lose({Code::peer_lost}, peer_text() + " closed the link");
+  if (auto* const refusal = std::get_if<Refusal>(&received.message))
+    return lose({refusal->code}, fmt::format("{} refused the link: {}", peer_text(), refusal->text));
+  if (std::holds_alternative<Goodbye>(received.message))
+    return lose({Code::peer_lost}, peer_text() + " closed the link");
   if (!greeted_) return out_of_place();
-  if (auto* const share = std::get_if<Share>(&received.message)) return on_share(*share, std::move(received.descriptors));
+  if (auto* const share = std::get_if<Share>(&received.message))
+    return on_share(*share, std::move(received.descriptors));
   if (auto* const unshare = std::get_if<Unshare>(&received.message)) {
     for (const std::uint32_t id : unshare->region_ids) imports_.forget(id);
     return;
@@ -240,21 +265,27 @@ void Link::on_hello(const Hello& hello, std::vector<UniqueFd> descriptors) {
   peer_name_ = hello.name;
   peer_incarnation_ = hello.incarnation;
   if (process_.uid() != ::geteuid()) {
-    return refuse(Code::not_supported, fmt::format("agent {} runs as user {} and agent {} as user {}: shm links agents of one user", hello.name,
-                                                   process_.uid(), instance_.name, ::geteuid()));
+    return refuse(
+        Code::not_supported,
+        fmt::format("agent {} runs as user {} and agent {} as user {}: shm links agents of one user",
+                    hello.name, process_.uid(), instance_.name, ::geteuid()));
   }
   if (hello.expected_incarnation != 0 && hello.expected_incarnation != instance_.incarnation) {
-    return refuse(Code::peer_lost, fmt::format("agent {} has incarnation {:016x} here and {:016x} was looked for: it was restarted, fetch its metadata again",
-                                               instance_.name, instance_.incarnation, hello.expected_incarnation));
+    return refuse(Code::peer_lost,
+                  fmt::format("agent {} has incarnation {:016x} here and {:016x} was looked for: it was "
+                              "restarted, fetch its metadata again",
+                              instance_.name, instance_.incarnation, hello.expected_incarnation));
   }
   // The sender's order is: file, the bell it waits for, the bell we wait for, its live table.
-  auto pipe = MessagePipe::adopt(std::move(descriptors[0]), std::move(descriptors[1]), std::move(descriptors[2]), instance_.settings.queue_bytes);
+  auto pipe = MessagePipe::adopt(std::move(descriptors[0]), std::move(descriptors[1]),
+                                 std::move(descriptors[2]), instance_.settings.queue_bytes);
   if (!pipe) return refuse(Code::corrupt, pipe.error().message);
   auto live = LiveView::open(std::move(descriptors[3]));
   if (!live) return refuse(Code::corrupt, live.error().message);
   pipe_ = std::move(pipe).value();
   live_ = std::move(live).value();
-  if (!watch(pipe_->bell(), EPOLLIN | EPOLLET, Watched::bell)) return refuse(Code::exhausted, "no room to watch the link's bell: " + os_error_text(errno));
+  if (!watch(pipe_->bell(), EPOLLIN | EPOLLET, Watched::bell))
+    return refuse(Code::exhausted, "no room to watch the link's bell: " + os_error_text(errno));
   (void)watch(process_.pidfd(), EPOLLIN, Watched::process);
   prove_attach(hello.nonce);
   greeted_ = true;
@@ -262,7 +293,8 @@ void Link::on_hello(const Hello& hello, std::vector<UniqueFd> descriptors) {
 
 void Link::on_welcome(const Welcome& welcome, std::vector<UniqueFd> descriptors) {
   if (peer_incarnation_ != 0 && welcome.incarnation != peer_incarnation_) {
-    return lose({Code::peer_lost}, fmt::format("{} has incarnation {:016x} and {:016x} was looked for: it was restarted, fetch its metadata again",
+    return lose({Code::peer_lost}, fmt::format("{} has incarnation {:016x} and {:016x} was looked for: it "
+                                               "was restarted, fetch its metadata again",
                                                peer_text(), welcome.incarnation, peer_incarnation_));
   }
   auto live = LiveView::open(std::move(descriptors[0]));
@@ -280,7 +312,10 @@ void Link::prove_attach(const Nonce& nonce) {
   allow_attach_by(process_.pid());
   attach_refusal_ = why_no_attach(process_.pid(), nonce);
   if (!attach_refusal_.empty() && !process_.dying()) {
-    instance_.host.log(HEADRACE_LOG_WARN, fmt::format("memory of peer {} that was registered, not allocated, is out of reach of shm: {}", peer_name_, attach_refusal_));
+    instance_.host.log(
+        HEADRACE_LOG_WARN,
+        fmt::format("memory of peer {} that was registered, not allocated, is out of reach of shm: {}",
+                    peer_name_, attach_refusal_));
   }
 }
 
@@ -288,8 +323,9 @@ void Link::on_share(const Share& share, std::vector<UniqueFd> descriptors) {
   if (!instance_.settings.map) return;
   for (std::size_t i = 0; i < share.regions.size(); ++i) {
     if (const auto added = imports_.add(descriptors[i], share.regions[i]); !added) {
-      instance_.host.log(HEADRACE_LOG_WARN, fmt::format("region {} of peer {} is not mapped, attach takes its place: {}", share.regions[i].region_id,
-                                                        peer_name_, added.error().message));
+      instance_.host.log(HEADRACE_LOG_WARN,
+                         fmt::format("region {} of peer {} is not mapped, attach takes its place: {}",
+                                     share.regions[i].region_id, peer_name_, added.error().message));
     }
   }
 }
@@ -389,7 +425,8 @@ void Link::announce_to_host() {
   was_ready_.store(true, std::memory_order_release);
   pipe_->open();
   auto connecting = LinkState::connecting;
-  if (!state_.compare_exchange_strong(connecting, LinkState::ready, std::memory_order_acq_rel)) return attend();
+  if (!state_.compare_exchange_strong(connecting, LinkState::ready, std::memory_order_acq_rel))
+    return attend();
   settled_.store(true, std::memory_order_release);
   link_token_ = instance_.host.accepted(this, peer_name_, peer_incarnation_);
   if (link_token_ == 0) {
@@ -469,7 +506,9 @@ void Link::on_event(Watched what, std::uint32_t events) {
 void Link::on_timer(std::uint64_t now_ns) {
   if (!settled_.load(std::memory_order_acquire) && now_ns >= handshake_deadline_ns_) {
     lose({Code::timed_out}, fmt::format("{} did not answer within {} ms: is it stopped?", peer_text(),
-                                        std::chrono::duration_cast<std::chrono::milliseconds>(instance_.settings.handshake_timeout).count()));
+                                        std::chrono::duration_cast<std::chrono::milliseconds>(
+                                            instance_.settings.handshake_timeout)
+                                            .count()));
   }
   if (wants_retry_.load(std::memory_order_acquire)) {
     const std::lock_guard lock(control_mutex_);

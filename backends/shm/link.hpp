@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One connection to one peer instance on this host, made by either side.
 //
-// Life: connecting -> ready -> lost; `disconnect` may come at any time. State changes are decided wherever they are noticed
-// (a socket that was read, a copy that failed) and told to the host by the progress thread alone, one after the other and
-// with no lock held.
+// Life: connecting -> ready -> lost; `disconnect` may come at any time. State changes are decided wherever
+// they are noticed (a socket that was read, a copy that failed) and told to the host by the progress thread
+// alone, one after the other and with no lock held.
 #pragma once
 
 #include "backends/shm/control_socket.hpp"
@@ -36,10 +36,12 @@ struct SharedMemory {
 class Link : public std::enable_shared_from_this<Link> {
  public:
   /// Starts a link to the instance behind the socket.
-  [[nodiscard]] static Result<std::shared_ptr<Link>> to_peer(Instance& instance, UnixSocket socket, std::uint32_t serial,
-                                                            const headrace_connect_v1& args);
+  [[nodiscard]] static Result<std::shared_ptr<Link>> to_peer(Instance& instance, UnixSocket socket,
+                                                             std::uint32_t serial,
+                                                             const headrace_connect_v1& args);
   /// Takes a connection that came in; who it is comes with its hello.
-  [[nodiscard]] static Result<std::shared_ptr<Link>> from_peer(Instance& instance, UnixSocket socket, std::uint32_t serial);
+  [[nodiscard]] static Result<std::shared_ptr<Link>> from_peer(Instance& instance, UnixSocket socket,
+                                                               std::uint32_t serial);
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
@@ -47,7 +49,9 @@ class Link : public std::enable_shared_from_this<Link> {
 
   [[nodiscard]] LinkState state() const { return state_.load(std::memory_order_acquire); }
   /// Ready, and nobody has closed it: bytes and messages may go.
-  [[nodiscard]] bool usable() const { return state() == LinkState::ready && !closing_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool usable() const {
+    return state() == LinkState::ready && !closing_.load(std::memory_order_acquire);
+  }
   /// The peer's tables are here; they stay when the link is lost.
   [[nodiscard]] bool was_ready() const { return was_ready_.load(std::memory_order_acquire); }
   [[nodiscard]] bool owner_closed() const { return live_->closed(); }
@@ -67,14 +71,15 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // ---- posts that are not carried out inside `post`; any thread
 
-  // Each post that is waiting or active counts as in flight until post_finished, which comes after its end was told.
+  // Each post that is waiting or active counts as in flight until post_finished, which comes after its end
+  // was told.
 
   /// Keeps a post until the link is ready; false if it is not connecting any more. Takes a reference.
   bool add_waiting(Request* request);
   /// Gives it back, with the reference, still in flight; false if it is not there.
   bool take_waiting(Request* request);
-  /// False if the link is lost or being closed: then it is in flight, but not listed, and the caller must end it. A listed
-  /// one has a reference.
+  /// False if the link is lost or being closed: then it is in flight, but not listed, and the caller must end
+  /// it. A listed one has a reference.
   bool add_active(Request* request);
   /// Takes it off the list if it is there.
   void remove_active(Request* request);
@@ -97,7 +102,9 @@ class Link : public std::enable_shared_from_this<Link> {
   void on_event(Watched what, std::uint32_t events);
   /// Gives up on a peer that has not answered in time; retries what waits for descriptors.
   void on_timer(std::uint64_t now_ns);
-  [[nodiscard]] bool wants_timer() const { return !settled_.load(std::memory_order_acquire) || wants_retry_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool wants_timer() const {
+    return !settled_.load(std::memory_order_acquire) || wants_retry_.load(std::memory_order_acquire);
+  }
   /// Armed: the peer rings from now on. Returns whether there is something to do already.
   bool arm();
   void disarm();
@@ -170,7 +177,7 @@ class Link : public std::enable_shared_from_this<Link> {
   bool watching_process_ = false;
   bool wants_write_ = false;
   bool greeted_ = false;  // hello or welcome has come
-  bool wanted_ = false;   // accepting side: all is there for the host to be asked; the progress thread's alone
+  bool wanted_ = false;  // accepting side: all is there for the host to be asked; the progress thread's alone
   Imports imports_;
 
   mutable std::mutex state_mutex_;

@@ -48,7 +48,8 @@ Result<const RegionSlot*> LiveTable::set(std::uint32_t region_id, RegionState st
       }
       steps_in_file_ = step + 1ULL;
     }
-    HEADRACE_TRY(mapping, Mapping::of_file(fd_.get(), file_bytes(step), live_step_bytes, Mapping::Access::read_write));
+    HEADRACE_TRY(mapping,
+                 Mapping::of_file(fd_.get(), file_bytes(step), live_step_bytes, Mapping::Access::read_write));
     at = steps_.emplace(step, std::move(mapping)).first;
   }
   auto* const slot = reinterpret_cast<RegionSlot*>(at->second.data() + region_id % live_step_bytes);
@@ -56,20 +57,25 @@ Result<const RegionSlot*> LiveTable::set(std::uint32_t region_id, RegionState st
   return slot;
 }
 
-void LiveTable::close() { reinterpret_cast<LiveHeader*>(header_.data())->closed.store(1, std::memory_order_seq_cst); }
+void LiveTable::close() {
+  reinterpret_cast<LiveHeader*>(header_.data())->closed.store(1, std::memory_order_seq_cst);
+}
 
 Result<std::unique_ptr<LiveView>> LiveView::open(UniqueFd fd) {
   HEADRACE_TRY(file, inspect_memory_file(fd.get()));
   if (file.size_bytes < live_header_bytes || file.page_bytes > live_header_bytes) {
-    return make_error(Code::corrupt, "the peer's table of live regions has {} bytes in pages of {}", file.size_bytes, file.page_bytes);
+    return make_error(Code::corrupt, "the peer's table of live regions has {} bytes in pages of {}",
+                      file.size_bytes, file.page_bytes);
   }
   std::unique_ptr<LiveView> view(new LiveView);
   HEADRACE_TRY(header, Mapping::of_file(fd.get(), 0, live_header_bytes, Mapping::Access::read));
   view->header_ = std::move(header);
   view->fd_ = std::move(fd);
   if (view->header()->magic != live_magic || view->header()->version != live_version) {
-    return make_error(Code::corrupt, "the peer's table of live regions begins with {:#x}, version {}; expected {:#x}, version {}",
-                      view->header()->magic, view->header()->version, live_magic, live_version);
+    return make_error(
+        Code::corrupt,
+        "the peer's table of live regions begins with {:#x}, version {}; expected {:#x}, version {}",
+        view->header()->magic, view->header()->version, live_magic, live_version);
   }
   return view;
 }
@@ -79,12 +85,13 @@ Result<const RegionSlot*> LiveView::slot(std::uint32_t region_id) {
   const std::lock_guard lock(mutex_);
   auto at = steps_.find(step);
   if (at == steps_.end()) {
-    struct stat found{};
+    struct stat found {};
     if (::fstat(fd_.get(), &found) < 0) return os_error(errno, "look at the peer's table of live regions");
     if (static_cast<std::uint64_t>(found.st_size) < file_bytes(step + 1ULL)) {
       return make_error(Code::not_found, "region {} was never registered by its owner", region_id);
     }
-    HEADRACE_TRY(mapping, Mapping::of_file(fd_.get(), file_bytes(step), live_step_bytes, Mapping::Access::read));
+    HEADRACE_TRY(mapping,
+                 Mapping::of_file(fd_.get(), file_bytes(step), live_step_bytes, Mapping::Access::read));
     at = steps_.emplace(step, std::move(mapping)).first;
   }
   return reinterpret_cast<const RegionSlot*>(at->second.data() + region_id % live_step_bytes);

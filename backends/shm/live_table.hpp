@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which regions of an agent are registered right now, for every peer to see without asking.
 //
-// On mapped and attached paths the owner's CPU takes no part in a copy, so the initiator must find out by itself that a
-// region has been deregistered. The owner keeps one byte for each region id in a memory file; a peer maps it read-only and
-// looks before a copy, between its parts, and after it.
+// On mapped and attached paths the owner's CPU takes no part in a copy, so the initiator must find out by
+// itself that a region has been deregistered. The owner keeps one byte for each region id in a memory file; a
+// peer maps it read-only and looks before a copy, between its parts, and after it.
 //
-// Layout: the first 64 KiB are the header; the byte of region id i lies at 65536 + i. The file grows by whole steps as ids grow and
-// never shrinks (sealed), so a peer's mapping stays good whatever the owner does.
+// Layout: the first 64 KiB are the header; the byte of region id i lies at 65536 + i. The file grows by whole
+// steps as ids grow and never shrinks (sealed), so a peer's mapping stays good whatever the owner does.
 #pragma once
 
 #include "backends/shm/mapping.hpp"
@@ -31,8 +31,9 @@ enum class RegionState : std::uint8_t {
 using RegionSlot = std::atomic<std::uint8_t>;
 static_assert(sizeof(RegionSlot) == 1 && RegionSlot::is_always_lock_free);
 
-/// The earlier copies are done before anything that is read later. Pairs with the owner's store of `gone`, which comes
-/// before it lets go of the memory: a copy that still finds the region live afterwards copied its bytes.
+/// The earlier copies are done before anything that is read later. Pairs with the owner's store of `gone`,
+/// which comes before it lets go of the memory: a copy that still finds the region live afterwards copied its
+/// bytes.
 inline void copies_before_later_loads() {
 #if defined(__x86_64__)
   asm volatile("" ::: "memory");  // loads are not reordered with loads here: only the compiler must be told
@@ -94,7 +95,9 @@ class LiveView {
 
  private:
   LiveView() = default;
-  [[nodiscard]] const LiveHeader* header() const { return reinterpret_cast<const LiveHeader*>(header_.data()); }
+  [[nodiscard]] const LiveHeader* header() const {
+    return reinterpret_cast<const LiveHeader*>(header_.data());
+  }
 
   std::mutex mutex_;
   UniqueFd fd_;

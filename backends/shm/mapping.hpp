@@ -16,7 +16,8 @@ class Mapping {
  public:
   Mapping() noexcept = default;
   Mapping(void* address, std::size_t length) noexcept : address_(address), length_(length) {}
-  Mapping(Mapping&& other) noexcept : address_(std::exchange(other.address_, nullptr)), length_(std::exchange(other.length_, 0)) {}
+  Mapping(Mapping&& other) noexcept
+      : address_(std::exchange(other.address_, nullptr)), length_(std::exchange(other.length_, 0)) {}
   Mapping& operator=(Mapping&& other) noexcept {
     std::swap(address_, other.address_);
     std::swap(length_, other.length_);
@@ -30,8 +31,10 @@ class Mapping {
 
   enum class Access { read, read_write };
   /// Maps a part of a file shared; offset must be a multiple of the file's page size.
-  [[nodiscard]] static Result<Mapping> of_file(int fd, std::uint64_t offset, std::size_t length, Access access);
-  /// Maps the first `length` bytes from `offset` on twice, back to back, so that what wraps around lies in one piece.
+  [[nodiscard]] static Result<Mapping> of_file(int fd, std::uint64_t offset, std::size_t length,
+                                               Access access);
+  /// Maps the first `length` bytes from `offset` on twice, back to back, so that what wraps around lies in
+  /// one piece.
   [[nodiscard]] static Result<Mapping> of_file_twice(int fd, std::uint64_t offset, std::size_t length);
 
  private:

@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::uint32_t pipe_magic = 0x50535248;  // "HRSP"
 constexpr std::uint32_t pipe_version = 1;
-constexpr std::uint64_t header_bytes = 64 * 1024;  // so that the rings begin on a page, however large pages are here
+constexpr std::uint64_t header_bytes =
+    64 * 1024;  // so that the rings begin on a page, however large pages are here
 constexpr std::uint64_t control_offset = 1024;
 static_assert(control_offset + 2 * sizeof(RingControl) <= header_bytes);
 
@@ -19,12 +20,14 @@ std::uint64_t file_bytes(std::uint64_t ring_bytes) { return header_bytes + 2 * r
 
 }  // namespace
 
-Result<std::unique_ptr<MessagePipe>> MessagePipe::create(std::uint64_t ring_bytes, std::uint64_t queue_bytes) {
+Result<std::unique_ptr<MessagePipe>> MessagePipe::create(std::uint64_t ring_bytes,
+                                                         std::uint64_t queue_bytes) {
   HEADRACE_TRY(file, create_memory_file("headrace-messages", file_bytes(ring_bytes)));
   HEADRACE_TRY_VOID(seal_memory_file(file.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
   HEADRACE_TRY(ours, EventFd::create());
   HEADRACE_TRY(theirs, EventFd::create());
-  std::unique_ptr<MessagePipe> pipe(new MessagePipe(std::move(file), std::move(ours), std::move(theirs), queue_bytes));
+  std::unique_ptr<MessagePipe> pipe(
+      new MessagePipe(std::move(file), std::move(ours), std::move(theirs), queue_bytes));
   HEADRACE_TRY(header, Mapping::of_file(pipe->file_.get(), 0, header_bytes, Mapping::Access::read_write));
   new (header.data()) PipeHeader{pipe_magic, pipe_version, ring_bytes};
   pipe->header_ = std::move(header);
@@ -32,19 +35,24 @@ Result<std::unique_ptr<MessagePipe>> MessagePipe::create(std::uint64_t ring_byte
   return pipe;
 }
 
-Result<std::unique_ptr<MessagePipe>> MessagePipe::adopt(UniqueFd file, UniqueFd their_bell, UniqueFd our_bell, std::uint64_t queue_bytes) {
+Result<std::unique_ptr<MessagePipe>> MessagePipe::adopt(UniqueFd file, UniqueFd their_bell, UniqueFd our_bell,
+                                                        std::uint64_t queue_bytes) {
   HEADRACE_TRY(found, inspect_memory_file(file.get()));
-  std::unique_ptr<MessagePipe> pipe(new MessagePipe(std::move(file), EventFd(std::move(our_bell)), EventFd(std::move(their_bell)), queue_bytes));
+  std::unique_ptr<MessagePipe> pipe(new MessagePipe(std::move(file), EventFd(std::move(our_bell)),
+                                                    EventFd(std::move(their_bell)), queue_bytes));
   if (found.size_bytes < header_bytes || found.page_bytes > header_bytes) {
-    return make_error(Code::corrupt, "the message file of a link has {} bytes in pages of {}", found.size_bytes, found.page_bytes);
+    return make_error(Code::corrupt, "the message file of a link has {} bytes in pages of {}",
+                      found.size_bytes, found.page_bytes);
   }
   HEADRACE_TRY(header, Mapping::of_file(pipe->file_.get(), 0, header_bytes, Mapping::Access::read_write));
   pipe->header_ = std::move(header);
   const PipeHeader said = *reinterpret_cast<const PipeHeader*>(pipe->header_.data());
   if (said.magic != pipe_magic || said.version != pipe_version || !std::has_single_bit(said.ring_bytes) ||
-      said.ring_bytes < 2 * max_message_bytes || said.ring_bytes > found.size_bytes || file_bytes(said.ring_bytes) != found.size_bytes) {
-    return make_error(Code::corrupt, "the message file of a link begins with {:#x}, version {}, rings of {} bytes in {}", said.magic,
-                      said.version, said.ring_bytes, found.size_bytes);
+      said.ring_bytes < 2 * max_message_bytes || said.ring_bytes > found.size_bytes ||
+      file_bytes(said.ring_bytes) != found.size_bytes) {
+    return make_error(Code::corrupt,
+                      "the message file of a link begins with {:#x}, version {}, rings of {} bytes in {}",
+                      said.magic, said.version, said.ring_bytes, found.size_bytes);
   }
   HEADRACE_TRY_VOID(pipe->map(said.ring_bytes, false));
   return pipe;
@@ -101,9 +109,12 @@ Status MessagePipe::send(std::uint32_t channel, std::string_view bytes) {
   Lane& lane = lane_locked(channel);
   if (open_ && lane.waiting.empty()) {
     switch (push_locked(channel, bytes)) {
-      case RingWriter::Push::done: return {};
-      case RingWriter::Push::full: return {Code::would_block};
-      case RingWriter::Push::corrupt: return {Code::corrupt};
+      case RingWriter::Push::done:
+        return {};
+      case RingWriter::Push::full:
+        return {Code::would_block};
+      case RingWriter::Push::corrupt:
+        return {Code::corrupt};
     }
   }
   const std::uint64_t record = RingWriter::record_bytes(bytes.size());
@@ -129,7 +140,8 @@ void MessagePipe::cancel_reservation(std::uint64_t message_bytes) {
 void MessagePipe::send_reserved(std::uint32_t channel, std::string_view bytes) {
   const std::lock_guard lock(mutex_);
   Lane& lane = lane_locked(channel);
-  if (open_ && lane.waiting.empty() && !wants_room() && push_locked(channel, bytes) == RingWriter::Push::done) {
+  if (open_ && lane.waiting.empty() && !wants_room() &&
+      push_locked(channel, bytes) == RingWriter::Push::done) {
     reserved_ -= RingWriter::record_bytes(bytes.size());
     return;
   }

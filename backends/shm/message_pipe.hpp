@@ -17,8 +17,8 @@
 
 namespace headrace::shm {
 
-/// Layout of the file: the first 64 KiB hold this header and, from 1024 on, the two RingControls; then come the data of ring 0 (from the side that
-/// connected) and of ring 1 (to it).
+/// Layout of the file: the first 64 KiB hold this header and, from 1024 on, the two RingControls; then come
+/// the data of ring 0 (from the side that connected) and of ring 1 (to it).
 struct PipeHeader {
   std::uint32_t magic;
   std::uint32_t version;
@@ -27,23 +27,28 @@ struct PipeHeader {
 
 class MessagePipe {
  public:
-  /// What the connecting side sends to the other: the file, the bell that we wait for, the bell that the peer waits for.
+  /// What the connecting side sends to the other: the file, the bell that we wait for, the bell that the peer
+  /// waits for.
   using Descriptors = std::array<int, 3>;
 
   /// The connecting side makes it. Messages sent before the peer is there wait like others that find no room.
-  [[nodiscard]] static Result<std::unique_ptr<MessagePipe>> create(std::uint64_t ring_bytes, std::uint64_t queue_bytes);
+  [[nodiscard]] static Result<std::unique_ptr<MessagePipe>> create(std::uint64_t ring_bytes,
+                                                                   std::uint64_t queue_bytes);
   /// The accepting side takes over what came in, in the order of `descriptors`.
   ///   errors   corrupt (sizes, seals or the header are not what they should be)
-  [[nodiscard]] static Result<std::unique_ptr<MessagePipe>> adopt(UniqueFd file, UniqueFd their_bell, UniqueFd our_bell,
-                                                                   std::uint64_t queue_bytes);
+  [[nodiscard]] static Result<std::unique_ptr<MessagePipe>> adopt(UniqueFd file, UniqueFd their_bell,
+                                                                  UniqueFd our_bell,
+                                                                  std::uint64_t queue_bytes);
   [[nodiscard]] Descriptors descriptors() const { return {file_.get(), our_bell_.fd(), their_bell_.fd()}; }
 
-  // Sending: any thread. Messages of one channel go in the order of `send`, `send_reserved` and `take_place`: what comes
-  // behind a place that is still empty waits for it, other channels do not.
+  // Sending: any thread. Messages of one channel go in the order of `send`, `send_reserved` and `take_place`:
+  // what comes behind a place that is still empty waits for it, other channels do not.
 
-  /// would_block when there is no room in the ring, or behind what waits; corrupt when the peer broke the ring.
+  /// would_block when there is no room in the ring, or behind what waits; corrupt when the peer broke the
+  /// ring.
   [[nodiscard]] Status send(std::uint32_t channel, std::string_view bytes);
-  /// Makes room for a message, so that sending it later cannot fail. would_block: too much is reserved already.
+  /// Makes room for a message, so that sending it later cannot fail. would_block: too much is reserved
+  /// already.
   [[nodiscard]] Status reserve(std::uint64_t message_bytes);
   void cancel_reservation(std::uint64_t message_bytes);
   /// Sends what was reserved, after all that was sent before.
@@ -86,7 +91,10 @@ class MessagePipe {
   };
 
   MessagePipe(UniqueFd file, EventFd our_bell, EventFd their_bell, std::uint64_t queue_bytes)
-      : file_(std::move(file)), our_bell_(std::move(our_bell)), their_bell_(std::move(their_bell)), queue_bytes_(queue_bytes) {}
+      : file_(std::move(file)),
+        our_bell_(std::move(our_bell)),
+        their_bell_(std::move(their_bell)),
+        queue_bytes_(queue_bytes) {}
   Result<void> map(std::uint64_t ring_bytes, bool connecting);
   Lane& lane_locked(std::uint32_t channel);
   std::uint32_t flush_locked();

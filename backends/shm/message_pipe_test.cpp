@@ -17,7 +17,9 @@ PipeEnds make_pipe(std::uint64_t ring_bytes = 256 * 1024, std::uint64_t queue_by
   PipeEnds ends;
   ends.near = MessagePipe::create(ring_bytes, queue_bytes).value();
   const auto fds = ends.near->descriptors();
-  ends.far = MessagePipe::adopt(UniqueFd(::dup(fds[0])), UniqueFd(::dup(fds[1])), UniqueFd(::dup(fds[2])), queue_bytes).value();
+  ends.far = MessagePipe::adopt(UniqueFd(::dup(fds[0])), UniqueFd(::dup(fds[1])), UniqueFd(::dup(fds[2])),
+                                queue_bytes)
+                 .value();
   ends.near->open();
   ends.far->open();
   return ends;
@@ -55,7 +57,8 @@ TEST(MessagePipe, keeps_reserved_messages_while_the_ring_is_full_and_in_order) {
     ends.near->send_reserved(0, message);
   }
   EXPECT_TRUE(ends.near->wants_room());
-  EXPECT_EQ(ends.near->send(0, "x").code, Code::would_block) << "a short message must not overtake those that wait";
+  EXPECT_EQ(ends.near->send(0, "x").code, Code::would_block)
+      << "a short message must not overtake those that wait";
   int got = 0;
   while (got < sent) {
     for (const std::string& message : read_all(*ends.far)) EXPECT_EQ(message, std::to_string(got++) + text);
@@ -109,7 +112,9 @@ TEST(MessagePipe, rings_only_a_reader_that_sleeps) {
 }
 
 TEST(MessagePipe, does_not_adopt_files_that_are_not_what_they_should_be) {
-  const auto adopt = [](UniqueFd file) { return MessagePipe::adopt(std::move(file), UniqueFd(), UniqueFd(), 1 << 20).code(); };
+  const auto adopt = [](UniqueFd file) {
+    return MessagePipe::adopt(std::move(file), UniqueFd(), UniqueFd(), 1 << 20).code();
+  };
   UniqueFd growing = create_memory_file("test", 1 << 20).value();
   EXPECT_EQ(adopt(growing.dup().value()), Code::corrupt) << "not sealed: it could shrink under us";
   ASSERT_TRUE(seal_memory_file(growing.get(), F_SEAL_SHRINK).ok());
@@ -122,7 +127,8 @@ TEST(MessagePipe, does_not_adopt_files_that_are_not_what_they_should_be) {
   const auto pipe = MessagePipe::create(256 * 1024, 1 << 20).value();
   const UniqueFd file(::dup(pipe->descriptors()[0]));
   Mapping header = Mapping::of_file(file.get(), 0, 4096, Mapping::Access::read_write).value();
-  for (const std::uint64_t ring_bytes : {std::uint64_t{0}, std::uint64_t{4096}, std::uint64_t{300'000}, std::uint64_t{1} << 62, ~std::uint64_t{0}}) {
+  for (const std::uint64_t ring_bytes : {std::uint64_t{0}, std::uint64_t{4096}, std::uint64_t{300'000},
+                                         std::uint64_t{1} << 62, ~std::uint64_t{0}}) {
     reinterpret_cast<PipeHeader*>(header.data())->ring_bytes = ring_bytes;
     EXPECT_EQ(adopt(file.dup().value()), Code::corrupt) << ring_bytes;
   }

@@ -16,7 +16,8 @@ namespace headrace::shm {
 namespace {
 
 constexpr std::uint64_t look_again_ns = 1'000'000;
-constexpr unsigned long exiting_flag = 0x4;  // PF_EXITING of the kernel's task flags, the ninth field of /proc/<pid>/stat
+constexpr unsigned long exiting_flag =
+    0x4;  // PF_EXITING of the kernel's task flags, the ninth field of /proc/<pid>/stat
 
 std::string read_line(const std::string& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"), std::fclose);
@@ -34,13 +35,14 @@ bool readable(int fd) {
 
 void allow_attach_by(pid_t peer) {
 #ifdef PR_SET_PTRACER
-  // The consent belongs to the process, not to an instance, hence the one static here: two agents of a process must not
-  // take each other's away.
+  // The consent belongs to the process, not to an instance, hence the one static here: two agents of a
+  // process must not take each other's away.
   static std::atomic<pid_t> allowed{0};
   if (peer <= 0 || peer == ::getpid()) return;
   pid_t before = 0;
   if (allowed.compare_exchange_strong(before, peer) || before == peer) {
-    (void)::prctl(PR_SET_PTRACER, static_cast<unsigned long>(peer), 0, 0, 0);  // EINVAL without Yama: nothing to allow
+    (void)::prctl(PR_SET_PTRACER, static_cast<unsigned long>(peer), 0, 0,
+                  0);  // EINVAL without Yama: nothing to allow
     return;
   }
   allowed.store(-1);
@@ -50,11 +52,12 @@ void allow_attach_by(pid_t peer) {
 #endif
 }
 
-AttachResult attach_copy(pid_t peer, Direction direction, std::span<const iovec> local, std::span<const iovec> remote,
-                         std::size_t total_bytes) noexcept {
+AttachResult attach_copy(pid_t peer, Direction direction, std::span<const iovec> local,
+                         std::span<const iovec> remote, std::size_t total_bytes) noexcept {
   const auto call = [&](std::span<const iovec> here, std::span<const iovec> there) {
-    return direction == Direction::from_peer ? ::process_vm_readv(peer, here.data(), here.size(), there.data(), there.size(), 0)
-                                             : ::process_vm_writev(peer, here.data(), here.size(), there.data(), there.size(), 0);
+    return direction == Direction::from_peer
+               ? ::process_vm_readv(peer, here.data(), here.size(), there.data(), there.size(), 0)
+               : ::process_vm_writev(peer, here.data(), here.size(), there.data(), there.size(), 0);
   };
   std::size_t done = 0;
   std::size_t at = 0;
@@ -62,7 +65,8 @@ AttachResult attach_copy(pid_t peer, Direction direction, std::span<const iovec>
     const ssize_t moved = call(local.subspan(at), remote.subspan(at));
     if (moved < 0) return {done, errno};
     if (done + static_cast<std::size_t>(moved) == total_bytes) return {total_bytes, 0};
-    // It stopped on the way without saying why. Asking for the rest of that element alone brings the reason out.
+    // It stopped on the way without saying why. Asking for the rest of that element alone brings the reason
+    // out.
     std::size_t into = static_cast<std::size_t>(moved);
     while (into >= local[at].iov_len) into -= local[at++].iov_len;
     done += static_cast<std::size_t>(moved);
@@ -82,18 +86,23 @@ std::string why_no_attach(pid_t peer, const Nonce& nonce) {
   std::uint64_t found = 0;
   const iovec local{&found, sizeof found};
   const iovec remote{reinterpret_cast<void*>(static_cast<std::uintptr_t>(nonce.address)), sizeof found};
-  const AttachResult result = attach_copy(peer, Direction::from_peer, {&local, 1}, {&remote, 1}, sizeof found);
+  const AttachResult result =
+      attach_copy(peer, Direction::from_peer, {&local, 1}, {&remote, 1}, sizeof found);
   if (result.os_error == 0 && found == nonce.value) return {};
   if (result.os_error == 0) return fmt::format("process {} of this PID namespace is not the peer", peer);
-  if (result.os_error == ENOSYS) return "this kernel, or a container's seccomp filter, has no process_vm_readv";
+  if (result.os_error == ENOSYS)
+    return "this kernel, or a container's seccomp filter, has no process_vm_readv";
   if (result.os_error != EPERM) {
-    return fmt::format("reading process {} by cross-memory attach failed: {}", peer, os_error_text(result.os_error));
+    return fmt::format("reading process {} by cross-memory attach failed: {}", peer,
+                       os_error_text(result.os_error));
   }
   std::string scope = read_line("/proc/sys/kernel/yama/ptrace_scope");
   if (scope.empty()) scope = "absent";
   return fmt::format(
-      "the kernel forbids cross-memory attach to process {} (EPERM; kernel.yama.ptrace_scope is {}, we are user {}): a container's "
-      "seccomp filter, another user or PID namespace, or a process that is not dumpable can be the cause; give the container "
+      "the kernel forbids cross-memory attach to process {} (EPERM; kernel.yama.ptrace_scope is {}, we are "
+      "user {}): a container's "
+      "seccomp filter, another user or PID namespace, or a process that is not dumpable can be the cause; "
+      "give the container "
       "SYS_PTRACE, or use memory from allocate, which needs none of it",
       peer, scope, ::geteuid());
 }
@@ -120,7 +129,8 @@ bool PeerProcess::dying() const {
   if (name_end == std::string::npos) return true;
   char state = 0;
   unsigned long flags = 0;
-  if (std::sscanf(stat.c_str() + name_end + 1, " %c %*d %*d %*d %*d %*d %lu", &state, &flags) != 2) return false;
+  if (std::sscanf(stat.c_str() + name_end + 1, " %c %*d %*d %*d %*d %*d %lu", &state, &flags) != 2)
+    return false;
   return state == 'Z' || state == 'X' || (flags & exiting_flag) != 0;
 }
 

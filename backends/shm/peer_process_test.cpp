@@ -18,7 +18,8 @@ namespace headrace::shm {
 namespace {
 
 struct TwoPages {
-  std::byte* base = static_cast<std::byte*>(::mmap(nullptr, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  std::byte* base = static_cast<std::byte*>(
+      ::mmap(nullptr, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   TwoPages() { ::munmap(base + 4096, 4096); }  // a hole in the middle
   ~TwoPages() {
     ::munmap(base, 4096);
@@ -59,7 +60,8 @@ TEST(Attach, is_proved_by_the_nonce_and_by_nothing_else) {
   EXPECT_NE(why_no_attach(::getpid(), {8, value}).find("bad address"), std::string::npos);
 }
 
-/// Runs `body` in a child whose process_vm_readv answers with `error`; returns whether it answered true there.
+/// Runs `body` in a child whose process_vm_readv answers with `error`; returns whether it answered true
+/// there.
 template <class Body>
 bool under_seccomp(int error, const Body& body) {
   const pid_t child = ::fork();
@@ -71,7 +73,9 @@ bool under_seccomp(int error, const Body& body) {
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     const sock_fprog program{static_cast<unsigned short>(std::size(rules)), rules};
-    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) ::_exit(2);
+    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+      ::_exit(2);
     ::_exit(body() ? 0 : 1);
   }
   int status = 0;
@@ -84,9 +88,11 @@ TEST(Attach, that_the_kernel_forbids_is_told_with_what_to_do) {
   const Nonce nonce{reinterpret_cast<std::uintptr_t>(&value), value};
   EXPECT_TRUE(under_seccomp(EPERM, [&] {
     const std::string why = why_no_attach(::getpid(), nonce);
-    return why.find("ptrace_scope") != std::string::npos && why.find("seccomp") != std::string::npos && why.find("allocate") != std::string::npos;
+    return why.find("ptrace_scope") != std::string::npos && why.find("seccomp") != std::string::npos &&
+           why.find("allocate") != std::string::npos;
   }));
-  EXPECT_TRUE(under_seccomp(ENOSYS, [&] { return why_no_attach(::getpid(), nonce).find("seccomp") != std::string::npos; }));
+  EXPECT_TRUE(under_seccomp(
+      ENOSYS, [&] { return why_no_attach(::getpid(), nonce).find("seccomp") != std::string::npos; }));
 }
 
 TEST(PeerProcess, is_dying_once_it_is_killed) {

@@ -5,12 +5,19 @@
 
 namespace headrace::shm {
 
-RemoteRegion::RemoteRegion(std::shared_ptr<Link> link, std::uint32_t region_id, std::uint64_t owner_address, std::uint64_t length_bytes)
-    : link_(std::move(link)), region_id_(region_id), owner_address_(owner_address), length_bytes_(length_bytes) {}
+RemoteRegion::RemoteRegion(std::shared_ptr<Link> link, std::uint32_t region_id, std::uint64_t owner_address,
+                           std::uint64_t length_bytes)
+    : link_(std::move(link)),
+      region_id_(region_id),
+      owner_address_(owner_address),
+      length_bytes_(length_bytes) {}
 
 RemoteRegion::RemoteRegion(const LocalRegion& region)
-    : region_id_(region.region_id), owner_address_(reinterpret_cast<std::uintptr_t>(region.base)), length_bytes_(region.length_bytes),
-      slot_(region.slot), mapped_(region.base) {}
+    : region_id_(region.region_id),
+      owner_address_(reinterpret_cast<std::uintptr_t>(region.base)),
+      length_bytes_(region.length_bytes),
+      slot_(region.slot),
+      mapped_(region.base) {}
 
 bool RemoteRegion::resolve() {
   if (mapped() != nullptr) return true;
@@ -23,7 +30,8 @@ bool RemoteRegion::resolve() {
   if (state() != RegionState::allocated || !link_->maps()) return true;
   auto [known, import] = link_->import(region_id_);
   if (!known) return false;
-  if (import == nullptr || import->bytes().size() < length_bytes_) return true;  // or not what the metadata says: attach will see
+  if (import == nullptr || import->bytes().size() < length_bytes_)
+    return true;  // or not what the metadata says: attach will see
   const std::lock_guard lock(mutex_);
   if (import_ == nullptr) {
     import_ = std::move(import);

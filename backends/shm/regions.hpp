@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handles behind a request's two sides: our own registered memory, and a peer's (or our own, seen as remote).
+// The handles behind a request's two sides: our own registered memory, and a peer's (or our own, seen as
+// remote).
 #pragma once
 
 #include "backends/shm/control_socket.hpp"
@@ -29,7 +30,8 @@ struct LocalRegion {
 class RemoteRegion {
  public:
   /// A peer's region.
-  RemoteRegion(std::shared_ptr<Link> link, std::uint32_t region_id, std::uint64_t owner_address, std::uint64_t length_bytes);
+  RemoteRegion(std::shared_ptr<Link> link, std::uint32_t region_id, std::uint64_t owner_address,
+               std::uint64_t length_bytes);
   /// One of our own.
   explicit RemoteRegion(const LocalRegion& region);
 
@@ -42,7 +44,8 @@ class RemoteRegion {
   [[nodiscard]] std::uint32_t region_id() const { return region_id_; }
   [[nodiscard]] RegionState state() const {
     const RegionSlot* const slot = slot_.load(std::memory_order_acquire);
-    return slot != nullptr ? static_cast<RegionState>(slot->load(std::memory_order_acquire)) : RegionState::unknown;
+    return slot != nullptr ? static_cast<RegionState>(slot->load(std::memory_order_acquire))
+                           : RegionState::unknown;
   }
   [[nodiscard]] bool live() const {
     const RegionState now = state();

@@ -13,7 +13,8 @@ void Registry::add(std::shared_ptr<Link> link) {
 
 std::shared_ptr<Link> Registry::remove(const Link* link) {
   const std::lock_guard lock(mutex_);
-  const auto at = std::find_if(links_.begin(), links_.end(), [&](const auto& one) { return one.get() == link; });
+  const auto at =
+      std::find_if(links_.begin(), links_.end(), [&](const auto& one) { return one.get() == link; });
   if (at == links_.end()) return nullptr;
   std::shared_ptr<Link> found = std::move(*at);
   links_.erase(at);
@@ -28,7 +29,8 @@ void Registry::introduce(Link& link) {
 
 void Registry::look(std::uint64_t& version, std::vector<std::shared_ptr<Link>>& links) const {
   if (version_.load(std::memory_order_acquire) == version) return;
-  std::vector<std::shared_ptr<Link>> before;  // let go outside the lock: the last one to hold a link closes its descriptors
+  std::vector<std::shared_ptr<Link>>
+      before;  // let go outside the lock: the last one to hold a link closes its descriptors
   const std::lock_guard lock(mutex_);
   before.swap(links);
   links = links_;

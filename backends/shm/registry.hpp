@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The links of an instance and the memory that their peers map. One lock, so that a link that comes up while memory is being
-// registered hears of each region once at least.
+// The links of an instance and the memory that their peers map. One lock, so that a link that comes up while
+// memory is being registered hears of each region once at least.
 #pragma once
 
 #include "backends/shm/link.hpp"

@@ -11,26 +11,34 @@ namespace {
 
 constexpr std::uint64_t least_chunk_bytes = 64 * 1024;
 constexpr std::uint64_t pages_a_turn = 1024;  // in a chunk or inside post: some 100 us by attach
-constexpr int chunks_a_turn = 8;  // then the helper goes to the end of the pool's queue: other requests want to be served too
+constexpr int chunks_a_turn =
+    8;  // then the helper goes to the end of the pool's queue: other requests want to be served too
 
 std::uint64_t chunk_bytes_for(const Settings& settings, const headrace_prepare_v1& args) {
-  const std::uint64_t page_bytes = std::max<std::uint64_t>(args.bytes / std::max<std::uint64_t>(args.count, 1), 1);
-  return page_bytes >= settings.chunk_bytes ? settings.chunk_bytes : std::min(settings.chunk_bytes, page_bytes * pages_a_turn);
+  const std::uint64_t page_bytes =
+      std::max<std::uint64_t>(args.bytes / std::max<std::uint64_t>(args.count, 1), 1);
+  return page_bytes >= settings.chunk_bytes ? settings.chunk_bytes
+                                            : std::min(settings.chunk_bytes, page_bytes * pages_a_turn);
 }
 
 }  // namespace
 
 Request::Request(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link)
-    : instance_(instance), args_(args), link_(std::move(link)), token_(args.token),
+    : instance_(instance),
+      args_(args),
+      link_(std::move(link)),
+      token_(args.token),
       mode_(args.bytes >= instance.settings.stream_bytes ? CopyMode::streaming : CopyMode::cached),
       chunk_bytes_(chunk_bytes_for(instance.settings, args)) {}
 
-Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link) {
+Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1& args,
+                                  std::shared_ptr<Link> link) {
   if (link != nullptr && link->state() == LinkState::lost) {
     Outcome why = link->why_lost();
     return Error{why.status.code, std::move(why.text)};
   }
-  std::unique_ptr<Request, void (*)(Request*)> request(new Request(instance, args, std::move(link)), [](Request* r) { r->unref(); });
+  std::unique_ptr<Request, void (*)(Request*)> request(new Request(instance, args, std::move(link)),
+                                                       [](Request* r) { r->unref(); });
   Outcome found = request->find_paths();
   if (!found.status.ok()) return Error{found.status.code, std::move(found.text)};
   return request.release();
@@ -51,8 +59,11 @@ Outcome Request::find_paths() {
     if (!ready || region.mapped() != nullptr || refusal.empty()) continue;
     // The trial of attach fails too when the peer dies during it: that is no fault of this path.
     if (link_->has_hung_up() || link_->process().dying()) return link_->why_lost();
-    const char* const kind = region.state() == RegionState::allocated ? "is not mapped here" : "was registered, not allocated";
-    return {{Code::not_supported}, fmt::format("region {} of peer {} {}, and {}", region.region_id(), link_->peer_name(), kind, refusal)};
+    const char* const kind =
+        region.state() == RegionState::allocated ? "is not mapped here" : "was registered, not allocated";
+    return {{Code::not_supported},
+            fmt::format("region {} of peer {} {}, and {}", region.region_id(), link_->peer_name(), kind,
+                        refusal)};
   }
   paths_known_ = all_known;
   return {};
@@ -61,10 +72,12 @@ Outcome Request::find_paths() {
 Transfer Request::transfer() { return {&args_, link_.get(), mode_, &stopped_}; }
 
 Status Request::post(const headrace_post_v1& args) {
-  const std::string_view message(static_cast<const char*>(args.message.data), args.has_message != 0 ? args.message.length : 0);
+  const std::string_view message(static_cast<const char*>(args.message.data),
+                                 args.has_message != 0 ? args.message.length : 0);
   has_message_ = args.has_message != 0;
   channel_ = args.channel;
-  if (has_message_ && (link_ == nullptr || message.size() > max_message_bytes)) return {Code::invalid_argument};
+  if (has_message_ && (link_ == nullptr || message.size() > max_message_bytes))
+    return {Code::invalid_argument};
   const bool waits = link_ != nullptr && link_->state() == LinkState::connecting;
   if (link_ != nullptr && !waits && !link_->usable()) return {link_->why_lost().status.code};
   if (has_message_) {
@@ -164,8 +177,10 @@ bool Request::claim(Chunk& chunk) {
   if (chunk.move) {
     // Towards the end the pieces get smaller, so that the threads finish together.
     const std::uint64_t share = unclaimed_ / (2 * (instance_.helpers + 1));
-    chunk.bytes = std::min(unclaimed_, std::clamp(share, std::min(least_chunk_bytes, chunk_bytes_), chunk_bytes_));
-    chunk.to = unclaimed_ == chunk.bytes ? PagePosition{args_.count, 0} : position_at_byte(args_, chunk.bytes, next_);
+    chunk.bytes =
+        std::min(unclaimed_, std::clamp(share, std::min(least_chunk_bytes, chunk_bytes_), chunk_bytes_));
+    chunk.to = unclaimed_ == chunk.bytes ? PagePosition{args_.count, 0}
+                                         : position_at_byte(args_, chunk.bytes, next_);
     next_ = chunk.to;
   } else {
     chunk.bytes = unclaimed_;
@@ -236,7 +251,8 @@ void Request::cancel() {
 
 void Request::get_help() {
   const std::uint64_t chunks = (args_.bytes + chunk_bytes_ - 1) / chunk_bytes_;
-  const std::uint64_t wanted = std::min<std::uint64_t>(instance_.helpers, std::max<std::uint64_t>(chunks - 1, 1));
+  const std::uint64_t wanted =
+      std::min<std::uint64_t>(instance_.helpers, std::max<std::uint64_t>(chunks - 1, 1));
   std::uint64_t found = 0;
   while (found < wanted && submit_helper()) ++found;
   if (found > 0) return;
@@ -295,7 +311,8 @@ void Request::finish_message(Outcome& outcome) {
   }
 }
 
-/// Tells the far side and the host. `counted`: the link knows of this post. After this the request may be gone.
+/// Tells the far side and the host. `counted`: the link knows of this post. After this the request may be
+/// gone.
 void Request::finish(Outcome outcome, bool counted) {
   const std::shared_ptr<Link> link = link_;
   Instance& instance = instance_;

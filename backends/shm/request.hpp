@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One prepared request and the life of its posts.
 //
-// A small post is carried out where it is posted. A large one is cut into chunks that whoever has time claims: threads of
-// the host's pool, and the caller that polls. Who finishes the last chunk completes the post; since every byte is given
-// back exactly once, moved or not, that is exactly one thread.
+// A small post is carried out where it is posted. A large one is cut into chunks that whoever has time
+// claims: threads of the host's pool, and the caller that polls. Who finishes the last chunk completes the
+// post; since every byte is given back exactly once, moved or not, that is exactly one thread.
 #pragma once
 
 #include "backends/shm/instance.hpp"
@@ -21,12 +21,14 @@ namespace headrace::shm {
 
 class Link;
 
-/// Counted: the host holds one reference until `release`, each task in the pool and each list of the link another.
+/// Counted: the host holds one reference until `release`, each task in the pool and each list of the link
+/// another.
 class Request {
  public:
   /// `link`: none for a request to ourselves.
   ///   errors   not_supported (a region can be reached neither by mapping nor by attach), peer_lost
-  [[nodiscard]] static Result<Request*> prepare(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link);
+  [[nodiscard]] static Result<Request*> prepare(Instance& instance, const headrace_prepare_v1& args,
+                                                std::shared_ptr<Link> link);
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
 
@@ -46,7 +48,8 @@ class Request {
   void start();
   /// The link is no more: ends the post with this outcome, as soon as no thread is inside a chunk.
   void end_early(const Outcome& outcome);
-  /// For the progress thread: finds this request a thread of the pool, or does a chunk itself. False: nothing is left to do.
+  /// For the progress thread: finds this request a thread of the pool, or does a chunk itself. False: nothing
+  /// is left to do.
   bool rescue();
 
   std::size_t place_in_link = 0;  ///< where the link keeps it; the link's
@@ -86,7 +89,7 @@ class Request {
   const std::uint64_t token_;
   const CopyMode mode_;
   const std::uint64_t chunk_bytes_;  ///< at most; less where pages are tiny, since each costs by itself
-  bool paths_known_ = false;  // of all remote regions
+  bool paths_known_ = false;         // of all remote regions
 
   std::atomic<std::uint32_t> references_{1};
   std::atomic<bool> stopped_{false};
@@ -99,10 +102,10 @@ class Request {
 
   std::mutex mutex_;
   State state_ = State::idle;
-  PagePosition next_;              // where the next chunk begins
-  std::uint64_t unclaimed_ = 0;    // bytes
-  std::uint64_t unfinished_ = 0;   // bytes
-  Outcome outcome_;                // the first thing that went wrong
+  PagePosition next_;             // where the next chunk begins
+  std::uint64_t unclaimed_ = 0;   // bytes
+  std::uint64_t unfinished_ = 0;  // bytes
+  Outcome outcome_;               // the first thing that went wrong
 };
 
 }  // namespace headrace::shm

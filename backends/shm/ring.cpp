@@ -25,7 +25,8 @@ RingWriter::Push RingWriter::push(std::uint32_t channel, std::string_view bytes)
   std::memcpy(at, &header, sizeof header);
   if (!bytes.empty()) std::memcpy(at + sizeof header, bytes.data(), bytes.size());
   tail_ += needed;
-  // Publishes the record (pairs with the reader's acquire in pop) and, before `armed` is read, the news itself.
+  // Publishes the record (pairs with the reader's acquire in pop) and, before `armed` is read, the news
+  // itself.
   ring_.control->tail.store(tail_, std::memory_order_seq_cst);
   return Push::done;
 }

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // A ring of messages in memory that two processes share: one writes, one reads, neither waits.
 //
-// Positions count bytes since the beginning and never wrap; the data is mapped twice in a row, so that a record always lies
-// in one piece. A record is a header of 8 bytes and its payload, padded to 8.
+// Positions count bytes since the beginning and never wrap; the data is mapped twice in a row, so that a
+// record always lies in one piece. A record is a header of 8 bytes and its payload, padded to 8.
 //
-// Two flags tell when the other side must be rung, so that nobody makes a system call for a peer that is awake:
-//   armed   set by the reader before it sleeps, cleared by the writer that rings. Reader: armed = 1, then look at tail.
-//           Writer: tail = new, then look at armed. All four are sequentially consistent: one of the two sees the other.
-//   starved set by a writer that found no room, cleared by the reader that rings. Writer: starved = 1, then look at head.
+// Two flags tell when the other side must be rung, so that nobody makes a system call for a peer that is
+// awake:
+//   armed   set by the reader before it sleeps, cleared by the writer that rings. Reader: armed = 1, then
+//   look at tail.
+//           Writer: tail = new, then look at armed. All four are sequentially consistent: one of the two sees
+//           the other.
+//   starved set by a writer that found no room, cleared by the reader that rings. Writer: starved = 1, then
+//   look at head.
 //           Reader: head = new, then look at starved. Likewise.
 //
-// The other process is not trusted with our memory: each side keeps its own position to itself and checks what it reads of
-// the other's; a record is copied out before anybody looks at it.
+// The other process is not trusted with our memory: each side keeps its own position to itself and checks
+// what it reads of the other's; a record is copied out before anybody looks at it.
 #pragma once
 
 #include <atomic>
@@ -51,7 +55,9 @@ class RingWriter {
   [[nodiscard]] bool reader_sleeps();
 
   /// Bytes that a message takes in the ring.
-  [[nodiscard]] static constexpr std::uint64_t record_bytes(std::uint64_t length) { return 8 + ((length + 7) & ~std::uint64_t{7}); }
+  [[nodiscard]] static constexpr std::uint64_t record_bytes(std::uint64_t length) {
+    return 8 + ((length + 7) & ~std::uint64_t{7});
+  }
 
  private:
   RingMemory ring_;
@@ -74,7 +80,8 @@ class RingReader {
   [[nodiscard]] bool writer_starves();
 
   [[nodiscard]] bool empty() const { return ring_.control->tail.load(std::memory_order_acquire) == head_; }
-  /// The reader is about to sleep: the writer rings from now on. False if something came in before that took effect.
+  /// The reader is about to sleep: the writer rings from now on. False if something came in before that took
+  /// effect.
   [[nodiscard]] bool arm();
   void disarm() { ring_.control->armed.store(0, std::memory_order_relaxed); }
 

@@ -16,7 +16,8 @@ namespace {
 constexpr std::uint64_t capacity = 4096;
 constexpr std::uint64_t max_message = 1024;
 
-/// A ring in ordinary memory. Its data is not mapped twice, so a test of one thread mirrors what the writer wrote.
+/// A ring in ordinary memory. Its data is not mapped twice, so a test of one thread mirrors what the writer
+/// wrote.
 class PlainRing {
  public:
   PlainRing() : memory{&control_, data_.data(), capacity} {}
@@ -52,7 +53,8 @@ TEST(Ring, gives_back_messages_of_random_sizes_in_order_while_it_wraps_around) {
   std::size_t first = 0;
   std::size_t read = 0;
   while (read < 20'000) {
-    const std::string text = random_text(random, random() % 3 == 0 ? random() % (max_message + 1) : random() % 20);
+    const std::string text =
+        random_text(random, random() % 3 == 0 ? random() % (max_message + 1) : random() % 20);
     const auto channel = static_cast<std::uint32_t>(random());
     const std::uint64_t before = ring.control().tail.load();
     const auto pushed = writer.push(channel, text);
@@ -63,7 +65,8 @@ TEST(Ring, gives_back_messages_of_random_sizes_in_order_while_it_wraps_around) {
     }
     // Sometimes nothing is read for a while, so that the ring gets full; sometimes it runs empty.
     std::size_t to_read = pushed == RingWriter::Push::full ? 1 + random() % 30 : random() % 2;
-    for (RingReader::Message message; to_read > 0 && reader.pop(message) == RingReader::Pop::message; --to_read) {
+    for (RingReader::Message message; to_read > 0 && reader.pop(message) == RingReader::Pop::message;
+         --to_read) {
       ASSERT_LT(first, under_way.size());
       ASSERT_EQ(message.channel, under_way[first].first);
       ASSERT_EQ(message.bytes, under_way[first].second);
@@ -121,13 +124,18 @@ TEST(Ring, reader_calls_positions_and_lengths_that_cannot_be_corrupt) {
     RingReader::Message message;
     return reader.pop(message);
   };
-  const auto set_length = [](PlainRing& ring, std::uint32_t length) { std::memcpy(ring.memory.data, &length, sizeof length); };
+  const auto set_length = [](PlainRing& ring, std::uint32_t length) {
+    std::memcpy(ring.memory.data, &length, sizeof length);
+  };
   EXPECT_EQ(pop_after([](PlainRing&) {}), RingReader::Pop::message);
-  EXPECT_EQ(pop_after([](PlainRing& ring) { ring.control().tail = capacity + 16; }), RingReader::Pop::corrupt);
+  EXPECT_EQ(pop_after([](PlainRing& ring) { ring.control().tail = capacity + 16; }),
+            RingReader::Pop::corrupt);
   EXPECT_EQ(pop_after([](PlainRing& ring) { ring.control().tail = 4; }), RingReader::Pop::corrupt);
-  EXPECT_EQ(pop_after([](PlainRing& ring) { ring.control().tail = ~std::uint64_t{0}; }), RingReader::Pop::corrupt);
+  EXPECT_EQ(pop_after([](PlainRing& ring) { ring.control().tail = ~std::uint64_t{0}; }),
+            RingReader::Pop::corrupt);
   EXPECT_EQ(pop_after([&](PlainRing& ring) { set_length(ring, max_message + 1); }), RingReader::Pop::corrupt);
-  EXPECT_EQ(pop_after([&](PlainRing& ring) { set_length(ring, 9); }), RingReader::Pop::corrupt) << "beyond what was published";
+  EXPECT_EQ(pop_after([&](PlainRing& ring) { set_length(ring, 9); }), RingReader::Pop::corrupt)
+      << "beyond what was published";
   EXPECT_EQ(pop_after([&](PlainRing& ring) { set_length(ring, 0xffffffff); }), RingReader::Pop::corrupt);
 }
 
@@ -145,11 +153,13 @@ TEST(Ring, random_damage_never_leads_the_reader_out_of_its_memory) {
     PlainRing ring;
     RingWriter writer(ring.memory);
     RingReader reader(ring.memory, max_message);
-    for (int i = 0; i < 3; ++i) ASSERT_EQ(writer.push(0, std::string(random() % 200, 'x')), RingWriter::Push::done);
+    for (int i = 0; i < 3; ++i)
+      ASSERT_EQ(writer.push(0, std::string(random() % 200, 'x')), RingWriter::Push::done);
     for (int i = 0; i < 4; ++i) ring.memory.data[random() % capacity] = static_cast<std::byte>(random());
     if (round % 2 == 0) ring.control().tail = random() % (2 * capacity);
     RingReader::Message message;
-    for (int pops = 0; pops < 1000 && reader.pop(message) == RingReader::Pop::message; ++pops) ASSERT_LE(message.bytes.size(), max_message);
+    for (int pops = 0; pops < 1000 && reader.pop(message) == RingReader::Pop::message; ++pops)
+      ASSERT_LE(message.bytes.size(), max_message);
   }
 }
 

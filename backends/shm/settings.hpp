@@ -10,7 +10,8 @@
 
 namespace headrace::shm {
 
-/// The longest message: 64 KiB of a user's and the 16 bytes that the agent puts before it (docs/wire.md, section 4).
+/// The longest message: 64 KiB of a user's and the 16 bytes that the agent puts before it (docs/wire.md,
+/// section 4).
 inline constexpr std::uint64_t max_message_bytes = 64 * 1024 + 16;
 
 struct Settings {
@@ -27,7 +28,8 @@ struct Settings {
 
 [[nodiscard]] std::span<const headrace_option_v1> option_rows();
 
-/// Reads the host's resolved values; rounds ring_bytes up to a power of two that holds two of the longest messages.
+/// Reads the host's resolved values; rounds ring_bytes up to a power of two that holds two of the longest
+/// messages.
 ///   errors   invalid_argument (names the option and its value)
 [[nodiscard]] Result<Settings> read_settings(const plugin::CreateArgs& args);
 

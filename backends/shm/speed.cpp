@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::size_t small_page = 4096;
 constexpr std::size_t large_page = 64 * 1024;
-constexpr std::size_t probe_bytes = 2 << 20;  // beyond a core's own caches, touched in well under a millisecond
+constexpr std::size_t probe_bytes = 2
+                                    << 20;  // beyond a core's own caches, touched in well under a millisecond
 constexpr int rounds = 3;
 
 /// A walk over pages that a prefetcher cannot guess: an odd stride modulo a power of two visits each once.
@@ -52,7 +53,8 @@ double time_mapped(Probe& probe, std::size_t page) {
   const std::size_t count = probe_bytes / page;
   return best_ns([&] {
     for (std::size_t i = 0; i < count; ++i) {
-      copy_bytes(probe.to.data() + page_at(i, count) * page, probe.from.data() + page_at(i + 7, count) * page, page, CopyMode::cached);
+      copy_bytes(probe.to.data() + page_at(i, count) * page, probe.from.data() + page_at(i + 7, count) * page,
+                 page, CopyMode::cached);
     }
   });
 }
@@ -66,7 +68,9 @@ double time_attached(Probe& probe, std::size_t page) {
     there[i] = {probe.from.data() + page_at(i + 7, count) * page, page};
   }
   bool works = true;
-  const double ns = best_ns([&] { works = attach_copy(::getpid(), Direction::from_peer, here, there, probe_bytes).os_error == 0 && works; });
+  const double ns = best_ns([&] {
+    works = attach_copy(::getpid(), Direction::from_peer, here, there, probe_bytes).os_error == 0 && works;
+  });
   return works ? ns : 0;
 }
 
@@ -88,7 +92,8 @@ CopySpeed SpeedMeter::attached() {
     Probe probe;
     const double small = time_attached(probe, small_page);
     const double large = time_attached(probe, large_page);
-    attached_ = small > 0 && large > 0 ? fit(small, large) : CopySpeed{};  // 1 byte a second: not a path to take
+    attached_ =
+        small > 0 && large > 0 ? fit(small, large) : CopySpeed{};  // 1 byte a second: not a path to take
   }
   return *attached_;
 }

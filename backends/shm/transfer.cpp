@@ -9,12 +9,17 @@
 namespace headrace::shm {
 namespace {
 
-constexpr std::size_t small_batch = 4;    // what few pages need: setting up a large batch costs more than they do
-constexpr std::size_t large_batch = 512;  // pages a system call; more gain nothing
+constexpr std::size_t small_batch =
+    4;  // what few pages need: setting up a large batch costs more than they do
+constexpr std::size_t large_batch = 512;                   // pages a system call; more gain nothing
 constexpr std::uint64_t prefetch_below_bytes = 32 * 1024;  // longer runs hide the first misses by themselves
 
-std::byte* local_address(const PageRun& run) { return static_cast<const LocalRegion*>(run.local_region)->base + run.local_offset; }
-const RemoteRegion& remote_of(const PageRun& run) { return *static_cast<const RemoteRegion*>(run.remote_region); }
+std::byte* local_address(const PageRun& run) {
+  return static_cast<const LocalRegion*>(run.local_region)->base + run.local_offset;
+}
+const RemoteRegion& remote_of(const PageRun& run) {
+  return *static_cast<const RemoteRegion*>(run.remote_region);
+}
 
 /// The page in which byte `byte` of a run lies.
 std::uint64_t page_of(const headrace_prepare_v1& request, const PageRun& run, std::uint64_t byte) {
@@ -44,7 +49,8 @@ class Batch {
 
  private:
   [[nodiscard]] Outcome check_interrupted() const {
-    if (transfer_.stop != nullptr && transfer_.stop->load(std::memory_order_relaxed)) return {{Code::canceled}, {}};
+    if (transfer_.stop != nullptr && transfer_.stop->load(std::memory_order_relaxed))
+      return {{Code::canceled}, {}};
     if (transfer_.link != nullptr && !transfer_.link->usable()) return transfer_.link->why_lost();
     return {};
   }
@@ -66,10 +72,13 @@ class Batch {
     const RemoteRegion& region = remote_of(run);
     // A peer that leaves closes its links first and then deregisters: say what came first.
     if (transfer_.link != nullptr && transfer_.link->has_hung_up()) return transfer_.link->why_lost();
-    const char* const what = region.state() == RegionState::gone ? "was deregistered" : "was never registered";
-    const std::string owner = transfer_.link != nullptr ? fmt::format("peer {}", transfer_.link->peer_name()) : std::string("this agent");
+    const char* const what =
+        region.state() == RegionState::gone ? "was deregistered" : "was never registered";
+    const std::string owner = transfer_.link != nullptr ? fmt::format("peer {}", transfer_.link->peer_name())
+                                                        : std::string("this agent");
     return {{Code::not_found, 0, run.first_page},
-            fmt::format("region {} of {} {}: page {} cannot be moved; fetch the metadata again", region.region_id(), owner, what, run.first_page)};
+            fmt::format("region {} of {} {}: page {} cannot be moved; fetch the metadata again",
+                        region.region_id(), owner, what, run.first_page)};
   }
 
   void copy_mapped() {
@@ -119,15 +128,18 @@ class Batch {
     if (!process.still_there()) return transfer_.link->why_lost();
     std::size_t total = 0;
     for (std::size_t i = 0; i < attached_; ++i) total += here_[i].iov_len;
-    const Direction direction = transfer_.request->op == HEADRACE_READ ? Direction::from_peer : Direction::to_peer;
-    const AttachResult result = attach_copy(process.pid(), direction, {here_.data(), attached_}, {there_.data(), attached_}, total);
+    const Direction direction =
+        transfer_.request->op == HEADRACE_READ ? Direction::from_peer : Direction::to_peer;
+    const AttachResult result =
+        attach_copy(process.pid(), direction, {here_.data(), attached_}, {there_.data(), attached_}, total);
     if (result.os_error == 0) return {};
     return attach_failed(result);
   }
 
   [[nodiscard]] Outcome attach_failed(const AttachResult& result) const {
     Link& link = *transfer_.link;
-    if (result.os_error == ESRCH || link.has_hung_up() || link.owner_closed() || link.process().dying()) return link.why_lost();
+    if (result.os_error == ESRCH || link.has_hung_up() || link.owner_closed() || link.process().dying())
+      return link.why_lost();
     std::size_t at = 0;
     std::size_t into = result.bytes;
     while (at + 1 < attached_ && into >= here_[at].iov_len) into -= here_[at++].iov_len;
@@ -135,10 +147,12 @@ class Batch {
     if (!remote_of(run).live()) return stale(run);
     const std::uint64_t page = page_of(*transfer_.request, run, into);
     const Code code = result.os_error == ENOMEM ? Code::exhausted : Code::backend_failed;
-    const char* const advice = result.os_error == EFAULT ? "; has the owner unmapped memory that it registered, or have we?" : "";
+    const char* const advice =
+        result.os_error == EFAULT ? "; has the owner unmapped memory that it registered, or have we?" : "";
     return {{code, result.os_error, page},
-            fmt::format("page {}: cross-memory attach to region {} of peer {} (process {}) at {:#x}: {}{}", page, remote_of(run).region_id(),
-                        link.peer_name(), link.process().pid(), reinterpret_cast<std::uintptr_t>(there_[at].iov_base) + into,
+            fmt::format("page {}: cross-memory attach to region {} of peer {} (process {}) at {:#x}: {}{}",
+                        page, remote_of(run).region_id(), link.peer_name(), link.process().pid(),
+                        reinterpret_cast<std::uintptr_t>(there_[at].iov_base) + into,
                         os_error_text(result.os_error), advice)};
   }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves the bytes of a part of a request: mapped memory by copying, other memory by attach, whichever each page needs.
+// Moves the bytes of a part of a request: mapped memory by copying, other memory by attach, whichever each
+// page needs.
 #pragma once
 
 #include "backends/shm/copy.hpp"
@@ -27,7 +28,8 @@ struct Transfer {
   const std::atomic<bool>* stop = nullptr;  ///< looked at now and then; the outcome is then canceled
 };
 
-/// Moves [from, to). Regions are found live before and after their bytes were moved, or the outcome is not_found.
+/// Moves [from, to). Regions are found live before and after their bytes were moved, or the outcome is
+/// not_found.
 [[nodiscard]] Outcome move_part(const Transfer& transfer, PagePosition from, PagePosition to);
 
 }  // namespace headrace::shm

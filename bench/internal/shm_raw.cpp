@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shm backend against what the machine gives without it: the same random pages of another process moved by bare
-// process_vm_readv or bare memcpy on as many threads, in turn with ours; one small read; a message there and back.
+// The shm backend against what the machine gives without it: the same random pages of another process moved
+// by bare process_vm_readv or bare memcpy on as many threads, in turn with ours; one small read; a message
+// there and back.
 //
 //   bench_shm_raw [--mib 256] [--rounds 9] [--threads 2]
 //
-// Bare attach uses 512 pages a call. Every transfer of ours is compared with its source. Times on shared cores wander, so
-// the lines give best and median, and ratios of the two contenders of one sitting.
+// Bare attach uses 512 pages a call. Every transfer of ours is compared with its source. Times on shared
+// cores wander, so the lines give best and median, and ratios of the two contenders of one sitting.
 #include "backends/shm/backend.hpp"
 #include "base/clock.hpp"
 #include "base/event_fd.hpp"
@@ -81,10 +82,13 @@ class BenchHost {
     table_.agent_name = name;
     table_.incarnation = random_u64() | 1;
     table_.log_enabled = [](void*, int32_t) { return 1; };
-    table_.log = [](void*, int32_t, const char* text, size_t length) { fmt::print(stderr, "{}\n", std::string_view(text, length)); };
+    table_.log = [](void*, int32_t, const char* text, size_t length) {
+      fmt::print(stderr, "{}\n", std::string_view(text, length));
+    };
     table_.now_ns = [](void*) { return headrace::now_ns(); };
     table_.count = [](void*, const char*, uint64_t) {};
-    table_.completed = [](void* context, uint64_t, headrace_status_v1 status, const char* text, size_t length) {
+    table_.completed = [](void* context, uint64_t, headrace_status_v1 status, const char* text,
+                          size_t length) {
       must(status.code == HEADRACE_OK, std::string_view(text, length));
       self(context).completed_.fetch_add(1, std::memory_order_release);
     };
@@ -95,7 +99,9 @@ class BenchHost {
     table_.link_event = [](void* context, uint64_t, int32_t event, headrace_status_v1, const char*, size_t) {
       (event == HEADRACE_LINK_READY ? self(context).ready : self(context).lost) = true;
     };
-    table_.received = [](void* context, uint64_t, uint32_t, const void*, size_t) { ++self(context).received; };
+    table_.received = [](void* context, uint64_t, uint32_t, const void*, size_t) {
+      ++self(context).received;
+    };
     table_.submit = [](void* context, void (*function)(void*), void* argument) {
       return self(context).pool_->submit([function, argument] { function(argument); }) ? 1 : 0;
     };
@@ -164,11 +170,12 @@ struct OwnerFacts {
 /// Which answer a ping gets: from a receiver that spins, or from one that sleeps.
 enum class Mode : std::uint32_t { sleep, spin };
 
-[[noreturn]] void own(const Arguments& arguments, const std::string& runtime_dir, int shared_fd, std::span<std::byte> shared, std::atomic<Mode>& mode,
-                      int facts_pipe) {
+[[noreturn]] void own(const Arguments& arguments, const std::string& runtime_dir, int shared_fd,
+                      std::span<std::byte> shared, std::atomic<Mode>& mode, int facts_pipe) {
   (void)::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   const std::span<std::byte> plain = private_memory(arguments.bytes, 1);
-  for (std::size_t i = 0; i < plain.size(); i += 512) plain[i] = shared[i] = static_cast<std::byte>(i / 512 * 7 + i / 100'003);
+  for (std::size_t i = 0; i < plain.size(); i += 512)
+    plain[i] = shared[i] = static_cast<std::byte>(i / 512 * 7 + i / 100'003);
   {
     BenchHost host("owner", runtime_dir, 1);
     void* const plain_region = must(host.backend->register_region(region_of(1, plain, -1)));
@@ -184,8 +191,11 @@ enum class Mode : std::uint32_t { sleep, spin };
     std::uint64_t answered = 0;
     while (!host.lost) {
       const bool sleeps = mode.load() == Mode::sleep;
-      host.until([&] { return host.lost || host.received > answered || (mode.load() == Mode::sleep) != sleeps; }, sleeps);
-      for (; host.received > answered; ++answered) must(host.backend->notify(host.connection, 0, "pong").ok(), "answer");
+      host.until(
+          [&] { return host.lost || host.received > answered || (mode.load() == Mode::sleep) != sleeps; },
+          sleeps);
+      for (; host.received > answered; ++answered)
+        must(host.backend->notify(host.connection, 0, "pong").ok(), "answer");
     }
     host.backend->disconnect(host.connection);
     host.backend->deregister_region(plain_region);
@@ -225,8 +235,13 @@ struct Side {
 
 class Initiator {
  public:
-  Initiator(const Arguments& arguments, const std::string& runtime_dir, const OwnerFacts& facts, pid_t owner, std::span<std::byte> shared)
-      : arguments_(arguments), facts_(facts), owner_(owner), shared_(shared), host_("initiator", runtime_dir, arguments.threads),
+  Initiator(const Arguments& arguments, const std::string& runtime_dir, const OwnerFacts& facts, pid_t owner,
+            std::span<std::byte> shared)
+      : arguments_(arguments),
+        facts_(facts),
+        owner_(owner),
+        shared_(shared),
+        host_("initiator", runtime_dir, arguments.threads),
         target_(private_memory(arguments.bytes, 3)) {
     headrace_connect_v1 connect{};
     connect.struct_size = sizeof connect;
@@ -270,7 +285,9 @@ class Initiator {
           contest.bare.push_back(bare);
           contest.ours.push_back(ours);
         }
-        report(fmt::format("{} {} {:>7}", mapped ? "mapped" : "attach", op == HEADRACE_READ ? "read " : "write", page), contest);
+        report(fmt::format("{} {} {:>7}", mapped ? "mapped" : "attach",
+                           op == HEADRACE_READ ? "read " : "write", page),
+               contest);
       }
     }
   }
@@ -281,10 +298,13 @@ class Initiator {
       std::vector<double> ours, bare;
       for (int i = 0; i < 20'000; ++i) {
         ours.push_back(seconds([&] { run(request.handle); }));
-        const iovec local{target_.data(), bytes}, remote{reinterpret_cast<void*>(facts_.plain_address), bytes};
-        if (!mapped) bare.push_back(seconds([&] { (void)!::process_vm_readv(owner_, &local, 1, &remote, 1, 0); }));
+        const iovec local{target_.data(), bytes},
+            remote{reinterpret_cast<void*>(facts_.plain_address), bytes};
+        if (!mapped)
+          bare.push_back(seconds([&] { (void)!::process_vm_readv(owner_, &local, 1, &remote, 1, 0); }));
       }
-      fmt::print("one read of {} bytes, {}: p50 {:.3f} us, p99 {:.3f} us", bytes, mapped ? "mapped" : "attached", median(ours) * 1e6, percentile(ours, 0.99) * 1e6);
+      fmt::print("one read of {} bytes, {}: p50 {:.3f} us, p99 {:.3f} us", bytes,
+                 mapped ? "mapped" : "attached", median(ours) * 1e6, percentile(ours, 0.99) * 1e6);
       if (!mapped) fmt::print(" (bare call {:.3f} us)", median(bare) * 1e6);
       fmt::print("\n");
     }
@@ -300,7 +320,8 @@ class Initiator {
         host_.until([&] { return host_.received > before; }, how == Mode::sleep);
       }));
     }
-    fmt::print("message there and back, {}: p50 {:.2f} us, p99 {:.2f} us\n", how == Mode::spin ? "both spin" : "both sleep", median(times) * 1e6,
+    fmt::print("message there and back, {}: p50 {:.2f} us, p99 {:.2f} us\n",
+               how == Mode::spin ? "both spin" : "both sleep", median(times) * 1e6,
                percentile(times, 0.99) * 1e6);
     asleep_ = median(times);
   }
@@ -308,8 +329,12 @@ class Initiator {
 
  private:
   struct Prepared {
-    Prepared(Initiator& initiator, headrace_op_v1 op, void* remote_region, std::vector<std::uint32_t> here, std::vector<std::uint32_t> there, std::size_t page)
-        : owner(initiator), region(remote_region), local(&initiator.local_, std::move(here), page), remote(&region, std::move(there), page) {
+    Prepared(Initiator& initiator, headrace_op_v1 op, void* remote_region, std::vector<std::uint32_t> here,
+             std::vector<std::uint32_t> there, std::size_t page)
+        : owner(initiator),
+          region(remote_region),
+          local(&initiator.local_, std::move(here), page),
+          remote(&region, std::move(there), page) {
       headrace_prepare_v1 args{};
       args.struct_size = sizeof args;
       args.op = op;
@@ -354,7 +379,8 @@ class Initiator {
     }
   }
 
-  void bare_pages(headrace_op_v1 op, bool mapped, const std::vector<std::uint32_t>& here, const std::vector<std::uint32_t>& there, std::size_t page, std::size_t threads) {
+  void bare_pages(headrace_op_v1 op, bool mapped, const std::vector<std::uint32_t>& here,
+                  const std::vector<std::uint32_t>& there, std::size_t page, std::size_t threads) {
     const auto part = [&](std::size_t first, std::size_t last) {
       if (mapped) {
         for (std::size_t i = first; i < last; ++i) {
@@ -380,37 +406,46 @@ class Initiator {
       }
     };
     std::vector<std::thread> others;
-    for (std::size_t t = 1; t < threads; ++t) others.emplace_back(part, here.size() * t / threads, here.size() * (t + 1) / threads);
+    for (std::size_t t = 1; t < threads; ++t)
+      others.emplace_back(part, here.size() * t / threads, here.size() * (t + 1) / threads);
     part(0, here.size() / threads);
     for (std::thread& other : others) other.join();
   }
 
-  // The first word of each 512 bytes tells the place. After a write the owner's memory was its own bytes before, permuted:
-  // only mapped memory can be looked at from here.
+  // The first word of each 512 bytes tells the place. After a write the owner's memory was its own bytes
+  // before, permuted: only mapped memory can be looked at from here.
   void clear_target(headrace_op_v1 op) {
     if (op != HEADRACE_READ) return;
     for (std::size_t i = 0; i < target_.size(); i += 4096) target_[i] = std::byte{0xee};
   }
-  void check(headrace_op_v1 /*op*/, bool mapped, const std::vector<std::uint32_t>& here, const std::vector<std::uint32_t>& there, std::size_t page) {
+  void check(headrace_op_v1 /*op*/, bool mapped, const std::vector<std::uint32_t>& here,
+             const std::vector<std::uint32_t>& there, std::size_t page) {
     if (!mapped) {
       std::vector<std::byte> seen(page);
       for (std::size_t i = 0; i < here.size(); i += 1 + here.size() / 512) {
-        const iovec local{seen.data(), page}, remote{reinterpret_cast<void*>(facts_.plain_address + there[i] * page), page};
+        const iovec local{seen.data(), page},
+            remote{reinterpret_cast<void*>(facts_.plain_address + there[i] * page), page};
         must(::process_vm_readv(owner_, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(page), "read back");
         must(std::memcmp(seen.data(), target_.data() + here[i] * page, page) == 0, "wrong bytes");
       }
       return;
     }
-    for (std::size_t i = 0; i < here.size(); ++i) must(std::memcmp(target_.data() + here[i] * page, shared_.data() + there[i] * page, page) == 0, "wrong bytes");
+    for (std::size_t i = 0; i < here.size(); ++i)
+      must(std::memcmp(target_.data() + here[i] * page, shared_.data() + there[i] * page, page) == 0,
+           "wrong bytes");
   }
 
   void report(const std::string& name, const Contest& contest) const {
     const auto speed = [&](double time) { return static_cast<double>(arguments_.bytes) / time / 1e9; };
     std::vector<double> ratios;
     for (std::size_t i = 0; i < contest.bare.size(); ++i) ratios.push_back(contest.bare[i] / contest.ours[i]);
-    const double best_bare = *std::ranges::min_element(contest.bare), best_ours = *std::ranges::min_element(contest.ours);
-    fmt::print("{}: bare {:6.2f} best {:6.2f} median GB/s, shm {:6.2f} best {:6.2f} median, ratio best {:.2f} median {:.2f}\n", name, speed(best_bare),
-               speed(median(contest.bare)), speed(best_ours), speed(median(contest.ours)), best_bare / best_ours, median(ratios));
+    const double best_bare = *std::ranges::min_element(contest.bare),
+                 best_ours = *std::ranges::min_element(contest.ours);
+    fmt::print(
+        "{}: bare {:6.2f} best {:6.2f} median GB/s, shm {:6.2f} best {:6.2f} median, ratio best {:.2f} "
+        "median {:.2f}\n",
+        name, speed(best_bare), speed(median(contest.bare)), speed(best_ours), speed(median(contest.ours)),
+        best_bare / best_ours, median(ratios));
     std::fflush(stdout);
   }
 
@@ -462,7 +497,8 @@ int main(int argc, char** argv) {
   must(::mkdtemp(runtime_dir.data()) != nullptr, "no folder");
   const Allocation shared = must(Allocation::make(arguments.bytes));
   std::memset(shared.bytes().data(), 2, arguments.bytes);
-  auto* const mode = new (::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<Mode>(Mode::sleep);
+  auto* const mode = new (::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+      std::atomic<Mode>(Mode::sleep);
   int facts_pipe[2];
   must(::pipe(facts_pipe) == 0, "no pipe");
   const pid_t owner = ::fork();
@@ -475,10 +511,12 @@ int main(int argc, char** argv) {
     initiator.one_read(4096);
     initiator.ping_pong(*mode, Mode::sleep, 3000);
     const double bare = eventfd_ping_pong(3000);
-    fmt::print("eventfd there and back: p50 {:.2f} us, so a message asleep takes {:.2f} times that\n", bare * 1e6, initiator.last_ping_pong() / bare);
+    fmt::print("eventfd there and back: p50 {:.2f} us, so a message asleep takes {:.2f} times that\n",
+               bare * 1e6, initiator.last_ping_pong() / bare);
     initiator.ping_pong(*mode, Mode::spin, 20'000);
     mode->store(Mode::sleep);
-    for (const std::size_t page : {4096UL, 16384UL, 65536UL, 1UL << 20}) initiator.pages(page, arguments.threads);
+    for (const std::size_t page : {4096UL, 16384UL, 65536UL, 1UL << 20})
+      initiator.pages(page, arguments.threads);
   }
   ::waitpid(owner, nullptr, 0);
   ::rmdir(runtime_dir.c_str());

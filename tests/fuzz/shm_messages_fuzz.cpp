@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the shm backend reads of a peer on the same host, on bytes that a hostile one chose: control messages, connection
-// information, and the message ring. The first byte says which, its upper half how many descriptors came along.
+// What the shm backend reads of a peer on the same host, on bytes that a hostile one chose: control messages,
+// connection information, and the message ring. The first byte says which, its upper half how many
+// descriptors came along.
 #include "backends/shm/control_messages.hpp"
 #include "backends/shm/ring.hpp"
 
@@ -52,9 +53,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   if (size == 0) return 0;
   const auto input = std::as_bytes(std::span(bytes + 1, size - 1));
   switch (bytes[0] & 3) {
-    case 0: read_control_message(input, bytes[0] >> 4); break;
-    case 1: (void)decode_connection_info(input); break;
-    default: read_ring(input);
+    case 0:
+      read_control_message(input, bytes[0] >> 4);
+      break;
+    case 1:
+      (void)decode_connection_info(input);
+      break;
+    default:
+      read_ring(input);
   }
   return 0;
 }
