@@ -80,8 +80,10 @@ TEST_P(OverBackend, a_request_can_be_posted_again_and_again) {
   Request request = must(agents.here.make_request(Op::read, local, remote));
   for (int round = 0; round < 100; ++round) {
     theirs[static_cast<std::size_t>(round) * 600] ^= std::byte{0xff};
-    ASSERT_TRUE(request.post().ok());
+    ASSERT_TRUE(request.post({"taken", {}}).ok());
     ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
+    // The owner may change what was read once it is told that it was.
+    ASSERT_EQ(must(agents.there.wait_notification(patience)).payload, "taken");
     ASSERT_TRUE(ours == theirs) << round;
   }
   EXPECT_EQ(request.times().posts, 100u);

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -105,7 +106,7 @@ TEST_P(CliPullOver, TwoPullersAtOnceGetTheFileByteByByte) {
 INSTANTIATE_TEST_SUITE_P(Paths, CliPullOver,
                          testing::Values(Way{"shm_mapped_file", "shm", false}, Way{"shm_allocated", "shm", true},
                                          Way{"tcp_mapped_file", "tcp", false}, Way{"tcp_allocated", "tcp", true}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& chosen) { return chosen.param.name; });
 
 TEST_F(CliPull, OneLineForPeopleSaysWhereToPullFrom) {
   Command server({"serve", make_model(1, 1'000'000)});

@@ -30,19 +30,19 @@ class Command {
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
-    std::array<int, 2> out{}, err{};
-    if (::pipe2(out.data(), O_CLOEXEC) != 0 || ::pipe2(err.data(), O_CLOEXEC) != 0) std::abort();
+    std::array<int, 2> out_pipe{}, err_pipe{};
+    if (::pipe2(out_pipe.data(), O_CLOEXEC) != 0 || ::pipe2(err_pipe.data(), O_CLOEXEC) != 0) std::abort();
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    ::posix_spawn_file_actions_adddup2(&actions, err[1], STDERR_FILENO);
+    ::posix_spawn_file_actions_adddup2(&actions, out_pipe[1], STDOUT_FILENO);
+    ::posix_spawn_file_actions_adddup2(&actions, err_pipe[1], STDERR_FILENO);
     ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     if (::posix_spawn(&id_, program, &actions, nullptr, argv.data(), environ) != 0) id_ = -1;
     ::posix_spawn_file_actions_destroy(&actions);
-    ::close(out[1]);
-    ::close(err[1]);
-    out_ = out[0];
-    err_ = err[0];
+    ::close(out_pipe[1]);
+    ::close(err_pipe[1]);
+    out_ = out_pipe[0];
+    err_ = err_pipe[0];
   }
   ~Command() {
     if (id_ > 0) {

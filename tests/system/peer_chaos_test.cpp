@@ -71,6 +71,11 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
       }
       Request request = must(here.make_request(Op::read, local, must(here.prepare(name, far)), {.backends = {}, .timeout = deadline}));
 
+      if (moment % 2 == 0) {  // every other peer is hit after a first transfer, the rest perhaps while they connect
+        ASSERT_TRUE(request.post().ok());
+        ASSERT_TRUE(request.wait(deadline).ok()) << request.error().message;
+        ++done;
+      }
       const int what = moment % 3;  // kill, stop, kill in a pause between posts
       std::thread blow([&, pause = std::chrono::microseconds(random() % 8000)] {
         std::this_thread::sleep_for(pause);
