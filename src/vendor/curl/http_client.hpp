@@ -58,7 +58,8 @@ struct HttpClientOptions {
   std::string certificate_file = {};      ///< PEM, for servers that ask who we are; with key_file
   std::string key_file = {};              ///< PEM
   std::optional<std::string> proxy = {};  ///< none: no proxy, not even the environment's
-  std::chrono::milliseconds connect_timeout{2000};
+  /// For the connection with its TLS handshake, reading the certificates included.
+  std::chrono::milliseconds connect_timeout{5000};
   std::size_t most_response_bytes = std::size_t{64} << 20;
 };
 
