@@ -37,7 +37,7 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
  protected:
   // A stopped peer gives no sign over sockets but its silence: it is not to take 5 s a time here.
   std::vector<std::string> options() const {
-    return GetParam() == "tcp" ? std::vector<std::string>{"tcp.heartbeat_interval=100ms", "tcp.heartbeat_timeout=700ms"} : std::vector<std::string>{};
+    return GetParam() == "tcp" ? std::vector<std::string>{"tcp.heartbeat_interval=100ms", "tcp.heartbeat_timeout=2s"} : std::vector<std::string>{};
   }
   Agent open_here() const {
     AgentOptions o;
@@ -98,7 +98,7 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
           EXPECT_NE(request.error().message.find(name), std::string::npos) << request.error().message;
         }
         // Copies from a stopped process of this host go on; the test need not.
-        if (what == 1 && std::chrono::steady_clock::now() - began > std::chrono::milliseconds(1500)) over = true;
+        if (what == 1 && std::chrono::steady_clock::now() - began > std::chrono::milliseconds(3500)) over = true;
       }
       blow.join();
       peer.end();
