@@ -28,6 +28,9 @@ class HttpEndpoints {
                                     const std::function<void(std::string_view bytes)>& on_bytes,
                                     std::stop_token stop);
 
+  /// Asks another endpoint first from now on: this one can be reached, but does not serve.
+  void move_on() noexcept { first_.store((first_.load() + 1) % urls_.size()); }
+
   [[nodiscard]] const std::vector<std::string>& urls() const noexcept { return urls_; }
 
  private:

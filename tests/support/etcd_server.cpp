@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/etcd_server.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+namespace headrace::testing {
+namespace {
+
+constexpr int exec_failed = 127;
+
+sockaddr_in loopback(std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+/// A port that was free a moment ago: etcd cannot be asked which one it got.
+std::uint16_t free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = loopback(0);
+  socklen_t size = sizeof address;
+  const bool bound = ::bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                     ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  ::close(fd);
+  if (!bound) throw std::runtime_error("no free port on 127.0.0.1");
+  return ntohs(address.sin_port);
+}
+
+std::string url(std::uint16_t port) { return "http://127.0.0.1:" + std::to_string(port); }
+
+std::string content(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+EtcdServer::EtcdServer() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "headrace-etcd-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make " + pattern);
+  folder_ = pattern;
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    client_port_ = free_port();
+    peer_port_ = free_port();
+    spawn();
+    if (wait_until_it_serves()) return;
+  }
+  throw std::runtime_error("etcd does not start:\n" + content(folder_ + "/log"));
+}
+
+EtcdServer::~EtcdServer() {
+  stop();
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
+}
+
+std::string EtcdServer::address() const { return "127.0.0.1:" + std::to_string(client_port_); }
+std::string EtcdServer::store_url(const std::string& name_space) const {
+  return "etcd://" + address() + "/" + name_space;
+}
+
+void EtcdServer::stop() {
+  if (process_ <= 0) return;
+  ::kill(process_, SIGKILL);
+  ::waitpid(process_, nullptr, 0);
+  process_ = -1;
+}
+
+void EtcdServer::start() {
+  spawn();
+  if (!wait_until_it_serves())
+    throw std::runtime_error("etcd does not start again:\n" + content(folder_ + "/log"));
+}
+
+void EtcdServer::forget_everything() { std::filesystem::remove_all(folder_ + "/data"); }
+
+void EtcdServer::spawn() {
+  const std::string data = folder_ + "/data";
+  const std::string log = folder_ + "/log";
+  // Short election and heartbeat times: one member has nobody to wait for, and leases of a second become
+  // possible.
+  const std::vector<std::string> arguments = {"etcd",
+                                              "--data-dir",
+                                              data,
+                                              "--listen-client-urls",
+                                              url(client_port_),
+                                              "--advertise-client-urls",
+                                              url(client_port_),
+                                              "--listen-peer-urls",
+                                              url(peer_port_),
+                                              "--initial-advertise-peer-urls",
+                                              url(peer_port_),
+                                              "--initial-cluster",
+                                              "default=" + url(peer_port_),
+                                              "--heartbeat-interval",
+                                              "10",
+                                              "--election-timeout",
+                                              "100"};
+  std::vector<char*> pointers;
+  for (const std::string& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
+  pointers.push_back(nullptr);
+
+  const pid_t parent = ::getpid();
+  process_ = ::fork();
+  if (process_ < 0) throw std::runtime_error("cannot fork for etcd");
+  if (process_ > 0) return;
+  // The child: it must not outlive a test that crashes, and says its part into the log.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(exec_failed);
+  const int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+  ::dup2(fd, STDOUT_FILENO);
+  ::dup2(fd, STDERR_FILENO);
+  ::execvp("etcd", pointers.data());
+  ::_exit(exec_failed);
+}
+
+bool EtcdServer::wait_until_it_serves() {
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (std::chrono::steady_clock::now() < give_up) {
+    int status = 0;
+    if (::waitpid(process_, &status, WNOHANG) == process_) {
+      process_ = -1;
+      if (WIFEXITED(status) && WEXITSTATUS(status) == exec_failed) {
+        throw std::runtime_error("there is no program `etcd`: install the Debian package etcd-server");
+      }
+      return false;
+    }
+    if (healthy()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  throw std::runtime_error("etcd does not serve after a minute:\n" + content(folder_ + "/log"));
+}
+
+bool EtcdServer::healthy() const {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const sockaddr_in address = loopback(client_port_);
+  const timeval patience{2, 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  std::string answer;
+  constexpr std::string_view question = "GET /health HTTP/1.0\r\n\r\n";
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+      ::send(fd, question.data(), question.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(question.size())) {
+    char buffer[1024];
+    for (ssize_t got = 0; (got = ::recv(fd, buffer, sizeof buffer, 0)) > 0;)
+      answer.append(buffer, static_cast<std::size_t>(got));
+  }
+  ::close(fd);
+  return answer.find("\"health\":\"true\"") != std::string::npos;
+}
+
+}  // namespace headrace::testing

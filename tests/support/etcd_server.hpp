@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// A real etcd for a test: one member on loopback, its data in a folder that goes with it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+namespace headrace::testing {
+
+class EtcdServer {
+ public:
+  /// Starts it and waits until it serves. Throws std::runtime_error with a sentence if there is no etcd to
+  /// start: a test that needs one fails where there is none.
+  EtcdServer();
+  ~EtcdServer();
+  EtcdServer(const EtcdServer&) = delete;
+  EtcdServer& operator=(const EtcdServer&) = delete;
+
+  /// "127.0.0.1:40213".
+  [[nodiscard]] std::string address() const;
+  /// "etcd://127.0.0.1:40213/<name_space>".
+  [[nodiscard]] std::string store_url(const std::string& name_space) const;
+
+  /// Kills it. The data stay.
+  void stop();
+  /// Starts it again on the same port and waits until it serves.
+  void start();
+  /// With stop before and start after: it comes back knowing nothing.
+  void forget_everything();
+
+ private:
+  void spawn();
+  /// False: it has ended, for example since somebody else took a port.
+  bool wait_until_it_serves();
+  [[nodiscard]] bool healthy() const;
+
+  std::string folder_;
+  std::uint16_t client_port_ = 0;
+  std::uint16_t peer_port_ = 0;
+  pid_t process_ = -1;
+};
+
+}  // namespace headrace::testing

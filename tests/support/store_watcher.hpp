@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collects what a store's watch tells, for tests that wait until it has told something.
+#pragma once
+
+#include "metadata/store.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <vector>
+
+namespace headrace::testing {
+
+class StoreWatcher {
+ public:
+  explicit StoreWatcher(metadata::Store& store) {
+    auto watch = store.watch([this](const metadata::StoreEvent& event) {
+      {
+        const std::scoped_lock lock(mutex_);
+        events_.push_back(event);
+      }
+      came_.notify_all();
+    });
+    if (watch) watch_ = std::move(watch).value();
+  }
+
+  /// Waits until an event of this kind and name has come since the last call that found one; drops it and
+  /// what came before. False after half a minute.
+  bool saw(metadata::StoreEvent::Kind kind, const std::string& name,
+           std::chrono::seconds within = std::chrono::seconds(30)) {
+    std::unique_lock lock(mutex_);
+    const metadata::StoreEvent wanted{kind, name};
+    std::vector<metadata::StoreEvent>::iterator found;
+    const bool came = came_.wait_for(lock, within, [&] {
+      found = std::find(events_.begin(), events_.end(), wanted);
+      return found != events_.end();
+    });
+    if (came) events_.erase(events_.begin(), found + 1);
+    return came;
+  }
+  bool joined(const std::string& name) { return saw(metadata::StoreEvent::Kind::joined, name); }
+  bool updated(const std::string& name) { return saw(metadata::StoreEvent::Kind::updated, name); }
+  bool left(const std::string& name) { return saw(metadata::StoreEvent::Kind::left, name); }
+
+  /// What has come and was not waited for.
+  [[nodiscard]] std::vector<metadata::StoreEvent> rest() {
+    const std::scoped_lock lock(mutex_);
+    return events_;
+  }
+  void end() { watch_.reset(); }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::vector<metadata::StoreEvent> events_;
+  std::unique_ptr<metadata::Store::Watch> watch_;  // last: it ends before what its callback uses
+};
+
+}  // namespace headrace::testing
