@@ -62,7 +62,7 @@ foreach(test IN LISTS @name@_tests)
     set_tests_properties("${test}" PROPERTIES TIMEOUT 1800)
   endif()
   set_tests_properties("${test}" PROPERTIES ENVIRONMENT
-    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
+    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=@PROJECT_SOURCE_DIR@/tests/tsan.supp")
 endforeach()
 ]=])
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
