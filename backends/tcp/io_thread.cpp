@@ -60,15 +60,14 @@ void IoThread::stop() {
 
 Result<void> IoThread::watch(const std::shared_ptr<Watched>& object, int fd, std::uint32_t events) {
   {
+    // The descriptor is added under the lock that the thread takes to find the object: whatever it then does with the
+    // descriptor, closing it included, comes after.
     const std::scoped_lock lock(mutex_);
     object->key_ = next_key_++;
-    table_.emplace(object->key_, object);
-  }
-  if (fd >= 0) {
-    if (auto added = epoll_.add(fd, events, object->key_); !added) {
-      forget(*object, -1);
-      return added;
+    if (fd >= 0) {
+      if (auto added = epoll_.add(fd, events, object->key_); !added) return added;
     }
+    table_.emplace(object->key_, object);
   }
   hurry();
   return {};
