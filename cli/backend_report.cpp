@@ -24,12 +24,15 @@ std::string abilities_text(const BackendInfo& backend) {
 }
 
 Json option_json(const OptionInfo& option) {
-  return {{"name", option.name}, {"value", option.value},       {"source", option.source},
+  return {{"name", option.name}, {"value", option.value},           {"source", option.source},
           {"unit", option.unit}, {"default", option.default_value}, {"sentence", option.sentence}};
 }
 
 Json backend_json(const BackendInfo& backend) {
-  Json json{{"name", backend.name}, {"version", backend.version}, {"path", backend.path}, {"loaded", backend.loaded}};
+  Json json{{"name", backend.name},
+            {"version", backend.version},
+            {"path", backend.path},
+            {"loaded", backend.loaded}};
   if (!backend.loaded) {
     json["refusal"] = backend.refusal;
     return json;

@@ -15,8 +15,9 @@ namespace headrace::cli {
 
 using Json = nlohmann::ordered_json;
 
-[[nodiscard]] std::string kinds_text(const BackendInfo& backend);      ///< "dram vram"
-[[nodiscard]] std::string abilities_text(const BackendInfo& backend);  ///< "own agent, peers, notifications, mapping"
+[[nodiscard]] std::string kinds_text(const BackendInfo& backend);  ///< "dram vram"
+[[nodiscard]] std::string abilities_text(
+    const BackendInfo& backend);  ///< "own agent, peers, notifications, mapping"
 [[nodiscard]] Json backend_json(const BackendInfo& backend);
 [[nodiscard]] Json option_json(const OptionInfo& option);
 /// Name, value, where from, and the sentence with unit and default.

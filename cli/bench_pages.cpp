@@ -60,11 +60,15 @@ class Runner {
 
   Result<void> run() {
     HEADRACE_CLI_TRY(setup, set_up());
-    const std::string sizes = !wanted_.pages.empty() ? wanted_.pages : wanted_.single ? "64,4K" : "4K,16K,64K,256K,1M,16M";
+    const std::string sizes = !wanted_.pages.empty() ? wanted_.pages
+                              : wanted_.single       ? "64,4K"
+                                                     : "4K,16K,64K,256K,1M,16M";
     HEADRACE_CLI_TRY(pages, parse_sizes(sizes));
     for (const std::uint64_t page : pages)
       if (page == 0 || page % 8 != 0 || page > setup.buffer_bytes)
-        return fail(Code::invalid_argument, "--page {}: a page is a multiple of 8 bytes, and at most --total, {}", page, setup.buffer_bytes);
+        return fail(Code::invalid_argument,
+                    "--page {}: a page is a multiple of 8 bytes, and at most --total, {}", page,
+                    setup.buffer_bytes);
     HEADRACE_CLI_TRY(bench, PageBench::open(setup));
     if (wanted_.notifications) return round_trips(bench);
     if (wanted_.single) return singles(bench, pages);
@@ -80,7 +84,8 @@ class Runner {
     if (wanted_.streams) setup.options["tcp.sockets"] = std::to_string(*wanted_.streams);
     HEADRACE_CLI_TRY(total, parse_size(wanted_.total));
     setup.buffer_bytes = wanted_.notifications ? 4096 : total / 8 * 8;
-    if (setup.buffer_bytes == 0) return fail(Code::invalid_argument, "--total {}: at least 8 bytes are needed", wanted_.total);
+    if (setup.buffer_bytes == 0)
+      return fail(Code::invalid_argument, "--total {}: at least 8 bytes are needed", wanted_.total);
     return setup;
   }
 
@@ -102,9 +107,16 @@ class Runner {
   }
 
   Result<void> many(PageBench& bench, const std::vector<std::uint64_t>& pages) {
-    Table table({{"op"}, {"page", Table::Align::right}, {"pages", Table::Align::right}, {"moved", Table::Align::right},
-                 {"median", Table::Align::right}, {"mean", Table::Align::right}, {"min", Table::Align::right},
-                 {"GB/s", Table::Align::right}, {"make", Table::Align::right}, {"path"}});
+    Table table({{"op"},
+                 {"page", Table::Align::right},
+                 {"pages", Table::Align::right},
+                 {"moved", Table::Align::right},
+                 {"median", Table::Align::right},
+                 {"mean", Table::Align::right},
+                 {"min", Table::Align::right},
+                 {"GB/s", Table::Align::right},
+                 {"make", Table::Align::right},
+                 {"path"}});
     std::string explanations;
     for (const Op op : wanted_.ops()) {
       for (const std::uint64_t page : pages) {
@@ -113,19 +125,24 @@ class Runner {
         wanted.count = wanted_.count.value_or(std::min(total / page, most_pages));
         ProgressBar bar(fmt::format("{} {} x {}", op_name(op), size_text(page), wanted.count),
                         (wanted.warm_up + wanted.iterations) * wanted.count * page);
-        HEADRACE_CLI_TRY(samples, bench.pages(wanted, [&](std::uint64_t done, std::uint64_t) { bar.show(done * wanted.count * page); }));
+        HEADRACE_CLI_TRY(samples, bench.pages(wanted, [&](std::uint64_t done, std::uint64_t) {
+          bar.show(done * wanted.count * page);
+        }));
         bar.clear();
         const Summary time(std::move(samples.seconds)), make(std::move(samples.make_seconds));
         const double bytes = static_cast<double>(wanted.count * page);
         const double rate = bytes / time.median() / 1e9;
-        table.add({std::string(op_name(op)), size_text(page), std::to_string(wanted.count), amount_text(wanted.count * page),
-                   milliseconds(time.median()), milliseconds(time.mean), milliseconds(time.least), fmt::format("{:.2f}", rate),
-                   microseconds(make.median()), samples.path});
-        explanations += fmt::format("{} {} x {}: {}\n", op_name(op), size_text(page), wanted.count, samples.explanation);
+        table.add({std::string(op_name(op)), size_text(page), std::to_string(wanted.count),
+                   amount_text(wanted.count * page), milliseconds(time.median()), milliseconds(time.mean),
+                   milliseconds(time.least), fmt::format("{:.2f}", rate), microseconds(make.median()),
+                   samples.path});
+        explanations +=
+            fmt::format("{} {} x {}: {}\n", op_name(op), size_text(page), wanted.count, samples.explanation);
         if (wanted_.json) {
           const bool tcp = samples.path == "tcp" && wanted_.streams;
-          const std::string name = tcp ? fmt::format("{}{}/{}", op == Op::read ? "" : "write/", page, *wanted_.streams)
-                                       : fmt::format("{}{}x{}", prefix(op), page, wanted.count);
+          const std::string name =
+              tcp ? fmt::format("{}{}/{}", op == Op::read ? "" : "write/", page, *wanted_.streams)
+                  : fmt::format("{}{}x{}", prefix(op), page, wanted.count);
           const std::string where = samples.path == "tcp" ? "tcp-cpu" : "pages-cpu";
           row({where, name, "GB/s", "GB/s", rate});
           row({where, name, "make_us", "us", make.median() * 1e6});
@@ -134,29 +151,40 @@ class Runner {
     }
     const Wanted& w = wanted_;
     return finish(table, explanations,
-                  fmt::format("{} memory, {} a side, {} pages, {} thread{}, {} request{} in flight, {}; {} iterations, data checked after each",
-                              w.allocated ? "allocated" : "registered", w.total, w.sequential ? "sequential" : "scattered", w.threads,
-                              w.threads == 1 ? "" : "s", w.in_flight, w.in_flight == 1 ? "" : "s",
-                              w.new_requests ? "made anew each time" : "posted again each time", plan(Op::read, 8).iterations));
+                  fmt::format("{} memory, {} a side, {} pages, {} thread{}, {} request{} in flight, {}; {} "
+                              "iterations, data checked after each",
+                              w.allocated ? "allocated" : "registered", w.total,
+                              w.sequential ? "sequential" : "scattered", w.threads, w.threads == 1 ? "" : "s",
+                              w.in_flight, w.in_flight == 1 ? "" : "s",
+                              w.new_requests ? "made anew each time" : "posted again each time",
+                              plan(Op::read, 8).iterations));
   }
 
   Result<void> singles(PageBench& bench, const std::vector<std::uint64_t>& pages) {
-    Table table({{"op"}, {"page", Table::Align::right}, {"p50", Table::Align::right}, {"p99", Table::Align::right},
-                 {"mean", Table::Align::right}, {"min", Table::Align::right}, {"make", Table::Align::right}, {"path"}});
+    Table table({{"op"},
+                 {"page", Table::Align::right},
+                 {"p50", Table::Align::right},
+                 {"p99", Table::Align::right},
+                 {"mean", Table::Align::right},
+                 {"min", Table::Align::right},
+                 {"make", Table::Align::right},
+                 {"path"}});
     std::string explanations;
     for (const Op op : wanted_.ops()) {
       for (const std::uint64_t page : pages) {
         const PageCase wanted = plan(op, page);
         ProgressBar bar(fmt::format("{} one {}", op_name(op), size_text(page)), wanted.iterations * page);
-        HEADRACE_CLI_TRY(samples, bench.single(wanted, [&](std::uint64_t done, std::uint64_t) { bar.show(done * page); }));
+        HEADRACE_CLI_TRY(
+            samples, bench.single(wanted, [&](std::uint64_t done, std::uint64_t) { bar.show(done * page); }));
         bar.clear();
         const Summary time(std::move(samples.seconds)), make(std::move(samples.make_seconds));
-        table.add({std::string(op_name(op)), size_text(page), microseconds(time.median()), microseconds(time.percentile(99)),
-                   microseconds(time.mean), microseconds(time.least), microseconds(make.median()), samples.path});
+        table.add({std::string(op_name(op)), size_text(page), microseconds(time.median()),
+                   microseconds(time.percentile(99)), microseconds(time.mean), microseconds(time.least),
+                   microseconds(make.median()), samples.path});
         explanations += fmt::format("{} one {}: {}\n", op_name(op), size_text(page), samples.explanation);
         if (wanted_.json) {
-          const std::string name =
-              fmt::format("{}single/{}{}", wanted_.allocated ? "allocated/" : "", op == Op::read ? "" : "write/", page);
+          const std::string name = fmt::format("{}single/{}{}", wanted_.allocated ? "allocated/" : "",
+                                               op == Op::read ? "" : "write/", page);
           const std::string where = samples.path == "tcp" ? "tcp-cpu" : "pages-cpu";
           row({where, name, "p50_us", "us", time.median() * 1e6});
           row({where, name, "p99_us", "us", time.percentile(99) * 1e6});
@@ -164,9 +192,11 @@ class Runner {
         }
       }
     }
-    return finish(table, explanations,
-                  fmt::format("{} memory, one page a request, one request at a time, {} times, data checked after each 256",
-                              wanted_.allocated ? "allocated" : "registered", plan(Op::read, 8).iterations));
+    return finish(
+        table, explanations,
+        fmt::format(
+            "{} memory, one page a request, one request at a time, {} times, data checked after each 256",
+            wanted_.allocated ? "allocated" : "registered", plan(Op::read, 8).iterations));
   }
 
   Result<void> round_trips(PageBench& bench) {
@@ -181,17 +211,22 @@ class Runner {
       bare.insert(bare.end(), eventfds.seconds.begin(), eventfds.seconds.end());
       asleep.insert(asleep.end(), sleeping.seconds.begin(), sleeping.seconds.end());
     }
-    Table table({{"round trip"}, {"p50", Table::Align::right}, {"p99", Table::Align::right}, {"mean", Table::Align::right},
+    Table table({{"round trip"},
+                 {"p50", Table::Align::right},
+                 {"p99", Table::Align::right},
+                 {"mean", Table::Align::right},
                  {"min", Table::Align::right}});
     const Summary spin(std::move(spinning.seconds)), sleep(std::move(asleep)), eventfd(std::move(bare));
     const auto add = [&](const std::string& name, const Summary& time) {
-      table.add({name, microseconds(time.median()), microseconds(time.percentile(99)), microseconds(time.mean), microseconds(time.least)});
+      table.add({name, microseconds(time.median()), microseconds(time.percentile(99)),
+                 microseconds(time.mean), microseconds(time.least)});
     };
     add("notification, both sides ask again and again", spin);
     add("notification, both sides sleep", sleep);
     add("eventfd, both sides sleep", eventfd);
     if (wanted_.json) {
-      const Comparison against{"eventfd ping-pong", eventfd.median() * 1e6, eventfd.median() / sleep.median()};
+      const Comparison against{"eventfd ping-pong", eventfd.median() * 1e6,
+                               eventfd.median() / sleep.median()};
       row({"misc", "notification/spinning", "p50_us", "us", spin.median() * 1e6});
       row({"misc", "notification/spinning", "p99_us", "us", spin.percentile(99) * 1e6});
       row({"misc", "notification/asleep", "p50_us", "us", sleep.median() * 1e6, &against});
@@ -218,36 +253,54 @@ class Runner {
 
 void add_bench_pages(CLI::App& bench, Invocation& invocation) {
   auto wanted = std::make_shared<Wanted>();
-  CLI::App* pages = bench.add_subcommand("pages", "How fast pages move between two processes of this machine");
-  pages->add_option("--backend", wanted->backend, "The backend that carries them, or auto: the best of all")->capture_default_str();
+  CLI::App* pages =
+      bench.add_subcommand("pages", "How fast pages move between two processes of this machine");
+  pages->add_option("--backend", wanted->backend, "The backend that carries them, or auto: the best of all")
+      ->capture_default_str();
   pages->add_option("--kinds", wanted->kinds, "Memory here and in the other process")
       ->check(CLI::IsMember({"dram-dram"}))
       ->capture_default_str();
-  pages->add_flag("--allocated", wanted->allocated, "Memory from `allocate` on both sides; else it is registered");
+  pages->add_flag("--allocated", wanted->allocated,
+                  "Memory from `allocate` on both sides; else it is registered");
   pages->add_option("--page", wanted->pages, "Page sizes, as in 4K,64K,1M")->type_name("SIZE[,SIZE...]");
-  pages->add_option("--total", wanted->total, "Memory of each side, in which the pages lie")->type_name("SIZE")->capture_default_str();
-  pages->add_option("--count", wanted->count, "Pages an iteration moves; default: all there are, at most 16384")
+  pages->add_option("--total", wanted->total, "Memory of each side, in which the pages lie")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  pages
+      ->add_option("--count", wanted->count,
+                   "Pages an iteration moves; default: all there are, at most 16384")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 32));
   pages->add_option("--op", wanted->op, "read (here <- there), write or both")
       ->check(CLI::IsMember({"read", "write", "both"}))
       ->capture_default_str();
-  pages->add_option("--threads", wanted->threads, "Threads that share the pages")->check(CLI::Range(1U, 1024U))->capture_default_str();
+  pages->add_option("--threads", wanted->threads, "Threads that share the pages")
+      ->check(CLI::Range(1U, 1024U))
+      ->capture_default_str();
   pages->add_option("--in-flight", wanted->in_flight, "Requests that a thread posts at once")
       ->check(CLI::Range(1U, 65536U))
       ->capture_default_str();
-  CLI::Option* random = pages->add_flag("--random", wanted->random, "Pages at random places on both sides: the default");
-  pages->add_flag("--sequential", wanted->sequential, "Pages in order, one after the other")->excludes(random);
-  pages->add_option("--iterations", wanted->iterations, "Transfers that are timed; default 15, or 4096 small ones")
+  CLI::Option* random =
+      pages->add_flag("--random", wanted->random, "Pages at random places on both sides: the default");
+  pages->add_flag("--sequential", wanted->sequential, "Pages in order, one after the other")
+      ->excludes(random);
+  pages
+      ->add_option("--iterations", wanted->iterations,
+                   "Transfers that are timed; default 15, or 4096 small ones")
       ->check(CLI::Range(1U, 100'000'000U));
-  pages->add_option("--warm-up", wanted->warm_up, "Transfers before those")->check(CLI::Range(0U, 1'000'000U))->capture_default_str();
-  pages->add_flag("--new-request", wanted->new_requests, "Make requests anew each time; else they are posted again");
+  pages->add_option("--warm-up", wanted->warm_up, "Transfers before those")
+      ->check(CLI::Range(0U, 1'000'000U))
+      ->capture_default_str();
+  pages->add_flag("--new-request", wanted->new_requests,
+                  "Make requests anew each time; else they are posted again");
   pages->add_flag("--single", wanted->single, "One page at a time: its latency");
   pages->add_flag("--notifications", wanted->notifications, "No pages: a message there and back");
-  pages->add_option("--streams", wanted->streams, "Sockets of the tcp backend, as --option tcp.sockets")->check(CLI::Range(1U, 64U));
+  pages->add_option("--streams", wanted->streams, "Sockets of the tcp backend, as --option tcp.sockets")
+      ->check(CLI::Range(1U, 64U));
   pages->add_flag("--explain", wanted->explain, "Say which path was taken, and why");
   pages->add_flag("--json", wanted->json, "One line of JSON a figure, as bench/results keeps them");
   pages->footer(
-      "Each transfer moves fresh data, and every byte of both buffers is compared after it. The clock runs from\n"
+      "Each transfer moves fresh data, and every byte of both buffers is compared after it. The clock runs "
+      "from\n"
       "post to the end of wait; making the requests is timed apart.\n"
       "Examples:\n"
       "  headrace bench pages --page 4K,64K,1M --op both            registered memory, the best path\n"

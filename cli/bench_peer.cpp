@@ -16,7 +16,8 @@ constexpr auto patience = std::chrono::seconds(60);
 
 class BenchPeer {
  public:
-  BenchPeer(int control_fd, int ping_fd, int pong_fd) : control_(control_fd), ping_(ping_fd), pong_(pong_fd) {}
+  BenchPeer(int control_fd, int ping_fd, int pong_fd)
+      : control_(control_fd), ping_(ping_fd), pong_(pong_fd) {}
 
   Result<void> serve() {
     for (;;) {
@@ -27,7 +28,8 @@ class BenchPeer {
         return std::move(message).error();
       }
       auto answer = handle(*message);
-      if (!answer) answer = Json{{"error", answer.error().message}, {"code", static_cast<int>(answer.error().code)}};
+      if (!answer)
+        answer = Json{{"error", answer.error().message}, {"code", static_cast<int>(answer.error().code)}};
       HEADRACE_CLI_CHECK(send_frame(control_, *answer));
     }
   }
@@ -45,9 +47,11 @@ class BenchPeer {
   }
 
   Result<Json> open(const Json& message) {
-    HEADRACE_CLI_TRY(side, BenchSide::open(fmt::format("bench-peer-{}", ::getpid()), BenchSetup::from_json(message)));
+    HEADRACE_CLI_TRY(
+        side, BenchSide::open(fmt::format("bench-peer-{}", ::getpid()), BenchSetup::from_json(message)));
     const auto& theirs = message.at("metadata").get_binary();
-    HEADRACE_CLI_TRY(report, side.agent().import_metadata({reinterpret_cast<const char*>(theirs.data()), theirs.size()}));
+    HEADRACE_CLI_TRY(
+        report, side.agent().import_metadata({reinterpret_cast<const char*>(theirs.data()), theirs.size()}));
     HEADRACE_CLI_TRY(ours, side.agent().export_metadata());
     initiator_ = report.peer;
     side_.emplace(std::move(side));
@@ -56,8 +60,10 @@ class BenchPeer {
 
   Result<Json> check(const Json& message) {
     const Json& pages = message.at("pages");
-    const auto pairs = choose_pages(pages.at("slots"), pages.at("count"), pages.at("scattered"), message.at("pages_seed"));
-    return Json{{"wrong", wrong_page(side_->bytes(), pairs, pages.at("page"), message.at("source_seed"), message.at("target_seed"))}};
+    const auto pairs =
+        choose_pages(pages.at("slots"), pages.at("count"), pages.at("scattered"), message.at("pages_seed"));
+    return Json{{"wrong", wrong_page(side_->bytes(), pairs, pages.at("page"), message.at("source_seed"),
+                                     message.at("target_seed"))}};
   }
 
   Result<Json> echo(unsigned rounds, bool spinning) {
@@ -69,7 +75,8 @@ class BenchPeer {
         const auto give_up = std::chrono::steady_clock::now() + patience;
         while (come.empty()) {
           come = agent.take_notifications();
-          if (come.empty() && std::chrono::steady_clock::now() > give_up) return fail(Code::timed_out, "no notification has come");
+          if (come.empty() && std::chrono::steady_clock::now() > give_up)
+            return fail(Code::timed_out, "no notification has come");
         }
       } else {
         HEADRACE_CLI_TRY(one, agent.wait_notification(patience));
@@ -100,6 +107,8 @@ class BenchPeer {
 
 }  // namespace
 
-Result<void> run_bench_peer(int control_fd, int ping_fd, int pong_fd) { return BenchPeer(control_fd, ping_fd, pong_fd).serve(); }
+Result<void> run_bench_peer(int control_fd, int ping_fd, int pong_fd) {
+  return BenchPeer(control_fd, ping_fd, pong_fd).serve();
+}
 
 }  // namespace headrace::cli

@@ -34,10 +34,11 @@ std::string processor() {
 
 /// Of the tree that this is run in, if it is one; else the version.
 std::string commit() {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen("git describe --always --dirty=+ --abbrev=12 2>/dev/null", "r"),
-                                                             ::pclose);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(
+      ::popen("git describe --always --dirty=+ --abbrev=12 2>/dev/null", "r"), ::pclose);
   std::string text;
-  for (int c = 0; pipe != nullptr && (c = std::fgetc(pipe.get())) != EOF && c != '\n';) text += static_cast<char>(c);
+  for (int c = 0; pipe != nullptr && (c = std::fgetc(pipe.get())) != EOF && c != '\n';)
+    text += static_cast<char>(c);
   return text.empty() ? HEADRACE_VERSION : text;
 }
 
@@ -47,22 +48,27 @@ std::string machine_text() {
   cpu_set_t set;
   CPU_ZERO(&set);
   const int cores = ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE)) / (1ULL << 30);
+  const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                        static_cast<double>(::sysconf(_SC_PAGESIZE)) / (1ULL << 30);
   utsname names{};
   ::uname(&names);
   const std::string kernel(names.release);
-  return fmt::format("{}, {} cores, {:.0f} GiB, Linux {}", processor(), cores, memory, kernel.substr(0, kernel.find('-')));
+  return fmt::format("{}, {} cores, {:.0f} GiB, Linux {}", processor(), cores, memory,
+                     kernel.substr(0, kernel.find('-')));
 }
 
 RowWriter::RowWriter(std::string command)
-    : command_(std::move(command)), date_(fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))), commit_(commit()),
+    : command_(std::move(command)),
+      date_(fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))),
+      commit_(commit()),
       machine_(machine_text()) {}
 
 std::string RowWriter::line(const BenchRow& row) const {
   nlohmann::ordered_json json{
-      {"date", date_},     {"commit", commit_},     {"machine", machine_}, {"command", command_}, {"table", row.table},
-      {"case", row.name},  {"metric", row.metric},  {"unit", row.unit},    {"value", row.value},  {"peer", nullptr},
-      {"peer_value", nullptr}, {"ratio", nullptr}, {"checked", true},
+      {"date", date_},      {"commit", commit_}, {"machine", machine_},   {"command", command_},
+      {"table", row.table}, {"case", row.name},  {"metric", row.metric},  {"unit", row.unit},
+      {"value", row.value}, {"peer", nullptr},   {"peer_value", nullptr}, {"ratio", nullptr},
+      {"checked", true},
   };
   if (row.against != nullptr) {
     json["peer"] = row.against->peer;

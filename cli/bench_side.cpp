@@ -10,12 +10,15 @@ Json BenchSetup::json() const {
 }
 
 BenchSetup BenchSetup::from_json(const Json& json) {
-  return {json.at("backends").get<std::vector<std::string>>(), json.at("options").get<std::map<std::string, std::string>>(),
-          json.at("bytes").get<std::uint64_t>(), json.at("allocated").get<bool>()};
+  return {json.at("backends").get<std::vector<std::string>>(),
+          json.at("options").get<std::map<std::string, std::string>>(), json.at("bytes").get<std::uint64_t>(),
+          json.at("allocated").get<bool>()};
 }
 
 Result<BenchSide> BenchSide::open(const std::string& name, const BenchSetup& setup) {
-  HEADRACE_CLI_TRY(agent, Agent::open(name, {.backends = setup.backends, .listen = {}, .store = {}, .options = setup.options}));
+  HEADRACE_CLI_TRY(
+      agent,
+      Agent::open(name, {.backends = setup.backends, .listen = {}, .store = {}, .options = setup.options}));
   RegisterOptions registration;
   registration.name = "pages";
   if (setup.allocated) {
@@ -24,9 +27,10 @@ Result<BenchSide> BenchSide::open(const std::string& name, const BenchSetup& set
     HEADRACE_CLI_TRY(region, agent.allocate(setup.buffer_bytes, allocation));
     return BenchSide(std::move(agent), std::move(region), nullptr);
   }
-  void* const mapped =
-      ::mmap(nullptr, setup.buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (mapped == MAP_FAILED) return fail(Code::exhausted, "mapping {} bytes of memory: {}", setup.buffer_bytes, system_text());
+  void* const mapped = ::mmap(nullptr, setup.buffer_bytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (mapped == MAP_FAILED)
+    return fail(Code::exhausted, "mapping {} bytes of memory: {}", setup.buffer_bytes, system_text());
   MemoryRange range;
   range.address = mapped;
   range.length_bytes = setup.buffer_bytes;
@@ -39,7 +43,9 @@ Result<BenchSide> BenchSide::open(const std::string& name, const BenchSetup& set
 }
 
 BenchSide::BenchSide(BenchSide&& other) noexcept
-    : agent_(std::move(other.agent_)), region_(std::move(other.region_)), mapped_(std::exchange(other.mapped_, nullptr)) {}
+    : agent_(std::move(other.agent_)),
+      region_(std::move(other.region_)),
+      mapped_(std::exchange(other.mapped_, nullptr)) {}
 
 BenchSide::~BenchSide() {
   if (mapped_ == nullptr) return;

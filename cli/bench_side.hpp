@@ -17,7 +17,7 @@ struct BenchSetup {
   std::vector<std::string> backends;           ///< only these; empty: all
   std::map<std::string, std::string> options;  ///< of the agent
   std::uint64_t buffer_bytes = 0;              ///< multiple of 8
-  bool allocated = false;                      ///< memory from `allocate`; else anonymous memory that is registered
+  bool allocated = false;  ///< memory from `allocate`; else anonymous memory that is registered
 
   [[nodiscard]] Json json() const;
   static BenchSetup from_json(const Json& json);
@@ -35,7 +35,8 @@ class BenchSide {
   [[nodiscard]] std::span<std::byte> bytes() const { return region_.bytes(); }
 
  private:
-  BenchSide(Agent agent, Region region, void* mapped) : agent_(std::move(agent)), region_(std::move(region)), mapped_(mapped) {}
+  BenchSide(Agent agent, Region region, void* mapped)
+      : agent_(std::move(agent)), region_(std::move(region)), mapped_(mapped) {}
 
   Agent agent_;
   Region region_;

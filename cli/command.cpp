@@ -55,7 +55,9 @@ int run(int argc, char** argv) {
   CLI::App app("Moves tensors between processes and machines.", "headrace");
   app.set_version_flag("--version", "headrace " HEADRACE_VERSION, "Print the version and exit");
   app.set_help_flag("-h,--help", "Print this help and exit");
-  app.add_option("--log", log, "What is logged to stderr: off, error, warn, info, debug or trace;\nby room too: warn,tcp=debug")
+  app.add_option(
+         "--log", log,
+         "What is logged to stderr: off, error, warn, info, debug or trace;\nby room too: warn,tcp=debug")
       ->type_name("LEVEL");
   app.add_option("--option", settings, "An option of the agent, as `headrace doctor` lists them; repeatable")
       ->type_name("NAME=VALUE")
@@ -79,7 +81,8 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error), flushed(0);
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
+      return app.exit(error), flushed(0);
     complain(error.what());
     std::fputs("  Run with --help for what there is.\n", stderr);
     return exit_usage;
@@ -87,7 +90,8 @@ int run(int argc, char** argv) {
   for (const std::string& setting : settings) {
     const std::size_t equals = setting.find('=');
     if (equals == 0 || equals == std::string::npos) {
-      complain(fmt::format("--option {}: write it as name=value, for example --option tcp.sockets=4", setting));
+      complain(
+          fmt::format("--option {}: write it as name=value, for example --option tcp.sockets=4", setting));
       return exit_usage;
     }
     invocation.options[setting.substr(0, equals)] = setting.substr(equals + 1);

@@ -58,7 +58,8 @@ std::vector<Finding> look_at_backends(const std::vector<BackendInfo>& backends) 
   for (const BackendInfo& backend : backends) {
     Finding finding{"backend " + backend.name, State::good, {}, {}};
     if (backend.loaded) {
-      finding.value = fmt::format("{}: {}; {}", backend.version, kinds_text(backend), abilities_text(backend));
+      finding.value =
+          fmt::format("{}: {}; {}", backend.version, kinds_text(backend), abilities_text(backend));
     } else {
       finding.state = State::worse;
       finding.value = "refused";
@@ -66,10 +67,12 @@ std::vector<Finding> look_at_backends(const std::vector<BackendInfo>& backends) 
     }
     findings.push_back(std::move(finding));
   }
-  const bool reach = std::any_of(backends.begin(), backends.end(), [](const BackendInfo& b) { return b.loaded && b.remote; });
+  const bool reach = std::any_of(backends.begin(), backends.end(),
+                                 [](const BackendInfo& b) { return b.loaded && b.remote; });
   if (!reach)
     findings.push_back({"backends", State::bad, "none that reaches a peer was loaded",
-                        "they lie in the folder `backends` beside libheadrace.so, and in the folders of option plugin_path: install "
+                        "they lie in the folder `backends` beside libheadrace.so, and in the folders of "
+                        "option plugin_path: install "
                         "Headrace whole"});
   return findings;
 }
@@ -78,18 +81,22 @@ Result<void> examine(const Invocation& invocation, bool json) {
   std::vector<Finding> findings = probe_machine();
   HEADRACE_CLI_TRY(options, list_options(invocation.options));
   for (const OptionInfo& option : options)
-    if (option.name == "runtime_dir" && !option.value.empty()) findings.push_back(probe_runtime_folder(option.value));
+    if (option.name == "runtime_dir" && !option.value.empty())
+      findings.push_back(probe_runtime_folder(option.value));
   const std::vector<BackendInfo> backends = list_backends(invocation.options);
   std::vector<Finding> ours = look_at_backends(backends);
   ours.push_back(try_core(invocation));
   std::move(ours.begin(), ours.end(), std::back_inserter(findings));
-  const bool works = findings.back().state != State::bad &&
-                     std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.name == "backends"; });
+  const bool works =
+      findings.back().state != State::bad &&
+      std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.name == "backends"; });
   if (json) {
     Json report{{"version", HEADRACE_VERSION}, {"works", works}};
     for (const Finding& finding : findings)
-      report["findings"].push_back(
-          {{"name", finding.name}, {"state", state_name(finding.state)}, {"value", finding.value}, {"advice", finding.advice}});
+      report["findings"].push_back({{"name", finding.name},
+                                    {"state", state_name(finding.state)},
+                                    {"value", finding.value},
+                                    {"advice", finding.advice}});
     report["backends"] = Json::array();
     for (const BackendInfo& backend : backends) report["backends"].push_back(backend_json(backend));
     report["options"] = Json::array();
@@ -98,12 +105,16 @@ Result<void> examine(const Invocation& invocation, bool json) {
   } else {
     Table table({{"what"}, {"state"}, {"found"}});
     for (const Finding& finding : findings)
-      table.add({finding.name, std::string(state_name(finding.state)),
-                 finding.advice.empty() ? finding.value : fmt::format("{}\n-> {}", finding.value, finding.advice)});
-    fmt::print("headrace " HEADRACE_VERSION "\n\n{}\noptions\n{}", table.text(), option_table(options).text());
-    fmt::print("\n{}\n", works ? "Headrace works here." : "Headrace does not work here: see what is marked bad.");
+      table.add(
+          {finding.name, std::string(state_name(finding.state)),
+           finding.advice.empty() ? finding.value : fmt::format("{}\n-> {}", finding.value, finding.advice)});
+    fmt::print("headrace " HEADRACE_VERSION "\n\n{}\noptions\n{}", table.text(),
+               option_table(options).text());
+    fmt::print("\n{}\n",
+               works ? "Headrace works here." : "Headrace does not work here: see what is marked bad.");
   }
-  if (!works) return fail(Code::backend_failed, "the core does not work on this machine: see what is marked bad");
+  if (!works)
+    return fail(Code::backend_failed, "the core does not work on this machine: see what is marked bad");
   return {};
 }
 
@@ -111,7 +122,8 @@ Result<void> examine(const Invocation& invocation, bool json) {
 
 void add_doctor(CLI::App& app, Invocation& invocation) {
   auto json = std::make_shared<bool>(false);
-  CLI::App* doctor = app.add_subcommand("doctor", "Say what this machine can do, what does not work, and what to install");
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "Say what this machine can do, what does not work, and what to install");
   doctor->add_flag("--json", *json, "As JSON");
   doctor->footer(
       "The exit code is 0 if pages can be moved on this machine.\n"

@@ -25,8 +25,8 @@ template <class... Args>
 #define HEADRACE_CLI_JOIN(a, b) HEADRACE_CLI_JOIN2(a, b)
 
 /// `HEADRACE_CLI_TRY(value, f())`: value is what f() gave; an error goes to the caller.
-#define HEADRACE_CLI_TRY(name, expression)                                                        \
-  auto HEADRACE_CLI_JOIN(try_, __LINE__) = (expression);                                          \
+#define HEADRACE_CLI_TRY(name, expression)                                                             \
+  auto HEADRACE_CLI_JOIN(try_, __LINE__) = (expression);                                               \
   if (!HEADRACE_CLI_JOIN(try_, __LINE__)) return std::move(HEADRACE_CLI_JOIN(try_, __LINE__)).error(); \
   auto name = std::move(HEADRACE_CLI_JOIN(try_, __LINE__)).value()
 

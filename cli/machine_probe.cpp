@@ -44,7 +44,9 @@ std::optional<std::string> line_of(const fs::path& path) {
   return line;
 }
 
-std::uint64_t number_of(const fs::path& path) { return std::strtoull(line_of(path).value_or("0").c_str(), nullptr, 10); }
+std::uint64_t number_of(const fs::path& path) {
+  return std::strtoull(line_of(path).value_or("0").c_str(), nullptr, 10);
+}
 
 std::string limit_text(rlim_t limit) { return limit == RLIM_INFINITY ? "unlimited" : size_text(limit); }
 
@@ -60,7 +62,8 @@ Finding processors() {
   if (const auto quota = line_of("/sys/fs/cgroup/cpu.max"); quota && !quota->starts_with("max")) {
     std::istringstream text(*quota);
     double allowed = 0, period = 0;
-    if (text >> allowed >> period && period > 0) finding.value += fmt::format("; the container may use {:.1f} of them", allowed / period);
+    if (text >> allowed >> period && period > 0)
+      finding.value += fmt::format("; the container may use {:.1f} of them", allowed / period);
   }
   return finding;
 }
@@ -71,25 +74,31 @@ Finding numa() {
   std::vector<fs::path> nodes;
   for (const auto& entry : fs::directory_iterator("/sys/devices/system/node", ignored)) {
     const std::string name = entry.path().filename();
-    if (name.starts_with("node") && name.find_first_not_of("0123456789", 4) == std::string::npos) nodes.push_back(entry.path());
+    if (name.starts_with("node") && name.find_first_not_of("0123456789", 4) == std::string::npos)
+      nodes.push_back(entry.path());
   }
   std::sort(nodes.begin(), nodes.end());
   for (const fs::path& node : nodes)
-    text += fmt::format("{}{}: CPUs {}", text.empty() ? "" : "; ", node.filename().string(), line_of(node / "cpulist").value_or("?"));
+    text += fmt::format("{}{}: CPUs {}", text.empty() ? "" : "; ", node.filename().string(),
+                        line_of(node / "cpulist").value_or("?"));
   return {"NUMA", State::note, text.empty() ? "the kernel tells of no nodes" : text, {}};
 }
 
 Finding locked_memory() {
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
-  return {"locked memory", State::note, fmt::format("{} (hard limit {})", limit_text(limit.rlim_cur), limit_text(limit.rlim_max)),
-          limit.rlim_cur == RLIM_INFINITY ? "" : "shm and tcp lock none; RDMA and GPU paths will want more (ulimit -l)"};
+  return {"locked memory", State::note,
+          fmt::format("{} (hard limit {})", limit_text(limit.rlim_cur), limit_text(limit.rlim_max)),
+          limit.rlim_cur == RLIM_INFINITY
+              ? ""
+              : "shm and tcp lock none; RDMA and GPU paths will want more (ulimit -l)"};
 }
 
 Finding descriptors() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
-  Finding finding{"open files", State::good, fmt::format("{} (hard limit {})", limit.rlim_cur, limit.rlim_max), {}};
+  Finding finding{
+      "open files", State::good, fmt::format("{} (hard limit {})", limit.rlim_cur, limit.rlim_max), {}};
   if (limit.rlim_cur < 1024) {
     finding.state = State::worse;
     finding.advice = "each allocated region and each tcp socket takes one: raise it with ulimit -n 4096";
@@ -108,12 +117,13 @@ Attach read_from(pid_t process, const std::uint64_t* their_word) {
   std::uint64_t word = 0;
   const iovec here{&word, sizeof word};
   const iovec there{const_cast<std::uint64_t*>(their_word), sizeof word};
-  if (::process_vm_readv(process, &here, 1, &there, 1, 0) == sizeof word) return word == mark ? Attach::works : Attach::garbled;
+  if (::process_vm_readv(process, &here, 1, &there, 1, 0) == sizeof word)
+    return word == mark ? Attach::works : Attach::garbled;
   return errno == ENOSYS ? Attach::missing : Attach::forbidden;
 }
 
-/// A child's answer to "can you read my memory?". A process may always read its children; that children may not read it
-/// back is what the Yama module forbids between processes of one user.
+/// A child's answer to "can you read my memory?". A process may always read its children; that children may
+/// not read it back is what the Yama module forbids between processes of one user.
 Attach child_reads_us() {
   const std::uint64_t word = mark;
   const pid_t us = ::getpid();
@@ -126,18 +136,24 @@ Attach child_reads_us() {
 
 Finding attach() {
   const auto scope = line_of("/proc/sys/kernel/yama/ptrace_scope");
-  const std::string setting = scope ? fmt::format("ptrace_scope is {}", *scope) : "no ptrace_scope on this kernel";
-  Finding finding{"cross-memory attach", State::good, fmt::format("works: another process read this one's memory; {}", setting), {}};
+  const std::string setting =
+      scope ? fmt::format("ptrace_scope is {}", *scope) : "no ptrace_scope on this kernel";
+  Finding finding{"cross-memory attach",
+                  State::good,
+                  fmt::format("works: another process read this one's memory; {}", setting),
+                  {}};
   switch (child_reads_us()) {
-    case Attach::works: break;
+    case Attach::works:
+      break;
     case Attach::forbidden:
       finding.state = State::worse;
       finding.value = fmt::format("forbidden between processes of one user; {}", setting);
-      finding.advice = scope && *scope != "0"
-                           ? "memory from `allocate` is mapped all the same; for memory that is merely registered: "
-                             "sysctl kernel.yama.ptrace_scope=0"
-                           : "memory from `allocate` is mapped all the same; for memory that is merely registered allow "
-                             "process_vm_readv in the container's seccomp profile, or give it CAP_SYS_PTRACE";
+      finding.advice =
+          scope && *scope != "0"
+              ? "memory from `allocate` is mapped all the same; for memory that is merely registered: "
+                "sysctl kernel.yama.ptrace_scope=0"
+              : "memory from `allocate` is mapped all the same; for memory that is merely registered allow "
+                "process_vm_readv in the container's seccomp profile, or give it CAP_SYS_PTRACE";
       break;
     case Attach::missing:
       finding.state = State::worse;
@@ -155,16 +171,19 @@ Finding attach() {
 
 Finding shared_memory() {
   const FileDescriptor memory(::memfd_create("headrace-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memory || ::ftruncate(memory.get(), 4096) != 0 || ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+  if (!memory || ::ftruncate(memory.get(), 4096) != 0 ||
+      ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
     return {"shared memory", State::bad, fmt::format("a sealed memfd cannot be made: {}", system_text()),
             "`allocate` and the shm backend need memfd_create: allow it in the container's seccomp profile"};
   std::string text = "sealed memfds work";
   struct statvfs file_system {};
   if (::statvfs("/dev/shm", &file_system) == 0)
-    text += fmt::format("; /dev/shm has {} free of {}", amount_text(file_system.f_bavail * file_system.f_frsize),
-                        amount_text(file_system.f_blocks * file_system.f_frsize));
+    text +=
+        fmt::format("; /dev/shm has {} free of {}", amount_text(file_system.f_bavail * file_system.f_frsize),
+                    amount_text(file_system.f_blocks * file_system.f_frsize));
   if (const auto limit = line_of("/sys/fs/cgroup/memory.max"); limit && *limit != "max")
-    text += fmt::format("; the container may use {}", amount_text(std::strtoull(limit->c_str(), nullptr, 10)));
+    text +=
+        fmt::format("; the container may use {}", amount_text(std::strtoull(limit->c_str(), nullptr, 10)));
   return {"shared memory", State::good, text, {}};
 }
 
@@ -173,34 +192,45 @@ Finding huge_pages() {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator("/sys/kernel/mm/hugepages", ignored)) {
     const std::string name = entry.path().filename();  // hugepages-2048kB
-    const std::uint64_t kilobytes = std::strtoull(name.c_str() + std::min(name.size(), std::size_t{10}), nullptr, 10);
+    const std::uint64_t kilobytes =
+        std::strtoull(name.c_str() + std::min(name.size(), std::size_t{10}), nullptr, 10);
     text += fmt::format("{}{}: {} free of {}", text.empty() ? "" : "; ", size_text(kilobytes * 1024),
                         number_of(entry.path() / "free_hugepages"), number_of(entry.path() / "nr_hugepages"));
   }
-  if (const auto transparent = line_of("/sys/kernel/mm/transparent_hugepage/enabled")) text += "; transparent: " + *transparent;
+  if (const auto transparent = line_of("/sys/kernel/mm/transparent_hugepage/enabled"))
+    text += "; transparent: " + *transparent;
   return {"huge pages", State::note, text.empty() ? "none" : text, {}};
 }
 
 Finding waiting() {
   const auto pidfd = static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0));
   const FileDescriptor owner(pidfd);
-  if (owner) return {"process descriptors", State::good, "pidfd_open works: a peer's death is seen at once", {}};
+  if (owner)
+    return {"process descriptors", State::good, "pidfd_open works: a peer's death is seen at once", {}};
   return {"process descriptors", State::worse, fmt::format("pidfd_open: {}", system_text()),
-          "a peer's death is seen by its socket alone; allow pidfd_open in the container's seccomp profile, or use Linux 5.3 or newer"};
+          "a peer's death is seen by its socket alone; allow pidfd_open in the container's seccomp profile, "
+          "or use Linux 5.3 or newer"};
 }
 
 Finding tcp() {
   const std::string available = line_of("/proc/sys/net/ipv4/tcp_available_congestion_control").value_or("");
-  const std::string allowed = line_of("/proc/sys/net/ipv4/tcp_allowed_congestion_control").value_or(available);
+  const std::string allowed =
+      line_of("/proc/sys/net/ipv4/tcp_allowed_congestion_control").value_or(available);
   const FileDescriptor probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!probe) return {"TCP", State::bad, fmt::format("no socket: {}", system_text()), "the tcp backend cannot work here"};
+  if (!probe)
+    return {"TCP", State::bad, fmt::format("no socket: {}", system_text()),
+            "the tcp backend cannot work here"};
   std::array<char, 32> current{};
   socklen_t length = current.size();
   ::getsockopt(probe.get(), IPPROTO_TCP, 13 /* TCP_CONGESTION */, current.data(), &length);
   const bool cubic = ::setsockopt(probe.get(), IPPROTO_TCP, 13, "cubic", 5) == 0;
-  Finding finding{"TCP", cubic ? State::good : State::worse,
-                  fmt::format("congestion control: {} by default, {} available, {} allowed", current.data(), available, allowed), {}};
-  if (!cubic) finding.advice = "tcp asks for cubic, the quickest on loopback and in a data centre: modprobe tcp_cubic";
+  Finding finding{"TCP",
+                  cubic ? State::good : State::worse,
+                  fmt::format("congestion control: {} by default, {} available, {} allowed", current.data(),
+                              available, allowed),
+                  {}};
+  if (!cubic)
+    finding.advice = "tcp asks for cubic, the quickest on loopback and in a data centre: modprobe tcp_cubic";
   return finding;
 }
 
@@ -216,17 +246,22 @@ Finding ipv6() {
 
 /// A library that is loaded when it is first needed.
 Finding library(const char* name, const char* file, const char* what_for, const char* package) {
-  // Opened and left open: unloading libraries with threads or at-exit work of their own is asking for trouble.
-  if (::dlopen(file, RTLD_LAZY | RTLD_LOCAL) != nullptr) return {name, State::good, fmt::format("{} is there", file), {}};
-  return {name, State::note, fmt::format("{} is not there: {}", file, what_for), fmt::format("apt-get install {}", package)};
+  // Opened and left open: unloading libraries with threads or at-exit work of their own is asking for
+  // trouble.
+  if (::dlopen(file, RTLD_LAZY | RTLD_LOCAL) != nullptr)
+    return {name, State::good, fmt::format("{} is there", file), {}};
+  return {name, State::note, fmt::format("{} is not there: {}", file, what_for),
+          fmt::format("apt-get install {}", package)};
 }
 
 Finding etcd() {
   const std::string path = ::getenv("PATH") == nullptr ? "" : ::getenv("PATH");
   std::istringstream folders(path);
   for (std::string folder; std::getline(folders, folder, ':');)
-    if (::access((folder + "/etcd").c_str(), X_OK) == 0) return {"etcd", State::note, folder + "/etcd is there", {}};
-  return {"etcd", State::note, "no server program on this machine; a store on another one works as well", "apt-get install etcd-server"};
+    if (::access((folder + "/etcd").c_str(), X_OK) == 0)
+      return {"etcd", State::note, folder + "/etcd is there", {}};
+  return {"etcd", State::note, "no server program on this machine; a store on another one works as well",
+          "apt-get install etcd-server"};
 }
 
 Finding gpus() { return {"GPUs", State::note, "not looked at: this version moves host memory only", {}}; }
@@ -235,10 +270,14 @@ Finding gpus() { return {"GPUs", State::note, "not looked at: this version moves
 
 std::string_view state_name(Finding::State state) {
   switch (state) {
-    case State::good: return "ok";
-    case State::note: return "note";
-    case State::worse: return "worse";
-    case State::bad: return "bad";
+    case State::good:
+      return "ok";
+    case State::note:
+      return "note";
+    case State::worse:
+      return "worse";
+    case State::bad:
+      return "bad";
   }
   return "?";
 }
@@ -272,8 +311,10 @@ Finding probe_runtime_folder(const std::string& folder) {
   if (::stat(folder.c_str(), &entry) != 0) {
     std::error_code error;
     const fs::path parent = fs::path(folder).parent_path();
-    if (errno == ENOENT && ::access(parent.c_str(), W_OK) == 0) finding.value += " (made by the first agent)";
-    else bad(fmt::format("cannot be made: {}", system_text()));
+    if (errno == ENOENT && ::access(parent.c_str(), W_OK) == 0)
+      finding.value += " (made by the first agent)";
+    else
+      bad(fmt::format("cannot be made: {}", system_text()));
   } else if (!S_ISDIR(entry.st_mode)) {
     bad("is not a folder");
   } else if (entry.st_uid != ::geteuid()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file's bytes as memory, read-only and private. A file that somebody truncates meanwhile ends the process with SIGBUS:
-// files that are served are not to be written to.
+// A file's bytes as memory, read-only and private. A file that somebody truncates meanwhile ends the process
+// with SIGBUS: files that are served are not to be written to.
 #pragma once
 
 #include <headrace/result.hpp>

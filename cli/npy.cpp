@@ -40,7 +40,8 @@ class Literal {
   }
   std::optional<bool> boolean() {
     skip();
-    for (const auto& [word, value] : {std::pair{std::string_view("True"), true}, {std::string_view("False"), false}}) {
+    for (const auto& [word, value] :
+         {std::pair{std::string_view("True"), true}, {std::string_view("False"), false}}) {
       if (!rest_.starts_with(word)) continue;
       rest_.remove_prefix(word.size());
       return value;
@@ -77,12 +78,14 @@ Result<NpyHeader> read_npy(std::span<const std::byte> file) {
   const std::string_view all(reinterpret_cast<const char*>(file.data()), file.size());
   if (!all.starts_with(magic) || all.size() < 10) return corrupt("it does not begin as an array does");
   const auto major = static_cast<unsigned char>(all[6]);
-  if (major < 1 || major > 3) return fail(Code::not_supported, "npy: format version {} is not known here; 1 to 3 are", major);
+  if (major < 1 || major > 3)
+    return fail(Code::not_supported, "npy: format version {} is not known here; 1 to 3 are", major);
   const std::size_t prefix = major == 1 ? 10 : 12;
   std::uint32_t length = 0;
   if (all.size() < prefix) return corrupt("it ends inside its header");
   std::memcpy(&length, all.data() + 8, prefix - 8);
-  if (length > largest_header || length > all.size() - prefix) return fail(Code::corrupt, "npy: the header claims {} bytes", length);
+  if (length > largest_header || length > all.size() - prefix)
+    return fail(Code::corrupt, "npy: the header claims {} bytes", length);
 
   NpyHeader header;
   header.header_bytes = prefix + length;
@@ -95,7 +98,9 @@ Result<NpyHeader> read_npy(std::span<const std::byte> file) {
     const auto key = literal.text();
     if (!key || !literal.take(':')) return corrupt("the header is no dictionary");
     if (*key == "descr") {
-      if (literal.next() == '[') return fail(Code::not_supported, "npy: its elements are structures: save each field as an array of its own");
+      if (literal.next() == '[')
+        return fail(Code::not_supported,
+                    "npy: its elements are structures: save each field as an array of its own");
       descr = literal.text();
     } else if (*key == "fortran_order") {
       fortran = literal.boolean();
@@ -110,12 +115,15 @@ Result<NpyHeader> read_npy(std::span<const std::byte> file) {
   // One-byte types are written with and without the bar.
   header.type = element_type_from_npy(*descr);
   if (header.type == nullptr) {
-    if (descr->starts_with('>')) return fail(Code::not_supported, "npy: elements are big-endian ({}): save them little-endian", *descr);
-    if (descr->find('O') != std::string::npos) return fail(Code::not_supported, "npy: elements are Python objects, which cannot be moved");
+    if (descr->starts_with('>'))
+      return fail(Code::not_supported, "npy: elements are big-endian ({}): save them little-endian", *descr);
+    if (descr->find('O') != std::string::npos)
+      return fail(Code::not_supported, "npy: elements are Python objects, which cannot be moved");
     return fail(Code::not_supported, "npy: elements of type {} have no counterpart here", *descr);
   }
   if (*fortran && shape->size() > 1)
-    return fail(Code::not_supported, "npy: it is stored in Fortran order: save numpy.ascontiguousarray(array) instead");
+    return fail(Code::not_supported,
+                "npy: it is stored in Fortran order: save numpy.ascontiguousarray(array) instead");
   header.shape = std::move(*shape);
   auto bytes = tensor_bytes(*header.type, header.shape);
   if (!bytes) return fail(Code::corrupt, "npy: {}", bytes.error().message);
@@ -128,7 +136,8 @@ std::string write_npy(const TensorInfo& tensor) {
   for (const std::uint64_t length : tensor.shape) shape += fmt::format("{}, ", length);
   if (tensor.shape.size() > 1) shape.resize(shape.size() - 2);  // (1, 2), but (1,)
   if (tensor.shape.size() == 1) shape.pop_back();
-  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", tensor.type->npy, shape);
+  std::string text =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", tensor.type->npy, shape);
   constexpr std::size_t prefix = 10;
   const std::size_t whole = (prefix + text.size() + 1 + alignment - 1) / alignment * alignment;
   text.resize(whole - prefix - 1, ' ');

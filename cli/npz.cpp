@@ -22,7 +22,8 @@ constexpr std::uint64_t most_inflation = 1032;  // deflate cannot do better, so 
 constexpr std::uint16_t utf8_flag = 1 << 11, encrypted_flag = 1 << 0;
 
 std::uint32_t crc(std::span<const std::byte> bytes, std::uint32_t so_far = 0) {
-  return static_cast<std::uint32_t>(::crc32_z(so_far, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+  return static_cast<std::uint32_t>(
+      ::crc32_z(so_far, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
 // --- reading
@@ -40,33 +41,44 @@ struct MemberInfo {
 Result<MemberInfo> current_member(const Archive& archive) {
   MemberInfo member;
   std::array<char, longest_name + 1> name{};
-  if (::unzGetCurrentFileInfo64(archive.get(), &member.zip, name.data(), longest_name, nullptr, 0, nullptr, 0) != UNZ_OK)
+  if (::unzGetCurrentFileInfo64(archive.get(), &member.zip, name.data(), longest_name, nullptr, 0, nullptr,
+                                0) != UNZ_OK)
     return fail(Code::corrupt, "npz: the directory of the archive is damaged");
-  if (member.zip.size_filename > longest_name) return fail(Code::corrupt, "npz: a member's name has {} bytes", member.zip.size_filename);
+  if (member.zip.size_filename > longest_name)
+    return fail(Code::corrupt, "npz: a member's name has {} bytes", member.zip.size_filename);
   member.name.assign(name.data(), member.zip.size_filename);
   return member;
 }
 
 /// The member's bytes: a part of `file`, or inflated into `inflated`.
-Result<std::span<const std::byte>> member_bytes(const Archive& archive, const MemberInfo& member, std::span<const std::byte> file,
+Result<std::span<const std::byte>> member_bytes(const Archive& archive, const MemberInfo& member,
+                                                std::span<const std::byte> file,
                                                 std::vector<std::byte>& inflated) {
-  const auto corrupt = [&](const char* what) { return fail(Code::corrupt, "npz: member {}: {}", member.name, what); };
+  const auto corrupt = [&](const char* what) {
+    return fail(Code::corrupt, "npz: member {}: {}", member.name, what);
+  };
   const unz_file_info64& zip = member.zip;
-  if ((zip.flag & encrypted_flag) != 0) return fail(Code::not_supported, "npz: member {} is encrypted", member.name);
+  if ((zip.flag & encrypted_flag) != 0)
+    return fail(Code::not_supported, "npz: member {} is encrypted", member.name);
   if (zip.compression_method != 0 && zip.compression_method != Z_DEFLATED)
-    return fail(Code::not_supported, "npz: member {} is compressed by method {}; stored and deflated ones are read", member.name,
+    return fail(Code::not_supported,
+                "npz: member {} is compressed by method {}; stored and deflated ones are read", member.name,
                 zip.compression_method);
-  if (::unzOpenCurrentFile(archive.get()) != UNZ_OK) return corrupt("its header does not agree with the archive's directory");
+  if (::unzOpenCurrentFile(archive.get()) != UNZ_OK)
+    return corrupt("its header does not agree with the archive's directory");
   const std::uint64_t offset = ::unzGetCurrentFileZStreamPos64(archive.get());
-  if (offset > file.size() || zip.compressed_size > file.size() - offset) return corrupt("it reaches beyond the end of the file");
+  if (offset > file.size() || zip.compressed_size > file.size() - offset)
+    return corrupt("it reaches beyond the end of the file");
   if (zip.compression_method == 0) {
-    if (zip.compressed_size != zip.uncompressed_size) return corrupt("it is stored plainly, and has two different lengths");
+    if (zip.compressed_size != zip.uncompressed_size)
+      return corrupt("it is stored plainly, and has two different lengths");
     const auto bytes = file.subspan(offset, zip.uncompressed_size);
     ::unzCloseCurrentFile(archive.get());
     if (crc(bytes) != zip.crc) return corrupt("its checksum is wrong");
     return bytes;
   }
-  if (zip.uncompressed_size / most_inflation > zip.compressed_size + 1) return corrupt("it claims to inflate to more than it can");
+  if (zip.uncompressed_size / most_inflation > zip.compressed_size + 1)
+    return corrupt("it claims to inflate to more than it can");
   inflated.resize(zip.uncompressed_size);
   for (std::size_t have = 0; have < inflated.size();) {
     const auto part = static_cast<unsigned>(std::min<std::size_t>(inflated.size() - have, 1U << 30));
@@ -101,33 +113,68 @@ class Record {
 constexpr std::uint16_t version_zip64 = 45;
 constexpr std::uint16_t zip64_tag = 1;
 constexpr std::uint32_t in_zip64 = 0xFFFFFFFF;
-constexpr std::uint16_t no_time = 0, first_day = (1 << 5) | 1;  // 1 January 1980: the same input gives the same file
+constexpr std::uint16_t no_time = 0,
+                        first_day = (1 << 5) | 1;  // 1 January 1980: the same input gives the same file
 
 /// Every length stands in the zip64 field, so that small and large archives have one form.
 std::string local_header(const std::string& name, std::uint64_t bytes, std::uint32_t sum) {
   Record record;
-  record.put(std::uint32_t{0x04034b50}).put(version_zip64).put(utf8_flag).put(std::uint16_t{0}).put(no_time).put(first_day).put(sum);
-  record.put(in_zip64).put(in_zip64).put(static_cast<std::uint16_t>(name.size())).put(std::uint16_t{20}).put_text(name);
+  record.put(std::uint32_t{0x04034b50})
+      .put(version_zip64)
+      .put(utf8_flag)
+      .put(std::uint16_t{0})
+      .put(no_time)
+      .put(first_day)
+      .put(sum);
+  record.put(in_zip64)
+      .put(in_zip64)
+      .put(static_cast<std::uint16_t>(name.size()))
+      .put(std::uint16_t{20})
+      .put_text(name);
   record.put(zip64_tag).put(std::uint16_t{16}).put(bytes).put(bytes);
   return record.text();
 }
 
-std::string directory_entry(const std::string& name, std::uint64_t bytes, std::uint32_t sum, std::uint64_t header_offset) {
+std::string directory_entry(const std::string& name, std::uint64_t bytes, std::uint32_t sum,
+                            std::uint64_t header_offset) {
   Record record;
-  record.put(std::uint32_t{0x02014b50}).put(version_zip64).put(version_zip64).put(utf8_flag).put(std::uint16_t{0}).put(no_time);
-  record.put(first_day).put(sum).put(in_zip64).put(in_zip64).put(static_cast<std::uint16_t>(name.size())).put(std::uint16_t{28});
-  record.put(std::uint16_t{0}).put(std::uint16_t{0}).put(std::uint16_t{0}).put(std::uint32_t{0}).put(in_zip64).put_text(name);
+  record.put(std::uint32_t{0x02014b50})
+      .put(version_zip64)
+      .put(version_zip64)
+      .put(utf8_flag)
+      .put(std::uint16_t{0})
+      .put(no_time);
+  record.put(first_day)
+      .put(sum)
+      .put(in_zip64)
+      .put(in_zip64)
+      .put(static_cast<std::uint16_t>(name.size()))
+      .put(std::uint16_t{28});
+  record.put(std::uint16_t{0})
+      .put(std::uint16_t{0})
+      .put(std::uint16_t{0})
+      .put(std::uint32_t{0})
+      .put(in_zip64)
+      .put_text(name);
   record.put(zip64_tag).put(std::uint16_t{24}).put(bytes).put(bytes).put(header_offset);
   return record.text();
 }
 
 std::string directory_end(std::uint64_t members, std::uint64_t offset, std::uint64_t bytes) {
   Record record;
-  record.put(std::uint32_t{0x06064b50}).put(std::uint64_t{44}).put(version_zip64).put(version_zip64).put(std::uint32_t{0});
+  record.put(std::uint32_t{0x06064b50})
+      .put(std::uint64_t{44})
+      .put(version_zip64)
+      .put(version_zip64)
+      .put(std::uint32_t{0});
   record.put(std::uint32_t{0}).put(members).put(members).put(bytes).put(offset);
   record.put(std::uint32_t{0x07064b50}).put(std::uint32_t{0}).put(offset + bytes).put(std::uint32_t{1});
   record.put(std::uint32_t{0x06054b50}).put(std::uint16_t{0}).put(std::uint16_t{0});
-  record.put(std::uint16_t{0xFFFF}).put(std::uint16_t{0xFFFF}).put(in_zip64).put(in_zip64).put(std::uint16_t{0});
+  record.put(std::uint16_t{0xFFFF})
+      .put(std::uint16_t{0xFFFF})
+      .put(in_zip64)
+      .put(in_zip64)
+      .put(std::uint16_t{0});
   return record.text();
 }
 
@@ -142,20 +189,26 @@ Result<std::vector<NpzArray>> read_npz(const std::string& path, std::span<const 
   if (!archive) return fail(Code::corrupt, "npz: {} is not a zip archive, or its directory is damaged", path);
   std::vector<NpzArray> arrays;
   std::set<std::string> names;
-  for (int step = ::unzGoToFirstFile(archive.get()); step != UNZ_END_OF_LIST_OF_FILE; step = ::unzGoToNextFile(archive.get())) {
-    if (step != UNZ_OK) return fail(Code::corrupt, "npz: the directory of the archive is damaged after {} members", arrays.size());
+  for (int step = ::unzGoToFirstFile(archive.get()); step != UNZ_END_OF_LIST_OF_FILE;
+       step = ::unzGoToNextFile(archive.get())) {
+    if (step != UNZ_OK)
+      return fail(Code::corrupt, "npz: the directory of the archive is damaged after {} members",
+                  arrays.size());
     HEADRACE_CLI_TRY(member, current_member(archive));
     if (!member.name.ends_with(suffix))
-      return fail(Code::not_supported, "npz: member {} is no array: its name does not end in {}", member.name, suffix);
+      return fail(Code::not_supported, "npz: member {} is no array: its name does not end in {}", member.name,
+                  suffix);
     NpzArray array;
     HEADRACE_CLI_TRY(bytes, member_bytes(archive, member, file, array.inflated));
     auto header = read_npy(bytes);
     if (!header) return std::move(header).error().within(fmt::format("npz: member {}", member.name));
     if (header->data_bytes != bytes.size() - header->header_bytes)
-      return fail(Code::corrupt, "npz: member {} has {} bytes of elements, and its shape asks for {}", member.name,
-                  bytes.size() - header->header_bytes, header->data_bytes);
-    array.info = {member.name.substr(0, member.name.size() - suffix.size()), header->type, header->shape, header->data_bytes};
-    if (!names.insert(array.info.name).second) return fail(Code::corrupt, "npz: there are two members {}", member.name);
+      return fail(Code::corrupt, "npz: member {} has {} bytes of elements, and its shape asks for {}",
+                  member.name, bytes.size() - header->header_bytes, header->data_bytes);
+    array.info = {member.name.substr(0, member.name.size() - suffix.size()), header->type, header->shape,
+                  header->data_bytes};
+    if (!names.insert(array.info.name).second)
+      return fail(Code::corrupt, "npz: there are two members {}", member.name);
     array.bytes = bytes.subspan(header->header_bytes);
     arrays.push_back(std::move(array));
   }
@@ -167,9 +220,12 @@ Result<NpzLayout> NpzLayout::plan(std::span<const TensorInfo> tensors) {
   std::uint64_t at = 0, directory = 0;
   for (const TensorInfo& tensor : tensors) {
     if (tensor.type->npy.empty())
-      return fail(Code::invalid_argument, "tensor \"{}\" is {}, which NumPy cannot hold: write a .safetensors", tensor.name, tensor.type->name);
+      return fail(Code::invalid_argument,
+                  "tensor \"{}\" is {}, which NumPy cannot hold: write a .safetensors", tensor.name,
+                  tensor.type->name);
     if (tensor.name.size() + suffix.size() > longest_name)
-      return fail(Code::invalid_argument, "a tensor's name of {} bytes is too long for an archive", tensor.name.size());
+      return fail(Code::invalid_argument, "a tensor's name of {} bytes is too long for an archive",
+                  tensor.name.size());
     Member member{tensor.name + std::string(suffix), write_npy(tensor), tensor.bytes, at};
     at += local_header(member.name, 0, 0).size() + member.npy.size();
     layout.offsets_.push_back(at);
@@ -192,7 +248,8 @@ void NpzLayout::finish(std::span<std::byte> file) const {
     put_at(file, member.header_offset, local_header(member.name, bytes, sum));
     directory += directory_entry(member.name, bytes, sum, member.header_offset);
   }
-  put_at(file, directory_offset_, directory + directory_end(members_.size(), directory_offset_, directory.size()));
+  put_at(file, directory_offset_,
+         directory + directory_end(members_.size(), directory_offset_, directory.size()));
 }
 
 }  // namespace headrace::cli

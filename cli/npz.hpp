@@ -13,9 +13,11 @@ struct NpzArray {
   std::vector<std::byte> inflated;
 };
 
-/// Reads all members of the archive at `path`, whose bytes are `file`: those are referred to, and have to stay.
+/// Reads all members of the archive at `path`, whose bytes are `file`: those are referred to, and have to
+/// stay.
 ///   errors  corrupt, not_supported (encrypted, another compression, what read_npy says: which member)
-[[nodiscard]] Result<std::vector<NpzArray>> read_npz(const std::string& path, std::span<const std::byte> file);
+[[nodiscard]] Result<std::vector<NpzArray>> read_npz(const std::string& path,
+                                                     std::span<const std::byte> file);
 
 /// Where everything comes to lie in an archive whose members are stored plainly.
 class NpzLayout {
@@ -24,7 +26,9 @@ class NpzLayout {
   static Result<NpzLayout> plan(std::span<const TensorInfo> tensors);
 
   [[nodiscard]] std::uint64_t file_bytes() const { return file_bytes_; }
-  [[nodiscard]] const std::vector<std::uint64_t>& offsets() const { return offsets_; }  ///< of each tensor's elements
+  [[nodiscard]] const std::vector<std::uint64_t>& offsets() const {
+    return offsets_;
+  }  ///< of each tensor's elements
   /// Writes all but the elements into `file`, once those are there: checksums are made of them.
   void finish(std::span<std::byte> file) const;
 

@@ -19,10 +19,13 @@
 namespace headrace::cli {
 namespace {
 
-std::string first_line(std::uint64_t bytes, std::uint64_t plan) { return fmt::format("headrace pull 1 {} {:016x}", bytes, plan); }
+std::string first_line(std::uint64_t bytes, std::uint64_t plan) {
+  return fmt::format("headrace pull 1 {} {:016x}", bytes, plan);
+}
 
 /// What the state file says is complete; nullopt where it is of another plan or none.
-std::optional<std::map<std::uint64_t, std::uint64_t>> read_state(const std::string& path, std::uint64_t bytes, std::uint64_t plan) {
+std::optional<std::map<std::uint64_t, std::uint64_t>> read_state(const std::string& path, std::uint64_t bytes,
+                                                                 std::uint64_t plan) {
   std::ifstream file(path);
   std::string line;
   if (!std::getline(file, line) || line != first_line(bytes, plan)) return std::nullopt;
@@ -40,7 +43,8 @@ Result<void> write_all(int fd, std::string_view text, const std::string& path) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail(errno == ENOSPC ? Code::exhausted : Code::internal, "writing {}: {}", path, system_text());
+    if (n < 0)
+      return fail(errno == ENOSPC ? Code::exhausted : Code::internal, "writing {}: {}", path, system_text());
     text.remove_prefix(static_cast<std::size_t>(n));
   }
   return {};
@@ -50,21 +54,26 @@ Error no_room(const std::string& path, std::uint64_t bytes, int error) {
   std::string free;
   struct statvfs disk {};
   const std::string folder = std::filesystem::path(path).parent_path();
-  if (::statvfs(folder.empty() ? "." : folder.c_str(), &disk) == 0) free = fmt::format("; {} are free there", amount_text(disk.f_bavail * disk.f_frsize));
-  return fail(Code::exhausted, "making room for {} in {}: {}{}", amount_text(bytes), path, system_text(error), free);
+  if (::statvfs(folder.empty() ? "." : folder.c_str(), &disk) == 0)
+    free = fmt::format("; {} are free there", amount_text(disk.f_bavail * disk.f_frsize));
+  return fail(Code::exhausted, "making room for {} in {}: {}{}", amount_text(bytes), path, system_text(error),
+              free);
 }
 
 }  // namespace
 
-Result<OutputFile> OutputFile::open(const std::string& path, std::uint64_t bytes, std::uint64_t plan, bool resume) {
+Result<OutputFile> OutputFile::open(const std::string& path, std::uint64_t bytes, std::uint64_t plan,
+                                    bool resume) {
   OutputFile file;
   file.path_ = path;
   file.part_path_ = path + ".part";
   file.state_path_ = file.part_path_ + ".state";
   file.part_ = FileDescriptor(::open(file.part_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!file.part_) return fail(Code::invalid_argument, "opening {} for writing: {}", file.part_path_, system_text());
+  if (!file.part_)
+    return fail(Code::invalid_argument, "opening {} for writing: {}", file.part_path_, system_text());
   if (::flock(file.part_.get(), LOCK_EX | LOCK_NB) != 0)
-    return fail(Code::would_block, "another process is writing {}: wait for it, or choose another --output", file.part_path_);
+    return fail(Code::would_block, "another process is writing {}: wait for it, or choose another --output",
+                file.part_path_);
 
   struct stat status {};
   ::fstat(file.part_.get(), &status);
@@ -74,7 +83,8 @@ Result<OutputFile> OutputFile::open(const std::string& path, std::uint64_t bytes
   } else {
     file.started_over_ = resume && status.st_size != 0;
     ::unlink(file.state_path_.c_str());
-    if (::ftruncate(file.part_.get(), 0) != 0) return fail(Code::internal, "emptying {}: {}", file.part_path_, system_text());
+    if (::ftruncate(file.part_.get(), 0) != 0)
+      return fail(Code::internal, "emptying {}: {}", file.part_path_, system_text());
   }
   // Before the first byte: a full disk met later, through the mapping, would be a SIGBUS.
   if (const int error = ::posix_fallocate(file.part_.get(), 0, static_cast<off_t>(bytes)); error != 0) {
@@ -82,21 +92,30 @@ Result<OutputFile> OutputFile::open(const std::string& path, std::uint64_t bytes
     return no_room(file.part_path_, bytes, error);
   }
   void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.part_.get(), 0);
-  if (mapped == MAP_FAILED) return fail(Code::exhausted, "mapping {}, {} bytes: {}", file.part_path_, bytes, system_text());
+  if (mapped == MAP_FAILED)
+    return fail(Code::exhausted, "mapping {}, {} bytes: {}", file.part_path_, bytes, system_text());
   file.bytes_ = {static_cast<std::byte*>(mapped), bytes};
 
   const bool fresh = file.complete_.empty();
-  file.state_ = FileDescriptor(::open(file.state_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666));
-  if (!file.state_) return fail(Code::invalid_argument, "opening {} for writing: {}", file.state_path_, system_text());
+  file.state_ = FileDescriptor(::open(
+      file.state_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666));
+  if (!file.state_)
+    return fail(Code::invalid_argument, "opening {} for writing: {}", file.state_path_, system_text());
   // Going on, a line end first: the line before may have been cut off.
-  HEADRACE_CLI_CHECK(write_all(file.state_.get(), fresh ? first_line(bytes, plan) + "\n" : "\n", file.state_path_));
+  HEADRACE_CLI_CHECK(
+      write_all(file.state_.get(), fresh ? first_line(bytes, plan) + "\n" : "\n", file.state_path_));
   return file;
 }
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
-    : path_(std::move(other.path_)), part_path_(std::move(other.part_path_)), state_path_(std::move(other.state_path_)),
-      part_(std::move(other.part_)), state_(std::move(other.state_)), bytes_(std::exchange(other.bytes_, {})),
-      complete_(std::move(other.complete_)), started_over_(other.started_over_) {}
+    : path_(std::move(other.path_)),
+      part_path_(std::move(other.part_path_)),
+      state_path_(std::move(other.state_path_)),
+      part_(std::move(other.part_)),
+      state_(std::move(other.state_)),
+      bytes_(std::exchange(other.bytes_, {})),
+      complete_(std::move(other.complete_)),
+      started_over_(other.started_over_) {}
 
 OutputFile::~OutputFile() { unmap(); }
 
@@ -111,7 +130,8 @@ Result<void> OutputFile::note_complete(std::uint64_t part, std::uint64_t checksu
 
 Result<void> OutputFile::finish(bool sync) {
   unmap();
-  if (sync && ::fdatasync(part_.get()) != 0) return fail(Code::internal, "writing {} to the disk: {}", part_path_, system_text());
+  if (sync && ::fdatasync(part_.get()) != 0)
+    return fail(Code::internal, "writing {} to the disk: {}", part_path_, system_text());
   if (::rename(part_path_.c_str(), path_.c_str()) != 0)
     return fail(Code::internal, "renaming {} to {}: {}", part_path_, path_, system_text());
   ::unlink(state_path_.c_str());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that comes into being: written as FILE.part beside it, with what is complete noted in FILE.part.state, and given
-// its name when it is whole. A process that was killed leaves both, and the next one goes on from there.
+// A file that comes into being: written as FILE.part beside it, with what is complete noted in
+// FILE.part.state, and given its name when it is whole. A process that was killed leaves both, and the next
+// one goes on from there.
 #pragma once
 
 #include <headrace/result.hpp>
@@ -17,11 +18,12 @@ namespace headrace::cli {
 
 class OutputFile {
  public:
-  /// Makes or takes up FILE.part with room for `bytes`. `plan` is a number that stands for everything that decides what
-  /// lies where: only a part of the same plan is taken up.
+  /// Makes or takes up FILE.part with room for `bytes`. `plan` is a number that stands for everything that
+  /// decides what lies where: only a part of the same plan is taken up.
   ///   errors  exhausted (no room on the disk: how much is missing), would_block (another process is at it),
   ///           invalid_argument (cannot be written there)
-  static Result<OutputFile> open(const std::string& path, std::uint64_t bytes, std::uint64_t plan, bool resume);
+  static Result<OutputFile> open(const std::string& path, std::uint64_t bytes, std::uint64_t plan,
+                                 bool resume);
   ~OutputFile();
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;

@@ -29,7 +29,8 @@ Error request_error(const Request& request, Status status) {
 Result<void> post(Request& request) {
   Status status = request.post();
   if (status.code == Code::would_block) {
-    for (const auto give_up = Clock::now() + patience; status.code == Code::would_block && Clock::now() < give_up;) {
+    for (const auto give_up = Clock::now() + patience;
+         status.code == Code::would_block && Clock::now() < give_up;) {
       request.poll();
       status = request.post();
     }
@@ -46,8 +47,8 @@ Result<void> carry_out(std::span<Request> requests) {
   return {};
 }
 
-/// The same by several threads that begin together, each with its share. Gives the time from the first's beginning to the
-/// last's end.
+/// The same by several threads that begin together, each with its share. Gives the time from the first's
+/// beginning to the last's end.
 Result<double> carry_out_by(unsigned threads, std::span<Request> requests) {
   if (threads == 1) {
     const auto begin = Clock::now();
@@ -108,7 +109,8 @@ Result<PageBench> PageBench::open(const BenchSetup& setup) {
   hello["metadata"] = Json::binary({ours.begin(), ours.end()});
   HEADRACE_CLI_TRY(answer, peer.call(hello));
   const auto& theirs = answer.at("metadata").get_binary();
-  HEADRACE_CLI_TRY(report, side.agent().import_metadata({reinterpret_cast<const char*>(theirs.data()), theirs.size()}));
+  HEADRACE_CLI_TRY(
+      report, side.agent().import_metadata({reinterpret_cast<const char*>(theirs.data()), theirs.size()}));
   HEADRACE_CLI_TRY(remote, side.agent().peer_region(report.peer, "pages"));
   return PageBench(std::move(peer), std::move(side), report.peer, remote.id);
 }
@@ -125,8 +127,8 @@ Result<void> PageBench::refill(const PageCase& plan, const Seeds& seeds) {
 Result<void> PageBench::check(const PageCase& plan, const Seeds& seeds, std::uint64_t slots) {
   std::string wrong;
   if (plan.op == Op::read) {
-    wrong = wrong_page(side_.bytes(), choose_pages(slots, plan.count, plan.scattered, seeds.pages), plan.page_bytes, seeds.source,
-                       seeds.target);
+    wrong = wrong_page(side_.bytes(), choose_pages(slots, plan.count, plan.scattered, seeds.pages),
+                       plan.page_bytes, seeds.source, seeds.target);
   } else {
     HEADRACE_CLI_TRY(answer, peer_.call({{"do", "check"},
                                          {"pages", pages_json(plan, slots)},
@@ -141,9 +143,12 @@ Result<void> PageBench::check(const PageCase& plan, const Seeds& seeds, std::uin
 
 Result<PageSamples> PageBench::pages(const PageCase& plan, const Progress& progress) {
   const std::uint64_t slots = side_.bytes().size() / plan.page_bytes;
-  const std::uint64_t shares = std::min<std::uint64_t>(std::uint64_t{plan.threads} * plan.in_flight, plan.count);
+  const std::uint64_t shares =
+      std::min<std::uint64_t>(std::uint64_t{plan.threads} * plan.in_flight, plan.count);
   if (plan.count > slots || plan.count == 0)
-    return fail(Code::invalid_argument, "{} pages of {} bytes were asked for and the buffer of {} bytes has {}: raise --total or lower --count",
+    return fail(Code::invalid_argument,
+                "{} pages of {} bytes were asked for and the buffer of {} bytes has {}: raise --total or "
+                "lower --count",
                 plan.count, plan.page_bytes, side_.bytes().size(), slots);
   Agent& agent = side_.agent();
   HEADRACE_CLI_TRY(local, agent.prepare(UniformPages{side_.region().id, 0, 0, plan.page_bytes, slots}));
@@ -162,8 +167,8 @@ Result<PageSamples> PageBench::pages(const PageCase& plan, const Progress& progr
     const auto begin = Clock::now();
     for (std::uint64_t s = 0; s < shares; ++s) {
       const std::uint64_t from = plan.count * s / shares, length = plan.count * (s + 1) / shares - from;
-      HEADRACE_CLI_TRY(request, agent.make_request(plan.op, local, here.subspan(from, length), remote, there.subspan(from, length),
-                                                   within_patience()));
+      HEADRACE_CLI_TRY(request, agent.make_request(plan.op, local, here.subspan(from, length), remote,
+                                                   there.subspan(from, length), within_patience()));
       requests.push_back(std::move(request));
     }
     samples.make_seconds.push_back(seconds_between(begin, Clock::now()));
@@ -191,7 +196,8 @@ Result<PageSamples> PageBench::single(const PageCase& plan, const Progress& prog
   PageCase set = plan;
   set.count = std::min(slots, singles_in_a_set);
   if (slots == 0)
-    return fail(Code::invalid_argument, "a page of {} bytes does not fit the buffer of {} bytes: raise --total", plan.page_bytes,
+    return fail(Code::invalid_argument,
+                "a page of {} bytes does not fit the buffer of {} bytes: raise --total", plan.page_bytes,
                 side_.bytes().size());
   Agent& agent = side_.agent();
   HEADRACE_CLI_TRY(local, agent.prepare(UniformPages{side_.region().id, 0, 0, plan.page_bytes, slots}));
@@ -205,8 +211,8 @@ Result<PageSamples> PageBench::single(const PageCase& plan, const Progress& prog
   std::vector<Request> requests;
   for (std::size_t i = 0; i < set.count; ++i) {
     const auto begin = Clock::now();
-    HEADRACE_CLI_TRY(request, agent.make_request(plan.op, local, std::span(here).subspan(i, 1), remote, std::span(there).subspan(i, 1),
-                                                 within_patience()));
+    HEADRACE_CLI_TRY(request, agent.make_request(plan.op, local, std::span(here).subspan(i, 1), remote,
+                                                 std::span(there).subspan(i, 1), within_patience()));
     samples.make_seconds.push_back(seconds_between(begin, Clock::now()));
     requests.push_back(std::move(request));
   }
@@ -244,15 +250,18 @@ Result<NotificationSamples> PageBench::notifications(unsigned rounds, bool spinn
     if (spinning) {
       for (std::vector<Notification> come; come.empty();) {
         come = agent.take_notifications();
-        if (!come.empty()) answer = std::move(come.front().payload);
-        else if (Clock::now() - begin > patience) return fail(Code::timed_out, "notification {} was not answered", i);
+        if (!come.empty())
+          answer = std::move(come.front().payload);
+        else if (Clock::now() - begin > patience)
+          return fail(Code::timed_out, "notification {} was not answered", i);
       }
     } else {
       HEADRACE_CLI_TRY(come, agent.wait_notification(patience));
       answer = std::move(come.payload);
     }
     const auto end = Clock::now();
-    if (answer != message) return fail(Code::corrupt, "notification \"{}\" came back as \"{}\"", message, answer);
+    if (answer != message)
+      return fail(Code::corrupt, "notification \"{}\" came back as \"{}\"", message, answer);
     if (i >= warm_up) samples.seconds.push_back(seconds_between(begin, end));
   }
   HEADRACE_CLI_TRY(done, peer_.receive());
@@ -266,7 +275,8 @@ Result<NotificationSamples> PageBench::eventfds(unsigned rounds) {
   for (unsigned i = 0; i < rounds + warm_up; ++i) {
     std::uint64_t one = 1;
     const auto begin = Clock::now();
-    if (::write(peer_.ping_fd(), &one, sizeof one) != sizeof one || ::read(peer_.pong_fd(), &one, sizeof one) != sizeof one)
+    if (::write(peer_.ping_fd(), &one, sizeof one) != sizeof one ||
+        ::read(peer_.pong_fd(), &one, sizeof one) != sizeof one)
       return fail(Code::internal, "eventfd: {}", system_text());
     if (i >= warm_up) samples.seconds.push_back(seconds_between(begin, Clock::now()));
   }

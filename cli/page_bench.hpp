@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves pages between two processes again and again, with the clock running from post to the end of wait and at no other
-// time, and looks at every byte after each transfer.
+// Moves pages between two processes again and again, with the clock running from post to the end of wait and
+// at no other time, and looks at every byte after each transfer.
 #pragma once
 
 #include "cli/bench_side.hpp"
@@ -42,12 +42,14 @@ class PageBench {
   /// Starts the peer process and connects the two. To be called while the process has one thread.
   static Result<PageBench> open(const BenchSetup& setup);
 
-  ///   errors  invalid_argument (more pages than the buffer has), corrupt (a page is not what it should be: which), and
+  ///   errors  invalid_argument (more pages than the buffer has), corrupt (a page is not what it should be:
+  ///   which), and
   ///           what a transfer answers
   Result<PageSamples> pages(const PageCase& plan, const Progress& progress);
   /// One page a request, one request at a time, a place of its own for each of a set.
   Result<PageSamples> single(const PageCase& plan, const Progress& progress);
-  /// A message to the peer that it sends back. Spinning: both sides ask again and again; else both block in wait.
+  /// A message to the peer that it sends back. Spinning: both sides ask again and again; else both block in
+  /// wait.
   Result<NotificationSamples> notifications(unsigned rounds, bool spinning);
   /// The same with nothing but two eventfds.
   Result<NotificationSamples> eventfds(unsigned rounds);

@@ -27,7 +27,8 @@ void fill_pattern(std::span<std::byte> buffer, std::uint64_t seed) {
   }
 }
 
-std::optional<std::size_t> pattern_difference(std::span<const std::byte> bytes, std::uint64_t offset, std::uint64_t seed) {
+std::optional<std::size_t> pattern_difference(std::span<const std::byte> bytes, std::uint64_t offset,
+                                              std::uint64_t seed) {
   std::uint64_t x = seed + offset / sizeof(std::uint64_t) * step;
   for (std::size_t at = 0; at < bytes.size(); at += sizeof x, x += step) {
     std::uint64_t word = 0;
@@ -55,13 +56,15 @@ std::string wrong_page(std::span<const std::byte> target, const PagePairs& pairs
     touched[pairs.to[i]] = true;
     const auto page = target.subspan(pairs.to[i] * page_bytes, page_bytes);
     if (const auto at = pattern_difference(page, pairs.from[i] * page_bytes, source_seed))
-      return fmt::format("page {} of the request (from page {} to page {}, {} bytes each) is wrong from byte {} on{}", i, pairs.from[i],
-                         pairs.to[i], page_bytes, *at,
-                         pattern_difference(page, pairs.to[i] * page_bytes, target_seed) ? "" : ": it was not moved at all");
+      return fmt::format(
+          "page {} of the request (from page {} to page {}, {} bytes each) is wrong from byte {} on{}", i,
+          pairs.from[i], pairs.to[i], page_bytes, *at,
+          pattern_difference(page, pairs.to[i] * page_bytes, target_seed) ? "" : ": it was not moved at all");
   }
   for (std::size_t slot = 0; slot < touched.size(); ++slot) {
     if (touched[slot]) continue;
-    if (const auto at = pattern_difference(target.subspan(slot * page_bytes, page_bytes), slot * page_bytes, target_seed))
+    if (const auto at =
+            pattern_difference(target.subspan(slot * page_bytes, page_bytes), slot * page_bytes, target_seed))
       return fmt::format("page {} was not part of the request and has changed from byte {} on", slot, *at);
   }
   return {};

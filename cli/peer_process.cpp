@@ -24,10 +24,12 @@ Result<void> receive_exactly(int fd, void* to, std::size_t length) {
     pollfd wait{fd, POLLIN, 0};
     const int ready = ::poll(&wait, 1, silence_ms);
     if (ready < 0 && errno != EINTR) return fail(Code::internal, "poll: {}", system_text());
-    if (ready == 0) return fail(Code::timed_out, "the other process of the benchmark has not answered for a minute");
+    if (ready == 0)
+      return fail(Code::timed_out, "the other process of the benchmark has not answered for a minute");
     if (ready < 0) continue;
     const ssize_t n = ::recv(fd, static_cast<char*>(to) + have, length - have, 0);
-    if (n == 0 || (n < 0 && errno == ECONNRESET)) return fail(Code::peer_lost, "the other process of the benchmark ended");
+    if (n == 0 || (n < 0 && errno == ECONNRESET))
+      return fail(Code::peer_lost, "the other process of the benchmark ended");
     if (n < 0 && errno != EINTR) return fail(Code::internal, "receive: {}", system_text());
     if (n > 0) have += static_cast<std::size_t>(n);
   }
@@ -45,7 +47,8 @@ Result<void> send_exactly(int fd, const void* from, std::size_t length) {
 }
 
 std::string how_it_ended(int status) {
-  if (WIFSIGNALED(status)) return fmt::format("killed by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
+  if (WIFSIGNALED(status))
+    return fmt::format("killed by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
   return fmt::format("exit code {}", WEXITSTATUS(status));
 }
 
@@ -61,11 +64,13 @@ Result<void> send_frame(int fd, const Json& message) {
 Result<Json> receive_frame(int fd) {
   std::uint32_t length = 0;
   HEADRACE_CLI_CHECK(receive_exactly(fd, &length, sizeof length));
-  if (length > frame_limit) return fail(Code::corrupt, "a message of {} bytes from the other process of the benchmark", length);
+  if (length > frame_limit)
+    return fail(Code::corrupt, "a message of {} bytes from the other process of the benchmark", length);
   std::vector<std::uint8_t> bytes(length);
   HEADRACE_CLI_CHECK(receive_exactly(fd, bytes.data(), bytes.size()));
   Json message = Json::from_msgpack(bytes, true, false);
-  if (!message.is_object()) return fail(Code::corrupt, "a message from the other process of the benchmark makes no sense");
+  if (!message.is_object())
+    return fail(Code::corrupt, "a message from the other process of the benchmark makes no sense");
   return message;
 }
 
@@ -82,9 +87,11 @@ Result<PeerProcess> PeerProcess::start() {
 
   // The child keeps these three open under the same numbers.
   const std::array inherited{theirs.get(), peer.ping_.get(), peer.pong_.get()};
-  const std::array names{std::to_string(inherited[0]), std::to_string(inherited[1]), std::to_string(inherited[2])};
-  std::array<const char*, 10> arguments{"headrace", "bench",          "peer",   "--control",      names[0].c_str(),
-                                        "--ping",   names[1].c_str(), "--pong", names[2].c_str(), nullptr};
+  const std::array names{std::to_string(inherited[0]), std::to_string(inherited[1]),
+                         std::to_string(inherited[2])};
+  std::array<const char*, 10> arguments{"headrace",       "bench",  "peer",           "--control",
+                                        names[0].c_str(), "--ping", names[1].c_str(), "--pong",
+                                        names[2].c_str(), nullptr};
   const pid_t parent = ::getpid();
   const pid_t id = ::fork();
   if (id < 0) return fail(Code::exhausted, "starting the benchmark's other process: {}", system_text());
@@ -132,7 +139,8 @@ Result<Json> PeerProcess::receive() {
   auto answer = receive_frame(control_.get());
   if (!answer) return gone(std::move(answer).error());
   if (const auto error = answer->find("error"); error != answer->end()) {
-    return Error{static_cast<Code>(answer->value("code", 0)), "the other process of the benchmark: " + error->get<std::string>()};
+    return Error{static_cast<Code>(answer->value("code", 0)),
+                 "the other process of the benchmark: " + error->get<std::string>()};
   }
   return answer;
 }

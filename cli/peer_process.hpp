@@ -36,7 +36,9 @@ class PeerProcess {
   Result<void> send(const Json& message);
   Result<Json> receive();
 
-  [[nodiscard]] int ping_fd() const { return ping_.get(); }  ///< eventfds for the bare round trip: to the peer
+  [[nodiscard]] int ping_fd() const {
+    return ping_.get();
+  }  ///< eventfds for the bare round trip: to the peer
   [[nodiscard]] int pong_fd() const { return pong_.get(); }  ///< and back
 
  private:
@@ -52,7 +54,8 @@ class PeerProcess {
   FileDescriptor control_, ping_, pong_;
 };
 
-/// What the peer process runs: answers messages on `control_fd` until it closes. Its errors go over the socket.
+/// What the peer process runs: answers messages on `control_fd` until it closes. Its errors go over the
+/// socket.
 Result<void> run_bench_peer(int control_fd, int ping_fd, int pong_fd);
 
 }  // namespace headrace::cli

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace plugins`: every backend that was found, what it can do and how it is set; and why others were refused.
+// `headrace plugins`: every backend that was found, what it can do and how it is set; and why others were
+// refused.
 #include "cli/backend_report.hpp"
 #include "cli/command.hpp"
 #include "cli/table.hpp"
@@ -17,17 +18,21 @@ namespace {
 void print_tables(const std::vector<BackendInfo>& backends) {
   Table table({{"backend"}, {"version"}, {"memory"}, {"abilities"}, {"from"}});
   for (const BackendInfo& backend : backends)
-    if (backend.loaded) table.add({backend.name, backend.version, kinds_text(backend), abilities_text(backend), backend.path});
+    if (backend.loaded)
+      table.add({backend.name, backend.version, kinds_text(backend), abilities_text(backend), backend.path});
   if (!table.empty()) fmt::print("{}", table.text());
 
   for (const BackendInfo& backend : backends) {
     if (!backend.loaded || backend.options.empty()) continue;
-    fmt::print("\noptions of {} (--option NAME=VALUE)\n{}", backend.name, option_table(backend.options).text());
+    fmt::print("\noptions of {} (--option NAME=VALUE)\n{}", backend.name,
+               option_table(backend.options).text());
   }
-  const auto refused = std::count_if(backends.begin(), backends.end(), [](const BackendInfo& b) { return !b.loaded; });
+  const auto refused =
+      std::count_if(backends.begin(), backends.end(), [](const BackendInfo& b) { return !b.loaded; });
   if (refused > 0) fmt::print("\nrefused\n");
   for (const BackendInfo& backend : backends)
-    if (!backend.loaded) fmt::print("{}\n", wrap(fmt::format("  {} ({}): {}", backend.name, backend.path, backend.refusal), 4));
+    if (!backend.loaded)
+      fmt::print("{}\n", wrap(fmt::format("  {} ({}): {}", backend.name, backend.path, backend.refusal), 4));
 }
 
 Result<void> list_plugins(const Invocation& invocation, bool json) {
@@ -35,10 +40,13 @@ Result<void> list_plugins(const Invocation& invocation, bool json) {
   if (json) {
     Json all = Json::array();
     for (const BackendInfo& backend : backends) all.push_back(backend_json(backend));
-    fmt::print("{}\n", Json{{"backends", std::move(all)}}.dump(2, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}\n",
+               Json{{"backends", std::move(all)}}.dump(2, ' ', false, Json::error_handler_t::replace));
   } else if (backends.empty()) {
-    return fail(Code::not_found, "no backend was found: they lie in the folder `backends` beside libheadrace.so, and in the folders of "
-                                 "option plugin_path");
+    return fail(Code::not_found,
+                "no backend was found: they lie in the folder `backends` beside libheadrace.so, and in the "
+                "folders of "
+                "option plugin_path");
   } else {
     print_tables(backends);
   }
@@ -49,7 +57,8 @@ Result<void> list_plugins(const Invocation& invocation, bool json) {
 
 void add_plugins(CLI::App& app, Invocation& invocation) {
   auto json = std::make_shared<bool>(false);
-  CLI::App* plugins = app.add_subcommand("plugins", "List the backends: what each can do, its options, and why one was refused");
+  CLI::App* plugins = app.add_subcommand(
+      "plugins", "List the backends: what each can do, its options, and why one was refused");
   plugins->add_flag("--json", *json, "As JSON");
   plugins->footer(
       "Examples:\n"

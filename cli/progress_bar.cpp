@@ -24,8 +24,8 @@ std::size_t terminal_columns() {
 
 }  // namespace
 
-std::string progress_line(const std::string& what, std::uint64_t done, std::uint64_t total, double bytes_per_second,
-                          std::size_t columns) {
+std::string progress_line(const std::string& what, std::uint64_t done, std::uint64_t total,
+                          double bytes_per_second, std::size_t columns) {
   const double share = total == 0 ? 1 : std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
   std::string numbers = fmt::format("{:3.0f} %", share * 100);
   if (bytes_per_second > 0) {
@@ -42,7 +42,10 @@ std::string progress_line(const std::string& what, std::uint64_t done, std::uint
 }
 
 ProgressBar::ProgressBar(std::string what, std::uint64_t total_bytes, std::uint64_t already_bytes)
-    : what_(std::move(what)), total_(total_bytes), already_(already_bytes), on_(::isatty(STDERR_FILENO) == 1),
+    : what_(std::move(what)),
+      total_(total_bytes),
+      already_(already_bytes),
+      on_(::isatty(STDERR_FILENO) == 1),
       begin_(std::chrono::steady_clock::now()) {}
 
 void ProgressBar::show(std::uint64_t done_bytes) {
@@ -50,7 +53,8 @@ void ProgressBar::show(std::uint64_t done_bytes) {
   const auto now = std::chrono::steady_clock::now();
   if (drawn_ && now - last_ < redraw_interval) return;
   const double seconds = std::chrono::duration<double>(now - begin_).count();
-  const double rate = seconds < 0.05 ? 0 : static_cast<double>(done_bytes - std::min(done_bytes, already_)) / seconds;
+  const double rate =
+      seconds < 0.05 ? 0 : static_cast<double>(done_bytes - std::min(done_bytes, already_)) / seconds;
   const std::string line = progress_line(what_, done_bytes, total_, rate, terminal_columns());
   std::fprintf(stderr, "\r\033[K%s", line.c_str());
   std::fflush(stderr);

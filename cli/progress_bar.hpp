@@ -30,7 +30,7 @@ class ProgressBar {
 };
 
 /// The line for a terminal of `columns`: "reading [####    ] 45 %, 1.2 GB/s, 3.4 s left".
-[[nodiscard]] std::string progress_line(const std::string& what, std::uint64_t done, std::uint64_t total, double bytes_per_second,
-                                        std::size_t columns);
+[[nodiscard]] std::string progress_line(const std::string& what, std::uint64_t done, std::uint64_t total,
+                                        double bytes_per_second, std::size_t columns);
 
 }  // namespace headrace::cli

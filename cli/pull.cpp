@@ -10,8 +10,8 @@
 
 #include <headrace/agent.hpp>
 
-#include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <unistd.h>
@@ -37,7 +37,8 @@ struct Wanted {
   bool json = false;
 
   [[nodiscard]] Timeout patience() const {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(timeout_seconds));
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+        std::chrono::duration<double>(timeout_seconds));
   }
 };
 
@@ -66,13 +67,19 @@ void print_report(const Wanted& wanted, const std::string& peer, const MoveRepor
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     return;
   }
-  Table table({{"tensors", Table::Align::right}, {"bytes", Table::Align::right}, {"seconds", Table::Align::right},
-               {"GB/s", Table::Align::right}, {"path"}, {"file"}});
-  table.add({std::to_string(report.tensors), amount_text(report.bytes), fmt::format("{:.3f}", report.seconds), fmt::format("{:.2f}", rate),
+  Table table({{"tensors", Table::Align::right},
+               {"bytes", Table::Align::right},
+               {"seconds", Table::Align::right},
+               {"GB/s", Table::Align::right},
+               {"path"},
+               {"file"}});
+  table.add({std::to_string(report.tensors), amount_text(report.bytes), fmt::format("{:.3f}", report.seconds),
+             fmt::format("{:.2f}", rate),
              report.paths.empty() ? "-" : fmt::format("{}", fmt::join(report.paths, ", ")), wanted.output});
   fmt::print("{}", table.text());
   if (report.kept_tensors > 0)
-    fmt::print("{} tensors, {}, were there from an earlier run\n", report.kept_tensors, amount_text(report.kept_bytes));
+    fmt::print("{} tensors, {}, were there from an earlier run\n", report.kept_tensors,
+               amount_text(report.kept_bytes));
   if (wanted.explain) fmt::print("{}\n", wrap(report.explanation));
 }
 
@@ -101,9 +108,12 @@ Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
     header = std::move(*read);
   }
   HEADRACE_CLI_TRY(plan, PullPlan::make(std::move(tensors), format, header));
-  HEADRACE_CLI_TRY(file, OutputFile::open(wanted.output, plan.file_bytes(), plan.fingerprint(), wanted.resume));
+  HEADRACE_CLI_TRY(file,
+                   OutputFile::open(wanted.output, plan.file_bytes(), plan.fingerprint(), wanted.resume));
   output.emplace(std::move(file));
-  if (output->started_over()) std::fprintf(stderr, "%s\n", wrap(fmt::format("{}.part was of other tensors: starting over", wanted.output)).c_str());
+  if (output->started_over())
+    std::fprintf(stderr, "%s\n",
+                 wrap(fmt::format("{}.part was of other tensors: starting over", wanted.output)).c_str());
   plan.write_head(output->bytes());
 
   Result<MoveReport> report = [&]() -> Result<MoveReport> {
@@ -122,22 +132,36 @@ Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
 
 void add_pull(CLI::App& app, Invocation& invocation) {
   auto wanted = std::make_shared<Wanted>();
-  CLI::App* pull_command = app.add_subcommand("pull", "Bring tensors that another process serves into a file");
-  pull_command->add_option("ADDRESS", wanted->address, "What `headrace serve` printed; with --store the server's name")->required();
+  CLI::App* pull_command =
+      app.add_subcommand("pull", "Bring tensors that another process serves into a file");
+  pull_command
+      ->add_option("ADDRESS", wanted->address,
+                   "What `headrace serve` printed; with --store the server's name")
+      ->required();
   pull_command->add_option("NAME", wanted->names, "Which tensors; patterns as in a shell; none: all");
-  pull_command->add_option("-o,--output", wanted->output, "The file to write, .safetensors or .npz")->type_name("FILE")->required();
-  pull_command->add_flag("--resume,!--no-resume", wanted->resume, "Go on where a killed pull stopped (the default), or do not");
-  pull_command->add_option("--backend", wanted->backends, "Only this path, shm or tcp; repeatable")->type_name("NAME")->allow_extra_args(false);
-  pull_command->add_option("--timeout", wanted->timeout_seconds, "How long 16 MiB may take before the peer counts as gone")
+  pull_command->add_option("-o,--output", wanted->output, "The file to write, .safetensors or .npz")
+      ->type_name("FILE")
+      ->required();
+  pull_command->add_flag("--resume,!--no-resume", wanted->resume,
+                         "Go on where a killed pull stopped (the default), or do not");
+  pull_command->add_option("--backend", wanted->backends, "Only this path, shm or tcp; repeatable")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+  pull_command
+      ->add_option("--timeout", wanted->timeout_seconds,
+                   "How long 16 MiB may take before the peer counts as gone")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
-  pull_command->add_option("--store", wanted->store, "Look the server up in a store, as in etcd://host:port")->type_name("URL");
-  pull_command->add_flag("--sync", wanted->sync, "Have the disk hold everything before the file gets its name");
+  pull_command->add_option("--store", wanted->store, "Look the server up in a store, as in etcd://host:port")
+      ->type_name("URL");
+  pull_command->add_flag("--sync", wanted->sync,
+                         "Have the disk hold everything before the file gets its name");
   pull_command->add_flag("--explain", wanted->explain, "Say which path was taken, and why not another");
   pull_command->add_flag("--json", wanted->json, "Print the result as one line of JSON");
   pull_command->footer(
-      "The file is written as FILE.part, each tensor is held against its checksum, and FILE appears when it is whole.\n"
+      "The file is written as FILE.part, each tensor is held against its checksum, and FILE appears when it "
+      "is whole.\n"
       "Examples:\n"
       "  headrace pull 127.0.0.1:40213 -o copy.safetensors\n"
       "  headrace pull 127.0.0.1:40213 'model.layers.0.*' lm_head.weight -o part.safetensors\n"

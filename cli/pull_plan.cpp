@@ -26,19 +26,26 @@ bool same(const TensorInfo& a, const TensorInfo& b) {
 /// Whether the header describes these tensors, all of them and no other, in this order.
 bool describes(const SafetensorsHeader& header, const std::vector<ServedTensor>& tensors) {
   return std::equal(header.tensors.begin(), header.tensors.end(), tensors.begin(), tensors.end(),
-                    [](const SafetensorsEntry& entry, const ServedTensor& tensor) { return same(entry.info, tensor.info); });
+                    [](const SafetensorsEntry& entry, const ServedTensor& tensor) {
+                      return same(entry.info, tensor.info);
+                    });
 }
 
 Error unknown_name(const std::string& name, const std::vector<std::string>& names) {
-  if (is_pattern(name)) return fail(Code::not_found, "no served tensor fits {}: there are {}, such as {}", name, names.size(), names.front());
+  if (is_pattern(name))
+    return fail(Code::not_found, "no served tensor fits {}: there are {}, such as {}", name, names.size(),
+                names.front());
   const std::vector<std::string> near = nearest(name, names);
-  if (near.empty()) return fail(Code::not_found, "no tensor {} is served: there are {}, such as {}", name, names.size(), names.front());
+  if (near.empty())
+    return fail(Code::not_found, "no tensor {} is served: there are {}, such as {}", name, names.size(),
+                names.front());
   return fail(Code::not_found, "no tensor {} is served; there is {}", name, fmt::join(near, ", "));
 }
 
 }  // namespace
 
-Result<std::vector<ServedTensor>> select_tensors(const std::vector<ServedTensor>& served, const std::vector<std::string>& wanted) {
+Result<std::vector<ServedTensor>> select_tensors(const std::vector<ServedTensor>& served,
+                                                 const std::vector<std::string>& wanted) {
   if (served.empty()) return fail(Code::not_found, "the peer serves no tensors");
   if (wanted.empty()) return served;
   std::vector<std::string> names;
@@ -62,7 +69,8 @@ Result<std::vector<ServedTensor>> select_tensors(const std::vector<ServedTensor>
   return tensors;
 }
 
-Result<PullPlan> PullPlan::make(std::vector<ServedTensor> tensors, FileFormat format, std::string_view source_header) {
+Result<PullPlan> PullPlan::make(std::vector<ServedTensor> tensors, FileFormat format,
+                                std::string_view source_header) {
   PullPlan plan;
   plan.tensors_ = std::move(tensors);
   if (format == FileFormat::safetensors) {
@@ -81,7 +89,8 @@ Result<void> PullPlan::lay_out_safetensors(std::string_view source_header) {
   const std::uint64_t data_bytes = tensor_bytes();
   std::map<std::string, std::string> metadata;
   if (!source_header.empty()) {
-    const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(source_header.data()), source_header.size());
+    const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(source_header.data()),
+                                           source_header.size());
     auto whole = read_safetensors(bytes, source_header.size() + data_bytes);
     if (whole.ok() && describes(*whole, tensors_)) {
       head_ = source_header;
@@ -104,18 +113,22 @@ Result<void> PullPlan::lay_out_safetensors(std::string_view source_header) {
 }
 
 std::uint64_t PullPlan::tensor_bytes() const {
-  return std::accumulate(tensors_.begin(), tensors_.end(), std::uint64_t{0},
-                         [](std::uint64_t sum, const ServedTensor& tensor) { return sum + tensor.info.bytes; });
+  return std::accumulate(
+      tensors_.begin(), tensors_.end(), std::uint64_t{0},
+      [](std::uint64_t sum, const ServedTensor& tensor) { return sum + tensor.info.bytes; });
 }
 
 std::uint64_t PullPlan::fingerprint() const {
   std::string text = fmt::format("{} {} {}\n", file_bytes_, npz_.has_value(), head_);
   for (std::size_t i = 0; i < tensors_.size(); ++i)
-    text += fmt::format("{}\n{} {:016x} {}\n", tensors_[i].info.name, shape_text(tensors_[i].info), tensors_[i].checksum, offsets_[i]);
+    text += fmt::format("{}\n{} {:016x} {}\n", tensors_[i].info.name, shape_text(tensors_[i].info),
+                        tensors_[i].checksum, offsets_[i]);
   return checksum(std::as_bytes(std::span(text)));
 }
 
-void PullPlan::write_head(std::span<std::byte> file) const { std::memcpy(file.data(), head_.data(), head_.size()); }
+void PullPlan::write_head(std::span<std::byte> file) const {
+  std::memcpy(file.data(), head_.data(), head_.size());
+}
 
 void PullPlan::write_rest(std::span<std::byte> file) const {
   if (npz_) npz_->finish(file);

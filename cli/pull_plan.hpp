@@ -18,12 +18,15 @@ namespace headrace::cli {
 
 class PullPlan {
  public:
-  /// `source_header` is the header of the served safetensors file, or empty. A copy of a whole safetensors file takes it
-  /// over as it is; else a header is made, with the metadata of the source's.
-  static Result<PullPlan> make(std::vector<ServedTensor> tensors, FileFormat format, std::string_view source_header);
+  /// `source_header` is the header of the served safetensors file, or empty. A copy of a whole safetensors
+  /// file takes it over as it is; else a header is made, with the metadata of the source's.
+  static Result<PullPlan> make(std::vector<ServedTensor> tensors, FileFormat format,
+                               std::string_view source_header);
 
   [[nodiscard]] const std::vector<ServedTensor>& tensors() const { return tensors_; }
-  [[nodiscard]] const std::vector<std::uint64_t>& offsets() const { return offsets_; }  ///< of each tensor in the file
+  [[nodiscard]] const std::vector<std::uint64_t>& offsets() const {
+    return offsets_;
+  }  ///< of each tensor in the file
   [[nodiscard]] std::uint64_t file_bytes() const { return file_bytes_; }
   [[nodiscard]] std::uint64_t tensor_bytes() const;
   /// Stands for all of this: another source, selection or format has another.

@@ -30,7 +30,8 @@ std::optional<Json> parse(std::string_view text, std::string& twice) {
   const auto watch = [&](int /*depth*/, Json::parse_event_t event, Json& value) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) twice = value.get<std::string>();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
+      twice = value.get<std::string>();
     return true;
   };
   Json json = Json::parse(text.begin(), text.end(), watch, false);
@@ -41,13 +42,16 @@ std::optional<Json> parse(std::string_view text, std::string& twice) {
 /// The JSON behind the length.
 Result<std::string_view> header_text(std::span<const std::byte> file, std::uint64_t file_bytes) {
   std::uint64_t length = 0;
-  if (file.size() < length_bytes || file_bytes < length_bytes) return corrupt("{} bytes are too few for any header", file_bytes);
+  if (file.size() < length_bytes || file_bytes < length_bytes)
+    return corrupt("{} bytes are too few for any header", file_bytes);
   std::memcpy(&length, file.data(), sizeof length);
-  if (length > largest_header) return corrupt("the header claims {} bytes; {} are the most", length, largest_header);
+  if (length > largest_header)
+    return corrupt("the header claims {} bytes; {} are the most", length, largest_header);
   if (length > file_bytes - length_bytes || length > file.size() - length_bytes)
     return corrupt("the header claims {} bytes, and the file has {} in all", length, file_bytes);
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + length_bytes, length);
-  if (!text.starts_with('{')) return corrupt("the header does not begin with a brace: this is another kind of file");
+  if (!text.starts_with('{'))
+    return corrupt("the header does not begin with a brace: this is another kind of file");
   return text;
 }
 
@@ -79,7 +83,8 @@ bool numbers(const Json& json, std::vector<std::uint64_t>& out) {
   return true;
 }
 
-Result<SafetensorsEntry> read_entry(const std::string& name, const Json& json, std::uint64_t data_begin, std::uint64_t data_bytes) {
+Result<SafetensorsEntry> read_entry(const std::string& name, const Json& json, std::uint64_t data_begin,
+                                    std::uint64_t data_bytes) {
   SafetensorsEntry entry;
   entry.info.name = name;
   if (!json.is_object()) return corrupt("tensor \"{}\" is not described by an object", name);
@@ -90,14 +95,18 @@ Result<SafetensorsEntry> read_entry(const std::string& name, const Json& json, s
   if (entry.info.type == nullptr || !entry.info.type->safetensors)
     return corrupt("tensor \"{}\" has the type {}, which is not known here", name, dtype->get<std::string>());
   std::vector<std::uint64_t> range;
-  if (!numbers(*shape, entry.info.shape)) return corrupt("tensor \"{}\" has a shape that is not a list of lengths", name);
-  if (!numbers(*offsets, range) || range.size() != 2) return corrupt("tensor \"{}\" has data_offsets that are not two offsets", name);
+  if (!numbers(*shape, entry.info.shape))
+    return corrupt("tensor \"{}\" has a shape that is not a list of lengths", name);
+  if (!numbers(*offsets, range) || range.size() != 2)
+    return corrupt("tensor \"{}\" has data_offsets that are not two offsets", name);
   if (range[0] > range[1] || range[1] > data_bytes)
-    return corrupt("tensor \"{}\" lies at {} to {}, outside the {} bytes of data", name, range[0], range[1], data_bytes);
+    return corrupt("tensor \"{}\" lies at {} to {}, outside the {} bytes of data", name, range[0], range[1],
+                   data_bytes);
   auto bytes = tensor_bytes(*entry.info.type, entry.info.shape);
   if (!bytes) return corrupt("tensor \"{}\": {}", name, bytes.error().message);
   if (*bytes != range[1] - range[0])
-    return corrupt("tensor \"{}\" is {}, {} bytes, and takes {}", name, shape_text(entry.info), *bytes, range[1] - range[0]);
+    return corrupt("tensor \"{}\" is {}, {} bytes, and takes {}", name, shape_text(entry.info), *bytes,
+                   range[1] - range[0]);
   entry.info.bytes = *bytes;
   entry.offset = data_begin + range[0];
   return entry;
@@ -127,11 +136,12 @@ Result<SafetensorsHeader> read_safetensors(std::span<const std::byte> file, std:
   std::uint64_t expected = header.bytes;
   for (const SafetensorsEntry& entry : header.tensors) {
     if (entry.offset != expected)
-      return corrupt("tensor \"{}\" begins at {} and the one before ends at {}: there is {}", entry.info.name, entry.offset, expected,
-                     entry.offset < expected ? "an overlap" : "a hole");
+      return corrupt("tensor \"{}\" begins at {} and the one before ends at {}: there is {}", entry.info.name,
+                     entry.offset, expected, entry.offset < expected ? "an overlap" : "a hole");
     expected += entry.info.bytes;
   }
-  if (expected != file_bytes) return corrupt("{} bytes at the end belong to no tensor", file_bytes - expected);
+  if (expected != file_bytes)
+    return corrupt("{} bytes at the end belong to no tensor", file_bytes - expected);
   return header;
 }
 
@@ -144,16 +154,21 @@ std::map<std::string, std::string> safetensors_metadata(std::span<const std::byt
   return metadata.ok() ? std::move(*metadata) : std::map<std::string, std::string>{};
 }
 
-Result<std::string> write_safetensors(std::span<const TensorInfo> tensors, const std::map<std::string, std::string>& metadata) {
+Result<std::string> write_safetensors(std::span<const TensorInfo> tensors,
+                                      const std::map<std::string, std::string>& metadata) {
   Json json = Json::object();
   if (!metadata.empty()) json[metadata_key] = metadata;
   std::uint64_t offset = 0;
   for (const TensorInfo& tensor : tensors) {
     if (!tensor.type->safetensors)
-      return fail(Code::invalid_argument, "tensor \"{}\" is {}, which safetensors cannot hold: write an .npz", tensor.name, tensor.type->name);
+      return fail(Code::invalid_argument, "tensor \"{}\" is {}, which safetensors cannot hold: write an .npz",
+                  tensor.name, tensor.type->name);
     if (tensor.name == metadata_key || json.contains(tensor.name))
-      return fail(Code::invalid_argument, "the name \"{}\" cannot stand in a safetensors file a second time", tensor.name);
-    json[tensor.name] = {{"dtype", tensor.type->name}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + tensor.bytes}}};
+      return fail(Code::invalid_argument, "the name \"{}\" cannot stand in a safetensors file a second time",
+                  tensor.name);
+    json[tensor.name] = {{"dtype", tensor.type->name},
+                         {"shape", tensor.shape},
+                         {"data_offsets", {offset, offset + tensor.bytes}}};
     offset += tensor.bytes;
   }
   std::string text;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The safetensors format: u64 length of the header, the header in JSON, the tensors' bytes without holes. Readers take files
-// and headers from anybody: everything is checked before it is believed.
+// The safetensors format: u64 length of the header, the header in JSON, the tensors' bytes without holes.
+// Readers take files and headers from anybody: everything is checked before it is believed.
 #pragma once
 
 #include "cli/tensor.hpp"
@@ -20,9 +20,11 @@ struct SafetensorsHeader {
   std::vector<SafetensorsEntry> tensors;        ///< by offset
 };
 
-/// Reads the header at the beginning of `file`, whose whole length is `file_bytes` (the rest need not be there).
+/// Reads the header at the beginning of `file`, whose whole length is `file_bytes` (the rest need not be
+/// there).
 ///   errors  corrupt (what is wrong, and of which tensor)
-[[nodiscard]] Result<SafetensorsHeader> read_safetensors(std::span<const std::byte> file, std::uint64_t file_bytes);
+[[nodiscard]] Result<SafetensorsHeader> read_safetensors(std::span<const std::byte> file,
+                                                         std::uint64_t file_bytes);
 
 /// The `__metadata__` of a header that is all there; empty where it is not one.
 [[nodiscard]] std::map<std::string, std::string> safetensors_metadata(std::span<const std::byte> header);

@@ -41,11 +41,13 @@ struct Wanted {
 
 std::string default_name(const std::string& file) {
   const std::string ending = fmt::format("-{}", ::getpid());
-  return std::filesystem::path(file).filename().string().substr(0, longest_agent_name - ending.size()) + ending;
+  return std::filesystem::path(file).filename().string().substr(0, longest_agent_name - ending.size()) +
+         ending;
 }
 
 MemoryRange range_of(std::span<const std::byte> bytes) {
-  // Peers only read: a write into the read-only mapping is refused by the kernel. What is empty is stood for by one byte.
+  // Peers only read: a write into the read-only mapping is refused by the kernel. What is empty is stood for
+  // by one byte.
   static std::byte nothing{};
   MemoryRange range;
   range.address = bytes.empty() ? &nothing : const_cast<std::byte*>(bytes.data());
@@ -82,16 +84,14 @@ Result<void> offer_header(Agent& agent, std::span<const std::byte> header) {
 void announce(const Wanted& wanted, const Agent& agent, const TensorFile& file) {
   const std::string address = agent.listen_address();
   if (wanted.json) {
-    const nlohmann::ordered_json line{{"address", address},
-                                      {"name", agent.name()},
-                                      {"file", wanted.file},
-                                      {"tensors", file.tensors().size()},
-                                      {"bytes", file.bytes()},
-                                      {"memory", wanted.load ? "allocated" : "mapped"}};
+    const nlohmann::ordered_json line{
+        {"address", address},    {"name", agent.name()},
+        {"file", wanted.file},   {"tensors", file.tensors().size()},
+        {"bytes", file.bytes()}, {"memory", wanted.load ? "allocated" : "mapped"}};
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {
-    fmt::print("serving {} tensor{}, {} at {}; stop with Ctrl-C\n", file.tensors().size(), file.tensors().size() == 1 ? "" : "s",
-               amount_text(file.bytes()), address);
+    fmt::print("serving {} tensor{}, {} at {}; stop with Ctrl-C\n", file.tensors().size(),
+               file.tensors().size() == 1 ? "" : "s", amount_text(file.bytes()), address);
   }
   std::fflush(stdout);
 }
@@ -106,13 +106,15 @@ Result<void> serve(const Wanted& wanted, const Invocation& invocation) {
   raise_descriptor_limit();
 
   HEADRACE_CLI_TRY(file, TensorFile::open(wanted.file));
-  if (file.tensors().empty()) return fail(Code::invalid_argument, "{} holds no tensors: there is nothing to serve", wanted.file);
+  if (file.tensors().empty())
+    return fail(Code::invalid_argument, "{} holds no tensors: there is nothing to serve", wanted.file);
   AgentOptions options;
   options.backends = wanted.backends;
   options.listen = wanted.listen;
   options.store = wanted.store;
   options.options = invocation.options;
-  HEADRACE_CLI_TRY(agent, Agent::open(wanted.name.empty() ? default_name(wanted.file) : wanted.name, std::move(options)));
+  HEADRACE_CLI_TRY(
+      agent, Agent::open(wanted.name.empty() ? default_name(wanted.file) : wanted.name, std::move(options)));
 
   ProgressBar bar("reading", file.bytes());
   std::uint64_t done = 0;
@@ -138,22 +140,34 @@ Result<void> serve(const Wanted& wanted, const Invocation& invocation) {
 
 void add_serve(CLI::App& app, Invocation& invocation) {
   auto wanted = std::make_shared<Wanted>();
-  CLI::App* serve_command = app.add_subcommand("serve", "Offer a file's tensors to other processes, until Ctrl-C");
+  CLI::App* serve_command =
+      app.add_subcommand("serve", "Offer a file's tensors to other processes, until Ctrl-C");
   serve_command->add_option("FILE", wanted->file, "A .safetensors or .npz file")->required();
-  serve_command->add_option("--listen", wanted->listen, "Where pullers ask; port 0 picks one; 0.0.0.0 or [::]: from everywhere")
+  serve_command
+      ->add_option("--listen", wanted->listen,
+                   "Where pullers ask; port 0 picks one; 0.0.0.0 or [::]: from everywhere")
       ->type_name("HOST:PORT")
       ->capture_default_str();
-  serve_command->add_option("--name", wanted->name, "What pullers see this process as; default: file and process id")->type_name("NAME");
-  CLI::Option* load = serve_command->add_flag("--load", wanted->load, "Copy the tensors into memory that pullers on this host map: quickest");
-  serve_command->add_flag("--map", wanted->map, "Serve them out of the mapped file: the default")->excludes(load);
-  serve_command->add_option("--store", wanted->store, "Publish in a store too, as in etcd://host:port")->type_name("URL");
-  serve_command->add_option("--backend", wanted->backends, "Only this backend; repeatable")->type_name("NAME")->allow_extra_args(false);
+  serve_command
+      ->add_option("--name", wanted->name, "What pullers see this process as; default: file and process id")
+      ->type_name("NAME");
+  CLI::Option* load = serve_command->add_flag(
+      "--load", wanted->load, "Copy the tensors into memory that pullers on this host map: quickest");
+  serve_command->add_flag("--map", wanted->map, "Serve them out of the mapped file: the default")
+      ->excludes(load);
+  serve_command->add_option("--store", wanted->store, "Publish in a store too, as in etcd://host:port")
+      ->type_name("URL");
+  serve_command->add_option("--backend", wanted->backends, "Only this backend; repeatable")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
   serve_command->add_flag("--json", wanted->json, "Print the line as JSON");
   serve_command->footer(
-      "Prints one line with the address to pull from once everything is ready. Do not write to the file meanwhile.\n"
+      "Prints one line with the address to pull from once everything is ready. Do not write to the file "
+      "meanwhile.\n"
       "Examples:\n"
       "  headrace serve model.safetensors\n"
-      "  headrace serve model.safetensors --load                     a copy in shared memory: quickest on one host\n"
+      "  headrace serve model.safetensors --load                     a copy in shared memory: quickest on "
+      "one host\n"
       "  headrace serve arrays.npz --listen 0.0.0.0:7000             for other hosts\n"
       "  headrace serve model.safetensors --store etcd://10.0.0.1:2379 --name llama");
   serve_command->callback([wanted, &invocation] {

@@ -45,8 +45,9 @@ std::string Table::text(std::size_t width) const {
     for (std::size_t c = 0; c < columns_.size(); ++c) {
       const bool last = c + 1 == columns_.size();
       const std::string& cell = cell_of(c);
-      const std::string shown = last && columns_[c].align == Align::left ? wrap(cell, text.size(), text.size() + widths[c])
-                                                                         : shorten(cell, widths[c]);
+      const std::string shown = last && columns_[c].align == Align::left
+                                    ? wrap(cell, text.size(), text.size() + widths[c])
+                                    : shorten(cell, widths[c]);
       const std::string blanks(widths[c] - std::min(widths[c], shown.size()), ' ');
       if (columns_[c].align == Align::right) text += blanks;
       text += shown;

@@ -17,8 +17,8 @@ namespace headrace::cli {
 struct ElementType {
   std::string_view name;  ///< "BF16"
   unsigned bits;
-  std::string_view npy;   ///< NumPy's spelling, little-endian: "<f4"; empty: NumPy has none
-  bool safetensors;       ///< whether safetensors knows it
+  std::string_view npy;  ///< NumPy's spelling, little-endian: "<f4"; empty: NumPy has none
+  bool safetensors;      ///< whether safetensors knows it
 };
 
 /// The row of that name, or null.
@@ -37,7 +37,8 @@ inline constexpr std::size_t most_dimensions = 64;
 
 /// The bytes that a tensor of that type and shape has.
 ///   errors  invalid_argument (more dimensions or bytes than can be, a last byte that is not full)
-[[nodiscard]] Result<std::uint64_t> tensor_bytes(const ElementType& type, std::span<const std::uint64_t> shape);
+[[nodiscard]] Result<std::uint64_t> tensor_bytes(const ElementType& type,
+                                                 std::span<const std::uint64_t> shape);
 /// "BF16 [4096, 1024]".
 [[nodiscard]] std::string shape_text(const TensorInfo& tensor);
 

@@ -30,7 +30,8 @@ struct LastPage {
 
 }  // namespace
 
-Result<TensorMover> TensorMover::open(Agent& agent, const std::string& peer, std::span<std::byte> file, Timeout patience) {
+Result<TensorMover> TensorMover::open(Agent& agent, const std::string& peer, std::span<std::byte> file,
+                                      Timeout patience) {
   MemoryRange range;
   range.address = file.data();
   range.length_bytes = file.size();
@@ -39,16 +40,21 @@ Result<TensorMover> TensorMover::open(Agent& agent, const std::string& peer, std
 }
 
 TensorMover::TensorMover(TensorMover&& other) noexcept
-    : agent_(std::exchange(other.agent_, nullptr)), peer_(std::move(other.peer_)), region_(std::move(other.region_)),
+    : agent_(std::exchange(other.agent_, nullptr)),
+      peer_(std::move(other.peer_)),
+      region_(std::move(other.region_)),
       patience_(other.patience_) {}
 
 TensorMover::~TensorMover() {
-  // Requests that are still running end first; what cannot be taken back goes with the agent, before the file.
+  // Requests that are still running end first; what cannot be taken back goes with the agent, before the
+  // file.
   if (agent_ != nullptr) static_cast<void>(agent_->deregister(region_.id));
 }
 
 Result<MoveReport> TensorMover::move(const PullPlan& plan, OutputFile& output) {
-  const auto part_of = [&](std::size_t i) { return output.bytes().subspan(plan.offsets()[i], plan.tensors()[i].info.bytes); };
+  const auto part_of = [&](std::size_t i) {
+    return output.bytes().subspan(plan.offsets()[i], plan.tensors()[i].info.bytes);
+  };
   MoveReport report;
   std::vector<Page> here, there;
   std::vector<LastPage> last_pages;
@@ -56,7 +62,8 @@ Result<MoveReport> TensorMover::move(const PullPlan& plan, OutputFile& output) {
     const ServedTensor& tensor = plan.tensors()[i];
     const auto noted = output.complete().find(i);
     // What was noted is looked at again: the machine may have gone down before the disk had it.
-    if (noted != output.complete().end() && noted->second == tensor.checksum && checksum(part_of(i)) == tensor.checksum) {
+    if (noted != output.complete().end() && noted->second == tensor.checksum &&
+        checksum(part_of(i)) == tensor.checksum) {
       ++report.kept_tensors;
       report.kept_bytes += tensor.info.bytes;
       continue;
@@ -72,14 +79,17 @@ Result<MoveReport> TensorMover::move(const PullPlan& plan, OutputFile& output) {
   const std::uint64_t all_bytes = plan.tensor_bytes();
   ProgressBar bar("pulling", all_bytes, report.kept_bytes);
   std::size_t next_tensor = 0;
-  // Requests end in the order in which they were posted, or are waited for in it: pages before `arrived` are there.
+  // Requests end in the order in which they were posted, or are waited for in it: pages before `arrived` are
+  // there.
   const auto take_in = [&](std::uint64_t arrived) -> Result<void> {
     for (; next_tensor < last_pages.size() && last_pages[next_tensor].end <= arrived; ++next_tensor) {
       const std::size_t i = last_pages[next_tensor].tensor;
       const ServedTensor& tensor = plan.tensors()[i];
       const std::uint64_t sum = checksum(part_of(i));
       if (sum != tensor.checksum)
-        return fail(Code::corrupt, "tensor \"{}\" has arrived with checksum {:016x} instead of {:016x}: its {} bytes are not those served",
+        return fail(Code::corrupt,
+                    "tensor \"{}\" has arrived with checksum {:016x} instead of {:016x}: its {} bytes are "
+                    "not those served",
                     tensor.info.name, sum, tensor.checksum, tensor.info.bytes);
       HEADRACE_CLI_CHECK(output.note_complete(i, sum));
       ++report.tensors;
@@ -108,7 +118,8 @@ Result<MoveReport> TensorMover::move(const PullPlan& plan, OutputFile& output) {
   while (posted < here.size() || !flights.empty()) {
     if (posted < here.size() && flights.size() < requests_in_flight) {
       std::uint64_t end = posted, bytes = 0;
-      while (end < here.size() && end - posted < request_pages && (end == posted || bytes + here[end].length_bytes <= request_bytes))
+      while (end < here.size() && end - posted < request_pages &&
+             (end == posted || bytes + here[end].length_bytes <= request_bytes))
         bytes += here[end++].length_bytes;
       const auto part = std::span<const std::uint32_t>(index).subspan(posted, end - posted);
       HEADRACE_CLI_TRY(request, agent_->make_request(Op::read, local, part, remote, part, options));
@@ -122,7 +133,8 @@ Result<MoveReport> TensorMover::move(const PullPlan& plan, OutputFile& output) {
     }
     Flight flight = std::move(flights.front());
     flights.pop_front();
-    if (const Status status = flight.request.wait(patience_); !status.ok()) return ended(flight.request, status);
+    if (const Status status = flight.request.wait(patience_); !status.ok())
+      return ended(flight.request, status);
     report.bytes += flight.request.bytes();
     report.paths.insert(flight.request.backend());
     if (report.explanation.empty()) report.explanation = flight.request.explain();
@@ -133,7 +145,8 @@ Result<MoveReport> TensorMover::move(const PullPlan& plan, OutputFile& output) {
   return report;
 }
 
-Result<std::string> read_region(Agent& agent, const std::string& peer, RegionId region, std::uint64_t bytes, Timeout patience) {
+Result<std::string> read_region(Agent& agent, const std::string& peer, RegionId region, std::uint64_t bytes,
+                                Timeout patience) {
   const auto memory = std::make_shared<std::string>(bytes, '\0');
   MemoryRange range;
   range.address = memory->data();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings tensors of a peer into the output file: pages of a size that suits every path, several requests under way, and
-// each tensor's checksum taken as soon as its last byte is there.
+// Brings tensors of a peer into the output file: pages of a size that suits every path, several requests
+// under way, and each tensor's checksum taken as soon as its last byte is there.
 #pragma once
 
 #include <headrace/agent.hpp>
@@ -14,9 +14,9 @@
 namespace headrace::cli {
 
 struct MoveReport {
-  std::uint64_t tensors = 0, bytes = 0;                  ///< that came over
-  std::uint64_t kept_tensors = 0, kept_bytes = 0;        ///< that an earlier process had brought
-  double seconds = 0;                                    ///< from the first post to the last checksum
+  std::uint64_t tensors = 0, bytes = 0;            ///< that came over
+  std::uint64_t kept_tensors = 0, kept_bytes = 0;  ///< that an earlier process had brought
+  double seconds = 0;                              ///< from the first post to the last checksum
   std::set<std::string> paths;
   std::string explanation;
 };
@@ -24,7 +24,8 @@ struct MoveReport {
 class TensorMover {
  public:
   /// `file` is registered with the agent; it has to stay until the mover is gone.
-  static Result<TensorMover> open(Agent& agent, const std::string& peer, std::span<std::byte> file, Timeout patience);
+  static Result<TensorMover> open(Agent& agent, const std::string& peer, std::span<std::byte> file,
+                                  Timeout patience);
   ~TensorMover();
   TensorMover(TensorMover&& other) noexcept;
   TensorMover& operator=(TensorMover&&) = delete;
@@ -44,6 +45,7 @@ class TensorMover {
 };
 
 /// Reads one region of a peer into memory, at most `bytes` of it.
-Result<std::string> read_region(Agent& agent, const std::string& peer, RegionId region, std::uint64_t bytes, Timeout patience);
+Result<std::string> read_region(Agent& agent, const std::string& peer, RegionId region, std::uint64_t bytes,
+                                Timeout patience);
 
 }  // namespace headrace::cli

@@ -37,11 +37,13 @@ std::optional<std::uint64_t> sum(const Json& note) {
 std::optional<ServedTensor> read_tensor(const Region& region, const Json& note) {
   ServedTensor tensor;
   tensor.region = region.id;
-  tensor.info.name = note.contains("name") && note["name"].is_string() ? note["name"].get<std::string>() : region.name;
+  tensor.info.name =
+      note.contains("name") && note["name"].is_string() ? note["name"].get<std::string>() : region.name;
   const Json& dtype = note["dtype"];
   const auto shape = note.find("shape");
   const auto bytes = number(note, "bytes"), index = number(note, "index"), checksum = sum(note);
-  if (!dtype.is_string() || shape == note.end() || !shape->is_array() || !bytes || !index || !checksum) return std::nullopt;
+  if (!dtype.is_string() || shape == note.end() || !shape->is_array() || !bytes || !index || !checksum)
+    return std::nullopt;
   tensor.info.type = element_type(dtype.get<std::string>());
   if (tensor.info.type == nullptr || tensor.info.name.empty()) return std::nullopt;
   for (const Json& length : *shape) {
@@ -59,8 +61,11 @@ std::optional<ServedTensor> read_tensor(const Region& region, const Json& note) 
 }  // namespace
 
 std::string write_note(const ServedTensor& tensor, bool with_name) {
-  Json note{{"dtype", tensor.info.type->name}, {"shape", tensor.info.shape}, {"bytes", tensor.info.bytes},
-            {"xxh3", hex(tensor.checksum)},    {"index", tensor.index}};
+  Json note{{"dtype", tensor.info.type->name},
+            {"shape", tensor.info.shape},
+            {"bytes", tensor.info.bytes},
+            {"xxh3", hex(tensor.checksum)},
+            {"index", tensor.index}};
   if (with_name) note["name"] = tensor.info.name;
   return note.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -78,18 +83,23 @@ Result<Served> read_notes(std::span<const Region> regions) {
     if (note.contains("header") && region.name == header_region_name) {
       const auto bytes = number(note, "bytes"), checksum = sum(note);
       if (!bytes || !checksum || *bytes > region.length_bytes)
-        return fail(Code::corrupt, "the peer's region \"{}\" has a note that contradicts it: {}", region.name, region.note);
+        return fail(Code::corrupt, "the peer's region \"{}\" has a note that contradicts it: {}", region.name,
+                    region.note);
       served.header = region.id;
       served.header_bytes = *bytes;
       served.header_checksum = *checksum;
     } else if (note.contains("dtype")) {
       auto tensor = read_tensor(region, note);
-      if (!tensor) return fail(Code::corrupt, "the peer's region \"{}\" has a note that contradicts itself or it: {}", region.name, region.note);
-      if (!names.insert(tensor->info.name).second) return fail(Code::corrupt, "the peer serves two tensors named \"{}\"", tensor->info.name);
+      if (!tensor)
+        return fail(Code::corrupt, "the peer's region \"{}\" has a note that contradicts itself or it: {}",
+                    region.name, region.note);
+      if (!names.insert(tensor->info.name).second)
+        return fail(Code::corrupt, "the peer serves two tensors named \"{}\"", tensor->info.name);
       served.tensors.push_back(std::move(*tensor));
     }
   }
-  std::stable_sort(served.tensors.begin(), served.tensors.end(), [](const auto& a, const auto& b) { return a.index < b.index; });
+  std::stable_sort(served.tensors.begin(), served.tensors.end(),
+                   [](const auto& a, const auto& b) { return a.index < b.index; });
   return served;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a served region's note says, so that whoever has the metadata knows the tensor without a byte of the file.
+// What a served region's note says, so that whoever has the metadata knows the tensor without a byte of the
+// file.
 #pragma once
 
 #include <headrace/memory.hpp>
@@ -8,7 +9,8 @@
 
 namespace headrace::cli {
 
-/// The region that holds a safetensors file's own header, so that a copy of the whole file is the same to the byte.
+/// The region that holds a safetensors file's own header, so that a copy of the whole file is the same to the
+/// byte.
 inline constexpr std::string_view header_region_name = ".safetensors header";
 
 /// A tensor that a peer serves.
@@ -19,8 +21,8 @@ struct ServedTensor {
   RegionId region;
 };
 
-/// JSON: {"dtype":"F16","shape":[2,3],"bytes":12,"xxh3":"00f1...","index":7}. A tensor's name is its region's; one that is
-/// too long for that stands in the note as well.
+/// JSON: {"dtype":"F16","shape":[2,3],"bytes":12,"xxh3":"00f1...","index":7}. A tensor's name is its
+/// region's; one that is too long for that stands in the note as well.
 [[nodiscard]] std::string write_note(const ServedTensor& tensor, bool with_name);
 /// Of the header region: {"header":"safetensors","bytes":N,"xxh3":"..."}.
 [[nodiscard]] std::string write_header_note(std::span<const std::byte> header);

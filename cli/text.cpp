@@ -44,7 +44,8 @@ std::string_view trim(std::string_view text) {
 
 std::string lower(std::string_view text) {
   std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   return result;
 }
 
@@ -70,9 +71,11 @@ Result<std::uint64_t> parse_size(std::string_view text) {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(whole.data(), whole.data() + whole.size(), number);
   const std::string unit = lower(trim(whole.substr(static_cast<std::size_t>(end - whole.data()))));
-  const auto* const row = std::find_if(units.begin(), units.end(), [&](const Unit& u) { return u.name == unit; });
+  const auto* const row =
+      std::find_if(units.begin(), units.end(), [&](const Unit& u) { return u.name == unit; });
   if (error != std::errc() || row == units.end())
-    return fail(Code::invalid_argument, "\"{}\" is not a size: write a number and a unit, as in 4096, 64K or 1GiB", text);
+    return fail(Code::invalid_argument,
+                "\"{}\" is not a size: write a number and a unit, as in 4096, 64K or 1GiB", text);
   std::uint64_t bytes = 0;
   if (__builtin_mul_overflow(number, row->factor, &bytes) || bytes >> 63 != 0)
     return fail(Code::invalid_argument, "\"{}\" is more than any memory holds", text);
@@ -169,7 +172,8 @@ bool matches(const std::string& pattern, const std::string& name) {
   return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
-std::vector<std::string> nearest(std::string_view name, const std::vector<std::string>& names, std::size_t count) {
+std::vector<std::string> nearest(std::string_view name, const std::vector<std::string>& names,
+                                 std::size_t count) {
   struct Candidate {
     std::size_t distance;
     const std::string* name;
@@ -180,7 +184,8 @@ std::vector<std::string> nearest(std::string_view name, const std::vector<std::s
     const std::string known = lower(other);
     std::size_t distance = edit_distance(wanted, known);
     // Part of a longer name: what was left out counts for little.
-    if (!wanted.empty() && known.find(wanted) != std::string::npos) distance = 1 + (known.size() - wanted.size()) / 8;
+    if (!wanted.empty() && known.find(wanted) != std::string::npos)
+      distance = 1 + (known.size() - wanted.size()) / 8;
     if (distance <= std::max<std::size_t>(3, wanted.size() / 3)) candidates.push_back({distance, &other});
   }
   std::stable_sort(candidates.begin(), candidates.end(),

@@ -26,8 +26,8 @@ inline constexpr std::size_t line_width = 120;
 /// "850 ms", "12.3 s", "4 min 10 s".
 [[nodiscard]] std::string seconds_text(double seconds);
 
-/// The text in lines of at most `width` columns; every line but the first begins with `indent` blanks. A word that does
-/// not fit is broken.
+/// The text in lines of at most `width` columns; every line but the first begins with `indent` blanks. A word
+/// that does not fit is broken.
 [[nodiscard]] std::string wrap(std::string_view text, std::size_t indent = 0, std::size_t width = line_width);
 /// As many columns of the text as fit, the cut marked by dots in the middle, where names differ least.
 [[nodiscard]] std::string shorten(std::string_view text, std::size_t width);

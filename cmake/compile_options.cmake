@@ -38,6 +38,9 @@ target_include_directories(headrace_options INTERFACE ${PROJECT_SOURCE_DIR}/incl
 
 if(HEADRACE_SANITIZE)
   set(headrace_sanitize_flags -fsanitize=${HEADRACE_SANITIZE} -fno-sanitize-recover=all)
+  if(HEADRACE_SANITIZE_EXCEPT)
+    list(APPEND headrace_sanitize_flags -fno-sanitize=${HEADRACE_SANITIZE_EXCEPT})
+  endif()
   add_compile_options(${headrace_sanitize_flags})
   add_link_options(${headrace_sanitize_flags})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

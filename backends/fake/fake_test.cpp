@@ -58,7 +58,7 @@ class Faults : public testing::TestWithParam<std::string> {
   std::uint64_t pages_moved() const {
     std::uint64_t moved = 0;
     for (std::uint64_t page = 0; page < pages; ++page)
-      if (std::ranges::equal(source.bytes().subspan(page * page_bytes, page_bytes), target.bytes().subspan(2 * page * page_bytes, page_bytes))) ++moved;
+      if (same_bytes(source.bytes().subspan(page * page_bytes, page_bytes), target.bytes().subspan(2 * page * page_bytes, page_bytes))) ++moved;
     return moved;
   }
   std::vector<std::string> heard() {
@@ -222,7 +222,7 @@ TEST_P(Faults, a_partial_post_fails_at_the_page_where_it_stopped) {
   EXPECT_EQ(end.status.code, Code::backend_failed);
   EXPECT_EQ(end.status.page, 2U);
   EXPECT_EQ(pages_moved(), 2U);
-  EXPECT_TRUE(std::ranges::equal(source.bytes().subspan(2000, 500), target.bytes().subspan(4000, 500)));
+  EXPECT_TRUE(same_bytes(source.bytes().subspan(2000, 500), target.bytes().subspan(4000, 500)));
   EXPECT_FALSE(ab.lost());
   EXPECT_TRUE(request->run().status.ok());
   EXPECT_EQ(pages_moved(), pages);

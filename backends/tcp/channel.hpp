@@ -139,6 +139,7 @@ class Channel final : public Watched, private FrameReader::Handler {
   std::uint64_t read_bytes_ = 0;
   std::size_t read_ranges_ = 0;
 
+  std::atomic<std::uint64_t> caller_ns_{0};  // when a caller last polled
   std::atomic<bool> heard_{true};
   std::atomic<bool> spoke_{true};
   std::uint64_t heard_ns_ = 0;  // on_time's own: when heard_ was last seen set

@@ -20,6 +20,7 @@ struct Shared {
   std::atomic<bool> sweep_planned{false};
   std::atomic<bool> going{false};
   std::atomic<int> callbacks{0};
+  std::atomic<int> returning{0};  ///< threads between our code and Python's, which want the GIL
   std::thread::id last_thread;  ///< the one that ends the interpreter; written before `going`
   pid_t imported_in = ::getpid();
 };
@@ -42,8 +43,15 @@ int sweep(void*) {
 }
 
 void take_gil_back(PyThreadState* thread) {
-  if (shared().going.load() && std::this_thread::get_id() != shared().last_thread) stand_still();
+  Shared& s = shared();
+  // Counted first, then looked: the end sets `going` and then waits for those who were counted.
+  s.returning.fetch_add(1);
+  if (s.going.load() && std::this_thread::get_id() != s.last_thread) {
+    s.returning.fetch_sub(1);
+    stand_still();
+  }
   PyEval_RestoreThread(thread);
+  s.returning.fetch_sub(1);
 }
 
 void end_with_interpreter() {
@@ -55,9 +63,10 @@ void end_with_interpreter() {
   shared().going.store(true);
   if (forked_since_import()) return;  // the threads that the count speaks of are the parent's
   const WithoutGil scope;
-  // A callback that got in before `going` ends soon, or belongs to somebody's endless loop: do not hang for that.
+  // Who got in before `going` is through soon, but for a callback that is somebody's endless loop: do not hang for that.
   const auto give_up = std::chrono::steady_clock::now() + 2s;
-  while (shared().callbacks.load() > 0 && std::chrono::steady_clock::now() < give_up) std::this_thread::sleep_for(100us);
+  const auto waiting = [] { return shared().callbacks.load() > 0 || shared().returning.load() > 0; };
+  while (waiting() && std::chrono::steady_clock::now() < give_up) std::this_thread::sleep_for(100us);
 }
 
 }  // namespace

@@ -41,6 +41,11 @@ class BoundedReader {
     return view;
   }
 
+  /// What is left, and passing over `count` <= remaining() bytes of it: for readers that check for
+  /// themselves.
+  [[nodiscard]] std::string_view rest() const noexcept { return bytes_.substr(position_); }
+  void advance(std::size_t count) noexcept { position_ += count; }
+
   [[nodiscard]] std::size_t remaining() const noexcept { return bytes_.size() - position_; }
   /// Counted from the beginning of the whole.
   [[nodiscard]] std::size_t offset() const noexcept { return base_offset_ + position_; }

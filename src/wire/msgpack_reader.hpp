@@ -47,29 +47,37 @@ class MsgpackReader {
   }
 
  private:
-  /// One value's first byte and what it says of the rest.
+  enum class Kind : std::uint8_t {
+    none,
+    nil,
+    boolean,
+    unsigned_integer,
+    signed_integer,
+    real,
+    text,
+    binary,
+    array,
+    map,
+    extension
+  };
+  /// What a value's first byte says: its kind, and the number behind it, or in it if it has no bytes.
+  struct Shape {
+    Kind kind = Kind::none;
+    std::uint8_t number_bytes = 0;
+    std::uint8_t value = 0;
+  };
   struct Head {
-    enum class Kind : std::uint8_t {
-      nil,
-      boolean,
-      unsigned_integer,
-      negative,
-      real,
-      text,
-      binary,
-      array,
-      map,
-      extension
-    };
-    Kind kind = Kind::nil;
+    Kind kind = Kind::none;
     std::uint64_t value = 0;  // the number or truth itself, or how many bytes or values follow
     std::size_t offset = 0;
   };
-  Result<Head> head(const char* field);
-  Result<Head> expect(Head::Kind kind, const char* kind_name, const char* field);
-  Result<std::string_view> bytes(Head::Kind kind, const char* kind_name, const char* field, std::size_t most,
+  static Shape shape_of(std::uint8_t first);
+  /// Reads a head without building a Result, which would cost more than the reading. False: nothing was read.
+  bool read_head(Head& head);
+  [[nodiscard]] Error head_error(const char* field) const;
+  Result<Head> expect(Kind kind, const char* kind_name, const char* field);
+  Result<std::string_view> bytes(Kind kind, const char* kind_name, const char* field, std::size_t most,
                                  std::size_t least);
-  Result<void> skip(const char* field, int depth);
 
   BoundedReader reader_;
 };

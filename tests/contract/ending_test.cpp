@@ -58,16 +58,16 @@ TEST_P(Endings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_then) 
     EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::canceled})) << ": " << end.text;
     EXPECT_EQ(large.request.ends(), 1U);
     if (end.status.ok()) {
-      EXPECT_TRUE(std::ranges::equal(large.source().bytes(), large.destination().bytes()));
+      EXPECT_TRUE(same_bytes(large.source().bytes(), large.destination().bytes()));
     }
     // Nothing may write any more: what is put there now must stay, whatever still runs.
-    std::ranges::fill(large.destination().bytes(), std::byte{0x77});
+    set_bytes(large.destination().bytes(), std::byte{0x77});
     for (int i = 0; i < 200; ++i) (void)world.progress();
     if (!pair.ab.lost()) {  // closing the link is a way to keep the promise
       pair.ab.send(world, HEADRACE_CHANNEL_USER, "and then");
       ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() == 1 || pair.ab.lost(); })) << world.describe();
     }
-    EXPECT_TRUE(std::ranges::all_of(large.destination().bytes(), [](std::byte b) { return b == std::byte{0x77}; }));
+    EXPECT_TRUE(all_bytes(large.destination().bytes(), std::byte{0x77}));
   }
 }
 
@@ -83,7 +83,7 @@ TEST_P(Endings, a_canceled_request_may_be_posted_again) {
     ASSERT_EQ(large.request.ends(), i);
   }
   ASSERT_TRUE(large.request.run().status.ok());
-  EXPECT_TRUE(std::ranges::equal(large.source().bytes(), large.destination().bytes()));
+  EXPECT_TRUE(same_bytes(large.source().bytes(), large.destination().bytes()));
 }
 
 TEST_P(Endings, cancel_from_another_thread_races_the_end_without_harm) {
@@ -165,7 +165,7 @@ TEST_P(Endings, a_peer_that_comes_back_is_reached_by_a_new_link) {
     ASSERT_TRUE(world.until([&] { return ab.ready(); })) << world.describe();
     Large large(ab, *b, HEADRACE_READ);
     ASSERT_TRUE(large.request.run().status.ok());
-    EXPECT_TRUE(std::ranges::equal(large.mine.bytes(), large.theirs.bytes()));
+    EXPECT_TRUE(same_bytes(large.mine.bytes(), large.theirs.bytes()));
   }
 }
 
@@ -240,11 +240,11 @@ TEST_P(LocalEndings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_t
     const PostEnd end = request.wait();
     EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::canceled}));
     EXPECT_EQ(request.ends(), 1U);
-    std::ranges::fill(target.bytes(), std::byte{0x77});
+    set_bytes(target.bytes(), std::byte{0x77});
     for (int i = 0; i < 100; ++i) (void)world.progress();
-    EXPECT_TRUE(std::ranges::all_of(target.bytes(), [](std::byte b) { return b == std::byte{0x77}; }));
+    EXPECT_TRUE(all_bytes(target.bytes(), std::byte{0x77}));
     ASSERT_TRUE(request.run().status.ok());
-    EXPECT_TRUE(std::ranges::equal(source.bytes(), target.bytes()));
+    EXPECT_TRUE(same_bytes(source.bytes(), target.bytes()));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 namespace headrace::contract {
@@ -45,8 +46,8 @@ void Arena::refill() {
 testing::AssertionResult Arena::as_expected() const {
   for (std::size_t i = 0; i < memories_.size(); ++i) {
     const auto bytes = memories_[i].bytes();
+    if (std::memcmp(bytes.data(), expected_[i].data(), bytes.size()) == 0) continue;
     const auto [is, should] = std::mismatch(bytes.begin(), bytes.end(), expected_[i].begin());
-    if (is == bytes.end()) continue;
     const auto differing =
         std::count_if(bytes.begin(), bytes.end(),
                       [&, at = std::size_t{0}](std::byte b) mutable { return b != expected_[i][at++]; });

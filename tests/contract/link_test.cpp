@@ -31,7 +31,7 @@ class Links : public Contract {
       request.post("from " + from->instance().name());
       const PostEnd end = request.wait();
       ASSERT_TRUE(end.status.ok()) << end.text;
-      ASSERT_TRUE(std::ranges::equal(source.bytes(), target.bytes()));
+      ASSERT_TRUE(same_bytes(source.bytes(), target.bytes()));
       ASSERT_TRUE(world.until([&] { return to->instance().host().message_count() > heard; })) << world.describe();
       const HostMessage message = to->instance().host().messages().back();
       EXPECT_EQ(message.link, to->token());
@@ -156,7 +156,7 @@ TEST_P(Links, take_messages_and_posts_before_they_are_ready) {
   ASSERT_TRUE(request.try_post(&second).ok());
   ASSERT_TRUE(ab.notify(HEADRACE_CHANNEL_USER, "third").ok());
   ASSERT_TRUE(request.wait().status.ok());
-  EXPECT_TRUE(std::ranges::equal(source.bytes(), target.bytes()));
+  EXPECT_TRUE(same_bytes(source.bytes(), target.bytes()));
   ASSERT_TRUE(world.until([&] { return b->host().message_count() == 3; })) << world.describe();
   const auto messages = b->host().messages();
   EXPECT_EQ(messages[0].bytes, "first");

@@ -45,8 +45,8 @@ void run_and_compare(Ground& ground, Request& request, const std::vector<PagePai
 }
 
 void move_random_shapes(Ground& ground, std::mt19937_64& random) {
-  ground.local.add_mixed(3, 3 << 20);
-  ground.remote.add_mixed(4, 2 << 20);
+  ground.local.add_mixed(3, 900'000);
+  ground.remote.add_mixed(4, 700'000);
   ground.load();
   const std::vector<RandomPages> shapes = {
       {.count = 1, .min_bytes = 1, .max_bytes = 1},
@@ -92,8 +92,8 @@ PageSide uniform_pages(void* region, std::uint32_t number, bool local, std::uint
 }
 
 void move_uniform_shapes(Ground& ground, std::mt19937_64& random) {
-  ground.local.add_mixed(2, 4 << 20);
-  ground.remote.add_mixed(2, 4 << 20);
+  ground.local.add_mixed(2, 3'300'000);
+  ground.remote.add_mixed(2, 2'700'000);
   ground.load();
   struct Shape {
     std::uint64_t count, page_bytes, local_stride, remote_stride, base;

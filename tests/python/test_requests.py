@@ -281,8 +281,10 @@ def test_a_notification_that_is_too_long_is_refused(lists):
 def test_a_region_that_was_deregistered_is_not_found(lists):
     left, right, here, there, local, remote = lists
     request = left.make_request("read", local, remote)
+    request.post()
+    request.wait(30)  # from here on the two are connected, so that the owner tells of the end
     right.deregister(there, timeout=30)
-    with pytest.raises(headrace.NotFound, match="deregistered"):
+    with pytest.raises(headrace.NotFound, match=right.name):
         request.post()
         request.wait(30)
     with pytest.raises(headrace.NotFound):

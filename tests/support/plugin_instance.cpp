@@ -137,9 +137,9 @@ Status Link::notify(std::uint32_t channel, std::string_view bytes) const {
 }
 
 void Link::send(World& world, std::uint32_t channel, std::string_view bytes) const {
-  Status status;
-  const bool taken = world.until([&] {
-    status = notify(channel, bytes);
+  Status status{Code::would_block};
+  const bool taken = world.until([&] {  // it may ask again after a yes: what was taken must not go twice
+    if (status.code == Code::would_block) status = notify(channel, bytes);
     return status.code != Code::would_block;
   });
   if (taken && status.ok()) return;
@@ -208,9 +208,9 @@ Status Request::try_post(const std::string* message, std::uint32_t channel) {
 }
 
 void Request::post_until_taken(const std::string* message, std::uint32_t channel) {
-  Status status;
-  const bool taken = instance_.world().until([&] {
-    status = try_post(message, channel);
+  Status status{Code::would_block};
+  const bool taken = instance_.world().until([&] {  // it may ask again after a yes
+    if (status.code == Code::would_block) status = try_post(message, channel);
     return status.code != Code::would_block;
   });
   if (taken && status.ok()) return;
@@ -342,10 +342,14 @@ World::World() : bell_(EventFd::create().value()) {
   std::string folder = (std::filesystem::temp_directory_path() / "headrace-contract-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) throw std::runtime_error("make a folder for sockets: " + folder);
   runtime_dir_ = folder;  // mkdtemp makes it with mode 0700
+  owns_runtime_dir_ = true;
 }
+
+World::World(std::string runtime_dir) : runtime_dir_(std::move(runtime_dir)), bell_(EventFd::create().value()) {}
 
 World::~World() {
   stop_driver();
+  if (!owns_runtime_dir_) return;
   std::error_code ignored;
   std::filesystem::remove_all(runtime_dir_, ignored);
 }

@@ -259,6 +259,8 @@ class CreateArguments {
 class World {
  public:
   World();
+  /// Uses a folder that somebody else made and removes: for a second process.
+  explicit World(std::string runtime_dir);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -294,6 +296,7 @@ class World {
   void sleep(const std::function<bool()>& done, const Deadline& deadline);
 
   std::string runtime_dir_;
+  bool owns_runtime_dir_ = false;
   mutable std::mutex list_;  // never held while a backend is called
   std::vector<Instance*> instances_;
   std::mutex driver_;  // of the thread that sleeps armed

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <span>
@@ -20,6 +21,17 @@ namespace headrace::test {
 
 /// Fills with bytes that depend on the seed and the place, so that bytes in a wrong place show.
 void fill_pattern(std::span<std::byte> bytes, std::uint64_t seed);
+
+// Loops over bytes are slow under sanitizers; these are not.
+inline bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
+}
+inline bool all_bytes(std::span<const std::byte> bytes, std::byte value) {
+  return bytes.empty() || (bytes[0] == value && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+}
+inline void set_bytes(std::span<std::byte> bytes, std::byte value) {
+  std::memset(bytes.data(), std::to_integer<int>(value), bytes.size());
+}
 
 /// Host memory: private to the process, or a sealed memfd as `Agent::allocate` gives out.
 class Memory {

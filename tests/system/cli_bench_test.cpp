@@ -37,8 +37,8 @@ std::vector<Json> bench(std::vector<std::string> arguments) {
   for (const Json& row : rows) {
     std::vector<std::string> keys;
     for (const auto& [key, value] : row.items()) keys.push_back(key);
-    EXPECT_THAT(keys, ElementsAre("date", "commit", "machine", "command", "table", "case", "metric", "unit", "value", "peer", "peer_value",
-                                  "ratio", "checked"));
+    EXPECT_THAT(keys, ElementsAre("date", "commit", "machine", "command", "table", "case", "metric", "unit",
+                                  "value", "peer", "peer_value", "ratio", "checked"));
     EXPECT_GT(row.at("value").get<double>(), 0);
     EXPECT_EQ(row.at("checked"), true);
   }
@@ -47,31 +47,40 @@ std::vector<Json> bench(std::vector<std::string> arguments) {
 
 TEST(CliBenchPages, ReadsAndWritesOverSharedMemory) {
   const auto rows = bench({"--backend", "shm", "--page", "4K,64K", "--total", "1M", "--op", "both"});
-  EXPECT_THAT(cases_of(rows, "GB/s"), ElementsAre("read/4096x256", "read/65536x16", "write/4096x256", "write/65536x16"));
+  EXPECT_THAT(cases_of(rows, "GB/s"),
+              ElementsAre("read/4096x256", "read/65536x16", "write/4096x256", "write/65536x16"));
   EXPECT_EQ(rows.front().at("table"), "pages-cpu");
 }
 
 TEST(CliBenchPages, AllocatedMemoryHasCasesOfItsOwn) {
-  EXPECT_THAT(cases_of(bench({"--backend", "shm", "--allocated", "--page", "4K", "--total", "1M", "--op", "both"}), "GB/s"),
-              ElementsAre("allocated/read/4096x256", "allocated/write/4096x256"));
+  EXPECT_THAT(
+      cases_of(bench({"--backend", "shm", "--allocated", "--page", "4K", "--total", "1M", "--op", "both"}),
+               "GB/s"),
+      ElementsAre("allocated/read/4096x256", "allocated/write/4096x256"));
 }
 
 TEST(CliBenchPages, ThreadsAndRequestsInFlightShareThePages) {
-  bench({"--backend", "shm", "--page", "4K", "--total", "1M", "--threads", "2", "--in-flight", "3", "--new-request", "--op", "both"});
-  bench({"--backend", "shm", "--page", "4K", "--total", "64K", "--threads", "5", "--in-flight", "7", "--count", "3"});
+  bench({"--backend", "shm", "--page", "4K", "--total", "1M", "--threads", "2", "--in-flight", "3",
+         "--new-request", "--op", "both"});
+  bench({"--backend", "shm", "--page", "4K", "--total", "64K", "--threads", "5", "--in-flight", "7",
+         "--count", "3"});
 }
 
 TEST(CliBenchPages, SequentialPagesOverTcpWithStreamsAreNamedByThem) {
-  const auto rows = bench({"--backend", "tcp", "--streams", "2", "--page", "64K", "--total", "1M", "--sequential", "--op", "both"});
+  const auto rows = bench({"--backend", "tcp", "--streams", "2", "--page", "64K", "--total", "1M",
+                           "--sequential", "--op", "both"});
   EXPECT_THAT(cases_of(rows, "GB/s"), ElementsAre("65536/2", "write/65536/2"));
   EXPECT_EQ(rows.front().at("table"), "tcp-cpu");
 }
 
 TEST(CliBenchPages, OnePageAtATimeGivesPercentiles) {
   for (const char* backend : {"shm", "tcp"}) {
-    const auto rows = bench({"--backend", backend, "--single", "--page", "64,4K", "--total", "1M", "--op", "both", "--iterations", "100"});
-    EXPECT_THAT(cases_of(rows, "p50_us"), ElementsAre("single/64", "single/4096", "single/write/64", "single/write/4096"));
-    EXPECT_THAT(cases_of(rows, "p99_us"), ElementsAre("single/64", "single/4096", "single/write/64", "single/write/4096"));
+    const auto rows = bench({"--backend", backend, "--single", "--page", "64,4K", "--total", "1M", "--op",
+                             "both", "--iterations", "100"});
+    EXPECT_THAT(cases_of(rows, "p50_us"),
+                ElementsAre("single/64", "single/4096", "single/write/64", "single/write/4096"));
+    EXPECT_THAT(cases_of(rows, "p99_us"),
+                ElementsAre("single/64", "single/4096", "single/write/64", "single/write/4096"));
   }
 }
 
@@ -80,14 +89,17 @@ TEST(CliBenchPages, NotificationsGoBesideABareRoundTrip) {
   EXPECT_THAT(cases_of(rows, "p50_us"), ElementsAre("notification/spinning", "notification/asleep"));
   const Json& asleep = rows.at(2);
   EXPECT_EQ(asleep.at("peer"), "eventfd ping-pong");
-  EXPECT_NEAR(asleep.at("ratio").get<double>(), asleep.at("peer_value").get<double>() / asleep.at("value").get<double>(), 1e-9);
+  EXPECT_NEAR(asleep.at("ratio").get<double>(),
+              asleep.at("peer_value").get<double>() / asleep.at("value").get<double>(), 1e-9);
 }
 
 TEST(CliBenchPages, TheTableFitsTheTerminalAndExplainsThePath) {
-  const Outcome outcome = run_command({"bench", "pages", "--page", "4K,64K", "--total", "1M", "--op", "both", "--iterations", "2", "--explain"});
+  const Outcome outcome = run_command({"bench", "pages", "--page", "4K,64K", "--total", "1M", "--op", "both",
+                                       "--iterations", "2", "--explain"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_LE(widest_line(outcome.out), 120U) << outcome.out;
-  for (const char* word : {"median", "mean", "min", "GB/s", "shm", "data checked"}) EXPECT_THAT(outcome.out, HasSubstr(word));
+  for (const char* word : {"median", "mean", "min", "GB/s", "shm", "data checked"})
+    EXPECT_THAT(outcome.out, HasSubstr(word));
 }
 
 TEST(CliBenchPages, WhatCannotBeIsRefusedWithASentence) {

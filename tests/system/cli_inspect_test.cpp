@@ -45,7 +45,8 @@ TEST(CliPlugins, ThePagesForPeopleFitTheTerminalAndNameEveryBackend) {
 }
 
 TEST(CliPlugins, ARefusedPluginIsListedWithTheSentence) {
-  const auto folder = std::filesystem::temp_directory_path() / ("headrace-cli-plugins-" + std::to_string(::getpid()));
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("headrace-cli-plugins-" + std::to_string(::getpid()));
   std::filesystem::create_directory(folder);
   std::ofstream(folder / "headrace_backend_broken.so") << "this is no shared object";
   const Outcome json = run_command({"plugins", "--json", "--option", "plugin_path=" + folder.string()});
@@ -66,8 +67,9 @@ TEST(CliDoctor, SaysThatTheCoreWorksAndWhatTheMachineCanDo) {
   const Json report = Json::parse(outcome.out);
   EXPECT_EQ(report.at("works"), true);
   const Json findings = report.at("findings");
-  for (const char* name : {"kernel", "CPUs", "NUMA", "GPUs", "cross-memory attach", "shared memory", "huge pages", "locked memory",
-                           "runtime folder", "libcurl", "etcd", "backend shm", "backend tcp", "an agent"})
+  for (const char* name :
+       {"kernel", "CPUs", "NUMA", "GPUs", "cross-memory attach", "shared memory", "huge pages",
+        "locked memory", "runtime folder", "libcurl", "etcd", "backend shm", "backend tcp", "an agent"})
     EXPECT_NE(find(findings, name).value("value", ""), "") << name;
   EXPECT_EQ(find(findings, "an agent").at("state"), "ok");
   for (const Json& finding : findings) {
@@ -88,7 +90,8 @@ TEST(CliDoctor, ThePageForPeopleFitsTheTerminal) {
 }
 
 TEST(CliDoctor, ARuntimeFolderThatCannotBeIsBadAndTheExitCodeSaysSo) {
-  const Outcome outcome = run_command({"doctor", "--json", "--option", "runtime_dir=/proc/headrace-cannot-be"});
+  const Outcome outcome =
+      run_command({"doctor", "--json", "--option", "runtime_dir=/proc/headrace-cannot-be"});
   EXPECT_EQ(outcome.code, 1);
   const Json report = Json::parse(outcome.out);
   EXPECT_EQ(report.at("works"), false);

@@ -37,14 +37,16 @@ class CliPull : public testing::Test {
   fs::path make_model(std::size_t count, std::size_t bytes) {
     Json header{{"__metadata__", {{"format", "pt"}}}};
     std::size_t at = 0;
-    const auto add = [&](const std::string& name, const char* dtype, std::vector<std::size_t> shape, std::size_t length) {
+    const auto add = [&](const std::string& name, const char* dtype, std::vector<std::size_t> shape,
+                         std::size_t length) {
       header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {at, at + length}}};
       at += length;
     };
     add("scalar", "F32", {}, 4);
     add("odd", "BOOL", {3, 5, 7}, 105);
     add("empty", "F16", {0, 9}, 0);
-    for (std::size_t i = 0; i < count; ++i) add("layers." + std::to_string(i) + ".weight", "U8", {bytes}, bytes);
+    for (std::size_t i = 0; i < count; ++i)
+      add("layers." + std::to_string(i) + ".weight", "U8", {bytes}, bytes);
     std::string text = header.dump() + "   ";  // blanks that a copy has to keep
     const std::uint64_t length = text.size();
     const fs::path path = folder_ / "model.safetensors";
@@ -66,7 +68,9 @@ class CliPull : public testing::Test {
     return json.value("address", "");
   }
 
-  [[nodiscard]] std::string output(const std::string& name = "copy.safetensors") const { return folder_ / name; }
+  [[nodiscard]] std::string output(const std::string& name = "copy.safetensors") const {
+    return folder_ / name;
+  }
 
   fs::path folder_;
 };
@@ -100,17 +104,22 @@ TEST_P(CliPullOver, TwoPullersAtOnceGetTheFileByteByByte) {
   server.signal(SIGINT);
   EXPECT_EQ(server.wait(), 0) << server.err;
   EXPECT_THAT(server.err, IsEmpty());
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 3) << "parts are left over";
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 3)
+      << "parts are left over";
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, CliPullOver,
-                         testing::Values(Way{"shm_mapped_file", "shm", false}, Way{"shm_allocated", "shm", true},
-                                         Way{"tcp_mapped_file", "tcp", false}, Way{"tcp_allocated", "tcp", true}),
+                         testing::Values(Way{"shm_mapped_file", "shm", false},
+                                         Way{"shm_allocated", "shm", true},
+                                         Way{"tcp_mapped_file", "tcp", false},
+                                         Way{"tcp_allocated", "tcp", true}),
                          [](const auto& chosen) { return chosen.param.name; });
 
 TEST_F(CliPull, OneLineForPeopleSaysWhereToPullFrom) {
   Command server({"serve", make_model(1, 1'000'000)});
-  EXPECT_THAT(server.first_line(), testing::MatchesRegex("serving 4 tensors, 1\\.0 MB at 127\\.0\\.0\\.1:[0-9]+; stop with Ctrl-C"));
+  EXPECT_THAT(
+      server.first_line(),
+      testing::MatchesRegex("serving 4 tensors, 1\\.0 MB at 127\\.0\\.0\\.1:[0-9]+; stop with Ctrl-C"));
   server.signal(SIGTERM);
   EXPECT_EQ(server.wait(), 0) << server.err;
 }
@@ -118,7 +127,8 @@ TEST_F(CliPull, OneLineForPeopleSaysWhereToPullFrom) {
 TEST_F(CliPull, PatternsChooseTensorsAndTheMetadataComesAlong) {
   Command server({"serve", make_model(12, 1000), "--json"});
   const std::string address = serve(server);
-  const Outcome outcome = run_command({"pull", address, "layers.1*", "scalar", "-o", output(), "--json", "--explain"});
+  const Outcome outcome =
+      run_command({"pull", address, "layers.1*", "scalar", "-o", output(), "--json", "--explain"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json report = Json::parse(outcome.out);
   EXPECT_EQ(report.at("tensors"), 4);  // scalar, layers.1, .10, .11
@@ -131,7 +141,8 @@ TEST_F(CliPull, PatternsChooseTensorsAndTheMetadataComesAlong) {
   EXPECT_EQ(header.size(), 5U);
   const Json offsets = header.at("layers.11.weight").at("data_offsets");
   const std::string source = read_file(folder_ / "model.safetensors");
-  EXPECT_TRUE(file.substr(8 + length + offsets[0].get<std::size_t>(), 1000) == source.substr(source.size() - 1000));
+  EXPECT_TRUE(file.substr(8 + length + offsets[0].get<std::size_t>(), 1000) ==
+              source.substr(source.size() - 1000));
 }
 
 TEST_F(CliPull, ATableForPeopleFitsTheTerminal) {
@@ -139,7 +150,8 @@ TEST_F(CliPull, ATableForPeopleFitsTheTerminal) {
   const Outcome outcome = run_command({"pull", serve(server), "-o", output(), "--explain"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_LE(widest_line(outcome.out), 120U) << outcome.out;
-  for (const char* word : {"tensors", "seconds", "GB/s", "path", "shm"}) EXPECT_THAT(outcome.out, HasSubstr(word));
+  for (const char* word : {"tensors", "seconds", "GB/s", "path", "shm"})
+    EXPECT_THAT(outcome.out, HasSubstr(word));
 }
 
 TEST_F(CliPull, AnArchiveGoesToAFileAndBack) {
@@ -149,7 +161,8 @@ TEST_F(CliPull, AnArchiveGoesToAFileAndBack) {
   Command second({"serve", output("copy.npz"), "--json"});
   const Outcome back = run_command({"pull", serve(second), "-o", output("back.safetensors"), "--json"});
   ASSERT_EQ(back.code, 0) << back.err;
-  const std::string source = read_file(folder_ / "model.safetensors"), copy = read_file(output("back.safetensors"));
+  const std::string source = read_file(folder_ / "model.safetensors"),
+                    copy = read_file(output("back.safetensors"));
   const std::size_t data = 4 + 105 + 2 * 4096;
   EXPECT_TRUE(source.substr(source.size() - data) == copy.substr(copy.size() - data));
 }

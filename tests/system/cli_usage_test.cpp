@@ -23,9 +23,11 @@ TEST_P(CliHelp, HasExamplesAndFitsTheTerminal) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Commands, CliHelp,
-                         testing::Values(std::vector<std::string>{}, std::vector<std::string>{"serve"}, std::vector<std::string>{"pull"},
-                                         std::vector<std::string>{"doctor"}, std::vector<std::string>{"plugins"},
-                                         std::vector<std::string>{"bench"}, std::vector<std::string>{"bench", "pages"}));
+                         testing::Values(std::vector<std::string>{}, std::vector<std::string>{"serve"},
+                                         std::vector<std::string>{"pull"}, std::vector<std::string>{"doctor"},
+                                         std::vector<std::string>{"plugins"},
+                                         std::vector<std::string>{"bench"},
+                                         std::vector<std::string>{"bench", "pages"}));
 
 TEST(CliUsage, TheVersionIsPrinted) {
   const Outcome outcome = run_command({"--version"});
@@ -34,9 +36,16 @@ TEST(CliUsage, TheVersionIsPrinted) {
 }
 
 TEST(CliUsage, AWrongCommandLineIsExitCode2) {
-  for (const auto& arguments : std::vector<std::vector<std::string>>{
-           {}, {"sereve"}, {"serve"}, {"pull", "here:1"}, {"doctor", "--jsn"}, {"bench", "pages", "--threads", "0"},
-           {"bench", "pages", "--sequential", "--random"}, {"plugins", "--option", "noequals"}, {"plugins", "--log", "loud"}}) {
+  for (const auto& arguments :
+       std::vector<std::vector<std::string>>{{},
+                                             {"sereve"},
+                                             {"serve"},
+                                             {"pull", "here:1"},
+                                             {"doctor", "--jsn"},
+                                             {"bench", "pages", "--threads", "0"},
+                                             {"bench", "pages", "--sequential", "--random"},
+                                             {"plugins", "--option", "noequals"},
+                                             {"plugins", "--log", "loud"}}) {
     const Outcome outcome = run_command(arguments);
     EXPECT_EQ(outcome.code, 2) << testing::PrintToString(arguments) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("headrace: ")) << testing::PrintToString(arguments);

@@ -62,7 +62,8 @@ class Command {
   }
   [[nodiscard]] bool running() const {
     siginfo_t info{};
-    return ::waitid(P_PID, static_cast<id_t>(id_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0;
+    return ::waitid(P_PID, static_cast<id_t>(id_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == 0;
   }
   void signal(int number) const { ::kill(id_, number); }
   /// Waits for the end; kills it after two minutes. The exit code, or minus the signal.
@@ -81,7 +82,8 @@ class Command {
   template <class Enough>
   void read_until(Enough enough) {
     for (int open = 2; open > 0 && !enough() && std::chrono::steady_clock::now() < give_up_;) {
-      std::array<pollfd, 2> waits{pollfd{ended_[0] ? -1 : out_, POLLIN, 0}, pollfd{ended_[1] ? -1 : err_, POLLIN, 0}};
+      std::array<pollfd, 2> waits{pollfd{ended_[0] ? -1 : out_, POLLIN, 0},
+                                  pollfd{ended_[1] ? -1 : err_, POLLIN, 0}};
       ::poll(waits.data(), waits.size(), 100);
       open = 2;
       for (std::size_t i = 0; i < 2; ++i) {
@@ -101,7 +103,8 @@ class Command {
   pid_t id_ = -1;
   int out_ = -1, err_ = -1;
   std::array<bool, 2> ended_{};
-  const std::chrono::steady_clock::time_point give_up_ = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+  const std::chrono::steady_clock::time_point give_up_ =
+      std::chrono::steady_clock::now() + std::chrono::minutes(2);
 };
 
 struct Outcome {

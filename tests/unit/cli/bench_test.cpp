@@ -47,7 +47,8 @@ TEST(PagePattern, APageThatDidNotMoveIsFound) {
 
 TEST(PagePattern, TwoPagesThatChangedPlacesAreFound) {
   Moved moved;
-  std::swap_ranges(moved.target.begin() + moved.pairs.to[0] * page, moved.target.begin() + (moved.pairs.to[0] + 1) * page,
+  std::swap_ranges(moved.target.begin() + moved.pairs.to[0] * page,
+                   moved.target.begin() + (moved.pairs.to[0] + 1) * page,
                    moved.target.begin() + moved.pairs.to[1] * page);
   EXPECT_NE(moved.wrong(), "");
 }
@@ -64,7 +65,8 @@ TEST(PagePattern, APageThatWasNotToBeTouchedIsLookedAtToo) {
 }
 
 TEST(PagePattern, BothProcessesChooseTheSamePages) {
-  const PagePairs a = choose_pages(100, 50, true, 77), b = choose_pages(100, 50, true, 77), c = choose_pages(100, 50, true, 78);
+  const PagePairs a = choose_pages(100, 50, true, 77), b = choose_pages(100, 50, true, 77),
+                  c = choose_pages(100, 50, true, 78);
   EXPECT_EQ(a.from, b.from);
   EXPECT_EQ(a.to, b.to);
   EXPECT_NE(a.from, a.to);
@@ -83,11 +85,12 @@ TEST(Summaries, PercentilesAreSamples) {
 TEST(Rows, HaveTheKeysThatResultsHave) {
   const RowWriter writer("headrace bench pages");
   const Comparison against{"peer", 2.0, 1.5};
-  const auto row = nlohmann::ordered_json::parse(writer.line({"pages-cpu", "read/4096x16384", "GB/s", "GB/s", 3.0, &against}));
+  const auto row = nlohmann::ordered_json::parse(
+      writer.line({"pages-cpu", "read/4096x16384", "GB/s", "GB/s", 3.0, &against}));
   std::vector<std::string> keys;
   for (const auto& [key, value] : row.items()) keys.push_back(key);
-  EXPECT_THAT(keys, testing::ElementsAre("date", "commit", "machine", "command", "table", "case", "metric", "unit", "value", "peer",
-                                         "peer_value", "ratio", "checked"));
+  EXPECT_THAT(keys, testing::ElementsAre("date", "commit", "machine", "command", "table", "case", "metric",
+                                         "unit", "value", "peer", "peer_value", "ratio", "checked"));
   EXPECT_EQ(row["value"], 3.0);
   EXPECT_EQ(row["ratio"], 1.5);
   EXPECT_EQ(row["checked"], true);

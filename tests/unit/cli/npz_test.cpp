@@ -10,6 +10,7 @@
 
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -34,8 +35,8 @@ std::string npy_of(const std::string& dictionary) {
 Result<NpyHeader> read(const std::string& file) { return read_npy(std::as_bytes(std::span(file))); }
 
 TEST(Npy, WhatIsWrittenIsReadBackAndBeginsAligned) {
-  for (const auto& info : {tensor("a", "F32", {2, 3}), tensor("b", "I8", {5}), tensor("c", "F64", {}), tensor("d", "U16", {0, 4}),
-                           tensor("e", "C128", {1, 1, 1})}) {
+  for (const auto& info : {tensor("a", "F32", {2, 3}), tensor("b", "I8", {5}), tensor("c", "F64", {}),
+                           tensor("d", "U16", {0, 4}), tensor("e", "C128", {1, 1, 1})}) {
     const std::string header = write_npy(info);
     const auto back = read(header);
     ASSERT_TRUE(back.ok()) << info.name << ": " << back.error().message;
@@ -48,11 +49,17 @@ TEST(Npy, WhatIsWrittenIsReadBackAndBeginsAligned) {
 }
 
 TEST(Npy, WhatCannotBeMovedIsRefusedWithWhatToDo) {
-  EXPECT_THAT(read(npy_of("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }")).error().message, HasSubstr("ascontiguousarray"));
-  EXPECT_THAT(read(npy_of("{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }")).error().message, HasSubstr("big-endian"));
-  EXPECT_THAT(read(npy_of("{'descr': '|O', 'fortran_order': False, 'shape': (2,), }")).error().message, HasSubstr("Python objects"));
-  EXPECT_THAT(read(npy_of("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }")).error().message, HasSubstr("structures"));
-  EXPECT_THAT(read(npy_of("{'descr': '<U9', 'fortran_order': False, 'shape': (2,), }")).error().message, HasSubstr("<U9"));
+  EXPECT_THAT(read(npy_of("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }")).error().message,
+              HasSubstr("ascontiguousarray"));
+  EXPECT_THAT(read(npy_of("{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }")).error().message,
+              HasSubstr("big-endian"));
+  EXPECT_THAT(read(npy_of("{'descr': '|O', 'fortran_order': False, 'shape': (2,), }")).error().message,
+              HasSubstr("Python objects"));
+  EXPECT_THAT(
+      read(npy_of("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }")).error().message,
+      HasSubstr("structures"));
+  EXPECT_THAT(read(npy_of("{'descr': '<U9', 'fortran_order': False, 'shape': (2,), }")).error().message,
+              HasSubstr("<U9"));
 }
 
 TEST(Npy, FortranOrderOfOneDimensionIsLikeAnyOther) {
@@ -61,9 +68,11 @@ TEST(Npy, FortranOrderOfOneDimensionIsLikeAnyOther) {
 
 TEST(Npy, DamagedHeadersAreRefused) {
   for (const std::string& file :
-       {std::string(), std::string("\x93NUMPY"), std::string("PK plainly not"), npy_of("{"), npy_of("{'descr' '<f4'}"),
-        npy_of("{'descr': '<f4', 'fortran_order': False}"), npy_of("{'descr': '<f4', 'fortran_order': 0, 'shape': (2,)}"),
-        npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}"), npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (2"),
+       {std::string(), std::string("\x93NUMPY"), std::string("PK plainly not"), npy_of("{"),
+        npy_of("{'descr' '<f4'}"), npy_of("{'descr': '<f4', 'fortran_order': False}"),
+        npy_of("{'descr': '<f4', 'fortran_order': 0, 'shape': (2,)}"),
+        npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}"),
+        npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (2"),
         npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}"),
         npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 4294967296)}"),
         npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'more': 1}"),
@@ -86,7 +95,9 @@ class Npz : public testing::Test {
 
   void add(zipFile zip, const std::string& name, const std::string& bytes, bool deflated) {
     zip_fileinfo info{};
-    ASSERT_EQ(::zipOpenNewFileInZip(zip, name.c_str(), &info, nullptr, 0, nullptr, 0, nullptr, deflated ? Z_DEFLATED : 0, 6), ZIP_OK);
+    ASSERT_EQ(::zipOpenNewFileInZip(zip, name.c_str(), &info, nullptr, 0, nullptr, 0, nullptr,
+                                    deflated ? Z_DEFLATED : 0, 6),
+              ZIP_OK);
     ASSERT_EQ(::zipWriteInFileInZip(zip, bytes.data(), static_cast<unsigned>(bytes.size())), ZIP_OK);
     ASSERT_EQ(::zipCloseFileInZip(zip), ZIP_OK);
   }
@@ -95,7 +106,9 @@ class Npz : public testing::Test {
     std::ifstream file(path(), std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  void replace(const std::string& bytes) { std::ofstream(path(), std::ios::binary | std::ios::trunc) << bytes; }
+  void replace(const std::string& bytes) {
+    std::ofstream(path(), std::ios::binary | std::ios::trunc) << bytes;
+  }
 
   fs::path folder_;
 };
@@ -117,12 +130,14 @@ TEST_F(Npz, StoredAndDeflatedMembersAreRead) {
 }
 
 TEST_F(Npz, WhatTheLayoutWritesIsReadBack) {
-  const std::vector<TensorInfo> tensors{tensor("one", "F16", {2, 2}), tensor("none", "I32", {0}), tensor("two", "BOOL", {5})};
+  const std::vector<TensorInfo> tensors{tensor("one", "F16", {2, 2}), tensor("none", "I32", {0}),
+                                        tensor("two", "BOOL", {5})};
   const auto layout = NpzLayout::plan(tensors);
   ASSERT_TRUE(layout.ok());
   std::vector<std::byte> bytes(layout->file_bytes());
   for (std::size_t t = 0; t < tensors.size(); ++t)
-    for (std::uint64_t i = 0; i < tensors[t].bytes; ++i) bytes[layout->offsets()[t] + i] = static_cast<std::byte>(16 * t + i);
+    for (std::uint64_t i = 0; i < tensors[t].bytes; ++i)
+      bytes[layout->offsets()[t] + i] = static_cast<std::byte>(16 * t + i);
   layout->finish(bytes);
   replace({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   const auto file = TensorFile::open(path());

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -17,8 +18,12 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-ServedTensor served(const std::string& name, const char* type, std::vector<std::uint64_t> shape, std::uint64_t index) {
-  ServedTensor tensor{{name, element_type(type), std::move(shape), 0}, 0x1234 + index, index, RegionId{static_cast<std::uint32_t>(index + 1)}};
+ServedTensor served(const std::string& name, const char* type, std::vector<std::uint64_t> shape,
+                    std::uint64_t index) {
+  ServedTensor tensor{{name, element_type(type), std::move(shape), 0},
+                      0x1234 + index,
+                      index,
+                      RegionId{static_cast<std::uint32_t>(index + 1)}};
   tensor.info.bytes = tensor_bytes(*tensor.info.type, tensor.info.shape).value();
   return tensor;
 }
@@ -57,11 +62,12 @@ TEST(Notes, ANameThatIsTooLongForARegionStandsInTheNote) {
 }
 
 TEST(Notes, WhatContradictsItselfIsRefused) {
-  for (const char* note : {R"({"dtype":"F32"})", R"({"dtype":"F32","shape":[2],"bytes":4,"xxh3":"0000000000000000","index":0})",
-                           R"({"dtype":"F32","shape":[2],"bytes":8,"xxh3":"zz","index":0})",
-                           R"({"dtype":"Q7","shape":[2],"bytes":8,"xxh3":"0000000000000000","index":0})",
-                           R"({"dtype":"F32","shape":[-2],"bytes":8,"xxh3":"0000000000000000","index":0})",
-                           R"({"dtype":"F32","shape":[3],"bytes":12,"xxh3":"0000000000000000","index":0})"}) {
+  for (const char* note :
+       {R"({"dtype":"F32"})", R"({"dtype":"F32","shape":[2],"bytes":4,"xxh3":"0000000000000000","index":0})",
+        R"({"dtype":"F32","shape":[2],"bytes":8,"xxh3":"zz","index":0})",
+        R"({"dtype":"Q7","shape":[2],"bytes":8,"xxh3":"0000000000000000","index":0})",
+        R"({"dtype":"F32","shape":[-2],"bytes":8,"xxh3":"0000000000000000","index":0})",
+        R"({"dtype":"F32","shape":[3],"bytes":12,"xxh3":"0000000000000000","index":0})"}) {
     Region region;
     region.name = "t";
     region.length_bytes = 8;
@@ -74,18 +80,23 @@ TEST(Notes, WhatContradictsItselfIsRefused) {
 
 TEST(Notes, TwoTensorsOfOneNameAreRefused) {
   const ServedTensor tensor = served("t", "U8", {1}, 0);
-  EXPECT_THAT(read_notes(std::vector{region_of(tensor), region_of(tensor)}).error().message, HasSubstr("two tensors"));
+  EXPECT_THAT(read_notes(std::vector{region_of(tensor), region_of(tensor)}).error().message,
+              HasSubstr("two tensors"));
 }
 
-const std::vector<ServedTensor> model{served("embed.weight", "F16", {4}, 0), served("layers.0.up", "F16", {4}, 1),
+const std::vector<ServedTensor> model{served("embed.weight", "F16", {4}, 0),
+                                      served("layers.0.up", "F16", {4}, 1),
                                       served("layers.1.up", "F16", {4}, 2), served("odd[0]", "U8", {1}, 3)};
 
 TEST(Selection, NoNamesMeanAllAndPatternsWhatTheyFit) {
   EXPECT_EQ(select_tensors(model, {})->size(), 4U);
-  EXPECT_THAT(names_of(*select_tensors(model, {"layers.*", "embed.weight", "layers.1.up"})), ElementsAre("embed.weight", "layers.0.up", "layers.1.up"));
+  EXPECT_THAT(names_of(*select_tensors(model, {"layers.*", "embed.weight", "layers.1.up"})),
+              ElementsAre("embed.weight", "layers.0.up", "layers.1.up"));
 }
 
-TEST(Selection, ANameIsANameBeforeItIsAPattern) { EXPECT_THAT(names_of(*select_tensors(model, {"odd[0]"})), ElementsAre("odd[0]")); }
+TEST(Selection, ANameIsANameBeforeItIsAPattern) {
+  EXPECT_THAT(names_of(*select_tensors(model, {"odd[0]"})), ElementsAre("odd[0]"));
+}
 
 TEST(Selection, AnUnknownNameListsNearOnes) {
   const auto error = select_tensors(model, {"embed.wieght"}).error();
@@ -96,7 +107,8 @@ TEST(Selection, AnUnknownNameListsNearOnes) {
 
 TEST(Plans, AWholeSafetensorsFileKeepsItsHeaderToTheByte) {
   const std::vector<ServedTensor> tensors{model[0], model[1]};
-  const std::string json = R"({ "layers.0.up":{"dtype":"F16","shape":[4],"data_offsets":[8,16]},"embed.weight":{"dtype":"F16","shape":[4],"data_offsets":[0,8]}}   )";
+  const std::string json =
+      R"({ "layers.0.up":{"dtype":"F16","shape":[4],"data_offsets":[8,16]},"embed.weight":{"dtype":"F16","shape":[4],"data_offsets":[0,8]}}   )";
   const std::uint64_t length = json.size();
   const std::string header = std::string(reinterpret_cast<const char*>(&length), 8) + json;
   const auto plan = PullPlan::make(tensors, FileFormat::safetensors, header);

@@ -17,7 +17,9 @@ std::string file_of(const std::string& json, std::size_t data_bytes) {
   return file + json + std::string(data_bytes, 'd');
 }
 
-Result<SafetensorsHeader> read(const std::string& file) { return read_safetensors(std::as_bytes(std::span(file)), file.size()); }
+Result<SafetensorsHeader> read(const std::string& file) {
+  return read_safetensors(std::as_bytes(std::span(file)), file.size());
+}
 
 TensorInfo tensor(const char* name, const char* type, std::vector<std::uint64_t> shape) {
   TensorInfo info{name, element_type(type), std::move(shape), 0};
@@ -26,8 +28,8 @@ TensorInfo tensor(const char* name, const char* type, std::vector<std::uint64_t>
 }
 
 TEST(Safetensors, WhatIsWrittenIsReadBack) {
-  const std::vector<TensorInfo> tensors{tensor("a", "F16", {2, 3}), tensor("empty", "F32", {0, 7}), tensor("scalar", "BF16", {}),
-                                        tensor("b/c", "F4", {4})};
+  const std::vector<TensorInfo> tensors{tensor("a", "F16", {2, 3}), tensor("empty", "F32", {0, 7}),
+                                        tensor("scalar", "BF16", {}), tensor("b/c", "F4", {4})};
   const std::string header = write_safetensors(tensors, {{"format", "pt"}}).value();
   EXPECT_EQ(header.size() % 8, 0U);
   const auto back = read(header + std::string(12 + 2 + 2, 'x'));
@@ -43,7 +45,9 @@ TEST(Safetensors, WhatIsWrittenIsReadBack) {
 }
 
 TEST(Safetensors, TensorsComeByOffsetWhateverTheHeadersOrder) {
-  const auto header = read(file_of(R"({"z":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},"y":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 2));
+  const auto header = read(file_of(
+      R"({"z":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},"y":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+      2));
   ASSERT_TRUE(header.ok()) << header.error().message;
   EXPECT_EQ(header->tensors[0].info.name, "y");
 }
@@ -63,33 +67,59 @@ TEST_P(HostileSafetensors, IsRefusedWithASentence) {
   EXPECT_THAT(header.error().message, HasSubstr(GetParam().said));
 }
 
-std::string one(const std::string& fields, std::size_t data_bytes) { return file_of(R"({"t":{)" + fields + "}}", data_bytes); }
+std::string one(const std::string& fields, std::size_t data_bytes) {
+  return file_of(R"({"t":{)" + fields + "}}", data_bytes);
+}
 
-std::string claiming(std::uint64_t length) { return std::string(reinterpret_cast<const char*>(&length), sizeof length) + "{}"; }
+std::string claiming(std::uint64_t length) {
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + "{}";
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Files, HostileSafetensors,
     testing::Values(
-        Hostile{"too_short", "abc", "too few"}, Hostile{"header_beyond_the_end", claiming(1000), "claims 1000 bytes"},
-        Hostile{"huge_header", claiming(~std::uint64_t{0}), "are the most"}, Hostile{"not_json", file_of("{nonsense", 0), "not JSON"},
+        Hostile{"too_short", "abc", "too few"},
+        Hostile{"header_beyond_the_end", claiming(1000), "claims 1000 bytes"},
+        Hostile{"huge_header", claiming(~std::uint64_t{0}), "are the most"},
+        Hostile{"not_json", file_of("{nonsense", 0), "not JSON"},
         Hostile{"an_array", file_of("[1]", 0), "brace"},
-        Hostile{"deep_nesting", file_of("{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}", 0), "not described by an object"},
-        Hostile{"name_twice", file_of(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1), "twice"},
+        Hostile{"deep_nesting",
+                file_of("{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}", 0),
+                "not described by an object"},
+        Hostile{
+            "name_twice",
+            file_of(
+                R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+                1),
+            "twice"},
         Hostile{"not_an_object", file_of(R"({"t":3})", 0), "not described by an object"},
         Hostile{"no_shape", one(R"("dtype":"U8","data_offsets":[0,1])", 1), "lacks"},
         Hostile{"unknown_type", one(R"("dtype":"X9","shape":[1],"data_offsets":[0,1])", 1), "X9"},
         Hostile{"negative_length", one(R"("dtype":"U8","shape":[-1],"data_offsets":[0,1])", 1), "shape"},
         Hostile{"fractional_length", one(R"("dtype":"U8","shape":[1.0],"data_offsets":[0,1])", 1), "shape"},
-        Hostile{"overflowing_shape", one(R"("dtype":"F64","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,1])", 1), "larger than any memory"},
-        Hostile{"many_dimensions", one(R"("dtype":"U8","shape":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],"data_offsets":[0,1])", 1), "65 dimensions"},
+        Hostile{"overflowing_shape",
+                one(R"("dtype":"F64","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,1])", 1),
+                "larger than any memory"},
+        Hostile{
+            "many_dimensions",
+            one(R"("dtype":"U8","shape":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],"data_offsets":[0,1])",
+                1),
+            "65 dimensions"},
         Hostile{"half_a_byte", one(R"("dtype":"F4","shape":[3],"data_offsets":[0,1])", 1), "last byte"},
-        Hostile{"shape_and_length_differ", one(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])", 4), "8 bytes, and takes 4"},
+        Hostile{"shape_and_length_differ", one(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])", 4),
+                "8 bytes, and takes 4"},
         Hostile{"backwards", one(R"("dtype":"U8","shape":[1],"data_offsets":[1,0])", 1), "outside"},
         Hostile{"beyond_the_data", one(R"("dtype":"U8","shape":[9],"data_offsets":[0,9])", 1), "outside"},
         Hostile{"three_offsets", one(R"("dtype":"U8","shape":[1],"data_offsets":[0,1,1])", 1), "two offsets"},
         Hostile{"a_hole", one(R"("dtype":"U8","shape":[1],"data_offsets":[1,2])", 2), "hole"},
-        Hostile{"an_overlap", file_of(R"({"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"u":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", 3), "overlap"},
-        Hostile{"bytes_of_nobody", one(R"("dtype":"U8","shape":[1],"data_offsets":[0,1])", 5), "belong to no tensor"},
+        Hostile{
+            "an_overlap",
+            file_of(
+                R"({"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"u":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+                3),
+            "overlap"},
+        Hostile{"bytes_of_nobody", one(R"("dtype":"U8","shape":[1],"data_offsets":[0,1])", 5),
+                "belong to no tensor"},
         Hostile{"metadata_no_object", file_of(R"({"__metadata__":3})", 0), "__metadata__"},
         Hostile{"metadata_no_text", file_of(R"({"__metadata__":{"a":1}})", 0), "not text"}),
     [](const auto& info) { return info.param.what; });
@@ -100,7 +130,9 @@ TEST(Safetensors, ATypeThatTheFormatLacksIsNotWritten) {
   EXPECT_THAT(header.error().message, HasSubstr(".npz"));
 }
 
-TEST(Safetensors, ANameThatIsNotUtf8IsNotWritten) { EXPECT_FALSE(write_safetensors(std::vector{tensor("\xff", "U8", {1})}, {}).ok()); }
+TEST(Safetensors, ANameThatIsNotUtf8IsNotWritten) {
+  EXPECT_FALSE(write_safetensors(std::vector{tensor("\xff", "U8", {1})}, {}).ok());
+}
 
 TEST(Safetensors, TheMetadataOfAHeaderIsReadWithoutItsTensors) {
   const std::string header = write_safetensors(std::vector{tensor("a", "U8", {1000})}, {{"k", "v"}}).value();

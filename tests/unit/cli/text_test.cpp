@@ -36,7 +36,8 @@ TEST(Sizes, WhatIsNoSizeIsRefusedWithItsText) {
     const auto size = parse_size(text);
     ASSERT_FALSE(size.ok()) << text;
     EXPECT_EQ(size.code(), Code::invalid_argument);
-    EXPECT_NE(size.error().message.find('"' + std::string(text) + '"'), std::string::npos) << size.error().message;
+    EXPECT_NE(size.error().message.find('"' + std::string(text) + '"'), std::string::npos)
+        << size.error().message;
   }
 }
 
@@ -67,7 +68,9 @@ TEST(Wrapping, LinesEndBetweenWordsAndLaterOnesAreIndented) {
   EXPECT_EQ(wrap("one two three four", 2, 9), "one two\n  three\n  four");
 }
 
-TEST(Wrapping, AWordThatIsTooLongIsBroken) { EXPECT_EQ(widest_line(wrap(std::string(300, 'x'), 4, 40)), 40U); }
+TEST(Wrapping, AWordThatIsTooLongIsBroken) {
+  EXPECT_EQ(widest_line(wrap(std::string(300, 'x'), 4, 40)), 40U);
+}
 
 TEST(Wrapping, LineEndsAndTheirIndentationStay) { EXPECT_EQ(wrap("a\n  b c", 0, 20), "a\n  b c"); }
 
