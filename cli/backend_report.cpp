@@ -33,10 +33,8 @@ Json backend_json(const BackendInfo& backend) {
             {"version", backend.version},
             {"path", backend.path},
             {"loaded", backend.loaded}};
-  if (!backend.loaded) {
-    json["refusal"] = backend.refusal;
-    return json;
-  }
+  if (!backend.refusal.empty()) json["refusal"] = backend.refusal;
+  if (!backend.loaded) return json;
   json["kinds"] = Json::array();
   for (const MemoryKind kind : backend.kinds) json["kinds"].push_back(kind_name(kind));
   json["local"] = backend.local;

@@ -57,12 +57,12 @@ std::vector<Finding> look_at_backends(const std::vector<BackendInfo>& backends) 
   std::vector<Finding> findings;
   for (const BackendInfo& backend : backends) {
     Finding finding{"backend " + backend.name, State::good, {}, {}};
-    if (backend.loaded) {
+    if (backend.loaded && backend.refusal.empty()) {
       finding.value =
           fmt::format("{}: {}; {}", backend.version, kinds_text(backend), abilities_text(backend));
     } else {
       finding.state = State::worse;
-      finding.value = "refused";
+      finding.value = backend.loaded ? "loaded, and cannot be opened" : "refused";
       finding.advice = backend.refusal;
     }
     findings.push_back(std::move(finding));
@@ -81,8 +81,9 @@ Result<void> examine(const Invocation& invocation, bool json) {
   std::vector<Finding> findings = probe_machine();
   HEADRACE_CLI_TRY(options, list_options(invocation.options));
   for (const OptionInfo& option : options)
-    if (option.name == "runtime_dir" && !option.value.empty())
-      findings.push_back(probe_runtime_folder(option.value));
+    if (option.name == "runtime_dir")
+      findings.push_back(
+          probe_runtime_folder(option.value.empty() ? default_runtime_folder() : option.value));
   const std::vector<BackendInfo> backends = list_backends(invocation.options);
   std::vector<Finding> ours = look_at_backends(backends);
   ours.push_back(try_core(invocation));

@@ -300,6 +300,12 @@ std::vector<Finding> probe_machine() {
           etcd()};
 }
 
+std::string default_runtime_folder() {
+  if (const char* const folder = ::getenv("XDG_RUNTIME_DIR"); folder != nullptr && fs::is_directory(folder))
+    return fmt::format("{}/headrace", folder);
+  return fmt::format("/tmp/headrace-{}", ::geteuid());
+}
+
 Finding probe_runtime_folder(const std::string& folder) {
   struct stat entry {};
   Finding finding{"runtime folder", State::good, folder, {}};

@@ -27,11 +27,11 @@ void print_tables(const std::vector<BackendInfo>& backends) {
     fmt::print("\noptions of {} (--option NAME=VALUE)\n{}", backend.name,
                option_table(backend.options).text());
   }
-  const auto refused =
-      std::count_if(backends.begin(), backends.end(), [](const BackendInfo& b) { return !b.loaded; });
+  const auto refused = std::count_if(backends.begin(), backends.end(),
+                                     [](const BackendInfo& b) { return !b.refusal.empty(); });
   if (refused > 0) fmt::print("\nrefused\n");
   for (const BackendInfo& backend : backends)
-    if (!backend.loaded)
+    if (!backend.refusal.empty())
       fmt::print("{}\n", wrap(fmt::format("  {} ({}): {}", backend.name, backend.path, backend.refusal), 4));
 }
 

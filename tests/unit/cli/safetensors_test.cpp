@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "belong to no tensor"},
         Hostile{"metadata_no_object", file_of(R"({"__metadata__":3})", 0), "__metadata__"},
         Hostile{"metadata_no_text", file_of(R"({"__metadata__":{"a":1}})", 0), "not text"}),
-    [](const auto& info) { return info.param.what; });
+    [](const auto& chosen) { return chosen.param.what; });
 
 TEST(Safetensors, ATypeThatTheFormatLacksIsNotWritten) {
   const auto header = write_safetensors(std::vector{tensor("c", "C128", {1})}, {});

@@ -206,8 +206,8 @@ TEST_F(EtcdWatch, GoesOnWhereTheStreamBroke) {
   EXPECT_THAT(watcher.rest(), ElementsAre());
   // A member without its cluster is asked to say so.
   for (const HttpRequest& request : http_->requests()) {
-    if (request.url.ends_with("/v3/watch"))
-      EXPECT_THAT(request.headers, ElementsAre("Grpc-Metadata-hasleader: true"));
+    if (!request.url.ends_with("/v3/watch")) continue;
+    EXPECT_THAT(request.headers, ElementsAre("Grpc-Metadata-hasleader: true"));
   }
 }
 
