@@ -60,6 +60,10 @@ class Runner {
 
   Result<void> run() {
     HEADRACE_CLI_TRY(setup, set_up());
+    if (wanted_.notifications) {
+      HEADRACE_CLI_TRY(bench, PageBench::open(setup));
+      return round_trips(bench);
+    }
     const std::string sizes = !wanted_.pages.empty() ? wanted_.pages
                               : wanted_.single       ? "64,4K"
                                                      : "4K,16K,64K,256K,1M,16M";
@@ -70,7 +74,6 @@ class Runner {
                     "--page {}: a page is a multiple of 8 bytes, and at most --total, {}", page,
                     setup.buffer_bytes);
     HEADRACE_CLI_TRY(bench, PageBench::open(setup));
-    if (wanted_.notifications) return round_trips(bench);
     if (wanted_.single) return singles(bench, pages);
     return many(bench, pages);
   }

@@ -9,6 +9,16 @@ namespace {
 constexpr std::size_t gap = 2;
 constexpr std::size_t least_last = 24;
 
+/// The lines after the first moved to the right, below the first.
+std::string indented(const std::string& lines, std::size_t columns) {
+  std::string result;
+  for (const char c : lines) {
+    result += c;
+    if (c == '\n') result.append(columns, ' ');
+  }
+  return result;
+}
+
 }  // namespace
 
 void Table::add(std::vector<std::string> cells) {
@@ -46,7 +56,7 @@ std::string Table::text(std::size_t width) const {
       const bool last = c + 1 == columns_.size();
       const std::string& cell = cell_of(c);
       const std::string shown = last && columns_[c].align == Align::left
-                                    ? wrap(cell, text.size(), text.size() + widths[c])
+                                    ? indented(wrap(cell, 0, widths[c]), text.size())
                                     : shorten(cell, widths[c]);
       const std::string blanks(widths[c] - std::min(widths[c], shown.size()), ' ');
       if (columns_[c].align == Align::right) text += blanks;

@@ -9,6 +9,7 @@ namespace headrace::fake {
 namespace {
 
 using namespace headrace::test;  // NOLINT: the tests are written in the harness's words
+using test::Instance, test::Link, test::Region, test::Request;  // not the backend's own of these names
 
 constexpr std::uint64_t pages = 16, page_bytes = 1000;
 

@@ -5,6 +5,7 @@
 #include "contract/peer_protocol.hpp"
 #include "support/plugin_instance.hpp"
 
+#include <algorithm>
 #include <sys/prctl.h>
 
 #include <csignal>
