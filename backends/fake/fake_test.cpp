@@ -82,7 +82,7 @@ class Faults : public testing::TestWithParam<std::string> {
   std::unique_ptr<Region> mine, theirs;
   std::unique_ptr<Remote> remote;
 };
-INSTANTIATE_TEST_SUITE_P(completion, Faults, testing::Values("inline", "progress", "thread"), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(completion, Faults, testing::Values("inline", "progress", "thread"), [](const auto& chosen) { return chosen.param; });
 
 TEST_P(Faults, a_dropped_post_waits_until_it_is_canceled) {
   go_wrong("drop@1");

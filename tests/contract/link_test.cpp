@@ -2,6 +2,7 @@
 // Links: made, made twice, refused, given up, and lost.
 #include "contract/fixture.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
 
 namespace headrace::contract {
