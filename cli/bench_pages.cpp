@@ -289,7 +289,8 @@ void add_bench_pages(CLI::App& bench, Invocation& invocation) {
   pages
       ->add_option("--iterations", wanted->iterations,
                    "Transfers that are timed; default 15, or 4096 small ones")
-      ->check(CLI::Range(1U, 100'000'000U));
+      ->check(CLI::Range(1U, 100'000'000U))
+      ->take_last();
   pages->add_option("--warm-up", wanted->warm_up, "Transfers before those")
       ->check(CLI::Range(0U, 1'000'000U))
       ->capture_default_str();

@@ -50,6 +50,7 @@ endfunction()
 function(headrace_label_tests name label)
   set(script ${PROJECT_BINARY_DIR}/test_labels/${name}.cmake)
   file(CONFIGURE OUTPUT ${script} @ONLY CONTENT [=[
+cmake_policy(SET CMP0057 NEW)
 foreach(test IN LISTS @name@_tests)
   set(labels "@label@")
   string(REGEX MATCHALL "_(slow|gpu1|gpu2|gpu4|kernel|fabric|rdma)([./]|$)" tags "${test}")

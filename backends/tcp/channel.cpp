@@ -518,6 +518,7 @@ void Channel::abandon(std::uint64_t wire_id) {
   for (Unanswered& chunk : reads_) {
     if (chunk.wire_id != wire_id || chunk.request == nullptr) continue;
     --chunk.request->unanswered;
+    if (chunk.request->status.ok()) chunk.request->status.code = Code::canceled;
     chunk.request = nullptr;
   }
 }
@@ -542,7 +543,7 @@ void Channel::detach(const Region& region) {
 
 /// Sends what is ready of messages, and a goodbye, if the socket takes it at once.
 bool Channel::say_farewell() {
-  if (!sending_ || !receiving_ || blocked_) return false;
+  if (!sending_ || blocked_) return false;
   if (!writer_.empty() && writer_.flush(*context_.calls, fd_.get()).result != FrameWriter::Flushed::all) return false;
   {
     const std::scoped_lock state(link_->mutex_);
