@@ -68,6 +68,8 @@ class Runner {
                               : wanted_.single       ? "64,4K"
                                                      : "4K,16K,64K,256K,1M,16M";
     HEADRACE_CLI_TRY(pages, parse_sizes(sizes));
+    // Sizes that nobody asked for give way to a small --total.
+    if (wanted_.pages.empty()) std::erase_if(pages, [&](std::uint64_t page) { return page > setup.buffer_bytes; });
     for (const std::uint64_t page : pages)
       if (page == 0 || page % 8 != 0 || page > setup.buffer_bytes)
         return fail(Code::invalid_argument,
