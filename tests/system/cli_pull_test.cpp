@@ -273,7 +273,7 @@ TEST_F(CliPull, AServerThatDiesInTheMiddleIsNamedAndWhatCameIsKept) {
       continue;
     }
     EXPECT_THAT(pull.err, HasSubstr("granary"));
-    EXPECT_THAT(pull.err, HasSubstr("the same command continues"));
+    EXPECT_THAT(pull.err, HasSubstr("What has arrived whole is kept"));
     Command again({"serve", model, "--json", "--name", "granary"});
     const Outcome rest = run_command({"pull", serve(again), "-o", output(), "--json"});
     ASSERT_EQ(rest.code, 0) << rest.err;

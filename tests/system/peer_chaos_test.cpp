@@ -109,6 +109,11 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
       }
     }
     must(here.forget(name));
+    // Links of the dead are closed by whoever drives, soon after.
+    const auto settled = [&] { return open_descriptors() <= descriptors + 4 && mapped_files() <= mappings + 2; };
+    for (const auto began = std::chrono::steady_clock::now(); !settled() && std::chrono::steady_clock::now() - began < deadline;) {
+      (void)here.wait_notification(std::chrono::milliseconds(10));
+    }
     EXPECT_LE(open_descriptors(), descriptors + 4) << "descriptors of dead peers stayed open";
     EXPECT_LE(mapped_files(), mappings + 2) << "memory of dead peers stayed mapped";
     EXPECT_GT(done, 0);
