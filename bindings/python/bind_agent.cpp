@@ -716,7 +716,7 @@ void bind_agent(nb::module_& module) {
       .def("__exit__", [](PyAgent& self, nb::handle, nb::handle, nb::handle) { self.close(); }, nb::arg("type").none(), nb::arg("value").none(),
            nb::arg("traceback").none(), nb::sig("def __exit__(self, type: object, value: object, traceback: object) -> None"))
       .def("__repr__", [](const PyAgent& self) { return nb::str(self.closed() ? "Agent({!r}, closed)" : "Agent({!r})").format(to_str(self.name())); })
-      .def("__reduce__", refuse_pickle("an Agent belongs to its process: open one in the other process, and exchange metadata (export_metadata, import_metadata)"));
+      .def("__reduce__", refuse_pickle("an Agent belongs to its process: open one in the other process, and exchange metadata (export_metadata, import_metadata)"), nb::sig("def __reduce__(self) -> typing.NoReturn"));
   bind_memory_methods(agent);
   bind_metadata_methods(agent);
   bind_request_methods(agent);

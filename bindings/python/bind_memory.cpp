@@ -97,7 +97,7 @@ void bind_memory(nb::module_& module) {
                    "is not fails, or changes what nobody expects to change. None of a peer's: only its owner knows.")
       .def("__len__", [](const PyRegion& self) { return self.region.length_bytes; })
       .def("__repr__", &region_repr)
-      .def("__reduce__", refuse_pickle("a Region belongs to one life of its agent: send metadata (Agent.export_metadata), or the region's name"));
+      .def("__reduce__", refuse_pickle("a Region belongs to one life of its agent: send metadata (Agent.export_metadata), or the region's name"), nb::sig("def __reduce__(self) -> typing.NoReturn"));
 
   nb::class_<PyMemory>(module, "Memory", nb::type_slots(memory_slots),
                        "What Agent.allocate gave: registered memory with the buffer protocol, zero-filled and page-aligned.\n\n"
@@ -107,7 +107,7 @@ void bind_memory(nb::module_& module) {
       .def("numpy", &as_numpy, nb::arg("dtype") = "uint8", nb::arg("shape") = nb::none(), nb::sig(numpy_signature), numpy_doc)
       .def("__len__", [](const PyMemory& self) { return self.region.region.length_bytes; })
       .def("__repr__", [](const PyMemory& self) { return nb::str("Memory({})").format(region_repr(self.region)); })
-      .def("__reduce__", refuse_pickle("Memory belongs to its process: another one reads it through an agent of its own, or maps it (Agent.map)"));
+      .def("__reduce__", refuse_pickle("Memory belongs to its process: another one reads it through an agent of its own, or maps it (Agent.map)"), nb::sig("def __reduce__(self) -> typing.NoReturn"));
 
   nb::class_<PyMapping>(module, "Mapping", nb::type_slots(mapping_slots),
                       "A peer's region as memory of this process, with the buffer protocol.\n\n"
@@ -116,7 +116,7 @@ void bind_memory(nb::module_& module) {
       .def_prop_ro("alive", &PyMapping::alive, "False once the peer has revoked the region, left or died.")
       .def("numpy", &as_numpy, nb::arg("dtype") = "uint8", nb::arg("shape") = nb::none(), nb::sig(numpy_signature), numpy_doc)
       .def("__len__", [](const PyMapping& self) { return self.bytes().size(); })
-      .def("__reduce__", refuse_pickle("a Mapping belongs to its process: map the region there"));
+      .def("__reduce__", refuse_pickle("a Mapping belongs to its process: map the region there"), nb::sig("def __reduce__(self) -> typing.NoReturn"));
 }
 
 }  // namespace headrace::python

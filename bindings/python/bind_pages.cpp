@@ -31,7 +31,8 @@ void bind_pages(nb::module_& module) {
            [](nb::handle self) {
              const auto pages = nb::cast<UniformPages>(self);
              return nb::make_tuple(self.type(), nb::make_tuple(pages.region.value, pages.base_bytes, pages.stride_bytes, pages.page_bytes, pages.count));
-           })
+           },
+           nb::sig("def __reduce__(self) -> tuple[type[UniformPages], tuple[int, int, int, int, int]]"))
       .def("__repr__", [](const UniformPages& self) {
         return nb::str("UniformPages(region={}, base_bytes={}, stride_bytes={}, page_bytes={}, count={})")
             .format(self.region.value, self.base_bytes, self.stride_bytes, self.page_bytes, self.count);
@@ -47,7 +48,7 @@ void bind_pages(nb::module_& module) {
       .def("__repr__", [](const PageList& self) {
         return nb::str("PageList(count={}, bytes={}, peer={!r})").format(self.count(), self.bytes(), to_str(self.peer()));
       })
-      .def("__reduce__", refuse_pickle("a PageList belongs to its agent: send the pages that it was made from"));
+      .def("__reduce__", refuse_pickle("a PageList belongs to its agent: send the pages that it was made from"), nb::sig("def __reduce__(self) -> typing.NoReturn"));
 }
 
 }  // namespace headrace::python

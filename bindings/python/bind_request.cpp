@@ -240,7 +240,7 @@ void bind_request(nb::module_& module) {
              return nb::str("Request({}, peer={!r}, pages={}, bytes={}, state={!r})")
                  .format(to_str(op_name(r.op())), to_str(r.peer()), r.pages(), r.bytes(), to_str(state_name(r.state())));
            })
-      .def("__reduce__", refuse_pickle("a Request belongs to its process: make one there"));
+      .def("__reduce__", refuse_pickle("a Request belongs to its process: make one there"), nb::sig("def __reduce__(self) -> typing.NoReturn"));
 }
 
 }  // namespace headrace::python

@@ -8,14 +8,14 @@ from collections.abc import (
     Mapping as _Mapping,
     Sequence
 )
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy
 
 import headrace.errors
 
 
-codes: tuple = ...
+codes: tuple[str, ...]
 
 class MemoryRange:
     """
@@ -101,7 +101,7 @@ class Region:
 
     def __repr__(self) -> str: ...
 
-    def __reduce__(self) -> object: ...
+    def __reduce__(self) -> NoReturn: ...
 
 class Memory:
     """
@@ -128,7 +128,9 @@ class Memory:
 
     def __repr__(self) -> str: ...
 
-    def __reduce__(self) -> object: ...
+    def __reduce__(self) -> NoReturn: ...
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Mapping:
     """
@@ -153,7 +155,9 @@ class Mapping:
 
     def __len__(self) -> int: ...
 
-    def __reduce__(self) -> object: ...
+    def __reduce__(self) -> NoReturn: ...
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class UniformPages:
     """
@@ -188,7 +192,7 @@ class UniformPages:
 
     def __len__(self) -> int: ...
 
-    def __reduce__(self) -> tuple: ...
+    def __reduce__(self) -> tuple[type[UniformPages], tuple[int, int, int, int, int]]: ...
 
     def __repr__(self) -> str: ...
 
@@ -214,7 +218,7 @@ class PageList:
 
     def __repr__(self) -> str: ...
 
-    def __reduce__(self) -> object: ...
+    def __reduce__(self) -> NoReturn: ...
 
 class RequestTimes:
     """Of the last post that ended."""
@@ -371,7 +375,7 @@ class Request:
 
     def __repr__(self) -> str: ...
 
-    def __reduce__(self) -> object: ...
+    def __reduce__(self) -> NoReturn: ...
 
 class HistogramSnapshot:
     """
@@ -636,7 +640,7 @@ class Agent:
 
     def __repr__(self) -> str: ...
 
-    def __reduce__(self) -> object: ...
+    def __reduce__(self) -> NoReturn: ...
 
     def register(self, obj: object, name: str = '', note: bytes = b'', backends: Sequence[str] | None = None) -> Any:
         """
@@ -927,3 +931,5 @@ def set_log_sink(sink: Callable[[str, str, str], object] | None) -> None:
     has had its lines. An exception in it goes to sys.unraisablehook.
     Owns: the sink is held until it is replaced.
     """
+
+__version__: str

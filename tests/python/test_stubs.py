@@ -5,9 +5,10 @@ To write it anew:  python tests/python/test_stubs.py
 """
 
 import difflib
+import re
 from pathlib import Path
 
-from nanobind.stubgen import StubGen
+from nanobind.stubgen import ReplacePattern, StubGen
 
 from headrace import _headrace
 
@@ -15,8 +16,17 @@ STUB = Path(__file__).resolve().parents[2] / "python" / "headrace" / "_headrace.
 LICENCE = "# SPDX-License-Identifier: Apache-2.0\n"
 
 
+# What the module has and does not show: the buffer protocol of C, which Python before 3.12 has no name for.
+ADDITIONS = [
+    (r"^headrace\._headrace\.__suffix__$", ["__version__: str", ""]),
+    (r"^headrace\._headrace\.codes$", ["codes: tuple[str, ...]", ""]),
+    (r"^headrace\._headrace\.(Memory|Mapping)\.__suffix__$", ["def __buffer__(self, flags: int, /) -> memoryview: ...", ""]),
+]
+
+
 def generated() -> str:
-    generator = StubGen(module=_headrace, recursive=False, include_docstrings=True, include_private=True)
+    patterns = [ReplacePattern(re.compile(query), list(lines), 0) for query, lines in ADDITIONS]
+    generator = StubGen(module=_headrace, recursive=False, include_docstrings=True, include_private=True, patterns=patterns)
     generator.put(_headrace)
     return LICENCE + generator.get()
 
