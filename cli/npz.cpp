@@ -110,70 +110,96 @@ class Record {
   std::string text_;
 };
 
-constexpr std::uint16_t version_zip64 = 45;
+constexpr std::uint16_t version_plain = 20, version_zip64 = 45;
 constexpr std::uint16_t zip64_tag = 1;
-constexpr std::uint32_t in_zip64 = 0xFFFFFFFF;
+constexpr std::uint32_t in_zip64 = 0xFFFFFFFF;  // instead of a number that stands in the zip64 field
+constexpr std::uint16_t count_in_zip64 = 0xFFFF;
 constexpr std::uint16_t no_time = 0,
                         first_day = (1 << 5) | 1;  // 1 January 1980: the same input gives the same file
 
-/// Every length stands in the zip64 field, so that small and large archives have one form.
+std::uint32_t short_or_zip64(std::uint64_t number) {
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(number, in_zip64));
+}
+
+/// The extra field with those of the numbers that need it; empty if none does. Small ones must not stand
+/// there: the minizip of Debian 12 looks for a directory's zip64 field only where a 64-bit number is all
+/// ones, and takes the 32-bit mark for the length and the offset themselves.
+std::string zip64_field(std::initializer_list<std::uint64_t> numbers) {
+  Record large;
+  for (const std::uint64_t number : numbers)
+    if (number >= in_zip64) large.put(number);
+  if (large.text().empty()) return {};
+  const auto length = static_cast<std::uint16_t>(large.text().size());
+  return Record().put(zip64_tag).put(length).put_text(large.text()).text();
+}
+
 std::string local_header(const std::string& name, std::uint64_t bytes, std::uint32_t sum) {
+  const std::string extra = zip64_field({bytes, bytes});
   Record record;
   record.put(std::uint32_t{0x04034b50})
-      .put(version_zip64)
+      .put(extra.empty() ? version_plain : version_zip64)
       .put(utf8_flag)
       .put(std::uint16_t{0})
       .put(no_time)
       .put(first_day)
       .put(sum);
-  record.put(in_zip64)
-      .put(in_zip64)
+  record.put(short_or_zip64(bytes))
+      .put(short_or_zip64(bytes))
       .put(static_cast<std::uint16_t>(name.size()))
-      .put(std::uint16_t{20})
-      .put_text(name);
-  record.put(zip64_tag).put(std::uint16_t{16}).put(bytes).put(bytes);
+      .put(static_cast<std::uint16_t>(extra.size()))
+      .put_text(name)
+      .put_text(extra);
   return record.text();
 }
 
 std::string directory_entry(const std::string& name, std::uint64_t bytes, std::uint32_t sum,
                             std::uint64_t header_offset) {
+  const std::string extra = zip64_field({bytes, bytes, header_offset});
+  const std::uint16_t version = extra.empty() ? version_plain : version_zip64;
   Record record;
   record.put(std::uint32_t{0x02014b50})
-      .put(version_zip64)
-      .put(version_zip64)
+      .put(version)
+      .put(version)
       .put(utf8_flag)
       .put(std::uint16_t{0})
       .put(no_time);
   record.put(first_day)
       .put(sum)
-      .put(in_zip64)
-      .put(in_zip64)
+      .put(short_or_zip64(bytes))
+      .put(short_or_zip64(bytes))
       .put(static_cast<std::uint16_t>(name.size()))
-      .put(std::uint16_t{28});
+      .put(static_cast<std::uint16_t>(extra.size()));
   record.put(std::uint16_t{0})
       .put(std::uint16_t{0})
       .put(std::uint16_t{0})
       .put(std::uint32_t{0})
-      .put(in_zip64)
-      .put_text(name);
-  record.put(zip64_tag).put(std::uint16_t{24}).put(bytes).put(bytes).put(header_offset);
+      .put(short_or_zip64(header_offset))
+      .put_text(name)
+      .put_text(extra);
   return record.text();
 }
 
+/// What a reader looks for first; before it, where a number needs it, its counterpart of 64-bit numbers.
 std::string directory_end(std::uint64_t members, std::uint64_t offset, std::uint64_t bytes) {
   Record record;
-  record.put(std::uint32_t{0x06064b50})
-      .put(std::uint64_t{44})
-      .put(version_zip64)
-      .put(version_zip64)
-      .put(std::uint32_t{0});
-  record.put(std::uint32_t{0}).put(members).put(members).put(bytes).put(offset);
-  record.put(std::uint32_t{0x07064b50}).put(std::uint32_t{0}).put(offset + bytes).put(std::uint32_t{1});
+  if (members >= count_in_zip64 || offset >= in_zip64 || bytes >= in_zip64) {
+    record.put(std::uint32_t{0x06064b50})
+        .put(std::uint64_t{44})
+        .put(version_zip64)
+        .put(version_zip64)
+        .put(std::uint32_t{0});
+    record.put(std::uint32_t{0}).put(members).put(members).put(bytes).put(offset);
+    record.put(std::uint32_t{0x07064b50})
+        .put(std::uint32_t{0})
+        .put(offset + bytes)
+        .put(std::uint32_t{1});
+  }
+  const auto count = static_cast<std::uint16_t>(std::min<std::uint64_t>(members, count_in_zip64));
   record.put(std::uint32_t{0x06054b50}).put(std::uint16_t{0}).put(std::uint16_t{0});
-  record.put(std::uint16_t{0xFFFF})
-      .put(std::uint16_t{0xFFFF})
-      .put(in_zip64)
-      .put(in_zip64)
+  record.put(count)
+      .put(count)
+      .put(short_or_zip64(bytes))
+      .put(short_or_zip64(offset))
       .put(std::uint16_t{0});
   return record.text();
 }
@@ -227,14 +253,15 @@ Result<NpzLayout> NpzLayout::plan(std::span<const TensorInfo> tensors) {
       return fail(Code::invalid_argument, "a tensor's name of {} bytes is too long for an archive",
                   tensor.name.size());
     Member member{tensor.name + std::string(suffix), write_npy(tensor), tensor.bytes, at};
-    at += local_header(member.name, 0, 0).size() + member.npy.size();
+    const std::uint64_t bytes = member.npy.size() + member.data_bytes;
+    at += local_header(member.name, bytes, 0).size() + member.npy.size();
     layout.offsets_.push_back(at);
     at += tensor.bytes;
-    directory += directory_entry(member.name, 0, 0, 0).size();
+    directory += directory_entry(member.name, bytes, 0, member.header_offset).size();
     layout.members_.push_back(std::move(member));
   }
   layout.directory_offset_ = at;
-  layout.file_bytes_ = at + directory + directory_end(0, 0, 0).size();
+  layout.file_bytes_ = at + directory + directory_end(tensors.size(), at, directory).size();
   return layout;
 }
 
