@@ -5,9 +5,12 @@ import faulthandler
 import itertools
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -133,3 +136,40 @@ def run_script():
         return done.returncode, done.stdout, done.stderr
 
     return run
+
+
+def free_ports(count):
+    """Ports that nobody had a moment ago."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [held.getsockname()[1] for held in sockets]
+    for held in sockets:
+        held.close()
+    return ports
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory):
+    """host:port of a real etcd, one for all tests: each keeps to a namespace of its own."""
+    program = shutil.which("etcd")
+    assert program, "etcd is not installed: run tools/setup.sh"
+    folder = tmp_path_factory.mktemp("etcd")
+    client, peer = (f"http://127.0.0.1:{port}" for port in free_ports(2))
+    command = [program, "--data-dir", str(folder / "data"), "--listen-client-urls", client, "--advertise-client-urls", client,
+               "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"]  # fmt: skip
+    with (folder / "etcd.log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def healthy():
+        assert server.poll() is None, (folder / "etcd.log").read_text()
+        try:
+            with urllib.request.urlopen(f"{client}/health", timeout=5) as answer:
+                return b"true" in answer.read()
+        except OSError:
+            return False
+
+    try:
+        until(healthy, 60)
+        yield client.removeprefix("http://")
+    finally:
+        server.terminate()
+        server.wait(30)

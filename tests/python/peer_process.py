@@ -52,6 +52,9 @@ def answer(agent, arrays, request):
                 return {"peer": agent.fetch_metadata(request["address"]).peer}
             case "peers":
                 return {"peers": [peer.name for peer in agent.peers()]}
+            case "publish":
+                agent.publish()
+                return {}
             case "deregister":
                 region = next(region for region in agent.regions() if region.name == request["region"])
                 agent.deregister(region)

@@ -263,6 +263,21 @@ def test_allocated_memory_is_given_back_when_the_last_view_goes(agent):
     assert not mapped(address)
 
 
+def test_memory_is_allocated_on_a_node_and_with_huge_pages_or_not_at_all(agent):
+    memory = agent.allocate(12_345, numa_node=0)
+    memory.numpy()[:] = 1
+    assert (len(memory), int(memory.numpy().sum())) == (12_345, 12_345)
+    try:
+        huge = agent.allocate(3 << 20, huge_pages=True)
+    except headrace.Exhausted as error:
+        assert "huge" in str(error)  # the machine keeps none in store
+    else:
+        huge.numpy()[:] = 1
+        assert huge.region.address % (2 << 20) == 0 and int(huge.numpy().sum()) == 3 << 20
+    with pytest.raises(headrace.Error, match="4095"):
+        agent.allocate(4096, numa_node=4095)
+
+
 def test_too_much_memory_is_exhausted_and_none_is_invalid(agent):
     with pytest.raises(headrace.InvalidArgument):
         agent.allocate(0)

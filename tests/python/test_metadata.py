@@ -58,6 +58,27 @@ def test_an_update_holds_what_changed_since_a_version(pair):
         right.export_metadata(since_version=right.metadata_version + 1)
 
 
+def test_an_update_leaves_lists_and_requests_in_use_and_brings_regions_that_can_be_used(pair):
+    left, right = pair
+    rng = np.random.default_rng()
+    arrays = [rng.integers(0, 256, 3001 + i, dtype=np.uint8) for i in range(6)]
+    here = left.allocate(4096)
+    right.register(arrays[0], name="0")
+    left.import_metadata(right.export_metadata())
+    first = left.prepare([left.peer_region(right.name, "0")], peer=right.name)
+    request = left.make_request("read", left.prepare([(here.region.id, 5, 3001)]), first)
+    for i, array in list(enumerate(arrays))[1:]:
+        version = right.metadata_version
+        right.register(array, name=str(i))
+        report = left.import_metadata(right.export_metadata(since_version=version, connection_info=False))
+        assert (report.regions, report.version, report.restarted) == (i + 1, right.metadata_version, False)
+        left.read(right.name, [(here.region.id, 1, array.size)], [left.peer_region(right.name, str(i))], timeout=30)
+        assert (here.numpy()[1 : 1 + array.size] == array).all()
+        request.post()
+        request.wait(30)
+        assert (here.numpy()[5 : 5 + 3001] == arrays[0]).all()
+
+
 def test_names_that_are_not_known_are_not_found(pair):
     left, right = pair
     for call in (
@@ -140,6 +161,36 @@ def test_metadata_is_fetched_and_sent_by_socket(backend):
         left.send_metadata(right.listen_address)
         until(lambda: right.peers())
         assert names(right, left.name) == ["l"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
+def test_agents_listen_and_are_reached_by_ipv4_ipv6_and_host_name(backend, host):
+    with headrace.Agent(unique("left"), [backend]) as left, headrace.Agent(unique("right"), [backend], listen=f"{host}:0") as right:
+        data = np.random.default_rng().integers(0, 256, 4099, dtype=np.uint8)
+        here = np.zeros_like(data)
+        right.register(data, name="r")
+        left.register(here)
+        port = right.listen_address.rsplit(":", 1)[1]
+        assert int(port) > 0
+        assert left.fetch_metadata(f"{host}:{port}", timeout=30).peer == right.name
+        left.read(right.name, [here], [left.peer_region(right.name, "r")], timeout=30)
+        assert (here == data).all()
+
+
+def test_a_part_or_an_update_is_sent_by_socket(backend):
+    with headrace.Agent(unique("left"), [backend]) as left, headrace.Agent(unique("right"), [backend], listen="127.0.0.1:0") as right:
+        regions = left.register([bytearray(10) for _ in range(3)], name="r")
+        left.send_metadata(right.listen_address, regions=[])
+        until(lambda: right.peers())
+        assert names(right, left.name) == []
+        left.send_metadata(right.listen_address, regions=[regions[1]], connection_info=False)
+        until(lambda: names(right, left.name) == ["r/1"])
+        left.send_metadata(right.listen_address)
+        until(lambda: len(names(right, left.name)) == 3)
+        version = left.metadata_version
+        left.register(bytearray(10), name="late")
+        left.send_metadata(right.listen_address, since_version=version, timeout=30)
+        until(lambda: "late" in names(right, left.name))
 
 
 def test_nobody_at_an_address_is_an_error_that_names_it(agent):

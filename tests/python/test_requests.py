@@ -89,6 +89,31 @@ def test_indices_pick_pages_in_any_order(lists):
     assert not np.delete(got, ours, axis=0).any()
 
 
+@pytest.mark.parametrize("op", ["read", "write"])
+def test_strided_pages_of_a_peer_or_of_oneself_are_picked_by_index(agent, pair, op):
+    rng = np.random.default_rng()
+    page, stride, count = 613, 1009, 97
+
+    for mover, owner in ((agent, agent), pair):
+        ours, theirs = (rng.integers(0, 256, 41 + stride * count, dtype=np.uint8) for _ in range(2))
+        here, there = mover.register(ours), owner.register(theirs)
+        if owner is not mover:
+            mover.import_metadata(owner.export_metadata())
+        local = mover.prepare(headrace.UniformPages(here, 17, stride, page, count))
+        remote = mover.prepare(headrace.UniformPages(there.id, 41, stride, page, count), peer=owner.name)
+        picked = rng.permutation(count)[:60], rng.permutation(count)[:60].astype(np.uint32)
+        source, target = (theirs.copy(), ours.copy()) if op == "read" else (ours.copy(), theirs.copy())
+        bases = (41, 17) if op == "read" else (17, 41)
+        for a, b in zip(*(reversed(picked) if op == "read" else picked)):
+            begin, end = bases[0] + int(a) * stride, bases[1] + int(b) * stride
+            target[end : end + page] = source[begin : begin + page]
+        request = mover.make_request(op, local, remote, *picked)
+        request.post()
+        request.wait(60)
+        assert ((ours if op == "read" else theirs) == target).all()
+        assert ((theirs if op == "read" else ours) == source).all()
+
+
 def test_a_transfer_to_oneself_moves_the_bytes(agent):
     memory = agent.allocate(2048)
     array = memory.numpy()

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that are under way, and paths that fail at a page: the backend `fake` does it by script."""
+
+import asyncio
+import select
+
+import numpy as np
+import pytest
+
+import headrace
+
+from conftest import introduce, unique, until
+
+PAGE, COUNT = 331, 12  # odd lengths: nothing is aligned
+
+
+class Scripted:
+    """Two agents over `fake` and a request that reads COUNT pages of one into the other, in another order."""
+
+    def __init__(self, faults, completion="progress", timeout=None):
+        self.left = headrace.Agent(unique("left"), ["fake"], options={"fake.faults": faults, "fake.completion": completion})
+        self.right = headrace.Agent(unique("right"), ["fake"])
+        rng = np.random.default_rng()
+        self.source = rng.integers(1, 256, (COUNT, PAGE), dtype=np.uint8)
+        self.here = np.zeros_like(self.source)
+        ours, theirs = self.left.register(self.here), self.right.register(self.source)
+        introduce(self.left, self.right)
+        self.order = rng.permutation(COUNT)
+        local = self.left.prepare(headrace.UniformPages(ours, 0, 0, PAGE, COUNT))
+        remote = self.left.prepare(headrace.UniformPages(theirs.id, 0, 0, PAGE, COUNT), peer=self.right.name)
+        self.request = self.left.make_request("read", local, remote, None, self.order, timeout=timeout)
+
+    def arrived(self):
+        """Which pages are there, whole; every other is still untouched."""
+        whole = (self.here == self.source[self.order]).all(axis=1)
+        assert not self.here[~whole].any()
+        return whole.tolist()
+
+    def close(self):
+        self.left.close()
+        self.right.close()
+
+
+@pytest.fixture
+def script():
+    """Call it with faults."""
+    made = []
+
+    def make(*arguments, **named):
+        made.append(Scripted(*arguments, **named))
+        return made[-1]
+
+    yield make
+    for scripted in made:
+        scripted.close()
+
+
+def test_a_wait_that_runs_out_leaves_the_request_under_way(script):
+    case = script("drop@1")
+    case.request.post()
+    for timeout in (0, 0.01):
+        with pytest.raises(headrace.TimedOut, match="still running"):
+            case.request.wait(timeout)
+    assert (case.request.poll(), case.request.done, case.request.error) == ("posted", False, None)
+    with pytest.raises(headrace.InvalidArgument, match="post"):
+        case.request.post()  # it is under way already
+    case.request.cancel()
+    with pytest.raises(headrace.Canceled, match=case.right.name):
+        case.request.wait(30)
+    assert case.request.state == "canceled" and case.arrived() == [False] * COUNT
+    case.request.post()
+    case.request.wait(30)
+    assert case.arrived() == [True] * COUNT
+
+
+@pytest.mark.parametrize("whose", ["post's", "request's"])
+def test_a_request_ends_by_its_own_deadline(script, whose):
+    case = script("drop", timeout=0.05 if whose == "request's" else None)
+    case.request.post(timeout=0.05 if whose == "post's" else None)
+    with pytest.raises(headrace.TimedOut, match="deadline") as caught:
+        case.request.wait(30)
+    assert case.right.name in str(caught.value) and case.request.done
+    assert isinstance(case.request.error, headrace.TimedOut)
+
+
+def test_a_cancelled_request_is_told_by_callback_descriptor_and_await(script):
+    case = script("drop@1..2")
+    errors = []
+    case.request.on_done(errors.append)
+    case.request.post()
+    assert select.select([case.request], [], [], 0)[0] == []
+    case.request.cancel()
+    assert select.select([case.request], [], [], 30)[0] == [case.request]
+    until(lambda: errors)
+    assert isinstance(errors[0], headrace.Canceled)
+
+    async def main():
+        case.request.post()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(case.request, 0.01)
+
+    asyncio.run(main())
+    assert case.request.state == "canceled"
+
+
+@pytest.mark.parametrize(("faults", "error", "page"), [("kill:7", headrace.PeerLost, 7), (f"partial:{5 * PAGE}", headrace.BackendFailed, 5)])
+def test_an_error_on_the_way_names_the_peer_and_the_page(script, faults, error, page):
+    case = script(f"{faults}@1")
+    with pytest.raises(error, match=case.right.name) as caught:
+        case.request.post()
+        case.request.wait(30)
+    assert caught.value.page == page and f"page {page}" in str(caught.value)
+    again = case.request.error
+    assert (type(again), again.page, str(again)) == (error, page, str(caught.value))
+    assert case.arrived() == [True] * page + [False] * (COUNT - page)
+
+
+def test_a_late_request_is_polled_waited_for_and_awaited(script):
+    case = script("delay:20ms")
+    case.request.post(notification=b"late")
+    assert case.request.poll() == "posted"
+    until(lambda: case.request.poll() == "done")
+    assert case.arrived() == [True] * COUNT
+    assert case.request.times.transfer_ns >= 20_000_000 > case.request.times.post_ns
+    case.request.post()
+    case.request.wait(30)
+
+    async def main():
+        case.request.post()
+        await case.request
+
+    asyncio.run(main())
+    assert case.request.times.posts == 3
+    assert case.right.wait_notification(30) == (case.left.name, b"late")
+
+
+def test_a_one_shot_that_is_not_done_in_time_is_canceled(script):
+    case = script("drop@1")
+    pages = [(case.left.regions()[0].id, 0, PAGE)], [(case.right.regions()[0].id, PAGE, PAGE)]
+    with pytest.raises(headrace.TimedOut, match=case.right.name):
+        case.left.read(case.right.name, *pages, timeout=0.05)
+    assert not case.here.any()
+    assert case.left.read(case.right.name, *pages, timeout=30).state == "done"
+    assert (case.here[0] == case.source[1]).all()
+
+
+def test_a_path_that_declines_says_why_and_its_request_is_not_made(script):
+    with pytest.raises(headrace.NotSupported, match="fake"):
+        script("deny")
+
+
+def test_a_request_goes_by_another_path_when_the_first_fails():
+    options = {"fake.faults": "partial:100@1", "fake.completion": "inline"}
+    with headrace.Agent(unique("left"), ["fake", "tcp"], options=options) as left, headrace.Agent(unique("right"), ["fake", "tcp"]) as right:
+        source = np.random.default_rng().integers(0, 256, 10_007, dtype=np.uint8)
+        here = np.zeros_like(source)
+        theirs = right.register(source)
+        left.register(here)
+        introduce(left, right)
+        request = left.make_request("read", left.prepare([here]), left.prepare([(theirs.id, 0, source.size)], right.name))
+        first = request.backend
+        request.post()
+        request.wait(30)
+        assert (here == source).all()
+        assert first == "fake" and request.backend == "tcp", request.explain()
+        assert "partial" in request.explain() or "fake" in request.explain()
