@@ -271,9 +271,9 @@ class MetadataServer::Loop {
   // --- time
 
   [[nodiscard]] Deadline deadline_of(const Client& client) const {
-    constexpr std::uint64_t ns_per_byte = 1'000'000'000 >> 20;  // a MiB a second is slow for any network
     const auto timeout = static_cast<std::uint64_t>(options_.handshake_timeout.count());
-    return Deadline::at_ns(client.phase_began_ns + timeout + client.session.phase_bytes() * ns_per_byte);
+    const auto for_each_mib = static_cast<std::uint64_t>(options_.timeout_per_mib.count());
+    return Deadline::at_ns(client.phase_began_ns + timeout + (client.session.phase_bytes() * for_each_mib >> 20));
   }
 
   [[nodiscard]] Deadline next_deadline() const {
@@ -287,8 +287,16 @@ class MetadataServer::Loop {
       const auto late = entry++;
       if (!deadline_of(late->second).expired()) continue;
       log_.debug("metadata client \"{}\" is too slow and is dropped", late->second.session.peer_name());
+      reset_at_close(late->second);
       drop(late);
     }
+  }
+
+  /// Closed the usual way, the system would keep what the client has not taken, and the client not hear of the end
+  /// behind it, for as long as it answers the system's probes: for ever, if it likes.
+  static void reset_at_close(const Client& client) {
+    const linger at_once{.l_onoff = 1, .l_linger = 0};
+    ::setsockopt(client.fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   }
 
   void drop(Clients::iterator client) {

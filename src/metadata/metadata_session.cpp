@@ -128,7 +128,8 @@ void ServerSession::sent(std::size_t count) {
 
 std::size_t ServerSession::phase_bytes() const noexcept {
   if (phase_ == Phase::request) return request_.length().value_or(0);
-  return phase_ == Phase::answer ? answer_.size() : 0;
+  // Closing as well: the sockets may hold the whole of it still.
+  return phase_ == Phase::answer || phase_ == Phase::closing ? answer_.size() : 0;
 }
 
 // --- asking
