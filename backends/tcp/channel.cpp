@@ -82,7 +82,8 @@ std::uint64_t Channel::on_time(std::uint64_t now_ns) {
   if (heard_.exchange(false)) heard_ns_ = now_ns;
   if (spoke_.exchange(false)) spoke_ns_ = now_ns;
   if (now_ns - heard_ns_ >= timeout) {
-    calls.lose({Code::peer_lost}, fmt::format("socket {} was silent for {} ms", index_, (now_ns - heard_ns_) / 1'000'000));
+    calls.lose({Code::peer_lost}, fmt::format("socket {} {} {} ms", index_, retired_.load() ? "was closed without the others for" : "was silent for",
+                                              (now_ns - heard_ns_) / 1'000'000));
     return again;
   }
   const bool quiet = now_ns - heard_ns_ >= interval || now_ns - spoke_ns_ >= interval;
@@ -110,7 +111,7 @@ bool Channel::receive(HostCalls& calls, Driver driver) {
   if (!receiving_) return false;
   calls_ = &calls;
   std::uint64_t total = 0;
-  for (int round = 0; round < rounds_of(driver); ++round) {
+  for (int round = 0; round < rounds_of(driver) && receiving_; ++round) {
     const std::span<iovec> targets = reader_.targets(receive_pieces);
     std::size_t offered = 0;
     for (const iovec& target : targets) offered += target.iov_len;
@@ -178,11 +179,26 @@ Result<void> Channel::end(const FrameHeader& header, std::span<const std::byte> 
       pong_due_ = true;
       return {};
     }
-    case FrameType::goodbye: calls_->lose({Code::peer_lost}, "it said goodbye"); return {};
+    case FrameType::goodbye:
+      // The last message lies before the goodbye of socket 0. Others may say theirs earlier: then they are only done.
+      if (index_ == 0) {
+        calls_->lose({Code::peer_lost}, "it said goodbye");
+      } else {
+        retire();
+      }
+      return {};
     case FrameType::read:
     case FrameType::pong: return {};
   }
   return {};
+}
+
+/// The peer has closed this socket on purpose: the link's end follows over socket 0, or our heartbeat makes one, since
+/// nothing is heard here any more. What waits for an answer over this socket ends with the link.
+void Channel::retire() {
+  receiving_ = false;
+  retired_.store(true);
+  thread_.deafen(fd_.get());
 }
 
 Result<void> Channel::begin_write(const FrameHeader&, const RangeList& ranges) {
@@ -299,7 +315,7 @@ void Channel::pump(HostCalls& calls, Driver driver, bool writable) {
     thread_.kick(shared_from_this());  // whoever is at it may have looked before there was what we want sent
     return;
   }
-  if (!sending_ || (blocked_ && !writable)) return;
+  if (!sending_ || retired_.load() || (blocked_ && !writable)) return;
   blocked_ = false;
   for (int round = 0; round < rounds_of(driver); ++round) {
     if (writer_.empty() && !fill()) {
@@ -543,7 +559,7 @@ void Channel::detach(const Region& region) {
 
 /// Sends what is ready of messages, and a goodbye, if the socket takes it at once.
 bool Channel::say_farewell() {
-  if (!sending_ || blocked_) return false;
+  if (!sending_ || blocked_ || retired_.load()) return false;
   if (!writer_.empty() && writer_.flush(*context_.calls, fd_.get()).result != FrameWriter::Flushed::all) return false;
   {
     const std::scoped_lock state(link_->mutex_);

@@ -87,6 +87,7 @@ class Channel final : public Watched, private FrameReader::Handler {
   // Receiving.
   Result<void> begin(const FrameHeader& header, const RangeList& ranges) override;
   Result<void> end(const FrameHeader& header, std::span<const std::byte> payload) override;
+  void retire();
   Result<void> begin_write(const FrameHeader& header, const RangeList& ranges);
   Result<void> begin_read(const FrameHeader& header, const RangeList& ranges);
   Result<void> begin_read_data(const FrameHeader& header);
@@ -140,6 +141,7 @@ class Channel final : public Watched, private FrameReader::Handler {
   std::size_t read_ranges_ = 0;
 
   std::atomic<std::uint64_t> caller_ns_{0};  // when a caller last polled
+  std::atomic<bool> retired_{false};  // the peer has said goodbye on this socket, which is not the first
   std::atomic<bool> heard_{true};
   std::atomic<bool> spoke_{true};
   std::uint64_t heard_ns_ = 0;  // on_time's own: when heard_ was last seen set

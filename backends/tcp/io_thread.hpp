@@ -56,6 +56,8 @@ class IoThread {
   Result<void> watch(const std::shared_ptr<Watched>& object, int fd, std::uint32_t events);
   /// What to listen for. Level-triggered.
   Result<void> change(const Watched& object, int fd, std::uint32_t events);
+  /// Listens for nothing on the descriptor any more; on_time goes on.
+  void deafen(int fd) { (void)epoll_.remove(fd); }
   /// Stops; a call that is under way on the thread may still be running. Before the descriptor is closed.
   void forget(Watched& object, int fd);
   /// Calls object's on_kick soon; several kicks before that count as one.

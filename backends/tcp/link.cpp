@@ -206,7 +206,7 @@ std::shared_ptr<Channel> Link::claim_idle(unsigned first) {
   if (state_ != State::ready) return nullptr;
   for (unsigned i = 0; i < sockets_; ++i) {
     const auto& channel = channels_[(first + i) % sockets_];
-    if (channel == nullptr || !channel->idle_) continue;
+    if (channel == nullptr || !channel->idle_ || channel->retired_.load()) continue;
     channel->idle_ = false;
     return channel;
   }
@@ -339,7 +339,7 @@ bool Link::attach(unsigned index, UniqueFd fd, std::string_view early, bool anno
     }
   }
   if (!wanted) {
-    channel->close(false);
+    channel->close(true);  // with a goodbye: what the peer still hears over other sockets is not cut off by this one
     return false;
   }
   if (first && announce)

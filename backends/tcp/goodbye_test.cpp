@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a link ends when its sockets do not end together: against a peer that is played byte by byte.
+#include "backends/tcp/backend.hpp"
+#include "backends/tcp/connection_info.hpp"
+#include "backends/tcp/frame.hpp"
+#include "support/plugin_instance.hpp"
+#include "wire/handshake.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sys/socket.h>
+
+#include <stdexcept>
+
+namespace headrace::tcp {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A socket to the instance that has shaken hands, with calls that wait.
+class PlayedSocket {
+ public:
+  PlayedSocket(const SocketAddress& to, unsigned channel) : fd_(::socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const timeval patience{.tv_sec = 30, .tv_usec = 0};
+    ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    if (::connect(fd_.get(), to.get(), to.length) < 0) throw std::runtime_error("cannot connect to " + to.text());
+    wire::Handshake::Config config;
+    config.mine.name = "played";
+    config.mine.incarnation = 7;
+    config.mine.link_id = 99;
+    config.mine.channel = static_cast<std::uint8_t>(channel);
+    auto handshake = wire::Handshake::begin(std::move(config)).value();
+    while (handshake.state() == wire::Handshake::State::running) {
+      const std::string out(handshake.to_send());
+      write(out.data(), out.size());
+      handshake.sent(out.size());
+      char byte = 0;  // one at a time: what follows the handshake is not its own
+      read(&byte, 1);
+      handshake.feed({&byte, 1});
+    }
+    if (handshake.state() != wire::Handshake::State::done) throw std::runtime_error(handshake.refusal().message);
+  }
+
+  void say(FrameType type, std::string_view payload = {}) const {
+    FrameHeader header;
+    header.type = type;
+    say(header, payload);
+  }
+  void acknowledge(const FrameHeader& heard) const {
+    FrameHeader header;
+    header.type = FrameType::write_ack;
+    header.request = heard.request;
+    header.chunk = heard.chunk;
+    say(header, std::string(8, '\xff'));
+  }
+  /// The next frame; what follows its header is thrown away.
+  [[nodiscard]] FrameHeader hear() const {
+    FrameHeader header;
+    read(&header, sizeof header);
+    std::string rest(ranges_bytes(header) + header.payload, '\0');
+    read(rest.data(), rest.size());
+    return header;
+  }
+  /// The next one of this type.
+  FrameHeader hear(FrameType wanted) const {
+    FrameHeader header = hear();
+    while (header.type != wanted) header = hear();
+    return header;
+  }
+
+ private:
+  void say(FrameHeader header, std::string_view payload) const {
+    header.payload = payload.size();
+    std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+    bytes += payload;
+    write(bytes.data(), bytes.size());
+  }
+  void write(const void* bytes, std::size_t count) const {
+    if (::send(fd_.get(), bytes, count, MSG_NOSIGNAL) != static_cast<ssize_t>(count)) throw std::runtime_error("cannot send");
+  }
+  void read(void* bytes, std::size_t count) const {
+    if (count > 0 && ::recv(fd_.get(), bytes, count, MSG_WAITALL) != static_cast<ssize_t>(count))
+      throw std::runtime_error("the other side has closed, or says nothing");
+  }
+
+  UniqueFd fd_;
+};
+
+class Goodbye : public ::testing::Test {
+ protected:
+  void open(const test::Settings& settings) {
+    instance_ = std::make_unique<test::Instance>(world_, plugin::table<TcpBackend>(), settings, test::PluginHost::Args{});
+    const auto info = ConnectionInfo::parse(instance_->connection_info());
+    const auto address = info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front();
+    first_ = std::make_unique<PlayedSocket>(address, 0);
+    second_ = std::make_unique<PlayedSocket>(address, 1);
+    const auto came = [&] { return instance_->host().accepted_links().size() == 1; };
+    if (!world_.until(came)) throw std::runtime_error("no link: " + world_.describe());
+    const test::HostLink accepted = instance_->host().accepted_links().front();
+    link_ = test::Link(*instance_, accepted.connection, accepted.token);
+  }
+
+  /// Returns when the instance, whose sockets one thread looks after, has taken in all that was said before.
+  void settle() const {
+    for (int i = 0; i < 2; ++i) {  // the thread may have looked at the first socket before the second
+      first_->say(FrameType::ping);
+      first_->hear(FrameType::pong);
+    }
+  }
+  [[nodiscard]] std::string lost_text() const { return instance_->host().link(link_.token())->lost_text; }
+
+  test::World world_;
+  std::unique_ptr<test::Instance> instance_;
+  std::unique_ptr<PlayedSocket> first_, second_;
+  test::Link link_;
+};
+
+const test::Settings one_thread{{"listen", "127.0.0.1:0"}, {"threads", "1"}};
+
+test::RegionFacts region_of_peer(std::uint64_t length) {
+  test::RegionFacts facts;
+  facts.id = 5;
+  facts.length = length;
+  return facts;
+}
+
+test::Settings with_heartbeat(test::Settings settings) {
+  settings["heartbeat_interval"] = "20ms";
+  settings["heartbeat_timeout"] = "300ms";
+  return settings;
+}
+
+TEST_F(Goodbye, of_another_socket_does_not_cut_off_what_the_first_still_says) {
+  open(one_thread);
+  second_->say(FrameType::goodbye);
+  settle();
+  EXPECT_FALSE(link_.lost());
+  first_->say(FrameType::message, "the last message");
+  first_->say(FrameType::goodbye);
+  ASSERT_TRUE(world_.until([&] { return link_.lost(); })) << world_.describe();
+  ASSERT_EQ(instance_->host().message_count(), 1U);
+  EXPECT_EQ(instance_->host().messages()[0].bytes, "the last message");
+  EXPECT_THAT(lost_text(), HasSubstr("said goodbye"));
+}
+
+TEST_F(Goodbye, of_another_socket_leaves_new_work_to_the_first) {
+  open(one_thread);
+  second_->say(FrameType::goodbye);
+  settle();
+  const test::Memory memory(test::Memory::Kind::plain, 4000, 1);
+  const test::Region mine(*instance_, memory);
+  const test::Remote theirs(link_, region_of_peer(4000));
+  test::Request request(*instance_, HEADRACE_WRITE, &link_, test::uniform_side(mine.handle(), 0, 400, 400),
+                        test::uniform_side(theirs.handle(), 0, 400, 400), 10);
+  for (int i = 0; i < 4; ++i) {  // small: each is given to one socket, in turn
+    request.post();
+    first_->acknowledge(first_->hear(FrameType::write));
+    EXPECT_TRUE(request.wait().status.ok());
+  }
+}
+
+TEST_F(Goodbye, of_another_socket_alone_ends_the_link_and_its_posts_within_the_heartbeat) {
+  open(with_heartbeat(one_thread));
+  const test::Memory memory(test::Memory::Kind::plain, 8 << 20, 1);
+  const test::Region mine(*instance_, memory);
+  const test::Remote theirs(link_, region_of_peer(8 << 20));
+  test::Request request(*instance_, HEADRACE_WRITE, &link_, test::uniform_side(mine.handle(), 0, 1 << 20, 1 << 20),
+                        test::uniform_side(theirs.handle(), 0, 1 << 20, 1 << 20), 8);
+  request.post();
+  second_->hear(FrameType::write);  // chunks of it are on their way over both sockets
+  second_->say(FrameType::goodbye);
+  // The first socket is in the best of health.
+  try {
+    while (!link_.lost()) {
+      const FrameHeader heard = first_->hear();
+      if (heard.type == FrameType::ping) first_->say(FrameType::pong);
+    }
+  } catch (const std::runtime_error&) {  // closed by the instance, or so it must be
+  }
+  ASSERT_TRUE(world_.until([&] { return link_.lost(); })) << world_.describe();
+  EXPECT_THAT(lost_text(), HasSubstr("socket 1 was closed without the others"));
+  EXPECT_EQ(request.wait().status.code, Code::peer_lost);
+}
+
+TEST_F(Goodbye, is_not_needed_for_the_end_of_the_first_socket_to_end_the_link) {
+  open(one_thread);
+  first_.reset();
+  ASSERT_TRUE(world_.until([&] { return link_.lost(); })) << world_.describe();
+  EXPECT_THAT(lost_text(), HasSubstr("socket 0"));
+}
+
+TEST_F(Goodbye, answers_a_socket_that_is_not_wanted_and_the_link_goes_on) {
+  open(one_thread);
+  const auto info = ConnectionInfo::parse(instance_->connection_info());
+  const PlayedSocket twice(info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front(), 1);
+  EXPECT_EQ(twice.hear().type, FrameType::goodbye);
+  settle();
+  EXPECT_FALSE(link_.lost());
+}
+
+}  // namespace
+}  // namespace headrace::tcp
