@@ -67,13 +67,15 @@ std::vector<Finding> look_at_backends(const std::vector<BackendInfo>& backends) 
     }
     findings.push_back(std::move(finding));
   }
-  const bool reach = std::any_of(backends.begin(), backends.end(),
-                                 [](const BackendInfo& b) { return b.loaded && b.remote; });
-  if (!reach)
-    findings.push_back({"backends", State::bad, "none that reaches a peer was loaded",
+  if (std::any_of(backends.begin(), backends.end(), [](const BackendInfo& b) { return b.remote; }))
+    return findings;
+  if (std::any_of(backends.begin(), backends.end(), [](const BackendInfo& b) { return b.loaded; }))
+    findings.push_back(
+        {"backends", State::bad, "none that reaches a peer can be opened", "see the lines above"});
+  else
+    findings.push_back({"backends", State::bad, "none was loaded",
                         "they lie in the folder `backends` beside libheadrace.so, and in the folders of "
-                        "option plugin_path: install "
-                        "Headrace whole"});
+                        "option plugin_path: install Headrace whole"});
   return findings;
 }
 
@@ -84,7 +86,7 @@ Result<void> examine(const Invocation& invocation, bool json) {
     if (option.name == "runtime_dir")
       findings.push_back(
           probe_runtime_folder(option.value.empty() ? default_runtime_folder() : option.value));
-  const std::vector<BackendInfo> backends = list_backends(invocation.options);
+  HEADRACE_CLI_TRY(backends, list_backends(invocation.options));
   std::vector<Finding> ours = look_at_backends(backends);
   ours.push_back(try_core(invocation));
   std::move(ours.begin(), ours.end(), std::back_inserter(findings));

@@ -36,7 +36,7 @@ void print_tables(const std::vector<BackendInfo>& backends) {
 }
 
 Result<void> list_plugins(const Invocation& invocation, bool json) {
-  const std::vector<BackendInfo> backends = list_backends(invocation.options);
+  HEADRACE_CLI_TRY(backends, list_backends(invocation.options));
   if (json) {
     Json all = Json::array();
     for (const BackendInfo& backend : backends) all.push_back(backend_json(backend));

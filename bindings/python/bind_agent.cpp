@@ -740,7 +740,7 @@ void bind_agent(nb::module_& module) {
       "list_backends",
       [](const OptionDict& options) {
         const auto texts = to_options(options);
-        return to_list(without_gil([&] { return headrace::list_backends(texts); }));
+        return to_list(take(without_gil([&] { return headrace::list_backends(texts); })));
       },
       nb::arg("options") = nb::none(), nb::sig("def list_backends(options: collections.abc.Mapping[str, str | bool | int | float] | None = None) -> list[BackendInfo]"),
       "Every plugin that the search path holds, loaded or refused, without an agent.");

@@ -78,7 +78,8 @@ struct BackendInfo {
 };
 
 /// Every plugin that the search path holds, loaded or refused, without an agent.
-HEADRACE_API std::vector<BackendInfo> list_backends(const std::map<std::string, std::string>& options = {});
+///   errors  invalid_argument (an option that does not exist, or has a value that it cannot have)
+HEADRACE_API Result<std::vector<BackendInfo>> list_backends(const std::map<std::string, std::string>& options = {});
 /// Every option of the core and of all backends, with the value in force and where it comes from.
 HEADRACE_API Result<std::vector<OptionInfo>> list_options(const std::map<std::string, std::string>& options = {});
 /// The metadata of every agent that a store knows: name -> PeerInfo (regions counted, nothing connected).

@@ -48,6 +48,23 @@ Result<void> open_backends(engine::Engine& engine, BackendSet& set, const std::v
   return {};
 }
 
+/// What the agent's own options say of the engine; all but its folder, which has to be made as well.
+Result<engine::EngineSettings> engine_settings(std::string name, const Options& core) {
+  engine::EngineSettings settings;
+  settings.name = std::move(name);
+  HEADRACE_TRY(capacity, core.integer("inbox_capacity"));
+  if (capacity < 1) return make_error(Code::invalid_argument, "option inbox_capacity is {}: at least 1 is needed", capacity);
+  settings.inbox_capacity = static_cast<std::size_t>(capacity);
+  HEADRACE_TRY(check, core.boolean("check"));
+  settings.check_overlap = check;
+  return settings;
+}
+
+Result<std::string> runtime_folder(const Options& core) {
+  HEADRACE_TRY(configured, core.text("runtime_dir"));
+  return runtime_dir(configured, environment_variable("XDG_RUNTIME_DIR"));
+}
+
 }  // namespace
 
 Agent::Agent(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -61,17 +78,9 @@ Result<Agent> Agent::open(std::string name, AgentOptions options) {
   }
   const std::string context = "open agent " + name;
   HEADRACE_TRY(set, BackendSet::open(options.options));
-  const Options& core = set->core();
-  HEADRACE_TRY(configured_dir, core.text("runtime_dir"));
-  HEADRACE_TRY(folder, runtime_dir(configured_dir, environment_variable("XDG_RUNTIME_DIR")));
-  engine::EngineSettings settings;
-  settings.name = name;
+  HEADRACE_TRY(settings, engine_settings(name, set->core()));
+  HEADRACE_TRY(folder, runtime_folder(set->core()));
   settings.runtime_dir = std::move(folder);
-  HEADRACE_TRY(capacity, core.integer("inbox_capacity"));
-  if (capacity < 1) return make_error(Code::invalid_argument, "option inbox_capacity is {}: at least 1 is needed", capacity);
-  settings.inbox_capacity = static_cast<std::size_t>(capacity);
-  HEADRACE_TRY(check, core.boolean("check"));
-  settings.check_overlap = check;
   HEADRACE_TRY(engine, engine::Engine::open(std::move(settings), Logger::process_default()));
   auto impl = std::make_shared<Impl>(std::move(engine), std::move(set));
 
@@ -294,37 +303,61 @@ Result<void> Agent::create_backend(const std::string& name, const std::map<std::
 
 TelemetrySnapshot Agent::telemetry() const { return impl_->engine->telemetry().snapshot(); }
 
-std::vector<BackendInfo> list_backends(const std::map<std::string, std::string>& options) {
-  auto set = BackendSet::open(options);
-  if (!set) return {};
+namespace {
+
+/// Every option that was given belongs to somebody and can be read.
+Result<void> check_options(const BackendSet& set, const std::vector<engine::FoundBackend>& all) {
+  for (const engine::FoundBackend& found : all) {
+    if (found.table == nullptr) continue;
+    if (auto resolved = set.resolve(*found.table); !resolved) return std::move(resolved).error();
+  }
+  return set.check_names(all);
+}
+
+/// Abilities are an instance's: one is opened in an engine of its own, and asked.
+Result<void> ask_instance(const engine::EngineSettings& settings, const BackendSet& set, const engine::FoundBackend& found, BackendInfo& info) {
+  HEADRACE_TRY(engine, engine::Engine::open(settings, Logger::process_default()));
+  auto opened = open_backend(*engine, set, found, {});
+  if (opened) {
+    const engine::BackendInstance& instance = *engine->backends().front();
+    info.local = instance.can(HEADRACE_LOCAL);
+    info.remote = instance.can(HEADRACE_REMOTE);
+    info.notifications = instance.can(HEADRACE_NOTIFY);
+    info.mapping = instance.can(HEADRACE_MAP);
+  }
+  engine->close();
+  return opened;
+}
+
+}  // namespace
+
+Result<std::vector<BackendInfo>> list_backends(const std::map<std::string, std::string>& options) {
+  HEADRACE_TRY(set, BackendSet::open(options));
+  HEADRACE_TRY(settings, engine_settings("doctor", set->core()));
+  const std::vector<engine::FoundBackend> all = set->plugins().find_all();
+  HEADRACE_TRY_VOID(check_options(*set, all));
+  // Without the folder nothing opens; what was found is told all the same.
+  auto folder = runtime_folder(set->core());
+  if (folder) settings.runtime_dir = *folder;
   std::vector<BackendInfo> infos;
-  for (const engine::FoundBackend& found : (*set)->plugins().find_all()) {
-    BackendInfo info = (*set)->describe(found);
-    // Abilities are an instance's: ask one.
-    if (found.table != nullptr) {
-      auto engine = engine::Engine::open({"doctor", *runtime_dir({}, environment_variable("XDG_RUNTIME_DIR")), 1, false}, Logger::process_default());
-      if (engine) {
-        if (auto opened = open_backend(**engine, **set, found, {}); opened) {
-          const engine::BackendInstance& instance = *(*engine)->backends().front();
-          info.local = instance.can(HEADRACE_LOCAL);
-          info.remote = instance.can(HEADRACE_REMOTE);
-          info.notifications = instance.can(HEADRACE_NOTIFY);
-          info.mapping = instance.can(HEADRACE_MAP);
-        } else {
-          info.refusal = opened.error().message;
-        }
-        (*engine)->close();
-      }
+  for (const engine::FoundBackend& found : all) {
+    BackendInfo& info = infos.emplace_back(set->describe(found));
+    if (found.table == nullptr) continue;
+    if (!folder) {
+      info.refusal = folder.error().message;
+    } else if (auto asked = ask_instance(settings, *set, found, info); !asked) {
+      info.refusal = asked.error().message;
     }
-    infos.push_back(std::move(info));
   }
   return infos;
 }
 
 Result<std::vector<OptionInfo>> list_options(const std::map<std::string, std::string>& options) {
   HEADRACE_TRY(set, BackendSet::open(options));
+  const std::vector<engine::FoundBackend> all = set->plugins().find_all();
+  HEADRACE_TRY_VOID(check_options(*set, all));
   std::vector<OptionInfo> infos = option_infos(set->core(), "", {});
-  for (const engine::FoundBackend& found : set->plugins().find_all()) {
+  for (const engine::FoundBackend& found : all) {
     for (OptionInfo& option : set->describe(found).options) infos.push_back(std::move(option));
   }
   return infos;

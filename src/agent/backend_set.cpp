@@ -2,6 +2,7 @@
 #include "agent/backend_set.hpp"
 
 #include "agent/core_options.hpp"
+#include "base/text.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -96,9 +97,16 @@ Result<void> BackendSet::check_names(const std::vector<engine::FoundBackend>& fo
   for (const auto& [backend, values] : given_.backends) {
     const bool known = std::any_of(found.begin(), found.end(), [&](const auto& f) { return f.name == backend; });
     if (known || plugins_->find(backend).table != nullptr) continue;
-    return make_error(Code::invalid_argument, "option {}.{}: there is no backend {}", backend, values.begin()->first, backend);
+    return make_error(Code::invalid_argument, "option {}.{}: there is no backend {}: did you mean {}?", backend, values.begin()->first, backend, nearest_backend(backend));
   }
   return {};
+}
+
+std::string BackendSet::nearest_backend(std::string_view name) const {
+  const std::vector<engine::FoundBackend> all = plugins_->find_all();
+  std::vector<std::string_view> names;
+  for (const engine::FoundBackend& found : all) names.emplace_back(found.name);
+  return std::string(nearest_name(name, names));
 }
 
 BackendInfo BackendSet::describe(const engine::FoundBackend& found) const {

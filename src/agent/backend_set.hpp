@@ -36,6 +36,7 @@ class BackendSet {
 
  private:
   BackendSet() = default;
+  [[nodiscard]] std::string nearest_backend(std::string_view name) const;
 
   OptionSplit given_;
   std::optional<Options> core_;

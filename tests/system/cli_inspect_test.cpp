@@ -90,13 +90,23 @@ TEST(CliDoctor, ThePageForPeopleFitsTheTerminal) {
 }
 
 TEST(CliDoctor, ARuntimeFolderThatCannotBeIsBadAndTheExitCodeSaysSo) {
-  GTEST_SKIP() << "open: list_backends ignores the option runtime_dir; see docs/plan.md";
   const Outcome outcome =
       run_command({"doctor", "--json", "--option", "runtime_dir=/proc/headrace-cannot-be"});
   EXPECT_EQ(outcome.code, 1);
   const Json report = Json::parse(outcome.out);
   EXPECT_EQ(report.at("works"), false);
   EXPECT_EQ(find(report.at("findings"), "runtime folder").at("state"), "bad");
+  EXPECT_THAT(find(report.at("findings"), "an agent").at("value").get<std::string>(),
+              HasSubstr("/proc/headrace-cannot-be"));
+}
+
+TEST(CliPlugins, WithoutARuntimeFolderEachBackendIsListedWithWhyItDoesNotOpen) {
+  const Outcome outcome =
+      run_command({"plugins", "--json", "--option", "runtime_dir=/proc/headrace-cannot-be"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json tcp = find(Json::parse(outcome.out).at("backends"), "tcp");
+  EXPECT_EQ(tcp.at("loaded"), true);
+  EXPECT_THAT(tcp.at("refusal").get<std::string>(), HasSubstr("/proc/headrace-cannot-be"));
 }
 
 }  // namespace

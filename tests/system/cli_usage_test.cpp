@@ -61,10 +61,22 @@ TEST(CliUsage, AFailureIsExitCode1WithASentenceOnStderr) {
 }
 
 TEST(CliUsage, AnUnknownAgentOptionIsNamed) {
-  GTEST_SKIP() << "open: list_backends hides the error of an unknown option; see docs/plan.md";
-  const Outcome outcome = run_command({"doctor", "--option", "tcp.sokets=2"});
-  EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("sockets"));
+  for (const char* command : {"doctor", "plugins"}) {
+    const Outcome outcome = run_command({command, "--option", "tcp.sokets=2"});
+    EXPECT_EQ(outcome.code, 1) << command;
+    EXPECT_THAT(outcome.err, HasSubstr("did you mean \"sockets\"?")) << command;
+    EXPECT_THAT(outcome.out, IsEmpty()) << command;
+  }
+}
+
+TEST(CliUsage, AnOptionThatAnAgentWouldRefuseIsRefusedWhereBackendsAreListed) {
+  for (const auto& [option, words] :
+       {std::pair{"runtme_dir=/tmp", "runtime_dir"}, {"tpc.sockets=2", "did you mean tcp?"},
+        {"inbox_capacity=0", "at least 1"}, {"check=perhaps", "perhaps"}}) {
+    const Outcome outcome = run_command({"plugins", "--option", option});
+    EXPECT_EQ(outcome.code, 1) << option;
+    EXPECT_THAT(outcome.err, HasSubstr(words));
+  }
 }
 
 TEST(CliUsage, AReaderThatHasSeenEnoughIsNoError) {
