@@ -82,19 +82,20 @@ async def notifications(agent: Agent, peer: str, prefix: bytes) -> AsyncIterator
     loop = asyncio.get_running_loop()
     # Copies: several iterators may wait on one agent, and the agent's own descriptors go when it is closed.
     fds = [os.dup(agent.notification_fd()), os.dup(agent._closing_fd())]
-    not_for_us = False
+    in_vain = False  # the last look found nothing that fits
     try:
         while not agent.closed:
             came = agent.take_notifications(peer, prefix)
             for notification in came:
                 yield notification
             if came:
+                in_vain = False
                 continue
             # Woken, and nothing fits: what woke us is still there.
-            if not_for_us and (peer or prefix):
+            if in_vain and (peer or prefix):
                 await asyncio.sleep(_PATIENCE)
             await _any_readable(loop, fds)
-            not_for_us = True
+            in_vain = True
     except InvalidArgument:
         if not agent.closed:  # closed by another thread while we looked: that ends it
             raise

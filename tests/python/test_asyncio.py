@@ -218,6 +218,32 @@ def test_two_iterators_with_filters_each_get_their_own(pair):
     assert right.take_notifications() == [(left.name, b"nobody wants this")]
 
 
+def test_an_iterator_with_a_filter_waits_for_the_descriptor_alone_while_nothing_else_lies_there(pair, monkeypatch):
+    from headrace import _asyncio
+
+    monkeypatch.setattr(_asyncio, "_PATIENCE", 3600)
+    left, right = pair
+
+    async def ping():
+        answers = left.notifications(prefix=b"pong")
+        for i in range(50):
+            left.notify(right.name, b"ping %d" % i)
+            assert await anext(answers) == (right.name, b"pong %d" % i)
+        await answers.aclose()
+
+    async def pong():
+        questions = right.notifications(peer=left.name)
+        for i in range(50):
+            assert await anext(questions) == (left.name, b"ping %d" % i)
+            right.notify(left.name, b"pong %d" % i)
+        await questions.aclose()
+
+    async def main():
+        await asyncio.wait_for(asyncio.gather(ping(), pong()), 60)
+
+    asyncio.run(main())
+
+
 def test_iterating_leaves_no_descriptor_behind(backend):
     def descriptors():
         gc.collect()

@@ -3,6 +3,7 @@
 
 import asyncio
 import select
+import signal
 
 import numpy as np
 import pytest
@@ -142,6 +143,42 @@ def test_a_one_shot_that_is_not_done_in_time_is_canceled(script):
     assert not case.here.any()
     assert case.left.read(case.right.name, *pages, timeout=30).state == "done"
     assert (case.here[0] == case.source[1]).all()
+
+
+class Rung(Exception):
+    pass
+
+
+@pytest.fixture
+def alarm():
+    """Call it with seconds: then the main thread is interrupted by Rung."""
+
+    def ring(*_):
+        raise Rung
+
+    before = signal.signal(signal.SIGALRM, ring)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_signal_ends_a_wait_and_the_request_goes_on(script, alarm):
+    case = script("drop@1")
+    case.request.post()
+    alarm(0.05)
+    with pytest.raises(Rung):
+        case.request.wait()
+    assert case.request.poll() == "posted"
+
+
+def test_a_signal_ends_a_one_shot_when_its_memory_is_quiet(script, alarm):
+    case = script("drop@1")
+    alarm(0.05)
+    with pytest.raises(Rung):
+        case.left.read(case.right.name, [case.here], [(case.right.regions()[0].id, 0, case.source.nbytes)])
+    assert case.left.telemetry().counters["requests.canceled"] == 1
+    case.left.deregister(case.left.regions(), timeout=30)
+    assert not case.here.any()
 
 
 def test_a_path_that_declines_says_why_and_its_request_is_not_made(script):

@@ -343,3 +343,26 @@ def test_a_torch_tensor_is_registered_where_it_lies(agent):
     assert agent.prepare([tensor[2:4]]).bytes == 400
     parameter = torch.nn.Parameter(torch.zeros(3))
     assert agent.register(parameter).address == parameter.data_ptr()
+
+
+def test_torch_tensors_are_pages_and_indices_and_receive_what_is_moved(pair):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    left, right = pair
+    theirs = torch.randn(37, 129).to(torch.bfloat16)
+    here = torch.nn.Parameter(torch.zeros_like(theirs))
+    row = theirs[0].nbytes
+    ours, there = left.register([here, torch.zeros(3)])[0], right.register(theirs, name="weights")
+    left.import_metadata(right.export_metadata())
+
+    local = left.prepare(headrace.UniformPages(ours, 0, 0, row, len(theirs)))
+    remote = left.prepare(headrace.UniformPages(there.id, 0, 0, row, len(theirs)), peer=right.name)
+    picked = torch.randperm(len(theirs))[:20]
+    request = left.make_request("read", local, remote, torch.arange(20), picked.to(torch.int32))
+    request.post()
+    request.wait(30)
+    assert torch.equal(here[:20], theirs[picked]) and not here[20:].any()
+
+    # A table of pages may be a tensor as well, and so may each page of a list.
+    table = torch.tensor([[there.id, i * row, row] for i in range(len(theirs))])
+    left.read(right.name, list(here.detach()), table, timeout=30)
+    assert torch.equal(here, theirs)

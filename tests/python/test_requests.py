@@ -77,6 +77,22 @@ def test_random_pages_of_odd_sizes_at_odd_offsets_arrive(pair, op, memory):
     assert (here == expected_here).all() and (there == expected_there).all()
 
 
+def test_a_thousand_regions_registered_in_one_call_are_read_in_one_request(pair):
+    left, right = pair
+    rng = np.random.default_rng()
+    arrays = [rng.integers(0, 256, int(n), dtype=np.uint8) for n in rng.integers(1, 700, 1000)]
+    regions = right.register(arrays, name="part")
+    left.import_metadata(right.export_metadata())
+    whole = np.zeros(sum(array.size for array in arrays), np.uint8)
+    left.register(whole)
+    ends = np.cumsum([array.size for array in arrays])
+    order = rng.permutation(1000)
+    pages = [whole[ends[i] - arrays[i].size : ends[i]] for i in order]
+    request = left.read(right.name, pages, [(regions[i].id, 0, arrays[i].size) for i in order], timeout=60)
+    assert (request.pages, request.bytes) == (1000, whole.size)
+    assert (whole == np.concatenate(arrays)).all()
+
+
 def test_indices_pick_pages_in_any_order(lists):
     left, _, here, there, local, remote = lists
     rng = np.random.default_rng(4)

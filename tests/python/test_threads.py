@@ -46,6 +46,46 @@ def test_eight_threads_use_one_agent_at_once(pair):
     assert left.regions() == []
 
 
+def test_regions_come_and_go_while_other_threads_transfer(pair):
+    left, right = pair
+    rng = np.random.default_rng()
+    source = rng.integers(0, 256, 200_003, dtype=np.uint8)
+    right.register(source, name="stays")
+    left.import_metadata(right.export_metadata())
+    region = left.peer_region(right.name, "stays")
+    done = threading.Event()
+
+    def come_and_go():
+        known = right.metadata_version
+        while not done.is_set():
+            passing = right.register([bytearray(100) for _ in range(7)])
+            known = left.import_metadata(right.export_metadata(since_version=known)).version
+            left.read(right.name, [scratch], [(passing[3].id, 0, 100)], timeout=60)
+            right.deregister(passing)
+
+    def transfer():
+        for _ in range(20):
+            here = np.zeros_like(source)
+            mine = left.register(here)
+            left.read(right.name, [here[1:]], [(region.id, 1, source.size - 1)], timeout=60)
+            assert (here[1:] == source[1:]).all()
+            left.deregister(mine)
+
+    scratch = np.zeros(100, np.uint8)
+    left.register(scratch)
+    with ThreadPoolExecutor(4) as pool:
+        churn = pool.submit(come_and_go)
+        transfers = [pool.submit(transfer) for _ in range(3)]
+        try:
+            for result in transfers:
+                result.result()
+        finally:
+            done.set()
+        churn.result()
+    left.import_metadata(right.export_metadata())
+    assert [known.name for known in left.peer_regions(right.name)] == ["stays"]
+
+
 def test_a_wait_lets_other_threads_run(agent):
     waiting = threading.Event()
 
