@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/frame_reader.hpp"
 
+#include "backends/tcp/peer_memory_access.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -79,7 +81,10 @@ void FrameReader::take_payload_from_staging() {
     while (copied < n) {
       const iovec piece = pieces_[next_];
       const std::size_t part = std::min(n - copied, piece.iov_len);
-      std::memcpy(piece.iov_base, staging_.get() + begin_ + copied, part);
+      {
+        const PeerMemoryAccess access;
+        std::memcpy(piece.iov_base, staging_.get() + begin_ + copied, part);
+      }
       advance(part);
       copied += part;
     }

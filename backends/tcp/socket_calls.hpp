@@ -2,6 +2,8 @@
 // The system calls that decide how a connection behaves, behind a seam: tests put in scripts and faults.
 #pragma once
 
+#include "backends/tcp/peer_memory_access.hpp"
+
 #include <sys/socket.h>
 
 #include <sys/types.h>
@@ -23,8 +25,14 @@ class SocketCalls {
 /// The system's own.
 class SystemCalls final : public SocketCalls {
  public:
-  ssize_t sendmsg(int fd, const msghdr* message) override { return ::sendmsg(fd, message, MSG_NOSIGNAL | MSG_DONTWAIT); }
-  ssize_t recvmsg(int fd, msghdr* message) override { return ::recvmsg(fd, message, MSG_DONTWAIT); }
+  ssize_t sendmsg(int fd, const msghdr* message) override {
+    const PeerMemoryAccess access;
+    return ::sendmsg(fd, message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  ssize_t recvmsg(int fd, msghdr* message) override {
+    const PeerMemoryAccess access;
+    return ::recvmsg(fd, message, MSG_DONTWAIT);
+  }
   int connect(int fd, const sockaddr* address, socklen_t length) override { return ::connect(fd, address, length); }
   int accept(int fd, sockaddr* address, socklen_t* length) override {
     return ::accept4(fd, address, length, SOCK_NONBLOCK | SOCK_CLOEXEC);
