@@ -192,7 +192,7 @@ TEST_P(Endings, host_functions_are_called_without_a_lock) {
     changed.notify_all();
     EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(20), [&] { return done >= mine_is; })) << "a call hangs while a host function runs";
   };
-  std::thread other([&] {
+  std::jthread other([&] {
     for (int handled = 0; handled < 2; ++handled) {
       std::unique_lock lock(mutex);
       if (!changed.wait_for(lock, std::chrono::seconds(30), [&] { return calls > handled; })) return;
@@ -211,6 +211,8 @@ TEST_P(Endings, host_functions_are_called_without_a_lock) {
     if (once_received++ == 0) hand_over();
   };
   EXPECT_TRUE(first.run().status.ok());
+  // The host knows that the first has ended before the other thread has posted the second.
+  ASSERT_TRUE(world.until([&] { return second.ends() == 1; })) << world.describe();
   EXPECT_TRUE(second.wait().status.ok());
   pair.ab.send(world, HEADRACE_CHANNEL_USER, "question");
   EXPECT_TRUE(world.until([&] { return pair.a->host().message_count() == 1; })) << world.describe();
