@@ -31,6 +31,9 @@ std::vector<BackendCase> rows() {
        .between_processes = false},
       {.backend = "shm", .variant = "", .settings = {}},
       {.backend = "tcp", .variant = "", .settings = {}},
+      {.backend = "tcp",
+       .variant = "faulty",
+       .settings = {{"faults", "short_reads=20000,short_writes=20000,eagain=10,eintr=10"}, {"sockets", "4"}, {"threads", "2"}}},
   };
 }
 
