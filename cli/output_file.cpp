@@ -39,12 +39,15 @@ std::optional<std::map<std::uint64_t, std::uint64_t>> read_state(const std::stri
   return complete;
 }
 
+Error not_written(const std::string& path) {
+  return fail(errno == ENOSPC ? Code::exhausted : Code::internal, "writing {}: {}", path, system_text());
+}
+
 Result<void> write_all(int fd, std::string_view text, const std::string& path) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0)
-      return fail(errno == ENOSPC ? Code::exhausted : Code::internal, "writing {}: {}", path, system_text());
+    if (n < 0) return not_written(path);
     text.remove_prefix(static_cast<std::size_t>(n));
   }
   return {};
@@ -64,6 +67,8 @@ Error no_room(const std::string& path, std::uint64_t bytes, int error) {
 
 Result<OutputFile> OutputFile::open(const std::string& path, std::uint64_t bytes, std::uint64_t plan,
                                     bool resume) {
+  if (std::error_code none; std::filesystem::is_directory(path, none))
+    return fail(Code::invalid_argument, "{} is a folder: --output names the file to write", path);
   OutputFile file;
   file.path_ = path;
   file.part_path_ = path + ".part";
@@ -122,6 +127,17 @@ OutputFile::~OutputFile() { unmap(); }
 void OutputFile::unmap() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
   bytes_ = {};
+}
+
+Result<void> OutputFile::write(std::uint64_t offset, std::span<const std::byte> part) {
+  while (!part.empty()) {
+    const ssize_t n = ::pwrite(part_.get(), part.data(), part.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return not_written(part_path_);
+    offset += static_cast<std::uint64_t>(n);
+    part = part.subspan(static_cast<std::size_t>(n));
+  }
+  return {};
 }
 
 Result<void> OutputFile::note_complete(std::uint64_t part, std::uint64_t checksum) {

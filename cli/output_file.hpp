@@ -28,7 +28,11 @@ class OutputFile {
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;
 
+  /// The file as memory: for what is written here and there, and to read. Each page of it that is written to
+  /// for the first time costs a fault; bulk goes through write().
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
+  ///   errors  exhausted (the disk is full), internal
+  Result<void> write(std::uint64_t offset, std::span<const std::byte> part);
   /// What an earlier process noted: part number and checksum.
   [[nodiscard]] const std::map<std::uint64_t, std::uint64_t>& complete() const { return complete_; }
   /// Whether there was a part of another plan, which is gone now.

@@ -18,7 +18,6 @@
 
 #include <cstdio>
 #include <memory>
-#include <optional>
 #include <random>
 
 namespace headrace::cli {
@@ -86,7 +85,6 @@ void print_report(const Wanted& wanted, const std::string& peer, const MoveRepor
 Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
   raise_descriptor_limit();
   HEADRACE_CLI_TRY(format, format_of(wanted.output));
-  std::optional<OutputFile> output;  // outlives the agent, which writes into it
   AgentOptions options;
   options.backends = wanted.backends;
   options.store = wanted.store;
@@ -108,22 +106,20 @@ Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
     header = std::move(*read);
   }
   HEADRACE_CLI_TRY(plan, PullPlan::make(std::move(tensors), format, header));
-  HEADRACE_CLI_TRY(file,
+  HEADRACE_CLI_TRY(output,
                    OutputFile::open(wanted.output, plan.file_bytes(), plan.fingerprint(), wanted.resume));
-  output.emplace(std::move(file));
-  if (output->started_over())
+  if (output.started_over())
     std::fprintf(stderr, "%s\n",
                  wrap(fmt::format("{}.part was of other tensors: starting over", wanted.output)).c_str());
-  plan.write_head(output->bytes());
+  plan.write_head(output.bytes());
 
   Result<MoveReport> report = [&]() -> Result<MoveReport> {
-    HEADRACE_CLI_TRY(mover, TensorMover::open(agent, peer, output->bytes(), wanted.patience()));
-    return mover.move(plan, *output);
+    HEADRACE_CLI_TRY(mover, TensorMover::open(agent, peer, wanted.patience()));
+    return mover.move(plan, output);
   }();
   if (!report) return in_transfer(std::move(report).error(), peer, wanted);
-  plan.write_rest(output->bytes());
-  { const Agent gone = std::move(agent); }  // nothing writes into the file from here on
-  HEADRACE_CLI_CHECK(output->finish(wanted.sync));
+  plan.write_rest(output.bytes());
+  HEADRACE_CLI_CHECK(output.finish(wanted.sync));
   print_report(wanted, peer, *report);
   return {};
 }

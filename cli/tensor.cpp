@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 
 namespace headrace::cli {
 namespace {
@@ -62,5 +63,27 @@ std::string shape_text(const TensorInfo& tensor) {
 }
 
 std::uint64_t checksum(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+namespace {
+
+XXH3_state_t* xxh3(void* state) { return static_cast<XXH3_state_t*>(state); }
+
+}  // namespace
+
+RunningChecksum::RunningChecksum()
+    : state_(XXH3_createState(), [](void* state) { XXH3_freeState(xxh3(state)); }) {
+  if (!state_) throw std::bad_alloc();
+  XXH3_64bits_reset(xxh3(state_.get()));
+}
+
+void RunningChecksum::add(std::span<const std::byte> bytes) {
+  XXH3_64bits_update(xxh3(state_.get()), bytes.data(), bytes.size());
+}
+
+std::uint64_t RunningChecksum::take() {
+  const std::uint64_t sum = XXH3_64bits_digest(xxh3(state_.get()));
+  XXH3_64bits_reset(xxh3(state_.get()));
+  return sum;
+}
 
 }  // namespace headrace::cli

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,5 +45,17 @@ inline constexpr std::size_t most_dimensions = 64;
 
 /// XXH3, 64 bits.
 [[nodiscard]] std::uint64_t checksum(std::span<const std::byte> bytes);
+
+/// The same of bytes that come in parts.
+class RunningChecksum {
+ public:
+  RunningChecksum();
+  void add(std::span<const std::byte> bytes);
+  /// Of what was added since the last time, or since the beginning; what is added next begins anew.
+  [[nodiscard]] std::uint64_t take();
+
+ private:
+  std::unique_ptr<void, void (*)(void*)> state_;
+};
 
 }  // namespace headrace::cli

@@ -3,6 +3,9 @@
 
 #include "cli/errors.hpp"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <numeric>
@@ -12,8 +15,10 @@ namespace {
 
 // Large enough that no path notices the single page, small enough that a lost one is no loss.
 constexpr std::uint64_t page_bytes = 1 << 20;
-constexpr std::uint64_t request_bytes = 16 << 20;
-constexpr std::uint64_t request_pages = 4096;
+// Windows begin at multiples of their size and are written at once: then the kernel takes large pages for the
+// file. Written 1 MiB at a time, a cold file costs several times the processor time.
+constexpr std::uint64_t window_bytes = 16 << 20;
+constexpr std::size_t window_pages = 4096;
 constexpr std::size_t requests_in_flight = 4;
 
 Error ended(const Request& request, Status status) {
@@ -22,127 +27,220 @@ Error ended(const Request& request, Status status) {
   return error;
 }
 
-/// Where one tensor's pages end in the lists.
-struct LastPage {
-  std::size_t tensor;
-  std::uint64_t end;
-};
+/// Zeroed memory, in huge pages where the system gives them.
+Result<std::shared_ptr<std::byte>> staging_memory(std::uint64_t bytes) {
+  void* const mapped =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED)
+    return fail(Code::exhausted, "{} bytes of memory to receive in: {}", bytes, system_text());
+  ::madvise(mapped, bytes, MADV_HUGEPAGE);
+  return std::shared_ptr<std::byte>(static_cast<std::byte*>(mapped),
+                                    [bytes](std::byte* memory) { ::munmap(memory, bytes); });
+}
 
 }  // namespace
 
-Result<TensorMover> TensorMover::open(Agent& agent, const std::string& peer, std::span<std::byte> file,
-                                      Timeout patience) {
+/// A part of a tensor that travels as one page; it lies within one window of the file.
+struct Piece {
+  std::size_t tensor;
+  std::uint64_t in_tensor, in_file, bytes;
+
+  [[nodiscard]] std::uint64_t window() const { return in_file / window_bytes; }
+};
+
+namespace {
+
+std::vector<Piece> cut(const PullPlan& plan, std::span<const std::size_t> tensors) {
+  std::vector<Piece> pieces;
+  for (const std::size_t tensor : tensors) {
+    const std::uint64_t begin = plan.offsets()[tensor], end = begin + plan.tensors()[tensor].info.bytes;
+    for (std::uint64_t at = begin; at < end;) {
+      const std::uint64_t window_end = (at / window_bytes + 1) * window_bytes;
+      const std::uint64_t bytes = std::min({page_bytes, end - at, window_end - at});
+      pieces.push_back({tensor, at - begin, at, bytes});
+      at += bytes;
+    }
+  }
+  return pieces;
+}
+
+/// What one request brings: neighbouring pieces of one window, and the place where they are staged.
+struct Load {
+  std::size_t first, end;   // of the pieces
+  std::uint64_t staged_at;  // where the window begins in the staging memory
+};
+
+std::vector<Load> group(std::span<const Piece> pieces) {
+  std::vector<Load> loads;
+  for (std::size_t first = 0; first < pieces.size(); first = loads.back().end) {
+    std::size_t end = first + 1;
+    while (end < pieces.size() && end - first < window_pages &&
+           pieces[end].window() == pieces[first].window())
+      ++end;
+    loads.push_back({first, end, loads.size() % requests_in_flight * window_bytes});
+  }
+  return loads;
+}
+
+}  // namespace
+
+/// Puts what has arrived into the file. Pieces come in the order of the file, so those of a tensor follow one
+/// another.
+class Arrivals {
+ public:
+  Arrivals(const PullPlan& plan, OutputFile& output) : plan_(plan), output_(output) {}
+
+  /// `window` is where the window of the pieces begins in memory.
+  Result<void> take(std::span<const Piece> pieces, const std::byte* window) {
+    const auto bytes_of = [&](const Piece& piece, std::uint64_t bytes) {
+      return std::span(window + piece.in_file % window_bytes, bytes);
+    };
+    for (std::size_t first = 0, end = 0; first < pieces.size(); first = end) {
+      std::uint64_t bytes = 0;
+      for (end = first; end < pieces.size() && pieces[end].in_file == pieces[first].in_file + bytes; ++end)
+        bytes += pieces[end].bytes;
+      HEADRACE_CLI_CHECK(output_.write(pieces[first].in_file, bytes_of(pieces[first], bytes)));
+    }
+    for (const Piece& piece : pieces) {
+      sum_.add(bytes_of(piece, piece.bytes));
+      if (piece.in_tensor + piece.bytes == plan_.tensors()[piece.tensor].info.bytes)
+        HEADRACE_CLI_CHECK(settle(piece.tensor));
+    }
+    return {};
+  }
+
+  /// Holds a tensor that is in the file against its checksum, and notes it.
+  Result<void> settle(std::size_t i) {
+    const ServedTensor& tensor = plan_.tensors()[i];
+    const std::uint64_t sum = sum_.take();
+    if (sum != tensor.checksum)
+      return fail(Code::corrupt,
+                  "tensor \"{}\" has arrived with checksum {:016x} instead of {:016x}: its {} bytes are "
+                  "not those served",
+                  tensor.info.name, sum, tensor.checksum, tensor.info.bytes);
+    HEADRACE_CLI_CHECK(output_.note_complete(i, sum));
+    ++tensors_;
+    return {};
+  }
+
+  [[nodiscard]] std::uint64_t tensors() const { return tensors_; }
+
+ private:
+  const PullPlan& plan_;
+  OutputFile& output_;
+  RunningChecksum sum_;
+  std::uint64_t tensors_ = 0;
+};
+
+namespace {
+
+/// The tensors that the file lacks; those that it has are counted.
+std::vector<std::size_t> missing_tensors(const PullPlan& plan, const OutputFile& output, MoveReport& report) {
+  std::vector<std::size_t> missing;
+  for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
+    const ServedTensor& tensor = plan.tensors()[i];
+    const auto noted = output.complete().find(i);
+    // What was noted is looked at again: the machine may have gone down before the disk had it.
+    if (noted != output.complete().end() && noted->second == tensor.checksum &&
+        checksum(output.bytes().subspan(plan.offsets()[i], tensor.info.bytes)) == tensor.checksum) {
+      ++report.kept_tensors;
+      report.kept_bytes += tensor.info.bytes;
+    } else {
+      missing.push_back(i);
+    }
+  }
+  return missing;
+}
+
+}  // namespace
+
+Result<TensorMover> TensorMover::open(Agent& agent, const std::string& peer, Timeout patience) {
   MemoryRange range;
-  range.address = file.data();
-  range.length_bytes = file.size();
-  HEADRACE_CLI_TRY(region, agent.register_memory(range));
-  return TensorMover(agent, peer, std::move(region), patience);
+  range.length_bytes = requests_in_flight * window_bytes;  // what a small file does not touch costs nothing
+  HEADRACE_CLI_TRY(memory, staging_memory(range.length_bytes));
+  range.address = memory.get();
+  RegisterOptions registration;
+  registration.keep_alive = memory;
+  HEADRACE_CLI_TRY(region, agent.register_memory(range, registration));
+  return TensorMover(agent, peer, std::move(region), std::move(memory), patience);
 }
 
 TensorMover::TensorMover(TensorMover&& other) noexcept
     : agent_(std::exchange(other.agent_, nullptr)),
       peer_(std::move(other.peer_)),
       region_(std::move(other.region_)),
+      staging_(std::move(other.staging_)),
       patience_(other.patience_) {}
 
 TensorMover::~TensorMover() {
-  // Requests that are still running end first; what cannot be taken back goes with the agent, before the
-  // file.
+  // Requests that are still running end first; what cannot be taken back goes with the agent.
   if (agent_ != nullptr) static_cast<void>(agent_->deregister(region_.id));
 }
 
 Result<MoveReport> TensorMover::move(const PullPlan& plan, OutputFile& output) {
-  const auto part_of = [&](std::size_t i) {
-    return output.bytes().subspan(plan.offsets()[i], plan.tensors()[i].info.bytes);
-  };
   MoveReport report;
+  const std::vector<std::size_t> missing = missing_tensors(plan, output, report);
+  Arrivals arrivals(plan, output);
+  for (const std::size_t i : missing)
+    if (plan.tensors()[i].info.bytes == 0) HEADRACE_CLI_CHECK(arrivals.settle(i));
+  const std::vector<Piece> pieces = cut(plan, missing);
+  if (!pieces.empty()) HEADRACE_CLI_CHECK(bring(plan, pieces, arrivals, report));
+  report.tensors = arrivals.tensors();
+  return report;
+}
+
+Result<void> TensorMover::bring(const PullPlan& plan, std::span<const Piece> pieces, Arrivals& arrivals,
+                                MoveReport& report) {
+  const std::vector<Load> loads = group(pieces);
   std::vector<Page> here, there;
-  std::vector<LastPage> last_pages;
-  for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
-    const ServedTensor& tensor = plan.tensors()[i];
-    const auto noted = output.complete().find(i);
-    // What was noted is looked at again: the machine may have gone down before the disk had it.
-    if (noted != output.complete().end() && noted->second == tensor.checksum &&
-        checksum(part_of(i)) == tensor.checksum) {
-      ++report.kept_tensors;
-      report.kept_bytes += tensor.info.bytes;
-      continue;
+  for (const Load& load : loads) {
+    for (const Piece& piece : pieces.subspan(load.first, load.end - load.first)) {
+      here.push_back({region_.id.value, load.staged_at + piece.in_file % window_bytes, piece.bytes});
+      there.push_back({plan.tensors()[piece.tensor].region.value, piece.in_tensor, piece.bytes});
     }
-    for (std::uint64_t at = 0; at < tensor.info.bytes; at += page_bytes) {
-      const std::uint64_t length = std::min(page_bytes, tensor.info.bytes - at);
-      here.push_back({region_.id.value, plan.offsets()[i] + at, length});
-      there.push_back({tensor.region.value, at, length});
-    }
-    last_pages.push_back({i, here.size()});
-  }
-
-  const std::uint64_t all_bytes = plan.tensor_bytes();
-  ProgressBar bar("pulling", all_bytes, report.kept_bytes);
-  std::size_t next_tensor = 0;
-  // Requests end in the order in which they were posted, or are waited for in it: pages before `arrived` are
-  // there.
-  const auto take_in = [&](std::uint64_t arrived) -> Result<void> {
-    for (; next_tensor < last_pages.size() && last_pages[next_tensor].end <= arrived; ++next_tensor) {
-      const std::size_t i = last_pages[next_tensor].tensor;
-      const ServedTensor& tensor = plan.tensors()[i];
-      const std::uint64_t sum = checksum(part_of(i));
-      if (sum != tensor.checksum)
-        return fail(Code::corrupt,
-                    "tensor \"{}\" has arrived with checksum {:016x} instead of {:016x}: its {} bytes are "
-                    "not those served",
-                    tensor.info.name, sum, tensor.checksum, tensor.info.bytes);
-      HEADRACE_CLI_CHECK(output.note_complete(i, sum));
-      ++report.tensors;
-    }
-    return {};
-  };
-
-  const auto begin = std::chrono::steady_clock::now();
-  if (here.empty()) {
-    HEADRACE_CLI_CHECK(take_in(0));
-    return report;
   }
   HEADRACE_CLI_TRY(local, agent_->prepare(std::span<const Page>(here)));
   HEADRACE_CLI_TRY(remote, agent_->prepare(peer_, std::span<const Page>(there)));
   std::vector<std::uint32_t> index(here.size());
   std::iota(index.begin(), index.end(), 0U);
 
-  struct Flight {
-    Request request;
-    std::uint64_t end;
-  };
-  std::deque<Flight> flights;
-  std::uint64_t posted = 0;
+  ProgressBar bar("pulling", plan.tensor_bytes(), report.kept_bytes);
+  const auto begin = std::chrono::steady_clock::now();
   RequestOptions options;
   options.timeout = patience_;
-  while (posted < here.size() || !flights.empty()) {
-    if (posted < here.size() && flights.size() < requests_in_flight) {
-      std::uint64_t end = posted, bytes = 0;
-      while (end < here.size() && end - posted < request_pages &&
-             (end == posted || bytes + here[end].length_bytes <= request_bytes))
-        bytes += here[end++].length_bytes;
-      const auto part = std::span<const std::uint32_t>(index).subspan(posted, end - posted);
+  std::deque<Request> flights;  // of the loads before `posted`; the first is the oldest
+  std::size_t posted = 0;
+  while (posted < loads.size() || !flights.empty()) {
+    if (posted < loads.size() && flights.size() < requests_in_flight) {
+      const Load& load = loads[posted];
+      const auto part = std::span<const std::uint32_t>(index).subspan(load.first, load.end - load.first);
       HEADRACE_CLI_TRY(request, agent_->make_request(Op::read, local, part, remote, part, options));
       const Status status = request.post();
       if (status.ok()) {
-        flights.push_back({std::move(request), end});
-        posted = end;
+        flights.push_back(std::move(request));
+        ++posted;
         continue;
       }
       if (status.code != Code::would_block || flights.empty()) return ended(request, status);
     }
-    Flight flight = std::move(flights.front());
+    const Load& load = loads[posted - flights.size()];
+    Request request = std::move(flights.front());
     flights.pop_front();
-    if (const Status status = flight.request.wait(patience_); !status.ok())
-      return ended(flight.request, status);
-    report.bytes += flight.request.bytes();
-    report.paths.insert(flight.request.backend());
-    if (report.explanation.empty()) report.explanation = flight.request.explain();
-    HEADRACE_CLI_CHECK(take_in(flight.end));
+    HEADRACE_CLI_CHECK(finish(std::move(request), report));
+    HEADRACE_CLI_CHECK(arrivals.take(pieces.subspan(load.first, load.end - load.first),
+                                     staging_.get() + load.staged_at));
     bar.show(report.kept_bytes + report.bytes);
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return report;
+  return {};
+}
+
+Result<void> TensorMover::finish(Request request, MoveReport& report) const {
+  if (const Status status = request.wait(patience_); !status.ok()) return ended(request, status);
+  report.bytes += request.bytes();
+  report.paths.insert(request.backend());
+  if (report.explanation.empty()) report.explanation = request.explain();
+  return {};
 }
 
 Result<std::string> read_region(Agent& agent, const std::string& peer, RegionId region, std::uint64_t bytes,

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings tensors of a peer into the output file: pages of a size that suits every path, several requests
-// under way, and each tensor's checksum taken as soon as its last byte is there.
+// Brings tensors of a peer into the output file. The file is cut into windows; a request brings all that is
+// missing of one into staging memory, several are under way, and each that has arrived is written to the file
+// in one piece and goes into its tensors' checksums.
+//
+// Not straight into the mapped file: writing into cold pages of it costs several times the processor time of
+// one large write().
 #pragma once
 
 #include <headrace/agent.hpp>
@@ -9,6 +13,7 @@
 #include "cli/progress_bar.hpp"
 #include "cli/pull_plan.hpp"
 
+#include <memory>
 #include <set>
 
 namespace headrace::cli {
@@ -16,16 +21,18 @@ namespace headrace::cli {
 struct MoveReport {
   std::uint64_t tensors = 0, bytes = 0;            ///< that came over
   std::uint64_t kept_tensors = 0, kept_bytes = 0;  ///< that an earlier process had brought
-  double seconds = 0;                              ///< from the first post to the last checksum
+  double seconds = 0;                              ///< from the first post to the last tensor in the file
   std::set<std::string> paths;
   std::string explanation;
 };
 
+struct Piece;
+class Arrivals;
+
 class TensorMover {
  public:
-  /// `file` is registered with the agent; it has to stay until the mover is gone.
-  static Result<TensorMover> open(Agent& agent, const std::string& peer, std::span<std::byte> file,
-                                  Timeout patience);
+  /// Registers staging memory with the agent.
+  static Result<TensorMover> open(Agent& agent, const std::string& peer, Timeout patience);
   ~TensorMover();
   TensorMover(TensorMover&& other) noexcept;
   TensorMover& operator=(TensorMover&&) = delete;
@@ -35,12 +42,23 @@ class TensorMover {
   Result<MoveReport> move(const PullPlan& plan, OutputFile& output);
 
  private:
-  TensorMover(Agent& agent, std::string peer, Region region, Timeout patience)
-      : agent_(&agent), peer_(std::move(peer)), region_(std::move(region)), patience_(patience) {}
+  TensorMover(Agent& agent, std::string peer, Region region, std::shared_ptr<std::byte> staging,
+              Timeout patience)
+      : agent_(&agent),
+        peer_(std::move(peer)),
+        region_(std::move(region)),
+        staging_(std::move(staging)),
+        patience_(patience) {}
+
+  Result<void> bring(const PullPlan& plan, std::span<const Piece> pieces, Arrivals& arrivals,
+                     MoveReport& report);
+  /// Waits for the end of one request, and counts it.
+  Result<void> finish(Request request, MoveReport& report) const;
 
   Agent* agent_;
   std::string peer_;
-  Region region_;
+  Region region_;  ///< the staging memory
+  std::shared_ptr<std::byte> staging_;
   Timeout patience_;
 };
 

@@ -167,6 +167,14 @@ TEST_F(CliPull, AnArchiveGoesToAFileAndBack) {
   EXPECT_TRUE(source.substr(source.size() - data) == copy.substr(copy.size() - data));
 }
 
+TEST_F(CliPull, ThousandsOfSmallTensorsComeWhole) {
+  Command server({"serve", make_model(10'000, 3), "--json"});
+  const Outcome outcome = run_command({"pull", serve(server), "-o", output(), "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(Json::parse(outcome.out).at("tensors"), 10'003);
+  EXPECT_TRUE(read_file(output()) == read_file(folder_ / "model.safetensors"));
+}
+
 TEST_F(CliPull, AnUnknownNameListsNearOnes) {
   Command server({"serve", make_model(3, 1000), "--json"});
   const Outcome outcome = run_command({"pull", serve(server), "layers.1.wieght", "-o", output()});

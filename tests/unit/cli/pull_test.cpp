@@ -172,6 +172,30 @@ TEST_F(PartFile, AppearsUnderItsNameWhenItIsFinished) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
 }
 
+TEST_F(PartFile, WhatIsWrittenInBulkIsInItsMemoryAsWell) {
+  auto file = OutputFile::open(path_, 10'000, 1, true);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  file->bytes()[4999] = std::byte{1};
+  const std::vector<std::byte> part(3000, std::byte{2});
+  ASSERT_TRUE(file->write(5000, part).ok());
+  EXPECT_EQ(file->bytes()[4999], std::byte{1});
+  EXPECT_EQ(file->bytes()[5000], std::byte{2});
+  EXPECT_EQ(file->bytes()[7999], std::byte{2});
+  EXPECT_EQ(file->bytes()[8000], std::byte{0});
+}
+
+TEST(Checksums, OfPartsAreThoseOfTheWhole) {
+  std::vector<std::byte> bytes(5000);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7);
+  RunningChecksum sum;
+  EXPECT_EQ(sum.take(), checksum({}));
+  for (const std::size_t split : {0U, 1U, 16U, 240U, 241U, 4999U, 5000U}) {
+    sum.add(std::span(bytes).first(split));
+    sum.add(std::span(bytes).subspan(split));
+    EXPECT_EQ(sum.take(), checksum(bytes)) << split;
+  }
+}
+
 TEST_F(PartFile, IsTakenUpByTheNextOfTheSamePlan) {
   {
     auto file = OutputFile::open(path_, 100, 7, true);
@@ -208,6 +232,14 @@ TEST_F(PartFile, HasOneWriterAtATime) {
   const auto second = OutputFile::open(path_, 100, 7, true);
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.code(), Code::would_block);
+}
+
+TEST_F(PartFile, IsNotBegunWhereAFolderHasItsName) {
+  fs::create_directory(path_);
+  const auto file = OutputFile::open(path_, 100, 7, true);
+  ASSERT_FALSE(file.ok());
+  EXPECT_THAT(file.error().message, HasSubstr("is a folder"));
+  EXPECT_FALSE(fs::exists(path_.string() + ".part"));
 }
 
 TEST_F(PartFile, TooLargeForTheDiskIsSaidBeforeAnythingIsMoved) {
