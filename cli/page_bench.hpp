@@ -25,7 +25,7 @@ struct PageCase {
 
 struct PageSamples {
   std::vector<double> seconds;       ///< from the first post to the end of the last wait, one an iteration
-  std::vector<double> make_seconds;  ///< making an iteration's requests, as often as they were made
+  std::vector<double> make_seconds;  ///< making an iteration's requests, several times, once connected
   std::string path;                  ///< the backend that carried it
   std::string explanation;           ///< of the path, by the last request
 };
