@@ -346,6 +346,7 @@ Result<std::vector<BackendInfo>> list_backends(const std::map<std::string, std::
     if (!folder) {
       info.refusal = folder.error().message;
     } else if (auto asked = ask_instance(settings, *set, found, info); !asked) {
+      if (asked.code() == Code::invalid_argument) return std::move(asked).error();
       info.refusal = asked.error().message;
     }
   }

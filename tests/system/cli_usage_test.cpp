@@ -72,7 +72,7 @@ TEST(CliUsage, AnUnknownAgentOptionIsNamed) {
 TEST(CliUsage, AnOptionThatAnAgentWouldRefuseIsRefusedWhereBackendsAreListed) {
   for (const auto& [option, words] :
        {std::pair{"runtme_dir=/tmp", "runtime_dir"}, {"tpc.sockets=2", "did you mean tcp?"},
-        {"inbox_capacity=0", "at least 1"}, {"check=perhaps", "perhaps"}}) {
+        {"inbox_capacity=0", "at least 1"}, {"check=perhaps", "perhaps"}, {"tcp.sockets=many", "many"}}) {
     const Outcome outcome = run_command({"plugins", "--option", option});
     EXPECT_EQ(outcome.code, 1) << option;
     EXPECT_THAT(outcome.err, HasSubstr(words));
