@@ -23,11 +23,16 @@ TEST_SECONDS, SLOW_TEST_SECONDS = 120, 1800
 _numbers = itertools.count()
 
 
+def pytest_configure(config):
+    """Keeps the real stderr: while a test runs, pytest has another in its place, which is lost with the process."""
+    config.real_stderr = os.dup(2)
+
+
 @pytest.fixture(autouse=True)
 def no_test_hangs(request):
     """Where every thread stands, and the end, for a test that takes too long."""
     seconds = SLOW_TEST_SECONDS if request.node.get_closest_marker("slow") else TEST_SECONDS
-    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(seconds, exit=True, file=request.config.real_stderr)
     yield
     faulthandler.cancel_dump_traceback_later()
 
