@@ -121,12 +121,8 @@ void Engine::link_event(std::uint64_t token, headrace_link_event_v1 event, Statu
       const std::unique_lock lock(life->mutex);
       life->detail = std::string(link->backend().name()) + ": " + std::string(text);
     }
-    {
-      // Nobody tells us any more when the peer revokes what is mapped over this link.
-      const std::shared_lock lock(peers_mutex_);
-      for (const auto& weak : mappings_)
-        if (const auto mapping = weak.lock(); mapping && mapping->link == link) mapping->alive.store(false);
-    }
+    // Nobody tells us any more when the peer revokes what is mapped over this link.
+    end_mappings([&](const MappingRow& row) { return row.link == link; });
     close_link_later(link);
   }
   progress_->event();

@@ -44,6 +44,15 @@ struct EngineCounters {
   Histogram& request_ns;
 };
 
+/// A mapping as the engine knows it. The last one to let go of a row may do so anywhere, also inside a backend's call or with
+/// a lock: unlike the end of the mapping itself it calls no backend and ends no engine.
+struct MappingRow {
+  std::shared_ptr<PeerLife> life;
+  std::shared_ptr<Link> link;
+  std::uint32_t region_id = 0;
+  std::atomic<bool> alive{true};
+};
+
 class Engine final : public HostEvents, public std::enable_shared_from_this<Engine> {
  public:
   static Result<std::shared_ptr<Engine>> open(EngineSettings settings, Logger& logger);
@@ -107,6 +116,7 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   // --- requests (engine_requests.cpp)
   Result<std::shared_ptr<RequestCore>> make_request(RequestPlan plan);
   void forget_request(RequestCore& core);
+  IndexPool& index_pool() { return index_pool_; }
   struct Choice {
     Path path;
     std::string explanation;
@@ -162,6 +172,8 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   void agent_message(const std::shared_ptr<Link>& link, const std::string& bytes);
   void let_go(const std::shared_ptr<Link>& link, std::uint64_t sequence, std::vector<IdRange> ranges);
   void answer_revokes();
+  /// Mappings of these rows are not alive any more.
+  void end_mappings(const std::function<bool(const MappingRow&)>& which);
   bool peer_uses(const PeerLife& life, std::span<const IdRange> ranges) const;
   Result<void> ask_peers_to_let_go(std::span<const IdRange> ranges, Deadline deadline);
   Result<PageListState> finish_list(std::shared_ptr<PageList::State> list, const std::shared_ptr<PeerLife>& life, bool far_side);
@@ -207,7 +219,7 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   std::map<std::string, std::shared_ptr<PeerLife>, std::less<>> peers_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Link>> links_;
   std::uint64_t next_link_ = 1;
-  std::vector<std::weak_ptr<Mapping::State>> mappings_;
+  std::vector<std::weak_ptr<MappingRow>> mappings_;
 
   std::mutex revokes_mutex_;
   std::vector<PendingRevoke> pending_revokes_;
@@ -215,6 +227,7 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   std::unordered_map<std::uint64_t, RevokeRound> rounds_;  // by sequence
   std::uint64_t next_round_ = 1;
 
+  IndexPool index_pool_;
   std::mutex requests_mutex_;
   std::unordered_set<RequestCore*> requests_;
   std::atomic<std::uint64_t> next_request_{1};
@@ -236,13 +249,10 @@ struct Mapping::State {
 
   std::shared_ptr<engine::Engine> engine;
   engine::BackendInstance* backend = nullptr;
-  std::shared_ptr<engine::PeerLife> life;
-  std::shared_ptr<engine::Link> link;
-  std::uint32_t region_id = 0;
+  std::shared_ptr<engine::MappingRow> row;  ///< goes when the memory is unmapped, before the engine
   void* remote = nullptr;
   void* address = nullptr;
   std::uint64_t length = 0;
-  std::atomic<bool> alive{true};
 };
 
 }  // namespace headrace

@@ -8,7 +8,7 @@
 namespace headrace {
 
 std::span<std::byte> Mapping::bytes() const { return {static_cast<std::byte*>(state_->address), static_cast<std::size_t>(state_->length)}; }
-bool Mapping::alive() const { return state_->alive.load(std::memory_order_acquire); }
+bool Mapping::alive() const { return state_->row->alive.load(std::memory_order_acquire); }
 
 Mapping::State::~State() {
   if (address != nullptr) backend->unmap(remote, address);
@@ -54,11 +54,7 @@ void Engine::end_life(const std::shared_ptr<PeerLife>& life, Fate fate, const st
     const std::unique_lock lock(life->mutex);
     life->detail = why;
   }
-  {
-    const std::unique_lock lock(peers_mutex_);
-    for (const auto& weak : mappings_)
-      if (const auto mapping = weak.lock(); mapping && mapping->life == life) mapping->alive.store(false);
-  }
+  end_mappings([&](const MappingRow& row) { return row.life == life; });
   for (const auto& link : life->all_links()) {
     link->set_lost({Code::peer_lost}, why);
     close_link_later(link);
@@ -321,6 +317,13 @@ std::vector<PeerInfo> Engine::peers() const {
 
 namespace {
 
+/// Whether its peer, its link and its region are as they were when it was mapped.
+bool still_there(const MappingRow& row) {
+  if (row.life->fate.load() != Fate::alive || row.link->state() == LinkState::lost) return false;
+  const std::shared_lock lock(row.life->mutex);
+  return row.life->regions.find(row.region_id) != nullptr;
+}
+
 Region describe(const PeerLife& life, std::uint32_t id, const RemoteRegion& row) {
   Region region;
   region.id = {id};
@@ -356,6 +359,12 @@ Result<Region> Engine::peer_region(std::string_view name, std::string_view regio
   return describe(*life, *id, *row);
 }
 
+void Engine::end_mappings(const std::function<bool(const MappingRow&)>& which) {
+  const std::shared_lock lock(peers_mutex_);
+  for (const auto& weak : mappings_)
+    if (const auto row = weak.lock(); row && which(*row)) row->alive.store(false);
+}
+
 Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, RegionId region, Timeout timeout) {
   HEADRACE_TRY_VOID(usable());
   HEADRACE_TRY(life, peer(name));
@@ -372,9 +381,10 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
     auto mapping = std::make_shared<Mapping::State>();
     mapping->engine = shared_from_this();
     mapping->backend = backend;
-    mapping->life = life;
-    mapping->link = *link;
-    mapping->region_id = region.value;
+    mapping->row = std::make_shared<MappingRow>();
+    mapping->row->life = life;
+    mapping->row->link = *link;
+    mapping->row->region_id = region.value;
     headrace_remote_region_v1 args{};
     args.struct_size = sizeof args;
     args.region_id = region.value;
@@ -416,9 +426,13 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
       (void)progress_->wait([] { return false; }, Deadline::earliest(deadline, Deadline::after(std::chrono::milliseconds(1))));
     }
     if (mapping->address != nullptr) {
-      const std::unique_lock lock(peers_mutex_);
-      std::erase_if(mappings_, [](const auto& weak) { return weak.expired(); });
-      mappings_.push_back(mapping);
+      {
+        const std::unique_lock lock(peers_mutex_);
+        std::erase_if(mappings_, [](const auto& weak) { return weak.expired(); });
+        mappings_.push_back(mapping->row);
+      }
+      // What ended before the row was in the list did not find it.
+      if (!still_there(*mapping->row)) mapping->row->alive.store(false);
       return mapping;
     }
     if (!refused) return make_error(Code::timed_out, "peer {} did not hand over region {} for mapping in time", name, region.value);
@@ -467,15 +481,9 @@ void Engine::let_go(const std::shared_ptr<Link>& link, std::uint64_t sequence, s
     life->regions.erase(ranges);
   }
   life->epoch.fetch_add(1);
-  {
-    const std::shared_lock lock(peers_mutex_);
-    for (const auto& weak : mappings_) {
-      const auto mapping = weak.lock();
-      if (!mapping || mapping->life != life) continue;
-      for (const IdRange& range : ranges)
-        if (mapping->region_id - range.first < range.count) mapping->alive.store(false);
-    }
-  }
+  end_mappings([&](const MappingRow& row) {
+    return row.life == life && std::ranges::any_of(ranges, [&](const IdRange& range) { return row.region_id - range.first < range.count; });
+  });
   {
     const std::lock_guard lock(revokes_mutex_);
     pending_revokes_.push_back({link, life, sequence, std::move(ranges)});
