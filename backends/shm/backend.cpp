@@ -137,15 +137,17 @@ Result<void*> ShmBackend::connect(const headrace_connect_v1& args) {
   auto socket = UnixSocket::connect(instance_->runtime_dir + "/" + info.socket_name);
   if (!socket) {
     const bool same_host = !info.boot_id.empty() && info.boot_id == boot_id();
-    if (socket.code() == Code::peer_lost &&
-        same_host) {  // the file is there, on this very host, and nobody listens
-      return make_error(Code::peer_lost, "peer {} has ended: nobody listens at {}", args.peer_name,
-                        info.socket_name);
+    if (socket.code() == Code::peer_lost && same_host) {
+      // An agent listens for as long as it lives: the file that nobody listens at is what a dead one has left. Not
+      // not_supported, which would send the caller to look for a setting.
+      return make_error(Code::peer_lost,
+                        "peer {} has died: nobody listens at {} in {}; if it runs again, import its new metadata",
+                        args.peer_name, info.socket_name, instance_->runtime_dir);
     }
     if (socket.code() == Code::not_found || socket.code() == Code::peer_lost) {
       return make_error(Code::not_supported,
-                        "peer {} is on another host or uses another HEADRACE_RUNTIME_DIR: {} is not in {}",
-                        args.peer_name, info.socket_name, instance_->runtime_dir);
+                        "peer {} {} or uses another HEADRACE_RUNTIME_DIR: {} is not in {}; give both agents the same folder",
+                        args.peer_name, same_host ? "has ended" : "is on another host", info.socket_name, instance_->runtime_dir);
     }
     return std::move(socket).error().within(fmt::format("link to peer {}", args.peer_name));
   }
