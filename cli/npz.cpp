@@ -11,6 +11,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <set>
 
 namespace headrace::cli {
@@ -19,6 +20,7 @@ namespace {
 constexpr std::string_view suffix = ".npy";
 constexpr std::size_t longest_name = 4096;
 constexpr std::uint64_t most_inflation = 1032;  // deflate cannot do better, so what claims to is a lie
+constexpr std::uint32_t local_header_mark = 0x04034b50;
 constexpr std::uint16_t utf8_flag = 1 << 11, encrypted_flag = 1 << 0;
 
 std::uint32_t crc(std::span<const std::byte> bytes, std::uint32_t so_far = 0) {
@@ -36,7 +38,41 @@ using Archive = std::unique_ptr<void, CloseArchive>;
 struct MemberInfo {
   std::string name;
   unz_file_info64 zip{};
+  std::optional<std::uint64_t> header_offset;  // where the directory's zip64 field has it
 };
+
+constexpr std::uint16_t zip64_tag = 1;
+constexpr std::size_t most_extra = 0xFFFF;
+
+template <class Number>
+Number number_at(std::span<const std::byte> bytes, std::size_t at) {
+  Number value = 0;
+  std::memcpy(&value, bytes.subspan(at, sizeof value).data(), sizeof value);
+  return value;
+}
+
+/// The zip64 field among a directory entry's extra fields; empty if there is none.
+std::span<const std::byte> find_zip64(std::span<const std::byte> extra) {
+  while (extra.size() >= 4) {
+    const std::size_t length = number_at<std::uint16_t>(extra, 2);
+    if (length > extra.size() - 4) return {};
+    if (number_at<std::uint16_t>(extra, 0) == zip64_tag) return extra.subspan(4, length);
+    extra = extra.subspan(4 + length);
+  }
+  return {};
+}
+
+/// Reads the field for minizip, whose version in Debian 12 takes the 32-bit marks for the numbers themselves.
+/// Of a member that is stored plainly it holds both lengths, or the offset, or the three.
+void take_zip64(MemberInfo& member, std::span<const std::byte> field) {
+  if (member.zip.compression_method != 0) return;
+  if (field.size() >= 16) {
+    member.zip.uncompressed_size = number_at<std::uint64_t>(field, 0);
+    member.zip.compressed_size = number_at<std::uint64_t>(field, 8);
+    field = field.subspan(16);
+  }
+  if (field.size() >= 8) member.header_offset = number_at<std::uint64_t>(field, 0);
+}
 
 Result<MemberInfo> current_member(const Archive& archive) {
   MemberInfo member;
@@ -47,7 +83,30 @@ Result<MemberInfo> current_member(const Archive& archive) {
   if (member.zip.size_filename > longest_name)
     return fail(Code::corrupt, "npz: a member's name has {} bytes", member.zip.size_filename);
   member.name.assign(name.data(), member.zip.size_filename);
+  std::vector<std::byte> extra(std::min<std::size_t>(member.zip.size_file_extra, most_extra));
+  if (::unzGetCurrentFileInfo64(archive.get(), nullptr, nullptr, 0, extra.data(), extra.size(), nullptr, 0) !=
+      UNZ_OK)
+    return fail(Code::corrupt, "npz: the directory of the archive is damaged");
+  take_zip64(member, find_zip64(extra));
   return member;
+}
+
+/// Behind the local header at `at`; nullopt: there is none.
+std::optional<std::uint64_t> after_local_header(std::span<const std::byte> file, std::uint64_t at) {
+  constexpr std::size_t fixed = 30, name_length = 26, extra_length = 28;
+  if (at > file.size() || file.size() - at < fixed) return std::nullopt;
+  const auto header = file.subspan(at, fixed);
+  if (number_at<std::uint32_t>(header, 0) != local_header_mark) return std::nullopt;
+  return at + fixed + number_at<std::uint16_t>(header, name_length) +
+         number_at<std::uint16_t>(header, extra_length);
+}
+
+/// Where a member's bytes begin. Those that are to be inflated are opened in minizip.
+std::optional<std::uint64_t> begin_of(const Archive& archive, const MemberInfo& member,
+                                      std::span<const std::byte> file) {
+  if (member.header_offset) return after_local_header(file, *member.header_offset);
+  if (::unzOpenCurrentFile(archive.get()) != UNZ_OK) return std::nullopt;
+  return ::unzGetCurrentFileZStreamPos64(archive.get());
 }
 
 /// The member's bytes: a part of `file`, or inflated into `inflated`.
@@ -64,9 +123,9 @@ Result<std::span<const std::byte>> member_bytes(const Archive& archive, const Me
     return fail(Code::not_supported,
                 "npz: member {} is compressed by method {}; stored and deflated ones are read", member.name,
                 zip.compression_method);
-  if (::unzOpenCurrentFile(archive.get()) != UNZ_OK)
-    return corrupt("its header does not agree with the archive's directory");
-  const std::uint64_t offset = ::unzGetCurrentFileZStreamPos64(archive.get());
+  const auto begin = begin_of(archive, member, file);
+  if (!begin) return corrupt("its header does not agree with the archive's directory");
+  const std::uint64_t offset = *begin;
   if (offset > file.size() || zip.compressed_size > file.size() - offset)
     return corrupt("it reaches beyond the end of the file");
   if (zip.compression_method == 0) {
@@ -111,7 +170,6 @@ class Record {
 };
 
 constexpr std::uint16_t version_plain = 20, version_zip64 = 45;
-constexpr std::uint16_t zip64_tag = 1;
 constexpr std::uint32_t in_zip64 = 0xFFFFFFFF;  // instead of a number that stands in the zip64 field
 constexpr std::uint16_t count_in_zip64 = 0xFFFF;
 constexpr std::uint16_t no_time = 0,
@@ -136,7 +194,7 @@ std::string zip64_field(std::initializer_list<std::uint64_t> numbers) {
 std::string local_header(const std::string& name, std::uint64_t bytes, std::uint32_t sum) {
   const std::string extra = zip64_field({bytes, bytes});
   Record record;
-  record.put(std::uint32_t{0x04034b50})
+  record.put(local_header_mark)
       .put(extra.empty() ? version_plain : version_zip64)
       .put(utf8_flag)
       .put(std::uint16_t{0})

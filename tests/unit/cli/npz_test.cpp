@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <minizip/zip.h>
+#include <zlib.h>
 
 #include <unistd.h>
 
@@ -146,6 +147,46 @@ TEST_F(Npz, WhatTheLayoutWritesIsReadBack) {
   EXPECT_EQ(file->tensors()[2].info.name, "two");
   EXPECT_EQ(file->tensors()[2].bytes[4], static_cast<std::byte>(36));
   EXPECT_EQ(file->tensors()[1].info.bytes, 0U);
+}
+
+/// An archive of one member, all of whose numbers stand in zip64 fields, as those beyond 4 GiB do.
+std::string zip64_archive(const std::string& name, const std::string& bytes) {
+  std::string text;
+  const auto put = [&text](auto value) { text.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  const auto u16 = [&](std::size_t value) { put(static_cast<std::uint16_t>(value)); };
+  const auto u32 = [&](std::size_t value) { put(static_cast<std::uint32_t>(value)); };
+  constexpr std::size_t mark = 0xFFFFFFFF;
+  const std::size_t sum = ::crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
+  u32(0x04034b50), u16(45), u16(0), u16(0), u32(0), u32(sum), u32(mark), u32(mark), u16(name.size()), u16(20);
+  text += name;
+  u16(1), u16(16), put(bytes.size()), put(bytes.size());
+  text += bytes;
+  const std::size_t directory = text.size();
+  u32(0x02014b50), u16(45), u16(45), u16(0), u16(0), u32(0), u32(sum), u32(mark), u32(mark), u16(name.size());
+  u16(28), u16(0), u16(0), u16(0), u32(0), u32(mark);
+  text += name;
+  u16(1), u16(24), put(bytes.size()), put(bytes.size()), put(std::uint64_t{0});
+  const std::size_t length = text.size() - directory;
+  u32(0x06054b50), u16(0), u16(0), u16(1), u16(1), u32(length), u32(directory), u16(0);
+  return text;
+}
+
+TEST_F(Npz, NumbersThatStandInZip64FieldsAreReadAndTheirDamageIsRefused) {
+  const std::string elements(64, 'z');
+  const std::string good = zip64_archive("a.npy", write_npy(tensor("a", "U8", {64})) + elements);
+  replace(good);
+  ASSERT_TRUE(TensorFile::open(path()).ok()) << TensorFile::open(path()).error().message;
+  for (std::size_t i = 0; i < 8 * good.size(); ++i) {
+    std::string bad = good;
+    bad[i / 8] = static_cast<char>(bad[i / 8] ^ (1 << i % 8));
+    replace(bad);
+    const auto file = TensorFile::open(path());
+    if (!file.ok()) continue;
+    for (const auto& tensor : file->tensors()) {
+      ASSERT_EQ(tensor.bytes.size(), elements.size()) << i;
+      ASSERT_EQ(std::memcmp(tensor.bytes.data(), elements.data(), elements.size()), 0) << i;
+    }
+  }
 }
 
 TEST_F(Npz, ATypeThatNumpyLacksIsNotWritten) {
