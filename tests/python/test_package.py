@@ -130,6 +130,8 @@ def test_backends_and_options_are_listed_with_their_meaning():
 def test_an_option_that_does_not_exist_or_has_no_text_is_refused():
     with pytest.raises(headrace.InvalidArgument, match="no_such_option"):
         headrace.list_options({"no_such_option": 1})
+    with pytest.raises(headrace.InvalidArgument, match="no_such_option"):
+        headrace.list_backends({"no_such_option": 1})
     with pytest.raises(headrace.InvalidArgument, match=r"option 'check' is \[\]"):
         headrace.Agent("a", options={"check": []})
     with pytest.raises(headrace.InvalidArgument, match="an option's name is a str"):
