@@ -116,7 +116,6 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   // --- requests (engine_requests.cpp)
   Result<std::shared_ptr<RequestCore>> make_request(RequestPlan plan);
   void forget_request(RequestCore& core);
-  IndexPool& index_pool() { return index_pool_; }
   struct Choice {
     Path path;
     std::string explanation;
@@ -227,7 +226,6 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   std::unordered_map<std::uint64_t, RevokeRound> rounds_;  // by sequence
   std::uint64_t next_round_ = 1;
 
-  IndexPool index_pool_;
   std::mutex requests_mutex_;
   std::unordered_set<RequestCore*> requests_;
   std::atomic<std::uint64_t> next_request_{1};

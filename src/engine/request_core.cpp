@@ -19,8 +19,6 @@ RequestCore::RequestCore(std::shared_ptr<Engine> engine, RequestPlan plan, std::
 RequestCore::~RequestCore() {
   engine_->forget_request(*this);
   release_path();
-  engine_->index_pool().give(std::move(plan_.local_index));
-  engine_->index_pool().give(std::move(plan_.remote_index));
 }
 
 Result<void> RequestCore::bind() {
