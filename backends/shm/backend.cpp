@@ -294,6 +294,9 @@ headrace_cost_v1 ShmBackend::cost(const headrace_prepare_v1& args) {
 std::uint32_t ShmBackend::progress() {
   std::uint32_t done = progress_links();
   if (instance_->has_stranded.load(std::memory_order_acquire)) done += rescue_stranded();
+  // While a thread of the host sleeps on our descriptor, what rings there is for that thread: taken away by another that polls,
+  // it would sleep on with the rings no longer armed.
+  if (armed_) return done;
   const std::uint64_t now = now_ns();
   if (look_now_ || now - looked_at_ns_ >= look_every_ns) {
     looked_at_ns_ = now;
@@ -388,6 +391,7 @@ int ShmBackend::descriptor() { return instance_->epoll.fd(); }
 
 std::uint32_t ShmBackend::arm(bool on) {
   instance_->registry->look(links_version_, links_);
+  armed_ = on;
   std::uint32_t arrived = 0;
   if (!on) {
     for (const auto& link : links_) link->disarm();

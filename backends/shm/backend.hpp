@@ -77,6 +77,7 @@ class ShmBackend final : public plugin::Backend {
   std::uint64_t links_version_ = 0;
   std::uint64_t looked_at_ns_ = 0;
   bool look_now_ = true;
+  bool armed_ = false;  // a thread of the host sleeps, or is about to, on our descriptor
   bool timer_runs_ = false;
 };
 

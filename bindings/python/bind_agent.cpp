@@ -269,13 +269,14 @@ std::unique_ptr<PyRequest> make_request(PyAgent& self, std::string_view op, cons
   }
   IndexInput here = local_index.is_none() ? all_indices(local.count()) : to_indices(local_index, "local_index");
   IndexInput there = remote_index.is_none() ? all_indices(remote.count()) : to_indices(remote_index, "remote_index");
-  if (here.is_64() != there.is_64()) {
+  if (here.indices.index() != there.indices.index()) {
     here.widen();
     there.widen();
   }
   return std::make_unique<PyRequest>(self.ask([&](headrace::Agent& agent) -> Result<headrace::Request> {
-    if (here.is_64()) return agent.make_request(operation, local, std::get<1>(here.indices), remote, std::get<1>(there.indices), options);
-    return agent.make_request(operation, local, std::get<0>(here.indices), remote, std::get<0>(there.indices), options);
+    return std::visit(
+        [&](auto local_indices) { return agent.make_request(operation, local, local_indices, remote, std::get<decltype(local_indices)>(there.indices), options); },
+        here.indices);
   }));
 }
 

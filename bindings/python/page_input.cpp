@@ -149,9 +149,8 @@ PageInput to_pages(nb::handle object) {
 }
 
 void IndexInput::widen() {
-  if (is_64()) return;
-  const auto narrow = std::get<0>(indices);
-  own.assign(narrow.begin(), narrow.end());
+  if (std::holds_alternative<std::span<const std::int64_t>>(indices)) return;
+  std::visit([&](auto narrow) { own.assign(narrow.begin(), narrow.end()); }, indices);
   indices = std::span<const std::int64_t>(own);
   held.reset();
 }
@@ -187,13 +186,13 @@ IndexInput from_array(std::shared_ptr<ArrayView> view, const char* what) {
       input.held = std::move(view);
       return input;
     case 4:
-      if (!is_signed) {
+      if (is_signed) {
+        input.indices = std::span(reinterpret_cast<const std::int32_t*>(view->data), count);
+      } else {
         input.indices = std::span(reinterpret_cast<const std::uint32_t*>(view->data), count);
-        input.held = std::move(view);
-        return input;
       }
-      input.own = widened<std::int32_t>(*view);
-      break;
+      input.held = std::move(view);
+      return input;
     case 2: input.own = is_signed ? widened<std::int16_t>(*view) : widened<std::uint16_t>(*view); break;
     default: input.own = is_signed ? widened<std::int8_t>(*view) : widened<std::uint8_t>(*view); break;
   }

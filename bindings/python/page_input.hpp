@@ -25,14 +25,13 @@ struct PageInput {
 
 PageInput to_pages(nb::handle object);
 
-/// Indices into a page list. uint32 and 64-bit integers are used where they lie.
+/// Indices into a page list. Integers of 32 and 64 bits are used where they lie.
 struct IndexInput {
-  std::variant<std::span<const std::uint32_t>, std::span<const std::int64_t>> indices;
+  std::variant<std::span<const std::uint32_t>, std::span<const std::int32_t>, std::span<const std::int64_t>> indices;
 
   std::vector<std::int64_t> own;
   std::shared_ptr<ArrayView> held;
 
-  [[nodiscard]] bool is_64() const { return indices.index() == 1; }
   /// The same as 64-bit integers.
   void widen();
 };

@@ -180,6 +180,8 @@ class Agent {
   /// Page local_index[i] of local against page remote_index[i] of remote.
   HEADRACE_API Result<Request> make_request(Op op, const PageList& local, std::span<const std::uint32_t> local_index, const PageList& remote,
                                             std::span<const std::uint32_t> remote_index, const RequestOptions& options = {});
+  HEADRACE_API Result<Request> make_request(Op op, const PageList& local, std::span<const std::int32_t> local_index, const PageList& remote,
+                                            std::span<const std::int32_t> remote_index, const RequestOptions& options = {});
   HEADRACE_API Result<Request> make_request(Op op, const PageList& local, std::span<const std::int64_t> local_index, const PageList& remote,
                                             std::span<const std::int64_t> remote_index, const RequestOptions& options = {});
 

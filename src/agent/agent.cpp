@@ -227,11 +227,11 @@ Result<Request> make_indexed(const std::shared_ptr<engine::Engine>& engine, Op o
   }
   if (local_index.empty()) return make_error(Code::invalid_argument, "the request has no pages");
   auto plan = plan_for(op, local, remote, options);
-  HEADRACE_TRY(ours, copy_indices(local_index, plan.local->count, "local"));
-  HEADRACE_TRY(theirs, copy_indices(remote_index, plan.remote->count, "remote"));
-  plan.local_index = std::move(ours);
-  plan.remote_index = std::move(theirs);
   plan.count = local_index.size();
+  plan.local_index = engine->index_pool().take(plan.count);
+  HEADRACE_TRY_VOID(copy_indices(local_index, plan.local->count, "local", plan.local_index));
+  plan.remote_index = engine->index_pool().take(plan.count);
+  HEADRACE_TRY_VOID(copy_indices(remote_index, plan.remote->count, "remote", plan.remote_index));
   return make_public_request(engine, std::move(plan));
 }
 
@@ -247,6 +247,11 @@ Result<Request> Agent::make_request(Op op, const PageList& local, const PageList
 }
 
 Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::uint32_t> local_index, const PageList& remote, std::span<const std::uint32_t> remote_index,
+                                    const RequestOptions& options) {
+  return make_indexed(impl_->engine, op, local, local_index, remote, remote_index, options);
+}
+
+Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::int32_t> local_index, const PageList& remote, std::span<const std::int32_t> remote_index,
                                     const RequestOptions& options) {
   return make_indexed(impl_->engine, op, local, local_index, remote, remote_index, options);
 }
@@ -298,6 +303,7 @@ std::vector<BackendInfo> Agent::backends() const {
 Result<void> Agent::create_backend(const std::string& name, const std::map<std::string, std::string>& options) {
   auto opened = open_backend(*impl_->engine, *impl_->set, impl_->set->plugins().find(name), options);
   if (!opened) return std::move(opened).error().within("create backend " + name);
+  impl_->set->created_with(name, options);
   return {};
 }
 

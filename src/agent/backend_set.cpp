@@ -84,7 +84,10 @@ std::vector<OptionRow> BackendSet::rows(const headrace_backend_v1& table) const 
 
 Result<std::vector<OptionInfo>> BackendSet::resolve(const headrace_backend_v1& table, const std::map<std::string, std::string>& more) const {
   OptionSources sources;
-  if (const auto at = given_.backends.find(table.name); at != given_.backends.end()) sources.given = at->second;
+  {
+    const std::lock_guard lock(given_mutex_);
+    if (const auto at = given_.backends.find(table.name); at != given_.backends.end()) sources.given = at->second;
+  }
   for (const auto& [name, value] : more) sources.given[name] = value;
   sources.scope = table.name;
   const std::vector<OptionRow> table_rows = rows(table);
@@ -93,7 +96,13 @@ Result<std::vector<OptionInfo>> BackendSet::resolve(const headrace_backend_v1& t
   return option_infos(*options, std::string(table.name) + ".", {});
 }
 
+void BackendSet::created_with(const std::string& backend, const std::map<std::string, std::string>& options) {
+  const std::lock_guard lock(given_mutex_);
+  for (const auto& [name, value] : options) given_.backends[backend][name] = value;
+}
+
 Result<void> BackendSet::check_names(const std::vector<engine::FoundBackend>& found) const {
+  const std::lock_guard lock(given_mutex_);
   for (const auto& [backend, values] : given_.backends) {
     const bool known = std::any_of(found.begin(), found.end(), [&](const auto& f) { return f.name == backend; });
     if (known || plugins_->find(backend).table != nullptr) continue;

@@ -31,6 +31,8 @@ class BackendSet {
   std::vector<OptionRow> rows(const headrace_backend_v1& table) const;
   /// Every row resolved. `more` wins over what the caller gave at open.
   Result<std::vector<OptionInfo>> resolve(const headrace_backend_v1& table, const std::map<std::string, std::string>& more = {}) const;
+  /// The backend was opened later, with these options: they count as the caller's from now on.
+  void created_with(const std::string& backend, const std::map<std::string, std::string>& options);
   [[nodiscard]] Result<void> check_names(const std::vector<engine::FoundBackend>& found) const;
   BackendInfo describe(const engine::FoundBackend& found) const;
 
@@ -38,6 +40,7 @@ class BackendSet {
   BackendSet() = default;
   [[nodiscard]] std::string nearest_backend(std::string_view name) const;
 
+  mutable std::mutex given_mutex_;
   OptionSplit given_;
   std::optional<Options> core_;
   std::unique_ptr<engine::PluginHost> plugins_;

@@ -16,6 +16,7 @@
 #include "engine/plugin_host.hpp"
 #include "engine/progress.hpp"
 #include "engine/request_core.hpp"
+#include "memory/index_pool.hpp"
 #include "memory/region_table.hpp"
 #include "telemetry/telemetry.hpp"
 #include "wire/metadata.hpp"
@@ -116,6 +117,7 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   // --- requests (engine_requests.cpp)
   Result<std::shared_ptr<RequestCore>> make_request(RequestPlan plan);
   void forget_request(RequestCore& core);
+  IndexPool& index_pool() { return index_pool_; }
   struct Choice {
     Path path;
     std::string explanation;
@@ -131,6 +133,8 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
 
   // --- notifications
   Inbox& inbox() { return inbox_; }
+  /// A notification from this agent to itself.
+  void received_from_self(std::string_view payload);
   void on_notification(std::function<void(Notification)> taken);
 
   [[nodiscard]] EngineCounters& counters() { return counters_; }
@@ -184,7 +188,6 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   bool register_with_backends(LocalRegion& region, const std::vector<std::string>& only, std::string& refusals);
   void give_back(LocalRegion& region);
   void hand_over_notifications();
-  void received_from_self(std::string_view payload);
   void regions_changed();
 
   const EngineSettings settings_;
@@ -226,6 +229,7 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   std::unordered_map<std::uint64_t, RevokeRound> rounds_;  // by sequence
   std::uint64_t next_round_ = 1;
 
+  IndexPool index_pool_;
   std::mutex requests_mutex_;
   std::unordered_set<RequestCore*> requests_;
   std::atomic<std::uint64_t> next_request_{1};

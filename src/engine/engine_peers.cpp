@@ -148,7 +148,11 @@ Result<void> Engine::connect(std::string_view name, Timeout timeout, const std::
   std::vector<std::shared_ptr<Link>> links;
   std::string refusals;
   Code code = Code::not_supported;
-  for (BackendInstance* backend : backends()) {
+  const std::vector<BackendInstance*> open = backends();
+  for (const std::string& asked : wanted) {
+    if (std::none_of(open.begin(), open.end(), [&](const BackendInstance* b) { return b->name() == asked; })) refusals += fmt::format("\n  {}: not open in this agent", asked);
+  }
+  for (BackendInstance* backend : open) {
     if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), backend->name()) == wanted.end()) continue;
     if (!backend->can(HEADRACE_REMOTE)) continue;
     auto link = link_to(life, *backend);

@@ -6,11 +6,14 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <array>
+#include <span>
 
 namespace headrace::engine {
 namespace {
 
+constexpr std::uint64_t bell_key = 0, instance_key = 1;  // in epoll
 constexpr std::uint64_t user_polls_ns = 50'000;      // a poll this recent: the user drives
 constexpr std::uint64_t aside_ns = 1'000'000;        // how long the progress thread stays aside before it looks again
 constexpr std::uint64_t spin_many_cores_ns = 30'000; // about two wake-ups: sleeping sooner costs more than it saves
@@ -51,7 +54,7 @@ void Timers::run_due(std::uint64_t now_ns) {
 Result<std::unique_ptr<Progress>> Progress::open() {
   HEADRACE_TRY(epoll, Epoll::create());
   HEADRACE_TRY(bell, EventFd::create());
-  HEADRACE_TRY_VOID(epoll.add(bell.fd(), EPOLLIN, 0));
+  HEADRACE_TRY_VOID(epoll.add(bell.fd(), EPOLLIN, bell_key));
   return std::unique_ptr<Progress>(new Progress(std::move(epoll), std::move(bell)));
 }
 
@@ -62,7 +65,7 @@ Progress::~Progress() { stop(); }
 Result<void> Progress::add(BackendInstance& instance) {
   const std::size_t at = instance_count_.load();
   if (at == max_backends) return make_error(Code::exhausted, "an agent opens at most {} backends", max_backends);
-  if (instance.descriptor() >= 0) HEADRACE_TRY_VOID(epoll_.add(instance.descriptor(), EPOLLIN, 1));
+  if (instance.descriptor() >= 0) HEADRACE_TRY_VOID(epoll_.add(instance.descriptor(), EPOLLIN, instance_key));
   instances_[at].store(&instance);
   instance_count_.store(at + 1);
   wake();
@@ -160,11 +163,13 @@ bool Progress::sleep_as_driver(const std::function<bool()>& done, Deadline deadl
   if (arm_all(true) == 0 && !done()) {
     std::array<epoll_event, 8> ready{};
     const Deadline timer = timers_.next_ns() == UINT64_MAX ? Deadline::never() : Deadline::at_ns(timers_.next_ns());
-    (void)epoll_.wait(ready, Deadline::earliest(deadline, timer));
+    const auto count = epoll_.wait(ready, Deadline::earliest(deadline, timer));
     slept = true;
+    // Only a bell that rang is read, which saves a system call a wake-up. One that rings after this ends the next sleep at once.
+    const auto woken = std::span(ready).first(count ? *count : 0);
+    if (std::any_of(woken.begin(), woken.end(), [](const epoll_event& event) { return event.data.u64 == bell_key; })) bell_.drain();
   }
   asleep_.store(0);
-  bell_.drain();
   arm_all(false);
   return slept;
 }

@@ -8,6 +8,7 @@
 namespace headrace::engine {
 namespace {
 
+constexpr std::size_t message_header_bytes = 16;             // request and post number (docs/wire.md)
 constexpr std::uint64_t canceling_limit_ns = 1'000'000'000;  // then the connection goes
 
 bool may_take_next_path(Code code) { return code == Code::backend_failed || code == Code::not_supported; }
@@ -19,6 +20,8 @@ RequestCore::RequestCore(std::shared_ptr<Engine> engine, RequestPlan plan, std::
 RequestCore::~RequestCore() {
   engine_->forget_request(*this);
   release_path();
+  engine_->index_pool().give(std::move(plan_.local_index));
+  engine_->index_pool().give(std::move(plan_.remote_index));
 }
 
 Result<void> RequestCore::bind() {
@@ -57,10 +60,10 @@ Status RequestCore::post(const PostOptions* options) {
       state_.store(before);
       return {Code::invalid_argument};
     }
-    message_.resize(16 + options->notification->size());
+    message_.resize(message_header_bytes + options->notification->size());
     std::memcpy(message_.data(), &id_, 8);
     std::memcpy(message_.data() + 8, &number, 8);
-    std::memcpy(message_.data() + 16, options->notification->data(), options->notification->size());
+    std::memcpy(message_.data() + message_header_bytes, options->notification->data(), options->notification->size());
   }
   const bool lost = path_.backend == nullptr || (path_.link && path_.link->state() == LinkState::lost);
   if (lost) {
@@ -95,9 +98,10 @@ Status RequestCore::start(bool first) {
       args.struct_size = sizeof args;
       args.post_number = posts_.load(std::memory_order_relaxed);
       args.deadline_ns = deadline_ns_.load(std::memory_order_relaxed);
-      args.has_message = has_message_ ? 1 : 0;
+      const bool carries_message = has_message_ && link != nullptr;  // one to ourselves stays here until the end
+      args.has_message = carries_message ? 1 : 0;
       args.channel = HEADRACE_CHANNEL_USER;
-      args.message = {message_.data(), has_message_ ? message_.size() : 0};
+      args.message = {message_.data(), carries_message ? message_.size() : 0};
       if (!link) {
         status = path_.backend->post(path_.request, args);
       } else if (const GatePass pass(link->gate()); pass) {
@@ -267,6 +271,7 @@ Status RequestCore::end(Status status, std::string text) {
     text_ = status.ok() ? std::string() : describe(status, text);
   }
   engine_->request_ended(*this, status);
+  if (status.ok() && has_message_ && !plan_.remote->life) engine_->received_from_self(std::string_view(message_).substr(message_header_bytes));
   const bool tell = listened_to_.load();
   std::function<void(Status)> done;
   if (tell) {

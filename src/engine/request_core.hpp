@@ -89,7 +89,7 @@ class RequestCore : public std::enable_shared_from_this<RequestCore> {
   [[nodiscard]] std::string describe(Status status, std::string_view text) const;
 
   const std::shared_ptr<Engine> engine_;
-  const RequestPlan plan_;
+  RequestPlan plan_;  // as it was made, until the end
   const std::uint64_t id_;
 
   std::atomic<RequestState> state_{RequestState::prepared};

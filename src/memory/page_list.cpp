@@ -35,19 +35,35 @@ PageColumns PageColumnsBuilder::finish() && {
 
 namespace {
 
+/// The largest index seen, and the upper halves of all in one: what tells a good list from a bad one without a branch an index,
+/// so that the loop becomes vector code (this file is compiled for that). The rare error is searched for again.
+struct Extent {
+  std::uint32_t largest = 0;
+  std::uint64_t upper = 0;
+};
+
 template <class Index>
-Result<std::vector<std::uint32_t>> copy_checked(std::span<const Index> indices, std::uint64_t count, const char* whose) {
-  std::vector<std::uint32_t> copy(indices.size());
-  const std::uint64_t limit = std::min<std::uint64_t>(count, std::uint64_t{std::numeric_limits<std::uint32_t>::max()} + 1);
-  bool bad = false;
-  // No early way out, so that the compiler turns it into vector code: the rare error is searched for again.
+Extent narrow(std::span<const Index> indices, std::uint32_t* copy) {
+  Extent extent;
   for (std::size_t i = 0; i < indices.size(); ++i) {
-    bad |= static_cast<std::uint64_t>(indices[i]) >= limit;
-    copy[i] = static_cast<std::uint32_t>(indices[i]);
+    const auto low = static_cast<std::uint32_t>(indices[i]);
+    if constexpr (sizeof(Index) == 8) extent.upper |= static_cast<std::uint64_t>(indices[i]) >> 32;
+    extent.largest = std::max(extent.largest, low);
+    copy[i] = low;
   }
-  if (!bad) return copy;
+  return extent;
+}
+
+template <class Index>
+Result<void> copy_checked(std::span<const Index> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy) {
+  const Extent extent = narrow(indices, copy.data());
+  if (extent.upper == 0 && (extent.largest < count || indices.empty())) {
+    // A negative 32-bit index looks like one of 2^31 or more, of which only a list that long has any.
+    if (!std::is_same_v<Index, std::int32_t> || extent.largest <= std::numeric_limits<std::int32_t>::max()) return {};
+  }
+  const std::uint64_t limit = std::min<std::uint64_t>(count, std::uint64_t{std::numeric_limits<std::uint32_t>::max()} + 1);
   std::size_t first = 0;
-  while (static_cast<std::uint64_t>(indices[first]) < limit) ++first;
+  while (static_cast<std::uint64_t>(static_cast<std::int64_t>(indices[first])) < limit) ++first;
   Error error = make_error(Code::invalid_argument, "{} index {} is {}, and the list has {} pages", whose, first, indices[first], count);
   error.page = first;
   return error;
@@ -55,8 +71,15 @@ Result<std::vector<std::uint32_t>> copy_checked(std::span<const Index> indices, 
 
 }  // namespace
 
-Result<std::vector<std::uint32_t>> copy_indices(std::span<const std::int64_t> indices, std::uint64_t count, const char* whose) { return copy_checked(indices, count, whose); }
-Result<std::vector<std::uint32_t>> copy_indices(std::span<const std::uint32_t> indices, std::uint64_t count, const char* whose) { return copy_checked(indices, count, whose); }
+Result<void> copy_indices(std::span<const std::int64_t> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy) {
+  return copy_checked(indices, count, whose, copy);
+}
+Result<void> copy_indices(std::span<const std::int32_t> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy) {
+  return copy_checked(indices, count, whose, copy);
+}
+Result<void> copy_indices(std::span<const std::uint32_t> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy) {
+  return copy_checked(indices, count, whose, copy);
+}
 
 std::pair<std::optional<std::uint64_t>, std::uint64_t> compare_lengths(const PageSelection& a, const PageSelection& b, std::uint64_t count) {
   if (a.lengths.empty() && b.lengths.empty()) {

@@ -66,9 +66,10 @@ class PageColumnsBuilder {
   bool one_length_ = true;
 };
 
-/// Copies indices to 32 bits. invalid_argument names the first that is not below `count`.
-Result<std::vector<std::uint32_t>> copy_indices(std::span<const std::int64_t> indices, std::uint64_t count, const char* whose);
-Result<std::vector<std::uint32_t>> copy_indices(std::span<const std::uint32_t> indices, std::uint64_t count, const char* whose);
+/// Copies indices to 32 bits into `copy`, which has their number. invalid_argument names the first that is not below `count`.
+Result<void> copy_indices(std::span<const std::int64_t> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy);
+Result<void> copy_indices(std::span<const std::int32_t> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy);
+Result<void> copy_indices(std::span<const std::uint32_t> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy);
 
 /// One side of a request as columns and indices see it; no handles needed.
 struct PageSelection {

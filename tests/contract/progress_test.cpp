@@ -45,6 +45,28 @@ TEST_P(Progress, a_message_wakes_an_instance_that_sleeps_armed) {
   }
 }
 
+TEST_P(Progress, a_thread_that_polls_takes_no_message_from_one_that_sleeps) {
+  const Pair pair = open_pair();
+  for (std::size_t i = 1; i <= 50; i += 2) {
+    pair.b->host().bell().drain();
+    go_to_sleep(*pair.b);
+    ASSERT_TRUE(pair.ab.notify(HEADRACE_CHANNEL_USER, "one").ok());
+    // Another thread than the one that sleeps polls until it has it, and then polls no more.
+    ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() == i; })) << world.describe();
+    pair.b->host().bell().drain();
+    ASSERT_TRUE(pair.ab.notify(HEADRACE_CHANNEL_USER, "two").ok());
+    const Deadline deadline = Deadline::after(World::default_limit);
+    bool woken = false;
+    while (!woken && !deadline.expired()) {
+      pair.a->progress();
+      woken = something_happens(*pair.b, 1);
+    }
+    ASSERT_TRUE(woken) << "message " << i + 1 << ": " << world.describe();
+    pair.b->arm(false);
+    ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() == i + 1; })) << world.describe();
+  }
+}
+
 TEST_P(Progress, what_came_in_before_arming_is_not_slept_over) {
   const Pair pair = open_pair();
   for (std::size_t i = 1; i <= 200; ++i) {

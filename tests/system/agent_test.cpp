@@ -133,9 +133,13 @@ TEST_P(OverBackend, an_agent_moves_pages_to_itself) {
   const PageList local = must(agents.here.prepare(UniformPages{region.id, 0, 0, 1024, 32}));
   const PageList remote = must(agents.here.prepare(agents.here.name(), UniformPages{region.id, 32768, 0, 1024, 32}));
   Request request = must(agents.here.make_request(Op::write, local, remote));
-  ASSERT_TRUE(request.post().ok());
+  ASSERT_TRUE(request.post({"to myself", {}}).ok());
   ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
   EXPECT_EQ(std::memcmp(bytes.data(), bytes.data() + 32768, 32768), 0);
+  const std::vector<Notification> told = agents.here.take_notifications();
+  ASSERT_EQ(told.size(), 1U) << "the message is there when the request is done";
+  EXPECT_EQ(told[0].peer, agents.here.name());
+  EXPECT_EQ(told[0].payload, "to myself");
 }
 
 TEST_P(OverBackend, memory_from_allocate_moves_as_other_memory_does) {
@@ -236,6 +240,9 @@ TEST_P(OverBackend, connecting_ahead_of_use_says_when_it_is_done) {
   must(agents.here.connect(agents.there.name(), patience));
   EXPECT_TRUE(agents.here.peers().at(0).connected);
   EXPECT_EQ(agents.here.connect("nobody").code(), Code::not_found);
+  const auto unknown = agents.here.connect(agents.there.name(), patience, {"no_such"});
+  ASSERT_FALSE(unknown);
+  EXPECT_NE(unknown.error().message.find("no_such: not open in this agent"), std::string::npos) << unknown.error().message;
 }
 
 TEST_P(OverBackend, a_callback_an_eventfd_and_the_telemetry_hear_of_the_end) {

@@ -393,7 +393,9 @@ typedef struct headrace_backend_v1 {
    * instance has threads of its own or calls host->wake. Constant over the instance's life. */
   int32_t (*descriptor)(void* instance);
   /* on = 1: the host is about to sleep on the descriptor, peers must ring it from now on. Returns how many things came in
-   * before that took effect (0: it is safe to sleep). on = 0: the host polls again. Optional (NULL): always armed. */
+   * before that took effect (0: it is safe to sleep). on = 0: the host polls again. Optional (NULL): always armed.
+   * Other threads may call `progress` while one sleeps: until on = 0, either what makes the descriptor readable stays, or
+   * peers ring it anew for what comes next. */
   uint32_t (*arm)(void* instance, int32_t on);
 
   /* Do these files, objects or devices exist? Puts out a msgpack array, one element a region: nil, or a map with "bytes" and

@@ -87,10 +87,13 @@ TEST(page_columns, say_the_same_as_the_rows_they_were_made_of) {
 
 TEST(indices, are_copied_to_32_bits) {
   const std::vector<std::int64_t> wide{3, 0, 99, 99};
-  const auto copy = copy_indices(wide, 100, "local");
-  ASSERT_TRUE(copy);
-  EXPECT_EQ(*copy, (std::vector<std::uint32_t>{3, 0, 99, 99}));
-  EXPECT_TRUE(copy_indices(std::span<const std::int64_t>(), 0, "local"));
+  const std::vector<std::int32_t> narrow(wide.begin(), wide.end());
+  std::vector<std::uint32_t> copy(4), copy_of_narrow(4);
+  ASSERT_TRUE(copy_indices(wide, 100, "local", copy));
+  ASSERT_TRUE(copy_indices(narrow, 100, "local", copy_of_narrow));
+  EXPECT_EQ(copy, (std::vector<std::uint32_t>{3, 0, 99, 99}));
+  EXPECT_EQ(copy, copy_of_narrow);
+  EXPECT_TRUE(copy_indices(std::span<const std::int64_t>(), 0, "local", {}));
 }
 
 TEST(indices, the_first_that_is_out_of_range_is_named_with_its_place) {
@@ -99,21 +102,26 @@ TEST(indices, the_first_that_is_out_of_range_is_named_with_its_place) {
     std::vector<std::int64_t> wide(1000, 5);
     wide[613] = bad;
     wide[700] = -7;
-    const auto copy = copy_indices(wide, 100, "remote");
+    std::vector<std::uint32_t> room(wide.size());
+    const auto copy = copy_indices(wide, 100, "remote", room);
     ASSERT_EQ(copy.code(), Code::invalid_argument) << bad;
     EXPECT_EQ(copy.error().page, 613U);
     EXPECT_NE(copy.error().message.find("remote index 613 is " + std::to_string(bad)), std::string::npos)
         << copy.error().message;
     EXPECT_NE(copy.error().message.find("100 pages"), std::string::npos);
   }
-  const std::vector<std::uint32_t> narrow{1, 2, 3};
-  EXPECT_EQ(copy_indices(narrow, 3, "local").error().page, 2U);
+  std::vector<std::uint32_t> room(3);
+  EXPECT_EQ(copy_indices(std::vector<std::uint32_t>{1, 2, 3}, 3, "local", room).error().page, 2U);
+  const auto negative = copy_indices(std::vector<std::int32_t>{1, -2, 3}, std::uint64_t{1} << 40, "local", room);
+  ASSERT_EQ(negative.code(), Code::invalid_argument);
+  EXPECT_NE(negative.error().message.find("local index 1 is -2"), std::string::npos) << negative.error().message;
 }
 
 TEST(indices, into_lists_longer_than_32_bits_can_count_stay_below_2_to_the_32) {
   const std::vector<std::int64_t> wide{(std::int64_t{1} << 32) - 1, std::int64_t{1} << 32};
-  EXPECT_TRUE(copy_indices(std::span(wide).first(1), std::uint64_t{1} << 40, "local"));
-  EXPECT_EQ(copy_indices(wide, std::uint64_t{1} << 40, "local").error().page, 1U);
+  std::vector<std::uint32_t> room(2);
+  EXPECT_TRUE(copy_indices(std::span(wide).first(1), std::uint64_t{1} << 40, "local", room));
+  EXPECT_EQ(copy_indices(wide, std::uint64_t{1} << 40, "local", room).error().page, 1U);
 }
 
 /// Columns and indices of one side, kept together for a PageSelection.
