@@ -8,6 +8,7 @@ import datetime
 import json
 import os
 import platform
+import select
 import shlex
 import shutil
 import statistics
@@ -91,6 +92,10 @@ def find_command(given: str | None) -> str:
     return command
 
 
+class Stuck(RuntimeError):
+    """A process of a comparison does not answer."""
+
+
 class Worker:
     """A process that runs bench/page_worker.py and does what it is told."""
 
@@ -112,8 +117,12 @@ class Worker:
         except BrokenPipeError:
             raise RuntimeError(f"a benchmark process has ended, exit code {self.process.wait()}") from None
 
-    def end(self) -> Any:
+    def end(self, patience: float = 120) -> Any:
+        """The answer. Stuck: there is none after `patience` seconds; the process is ended."""
         assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], patience)[0]:
+            self.process.kill()
+            raise Stuck(f"no answer in {patience:.0f} s")
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError(f"a benchmark process has ended, exit code {self.process.wait()}")

@@ -20,7 +20,7 @@ constexpr std::array<headrace_option_v1, 18> table{{
     {"listen", "", "list", "addresses to listen on, host:port; empty: every interface, IPv6 and IPv4, on a free port", 0, 0},
     {"advertise", "", "list", "addresses that peers are told to connect to, host or host:port (default: the listening port); empty: those of all interfaces", 0, 0},
     {"sockets", "auto", "count", "sockets a peer, 1 to 64; auto: 4, or the number of cores if there are fewer", 0, 0},
-    {"threads", "auto", "count", "I/O threads of this agent, 1 to 64; auto: one a socket, at most half the cores", 0, 0},
+    {"threads", "auto", "count", "I/O threads of this agent, 1 to 64; auto: one a socket", 0, 0},
     {"congestion", "cubic", "text", "congestion control of every socket; if the kernel has or allows no such one, or at \"system\", the system's own", 0, 0},
     {"socket_buffer", "0", "bytes", "send and receive buffer of every socket; 0: the kernel tunes them", 0, 0},
     {"chunk_bytes", "1MiB", "bytes", "payload of one frame at most, 4 KiB to 64 MiB: large requests travel in chunks over all sockets", 0, 0},
@@ -118,7 +118,8 @@ Result<Settings> Settings::read(const plugin::CreateArgs& args) {
   s.listen = reader.list("listen");
   s.advertise = reader.list("advertise");
   s.sockets = reader.count("sockets", std::min(4U, all_cores), 64);
-  s.threads = reader.count("threads", std::min(s.sockets, std::max(1U, all_cores / 2)), 64);
+  // On two cores too: sending costs more than receiving, and with one thread a side the sender's core is the limit.
+  s.threads = reader.count("threads", s.sockets, 64);
   s.congestion = reader.text("congestion");
   if (s.congestion == "system") s.congestion.clear();
   s.socket_buffer_bytes = reader.bytes("socket_buffer", 0, 1 << 30);

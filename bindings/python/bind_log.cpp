@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <condition_variable>
+#include <cstdio>
 #include <deque>
 #include <mutex>
 #include <thread>
@@ -84,12 +85,15 @@ std::shared_ptr<Relay>& current_relay() {
   return the;
 }
 
-}  // namespace
+/// Who took the lines for himself does not want them on stderr as the interpreter ends; an error nobody else tells.
+void only_errors(LogLevel level, std::string_view room, std::string_view text) {
+  if (level == LogLevel::error) std::fprintf(stderr, "%.*s: %.*s\n", static_cast<int>(room.size()), room.data(), static_cast<int>(text.size()), text.data());
+}
 
-void stop_log_relay() {
+void end_relay(LogSink next) {
   const std::shared_ptr<Relay> relay = std::exchange(current_relay(), nullptr);
   if (!relay) return;
-  headrace::set_log_sink({});
+  headrace::set_log_sink(std::move(next));
   // A sink that replaces itself is on the relay's own thread: its last lines follow when it returns.
   if (relay->thread == std::this_thread::get_id()) {
     std::thread([relay] { relay->stop(); }).detach();
@@ -99,9 +103,13 @@ void stop_log_relay() {
   relay->stop();
 }
 
+}  // namespace
+
+void stop_log_relay() { end_relay(&only_errors); }
+
 void relay_log(nb::object sink) {
   if (!sink.is_none() && PyCallable_Check(sink.ptr()) == 0) raise_invalid(shown(sink) + " cannot be called: give a function, or None");
-  stop_log_relay();
+  end_relay({});
   if (sink.is_none()) return;
   auto relay = std::make_shared<Relay>();
   std::thread thread([relay, callable = hold<Callable>(std::move(sink))] { relay->deliver(*callable); });

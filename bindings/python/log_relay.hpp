@@ -10,7 +10,7 @@ namespace headrace::python {
 /// None: to stderr again. Returns once the sink before it has had its lines.
 void relay_log(nb::object sink);
 
-/// Delivers what waits, and sends later lines to stderr.
+/// As the interpreter ends: delivers what waits; of later lines only errors are told, on stderr.
 void stop_log_relay();
 
 }  // namespace headrace::python

@@ -52,9 +52,9 @@ std::vector<IdRange> to_ranges(std::vector<std::uint32_t> ids) {
 }  // namespace
 
 /// Registers with each backend that takes the kind. False if none did.
-bool Engine::register_with_backends(LocalRegion& region, const std::vector<std::string>& only, std::string& refusals) {
+bool Engine::register_with_backends(LocalRegion& region, const std::vector<BackendInstance*>& all, const std::vector<std::string>& only, std::string& refusals) {
   bool any = false;
-  const auto all = backends();
+  region.info.backends.reserve(all.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
     BackendInstance& backend = *all[i];
     if (!only.empty() && std::find(only.begin(), only.end(), backend.name()) == only.end()) continue;
@@ -123,7 +123,8 @@ Result<std::vector<Region>> Engine::register_regions(std::span<const MemoryRange
   }
   std::string refusals;
   std::size_t registered = 0;
-  while (registered < made.size() && register_with_backends(*made[registered], options.backends, refusals)) ++registered;
+  const std::vector<BackendInstance*> all = backends();
+  while (registered < made.size() && register_with_backends(*made[registered], all, options.backends, refusals)) ++registered;
   if (registered < made.size()) {
     for (std::size_t i = 0; i < registered; ++i) give_back(*made[i]);
     const std::unique_lock lock(regions_mutex_);

@@ -39,7 +39,7 @@ TEST_P(OverBackend, moves_pages_of_odd_sizes_and_offsets_both_ways) {
   const Region mine = share(agents.here, ours);
   const Region far = share(agents.there, theirs);
   agents.meet();
-  std::mt19937_64 random(3);
+  std::mt19937_64 random(run_seed() + 3);
   for (const Op op : {Op::read, Op::write}) {
     auto expect_ours = ours;
     auto expect_theirs = theirs;
@@ -67,6 +67,30 @@ TEST_P(OverBackend, moves_pages_of_odd_sizes_and_offsets_both_ways) {
     EXPECT_EQ(request.times().pages, local.size());
     EXPECT_GT(request.times().transfer_ns, 0u);
   }
+}
+
+TEST_P(OverBackend, ten_million_pages_of_any_order_arrive_slow) {
+  constexpr std::size_t count = 10'000'000, page = 12;
+  auto& ours = memory(count * page, 5);
+  auto& theirs = memory(count * page, 6);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  std::vector<std::uint32_t> to(count), from(count);
+  std::iota(to.begin(), to.end(), 0u);
+  std::iota(from.begin(), from.end(), 0u);
+  std::mt19937_64 random(run_seed());
+  std::shuffle(to.begin(), to.end(), random);
+  std::shuffle(from.begin(), from.end(), random);
+  auto expected = ours;
+  for (std::size_t i = 0; i < count; ++i) std::memcpy(expected.data() + to[i] * page, theirs.data() + from[i] * page, page);
+  const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, page, count}));
+  const PageList remote = must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, page, count}));
+  Request request = must(agents.here.make_request(Op::read, local, to, remote, from));
+  ASSERT_TRUE(request.post().ok()) << request.error().message;
+  ASSERT_TRUE(request.wait(std::chrono::minutes(10)).ok()) << request.error().message;
+  EXPECT_TRUE(ours == expected);
+  EXPECT_EQ(request.times().pages, count);
 }
 
 TEST_P(OverBackend, a_request_can_be_posted_again_and_again) {

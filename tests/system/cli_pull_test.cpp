@@ -22,7 +22,9 @@ using Json = nlohmann::ordered_json;
 
 std::string read_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::string content(fs::file_size(path), '\0');
+  file.read(content.data(), static_cast<std::streamsize>(content.size()));
+  return content;
 }
 
 class CliPull : public testing::Test {

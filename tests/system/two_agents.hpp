@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 
@@ -27,8 +29,19 @@ T must(Result<T> result) {
 }
 inline void must(const Result<void>& result) { ASSERT_TRUE(result.ok()) << result.error().message; }
 
+/// Other data in every run; HEADRACE_TEST_SEED brings back that of one that failed.
+inline std::uint64_t run_seed() {
+  static const std::uint64_t seed = [] {
+    const char* const given = std::getenv("HEADRACE_TEST_SEED");
+    const std::uint64_t chosen = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
+    std::fprintf(stderr, "HEADRACE_TEST_SEED=%llu\n", static_cast<unsigned long long>(chosen));
+    return chosen;
+  }();
+  return seed;
+}
+
 inline std::vector<std::byte> random_bytes(std::size_t n, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(run_seed() + seed);
   std::vector<std::byte> bytes(n);
   for (std::size_t i = 0; i < n; i += 8) {
     const std::uint64_t word = random();
