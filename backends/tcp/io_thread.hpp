@@ -36,7 +36,6 @@ class Watched : public std::enable_shared_from_this<Watched> {
  private:
   friend class IoThread;
   std::uint64_t key_ = 0;           // in the thread's table; 0: not watched
-  std::uint64_t due_ns_ = 0;        // of the thread
   std::atomic<bool> kicked_{false};
 };
 
