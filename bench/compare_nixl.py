@@ -231,6 +231,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=7, help="timed transfers a case and turn")
     parser.add_argument("--warm-up", type=int, default=2, help="transfers before those")
     parser.add_argument("--pages", type=lambda text: [int(part) for part in text.split(",")], default=PAGES, help="page sizes in bytes")
+    parser.add_argument("--without", default="", help="settings of NIXL to leave out, by the names printed, with commas between")
     parser.add_argument("--no-metadata", action="store_true", help="leave the 100,000 regions out")
     parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
     parser.add_argument("--no-rows", action="store_true", help="write nothing into bench/results")
@@ -243,7 +244,8 @@ def main() -> None:
     rows = Rows("pages-cpu", options.machine_label)
     print(f"{rows.common['machine']}, commit {rows.common['commit']}; NIXL {VERSION}", flush=True)
     samples: Samples = defaultdict(lambda: defaultdict(list))
-    turns = [("nixl", name, settings, False) for name, settings in NIXL_SETTINGS.items()]
+    left_out = options.without.split(",")
+    turns = [("nixl", name, settings, False) for name, settings in NIXL_SETTINGS.items() if name not in left_out]
     turns += [("headrace", f"headrace {kind}", {}, allocated) for kind, allocated in OURS.items()]
     for turn in range(options.rounds):
         for library, contender, settings, allocated in list(turns):

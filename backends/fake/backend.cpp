@@ -253,6 +253,7 @@ void FakeBackend::disconnect(void* connection) {
     }
     end_waiting(lock, *link, {Code::canceled}, "the link was disconnected");
     network_.changed_.wait(lock, [&] { return link->busy == 0 && link->in_flight.empty(); });
+    link->until_ready.clear();  // they hold the link, which holds them
     links_.erase(connection);
   }
   settle();

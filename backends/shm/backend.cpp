@@ -298,7 +298,8 @@ std::uint32_t ShmBackend::progress() {
   // it would sleep on with the rings no longer armed.
   if (armed_) return done;
   const std::uint64_t now = now_ns();
-  if (look_now_ || now - looked_at_ns_ >= look_every_ns) {
+  // A message that woke the host is on its way first; the epoll set is looked at in the next pass, when nobody waits for it.
+  if ((look_now_ && done == 0) || now - looked_at_ns_ >= look_every_ns) {
     looked_at_ns_ = now;
     look_now_ = false;
     if (look_at_descriptors(instance_->host.now_ns()) > 0) done += progress_links();

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/progress.hpp"
 
+#include "base/errors.hpp"
 #include "base/futex.hpp"
 
 #include <pthread.h>
 #include <sched.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,7 +16,7 @@
 namespace headrace::engine {
 namespace {
 
-constexpr std::uint64_t bell_key = 0, instance_key = 1;  // in epoll
+constexpr std::uint64_t bell_key = 0, instance_key = 1, timer_key = 2;  // in epoll
 constexpr std::uint64_t user_polls_ns = 50'000;      // a poll this recent: the user drives
 constexpr std::uint64_t aside_ns = 1'000'000;        // how long the progress thread stays aside before it looks again
 constexpr std::uint64_t spin_many_cores_ns = 30'000; // about two wake-ups: sleeping sooner costs more than it saves
@@ -54,11 +57,15 @@ void Timers::run_due(std::uint64_t now_ns) {
 Result<std::unique_ptr<Progress>> Progress::open() {
   HEADRACE_TRY(epoll, Epoll::create());
   HEADRACE_TRY(bell, EventFd::create());
+  UniqueFd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!timer) return os_error(errno, "make a timer");
   HEADRACE_TRY_VOID(epoll.add(bell.fd(), EPOLLIN, bell_key));
-  return std::unique_ptr<Progress>(new Progress(std::move(epoll), std::move(bell)));
+  HEADRACE_TRY_VOID(epoll.add(timer.get(), EPOLLIN, timer_key));
+  return std::unique_ptr<Progress>(new Progress(std::move(epoll), std::move(bell), std::move(timer)));
 }
 
-Progress::Progress(Epoll epoll, EventFd bell) : epoll_(std::move(epoll)), bell_(std::move(bell)), spin_ns_(spin_budget()) {}
+Progress::Progress(Epoll epoll, EventFd bell, UniqueFd timer)
+    : epoll_(std::move(epoll)), bell_(std::move(bell)), timer_(std::move(timer)), spin_ns_(spin_budget()) {}
 
 Progress::~Progress() { stop(); }
 
@@ -156,18 +163,37 @@ void Progress::sleep(const std::function<bool()>& done, Deadline deadline) {
   followers_.fetch_sub(1);
 }
 
+/// A timer wound to an earlier time stays: it ends a sleep that could have been longer, once. Setting a timeout anew for every
+/// sleep costs microseconds on virtual machines, and most sleeps end long before theirs.
+void Progress::wind_timer(std::uint64_t at_ns) {
+  if (at_ns >= timer_at_ns_) return;
+  itimerspec at{};
+  const std::uint64_t time = std::max<std::uint64_t>(at_ns, 1);  // 0 would stop it
+  at.it_value.tv_sec = static_cast<time_t>(time / 1'000'000'000);
+  at.it_value.tv_nsec = static_cast<long>(time % 1'000'000'000);
+  if (::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &at, nullptr) == 0) timer_at_ns_ = at_ns;
+}
+
+void Progress::take_timer() {
+  std::uint64_t times = 0;
+  (void)!::read(timer_.get(), &times, sizeof times);
+  timer_at_ns_ = UINT64_MAX;
+}
+
 /// Sleeps once, until a descriptor rings, the bell, a timer or the deadline. Needs driver_. Returns whether it slept.
 bool Progress::sleep_as_driver(const std::function<bool()>& done, Deadline deadline) {
   asleep_.store(1);
   bool slept = false;
   if (arm_all(true) == 0 && !done()) {
     std::array<epoll_event, 8> ready{};
-    const Deadline timer = timers_.next_ns() == UINT64_MAX ? Deadline::never() : Deadline::at_ns(timers_.next_ns());
-    const auto count = epoll_.wait(ready, Deadline::earliest(deadline, timer));
+    wind_timer(std::min(deadline.point_ns(), timers_.next_ns()));
+    const auto count = epoll_.wait(ready, Deadline::never());
     slept = true;
     // Only a bell that rang is read, which saves a system call a wake-up. One that rings after this ends the next sleep at once.
-    const auto woken = std::span(ready).first(count ? *count : 0);
-    if (std::any_of(woken.begin(), woken.end(), [](const epoll_event& event) { return event.data.u64 == bell_key; })) bell_.drain();
+    for (const epoll_event& event : std::span(ready).first(count ? *count : 0)) {
+      if (event.data.u64 == bell_key) bell_.drain();
+      if (event.data.u64 == timer_key) take_timer();
+    }
   }
   asleep_.store(0);
   arm_all(false);

@@ -10,6 +10,7 @@
 #include "base/clock.hpp"
 #include "base/epoll.hpp"
 #include "base/event_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "engine/backend_instance.hpp"
 
 #include <array>
@@ -91,7 +92,7 @@ class Progress {
   void at(std::uint64_t at_ns, std::function<void()> function);
 
  private:
-  Progress(Epoll epoll, EventFd bell);
+  Progress(Epoll epoll, EventFd bell, UniqueFd timer);
 
   /// A thread that waits: while there is one, the progress thread steps aside.
   class Waiting {
@@ -110,11 +111,15 @@ class Progress {
   void sleep(const std::function<bool()>& done, Deadline deadline);
   bool sleep_as_driver(const std::function<bool()>& done, Deadline deadline);
   void run();
+  void wind_timer(std::uint64_t at_ns);
+  void take_timer();
   std::uint32_t progress_all();
   std::uint32_t arm_all(bool on);
 
   Epoll epoll_;
   EventFd bell_;
+  UniqueFd timer_;                          // a timerfd in epoll_
+  std::uint64_t timer_at_ns_ = UINT64_MAX;  // what it is wound to; needs driver_
   Timers timers_;
   std::array<std::atomic<BackendInstance*>, max_backends> instances_{};  // grows only; no lock across a backend's call
   std::atomic<std::size_t> instance_count_{0};
