@@ -73,7 +73,7 @@ Result<OutputFile> OutputFile::open(const std::string& path, std::uint64_t bytes
   file.path_ = path;
   file.part_path_ = path + ".part";
   file.state_path_ = file.part_path_ + ".state";
-  file.part_ = FileDescriptor(::open(file.part_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  file.part_ = FileDescriptor(::open(file.part_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (!file.part_)
     return fail(Code::invalid_argument, "opening {} for writing: {}", file.part_path_, system_text());
   if (::flock(file.part_.get(), LOCK_EX | LOCK_NB) != 0)
@@ -103,7 +103,7 @@ Result<OutputFile> OutputFile::open(const std::string& path, std::uint64_t bytes
 
   const bool fresh = file.complete_.empty();
   file.state_ = FileDescriptor(::open(
-      file.state_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666));
+      file.state_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | (fresh ? O_TRUNC : 0), 0666));
   if (!file.state_)
     return fail(Code::invalid_argument, "opening {} for writing: {}", file.state_path_, system_text());
   // Going on, a line end first: the line before may have been cut off.

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -57,6 +58,7 @@ MemoryRange range_of(std::span<const std::byte> bytes) {
 
 /// Registers one tensor where it lies, or in a copy of it that peers map.
 Result<void> offer(Agent& agent, const TensorFile::Tensor& tensor, std::uint64_t index, bool load) {
+  if (tensor.info.name.empty()) return fail(Code::invalid_argument, "its name is empty: nobody could ask for it");
   const bool long_name = tensor.info.name.size() > longest_region_name;
   RegisterOptions options;
   options.name = long_name ? fmt::format("tensor {}", index) : tensor.info.name;
@@ -66,6 +68,8 @@ Result<void> offer(Agent& agent, const TensorFile::Tensor& tensor, std::uint64_t
     allocation.registration = std::move(options);
     HEADRACE_CLI_TRY(region, agent.allocate(tensor.info.bytes, allocation));
     std::memcpy(region.bytes().data(), tensor.bytes.data(), tensor.bytes.size());
+    // Over TCP the owner writes for its peers: nobody changes what is served here.
+    ::mprotect(region.bytes().data(), tensor.bytes.size(), PROT_READ);
     return {};
   }
   HEADRACE_CLI_TRY(region, agent.register_memory(range_of(tensor.bytes), options));
@@ -126,6 +130,7 @@ Result<void> serve(const Wanted& wanted, const Invocation& invocation) {
     if (timespec none{}; ::sigtimedwait(&ending, nullptr, &none) > 0) return {};
   }
   bar.clear();
+  agent.on_notification([](const Notification&) {});  // nobody here takes any: they must not pile up
   HEADRACE_CLI_CHECK(offer_header(agent, file.header()));
   if (!wanted.store.empty()) HEADRACE_CLI_CHECK(agent.publish());
   announce(wanted, agent, file);

@@ -121,6 +121,11 @@ bool Channel::receive(HostCalls& calls, Driver driver) {
     const ssize_t n = context_.calls->recvmsg(fd_.get(), &message);
     if (n < 0) {
       if (errno == EINTR) continue;
+      if (errno == EFAULT && reader_.placing()) {
+        unwritable(reader_.header().payload - reader_.payload_left());
+        reader_.discard();
+        continue;
+      }
       if (errno != EAGAIN && errno != EWOULDBLOCK)
         calls.lose({Code::peer_lost, errno}, fmt::format("receive on socket {}: {}", index_, os_error_text(errno)));
       break;
@@ -193,6 +198,14 @@ Result<void> Channel::end(const FrameHeader& header, std::span<const std::byte> 
   return {};
 }
 
+/// Of a write the peer is told; of a read the request fails.
+void Channel::unwritable(std::uint64_t at) {
+  incoming_.code = Code::backend_failed;
+  incoming_.good_bytes = at;
+  incoming_.regions.clear();
+  if (reader_.header().type == FrameType::write) calls_->refused_chunk();
+}
+
 /// The peer has closed this socket on purpose: the link's end follows over socket 0, or our heartbeat makes one, since
 /// nothing is heard here any more. What waits for an answer over this socket ends with the link.
 void Channel::retire() {
@@ -262,6 +275,7 @@ Result<void> Channel::begin_read_data(const FrameHeader& header) {
     answered = reads_.front();
   }
   const Chunk& chunk = answered.chunk;
+  incoming_.code = Code::ok;
   if (header.code != 0) return {};
   if (header.payload != chunk.bytes)
     return make_error(Code::corrupt, "{} bytes of data for chunk {} of request {}, which has {}", header.payload, header.chunk,
@@ -288,6 +302,10 @@ Result<void> Channel::end_read_data(const FrameHeader& header, std::span<const s
   if (done.request == nullptr) return {};
   Status status;
   if (header.code != 0) status = {wire::code_from_wire(header.code), static_cast<std::int32_t>(header.os_error)};
+  if (header.code == 0 && incoming_.code != Code::ok) {
+    status = {incoming_.code, EFAULT};
+    good_bytes = incoming_.good_bytes;
+  }
   link_->answered(*done.request, *calls_, status, good_bytes, done.chunk);
   return {};
 }

@@ -87,6 +87,7 @@ class Channel final : public Watched, private FrameReader::Handler {
   // Receiving.
   Result<void> begin(const FrameHeader& header, const RangeList& ranges) override;
   Result<void> end(const FrameHeader& header, std::span<const std::byte> payload) override;
+  void unwritable(std::uint64_t at) override;
   void retire();
   Result<void> begin_write(const FrameHeader& header, const RangeList& ranges);
   Result<void> begin_read(const FrameHeader& header, const RangeList& ranges);

@@ -3,7 +3,12 @@
 
 #include "backends/tcp/peer_memory_access.hpp"
 
+#include <sys/uio.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 namespace headrace::tcp {
@@ -16,6 +21,17 @@ bool handler_places(const FrameHeader& header) {
 }
 
 bool known(FrameType type) { return type >= FrameType::write && type <= FrameType::message_ack; }
+
+/// A copy into memory of the caller's, which may be read-only or gone: the kernel says so where memcpy would end the process.
+bool copy_unless_it_faults(void* to, const void* from, std::size_t bytes) {
+  const PeerMemoryAccess access;
+  const iovec source{const_cast<void*>(from), bytes}, target{to, bytes};
+  const ssize_t copied = ::process_vm_writev(::getpid(), &source, 1, &target, 1, 0);
+  if (copied == static_cast<ssize_t>(bytes)) return true;
+  if (copied >= 0 || errno == EFAULT) return false;
+  std::memcpy(to, from, bytes);  // a filter forbids the call
+  return true;
+}
 
 }  // namespace
 
@@ -74,16 +90,21 @@ std::size_t FrameReader::advance(std::size_t bytes) {
   return bytes;
 }
 
-void FrameReader::take_payload_from_staging() {
+void FrameReader::take_payload_from_staging(Handler& handler) {
   const std::size_t n = static_cast<std::size_t>(std::min<std::uint64_t>(left_, end_ - begin_));
   if (!discarding_) {
     std::size_t copied = 0;
     while (copied < n) {
       const iovec piece = pieces_[next_];
       const std::size_t part = std::min(n - copied, piece.iov_len);
-      {
-        const PeerMemoryAccess access;
+      if (!handler_places(header_)) {
         std::memcpy(piece.iov_base, staging_.get() + begin_ + copied, part);
+      } else if (!copy_unless_it_faults(piece.iov_base, staging_.get() + begin_ + copied, part)) {
+        const std::uint64_t at = header_.payload - left_;
+        discard();
+        left_ -= n - copied;
+        handler.unwritable(at);
+        break;
       }
       advance(part);
       copied += part;
@@ -130,7 +151,7 @@ Result<void> FrameReader::feed(std::span<const std::byte> bytes, Handler& handle
 /// Takes the next step with what staging holds; false: it needs more bytes.
 Result<bool> FrameReader::take_frame(Handler& handler) {
   if (in_payload_) {
-    take_payload_from_staging();
+    take_payload_from_staging(handler);
     if (left_ > 0) return false;
     in_payload_ = false;
     needed_ = frame_header_bytes;
@@ -193,6 +214,7 @@ void FrameReader::place(void* at, std::size_t bytes) {
 void FrameReader::discard() {
   discarding_ = true;
   pieces_.clear();
+  staging_in_pieces_ = false;
   next_ = 0;
 }
 

@@ -29,6 +29,8 @@ class FrameReader {
     virtual Result<void> begin(const FrameHeader& header, const RangeList& ranges) = 0;
     /// The whole frame is there. `payload` is what was neither placed nor discarded.
     virtual Result<void> end(const FrameHeader& header, std::span<const std::byte> payload) = 0;
+    /// The place cannot be written, from payload byte `at` on: it is read-only, or no memory any more. The rest is discarded.
+    virtual void unwritable(std::uint64_t at) = 0;
   };
 
   static constexpr std::size_t staging_bytes = 16 * 1024;
@@ -47,6 +49,9 @@ class FrameReader {
   void place(void* at, std::size_t bytes);
   void discard();
 
+  /// Whether a payload is on its way to a place of the handler's.
+  [[nodiscard]] bool placing() const noexcept { return in_payload_ && !discarding_; }
+
   /// Whether a frame's payload is on its way, and how much of it is missing.
   [[nodiscard]] std::uint64_t payload_left() const noexcept { return in_payload_ ? left_ : 0; }
   [[nodiscard]] const FrameHeader& header() const noexcept { return header_; }
@@ -54,7 +59,7 @@ class FrameReader {
  private:
   void make_room(std::size_t needed);
   Result<bool> take_frame(Handler& handler);
-  void take_payload_from_staging();
+  void take_payload_from_staging(Handler& handler);
   std::size_t advance(std::size_t bytes);
 
   std::unique_ptr<std::byte[]> staging_;

@@ -59,7 +59,10 @@ struct Keeper final : FrameReader::Handler {
     return {};
   }
 
+  void unwritable(std::uint64_t) override { ++faults; }
+
   FrameReader& reader;
+  int faults = 0;
   std::string memory = std::string(1 << 20, '.');
   std::vector<std::uint64_t> ended, reads;
   std::vector<std::string> messages;

@@ -96,7 +96,7 @@ class Reader {
 
 Result<std::string> first_line(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return os_error(errno, "read the secret from auth_token_file {}", path);
+  if (!file) return os_error(Code::invalid_argument, errno, "read the secret from auth_token_file {}", path);
   std::array<char, 4096> text{};
   const ssize_t got = ::read(file.get(), text.data(), text.size());
   if (got < 0) return os_error(errno, "read the secret from auth_token_file {}", path);

@@ -57,7 +57,7 @@ TEST(Settings, the_secret_comes_from_the_option_or_the_first_line_of_a_file_and_
   EXPECT_EQ(read({{"auth_token", "abc"}})->token, "abc");
   EXPECT_EQ(read({{"auth_token", "abc"}, {"auth_token_file", file}}).code(), Code::invalid_argument);
   std::remove(file.c_str());
-  EXPECT_EQ(read({{"auth_token_file", file}}).code(), Code::not_found);
+  EXPECT_EQ(read({{"auth_token_file", file}}).code(), Code::invalid_argument) << "a mistake in the settings, which nobody may overlook";
 }
 
 TEST(Settings, the_secret_is_marked_as_one) {

@@ -55,6 +55,8 @@ Result<engine::EngineSettings> engine_settings(std::string name, const Options& 
   HEADRACE_TRY(capacity, core.integer("inbox_capacity"));
   if (capacity < 1) return make_error(Code::invalid_argument, "option inbox_capacity is {}: at least 1 is needed", capacity);
   settings.inbox_capacity = static_cast<std::size_t>(capacity);
+  HEADRACE_TRY(inbox_bytes, core.bytes("inbox_bytes"));
+  settings.inbox_bytes = inbox_bytes;
   HEADRACE_TRY(check, core.boolean("check"));
   settings.check_overlap = check;
   return settings;

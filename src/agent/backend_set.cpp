@@ -92,6 +92,14 @@ Result<std::vector<OptionInfo>> BackendSet::resolve(const headrace_backend_v1& t
   sources.scope = table.name;
   const std::vector<OptionRow> table_rows = rows(table);
   auto options = Options::resolve(table_rows, sources);
+  // One secret for all: a backend that asks for one has the agent's, unless it is given its own.
+  const auto unset = [&](const char* name) { return options->value(name) && options->value(name)->origin == OptionOrigin::standard; };
+  if (options && unset("auth_token") && (!options->value("auth_token_file") || unset("auth_token_file"))) {
+    if (const auto token = core_->value("auth_token"); token && !token->text.empty()) {
+      sources.given["auth_token"] = token->text;
+      options = Options::resolve(table_rows, sources);
+    }
+  }
   if (!options) return std::move(options).error().within(std::string("options of backend ") + table.name);
   return option_infos(*options, std::string(table.name) + ".", {});
 }

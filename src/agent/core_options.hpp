@@ -17,6 +17,7 @@ inline constexpr std::array agent_options{
     OptionRow{"runtime_dir", "", "text", "Folder for the sockets of agents on one host, mode 0700; empty: headrace in XDG_RUNTIME_DIR, else in /tmp by user."},
     OptionRow{"store", "", "text", "Where agents publish metadata: etcd://host:port[,host:port][/namespace], file:///folder or memory:NAME; empty: nowhere."},
     OptionRow{"inbox_capacity", "1048576", "count", "Notifications that may wait to be taken; what comes beyond is dropped, counted and logged as an error."},
+    OptionRow{"inbox_bytes", "256MiB", "bytes", "Payload of the notifications that may wait to be taken; what comes beyond is dropped in the same way."},
     OptionRow{"check", "no", "boolean", "Refuse requests whose destination pages overlap: costs a sort of every request made."},
     OptionRow{"log", "warn", "text", "What is logged: a level, and room=level pairs, as in \"info,tcp=debug\"; levels are off, error, warn, info, debug, trace."},
 };

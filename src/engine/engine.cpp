@@ -9,7 +9,7 @@
 namespace headrace::engine {
 
 Engine::Engine(EngineSettings settings, Logger& logger)
-    : settings_(std::move(settings)), incarnation_(random_u64() | 1), logger_(logger), log_(logger, "engine"), telemetry_(clock_), counters_(telemetry_), inbox_(settings_.inbox_capacity) {}
+    : settings_(std::move(settings)), incarnation_(random_u64() | 1), logger_(logger), log_(logger, "engine"), telemetry_(clock_), counters_(telemetry_), inbox_(settings_.inbox_capacity, settings_.inbox_bytes) {}
 
 Result<std::shared_ptr<Engine>> Engine::open(EngineSettings settings, Logger& logger) {
   std::shared_ptr<Engine> engine(new Engine(std::move(settings), logger));
@@ -97,9 +97,7 @@ std::uint64_t Engine::accepted(BackendInstance& from, void* connection, std::str
     return 0;
   }
   const auto life = life_of(peer, incarnation);
-  const auto link = add_link(life, from);
-  link->set_connection(connection);
-  link->set_ready();
+  const auto link = add_link(life, from, connection);
   log_.info("peer {} connected over {}", peer, from.name());
   progress_->event();
   return link->token();
@@ -145,7 +143,8 @@ void Engine::received(std::uint64_t token, std::uint32_t channel, std::string_vi
   counters_.notifications_received.add(1);
   if (!inbox_.put({life->incarnation, message->request, message->post_number}, {life->name, std::string(message->payload)})) {
     counters_.notifications_dropped.add(1);
-    log_.error("dropped a notification of peer {}: {} wait already (option inbox_capacity); take them", life->name, settings_.inbox_capacity);
+    log_.error("dropped a notification of peer {}: {} messages or {} bytes wait already (options inbox_capacity, inbox_bytes); take them", life->name, settings_.inbox_capacity,
+               settings_.inbox_bytes);
     return;
   }
   hand_over_notifications();

@@ -30,6 +30,7 @@ struct EngineSettings {
   std::string name;
   std::string runtime_dir;
   std::size_t inbox_capacity = 1 << 20;
+  std::size_t inbox_bytes = 256 << 20;
   bool check_overlap = false;  ///< refuse requests whose destinations overlap
 };
 
@@ -167,7 +168,8 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   Engine(EngineSettings settings, Logger& logger);
 
   std::shared_ptr<Link> link_of(std::uint64_t token) const;
-  std::shared_ptr<Link> add_link(const std::shared_ptr<PeerLife>& life, BackendInstance& backend);
+  /// `connection`: of a link that came in, which is ready; null: of one that is about to be made.
+  std::shared_ptr<Link> add_link(const std::shared_ptr<PeerLife>& life, BackendInstance& backend, void* connection);
   void drop_link(const std::shared_ptr<Link>& link);
   std::shared_ptr<PeerLife> life_of(std::string_view peer, std::uint64_t incarnation);
   void end_life(const std::shared_ptr<PeerLife>& life, Fate fate, const std::string& why);

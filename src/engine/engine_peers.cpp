@@ -61,11 +61,15 @@ void Engine::end_life(const std::shared_ptr<PeerLife>& life, Fate fate, const st
   }
 }
 
-std::shared_ptr<Link> Engine::add_link(const std::shared_ptr<PeerLife>& life, BackendInstance& backend) {
+std::shared_ptr<Link> Engine::add_link(const std::shared_ptr<PeerLife>& life, BackendInstance& backend, void* connection) {
   std::shared_ptr<Link> link;
   {
     const std::unique_lock lock(peers_mutex_);
     link = std::make_shared<Link>(next_link_++, backend, life);
+    if (connection != nullptr) {
+      link->set_connection(connection);
+      link->set_ready();
+    }
     links_.emplace(link->token(), link);
   }
   const std::unique_lock lock(life->mutex);
@@ -125,7 +129,7 @@ Result<std::shared_ptr<Link>> Engine::link_to(const std::shared_ptr<PeerLife>& l
   }
   if (!info) return make_error(Code::not_found, "the metadata of peer {} says nothing about how to reach it over {}: import its connection information", life->name, backend.name());
   // Known under its token before the backend is asked: it may speak of the link before `connect` returns.
-  const auto link = add_link(life, backend);
+  const auto link = add_link(life, backend, nullptr);
   headrace_connect_v1 args{};
   args.struct_size = sizeof args;
   args.link_token = link->token();
@@ -134,6 +138,7 @@ Result<std::shared_ptr<Link>> Engine::link_to(const std::shared_ptr<PeerLife>& l
   args.connection_info = {info->data(), info->size()};
   auto connection = backend.connect(args);
   if (!connection) {
+    link->close();  // whoever waits for its connection waits no longer
     drop_link(link);
     return std::move(connection).error();
   }
@@ -515,7 +520,7 @@ void Engine::answer_revokes() {
     }
     const GatePass pass(revoke.link->gate());
     if (!pass) continue;
-    const Status sent = revoke.link->backend().notify(revoke.link->connection(), HEADRACE_CHANNEL_AGENT, *wire::encode(wire::AgentMessage{wire::Revoked{revoke.sequence}}));
+    const Status sent = revoke.link->notify(*wire::encode(wire::AgentMessage{wire::Revoked{revoke.sequence}}));
     if (sent.code == Code::would_block) {
       full = true;
       still.push_back(std::move(revoke));
@@ -552,7 +557,7 @@ Result<void> Engine::ask_peers_to_let_go(std::span<const IdRange> ranges, Deadli
       while (sent.code == Code::would_block) {
         const GatePass pass(link->gate());
         if (!pass) break;
-        sent = link->backend().notify(link->connection(), HEADRACE_CHANNEL_AGENT, message);
+        sent = link->state() != LinkState::lost ? link->notify(message) : Status{Code::peer_lost};
         if (sent.code != Code::would_block) break;
         if (deadline.expired()) break;
         (void)progress_->poll();

@@ -36,8 +36,9 @@ bool Inbox::seen(const MessageKey& key) {
 
 bool Inbox::put(const MessageKey& key, Notification notification) {
   const std::lock_guard lock(mutex_);
-  if (messages_.size() >= capacity_) return false;
+  if (messages_.size() >= capacity_ || (!messages_.empty() && bytes_ + notification.payload.size() > capacity_bytes_)) return false;
   if (seen(key)) return true;
+  bytes_ += notification.payload.size();
   messages_.push_back(std::move(notification));
   waiting_.store(messages_.size(), std::memory_order_release);
   if (bell_) bell_->signal();
@@ -56,6 +57,7 @@ std::vector<Notification> Inbox::take(const NotificationFilter& filter) {
   std::deque<Notification> kept;
   for (Notification& n : messages_) {
     if (fits(n, filter)) {
+      bytes_ -= n.payload.size();
       taken.push_back(std::move(n));
     } else {
       kept.push_back(std::move(n));
@@ -72,6 +74,7 @@ std::optional<Notification> Inbox::take_one(const NotificationFilter& filter) {
   for (auto at = messages_.begin(); at != messages_.end(); ++at) {
     if (!fits(*at, filter)) continue;
     Notification taken = std::move(*at);
+    bytes_ -= taken.payload.size();
     messages_.erase(at);
     quiet_if_empty();
     return taken;

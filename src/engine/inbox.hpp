@@ -23,7 +23,7 @@ struct MessageKey {
 
 class Inbox {
  public:
-  explicit Inbox(std::size_t capacity) : capacity_(capacity) {}
+  Inbox(std::size_t capacity, std::size_t capacity_bytes) : capacity_(capacity), capacity_bytes_(capacity_bytes) {}
 
   /// False if it is full: the message is dropped, and counted by the caller. A message seen already is taken for delivered.
   bool put(const MessageKey& key, Notification notification);
@@ -36,7 +36,8 @@ class Inbox {
   bool seen(const MessageKey& key);
   void quiet_if_empty();
 
-  const std::size_t capacity_;
+  const std::size_t capacity_, capacity_bytes_;
+  std::size_t bytes_ = 0;  // of the payloads that wait
   std::mutex mutex_;
   std::deque<Notification> messages_;
   std::unordered_map<std::uint64_t, std::unordered_map<std::uint64_t, std::uint64_t>> last_post_;  // incarnation -> request -> post

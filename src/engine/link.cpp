@@ -28,6 +28,11 @@ std::string Link::lost_text() const {
   return lost_text_;
 }
 
+Status Link::notify(std::string_view message) {
+  void* const to = connection();
+  return to != nullptr ? backend_.notify(to, HEADRACE_CHANNEL_AGENT, message) : Status{Code::would_block};
+}
+
 Result<void*> Link::load(std::uint32_t region_id, const headrace_remote_region_v1& region) {
   {
     const std::lock_guard lock(mutex_);

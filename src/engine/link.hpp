@@ -83,6 +83,9 @@ class Link {
   Gate& gate() { return gate_; }
   InFlight& in_flight() { return in_flight_; }
 
+  /// Sends a message of the agents' own. The gate must be held. would_block also while the connection is being made: others know
+  /// the link before `connect` has returned.
+  Status notify(std::string_view message);
   /// The peer's region for this link, loaded at first use. The gate must be held.
   Result<void*> load(std::uint32_t region_id, const headrace_remote_region_v1& region);
   /// Drops the handles of these regions; no post uses them any more. The gate must be held.

@@ -44,6 +44,7 @@ struct Owner final : FrameReader::Handler {
     }
     return {};
   }
+  void unwritable(std::uint64_t) override { std::abort(); }
   Result<void> end(const FrameHeader& header, std::span<const std::byte> payload) override {
     if (header.type == FrameType::write && (header.flags & flag_bound) != 0) HEADRACE_TRY_VOID(inbox.chunk(header.request, !refused));
     if (header.type == FrameType::message)

@@ -3,6 +3,7 @@
 #include "two_agents.hpp"
 
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -202,6 +203,28 @@ TEST_P(OverBackend, pages_by_address_are_found_in_their_regions) {
   const auto refused = agents.here.prepare(outside);
   EXPECT_EQ(refused.code(), Code::not_found);
   EXPECT_EQ(refused.error().page, 1u);
+}
+
+TEST_P(OverBackend, a_write_into_read_only_memory_is_refused_and_its_owner_lives) {
+  if (GetParam() == "fake") return;  // it copies in the initiator's thread, by memcpy
+  constexpr std::size_t size = 1 << 20;
+  void* const mapped = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  const Region far = must(agents.there.register_memory({mapped, size}));
+  auto& ours = memory(size, 21);
+  const Region mine = share(agents.here, ours);
+  agents.meet();
+  for (const std::size_t bytes : {std::size_t{64}, std::size_t{5000}, size}) {
+    const std::vector<Page> local{{mine.id.value, 0, bytes}}, remote{{far.id.value, 0, bytes}};
+    Request write = must(agents.here.make_request(Op::write, must(agents.here.prepare(local)), must(agents.here.prepare(agents.there.name(), remote))));
+    (void)write.post();
+    EXPECT_EQ(write.wait(patience).code, Code::backend_failed) << write.error().message;
+    Request read = must(agents.here.make_request(Op::read, must(agents.here.prepare(local)), must(agents.here.prepare(agents.there.name(), remote))));
+    ASSERT_TRUE(read.post().ok()) << read.error().message;
+    EXPECT_TRUE(read.wait(patience).ok()) << "the link goes on: " << read.error().message;
+  }
+  must(agents.there.deregister(far.id));
+  ::munmap(mapped, size);
 }
 
 TEST_P(OverBackend, deregistering_takes_the_region_from_the_peer_and_the_rest_stays) {
