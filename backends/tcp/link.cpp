@@ -248,15 +248,25 @@ void Link::stop_cutting(RemoteRequest& request) {
 }
 
 /// The peer has answered a chunk.
+namespace {
+
+const char* why_refused(Code code) {
+  switch (code) {
+    case Code::not_found: return "no such region is registered there (any more)";
+    case Code::backend_failed: return "its memory cannot be written: it is read-only, or its owner has unmapped it";
+    default: return "it lies outside its region";
+  }
+}
+
+}  // namespace
+
 void Link::answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes, const Chunk& chunk) {
   --request.unanswered;
   if (!status.ok() && (request.status.ok() || request.canceling)) {
     if (good_bytes < chunk.bytes) status.page = position_at_byte(request.args, good_bytes, chunk.from).page;
     stop_cutting(request);
     request.status = status;
-    request.text = fmt::format("peer {} refused page {}: {}", peer_name_, status.page,
-                               status.code == Code::not_found ? "no such region is registered there (any more)"
-                                                              : "it lies outside its region");
+    request.text = fmt::format("peer {} refused page {}: {}", peer_name_, status.page, why_refused(status.code));
   }
   end_if_done(request, calls);
 }
