@@ -247,7 +247,6 @@ void Link::stop_cutting(RemoteRequest& request) {
   if (request.status.ok()) request.status.code = Code::canceled;
 }
 
-/// The peer has answered a chunk.
 namespace {
 
 const char* why_refused(Code code) {
@@ -260,6 +259,7 @@ const char* why_refused(Code code) {
 
 }  // namespace
 
+/// The peer has answered a chunk.
 void Link::answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes, const Chunk& chunk) {
   --request.unanswered;
   if (!status.ok() && (request.status.ok() || request.canceling)) {

@@ -219,7 +219,7 @@ TEST_P(OverBackend, a_write_into_read_only_memory_is_refused_and_its_owner_lives
     Request write = must(agents.here.make_request(Op::write, must(agents.here.prepare(local)), must(agents.here.prepare(agents.there.name(), remote))));
     (void)write.post();
     EXPECT_EQ(write.wait(patience).code, Code::backend_failed) << write.error().message;
-    if (GetParam() == "tcp") EXPECT_NE(write.error().message.find("read-only"), std::string::npos) << write.error().message;
+    if (GetParam() == "tcp") { EXPECT_NE(write.error().message.find("read-only"), std::string::npos) << write.error().message; }
     Request read = must(agents.here.make_request(Op::read, must(agents.here.prepare(local)), must(agents.here.prepare(agents.there.name(), remote))));
     ASSERT_TRUE(read.post().ok()) << read.error().message;
     EXPECT_TRUE(read.wait(patience).ok()) << "the link goes on: " << read.error().message;
