@@ -53,8 +53,8 @@ for _ in range(4): threading.Thread(target=use, daemon=True).start()
 time.sleep(0.05)
 """,
     "a log sink": """
-headrace.set_log_level("trace")
 headrace.set_log_sink(lambda *line: None)
+headrace.set_log_level("trace")
 request.post()
 """,
     "views of its memory": "view = memoryview(here); array = bytearray(10); left.register(array)",
