@@ -171,6 +171,8 @@ def report(samples: Samples, rows: Rows, options: argparse.Namespace) -> None:
                 rows.add(case, "GB/s", "GB/s", rate, peer=f"{peer} {VERSION}", peer_value=peer_rate)
                 mean = sum(ours) / len(ours)
                 default = count * page / median(contenders["nixl"]) / 1e9
+                if peer != "nixl":
+                    rows.add(case, "GB/s", "GB/s", rate, peer=f"nixl {VERSION}", peer_value=default)
                 shown.append([
                     case, f"{rate:.2f}", f"{count * page / mean / 1e9:.2f}", f"{default:.2f}", f"{peer_rate:.2f}", f"{rate / peer_rate:.1f}x",
                     peer,
