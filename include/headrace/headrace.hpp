@@ -5,7 +5,9 @@
 #include <headrace/agent.hpp>
 #include <headrace/log.hpp>
 #include <headrace/memory.hpp>
+#include <headrace/model.hpp>
 #include <headrace/pages.hpp>
 #include <headrace/request.hpp>
 #include <headrace/result.hpp>
 #include <headrace/telemetry.hpp>
+#include <headrace/tensor.hpp>
