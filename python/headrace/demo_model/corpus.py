@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the text that the model learns from: the King James Bible, which Debian's package bible-kjv-text holds.
+
+    python -m headrace.demo_model.corpus --output corpus.txt
+
+The text is in the public domain; the package keeps it compressed, and the program `bible` of the package bible-kjv prints it.
+Where they are not installed they are downloaded with `apt-get download` and unpacked beside the output: nothing is installed.
+The result has a verse a line and an empty line between chapters, without numbers and headings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PACKAGES = ("bible-kjv", "bible-kjv-text")
+DATA = Path("/usr/lib/bible.data")
+HELD_OUT_EVERY = 20
+
+_VERSE = re.compile(r"(\d?[A-Za-z]+\d+):\d+ +(.*)")
+
+
+def split(text: str) -> tuple[str, str]:
+    """Training text and held-out text: every twentieth chapter is held out."""
+    chapters = text.split("\n\n")
+    held_out = [chapter for i, chapter in enumerate(chapters) if i % HELD_OUT_EVERY == HELD_OUT_EVERY - 1]
+    training = [chapter for i, chapter in enumerate(chapters) if i % HELD_OUT_EVERY != HELD_OUT_EVERY - 1]
+    return "\n\n".join(training), "\n\n".join(held_out)
+
+
+def words(text: str) -> list[str]:
+    """Its words in small letters, without what stands between them."""
+    return re.findall(r"[a-z]+(?:'[a-z]+)?", text.lower())
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _print_verses(scratch: Path) -> str:
+    """Every verse on a line of its own, after its reference, as the program prints them."""
+    program, folder = shutil.which("bible"), DATA.parent
+    if program is None or not DATA.exists():
+        print(f"corpus: {' and '.join(PACKAGES)} are not installed: downloading them", file=sys.stderr)
+        subprocess.run(["apt-get", "download", "-q", *PACKAGES], cwd=scratch, check=True, stdout=sys.stderr)
+        for package in scratch.glob("*.deb"):
+            subprocess.run(["dpkg-deb", "-x", package, scratch], check=True)
+        program, folder = str(scratch / "usr/bin/bible"), scratch / DATA.parent.relative_to("/")
+    # The program looks for its data in the folder it runs in; -f asks for one verse a line with its reference.
+    printed = subprocess.run([program, "-f", "Gen1:1-Rev22:21"], cwd=folder, check=True, capture_output=True)
+    return printed.stdout.decode("ascii")
+
+
+def clean(printed: str) -> str:
+    """A verse a line, an empty line where a chapter ends."""
+    lines: list[str] = []
+    chapter = None
+    for line in printed.splitlines():
+        match = _VERSE.fullmatch(line.rstrip())
+        if match is None:
+            raise ValueError(f"a line of the program `bible` is no verse with its reference: {line!r}")
+        if chapter is not None and match[1] != chapter:
+            lines.append("")
+        chapter = match[1]
+        lines.append(" ".join(match[2].split()))
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m headrace.demo_model.corpus", description="Writes the text the model learns from.")
+    parser.add_argument("--output", type=Path, required=True, help="the file to write")
+    output: Path = parser.parse_args().output
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent) as scratch:
+        text = clean(_print_verses(Path(scratch).resolve()))
+    output.write_text(text, encoding="ascii")
+    training, held_out = split(text)
+    print(f"{output}: {len(text)} bytes, {len(training)} to learn from and {len(held_out)} held out")
+    print(f"{len(set(words(text)))} different words; sha256 {digest(text)}")
+
+
+if __name__ == "__main__":
+    main()

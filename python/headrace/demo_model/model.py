@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A decoder of bytes: grouped-query attention, rotary positions, SwiGLU, RMS norms, the embedding tied to the output.
+
+The arithmetic stands here once, in functions. `LanguageModel` strings them together for training, a batch of whole texts at a
+time; `Embed`, `Layer` and `Head` do so for running, one text at a time with its cache in pages, and take their weights as
+inputs, so that one package of a layer serves all layers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What shapes follow from. The defaults are the model of the demo, 4.3 million parameters."""
+
+    width: int = 256
+    layers: int = 6
+    heads: int = 8
+    kv_heads: int = 2
+    head_width: int = 32
+    hidden: int = 704
+    vocabulary: int = 256
+    context: int = 2048
+
+    @property
+    def query_width(self) -> int:
+        return self.heads * self.head_width
+
+    @property
+    def kv_width(self) -> int:
+        return self.kv_heads * self.head_width
+
+    def layer_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The weights of one layer, in the order in which `Layer.forward` takes them. Matrices are [out, in]."""
+        return {
+            "attention_norm": (self.width,),
+            "qkv": (self.query_width + 2 * self.kv_width, self.width),
+            "attention_out": (self.width, self.query_width),
+            "mlp_norm": (self.width,),
+            "gate_up": (2 * self.hidden, self.width),
+            "down": (self.width, self.hidden),
+        }
+
+
+ROTARY_BASE = 10000.0
+NORM_EPSILON = 1e-5
+
+
+def normalize(x: Tensor, weight: Tensor) -> Tensor:
+    """Root-mean-square norm over the last dimension, in f32 whatever x is."""
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPSILON)
+    return (wide * scale * weight.float()).to(x.dtype)
+
+
+def rotate(x: Tensor, positions: Tensor) -> Tensor:
+    """Turns each pair (x[i], x[i + half]) of every head by an angle that grows with the position. x [..., T, heads, width]."""
+    half = x.shape[-1] // 2
+    frequencies = torch.exp(torch.arange(half, device=x.device, dtype=torch.float32) * (-math.log(ROTARY_BASE) / half))
+    angles = (positions.to(torch.float32)[:, None] * frequencies)[:, None, :]
+    cosine, sine = angles.cos(), angles.sin()
+    left, right = x[..., :half].float(), x[..., half:].float()
+    return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1).to(x.dtype)
+
+
+def project_qkv(sizes: Sizes, x: Tensor, qkv: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries [..., T, heads, width], keys and values [..., T, kv_heads, width]; queries and keys are turned."""
+    projected = functional.linear(x, qkv)
+    query, key, value = projected.split((sizes.query_width, sizes.kv_width, sizes.kv_width), dim=-1)
+    query = query.unflatten(-1, (sizes.heads, sizes.head_width))
+    key = key.unflatten(-1, (sizes.kv_heads, sizes.head_width))
+    value = value.unflatten(-1, (sizes.kv_heads, sizes.head_width))
+    return rotate(query, positions), rotate(key, positions), value
+
+
+def feed_forward(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    gate, up = functional.linear(x, gate_up).chunk(2, dim=-1)
+    return functional.linear(functional.silu(gate) * up, down)
+
+
+class Block(nn.Module):
+    """One layer for training."""
+
+    def __init__(self, sizes: Sizes, dropout: float) -> None:
+        super().__init__()
+        self.sizes, self.dropout = sizes, dropout
+        for name, shape in sizes.layer_shapes().items():
+            self.register_parameter(name, nn.Parameter(torch.empty(shape)))
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        sizes = self.sizes
+        query, key, value = project_qkv(sizes, normalize(x, self.attention_norm), self.qkv, positions)
+        group = sizes.heads // sizes.kv_heads
+        key, value = key.repeat_interleave(group, dim=-2), value.repeat_interleave(group, dim=-2)
+        mixed = functional.scaled_dot_product_attention(
+            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True
+        )
+        x = x + self._drop(functional.linear(mixed.transpose(1, 2).flatten(2), self.attention_out))
+        return x + self._drop(feed_forward(normalize(x, self.mlp_norm), self.gate_up, self.down))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return functional.dropout(x, self.dropout, self.training)
+
+
+class LanguageModel(nn.Module):
+    """The whole model for training: tokens [B, T] to logits [B, T, vocabulary]."""
+
+    def __init__(self, sizes: Sizes | None = None, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.sizes, self.dropout = sizes or Sizes(), dropout
+        self.embedding = nn.Parameter(torch.empty(self.sizes.vocabulary, self.sizes.width))
+        self.layers = nn.ModuleList(Block(self.sizes, dropout) for _ in range(self.sizes.layers))
+        self.norm = nn.Parameter(torch.empty(self.sizes.width))
+
+    def initialize(self, seed: int) -> None:
+        """Normal weights; what is added to the residual stream is smaller the more layers add to it."""
+        generator = torch.Generator().manual_seed(seed)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 1:
+                nn.init.ones_(parameter)
+                continue
+            adds_to_stream = name.endswith(("attention_out", "down"))
+            spread = 0.02 / math.sqrt(2 * self.sizes.layers) if adds_to_stream else 0.02
+            with torch.no_grad():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        positions = torch.arange(tokens.shape[-1], device=tokens.device)
+        x = functional.dropout(functional.embedding(tokens, self.embedding), self.dropout, self.training)
+        for layer in self.layers:
+            x = layer(x, positions)
+        return functional.linear(normalize(x, self.norm), self.embedding)
+
+
+class Embed(nn.Module):
+    """tokens int64 [T], embedding [vocabulary, D] -> x [T, D]."""
+
+    def forward(self, tokens: Tensor, embedding: Tensor) -> Tensor:
+        return functional.embedding(tokens, embedding)
+
+
+class Layer(nn.Module):
+    """One layer over a chunk of T tokens that follows S tokens whose keys and values lie in pages.
+
+      x        [T, D] what the layer before gave
+      kv       [P, 2, page, kv_heads, head_width] this layer's pages: keys, then values
+      slots    int64 [S] where the tokens before the chunk lie, oldest first: page index * page + place in the page
+      returns  x [T, D]; key, value [T, kv_heads, head_width] of the chunk: the caller stores them in pages
+
+    Nothing is padded: S is exactly the number of tokens before the chunk. So what comes out depends on the tokens alone, bit
+    for bit, and neither on the page size nor on which pages hold them. Padding to whole pages and masking the rest would
+    change the length, and with it the order, of the sums.
+    """
+
+    def __init__(self, sizes: Sizes | None = None) -> None:
+        super().__init__()
+        self.sizes = sizes or Sizes()
+
+    def forward(
+        self,
+        x: Tensor,
+        kv: Tensor,
+        slots: Tensor,
+        attention_norm: Tensor,
+        qkv: Tensor,
+        attention_out: Tensor,
+        mlp_norm: Tensor,
+        gate_up: Tensor,
+        down: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        length, before, page = x.shape[0], slots.shape[0], kv.shape[2]
+        positions = torch.arange(length, device=x.device) + before
+        query, key, value = project_qkv(self.sizes, normalize(x, attention_norm), qkv, positions)
+        pages, places = slots // page, slots % page
+        keys = torch.cat((kv[pages, 0, places], key))
+        values = torch.cat((kv[pages, 1, places], value))
+        x = x + functional.linear(self._attend(query, keys, values, positions), attention_out)
+        x = x + feed_forward(normalize(x, mlp_norm), gate_up, down)
+        return x, key, value
+
+    def _attend(self, query: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+        """query [T, heads, width], keys and values [S + T, kv_heads, width] -> [T, heads * width].
+
+        The queries that share a head of the cache are rows of one matrix: no key is copied for each of them.
+        """
+        sizes, length = self.sizes, query.shape[0]
+        group = sizes.heads // sizes.kv_heads
+        rows = query.view(length, sizes.kv_heads, group, sizes.head_width).transpose(0, 1).reshape(sizes.kv_heads, -1, sizes.head_width)
+        scores = torch.bmm(rows, keys.permute(1, 2, 0)) / math.sqrt(sizes.head_width)
+        scores = scores.view(sizes.kv_heads, length, group, -1)
+        later = torch.arange(keys.shape[0], device=query.device) > positions[:, None]
+        scores = scores.masked_fill(later[None, :, None, :], -math.inf)
+        weights = torch.softmax(scores, dim=-1).view(sizes.kv_heads, length * group, -1)
+        mixed = torch.bmm(weights, values.transpose(0, 1))
+        mixed = mixed.view(sizes.kv_heads, length, group, sizes.head_width).transpose(0, 1)
+        return mixed.reshape(length, sizes.query_width)
+
+
+class Head(nn.Module):
+    """x [T, D], norm [D], embedding [vocabulary, D] -> logits [T, vocabulary]."""
+
+    def forward(self, x: Tensor, norm: Tensor, embedding: Tensor) -> Tensor:
+        return functional.linear(normalize(x, norm), embedding)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains the model and writes its weights, in bf16.
+
+    python -m headrace.demo_model.train --corpus corpus.txt --device cuda --output out
+
+Needs torch alone: it also runs as a script, without Headrace installed. The same script trains on a CPU, where fewer and
+smaller steps (--steps, --batch, --length) show that it learns. The folder of --output gets weights.safetensors, the weights of
+the best held-out bits per byte seen, and training.json, which tells how they came about.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+if __package__:
+    from . import corpus, weights
+    from .model import LanguageModel, Sizes
+else:
+    import corpus
+    import weights
+    from model import LanguageModel, Sizes
+
+BETAS = (0.9, 0.95)
+WARM_UP_SHARE = 0.05
+LAST_RATE_SHARE = 0.02
+GRADIENT_NORM = 1.0
+
+
+def to_tokens(text: str, device: str) -> torch.Tensor:
+    """Its bytes, each a token."""
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(device)
+
+
+def autocast(device: str) -> torch.autocast:
+    """bf16 arithmetic on a GPU; on a CPU it would be slower than f32."""
+    return torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=device != "cpu")
+
+
+@torch.no_grad()
+def bits_per_byte(model: torch.nn.Module, tokens: torch.Tensor, length: int, batch: int) -> float:
+    """Of all tokens but the first, each told from those before it in its window of `length`; windows lie end to end."""
+    starts = range(0, len(tokens) - 1, length)
+    windows = [tokens[start : start + length + 1].long() for start in starts]
+    whole = [window for window in windows if len(window) == length + 1]
+    batches = [torch.stack(whole[i : i + batch]) for i in range(0, len(whole), batch)]
+    if len(windows) > len(whole):
+        batches.append(windows[-1][None])
+    was_training = model.training
+    model.eval()
+    total = 0.0
+    for windows_of_batch in batches:
+        logits = model(windows_of_batch[:, :-1]).float()
+        total += functional.cross_entropy(logits.flatten(0, 1), windows_of_batch[:, 1:].flatten(), reduction="sum").item()
+    model.train(was_training)
+    return total / math.log(2) / (len(tokens) - 1)
+
+
+def rate_share(step: int, steps: int) -> float:
+    """The learning rate's course: up in a straight line, down along a cosine."""
+    warm_up = max(1, round(steps * WARM_UP_SHARE))
+    if step < warm_up:
+        return (step + 1) / warm_up
+    progress = (step - warm_up) / max(1, steps - warm_up)
+    return LAST_RATE_SHARE + (1 - LAST_RATE_SHARE) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def make_optimizer(model: LanguageModel, rate: float, decay: float) -> torch.optim.Optimizer:
+    """AdamW; norms are not pulled towards zero."""
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
+    vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=rate, betas=BETAS, fused=matrices[0].is_cuda)
+
+
+def rounded_to_bf16(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().to(torch.bfloat16) for name, tensor in state.items()}
+
+
+def load(path: Path, device: str) -> LanguageModel:
+    """The model of a weights file, in f32."""
+    tensors, metadata = weights.read(path)
+    model = LanguageModel(Sizes(**json.loads(metadata["sizes"])))
+    model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    return model.to(device).eval()
+
+
+class Training:
+    """One run: what it learns from, the model, and the best weights so far."""
+
+    def __init__(self, options: argparse.Namespace, text: str) -> None:
+        self.options, self.text = options, text
+        training, held_out = corpus.split(text)
+        self.training, self.held_out = to_tokens(training, options.device), to_tokens(held_out[: options.held_out_bytes], options.device)
+        torch.manual_seed(options.seed)
+        self.generator = torch.Generator().manual_seed(options.seed)
+        self.model = LanguageModel(Sizes(), options.dropout)
+        self.model.initialize(options.seed)
+        self.model.to(options.device)
+        self.run = torch.compile(self.model) if options.compile else self.model
+        self.optimizer = make_optimizer(self.model, options.rate, options.decay)
+        self.best, self.best_step, self.best_state = math.inf, 0, copy.deepcopy(self.model.state_dict())
+        self.curve: list[dict[str, float]] = []
+        self.seconds = 0.0
+
+    def learn(self) -> None:
+        """All steps, with a look at the held-out text every so often."""
+        options = self.options
+        began = time.monotonic()
+        recent = torch.zeros((), device=options.device)
+        for step in range(options.steps):
+            recent += self._step(step)
+            done = step + 1
+            if done % options.look_every == 0 or done == options.steps:
+                since = (done - 1) % options.look_every + 1
+                self._look(done, recent.item() / since, time.monotonic() - began)
+                recent.zero_()
+        self.seconds = time.monotonic() - began
+
+    def _step(self, step: int) -> torch.Tensor:
+        options = self.options
+        for group in self.optimizer.param_groups:
+            group["lr"] = options.rate * rate_share(step, options.steps)
+        starts = torch.randint(len(self.training) - options.length, (options.batch, 1), generator=self.generator)
+        windows = self.training[(starts + torch.arange(options.length + 1)).to(options.device)].long()
+        with autocast(options.device):
+            logits = self.run(windows[:, :-1])
+        loss = functional.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), GRADIENT_NORM)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def _look(self, step: int, loss: float, seconds: float) -> None:
+        with autocast(self.options.device):
+            held_out = bits_per_byte(self.model, self.held_out, self.options.length, self.options.batch)
+        if held_out < self.best:
+            self.best, self.best_step, self.best_state = held_out, step, copy.deepcopy(self.model.state_dict())
+        self.curve.append({"step": step, "loss": round(loss, 4), "held_out_bits_per_byte": round(held_out, 4)})
+        bytes_seen = step * self.options.batch * self.options.length
+        print(f"step {step:5d}  loss {loss:.4f} ({loss / math.log(2):.3f} bits)  held out {held_out:.4f} bits per byte  "
+              f"{bytes_seen / 1e6:.0f} MB seen  {bytes_seen / seconds / 1e3:.0f} KB/s  {seconds:.0f} s", flush=True)  # fmt: skip
+
+    def save(self) -> None:
+        """Weights and report. The held-out figure is that of the weights in the file, rounded to bf16, run in f32."""
+        options, path = self.options, self.options.output / "weights.safetensors"
+        metadata = {"sizes": json.dumps(vars(self.model.sizes)), "corpus_sha256": corpus.digest(self.text)}
+        weights.write(path, rounded_to_bf16(self.best_state), metadata)
+        held_out = bits_per_byte(load(path, options.device), self.held_out, options.length, options.batch)
+        report = {
+            "command": " ".join(["python", "-m", "headrace.demo_model.train", *sys.argv[1:]]),
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name() if options.device != "cpu" else "cpu",
+            "corpus_sha256": metadata["corpus_sha256"],
+            "corpus_bytes": len(self.text),
+            "training_bytes": len(self.training),
+            "held_out_bytes": len(self.held_out),
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "file_bytes": path.stat().st_size,
+            "steps": options.steps,
+            "bytes_a_step": options.batch * options.length,
+            "best_step": self.best_step,
+            "seconds": round(self.seconds, 1),
+            "held_out_bits_per_byte": round(held_out, 4),
+            "curve": self.curve,
+        }
+        (options.output / "training.json").write_text(json.dumps(report, indent=1) + "\n")
+        print(f"{path}: {report['parameters']} parameters, {report['file_bytes']} bytes, best at step {self.best_step}, "
+              f"held out {held_out:.4f} bits per byte, {self.seconds:.0f} s")  # fmt: skip
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m headrace.demo_model.train", description="Trains the demo's language model.")
+    parser.add_argument("--corpus", type=Path, required=True, help="the text that corpus.py wrote")
+    parser.add_argument("--output", type=Path, required=True, help="the folder for weights.safetensors and training.json")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--steps", type=int, default=2500, help="steps of the optimizer")
+    parser.add_argument("--batch", type=int, default=32, help="texts a step")
+    parser.add_argument("--length", type=int, default=2048, help="bytes a text")
+    parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate")
+    parser.add_argument("--decay", type=float, default=0.1, help="weight decay")
+    parser.add_argument("--dropout", type=float, default=0.1, help="share of activations dropped")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--look-every", type=int, default=100, help="steps between looks at the held-out text")
+    parser.add_argument("--held-out-bytes", type=int, default=None, help="look at so many bytes of the held-out text; all by default")
+    parser.add_argument("--compile", action="store_true", help="compile the model first: faster on a GPU with a compiler at hand")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_options()
+    options.output.mkdir(parents=True, exist_ok=True)
+    training = Training(options, options.corpus.read_text(encoding="ascii"))
+    training.learn()
+    training.save()
+
+
+if __name__ == "__main__":
+    main()
