@@ -188,6 +188,7 @@ def run(command: str, folder: Path, options: argparse.Namespace) -> bool:
         if (code := server.stop()) != 0:
             raise RuntimeError(f"headrace serve ended with exit code {code}")
     print("\n".join(["", *lines]))
+    print("(the first pulls pay for memory that a virtual machine has given back to its host: bench/notes/shm.md)")
     return alike
 
 
