@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles a module into a .pt2 package that says what its inputs are."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from ..errors import Exhausted, InvalidArgument, NotFound, NotSupported
+from . import io_spec
+from .request import ExportRequest
+
+METADATA_KEY = "headrace"
+SPEC_ENTRY = "extra/headrace.json"
+_FULL_DISK_BYTES = 1 << 20
+
+
+@dataclass
+class Program:
+    """An exported module: as torch has it, and what its inputs and outputs are."""
+
+    exported: ExportedProgram
+    spec: dict[str, Any]
+    names: io_spec.DimensionNames
+
+
+def default_cache() -> Path:
+    """Where the compiler keeps what it made: TORCHINDUCTOR_CACHE_DIR, or the user's cache. Never the temporary folder."""
+    if chosen := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace" / "inductor"
+
+
+def export_program(request: ExportRequest, device: str, version: str) -> Program:
+    """Traces the module, whose inputs are on the device already.
+
+    errors   invalid_argument (torch.export cannot trace it, or the dynamic dimensions contradict the module), not_supported
+             (something that is no tensor goes in or out)
+    """
+    try:
+        with torch.no_grad():
+            exported = torch.export.export(
+                request.module, request.args, request.kwargs, dynamic_shapes=request.dynamic_shapes, strict=False
+            )
+            functional = exported.run_decompositions({})
+    except Exception as error:
+        raise InvalidArgument(f"torch.export cannot trace {type(request.module).__name__}: {error}") from error
+    return Program(exported, io_spec.describe(functional, request, device, version), io_spec.DimensionNames(functional, request))
+
+
+def write_package(program: Program, path: Path, cache: Path, check: Callable[[Path], None] = lambda candidate: None) -> None:
+    """Compiles into `path`, which appears whole and after `check` has seen it without raising, or not at all.
+
+    errors   not_found (no such folder), exhausted (a full disk), not_supported (no C++ compiler, or one that fails)
+    """
+    if path.suffix != ".pt2":
+        raise InvalidArgument(f"{path} cannot be the package's name: it must end in .pt2")
+    if not path.parent.is_dir():
+        raise NotFound(f"{path.parent} is no folder: make it first, or choose another for {path.name}")
+    # The archive's root folder is named after the file, so the unfinished one has the same name in a folder of its own.
+    with (
+        _disk_errors(path, cache),
+        _compiler_cache(cache),
+        tempfile.TemporaryDirectory(prefix=f".{path.stem}-", dir=path.parent, ignore_cleanup_errors=True) as unfinished,
+    ):
+        candidate = Path(unfinished) / path.name
+        _compile(program, candidate)
+        append_spec(candidate, program.spec)
+        check(candidate)
+        os.replace(candidate, path)
+
+
+def _compile(program: Program, candidate: Path) -> None:
+    metadata = {METADATA_KEY: json.dumps(program.spec)}
+    try:
+        torch._inductor.aoti_compile_and_package(
+            program.exported, package_path=str(candidate), inductor_configs={"aot_inductor.metadata": metadata}
+        )
+    except OSError:
+        raise
+    except Exception as error:
+        if "InvalidCxxCompiler" in f"{type(error).__name__} {error}":
+            raise NotSupported("no C++ compiler works here, and AOTInductor needs one: install g++ (Debian: apt-get install g++)") from error
+        raise
+
+
+def append_spec(package: Path, spec: dict[str, Any]) -> None:
+    """Adds the io spec to a package's archive, beside what torch wrote."""
+    with zipfile.ZipFile(package, "a", zipfile.ZIP_STORED) as archive:
+        root = archive.namelist()[0].partition("/")[0]
+        archive.writestr(f"{root}/{SPEC_ENTRY}", json.dumps(spec, indent=1))
+
+
+def read_spec(package: Path) -> dict[str, Any]:
+    """The io spec that write_package added."""
+    with zipfile.ZipFile(package) as archive:
+        entry = next((name for name in archive.namelist() if name.partition("/")[2] == SPEC_ENTRY), None)
+        if entry is None:
+            raise NotFound(f"{package} has no entry {SPEC_ENTRY}: export it with python -m headrace.export")
+        return json.loads(archive.read(entry))
+
+
+@contextmanager
+def _compiler_cache(cache: Path) -> Iterator[None]:
+    """Inductor looks at the environment each time, and would otherwise litter the temporary folder."""
+    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    cache.mkdir(parents=True, exist_ok=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        else:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
+
+
+@contextmanager
+def _disk_errors(path: Path, cache: Path) -> Iterator[None]:
+    """A full disk is reported as one, whatever torch, the compiler or the archive writer made of it."""
+    try:
+        yield
+    except Exception as error:
+        full = [folder for folder in (path.parent, cache) if _is_full(folder)]
+        told = (isinstance(error, OSError) and error.errno == errno.ENOSPC) or os.strerror(errno.ENOSPC) in str(error)
+        if not told and not full:
+            raise
+        where = full[0] if full else path.parent
+        raise Exhausted(
+            f"{path} was not written: {os.strerror(errno.ENOSPC)} (ENOSPC) in {where}: make room there, "
+            "or choose another folder with --output or --cache"
+        ) from error
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free < _FULL_DISK_BYTES
+    except OSError:
+        return False
