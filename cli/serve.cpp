@@ -3,6 +3,7 @@
 #include "cli/command.hpp"
 #include "cli/descriptor_limit.hpp"
 #include "cli/progress_bar.hpp"
+#include "cli/tcp_door.hpp"
 #include "cli/tensor_file.hpp"
 #include "cli/tensor_note.hpp"
 #include "cli/text.hpp"
@@ -13,7 +14,6 @@
 #include <nlohmann/json.hpp>
 
 #include <signal.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -29,9 +29,11 @@ constexpr std::size_t longest_agent_name = 255;
 // With --load smaller tensors stay in the mapped file: a descriptor each would be spent for nothing.
 constexpr std::uint64_t least_allocated = 64 * 1024;
 
+constexpr const char* default_listen = "127.0.0.1:0";
+
 struct Wanted {
   std::string file;
-  std::string listen = "127.0.0.1:0";
+  std::string listen = default_listen;
   std::string name;
   std::string store;
   std::vector<std::string> backends;
@@ -47,12 +49,12 @@ std::string default_name(const std::string& file) {
 }
 
 MemoryRange range_of(std::span<const std::byte> bytes) {
-  // Peers only read: a write into the read-only mapping is refused by the kernel. What is empty is stood for
-  // by one byte.
+  // What is empty is stood for by one byte.
   static std::byte nothing{};
   MemoryRange range;
   range.address = bytes.empty() ? &nothing : const_cast<std::byte*>(bytes.data());
   range.length_bytes = bytes.empty() ? 1 : bytes.size();
+  range.writable = false;
   return range;
 }
 
@@ -65,11 +67,10 @@ Result<void> offer(Agent& agent, const TensorFile::Tensor& tensor, std::uint64_t
   options.note = write_note({tensor.info, checksum(tensor.bytes), index, {}}, long_name);
   if (load && tensor.info.bytes >= least_allocated) {
     AllocateOptions allocation;
+    allocation.writable = false;
     allocation.registration = std::move(options);
     HEADRACE_CLI_TRY(region, agent.allocate(tensor.info.bytes, allocation));
     std::memcpy(region.bytes().data(), tensor.bytes.data(), tensor.bytes.size());
-    // Over TCP the owner writes for its peers: nobody changes what is served here.
-    ::mprotect(region.bytes().data(), tensor.bytes.size(), PROT_READ);
     return {};
   }
   HEADRACE_CLI_TRY(region, agent.register_memory(range_of(tensor.bytes), options));
@@ -117,6 +118,8 @@ Result<void> serve(const Wanted& wanted, const Invocation& invocation) {
   options.listen = wanted.listen;
   options.store = wanted.store;
   options.options = invocation.options;
+  // Peers that come through a store may be anywhere, and only an address that was asked for tells from where.
+  if (wanted.store.empty() || wanted.listen != default_listen) HEADRACE_CLI_CHECK(keep_tcp_door_at(wanted.listen, options.options));
   HEADRACE_CLI_TRY(
       agent, Agent::open(wanted.name.empty() ? default_name(wanted.file) : wanted.name, std::move(options)));
 

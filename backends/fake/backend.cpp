@@ -275,6 +275,7 @@ Result<void*> FakeBackend::register_region(const headrace_region_v1& region) {
   made->id = region.region_id;
   made->base = reinterpret_cast<std::byte*>(region.address);
   made->length = region.length;
+  made->writable = (region.flags & HEADRACE_REGION_READ_ONLY) == 0;
   if (region.memory_fd >= 0) {
     made->memory_fd = ::fcntl(region.memory_fd, F_DUPFD_CLOEXEC, 0);
     if (made->memory_fd < 0) return os_error(errno, "keep the descriptor of region {}", region.region_id);
@@ -535,6 +536,10 @@ Status FakeBackend::check(const Request& request, std::string& text) {
       if (!region) return gone(request, *remote, page, text);
       last = remote;
       length = region->length;
+      if (request.args.op == HEADRACE_WRITE && !region->writable) {
+        text = fmt::format("page {}: region {} is registered read-only", page, remote->region_id);
+        return {Code::invalid_argument, 0, page};
+      }
     }
     const std::uint64_t offset = side_offset(side, page), bytes = page_length(request.args, page);
     if (inside(offset, bytes, length)) continue;

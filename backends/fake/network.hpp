@@ -36,6 +36,7 @@ struct Region {
   std::uint64_t length = 0;
   int memory_fd = -1;  ///< a duplicate of ours, or -1
   std::uint64_t memory_offset = 0;
+  bool writable = true;
   std::shared_mutex gate;
   bool gone = false;  ///< guarded by gate
 

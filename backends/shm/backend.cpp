@@ -200,7 +200,8 @@ Result<void*> ShmBackend::register_region(const headrace_region_v1& region) {
     }
   }
   HEADRACE_TRY(slot, instance_->live->set(region.region_id,
-                                          local->shared ? RegionState::allocated : RegionState::registered));
+                                          local->shared ? RegionState::allocated : RegionState::registered,
+                                          (region.flags & HEADRACE_REGION_READ_ONLY) == 0));
   local->slot = slot;
   if (local->shared) instance_->registry->share(std::move(memory));
   return local.release();
@@ -235,13 +236,18 @@ Result<void*> ShmBackend::load_remote(void* connection, const headrace_remote_re
 
 void ShmBackend::unload(void* remote) { delete static_cast<RemoteRegion*>(remote); }
 
-Result<std::span<std::byte>> ShmBackend::map(void* remote, int device, unsigned /*access*/) {
+constexpr unsigned map_for_writing = 2;
+
+Result<std::span<std::byte>> ShmBackend::map(void* remote, int device, unsigned access) {
   auto& region = *static_cast<RemoteRegion*>(remote);
   if (device >= 0)
     return make_error(Code::not_supported, "shm maps memory for the CPU, not for GPU {}", device);
   const bool known = region.resolve();
-  if (std::byte* const mapped = region.mapped(); mapped != nullptr)
-    return std::span(mapped, region.length_bytes());
+  if (std::byte* const mapped = region.mapped(); mapped != nullptr) {
+    if ((access & map_for_writing) == 0 || region.writable()) return std::span(mapped, region.length_bytes());
+    return make_error(Code::not_supported, "region {} of peer {} is read-only: map it for reading", region.region_id(),
+                      region.link() != nullptr ? region.link()->peer_name() : instance_->name);
+  }
   const std::string owner = region.link()->peer_name();
   if (!known)
     return make_error(Code::would_block, "the memory file of region {} of peer {} is on its way",

@@ -14,10 +14,11 @@ Result<std::shared_ptr<ImportedMemory>> ImportedMemory::map(const UniqueFd& fd, 
   const std::uint64_t skip = region.offset_bytes - first;
   const std::uint64_t length =
       (skip + region.length_bytes + file.page_bytes - 1) / file.page_bytes * file.page_bytes;
-  HEADRACE_TRY(mapping, Mapping::of_file(fd.get(), first, length, Mapping::Access::read_write));
+  const auto access = file.writable ? Mapping::Access::read_write : Mapping::Access::read;
+  HEADRACE_TRY(mapping, Mapping::of_file(fd.get(), first, length, access));
   std::byte* const begin = mapping.data() + skip;
   return std::shared_ptr<ImportedMemory>(
-      new ImportedMemory(std::move(mapping), {begin, region.length_bytes}));
+      new ImportedMemory(std::move(mapping), {begin, region.length_bytes}, file.writable));
 }
 
 Result<void> Imports::add(const UniqueFd& file, const SharedRegion& region) {

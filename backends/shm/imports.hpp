@@ -29,11 +29,15 @@ class ImportedMemory {
                                                                    const SharedRegion& region);
 
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
+  /// False: the owner has sealed the file, and it is mapped for reading.
+  [[nodiscard]] bool writable() const { return writable_; }
 
  private:
-  ImportedMemory(Mapping mapping, std::span<std::byte> bytes) : mapping_(std::move(mapping)), bytes_(bytes) {}
+  ImportedMemory(Mapping mapping, std::span<std::byte> bytes, bool writable)
+      : mapping_(std::move(mapping)), bytes_(bytes), writable_(writable) {}
   Mapping mapping_;
   std::span<std::byte> bytes_;
+  bool writable_;
 };
 
 /// The imports of one link. They are mapped as they come in, so that no descriptor is kept: an address range

@@ -37,7 +37,7 @@ Result<std::unique_ptr<LiveTable>> LiveTable::create() {
   return table;
 }
 
-Result<const RegionSlot*> LiveTable::set(std::uint32_t region_id, RegionState state) {
+Result<const RegionSlot*> LiveTable::set(std::uint32_t region_id, RegionState state, bool writable) {
   const auto step = static_cast<std::uint32_t>(region_id / live_step_bytes);
   const std::lock_guard lock(mutex_);
   auto at = steps_.find(step);
@@ -53,7 +53,7 @@ Result<const RegionSlot*> LiveTable::set(std::uint32_t region_id, RegionState st
     at = steps_.emplace(step, std::move(mapping)).first;
   }
   auto* const slot = reinterpret_cast<RegionSlot*>(at->second.data() + region_id % live_step_bytes);
-  slot->store(static_cast<std::uint8_t>(state), std::memory_order_seq_cst);
+  slot->store(static_cast<std::uint8_t>(static_cast<unsigned>(state) | (writable ? 0U : read_only_bit)), std::memory_order_seq_cst);
   return slot;
 }
 

@@ -27,6 +27,9 @@ enum class RegionState : std::uint8_t {
   gone = 3,        ///< deregistered; ids are never used again
 };
 
+/// Beside the state in a region's byte: peers may not write it.
+inline constexpr std::uint8_t read_only_bit = 0x80;
+
 /// One byte of the table.
 using RegionSlot = std::atomic<std::uint8_t>;
 static_assert(sizeof(RegionSlot) == 1 && RegionSlot::is_always_lock_free);
@@ -61,7 +64,7 @@ class LiveTable {
   LiveTable(const LiveTable&) = delete;
   LiveTable& operator=(const LiveTable&) = delete;
 
-  [[nodiscard]] Result<const RegionSlot*> set(std::uint32_t region_id, RegionState state);
+  [[nodiscard]] Result<const RegionSlot*> set(std::uint32_t region_id, RegionState state, bool writable = true);
   /// Everything is gone from now on: peers find `closed` at their next look.
   void close();
   /// What peers are given: opened for reading only where /proc allows that.

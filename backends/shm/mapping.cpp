@@ -64,6 +64,7 @@ Result<MemoryFile> inspect_memory_file(int fd) {
     return os_error(errno, "look at the file system of a memory file that came from the peer");
   MemoryFile file;
   file.size_bytes = static_cast<std::uint64_t>(found.st_size);
+  file.writable = (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) == 0;
   // Huge pages must be mapped whole; ordinary memory files, also those with transparent huge pages, need not.
   file.page_bytes = system.f_type == HUGETLBFS_MAGIC ? static_cast<std::uint64_t>(system.f_bsize)
                                                      : static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));

@@ -51,6 +51,7 @@ class Mapping {
 struct MemoryFile {
   std::uint64_t size_bytes = 0;
   std::uint64_t page_bytes = 0;  ///< offsets and lengths of mappings are multiples of it
+  bool writable = true;          ///< false: sealed against mappings that can be written
 };
 /// Refuses a file that could shrink under a mapping, which would end this process with SIGBUS.
 ///   errors   corrupt (no memory file, or not sealed against shrinking)

@@ -32,6 +32,8 @@ bool RemoteRegion::resolve() {
   if (!known) return false;
   if (import == nullptr || import->bytes().size() < length_bytes_)
     return true;  // or not what the metadata says: attach will see
+  // An owner that calls a file writable which is sealed against it would have us die of the first write.
+  if (writable() && !import->writable()) return true;
   const std::lock_guard lock(mutex_);
   if (import_ == nullptr) {
     import_ = std::move(import);

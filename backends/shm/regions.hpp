@@ -44,8 +44,13 @@ class RemoteRegion {
   [[nodiscard]] std::uint32_t region_id() const { return region_id_; }
   [[nodiscard]] RegionState state() const {
     const RegionSlot* const slot = slot_.load(std::memory_order_acquire);
-    return slot != nullptr ? static_cast<RegionState>(slot->load(std::memory_order_acquire))
-                           : RegionState::unknown;
+    if (slot == nullptr) return RegionState::unknown;
+    return static_cast<RegionState>(slot->load(std::memory_order_acquire) & ~read_only_bit);
+  }
+  /// What its owner says: not a word on what the system would allow.
+  [[nodiscard]] bool writable() const {
+    const RegionSlot* const slot = slot_.load(std::memory_order_acquire);
+    return slot == nullptr || (slot->load(std::memory_order_acquire) & read_only_bit) == 0;
   }
   [[nodiscard]] bool live() const {
     const RegionState now = state();

@@ -9,12 +9,13 @@
 namespace headrace::shm {
 namespace {
 
+constexpr std::uint64_t least_bytes = 4096;
 constexpr std::uint64_t largest_ring_bytes = 1ULL << 30;
-constexpr std::uint64_t smallest_chunk_bytes = 4096;
+constexpr std::uint64_t most_threads = 1024;
 
 constexpr std::array rows{
     headrace_option_v1{"ring_bytes", "256KiB", "bytes",
-                       "size of the message ring of each direction of a link", 0, 0},
+                       "size of the message ring of each direction of a link, rounded up to a power of two that holds two messages", 0, 0},
     headrace_option_v1{"queue_bytes", "4MiB", "bytes",
                        "messages of running requests, and those sent before a link is ready, that a link "
                        "keeps while the peer's "
@@ -47,9 +48,11 @@ std::string text_of(const plugin::CreateArgs& args, const char* name) {
   return {};
 }
 
-Result<std::uint64_t> bytes(const plugin::CreateArgs& args, const char* name) {
+Result<std::uint64_t> number(const plugin::CreateArgs& args, const char* name, std::uint64_t least, std::uint64_t most) {
   auto value = parse_bytes(text_of(args, name));
   if (!value) return std::move(value).error().within(std::string("option shm.") + name);
+  if (*value < least || *value > most)
+    return make_error(Code::invalid_argument, "option shm.{} is {} and must be from {} to {}", name, *value, least, most);
   return value;
 }
 
@@ -66,22 +69,19 @@ std::span<const headrace_option_v1> option_rows() { return rows; }
 
 Result<Settings> read_settings(const plugin::CreateArgs& args) {
   Settings settings;
-  HEADRACE_TRY(ring_bytes, bytes(args, "ring_bytes"));
-  if (ring_bytes > largest_ring_bytes) {
-    return make_error(Code::invalid_argument, "option shm.ring_bytes is {} and may be at most {}", ring_bytes,
-                      largest_ring_bytes);
-  }
+  constexpr std::uint64_t any = UINT64_MAX;
+  HEADRACE_TRY(ring_bytes, number(args, "ring_bytes", least_bytes, largest_ring_bytes));
   settings.ring_bytes = std::bit_ceil(std::max<std::uint64_t>(ring_bytes, 2 * max_message_bytes));
-  HEADRACE_TRY(queue_bytes, bytes(args, "queue_bytes"));
+  HEADRACE_TRY(queue_bytes, number(args, "queue_bytes", least_bytes, any));
   settings.queue_bytes = std::max<std::uint64_t>(queue_bytes, 2 * max_message_bytes);
-  HEADRACE_TRY(inline_bytes, bytes(args, "inline_bytes"));
+  HEADRACE_TRY(inline_bytes, number(args, "inline_bytes", 0, any));
   settings.inline_bytes = inline_bytes;
-  HEADRACE_TRY(chunk_bytes, bytes(args, "chunk_bytes"));
-  settings.chunk_bytes = std::max(chunk_bytes, smallest_chunk_bytes);
-  HEADRACE_TRY(stream_bytes, bytes(args, "stream_bytes"));
+  HEADRACE_TRY(chunk_bytes, number(args, "chunk_bytes", least_bytes, any));
+  settings.chunk_bytes = chunk_bytes;
+  HEADRACE_TRY(stream_bytes, number(args, "stream_bytes", 0, any));
   settings.stream_bytes = stream_bytes;
-  HEADRACE_TRY(threads, bytes(args, "threads"));
-  settings.threads = static_cast<std::uint32_t>(std::min<std::uint64_t>(threads, 4096));
+  HEADRACE_TRY(threads, number(args, "threads", 0, most_threads));
+  settings.threads = static_cast<std::uint32_t>(threads);
   HEADRACE_TRY(attach, automatic(args, "attach"));
   settings.attach = attach;
   HEADRACE_TRY(map, automatic(args, "map"));

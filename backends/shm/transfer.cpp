@@ -60,12 +60,18 @@ class Batch {
     for (std::size_t i = 0; i < count_; ++i) {
       if (runs_[i].remote_region == last) continue;
       last = runs_[i].remote_region;
-      if (remote_of(runs_[i]).live()) continue;
-      return stale(runs_[i]);
+      const RemoteRegion& region = remote_of(runs_[i]);
+      if (!region.live()) return stale(runs_[i]);
+      if (transfer_.request->op == HEADRACE_WRITE && !region.writable()) return read_only(runs_[i]);
     }
     // The owner marks itself closed before it gives its memory up.
     if (transfer_.link != nullptr && transfer_.link->owner_closed()) return transfer_.link->why_lost();
     return {};
+  }
+
+  [[nodiscard]] static Outcome read_only(const PageRun& run) {
+    return {{Code::invalid_argument, 0, run.first_page},
+            fmt::format("page {}: region {} is registered read-only", run.first_page, remote_of(run).region_id())};
   }
 
   [[nodiscard]] Outcome stale(const PageRun& run) const {

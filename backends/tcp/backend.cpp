@@ -149,7 +149,8 @@ Result<void*> TcpBackend::register_region(const headrace_region_v1& region) {
     return make_error(Code::not_supported, "memory of kind {} cannot be registered: tcp moves host memory (dram) alone", region.kind);
   if (region.length == 0 || region.address == 0 || region.address + region.length < region.address)
     return make_error(Code::invalid_argument, "region {} of {} bytes at {:#x} is no memory", region.region_id, region.length, region.address);
-  HEADRACE_TRY(added, context_.regions.add({region.region_id, reinterpret_cast<std::byte*>(region.address), region.length}));
+  HEADRACE_TRY(added, context_.regions.add({region.region_id, reinterpret_cast<std::byte*>(region.address), region.length,
+                                              (region.flags & HEADRACE_REGION_READ_ONLY) == 0}));
   return static_cast<void*>(added);
 }
 

@@ -222,7 +222,7 @@ Result<void> Channel::begin_write(const FrameHeader&, const RangeList& ranges) {
   std::uint64_t at = 0;
   for (std::uint32_t i = 0; i < ranges.size(); ++i) {
     const Range range = ranges[i];
-    const auto found = view.find(range);
+    const auto found = view.find(range, Access::write);
     if (found.region == nullptr) {
       incoming_.code = found.code;
       incoming_.good_bytes = at + found.good_bytes;
@@ -347,7 +347,11 @@ void Channel::pump(HostCalls& calls, Driver driver, bool writable) {
     }
     if (step.result == FrameWriter::Flushed::failed) {
       sending_ = false;
-      calls.lose({Code::peer_lost, step.error}, fmt::format("send on socket {}: {}", index_, os_error_text(step.error)));
+      if (step.error == EFAULT) {
+        calls.lose({Code::backend_failed, step.error}, "memory that was to be sent is not there: it was unmapped, or made unreadable, while it was registered; deregister it first");
+      } else {
+        calls.lose({Code::peer_lost, step.error}, fmt::format("send on socket {}: {}", index_, os_error_text(step.error)));
+      }
       return;
     }
     if (step.result == FrameWriter::Flushed::blocked) {
@@ -455,7 +459,7 @@ bool Channel::put_answer() {
   std::uint64_t at = 0;
   for (std::uint32_t i = 0; i < ranges.size(); ++i) {
     const Range range = ranges[i];
-    const auto found = view.find(range);
+    const auto found = view.find(range, Access::read);
     if (found.region == nullptr) {
       writer_.take_back(before);
       header.code = static_cast<std::uint32_t>(found.code);

@@ -252,6 +252,7 @@ namespace {
 const char* why_refused(Code code) {
   switch (code) {
     case Code::not_found: return "no such region is registered there (any more)";
+    case Code::not_supported: return "its region is registered read-only";
     case Code::backend_failed: return "its memory cannot be written: it is read-only, or its owner has unmapped it";
     default: return "it lies outside its region";
   }
@@ -267,6 +268,7 @@ void Link::answered(RemoteRequest& request, HostCalls& calls, Status status, std
     stop_cutting(request);
     request.status = status;
     request.text = fmt::format("peer {} refused page {}: {}", peer_name_, status.page, why_refused(status.code));
+    if (status.code == Code::not_supported) request.status.code = Code::invalid_argument;  // no other path may write it either
   }
   end_if_done(request, calls);
 }

@@ -19,7 +19,10 @@ struct Region {
   std::uint32_t id = 0;
   std::byte* base = nullptr;
   std::uint64_t length = 0;
+  bool writable = true;
 };
+
+enum class Access { read, write };
 
 class Regions {
  public:
@@ -51,7 +54,7 @@ class Regions {
       Code code = Code::ok;
       std::uint64_t good_bytes = 0;  ///< of a refused range: how many at its beginning could be reached
     };
-    [[nodiscard]] Answer find(const Range& range) {
+    [[nodiscard]] Answer find(const Range& range, Access access) {
       if (last_ == nullptr || last_->id != range.region) {
         const auto at = regions_.by_id_.find(range.region);
         if (at == regions_.by_id_.end()) return {nullptr, Code::not_found, 0};
@@ -60,6 +63,7 @@ class Regions {
       if (range.offset > last_->length) return {nullptr, Code::invalid_argument, 0};
       const std::uint64_t left = last_->length - range.offset;
       if (range.length > left) return {nullptr, Code::invalid_argument, left};
+      if (access == Access::write && !last_->writable) return {nullptr, Code::not_supported, 0};
       return {last_, Code::ok, range.length};
     }
 

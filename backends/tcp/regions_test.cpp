@@ -13,16 +13,16 @@ TEST(Regions, a_range_is_found_only_if_all_of_it_lies_in_its_region) {
   Regions regions;
   ASSERT_TRUE(regions.add({7, memory.data(), memory.size()}).ok());
   Regions::View view(regions);
-  EXPECT_NE(view.find({7, 0, 0, 100}).region, nullptr);
-  EXPECT_NE(view.find({7, 0, 100, 0}).region, nullptr);
-  EXPECT_EQ(view.find({8, 0, 0, 1}).code, Code::not_found);
-  const auto beyond = view.find({7, 0, 90, 11});
+  EXPECT_NE(view.find({7, 0, 0, 100}, Access::read).region, nullptr);
+  EXPECT_NE(view.find({7, 0, 100, 0}, Access::read).region, nullptr);
+  EXPECT_EQ(view.find({8, 0, 0, 1}, Access::read).code, Code::not_found);
+  const auto beyond = view.find({7, 0, 90, 11}, Access::read);
   EXPECT_EQ(beyond.region, nullptr);
   EXPECT_EQ(beyond.code, Code::invalid_argument);
   EXPECT_EQ(beyond.good_bytes, 10U);
-  EXPECT_EQ(view.find({7, 0, 101, 0}).code, Code::invalid_argument);
-  EXPECT_EQ(view.find({7, 0, 1, UINT64_MAX}).region, nullptr) << "the sum overflows";
-  EXPECT_EQ(view.find({7, 0, UINT64_MAX, 2}).region, nullptr);
+  EXPECT_EQ(view.find({7, 0, 101, 0}, Access::read).code, Code::invalid_argument);
+  EXPECT_EQ(view.find({7, 0, 1, UINT64_MAX}, Access::read).region, nullptr) << "the sum overflows";
+  EXPECT_EQ(view.find({7, 0, UINT64_MAX, 2}, Access::read).region, nullptr);
 }
 
 TEST(Regions, a_removed_region_is_not_found_and_its_id_is_free) {
@@ -32,7 +32,7 @@ TEST(Regions, a_removed_region_is_not_found_and_its_id_is_free) {
   ASSERT_TRUE(region.ok());
   EXPECT_EQ(regions.add({7, memory.data(), 1}).code(), Code::invalid_argument);
   EXPECT_NE(regions.remove(*region), nullptr);
-  EXPECT_EQ(Regions::View(regions).find({7, 0, 0, 1}).region, nullptr);
+  EXPECT_EQ(Regions::View(regions).find({7, 0, 0, 1}, Access::read).region, nullptr);
   EXPECT_TRUE(regions.add({7, memory.data(), 1}).ok());
 }
 

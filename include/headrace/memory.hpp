@@ -43,6 +43,7 @@ struct MemoryRange {
   int device = -1;                        ///< vram: ordinal
   int file_descriptor = -1;               ///< file, block: an open descriptor, or -1 and a path; stays the caller's
   std::string path = {};                       ///< file, block: path; object: key
+  bool writable = true;                   ///< false: requests read it and never write it, neither ours nor peers'
 };
 
 struct RegisterOptions {
@@ -61,6 +62,7 @@ struct Region {
   std::string name;
   std::string note;
   std::vector<std::string> backends;  ///< registered with these
+  bool writable = true;               ///< whether requests may write it
 
   /// A region of our own as bytes. Only for dram of this agent.
   [[nodiscard]] std::span<std::byte> bytes() const {
@@ -72,6 +74,7 @@ struct AllocateOptions {
   MemoryKind kind = MemoryKind::dram;
   int numa_node = -1;               ///< -1: the node of the thread that touches a page first
   bool huge_pages = false;          ///< 2 MiB pages; exhausted if the system has none reserved
+  bool writable = true;             ///< false: this process fills it through `storage`; requests and peers' mappings only read
   RegisterOptions registration = {};
 };
 
@@ -81,7 +84,9 @@ class Mapping {
  public:
   struct State;
   explicit Mapping(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  /// Of a region that is not writable the bytes can be read only: a write ends the process.
   [[nodiscard]] HEADRACE_API std::span<std::byte> bytes() const;
+  [[nodiscard]] HEADRACE_API bool writable() const;
   [[nodiscard]] HEADRACE_API bool alive() const;
 
  private:

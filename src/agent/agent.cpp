@@ -117,12 +117,13 @@ Result<void> Agent::deregister(std::span<const RegionId> regions, Timeout timeou
 Result<Region> Agent::allocate(std::size_t length_bytes, const AllocateOptions& options) {
   HEADRACE_TRY_VOID(impl_->engine->usable());
   if (options.kind != MemoryKind::dram) return make_error(Code::not_supported, "this version allocates dram only, not {}", kind_name(options.kind));
-  auto made = Allocation::make(length_bytes, options.numa_node, options.huge_pages);
+  auto made = Allocation::make(length_bytes, options.numa_node, options.huge_pages, options.writable);
   if (!made) return std::move(made).error();
   auto allocation = std::make_shared<Allocation>(std::move(*made));
   MemoryRange range;
   range.address = allocation->bytes().data();
   range.length_bytes = length_bytes;
+  range.writable = options.writable;
   const int fd = allocation->fd();
   HEADRACE_TRY(regions, impl_->engine->register_regions({&range, 1}, options.registration, {fd, allocation}));
   return std::move(regions.front());

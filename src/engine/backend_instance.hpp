@@ -62,7 +62,7 @@ class BackendInstance {
   Result<void*> load_local(void* handle);
   Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region);
   /// would_block: ask again after some progress.
-  Result<std::pair<void*, std::uint64_t>> map(void* remote);
+  Result<std::pair<void*, std::uint64_t>> map(void* remote, bool writable);
   void unmap(void* remote, void* address) { table_->unmap(instance_, remote, address); }
   void unload(void* remote) { table_->unload(instance_, remote); }
   void deregister_region(void* handle) { table_->deregister_region(instance_, handle); }

@@ -110,6 +110,7 @@ void Engine::link_event(std::uint64_t token, headrace_link_event_v1 event, Statu
   const std::string peer = life ? life->name : "?";
   if (event == HEADRACE_LINK_READY) {
     link->set_ready();
+    if (life) life->out_of_reach.store(false);
     log_.info("connected to peer {} over {}", peer, link->backend().name());
   } else {
     link->set_lost(status, text);
@@ -118,6 +119,7 @@ void Engine::link_event(std::uint64_t token, headrace_link_event_v1 event, Statu
     if (life) {
       const std::unique_lock lock(life->mutex);
       life->detail = std::string(link->backend().name()) + ": " + std::string(text);
+      if (status.code == Code::peer_lost) life->out_of_reach.store(true);
     }
     // Nobody tells us any more when the peer revokes what is mapped over this link.
     end_mappings([&](const MappingRow& row) { return row.link == link; });

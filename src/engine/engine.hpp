@@ -257,6 +257,7 @@ struct Mapping::State {
   void* remote = nullptr;
   void* address = nullptr;
   std::uint64_t length = 0;
+  bool writable = true;
 };
 
 }  // namespace headrace

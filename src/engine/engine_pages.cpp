@@ -164,11 +164,19 @@ Result<PageListState> Engine::finish_list(std::shared_ptr<PageList::State> list,
   if (far_side) list->peer = settings_.name;
   list->sorted_ids = list->region_ids;
   std::sort(list->sorted_ids.begin(), list->sorted_ids.end());
-  if (life) return PageListState(std::move(list));  // checked_epoch 0: the first post looks at all regions once more
+  if (life) {
+    const std::shared_lock lock(life->mutex);
+    for (const std::uint32_t id : list->sorted_ids) {
+      const RemoteRegion* const row = life->regions.find(id);
+      if (row != nullptr && !row->writable) list->read_only_ids.push_back(id);
+    }
+    return PageListState(std::move(list));  // checked_epoch 0: the first post looks at all regions once more
+  }
   list->local_regions.reserve(list->region_ids.size());
   for (const std::uint32_t id : list->region_ids) {
     auto region = local_region(id);
     if (!region) return make_error(Code::not_found, "region {} was deregistered meanwhile", id);
+    if (!region->info.writable) list->read_only_ids.push_back(id);
     list->local_regions.push_back(std::move(region));
   }
   return PageListState(std::move(list));

@@ -8,6 +8,7 @@
 namespace headrace {
 
 std::span<std::byte> Mapping::bytes() const { return {static_cast<std::byte*>(state_->address), static_cast<std::size_t>(state_->length)}; }
+bool Mapping::writable() const { return state_->writable; }
 bool Mapping::alive() const { return state_->row->alive.load(std::memory_order_acquire); }
 
 Mapping::State::~State() {
@@ -69,6 +70,7 @@ std::shared_ptr<Link> Engine::add_link(const std::shared_ptr<PeerLife>& life, Ba
     if (connection != nullptr) {
       link->set_connection(connection);
       link->set_ready();
+      life->out_of_reach.store(false);
     }
     links_.emplace(link->token(), link);
   }
@@ -222,6 +224,11 @@ Result<void> Engine::notify(std::string_view name, std::string_view payload) {
       refusals += "\n  " + link.error().message;
       continue;
     }
+    // What a link takes while it is being made goes with it unsaid if nobody is there.
+    if (life->out_of_reach.load() && (*link)->state() == LinkState::connecting) {
+      refusals += fmt::format("\n  {} (a new connection is being tried: send again once it is there)", life->detail_text());
+      continue;
+    }
     const GatePass pass((*link)->gate());
     if (!pass) continue;
     const Status status = backend->notify((*link)->connection(), HEADRACE_CHANNEL_USER, *bytes);
@@ -268,7 +275,10 @@ Result<ImportReport> Engine::import(wire::Metadata metadata) {
 
 Result<void> Engine::take_regions(PeerLife& life, wire::Metadata& m) {
   std::vector<RemoteRegion> rows(m.ids.size());
-  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = {m.addresses[i], m.lengths[i], m.masks[i], m.kinds[i]};
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto kind = static_cast<std::uint8_t>(m.kinds[i] & ~wire::MetadataLimits::read_only_bit);
+    rows[i] = {m.addresses[i], m.lengths[i], m.masks[i], kind, kind == m.kinds[i]};
+  }
   const std::unique_lock lock(life.mutex);
   const bool whole = m.since == 0 && !m.partial;
   if (m.since > 0 && m.since > life.version) {
@@ -339,6 +349,7 @@ Region describe(const PeerLife& life, std::uint32_t id, const RemoteRegion& row)
   region.kind = static_cast<MemoryKind>(row.kind);
   region.address = row.address;
   region.length_bytes = row.length;
+  region.writable = row.writable;
   if (const auto* named = life.regions.name_and_note(id)) {
     region.name = named->first;
     region.note = named->second;
@@ -405,6 +416,7 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
       args.kind = row->kind;
       args.address = row->address;
       args.length = row->length;
+      mapping->writable = row->writable;
       public_data = life->regions.public_data(region.value, static_cast<std::uint32_t>(life->backend_number(backend->name())));
     }
     args.public_data = {public_data.data(), public_data.size()};
@@ -421,7 +433,7 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
         }
         mapping->remote = *loaded;
       }
-      auto mapped = backend->map(mapping->remote);
+      auto mapped = backend->map(mapping->remote, mapping->writable);
       if (!mapped && mapped.code() == Code::would_block) return false;
       if (!mapped) {
         why = mapped.error().message;

@@ -3,7 +3,11 @@
 #include "engine/engine.hpp"
 #include "engine/copy_pool.hpp"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 
 namespace headrace::engine {
 namespace {
@@ -34,6 +38,32 @@ Result<void> check_range(const MemoryRange& range, std::size_t index) {
       return {};
   }
   return bad("is of an unknown kind");
+}
+
+/// Whether all of it is mapped: msync with MS_ASYNC does nothing since Linux 2.6.19 but look for gaps (msync(2)).
+bool is_mapped(std::uint64_t begin, std::uint64_t end) {
+  static const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t first = begin / page * page;
+  return ::msync(reinterpret_cast<void*>(first), end - first, MS_ASYNC) == 0 || errno != ENOMEM;
+}
+
+/// Refuses host memory that is none. Ranges that follow one another cost one look.
+Result<void> check_mapped(std::span<const MemoryRange> ranges) {
+  const auto begin_of = [&](std::size_t i) { return reinterpret_cast<std::uint64_t>(ranges[i].address); };
+  for (std::size_t i = 0; i < ranges.size();) {
+    const std::size_t first = i;
+    std::uint64_t end = begin_of(i) + ranges[i].length_bytes;
+    const bool host = ranges[i].kind == MemoryKind::dram;
+    for (++i; host && i < ranges.size() && ranges[i].kind == MemoryKind::dram && begin_of(i) == end; ++i) end += ranges[i].length_bytes;
+    if (!host || is_mapped(begin_of(first), end)) continue;
+    std::size_t bad = first;
+    while (bad + 1 < i && is_mapped(begin_of(bad), begin_of(bad) + ranges[bad].length_bytes)) ++bad;
+    Error error = make_error(Code::invalid_argument, "range {}: {} bytes at {:#x} are not all memory of this process: was it freed, or is the length wrong?", bad,
+                             ranges[bad].length_bytes, begin_of(bad));
+    error.page = bad;
+    return error;
+  }
+  return {};
 }
 
 std::vector<IdRange> to_ranges(std::vector<std::uint32_t> ids) {
@@ -91,6 +121,7 @@ Result<std::vector<Region>> Engine::register_regions(std::span<const MemoryRange
   if (options.name.size() > longest_name) return make_error(Code::invalid_argument, "a region's name has at most {} bytes, this one {}", longest_name, options.name.size());
   if (options.note.size() > longest_note) return make_error(Code::invalid_argument, "a region's note has at most {} bytes, this one {}", longest_note, options.note.size());
   for (std::size_t i = 0; i < ranges.size(); ++i) HEADRACE_TRY_VOID(check_range(ranges[i], i));
+  HEADRACE_TRY_VOID(check_mapped(ranges));
 
   const bool many = ranges.size() > 1;
   const auto name_of = [&](std::size_t i) { return options.name.empty() || !many ? options.name : fmt::format("{}/{}", options.name, i); };
@@ -114,6 +145,7 @@ Result<std::vector<Region>> Engine::register_regions(std::span<const MemoryRange
       region->info.kind = ranges[i].kind;
       region->info.address = reinterpret_cast<std::uint64_t>(ranges[i].address);
       region->info.length_bytes = ranges[i].length_bytes;
+      region->info.writable = ranges[i].writable;
       region->info.name = name_of(i);
       region->info.note = options.note;
       region->info.id = {regions_.add(region->info.kind == MemoryKind::dram ? region->info.address : 0, region->info.length_bytes, region)};
@@ -293,7 +325,7 @@ Result<wire::Metadata> Engine::export_metadata(const ExportOptions& options) con
     m.ids.push_back(region->info.id.value);
     m.addresses.push_back(region->info.address);
     m.lengths.push_back(region->info.length_bytes);
-    m.kinds.push_back(static_cast<std::uint8_t>(region->info.kind));
+    m.kinds.push_back(static_cast<std::uint8_t>(static_cast<unsigned>(region->info.kind) | (region->info.writable ? 0U : wire::MetadataLimits::read_only_bit)));
     m.masks.push_back(mask);
     if (!region->info.name.empty() || !region->info.note.empty()) m.named.push_back({region->info.id.value, region->info.name, region->info.note});
   }

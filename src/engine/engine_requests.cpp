@@ -23,6 +23,30 @@ std::string human_time(double ns) {
   return fmt::format("{:.1f} ms", ns / 1e6);
 }
 
+/// The first page of the request that lies in that region of the list.
+std::uint64_t first_page_in(const PageList::State& list, const std::vector<std::uint32_t>& index, std::uint64_t count, std::uint32_t region) {
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const std::uint64_t k = index.empty() ? i : index[i];
+    if (list.region_ids[list.region_of.empty() ? 0 : list.region_of[k]] == region) return i;
+  }
+  return no_page;
+}
+
+/// Whether the side that the bytes come to may be written.
+Result<void> check_writable(const RequestPlan& plan) {
+  const PageList::State& target = plan.op == Op::read ? *plan.local : *plan.remote;
+  for (const std::uint32_t region : target.read_only_ids) {
+    const std::uint64_t page = first_page_in(target, plan.op == Op::read ? plan.local_index : plan.remote_index, plan.count, region);
+    if (page == no_page) continue;
+    Error error = make_error(Code::invalid_argument, "page {}: region {} of {} is registered read-only: {}", page, region,
+                             target.life ? "peer " + target.peer : "this agent",
+                             target.life ? "only its owner can make it writable, when it registers it" : "register its memory as writable to have it written");
+    error.page = page;
+    return error;
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::shared_ptr<RequestCore>> Engine::make_request(RequestPlan plan) {
@@ -35,6 +59,7 @@ Result<std::shared_ptr<RequestCore>> Engine::make_request(RequestPlan plan) {
       return make_error(Code::not_found, "a region of the {} page list is registered no longer: prepare the list again", (*list)->life ? "remote" : "local");
     }
   }
+  HEADRACE_TRY_VOID(check_writable(plan));
   auto core = std::make_shared<RequestCore>(shared_from_this(), std::move(plan), next_request_.fetch_add(1));
   HEADRACE_TRY_VOID(core->bind());
   const std::lock_guard lock(requests_mutex_);

@@ -37,6 +37,7 @@ struct LocalRegion {
     r.memory_offset = 0;
     r.file_fd = range.file_descriptor;
     r.name = range.path.empty() ? nullptr : range.path.c_str();
+    r.flags = range.writable ? 0U : HEADRACE_REGION_READ_ONLY;
     return r;
   }
 };

@@ -27,6 +27,7 @@ struct PageList::State {
 
   std::vector<std::uint32_t> region_ids;                                ///< distinct
   std::vector<std::uint32_t> sorted_ids;                                ///< the same, rising
+  std::vector<std::uint32_t> read_only_ids;                             ///< those of them that may not be written: mostly none
   std::vector<std::shared_ptr<engine::LocalRegion>> local_regions;      ///< of our own lists, in the order of region_ids
 
   mutable std::atomic<std::uint64_t> checked_epoch{0};

@@ -33,6 +33,8 @@ struct PeerLife {
   /// Grows with each revocation, after `regions` has lost them: a page list that was checked at the present epoch is valid.
   std::atomic<std::uint64_t> epoch{1};
   std::atomic<Fate> fate{Fate::alive};
+  /// A link to it was lost because nobody was there any more, and none has been ready since.
+  std::atomic<bool> out_of_reach{false};
 
   std::mutex connecting;  ///< one thread makes links to it at a time
 
@@ -54,6 +56,10 @@ struct PeerLife {
       best = link;
     }
     return best;
+  }
+  [[nodiscard]] std::string detail_text() const {
+    const std::shared_lock lock(mutex);
+    return detail;
   }
   [[nodiscard]] std::vector<std::shared_ptr<Link>> all_links() const {
     const std::shared_lock lock(mutex);

@@ -21,6 +21,7 @@ struct RemoteRegion {
   std::uint64_t length = 0;
   std::uint16_t backends = 0;  ///< bit b: the peer's backend number b has it
   std::uint8_t kind = 0;
+  bool writable = true;
 };
 
 using wire::IdRange;

@@ -71,7 +71,7 @@ Result<void> place(std::byte* at, std::size_t mapped, int node, std::size_t byte
 
 }  // namespace
 
-Result<Allocation> Allocation::make(std::size_t bytes, int numa_node, bool huge_pages) {
+Result<Allocation> Allocation::make(std::size_t bytes, int numa_node, bool huge_pages, bool writable) {
   const std::size_t page = huge_pages ? huge_page_bytes : static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   constexpr auto largest = static_cast<std::size_t>(std::numeric_limits<off_t>::max());
   if (bytes == 0) return make_error(Code::invalid_argument, "allocate 0 bytes: ask for at least one");
@@ -88,12 +88,13 @@ Result<Allocation> Allocation::make(std::size_t bytes, int numa_node, bool huge_
   if (!fd) return failed(errno, bytes, huge_pages, "make a memfd");
   if (::ftruncate(fd.get(), static_cast<off_t>(mapped)) != 0)
     return failed(errno, bytes, huge_pages, "set its size");
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    return failed(errno, bytes, huge_pages, "seal its size");
   void* const at = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (at == MAP_FAILED) return failed(errno, bytes, huge_pages, "map it");
   auto* const begin = static_cast<std::byte*>(at);
   Allocation allocation(std::move(fd), {begin, bytes}, mapped);
+  // Only now: F_SEAL_FUTURE_WRITE forbids every later mapping that could be written.
+  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (writable ? 0 : F_SEAL_FUTURE_WRITE);
+  if (::fcntl(allocation.fd(), F_ADD_SEALS, seals) != 0) return failed(errno, bytes, huge_pages, "seal its size");
   if (numa_node >= 0) HEADRACE_TRY_VOID(place(begin, mapped, numa_node, bytes));
   return allocation;
 }

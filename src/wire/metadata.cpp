@@ -527,7 +527,7 @@ class BodyReader {
 
   /// A later minor may have kinds that this one cannot name: such regions are as if they were not listed.
   void drop_unknown_kinds() {
-    const auto unknown = [](std::uint8_t kind) { return kind > Limits::greatest_kind; };
+    const auto unknown = [](std::uint8_t kind) { return (kind & ~Limits::read_only_bit) > Limits::greatest_kind; };
     if (std::none_of(m_.kinds.begin(), m_.kinds.end(), unknown)) return;
     std::size_t kept = 0;
     for (std::size_t i = 0; i < m_.ids.size(); ++i) {

@@ -28,6 +28,7 @@ struct MetadataLimits {
   static constexpr std::size_t public_data_bytes = 4096;
   static constexpr std::size_t gone_ranges = std::size_t{1} << 20;
   static constexpr std::uint8_t greatest_kind = 4;  ///< regions of greater kinds are passed over
+  static constexpr std::uint8_t read_only_bit = 0x80;  ///< of a kind: peers may not write the region
 };
 
 /// Ids first, first + 1, ... first + count - 1.
@@ -70,7 +71,7 @@ struct Metadata {
   std::vector<std::uint32_t> ids;
   std::vector<std::uint64_t> addresses;
   std::vector<std::uint64_t> lengths;
-  std::vector<std::uint8_t> kinds;   ///< headrace::MemoryKind
+  std::vector<std::uint8_t> kinds;   ///< headrace::MemoryKind, with read_only_bit
   std::vector<std::uint16_t> masks;  ///< bit b: registered with backends[b]
 
   std::vector<Named> named;

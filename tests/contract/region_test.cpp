@@ -80,6 +80,31 @@ TEST_P(Regions, requests_may_be_released_after_all_that_they_name_is_gone) {
   posted.release();
 }
 
+TEST_P(Regions, that_are_read_only_are_read_and_not_written) {
+  const Pair pair = open_pair();
+  for (const Memory::Kind kind : {Memory::Kind::plain, Memory::Kind::shared}) {
+    const Memory memory(kind, 300'000, 1), source(Memory::Kind::plain, 300'000, 2);
+    const Bytes before(memory.bytes().begin(), memory.bytes().end());
+    const Region closed(*pair.b, memory, 0, 200'000, HEADRACE_REGION_READ_ONLY), open(*pair.b, memory, 200'000, 100'000), mine(*pair.a, source);
+    const Remote closed_there(pair.ab, closed.facts()), open_there(pair.ab, open.facts());
+    for (const std::uint64_t bytes : {std::uint64_t{17}, std::uint64_t{100'000}}) {
+      PageSide remote = uniform_side(nullptr, 0, 0, bytes);
+      remote.regions = {open_there.handle(), closed_there.handle()};
+      remote.region_of = {0, 1};
+      remote.offsets = {0, 100'000};
+      Request write(*pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), 0, bytes, bytes), remote, 2);
+      const PostEnd refused = write.run();
+      EXPECT_EQ(refused.status.code, Code::invalid_argument) << refused.text;
+      EXPECT_EQ(refused.status.page, 1U);
+      EXPECT_NE(refused.text.find("read-only"), std::string::npos) << refused.text;
+      EXPECT_TRUE(same_bytes(memory.bytes().first(200'000), std::span(before).first(200'000)));
+      Request read(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(mine.handle(), 0, bytes, bytes), remote, 2);
+      EXPECT_TRUE(read.run().status.ok()) << "the link goes on";
+      EXPECT_TRUE(same_bytes(source.bytes().subspan(bytes, bytes), memory.bytes().subspan(100'000, bytes)));
+    }
+  }
+}
+
 // --------------------------------------------------------------------------------------------------- owners
 
 class CheckedRegions : public Contract {

@@ -48,7 +48,8 @@ const headrace_backend_v1* load_plugin(const std::string& name) {
 Region::Region(Instance& instance, const Memory& memory)
     : Region(instance, memory, 0, memory.bytes().size()) {}
 
-Region::Region(Instance& instance, const Memory& memory, std::uint64_t offset, std::uint64_t length)
+Region::Region(Instance& instance, const Memory& memory, std::uint64_t offset, std::uint64_t length,
+               std::uint32_t flags)
     : instance_(instance) {
   facts_.id = instance.new_region_id();
   facts_.address = memory.address() + offset;
@@ -63,6 +64,7 @@ Region::Region(Instance& instance, const Memory& memory, std::uint64_t offset, s
   region.memory_fd = memory.fd();
   region.memory_offset = memory.fd() >= 0 ? memory.fd_offset() + offset : 0;
   region.file_fd = -1;
+  region.flags = flags;
   ErrorText error;
   must(instance.table().register_region(instance.handle(), &region, &handle_, error.out()), error,
        "register_region");

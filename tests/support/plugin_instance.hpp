@@ -78,7 +78,8 @@ class Region {
  public:
   Region(Instance& instance, const Memory& memory);
   /// Part of a memory.
-  Region(Instance& instance, const Memory& memory, std::uint64_t offset, std::uint64_t length);
+  Region(Instance& instance, const Memory& memory, std::uint64_t offset, std::uint64_t length,
+         std::uint32_t flags = 0);
   ~Region() { deregister(); }
   Region(Region&& other) noexcept
       : instance_(other.instance_), facts_(other.facts_), handle_(std::exchange(other.handle_, nullptr)) {}

@@ -205,6 +205,65 @@ TEST_P(OverBackend, pages_by_address_are_found_in_their_regions) {
   EXPECT_EQ(refused.error().page, 1u);
 }
 
+TEST_P(OverBackend, what_is_no_memory_is_not_registered) {
+  constexpr std::size_t page = 4096;
+  auto* const room = static_cast<std::byte*>(::mmap(nullptr, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(room, MAP_FAILED);
+  ::munmap(room + 2 * page, page);
+  const std::vector<MemoryRange> ranges{{room, page}, {room + page, page}, {room + 2 * page, 100}, {room + 3 * page, page}};
+  const auto refused = agents.here.register_memory(ranges);
+  EXPECT_EQ(refused.code(), Code::invalid_argument);
+  EXPECT_EQ(refused.error().page, 2U) << refused.error().message;
+  EXPECT_EQ(agents.here.register_memory({room + page, page + 1}).code(), Code::invalid_argument) << "its last byte is missing";
+  EXPECT_TRUE(agents.here.register_memory({room + 17, 2 * page - 17}).ok());
+  EXPECT_TRUE(agents.here.regions().size() == 1);
+  must(agents.here.deregister(agents.here.regions().front().id));
+  ::munmap(room, 4 * page);
+}
+
+TEST_P(OverBackend, a_region_registered_read_only_is_read_and_not_written) {
+  auto& ours = memory(8192, 1);
+  auto& theirs = memory(8192, 2);
+  const Region mine = must(agents.here.register_memory({.address = ours.data(), .length_bytes = 8192, .writable = false}));
+  const Region far = must(agents.there.register_memory({.address = theirs.data(), .length_bytes = 8192, .writable = false}));
+  auto& free = memory(8192, 3);
+  const Region open = share(agents.here, free);
+  agents.meet();
+  EXPECT_FALSE(mine.writable);
+  EXPECT_FALSE(must(agents.here.peer_regions(agents.there.name())).front().writable) << "the metadata says so";
+  const auto pages = [](const Region& region, std::uint64_t count) { return UniformPages{region.id, 0, 0, 512, count}; };
+  const std::string peer = agents.there.name();
+
+  const auto refused = agents.here.make_request(Op::write, must(agents.here.prepare(pages(open, 4))), must(agents.here.prepare(peer, pages(far, 4))));
+  EXPECT_EQ(refused.code(), Code::invalid_argument);
+  EXPECT_EQ(refused.error().page, 0U);
+  EXPECT_NE(refused.error().message.find("registered read-only"), std::string::npos) << refused.error().message;
+  const std::vector<Page> mixed{{open.id.value, 0, 512}, {mine.id.value, 0, 512}};
+  const auto here = agents.here.make_request(Op::read, must(agents.here.prepare(mixed)), must(agents.here.prepare(peer, pages(far, 2))));
+  EXPECT_EQ(here.code(), Code::invalid_argument);
+  EXPECT_EQ(here.error().page, 1U) << here.error().message;
+
+  Request read = must(agents.here.make_request(Op::read, must(agents.here.prepare(pages(open, 4))), must(agents.here.prepare(peer, pages(far, 4)))));
+  ASSERT_TRUE(read.post().ok());
+  EXPECT_TRUE(read.wait(patience).ok()) << read.error().message;
+  EXPECT_EQ(std::memcmp(free.data(), theirs.data(), 2048), 0);
+}
+
+TEST_P(OverBackend, what_is_allocated_read_only_its_owner_fills_and_peers_map_for_reading) {
+  const Region far = must(agents.there.allocate(100'000, {.writable = false}));
+  const auto data = random_bytes(100'000, 5);
+  std::memcpy(far.bytes().data(), data.data(), data.size());
+  agents.meet();
+  auto mapped = agents.here.map(agents.there.name(), far.id, patience);
+  if (!mapped) {
+    EXPECT_EQ(mapped.code(), Code::not_supported) << mapped.error().message;
+    return;
+  }
+  EXPECT_FALSE(mapped->writable());
+  EXPECT_EQ(std::memcmp(mapped->bytes().data(), data.data(), data.size()), 0);
+  EXPECT_DEATH_IF_SUPPORTED(mapped->bytes()[0] = std::byte{1}, "") << "the kernel says no";
+}
+
 TEST_P(OverBackend, a_write_into_read_only_memory_is_refused_and_its_owner_lives) {
   if (GetParam() == "fake") return;  // it copies in the initiator's thread, by memcpy
   constexpr std::size_t size = 1 << 20;

@@ -129,6 +129,28 @@ std::vector<std::string> process_backends() {
   return names;
 }
 
+TEST_P(PeerChaos, a_notification_to_a_dead_peer_is_refused_with_its_name) {
+  Agent here = open_here();
+  const std::string name = unique_name("victim");
+  PeerProcess peer(name, GetParam(), bytes, 1, options());
+  must(here.import_metadata(peer.metadata()));
+  must(here.notify(name, "are you there?"));
+  must(here.connect(name, deadline));
+  peer.signal(SIGKILL);
+  peer.end();
+  Result<void> told;
+  for (const auto began = std::chrono::steady_clock::now(); told.ok() && std::chrono::steady_clock::now() - began < deadline;) {
+    told = here.notify(name, "still there?");
+    (void)here.wait_notification(std::chrono::milliseconds(1));
+  }
+  ASSERT_EQ(told.code(), Code::peer_lost);
+  EXPECT_NE(told.error().message.find(name), std::string::npos) << told.error().message;
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(here.notify(name, "and now?").code(), Code::peer_lost) << "not taken by a connection that will never be";
+    (void)here.wait_notification(std::chrono::milliseconds(1));
+  }
+}
+
 TEST_P(PeerChaos, a_peer_dies_stops_and_restarts_at_random_moments) { run(12); }
 TEST_P(PeerChaos, a_peer_dies_stops_and_restarts_at_two_hundred_random_moments_slow) { run(200); }
 

@@ -234,7 +234,12 @@ typedef struct headrace_region_v1 {
   int32_t file_fd;       /* file, block: an open descriptor, or -1; the host's, dup to keep */
   uint32_t file_mode;    /* file, block: open(2) flags wanted */
   const char* name;      /* file, block: path; object: key; else NULL */
+  uint32_t flags;        /* HEADRACE_REGION_READ_ONLY or 0 */
+  uint32_t reserved;
 } headrace_region_v1;
+/* Peers may read the region, not write it. The host makes no request that would; a backend that sees peers' writes at the
+ * owner refuses them there, one that does not refuses its own before a byte moves: invalid_argument at the page. */
+#define HEADRACE_REGION_READ_ONLY 1u
 
 typedef struct headrace_remote_region_v1 {
   size_t struct_size;
@@ -297,7 +302,7 @@ typedef struct headrace_cost_v1 {
 typedef struct headrace_map_v1 {
   size_t struct_size;
   int32_t device;  /* in: who will use it; -1: the CPU, else a GPU's ordinal */
-  uint32_t access; /* in: 1 read, 2 write, 3 both */
+  uint32_t access; /* in: 1 read, 3 both */
   void* address;   /* out */
   uint64_t length; /* out */
 } headrace_map_v1;
