@@ -18,13 +18,15 @@ import argparse
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .errors import Error, InvalidArgument, NotSupported
 
 if TYPE_CHECKING:
+    from .exporting.package import Program
     from .exporting.request import ExportRequest
 
 
@@ -37,10 +39,19 @@ def require_torch() -> None:
 
 
 def export_package(
-    request: ExportRequest, output: str | Path, device: str = "cpu", verify: bool = False, tolerance: float | None = None, cache: Path | None = None
+    request: ExportRequest,
+    output: str | Path,
+    device: str = "cpu",
+    verify: bool = False,
+    tolerance: float | None = None,
+    cache: Path | None = None,
+    note: dict[str, Any] | None = None,
+    check: Callable[[Path], None] | None = None,
 ) -> list[str]:
     """Compiles, compares if asked, and writes. Returns a line for each comparison.
 
+      note     further keys for the io spec
+      check    sees the package before it appears under its name, and raises if it must not
       owns     moves the request's module and inputs to the device
       errors   those of exporting.package and exporting.verify; corrupt when the package differs from the module
     """
@@ -54,19 +65,22 @@ def export_package(
     began = time.monotonic()
     _say(f"tracing {type(request.module).__name__}")
     program = package.export_program(request, device, __version__)
+    program.spec.update(note or {})
     lines: list[str] = []
 
-    def check(candidate: Path) -> None:
+    def look(candidate: Path) -> None:
         _say(f"compiled after {time.monotonic() - began:.0f} s" + (", comparing with PyTorch" if verify else ""))
         if verify:
             lines.extend(_compare(program, request, candidate, device, tolerance))
+        if check is not None:
+            check(candidate)
 
     _say("compiling")
-    package.write_package(program, Path(output), cache or package.default_cache(), check)
+    package.write_package(program, Path(output), cache or package.default_cache(), look)
     return lines
 
 
-def _compare(program, request, candidate: Path, device: str, tolerance: float | None) -> list[str]:  # noqa: ANN001
+def _compare(program: Program, request: ExportRequest, candidate: Path, device: str, tolerance: float | None) -> list[str]:
     from .exporting.verify import verify
 
     differences = verify(program, request, candidate, device, tolerance)

@@ -43,6 +43,12 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def command_line(module: str) -> str:
+    """How this run was called, for its report: folders of this machine are left out."""
+    arguments = [Path(argument).name if argument.startswith("/") else argument for argument in sys.argv[1:]]
+    return " ".join(["python", "-m", f"headrace.demo_model.{module}", *arguments])
+
+
 def _print_verses(scratch: Path) -> str:
     """Every verse on a line of its own, after its reference, as the program prints them."""
     program, folder = shutil.which("bible"), DATA.parent

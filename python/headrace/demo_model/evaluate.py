@@ -69,7 +69,7 @@ def main() -> int:
     strange = [word for word in generated if word not in known]
     share = 1 - len(strange) / len(generated)
     report = {
-        "command": " ".join(["python", "-m", "headrace.demo_model.evaluate", *sys.argv[1:]]),
+        "command": corpus.command_line("evaluate"),
         "torch": torch.__version__,
         "corpus_sha256": corpus.digest(text),
         "held_out_bits_per_byte": round(bits, 4),

@@ -14,7 +14,6 @@ import argparse
 import copy
 import json
 import math
-import sys
 import time
 from pathlib import Path
 
@@ -157,7 +156,7 @@ class Training:
         weights.write(path, rounded_to_bf16(self.best_state), metadata)
         held_out = bits_per_byte(load(path, options.device), self.held_out, options.length, options.batch)
         report = {
-            "command": " ".join(["python", "-m", "headrace.demo_model.train", *sys.argv[1:]]),
+            "command": corpus.command_line("train"),
             "torch": torch.__version__,
             "device": torch.cuda.get_device_name() if options.device != "cpu" else "cpu",
             "corpus_sha256": metadata["corpus_sha256"],

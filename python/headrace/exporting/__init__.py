@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `python -m headrace.export` is made of. request: what to export; io_spec: what its inputs and outputs are; package: the
-compiling and writing; verify: the comparison with PyTorch. All of it needs torch."""
+"""What `python -m headrace.export` is made of. request: what to export; io_spec: what its inputs and outputs are; archive: where
+a package keeps that; package: the compiling and writing; verify: the comparison with PyTorch. All but archive need torch."""

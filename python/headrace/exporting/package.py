@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +19,10 @@ from torch.export import ExportedProgram
 
 from ..errors import Exhausted, InvalidArgument, NotFound, NotSupported
 from . import io_spec
+from .archive import append_spec
 from .request import ExportRequest
 
 METADATA_KEY = "headrace"
-SPEC_ENTRY = "extra/headrace.json"
 _FULL_DISK_BYTES = 1 << 20
 
 
@@ -83,10 +82,11 @@ def write_package(program: Program, path: Path, cache: Path, check: Callable[[Pa
 
 
 def _compile(program: Program, candidate: Path) -> None:
-    metadata = {METADATA_KEY: json.dumps(program.spec)}
+    # Without the second, AOTInductor's own checks, where somebody turns them on, would refuse sizes of 0 and 1.
+    configs: dict[str, Any] = {"aot_inductor.metadata": {METADATA_KEY: json.dumps(program.spec)}, "aot_inductor.check_lowerbound": False}
     try:
         torch._inductor.aoti_compile_and_package(
-            program.exported, package_path=str(candidate), inductor_configs={"aot_inductor.metadata": metadata}
+            program.exported, package_path=str(candidate), inductor_configs=configs
         )
     except OSError:
         raise
@@ -94,22 +94,6 @@ def _compile(program: Program, candidate: Path) -> None:
         if "InvalidCxxCompiler" in f"{type(error).__name__} {error}":
             raise NotSupported("no C++ compiler works here, and AOTInductor needs one: install g++ (Debian: apt-get install g++)") from error
         raise
-
-
-def append_spec(package: Path, spec: dict[str, Any]) -> None:
-    """Adds the io spec to a package's archive, beside what torch wrote."""
-    with zipfile.ZipFile(package, "a", zipfile.ZIP_STORED) as archive:
-        root = archive.namelist()[0].partition("/")[0]
-        archive.writestr(f"{root}/{SPEC_ENTRY}", json.dumps(spec, indent=1))
-
-
-def read_spec(package: Path) -> dict[str, Any]:
-    """The io spec that write_package added."""
-    with zipfile.ZipFile(package) as archive:
-        entry = next((name for name in archive.namelist() if name.partition("/")[2] == SPEC_ENTRY), None)
-        if entry is None:
-            raise NotFound(f"{package} has no entry {SPEC_ENTRY}: export it with python -m headrace.export")
-        return json.loads(archive.read(entry))
 
 
 @contextmanager

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the model's three pieces into the packages embed.pt2, layer.pt2 and head.pt2.
+
+    python -m headrace.demo_model.export --output DIR
+
+What is there and still fits is left alone: a package says which torch, which processor features and which source made it, and
+looking at that takes no torch. Each new one is compared with PyTorch at several sizes, and layer.pt2 must give the same bits for
+every page size and order of pages. Standard error tells what is being done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import importlib.metadata
+import platform
+import re
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import Error
+from ..export import export_package, require_torch
+from ..exporting.archive import read_spec
+
+PIECES = ("embed", "layer", "head")
+KEY = "made_by"
+
+# What compiled code may depend on, among the flags that Linux tells of a processor.
+_FEATURES = re.compile(r"(avx|amx|fma|sve|asimd|bf16|f16c|sse4)\w*")
+_SOURCES = ("model.py", "pieces.py", "export.py", "../export.py", "../exporting/package.py", "../exporting/io_spec.py")
+
+
+def current_key() -> dict[str, str]:
+    """What a package depends on beyond its weights, which are inputs."""
+    try:
+        torch_version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        torch_version = ""
+    here = Path(__file__).parent
+    source = b"".join((here / name).read_bytes() for name in _SOURCES)
+    return {"torch": torch_version, "processor": _processor(), "source": hashlib.sha256(source).hexdigest()[:16]}
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    features = sorted({match[0] for match in _FEATURES.finditer(flags)})
+    return " ".join([platform.machine(), *features])
+
+
+def is_current(package: Path, key: dict[str, str]) -> bool:
+    """Whether the package is there and was made by what `key` tells."""
+    try:
+        return read_spec(package).get(KEY) == key
+    except (OSError, zipfile.BadZipFile, ValueError, Error):
+        return False
+
+
+def export_pieces(output: Path, cache: Path | None = None) -> list[Path]:
+    """Exports what is missing or outdated into the folder; returns all three packages.
+
+    errors   those of headrace.export; corrupt when layer.pt2 gives other bits for another page size
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    packages = [output / f"{piece}.pt2" for piece in PIECES]
+    key = current_key()
+    with _one_at_a_time(output):
+        outdated = [package for package in packages if not is_current(package, key)]
+        if outdated:
+            require_torch()
+        for number, package in enumerate(outdated, start=1):
+            began = time.monotonic()
+            _say(f"{package.name}, {number} of {len(outdated)}")
+            _export_piece(package, key, cache)
+            _say(f"{package} took {time.monotonic() - began:.0f} s")
+    if not outdated:
+        _say(f"{', '.join(package.name for package in packages)} in {output} are up to date")
+    return packages
+
+
+def _export_piece(package: Path, key: dict[str, str], cache: Path | None) -> None:
+    import torch
+
+    from . import pieces
+
+    torch.manual_seed(1)
+    checks = {"layer": pieces.check_pages}
+    export_package(pieces.request(package.stem), package, verify=True, cache=cache, note={KEY: key}, check=checks.get(package.stem))
+
+
+@contextmanager
+def _one_at_a_time(output: Path) -> Iterator[None]:
+    """Two that start together compile once: the second waits and finds what it wants."""
+    with (output / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _say(text: str) -> None:
+    print(f"demo model: {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m headrace.demo_model.export", description="Compiles the demo's language model.")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the folder for embed.pt2, layer.pt2 and head.pt2")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="where the compiler keeps its work (default: the user's cache)")
+    options = parser.parse_args()
+    try:
+        export_pieces(options.output, options.cache)
+    except Error as error:
+        _say(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
