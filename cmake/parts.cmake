@@ -263,7 +263,7 @@ endfunction()
 # The target headrace_product: all that is shipped, and the examples and benchmarks on top of it; no test.
 function(headrace_add_product)
   get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
-  list(FILTER targets INCLUDE REGEX "^(headrace|headrace_command|headrace_probe_plugin|_headrace|example_.*|bench_.*)$")
+  list(FILTER targets INCLUDE REGEX "^(headrace|headrace_command|headrace_probe_plugin|headrace_torch|_headrace|example_.*|bench_.*)$")
   get_property(backends GLOBAL PROPERTY HEADRACE_BACKENDS)
   add_custom_target(headrace_product)
   if(targets OR backends)

@@ -103,12 +103,6 @@ typedef struct headrace_model_open_v1 {
   int32_t device_index;
 } headrace_model_open_v1;
 
-typedef struct headrace_model_shape_v1 {
-  size_t struct_size;
-  uint64_t inputs; /* UINT64_MAX where it does not say */
-  uint64_t outputs;
-} headrace_model_shape_v1;
-
 /* Told of one constant; `name` and `tensor` are valid during the call alone. */
 typedef void (*headrace_constant_v1)(void* context, const char* name, const headrace_tensor_v1* tensor);
 
@@ -137,8 +131,6 @@ typedef struct headrace_model_runtime_v1 {
   int32_t (*open)(const headrace_model_open_v1* args, void** model, headrace_model_text_v1* error);
   /* Frees it. Outputs that have not been released stay valid. */
   void (*close)(void* model);
-  /* How many inputs and outputs it has. */
-  void (*shape)(void* model, headrace_model_shape_v1* shape);
   /* Puts out how the arguments were laid out in Python: the two JSON texts, for inputs and outputs. */
   int32_t (*call_spec)(void* model, headrace_model_text_v1* in, headrace_model_text_v1* out, headrace_model_text_v1* error);
 
@@ -148,7 +140,7 @@ typedef struct headrace_model_runtime_v1 {
   /* Runs on the bound inputs, all of which have been set. On a GPU it returns once the work is queued on `stream` (NULL:
    * the current one). Outputs are row-major without gaps, own their memory, and alias neither an input nor a constant;
    * each is owed one `release`. `*count` is the room in `outputs` and becomes their number; exhausted: more room is
-   * needed, and `*count` says how much. */
+   * needed, `*count` says how much, and the next call hands these outputs out instead of running again. */
   int32_t (*run)(void* model, void* stream, headrace_tensor_v1* outputs, uint64_t* count, headrace_model_text_v1* error);
   /* Frees an output or an allocation, from any thread. */
   void (*release)(void* handle);

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/torch/loaded_model.hpp"
+
+#include "bindings/torch/tensors.hpp"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+namespace headrace::torch_runtime {
+namespace {
+
+/// Each thread of ours is new to OpenMP, which then takes all cores whatever torch was told. torch puts that
+/// right in its own parallel loops, but not before a matrix product, which asks OpenMP itself.
+void enter_thread() {
+  thread_local const bool entered = [] {
+    at::init_num_threads();
+    return true;
+  }();
+  static_cast<void>(entered);
+}
+
+}  // namespace
+
+LoadedModel::LoadedModel(const headrace_model_open_v1& args)
+    // Single-threaded runs take no lock inside torch: the host sees to it that there is one caller.
+    : loader_(args.path, args.model_name, /*run_single_threaded=*/true, /*num_runners=*/1,
+              static_cast<c10::DeviceIndex>(args.device_kind == HEADRACE_CPU ? -1 : args.device_index)),
+      runner_(*loader_.get_runner()),
+      on_gpu_(args.device_kind != HEADRACE_CPU),
+      call_spec_(runner_.get_call_spec()) {}
+
+void LoadedModel::bind(std::size_t index, const headrace_tensor_v1& tensor) {
+  if (index >= inputs_.size()) inputs_.resize(index + 1);
+  const bool absent = tensor.data == nullptr &&
+                      std::find(tensor.shape, tensor.shape + tensor.rank, 0) == tensor.shape + tensor.rank;
+  inputs_[index] = absent ? at::Tensor() : borrow(tensor);
+}
+
+bool LoadedModel::run(void* stream, headrace_tensor_v1* outputs, std::uint64_t& count) {
+  if (waiting_.empty()) {
+    enter_thread();
+    waiting_ = runner_.run(inputs_, stream);
+    for (at::Tensor& result : waiting_) result = owned(std::move(result));
+  }
+  const std::uint64_t room = count;
+  count = waiting_.size();
+  if (count > room) return false;
+  std::vector<at::Tensor> results;
+  results.swap(waiting_);  // gone also if one cannot be described
+  for (std::size_t i = 0; i < count; ++i) describe(results[i], outputs[i]);
+  for (std::size_t i = 0; i < count; ++i) outputs[i].handle = results[i].unsafeReleaseTensorImpl();
+  return true;
+}
+
+void LoadedModel::constants(headrace_constant_v1 tell, void* context) {
+  for (const auto& [name, tensor] : runner_.extract_constants_map(/*use_inactive=*/false)) {
+    headrace_tensor_v1 described;
+    describe(tensor, described);
+    tell(context, name.c_str(), &described);
+  }
+}
+
+void LoadedModel::replace_constants(std::size_t count, const char* const* names,
+                                    const headrace_tensor_v1* tensors) {
+  std::unordered_map<std::string, at::Tensor> values;
+  for (std::size_t i = 0; i < count; ++i) {
+    at::Tensor value = borrow(tensors[i]);
+    values[names[i]] = on_gpu_ && value.is_cpu() ? value.to(c10::Device(c10::DeviceType::CUDA)) : value;
+  }
+  // In place: the host lets nobody run meanwhile, and weights are not held twice.
+  loader_.load_constants(values, /*use_inactive=*/false, /*check_full_update=*/false, /*user_managed=*/false);
+  runner_.run_const_fold(/*use_inactive=*/false);
+}
+
+}  // namespace headrace::torch_runtime

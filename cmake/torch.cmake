@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+# libheadrace_torch.so: the one shared object that links libtorch, built where a torch is installed. Everything else builds
+# and runs without.
+#
+# torch is the package of a Python: HEADRACE_TORCH_PYTHON, or the one that the Python module is built for, or .venv's, or
+# python3. Its own CMake files are not used: they ask for the CUDA toolkit, of which nothing is needed here.
+
+set(HEADRACE_TORCH_PYTHON "" CACHE FILEPATH "The Python whose torch libheadrace_torch.so is built against; empty: .venv's or python3")
+
+# headrace_find_torch(): sets torch_root, torch_version, torch_accelerator in the caller, or torch_absent to the reason.
+function(headrace_find_torch)
+  set(python "${HEADRACE_TORCH_PYTHON}")
+  if(NOT python AND SKBUILD)
+    set(python "${Python_EXECUTABLE}")
+  endif()
+  if(NOT python AND EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+    set(python ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+  endif()
+  if(NOT python)
+    find_program(python3 NAMES python3 NO_CACHE)
+    set(python "${python3}")
+  endif()
+  # version.py alone is run: importing torch takes seconds.
+  execute_process(
+    COMMAND "${python}" -c "
+import importlib.util, pathlib, runpy, sys
+spec = importlib.util.find_spec('torch')
+if spec is None or not spec.origin: sys.exit('absent')
+root = pathlib.Path(spec.origin).parent
+about = runpy.run_path(str(root / 'version.py'))
+kind = 'rocm' if about.get('hip') else 'cuda' if about.get('cuda') else 'cpu'
+print(root, about['__version__'], kind, sep='|', end='')"
+    RESULT_VARIABLE failed OUTPUT_VARIABLE found ERROR_QUIET)
+  if(NOT failed EQUAL 0)
+    set(torch_absent "${python} has no torch" PARENT_SCOPE)
+    return()
+  endif()
+  string(REPLACE "|" ";" found "${found}")
+  list(GET found 0 root)
+  if(NOT EXISTS ${root}/lib/libtorch_cpu.so OR NOT EXISTS ${root}/include/torch/csrc/inductor/aoti_package/model_package_loader.h)
+    set(torch_absent "the torch in ${root} has no library or no header of AOTInductor: 2.11 or newer is needed" PARENT_SCOPE)
+    return()
+  endif()
+  list(GET found 1 version)
+  list(GET found 2 accelerator)
+  set(torch_root ${root} PARENT_SCOPE)
+  set(torch_version ${version} PARENT_SCOPE)
+  set(torch_accelerator ${accelerator} PARENT_SCOPE)
+endfunction()
+
+# bindings/torch/*.cpp -> lib/libheadrace_torch.so, and beside it libheadrace_torch.json, which says what it was built for
+# to those who find that it does not load.
+function(headrace_add_torch)
+  headrace_glob(sources bindings/torch/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  if(HEADRACE_SANITIZE MATCHES "thread" OR HEADRACE_FUZZ)
+    message(STATUS "libheadrace_torch.so is not built: libtorch's threads are unknown to the thread sanitizer, and not fuzzed")
+    return()
+  endif()
+  headrace_find_torch()
+  if(torch_absent)
+    message(STATUS "libheadrace_torch.so is not built: ${torch_absent}. Models need it: install torch there, or name another "
+                   "Python by -DHEADRACE_TORCH_PYTHON=..., and configure again")
+    return()
+  endif()
+  message(STATUS "libheadrace_torch.so: torch ${torch_version} (${torch_accelerator}) in ${torch_root}")
+
+  add_library(headrace_torch MODULE ${sources})
+  target_include_directories(headrace_torch SYSTEM PRIVATE ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)
+  target_include_directories(headrace_torch PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(headrace_torch PRIVATE HEADRACE_TORCH_VERSION="${torch_version}"
+                                                    HEADRACE_TORCH_ACCELERATOR="${torch_accelerator}")
+  set(libraries ${torch_root}/lib/libtorch.so ${torch_root}/lib/libtorch_cpu.so ${torch_root}/lib/libc10.so)
+  target_link_libraries(headrace_torch PRIVATE headrace_options -Wl,--no-as-needed ${libraries})
+  set_target_properties(
+    headrace_torch
+    PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${headrace_lib_dir}
+               # Found by path, so that the sanitizers' and the linker's own run paths stay out of it.
+               BUILD_RPATH ${torch_root}/lib
+               INSTALL_RPATH "$ORIGIN/../../torch/lib;${torch_root}/lib")
+  file(CONFIGURE OUTPUT ${headrace_lib_dir}/libheadrace_torch.json @ONLY CONTENT
+       "{\"torch\": \"@torch_version@\", \"accelerator\": \"@torch_accelerator@\", \"folder\": \"@torch_root@\"}\n")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${torch_root}/version.py)
+endfunction()

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What HEADRACE_MODEL_DEBUG=1 says of the tensors that go through a model.
+#pragma once
+
+#include <headrace/tensor.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace headrace {
+
+/// The elements of a tensor in host memory, as numbers; of complex ones the real parts.
+struct TensorStatistics {
+  std::uint64_t count = 0, not_finite = 0;
+  double least = 0, most = 0, mean = 0;  ///< of the finite ones
+};
+[[nodiscard]] TensorStatistics statistics_of(const TensorView& view);
+
+/// "float32 [4, 256] strides [256, 1] on cpu: least -3.1, most 2.9, mean 0.002, 0 of 1024 not finite".
+[[nodiscard]] std::string describe_tensor(const TensorView& view, const TensorStatistics& statistics);
+
+/// One element as a number.
+[[nodiscard]] double element_at(const void* data, DType dtype, std::int64_t index);
+
+}  // namespace headrace

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/package_cache.hpp"
+
+#include "base/hash.hpp"
+#include "base/options.hpp"
+#include "base/random.hpp"
+
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <vector>
+
+namespace headrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* lock_name = "lock";
+constexpr std::size_t piece_bytes = 1 << 20;
+constexpr int rename_attempts = 3;
+
+Result<void> make_folders(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) return os_error(error.value(), "make the folder {}", folder.string());
+  return {};
+}
+
+/// A folder that is being filled. Removed with all that is in it unless it was given its name.
+class Workplace {
+ public:
+  [[nodiscard]] static Result<Workplace> make(const fs::path& folder, const std::string& key) {
+    Workplace place;
+    // Between making a folder and locking it, somebody's sweep may take it away; then another is made.
+    for (int attempt = 0; attempt < rename_attempts; ++attempt) {
+      place.folder_ = folder / fmt::format("{}.{:016x}", key, random_u64());
+      if (::mkdir(place.folder_.c_str(), 0700) != 0)
+        return os_error(errno, "make the folder {}", place.folder_.string());
+      place.lock_ = UniqueFd(::open((place.folder_ / lock_name).c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+      struct stat status {};
+      if (place.lock_ && ::flock(place.lock_.get(), LOCK_EX | LOCK_NB) == 0 &&
+          ::fstat(place.lock_.get(), &status) == 0 && status.st_nlink > 0)
+        return place;
+    }
+    return os_error(errno, "lock the folder {}", place.folder_.string());
+  }
+  Workplace(Workplace&& other) noexcept
+      : folder_(std::exchange(other.folder_, {})), lock_(std::move(other.lock_)) {}
+  Workplace& operator=(Workplace&&) = delete;
+  ~Workplace() {
+    std::error_code ignored;
+    if (!folder_.empty()) fs::remove_all(folder_, ignored);
+  }
+
+  [[nodiscard]] const fs::path& folder() const { return folder_; }
+
+  /// Puts it in place under its final name. Whoever was first wins; what is there then is as good.
+  [[nodiscard]] Result<void> finish(const fs::path& name) {
+    if (::unlink((folder_ / lock_name).c_str()) != 0)
+      return os_error(errno, "remove the lock in {}", folder_.string());
+    if (::rename(folder_.c_str(), name.c_str()) == 0) {
+      folder_.clear();
+      return {};
+    }
+    if (errno == ENOTEMPTY || errno == EEXIST) return {};
+    return os_error(errno, "rename {} to {}", folder_.string(), name.string());
+  }
+
+ private:
+  Workplace() = default;
+  fs::path folder_;
+  UniqueFd lock_;
+};
+
+Result<void> write_all(int file, std::span<const std::byte> bytes, const fs::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(file, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return os_error(errno, "write {}", path.string());
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+  return {};
+}
+
+/// Copies one member to its place below the folder.
+Result<void> unpack_member(const Package& package, const ZipMember& member, const fs::path& folder) {
+  if (member.name.ends_with('/')) return {};
+  const fs::path path = folder / member.name;
+  HEADRACE_TRY_VOID(make_folders(path.parent_path()));
+  const UniqueFd file(::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
+  if (!file) return os_error(errno, "make {}", path.string());
+  const auto reader = [&](std::uint64_t offset, std::span<std::byte> into) {
+    return package.archive().read(offset, into);
+  };
+  HEADRACE_TRY(offset, package.directory().data_offset(member, reader));
+  std::vector<std::byte> piece(static_cast<std::size_t>(std::min<std::uint64_t>(piece_bytes, member.bytes)));
+  for (std::uint64_t done = 0; done < member.bytes;) {
+    // The kernel copies by itself where it can: on a file system that shares blocks nothing is moved at all.
+    off_t from = static_cast<off_t>(offset + done);
+    const ssize_t copied =
+        ::copy_file_range(package.archive().descriptor(), &from, file.get(), nullptr, member.bytes - done, 0);
+    if (copied > 0) {
+      done += static_cast<std::uint64_t>(copied);
+      continue;
+    }
+    if (copied < 0 && errno == ENOSPC) return os_error(errno, "write {}", path.string());
+    const std::span part(
+        piece.data(), static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), member.bytes - done)));
+    HEADRACE_TRY_VOID(reader(offset + done, part));
+    HEADRACE_TRY_VOID(write_all(file.get(), part, path));
+    done += part.size();
+  }
+  return {};
+}
+
+/// A key, a dot and 16 hexadecimal digits.
+bool is_workplace_name(const std::string& name) { return name.size() > 17 && name[name.size() - 17] == '.'; }
+
+}  // namespace
+
+fs::path default_cache_folder(const std::string& chosen) {
+  if (!chosen.empty()) return chosen;
+  if (const auto xdg = environment_variable("XDG_CACHE_HOME"); xdg && xdg->starts_with('/'))
+    return fs::path(*xdg) / "headrace";
+  if (const auto home = environment_variable("HOME"); home && home->starts_with('/'))
+    return fs::path(*home) / ".cache" / "headrace";
+  return fs::path("/tmp") / fmt::format("headrace-cache-{}", ::getuid());
+}
+
+std::string PackageCache::key(const Package& package) {
+  const std::array<std::uint64_t, 3> facts{package.directory().file_bytes,
+                                           static_cast<std::uint64_t>(package.archive().changed_ns()),
+                                           package.directory().hash};
+  return fmt::format("{:016x}{:016x}", package.directory().hash, hash64(std::as_bytes(std::span(facts))));
+}
+
+Result<UnpackedPackage> PackageCache::unpacked(const Package& package) const {
+  if (package.is_folder()) return UnpackedPackage{package.path(), false};
+  const std::string name = key(package);
+  const fs::path place = folder_ / name;
+  struct stat status {};
+  if (::stat(place.c_str(), &status) == 0) {
+    // Code will be loaded from it: nobody else may have put it there.
+    if (status.st_uid != ::getuid())
+      return make_error(Code::invalid_argument,
+                        "{} belongs to another user: choose a cache folder of your own (HEADRACE_CACHE_DIR)",
+                        place.string());
+    return UnpackedPackage{place, false};
+  }
+  HEADRACE_TRY_VOID(make_folders(folder_));
+  sweep();
+  HEADRACE_TRY(workplace, Workplace::make(folder_, name));
+  for (const ZipMember& member : package.directory().members)
+    if (auto unpacked = unpack_member(package, member, workplace.folder()); !unpacked)
+      return std::move(unpacked).error().within(fmt::format("unpack {}", package.path()));
+  HEADRACE_TRY_VOID(workplace.finish(place));
+  return UnpackedPackage{place, true};
+}
+
+void PackageCache::sweep() const {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
+    if (!is_workplace_name(entry->path().filename().string())) continue;
+    const UniqueFd lock(::open((entry->path() / lock_name).c_str(), O_RDWR | O_CLOEXEC));
+    // Without a lock file it is a step away from its name, or its process died just there; the next sweep
+    // finds the latter by its age.
+    struct stat status {};
+    constexpr std::time_t long_ago_seconds = 600;
+    if (!lock && ::stat(entry->path().c_str(), &status) == 0 &&
+        ::time(nullptr) - status.st_ctime < long_ago_seconds)
+      continue;
+    if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    std::error_code ignored;
+    fs::remove_all(entry->path(), ignored);
+  }
+}
+
+}  // namespace headrace

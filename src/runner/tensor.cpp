@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <headrace/tensor.hpp>
+
+#include "base/errors.hpp"
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <new>
+
+namespace headrace {
+namespace {
+
+struct TypeRow {
+  std::string_view name;
+  std::size_t bytes;
+};
+// In the order of DType.
+constexpr std::array<TypeRow, dtype_count> types{{
+    {"float32", 4},
+    {"float64", 8},
+    {"float16", 2},
+    {"bfloat16", 2},
+    {"int8", 1},
+    {"int16", 2},
+    {"int32", 4},
+    {"int64", 8},
+    {"uint8", 1},
+    {"uint16", 2},
+    {"uint32", 4},
+    {"uint64", 8},
+    {"bool", 1},
+    {"complex64", 8},
+    {"complex128", 16},
+    {"float8_e4m3fn", 1},
+    {"float8_e5m2", 1},
+}};
+
+constexpr std::size_t alignment = 64;
+
+std::size_t index_of(DType dtype) { return static_cast<std::size_t>(dtype) % dtype_count; }
+
+/// What the shape needs.
+Result<std::size_t> bytes_of(DType dtype, const Shape& shape) {
+  std::uint64_t bytes = element_bytes(dtype);
+  for (const std::int64_t length : shape) {
+    if (length < 0)
+      return make_error(Code::invalid_argument, "shape {} has a negative length", shape_text(shape));
+    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(length), &bytes) || bytes > PTRDIFF_MAX)
+      return make_error(Code::invalid_argument, "shape {} is larger than any memory", shape_text(shape));
+  }
+  return static_cast<std::size_t>(bytes);
+}
+
+/// Copies the part below one dimension, to `to` and onwards; returns what lies behind it.
+std::byte* copy_part(const TensorView& from, const std::byte* data, std::size_t dimension, std::byte* to) {
+  const std::size_t width = element_bytes(from.dtype);
+  if (dimension == from.shape.rank()) {
+    std::memcpy(to, data, width);
+    return to + width;
+  }
+  const std::ptrdiff_t step = from.strides[dimension] * static_cast<std::ptrdiff_t>(width);
+  for (std::int64_t i = 0; i < from.shape[dimension]; ++i)
+    to = copy_part(from, data + i * step, dimension + 1, to);
+  return to;
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& c : result)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return result;
+}
+
+}  // namespace
+
+std::string_view dtype_name(DType dtype) noexcept { return types[index_of(dtype)].name; }
+
+std::size_t element_bytes(DType dtype) noexcept { return types[index_of(dtype)].bytes; }
+
+Result<DType> dtype_from_name(std::string_view name) {
+  constexpr std::string_view prefix = "torch.";
+  if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
+  std::string known;
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    if (types[i].name == name) return static_cast<DType>(i);
+    known.append(i == 0 ? "" : ", ").append(types[i].name);
+  }
+  return make_error(Code::invalid_argument, "there is no element type \"{}\": {} are known", name, known);
+}
+
+std::string shape_text(const Shape& shape) {
+  return fmt::format("[{}]", fmt::join(shape.begin(), shape.end(), ", "));
+}
+
+std::string device_text(Device device) {
+  return device.kind == Device::Kind::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
+}
+
+Result<Device> device_from_text(std::string_view text) {
+  const std::string name = lower(text);
+  if (name == "cpu") return Device{};
+  if (name == "cuda") return Device{Device::Kind::cuda, 0};
+  constexpr std::string_view prefix = "cuda:";
+  if (name.starts_with(prefix)) {
+    Device device{Device::Kind::cuda, 0};
+    const char* const end = name.data() + name.size();
+    const auto [rest, error] = std::from_chars(name.data() + prefix.size(), end, device.index);
+    if (error == std::errc() && rest == end && device.index >= 0 && device.index < 128) return device;
+  }
+  return make_error(Code::invalid_argument,
+                    "there is no device \"{}\": write cpu, cuda or cuda:1 (cuda stands for AMD's GPUs too)",
+                    text);
+}
+
+bool TensorView::is_contiguous() const noexcept {
+  if (strides.empty()) return true;
+  if (strides.rank() != shape.rank()) return false;
+  std::int64_t expected = 1;
+  bool same = true;
+  for (std::size_t i = shape.rank(); i-- > 0;) {
+    if (shape[i] == 0) return true;  // no elements: nothing is apart
+    if (shape[i] != 1 && strides[i] != expected) same = false;
+    expected *= shape[i];
+  }
+  return same;
+}
+
+Result<Tensor> Tensor::zeros(DType dtype, const Shape& shape) {
+  HEADRACE_TRY(bytes, bytes_of(dtype, shape));
+  const std::size_t room = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+  void* const memory = ::operator new(room, std::align_val_t(alignment), std::nothrow);
+  if (memory == nullptr) return make_error(Code::exhausted, "no memory for {} bytes", bytes);
+  std::memset(memory, 0, room);
+  return Tensor({memory, dtype, shape, {}, {}}, memory,
+                [](void* handle) { ::operator delete(handle, std::align_val_t(alignment)); });
+}
+
+Result<Tensor> Tensor::copy_of(const TensorView& view) {
+  if (view.device.kind != Device::Kind::cpu)
+    return make_error(Code::invalid_argument, "a tensor on {} is copied by the model, not here",
+                      device_text(view.device));
+  HEADRACE_TRY(copy, zeros(view.dtype, view.shape));
+  if (view.shape.count() == 0) return copy;
+  if (view.is_contiguous())
+    std::memcpy(copy.data(), view.data, copy.bytes());
+  else
+    copy_part(view, static_cast<const std::byte*>(view.data), 0, static_cast<std::byte*>(copy.data()));
+  return copy;
+}
+
+}  // namespace headrace

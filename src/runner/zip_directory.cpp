@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/zip_directory.hpp"
+
+#include "base/hash.hpp"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <set>
+
+namespace headrace {
+namespace {
+
+// Signatures and lengths of the fixed parts, as the format's specification has them.
+constexpr std::uint32_t end_mark = 0x06054b50, end64_mark = 0x06064b50, locator_mark = 0x07064b50,
+                        entry_mark = 0x02014b50, local_mark = 0x04034b50;
+constexpr std::size_t end_bytes = 22, end64_bytes = 56, locator_bytes = 20, entry_bytes = 46,
+                      local_bytes = 30;
+constexpr std::size_t most_comment = 0xFFFF;
+constexpr std::uint64_t most_directory = std::uint64_t{64} << 20, most_members = 100'000;
+constexpr std::uint32_t in_zip64 = 0xFFFFFFFF;
+constexpr std::uint16_t zip64_tag = 1, encrypted = 1;
+
+template <class Number>
+Number number_at(std::span<const std::byte> bytes, std::size_t at) {
+  Number value = 0;
+  std::memcpy(&value, bytes.subspan(at, sizeof value).data(), sizeof value);
+  return value;
+}
+
+Error damaged(std::string_view what) {
+  return make_error(Code::corrupt, "its table of contents is damaged: {}", what);
+}
+
+struct End {
+  std::uint64_t members = 0, bytes = 0, offset = 0;
+};
+
+/// The 64-bit counterpart, which lies before the record at `end_offset` if any of its numbers did not fit.
+Result<std::optional<End>> read_end64(std::uint64_t end_offset, const ZipDirectory::Reader& reader) {
+  if (end_offset < locator_bytes) return std::optional<End>();
+  std::array<std::byte, locator_bytes> locator;
+  HEADRACE_TRY_VOID(reader(end_offset - locator_bytes, locator));
+  if (number_at<std::uint32_t>(locator, 0) != locator_mark) return std::optional<End>();
+  const auto at = number_at<std::uint64_t>(locator, 8);
+  if (at > end_offset || end_offset - at < end64_bytes)
+    return damaged("its 64-bit end lies outside the file");
+  std::array<std::byte, end64_bytes> record;
+  HEADRACE_TRY_VOID(reader(at, record));
+  if (number_at<std::uint32_t>(record, 0) != end64_mark)
+    return damaged("its 64-bit end is not where it should be");
+  return std::optional(End{number_at<std::uint64_t>(record, 32), number_at<std::uint64_t>(record, 40),
+                           number_at<std::uint64_t>(record, 48)});
+}
+
+/// Finds the record at the file's end, behind which there may be a comment.
+Result<End> find_end(std::uint64_t file_bytes, const ZipDirectory::Reader& reader) {
+  const auto tail_bytes =
+      static_cast<std::size_t>(std::min<std::uint64_t>(file_bytes, end_bytes + most_comment));
+  std::vector<std::byte> tail(tail_bytes);
+  HEADRACE_TRY_VOID(reader(file_bytes - tail_bytes, tail));
+  for (std::size_t at = tail_bytes < end_bytes ? 0 : tail_bytes - end_bytes + 1; at-- > 0;) {
+    if (number_at<std::uint32_t>(tail, at) != end_mark) continue;
+    if (at + end_bytes + number_at<std::uint16_t>(tail, at + 20) != tail_bytes) continue;
+    const End end{number_at<std::uint16_t>(tail, at + 10), number_at<std::uint32_t>(tail, at + 12),
+                  number_at<std::uint32_t>(tail, at + 16)};
+    HEADRACE_TRY(larger, read_end64(file_bytes - tail_bytes + at, reader));
+    return larger.value_or(end);
+  }
+  std::array<std::byte, 4> begin{};
+  if (file_bytes >= begin.size()) HEADRACE_TRY_VOID(reader(0, begin));
+  if (number_at<std::uint32_t>(begin, 0) == local_mark)
+    return make_error(Code::corrupt, "it begins as a package and has no end: it was cut off, copy it again");
+  return make_error(Code::corrupt, "it is not a package: packages are zip archives that torch wrote (.pt2)");
+}
+
+/// A name that stays inside the folder it is unpacked to.
+bool is_safe(std::string_view name) {
+  if (name.empty() || name.front() == '/' || name.find('\0') != std::string_view::npos ||
+      name.find('\\') != std::string_view::npos)
+    return false;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('/', begin), name.size());
+    if (name.substr(begin, end - begin) == "..") return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
+/// Takes the numbers that did not fit out of the entry's zip64 field: lengths first, then the offset.
+Result<void> take_zip64(std::span<const std::byte> extra, ZipMember& member, std::uint64_t& packed) {
+  while (extra.size() >= 4) {
+    const auto length = number_at<std::uint16_t>(extra, 2);
+    if (length > extra.size() - 4u) break;
+    std::span<const std::byte> field = extra.subspan(4, length);
+    if (number_at<std::uint16_t>(extra, 0) == zip64_tag) {
+      for (std::uint64_t* number : {&member.bytes, &packed, &member.header_offset}) {
+        if (*number != in_zip64) continue;
+        if (field.size() < 8) return damaged("a 64-bit number is missing");
+        *number = number_at<std::uint64_t>(field, 0);
+        field = field.subspan(8);
+      }
+      return {};
+    }
+    extra = extra.subspan(4 + length);
+  }
+  return {};
+}
+
+/// Reads one entry and moves `rest` behind it.
+Result<ZipMember> read_entry(std::span<const std::byte>& rest, std::uint64_t directory_offset) {
+  if (rest.size() < entry_bytes || number_at<std::uint32_t>(rest, 0) != entry_mark)
+    return damaged("an entry is missing");
+  const auto flags = number_at<std::uint16_t>(rest, 8);
+  const auto method = number_at<std::uint16_t>(rest, 10);
+  ZipMember member;
+  member.crc = number_at<std::uint32_t>(rest, 16);
+  std::uint64_t packed = number_at<std::uint32_t>(rest, 20);
+  member.bytes = number_at<std::uint32_t>(rest, 24);
+  member.header_offset = number_at<std::uint32_t>(rest, 42);
+  const std::size_t name_bytes = number_at<std::uint16_t>(rest, 28);
+  const std::size_t extra_bytes = number_at<std::uint16_t>(rest, 30);
+  const std::size_t whole = entry_bytes + name_bytes + extra_bytes + number_at<std::uint16_t>(rest, 32);
+  if (whole > rest.size()) return damaged("an entry is cut off");
+  member.name.assign(reinterpret_cast<const char*>(rest.data()) + entry_bytes, name_bytes);
+  if (!is_safe(member.name)) return damaged("a member's name leads outside");
+  HEADRACE_TRY_VOID(take_zip64(rest.subspan(entry_bytes + name_bytes, extra_bytes), member, packed));
+  rest = rest.subspan(whole);
+  if ((flags & encrypted) != 0)
+    return make_error(Code::not_supported, "its member {} is encrypted", member.name);
+  if (method != 0)
+    return make_error(
+        Code::not_supported,
+        "its member {} is compressed, and torch reads plainly stored ones alone: pack it again with `zip -0`",
+        member.name);
+  if (packed != member.bytes) return damaged("a plainly stored member has two lengths");
+  if (member.header_offset > directory_offset || member.bytes > directory_offset - member.header_offset)
+    return damaged("a member lies outside the file");
+  return member;
+}
+
+}  // namespace
+
+Result<ZipDirectory> ZipDirectory::read(std::uint64_t file_bytes, const Reader& reader) {
+  HEADRACE_TRY(end, find_end(file_bytes, reader));
+  if (end.offset > file_bytes || end.bytes > file_bytes - end.offset)
+    return damaged("it lies outside the file");
+  if (end.bytes > most_directory || end.members > most_members || end.members * entry_bytes > end.bytes)
+    return damaged("it claims to be larger than it can be");
+  std::vector<std::byte> bytes(static_cast<std::size_t>(end.bytes));
+  HEADRACE_TRY_VOID(reader(end.offset, bytes));
+  ZipDirectory directory{file_bytes, hash64(bytes), {}};
+  std::span<const std::byte> rest = bytes;
+  std::set<std::string> names;
+  for (std::uint64_t i = 0; i < end.members; ++i) {
+    HEADRACE_TRY(member, read_entry(rest, end.offset));
+    if (!names.insert(member.name).second) return damaged("two members have one name");
+    directory.members.push_back(std::move(member));
+  }
+  return directory;
+}
+
+const ZipMember* ZipDirectory::find(std::string_view name) const {
+  const auto found = std::ranges::find(members, name, &ZipMember::name);
+  return found == members.end() ? nullptr : &*found;
+}
+
+Result<std::uint64_t> ZipDirectory::data_offset(const ZipMember& member, const Reader& reader) const {
+  std::array<std::byte, local_bytes> header;
+  if (file_bytes - member.header_offset < local_bytes) return damaged("a member lies outside the file");
+  HEADRACE_TRY_VOID(reader(member.header_offset, header));
+  if (number_at<std::uint32_t>(header, 0) != local_mark)
+    return make_error(Code::corrupt, "its member {} is not where its table of contents says", member.name);
+  const std::uint64_t offset = member.header_offset + local_bytes + number_at<std::uint16_t>(header, 26) +
+                               number_at<std::uint16_t>(header, 28);
+  if (offset > file_bytes || member.bytes > file_bytes - offset)
+    return damaged("a member lies outside the file");
+  return offset;
+}
+
+Result<FileReader> FileReader::open(const std::string& path) {
+  FileReader reader;
+  reader.path_ = path;
+  reader.file_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!reader.file_)
+    return os_error(errno == ENOENT || errno == ENOTDIR ? Code::not_found : Code::invalid_argument, errno,
+                    "open {}", path);
+  struct stat status {};
+  if (::fstat(reader.file_.get(), &status) != 0) return os_error(errno, "look at {}", path);
+  if (!S_ISREG(status.st_mode)) return make_error(Code::invalid_argument, "{} is no file", path);
+  reader.bytes_ = static_cast<std::uint64_t>(status.st_size);
+  reader.changed_ns_ = std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+  return reader;
+}
+
+Result<void> FileReader::read(std::uint64_t offset, std::span<std::byte> into) const {
+  while (!into.empty()) {
+    const ssize_t got = ::pread(file_.get(), into.data(), into.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return os_error(errno, "read {}", path_);
+    if (got == 0) return make_error(Code::corrupt, "it ends at byte {}, before it should", offset);
+    into = into.subspan(static_cast<std::size_t>(got));
+    offset += static_cast<std::uint64_t>(got);
+  }
+  return {};
+}
+
+}  // namespace headrace
