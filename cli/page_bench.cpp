@@ -23,7 +23,7 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 
 Error request_error(const Request& request, Status status) {
   Error error = request.error();
-  if (error.code == Code::ok) return fail(status.code, "post: {}", code_name(status.code));
+  if (error.code == Code::ok) return fail(status.code, "post: {}", code_sentence(status.code));
   return error;
 }
 

@@ -23,7 +23,7 @@ constexpr std::size_t requests_in_flight = 4;
 
 Error ended(const Request& request, Status status) {
   Error error = request.error();
-  if (error.code == Code::ok) return fail(status.code, "post: {}", code_name(status.code));
+  if (error.code == Code::ok) return fail(status.code, "post: {}", code_sentence(status.code));
   return error;
 }
 

@@ -33,6 +33,8 @@ enum class Code : std::int32_t {
 
 /// The code's name as it is written in this header, for example "peer_lost".
 HEADRACE_API std::string_view code_name(Code code) noexcept;
+/// What happened and what the caller can do next, in words: for a status that comes without a sentence of its own.
+HEADRACE_API std::string_view code_sentence(Code code) noexcept;
 
 inline constexpr std::uint64_t no_page = ~std::uint64_t{0};
 

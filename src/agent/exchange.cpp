@@ -24,7 +24,7 @@ Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const s
   if (!listen.empty()) {
     metadata::MetadataHandlers handlers;
     handlers.fetch = [self = exchange.get()](const std::string& label, std::uint64_t since) -> Result<std::string> {
-      if (!label.empty()) return make_error(Code::not_found, "this agent has no metadata under label {}", label);
+      if (!label.empty()) return make_error(Code::not_found, "this agent has no metadata under label {}: labels belong to stores, ask it without one", label);
       ExportOptions update;
       update.since_version = since;
       return self->export_bytes(update);
@@ -112,7 +112,7 @@ Result<void> Exchange::unpublish() {
     const std::lock_guard lock(mutex_);
     published.swap(published_);
   }
-  if (published.empty()) return make_error(Code::not_found, "agent {} has published nothing", engine_.name());
+  if (published.empty()) return make_error(Code::not_found, "agent {} has published nothing: there is nothing to take back", engine_.name());
   for (const auto& [label, options] : published) HEADRACE_TRY_VOID(store_->remove(engine_.name(), label, Deadline::after(store_patience)));
   return {};
 }

@@ -56,12 +56,12 @@ Result<void> check_plan(engine::RequestPlan& plan, bool overlap) {
   const PageSelection theirs = selection(*plan.remote, plan.remote_index);
   const auto [differs, bytes] = compare_lengths(ours, theirs, plan.count);
   if (differs) {
-    return at(*differs, make_error(Code::invalid_argument, "page {} has {} bytes here and {} bytes at the far side", *differs, ours.length(*differs), theirs.length(*differs)));
+    return at(*differs, make_error(Code::invalid_argument, "page {} has {} bytes here and {} bytes at the far side: pages that go together are of one length", *differs, ours.length(*differs), theirs.length(*differs)));
   }
   plan.bytes = bytes;
   if (!overlap) return {};
   if (const auto pages = find_overlap(plan.op == Op::read ? ours : theirs, plan.count)) {
-    return at(pages->second, make_error(Code::invalid_argument, "pages {} and {} of the destination overlap: what ends up there would be a matter of chance", pages->first, pages->second));
+    return at(pages->second, make_error(Code::invalid_argument, "pages {} and {} of the destination overlap: what ends up there would be a matter of chance. Write them in two requests, one after the other", pages->first, pages->second));
   }
   return {};
 }

@@ -37,6 +37,36 @@ std::string_view code_name(Code code) noexcept {
   return "unknown_code";
 }
 
+std::string_view code_sentence(Code code) noexcept {
+  switch (code) {
+    case Code::ok:
+      return "nothing is wrong";
+    case Code::would_block:
+      return "a queue is full: poll, then try again";
+    case Code::invalid_argument:
+      return "the call cannot be carried out as it is: mend its arguments, or wait for what it needs to have ended";
+    case Code::not_found:
+      return "no such peer, region or name is known, or no longer: take in the metadata anew and prepare the lists again";
+    case Code::not_supported:
+      return "no path can do this: use other memory, or another backend";
+    case Code::timed_out:
+      return "the time was over before it was done: give it more, or look at how the peer is";
+    case Code::canceled:
+      return "it was canceled";
+    case Code::peer_lost:
+      return "the peer has died, left or restarted, or cannot be reached: import its metadata when it is back";
+    case Code::exhausted:
+      return "memory, descriptors or a declared limit ran out: release some, or raise the limit";
+    case Code::corrupt:
+      return "bytes arrived that are not what was sent: is something else talking on this connection?";
+    case Code::backend_failed:
+      return "the path broke: post again, or use another backend";
+    case Code::internal:
+      return "a rule of ours was broken: please report it, with the log of HEADRACE_LOG=debug";
+  }
+  return "it ended with a code that this version does not know";
+}
+
 namespace detail {
 
 void bad_result_access(const Error& error) {

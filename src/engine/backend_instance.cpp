@@ -157,7 +157,7 @@ Result<void*> BackendInstance::prepare(const headrace_prepare_v1& args) {
 }
 
 Result<std::string> BackendInstance::query(const headrace_region_v1& region, std::uint64_t deadline_ns) {
-  if (table_->query == nullptr || !can(HEADRACE_QUERY)) return Error{Code::not_supported, name_ + ": this backend has nothing to query"};
+  if (table_->query == nullptr || !can(HEADRACE_QUERY)) return Error{Code::not_supported, name_ + ": it has nothing to query"};
   std::string out;
   const auto sink = sink_into(out);
   ErrorText text;

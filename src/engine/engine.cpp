@@ -23,7 +23,7 @@ Engine::~Engine() { close(); }
 
 Result<void> Engine::usable() const {
   if (fork_guard_.forked()) return make_error(Code::invalid_argument, "agent {} was opened before this process was forked: open one of its own in the child", settings_.name);
-  if (closed_.load(std::memory_order_acquire)) return make_error(Code::invalid_argument, "agent {} is closed", settings_.name);
+  if (closed_.load(std::memory_order_acquire)) return make_error(Code::invalid_argument, "agent {} is closed: open another", settings_.name);
   return {};
 }
 

@@ -37,7 +37,7 @@ bool inside(std::uint64_t offset, std::uint64_t length, std::uint64_t region_len
 
 Result<PageListState> Engine::prepare_addresses(std::span<const AddressPage> pages) {
   HEADRACE_TRY_VOID(usable());
-  if (pages.empty()) return make_error(Code::invalid_argument, "the list has no pages");
+  if (pages.empty()) return make_error(Code::invalid_argument, "the list has no pages: give at least one");
   PageColumnsBuilder builder(pages.size());
   std::shared_lock lock(regions_mutex_);
   while (!regions_.indexed()) {
@@ -71,7 +71,7 @@ Result<PageListState> Engine::prepare_addresses(std::span<const AddressPage> pag
 
 Result<PageListState> Engine::prepare_pages(std::string_view peer_name, bool local, std::span<const Page> pages) {
   HEADRACE_TRY_VOID(usable());
-  if (pages.empty()) return make_error(Code::invalid_argument, "the list has no pages");
+  if (pages.empty()) return make_error(Code::invalid_argument, "the list has no pages: give at least one");
   const bool far_side = !local && peer_name == settings_.name;
   std::shared_ptr<PeerLife> life;
   if (!local && !far_side) {
@@ -119,7 +119,7 @@ Result<PageListState> Engine::prepare_pages(std::string_view peer_name, bool loc
 
 Result<PageListState> Engine::prepare_uniform(std::string_view peer_name, bool local, const UniformPages& pages) {
   HEADRACE_TRY_VOID(usable());
-  if (pages.count == 0) return make_error(Code::invalid_argument, "the list has no pages");
+  if (pages.count == 0) return make_error(Code::invalid_argument, "the list has no pages: give at least one");
   if (pages.page_bytes == 0) return zero_length(0);
   const bool far_side = !local && peer_name == settings_.name;
   std::shared_ptr<PeerLife> life;
@@ -129,11 +129,11 @@ Result<PageListState> Engine::prepare_uniform(std::string_view peer_name, bool l
     life = std::move(found);
     const std::shared_lock lock(life->mutex);
     const RemoteRegion* const row = life->regions.find(pages.region.value);
-    if (row == nullptr) return at_page(make_error(Code::not_found, "peer {} has no region {}", life->name, pages.region.value), 0);
+    if (row == nullptr) return at_page(make_error(Code::not_found, "peer {} has no region {}: see peer_regions, and take in its metadata again if it is new", life->name, pages.region.value), 0);
     region_length = row->length;
   } else {
     const auto region = local_region(pages.region.value);
-    if (!region) return at_page(make_error(Code::not_found, "this agent has no region {}", pages.region.value), 0);
+    if (!region) return at_page(make_error(Code::not_found, "this agent has no region {}: register its memory first", pages.region.value), 0);
     region_length = region->info.length_bytes;
   }
   const std::uint64_t stride = pages.stride_bytes == 0 ? pages.page_bytes : pages.stride_bytes;

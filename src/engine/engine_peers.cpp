@@ -171,7 +171,7 @@ Result<void> Engine::connect(std::string_view name, Timeout timeout, const std::
     }
   }
   const auto settled = [&] { return std::all_of(links.begin(), links.end(), [](const auto& link) { return link->state() != LinkState::connecting; }); };
-  if (!progress_->wait(settled, deadline)) return make_error(Code::timed_out, "peer {} did not answer in time", name);
+  if (!progress_->wait(settled, deadline)) return make_error(Code::timed_out, "peer {} did not answer in time: is its process alive, and can it be reached from here?", name);
   bool ready = false;
   for (const auto& link : links) {
     if (link->state() == LinkState::ready) {
@@ -182,7 +182,7 @@ Result<void> Engine::connect(std::string_view name, Timeout timeout, const std::
     }
   }
   if (ready) return {};
-  return make_error(code, "no way to peer {}:{}", name, refusals.empty() ? " no backend in common" : refusals);
+  return make_error(code, "no way to peer {}:{}", name, refusals.empty() ? " no backend that both have is open here: see Agent::backends, and those of the peer in Agent::peers" : refusals);
 }
 
 Result<void> Engine::forget(std::string_view name) {
@@ -238,9 +238,10 @@ Result<void> Engine::notify(std::string_view name, std::string_view payload) {
     }
     if (status.code == Code::would_block) return make_error(Code::would_block, "too many messages to peer {} wait to be taken: try again", name);
     code = status.code;
-    refusals += fmt::format("\n  {}: {} {}", backend->name(), code_name(status.code), (*link)->lost_text());
+    const std::string why = (*link)->lost_text();
+    refusals += fmt::format("\n  {}: {}", backend->name(), why.empty() ? code_sentence(status.code) : why);
   }
-  return make_error(code, "no way to notify peer {}:{}", name, refusals.empty() ? " no backend in common carries messages" : refusals);
+  return make_error(code, "no way to notify peer {}:{}", name, refusals.empty() ? " no backend that both have carries messages" : refusals);
 }
 
 void Engine::received_from_self(std::string_view payload) {
@@ -253,8 +254,8 @@ void Engine::received_from_self(std::string_view payload) {
 
 Result<ImportReport> Engine::import(wire::Metadata metadata) {
   HEADRACE_TRY_VOID(usable());
-  if (metadata.name == settings_.name && metadata.incarnation == incarnation_) return make_error(Code::invalid_argument, "this metadata is our own: {}", metadata.name);
-  if (metadata.name == settings_.name) return make_error(Code::invalid_argument, "the peer is called {} as this agent is: names must be unique", metadata.name);
+  if (metadata.name == settings_.name && metadata.incarnation == incarnation_) return make_error(Code::invalid_argument, "this metadata is of this agent itself, {}: import that of a peer; a transfer to oneself needs none", metadata.name);
+  if (metadata.name == settings_.name) return make_error(Code::invalid_argument, "the peer is called {} as this agent is: give one of the two another name", metadata.name);
   bool known = false;
   {
     const std::shared_lock lock(peers_mutex_);
@@ -375,7 +376,7 @@ Result<Region> Engine::peer_region(std::string_view name, std::string_view regio
   const std::shared_lock lock(life->mutex);
   const auto id = life->regions.find_name(region_name);
   const RemoteRegion* const row = id ? life->regions.find(*id) : nullptr;
-  if (row == nullptr) return make_error(Code::not_found, "peer {} has no region called {}", name, region_name);
+  if (row == nullptr) return make_error(Code::not_found, "peer {} has no region called {}: see peer_regions, and take in its metadata again if it is new", name, region_name);
   return describe(*life, *id, *row);
 }
 
@@ -397,7 +398,7 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
       refusals += "\n  " + link.error().message;
       continue;
     }
-    if (!progress_->wait([&] { return (*link)->state() != LinkState::connecting; }, deadline)) return make_error(Code::timed_out, "peer {} did not answer in time", name);
+    if (!progress_->wait([&] { return (*link)->state() != LinkState::connecting; }, deadline)) return make_error(Code::timed_out, "peer {} did not answer in time: is its process alive, and can it be reached from here?", name);
     auto mapping = std::make_shared<Mapping::State>();
     mapping->engine = shared_from_this();
     mapping->backend = backend;
@@ -412,7 +413,7 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
     {
       const std::shared_lock lock(life->mutex);
       const RemoteRegion* const row = life->regions.find(region.value);
-      if (row == nullptr) return make_error(Code::not_found, "peer {} has no region {}", name, region.value);
+      if (row == nullptr) return make_error(Code::not_found, "peer {} has no region {}: see peer_regions, and take in its metadata again if it is new", name, region.value);
       args.kind = row->kind;
       args.address = row->address;
       args.length = row->length;
@@ -456,7 +457,7 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
       if (!still_there(*mapping->row)) mapping->row->alive.store(false);
       return mapping;
     }
-    if (!refused) return make_error(Code::timed_out, "peer {} did not hand over region {} for mapping in time", name, region.value);
+    if (!refused) return make_error(Code::timed_out, "peer {} did not hand over region {} for mapping in time: try again with more", name, region.value);
     refusals += fmt::format("\n  {}: {}", backend->name(), why);
   }
   return make_error(Code::not_supported, "region {} of peer {} cannot be mapped:{}", region.value, name, refusals.empty() ? " no backend here maps memory" : refusals);

@@ -117,7 +117,7 @@ void Engine::give_back(LocalRegion& region) {
 
 Result<std::vector<Region>> Engine::register_regions(std::span<const MemoryRange> ranges, const RegisterOptions& options, const Backing& backing) {
   HEADRACE_TRY_VOID(usable());
-  if (ranges.empty()) return make_error(Code::invalid_argument, "there is nothing to register");
+  if (ranges.empty()) return make_error(Code::invalid_argument, "there is nothing to register: the list is empty");
   if (options.name.size() > longest_name) return make_error(Code::invalid_argument, "a region's name has at most {} bytes, this one {}", longest_name, options.name.size());
   if (options.note.size() > longest_note) return make_error(Code::invalid_argument, "a region's note has at most {} bytes, this one {}", longest_note, options.note.size());
   for (std::size_t i = 0; i < ranges.size(); ++i) HEADRACE_TRY_VOID(check_range(ranges[i], i));
@@ -132,7 +132,7 @@ Result<std::vector<Region>> Engine::register_regions(std::span<const MemoryRange
   {
     const std::unique_lock lock(regions_mutex_);
     for (std::size_t i = 0; i < ranges.size() && !options.name.empty(); ++i) {
-      if (region_names_.contains(name_of(i))) return make_error(Code::invalid_argument, "a region is called {} already", name_of(i));
+      if (region_names_.contains(name_of(i))) return make_error(Code::invalid_argument, "a region is called {} already: names are unique in an agent, give this one another or none", name_of(i));
     }
     // The table hands out the ids before the backends know the regions; nobody else sees them until `live`.
     for (std::size_t i = 0; i < ranges.size(); ++i) {
@@ -194,8 +194,8 @@ std::vector<Region> Engine::regions() const {
 Result<std::shared_ptr<std::byte>> Engine::storage(RegionId id) const {
   HEADRACE_TRY_VOID(usable());
   const auto region = local_region(id.value);
-  if (!region) return make_error(Code::not_found, "there is no region {}", id.value);
-  if (!region->backing) return make_error(Code::not_supported, "region {} was registered, not allocated: its memory is the caller's", id.value);
+  if (!region) return make_error(Code::not_found, "this agent has no region {}: it was never registered here, or is deregistered already", id.value);
+  if (!region->backing) return make_error(Code::not_supported, "region {} was registered, not allocated: its memory is the caller's own", id.value);
   return std::shared_ptr<std::byte>(std::const_pointer_cast<void>(region->backing), static_cast<std::byte*>(region->range.address));
 }
 
@@ -224,7 +224,7 @@ Result<void> Engine::deregister(std::span<const RegionId> ids, Timeout timeout) 
     const std::shared_lock lock(regions_mutex_);
     for (const RegionId id : ids) {
       const auto* const found = regions_.find(id.value);
-      if (found == nullptr) return make_error(Code::not_found, "there is no region {}", id.value);
+      if (found == nullptr) return make_error(Code::not_found, "this agent has no region {}: it was never registered here, or is deregistered already", id.value);
       going.push_back(*found);
       numbers.push_back(id.value);
     }
@@ -287,7 +287,7 @@ Result<wire::Metadata> Engine::export_metadata(const ExportOptions& options) con
     const std::shared_lock lock(regions_mutex_);
     m.version = regions_.version();
     if (options.since_version > m.version) {
-      return make_error(Code::invalid_argument, "version {} is still to come: the latest is {}", options.since_version, m.version);
+      return make_error(Code::invalid_argument, "since_version {} is still to come: the latest is {}, which metadata_version tells", options.since_version, m.version);
     }
     m.since = m.partial ? 0 : options.since_version;
     if (!options.regions.empty()) {
@@ -297,7 +297,7 @@ Result<wire::Metadata> Engine::export_metadata(const ExportOptions& options) con
       ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
       for (const std::uint32_t id : ids) {
         const auto* const found = regions_.find(id);
-        if (found == nullptr || !(*found)->live.load()) return make_error(Code::not_found, "there is no region {} to export", id);
+        if (found == nullptr || !(*found)->live.load()) return make_error(Code::not_found, "this agent has no region {} to export: it was never registered here, or is deregistered already", id);
         chosen.push_back(*found);
       }
     } else if (!options.regions_none) {
@@ -354,7 +354,7 @@ Result<void> Engine::add_backend(const FoundBackend& found, std::vector<std::pai
   BackendInstance& opened = *instance;
   {
     const std::unique_lock lock(backends_mutex_);
-    if (backends_.size() == max_backends) return make_error(Code::exhausted, "an agent opens at most {} backends", max_backends);
+    if (backends_.size() == max_backends) return make_error(Code::exhausted, "an agent opens at most {} backends: name those that it needs", max_backends);
     backends_.push_back(std::move(instance));
     connection_infos_.push_back(std::move(info));
   }

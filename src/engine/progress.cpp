@@ -71,7 +71,7 @@ Progress::~Progress() { stop(); }
 
 Result<void> Progress::add(BackendInstance& instance) {
   const std::size_t at = instance_count_.load();
-  if (at == max_backends) return make_error(Code::exhausted, "an agent opens at most {} backends", max_backends);
+  if (at == max_backends) return make_error(Code::exhausted, "an agent opens at most {} backends: name those that it needs", max_backends);
   if (instance.descriptor() >= 0) HEADRACE_TRY_VOID(epoll_.add(instance.descriptor(), EPOLLIN, instance_key));
   instances_[at].store(&instance);
   instance_count_.store(at + 1);

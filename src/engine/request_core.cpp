@@ -239,18 +239,19 @@ void RequestCore::fail_over(Status status, const std::string& text) {
 std::string RequestCore::describe(Status status, std::string_view text) const {
   const std::string verb = plan_.op == Op::read ? "read from" : "write to";
   const std::string whom = plan_.remote->life ? "peer " + plan_.remote->peer : "this agent itself";
-  std::string what = fmt::format("{} {}: {}", verb, whom, code_name(status.code));
+  std::string what = fmt::format("{} {}", verb, whom);
   if (status.page != no_page) what += fmt::format(" at page {}", status.page);
-  if (!text.empty()) what += fmt::format(": {}", text);
-  if (status.os_error != 0 && text.empty()) what += ": " + os_error_text(status.os_error);
-  return what;
+  // The code stands beside the message wherever an error is shown: here are the words.
+  if (!text.empty()) return fmt::format("{}: {}", what, text);
+  if (status.os_error != 0) return fmt::format("{}: {}", what, os_error_text(status.os_error));
+  return fmt::format("{}: {}", what, code_sentence(status.code));
 }
 
 /// The one place where a post ends.
 Status RequestCore::end(Status status, std::string text) {
   if (status.code == Code::canceled && timed_out_.load()) {
     status.code = Code::timed_out;
-    text = "the request's deadline passed";
+    text = "its deadline passed before all pages had moved: give it more time, or look at how the peer is";
   } else if (status.code == Code::not_found && text.empty()) {
     text = "a region of its page lists is registered no longer: prepare the lists again";
     if (const auto& life = plan_.remote->life; life && life->fate.load() != Fate::alive) status.code = Code::peer_lost;
@@ -332,7 +333,7 @@ std::string RequestCore::backend() const {
 
 Result<CostEstimate> RequestCore::cost() const {
   const std::shared_lock lock(path_mutex_);
-  if (path_.backend == nullptr) return Error{Code::peer_lost, "the request has no path any more"};
+  if (path_.backend == nullptr) return Error{Code::peer_lost, "the request has no path any more: import the peer's metadata and make the request again"};
   headrace_prepare_v1 args{};
   args.struct_size = sizeof args;
   args.op = static_cast<std::int32_t>(plan_.op);

@@ -60,6 +60,15 @@ TEST(Result, EveryCodeHasTheNameThatTheHeaderGivesIt) {
   EXPECT_EQ(code_name(static_cast<Code>(99)), "unknown_code");
 }
 
+TEST(Result, EveryCodeHasASentenceThatIsMoreThanItsName) {
+  for (int code = 0; code < 12; ++code) {
+    const std::string_view sentence = code_sentence(static_cast<Code>(code));
+    EXPECT_GT(sentence.size(), 10U) << code;
+    EXPECT_NE(sentence, code_name(static_cast<Code>(code)));
+  }
+  EXPECT_NE(code_sentence(static_cast<Code>(99)), "");
+}
+
 TEST(ResultDeathTest, TakingTheValueOfAFailedResultPrintsTheErrorAndAborts) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_DEATH(half(3).value(), "invalid_argument: 3 is odd");
