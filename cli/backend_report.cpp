@@ -20,6 +20,7 @@ std::string abilities_text(const BackendInfo& backend) {
   add(backend.remote, "peers");
   add(backend.notifications, "notifications");
   add(backend.mapping, "mapping");
+  add(backend.query, "query");
   return text;
 }
 
@@ -41,6 +42,7 @@ Json backend_json(const BackendInfo& backend) {
   json["remote"] = backend.remote;
   json["notifications"] = backend.notifications;
   json["mapping"] = backend.mapping;
+  json["query"] = backend.query;
   json["options"] = Json::array();
   for (const OptionInfo& option : backend.options) json["options"].push_back(option_json(option));
   return json;

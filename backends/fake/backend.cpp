@@ -18,10 +18,11 @@ constexpr std::uint64_t max_message_bytes = 65'536 + 16;  // what an agent may s
 constexpr std::uint64_t max_undelivered = 256;            // messages on one link that the far host has not heard yet
 constexpr std::uint64_t run_bytes = 256 << 10;            // copied between two looks at cancel
 
-constexpr std::array<headrace_option_v1, 3> option_rows{{
+constexpr std::array<headrace_option_v1, 4> option_rows{{
     {"completion", "progress", "text", "who does the work: inline (the caller that causes it), progress (whoever calls progress), thread (one of its own)", 0, 0},
     {"queue_depth", "1024", "count", "posts in flight of one instance, beyond which post answers would_block", 0, 0},
     {"faults", "", "text", "what goes wrong: drop, delay:TIME, duplicate, reorder, kill:PAGE, partial:BYTES, deny; with @N, @N..M or @N.. for the N-th to the M-th time", 0, 0},
+    {"objects", "", "list", "the objects that a query finds: KEY=BYTES, several with commas", 0, 0},
 }};
 
 /// The network of all instances that one process opens through the plugin. Never destroyed, for no plugin is unloaded.
@@ -62,6 +63,7 @@ Result<std::unique_ptr<plugin::Backend>> FakeBackend::open(plugin::Host host, co
   HEADRACE_TRY(completion, completion_of(args.setting("completion")));
   HEADRACE_TRY(depth, depth_of(args.setting("queue_depth")));
   HEADRACE_TRY(faults, FaultScript::parse(args.setting("faults")));
+  HEADRACE_TRY(objects, Objects::parse(args.setting("objects")));
   script->add(faults);
   HEADRACE_TRY(epoll, Epoll::create());
   HEADRACE_TRY(bell, EventFd::create());
@@ -70,13 +72,13 @@ Result<std::unique_ptr<plugin::Backend>> FakeBackend::open(plugin::Host host, co
   HEADRACE_TRY_VOID(epoll.add(bell.fd(), EPOLLIN, 0));
   HEADRACE_TRY_VOID(epoll.add(timer.get(), EPOLLIN, 0));
   return std::unique_ptr<plugin::Backend>(
-      new FakeBackend(host, network, std::move(script), completion, depth, std::move(epoll), std::move(bell), std::move(timer)));
+      new FakeBackend(host, network, std::move(script), completion, depth, std::move(objects), std::move(epoll), std::move(bell), std::move(timer)));
 }
 
 FakeBackend::FakeBackend(plugin::Host host, FakeNetwork& network, std::shared_ptr<FaultScript> script, Completion completion,
-                         std::uint64_t queue_depth, Epoll epoll, EventFd bell, UniqueFd timer)
+                         std::uint64_t queue_depth, Objects objects, Epoll epoll, EventFd bell, UniqueFd timer)
     : host_(host), network_(network), script_(std::move(script)), completion_(completion), queue_depth_(queue_depth),
-      epoll_(std::move(epoll)), bell_(std::move(bell)), timer_(std::move(timer)) {
+      objects_(std::move(objects)), epoll_(std::move(epoll)), bell_(std::move(bell)), timer_(std::move(timer)) {
   {
     const Lock lock(network_.mutex_);
     number_ = network_.next_instance_++;
@@ -109,7 +111,7 @@ FakeBackend::~FakeBackend() {
 headrace_info_v1 FakeBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof(info);
-  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP | HEADRACE_REVOKE_SAFE;
+  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP | HEADRACE_REVOKE_SAFE | HEADRACE_QUERY;
   info.local_kinds = info.remote_kinds = memory_kinds;
   info.max_message_bytes = max_message_bytes;
   return info;
@@ -812,6 +814,8 @@ void FakeBackend::work() {
     else work_.wait_for(lock, std::chrono::milliseconds(1));
   }
 }
+
+Result<std::string> FakeBackend::query(const headrace_query_v1& args) { return objects_.answer(args); }
 
 headrace_cost_v1 FakeBackend::cost(const headrace_prepare_v1& /*args*/) {
   headrace_cost_v1 cost{};

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backends/fake/network.hpp"
+#include "backends/fake/objects.hpp"
 #include "base/epoll.hpp"
 #include "base/event_fd.hpp"
 
@@ -56,13 +57,14 @@ class FakeBackend final : public plugin::Backend {
   std::uint32_t progress() override;
   [[nodiscard]] int descriptor() override;
   std::uint32_t arm(bool on) override;
+  Result<std::string> query(const headrace_query_v1& args) override;
   headrace_cost_v1 cost(const headrace_prepare_v1& args) override;
 
  private:
   using Lock = std::unique_lock<std::mutex>;
 
   FakeBackend(plugin::Host host, FakeNetwork& network, std::shared_ptr<FaultScript> script, Completion completion,
-              std::uint64_t queue_depth, Epoll epoll, EventFd bell, UniqueFd timer);
+              std::uint64_t queue_depth, Objects objects, Epoll epoll, EventFd bell, UniqueFd timer);
 
   // With the network's lock held. `now` is the host's clock, read before.
   void push(Event event);
@@ -103,6 +105,7 @@ class FakeBackend final : public plugin::Backend {
   const std::shared_ptr<FaultScript> script_;
   const Completion completion_;
   const std::uint64_t queue_depth_;
+  const Objects objects_;
   std::uint64_t number_ = 0;
 
   // All guarded by network_.mutex_.

@@ -74,10 +74,12 @@ struct BackendInfo {
   std::string refusal;              ///< why it did not load, and what to do
   std::vector<MemoryKind> kinds;
   bool local = false, remote = false, notifications = false, mapping = false;
+  bool query = false;               ///< whether Agent::query can ask it
   std::vector<OptionInfo> options;
 };
 
-/// Every plugin that the search path holds, loaded or refused, without an agent.
+/// Every plugin that the search path holds, loaded or refused, without an agent. Of `fake`, which is for tests, nothing is
+/// told here, nor by list_options, unless an option names it.
 ///   errors  invalid_argument (an option that does not exist, or has a value that it cannot have)
 HEADRACE_API Result<std::vector<BackendInfo>> list_backends(const std::map<std::string, std::string>& options = {});
 /// Every option of the core and of all backends, with the value in force and where it comes from.
@@ -125,6 +127,8 @@ class Agent {
   HEADRACE_API Result<Mapping> map(std::string_view peer, RegionId region, Timeout timeout = std::chrono::seconds(10));
   [[nodiscard]] HEADRACE_API std::vector<Region> regions() const;
   /// Does this file, block device or object exist? nullopt: no. Else what the backend knows, "bytes" among it.
+  ///   errors  not_found (no such backend is open here), not_supported (it keeps nothing of the kind: who can be asked),
+  ///           invalid_argument (asked about memory, or without a name)
   HEADRACE_API Result<std::optional<std::map<std::string, std::string>>> query(const MemoryRange& what, const std::string& backend);
 
   // --- peers and metadata

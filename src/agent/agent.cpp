@@ -8,8 +8,6 @@
 #include "memory/allocation.hpp"
 #include "memory/page_list.hpp"
 
-#include <msgpack.hpp>
-
 #include <algorithm>
 
 namespace headrace {
@@ -39,7 +37,7 @@ Result<void> open_backends(engine::Engine& engine, BackendSet& set, const std::v
     return {};
   }
   for (const engine::FoundBackend& found : set.plugins().find_all()) {
-    if (found.table == nullptr || found.name == "fake") continue;  // the model backend is for tests: only by name
+    if (found.table == nullptr || found.name == engine::model_backend) continue;  // the model backend is for tests: only by name
     if (auto opened = open_backend(engine, set, found, {}); !opened) {
       if (opened.code() == Code::invalid_argument) return std::move(opened).error();
       log.info("backend {} does not open here: {}", found.name, opened.error().message);
@@ -76,7 +74,7 @@ Agent& Agent::operator=(Agent&&) noexcept = default;
 
 Result<Agent> Agent::open(std::string name, AgentOptions options) {
   if (name.empty() || name.size() > longest_agent_name) {
-    return make_error(Code::invalid_argument, "an agent's name has 1 to {} bytes, this one {}", longest_agent_name, name.size());
+    return make_error(Code::invalid_argument, "an agent's name has 1 to {} bytes, this one has {}", longest_agent_name, name.size());
   }
   const std::string context = "open agent " + name;
   HEADRACE_TRY(set, BackendSet::open(options.options));
@@ -137,32 +135,6 @@ Result<Mapping> Agent::map(std::string_view peer, RegionId region, Timeout timeo
 }
 
 std::vector<Region> Agent::regions() const { return impl_->engine->regions(); }
-
-Result<std::optional<std::map<std::string, std::string>>> Agent::query(const MemoryRange& what, const std::string& backend) {
-  HEADRACE_TRY_VOID(impl_->engine->usable());
-  for (engine::BackendInstance* instance : impl_->engine->backends()) {
-    if (instance->name() != backend) continue;
-    engine::LocalRegion region;
-    region.range = what;
-    region.info.kind = what.kind;
-    region.info.length_bytes = what.length_bytes;
-    HEADRACE_TRY(bytes, instance->query(region.to_c(), Deadline::after(std::chrono::seconds(30)).point_ns()));
-    try {
-      const auto answer = msgpack::unpack(bytes.data(), bytes.size());
-      const auto rows = answer.get().as<std::vector<msgpack::object>>();
-      if (rows.size() != 1) return make_error(Code::internal, "backend {} answered {} rows to a query for one", backend, rows.size());
-      if (rows.front().is_nil()) return std::optional<std::map<std::string, std::string>>();
-      std::map<std::string, std::string> known;
-      for (const auto& [key, value] : rows.front().as<std::map<std::string, msgpack::object>>()) {
-        known[key] = value.type == msgpack::type::STR ? value.as<std::string>() : value.type == msgpack::type::POSITIVE_INTEGER ? std::to_string(value.as<std::uint64_t>()) : "";
-      }
-      return std::optional(std::move(known));
-    } catch (const std::exception& e) {
-      return make_error(Code::internal, "backend {} answered a query with something else than msgpack: {}", backend, e.what());
-    }
-  }
-  return make_error(Code::not_found, "backend {} is not open in this agent", backend);
-}
 
 // --- peers and metadata
 
@@ -228,7 +200,7 @@ Result<Request> make_indexed(const std::shared_ptr<engine::Engine>& engine, Op o
   if (local_index.size() != remote_index.size()) {
     return make_error(Code::invalid_argument, "{} local indices against {} remote ones: page i goes with page i, so the counts must be equal", local_index.size(), remote_index.size());
   }
-  if (local_index.empty()) return make_error(Code::invalid_argument, "the request has no pages");
+  if (local_index.empty()) return make_error(Code::invalid_argument, "the request has no pages: give at least one index on each side");
   auto plan = plan_for(op, local, remote, options);
   plan.count = local_index.size();
   plan.local_index = engine->index_pool().take(plan.count);
@@ -282,7 +254,7 @@ Result<Notification> Agent::wait_notification(Timeout timeout, const Notificatio
   const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
   if (engine.progress().wait([&] { return taken || (taken = engine.inbox().take_one(filter)) || !engine.usable(); }, deadline) && taken) return *std::move(taken);
   HEADRACE_TRY_VOID(engine.usable());
-  return make_error(Code::timed_out, "no notification{}{} came in time", filter.peer.empty() ? "" : " of peer ", filter.peer);
+  return make_error(Code::timed_out, "no notification{}{} came in time: wait again, or look whether the peer lives", filter.peer.empty() ? "" : " of peer ", filter.peer);
 }
 
 void Agent::on_notification(std::function<void(Notification)> taken) { impl_->engine->on_notification(std::move(taken)); }
@@ -298,6 +270,7 @@ std::vector<BackendInfo> Agent::backends() const {
     info.remote = instance->can(HEADRACE_REMOTE);
     info.notifications = instance->can(HEADRACE_NOTIFY);
     info.mapping = instance->can(HEADRACE_MAP);
+    info.query = instance->can(HEADRACE_QUERY);
     infos.push_back(std::move(info));
   }
   return infos;
@@ -333,6 +306,7 @@ Result<void> ask_instance(const engine::EngineSettings& settings, const BackendS
     info.remote = instance.can(HEADRACE_REMOTE);
     info.notifications = instance.can(HEADRACE_NOTIFY);
     info.mapping = instance.can(HEADRACE_MAP);
+    info.query = instance.can(HEADRACE_QUERY);
   }
   engine->close();
   return opened;
@@ -349,7 +323,7 @@ Result<std::vector<BackendInfo>> list_backends(const std::map<std::string, std::
   auto folder = runtime_folder(set->core());
   if (folder) settings.runtime_dir = *folder;
   std::vector<BackendInfo> infos;
-  for (const engine::FoundBackend& found : all) {
+  for (const engine::FoundBackend& found : set->shown(all)) {
     BackendInfo& info = infos.emplace_back(set->describe(found));
     if (found.table == nullptr) continue;
     if (!folder) {
@@ -367,7 +341,7 @@ Result<std::vector<OptionInfo>> list_options(const std::map<std::string, std::st
   const std::vector<engine::FoundBackend> all = set->plugins().find_all();
   HEADRACE_TRY_VOID(check_options(*set, all));
   std::vector<OptionInfo> infos = option_infos(set->core(), "", {});
-  for (const engine::FoundBackend& found : all) {
+  for (const engine::FoundBackend& found : set->shown(all)) {
     for (OptionInfo& option : set->describe(found).options) infos.push_back(std::move(option));
   }
   return infos;

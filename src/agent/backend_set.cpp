@@ -109,6 +109,15 @@ void BackendSet::created_with(const std::string& backend, const std::map<std::st
   for (const auto& [name, value] : options) given_.backends[backend][name] = value;
 }
 
+std::vector<engine::FoundBackend> BackendSet::shown(std::vector<engine::FoundBackend> all) const {
+  const auto asked = core_->list("backends");
+  const bool by_name = asked && std::find(asked->begin(), asked->end(), engine::model_backend) != asked->end();
+  const std::lock_guard lock(given_mutex_);
+  if (!by_name && !given_.backends.contains(std::string(engine::model_backend)))
+    std::erase_if(all, [](const engine::FoundBackend& found) { return found.name == engine::model_backend; });
+  return all;
+}
+
 Result<void> BackendSet::check_names(const std::vector<engine::FoundBackend>& found) const {
   const std::lock_guard lock(given_mutex_);
   for (const auto& [backend, values] : given_.backends) {
@@ -122,7 +131,8 @@ Result<void> BackendSet::check_names(const std::vector<engine::FoundBackend>& fo
 std::string BackendSet::nearest_backend(std::string_view name) const {
   const std::vector<engine::FoundBackend> all = plugins_->find_all();
   std::vector<std::string_view> names;
-  for (const engine::FoundBackend& found : all) names.emplace_back(found.name);
+  for (const engine::FoundBackend& found : all)
+    if (found.name != engine::model_backend) names.emplace_back(found.name);
   return std::string(nearest_name(name, names));
 }
 

@@ -33,6 +33,8 @@ class BackendSet {
   Result<std::vector<OptionInfo>> resolve(const headrace_backend_v1& table, const std::map<std::string, std::string>& more = {}) const;
   /// The backend was opened later, with these options: they count as the caller's from now on.
   void created_with(const std::string& backend, const std::map<std::string, std::string>& options);
+  /// All of them but the model backend, which is for tests: it is shown to those who name it in an option.
+  [[nodiscard]] std::vector<engine::FoundBackend> shown(std::vector<engine::FoundBackend> all) const;
   [[nodiscard]] Result<void> check_names(const std::vector<engine::FoundBackend>& found) const;
   BackendInfo describe(const engine::FoundBackend& found) const;
 

@@ -79,7 +79,7 @@ Result<void> check_table(const headrace_backend_v1* table, std::string_view expe
   if (!expected_name.empty() && table->name != expected_name) {
     return make_error(Code::not_supported, "its table is called `{}` but its file `{}{}{}`: rename one", table->name, file_prefix, expected_name, file_suffix);
   }
-  if (table->version == nullptr) return make_error(Code::not_supported, "its table has no version");
+  if (table->version == nullptr) return make_error(Code::not_supported, "its table has no version: name one");
   return check_entries(*table);
 }
 
@@ -129,7 +129,8 @@ FoundBackend PluginHost::find(const std::string& name) {
   const auto at = all.find(name);
   if (at == all.end()) {
     std::string known;
-    for (const auto& [other, file] : all) known += (known.empty() ? "" : ", ") + other;
+    for (const auto& [other, file] : all)
+      if (other != model_backend) known += (known.empty() ? "" : ", ") + other;
     std::string folders;
     for (const auto* list : {&paths_.own_folders, &paths_.other_folders})
       for (const std::string& folder : *list) folders += (folders.empty() ? "" : ", ") + folder;
@@ -188,7 +189,7 @@ FoundBackend PluginHost::load(const std::string& name, const std::string& path, 
 /// Lets a child process load and open the plugin, so that one that crashes or hangs takes nobody along.
 Result<void> PluginHost::probe(const std::string& path) {
   const std::string content = read_file(path);
-  if (content.empty()) return make_error(Code::not_found, "it cannot be read");
+  if (content.empty()) return make_error(Code::not_found, "it cannot be read: look at the file's permissions");
   const std::uint64_t digest = hash64(std::as_bytes(std::span(content)));
   const fs::path verdict_file = paths_.cache_folder.empty() ? fs::path() : fs::path(paths_.cache_folder) / fmt::format("{:016x}-{}.{}", digest, HEADRACE_BACKEND_ABI_MAJOR, HEADRACE_BACKEND_ABI_MINOR);
   if (!verdict_file.empty() && fs::exists(verdict_file)) {
@@ -216,7 +217,7 @@ Result<void> PluginHost::probe(const std::string& path) {
     if (deadline.expired()) {
       ::kill(child, SIGKILL);
       ::waitpid(child, &status, 0);
-      return make_error(Code::timed_out, "it did not finish its trial in a child process within 10 s");  // not remembered: the machine may have been busy
+      return make_error(Code::timed_out, "it did not finish its trial in a child process within 10 s: its create() may not wait, and the machine may be busy");  // not remembered: the machine may have been busy
     }
     ::usleep(2000);
   }

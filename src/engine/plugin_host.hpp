@@ -22,6 +22,9 @@ struct FoundBackend {
   std::string refusal;
 };
 
+/// The one that is for tests: opened, listed and proposed only to those who name it.
+inline constexpr std::string_view model_backend = "fake";
+
 struct PluginPaths {
   std::vector<std::string> own_folders;    ///< came with Headrace: trusted to initialise in this process
   std::vector<std::string> other_folders;  ///< tried in a child process first

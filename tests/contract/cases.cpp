@@ -19,8 +19,9 @@ std::vector<BackendCase> rows() {
   return {
       {.backend = "fake",
        .variant = "inline",
-       .settings = {{"completion", "inline"}},
-       .between_processes = false},
+       .settings = {{"completion", "inline"}, {"objects", "weights=4096, kv/7=1, a=b=3, empty=0"}},
+       .between_processes = false,
+       .objects = {{"weights", 4096}, {"kv/7", 1}, {"a=b", 3}, {"empty", 0}}},
       {.backend = "fake",
        .variant = "progress",
        .settings = {{"completion", "progress"}},

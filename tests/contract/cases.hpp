@@ -4,6 +4,8 @@
 
 #include "support/plugin_instance.hpp"
 
+#include <cstdint>
+#include <map>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -16,6 +18,7 @@ struct BackendCase {
   std::string variant;  ///< what the settings make of it; tells the rows of one backend apart
   test::Settings settings;
   bool between_processes = true;  ///< instances of two processes can reach each other
+  std::map<std::string, std::uint64_t> objects = {};  ///< that a query finds, by key, and their bytes
 
   /// For test names: letters, digits and underscores.
   [[nodiscard]] std::string name() const;

@@ -577,5 +577,44 @@ TEST(Agent, refuses_a_name_an_option_or_a_backend_that_cannot_be) {
   EXPECT_NE(backend.error().message.find("there is no backend"), std::string::npos) << backend.error().message;
 }
 
+MemoryRange kept(MemoryKind kind, const std::string& path) {
+  MemoryRange range;
+  range.kind = kind;
+  range.path = path;
+  return range;
+}
+
+TEST_P(OverBackend, a_query_is_answered_or_refused_by_name_with_who_can_be_asked) {
+  const std::string& backend = GetParam();
+  const auto answer = agents.here.query(kept(MemoryKind::object, "no such key"), backend);
+  if (backend == "fake") {
+    ASSERT_TRUE(answer.ok()) << answer.error().message;
+    EXPECT_FALSE(answer->has_value());
+  } else {
+    EXPECT_EQ(answer.code(), Code::not_supported);
+    const std::string& text = answer.error().message;
+    EXPECT_NE(text.find("query of object no such key: backend " + backend + " keeps no files"), std::string::npos) << text;
+    EXPECT_NE(text.find("headrace plugins"), std::string::npos) << text;
+  }
+  EXPECT_EQ(agents.here.query(kept(MemoryKind::dram, ""), backend).code(), Code::invalid_argument);
+  const auto nobody = agents.here.query(kept(MemoryKind::file, "x"), "no_such");
+  EXPECT_EQ(nobody.code(), Code::not_found);
+  EXPECT_NE(nobody.error().message.find("which has " + backend), std::string::npos) << nobody.error().message;
+}
+
+TEST(AgentQuery, finds_the_objects_that_a_backend_keeps) {
+  Agent agent = must(Agent::open(unique_name("asks"), {{"shm", "fake"}, "", "", {{"fake.objects", "kv/7=4096, empty=0"}}}));
+  const auto found = must(agent.query(kept(MemoryKind::object, "kv/7"), "fake"));
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(*found, (std::map<std::string, std::string>{{"bytes", "4096"}, {"key", "kv/7"}}));
+  EXPECT_EQ(must(agent.query(kept(MemoryKind::object, "empty"), "fake"))->at("bytes"), "0");
+  EXPECT_FALSE(must(agent.query(kept(MemoryKind::object, "kv"), "fake")).has_value());
+  EXPECT_EQ(agent.query(kept(MemoryKind::file, "kv/7"), "fake").code(), Code::not_supported);
+  EXPECT_EQ(agent.query(kept(MemoryKind::object, ""), "fake").code(), Code::invalid_argument);
+  const auto refused = agent.query(kept(MemoryKind::object, "kv/7"), "shm");
+  EXPECT_EQ(refused.code(), Code::not_supported);
+  EXPECT_NE(refused.error().message.find("ask fake"), std::string::npos) << refused.error().message;
+}
+
 }  // namespace
 }  // namespace headrace::test

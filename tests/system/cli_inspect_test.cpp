@@ -44,6 +44,15 @@ TEST(CliPlugins, ThePagesForPeopleFitTheTerminalAndNameEveryBackend) {
   EXPECT_THAT(outcome.out, HasSubstr("tcp.sockets"));
 }
 
+TEST(CliPlugins, TheBackendForTestsIsShownToThoseWhoNameIt) {
+  for (const char* command : {"plugins", "doctor"}) {
+    EXPECT_THAT(run_command({command}).out, testing::Not(HasSubstr("fake"))) << command;
+    EXPECT_THAT(run_command({command, "--option", "backends=shm,tcp,fake"}).out,
+                HasSubstr("fake.queue_depth"))
+        << command;
+  }
+}
+
 TEST(CliPlugins, ARefusedPluginIsListedWithTheSentence) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("headrace-cli-plugins-" + std::to_string(::getpid()));
