@@ -69,7 +69,8 @@ class Runner {
                                                      : "4K,16K,64K,256K,1M,16M";
     HEADRACE_CLI_TRY(pages, parse_sizes(sizes));
     // Sizes that nobody asked for give way to a small --total.
-    if (wanted_.pages.empty()) std::erase_if(pages, [&](std::uint64_t page) { return page > setup.buffer_bytes; });
+    if (wanted_.pages.empty())
+      std::erase_if(pages, [&](std::uint64_t page) { return page > setup.buffer_bytes; });
     for (const std::uint64_t page : pages)
       if (page == 0 || page % 8 != 0 || page > setup.buffer_bytes)
         return fail(Code::invalid_argument,
@@ -261,9 +262,13 @@ void add_bench_pages(CLI::App& bench, Invocation& invocation) {
   CLI::App* pages =
       bench.add_subcommand("pages", "How fast pages move between two processes of this machine");
   pages->add_option("--backend", wanted->backend, "The backend that carries them, or auto: the best of all")
+      ->type_name("NAME")
       ->capture_default_str();
-  pages->add_option("--kinds", wanted->kinds, "Memory here and in the other process")
-      ->check(CLI::IsMember({"dram-dram"}))
+  pages
+      ->add_option("--kinds", wanted->kinds,
+                   "Memory here and in the other process: dram-dram in this version")
+      ->type_name("KINDS")
+      ->check(CLI::IsMember({"dram-dram"}).description(""))
       ->capture_default_str();
   pages->add_flag("--allocated", wanted->allocated,
                   "Memory from `allocate` on both sides; else it is registered");
@@ -274,15 +279,19 @@ void add_bench_pages(CLI::App& bench, Invocation& invocation) {
   pages
       ->add_option("--count", wanted->count,
                    "Pages an iteration moves; default: all there are, at most 16384")
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 32));
+      ->type_name("N")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 32).description(""));
   pages->add_option("--op", wanted->op, "read (here <- there), write or both")
-      ->check(CLI::IsMember({"read", "write", "both"}))
+      ->type_name("OP")
+      ->check(CLI::IsMember({"read", "write", "both"}).description(""))
       ->capture_default_str();
   pages->add_option("--threads", wanted->threads, "Threads that share the pages")
-      ->check(CLI::Range(1U, 1024U))
+      ->type_name("N")
+      ->check(CLI::Range(1U, 1024U).description(""))
       ->capture_default_str();
   pages->add_option("--in-flight", wanted->in_flight, "Requests that a thread posts at once")
-      ->check(CLI::Range(1U, 65536U))
+      ->type_name("N")
+      ->check(CLI::Range(1U, 65536U).description(""))
       ->capture_default_str();
   CLI::Option* random =
       pages->add_flag("--random", wanted->random, "Pages at random places on both sides: the default");
@@ -291,23 +300,33 @@ void add_bench_pages(CLI::App& bench, Invocation& invocation) {
   pages
       ->add_option("--iterations", wanted->iterations,
                    "Transfers that are timed; default 15, or 4096 small ones")
-      ->check(CLI::Range(1U, 100'000'000U))
+      ->type_name("N")
+      ->check(CLI::Range(1U, 100'000'000U).description(""))
       ->take_last();
   pages->add_option("--warm-up", wanted->warm_up, "Transfers before those")
-      ->check(CLI::Range(0U, 1'000'000U))
+      ->type_name("N")
+      ->check(CLI::Range(0U, 1'000'000U).description(""))
       ->capture_default_str();
   pages->add_flag("--new-request", wanted->new_requests,
                   "Make requests anew each time; else they are posted again");
   pages->add_flag("--single", wanted->single, "One page at a time: its latency");
   pages->add_flag("--notifications", wanted->notifications, "No pages: a message there and back");
   pages->add_option("--streams", wanted->streams, "Sockets of the tcp backend, as --option tcp.sockets")
-      ->check(CLI::Range(1U, 64U));
+      ->type_name("N")
+      ->check(CLI::Range(1U, 64U).description(""));
   pages->add_flag("--explain", wanted->explain, "Say which path was taken, and why");
   pages->add_flag("--json", wanted->json, "One line of JSON a figure, as bench/results keeps them");
   pages->footer(
       "Each transfer moves fresh data, and every byte of both buffers is compared after it. The clock runs "
       "from\n"
       "post to the end of wait; making the requests is timed apart.\n"
+      "--json prints an object a line for each figure, with these fields, which later versions add to and do "
+      "not "
+      "change:\n"
+      "  date, commit, machine, command    when, of which source tree (else the version), where, how\n"
+      "  table, case, metric, unit, value  the figure: read/4096x16384 moves 16384 pages of 4096 bytes\n"
+      "  peer, peer_value, ratio           what it is held against, and how many times better; else null\n"
+      "  checked                           true: the data was compared\n"
       "Examples:\n"
       "  headrace bench pages --page 4K,64K,1M --op both            registered memory, the best path\n"
       "  headrace bench pages --allocated --threads 2               memory that the peer maps, two threads\n"

@@ -73,7 +73,8 @@ Result<OutputFile> OutputFile::open(const std::string& path, std::uint64_t bytes
   file.path_ = path;
   file.part_path_ = path + ".part";
   file.state_path_ = file.part_path_ + ".state";
-  file.part_ = FileDescriptor(::open(file.part_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  file.part_ =
+      FileDescriptor(::open(file.part_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (!file.part_)
     return fail(Code::invalid_argument, "opening {} for writing: {}", file.part_path_, system_text());
   if (::flock(file.part_.get(), LOCK_EX | LOCK_NB) != 0)
@@ -102,8 +103,9 @@ Result<OutputFile> OutputFile::open(const std::string& path, std::uint64_t bytes
   file.bytes_ = {static_cast<std::byte*>(mapped), bytes};
 
   const bool fresh = file.complete_.empty();
-  file.state_ = FileDescriptor(::open(
-      file.state_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | (fresh ? O_TRUNC : 0), 0666));
+  file.state_ = FileDescriptor(
+      ::open(file.state_path_.c_str(),
+             O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | (fresh ? O_TRUNC : 0), 0666));
   if (!file.state_)
     return fail(Code::invalid_argument, "opening {} for writing: {}", file.state_path_, system_text());
   // Going on, a line end first: the line before may have been cut off.
@@ -144,12 +146,30 @@ Result<void> OutputFile::note_complete(std::uint64_t part, std::uint64_t checksu
   return write_all(state_.get(), fmt::format("{} {:016x}\n", part, checksum), state_path_);
 }
 
-Result<void> OutputFile::finish(bool sync) {
+namespace {
+
+/// Where the file system cannot say no, what has come to bear the name meanwhile is replaced.
+bool give_name(const std::string& from, const std::string& to, IfTaken if_taken) {
+  if (if_taken == IfTaken::replace) return ::rename(from.c_str(), to.c_str()) == 0;
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return true;
+  return (errno == EINVAL || errno == ENOSYS) && ::rename(from.c_str(), to.c_str()) == 0;
+}
+
+}  // namespace
+
+Result<void> OutputFile::finish(bool sync, IfTaken if_taken) {
   unmap();
   if (sync && ::fdatasync(part_.get()) != 0)
     return fail(Code::internal, "writing {} to the disk: {}", part_path_, system_text());
-  if (::rename(part_path_.c_str(), path_.c_str()) != 0)
+  if (!give_name(part_path_, path_, if_taken)) {
+    if (errno == EEXIST)
+      return fail(
+          Code::invalid_argument,
+          "{} has come into being meanwhile: all that was to be pulled is in {}. Move one of the two, or "
+          "pull again with --force",
+          path_, part_path_);
     return fail(Code::internal, "renaming {} to {}: {}", part_path_, path_, system_text());
+  }
   ::unlink(state_path_.c_str());
   return {};
 }

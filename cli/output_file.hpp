@@ -16,6 +16,9 @@
 
 namespace headrace::cli {
 
+/// What becomes of a file that has the name by the time the whole one is to get it.
+enum class IfTaken { keep, replace };
+
 class OutputFile {
  public:
   /// Makes or takes up FILE.part with room for `bytes`. `plan` is a number that stands for everything that
@@ -38,8 +41,10 @@ class OutputFile {
   /// Whether there was a part of another plan, which is gone now.
   [[nodiscard]] bool started_over() const { return started_over_; }
   Result<void> note_complete(std::uint64_t part, std::uint64_t checksum);
-  /// Gives the file its name; replaces what had it. `bytes()` is empty afterwards.
-  Result<void> finish(bool sync);
+  /// Gives the file its name. `bytes()` is empty afterwards.
+  ///   errors  invalid_argument (something else has the name and is to stay: so does the part),
+  ///   internal
+  Result<void> finish(bool sync, IfTaken if_taken);
 
  private:
   OutputFile() = default;

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <random>
 
@@ -27,7 +28,10 @@ struct Wanted {
   std::string address;
   std::vector<std::string> names;
   std::string output;
-  bool resume = true;
+  bool anew = false;
+  bool resume = false;  // what is done anyway
+  bool force = false;
+  bool list = false;
   std::vector<std::string> backends;
   double timeout_seconds = 30;
   std::string store;
@@ -50,6 +54,45 @@ Error in_transfer(Error error, const std::string& peer, const Wanted& wanted) {
               kept ? ". What has arrived whole is kept: the same command continues from there" : "");
 }
 
+std::string one_line(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+/// What is served, instead of pulling it.
+void print_list(const Wanted& wanted, const std::string& peer, const std::vector<ServedTensor>& tensors) {
+  std::uint64_t bytes = 0;
+  for (const ServedTensor& tensor : tensors) bytes += tensor.info.bytes;
+  if (wanted.json) {
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (const ServedTensor& tensor : tensors)
+      list.push_back({{"name", tensor.info.name},
+                      {"dtype", tensor.info.type->name},
+                      {"shape", tensor.info.shape},
+                      {"bytes", tensor.info.bytes}});
+    fmt::print("{}\n", one_line({{"peer", peer}, {"bytes", bytes}, {"tensors", std::move(list)}}));
+    return;
+  }
+  Table table({{"name"}, {"dtype"}, {"shape"}, {"bytes", Table::Align::right}});
+  for (const ServedTensor& tensor : tensors)
+    table.add({tensor.info.name, std::string(tensor.info.type->name),
+               fmt::format("[{}]", fmt::join(tensor.info.shape, ", ")), std::to_string(tensor.info.bytes)});
+  fmt::print("{}{} tensor{}, {}, served by {}\n", table.text(), tensors.size(),
+             tensors.size() == 1 ? "" : "s", amount_text(bytes), peer);
+}
+
+/// Whether the output is there already, whole and verified. What is something else is nobody's to overwrite.
+///   errors  invalid_argument (something else bears the name)
+Result<bool> is_there_already(const Wanted& wanted, const PullPlan& plan) {
+  std::error_code none;
+  if (wanted.force || !std::filesystem::exists(wanted.output, none) ||
+      std::filesystem::is_directory(wanted.output, none))
+    return false;
+  if (const auto file = TensorFile::open(wanted.output); file.ok() && plan.has_made(*file)) return true;
+  return fail(Code::invalid_argument,
+              "{} exists and is not what {} serves: --force replaces it, or choose another --output",
+              wanted.output, wanted.address);
+}
+
 void print_report(const Wanted& wanted, const std::string& peer, const MoveReport& report) {
   const double rate = report.seconds > 0 ? static_cast<double>(report.bytes) / report.seconds / 1e9 : 0;
   if (wanted.json) {
@@ -63,7 +106,7 @@ void print_report(const Wanted& wanted, const std::string& peer, const MoveRepor
                                 {"GB/s", rate},
                                 {"path", fmt::format("{}", fmt::join(report.paths, ", "))}};
     if (wanted.explain) line["explanation"] = report.explanation;
-    fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    fmt::print("{}\n", one_line(line));
     return;
   }
   Table table({{"tensors", Table::Align::right},
@@ -82,9 +125,26 @@ void print_report(const Wanted& wanted, const std::string& peer, const MoveRepor
   if (wanted.explain) fmt::print("{}\n", wrap(report.explanation));
 }
 
+/// Of a file that was there already, whole.
+void print_kept(const Wanted& wanted, const std::string& peer, const PullPlan& plan) {
+  MoveReport report;
+  report.kept_tensors = plan.tensors().size();
+  report.kept_bytes = plan.tensor_bytes();
+  if (wanted.json) return print_report(wanted, peer, report);
+  fmt::print(
+      "{}\n",
+      wrap(fmt::format(
+          "{} is there already: its {} tensors, {}, are those that {} serves, verified. Nothing was pulled",
+          wanted.output, report.kept_tensors, amount_text(report.kept_bytes), peer)));
+}
+
 Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
   raise_descriptor_limit();
-  HEADRACE_CLI_TRY(format, format_of(wanted.output));
+  FileFormat format = FileFormat::safetensors;
+  if (!wanted.list) {
+    HEADRACE_CLI_TRY(said, format_of(wanted.output));
+    format = said;
+  }
   AgentOptions options;
   options.backends = wanted.backends;
   options.store = wanted.store;
@@ -96,6 +156,10 @@ Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
   HEADRACE_CLI_TRY(regions, agent.peer_regions(peer));
   HEADRACE_CLI_TRY(served, read_notes(regions));
   HEADRACE_CLI_TRY(tensors, select_tensors(served.tensors, wanted.names));
+  if (wanted.list) {
+    print_list(wanted, peer, tensors);
+    return {};
+  }
 
   std::string header;
   if (format == FileFormat::safetensors && served.header.value != 0) {
@@ -106,8 +170,13 @@ Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
     header = std::move(*read);
   }
   HEADRACE_CLI_TRY(plan, PullPlan::make(std::move(tensors), format, header));
+  HEADRACE_CLI_TRY(there, is_there_already(wanted, plan));
+  if (there) {
+    print_kept(wanted, peer, plan);
+    return {};
+  }
   HEADRACE_CLI_TRY(output,
-                   OutputFile::open(wanted.output, plan.file_bytes(), plan.fingerprint(), wanted.resume));
+                   OutputFile::open(wanted.output, plan.file_bytes(), plan.fingerprint(), !wanted.anew));
   if (output.started_over())
     std::fprintf(stderr, "%s\n",
                  wrap(fmt::format("{}.part was of other tensors: starting over", wanted.output)).c_str());
@@ -119,7 +188,7 @@ Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
   }();
   if (!report) return in_transfer(std::move(report).error(), peer, wanted);
   plan.write_rest(output.bytes());
-  HEADRACE_CLI_CHECK(output.finish(wanted.sync));
+  HEADRACE_CLI_CHECK(output.finish(wanted.sync, wanted.force ? IfTaken::replace : IfTaken::keep));
   print_report(wanted, peer, *report);
   return {};
 }
@@ -133,13 +202,17 @@ void add_pull(CLI::App& app, Invocation& invocation) {
   pull_command
       ->add_option("ADDRESS", wanted->address,
                    "What `headrace serve` printed; with --store the server's name")
+      ->type_name("")
       ->required();
-  pull_command->add_option("NAME", wanted->names, "Which tensors; patterns as in a shell; none: all");
+  pull_command->add_option("NAME", wanted->names, "Which tensors; patterns as in a shell; none: all")
+      ->type_name("");
   pull_command->add_option("-o,--output", wanted->output, "The file to write, .safetensors or .npz")
-      ->type_name("FILE")
-      ->required();
-  pull_command->add_flag("--resume,!--no-resume", wanted->resume,
-                         "Go on where a killed pull stopped (the default), or do not");
+      ->type_name("FILE");
+  pull_command->add_flag("--force", wanted->force, "Replace an output that exists and is something else");
+  pull_command->add_flag("--list", wanted->list, "Print what is served, and pull nothing");
+  pull_command->add_flag("--no-resume", wanted->anew,
+                         "Begin anew, instead of going on where a killed pull stopped");
+  pull_command->add_flag("--resume", wanted->resume)->group("");  // the default, for those who like to say it
   pull_command->add_option("--backend", wanted->backends, "Only this path, shm or tcp; repeatable")
       ->type_name("NAME")
       ->allow_extra_args(false);
@@ -147,7 +220,7 @@ void add_pull(CLI::App& app, Invocation& invocation) {
       ->add_option("--timeout", wanted->timeout_seconds,
                    "How long 16 MiB may take before the peer counts as gone")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.001, 1e6))
+      ->check(CLI::Range(0.001, 1e6).description(""))
       ->capture_default_str();
   pull_command->add_option("--store", wanted->store, "Look the server up in a store, as in etcd://host:port")
       ->type_name("URL");
@@ -158,12 +231,20 @@ void add_pull(CLI::App& app, Invocation& invocation) {
   pull_command->footer(
       "The file is written as FILE.part, each tensor is held against its checksum, and FILE appears when it "
       "is whole.\n"
+      "A FILE that is there is left alone: if it is what would be pulled, that is a success, else an error.\n"
+      "--json prints one object: output, peer, tensors, bytes, kept_tensors, kept_bytes, seconds, GB/s, "
+      "path; "
+      "with\n"
+      "--list: peer, bytes, tensors (of each name, dtype, shape, bytes).\n"
       "Examples:\n"
+      "  headrace pull 127.0.0.1:40213 --list\n"
       "  headrace pull 127.0.0.1:40213 -o copy.safetensors\n"
       "  headrace pull 127.0.0.1:40213 'model.layers.0.*' lm_head.weight -o part.safetensors\n"
       "  headrace pull 10.0.0.7:7000 -o arrays.npz --backend tcp --explain\n"
       "  headrace pull llama --store etcd://10.0.0.1:2379 -o copy.safetensors");
   pull_command->callback([wanted, &invocation] {
+    if (wanted->output.empty() && !wanted->list) throw CLI::RequiredError("--output FILE, or --list,");
+    if (wanted->anew && wanted->resume) throw CLI::ExcludesError("--resume", "--no-resume");
     invocation.action = [wanted, &invocation] { return pull(*wanted, invocation); };
   });
 }

@@ -126,6 +126,15 @@ std::uint64_t PullPlan::fingerprint() const {
   return checksum(std::as_bytes(std::span(text)));
 }
 
+bool PullPlan::has_made(const TensorFile& file) const {
+  const std::span<const std::byte> head = std::as_bytes(std::span(head_));
+  if (!std::equal(head.begin(), head.end(), file.header().begin(), file.header().end())) return false;
+  return std::equal(tensors_.begin(), tensors_.end(), file.tensors().begin(), file.tensors().end(),
+                    [](const ServedTensor& wanted, const TensorFile::Tensor& there) {
+                      return same(wanted.info, there.info) && wanted.checksum == checksum(there.bytes);
+                    });
+}
+
 void PullPlan::write_head(std::span<std::byte> file) const {
   std::memcpy(file.data(), head_.data(), head_.size());
 }

@@ -31,6 +31,9 @@ class PullPlan {
   [[nodiscard]] std::uint64_t tensor_bytes() const;
   /// Stands for all of this: another source, selection or format has another.
   [[nodiscard]] std::uint64_t fingerprint() const;
+  /// Whether the file is just what this plan would make: the same tensors in the same order, each with the
+  /// checksum that is served, under the same header.
+  [[nodiscard]] bool has_made(const TensorFile& file) const;
   /// Writes what can be written before the tensors are there, and what needs them.
   void write_head(std::span<std::byte> file) const;
   void write_rest(std::span<std::byte> file) const;

@@ -60,7 +60,8 @@ MemoryRange range_of(std::span<const std::byte> bytes) {
 
 /// Registers one tensor where it lies, or in a copy of it that peers map.
 Result<void> offer(Agent& agent, const TensorFile::Tensor& tensor, std::uint64_t index, bool load) {
-  if (tensor.info.name.empty()) return fail(Code::invalid_argument, "its name is empty: nobody could ask for it");
+  if (tensor.info.name.empty())
+    return fail(Code::invalid_argument, "its name is empty: nobody could ask for it");
   const bool long_name = tensor.info.name.size() > longest_region_name;
   RegisterOptions options;
   options.name = long_name ? fmt::format("tensor {}", index) : tensor.info.name;
@@ -150,7 +151,7 @@ void add_serve(CLI::App& app, Invocation& invocation) {
   auto wanted = std::make_shared<Wanted>();
   CLI::App* serve_command =
       app.add_subcommand("serve", "Offer a file's tensors to other processes, until Ctrl-C");
-  serve_command->add_option("FILE", wanted->file, "A .safetensors or .npz file")->required();
+  serve_command->add_option("FILE", wanted->file, "A .safetensors or .npz file")->type_name("")->required();
   serve_command
       ->add_option("--listen", wanted->listen,
                    "Where pullers ask; port 0 picks one; 0.0.0.0 or [::]: from everywhere")

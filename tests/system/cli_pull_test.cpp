@@ -177,6 +177,96 @@ TEST_F(CliPull, ThousandsOfSmallTensorsComeWhole) {
   EXPECT_TRUE(read_file(output()) == read_file(folder_ / "model.safetensors"));
 }
 
+TEST_F(CliPull, AnOutputThatIsThereIsLeftAloneUnlessForced) {
+  const fs::path model = make_model(3, 100'000);
+  Command server({"serve", model, "--json"});
+  const std::string address = serve(server);
+  for (const char* name : {"copy.safetensors", "copy.npz"}) {
+    const std::vector<std::string> pull{"pull", address, "-o", output(name), "--json"};
+    std::ofstream(output(name)) << "years of work";
+    const Outcome refused = run_command(pull);
+    EXPECT_EQ(refused.code, 1);
+    EXPECT_THAT(refused.err, HasSubstr(name));
+    EXPECT_THAT(refused.err, HasSubstr("--force"));
+    EXPECT_EQ(read_file(output(name)), "years of work");
+    EXPECT_FALSE(fs::exists(output(name) + ".part"));
+
+    std::vector<std::string> forced = pull;
+    forced.emplace_back("--force");
+    const Outcome replaced = run_command(forced);
+    ASSERT_EQ(replaced.code, 0) << replaced.err;
+    EXPECT_EQ(Json::parse(replaced.out).at("tensors"), 6);
+    const std::string copy = read_file(output(name));
+
+    // What is the same already is a success, and nothing moves.
+    const Outcome again = run_command(pull);
+    ASSERT_EQ(again.code, 0) << again.err;
+    const Json report = Json::parse(again.out);
+    EXPECT_EQ(report.at("tensors"), 0);
+    EXPECT_EQ(report.at("kept_tensors"), 6);
+    EXPECT_EQ(report.at("kept_bytes"), 300'109);
+    EXPECT_TRUE(read_file(output(name)) == copy);
+    const Outcome told = run_command({"pull", address, "-o", output(name)});
+    EXPECT_EQ(told.code, 0) << told.err;
+    EXPECT_THAT(told.out, HasSubstr("is there already"));
+
+    // One byte of a tensor, or another selection, and it is something else.
+    {
+      std::fstream file(output(name), std::ios::binary | std::ios::in | std::ios::out);
+      const auto place = static_cast<std::streamoff>(copy.size() / 2);
+      file.seekp(place);
+      file.put(static_cast<char>(copy[copy.size() / 2] ^ 1));
+    }
+    EXPECT_EQ(run_command(pull).code, 1);
+    EXPECT_EQ(run_command(forced).code, 0);
+    EXPECT_EQ(run_command({"pull", address, "scalar", "-o", output(name)}).code, 1);
+    EXPECT_TRUE(read_file(output(name)) == copy);
+  }
+}
+
+TEST_F(CliPull, AnOutputThatComesIntoBeingMeanwhileIsKept) {
+  const fs::path model = make_model(40, 2'000'000);
+  Command server({"serve", model, "--json"});
+  Command pull({"pull", serve(server), "-o", output(), "--backend", "tcp"});
+  while (pull.running() && !fs::exists(output() + ".part.state")) {
+  }
+  pull.signal(SIGSTOP);
+  ASSERT_FALSE(fs::exists(output())) << "80 MB were pulled before the stop signal came";
+  std::ofstream(output()) << "somebody else's";
+  pull.signal(SIGCONT);
+  EXPECT_EQ(pull.wait(), 1);
+  EXPECT_THAT(pull.err, HasSubstr("has come into being meanwhile"));
+  EXPECT_EQ(read_file(output()), "somebody else's");
+  fs::remove(output());
+  const Outcome rest = run_command({"pull", serve(server), "-o", output(), "--json"});
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_EQ(Json::parse(rest.out).at("kept_tensors"), 43);
+}
+
+TEST_F(CliPull, WhatIsServedIsListed) {
+  Command server({"serve", make_model(3, 1000), "--json", "--name", "granary"});
+  const std::string address = serve(server);
+  const Outcome json = run_command({"pull", address, "--list", "--json"});
+  ASSERT_EQ(json.code, 0) << json.err;
+  const Json list = Json::parse(json.out);
+  EXPECT_EQ(list.at("peer"), "granary");
+  EXPECT_EQ(list.at("bytes"), 3109);
+  ASSERT_EQ(list.at("tensors").size(), 6U);
+  EXPECT_EQ(list.at("tensors")[1].dump(), R"({"name":"odd","dtype":"BOOL","shape":[3,5,7],"bytes":105})");
+  EXPECT_EQ(list.at("tensors")[0].at("shape"), Json::array());
+
+  const Outcome text = run_command({"pull", address, "--list"});
+  ASSERT_EQ(text.code, 0) << text.err;
+  for (const char* word :
+       {"dtype", "layers.2.weight", "BOOL", "[3, 5, 7]", "105", "6 tensors, 3.1 kB, served by granary"})
+    EXPECT_THAT(text.out, HasSubstr(word));
+  EXPECT_LE(widest_line(text.out), 120U);
+
+  const Outcome chosen = run_command({"pull", address, "layers.*", "--list", "--json"});
+  EXPECT_EQ(Json::parse(chosen.out).at("tensors").size(), 3U);
+  EXPECT_EQ(run_command({"pull", address, "nothing*", "--list"}).code, 1);
+}
+
 TEST_F(CliPull, AnUnknownNameListsNearOnes) {
   Command server({"serve", make_model(3, 1000), "--json"});
   const Outcome outcome = run_command({"pull", serve(server), "layers.1.wieght", "-o", output()});

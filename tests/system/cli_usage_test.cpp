@@ -9,6 +9,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 class CliHelp : public testing::TestWithParam<std::vector<std::string>> {};
 
@@ -20,6 +21,9 @@ TEST_P(CliHelp, HasExamplesAndFitsTheTerminal) {
   EXPECT_THAT(outcome.err, IsEmpty());
   EXPECT_THAT(outcome.out, HasSubstr("Examples:\n  headrace "));
   EXPECT_LE(widest_line(outcome.out), 120U) << outcome.out;
+  // Values are shown by what they are, not by the parser's names of types.
+  for (const char* word : {"TEXT", "UINT", "FLOAT", ":INT", "BOOLEAN", "{", " in ["})
+    EXPECT_THAT(outcome.out, Not(HasSubstr(word))) << outcome.out;
 }
 
 INSTANTIATE_TEST_SUITE_P(Commands, CliHelp,
@@ -41,6 +45,7 @@ TEST(CliUsage, AWrongCommandLineIsExitCode2) {
                                              {"sereve"},
                                              {"serve"},
                                              {"pull", "here:1"},
+                                             {"pull", "here:1", "-o", "a.npz", "--no-resume", "--resume"},
                                              {"doctor", "--jsn"},
                                              {"bench", "pages", "--threads", "0"},
                                              {"bench", "pages", "--sequential", "--random"},
@@ -70,9 +75,11 @@ TEST(CliUsage, AnUnknownAgentOptionIsNamed) {
 }
 
 TEST(CliUsage, AnOptionThatAnAgentWouldRefuseIsRefusedWhereBackendsAreListed) {
-  for (const auto& [option, words] :
-       {std::pair{"runtme_dir=/tmp", "runtime_dir"}, {"tpc.sockets=2", "did you mean tcp?"},
-        {"inbox_capacity=0", "at least 1"}, {"check=perhaps", "perhaps"}, {"tcp.sockets=many", "many"}}) {
+  for (const auto& [option, words] : {std::pair{"runtme_dir=/tmp", "runtime_dir"},
+                                      {"tpc.sockets=2", "did you mean tcp?"},
+                                      {"inbox_capacity=0", "at least 1"},
+                                      {"check=perhaps", "perhaps"},
+                                      {"tcp.sockets=many", "many"}}) {
     const Outcome outcome = run_command({"plugins", "--option", option});
     EXPECT_EQ(outcome.code, 1) << option;
     EXPECT_THAT(outcome.err, HasSubstr(words));

@@ -165,11 +165,28 @@ TEST_F(PartFile, AppearsUnderItsNameWhenItIsFinished) {
   ASSERT_TRUE(file.ok()) << file.error().message;
   std::memcpy(file->bytes().data(), "hello", 5);
   EXPECT_FALSE(fs::exists(path_));
-  ASSERT_TRUE(file->finish(true).ok());
+  ASSERT_TRUE(file->finish(true, IfTaken::keep).ok());
   std::string text;
   std::ifstream(path_) >> text;
   EXPECT_EQ(text, "hello");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
+}
+
+TEST_F(PartFile, WhatHasTheNameByThenIsKeptOrReplacedAsAsked) {
+  auto file = OutputFile::open(path_, 5, 1, true);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  std::memcpy(file->bytes().data(), "hello", 5);
+  std::ofstream(path_) << "other";
+  const auto read = [&] {
+    std::string text;
+    std::ifstream(path_) >> text;
+    return text;
+  };
+  EXPECT_EQ(file->finish(false, IfTaken::keep).code(), Code::invalid_argument);
+  EXPECT_EQ(read(), "other");
+  EXPECT_TRUE(fs::exists(path_.string() + ".part"));
+  EXPECT_TRUE(file->finish(false, IfTaken::replace).ok());
+  EXPECT_EQ(read(), "hello");
 }
 
 TEST_F(PartFile, WhatIsWrittenInBulkIsInItsMemoryAsWell) {
