@@ -10,6 +10,27 @@
 #include <numeric>
 
 namespace headrace::python {
+namespace {
+
+/// What people call the element of a buffer's format, which the buffer protocol gives as struct's letters.
+std::string element_name(const std::string& format, std::size_t bytes) {
+  const bool swapped = !format.empty() && (format[0] == '>' || format[0] == '!');
+  const std::size_t prefix = std::min(format.find_first_not_of("@=<>!"), format.size());
+  const std::string letter = format.substr(prefix);
+  const char* family = letter.empty()                                  ? ""
+                       : letter == "?"                                 ? "bool"
+                       : letter == "Zf" || letter == "Zd" || letter == "Zg" ? "complex"
+                       : letter.size() > 1                             ? ""
+                       : std::strchr("efdg", letter[0]) != nullptr     ? "float"
+                       : std::strchr("bhilqn", letter[0]) != nullptr   ? "int"
+                       : std::strchr("BHILQN", letter[0]) != nullptr   ? "uint"
+                                                                       : "";
+  if (*family == '\0') return "'" + format + "'";
+  const std::string name = letter == "?" ? "bool" : family + std::to_string(8 * bytes);
+  return swapped && bytes > 1 ? "byte-swapped " + name : name;
+}
+
+}  // namespace
 
 struct ArrayView::Dlpack {
   nb::ndarray<nb::ro> array;
@@ -40,7 +61,7 @@ void ArrayView::open_buffer(nb::handle object) {
   writable = buffer_.readonly == 0;
   element_bytes = static_cast<std::size_t>(buffer_.itemsize);
   const std::string format = buffer_.format != nullptr ? buffer_.format : "B";
-  dtype = "'" + format + "'";
+  dtype = element_name(format, element_bytes);
   // "@", "=" and "<" are this machine's order; others are not read as integers.
   const std::size_t prefix = format.find_first_not_of("@=<");
   if (prefix != std::string::npos && format.size() - prefix == 1) {
@@ -48,8 +69,6 @@ void ArrayView::open_buffer(nb::handle object) {
     if (std::strchr("bhilqn", letter) != nullptr) element = Element::signed_integer;
     if (std::strchr("BHILQN", letter) != nullptr) element = Element::unsigned_integer;
   }
-  if (element != Element::other)
-    dtype = (element == Element::signed_integer ? "int" : "uint") + std::to_string(8 * element_bytes);
   for (int i = 0; i < buffer_.ndim; ++i) {
     shape.push_back(buffer_.shape != nullptr ? buffer_.shape[i] : buffer_.len / buffer_.itemsize);
     strides_bytes_.push_back(buffer_.strides != nullptr ? buffer_.strides[i] : buffer_.itemsize);

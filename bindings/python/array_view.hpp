@@ -30,7 +30,7 @@ class ArrayView final : public Held {
   int device = -1;
   Element element = Element::other;
   std::size_t element_bytes = 1;
-  std::string dtype;                ///< for error messages: "int32", or the buffer's format
+  std::string dtype;                ///< for error messages: "int32", or the format of a buffer that no word fits
   std::vector<std::int64_t> shape;  ///< empty: a scalar
 
   /// Rows one after another, as C has them.

@@ -9,10 +9,9 @@
 #include "bindings/python/page_input.hpp"
 #include "bindings/python/refuse_pickle.hpp"
 #include "bindings/python/request_handle.hpp"
+#include "bindings/python/text.hpp"
 
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -227,7 +226,7 @@ void watch_namespace(PyAgent& self, nb::object callback) {
 
 // Pages and requests
 
-PageList prepare(PyAgent& self, nb::handle pages, const std::optional<std::string>& peer) {
+PageList prepare(PyAgent& self, nb::handle pages, const std::string* peer) {
   const PageInput input = to_pages(pages);
   if (!peer) {
     return self.ask([&](headrace::Agent& agent) { return std::visit([&](const auto& p) { return agent.prepare(p); }, input.pages); });
@@ -248,7 +247,7 @@ PageList prepare(PyAgent& self, nb::handle pages, const std::optional<std::strin
 }
 
 /// A list that was prepared, or prepares one of what it was given.
-PageList page_list(PyAgent& self, nb::handle pages, const std::optional<std::string>& peer) {
+PageList page_list(PyAgent& self, nb::handle pages, const std::string* peer) {
   if (nb::isinstance<PageList>(pages)) return nb::cast<PageList>(pages);
   return prepare(self, pages, peer);
 }
@@ -260,7 +259,7 @@ RequestOptions request_options(const Names& backends, const Seconds& timeout) {
   return options;
 }
 
-std::unique_ptr<PyRequest> make_request(PyAgent& self, std::string_view op, const PageList& local, const PageList& remote, nb::handle local_index,
+std::unique_ptr<PyRequest> make_request(PyAgent& self, const std::string& op, const PageList& local, const PageList& remote, nb::handle local_index,
                                         nb::handle remote_index, const Names& backends, const Seconds& timeout) {
   const Op operation = to_op(op);
   const RequestOptions options = request_options(backends, timeout);
@@ -283,8 +282,8 @@ std::unique_ptr<PyRequest> make_request(PyAgent& self, std::string_view op, cons
 /// Makes, posts and waits. A signal's exception leaves only when the memory is quiet.
 std::unique_ptr<PyRequest> transfer(PyAgent& self, Op op, const std::string& peer, nb::handle local_pages, nb::handle remote_pages,
                                     nb::handle notification, const Seconds& timeout, const Names& backends) {
-  const PageList local = page_list(self, local_pages, std::nullopt);
-  const PageList remote = page_list(self, remote_pages, peer);
+  const PageList local = page_list(self, local_pages, nullptr);
+  const PageList remote = page_list(self, remote_pages, &peer);
   PostOptions post;
   post.timeout = to_timeout(timeout);
   if (!notification.is_none()) post.notification = from_bytes(notification, "the notification");
@@ -428,6 +427,7 @@ void bind_values(nb::module_& module) {
       .def_ro("remote", &BackendInfo::remote, "Whether it serves transfers between agents.")
       .def_ro("notifications", &BackendInfo::notifications, "Whether it carries notifications.")
       .def_ro("mapping", &BackendInfo::mapping, "Whether Agent.map can use it.")
+      .def_ro("query", &BackendInfo::query, "Whether Agent.query can ask it.")
       .def_prop_ro("options", [](const BackendInfo& self) { return to_list(self.options); }, nb::sig("def options(self) -> list[OptionInfo]"), "Its table.")
       .def("__repr__", [](const BackendInfo& self) {
         return nb::str("BackendInfo(name={!r}, version={!r}, loaded={}, refusal={!r})")
@@ -477,7 +477,8 @@ void bind_memory_methods(nb::class_<PyAgent>& agent) {
       .def("regions", &own_regions, nb::sig("def regions(self) -> list[Region]"), "What is registered now.")
       .def("query", &query, nb::arg("what"), nb::arg("backend"), nb::sig("def query(self, what: MemoryRange, backend: str) -> dict[str, str] | None"),
            "Does this file, block device or object exist? None: no. Else what the backend knows, \"bytes\" among it.\n\n"
-           "Errors: NotFound (no such backend here), NotSupported.");
+           "Errors: NotFound (no such backend is open here), NotSupported (it keeps nothing of the kind: who can be asked),\n"
+           "InvalidArgument (asked about memory, or without a name).");
   agent.attr("register_memory") = agent.attr("register");
 }
 
@@ -593,8 +594,9 @@ void bind_metadata_methods(nb::class_<PyAgent>& agent) {
 constexpr const char* prepare_doc =
     "Checks and resolves a list of pages once; requests then pick from it by index.\n\n"
     "pages: a list of tuples (address, length); a list of tuples (region, offset, length), or of Regions; an N x 2 array\n"
-    "(address, length) or N x 3 array (region, offset, length), uint64 or int64, contiguous, read without a copy;\n"
-    "UniformPages; an array or tensor, or a list of them: the memory of each is a page.\n"
+    "(address, length) or N x 3 array (region's id, offset, length), uint64 or int64, contiguous, read without a copy;\n"
+    "UniformPages; an array or tensor, or a list of them: the memory of each is a page. In a tuple the region is a Region,\n"
+    "a Memory or an id.\n"
     "peer: whose pages. None: our own; a peer's, or by our own name the far side of a transfer to ourselves, are given\n"
     "by region.\n"
     "Units: bytes. Owns: nothing of what was given.\n"
@@ -611,7 +613,9 @@ void bind_request_methods(nb::class_<PyAgent>& agent) {
   static const std::string read_doc = std::string("Reads remote pages of `peer` into local ones.\n\n") + transfer_doc_tail;
   static const std::string write_doc = std::string("Writes local pages to remote ones of `peer`.\n\n") + transfer_doc_tail;
   agent
-      .def("prepare", &prepare, nb::arg("pages").none(), nb::arg("peer") = nb::none(), nb::sig("def prepare(self, pages: object, peer: str | None = None) -> PageList"), prepare_doc)
+      .def("prepare",
+           [](PyAgent& self, nb::handle pages, const std::optional<Text>& peer) { return prepare(self, pages, peer ? &peer->str() : nullptr); },
+           nb::arg("pages").none(), nb::arg("peer") = nb::none(), nb::sig("def prepare(self, pages: object, peer: str | None = None) -> PageList"), prepare_doc)
       .def("make_request", &make_request, nb::arg("op"), nb::arg("local"), nb::arg("remote"), nb::arg("local_index") = nb::none(),
            nb::arg("remote_index") = nb::none(), nb::arg("backends") = nb::none(), nb::arg("timeout") = nb::none(),
            nb::sig("def make_request(self, op: typing.Literal['read', 'write'], local: PageList, remote: PageList, local_index: object = None, remote_index: object = None, "
@@ -744,7 +748,9 @@ void bind_agent(nb::module_& module) {
         return to_list(take(without_gil([&] { return headrace::list_backends(texts); })));
       },
       nb::arg("options") = nb::none(), nb::sig("def list_backends(options: collections.abc.Mapping[str, str | bool | int | float] | None = None) -> list[BackendInfo]"),
-      "Every plugin that the search path holds, loaded or refused, without an agent.");
+      "Every plugin that the search path holds, loaded or refused, without an agent.\n\n"
+      "Of `fake`, which is for tests, nothing is told here, nor by list_options, unless an option names it.\n"
+      "Errors: InvalidArgument (an option that does not exist, or has a value that it cannot have).");
   module.def(
       "list_options",
       [](const OptionDict& options) {

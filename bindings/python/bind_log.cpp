@@ -5,8 +5,7 @@
 #include "bindings/python/binding.hpp"
 #include "bindings/python/convert.hpp"
 #include "bindings/python/log_relay.hpp"
-
-#include <nanobind/stl/string_view.h>
+#include "bindings/python/text.hpp"
 
 #include <unistd.h>
 
@@ -121,7 +120,7 @@ void relay_log(nb::object sink) {
 
 void bind_log(nb::module_& module) {
   module.def(
-      "set_log_level", [](std::string_view spec) { take(headrace::set_log_level(spec)); }, nb::arg("spec"),
+      "set_log_level", [](const std::string& spec) { take(headrace::set_log_level(spec)); }, nb::arg("spec"),
       "Sets what is said, in the syntax of HEADRACE_LOG: one level for all and room=level pairs,\n"
       "\"warn,tcp=debug,engine=off\". What an earlier call set for a room is forgotten.\n\n"
       "Levels: off, error, warn, info, debug, trace.\n"

@@ -6,9 +6,9 @@
 #include "bindings/python/convert.hpp"
 #include "bindings/python/memory_handles.hpp"
 #include "bindings/python/refuse_pickle.hpp"
+#include "bindings/python/text.hpp"
 
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
 
 namespace headrace::python {
 namespace {

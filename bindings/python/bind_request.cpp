@@ -94,7 +94,7 @@ Error PyRequest::error_of(Status status) const {
   const std::string text = refusal(status.code);
   const std::string whom = request_->peer().empty() ? "this agent itself" : "peer " + std::string(request_->peer());
   error = Error{status.code, std::string(op_name(request_->op())) + (request_->op() == Op::read ? " from " : " to ") + whom, status.page};
-  error.message += ": " + (text.empty() ? std::string(code_name(status.code)) : text);
+  error.message += ": " + (text.empty() ? std::string(code_sentence(status.code)) : text);
   return error;
 }
 
@@ -165,7 +165,7 @@ void PyRequest::on_done(nb::object callback) {
     if (PyCallable_Check(callback.ptr()) == 0) raise_invalid(shown(callback) + " cannot be called: give a function, or None");
     done_ = hold<Callable>(std::move(callback));
     request_->on_done([callable = done_, weak = std::weak_ptr(request_)](Status status) {
-      Error error{status.code, std::string(code_name(status.code)), status.page};
+      Error error{status.code, std::string(code_sentence(status.code)), status.page};
       if (const auto request = weak.lock(); request && !status.ok()) {
         if (Error full = request->error(); full.code == status.code) error = std::move(full);
       }

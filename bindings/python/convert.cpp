@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/python/convert.hpp"
 
+#include "bindings/python/text.hpp"
+
 #include <algorithm>
 #include <cmath>
 
@@ -49,8 +51,8 @@ class Buffer {
 
 std::string option_text(nb::handle name, nb::handle value) {
   if (PyBool_Check(value.ptr())) return value.ptr() == Py_True ? "true" : "false";
-  if (nb::isinstance<nb::str>(value) || nb::isinstance<nb::int_>(value) || nb::isinstance<nb::float_>(value))
-    return nb::str(value).c_str();
+  if (nb::isinstance<nb::str>(value)) return to_text(value, "an option's value");
+  if (nb::isinstance<nb::int_>(value) || nb::isinstance<nb::float_>(value)) return nb::str(value).c_str();
   raise_invalid("option " + shown(name) + " is " + shown(value) + ": give a str, bool, int or float");
 }
 
@@ -97,14 +99,11 @@ nb::list to_strs(const std::vector<std::string>& texts) {
 
 std::string from_bytes(nb::handle object, const char* what) { return Buffer(object, what).copy(); }
 
-std::vector<std::string> to_names(const Names& names) { return names ? *names : std::vector<std::string>{}; }
-
 std::map<std::string, std::string> to_options(const std::optional<nb::dict>& options) {
   std::map<std::string, std::string> texts;
   if (!options) return texts;
   for (const auto& [name, value] : *options) {
-    if (!nb::isinstance<nb::str>(name)) raise_invalid("an option's name is a str, not " + shown(name));
-    texts[nb::str(name).c_str()] = option_text(name, value);
+    texts[to_text(name, "an option's name")] = option_text(name, value);
   }
   return texts;
 }

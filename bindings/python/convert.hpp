@@ -40,9 +40,6 @@ nb::list to_strs(const std::vector<std::string>& texts);
 /// The bytes of anything with the buffer protocol; a str raises TypeError, since nobody said which encoding.
 std::string from_bytes(nb::handle object, const char* what);
 
-/// None: empty.
-using Names = std::optional<std::vector<std::string>>;
-std::vector<std::string> to_names(const Names& names);
 /// Values may be str, bool, int or float.
 std::map<std::string, std::string> to_options(const std::optional<nb::dict>& options);
 

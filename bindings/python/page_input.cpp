@@ -11,7 +11,8 @@ namespace headrace::python {
 namespace {
 
 constexpr const char* page_forms =
-    "a page is a tuple (address, length) or (region, offset, length), a Region, or an array";
+    "a page is a tuple (address, length) or (region, offset, length), where region is a Region, a Memory or an id; or a Region or an "
+    "array, all of it";
 
 bool is_row(nb::handle object) { return PyTuple_Check(object.ptr()) != 0 || PyList_Check(object.ptr()) != 0; }
 
@@ -24,11 +25,18 @@ Py_ssize_t length(nb::handle row) {
   return PyTuple_Check(row.ptr()) != 0 ? PyTuple_Size(row.ptr()) : PyList_Size(row.ptr());
 }
 
-/// An N x 2 or N x 3 table. Every other array is memory.
-bool is_table(const ArrayView& view) { return view.shape.size() == 2 && (view.shape[1] == 2 || view.shape[1] == 3); }
+/// Whether it looks like a table of pages: rows of 64-bit integers, or rows as long as those of one. Every other array is memory.
+bool is_table(const ArrayView& view) {
+  if (view.shape.size() != 2) return false;
+  const bool is_wide_integer = view.element != ArrayView::Element::other && view.element_bytes == 8;
+  return is_wide_integer || view.shape[1] == 2 || view.shape[1] == 3;
+}
 
 PageInput from_table(std::shared_ptr<ArrayView> table) {
   const std::string hint = ". To pass the array's own memory as one page, put it in a list: [array]";
+  if (table->shape[1] != 2 && table->shape[1] != 3)
+    raise_invalid("a table of pages has two columns (address, length) or three (region, offset, length), this is a " +
+                  table->described() + ": leave out the other columns" + hint);
   if (table->element == ArrayView::Element::other || table->element_bytes != 8)
     raise_invalid("a table of pages is uint64 or int64, this is a " + table->described() + ": convert it" + hint);
   if (!table->is_c_contiguous())
@@ -43,6 +51,16 @@ PageInput from_table(std::shared_ptr<ArrayView> table) {
   }
   input.held = std::move(table);
   return input;
+}
+
+/// The region's number in a row of three. It may be of a peer, whose ids are not ours: nothing is looked up here.
+std::uint64_t region_number(nb::handle region, std::uint64_t page) {
+  if (nb::isinstance<PyRegion>(region)) return nb::cast<const PyRegion&>(region).region.id.value;
+  if (nb::isinstance<PyMemory>(region)) return nb::cast<const PyMemory&>(region).region.region.id.value;
+  if (PyLong_Check(region.ptr()) == 0 && PyIndex_Check(region.ptr()) == 0)
+    raise_invalid("the region of page " + std::to_string(page) + " is " + shown(region) +
+                  ": give a Region, what allocate returned, or a region's id", page);
+  return to_u64(region, "the region", page);
 }
 
 AddressPage whole_of(const ArrayView& view, std::uint64_t page) {
@@ -88,12 +106,14 @@ class PageCollector {
   void add_row(nb::handle row, std::uint64_t i) {
     const Py_ssize_t columns = length(row);
     if (columns == 2) {
+      if (const nb::object first = element(row, 0); nb::isinstance<PyRegion>(first) || nb::isinstance<PyMemory>(first))
+        raise_invalid("page " + std::to_string(i) + " is " + shown(row) + ": of a region it is (region, offset, length)", i);
       addresses().push_back({to_u64(element(row, 0), "the address", i), to_u64(element(row, 1), "the length", i)});
     } else if (columns == 3) {
-      pages().push_back({to_u64(element(row, 0), "the region", i), to_u64(element(row, 1), "the offset", i),
+      pages().push_back({region_number(element(row, 0), i), to_u64(element(row, 1), "the offset", i),
                          to_u64(element(row, 2), "the length", i)});
     } else {
-      raise_invalid("page " + std::to_string(i) + " is " + shown(row) + ": " + page_forms, i);
+      raise_invalid("page " + std::to_string(i) + " is " + shown(row) + ", of " + std::to_string(columns) + ": " + page_forms, i);
     }
   }
 

@@ -590,6 +590,10 @@ class BackendInfo:
         """Whether Agent.map can use it."""
 
     @property
+    def query(self) -> bool:
+        """Whether Agent.query can ask it."""
+
+    @property
     def options(self) -> list[OptionInfo]:
         """Its table."""
 
@@ -689,7 +693,8 @@ class Agent:
         """
         Does this file, block device or object exist? None: no. Else what the backend knows, "bytes" among it.
 
-        Errors: NotFound (no such backend here), NotSupported.
+        Errors: NotFound (no such backend is open here), NotSupported (it keeps nothing of the kind: who can be asked),
+        InvalidArgument (asked about memory, or without a name).
         """
 
     register_memory = register
@@ -799,8 +804,9 @@ class Agent:
         Checks and resolves a list of pages once; requests then pick from it by index.
 
         pages: a list of tuples (address, length); a list of tuples (region, offset, length), or of Regions; an N x 2 array
-        (address, length) or N x 3 array (region, offset, length), uint64 or int64, contiguous, read without a copy;
-        UniformPages; an array or tensor, or a list of them: the memory of each is a page.
+        (address, length) or N x 3 array (region's id, offset, length), uint64 or int64, contiguous, read without a copy;
+        UniformPages; an array or tensor, or a list of them: the memory of each is a page. In a tuple the region is a Region,
+        a Memory or an id.
         peer: whose pages. None: our own; a peer's, or by our own name the far side of a transfer to ourselves, are given
         by region.
         Units: bytes. Owns: nothing of what was given.
@@ -897,6 +903,9 @@ class Agent:
 def list_backends(options: _Mapping[str, str | bool | int | float] | None = None) -> list[BackendInfo]:
     """
     Every plugin that the search path holds, loaded or refused, without an agent.
+
+    Of `fake`, which is for tests, nothing is told here, nor by list_options, unless an option names it.
+    Errors: InvalidArgument (an option that does not exist, or has a value that it cannot have).
     """
 
 def list_options(options: _Mapping[str, str | bool | int | float] | None = None) -> list[OptionInfo]:

@@ -74,6 +74,18 @@ def test_a_wait_that_runs_out_leaves_the_request_under_way(script):
     assert case.arrived() == [True] * COUNT
 
 
+@pytest.mark.parametrize(("faults", "error"), [("drop", headrace.TimedOut), ("drop", headrace.Canceled), ("partial:500", headrace.BackendFailed)])
+def test_an_error_has_words_and_does_not_repeat_its_code(script, faults, error):
+    case = script(faults)
+    case.request.post(timeout=0.05 if error is headrace.TimedOut else None)
+    if error is headrace.Canceled:
+        case.request.cancel()
+    with pytest.raises(error) as caught:
+        case.request.wait(30)
+    what, _, why = str(caught.value).partition(": ")
+    assert what.startswith(f"read from peer {case.right.name}") and len(why) > 10 and f"{caught.value.code}:" not in why
+
+
 @pytest.mark.parametrize("whose", ["post's", "request's"])
 def test_a_request_ends_by_its_own_deadline(script, whose):
     case = script("drop", timeout=0.05 if whose == "request's" else None)

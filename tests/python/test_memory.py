@@ -329,10 +329,21 @@ def test_memory_that_was_merely_registered_cannot_be_mapped(pair):
 
 
 def test_a_query_asks_a_backend_that_is_open(agent):
-    with pytest.raises(headrace.NotFound, match="no_such"):
+    backend = agent.backends()[0].name
+    with pytest.raises(headrace.NotFound, match=f"no_such is not open in this agent, which has {backend}"):
         agent.query(headrace.MemoryRange("file", path="x"), "no_such")
-    with pytest.raises(headrace.NotSupported):
-        agent.query(headrace.MemoryRange("file", path="x"), agent.backends()[0].name)
+    with pytest.raises(headrace.NotSupported, match=f"query of file x: backend {backend} keeps no files.*headrace plugins"):
+        agent.query(headrace.MemoryRange("file", path="x"), backend)
+    with pytest.raises(headrace.InvalidArgument, match="not about dram"):
+        agent.query(headrace.MemoryRange("dram"), backend)
+
+
+def test_a_query_finds_the_objects_that_a_backend_keeps():
+    with headrace.Agent("asks", ["fake", "shm"], options={"fake.objects": "kv/7=4096"}) as agent:
+        assert agent.query(headrace.MemoryRange("object", path="kv/7"), "fake") == {"bytes": "4096", "key": "kv/7"}
+        assert agent.query(headrace.MemoryRange("object", path="kv/8"), "fake") is None
+        with pytest.raises(headrace.NotSupported, match="ask fake"):
+            agent.query(headrace.MemoryRange("object", path="kv/7"), "shm")
 
 
 def test_a_torch_tensor_is_registered_where_it_lies(agent):

@@ -115,6 +115,12 @@ def test_a_package_without_its_command_says_so(tmp_path):
     assert done.returncode == 1 and "cannot be run" in done.stderr and "install the package again" in done.stderr
 
 
+def test_the_library_bears_its_major_version_and_is_there_once():
+    folder = Path(headrace.__file__).parent / "lib"
+    major = headrace.__version__.split(".")[0]
+    assert [file.name for file in folder.glob("libheadrace.so*")] == [f"libheadrace.so.{major}"]
+
+
 def test_backends_and_options_are_listed_with_their_meaning():
     backends = {info.name: info for info in headrace.list_backends()}
     for name in ("shm", "tcp"):
@@ -125,6 +131,20 @@ def test_backends_and_options_are_listed_with_their_meaning():
     options = {option.name: option for option in headrace.list_options({"check": True})}
     assert (options["check"].value, options["check"].source) == ("true", "caller")
     assert options["inbox_capacity"].source == "default"
+
+
+def test_the_model_backend_is_shown_to_those_who_name_it():
+    def shown(options):
+        return {info.name: info for info in headrace.list_backends(options)}, {o.name for o in headrace.list_options(options)}
+
+    backends, options = shown({})
+    assert "fake" not in backends and not any(name.startswith("fake.") for name in options) and not backends["shm"].query
+    for asked in ({"backends": "tcp, fake"}, {"fake.queue_depth": 2}):
+        backends, options = shown(asked)
+        assert backends["fake"].loaded and backends["fake"].query and "shm" in backends and "fake.queue_depth" in options
+    with pytest.raises(headrace.BackendFailed) as refused:
+        headrace.Agent("a", ["pigeon"])
+    assert "shm, tcp" in str(refused.value) and "fake" not in str(refused.value)
 
 
 def test_an_option_that_does_not_exist_or_has_no_text_is_refused():
@@ -147,3 +167,38 @@ def test_telemetry_counts_what_was_moved():
         durations = snapshot.histograms["requests.duration_ns"]
         assert len(durations.buckets) == 65 and sum(durations.buckets) == durations.count
         assert json.loads(snapshot.json())["counters"] == snapshot.counters
+
+
+HALF = "kv\udc80"  # as os.fsdecode makes it of a byte that is no UTF-8
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda agent: headrace.Agent(HALF),
+        lambda agent: headrace.Agent("other", backends=[HALF]),
+        lambda agent: headrace.Agent("other", options={HALF: 1}),
+        lambda agent: headrace.Agent("other", options={"tcp.sockets": HALF}),
+        lambda agent: headrace.Agent("other", store="memory:" + HALF),
+        lambda agent: headrace.set_log_level(HALF),
+        lambda agent: agent.register(bytearray(1), name=HALF),
+        lambda agent: agent.register(bytearray(1), backends=["shm", HALF]),
+        lambda agent: agent.allocate(1, kind=HALF),
+        lambda agent: agent.peer_region("peer", HALF),
+        lambda agent: agent.fetch_metadata(HALF),
+        lambda agent: agent.find(HALF),
+        lambda agent: agent.forget(HALF),
+        lambda agent: agent.notify(HALF, b""),
+        lambda agent: agent.prepare([(1, 0, 1)], peer=HALF),
+        lambda agent: agent.read(HALF, [(1, 0, 1)], [(1, 0, 1)]),
+        lambda agent: headrace.MemoryRange("file", path=HALF),
+    ],
+)
+def test_text_that_utf8_cannot_write_is_refused_with_advice(call):
+    with headrace.Agent("surrogates", backends=["shm"]) as agent:
+        with pytest.raises(headrace.InvalidArgument, match=r"udc80' has half of a character in it .* 'replace'"):
+            call(agent)
+        with pytest.raises(TypeError):
+            agent.forget(b"peer")
+        with pytest.raises(TypeError):
+            agent.register(bytearray(1), backends=[b"shm"])

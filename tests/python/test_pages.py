@@ -26,6 +26,7 @@ def test_every_form_of_local_pages_gives_the_same_list(agent, memory):
         addresses.astype(np.int64),
         DlpackOnly(addresses),
         [(region, 0, 100), (region, 500, 30)],
+        [(memory.region, 0, 100), [memory, 500, np.int64(30)]],
         ranges,
         ranges.astype(np.int64),
         DlpackOnly(ranges.astype(np.int64)),
@@ -46,6 +47,12 @@ def test_a_table_of_numbers_in_a_list_is_memory(agent):
     table = np.zeros((10, 3), np.uint64)
     agent.register(table)
     assert agent.prepare([table]).bytes == 240
+
+
+def test_a_grid_of_numbers_that_are_no_table_is_memory(agent):
+    for grid in (np.zeros((10, 4), np.float64), np.zeros((10, 5), np.uint8), np.zeros((2, 3, 4), np.int64)):
+        agent.register(grid)
+        assert agent.prepare(grid).bytes == grid.nbytes
 
 
 def test_uniform_pages_need_no_array(agent, memory):
@@ -88,6 +95,17 @@ def test_ten_million_pages_are_prepared(agent):
         (lambda m: [(m.region.address, 10), (m.region.address + 4090, 10)], headrace.NotFound, "lies in no registered region", 1),
         (lambda m: [np.zeros(10)], headrace.NotFound, "register its memory first", 0),
         (lambda m: [(1, 2, 3, 4)], headrace.InvalidArgument, r"page 0 is \(1, 2, 3, 4\)", 0),
+        (lambda m: np.zeros((5, 4), np.uint64), headrace.InvalidArgument, r"two columns \(address, length\) or three .* shape \(5, 4\)", None),
+        (lambda m: np.zeros((5, 1), np.int64), headrace.InvalidArgument, r"leave out the other columns.*put it in a list", None),
+        (lambda m: np.zeros((2, 3)), headrace.InvalidArgument, "this is a float64 array", None),
+        (lambda m: np.zeros((2, 3), np.float32), headrace.InvalidArgument, "this is a float32 array", None),
+        (lambda m: np.zeros((2, 3), np.float16), headrace.InvalidArgument, "this is a float16 array", None),
+        (lambda m: np.zeros((2, 3), bool), headrace.InvalidArgument, "this is a bool array", None),
+        (lambda m: np.zeros((2, 3), np.complex64), headrace.InvalidArgument, "this is a complex64 array", None),
+        (lambda m: np.zeros((2, 3), ">i4"), headrace.InvalidArgument, "this is a byte-swapped int32 array", None),
+        (lambda m: [(m.region, 64)], headrace.InvalidArgument, r"of a region it is \(region, offset, length\)", 0),
+        (lambda m: [(m, 0, 64), (m.region, 64)], headrace.InvalidArgument, r"page 1 is .* of a region it is", 1),
+        (lambda m: [("kv", 0, 64)], headrace.InvalidArgument, "the region of page 0 is 'kv': give a Region", 0),
         (lambda m: [(m.region.id, 0, 1), "x"], headrace.InvalidArgument, "page 1 is 'x'", 1),
         (lambda m: [(m.region.id, 0, 1), (m.region.address, 1)], headrace.InvalidArgument, "another kind", 1),
         (lambda m: [(m.region.address, 1), m.region], headrace.InvalidArgument, "another kind", 1),
@@ -117,7 +135,7 @@ def test_pages_of_a_peer_are_given_by_region(pair):
     left.import_metadata(right.export_metadata())
     there = left.peer_region(right.name, "r")
     assert there.writable is None
-    for pages in ([(region.id, 0, 100)], [there], there, np.array([(region.id, 0, 100)], np.uint64), headrace.UniformPages(there, 0, 0, 100, 1)):
+    for pages in ([(region.id, 0, 100)], [(there, 0, 100)], [there], there, np.array([(region.id, 0, 100)], np.uint64), headrace.UniformPages(there, 0, 0, 100, 1)):
         prepared = left.prepare(pages, peer=right.name)
         assert (prepared.bytes, prepared.peer) == (100, right.name)
     with pytest.raises(headrace.InvalidArgument, match="in their own process alone"):
