@@ -3,7 +3,12 @@
 # to it into one folder of its own, lib/headrace.
 
 if(TARGET headrace)
-  install(TARGETS headrace LIBRARY DESTINATION ${HEADRACE_INSTALL_LIBDIR})
+  # A wheel holds no links, only copies: the name without a version, for those who compile, would double the library there.
+  set(namelink "")
+  if(SKBUILD)
+    set(namelink NAMELINK_SKIP)
+  endif()
+  install(TARGETS headrace LIBRARY DESTINATION ${HEADRACE_INSTALL_LIBDIR} ${namelink})
 endif()
 get_property(headrace_all_backends GLOBAL PROPERTY HEADRACE_BACKENDS)
 foreach(backend IN LISTS headrace_all_backends)

@@ -3,7 +3,7 @@
 # source: a part comes into being with its first file.
 #
 # The build tree, the wheel and an installation keep one shape, so that the library finds what belongs to it beside itself:
-#   lib/libheadrace.so   lib/headrace-probe-plugin   lib/backends/headrace_backend_<name>.so   bin/headrace
+#   lib/libheadrace.so.0   lib/headrace-probe-plugin   lib/backends/headrace_backend_<name>.so   bin/headrace
 
 set(headrace_bin_dir ${PROJECT_BINARY_DIR}/bin)
 set(headrace_lib_dir ${PROJECT_BINARY_DIR}/lib)
@@ -88,6 +88,8 @@ function(headrace_add_library)
   set_target_properties(
     headrace
     PROPERTIES LINKER_LANGUAGE CXX
+               # libheadrace.so.0: a program finds no library of another major version in its place.
+               SOVERSION ${PROJECT_VERSION_MAJOR}
                LIBRARY_OUTPUT_DIRECTORY ${headrace_lib_dir}
                LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.map)
   target_include_directories(headrace INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
@@ -224,6 +226,13 @@ function(headrace_add_examples)
       set_tests_properties(example.${name} PROPERTIES LABELS example TIMEOUT 120)
     endif()
   endforeach()
+  # What the README says is done as it says, with a compiler that knows nothing of this build's sanitizers.
+  if((HEADRACE_TESTS OR BUILD_TESTING) AND NOT HEADRACE_SANITIZE)
+    add_test(NAME example.readme
+             COMMAND ${CMAKE_COMMAND} -D SOURCE=${PROJECT_SOURCE_DIR} -D BUILD=${PROJECT_BINARY_DIR} -D
+                     FOLDER=${PROJECT_BINARY_DIR}/examples/readme -P ${PROJECT_SOURCE_DIR}/cmake/readme_program.cmake)
+    set_tests_properties(example.readme PROPERTIES LABELS example TIMEOUT 120)
+  endif()
 endfunction()
 
 # bench/*.cpp -> one program each on libheadrace.so; bench/internal/*.cpp -> one each on the rooms themselves.
