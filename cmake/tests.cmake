@@ -33,9 +33,10 @@ function(headrace_add_test_support)
                                    HEADRACE_TEST_BIN_DIR="${headrace_tests_dir}" HEADRACE_COMMAND="${headrace_bin_dir}/headrace")
 endfunction()
 
-# headrace_add_test(<name> <label> SOURCES ... PARTS ...): one GoogleTest program and its tests.
+# headrace_add_test(<name> <label> SOURCES ... PARTS ... [AFTER <test>]): one GoogleTest program and its tests, which ctest runs
+# after the test that prepares what they need.
 function(headrace_add_test name label)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "SOURCES;PARTS")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "AFTER" "SOURCES;PARTS")
   if(NOT arg_SOURCES)
     return()
   endif()
@@ -44,7 +45,7 @@ function(headrace_add_test name label)
   target_link_libraries(${name} PRIVATE headrace_test_support ${arg_PARTS} GTest::gmock GTest::gtest GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${headrace_tests_dir})
   gtest_discover_tests(${name} TEST_PREFIX ${name}. TEST_LIST ${name}_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                       WORKING_DIRECTORY ${headrace_tests_dir} PROPERTIES TIMEOUT 120)
+                       WORKING_DIRECTORY ${headrace_tests_dir} PROPERTIES TIMEOUT 120 FIXTURES_REQUIRED "${arg_AFTER}")
   headrace_label_tests(${name} "${label}")
 endfunction()
 
@@ -131,6 +132,8 @@ function(headrace_add_tests)
     endif()
   endforeach()
 
+  headrace_add_model_tests("${everything}")
+
   # tests/plugins/*.cpp -> tests/plugins/<name>.so: plugins that lie, throw or crash, for the host's tests.
   headrace_glob(sources tests/plugins/*.cpp)
   foreach(source IN LISTS sources)
@@ -144,6 +147,29 @@ function(headrace_add_tests)
       add_dependencies(${user} test_plugin_${name})
     endforeach()
   endforeach()
+endfunction()
+
+# tests/model/*_test.cpp -> model: models as torch compiles them, run by libheadrace_torch.so. The packages are exported once for
+# all builds, by the test model_packages. Where there is no torch the tests skip themselves.
+function(headrace_add_model_tests everything)
+  if(HEADRACE_SANITIZE MATCHES "thread")
+    return()  # there is no libheadrace_torch.so: see cmake/torch.cmake
+  endif()
+  headrace_glob(sources tests/model/*_test.cpp)
+  headrace_add_test(model model AFTER model_packages SOURCES ${sources} PARTS ${everything})
+  if(NOT TARGET model)
+    return()
+  endif()
+  set(folder ${PROJECT_SOURCE_DIR}/build/models)
+  target_compile_definitions(model PRIVATE HEADRACE_TEST_MODELS="${folder}")
+  headrace_existing(programs headrace_torch headrace_command)
+  if(programs)
+    add_dependencies(model ${programs})
+  endif()
+  if(TARGET headrace_torch)
+    add_test(NAME model_packages COMMAND ${headrace_torch_python} ${PROJECT_SOURCE_DIR}/tests/support/export_models.py ${folder})
+    set_tests_properties(model_packages PROPERTIES FIXTURES_SETUP model_packages LABELS model TIMEOUT 900 RUN_SERIAL TRUE)
+  endif()
 endfunction()
 
 # headrace_included_parts(<variable> <source>): the rooms and backends whose headers the source includes, in link order.

@@ -7,7 +7,8 @@
 
 set(HEADRACE_TORCH_PYTHON "" CACHE FILEPATH "The Python whose torch libheadrace_torch.so is built against; empty: .venv's or python3")
 
-# headrace_find_torch(): sets torch_root, torch_version, torch_accelerator in the caller, or torch_absent to the reason.
+# headrace_find_torch(): sets torch_python, torch_root, torch_version, torch_accelerator in the caller, or torch_absent to the
+# reason.
 function(headrace_find_torch)
   set(python "${HEADRACE_TORCH_PYTHON}")
   if(NOT python AND SKBUILD)
@@ -43,6 +44,7 @@ print(root, about['__version__'], kind, sep='|', end='')"
   endif()
   list(GET found 1 version)
   list(GET found 2 accelerator)
+  set(torch_python ${python} PARENT_SCOPE)
   set(torch_root ${root} PARENT_SCOPE)
   set(torch_version ${version} PARENT_SCOPE)
   set(torch_accelerator ${accelerator} PARENT_SCOPE)
@@ -83,4 +85,5 @@ function(headrace_add_torch)
   file(CONFIGURE OUTPUT ${headrace_lib_dir}/libheadrace_torch.json @ONLY CONTENT
        "{\"torch\": \"@torch_version@\", \"accelerator\": \"@torch_accelerator@\", \"folder\": \"@torch_root@\"}\n")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${torch_root}/version.py)
+  set(headrace_torch_python ${torch_python} PARENT_SCOPE)
 endfunction()

@@ -69,9 +69,9 @@ void LoadedModel::replace_constants(std::size_t count, const char* const* names,
     at::Tensor value = borrow(tensors[i]);
     values[names[i]] = on_gpu_ && value.is_cpu() ? value.to(c10::Device(c10::DeviceType::CUDA)) : value;
   }
-  // In place: the host lets nobody run meanwhile, and weights are not held twice.
+  // In place: the host lets nobody run meanwhile, and weights are not held twice. What was folded of them is
+  // folded again by the next run.
   loader_.load_constants(values, /*use_inactive=*/false, /*check_full_update=*/false, /*user_managed=*/false);
-  runner_.run_const_fold(/*use_inactive=*/false);
 }
 
 }  // namespace headrace::torch_runtime

@@ -46,6 +46,12 @@ HEADRACE_API Result<DType> dtype_from_name(std::string_view name);
 /// Bytes of one element.
 HEADRACE_API std::size_t element_bytes(DType dtype) noexcept;
 
+/// One element as a number; of a complex one the real part. Integers beyond 2^53 are rounded.
+HEADRACE_API double read_element(const void* data, DType dtype, std::int64_t index) noexcept;
+/// Sets one element to the nearest value that its type has; integers are cut off at their ends, and the
+/// fraction is dropped.
+HEADRACE_API void write_element(void* data, DType dtype, std::int64_t index, double value) noexcept;
+
 inline constexpr std::size_t most_tensor_dimensions = 8;
 
 /// The lengths of a tensor's dimensions, or its strides, held in place: copying one allocates nothing.

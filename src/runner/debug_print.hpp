@@ -19,7 +19,4 @@ struct TensorStatistics {
 /// "float32 [4, 256] strides [256, 1] on cpu: least -3.1, most 2.9, mean 0.002, 0 of 1024 not finite".
 [[nodiscard]] std::string describe_tensor(const TensorView& view, const TensorStatistics& statistics);
 
-/// One element as a number.
-[[nodiscard]] double element_at(const void* data, DType dtype, std::int64_t index);
-
 }  // namespace headrace

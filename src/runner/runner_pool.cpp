@@ -41,7 +41,7 @@ TensorView from_runtime(const headrace_tensor_v1& tensor) noexcept {
 }
 
 bool Runner::has(std::span<const TensorView> inputs) const noexcept {
-  return std::equal(inputs.begin(), inputs.end(), bound_.begin(), bound_.end(), same);
+  return has_any_ && std::equal(inputs.begin(), inputs.end(), bound_.begin(), bound_.end(), same);
 }
 
 Result<void> Runner::bind(std::span<const TensorView> inputs) {
@@ -49,11 +49,13 @@ Result<void> Runner::bind(std::span<const TensorView> inputs) {
     if (i < bound_.size() && same(inputs[i], bound_[i])) continue;
     const headrace_tensor_v1 tensor = to_runtime(inputs[i]);
     if (const std::int32_t code = table_->bind(model_, i, &tensor, text_.get()); code != 0) {
+      has_any_ = false;
       bound_.clear();  // not known any more: everything is bound anew next time
       return text_.error(code);
     }
   }
   bound_.assign(inputs.begin(), inputs.end());
+  has_any_ = true;
   return {};
 }
 

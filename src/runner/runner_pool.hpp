@@ -39,6 +39,7 @@ class Runner {
   const headrace_model_runtime_v1* table_;
   void* model_;
   std::vector<TensorView> bound_;
+  bool has_any_ = false;                     ///< a model without inputs is bound as well
   std::vector<headrace_tensor_v1> results_;  ///< room for outputs, kept between runs
   RuntimeText text_;
 };

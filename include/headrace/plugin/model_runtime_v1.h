@@ -147,8 +147,9 @@ typedef struct headrace_model_runtime_v1 {
 
   /* Tells all constants by the names that the module gave them. */
   int32_t (*constants)(void* model, headrace_constant_v1 tell, void* context, headrace_model_text_v1* error);
-  /* Replaces the values of the named constants by copies of the tensors', and folds again what was computed of them. The
-   * host has checked names, types and shapes. Tensors may lie in host memory whatever the model's device. */
+  /* Replaces the values of the named constants by copies of the tensors', and sees to it that what was
+   * computed of them is computed again. The host has checked names, types and shapes. Tensors may lie in host memory whatever
+   * the model's device. */
   int32_t (*replace_constants)(void* model, uint64_t count, const char* const* names, const headrace_tensor_v1* tensors,
                                headrace_model_text_v1* error);
 

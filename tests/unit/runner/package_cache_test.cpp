@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/package_cache.hpp"
+
+#include "support/package_file.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <thread>
+
+namespace headrace {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using testing::write_package;
+
+std::string content(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+class PackageCacheTest : public ::testing::Test {
+ protected:
+  std::set<std::string> entries() const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(fs::path(folder_.path()) / "cache" / "packages"))
+      names.insert(entry.path().filename());
+    return names;
+  }
+  testing::TemporaryFolder folder_;
+  PackageCache cache_{fs::path(folder_.path()) / "cache"};
+};
+
+TEST_F(PackageCacheTest, a_package_is_unpacked_once_and_whole) {
+  const auto package = Package::open(write_package(folder_.path())).value();
+  const auto first = cache_.unpacked(package);
+  ASSERT_TRUE(first) << first.error().message;
+  EXPECT_TRUE(first->fresh);
+  EXPECT_EQ(content(first->folder / "net/archive_format"), "pt2");
+  EXPECT_EQ(content(first->folder / "net/data/aotinductor/model/abc.wrapper.so"),
+            "no code: the fake loads none");
+  const auto second = cache_.unpacked(package);
+  ASSERT_TRUE(second);
+  EXPECT_FALSE(second->fresh);
+  EXPECT_EQ(second->folder, first->folder);
+  EXPECT_EQ(entries(), (std::set<std::string>{PackageCache::key(package)}));
+}
+
+TEST_F(PackageCacheTest, a_changed_package_has_another_place) {
+  const auto before = Package::open(write_package(folder_.path())).value();
+  testing::PackageText text;
+  text.code = "no code: the fake loads nonE";
+  const auto after = Package::open(write_package(folder_.path(), text, "other.pt2")).value();
+  EXPECT_NE(PackageCache::key(before), PackageCache::key(after));
+}
+
+TEST_F(PackageCacheTest, many_at_once_get_one_whole_folder) {
+  testing::PackageText text;
+  text.code = std::string(3'000'000, 'x');
+  const std::string path = write_package(folder_.path(), text);
+  std::atomic<int> wrong = 0, fresh = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 6; ++i)
+      threads.emplace_back([&] {
+        const auto package = Package::open(path).value();
+        const auto unpacked = cache_.unpacked(package);
+        if (!unpacked ||
+            fs::file_size(unpacked->folder / "net/data/aotinductor/model/abc.wrapper.so") != 3'000'000)
+          ++wrong;
+        else if (unpacked->fresh)
+          ++fresh;
+      });
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GE(fresh, 1);
+  EXPECT_EQ(entries().size(), 1U);
+}
+
+TEST_F(PackageCacheTest, what_a_killed_process_left_is_swept_and_what_a_living_one_makes_is_not) {
+  const fs::path packages = fs::path(folder_.path()) / "cache" / "packages";
+  const fs::path dead = packages / "aaaa.0123456789abcdef", living = packages / "bbbb.0123456789abcdef";
+  fs::create_directories(living);
+  const int held = ::open((living / "lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+  ASSERT_EQ(::flock(held, LOCK_EX), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::mkdir(dead.c_str(), 0700);
+    const int lock = ::open((dead / "lock").c_str(), O_CREAT | O_RDWR, 0600);
+    ::flock(lock, LOCK_EX);
+    ::kill(::getpid(), SIGKILL);
+  }
+  ::waitpid(child, nullptr, 0);
+  ASSERT_TRUE(fs::exists(dead));
+  cache_.sweep();
+  EXPECT_FALSE(fs::exists(dead));
+  EXPECT_TRUE(fs::exists(living));
+  ::close(held);
+}
+
+TEST_F(PackageCacheTest, a_failure_leaves_nothing) {
+  const std::string path = write_package(folder_.path());
+  const auto package = Package::open(path).value();
+  // The file shrinks behind our back: its members are no longer where its table of contents said.
+  fs::resize_file(path, 40);
+  const auto unpacked = cache_.unpacked(package);
+  ASSERT_FALSE(unpacked);
+  EXPECT_EQ(unpacked.code(), Code::corrupt);
+  EXPECT_TRUE(entries().empty());
+}
+
+TEST_F(PackageCacheTest, a_folder_that_cannot_be_made_says_so) {
+  testing::write_file(folder_.path() + "/file", "in the way");
+  const auto package = Package::open(write_package(folder_.path())).value();
+  const auto unpacked = PackageCache(folder_.path() + "/file").unpacked(package);
+  ASSERT_FALSE(unpacked);
+  EXPECT_THAT(unpacked.error().message, HasSubstr("make the folder"));
+}
+
+TEST_F(PackageCacheTest, a_package_that_is_a_folder_is_used_as_it_is) {
+  const auto package = Package::open(write_package(folder_.path())).value();
+  const auto unpacked = cache_.unpacked(package).value();
+  const auto again = cache_.unpacked(Package::open(unpacked.folder.string()).value()).value();
+  EXPECT_EQ(again.folder, unpacked.folder);
+  EXPECT_FALSE(again.fresh);
+}
+
+TEST(DefaultCacheFolder, a_chosen_one_is_taken) {
+  EXPECT_EQ(default_cache_folder("/somewhere"), "/somewhere");
+}
+
+}  // namespace
+}  // namespace headrace

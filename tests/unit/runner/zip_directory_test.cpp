@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/zip_directory.hpp"
+
+#include "support/package_file.hpp"
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+
+namespace headrace {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::zip_archive;
+
+ZipDirectory::Reader reader_of(const std::string& file) {
+  return [&file](std::uint64_t offset, std::span<std::byte> into) -> Result<void> {
+    if (offset > file.size() || into.size() > file.size() - offset)
+      return make_error(Code::corrupt, "read beyond the end");
+    std::memcpy(into.data(), file.data() + offset, into.size());
+    return {};
+  };
+}
+
+Result<ZipDirectory> read(const std::string& file) {
+  return ZipDirectory::read(file.size(), reader_of(file));
+}
+
+TEST(ZipDirectory, names_lengths_and_places_of_all_members_are_found) {
+  const std::string file =
+      zip_archive({{"net/a", "hello"}, {"net/b/c", ""}, {"net/d", std::string(1000, 'x')}});
+  const auto directory = read(file);
+  ASSERT_TRUE(directory) << directory.error().message;
+  ASSERT_EQ(directory->members.size(), 3U);
+  EXPECT_EQ(directory->members[0].name, "net/a");
+  EXPECT_EQ(directory->members[2].bytes, 1000U);
+  const auto offset = directory->data_offset(directory->members[0], reader_of(file));
+  ASSERT_TRUE(offset);
+  EXPECT_EQ(file.substr(*offset, 5), "hello");
+  EXPECT_EQ(directory->find("net/b/c")->bytes, 0U);
+  EXPECT_EQ(directory->find("net/e"), nullptr);
+}
+
+TEST(ZipDirectory, a_comment_behind_it_is_passed_over) {
+  std::string file = zip_archive({{"a", "1"}});
+  file[file.size() - 2] = 5;
+  EXPECT_TRUE(read(file + "hello"));
+}
+
+TEST(ZipDirectory, other_members_or_contents_have_another_hash) {
+  const auto one = read(zip_archive({{"a", "1"}})), same = read(zip_archive({{"a", "1"}})),
+             other = read(zip_archive({{"a", "2"}}));
+  EXPECT_EQ(one->hash, same->hash);
+  EXPECT_NE(one->hash, other->hash);
+}
+
+TEST(ZipDirectory, a_text_file_is_no_package) {
+  const auto read_text = read("this is a text file, and not a package at all, whatever its name says");
+  EXPECT_EQ(read_text.code(), Code::corrupt);
+  EXPECT_THAT(read_text.error().message, HasSubstr("not a package"));
+  EXPECT_EQ(read("").code(), Code::corrupt);
+  EXPECT_EQ(read("PK").code(), Code::corrupt);
+}
+
+TEST(ZipDirectory, one_that_is_cut_off_anywhere_is_corrupt) {
+  const std::string file = zip_archive({{"net/a", "hello"}, {"net/b", "world"}});
+  for (std::size_t bytes = 0; bytes < file.size(); ++bytes)
+    EXPECT_EQ(read(file.substr(0, bytes)).code(), Code::corrupt) << bytes;
+  EXPECT_THAT(read(file.substr(0, file.size() - 30)).error().message, HasSubstr("cut off"));
+}
+
+TEST(ZipDirectory, no_byte_changed_anywhere_leads_outside_the_file) {
+  const std::string whole = zip_archive({{"net/a", "hello"}, {"net/b", "world"}});
+  for (std::size_t at = 0; at < whole.size(); ++at)
+    for (const char change : {'\x01', '\x80', '\xff'}) {
+      std::string file = whole;
+      file[at] = static_cast<char>(file[at] ^ change);
+      const auto directory = read(file);
+      if (!directory) continue;
+      for (const ZipMember& member : directory->members) {
+        const auto offset = directory->data_offset(member, reader_of(file));
+        EXPECT_LE(offset ? *offset + member.bytes : 0, file.size());
+      }
+    }
+}
+
+TEST(ZipDirectory, names_that_lead_out_of_the_folder_are_refused) {
+  for (const char* name : {"/etc/passwd", "../x", "a/../../x", "a\\b", ""})
+    EXPECT_EQ(read(zip_archive({{name, "x"}})).code(), Code::corrupt) << name;
+  EXPECT_TRUE(read(zip_archive({{"a..b/c", "x"}})));
+}
+
+TEST(ZipDirectory, two_members_of_one_name_are_refused) {
+  EXPECT_THAT(read(zip_archive({{"a", "1"}, {"a", "2"}})).error().message,
+              HasSubstr("two members have one name"));
+}
+
+}  // namespace
+}  // namespace headrace
