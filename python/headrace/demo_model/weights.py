@@ -46,9 +46,10 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ValueError(f"{path} is no safetensors file: its header would end at byte {start}, the file has {len(raw)}")
     header = json.loads(raw[8:start])
     metadata = header.pop("__metadata__", {})
+    everything = torch.frombuffer(raw, dtype=torch.uint8)
     tensors = {}
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
-        flat = torch.frombuffer(raw, dtype=torch.uint8, count=end - begin, offset=start + begin)
-        tensors[name] = flat.clone().view(_TYPES[entry["dtype"]]).reshape(entry["shape"])
+        flat = everything[start + begin : start + end].clone()
+        tensors[name] = flat.view(_TYPES[entry["dtype"]]).reshape(entry["shape"])
     return tensors, metadata

@@ -20,6 +20,7 @@ from torch.export import ExportedProgram
 from ..errors import Exhausted, InvalidArgument, NotFound, NotSupported
 from . import io_spec
 from .archive import append_spec
+from .noting_file import NotingFile
 from .request import ExportRequest
 
 METADATA_KEY = "headrace"
@@ -68,7 +69,6 @@ def write_package(program: Program, path: Path, cache: Path, check: Callable[[Pa
         raise InvalidArgument(f"{path} cannot be the package's name: it must end in .pt2")
     if not path.parent.is_dir():
         raise NotFound(f"{path.parent} is no folder: make it first, or choose another for {path.name}")
-    # The archive's root folder is named after the file, so the unfinished one has the same name in a folder of its own.
     with (
         _disk_errors(path, cache),
         _compiler_cache(cache),
@@ -85,9 +85,9 @@ def _compile(program: Program, candidate: Path) -> None:
     # Without the second, AOTInductor's own checks, where somebody turns them on, would refuse sizes of 0 and 1.
     configs: dict[str, Any] = {"aot_inductor.metadata": {METADATA_KEY: json.dumps(program.spec)}, "aot_inductor.check_lowerbound": False}
     try:
-        torch._inductor.aoti_compile_and_package(
-            program.exported, package_path=str(candidate), inductor_configs=configs
-        )
+        with NotingFile(candidate) as file:
+            torch._inductor.aoti_compile_and_package(program.exported, package_path=file, inductor_configs=configs)
+            file.check()
     except OSError:
         raise
     except Exception as error:

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m headrace.export`: what it writes, how it compares, and what it says when it cannot."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from headrace import errors, export
+from headrace.exporting import archive
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from headrace.exporting import package as package_module  # noqa: E402  (they need torch)
+from headrace.exporting.request import ExportRequest, read_request  # noqa: E402
+from headrace.exporting.verify import compare  # noqa: E402
+
+MODELS = """
+import torch
+from torch.export import Dim
+
+class Mixed(torch.nn.Module):
+    "Two inputs and one by keyword, one written to, one not contiguous, a number, nested outputs, a size derived from another."
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 4)
+
+    def forward(self, x, state, *, mask=None, times=3):
+        state.add_(x.sum(0))
+        return {"logits": self.linear(x) * times + mask, "rest": [torch.cat((x, x)), x > 0]}
+
+def mixed():
+    torch.manual_seed(1)
+    batch = Dim("batch", min=1, max=64)
+    return {
+        "module": Mixed(),
+        "args": (torch.randn(4, 8), torch.zeros(8)),
+        "kwargs": {"mask": torch.randn(4, 3).T[0:1].expand(1, 4), "times": 3},
+        "dynamic_shapes": {"x": {0: batch}, "state": None, "mask": None, "times": None},
+    }
+
+class Changing(torch.nn.Module):
+    "Compiled, it gives something else."
+    def forward(self, x):
+        return x + (1e-2 if torch.compiler.is_compiling() else 0)
+
+def changing():
+    return Changing(), (torch.ones(3),)
+
+def raising():
+    raise RuntimeError("no weights today")
+
+def a_number():
+    return 7
+
+def another_key():
+    return {"module": Changing(), "args": (torch.ones(3),), "batch": 4}
+
+def no_args():
+    return {"module": Changing()}
+
+def no_module():
+    return torch.nn.functional.relu, (torch.ones(3),)
+
+class Branching(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x
+
+def branching():
+    return Branching(), (torch.ones(3),)
+
+class Numbers(torch.nn.Module):
+    def forward(self, x):
+        return x + 1, 5
+
+def numbers():
+    return Numbers(), (torch.ones(3),)
+
+def two_names():
+    return {"module": Changing(), "args": (torch.ones(3),), "input_names": ["a", "b"]}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the models, which is also the compiler's cache for all tests here."""
+    folder = tmp_path_factory.mktemp("export")
+    (folder / "models.py").write_text(MODELS)
+    (folder / "tmp").mkdir()
+    return folder
+
+
+def run_export(folder, *arguments, before=()):
+    command = [*before, sys.executable, "-m", "headrace.export", *arguments, "--cache", str(folder / "cache")]
+    environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
+
+
+@pytest.fixture(scope="module")
+def mixed(folder):
+    """The first model's package, exported once, and what the command printed."""
+    done = run_export(folder, "models.py:mixed", "--output", "mixed.pt2", "--verify")
+    assert done.returncode == 0, done.stderr
+    return folder / "mixed.pt2", done
+
+
+def call(folder, target, output, *more):
+    """The command inside this process: quick, since torch is there already."""
+    return export.main([str(folder / target), "--output", str(output), "--cache", str(folder / "cache"), *more])
+
+
+def test_the_package_says_what_its_inputs_and_outputs_are(mixed):
+    batch = {"name": "batch", "min": 1, "max": 64}
+    spec = archive.read_spec(mixed[0])
+    assert (spec["headrace_io"], spec["torch"], spec["device"]) == (1, torch.__version__, "cpu")
+    assert spec["inputs"] == [
+        {"name": "x", "dtype": "float32", "shape": [batch, 8], "strides": None, "optional": False},
+        {"name": "state", "dtype": "float32", "shape": [8], "strides": None, "optional": False},
+        {"name": "mask", "dtype": "float32", "shape": [1, 4], "strides": [1, 3], "optional": False},
+    ]
+    assert spec["outputs"] == [
+        {"name": "logits", "dtype": "float32", "shape": [batch, 4]},
+        {"name": "rest.0", "dtype": "float32", "shape": [{"expr": "2*batch"}, 8]},
+        {"name": "rest.1", "dtype": "bool", "shape": [batch, 8]},
+    ]
+    assert spec["mutated"] == ["state"]
+
+
+def test_the_spec_is_an_entry_of_the_archive_and_a_key_of_torchs_metadata(mixed):
+    with zipfile.ZipFile(mixed[0]) as package:
+        assert package.testzip() is None
+        entry = package.getinfo(f"{package.namelist()[0].partition('/')[0]}/extra/headrace.json")
+        assert entry.compress_type == zipfile.ZIP_STORED
+        metadata = next(name for name in package.namelist() if name.endswith("wrapper_metadata.json"))
+        assert json.loads(json.loads(package.read(metadata))["headrace"]) == json.loads(package.read(entry))
+
+
+def test_verification_tells_each_output_at_the_examples_size_and_three_others(mixed):
+    lines = mixed[1].stdout.splitlines()
+    assert {line.partition(":")[0] for line in lines} == {"on the example", "with batch=1", "with batch=16", "with batch=9"}
+    for output in ("logits", "rest.0", "rest.1", "state (written)"):
+        told = [line for line in lines if f": {output} " in line]
+        assert len(told) == 4 and all("largest difference" in line and line.endswith(": ok") for line in told)
+
+
+def test_nothing_is_left_beside_the_package(mixed):
+    assert sorted(path.name for path in mixed[0].parent.iterdir() if "mixed" in path.name) == ["mixed.pt2"]
+
+
+def test_the_package_runs_with_a_batch_of_one_and_writes_to_its_input(mixed):
+    runner = torch._inductor.aoti_load_package(str(mixed[0]))
+    x, state = torch.ones(1, 8), torch.zeros(8)
+    out = runner(x, state, mask=torch.zeros(3, 4).T[:, :1].T, times=3)
+    assert out["logits"].shape == (1, 4) and torch.equal(state, x[0])
+
+
+@pytest.fixture(scope="module")
+def changing(folder):
+    """The command's run over a model that compiles to something else."""
+    (folder / "changing.pt2").write_text("the old one")
+    return run_export(folder, "models.py:changing", "--output", "changing.pt2", "--verify", "--tolerance", "0.001")
+
+
+def test_a_package_that_differs_is_not_written(folder, changing):
+    assert changing.returncode == 1
+    assert "largest difference 0.01" in changing.stdout and "DIFFERS" in changing.stdout
+    assert "--tolerance" in changing.stderr
+    assert (folder / "changing.pt2").read_text() == "the old one"
+
+
+@pytest.mark.parametrize(
+    ("target", "output", "said"),
+    [
+        ("models.py", "x.pt2", "expected module.py:function"),
+        ("missing.py:mixed", "x.pt2", "missing.py is no file"),
+        ("models.py:nothing", "x.pt2", "has no function 'nothing': it has Mixed, mixed"),
+        ("models.py:raising", "x.pt2", "raised RuntimeError: no weights today"),
+        ("models.py:a_number", "x.pt2", "returned a int: expected a tuple (module, args)"),
+        ("models.py:another_key", "x.pt2", "the key 'batch': expected"),
+        ("models.py:no_args", "x.pt2", "without the key 'args'"),
+        ("models.py:no_module", "x.pt2", "must be a torch.nn.Module"),
+        ("models.py:branching", "x.pt2", "torch.export cannot trace Branching"),
+        ("models.py:numbers", "x.pt2", "output 1 of the module is 5: a package returns tensors only"),
+        ("models.py:two_names", "x.pt2", "2 input_names for 1 input tensors (x)"),
+        ("models.py:changing", "x.onnx", "must end in .pt2"),
+        ("models.py:changing", "missing/x.pt2", "missing is no folder"),
+    ],
+)
+def test_what_cannot_be_exported_is_an_error_that_says_what_was_expected(folder, capsys, target, output, said):
+    assert call(folder, target, folder / output) == 1
+    assert said in capsys.readouterr().err
+    assert not (folder / output).exists()
+
+
+def test_a_file_that_cannot_be_imported_is_named_with_the_reason(tmp_path):
+    (tmp_path / "broken.py").write_text("import not_there_at_all")
+    with pytest.raises(errors.InvalidArgument, match="broken.py cannot be imported: ModuleNotFoundError: .*not_there_at_all"):
+        read_request(f"{tmp_path}/broken.py:f")
+
+
+def test_a_device_that_is_not_there_is_an_error(folder, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert call(folder, "models.py:changing", folder / "x.pt2", "--device", "cuda") == 1
+    assert "finds no GPU here" in capsys.readouterr().err
+
+
+def test_without_torch_it_says_what_to_install(run_script):
+    text = "import sys; sys.modules['torch'] = None; from headrace import export; sys.exit(export.main(['a.py:f', '--output', 'x.pt2']))"
+    code, out, err = run_script(text)
+    assert (code, out) == (1, "") and "needs torch" in err and "pip install torch" in err
+
+
+def test_importing_it_brings_no_torch(run_script):
+    code, out, err = run_script("import sys, headrace.export, headrace.exporting.archive; print('torch' in sys.modules)")
+    assert (code, out.strip()) == (0, "False"), err
+
+
+def test_a_compiler_that_is_missing_is_named(folder, monkeypatch, capsys):
+    def compile_nothing(*arguments, **options):
+        from torch._inductor.exc import InvalidCxxCompiler
+
+        raise InvalidCxxCompiler
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", compile_nothing)
+    assert call(folder, "models.py:changing", folder / "x.pt2") == 1
+    assert "install g++" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def full_disk(folder, mixed):
+    """The command's run where the output's file system has 400 KB; it prints afterwards what is left there."""
+    where = folder / "small"
+    where.mkdir()
+    probe = subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(where)], capture_output=True, check=False)
+    if probe.returncode != 0:
+        pytest.skip("this machine allows no mounting of one's own")
+    script = f"""
+        mount -t tmpfs -o size=400k tmpfs {where} && echo old > {where}/mixed.pt2
+        "$@"; code=$?
+        cat {where}/mixed.pt2; ls -A {where}; exit $code
+    """
+    return run_export(folder, "models.py:mixed", "--output", f"{where}/mixed.pt2", before=["unshare", "-rm", "sh", "-c", script, "sh"])
+
+
+def test_a_full_disk_is_named_and_leaves_the_old_package(folder, full_disk):
+    assert full_disk.returncode == 1
+    assert "No space left on device (ENOSPC)" in full_disk.stderr
+    assert str(folder / "small") in full_disk.stderr and "make room" in full_disk.stderr
+    assert full_disk.stdout.split() == ["old", "mixed.pt2"]
+
+
+def test_a_full_cache_is_named_even_if_the_compiler_hides_the_reason(tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(package_module, "_is_full", lambda folder: folder == cache)
+
+    def fail(program, candidate):
+        raise RuntimeError("g++ ended with 1")
+
+    monkeypatch.setattr(package_module, "_compile", fail)
+    with pytest.raises(errors.Exhausted, match=f"{cache}: make room"):
+        package_module.write_package(None, tmp_path / "x.pt2", cache)
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+def test_the_compilers_work_is_kept_in_the_cache_and_nothing_in_the_temporary_folder(folder, mixed):
+    assert any((folder / "cache").iterdir())
+    assert list((folder / "tmp").iterdir()) == []
+
+
+def test_differences_are_the_largest_absolute_and_relative():
+    found = compare("c", "o", torch.tensor([1.0, 100.0]), torch.tensor([1.00005, 100.001]))
+    assert found.within and found.absolute == pytest.approx(1e-3, rel=1e-2) and found.relative == pytest.approx(5e-5, rel=1e-2)
+    assert not compare("c", "o", torch.tensor([1.0]), torch.tensor([1.1])).within
+    assert compare("c", "o", torch.tensor([1.0]), torch.tensor([1.1]), tolerance=0.2).within
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "within"),
+    [
+        ([float("nan"), float("inf")], [float("nan"), float("inf")], True),
+        ([float("nan")], [0.0], False),
+        ([float("inf")], [float("-inf")], False),
+        ([], [], True),
+        ([1.0, 2.0], [1.0], False),
+    ],
+)
+def test_what_is_not_finite_must_agree(expected, actual, within):
+    assert compare("c", "o", torch.tensor(expected), torch.tensor(actual)).within is within
+
+
+def test_integers_must_be_equal_and_dtypes_too():
+    assert compare("c", "o", torch.tensor([2]), torch.tensor([2])).within
+    assert not compare("c", "o", torch.tensor([2]), torch.tensor([3]), tolerance=10).within
+    assert not compare("c", "o", torch.tensor([2]), torch.tensor([2.0])).within
+    assert compare("c", "o", torch.tensor([1.0], dtype=torch.bfloat16), torch.tensor([1.01], dtype=torch.bfloat16)).within
+
+
+def test_a_request_takes_one_tensor_for_a_tuple_and_names_what_is_no_tuple():
+    module = torch.nn.Identity()
+    assert len(ExportRequest(module, torch.ones(2)).args) == 1
+    with pytest.raises(errors.InvalidArgument, match="args is a int: it must be a tuple"):
+        ExportRequest(module, 3)
