@@ -3,6 +3,13 @@
 
 namespace headrace::engine {
 
+void Link::set_connection(void* connection) {
+  connection_.store(connection);
+  if (!gate_.closed()) return;
+  gate_.close();  // again, for its wait: who came in before may be using the connection
+  if (void* const left = connection_.exchange(nullptr); left != nullptr) backend_.disconnect(left);
+}
+
 void Link::set_ready() {
   auto connecting = LinkState::connecting;
   state_.compare_exchange_strong(connecting, LinkState::ready);

@@ -73,7 +73,8 @@ class Link {
   [[nodiscard]] std::shared_ptr<PeerLife> life() const { return life_.lock(); }
   [[nodiscard]] LinkState state() const { return state_.load(std::memory_order_acquire); }
   [[nodiscard]] void* connection() const { return connection_.load(std::memory_order_acquire); }
-  void set_connection(void* connection) { connection_.store(connection, std::memory_order_release); }
+  /// What the backend made. If the link has been lost and closed meanwhile, its connection goes at once.
+  void set_connection(void* connection);
   void set_ready();
   void set_lost(Status status, std::string_view why);
   [[nodiscard]] Status lost_status() const;
