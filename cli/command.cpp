@@ -71,12 +71,16 @@ int run(int argc, char** argv) {
       "  headrace pull 10.0.0.7:40213 -o copy.npz     fetch them\n"
       "  headrace doctor                              what this machine can do\n"
       "  headrace bench pages --page 4K,1M            how fast pages move here\n"
+      "  headrace infer model.pt2 --input x.npy       run a compiled model\n"
       "`headrace COMMAND --help` explains a command.");
   add_serve(app, invocation);
   add_pull(app, invocation);
   add_doctor(app, invocation);
   add_plugins(app, invocation);
   add_bench(app, invocation);
+  add_infer(app, invocation);
+  add_inspect(app, invocation);
+  add_verify(app, invocation);
 
   try {
     app.parse(argc, argv);

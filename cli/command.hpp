@@ -26,6 +26,9 @@ void add_pull(CLI::App& app, Invocation& invocation);
 void add_doctor(CLI::App& app, Invocation& invocation);
 void add_plugins(CLI::App& app, Invocation& invocation);
 void add_bench(CLI::App& app, Invocation& invocation);
+void add_infer(CLI::App& app, Invocation& invocation);
+void add_inspect(CLI::App& app, Invocation& invocation);
+void add_verify(CLI::App& app, Invocation& invocation);
 
 /// Parses and runs. 0: done; 1: it failed, and stderr says why; 2: the command line is wrong.
 int run(int argc, char** argv);

@@ -3,9 +3,11 @@
 #include "cli/backend_report.hpp"
 #include "cli/command.hpp"
 #include "cli/machine_probe.hpp"
+#include "cli/model_doctor.hpp"
 #include "cli/table.hpp"
 #include "cli/text.hpp"
 
+#include <headrace/model.hpp>
 #include <headrace/version.hpp>
 
 #include <CLI/CLI.hpp>
@@ -82,6 +84,8 @@ std::vector<Finding> look_at_backends(const std::vector<BackendInfo>& backends) 
 Result<void> examine(const Invocation& invocation, bool json) {
   std::vector<Finding> findings = probe_machine();
   HEADRACE_CLI_TRY(options, list_options(invocation.options));
+  HEADRACE_CLI_TRY(model_options, list_model_options());
+  options.insert(options.end(), model_options.begin(), model_options.end());
   for (const OptionInfo& option : options)
     if (option.name == "runtime_dir")
       findings.push_back(
@@ -127,15 +131,24 @@ void add_doctor(CLI::App& app, Invocation& invocation) {
   auto json = std::make_shared<bool>(false);
   CLI::App* doctor =
       app.add_subcommand("doctor", "Say what this machine can do, what does not work, and what to install");
+  auto device = std::make_shared<DeviceExam>();
   doctor->add_flag("--json", *json, "As JSON");
+  doctor
+      ->add_option("--device", device->device, "Look at this device with torch instead: cpu, cuda or cuda:1")
+      ->type_name("DEVICE");
+  doctor->add_option("--model", device->model, "Run this model once on inputs that are made up")
+      ->type_name("FILE");
   doctor->footer(
       "The exit code is 0 if pages can be moved on this machine.\n"
       "Examples:\n"
       "  headrace doctor\n"
       "  headrace doctor --option tcp.sockets=8      how the options come out with this one\n"
-      "  headrace doctor --json");
-  doctor->callback([json, &invocation] {
-    invocation.action = [json, &invocation] { return examine(invocation, *json); };
+      "  headrace doctor --json\n"
+      "  headrace doctor --device cpu --model model.pt2      whether torch and a compiled model work here");
+  doctor->callback([json, device, &invocation] {
+    invocation.action = [json, device, &invocation] {
+      return device->wanted() ? examine_device(*device, invocation) : examine(invocation, *json);
+    };
   });
 }
 

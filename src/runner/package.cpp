@@ -94,10 +94,11 @@ Result<void> Package::read_names() {
   names_ = std::move(below);
   models_.assign(models.begin(), models.end());
   if (models_.empty())
-    return make_error(Code::invalid_argument,
-                      "it holds no compiled model (nothing in {}): make one with `headrace export`, or "
-                      "torch._inductor.aoti_compile_and_package",
-                      models_folder);
+    return make_error(
+        Code::invalid_argument,
+        "it holds no compiled model (nothing in {}): make one with `python -m headrace.export`, or "
+        "torch._inductor.aoti_compile_and_package",
+        models_folder);
   return {};
 }
 

@@ -96,7 +96,7 @@ void warn(ModelInfo& info) {
     info.warnings.push_back(
         "its inputs are unchecked: the package does not say what they are, and wrong ones give wrong numbers "
         "or a crash. Export "
-        "it with `headrace export`");
+        "it with `python -m headrace.export`");
   if (info.torch_version.empty())
     info.warnings.push_back("the package does not say which torch compiled it, so that is not checked");
 }

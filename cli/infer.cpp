@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// `headrace infer`: runs a model on inputs from files, once or often, and says what came out and how long it
+// took.
+#include "cli/command.hpp"
+#include "cli/errors.hpp"
+#include "cli/model_run.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <thread>
+
+namespace headrace::cli {
+namespace {
+
+struct Wanted : ModelRequest {
+  std::string output;
+  std::uint64_t runs = 1, warmup = 0;
+  std::size_t threads = 1;
+  bool whole = false;
+};
+
+std::uint64_t since(std::chrono::steady_clock::time_point begin) {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count());
+}
+
+/// One caller: warms up, then runs and notes each run's time.
+struct Caller {
+  std::vector<std::uint64_t> nanoseconds;
+  std::vector<Tensor> outputs;
+  std::optional<Error> error;
+
+  void work(Model& model, const std::vector<TensorView>& inputs, std::uint64_t warmup, std::uint64_t runs) {
+    nanoseconds.reserve(runs);
+    for (std::uint64_t i = 0; i < warmup + runs; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      if (auto ran = model.run(inputs, outputs); !ran) {
+        error = std::move(ran).error();
+        return;
+      }
+      if (i >= warmup) nanoseconds.push_back(since(begin));
+    }
+  }
+};
+
+ModelJson report_of(const Wanted& wanted, Model& model, const std::vector<std::uint64_t>& nanoseconds,
+                    double seconds) {
+  const ModelTiming timing = model.timing();
+  const ModelMemory memory = model.memory();
+  ModelJson report{{"model", wanted.path}, {"device", device_text(model.info().device)}};
+  report["load_ms"] = static_cast<double>(timing.load_ns) / 1e6;
+  report["unpack_ms"] = static_cast<double>(timing.unpack_ns) / 1e6;
+  report["unpacked"] = timing.unpacked;
+  report["runs"] = nanoseconds.size();
+  report["warmup"] = wanted.warmup;
+  report["threads"] = wanted.threads;
+  report["latency_us"] = latency_json(nanoseconds);
+  report["runs_per_second"] = static_cast<double>(nanoseconds.size()) / seconds;
+  report["memory"] = {{"package_bytes", memory.package_bytes},
+                      {"constant_bytes", memory.constant_bytes},
+                      {"process_bytes", memory.process_bytes},
+                      {"device_bytes", memory.device_bytes},
+                      {"device_peak_bytes", memory.device_peak_bytes}};
+  return report;
+}
+
+Result<void> infer(Wanted wanted, const Invocation& invocation) {
+  wanted.options.options = invocation.options;
+  wanted.options.runners = wanted.threads;
+  HEADRACE_CLI_TRY(model, Model::open(wanted.path, wanted.options));
+  HEADRACE_CLI_TRY(inputs, gather_inputs(model, wanted));
+  const std::vector<TensorView> views = inputs.views();
+  HEADRACE_CLI_CHECK(model.check(views));
+
+  std::vector<Caller> callers(wanted.threads);
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 1; i < callers.size(); ++i)
+      threads.emplace_back([&, i] { callers[i].work(model, views, wanted.warmup, wanted.runs); });
+    callers[0].work(model, views, wanted.warmup, wanted.runs);
+  }
+  const double seconds = static_cast<double>(since(begin)) / 1e9;
+  std::vector<std::uint64_t> nanoseconds;
+  for (Caller& caller : callers) {
+    if (caller.error) return std::move(*caller.error);
+    nanoseconds.insert(nanoseconds.end(), caller.nanoseconds.begin(), caller.nanoseconds.end());
+  }
+  HEADRACE_CLI_TRY(outputs, bring_outputs(model, std::move(callers[0].outputs)));
+  if (!wanted.output.empty()) HEADRACE_CLI_CHECK(write_tensors(wanted.output, outputs.named));
+  ModelJson report = report_of(wanted, model, nanoseconds, seconds);
+  report["outputs"] = ModelJson::array();
+  for (const NamedView& output : outputs.named)
+    report["outputs"].push_back(output_summary(output, wanted.whole));
+  print_json(report);
+  return {};
+}
+
+}  // namespace
+
+void add_infer(CLI::App& app, Invocation& invocation) {
+  auto wanted = std::make_shared<Wanted>();
+  CLI::App* infer_command = app.add_subcommand("infer", "Run a model that AOTInductor compiled");
+  add_model_arguments(*infer_command, *wanted);
+  infer_command
+      ->add_option("-i,--input", wanted->inputs,
+                   "File of inputs by name: .npy, .npz, .safetensors or .json; repeatable")
+      ->type_name("[NAME=]FILE");
+  infer_command->add_flag("-g,--generate", wanted->generate,
+                          "Make up what no file has: normal numbers, or noughts and ones");
+  infer_command->add_option("--seed", wanted->seed, "Of what is made up")->type_name("N");
+  infer_command
+      ->add_option("--dim", wanted->dimensions,
+                   "Length of a dynamic dimension of what is made up; repeatable")
+      ->type_name("NAME=LENGTH");
+  infer_command->add_option("-o,--output", wanted->output, "Where the outputs go, in any of these formats")
+      ->type_name("FILE");
+  infer_command->add_option("--runs", wanted->runs, "Runs that are measured, each thread's")
+      ->check(CLI::Range(1U, 1'000'000'000U).description(""))
+      ->type_name("N");
+  infer_command->add_option("--warmup", wanted->warmup, "Runs before them")
+      ->check(CLI::Range(0U, 1'000'000'000U).description(""))
+      ->type_name("N");
+  infer_command->add_option("--threads", wanted->threads, "Callers at once, with a runner each")
+      ->check(CLI::Range(1U, 1024U).description(""))
+      ->type_name("N");
+  infer_command->add_flag("--print", wanted->whole, "Print outputs whole, however many elements they have");
+  infer_command->footer(
+      "Prints a JSON object: times of loading and running, memory, and each output.\n"
+      "Examples:\n"
+      "  headrace infer model.pt2 --input x.npy --output y.npy\n"
+      "  headrace infer model.pt2 --input ids=tokens.npy --input rest.safetensors\n"
+      "  headrace infer model.pt2 --generate --dim batch=32 --warmup 100 --runs 1000\n"
+      "  headrace infer model.pt2 --generate --runs 1000 --threads 4 --torch-threads 1");
+  infer_command->callback([wanted, &invocation] {
+    invocation.action = [wanted, &invocation] { return infer(*wanted, invocation); };
+  });
+}
+
+}  // namespace headrace::cli

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// `headrace doctor --device D --model M`: whether torch and a compiled model work on a device of this
+// machine.
+#pragma once
+
+#include "cli/command.hpp"
+
+#include <string>
+
+namespace headrace::cli {
+
+struct DeviceExam {
+  std::string device;  ///< empty: the model's, or the CPU
+  std::string model;   ///< empty: the device alone
+  [[nodiscard]] bool wanted() const { return !device.empty() || !model.empty(); }
+};
+
+/// Allocation, random numbers, matrix products and one large operation in float32, float16 and bfloat16, then
+/// the model once. Prints JSON.
+///   errors  backend_failed (something failed: the JSON says what), as model_runtime
+[[nodiscard]] Result<void> examine_device(const DeviceExam& exam, const Invocation& invocation);
+
+}  // namespace headrace::cli
