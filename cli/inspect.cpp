@@ -17,57 +17,6 @@ struct Wanted {
   bool constants = false;
 };
 
-ModelJson dimension_json(const DimensionSpec& dimension) {
-  if (!dimension.expression.empty()) return {{"expr", dimension.expression}};
-  if (dimension.fixed()) return dimension.least;
-  ModelJson range{{"name", dimension.name}, {"min", dimension.least}, {"max", nullptr}};
-  if (dimension.most) range["max"] = *dimension.most;
-  return range;
-}
-
-ModelJson spec_json(const TensorSpec& spec) {
-  ModelJson json{{"name", spec.name}, {"dtype", nullptr}, {"shape", nullptr}, {"strides", nullptr}};
-  if (spec.dtype) json["dtype"] = dtype_name(*spec.dtype);
-  if (spec.shape_known) json["shape"] = ModelJson::array();
-  for (const DimensionSpec& dimension : spec.shape) json["shape"].push_back(dimension_json(dimension));
-  if (!spec.strides.empty()) json["strides"] = spec.strides;
-  if (spec.optional) json["optional"] = true;
-  if (spec.mutated) json["mutated"] = true;
-  return json;
-}
-
-ModelJson specs_json(const std::vector<TensorSpec>& specs) {
-  ModelJson list = ModelJson::array();
-  for (const TensorSpec& spec : specs) list.push_back(spec_json(spec));
-  return list;
-}
-
-ModelJson text_or_null(const std::string& text) {
-  return text.empty() ? ModelJson(nullptr) : ModelJson(text);
-}
-
-ModelJson info_json(const ModelInfo& info) {
-  ModelJson json{{"path", info.path},
-                 {"name", info.model_name},
-                 {"models", info.model_names},
-                 {"bytes", info.package_bytes}};
-  json["device"] = info.device.kind == Device::Kind::cpu ? "cpu" : "cuda";
-  json["inputs"] = specs_json(info.inputs);
-  json["outputs"] = specs_json(info.outputs);
-  json["described_by"] = spec_source_name(info.spec_source);
-  json["torch"] = text_or_null(info.torch_version);
-  json["headrace"] = text_or_null(info.headrace_version);
-  json["platform"] = text_or_null(info.platform);
-  json["machine"] = text_or_null(info.machine);
-  json["cpu_isa"] = text_or_null(info.cpu_isa);
-  json["compute_capability"] = text_or_null(info.compute_capability);
-  json["metadata"] = info.metadata;
-  json["warnings"] = info.warnings;
-  json["runs_here"] = info.refusal.empty();
-  json["refusal"] = text_or_null(info.refusal);
-  return json;
-}
-
 Result<ModelJson> constants_json(const Wanted& wanted, const Invocation& invocation) {
   ModelOptions options;
   options.model_name = wanted.model_name;
@@ -85,7 +34,7 @@ Result<ModelJson> constants_json(const Wanted& wanted, const Invocation& invocat
 
 Result<void> inspect(const Wanted& wanted, const Invocation& invocation) {
   HEADRACE_CLI_TRY(info, Model::inspect(wanted.path, wanted.model_name));
-  ModelJson json = info_json(info);
+  ModelJson json = ModelJson::parse(model_info_json(info));
   if (wanted.constants) {
     HEADRACE_CLI_TRY(constants, constants_json(wanted, invocation));
     json["constants"] = std::move(constants);

@@ -76,6 +76,19 @@ function(headrace_add_room room)
   set_property(GLOBAL APPEND PROPERTY HEADRACE_ROOM_TARGETS headrace_${room})
 endfunction()
 
+# bindings/c/*.cpp -> the C API, a part of libheadrace.so that sees the public headers alone.
+function(headrace_add_c_api)
+  headrace_glob(sources bindings/c/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_library(headrace_c STATIC ${sources})
+  get_property(rooms GLOBAL PROPERTY HEADRACE_ROOM_TARGETS)
+  list(REVERSE rooms)
+  target_link_libraries(headrace_c PUBLIC headrace_options ${rooms})
+  set_property(GLOBAL APPEND PROPERTY HEADRACE_ROOM_TARGETS headrace_c)
+endfunction()
+
 # All rooms -> libheadrace.so, whole, showing only what HEADRACE_API marks.
 function(headrace_add_library)
   get_property(rooms GLOBAL PROPERTY HEADRACE_ROOM_TARGETS)
@@ -150,7 +163,7 @@ endfunction()
 
 # cli/*.cpp -> bin/headrace on libheadrace.so. All but main.cpp is the static library headrace_cli, which tests/unit/cli uses.
 function(headrace_add_cli)
-  headrace_glob(sources cli/*.cpp)
+  headrace_glob(sources cli/*.cpp cli/demo/*.cpp)
   if(NOT sources OR NOT TARGET headrace)
     return()
   endif()

@@ -102,6 +102,9 @@ struct ModelInfo {
   std::string refusal;
 };
 
+/// The same as one JSON object, as `headrace inspect` prints it. Bytes that are not UTF-8 are replaced.
+HEADRACE_API std::string model_info_json(const ModelInfo& info);
+
 /// libtorch as it was found.
 struct ModelRuntimeInfo {
   std::string library;            ///< path of libheadrace_torch.so

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands for models as a user runs them: exit codes, JSON on stdout, words on stderr.
+#include "model/model_fixture.hpp"
+#include "support/package_file.hpp"
+#include "system/command.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdlib>
+
+namespace headrace {
+namespace {
+
+using nlohmann::json;
+using test::Outcome;
+using test::run_command;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::package_path;
+
+class ModelCommand : public testing::ModelTest {
+ protected:
+  void SetUp() override {
+    ModelTest::SetUp();
+    ::setenv("HEADRACE_CACHE_DIR", folder_.path().c_str(), 1);
+  }
+  void TearDown() override { ::unsetenv("HEADRACE_CACHE_DIR"); }
+  static std::string beside(const std::string& name) {
+    return std::string(HEADRACE_TEST_MODELS) + "/" + name;
+  }
+};
+
+TEST_F(ModelCommand, inspect_says_what_a_model_takes) {
+  const Outcome outcome = run_command({"inspect", package_path("mlp"), "--constants"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json said = json::parse(outcome.out);
+  EXPECT_EQ(said["described_by"], "exported");
+  EXPECT_EQ(
+      said["inputs"],
+      json::parse(
+          R"([{"name": "x", "dtype": "float32", "shape": [{"name": "batch", "min": 1, "max": 64}, 256], "strides": null}])"));
+  EXPECT_EQ(said["outputs"][0]["name"], "logits");
+  EXPECT_EQ(said["runs_here"], true);
+  EXPECT_EQ(said["constants"].size(), 4U);
+  EXPECT_EQ(said["constants"][1],
+            json::parse(R"({"name": "first.weight", "dtype": "float32", "shape": [512, 256]})"));
+}
+
+TEST_F(ModelCommand, infer_runs_files_and_writes_files_of_every_format) {
+  for (const char* ending : {"npz", "safetensors", "json"}) {
+    const std::string output = folder_.path() + "/out." + ending;
+    const Outcome outcome =
+        run_command({"infer", package_path("mlp"), "--input", beside("mlp_inputs.safetensors"), "--output",
+                     output, "--runs", "3", "--warmup", "1"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const json said = json::parse(outcome.out);
+    EXPECT_EQ(said["runs"], 3);
+    EXPECT_GT(said["latency_us"]["p99"], 0);
+    EXPECT_EQ(said["outputs"][1]["shape"], (json{4, 512}));
+    // What was written is what torch computed, and verify reads all that infer writes.
+    const Outcome same =
+        run_command({"verify", package_path("mlp"), "--input", beside("mlp_inputs.safetensors"), "--expect",
+                     output, "--rtol", "0", "--atol", "0"});
+    EXPECT_EQ(same.code, 0) << same.err << same.out;
+  }
+}
+
+TEST_F(ModelCommand, one_npy_is_the_one_input_and_the_one_output) {
+  const std::string in = folder_.path() + "/in.json", out = folder_.path() + "/out.npy";
+  json x;
+  for (int i = 0; i < 1024; ++i) x["anything"].push_back(i + 0.5);
+  testing::write_file(in, x.dump());
+  const Outcome outcome = run_command({"infer", package_path("add"), "-i", in, "-o", out});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(run_command({"verify", package_path("add"), "-i", in, "-e", out}).code, 0);
+  const Outcome wrong = run_command({"verify", package_path("add"), "-i", out, "-e", out});
+  EXPECT_EQ(wrong.code, 1);
+  const json said = json::parse(wrong.out);
+  EXPECT_EQ(said["passed"], false);
+  EXPECT_EQ(said["outputs"][0]["different"], 1024);
+  EXPECT_EQ(said["outputs"][0]["largest_difference"], 1);
+  EXPECT_THAT(wrong.err, HasSubstr("1 of 1 outputs"));
+}
+
+TEST_F(ModelCommand, verify_compares_with_what_torch_computed) {
+  const Outcome outcome =
+      run_command({"verify", package_path("mlp"), "--input", beside("mlp_inputs.safetensors"), "--expect",
+                   beside("mlp_outputs.safetensors")});
+  EXPECT_EQ(outcome.code, 0) << outcome.err << outcome.out;
+  EXPECT_EQ(json::parse(outcome.out)["passed"], true);
+  const Outcome other =
+      run_command({"verify", package_path("mlp"), "--input", beside("mlp_inputs.safetensors"), "--expect",
+                   beside("mlp_inputs.safetensors")});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.out, HasSubstr("has no tensor of that name: it has x"));
+}
+
+TEST_F(ModelCommand, inputs_can_be_made_up_and_many_may_call) {
+  const Outcome outcome = run_command({"infer", package_path("mlp"), "--generate", "--dim", "batch=3",
+                                       "--runs", "5", "--threads", "2", "--torch-threads", "1"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json said = json::parse(outcome.out);
+  EXPECT_EQ(said["runs"], 10);
+  EXPECT_EQ(said["outputs"][0]["shape"], (json{3, 10}));
+  const Outcome again = run_command({"infer", package_path("mlp"), "--generate", "--dim", "batch=3"});
+  EXPECT_EQ(json::parse(again.out)["outputs"][0]["mean"], said["outputs"][0]["mean"])
+      << "the same seed gives the same inputs";
+}
+
+TEST_F(ModelCommand, what_is_wrong_is_said_on_stderr_with_what_to_do) {
+  const auto complaint = [](const std::vector<std::string>& arguments) {
+    const Outcome outcome = run_command(arguments);
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.out, IsEmpty());
+    std::string text = outcome.err;
+    for (std::size_t at = 0; (at = text.find("\n  ", at)) != std::string::npos;) text.replace(at, 3, " ");
+    return text;
+  };
+  EXPECT_THAT(complaint({"infer", package_path("mlp")}),
+              HasSubstr("input x (float32 [batch 1..64, 256]) is not given"));
+  EXPECT_THAT(complaint({"infer", package_path("mlp"), "-g", "--dim", "batch=65"}),
+              HasSubstr("at most 64, and is 65"));
+  EXPECT_THAT(complaint({"infer", package_path("mlp"), "-g", "--dim", "batch"}), HasSubstr("--dim batch=4"));
+  EXPECT_THAT(complaint({"infer", package_path("mlp"), "-i", "nothing.npy"}), HasSubstr("nothing.npy"));
+  EXPECT_THAT(complaint({"infer", package_path("mlp"), "-i", "x.txt"}),
+              HasSubstr("has to end in .npy, .npz, .safetensors or .json"));
+  EXPECT_THAT(complaint({"infer", package_path("mixed"), "-g", "-i", beside("mlp_inputs.safetensors")}),
+              HasSubstr("the model has no input x: it takes a, bias, m, ids"));
+  EXPECT_THAT(complaint({"infer", "nothing.pt2", "-g"}), HasSubstr("open nothing.pt2: no such file"));
+  EXPECT_THAT(complaint({"infer", package_path("mlp"), "-g", "--device", "cuda"}),
+              HasSubstr("was compiled for cpu, and cuda is asked for"));
+  EXPECT_THAT(complaint({"infer", package_path("mlp"), "-g", "--name", "other"}),
+              HasSubstr("has no model \"other\": it has model"));
+
+  testing::write_file(folder_.path() + "/text.pt2", "I am a text file");
+  EXPECT_THAT(complaint({"inspect", folder_.path() + "/text.pt2"}), HasSubstr("it is not a package"));
+  std::ifstream whole(package_path("add"), std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(whole)), {});
+  testing::write_file(folder_.path() + "/cut.pt2", bytes.substr(0, bytes.size() / 2));
+  EXPECT_THAT(complaint({"infer", folder_.path() + "/cut.pt2", "-g"}), HasSubstr("cut off"));
+}
+
+TEST_F(ModelCommand, doctor_tries_the_device_and_the_model) {
+  const Outcome outcome = run_command({"doctor", "--device", "cpu", "--model", package_path("mlp")});
+  ASSERT_EQ(outcome.code, 0) << outcome.err << outcome.out;
+  const json said = json::parse(outcome.out);
+  EXPECT_EQ(said["works"], true);
+  EXPECT_EQ(said["checks"].size(), 12U);
+  EXPECT_EQ(said["model"]["outputs"][0]["not_finite"], 0);
+  EXPECT_EQ(said["torch"]["built_for"], said["torch"]["found"]);
+
+  testing::PackageText text;
+  text.metadata = R"({"AOTI_DEVICE_KEY": "cpu", "AOTI_MACHINE": "riscv64"})";
+  const Outcome refused = run_command({"doctor", "--model", testing::write_package(folder_.path(), text)});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_EQ(json::parse(refused.out)["works"], false);
+  EXPECT_THAT(refused.out, HasSubstr("compiled for riscv64"));
+}
+
+TEST_F(ModelCommand, debug_says_every_tensor_on_stderr) {
+  ::setenv("HEADRACE_MODEL_DEBUG", "1", 1);
+  const Outcome outcome = run_command({"infer", package_path("mlp"), "--generate", "--dim", "batch=2"});
+  ::unsetenv("HEADRACE_MODEL_DEBUG");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("input 0 (x): float32 [2, 256] strides [256, 1] on cpu: least "));
+  EXPECT_THAT(outcome.err, HasSubstr("output 1 (hidden): float32 [2, 512]"));
+  EXPECT_TRUE(json::accept(outcome.out));
+}
+
+TEST_F(ModelCommand, help_has_examples) {
+  for (const char* command : {"infer", "inspect", "verify"}) {
+    const Outcome outcome = run_command({command, "--help"});
+    EXPECT_EQ(outcome.code, 0);
+    EXPECT_THAT(outcome.out, HasSubstr("Examples:\n  headrace "));
+    EXPECT_LE(test::widest_line(outcome.out), 120U) << outcome.out;
+    for (const char* word : {"TEXT", "UINT", "FLOAT", ":INT", "BOOLEAN", "{", " in ["})
+      EXPECT_THAT(outcome.out, ::testing::Not(HasSubstr(word))) << command;
+  }
+}
+
+}  // namespace
+}  // namespace headrace
