@@ -63,19 +63,20 @@ def export_package(
         raise NotSupported(f"device {device}: torch {torch.__version__} finds no GPU here: export where there is one, or with --device cpu")
     request.move_to(device)
     began = time.monotonic()
-    _say(f"tracing {type(request.module).__name__}")
+    name = Path(output).name
+    _say(f"{name}: tracing {type(request.module).__name__}")
     program = package.export_program(request, device, __version__)
     program.spec.update(note or {})
     lines: list[str] = []
 
     def look(candidate: Path) -> None:
-        _say(f"compiled after {time.monotonic() - began:.0f} s" + (", comparing with PyTorch" if verify else ""))
+        _say(f"{name}: compiled after {time.monotonic() - began:.0f} s" + (", comparing with PyTorch" if verify else ""))
         if verify:
             lines.extend(_compare(program, request, candidate, device, tolerance))
         if check is not None:
             check(candidate)
 
-    _say("compiling")
+    _say(f"{name}: compiling")
     package.write_package(program, Path(output), cache or package.default_cache(), look)
     return lines
 

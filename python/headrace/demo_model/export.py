@@ -5,7 +5,7 @@
 
 What is there and still fits is left alone: a package says which torch, which processor features and which source made it, and
 looking at that takes no torch. Each new one is compared with PyTorch at several sizes, and layer.pt2 must give the same bits for
-every page size and order of pages. Standard error tells what is being done.
+every page size and order of pages. The folder is the one line on standard output, standard error tells what is being done.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ import argparse
 import fcntl
 import hashlib
 import importlib.metadata
+import os
 import platform
 import re
+import subprocess
 import sys
 import time
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import Error
+from ..errors import BackendFailed, Error
 from ..export import export_package, require_torch
 from ..exporting.archive import read_spec
 
@@ -46,6 +49,13 @@ def current_key() -> dict[str, str]:
     return {"torch": torch_version, "processor": _processor(), "source": hashlib.sha256(source).hexdigest()[:16]}
 
 
+def default_folder() -> Path:
+    """In the user's cache, where unpacked packages are too."""
+    named = os.environ.get("HEADRACE_CACHE_DIR")
+    cache = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
+    return cache / "demo"
+
+
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
@@ -64,7 +74,7 @@ def is_current(package: Path, key: dict[str, str]) -> bool:
 def export_pieces(output: Path, cache: Path | None = None) -> list[Path]:
     """Exports what is missing or outdated into the folder; returns all three packages.
 
-    errors   those of headrace.export; corrupt when layer.pt2 gives other bits for another page size
+    errors   backend_failed when a piece could not be exported: its process has said why
     """
     output.mkdir(parents=True, exist_ok=True)
     packages = [output / f"{piece}.pt2" for piece in PIECES]
@@ -72,25 +82,39 @@ def export_pieces(output: Path, cache: Path | None = None) -> list[Path]:
     with _one_at_a_time(output):
         outdated = [package for package in packages if not is_current(package, key)]
         if outdated:
-            require_torch()
-        for number, package in enumerate(outdated, start=1):
-            began = time.monotonic()
-            _say(f"{package.name}, {number} of {len(outdated)}")
-            _export_piece(package, key, cache)
-            _say(f"{package} took {time.monotonic() - began:.0f} s")
-    if not outdated:
-        _say(f"{', '.join(package.name for package in packages)} in {output} are up to date")
+            _export_all([package.stem for package in outdated], output, cache)
+        else:
+            _say(f"{', '.join(package.name for package in packages)} in {output} are up to date")
     return packages
 
 
-def _export_piece(package: Path, key: dict[str, str], cache: Path | None) -> None:
+def _export_all(pieces: list[str], output: Path, cache: Path | None) -> None:
+    """Each in a process of its own, as many at once as there are processors: compiling takes one."""
+    began = time.monotonic()
+    _say(f"compiling {', '.join(pieces)} for this processor and torch: this is done once and takes a while")
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        codes = list(pool.map(lambda piece: _run_piece(piece, output, cache), pieces))
+    if failed := [piece for piece, code in zip(pieces, codes) if code != 0]:
+        raise BackendFailed(f"exporting {', '.join(failed)} failed: what is printed above says why")
+    _say(f"{', '.join(pieces)} in {output} after {time.monotonic() - began:.0f} s")
+
+
+def _run_piece(piece: str, output: Path, cache: Path | None) -> int:
+    command = [sys.executable, "-m", "headrace.demo_model.export", "--output", str(output), "--piece", piece]
+    return subprocess.run([*command, *(["--cache", str(cache)] if cache else [])], check=False).returncode
+
+
+def export_piece(piece: str, output: Path, cache: Path | None = None) -> None:
+    """Exports one piece, whether or not it is there."""
+    require_torch()
     import torch
 
     from . import pieces
 
     torch.manual_seed(1)
     checks = {"layer": pieces.check_pages}
-    export_package(pieces.request(package.stem), package, verify=True, cache=cache, note={KEY: key}, check=checks.get(package.stem))
+    note = {KEY: current_key()}
+    export_package(pieces.request(piece), output / f"{piece}.pt2", verify=True, cache=cache, note=note, check=checks.get(piece))
 
 
 @contextmanager
@@ -107,11 +131,17 @@ def _say(text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m headrace.demo_model.export", description="Compiles the demo's language model.")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the folder for embed.pt2, layer.pt2 and head.pt2")
+    folder = "the folder for embed.pt2, layer.pt2 and head.pt2 (default: %(default)s)"
+    parser.add_argument("--output", type=Path, default=default_folder(), metavar="DIR", help=folder)
+    parser.add_argument("--piece", choices=PIECES, help="export this one alone, even if it is up to date")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where the compiler keeps its work (default: the user's cache)")
     options = parser.parse_args()
     try:
-        export_pieces(options.output, options.cache)
+        if options.piece:
+            export_piece(options.piece, options.output, options.cache)
+        else:
+            export_pieces(options.output, options.cache)
+            print(options.output)
     except Error as error:
         _say(str(error))
         return 1

@@ -82,11 +82,9 @@ def write_package(program: Program, path: Path, cache: Path, check: Callable[[Pa
 
 
 def _compile(program: Program, candidate: Path) -> None:
-    # Without the second, AOTInductor's own checks, where somebody turns them on, would refuse sizes of 0 and 1.
-    configs: dict[str, Any] = {"aot_inductor.metadata": {METADATA_KEY: json.dumps(program.spec)}, "aot_inductor.check_lowerbound": False}
     try:
         with NotingFile(candidate) as file:
-            torch._inductor.aoti_compile_and_package(program.exported, package_path=file, inductor_configs=configs)
+            torch._inductor.aoti_compile_and_package(program.exported, package_path=file, inductor_configs=_compiler_options(program))
             file.check()
     except OSError:
         raise
@@ -94,6 +92,22 @@ def _compile(program: Program, candidate: Path) -> None:
         if "InvalidCxxCompiler" in f"{type(error).__name__} {error}":
             raise NotSupported("no C++ compiler works here, and AOTInductor needs one: install g++ (Debian: apt-get install g++)") from error
         raise
+
+
+def _compiler_options(program: Program) -> dict[str, Any]:
+    """Inductor's options, those that the installed torch knows."""
+    from torch._inductor import config
+
+    wanted: dict[str, Any] = {
+        "metadata": {METADATA_KEY: json.dumps(program.spec)},
+        # Else AOTInductor's own checks, where somebody turns them on, would refuse sizes of 0 and 1.
+        "check_lowerbound": False,
+        # They would stay in the temporary folder, and take as long to make as they save over three packages.
+        "precompile_headers": False,
+        # Three quarters of a small package's size.
+        "enable_line_tables": False,
+    }
+    return {f"aot_inductor.{name}": value for name, value in wanted.items() if hasattr(config.aot_inductor, name)}
 
 
 @contextmanager
