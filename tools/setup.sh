@@ -9,14 +9,14 @@ cd "$(dirname "$0")/.."
 build_packages=(
   g++ cmake ninja-build ccache pkg-config python3-dev python3-venv
   libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libmsgpack-cxx-dev libcurl4-openssl-dev libssl-dev
-  libhwloc-dev libxxhash-dev libtomlplusplus-dev libminizip-dev zlib1g-dev
+  libhwloc-dev libxxhash-dev libtomlplusplus-dev libminizip-dev zlib1g-dev libboost-dev
 )
 # Without these some tests and checks cannot run.
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev etcd-server iproute2
   clang-16 clang-tidy-16 clang-format-16 libclang-rt-16-dev
 )
-python_packages=("scikit-build-core>=0.10" "nanobind>=2.2" numpy pytest)
+python_packages=("scikit-build-core>=0.10" "nanobind>=2.2" numpy pytest openai)
 
 stamp=.venv/.headrace-setup
 key="$(sha256sum tools/setup.sh | cut -d ' ' -f 1) ${HEADRACE_PYTHON:-}"
