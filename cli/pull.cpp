@@ -5,6 +5,7 @@
 #include "cli/output_file.hpp"
 #include "cli/pull_plan.hpp"
 #include "cli/table.hpp"
+#include "cli/tcp_door.hpp"
 #include "cli/tensor_mover.hpp"
 #include "cli/text.hpp"
 
@@ -149,6 +150,7 @@ Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
   options.backends = wanted.backends;
   options.store = wanted.store;
   options.options = invocation.options;
+  HEADRACE_CLI_CHECK(keep_tcp_door_at("127.0.0.1:0", options.options));  // nobody calls back: the server answers where we came in
   HEADRACE_CLI_TRY(agent, Agent::open(own_name(), std::move(options)));
   HEADRACE_CLI_TRY(import, wanted.store.empty() ? agent.fetch_metadata(wanted.address, wanted.patience())
                                                 : agent.find(wanted.address, wanted.patience()));

@@ -48,7 +48,6 @@ class PyAgent {
   }
 
   std::shared_ptr<Callable> notification_callback, namespace_callback;
-  std::unordered_set<std::uint32_t> read_only;  ///< regions whose objects did not let themselves be written
   std::unordered_map<std::uint32_t, std::pair<std::weak_ptr<HeldGroup>, std::size_t>> groups;
 
  private:

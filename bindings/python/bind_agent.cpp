@@ -26,21 +26,21 @@ constexpr double ten_seconds = 10;
 
 // Memory
 
-/// What `register` was given: ranges, what keeps each in place, and which may not be written.
+/// What `register` was given: ranges, and what keeps each in place.
 struct Registration {
   std::vector<MemoryRange> ranges;
   std::vector<std::shared_ptr<const void>> keepers;
-  std::vector<bool> writable;
+  std::optional<bool> writable;  ///< none: as each object says
 
   void add(nb::handle object) {
     const std::size_t i = ranges.size();
     if (nb::isinstance<MemoryRange>(object)) {
-      push(nb::cast<MemoryRange>(object), nullptr, true);
+      push(nb::cast<MemoryRange>(object), nullptr);
     } else if (PyTuple_Check(object.ptr()) != 0 && PyTuple_Size(object.ptr()) == 2) {
       MemoryRange range;
       range.address = reinterpret_cast<void*>(to_u64(PyTuple_GetItem(object.ptr(), 0), "the address", i));
       range.length_bytes = to_u64(PyTuple_GetItem(object.ptr(), 1), "the length", i);
-      push(range, nullptr, true);
+      push(range, nullptr);
     } else if (auto view = ArrayView::open(object)) {
       if (!view->is_dense())
         raise_invalid("a " + view->described() + " with gaps cannot be registered: register the array that it is a part of", i);
@@ -49,8 +49,8 @@ struct Registration {
       range.length_bytes = view->length_bytes;
       range.kind = view->kind;
       range.device = view->device;
-      const bool can_write = view->writable;
-      push(range, std::move(view), can_write);
+      range.writable = view->writable;
+      push(range, std::move(view));
     } else {
       raise_invalid(shown(object) + " cannot be registered: give an object with the buffer protocol or DLPack, a tuple (address, "
                     "length), a MemoryRange, or a list of these", i);
@@ -58,17 +58,13 @@ struct Registration {
   }
 
  private:
-  void push(const MemoryRange& range, std::shared_ptr<const void> keeper, bool can_write) {
-    ranges.push_back(range);
+  void push(MemoryRange range, std::shared_ptr<const void> keeper) {
+    if (writable == true && !range.writable) raise_invalid("the object cannot be written: leave `writable` out, or register one that can", ranges.size());
+    range.writable = writable.value_or(range.writable);
+    ranges.push_back(std::move(range));
     keepers.push_back(std::move(keeper));
-    writable.push_back(can_write);
   }
 };
-
-PyRegion own_region(const PyAgent& self, Region region) {
-  const bool writable = !self.read_only.contains(region.id.value);
-  return {std::move(region), writable};
-}
 
 /// Registers all or none. Each object is let go when its own region is deregistered, not with the last of the call.
 std::vector<PyRegion> register_all(PyAgent& self, Registration what, RegisterOptions options) {
@@ -83,8 +79,7 @@ std::vector<PyRegion> register_all(PyAgent& self, Registration what, RegisterOpt
   for (std::size_t i = 0; i < regions.size(); ++i) {
     const std::uint32_t id = regions[i].id.value;
     if (group->members[i]) self.groups[id] = {group, i};
-    if (!what.writable[i]) self.read_only.insert(id);
-    made.push_back(own_region(self, std::move(regions[i])));
+    made.push_back({std::move(regions[i])});
   }
   return made;
 }
@@ -97,8 +92,10 @@ RegisterOptions register_options(const std::string& name, nb::handle note, const
   return options;
 }
 
-nb::object register_memory(PyAgent& self, nb::handle object, const std::string& name, nb::handle note, const Names& backends) {
+nb::object register_memory(PyAgent& self, nb::handle object, const std::string& name, nb::handle note, const Names& backends,
+                           std::optional<bool> writable) {
   Registration what;
+  what.writable = writable;
   const bool many = PyList_Check(object.ptr()) != 0;
   if (many) {
     for (Py_ssize_t i = 0; i < PyList_Size(object.ptr()); ++i) what.add(nb::borrow(PyList_GetItem(object.ptr(), i)));
@@ -117,7 +114,6 @@ void deregister(PyAgent& self, nb::handle regions, const Seconds& timeout) {
   const Timeout time = to_timeout(timeout);
   self.ask([&](headrace::Agent& agent) { return agent.deregister(std::span<const RegionId>(ids), time); });
   for (const RegionId id : ids) {
-    self.read_only.erase(id.value);
     const auto found = self.groups.find(id.value);
     if (found == self.groups.end()) continue;
     const auto [weak, member] = found->second;
@@ -128,8 +124,9 @@ void deregister(PyAgent& self, nb::handle regions, const Seconds& timeout) {
 }
 
 PyMemory allocate(PyAgent& self, std::size_t length, const std::string& kind, int numa_node, bool huge_pages, const std::string& name,
-                  nb::handle note, const Names& backends) {
+                  nb::handle note, const Names& backends, bool writable) {
   AllocateOptions options;
+  options.writable = writable;
   options.kind = take(kind_from_name(kind));
   options.numa_node = numa_node;
   options.huge_pages = huge_pages;
@@ -143,12 +140,12 @@ PyMemory allocate(PyAgent& self, std::size_t length, const std::string& kind, in
     storage = *std::move(kept);
     return allocated;
   });
-  return {own_region(self, std::move(region)), std::move(storage)};
+  return {{std::move(region)}, std::move(storage)};
 }
 
 nb::list own_regions(PyAgent& self) {
   nb::list list;
-  for (Region& region : self.call([](headrace::Agent& agent) { return agent.regions(); })) list.append(nb::cast(own_region(self, std::move(region))));
+  for (Region& region : self.call([](headrace::Agent& agent) { return agent.regions(); })) list.append(nb::cast(PyRegion{std::move(region)}));
   return list;
 }
 
@@ -438,14 +435,17 @@ void bind_values(nb::module_& module) {
 void bind_memory_methods(nb::class_<PyAgent>& agent) {
   agent
       .def("register", &register_memory, nb::arg("obj").none(), nb::arg("name") = "", nb::arg("note") = nb::bytes("", 0), nb::arg("backends") = nb::none(),
-           nb::sig("def register(self, obj: object, name: str = '', note: bytes = b'', backends: collections.abc.Sequence[str] | None = None) -> typing.Any"),
+           nb::arg("writable") = nb::none(),
+           nb::sig("def register(self, obj: object, name: str = '', note: bytes = b'', backends: collections.abc.Sequence[str] | None = None, "
+                   "writable: bool | None = None) -> typing.Any"),
            "Makes memory reachable for peers. Returns its Region, or a list of them if `obj` is a list.\n\n"
            "obj: anything with the buffer protocol (bytearray, mmap, NumPy array), with DLPack (torch tensor), a tuple\n"
            "(address, length), a MemoryRange, or a list of these: then all are registered or none, in one call. Arrays may\n"
            "lie in memory in any order, but without gaps. Objects that cannot be written (bytes, a read-only array) are\n"
-           "taken too, and Region.writable says so.\n"
+           "taken too: a request that would write them is refused, here and at peers.\n"
            "name: unique in the agent; of a list it is followed by \"/0\", \"/1\", ... note: travels with the metadata, up to\n"
-           "64 KiB. backends: only these; None: every one that takes the kind.\n"
+           "64 KiB. backends: only these; None: every one that takes the kind. writable: False lets requests read the memory\n"
+           "only; None: as the object says.\n"
            "Owns: the object is kept alive, and in place, until its region is deregistered or the agent is closed; memory\n"
            "given by address is the caller's to keep.\n"
            "Errors: InvalidArgument (empty, gaps, name in use), NotSupported (no backend takes this kind).")
@@ -455,12 +455,13 @@ void bind_memory_methods(nb::class_<PyAgent>& agent) {
            "Errors: NotFound, WouldBlock (requests of ours are in flight and timeout is 0), TimedOut (a peer did not\n"
            "answer: the regions stay).")
       .def("allocate", &allocate, nb::arg("length_bytes"), nb::arg("kind") = "dram", nb::arg("numa_node") = -1, nb::arg("huge_pages") = false,
-           nb::arg("name") = "", nb::arg("note") = nb::bytes("", 0), nb::arg("backends") = nb::none(),
+           nb::arg("name") = "", nb::arg("note") = nb::bytes("", 0), nb::arg("backends") = nb::none(), nb::arg("writable") = true,
            nb::sig("def allocate(self, length_bytes: int, kind: str = 'dram', numa_node: int = -1, huge_pages: bool = False, name: str = '', note: bytes = b'', "
-                   "backends: collections.abc.Sequence[str] | None = None) -> Memory"),
+                   "backends: collections.abc.Sequence[str] | None = None, writable: bool = True) -> Memory"),
            "Memory that peers on this host map and copy without the kernel's help: the fastest kind. Zero-filled,\n"
            "page-aligned, registered.\n\n"
-           "numa_node: -1 means the node of the thread that touches a page first. huge_pages: of 2 MiB.\n"
+           "numa_node: -1 means the node of the thread that touches a page first. huge_pages: of 2 MiB. writable: False lets\n"
+           "requests and peers read it only; the Memory object itself can always be written.\n"
            "Owns: the Memory object and its views keep the memory; the region is the agent's until deregistered.\n"
            "Errors: InvalidArgument (length 0), Exhausted (not enough memory or huge pages), NotSupported (kind).")
       .def(

@@ -19,8 +19,9 @@ int memory_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
 }
 
 int mapping_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
-  const auto bytes = nb::inst_ptr<PyMapping>(self)->bytes();
-  return PyBuffer_FillInfo(view, self, bytes.data(), static_cast<Py_ssize_t>(bytes.size()), 0, flags);
+  const auto& mapping = *nb::inst_ptr<PyMapping>(self);
+  const auto bytes = mapping.bytes();
+  return PyBuffer_FillInfo(view, self, bytes.data(), static_cast<Py_ssize_t>(bytes.size()), mapping.writable() ? 0 : 1, flags);
 }
 
 PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&memory_buffer)}, {0, nullptr}};
@@ -92,9 +93,8 @@ void bind_memory(nb::module_& module) {
                    "What its owner said about it: dtype and shape, a checksum, ...")
       .def_prop_ro("backends", [](const PyRegion& self) { return to_strs(self.region.backends); }, nb::sig("def backends(self) -> list[str]"),
                    "Those it is registered with.")
-      .def_prop_ro("writable", [](const PyRegion& self) { return self.writable; },
-                   "Of a region of this agent: whether the object behind it let itself be written. A transfer into a region that\n"
-                   "is not fails, or changes what nobody expects to change. None of a peer's: only its owner knows.")
+      .def_prop_ro("writable", [](const PyRegion& self) { return self.region.writable; },
+                   "Whether requests may write it: not if the object behind it cannot be written, or `register` was told so.")
       .def("__len__", [](const PyRegion& self) { return self.region.length_bytes; })
       .def("__repr__", &region_repr)
       .def("__reduce__", refuse_pickle("a Region belongs to one life of its agent: send metadata (Agent.export_metadata), or the region's name"), nb::sig("def __reduce__(self) -> typing.NoReturn"));
@@ -113,6 +113,7 @@ void bind_memory(nb::module_& module) {
                       "A peer's region as memory of this process, with the buffer protocol.\n\n"
                       "Owns: the mapping stays while this object or any view of it lives, or until the peer revokes it, leaves or\n"
                       "dies: then `alive` turns false, and what is read is old bytes, never a fault.")
+      .def_prop_ro("writable", &PyMapping::writable, "False if its owner lets it be read only: then so do its views.")
       .def_prop_ro("alive", &PyMapping::alive, "False once the peer has revoked the region, left or died.")
       .def("numpy", &as_numpy, nb::arg("dtype") = "uint8", nb::arg("shape") = nb::none(), nb::sig(numpy_signature), numpy_doc)
       .def("__len__", [](const PyMapping& self) { return self.bytes().size(); })

@@ -16,7 +16,6 @@ namespace headrace::python {
 
 struct PyRegion {
   Region region;
-  std::optional<bool> writable;  ///< of our own regions: whether the object behind it let itself be written
 };
 
 /// What `allocate` gave. A view of it holds this object, and this object the memory, whatever becomes of the region.
@@ -33,6 +32,7 @@ class PyMapping {
   ~PyMapping() { home_.release(mapping_); }
 
   [[nodiscard]] std::span<std::byte> bytes() const { return mapping_->bytes(); }
+  [[nodiscard]] bool writable() const { return mapping_->writable(); }
   [[nodiscard]] bool alive() const { return mapping_->alive(); }
 
  private:

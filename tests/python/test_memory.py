@@ -75,6 +75,35 @@ def test_whether_the_object_can_be_written_is_noted(agent):
     regions = agent.register([bytearray(10), bytes(10), frozen])
     assert [region.writable for region in regions] == [True, False, False]
     assert [region.writable for region in agent.regions()] == [True, False, False]
+    assert not agent.register(bytearray(10), writable=False).writable
+    with pytest.raises(headrace.InvalidArgument, match="cannot be written"):
+        agent.register(bytes(10), writable=True)
+
+
+def test_what_cannot_be_written_is_not_written(pair):
+    left, right = pair
+    ours, theirs = left.register(bytes(64)), right.register(bytes(64), name="frozen")
+    free = left.register(bytearray(64))
+    left.import_metadata(right.export_metadata())
+    assert not left.peer_region(right.name, "frozen").writable
+    with pytest.raises(headrace.InvalidArgument, match="region .* is registered read-only") as refused:
+        left.make_request("write", left.prepare([(free.id, 0, 64)]), left.prepare([(theirs.id, 0, 64)], peer=right.name))
+    assert refused.value.page == 0
+    with pytest.raises(headrace.InvalidArgument, match="region .* of this agent is registered read-only"):
+        left.make_request("read", left.prepare([(ours.id, 0, 64)]), left.prepare([(theirs.id, 0, 64)], peer=right.name))
+
+
+def test_memory_allocated_read_only_is_the_owners_to_fill_and_mapped_for_reading(pair):
+    left, right = pair
+    memory = right.allocate(10_000, writable=False, name="weights")
+    memoryview(memory)[:] = bytes(range(250)) * 40
+    left.import_metadata(right.export_metadata())
+    if "shm" not in [backend.name for backend in left.backends()]:
+        return
+    mapping = left.map(right.name, left.peer_region(right.name, "weights"))
+    assert not mapping.writable and memoryview(mapping).readonly
+    assert bytes(mapping) == bytes(memory)
+    assert not mapping.numpy().flags.writeable
 
 
 def test_many_are_registered_in_one_call_or_none(agent):

@@ -134,7 +134,7 @@ def test_pages_of_a_peer_are_given_by_region(pair):
     region = right.register(bytearray(100), name="r")
     left.import_metadata(right.export_metadata())
     there = left.peer_region(right.name, "r")
-    assert there.writable is None
+    assert there.writable
     for pages in ([(region.id, 0, 100)], [(there, 0, 100)], [there], there, np.array([(region.id, 0, 100)], np.uint64), headrace.UniformPages(there, 0, 0, 100, 1)):
         prepared = left.prepare(pages, peer=right.name)
         assert (prepared.bytes, prepared.peer) == (100, right.name)
