@@ -15,5 +15,6 @@ void bind_request(nb::module_& module);
 void bind_telemetry(nb::module_& module);
 void bind_agent(nb::module_& module);
 void bind_log(nb::module_& module);
+void bind_model(nb::module_& module);
 
 }  // namespace headrace::python

@@ -17,5 +17,6 @@ NB_MODULE(_headrace, module) {
   bind_telemetry(module);
   bind_agent(module);
   bind_log(module);
+  bind_model(module);
   prepare_for_exit();
 }

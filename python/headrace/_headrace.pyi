@@ -941,4 +941,101 @@ def set_log_sink(sink: Callable[[str, str, str], object] | None) -> None:
     Owns: the sink is held until it is replaced.
     """
 
+class Tensor:
+    """
+    An output of a model, row-major, with the buffer protocol and DLPack: numpy.asarray(t), torch.from_dlpack(t).
+
+    Owns: the memory stays while this object or any array made of it lives, after the model too.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its lengths."""
+
+    @property
+    def dtype(self) -> str:
+        """torch's name without "torch.": "float32"."""
+
+    @property
+    def device(self) -> str:
+        """"cpu" or "cuda:0"."""
+
+    def numpy(self) -> numpy.ndarray:
+        """As a NumPy array, without a copy; imports NumPy."""
+
+    def __dlpack__(self, **kwargs: object) -> Any:
+        """For torch.from_dlpack and its like."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's type and number of the device."""
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> NoReturn: ...
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Model:
+    """
+    A model that AOTInductor compiled, open. Its code runs without Python; torch is loaded, not imported.
+
+    Owns: what is loaded goes with the last reference; outputs stay.
+    Threads: any.
+    """
+
+    def __init__(self, path: str, *, model_name: str = 'model', device: str | None = None, runners: int = 1, threads: int = 0, options: dict[str, object] | None = None) -> None:
+        """
+        Checks the package (.pt2 or unpacked) against this machine, unpacks it into the cache, loads it.
+
+        device: "cpu", "cuda", "cuda:1"; None: what the package was made for. runners: runs at once.
+        threads: of torch inside one operation; 0: as it is. The GIL is given away.
+        Errors: NotFound, Corrupt (not a package, or damaged), InvalidArgument (no model of that name),
+        NotSupported (no torch or another one, another machine, CPU or GPU), BackendFailed (torch: its words).
+        """
+
+    def run(self, *inputs: object, **named: object) -> list[Tensor]:
+        """
+        Runs once, on inputs by place or by name; every one is checked first.
+
+        Inputs: torch tensors, NumPy arrays, whatever speaks the buffer protocol or DLPack; None: left out.
+        Owns: inputs are read, and those that the model mutates written, in place; outputs are new memory.
+        Threads: any; the GIL is given away. So many runs go on at once as there are runners.
+        Errors: InvalidArgument (which input, what it is, what was expected), BackendFailed (torch: its words).
+        """
+
+    def __call__(self, *inputs: object, **named: object) -> list[Tensor]:
+        """The same as run."""
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the package says, as `headrace inspect` prints it."""
+
+    @staticmethod
+    def inspect(path: str, model_name: str = 'model') -> dict[str, Any]:
+        """
+        The same of a package that is not opened: needs no torch.
+
+        Errors: NotFound, Corrupt, InvalidArgument.
+        """
+
+    def constants(self) -> list[dict[str, Any]]:
+        """Weights and buffers: name, dtype, shape."""
+
+    def replace_constants(self, values: dict[str, object]) -> None:
+        """
+        Puts other values in the place of some constants; waits for the runs that go on.
+
+        Errors: InvalidArgument (no such constant, another dtype or shape: nothing was changed).
+        """
+
+    def timing(self) -> dict[str, Any]:
+        """Nanoseconds of loading and running."""
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of package, constants, process and device."""
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> NoReturn: ...
+
 __version__: str

@@ -20,7 +20,7 @@ LICENCE = "# SPDX-License-Identifier: Apache-2.0\n"
 ADDITIONS = [
     (r"^headrace\._headrace\.__suffix__$", ["__version__: str", ""]),
     (r"^headrace\._headrace\.codes$", ["codes: tuple[str, ...]", ""]),
-    (r"^headrace\._headrace\.(Memory|Mapping)\.__suffix__$", ["def __buffer__(self, flags: int, /) -> memoryview: ...", ""]),
+    (r"^headrace\._headrace\.(Memory|Mapping|Tensor)\.__suffix__$", ["def __buffer__(self, flags: int, /) -> memoryview: ...", ""]),
 ]
 
 

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 
 #include <array>
-#include <barrier>
+#include <latch>
 #include <thread>
 
 namespace headrace {
@@ -142,10 +142,13 @@ TEST_F(ModelCoreTest, a_newer_torch_than_the_installed_one_is_refused_and_an_old
 }
 
 TEST_F(ModelCoreTest, so_many_runs_go_on_at_once_as_there_are_runners) {
-  static std::barrier<>* both = nullptr;
-  std::barrier<> barrier(2);
-  both = &barrier;
-  fake_.during_run = [](FakeModelRuntime&) { both->arrive_and_wait(); };
+  // The first run waits for a second to be inside; later ones pass.
+  static std::latch* both = nullptr;
+  std::latch latch(2);
+  both = &latch;
+  fake_.during_run = [](FakeModelRuntime&) {
+    if (!both->try_wait()) both->arrive_and_wait();
+  };
   ModelOptions options;
   options.runners = 2;
   const auto core = opened(options);

@@ -17,7 +17,7 @@ ZipDirectory::Reader reader_of(const std::string& file) {
   return [&file](std::uint64_t offset, std::span<std::byte> into) -> Result<void> {
     if (offset > file.size() || into.size() > file.size() - offset)
       return make_error(Code::corrupt, "read beyond the end");
-    std::memcpy(into.data(), file.data() + offset, into.size());
+    if (!into.empty()) std::memcpy(into.data(), file.data() + offset, into.size());
     return {};
   };
 }

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+// <headrace/model.hpp>
+#include <headrace/model.hpp>
+
+#include "bindings/python/binding.hpp"
+#include "bindings/python/convert.hpp"
+#include "bindings/python/dlpack_structs.hpp"
+#include "bindings/python/interpreter.hpp"
+#include "bindings/python/refuse_pickle.hpp"
+#include "bindings/python/tensor_input.hpp"
+#include "bindings/python/text.hpp"
+
+#include <nanobind/stl/optional.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace headrace::python {
+namespace {
+
+/// An output. Arrays made of it share its memory and keep it.
+struct PyTensor {
+  std::shared_ptr<Tensor> tensor;
+  std::array<Py_ssize_t, most_tensor_dimensions> shape{}, strides_bytes{};
+
+  explicit PyTensor(Tensor from) : tensor(std::make_shared<Tensor>(std::move(from))) {
+    auto stride = static_cast<Py_ssize_t>(headrace::element_bytes(tensor->dtype()));
+    for (std::size_t i = tensor->shape().rank(); i-- > 0;) {
+      shape[i] = static_cast<Py_ssize_t>(tensor->shape()[i]);
+      strides_bytes[i] = stride;
+      stride *= std::max<Py_ssize_t>(shape[i], 1);
+    }
+  }
+};
+
+/// struct's letter; null for types that the buffer protocol has none for.
+const char* buffer_format(DType type) {
+  switch (type) {
+    case DType::float32:
+      return "f";
+    case DType::float64:
+      return "d";
+    case DType::float16:
+      return "e";
+    case DType::int8:
+      return "b";
+    case DType::int16:
+      return "h";
+    case DType::int32:
+      return "i";
+    case DType::int64:
+      return "q";
+    case DType::uint8:
+      return "B";
+    case DType::uint16:
+      return "H";
+    case DType::uint32:
+      return "I";
+    case DType::uint64:
+      return "Q";
+    case DType::boolean:
+      return "?";
+    case DType::complex64:
+      return "Zf";
+    case DType::complex128:
+      return "Zd";
+    default:
+      return nullptr;
+  }
+}
+
+int tensor_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
+  auto& output = *nb::inst_ptr<PyTensor>(self);
+  const char* const format = buffer_format(output.tensor->dtype());
+  if (format == nullptr || output.tensor->device().kind != Device::Kind::cpu) {
+    PyErr_SetString(PyExc_BufferError,
+                    format == nullptr
+                        ? "the buffer protocol has no word for its elements: use torch.from_dlpack"
+                        : "it lies on a GPU: use torch.from_dlpack");
+    return -1;
+  }
+  if (PyBuffer_FillInfo(view, self, output.tensor->data(), static_cast<Py_ssize_t>(output.tensor->bytes()), 0,
+                        flags) != 0)
+    return -1;
+  view->itemsize = static_cast<Py_ssize_t>(element_bytes(output.tensor->dtype()));
+  if ((flags & PyBUF_FORMAT) != 0) view->format = const_cast<char*>(format);
+  if ((flags & PyBUF_ND) != 0) {
+    view->ndim = static_cast<int>(output.tensor->shape().rank());
+    view->shape = output.shape.data();
+  }
+  if ((flags & PyBUF_STRIDES) == PyBUF_STRIDES) view->strides = output.strides_bytes.data();
+  return 0;
+}
+
+PyType_Slot tensor_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&tensor_buffer)}, {0, nullptr}};
+
+/// What a capsule owns: the memory, and the lengths that its description points to.
+struct Exported {
+  DlManagedTensor managed{};
+  std::shared_ptr<Tensor> tensor;
+  std::array<std::int64_t, most_tensor_dimensions> shape{}, strides{};
+};
+
+void free_exported(DlManagedTensor* managed) { delete static_cast<Exported*>(managed->owner); }
+
+void free_capsule(PyObject* capsule) {
+  if (PyCapsule_IsValid(capsule, "dltensor") == 0) return;  // somebody took it over
+  auto* const managed = static_cast<DlManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
+  managed->release(managed);
+}
+
+std::int32_t dlpack_device_type(const Tensor& tensor) {
+  return tensor.device().kind == Device::Kind::cpu ? dl_cpu : dl_cuda;
+}
+
+nb::object to_dlpack(const PyTensor& self, const nb::kwargs&) {
+  auto exported = std::make_unique<Exported>();
+  exported->tensor = self.tensor;
+  Tensor& tensor = *self.tensor;
+  std::int64_t stride = 1;
+  for (std::size_t i = tensor.shape().rank(); i-- > 0;) {
+    exported->shape[i] = tensor.shape()[i];
+    exported->strides[i] = stride;
+    stride *= std::max<std::int64_t>(tensor.shape()[i], 1);
+  }
+  exported->managed.tensor = {tensor.data(),
+                              {dlpack_device_type(tensor), tensor.device().index},
+                              static_cast<std::int32_t>(tensor.shape().rank()),
+                              dlpack_dtype(tensor.dtype()),
+                              exported->shape.data(),
+                              exported->strides.data(),
+                              0};
+  exported->managed.owner = exported.get();
+  exported->managed.release = &free_exported;
+  nb::object capsule = nb::steal(PyCapsule_New(&exported->managed, "dltensor", &free_capsule));
+  if (!capsule.is_valid()) throw nb::python_error();
+  (void)exported.release();
+  return capsule;
+}
+
+nb::tuple shape_tuple(const Shape& shape) {
+  nb::list lengths;
+  for (const std::int64_t length : shape) lengths.append(length);
+  return nb::tuple(lengths);
+}
+
+nb::object from_json(const std::string& text) {
+  return nb::module_::import_("json").attr("loads")(to_str(text));
+}
+
+/// An open model. Shared, so that a run that another thread has begun ends on a model that is there.
+struct PyModel {
+  std::shared_ptr<Model> model;
+  ExchangeCache exchange;
+};
+
+PyModel open_model(const std::string& path, const std::string& model_name, const std::optional<Text>& device,
+                   std::size_t runners, int threads, const std::optional<nb::dict>& options) {
+  ModelOptions wanted;
+  wanted.model_name = model_name;
+  if (device) wanted.device = device->str();
+  wanted.runners = runners;
+  wanted.threads = threads;
+  wanted.options = to_options(options);
+  auto opened = without_gil([&] { return Model::open(path, std::move(wanted)); });
+  return {std::make_shared<Model>(take(std::move(opened))), {}};
+}
+
+/// The inputs of one run in the model's order.
+std::vector<TensorInput> gather(PyModel& self, const nb::args& positional, const nb::kwargs& named) {
+  const std::vector<TensorSpec>& specs = self.model->info().inputs;
+  std::vector<TensorInput> inputs;
+  inputs.reserve(std::max(specs.size(), positional.size()));
+  const auto name_of = [&](std::size_t i) {
+    return i < specs.size() ? specs[i].name.c_str() : "beyond the last";
+  };
+  for (std::size_t i = 0; i < positional.size(); ++i)
+    inputs.emplace_back(nb::handle(positional[i]).ptr(), name_of(i), self.exchange);
+  if (named.size() == 0) return inputs;
+  std::size_t used = 0;
+  for (std::size_t i = positional.size(); i < specs.size(); ++i) {
+    const nb::str key = to_str(specs[i].name);
+    if (!named.contains(key)) {
+      inputs.emplace_back(Py_None, name_of(i), self.exchange);
+      continue;
+    }
+    inputs.emplace_back(nb::object(named[key]).ptr(), name_of(i), self.exchange);
+    ++used;
+  }
+  if (used == named.size()) return inputs;
+  std::string names;
+  for (const TensorSpec& spec : specs) names += (names.empty() ? "" : ", ") + spec.name;
+  raise_invalid("an input by name is none of the model's, or was given by its place too: it takes " +
+                (names.empty() ? "unknown names" : names));
+}
+
+nb::list run_model(PyModel& self, const nb::args& positional, const nb::kwargs& named) {
+  const std::vector<TensorInput> inputs = gather(self, positional, named);
+  std::vector<TensorView> views;
+  views.reserve(inputs.size());
+  for (const TensorInput& input : inputs) views.push_back(input.view());
+  const std::shared_ptr<Model> model = self.model;
+  auto outputs = take(without_gil([&] { return model->run(views); }));
+  nb::list results;
+  for (Tensor& output : outputs) results.append(nb::cast(PyTensor(std::move(output))));
+  return results;
+}
+
+nb::list list_constants(const PyModel& self) {
+  const auto constants = take(without_gil([&] { return self.model->constants(); }));
+  nb::list list;
+  for (const ConstantInfo& constant : constants) {
+    nb::dict entry;
+    entry["name"] = to_str(constant.name);
+    entry["dtype"] = to_str(dtype_name(constant.dtype));
+    entry["shape"] = shape_tuple(constant.shape);
+    list.append(entry);
+  }
+  return list;
+}
+
+void replace_constants(PyModel& self, const nb::dict& values) {
+  std::vector<TensorInput> inputs;
+  inputs.reserve(values.size());
+  std::map<std::string, TensorView> views;
+  for (const auto& [key, value] : values) {
+    const std::string name = to_text(key, "the name of a constant");
+    inputs.emplace_back(value.ptr(), name.c_str(), self.exchange);
+    views[name] = inputs.back().view();
+  }
+  take(without_gil([&] { return self.model->replace_constants(views); }));
+}
+
+nb::dict timing_dict(const PyModel& self) {
+  const ModelTiming timing = self.model->timing();
+  nb::dict dict;
+  dict["load_ns"] = timing.load_ns;
+  dict["unpack_ns"] = timing.unpack_ns;
+  dict["unpacked"] = timing.unpacked;
+  dict["runs"] = timing.run_ns.count;
+  dict["run_mean_ns"] = timing.run_ns.mean();
+  dict["run_p50_ns"] = timing.run_ns.percentile(50);
+  dict["run_p90_ns"] = timing.run_ns.percentile(90);
+  dict["run_p99_ns"] = timing.run_ns.percentile(99);
+  return dict;
+}
+
+nb::dict memory_dict(const PyModel& self) {
+  const ModelMemory memory = without_gil([&] { return self.model->memory(); });
+  nb::dict dict;
+  dict["package_bytes"] = memory.package_bytes;
+  dict["constant_bytes"] = memory.constant_bytes;
+  dict["process_bytes"] = memory.process_bytes;
+  dict["device_bytes"] = memory.device_bytes;
+  dict["device_peak_bytes"] = memory.device_peak_bytes;
+  return dict;
+}
+
+constexpr const char* run_doc =
+    "Runs once, on inputs by place or by name; every one is checked first.\n\n"
+    "Inputs: torch tensors, NumPy arrays, whatever speaks the buffer protocol or DLPack; None: left out.\n"
+    "Owns: inputs are read, and those that the model mutates written, in place; outputs are new memory.\n"
+    "Threads: any; the GIL is given away. So many runs go on at once as there are runners.\n"
+    "Errors: InvalidArgument (which input, what it is, what was expected), BackendFailed (torch: its words).";
+
+}  // namespace
+
+void bind_model(nb::module_& module) {
+  nb::class_<PyTensor>(
+      module, "Tensor", nb::type_slots(tensor_slots),
+      "An output of a model, row-major, with the buffer protocol and DLPack: numpy.asarray(t), "
+      "torch.from_dlpack(t).\n\n"
+      "Owns: the memory stays while this object or any array made of it lives, after the model too.")
+      .def_prop_ro(
+          "shape", [](const PyTensor& self) { return shape_tuple(self.tensor->shape()); },
+          nb::sig("def shape(self) -> tuple[int, ...]"), "Its lengths.")
+      .def_prop_ro(
+          "dtype", [](const PyTensor& self) { return to_str(dtype_name(self.tensor->dtype())); },
+          "torch's name without \"torch.\": \"float32\".")
+      .def_prop_ro(
+          "device", [](const PyTensor& self) { return to_str(device_text(self.tensor->device())); },
+          "\"cpu\" or \"cuda:0\".")
+      .def(
+          "numpy", [](nb::handle self) { return nb::module_::import_("numpy").attr("asarray")(self); },
+          nb::sig("def numpy(self) -> numpy.ndarray"), "As a NumPy array, without a copy; imports NumPy.")
+      .def("__dlpack__", &to_dlpack, nb::sig("def __dlpack__(self, **kwargs: object) -> typing.Any"),
+           "For torch.from_dlpack and its like.")
+      .def(
+          "__dlpack_device__",
+          [](const PyTensor& self) {
+            return nb::make_tuple(dlpack_device_type(*self.tensor), self.tensor->device().index);
+          },
+          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
+          "DLPack's type and number of the device.")
+      .def("__repr__",
+           [](const PyTensor& self) {
+             return nb::str("Tensor({} {}, {})")
+                 .format(to_str(dtype_name(self.tensor->dtype())), to_str(shape_text(self.tensor->shape())),
+                         to_str(device_text(self.tensor->device())));
+           })
+      .def("__reduce__", refuse_pickle("a Tensor belongs to its process: send numpy.asarray(tensor)"),
+           nb::sig("def __reduce__(self) -> typing.NoReturn"));
+
+  nb::class_<PyModel>(module, "Model",
+                      "A model that AOTInductor compiled, open. Its code runs without Python; torch is "
+                      "loaded, not imported.\n\n"
+                      "Owns: what is loaded goes with the last reference; outputs stay.\n"
+                      "Threads: any.")
+      .def(
+          "__init__",
+          [](PyModel* self, const std::string& path, const std::string& model_name,
+             const std::optional<Text>& device, std::size_t runners, int threads,
+             const std::optional<nb::dict>& options) {
+            new (self) PyModel(open_model(path, model_name, device, runners, threads, options));
+          },
+          nb::arg("path"), nb::kw_only(), nb::arg("model_name") = "model", nb::arg("device") = nb::none(),
+          nb::arg("runners") = 1, nb::arg("threads") = 0, nb::arg("options") = nb::none(),
+          nb::sig("def __init__(self, path: str, *, model_name: str = 'model', device: str | None = None, "
+                  "runners: int = 1, threads: int = 0, options: "
+                  "dict[str, object] | None = None) -> None"),
+          "Checks the package (.pt2 or unpacked) against this machine, unpacks it into the cache, loads "
+          "it.\n\n"
+          "device: \"cpu\", \"cuda\", \"cuda:1\"; None: what the package was made for. runners: runs at "
+          "once.\n"
+          "threads: of torch inside one operation; 0: as it is. The GIL is given away.\n"
+          "Errors: NotFound, Corrupt (not a package, or damaged), InvalidArgument (no model of that name),\n"
+          "NotSupported (no torch or another one, another machine, CPU or GPU), BackendFailed (torch: its "
+          "words).")
+      .def("run", &run_model, nb::sig("def run(self, *inputs: object, **named: object) -> list[Tensor]"),
+           run_doc)
+      .def("__call__", &run_model,
+           nb::sig("def __call__(self, *inputs: object, **named: object) -> list[Tensor]"),
+           "The same as run.")
+      .def_prop_ro(
+          "info", [](const PyModel& self) { return from_json(model_info_json(self.model->info())); },
+          nb::sig("def info(self) -> dict[str, typing.Any]"),
+          "What the package says, as `headrace inspect` prints it.")
+      .def_static(
+          "inspect",
+          [](const std::string& path, const std::string& model_name) {
+            const auto info = take(without_gil([&] { return Model::inspect(path, model_name); }));
+            return from_json(model_info_json(info));
+          },
+          nb::arg("path"), nb::arg("model_name") = "model",
+          nb::sig("def inspect(path: str, model_name: str = 'model') -> dict[str, typing.Any]"),
+          "The same of a package that is not opened: needs no torch.\n\nErrors: NotFound, Corrupt, "
+          "InvalidArgument.")
+      .def("constants", &list_constants, nb::sig("def constants(self) -> list[dict[str, typing.Any]]"),
+           "Weights and buffers: name, dtype, shape.")
+      .def("replace_constants", &replace_constants, nb::arg("values"),
+           nb::sig("def replace_constants(self, values: dict[str, object]) -> None"),
+           "Puts other values in the place of some constants; waits for the runs that go on.\n\n"
+           "Errors: InvalidArgument (no such constant, another dtype or shape: nothing was changed).")
+      .def("timing", &timing_dict, nb::sig("def timing(self) -> dict[str, typing.Any]"),
+           "Nanoseconds of loading and running.")
+      .def("memory", &memory_dict, nb::sig("def memory(self) -> dict[str, int]"),
+           "Bytes of package, constants, process and device.")
+      .def("__repr__",
+           [](const PyModel& self) {
+             return nb::str("Model({!r}, {})")
+                 .format(to_str(self.model->info().path), to_str(device_text(self.model->info().device)));
+           })
+      .def("__reduce__", refuse_pickle("a Model belongs to its process: open the package there"),
+           nb::sig("def __reduce__(self) -> typing.NoReturn"));
+}
+
+}  // namespace headrace::python

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The structures of DLPack 1.2 that cross between libraries, as its specification lays them out.
+#pragma once
+
+#include <headrace/tensor.hpp>
+
+#include <cstdint>
+#include <optional>
+
+namespace headrace::python {
+
+struct DlDevice {
+  std::int32_t type, index;
+};
+struct DlDataType {
+  std::uint8_t code, bits;
+  std::uint16_t lanes;
+};
+struct DlTensor {
+  void* data;
+  DlDevice device;
+  std::int32_t rank;
+  DlDataType type;
+  std::int64_t* shape;
+  std::int64_t* strides;  ///< in elements; null: row-major
+  std::uint64_t byte_offset;
+};
+struct DlManagedTensor {
+  DlTensor tensor;
+  void* owner;
+  void (*release)(DlManagedTensor*);
+};
+/// Of a type's `__dlpack_c_exchange_api__`; functions that are not used here stand for themselves.
+struct DlExchangeTable {
+  struct {
+    std::uint32_t major, minor;
+  } version;
+  DlExchangeTable* older;
+  void* allocate;
+  void* export_managed;
+  void* import_managed;
+  /// Describes the object without owning; 0 where it can.
+  int (*describe)(void* object, DlTensor* out);
+  void* current_stream;
+};
+
+enum DlDeviceType : std::int32_t {
+  dl_cpu = 1,
+  dl_cuda = 2,
+  dl_cuda_host = 3,
+  dl_rocm = 10,
+  dl_rocm_host = 11,
+  dl_cuda_managed = 13
+};
+
+[[nodiscard]] std::optional<DType> dtype_from_dlpack(DlDataType type);
+[[nodiscard]] DlDataType dlpack_dtype(DType type);
+[[nodiscard]] std::optional<Device> device_from_dlpack(DlDevice device);
+
+}  // namespace headrace::python

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/python/tensor_input.hpp"
+
+#include "bindings/python/convert.hpp"
+#include "bindings/python/dlpack_structs.hpp"
+
+#include <array>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace headrace::python {
+namespace {
+
+constexpr std::uint32_t known_major = 1;
+
+[[noreturn]] void refuse(const char* name, const std::string& reason) {
+  raise_invalid("input " + std::string(name) + ": " + reason);
+}
+
+/// The view of a described tensor; raises where models have no counterpart.
+TensorView view_of(const DlTensor& tensor, const char* name) {
+  const auto dtype = dtype_from_dlpack(tensor.type);
+  if (!dtype)
+    refuse(name, "its elements are of DLPack's type " + std::to_string(tensor.type.code) + " with " +
+                     std::to_string(tensor.type.bits) + " bits, which models do not take");
+  const auto device = device_from_dlpack(tensor.device);
+  if (!device)
+    refuse(name, "it lies on a device of DLPack's type " + std::to_string(tensor.device.type) +
+                     ", which models do not run on");
+  const auto rank = static_cast<std::size_t>(tensor.rank);
+  if (!Shape::fits(rank))
+    refuse(name, "it has " + std::to_string(rank) + " dimensions, and 8 are the most that models take");
+  TensorView view{static_cast<const std::byte*>(tensor.data) + tensor.byte_offset,
+                  *dtype,
+                  Shape(std::span<const std::int64_t>(tensor.shape, rank)),
+                  {},
+                  *device};
+  if (tensor.strides != nullptr) view.strides = Shape(std::span<const std::int64_t>(tensor.strides, rank));
+  if (view.is_contiguous()) view.strides = {};
+  return view;
+}
+
+/// The element type of a buffer's format, which is one of struct's letters in this machine's byte order.
+std::optional<DType> dtype_of(const char* format, Py_ssize_t bytes) {
+  if (format == nullptr) return DType::uint8;
+  std::string letter = format;
+  if (!letter.empty() && std::strchr("@=<", letter[0]) != nullptr) letter.erase(0, 1);
+  const auto by_width = [bytes](DType one, DType two, DType four, DType eight) -> std::optional<DType> {
+    return bytes == 1   ? one
+           : bytes == 2 ? two
+           : bytes == 4 ? four
+           : bytes == 8 ? std::optional(eight)
+                        : std::nullopt;
+  };
+  if (letter == "?") return DType::boolean;
+  if (letter == "e") return DType::float16;
+  if (letter == "f") return DType::float32;
+  if (letter == "d") return DType::float64;
+  if (letter == "Zf") return DType::complex64;
+  if (letter == "Zd") return DType::complex128;
+  if (letter.size() != 1) return std::nullopt;
+  if (std::strchr("bhilqn", letter[0]) != nullptr)
+    return by_width(DType::int8, DType::int16, DType::int32, DType::int64);
+  if (std::strchr("BHILQN", letter[0]) != nullptr)
+    return by_width(DType::uint8, DType::uint16, DType::uint32, DType::uint64);
+  return std::nullopt;
+}
+
+}  // namespace
+
+const void* ExchangeCache::table_of(PyObject* object) {
+  PyTypeObject* const type = Py_TYPE(object);
+  if (type == type_) return table_;
+  type_ = type;
+  keep_type_ = nb::borrow(
+      reinterpret_cast<PyObject*>(type));  // while it is remembered, no other type can take its address
+  table_ = nullptr;
+  const nb::object capsule =
+      nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
+  if (!capsule.is_valid()) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  const auto* const table =
+      static_cast<const DlExchangeTable*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (table == nullptr)
+    PyErr_Clear();
+  else if (table->version.major == known_major && table->describe != nullptr)
+    table_ = table;
+  return table_;
+}
+
+TensorInput::TensorInput(PyObject* object, const char* name, ExchangeCache& cache) {
+  if (object == Py_None) {  // left out: a view without memory, which is for the model to judge
+    view_.shape = {1};
+    return;
+  }
+  if (take_exchange(object, name, cache) || take_buffer(object, name) || take_dlpack(object, name)) return;
+  refuse(name, shown(object) +
+                   " has no memory that can be taken: give a torch tensor, a NumPy array, or what speaks the "
+                   "buffer protocol or DLPack");
+}
+
+TensorInput::TensorInput(TensorInput&& other) noexcept
+    : view_(other.view_),
+      buffer_(other.buffer_),
+      has_buffer_(std::exchange(other.has_buffer_, false)),
+      kept_(std::move(other.kept_)) {}
+
+TensorInput::~TensorInput() {
+  if (has_buffer_) PyBuffer_Release(&buffer_);
+}
+
+bool TensorInput::take_exchange(PyObject* object, const char* name, ExchangeCache& cache) {
+  const auto* const table = static_cast<const DlExchangeTable*>(cache.table_of(object));
+  if (table == nullptr) return false;
+  DlTensor tensor{};
+  if (table->describe(object, &tensor) != 0) throw nb::python_error();
+  view_ = view_of(tensor, name);
+  return true;
+}
+
+bool TensorInput::take_buffer(PyObject* object, const char* name) {
+  if (PyObject_CheckBuffer(object) == 0) return false;
+  if (PyObject_GetBuffer(object, &buffer_, PyBUF_FULL_RO) != 0) throw nb::python_error();
+  has_buffer_ = true;
+  const auto dtype = dtype_of(buffer_.format, buffer_.itemsize);
+  if (!dtype)
+    refuse(name,
+           "its elements are of format '" + std::string(buffer_.format) + "', which models do not take");
+  const auto rank = static_cast<std::size_t>(buffer_.ndim);
+  if (!Shape::fits(rank))
+    refuse(name, "it has " + std::to_string(rank) + " dimensions, and 8 are the most that models take");
+  view_ = {buffer_.buf, *dtype, {}, {}, {}};
+  std::array<std::int64_t, most_tensor_dimensions> shape{}, strides{};
+  for (std::size_t i = 0; i < rank; ++i) {
+    shape[i] = buffer_.shape != nullptr ? buffer_.shape[i] : buffer_.len / buffer_.itemsize;
+    if (buffer_.strides == nullptr) continue;
+    if (buffer_.strides[i] % buffer_.itemsize != 0)
+      refuse(name, "its elements do not lie at multiples of their width: copy it first");
+    strides[i] = buffer_.strides[i] / buffer_.itemsize;
+  }
+  view_.shape = Shape(std::span<const std::int64_t>(shape.data(), rank));
+  if (buffer_.strides != nullptr) view_.strides = Shape(std::span<const std::int64_t>(strides.data(), rank));
+  if (view_.is_contiguous()) view_.strides = {};
+  return true;
+}
+
+bool TensorInput::take_dlpack(PyObject* object, const char* name) {
+  if (PyObject_HasAttrString(object, "__dlpack__") == 0) return false;
+  kept_ = nb::steal(PyObject_CallMethod(object, "__dlpack__", nullptr));
+  if (!kept_.is_valid()) throw nb::python_error();
+  // Not renamed to "used_dltensor": the capsule stays the owner, and goes with this object.
+  const auto* const managed =
+      static_cast<const DlManagedTensor*>(PyCapsule_GetPointer(kept_.ptr(), "dltensor"));
+  if (managed == nullptr) throw nb::python_error();
+  view_ = view_of(managed->tensor, name);
+  return true;
+}
+
+}  // namespace headrace::python

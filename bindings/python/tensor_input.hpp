@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Python object's memory as a model's input, for the length of one call.
+//
+// Three ways lead to it, the quickest first: torch's table of C functions for DLPack, which asks no Python at
+// all; the buffer protocol (NumPy, bytes, array); `__dlpack__`. NumPy and torch themselves are not needed for
+// any.
+#pragma once
+
+#include <headrace/tensor.hpp>
+
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+namespace headrace::python {
+
+/// Which types have torch's table, so that it is looked up once a type. One a model, used with the GIL.
+class ExchangeCache {
+ public:
+  /// The table of the object's type, or null.
+  [[nodiscard]] const void* table_of(PyObject* object);
+
+ private:
+  PyTypeObject* type_ = nullptr;
+  nb::object keep_type_;
+  const void* table_ = nullptr;
+};
+
+/// Holds the object's memory while it lives. Made and destroyed with the GIL.
+class TensorInput {
+ public:
+  /// Raises InvalidArgument, naming the input, where the object has no memory that can be taken, or a type
+  /// that models lack.
+  TensorInput(PyObject* object, const char* name, ExchangeCache& cache);
+  TensorInput(TensorInput&& other) noexcept;
+  TensorInput& operator=(TensorInput&&) = delete;
+  ~TensorInput();
+
+  [[nodiscard]] const TensorView& view() const noexcept { return view_; }
+
+ private:
+  bool take_exchange(PyObject* object, const char* name, ExchangeCache& cache);
+  bool take_buffer(PyObject* object, const char* name);
+  bool take_dlpack(PyObject* object, const char* name);
+
+  TensorView view_;
+  Py_buffer buffer_{};
+  bool has_buffer_ = false;
+  nb::object kept_;  ///< the capsule that owns the memory, where there is one
+};
+
+}  // namespace headrace::python

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.Model: compiled packages, run from Python."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headrace
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ROOT / "build" / "models"
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+
+@pytest.fixture(scope="module")
+def packages():
+    script = ROOT / "tests" / "support" / "export_models.py"
+    subprocess.run([sys.executable, str(script), str(PACKAGES)], check=True)
+    return PACKAGES
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def add(packages):
+    return headrace.Model(str(packages / "add.pt2"))
+
+
+def test_a_run_takes_numpy_and_gives_what_numpy_reads_without_a_copy(add):
+    x = np.arange(1024, dtype=np.float32)
+    (y,) = add.run(x)
+    assert (y.shape, y.dtype, y.device) == ((1024,), "float32", "cpu")
+    array = np.asarray(y)
+    assert np.array_equal(array, x + 1)
+    array[0] = 99
+    assert np.asarray(y)[0] == 99
+    assert y.numpy().dtype == np.float32
+    assert memoryview(y).format == "f"
+
+
+def test_torch_tensors_go_in_and_come_out(add):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    x = torch.randn(1024)
+    (y,) = add(x)
+    assert torch.equal(torch.from_dlpack(y), x + 1)
+    assert np.array_equal(np.from_dlpack(y), x.numpy() + 1)
+
+
+def test_anything_with_dlpack_goes_in(add):
+    class Foreign:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **kwargs):
+            return self.array.__dlpack__(**kwargs)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    x = np.arange(1024, dtype=np.float32)
+    assert np.array_equal(add.run(Foreign(x))[0].numpy(), x + 1)
+
+
+def test_an_output_is_an_input_and_outlives_the_model(packages):
+    model = headrace.Model(str(packages / "add.pt2"))
+    (y,) = model.run(np.zeros(1024, np.float32))
+    (z,) = model.run(y)
+    del model, y
+    assert z.numpy()[5] == 2
+
+
+def test_inputs_can_be_named(packages):
+    model = headrace.Model(str(packages / "mixed.pt2"))
+    inputs = {"m": np.ones((2, 4), np.float32), "a": np.ones(16, np.float32), "ids": np.zeros(5, np.int64), "bias": np.zeros(16, np.float32)}
+    by_name = model.run(**inputs)
+    by_place = model.run(inputs["a"], inputs["bias"], m=inputs["m"], ids=inputs["ids"])
+    for one, other in zip(by_name, by_place):
+        assert np.array_equal(one.numpy(), other.numpy())
+    with pytest.raises(headrace.InvalidArgument, match="it takes a, bias, m, ids"):
+        model.run(inputs["a"], a=inputs["a"])
+    with pytest.raises(headrace.InvalidArgument, match=r"input 1 \(bias\) has no memory"):
+        model.run(a=inputs["a"], m=inputs["m"], ids=inputs["ids"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (np.zeros(1023, np.float32), "dimension 0 has to be 1024, and is 1023"),
+        (np.zeros((2, 512), np.float32), "1 dimension, and has 2"),
+        (np.zeros(1024), "its type has to be float32"),
+        (np.zeros(2048, np.float32)[::2], "row-major order without gaps"),
+        (np.zeros(1024, ">f4"), "format '>f'"),
+        (np.zeros(1024, object), "format 'O'"),
+        ("text", "has no memory that can be taken"),
+        (None, "has no memory"),
+    ],
+)
+def test_a_wrong_input_raises_before_the_run(add, wrong, sentence):
+    with pytest.raises(headrace.InvalidArgument, match=sentence) as raised:
+        add.run(wrong)
+    assert "arg0_1" in str(raised.value)
+    assert add.timing()["runs"] == 0
+
+
+def test_info_says_what_the_model_takes(packages):
+    info = headrace.Model.inspect(str(packages / "mlp.pt2"))
+    assert info["inputs"][0]["shape"] == [{"name": "batch", "min": 1, "max": 64}, 256]
+    assert info["described_by"] == "exported"
+    assert headrace.Model(str(packages / "mlp.pt2")).info["outputs"] == info["outputs"]
+
+
+def test_errors_are_the_fitting_exceptions(tmp_path):
+    with pytest.raises(headrace.NotFound):
+        headrace.Model(str(tmp_path / "nothing.pt2"))
+    (tmp_path / "text.pt2").write_text("no package")
+    with pytest.raises(headrace.Corrupt, match="not a package"):
+        headrace.Model(str(tmp_path / "text.pt2"))
+
+
+def test_constants_are_listed_and_replaced(packages):
+    model = headrace.Model(str(packages / "mixed.pt2"))
+    assert {"name": "weight", "dtype": "float32", "shape": (3, 4)} in model.constants()
+    model.replace_constants({"weight": np.full((3, 4), 2, np.float32)})
+    ones = np.ones(16, np.float32)
+    outputs = model.run(ones, ones, np.ones((1, 4), np.float32), np.zeros(5, np.int64))
+    assert outputs[1].numpy().tolist() == [[8, 8, 8]]
+    with pytest.raises(headrace.InvalidArgument, match="nothing was replaced"):
+        model.replace_constants({"weight": np.zeros((4, 3), np.float32)})
+
+
+def test_the_gil_is_given_away_while_a_model_runs(packages):
+    model = headrace.Model(str(packages / "convolution.pt2"), runners=2)
+    x = np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype(np.float32)
+    expected = model.run(x)[0].numpy()
+    wrong = []
+
+    def work():
+        for _ in range(50):
+            if not np.array_equal(model.run(x)[0].numpy(), expected):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert model.timing()["runs"] == 201
+
+
+def test_a_model_imports_no_torch(packages):
+    program = (
+        "import sys, headrace, json, numpy as np; "
+        f"m = headrace.Model({str(packages / 'add.pt2')!r}); "
+        "print(json.dumps([float(m.run(np.ones(1024, np.float32))[0].numpy()[3]), 'torch' in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
+    assert json.loads(done.stdout) == [2.0, False]
+
+
+def test_a_tensor_and_a_model_are_not_pickled(add):
+    import pickle
+
+    for value in (add, add.run(np.zeros(1024, np.float32))[0]):
+        with pytest.raises(TypeError, match="belongs to its process"):
+            pickle.dumps(value)
