@@ -6,7 +6,7 @@ CLANG_FORMAT ?= clang-format-16
 VENV_PYTHON := .venv/bin/python
 INSTALLED := .venv/.headrace-installed
 
-.PHONY: help setup build install test test-long test-gpu one demo format lint tidy wheel clean
+.PHONY: help setup build install test test-long test-gpu one demo demo-weights format lint tidy wheel clean
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -38,8 +38,11 @@ test-gpu:  ## Run the tests that need a GPU
 one:  ## Run the tests whose names match: make one T=agent
 	@$(PYTHON) tools/test.py --one '$(T)'
 
-demo: install  ## Move a model's weights from one process to two others, over shm and over tcp
-	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(VENV_PYTHON) tools/demo.py
+demo: install  ## Two workers write a text together: make demo ARGS="--prompt 'In the beginning' --check"
+	@.venv/bin/headrace demo $(ARGS)
+
+demo-weights: install  ## Move a model's weights from one process to two others, over shm and over tcp
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(VENV_PYTHON) tools/demo.py $(ARGS)
 
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.h' '*.cu' '*.cuh')
 

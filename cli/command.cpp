@@ -73,6 +73,7 @@ int run(int argc, char** argv) {
       "  headrace bench pages --page 4K,1M            how fast pages move here\n"
       "  headrace infer model.pt2 --input x.npy       run a compiled model\n"
       "`headrace COMMAND --help` explains a command.");
+  add_demo(app, invocation);
   add_serve(app, invocation);
   add_pull(app, invocation);
   add_doctor(app, invocation);

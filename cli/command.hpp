@@ -26,6 +26,7 @@ void add_pull(CLI::App& app, Invocation& invocation);
 void add_doctor(CLI::App& app, Invocation& invocation);
 void add_plugins(CLI::App& app, Invocation& invocation);
 void add_bench(CLI::App& app, Invocation& invocation);
+void add_demo(CLI::App& app, Invocation& invocation);
 void add_infer(CLI::App& app, Invocation& invocation);
 void add_inspect(CLI::App& app, Invocation& invocation);
 void add_verify(CLI::App& app, Invocation& invocation);

@@ -16,7 +16,7 @@ test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev etcd-server iproute2
   clang-16 clang-tidy-16 clang-format-16 libclang-rt-16-dev
 )
-python_packages=("scikit-build-core>=0.10" "nanobind>=2.2" numpy pytest openai)
+python_packages=("scikit-build-core>=0.10" "nanobind>=2.2" numpy pytest openai torch)
 
 stamp=.venv/.headrace-setup
 key="$(sha256sum tools/setup.sh | cut -d ' ' -f 1) ${HEADRACE_PYTHON:-}"

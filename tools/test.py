@@ -350,6 +350,10 @@ def install_wheel(runner: Runner, stage: Stage) -> bool:
 
 
 def python(runner: Runner, stage: Stage) -> None:
+    # Ahead of the tests, each of which has its limit: compiling the demo's model takes a minute.
+    folder = BUILD / "demo_model"
+    export = [str(VENV_PYTHON), "-m", "headrace.demo_model.export", "--output", str(folder), "--cache", str(folder / "cache")]
+    stage.check(runner.command(stage, export, environment=venv_environment()), "headrace.demo_model.export")
     pytest(runner, stage, "-m", "not (" + " or ".join(LABELS) + ")")
 
 

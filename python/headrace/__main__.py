@@ -11,6 +11,7 @@ from pathlib import Path
 def main() -> None:
     """Becomes the command; returns only if there is none."""
     command = Path(__file__).parent / "bin" / "headrace"
+    os.environ.setdefault("HEADRACE_PYTHON", sys.executable)
     try:
         os.execv(command, ["headrace", *sys.argv[1:]])
     except OSError as error:

@@ -19,6 +19,7 @@ inline constexpr std::array agent_options{
     OptionRow{"inbox_capacity", "1048576", "count", "Notifications that may wait to be taken; what comes beyond is dropped, counted and logged as an error."},
     OptionRow{"inbox_bytes", "256MiB", "bytes", "Payload of the notifications that may wait to be taken; what comes beyond is dropped in the same way."},
     OptionRow{"check", "no", "boolean", "Refuse requests whose destination pages overlap: costs a sort of every request made."},
+    OptionRow{"python", "python3", "text", "Interpreter with torch and headrace, with which `headrace demo` compiles its model."},
     OptionRow{"log", "warn", "text", "What is logged: a level, and room=level pairs, as in \"info,tcp=debug\"; levels are off, error, warn, info, debug, trace."},
 };
 

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// `headrace demo`: one process runs a prompt, its keys and values travel page by page to another, which goes
+// on with the text.
+#include "cli/command.hpp"
+#include "cli/demo/demo_options.hpp"
+#include "cli/tcp_door.hpp"
+
+#include <headrace/agent.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+
+namespace headrace::cli {
+namespace {
+
+constexpr const char* default_prompt =
+    "And it came to pass in those days, that there went out a decree from the king, and all the people "
+    "gathered themselves "
+    "together at the gate of the city. ";
+
+struct Wanted {
+  demo::DemoOptions demo;
+  std::string prompt_file;
+  std::string python;
+  std::optional<std::uint16_t> port;
+};
+
+Result<std::string> read_all(const std::string& path) {
+  if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return fail(Code::not_found, "read the prompt from {}: {}", path, system_text());
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+/// The weights that came with the package: beside the command's folder.
+Result<std::string> installed_weights() {
+  std::error_code error;
+  const auto command = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto weights = command.parent_path().parent_path() / "demo_model" / "weights.safetensors";
+  if (!error && std::filesystem::exists(weights, error)) return weights.string();
+  return fail(Code::not_found,
+              "{} is not there: name the model's weights with --model-weights, or run the `headrace` that "
+              "`pip install headrace` brought",
+              weights.string());
+}
+
+Result<std::string> option_value(const std::vector<OptionInfo>& all, std::string_view name) {
+  for (const OptionInfo& option : all)
+    if (option.name == name) return option.value;
+  return fail(Code::internal, "there is no option {}", name);
+}
+
+/// Compiles the model's packages where they are missing or of another torch or processor; says in which
+/// folder they are.
+Result<std::string> export_packages(const Wanted& wanted, const Invocation& invocation) {
+  std::string python = wanted.python;
+  if (python.empty()) {
+    HEADRACE_CLI_TRY(options, list_options(invocation.options));
+    HEADRACE_CLI_TRY(said, option_value(options, "python"));
+    python = said;
+  }
+  std::vector<std::string> command{python, "-m", "headrace.demo_model.export"};
+  if (!wanted.demo.front.packages.empty())
+    command.insert(command.end(), {"--output", wanted.demo.front.packages});
+  auto folder = demo::run_program(command);
+  if (!folder) return std::move(folder).error().within("compile the demo's model");
+  if (folder->empty())
+    return fail(Code::backend_failed, "{} said no folder: is it of another version than this command?",
+                command[2]);
+  return folder;
+}
+
+Result<void> run_demo(Wanted wanted, const Invocation& invocation) {
+  demo::DemoOptions& demo = wanted.demo;
+  demo.port = wanted.port;
+  if (demo.front.chunk_tokens % static_cast<std::size_t>(demo.front.page_tokens) != 0)
+    return fail(Code::invalid_argument,
+                "a page of {} tokens does not divide the chunk of {}: choose 1, 16, 64 or another divisor",
+                demo.front.page_tokens, demo.front.chunk_tokens);
+  if (!wanted.prompt_file.empty()) {
+    HEADRACE_CLI_TRY(prompt, read_all(wanted.prompt_file));
+    demo.prompt = prompt;
+  }
+  if (demo.front.weights.empty()) {
+    HEADRACE_CLI_TRY(weights, installed_weights());
+    demo.front.weights = weights;
+  }
+  demo.front.options = invocation.options;
+  HEADRACE_CLI_CHECK(
+      keep_tcp_door_at("127.0.0.1:0", demo.front.options));  // all its processes are on this host
+  HEADRACE_CLI_TRY(packages, export_packages(wanted, invocation));
+  demo.front.packages = packages;
+  return demo.port ? demo::serve_http(demo) : demo::run_once(demo);
+}
+
+void add_worker(CLI::App& app, Invocation& invocation) {
+  auto options = std::make_shared<demo::WorkerOptions>();
+  auto kind = std::make_shared<std::string>();
+  CLI::App* const command =
+      app.add_subcommand("demo-worker", "A process of `headrace demo`, which starts it.");
+  command->group("");  // not for people
+  command->add_option("kind", *kind)->required()->check(CLI::IsMember({"prefill", "decode"}));
+  command->add_option("--name", options->name)->required();
+  command->add_option("--store", options->store)->required();
+  command->add_option("--weights", options->weights)->required();
+  command->add_option("--packages", options->packages)->required();
+  command->add_option("--folder", options->folder)->required();
+  command->add_option("--page", options->page_tokens)->required();
+  command->add_option("--pages", options->pages)->required();
+  command->add_option("--chunk", options->chunk_tokens)->required();
+  command->add_option("--backend", options->backends)->allow_extra_args(false);
+  command->add_flag("--retry", options->retry);
+  command->callback([options, kind, &invocation] {
+    invocation.action = [options, kind, &invocation]() -> Result<void> {
+      options->options = invocation.options;
+      auto ended =
+          *kind == "prefill" ? demo::run_prefill_worker(*options) : demo::run_decode_worker(*options);
+      if (!ended) return std::move(ended).error().within(options->name);
+      return {};
+    };
+  });
+}
+
+}  // namespace
+
+void add_demo(CLI::App& app, Invocation& invocation) {
+  add_worker(app, invocation);
+  auto wanted = std::make_shared<Wanted>();
+  demo::DemoOptions& demo = wanted->demo;
+  demo.prompt = default_prompt;
+  CLI::App* const command =
+      app.add_subcommand("demo", "Generate text with a prefill worker and a decode worker");
+  command->footer(
+      "The prompt runs in one process; the keys and values of its tokens travel layer by layer to another, "
+      "which writes the\n"
+      "text. The processes find one another through exchanged metadata alone. The model is small: it has "
+      "read one book.\n"
+      "Examples:\n"
+      "  headrace demo                                          a text, and what moved for it\n"
+      "  headrace demo --prompt \"In the beginning\" --check      compared with one process alone, bit for "
+      "bit\n"
+      "  headrace demo --backend tcp --workers 3 --page 64      other paths and sizes\n"
+      "  headrace demo --serve 8000                             OpenAI's completions protocol over HTTP");
+  command->add_option("--prompt", demo.prompt, "What to go on with; a token is a byte")->type_name("TEXT");
+  command->add_option("--prompt-file", wanted->prompt_file, "The same from a file; - is the standard input")
+      ->type_name("FILE");
+  command->add_option("--tokens", demo.count, "How many bytes to generate")
+      ->type_name("COUNT")
+      ->capture_default_str();
+  command->add_option("--temperature", demo.sampling.temperature, "0 takes the likeliest token")
+      ->type_name("NUMBER")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command->add_option("--top-p", demo.sampling.top_p, "Choose among the likeliest that hold this share")
+      ->type_name("SHARE")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--seed", demo.sampling.seed, "The same seed gives the same text")
+      ->type_name("NUMBER")
+      ->capture_default_str();
+  command
+      ->add_option("--backend", demo.front.backends,
+                   "The path to take, as `headrace plugins` lists them; repeatable")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+  command->add_option("--page", demo.front.page_tokens, "Tokens a page")
+      ->type_name("TOKENS")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command->add_option("--workers", demo.front.decode_workers, "Decode workers")
+      ->type_name("COUNT")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command->add_flag("--check", demo.check,
+                    "Generate the text in one process alone too, and fail if a token differs");
+  command->add_flag("--retry", demo.front.retry,
+                    "Start a decode worker that dies again, and send it its pages once more");
+  command->add_flag("--json", demo.json, "Print one JSON object instead of text and table");
+  command->add_option("--serve", wanted->port, "Answer HTTP on this port; 0 picks one")->type_name("PORT");
+  command->add_option("--host", demo.host, "Address to answer on")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
+  command
+      ->add_option("--packages", demo.front.packages,
+                   "Folder of the compiled model; missing packages are exported into it")
+      ->type_name("DIR");
+  command
+      ->add_option("--model-weights", demo.front.weights,
+                   "The model's weights (default: those installed with the package)")
+      ->type_name("FILE");
+  command
+      ->add_option("--python", wanted->python,
+                   "Interpreter with torch and headrace, for the export (default: option `python`)")
+      ->type_name("PROGRAM");
+  command->callback([wanted, &invocation] {
+    invocation.action = [wanted, &invocation] { return run_demo(std::move(*wanted), invocation); };
+  });
+}
+
+}  // namespace headrace::cli

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goes on with texts whose prompts' pages have come from the prefill worker, a token of each in turn.
+#include "cli/demo/messages.hpp"
+#include "cli/demo/worker.hpp"
+#include "cli/errors.hpp"
+
+#include <deque>
+#include <set>
+
+namespace headrace::cli::demo {
+namespace {
+
+struct Text {
+  std::uint64_t id = 0;
+  std::string prefill, front;
+  Sequence sequence;
+  Sampling sampling;
+  std::size_t count = 0;      ///< tokens wanted
+  std::size_t generated = 0;  ///< of them, the prefill worker's first among them
+  std::int64_t last = 0;      ///< not yet in the cache
+};
+
+struct Reservation {
+  std::uint64_t id = 0;
+  std::string from;
+  std::size_t tokens = 0;
+};
+
+class DecodeWorker {
+ public:
+  DecodeWorker(Agent agent, TextModel model, KvPool pool)
+      : agent_(std::move(agent)), model_(std::move(model)), pool_(std::move(pool)) {}
+
+  Result<void> run() {
+    HEADRACE_CLI_CHECK(report_ready(agent_));
+    while (true) {
+      while (auto received = receive(agent_, running_.empty() ? Timeout(std::chrono::seconds(1))
+                                                              : Timeout(std::chrono::nanoseconds(0))))
+        HEADRACE_CLI_CHECK(take(*received));
+      if (!running_.empty()) HEADRACE_CLI_CHECK(step());
+    }
+  }
+
+ private:
+  Result<void> take(const Received& received) try {
+    const std::string type = received.type();
+    const Message& message = received.message;
+    if (type == "reserve") {
+      waiting_.push_back({received.id(), received.from, message.at("tokens").get<std::size_t>()});
+      return grant();
+    }
+    if (type == "start") return start(received);
+    if (type == "cancel") return drop(received.id());
+    if (type == "status") return answer_status(received);
+    return {};
+  } catch (const Message::exception& error) {
+    return fail(Code::corrupt, "a message of {} is not understood: {}", received.from, error.what());
+  }
+
+  /// Gives pages to those who wait, in the order in which they came.
+  Result<void> grant() {
+    while (!waiting_.empty()) {
+      auto pages = pool_.take(pool_.pages_for(waiting_.front().tokens));
+      if (!pages) return {};
+      const Reservation granted = std::move(waiting_.front());
+      waiting_.pop_front();
+      if (known_.insert(granted.from).second)
+        HEADRACE_CLI_CHECK(await_peer(agent_, granted.from, std::chrono::seconds(10)));
+      Text& text = texts_[granted.id];
+      text.id = granted.id;
+      text.prefill = granted.from;
+      text.sequence.pages = *pages;
+      HEADRACE_CLI_CHECK(
+          send(agent_, granted.from, {{"type", "reserved"}, {"id", granted.id}, {"pages", *pages}}));
+    }
+    return {};
+  }
+
+  /// The prompt's keys and values are in their pages.
+  Result<void> start(const Received& received) {
+    const auto found = texts_.find(received.id());
+    if (found == texts_.end()) return {};  // canceled meanwhile
+    Text& text = found->second;
+    const Message& message = received.message;
+    const auto page = static_cast<std::size_t>(pool_.shape().page_tokens);
+    const auto length = message.at("length").get<std::size_t>();
+    for (std::size_t i = 0; i < length; ++i)
+      text.sequence.slots.push_back(
+          static_cast<std::int64_t>(text.sequence.pages[i / page] * page + i % page));
+    text.last = message.at("token").get<std::int64_t>();
+    text.count = message.at("count").get<std::size_t>();
+    text.sampling = sampling_of(message);
+    text.front = message.at("front").get<std::string>();
+    text.generated = 1;
+    running_.push_back(text.id);
+    return {};
+  }
+
+  /// One token of the text whose turn it is.
+  Result<void> step() {
+    const std::uint64_t id = running_.front();
+    running_.pop_front();
+    Text& text = texts_.at(id);
+    if (text.generated == text.count) return finish(text);
+    HEADRACE_CLI_CHECK(model_.take(std::span(&text.last, 1), pool_, text.sequence));
+    HEADRACE_CLI_TRY(logits, model_.logits());
+    text.last = choose_token(logits, text.sampling, text.sequence.length());
+    HEADRACE_CLI_CHECK(send(agent_, text.front,
+                            {{"type", "token"}, {"id", id}, {"at", text.generated}, {"token", text.last}}));
+    ++text.generated;
+    running_.push_back(id);
+    return {};
+  }
+
+  Result<void> finish(const Text& text) {
+    const std::uint64_t id = text.id;
+    const std::string prefill = text.prefill;
+    HEADRACE_CLI_CHECK(drop(id));
+    return send(agent_, prefill, {{"type", "finished"}, {"id", id}});
+  }
+
+  /// Frees a text's pages; others may have waited for them.
+  Result<void> drop(std::uint64_t id) {
+    std::erase_if(waiting_, [&](const Reservation& reservation) { return reservation.id == id; });
+    std::erase(running_, id);
+    if (const auto found = texts_.find(id); found != texts_.end()) {
+      pool_.give_back(found->second.sequence.pages);
+      texts_.erase(found);
+    }
+    return grant();
+  }
+
+  Result<void> answer_status(const Received& received) {
+    return send(agent_, received.from,
+                {{"type", "status"},
+                 {"id", received.id()},
+                 {"free_pages", pool_.free_pages()},
+                 {"pages", pool_.shape().pages}});
+  }
+
+  Agent agent_;
+  TextModel model_;
+  KvPool pool_;
+  std::map<std::uint64_t, Text> texts_;
+  std::deque<std::uint64_t> running_;
+  std::deque<Reservation> waiting_;
+  std::set<std::string> known_;  // peers whose metadata is here
+};
+
+}  // namespace
+
+Result<void> run_decode_worker(const WorkerOptions& options) {
+  HEADRACE_CLI_TRY(model, open_model(options));
+  HEADRACE_CLI_TRY(agent, open_agent(options));
+  HEADRACE_CLI_TRY(pool, KvPool::allocate(agent, model.kv_shape(options.page_tokens, options.pages)));
+  return DecodeWorker(std::move(agent), std::move(model), std::move(pool)).run();
+}
+
+}  // namespace headrace::cli::demo

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keys and values of a language model's layers in pages, and the pages of one sequence.
+//
+// Layout: float32 [layer][page][2][place in the page][kv head][width]: keys, then values. A page of one layer
+// is one piece of memory, so that it travels as one, and a page number means the same page in every layer.
+#pragma once
+
+#include <headrace/agent.hpp>
+#include <headrace/tensor.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace headrace::cli::demo {
+
+struct KvShape {
+  std::int64_t layers = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_width = 0;
+  std::int64_t page_tokens = 0;
+  std::int64_t pages = 0;
+
+  [[nodiscard]] std::uint64_t token_floats() const {
+    return static_cast<std::uint64_t>(kv_heads * head_width);
+  }
+  /// Of one layer.
+  [[nodiscard]] std::uint64_t page_bytes() const {
+    return 2 * static_cast<std::uint64_t>(page_tokens) * token_floats() * sizeof(float);
+  }
+  [[nodiscard]] std::uint64_t layer_bytes() const { return static_cast<std::uint64_t>(pages) * page_bytes(); }
+  [[nodiscard]] std::uint64_t bytes() const { return static_cast<std::uint64_t>(layers) * layer_bytes(); }
+  friend bool operator==(const KvShape&, const KvShape&) = default;
+};
+
+/// The pages that hold one text's tokens, in order.
+struct Sequence {
+  std::vector<std::uint32_t> pages;
+  std::vector<std::int64_t> slots;  ///< of each token so far: page * page_tokens + place
+
+  [[nodiscard]] std::size_t length() const { return slots.size(); }
+};
+
+///   threads  one
+class KvPool {
+ public:
+  /// In memory that peers can reach, registered as "kv"; its note is the shape.
+  static Result<KvPool> allocate(Agent& agent, const KvShape& shape);
+  /// In memory of this process alone.
+  static KvPool alone(const KvShape& shape);
+
+  [[nodiscard]] const KvShape& shape() const { return shape_; }
+  [[nodiscard]] RegionId region() const { return region_; }
+  [[nodiscard]] std::size_t free_pages() const { return free_.size(); }
+  [[nodiscard]] std::size_t pages_for(std::size_t tokens) const;
+
+  /// Takes so many pages; nothing if there are too few.
+  [[nodiscard]] std::optional<std::vector<std::uint32_t>> take(std::size_t count);
+  void give_back(const std::vector<std::uint32_t>& pages);
+
+  /// float32 [pages, 2, page_tokens, kv_heads, head_width].
+  [[nodiscard]] TensorView layer(std::int64_t layer) const;
+  /// Writes the keys and values [count, kv_heads, head_width] of the tokens in `slots`.
+  void store(std::int64_t layer, std::span<const std::int64_t> slots, std::span<const float> keys,
+             std::span<const float> values);
+
+ private:
+  KvPool(const KvShape& shape, std::shared_ptr<std::byte> memory, RegionId region);
+
+  KvShape shape_;
+  std::shared_ptr<std::byte> memory_;
+  RegionId region_;
+  std::vector<std::uint32_t> free_;
+};
+
+/// The note of a pool's region, and back.
+[[nodiscard]] std::string write_kv_note(const KvShape& shape);
+///   errors  corrupt
+[[nodiscard]] Result<KvShape> read_kv_note(const std::string& note);
+
+}  // namespace headrace::cli::demo

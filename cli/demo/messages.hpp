@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the processes of the demo say to one another: notifications that are JSON objects with a "type" and
+// the "id" of a text.
+//
+//   front -> prefill   generate {prompt, count, sampling, decode}    cancel
+//   prefill -> decode  reserve {tokens}      start {length, token, count, sampling, front}    alive
+//   decode -> prefill  reserved {pages}      finished
+//   prefill -> front   prefilled {token, and what moved}
+//   decode -> front    token {at, token}     status {free_pages, pages}
+//   front -> decode    cancel, status
+//   any -> front       ready
+#pragma once
+
+#include <headrace/agent.hpp>
+
+#include "cli/demo/sampling.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace headrace::cli::demo {
+
+using Message = nlohmann::json;
+
+inline constexpr const char* front_name = "front";
+inline constexpr const char* prefill_name = "prefill";
+[[nodiscard]] std::string decode_name(std::size_t number);
+
+/// Hands it over; waits while the peer's queue is full.
+///   errors  peer_lost, with the peer's name
+Result<void> send(Agent& agent, const std::string& peer, const Message& message);
+
+struct Received {
+  std::string from;
+  Message message;
+  [[nodiscard]] std::string type() const { return message.value("type", std::string()); }
+  [[nodiscard]] std::uint64_t id() const { return message.value("id", std::uint64_t{0}); }
+};
+/// The next one, or nothing within that time. What is no message of ours is passed over.
+std::optional<Received> receive(Agent& agent, Timeout timeout);
+/// The same of a notification at hand.
+std::optional<Received> read_message(const Notification& notification);
+
+[[nodiscard]] Message to_json(const Sampling& sampling);
+[[nodiscard]] Sampling sampling_of(const Message& message);
+
+/// Looks for a peer in the store until it is there.
+///   errors  timed_out
+Result<ImportReport> await_peer(Agent& agent, const std::string& name, std::chrono::milliseconds patience);
+
+}  // namespace headrace::cli::demo

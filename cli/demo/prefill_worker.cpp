@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs prompts. A layer's pages travel to the decode worker while the next layer runs.
+#include "cli/demo/messages.hpp"
+#include "cli/demo/worker.hpp"
+#include "cli/errors.hpp"
+
+#include <chrono>
+#include <deque>
+#include <numeric>
+
+namespace headrace::cli::demo {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr auto look_every = 200ms;  // at the peers that hold pages of ours
+constexpr auto patience = 30s;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// A decode worker as this life of it has it.
+struct DecodePeer {
+  std::uint64_t incarnation = 0;
+  KvShape shape;
+  std::vector<PageList> layers;
+};
+
+/// What moved for one prompt.
+struct Moved {
+  std::uint64_t bytes = 0, bytes_before_end = 0, pages = 0;
+  double transfer_seconds = 0, prefill_seconds = 0;
+  std::string path, explanation;
+};
+
+struct Job {
+  std::uint64_t id = 0;
+  std::string front, decode;
+  std::vector<std::int64_t> prompt;
+  std::size_t count = 0;
+  Sampling sampling;
+  std::vector<std::uint32_t> remote_pages;  ///< empty: the decode worker has not given any yet
+  Sequence sequence;                        ///< with its pages: the prompt has been run, or is being
+  std::int64_t first_token = -1;            ///< the prompt has been run
+  std::vector<Request> requests;
+  Moved moved;
+};
+
+class PrefillWorker {
+ public:
+  PrefillWorker(const WorkerOptions& options, Agent agent, TextModel model, KvPool pool)
+      : options_(options), agent_(std::move(agent)), model_(std::move(model)), pool_(std::move(pool)) {}
+
+  Result<void> run() {
+    HEADRACE_CLI_TRY(local, layer_lists({}, pool_.region(), pool_.shape()));
+    local_ = std::move(local);
+    HEADRACE_CLI_CHECK(report_ready(agent_));
+    while (true) {
+      while (auto received = receive(agent_, ready_.empty() ? Timeout(look_every) : Timeout(0ns)))
+        HEADRACE_CLI_CHECK(take(*received));
+      HEADRACE_CLI_CHECK(look_at_peers());
+      HEADRACE_CLI_CHECK(run_next());
+    }
+  }
+
+ private:
+  Result<void> take(const Received& received) try {
+    const std::string type = received.type();
+    const auto found = jobs_.find(received.id());
+    if (type == "generate") return accept(received);
+    if (found == jobs_.end()) return {};
+    if (type == "reserved") {
+      found->second.remote_pages = received.message.at("pages").get<std::vector<std::uint32_t>>();
+      ready_.push_back(received.id());
+    } else if (type == "finished" || type == "cancel") {
+      drop(received.id());
+    }
+    return {};
+  } catch (const Message::exception& error) {
+    return fail(Code::corrupt, "a message of {} is not understood: {}", received.from, error.what());
+  }
+
+  Result<void> accept(const Received& received) {
+    const Message& message = received.message;
+    Job job;
+    job.id = received.id();
+    job.front = received.from;
+    job.decode = message.at("decode").get<std::string>();
+    job.prompt = message.at("prompt").get<std::vector<std::int64_t>>();
+    job.count = message.at("count").get<std::size_t>();
+    job.sampling = sampling_of(message);
+    const auto at = jobs_.insert_or_assign(job.id, std::move(job)).first;
+    return reserve(at->second);
+  }
+
+  /// Asks the decode worker for pages.
+  Result<void> reserve(Job& job) {
+    if (awaited_.contains(job.decode)) return {};  // when it is there again
+    if (!peers_.contains(job.decode)) {
+      HEADRACE_CLI_TRY(found, await_peer(agent_, job.decode, patience));
+      HEADRACE_CLI_CHECK(meet(job.decode, found.incarnation));
+    }
+    return or_lost(job.decode,
+                   send(agent_, job.decode,
+                        {{"type", "reserve"}, {"id", job.id}, {"tokens", job.prompt.size() + job.count}}));
+  }
+
+  /// Prepares the pages of a decode worker whose metadata is here.
+  Result<void> meet(const std::string& name, std::uint64_t incarnation) {
+    HEADRACE_CLI_TRY(region, agent_.peer_region(name, "kv"));
+    DecodePeer peer;
+    peer.incarnation = incarnation;
+    HEADRACE_CLI_TRY(shape, read_kv_note(region.note));
+    peer.shape = shape;
+    KvShape ours = pool_.shape();
+    ours.pages = shape.pages;
+    if (ours != shape)
+      return fail(Code::invalid_argument,
+                  "{} has a cache of another form than {}: start both with the same model and page size",
+                  name, options_.name);
+    HEADRACE_CLI_TRY(lists, layer_lists(name, region.id, shape));
+    peer.layers = std::move(lists);
+    peers_[name] = std::move(peer);
+    return {};
+  }
+
+  Result<std::vector<PageList>> layer_lists(const std::string& peer, RegionId region, const KvShape& shape) {
+    std::vector<PageList> lists;
+    for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+      const UniformPages pages{region, static_cast<std::uint64_t>(layer) * shape.layer_bytes(), 0,
+                               shape.page_bytes(), static_cast<std::uint64_t>(shape.pages)};
+      HEADRACE_CLI_TRY(list, peer.empty() ? agent_.prepare(pages) : agent_.prepare(peer, pages));
+      lists.push_back(std::move(list));
+    }
+    return lists;
+  }
+
+  Result<void> run_next() {
+    if (ready_.empty()) return {};
+    const auto found = jobs_.find(ready_.front());
+    if (found == jobs_.end() || found->second.remote_pages.empty()) return ready_.pop_front(), Result<void>();
+    Job& job = found->second;
+    if (job.sequence.pages.empty()) {
+      auto pages = pool_.take(pool_.pages_for(job.prompt.size()));
+      if (!pages) return wait_for_room();
+      job.sequence.pages = std::move(*pages);
+    }
+    ready_.pop_front();
+    Result<void> done = job.first_token < 0 ? prefill(job) : send_again(job);
+    return or_lost(job.decode, std::move(done));
+  }
+
+  /// Others hold the pages: their decode workers say when they have finished.
+  Result<void> wait_for_room() {
+    if (auto received = receive(agent_, look_every)) return take(*received);
+    return {};
+  }
+
+  Result<void> prefill(Job& job) {
+    const auto begin = Clock::now();
+    const auto after_layer = [&](std::size_t from, std::size_t to, std::int64_t layer) {
+      if (to == job.prompt.size() && layer + 1 == pool_.shape().layers) note_end(job, begin);
+      return send_pages(job, from, to, layer);
+    };
+    HEADRACE_CLI_CHECK(
+        run_prompt(model_, job.prompt, options_.chunk_tokens, pool_, job.sequence, after_layer));
+    HEADRACE_CLI_TRY(logits, model_.logits());
+    job.first_token = choose_token(logits, job.sampling, job.sequence.length());
+    return hand_over(job);
+  }
+
+  /// The prompt has run; its last layer's pages are still to be sent.
+  static void note_end(Job& job, Clock::time_point begin) {
+    job.moved.prefill_seconds = seconds_since(begin);
+    job.moved.bytes_before_end = 0;
+    for (Request& request : job.requests)
+      if (request.poll() == RequestState::done) job.moved.bytes_before_end += request.bytes();
+  }
+
+  /// To a decode worker that has started anew: the prompt need not run again.
+  Result<void> send_again(Job& job) {
+    job.requests.clear();
+    for (std::int64_t layer = 0; layer < pool_.shape().layers; ++layer)
+      HEADRACE_CLI_CHECK(send_pages(job, 0, job.prompt.size(), layer));
+    return hand_over(job);
+  }
+
+  /// Posts the pages that hold the tokens [from, to) of one layer.
+  Result<void> send_pages(Job& job, std::size_t from, std::size_t to, std::int64_t layer) {
+    const auto page = static_cast<std::size_t>(pool_.shape().page_tokens);
+    const std::size_t first = from / page, count = (to - 1) / page + 1 - first;
+    const auto at = static_cast<std::size_t>(layer);
+    HEADRACE_CLI_TRY(request, agent_.make_request(
+                                  Op::write, local_[at], std::span(job.sequence.pages).subspan(first, count),
+                                  peers_.at(job.decode).layers[at],
+                                  std::span(std::as_const(job.remote_pages)).subspan(first, count)));
+    if (const Status posted = request.post(); !posted.ok()) return request.error();
+    job.requests.push_back(std::move(request));
+    return {};
+  }
+
+  /// When all pages are there, the decode worker goes on and the front hears of the first token.
+  Result<void> hand_over(Job& job) {
+    for (Request& request : job.requests)
+      if (const Status status = request.wait(patience); !status.ok()) return request.error();
+    measure(job);
+    job.requests.clear();
+    HEADRACE_CLI_CHECK(send(agent_, job.decode,
+                            {{"type", "start"},
+                             {"id", job.id},
+                             {"length", job.prompt.size()},
+                             {"token", job.first_token},
+                             {"count", job.count},
+                             {"sampling", to_json(job.sampling)},
+                             {"front", job.front}}));
+    const Moved& moved = job.moved;
+    return send(agent_, job.front,
+                {{"type", "prefilled"},
+                 {"id", job.id},
+                 {"token", job.first_token},
+                 {"bytes", moved.bytes},
+                 {"pages", moved.pages},
+                 {"bytes_before_end", moved.bytes_before_end},
+                 {"transfer_seconds", moved.transfer_seconds},
+                 {"prefill_seconds", moved.prefill_seconds},
+                 {"path", moved.path},
+                 {"explanation", moved.explanation}});
+  }
+
+  static void measure(Job& job) {
+    Moved& moved = job.moved;
+    moved.bytes = moved.pages = 0;
+    moved.transfer_seconds = 0;
+    for (const Request& request : job.requests) {
+      moved.bytes += request.bytes();
+      moved.pages += request.pages();
+      moved.transfer_seconds += static_cast<double>(request.times().transfer_ns) * 1e-9;
+      moved.path = request.backend();
+    }
+    if (!job.requests.empty()) moved.explanation = job.requests.back().explain();
+  }
+
+  // --- decode workers that die
+
+  /// An error of the peer's becomes ours, unless we are to wait for it.
+  Result<void> or_lost(const std::string& name, Result<void> result) {
+    if (result || (result.code() != Code::peer_lost && result.code() != Code::not_found)) return result;
+    return lost(name, std::move(result).error());
+  }
+
+  Result<void> lost(const std::string& name, Error why) {
+    if (!options_.retry)
+      return fail(
+          Code::peer_lost,
+          "{} is lost, and with it the texts that it was writing (--retry waits for it to come back): {}",
+          name, why.message);
+    std::fprintf(stderr, "headrace demo: %s is lost; waiting for it to come back: %s\n", name.c_str(),
+                 why.message.c_str());
+    awaited_[name] = peers_.contains(name) ? peers_[name].incarnation : 0;
+    peers_.erase(name);
+    for (auto& [id, job] : jobs_) {
+      if (job.decode != name) continue;
+      job.requests.clear();
+      job.remote_pages.clear();
+      std::erase(ready_, id);
+    }
+    return {};
+  }
+
+  Result<void> look_at_peers() {
+    if (Clock::now() < next_look_) return {};
+    next_look_ = Clock::now() + look_every;
+    std::vector<std::string> names;
+    for (const auto& [name, peer] : peers_) names.push_back(name);
+    for (const std::string& name : names)
+      HEADRACE_CLI_CHECK(or_lost(name, send(agent_, name, {{"type", "alive"}})));
+    return welcome_back();
+  }
+
+  /// Those that are awaited and have another incarnation now: they get their texts once more.
+  Result<void> welcome_back() {
+    const auto awaited = awaited_;
+    for (const auto& [name, incarnation] : awaited) {
+      const auto found = agent_.find(name, look_every);
+      if (!found || found->incarnation == incarnation) continue;
+      if (!agent_.peer_region(name, "kv")) continue;  // it is not ready yet
+      awaited_.erase(name);
+      HEADRACE_CLI_CHECK(meet(name, found->incarnation));
+      std::fprintf(stderr, "headrace demo: %s is back\n", name.c_str());
+      for (auto& [id, job] : jobs_)
+        if (job.decode == name) HEADRACE_CLI_CHECK(reserve(job));
+    }
+    return {};
+  }
+
+  void drop(std::uint64_t id) {
+    const auto found = jobs_.find(id);
+    for (Request& request : found->second.requests) request.cancel();
+    for (Request& request : found->second.requests) (void)request.wait(patience);
+    pool_.give_back(found->second.sequence.pages);
+    jobs_.erase(found);
+    std::erase(ready_, id);
+  }
+
+  const WorkerOptions options_;
+  Agent agent_;
+  TextModel model_;
+  KvPool pool_;
+  std::vector<PageList> local_;  // of each layer
+  std::map<std::string, DecodePeer> peers_;
+  std::map<std::string, std::uint64_t> awaited_;  // the incarnation that was lost
+  std::map<std::uint64_t, Job> jobs_;
+  std::deque<std::uint64_t> ready_;  // have pages over there
+  Clock::time_point next_look_{};
+};
+
+}  // namespace
+
+Result<void> run_prefill_worker(const WorkerOptions& options) {
+  HEADRACE_CLI_TRY(model, open_model(options));
+  HEADRACE_CLI_TRY(agent, open_agent(options));
+  HEADRACE_CLI_TRY(pool, KvPool::allocate(agent, model.kv_shape(options.page_tokens, options.pages)));
+  return PrefillWorker(options, std::move(agent), std::move(model), std::move(pool)).run();
+}
+
+}  // namespace headrace::cli::demo

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/demo/demo_options.hpp"
+#include "cli/errors.hpp"
+#include "cli/table.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace headrace::cli::demo {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Generated {
+  std::vector<std::int64_t> tokens;
+  PrefillReport report;
+  double seconds = 0;
+};
+
+std::string as_text(std::span<const std::int64_t> tokens) {
+  std::string text;
+  for (const std::int64_t token : tokens) text += static_cast<char>(token);
+  return text;
+}
+
+void print_now(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+Result<Generated> generate(Front& front, const TextRequest& request, bool print) {
+  const auto begin = Clock::now();
+  HEADRACE_CLI_TRY(stream, front.submit(request));
+  Generated generated;
+  while (true) {
+    HEADRACE_CLI_TRY(token, stream.next());
+    if (!token) break;
+    generated.tokens.push_back(*token);
+    if (print) print_now(as_text(std::span(&*token, 1)));
+  }
+  generated.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  generated.report = stream.report();
+  return generated;
+}
+
+double share_before_end(const PrefillReport& report) {
+  return report.bytes == 0 ? 0
+                           : static_cast<double>(report.bytes_before_end) / static_cast<double>(report.bytes);
+}
+
+double gigabytes_per_second(const PrefillReport& report) {
+  return report.transfer_seconds > 0 ? static_cast<double>(report.bytes) / report.transfer_seconds * 1e-9 : 0;
+}
+
+Message summary(const DemoOptions& options, const Generated& generated) {
+  const PrefillReport& report = generated.report;
+  return {{"prompt", options.prompt},
+          {"text", as_text(generated.tokens)},
+          {"prompt_tokens", options.prompt.size()},
+          {"tokens", generated.tokens.size()},
+          {"first_token_seconds", report.first_token_seconds},
+          {"prefill_seconds", report.prefill_seconds},
+          {"seconds", generated.seconds},
+          {"bytes", report.bytes},
+          {"pages", report.pages},
+          {"page_tokens", options.front.page_tokens},
+          {"share_before_prefill_ended", share_before_end(report)},
+          {"GB/s", gigabytes_per_second(report)},
+          {"path", report.path},
+          {"decode_workers", options.front.decode_workers},
+          {"checked", options.check}};
+}
+
+void print_table(const DemoOptions& options, const Generated& generated) {
+  const PrefillReport& report = generated.report;
+  Table table({{"what"}, {"", Table::Align::right}, {""}});
+  const auto rest = generated.seconds - report.first_token_seconds;
+  const double rate = rest > 0 ? static_cast<double>(generated.tokens.size() - 1) / rest : 0;
+  table.add({"tokens", fmt::format("{} + {}", options.prompt.size(), generated.tokens.size()),
+             fmt::format("of the prompt, and generated at {:.0f} a second", rate)});
+  table.add({"time to first token", seconds_text(report.first_token_seconds),
+             fmt::format("{} of it running the prompt", seconds_text(report.prefill_seconds))});
+  table.add({"keys and values moved", amount_text(report.bytes),
+             fmt::format("in {} pages of {} tokens and one layer", report.pages, options.front.page_tokens)});
+  table.add({"before prefill ended", fmt::format("{:.0f} %", 100 * share_before_end(report)),
+             "of these bytes were there already"});
+  table.add({"rate", fmt::format("{:.2f} GB/s", gigabytes_per_second(report)), "while pages were moving"});
+  table.add({"path", report.path, "from the prefill worker's memory to the decode worker's"});
+  std::fprintf(stderr, "\n%s", table.text().c_str());
+}
+
+/// The same prompt in this process alone.
+Result<void> compare_with_one_process(const DemoOptions& options, const TextRequest& request,
+                                      const std::vector<std::int64_t>& tokens) {
+  HEADRACE_CLI_TRY(model, TextModel::open(options.front.packages, options.front.weights));
+  HEADRACE_CLI_TRY(alone, generate_alone(model, request.prompt, request.count, request.sampling,
+                                         options.front.chunk_tokens, options.front.page_tokens));
+  const auto [here, there] = std::mismatch(alone.begin(), alone.end(), tokens.begin(), tokens.end());
+  if (here == alone.end() && there == tokens.end()) return {};
+  return fail(Code::corrupt, "--check: token {} differs from what one process alone generates",
+              here - alone.begin());
+}
+
+}  // namespace
+
+Result<void> run_once(const DemoOptions& options) {
+  TextRequest request;
+  for (const char c : options.prompt) request.prompt.push_back(static_cast<unsigned char>(c));
+  request.count = options.count;
+  request.sampling = options.sampling;
+  HEADRACE_CLI_TRY(front, Front::start(options.front));
+  if (!options.json) print_now(options.prompt);
+  HEADRACE_CLI_TRY(generated, generate(*front, request, !options.json));
+  if (!options.json) print_now("\n");
+  if (options.check) HEADRACE_CLI_CHECK(compare_with_one_process(options, request, generated.tokens));
+  if (options.json) {
+    print_now(summary(options, generated).dump(-1, ' ', false, Message::error_handler_t::replace) + "\n");
+    return {};
+  }
+  print_table(options, generated);
+  if (options.check)
+    std::fprintf(stderr, "checked: the same %zu tokens as one process alone\n", generated.tokens.size());
+  return {};
+}
+
+}  // namespace headrace::cli::demo

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/demo/worker.hpp"
+
+#include "cli/demo/messages.hpp"
+#include "cli/demo/processes.hpp"
+#include "cli/errors.hpp"
+
+#include <unistd.h>
+
+namespace headrace::cli::demo {
+
+Result<TextModel> open_model(const WorkerOptions& options) {
+  const std::string file = fmt::format("{}/{}-{}.safetensors", options.folder, options.name, ::getpid());
+  std::vector<std::string> arguments{"pull", options.weights, "--output", file, "--json"};
+  for (const std::string& backend : options.backends)
+    arguments.insert(arguments.end(), {"--backend", backend});
+  HEADRACE_CLI_CHECK(run_command(arguments));
+  auto model = TextModel::open(options.packages, file);
+  ::unlink(file.c_str());  // they are in memory
+  return model;
+}
+
+Result<Agent> open_agent(const WorkerOptions& options) {
+  AgentOptions agent;
+  agent.backends = options.backends;
+  agent.store = options.store;
+  agent.options = options.options;
+  return Agent::open(options.name, std::move(agent));
+}
+
+Result<void> report_ready(Agent& agent) {
+  HEADRACE_CLI_CHECK(agent.publish());
+  HEADRACE_CLI_CHECK(await_peer(agent, front_name, std::chrono::seconds(30)));
+  return send(agent, front_name, {{"type", "ready"}});
+}
+
+}  // namespace headrace::cli::demo
