@@ -18,6 +18,7 @@ import argparse
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,8 +65,12 @@ def export_package(
     request.move_to(device)
     began = time.monotonic()
     name = Path(output).name
+    cache = cache or package.default_cache()
     _say(f"{name}: tracing {type(request.module).__name__}")
-    program = package.export_program(request, device, __version__)
+    # torch's own use of what torch will drop, told once a program: nothing for the caller to mend.
+    warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)", category=FutureWarning)
+    with package.compiler_cache(cache):
+        program = package.export_program(request, device, __version__)
     program.spec.update(note or {})
     lines: list[str] = []
 
@@ -77,7 +82,7 @@ def export_package(
             check(candidate)
 
     _say(f"{name}: compiling")
-    package.write_package(program, Path(output), cache or package.default_cache(), look)
+    package.write_package(program, Path(output), cache, look)
     return lines
 
 

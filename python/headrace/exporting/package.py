@@ -71,7 +71,7 @@ def write_package(program: Program, path: Path, cache: Path, check: Callable[[Pa
         raise NotFound(f"{path.parent} is no folder: make it first, or choose another for {path.name}")
     with (
         _disk_errors(path, cache),
-        _compiler_cache(cache),
+        compiler_cache(cache),
         tempfile.TemporaryDirectory(prefix=f".{path.stem}-", dir=path.parent, ignore_cleanup_errors=True) as unfinished,
     ):
         candidate = Path(unfinished) / path.name
@@ -111,8 +111,8 @@ def _compiler_options(program: Program) -> dict[str, Any]:
 
 
 @contextmanager
-def _compiler_cache(cache: Path) -> Iterator[None]:
-    """Inductor looks at the environment each time, and would otherwise litter the temporary folder."""
+def compiler_cache(cache: Path) -> Iterator[None]:
+    """Keeps the compiler's work in the folder: Inductor looks at the environment, and would otherwise litter the temporary folder."""
     before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     cache.mkdir(parents=True, exist_ok=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
@@ -120,7 +120,7 @@ def _compiler_cache(cache: Path) -> Iterator[None]:
         yield
     finally:
         if before is None:
-            del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+            os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
         else:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
 
