@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// `headrace demo --serve`: OpenAI's completions protocol over HTTP, on the same front that the terminal's
+// text comes from.
+#include "cli/demo/demo_options.hpp"
+#include "cli/demo/http_completions.hpp"
+#include "cli/demo/http_server.hpp"
+#include "cli/demo/http_text.hpp"
+#include "cli/errors.hpp"
+
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include <array>
+#include <cstdio>
+#include <ctime>
+#include <random>
+
+namespace headrace::cli::demo {
+namespace {
+
+// How soon it is seen that a client has left while no token comes.
+constexpr std::chrono::milliseconds look_every{50};
+
+unsigned status_of(Code code) { return code == Code::invalid_argument ? 400 : 503; }
+
+HttpError http_error(const Error& error) {
+  return {status_of(error.code), error.message, "", std::string(code_name(error.code))};
+}
+
+std::uint64_t random_number() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32) | device();
+}
+
+// --- one text
+
+/// A text under way as its client is to have it: valid UTF-8, over before a stop word.
+class Completion {
+ public:
+  Completion(const CompletionRequest& request, TextStream stream)
+      : stream_(std::move(stream)), stop_(request.stop), usage_{request.prompt.size(), 0} {}
+
+  enum class State { going_on, over, abandoned };
+
+  /// Waits for a token; what of it can go out is added to `text`.
+  ///   gives   abandoned: the client or the server is to be gone
+  ///   errors  those of TextStream::next
+  Result<State> advance(HttpReply& reply, std::string& text) {
+    while (!stream_->wait(look_every))
+      if (reply.client_gone() || reply.stopping()) return State::abandoned;
+    if (reply.client_gone() || reply.stopping()) return State::abandoned;
+    HEADRACE_CLI_TRY(token, stream_->next());
+    if (token) {
+      ++usage_.completion_tokens;
+      const char byte = static_cast<char>(*token);
+      text += utf8_.take(stop_.take(std::string_view(&byte, 1)));
+      if (!stop_.found()) return State::going_on;
+      stream_.reset();  // before the answer is written: the pages are free for others
+    }
+    text += utf8_.take(stop_.finish()) + utf8_.finish();
+    return State::over;
+  }
+
+  [[nodiscard]] std::string finish_reason() const { return stop_.found() ? "stop" : "length"; }
+  [[nodiscard]] const Usage& usage() const { return usage_; }
+
+ private:
+  std::optional<TextStream> stream_;
+  StopFinder stop_;
+  Utf8Text utf8_;
+  Usage usage_;
+};
+
+/// The prompt, for those who want it before the text.
+std::string echo_of(const CompletionRequest& request) {
+  std::string bytes;
+  if (request.echo)
+    for (const std::int64_t token : request.prompt) bytes += static_cast<char>(token);
+  Utf8Text utf8;
+  return utf8.take(bytes) + utf8.finish();
+}
+
+constexpr const char* stopping_text = "the server is being stopped";
+
+void send_whole(Completion& completion, const CompletionObjects& objects, std::string text,
+                HttpReply& reply) {
+  while (true) {
+    const auto state = completion.advance(reply, text);
+    if (!state) return reply.send(http_error(state.error()));
+    if (*state == Completion::State::abandoned) return reply.send({503, stopping_text, "", "stopping"});
+    if (*state == Completion::State::over)
+      return reply.send(200, objects.whole(text, completion.finish_reason(), completion.usage()));
+  }
+}
+
+/// Before the first event an error has its own status; after it, it is an event.
+void end_with_error(const HttpError& error, HttpReply& reply) {
+  if (reply.begun())
+    (void)reply.send_event(error_body(error));
+  else
+    reply.send(error);
+}
+
+void send_stream(Completion& completion, const CompletionObjects& objects, std::string text,
+                 bool include_usage, HttpReply& reply) {
+  while (true) {
+    const auto state = completion.advance(reply, text);
+    if (!state) return end_with_error(http_error(state.error()), reply);
+    if (*state == Completion::State::abandoned)
+      return end_with_error({503, stopping_text, "", "stopping"}, reply);
+    if (*state == Completion::State::over) break;
+    if (text.empty()) continue;  // the character is not all there yet
+    if (!reply.send_event(objects.part(text, {}))) return;
+    text.clear();
+  }
+  if (!reply.send_event(objects.part(text, completion.finish_reason()))) return;
+  if (include_usage && !reply.send_event(objects.usage_part(completion.usage()))) return;
+  (void)reply.send_event("[DONE]");
+}
+
+// --- the routes
+
+class Door {
+ public:
+  Door(Front& front, const Sampling& defaults) : front_(front), defaults_(defaults) {}
+
+  void answer(const HttpRequest& request, HttpReply& reply) {
+    struct Route {
+      std::string path, method;
+      void (Door::*answer)(const HttpRequest&, HttpReply&);
+    };
+    static const std::array routes{Route{"/v1/completions", "POST", &Door::complete},
+                                   Route{"/v1/models", "GET", &Door::list_models},
+                                   Route{std::string("/v1/models/") + model_id, "GET", &Door::show_model},
+                                   Route{"/health", "GET", &Door::show_health}};
+    for (const Route& route : routes) {
+      if (route.path != request.path) continue;
+      if (route.method == request.method) return (this->*route.answer)(request, reply);
+      return reply.send(405,
+                        error_body({405, fmt::format("{} is for {} alone", route.path, route.method), "",
+                                    "method_not_allowed"}),
+                        route.method);
+    }
+    reply.send({404,
+                fmt::format("nothing is at {}: there are POST /v1/completions, GET /v1/models, GET /health",
+                            request.path),
+                "", "not_found"});
+  }
+
+ private:
+  void complete(const HttpRequest& request, HttpReply& reply) {
+    Sampling defaults = defaults_;
+    defaults.seed = random_number();
+    const auto read = read_completion_request(request.body, front_.context(), defaults);
+    if (const auto* const error = std::get_if<HttpError>(&read)) return reply.send(*error);
+    const auto& wanted = std::get<CompletionRequest>(read);
+    auto stream = front_.submit({wanted.prompt, wanted.max_tokens, wanted.sampling});
+    if (!stream) return reply.send(http_error(stream.error()));
+    Completion completion(wanted, std::move(*stream));
+    const CompletionObjects objects(fmt::format("cmpl-{:016x}", random_number()), std::time(nullptr));
+    if (wanted.stream)
+      send_stream(completion, objects, echo_of(wanted), wanted.include_usage, reply);
+    else
+      send_whole(completion, objects, echo_of(wanted), reply);
+  }
+
+  void list_models(const HttpRequest& /*request*/, HttpReply& reply) {
+    reply.send(200, models_body(started_));
+  }
+  void show_model(const HttpRequest& /*request*/, HttpReply& reply) { reply.send(200, model_body(started_)); }
+
+  /// The decode workers, and how many of their pages no text holds.
+  void show_health(const HttpRequest& /*request*/, HttpReply& reply) {
+    if (const auto failure = front_.failure()) return reply.send(http_error(*failure));
+    const std::lock_guard lock(status_mutex_);  // the front asks for one at a time
+    const auto all = front_.cache_status();
+    if (!all) return reply.send(http_error(all.error()));
+    nlohmann::ordered_json json{{"status", "ok"}, {"workers", nlohmann::ordered_json::array()}};
+    for (const CacheStatus& status : *all)
+      json["workers"].push_back(
+          {{"name", status.worker}, {"pages", status.pages}, {"free_pages", status.free_pages}});
+    reply.send(200, json.dump());
+  }
+
+  Front& front_;
+  const Sampling defaults_;
+  const std::int64_t started_ = std::time(nullptr);
+  std::mutex status_mutex_;
+};
+
+// --- until a signal comes
+
+/// Readable once SIGINT or SIGTERM has come. A handler, not a mask: children would inherit the mask.
+class StopSignals {
+ public:
+  static Result<StopSignals> open() {
+    FileDescriptor event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!event) return fail(Code::exhausted, "make an eventfd: {}", system_text());
+    told_ = event.get();
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      const int saved = errno;
+      const std::uint64_t one = 1;
+      (void)!::write(told_, &one, sizeof one);
+      errno = saved;
+    };
+    ::sigemptyset(&action.sa_mask);
+    action.sa_flags = SA_RESTART;
+    for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
+    return StopSignals(std::move(event));
+  }
+  StopSignals(StopSignals&&) noexcept = default;
+  StopSignals& operator=(StopSignals&&) = delete;
+  /// The process is about to end: a second signal ends it at once.
+  ~StopSignals() {
+    if (event_)
+      for (const int number : {SIGINT, SIGTERM}) ::signal(number, SIG_DFL);
+  }
+
+  [[nodiscard]] int event() const { return event_.get(); }
+
+ private:
+  explicit StopSignals(FileDescriptor event) : event_(std::move(event)) {}
+
+  static inline volatile sig_atomic_t told_ = -1;
+  FileDescriptor event_;
+};
+
+}  // namespace
+
+Result<void> serve_http(const DemoOptions& options) {
+  HEADRACE_CLI_TRY(server, HttpServer::open(options.host, options.port.value_or(0)));
+  HEADRACE_CLI_TRY(front, Front::start(options.front));
+  HEADRACE_CLI_TRY(stop, StopSignals::open());
+  Door door(*front, options.sampling);
+  HEADRACE_CLI_CHECK(server.listen());
+  std::printf("listening at http://%s\n", server.address().c_str());
+  std::fflush(stdout);
+  return server.run([&](const HttpRequest& request, HttpReply& reply) { door.answer(request, reply); },
+                    stop.event());
+}
+
+}  // namespace headrace::cli::demo
