@@ -50,6 +50,14 @@ print(root, about['__version__'], kind, sep='|', end='')"
   set(torch_accelerator ${accelerator} PARENT_SCOPE)
 endfunction()
 
+# headrace_link_torch(<target>): its headers and libraries, found again at run time by their path.
+function(headrace_link_torch target)
+  target_include_directories(${target} SYSTEM PRIVATE ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)
+  target_link_libraries(${target} PRIVATE headrace_options -Wl,--no-as-needed ${torch_root}/lib/libtorch.so
+                                          ${torch_root}/lib/libtorch_cpu.so ${torch_root}/lib/libc10.so)
+  set_target_properties(${target} PROPERTIES BUILD_RPATH ${torch_root}/lib)
+endfunction()
+
 # bindings/torch/*.cpp -> lib/libheadrace_torch.so, and beside it libheadrace_torch.json, which says what it was built for
 # to those who find that it does not load.
 function(headrace_add_torch)
@@ -70,20 +78,27 @@ function(headrace_add_torch)
   message(STATUS "libheadrace_torch.so: torch ${torch_version} (${torch_accelerator}) in ${torch_root}")
 
   add_library(headrace_torch MODULE ${sources})
-  target_include_directories(headrace_torch SYSTEM PRIVATE ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)
+  headrace_link_torch(headrace_torch)
   target_include_directories(headrace_torch PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(headrace_torch PRIVATE HEADRACE_TORCH_VERSION="${torch_version}"
                                                     HEADRACE_TORCH_ACCELERATOR="${torch_accelerator}")
-  set(libraries ${torch_root}/lib/libtorch.so ${torch_root}/lib/libtorch_cpu.so ${torch_root}/lib/libc10.so)
-  target_link_libraries(headrace_torch PRIVATE headrace_options -Wl,--no-as-needed ${libraries})
   set_target_properties(
     headrace_torch
     PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${headrace_lib_dir}
-               # Found by path, so that the sanitizers' and the linker's own run paths stay out of it.
-               BUILD_RPATH ${torch_root}/lib
                INSTALL_RPATH "$ORIGIN/../../torch/lib;${torch_root}/lib")
   file(CONFIGURE OUTPUT ${headrace_lib_dir}/libheadrace_torch.json @ONLY CONTENT
        "{\"torch\": \"@torch_version@\", \"accelerator\": \"@torch_accelerator@\", \"folder\": \"@torch_root@\"}\n")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${torch_root}/version.py)
   set(headrace_torch_python ${torch_python} PARENT_SCOPE)
+
+  # bench/torch/*.cpp -> bench_<name>: what is compared with, on libtorch alone.
+  headrace_glob(programs bench/torch/*.cpp)
+  foreach(program IN LISTS programs)
+    if(HEADRACE_BENCH)
+      cmake_path(GET program STEM name)
+      add_executable(bench_${name} ${program})
+      headrace_link_torch(bench_${name})
+      set_target_properties(bench_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+    endif()
+  endforeach()
 endfunction()

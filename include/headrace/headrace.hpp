@@ -7,6 +7,7 @@
 #include <headrace/memory.hpp>
 #include <headrace/model.hpp>
 #include <headrace/pages.hpp>
+#include <headrace/processor.hpp>
 #include <headrace/request.hpp>
 #include <headrace/result.hpp>
 #include <headrace/telemetry.hpp>

@@ -31,6 +31,15 @@ constexpr std::array<IsaRow, 11> rows{{
 }};
 constexpr std::array<std::string_view, 2> nothing_special{"INVALID_VEC_ISA", "DEFAULT"};
 
+/// The first paragraph of /proc/cpuinfo: the kernel writes it anew at every reading, CPU by CPU, and some
+/// have hundreds.
+std::string first_cpu() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string text;
+  for (std::string line; std::getline(file, line) && !line.empty();) text.append(line).push_back('\n');
+  return text;
+}
+
 Machine read_machine() {
   Machine machine;
   utsname system{};
@@ -41,9 +50,7 @@ Machine read_machine() {
     });
     machine.architecture = system.machine;
   }
-  std::ostringstream text;
-  text << std::ifstream("/proc/cpuinfo").rdbuf();
-  machine.cpu_features = cpu_features(text.str());
+  machine.cpu_features = cpu_features(first_cpu());
   return machine;
 }
 

@@ -55,10 +55,10 @@ Result<std::optional<End>> read_end64(std::uint64_t end_offset, const ZipDirecto
                            number_at<std::uint64_t>(record, 48)});
 }
 
-/// Finds the record at the file's end, behind which there may be a comment.
-Result<End> find_end(std::uint64_t file_bytes, const ZipDirectory::Reader& reader) {
-  const auto tail_bytes =
-      static_cast<std::size_t>(std::min<std::uint64_t>(file_bytes, end_bytes + most_comment));
+/// Looks for the record at the file's end in the last `most` bytes.
+Result<std::optional<End>> find_end_within(std::uint64_t most, std::uint64_t file_bytes,
+                                           const ZipDirectory::Reader& reader) {
+  const auto tail_bytes = static_cast<std::size_t>(std::min<std::uint64_t>(file_bytes, most));
   std::vector<std::byte> tail(tail_bytes);
   HEADRACE_TRY_VOID(reader(file_bytes - tail_bytes, tail));
   for (std::size_t at = tail_bytes < end_bytes ? 0 : tail_bytes - end_bytes + 1; at-- > 0;) {
@@ -67,7 +67,16 @@ Result<End> find_end(std::uint64_t file_bytes, const ZipDirectory::Reader& reade
     const End end{number_at<std::uint16_t>(tail, at + 10), number_at<std::uint32_t>(tail, at + 12),
                   number_at<std::uint32_t>(tail, at + 16)};
     HEADRACE_TRY(larger, read_end64(file_bytes - tail_bytes + at, reader));
-    return larger.value_or(end);
+    return std::optional(larger.value_or(end));
+  }
+  return std::optional<End>();
+}
+
+/// Behind the record there may be a comment, which packages do not have: they are found at the first look.
+Result<End> find_end(std::uint64_t file_bytes, const ZipDirectory::Reader& reader) {
+  for (const std::uint64_t most : {end_bytes, end_bytes + most_comment}) {
+    HEADRACE_TRY(end, find_end_within(most, file_bytes, reader));
+    if (end) return *end;
   }
   std::array<std::byte, 4> begin{};
   if (file_bytes >= begin.size()) HEADRACE_TRY_VOID(reader(0, begin));

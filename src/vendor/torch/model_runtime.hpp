@@ -7,7 +7,9 @@
 
 #include <headrace/plugin/model_runtime_v1.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -45,17 +47,19 @@ struct ModelRuntime {
 /// Room for the sentence of an entry that fails.
 class RuntimeText {
  public:
-  explicit RuntimeText(std::size_t capacity = 4096) : bytes_(capacity, '\0') {}
+  /// Not set to anything: memory that is not written to is not touched.
+  explicit RuntimeText(std::size_t capacity = 4096) : bytes_(new char[capacity]), capacity_(capacity) {}
   [[nodiscard]] headrace_model_text_v1* get() {
-    text_ = {sizeof text_, bytes_.data(), bytes_.size(), 0};
+    text_ = {sizeof text_, bytes_.get(), capacity_, 0};
     return &text_;
   }
-  [[nodiscard]] std::string_view view() const { return std::string_view(bytes_).substr(0, text_.length); }
+  [[nodiscard]] std::string_view view() const { return {bytes_.get(), text_.length}; }
   /// The entry's answer as an error: its code, its sentence.
   [[nodiscard]] Error error(std::int32_t code) const;
 
  private:
-  std::string bytes_;
+  std::unique_ptr<char[]> bytes_;
+  std::size_t capacity_;
   headrace_model_text_v1 text_{};
 };
 
