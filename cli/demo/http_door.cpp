@@ -57,7 +57,8 @@ class Completion {
       if (!stop_.found()) return State::going_on;
       stream_.reset();  // before the answer is written: the pages are free for others
     }
-    text += utf8_.take(stop_.finish()) + utf8_.finish();
+    text += utf8_.take(stop_.finish());
+    text += utf8_.finish();
     return State::over;
   }
 
@@ -77,7 +78,8 @@ std::string echo_of(const CompletionRequest& request) {
   if (request.echo)
     for (const std::int64_t token : request.prompt) bytes += static_cast<char>(token);
   Utf8Text utf8;
-  return utf8.take(bytes) + utf8.finish();
+  std::string text = utf8.take(bytes);
+  return text += utf8.finish();
 }
 
 constexpr const char* stopping_text = "the server is being stopped";
