@@ -5,6 +5,8 @@
 # torch is the package of a Python: HEADRACE_TORCH_PYTHON, or the one that the Python module is built for, or .venv's, or
 # python3. Its own CMake files are not used: they ask for the CUDA toolkit, of which nothing is needed here.
 
+include(CheckCXXSourceCompiles)
+
 set(HEADRACE_TORCH_PYTHON "" CACHE FILEPATH "The Python whose torch libheadrace_torch.so is built against; empty: .venv's or python3")
 
 # headrace_find_torch(): sets torch_python, torch_root, torch_version, torch_accelerator in the caller, or torch_absent to the
@@ -58,6 +60,24 @@ function(headrace_link_torch target)
   set_target_properties(${target} PROPERTIES BUILD_RPATH ${torch_root}/lib)
 endfunction()
 
+# headrace_check_torch(): sets HEADRACE_TORCH_LOADS_FOLDERS where the loader takes a package's folder. The class does not show
+# that; a method that came with the same release, 2.13, does. Asked once for each torch.
+function(headrace_check_torch)
+  if(HEADRACE_TORCH_CHECKED STREQUAL "${torch_root} ${torch_version}")
+    return()
+  endif()
+  unset(HEADRACE_TORCH_LOADS_FOLDERS CACHE)
+  set(CMAKE_REQUIRED_INCLUDES ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)
+  set(CMAKE_REQUIRED_FLAGS "-w -O0")
+  set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
+  check_cxx_source_compiles("
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+void allow_copy(torch::inductor::AOTIModelPackageLoader& loader, std::unordered_map<std::string, at::Tensor>& values) {
+  loader.load_constants(values, false, false, false, true);
+}" HEADRACE_TORCH_LOADS_FOLDERS)
+  set(HEADRACE_TORCH_CHECKED "${torch_root} ${torch_version}" CACHE INTERNAL "The torch that was asked what it can do")
+endfunction()
+
 # bindings/torch/*.cpp -> lib/libheadrace_torch.so, and beside it libheadrace_torch.json, which says what it was built for
 # to those who find that it does not load.
 function(headrace_add_torch)
@@ -86,6 +106,12 @@ function(headrace_add_torch)
     headrace_torch
     PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${headrace_lib_dir}
                INSTALL_RPATH "$ORIGIN/../../torch/lib;${torch_root}/lib")
+  headrace_check_torch()
+  if(HEADRACE_TORCH_LOADS_FOLDERS)
+    target_compile_definitions(headrace_torch PRIVATE HEADRACE_TORCH_LOADS_FOLDERS)
+  else()
+    message(STATUS "torch ${torch_version} unpacks packages into the temporary folder by itself: 2.13 loads them from the cache")
+  endif()
   file(CONFIGURE OUTPUT ${headrace_lib_dir}/libheadrace_torch.json @ONLY CONTENT
        "{\"torch\": \"@torch_version@\", \"accelerator\": \"@torch_accelerator@\", \"folder\": \"@torch_root@\"}\n")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${torch_root}/version.py)

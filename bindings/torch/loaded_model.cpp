@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <torch/version.h>
 
 #include <algorithm>
 
@@ -21,11 +22,23 @@ void enter_thread() {
   static_cast<void>(entered);
 }
 
+/// What the loader is given. Earlier ones know no folder and unpack the file themselves, into the temporary
+/// folder.
+const char* package_path(const headrace_model_open_v1& args) {
+#ifdef HEADRACE_TORCH_LOADS_FOLDERS
+  return args.path;
+#else
+  TORCH_CHECK(args.archive != nullptr, "torch ", TORCH_VERSION,
+              " cannot load a package from a folder: give the .pt2, or install torch 2.13");
+  return args.archive;
+#endif
+}
+
 }  // namespace
 
 LoadedModel::LoadedModel(const headrace_model_open_v1& args)
     // Single-threaded runs take no lock inside torch: the host sees to it that there is one caller.
-    : loader_(args.path, args.model_name, /*run_single_threaded=*/true, /*num_runners=*/1,
+    : loader_(package_path(args), args.model_name, /*run_single_threaded=*/true, /*num_runners=*/1,
               static_cast<c10::DeviceIndex>(args.device_kind == HEADRACE_CPU ? -1 : args.device_index)),
       runner_(*loader_.get_runner()),
       on_gpu_(args.device_kind != HEADRACE_CPU),

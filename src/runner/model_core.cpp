@@ -151,16 +151,18 @@ Result<std::unique_ptr<ModelCore>> ModelCore::open(const std::string& path, cons
   core->load_timing_.unpack_ns = now_ns() - unpack_begin;
   core->load_timing_.unpacked = unpacked.fresh;
   if (options.threads > 0) runtime.table->set_threads(options.threads);
-  HEADRACE_TRY_VOID(core->load(unpacked.folder.string(), options.runners));
+  HEADRACE_TRY_VOID(
+      core->load(unpacked.folder.string(), package.is_folder() ? std::string() : path, options.runners));
   core->load_timing_.load_ns = now_ns() - begin;
   for (const std::string& warning : core->info_.warnings) core->log_.warn("{}: {}", path, warning);
   return core;
 }
 
-Result<void> ModelCore::load(const std::string& folder, std::size_t runners) {
+Result<void> ModelCore::load(const std::string& folder, const std::string& archive, std::size_t runners) {
   headrace_model_open_v1 args{};
   args.struct_size = sizeof args;
   args.path = folder.c_str();
+  args.archive = archive.empty() ? nullptr : archive.c_str();
   args.model_name = info_.model_name.c_str();
   args.device_kind = static_cast<std::int32_t>(info_.device.kind);
   args.device_index = info_.device.index;

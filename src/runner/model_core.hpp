@@ -43,7 +43,7 @@ class ModelCore {
 
  private:
   ModelCore(ModelInfo info, const ModelRuntime& runtime, bool debug, Logger& logger);
-  Result<void> load(const std::string& folder, std::size_t runners);
+  Result<void> load(const std::string& folder, const std::string& archive, std::size_t runners);
   Result<void> run_debug(Runner& runner, std::span<const TensorView> inputs, std::vector<Tensor>& outputs,
                          const RunOptions& options);
   Result<void> bind_and_run(Runner& runner, std::span<const TensorView> inputs, std::vector<Tensor>& outputs,
