@@ -98,10 +98,10 @@ typedef struct headrace_device_info_v1 {
 typedef struct headrace_model_open_v1 {
   size_t struct_size;
   const char* path; /* an unpacked package's folder */
-  const char* archive; /* the file that it was unpacked from, for frameworks that cannot load from a folder; NULL: none */
   const char* model_name;
   int32_t device_kind;
   int32_t device_index;
+  const char* archive; /* the file that it was unpacked from, for frameworks that cannot load from a folder; NULL: none */
 } headrace_model_open_v1;
 
 /* Told of one constant; `name` and `tensor` are valid during the call alone. */
