@@ -33,7 +33,7 @@ struct Owner final : FrameReader::Handler {
     Regions::View view(regions);
     refused = false;
     for (std::uint32_t i = 0; i < ranges.size(); ++i) {
-      const auto found = view.find(ranges[i]);
+      const auto found = view.find(ranges[i], Access::write);
       if (found.region == nullptr) {
         if (found.good_bytes > ranges[i].length) std::abort();
         refused = true;
