@@ -190,7 +190,7 @@ nb::list to_list(std::vector<BackendInfo> backends) {
 
 nb::list peer_regions(PyAgent& self, std::string_view peer) {
   nb::list list;
-  for (Region& region : self.ask([&](headrace::Agent& agent) { return agent.peer_regions(peer); })) list.append(nb::cast(PyRegion{std::move(region), {}}));
+  for (Region& region : self.ask([&](headrace::Agent& agent) { return agent.peer_regions(peer); })) list.append(nb::cast(PyRegion{std::move(region)}));
   return list;
 }
 
@@ -576,7 +576,7 @@ void bind_metadata_methods(nb::class_<PyAgent>& agent) {
       .def(
           "peer_region",
           [](PyAgent& self, const std::string& peer, const std::string& name) {
-            return PyRegion{self.ask([&](headrace::Agent& a) { return a.peer_region(peer, name); }), {}};
+            return PyRegion{self.ask([&](headrace::Agent& a) { return a.peer_region(peer, name); })};
           },
           nb::arg("peer"), nb::arg("region_name"), "A peer's region by name.\n\nErrors: NotFound (peer, name).")
       .def(

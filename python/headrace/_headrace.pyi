@@ -91,10 +91,9 @@ class Region:
         """Those it is registered with."""
 
     @property
-    def writable(self) -> bool | None:
+    def writable(self) -> bool:
         """
-        Of a region of this agent: whether the object behind it let itself be written. A transfer into a region that
-        is not fails, or changes what nobody expects to change. None of a peer's: only its owner knows.
+        Whether requests may write it: not if the object behind it cannot be written, or `register` was told so.
         """
 
     def __len__(self) -> int: ...
@@ -139,6 +138,10 @@ class Mapping:
     Owns: the mapping stays while this object or any view of it lives, or until the peer revokes it, leaves or
     dies: then `alive` turns false, and what is read is old bytes, never a fault.
     """
+
+    @property
+    def writable(self) -> bool:
+        """False if its owner lets it be read only: then so do its views."""
 
     @property
     def alive(self) -> bool:
@@ -646,16 +649,17 @@ class Agent:
 
     def __reduce__(self) -> NoReturn: ...
 
-    def register(self, obj: object, name: str = '', note: bytes = b'', backends: Sequence[str] | None = None) -> Any:
+    def register(self, obj: object, name: str = '', note: bytes = b'', backends: Sequence[str] | None = None, writable: bool | None = None) -> Any:
         """
         Makes memory reachable for peers. Returns its Region, or a list of them if `obj` is a list.
 
         obj: anything with the buffer protocol (bytearray, mmap, NumPy array), with DLPack (torch tensor), a tuple
         (address, length), a MemoryRange, or a list of these: then all are registered or none, in one call. Arrays may
         lie in memory in any order, but without gaps. Objects that cannot be written (bytes, a read-only array) are
-        taken too, and Region.writable says so.
+        taken too: a request that would write them is refused, here and at peers.
         name: unique in the agent; of a list it is followed by "/0", "/1", ... note: travels with the metadata, up to
-        64 KiB. backends: only these; None: every one that takes the kind.
+        64 KiB. backends: only these; None: every one that takes the kind. writable: False lets requests read the memory
+        only; None: as the object says.
         Owns: the object is kept alive, and in place, until its region is deregistered or the agent is closed; memory
         given by address is the caller's to keep.
         Errors: InvalidArgument (empty, gaps, name in use), NotSupported (no backend takes this kind).
@@ -669,12 +673,13 @@ class Agent:
         answer: the regions stay).
         """
 
-    def allocate(self, length_bytes: int, kind: str = 'dram', numa_node: int = -1, huge_pages: bool = False, name: str = '', note: bytes = b'', backends: Sequence[str] | None = None) -> Memory:
+    def allocate(self, length_bytes: int, kind: str = 'dram', numa_node: int = -1, huge_pages: bool = False, name: str = '', note: bytes = b'', backends: Sequence[str] | None = None, writable: bool = True) -> Memory:
         """
         Memory that peers on this host map and copy without the kernel's help: the fastest kind. Zero-filled,
         page-aligned, registered.
 
-        numa_node: -1 means the node of the thread that touches a page first. huge_pages: of 2 MiB.
+        numa_node: -1 means the node of the thread that touches a page first. huge_pages: of 2 MiB. writable: False lets
+        requests and peers read it only; the Memory object itself can always be written.
         Owns: the Memory object and its views keep the memory; the region is the agent's until deregistered.
         Errors: InvalidArgument (length 0), Exhausted (not enough memory or huge pages), NotSupported (kind).
         """
