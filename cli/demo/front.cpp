@@ -46,7 +46,7 @@ TextStream::~TextStream() {
     state_->front.texts_.erase(state_->id);
     if (state_->over() || state_->error) return;
   }
-  state_->front.cancel(state_->id, state_->worker);
+  state_->front.cancel(state_->id);
 }
 
 Result<std::optional<std::int64_t>> TextStream::next() {
@@ -232,9 +232,9 @@ void Front::take(const Received& received) try {
                error.what());
 }
 
-void Front::cancel(std::uint64_t id, const std::string& worker) {
-  for (const std::string& name : {std::string(prefill_name), worker})
-    (void)send(*agent_, name, {{"type", "cancel"}, {"id", id}});
+/// The prefill worker passes it on: it alone knows when nothing writes into that text's pages any more.
+void Front::cancel(std::uint64_t id) {
+  (void)send(*agent_, prefill_name, {{"type", "cancel"}, {"id", id}});
 }
 
 Result<std::vector<CacheStatus>> Front::cache_status() {

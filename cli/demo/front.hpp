@@ -100,7 +100,7 @@ class Front {
   void watch_children();
   void await_prefill_worker(std::unique_lock<std::mutex>& lock);
   void fail_all(const Error& error);
-  void cancel(std::uint64_t id, const std::string& worker);
+  void cancel(std::uint64_t id);
 
   const FrontOptions options_;
   std::string folder_;

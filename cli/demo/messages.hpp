@@ -3,11 +3,11 @@
 // the "id" of a text.
 //
 //   front -> prefill   generate {prompt, count, sampling, decode}    cancel
-//   prefill -> decode  reserve {tokens}      start {length, token, count, sampling, front}    alive
+//   prefill -> decode  reserve {tokens}      start {length, token, count, sampling, front}    cancel    alive
 //   decode -> prefill  reserved {pages}      finished
 //   prefill -> front   prefilled {token, and what moved}
 //   decode -> front    token {at, token}     status {free_pages, pages}
-//   front -> decode    cancel, status
+//   front -> decode    status
 //   any -> front       ready
 #pragma once
 

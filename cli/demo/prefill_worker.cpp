@@ -74,12 +74,23 @@ class PrefillWorker {
     if (type == "reserved") {
       found->second.remote_pages = received.message.at("pages").get<std::vector<std::uint32_t>>();
       ready_.push_back(received.id());
-    } else if (type == "finished" || type == "cancel") {
+    } else if (type == "finished") {
       drop(received.id());
+    } else if (type == "cancel") {
+      return cancel(received.id());
     }
     return {};
   } catch (const Message::exception& error) {
     return fail(Code::corrupt, "a message of {} is not understood: {}", received.from, error.what());
+  }
+
+  /// In this order: the decode worker gives the pages to other texts, into which nothing of this one may be written, and it
+  /// has heard of the reservation before.
+  Result<void> cancel(std::uint64_t id) {
+    const std::string decode = jobs_.at(id).decode;
+    drop(id);
+    if (!peers_.contains(decode)) return {};
+    return or_lost(decode, send(agent_, decode, {{"type", "cancel"}, {"id", id}}));
   }
 
   Result<void> accept(const Received& received) {
