@@ -21,6 +21,11 @@ constexpr std::size_t probe_bytes = 2
                                     << 20;  // beyond a core's own caches, touched in well under a millisecond
 constexpr int rounds = 3;
 
+// A probe that others took the core from tells of them, not of this path: no copy here is slower than two through a socket, and
+// what slows this process down slows those too. Seen: a loaded machine on which tcp's constant won over shm.
+constexpr double least_bytes_per_second = 4e9;
+constexpr double most_ns_per_page = 90;
+
 /// A walk over pages that a prefetcher cannot guess: an odd stride modulo a power of two visits each once.
 constexpr std::size_t page_at(std::size_t i, std::size_t count) { return i * 89 % count; }
 
@@ -39,9 +44,9 @@ double best_ns(const Copy& copy) {
 CopySpeed fit(double small_ns, double large_ns) {
   constexpr double small_pages = probe_bytes / small_page;
   constexpr double large_pages = probe_bytes / large_page;
-  const double ns_per_page = std::max(0.0, (small_ns - large_ns) / (small_pages - large_pages));
+  const double ns_per_page = std::clamp((small_ns - large_ns) / (small_pages - large_pages), 0.0, most_ns_per_page);
   const double bytes_ns = std::max(1.0, large_ns - ns_per_page * large_pages);
-  return {static_cast<double>(probe_bytes) * 1e9 / bytes_ns, ns_per_page};
+  return {std::max(static_cast<double>(probe_bytes) * 1e9 / bytes_ns, least_bytes_per_second), ns_per_page};
 }
 
 struct Probe {
