@@ -30,7 +30,7 @@ VENV_PYTHON = ROOT / ".venv" / "bin" / "python"
 
 INSTALLED = ROOT / ".venv" / ".headrace-installed"  # as old as the last installation; the Makefile compares
 
-BUDGET_MINUTES = 80
+BUDGET_MINUTES = 85
 JOBS = os.cpu_count() or 1
 TAIL_LINES = 120
 
