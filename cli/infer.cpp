@@ -105,10 +105,6 @@ void add_infer(CLI::App& app, Invocation& invocation) {
   auto wanted = std::make_shared<Wanted>();
   CLI::App* infer_command = app.add_subcommand("infer", "Run a model that AOTInductor compiled");
   add_model_arguments(*infer_command, *wanted);
-  infer_command
-      ->add_option("-i,--input", wanted->inputs,
-                   "File of inputs by name: .npy, .npz, .safetensors or .json; repeatable")
-      ->type_name("[NAME=]FILE");
   infer_command->add_flag("-g,--generate", wanted->generate,
                           "Make up what no file has: normal numbers, or noughts and ones");
   infer_command->add_option("--seed", wanted->seed, "Of what is made up")->type_name("N");

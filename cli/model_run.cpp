@@ -129,6 +129,9 @@ void add_model_arguments(CLI::App& app, ModelRequest& request) {
                  "Threads that torch uses inside one operation; 0: its own choice")
       ->check(CLI::Range(0, 4096).description(""))
       ->type_name("N");
+  app.add_option("-i,--input", request.inputs,
+                 "File of inputs by name: .npy, .npz, .safetensors or .json; repeatable")
+      ->type_name("[NAME=]FILE");
 }
 
 Result<ModelInputs> gather_inputs(Model& model, const ModelRequest& request) {

@@ -105,10 +105,6 @@ void add_verify(CLI::App& app, Invocation& invocation) {
   auto wanted = std::make_shared<Wanted>();
   CLI::App* command = app.add_subcommand("verify", "Compare a model's outputs with those of a file");
   add_model_arguments(*command, *wanted);
-  command
-      ->add_option("-i,--input", wanted->inputs,
-                   "File of inputs by name: .npy, .npz, .safetensors or .json; repeatable")
-      ->type_name("[NAME=]FILE");
   command->add_option("-e,--expect", wanted->expected, "File of outputs by name, in any of these formats")
       ->required()
       ->type_name("FILE");

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/debug_print.hpp"
 
+#include "runner/strides.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,17 +33,8 @@ TensorStatistics statistics_of(const TensorView& view) {
 }
 
 std::string describe_tensor(const TensorView& view, const TensorStatistics& statistics) {
-  Shape strides = view.strides;
-  if (strides.empty() && !view.shape.empty()) {
-    strides = view.shape;
-    std::int64_t stride = 1;
-    for (std::size_t i = view.shape.rank(); i-- > 0;) {
-      strides[i] = stride;
-      stride *= std::max<std::int64_t>(view.shape[i], 1);
-    }
-  }
   return fmt::format("{} {} strides {} on {}: least {:.6g}, most {:.6g}, mean {:.6g}, {} of {} not finite",
-                     dtype_name(view.dtype), shape_text(view.shape), shape_text(strides),
+                     dtype_name(view.dtype), shape_text(view.shape), shape_text(strides_of(view)),
                      device_text(view.device), statistics.least, statistics.most, statistics.mean,
                      statistics.not_finite, statistics.count);
 }

@@ -2,6 +2,7 @@
 #include "runner/input_check.hpp"
 
 #include "runner/dimension_expression.hpp"
+#include "runner/strides.hpp"
 
 #include <fmt/ranges.h>
 
@@ -26,15 +27,7 @@ std::string dimension_text(const DimensionSpec& spec) {
 /// The strides that the shape has without gaps, or as the model wants them.
 bool strides_fit(const TensorSpec& spec, const TensorView& view) {
   if (spec.strides.empty()) return view.is_contiguous();
-  Shape actual = view.strides;
-  if (actual.empty()) {
-    actual = view.shape;
-    std::int64_t stride = 1;
-    for (std::size_t i = view.shape.rank(); i-- > 0;) {
-      actual[i] = stride;
-      stride *= std::max<std::int64_t>(view.shape[i], 1);
-    }
-  }
+  const Shape actual = strides_of(view);
   if (actual.rank() != spec.strides.size()) return false;
   for (std::size_t i = 0; i < actual.rank(); ++i)
     if (view.shape[i] > 1 && actual[i] != spec.strides[i]) return false;

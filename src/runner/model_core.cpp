@@ -187,8 +187,8 @@ Result<void> ModelCore::load(const std::string& folder, const std::string& archi
 Result<void> ModelCore::run(std::span<const TensorView> inputs, std::vector<Tensor>& outputs,
                             const RunOptions& options) {
   const RunnerPool::Loan runner = pool_->take();
-  if (debug_) return run_debug(*runner.operator->(), inputs, outputs, options);
-  return bind_and_run(*runner.operator->(), inputs, outputs, options);
+  if (debug_) return run_debug(*runner, inputs, outputs, options);
+  return bind_and_run(*runner, inputs, outputs, options);
 }
 
 Result<void> ModelCore::bind_and_run(Runner& runner, std::span<const TensorView> inputs,

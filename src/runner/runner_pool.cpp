@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/runner_pool.hpp"
 
+#include "runner/strides.hpp"
+
 #include <algorithm>
 
 namespace headrace {
@@ -23,12 +25,9 @@ headrace_tensor_v1 to_runtime(const TensorView& view) noexcept {
   tensor.device_kind = static_cast<std::int32_t>(view.device.kind);
   tensor.device_index = view.device.index;
   tensor.rank = static_cast<std::uint32_t>(view.shape.rank());
-  std::int64_t stride = 1;
-  for (std::size_t i = view.shape.rank(); i-- > 0;) {
-    tensor.shape[i] = view.shape[i];
-    tensor.strides[i] = view.strides.empty() ? stride : view.strides[i];
-    stride *= std::max<std::int64_t>(view.shape[i], 1);
-  }
+  const Shape strides = strides_of(view);
+  std::copy_n(view.shape.begin(), view.shape.rank(), tensor.shape);
+  std::copy_n(strides.begin(), strides.rank(), tensor.strides);
   return tensor;
 }
 

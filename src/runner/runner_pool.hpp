@@ -58,6 +58,7 @@ class RunnerPool {
     Loan(const Loan&) = delete;
     Loan& operator=(const Loan&) = delete;
     ~Loan() { pool_->give_back(*runner_); }
+    Runner& operator*() const { return *runner_; }
     Runner* operator->() const { return runner_; }
 
    private:

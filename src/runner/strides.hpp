@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The strides that a view's elements have.
+#pragma once
+
+#include <headrace/tensor.hpp>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace headrace {
+
+/// In elements, one a dimension: the view's own, or those of rows without gaps where it has none.
+[[nodiscard]] inline Shape strides_of(const TensorView& view) noexcept {
+  if (!view.strides.empty()) return view.strides;
+  Shape strides = view.shape;
+  std::int64_t stride = 1;
+  for (std::size_t i = view.shape.rank(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<std::int64_t>(view.shape[i], 1);
+  }
+  return strides;
+}
+
+}  // namespace headrace
