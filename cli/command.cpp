@@ -8,8 +8,11 @@
 
 #include <CLI/CLI.hpp>
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
+#include <limits>
 #include <new>
 #include <system_error>
 
@@ -18,10 +21,6 @@ namespace {
 
 constexpr int exit_failed = 1;
 constexpr int exit_usage = 2;
-
-void complain(const std::string& message) {
-  std::fprintf(stderr, "%s\n", wrap("headrace: " + message, 2).c_str());
-}
 
 /// A reader that has seen enough (`headrace plugins | head -1`) is not an error.
 int written(int code, int error_number) {
@@ -43,6 +42,11 @@ std::string join(int argc, char** argv) {
 }
 
 }  // namespace
+
+void complain(const std::string& message) {
+  const std::size_t width = ::isatty(STDERR_FILENO) == 1 ? line_width : std::numeric_limits<std::size_t>::max();
+  std::fprintf(stderr, "%s\n", wrap("headrace: " + message, 2, width).c_str());
+}
 
 int run(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // what is written to a closed pipe fails with EPIPE instead

@@ -179,9 +179,7 @@ Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
   }
   HEADRACE_CLI_TRY(output,
                    OutputFile::open(wanted.output, plan.file_bytes(), plan.fingerprint(), !wanted.anew));
-  if (output.started_over())
-    std::fprintf(stderr, "%s\n",
-                 wrap(fmt::format("{}.part was of other tensors: starting over", wanted.output)).c_str());
+  if (output.started_over()) complain(fmt::format("{}.part was of other tensors: starting over", wanted.output));
   plan.write_head(output.bytes());
 
   Result<MoveReport> report = [&]() -> Result<MoveReport> {
