@@ -56,7 +56,6 @@ int main(int, char** argv) {
   take(headrace::model_runtime());  // libtorch is loaded before the other program's clock starts as well
   headrace::ModelOptions options;
   options.runners = callers;
-  options.threads = 1;
   const auto begin = Clock::now();
   headrace::Model model = take(headrace::Model::open(argv[1], options));
   const double load_us = microseconds(begin);

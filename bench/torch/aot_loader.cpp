@@ -39,7 +39,6 @@ at::Tensor make_input(const std::string& shape) {
 int main(int, char** argv) {
   const auto runs = static_cast<std::size_t>(std::atoll(argv[3]));
   const auto callers = static_cast<std::size_t>(std::atoll(argv[4]));
-  at::set_num_threads(1);
   const auto begin = Clock::now();
   torch::inductor::AOTIModelPackageLoader loader(argv[1], "model", /*run_single_threaded=*/callers == 1,
                                                  callers);

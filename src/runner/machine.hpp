@@ -13,7 +13,8 @@ namespace headrace {
 struct Machine {
   std::string platform;                             ///< "linux"
   std::string architecture;                         ///< "x86_64", "aarch64"
-  std::set<std::string, std::less<>> cpu_features;  ///< as the kernel names them: "avx2", "avx512f", "asimd"
+  /// As the kernel names them: "avx2", "avx512f", "asimd". Of x86 those alone that compiled code may ask for.
+  std::set<std::string, std::less<>> cpu_features;
 };
 
 /// This machine, read once.

@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 namespace headrace {
 namespace {
@@ -182,6 +184,19 @@ TEST(Machine, features_are_those_of_the_first_cpu) {
             (std::set<std::string, std::less<>>{"asimd", "fp", "sve"}));
   EXPECT_TRUE(cpu_features("nothing").empty());
   EXPECT_FALSE(this_machine().architecture.empty());
+}
+
+TEST(Machine, features_asked_of_the_cpu_are_those_that_the_kernel_names) {
+  std::ifstream file("/proc/cpuinfo");
+  const std::set<std::string, std::less<>> named =
+      cpu_features(std::string(std::istreambuf_iterator<char>(file), {}));
+  const auto& asked = this_machine().cpu_features;
+  EXPECT_FALSE(asked.empty());
+  for (const std::string& feature : asked) EXPECT_TRUE(named.contains(feature)) << feature;
+  for (const char* const feature :
+       {"fma", "f16c", "avx2", "avx512f", "avx512dq", "avx512vl", "avx512bw", "avx512_vnni", "avx512_bf16",
+        "avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8", "asimd"})
+    EXPECT_EQ(asked.contains(feature), named.contains(feature)) << feature;
 }
 
 }  // namespace
