@@ -1,0 +1,696 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nixlAgent: NIXL's agent with handles that are plain numbers, on an agent of Headrace.
+
+A handle is a number that this agent gave out and never gives out again; one that was released or made up is an invalid
+parameter, never a crash. Prepared lists and requests are Headrace's own; what is added here is their numbers, NIXL's words and
+the translation of addresses (_regions.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import headrace
+
+from . import _tcpstore
+from ._config import nixlAgentConfig
+from ._descriptors import as_bytes, as_text, checked_rows, is_array, nixlRegDList, nixlRemoteDList, nixlXferDList, owners
+from ._enums import kind_of, nixl_cost_t, nixl_mem_t, nixl_status_t, nixl_xfer_op_t
+from ._errors import (
+    failure,
+    nixlBackendError,
+    nixlCancelledError,
+    nixlInvalidParamError,
+    nixlNotFoundError,
+    nixlNotPostedError,
+    nixlNotSupportedError,
+    nixlNoTelemetryError,
+    nixlRepostActiveError,
+    translated,
+)
+from ._exchange import DEFAULT_COMM_PORT, WITHDRAWAL, AgentStore, Exchange, Store, etcd_store
+from ._ledger import Ledger, Registered
+from ._peers import Peers, device_note
+from ._plugins import PLUGINS, SEGMENTS, Carried, available, carried
+from ._regions import strided_pages
+from ._telemetry import is_collected, nixlXferTelemetry
+from .logging import get_logger
+
+NIXL_INIT_AGENT = ""
+STRIDED_WIDTH = 5
+BUSY_SECONDS = 30.0
+"""How long a full queue is tried again before it counts as a failure: NIXL has no word for it."""
+QUIET_SECONDS = 5.0
+"""How long releasing a transfer that is under way waits until nothing writes any more; Headrace needs 1 s at most."""
+
+logger = get_logger("agent")
+
+
+class PreparedList(NamedTuple):
+    """A prepared list and what requests must know of it."""
+
+    pages: headrace.PageList
+    is_local: bool
+    paths: frozenset[str] | None
+    """Of Headrace's backends, those that it may go by; None: any."""
+
+
+class Transfer:
+    """A request, and the notification that goes with its next post."""
+
+    __slots__ = ("request", "notification")
+
+    def __init__(self, request: headrace.Request, notification: bytes | None):
+        self.request, self.notification = request, notification
+
+
+class OpenBackend(NamedTuple):
+    """A backend that the program created: a name for some of Headrace's."""
+
+    carried: Carried
+    parameters: dict[str, str]
+
+
+def _need(value: object, kind: type, what: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} is a {kind.__name__}, not {value!r}")
+
+
+def _indices(value: Any) -> Any:
+    """Integer arrays as they are. Others that NIXL takes (with gaps, of floats or bools) are copied into integers, as it does."""
+    if is_array(value):
+        if value.ndim != 1:
+            raise ValueError(f"indices are an array of one dimension, and this one has the shape {value.shape}")
+        return value if value.dtype.kind in "iu" and value.flags.c_contiguous else value.astype("int64")
+    if isinstance(value, str | bytes):
+        raise TypeError(f"indices are a list or an array of ints, not {value!r}")
+    return value if isinstance(value, list) else list(value)
+
+
+def _message(value: object) -> bytes | None:
+    """A notification; an empty one means none."""
+    return as_bytes(value, "a notification") or None
+
+
+def _patiently(act: Callable[[], object]) -> None:
+    """Tries again while a queue is full."""
+    end = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            act()
+            return
+        except headrace.WouldBlock:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.0001)
+
+
+class nixlAgent:
+    """Threads: any, whatever the configuration says. The agent closes with the last reference to it."""
+
+    def __init__(self, name: str, config: nixlAgentConfig):
+        name = as_text(name, "an agent's name")
+        _need(config, nixlAgentConfig, "an agent's configuration")
+        if not name:
+            raise ValueError("an agent's name is not empty")
+        self._name = name
+        self._numbers = itertools.count(1)
+        self._telemetry = is_collected(config.captureTelemetry)
+        self._agent = _open(name, config)
+        self._peers = Peers(self._agent)
+        self._ledger = Ledger()
+        self._backends: dict[int, OpenBackend] = {}
+        self._lists: dict[int, PreparedList] = {}
+        self._transfers: dict[int, Transfer] = {}
+        self._exchange = Exchange(self._agent, self._store_opener(), _patience(config))
+
+    def _store_opener(self) -> Callable[[], Store] | None:
+        agent, forget = self._agent, self._agent.forget
+        if etcd_store():
+            return lambda: AgentStore(agent, forget)
+        return (lambda: _tcpstore.TcpStore(agent)) if _tcpstore.is_configured() else None
+
+    def __del__(self) -> None:
+        exchange = getattr(self, "_exchange", None)
+        if exchange is not None:
+            exchange.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a nixlAgent cannot be pickled")
+
+    # Backends
+
+    def getAvailPlugins(self) -> list[str]:
+        """The names that Headrace has a path for."""
+        return available(self._agent.backends())
+
+    def getPluginParams(self, plugin: str) -> tuple[dict[str, str], list[str]]:
+        """Parameters with their defaults, and kinds of memory."""
+        found = self._carried(plugin)
+        return dict(PLUGINS[found.name].parameters), found.segments()
+
+    def getBackendParams(self, backend: int) -> tuple[dict[str, str], list[str]]:
+        """Parameters that it was created with, and kinds of memory."""
+        found = self._backend(backend)
+        return dict(found.parameters), found.carried.segments()
+
+    def createBackend(self, plugin: str, parameters: Mapping[str, str]) -> int:
+        """Gives a name to Headrace's paths; one of each name."""
+        found = self._carried(plugin)
+        if any(found.name == opened.carried.name for opened in self._backends.values()):
+            raise failure(nixlInvalidParamError, f"backend {found.name} is created already: an agent has one of each")
+        handle = next(self._numbers)
+        self._backends[handle] = OpenBackend(found, {str(key): str(value) for key, value in parameters.items()})
+        logger.info("backend %s: Headrace carries %s", found.name, found)
+        return handle
+
+    def _carried(self, plugin: str) -> Carried:
+        plugin = as_text(plugin, "a plugin's name")
+        found = carried(plugin, self._agent.backends())
+        if found is None:
+            known = "Headrace has no path for what it carries" if plugin in PLUGINS else "there is no plugin of that name"
+            raise failure(nixlNotFoundError, f"plugin {plugin!r}: {known}")
+        return found
+
+    def _backend(self, handle: int) -> OpenBackend:
+        try:
+            return self._backends[handle]
+        except (KeyError, TypeError):
+            raise failure(nixlInvalidParamError, f"{handle!r} is no backend of this agent") from None
+
+    def _chosen(self, handles: Sequence[int]) -> list[OpenBackend]:
+        if isinstance(handles, int):  # NIXL's own agent passes a bare number here in send_notif
+            handles = [handles]
+        return [self._backend(handle) for handle in handles] if handles else list(self._backends.values())
+
+    def _paths(self, memory: nixl_mem_t, handles: Sequence[int]) -> frozenset[str]:
+        """Headrace's backends for that kind of memory among those chosen."""
+        kind = kind_of(memory)
+        paths = frozenset(path for opened in self._chosen(handles) for path in opened.carried.paths.get(kind, ()))
+        if not paths:
+            raise failure(nixlNotFoundError, f"no backend that was created carries {memory.name} (create_backend)")
+        return paths
+
+    # Memory
+
+    def registerMem(self, descs: nixlRegDList, backends: Sequence[int] = ()) -> nixl_status_t:
+        """All or none."""
+        _need(descs, nixlRegDList, "what is registered")
+        paths = self._paths(descs.getType(), backends)
+        if descs.isEmpty():
+            raise failure(nixlBackendError, "there is nothing to register: the list is empty")
+        kind = kind_of(descs.getType())
+        for device, rows in _by_device(descs).items():
+            self._register(kind, device, rows, sorted(paths))
+        return nixl_status_t.NIXL_SUCCESS
+
+    def _register(self, kind: str, device: int, rows: list[tuple[Any, ...]], paths: list[str]) -> None:
+        entries = [Registered(kind, row[0], row[1], device) for row in rows]
+        full = [_memory(kind, row) for row in rows if row[1] or kind not in ("dram", "vram")]
+        regions: list[headrace.Region] = []
+        if full:
+            try:
+                regions = self._agent.register(full, note=device_note(device), backends=paths)
+            except headrace.Error as error:
+                raise failure(nixlBackendError, str(error)) from error
+        found = iter(regions)
+        self._ledger.add(entries, [next(found).id if entry.length or kind not in ("dram", "vram") else 0 for entry in entries])
+
+    def deregisterMem(self, descs: nixlRegDList, backends: Sequence[int] = ()) -> nixl_status_t:
+        """Those that were registered; then complains if there were others."""
+        _need(descs, nixlRegDList, "what is deregistered")
+        self._paths(descs.getType(), backends)
+        regions, missing = self._ledger.take(_entries(descs))
+        regions = [region for region in regions if region]
+        if regions:
+            try:
+                self._agent.deregister(regions)
+            except headrace.Error as error:
+                raise translated(error) from error
+        if missing:
+            raise failure(nixlNotFoundError, f"not registered: {missing[0]}, and {len(missing) - 1} more")
+        return nixl_status_t.NIXL_SUCCESS
+
+    def queryMem(self, descs: nixlRegDList, backend: int) -> list[dict[str, str] | None]:
+        """What is known of files, block devices and objects; None for those that do not exist."""
+        _need(descs, nixlRegDList, "what is asked about")
+        kind = kind_of(descs.getType())
+        opened = self._backend(backend)
+        paths = opened.carried.paths.get(kind, ())
+        if not paths or kind in ("dram", "vram"):
+            raise failure(nixlNotSupportedError, f"backend {opened.carried.name} keeps nothing of kind {descs.getType().name}")
+        try:
+            answers = [self._agent.query(_memory(kind, row), paths[0]) for row in descs]
+        except headrace.Error as error:
+            raise translated(error) from error
+        return [{**answer, "size": answer.get("bytes", "0")} if answer is not None else None for answer in answers]
+
+    # Transfers
+
+    def prepXferDlist(self, *arguments: Any, **named: Any) -> int:
+        """(agent_name, descs, backend=[]), (descs, backend=[]) for the local side, or (agent_name, mem_type, rows, backend=[]).
+
+        Rows are an array of (address, length, device, stride, count), read without a copy.
+        """
+        agent_name, memory, source, backends = _prepare_arguments(arguments, named)
+        if memory is None:
+            _need(source, nixlXferDList, "what is prepared")
+            return self._prepare(agent_name, source.getType(), source._words, backends)
+        return self._prepare(agent_name, memory, checked_rows(source, STRIDED_WIDTH), backends)
+
+    def _prepare(self, agent_name: str, memory: nixl_mem_t, source: Any, backends: Sequence[int]) -> int:
+        """Source: words, or rows of three or five columns."""
+        agent_name = as_text(agent_name, "an agent's name")
+        is_local = agent_name == NIXL_INIT_AGENT
+        if not is_local and agent_name != self._name and self._peers.info(agent_name) is None:
+            raise failure(nixlNotFoundError, f"agent {agent_name!r} is unknown here: add its metadata first")
+        paths = self._paths(memory, backends)
+        pages = self._pages(agent_name, memory, source)
+        return self._keep(self._lists, PreparedList(pages, is_local, paths if backends else None))
+
+    def _pages(self, agent_name: str, memory: nixl_mem_t, source: Any) -> headrace.PageList:
+        kind = kind_of(memory)
+        ours = agent_name in (NIXL_INIT_AGENT, self._name)
+        table = self._ledger.table(kind) if ours else self._peers.table(agent_name, kind)
+        if len(source) == 0:
+            raise failure(nixlNotFoundError, "there are no descriptors")
+        if not is_array(source):
+            pages = table.pages(source)
+        elif source.shape[1] == STRIDED_WIDTH:
+            pages = strided_pages(table, source)
+        else:
+            pages = table.page_rows(source.view("uint64"))
+        try:
+            return self._agent.prepare(pages, peer=agent_name or None)
+        except headrace.Error as error:
+            raise self._failed(error, agent_name) from error
+
+    def makeXferReq(
+        self,
+        operation: nixl_xfer_op_t,
+        local_side: int,
+        local_indices: Any,
+        remote_side: int,
+        remote_indices: Any,
+        notif_msg: str | bytes = "",
+        backend: Sequence[int] = (),
+        skip_desc_merg: bool = False,
+    ) -> int:
+        """A request out of two prepared lists. Headrace merges neighbours as it moves them: skip_desc_merg has no effect."""
+        op = _operation(operation)
+        local, remote = self._list(local_side), self._list(remote_side)
+        if not local.is_local or remote.is_local:
+            raise failure(nixlInvalidParamError, "the local list is one that was prepared as local, the remote list one that was not")
+        paths = self._request_paths(backend, local.paths, remote.paths)
+        return self._make(op, local.pages, remote.pages, _indices(local_indices), _indices(remote_indices), _message(notif_msg), paths)
+
+    def createXferReq(
+        self,
+        operation: nixl_xfer_op_t,
+        local_descs: nixlXferDList,
+        remote_descs: nixlXferDList,
+        remote_agent: str,
+        notif_msg: str | bytes = "",
+        backend: Sequence[int] = (),
+    ) -> int:
+        """A request of two whole lists."""
+        op = _operation(operation)
+        _need(local_descs, nixlXferDList, "the local list")
+        _need(remote_descs, nixlXferDList, "the remote list")
+        remote_agent = as_text(remote_agent, "an agent's name")
+        notification = _message(notif_msg)
+        if local_descs.descCount() != remote_descs.descCount():
+            raise failure(nixlInvalidParamError, f"{local_descs.descCount()} local and {remote_descs.descCount()} remote descriptors")
+        if remote_agent != self._name and self._peers.info(remote_agent) is None:
+            raise failure(nixlNotFoundError, f"agent {remote_agent!r} is unknown here: add its metadata first")
+        paths = self._paths(local_descs.getType(), backend) & self._paths(remote_descs.getType(), backend)
+        local = self._pages(NIXL_INIT_AGENT, local_descs.getType(), local_descs._words)
+        remote = self._pages(remote_agent, remote_descs.getType(), remote_descs._words)
+        return self._make(op, local, remote, None, None, notification, sorted(paths) if backend else None)
+
+    def _request_paths(self, handles: Sequence[int], *limits: frozenset[str] | None) -> list[str] | None:
+        """Headrace's backends that a request may use; None: any."""
+        sets = [limit for limit in limits if limit is not None]
+        if handles:
+            sets.append(frozenset(path for opened in self._chosen(handles) for path in opened.carried.backends()))
+        return sorted(frozenset.intersection(*sets)) if sets else None
+
+    def _make(
+        self, op: str, local: headrace.PageList, remote: headrace.PageList, here: Any, there: Any, notification: bytes | None, paths: list[str] | None
+    ) -> int:  # fmt: skip
+        try:
+            request = self._agent.make_request(op, local, remote, here, there, paths)  # type: ignore[arg-type]
+        except headrace.Error as error:
+            raise self._failed(error, remote.peer) from error
+        return self._keep(self._transfers, Transfer(request, notification))
+
+    def postXferReq(self, reqh: int, notif_msg: str | bytes = "") -> nixl_status_t:
+        """Starts it; a notification given here takes the place of the one before, for later posts too."""
+        return _STATUS[self._post(reqh, notif_msg)]
+
+    def getXferStatus(self, reqh: int) -> nixl_status_t:
+        """How far it is; raises if it has failed or was not posted."""
+        return _STATUS[self._poll(reqh)]
+
+    def _post(self, handle: int, notification: str | bytes) -> str:
+        """Headrace's word for the state after posting: "posted", "canceling" or "done"."""
+        transfer = self._transfer(handle)
+        if notification:
+            transfer.notification = _message(notification)
+        request = transfer.request
+        try:
+            request.post(transfer.notification)
+        except headrace.Error as error:
+            self._post_again(transfer, error)
+        state = request.state
+        return state if state in _STATUS else self._ended(transfer, state)
+
+    def _post_again(self, transfer: Transfer, error: headrace.Error) -> None:
+        """Where a queue was full; everything else is raised."""
+        request = transfer.request
+        if isinstance(error, headrace.InvalidArgument) and request.poll() in ("posted", "canceling"):
+            raise failure(nixlRepostActiveError, "it is still under way: wait for its end") from error
+        if not isinstance(error, headrace.WouldBlock):
+            raise self._failed(error, request.peer) from error
+        try:
+            _patiently(lambda: (request.poll(), request.post(transfer.notification)))
+        except headrace.Error as later:
+            raise self._failed(later, request.peer) from later
+
+    def _poll(self, handle: int) -> str:
+        transfer = self._transfer(handle)
+        state = transfer.request.poll()
+        return state if state in _STATUS else self._ended(transfer, state)
+
+    def _ended(self, transfer: Transfer, state: str) -> str:
+        """Raises for a state that is no success."""
+        if state == "prepared":
+            raise failure(nixlNotPostedError, "it was not posted")
+        error = transfer.request.error
+        if error is not None:
+            raise self._failed(error, transfer.request.peer) from error
+        raise failure(nixlCancelledError, "it was canceled")
+
+    def getXferTelemetry(self, reqh: int) -> nixlXferTelemetry:
+        """Of the last post that has ended."""
+        transfer = self._transfer(reqh)
+        if not self._telemetry:
+            raise failure(nixlNoTelemetryError, "set capture_telemetry or NIXL_TELEMETRY_ENABLE=y")
+        if not transfer.request.done:
+            raise failure(nixlNotPostedError, "no post of it has ended yet")
+        return nixlXferTelemetry._of(transfer.request.times)
+
+    def queryXferBackend(self, reqh: int) -> int:
+        """The created backend whose name covers the path that Headrace chose."""
+        path = self._transfer(reqh).request.backend
+        for handle, opened in self._backends.items():
+            if path in opened.carried.backends():
+                return handle
+        raise failure(nixlNotFoundError, f"no created backend stands for {path}")
+
+    def estimateXferCost(self, req_handle: int) -> tuple[int, int, int]:
+        """Microseconds, their margin, and the method."""
+        try:
+            cost = self._transfer(req_handle).request.cost()
+        except headrace.Error as error:
+            raise translated(error) from error
+        microseconds = cost.duration * 1e6
+        return round(microseconds), round(microseconds * cost.margin), int(nixl_cost_t.NIXL_COST_ANALYTICAL_BACKEND)
+
+    def releaseXferReq(self, handle: int) -> nixl_status_t:
+        """Ends it if it is under way, and returns when nothing reads or writes for it any more."""
+        transfer = self._transfer(handle)
+        if transfer.request.state in ("posted", "canceling"):
+            self._quiet(transfer.request)
+        self._transfers.pop(handle, None)
+        return nixl_status_t.NIXL_SUCCESS
+
+    @staticmethod
+    def _quiet(request: headrace.Request) -> None:
+        request.cancel()
+        try:
+            request.wait(QUIET_SECONDS)
+        except headrace.Error as error:
+            if not request.done:
+                raise failure(nixlBackendError, f"it could not be ended in {QUIET_SECONDS} s") from error
+
+    def releasedDlistH(self, handle: int) -> nixl_status_t:
+        """Frees the number; requests made of the list go on."""
+        self._list(handle)
+        self._lists.pop(handle, None)
+        return nixl_status_t.NIXL_SUCCESS
+
+    def prepMemView(self, dlist: nixlXferDList | nixlRemoteDList, backends: Sequence[int] = ()) -> int:
+        """Views of GPU memory for kernels: not carried yet."""
+        if not isinstance(dlist, nixlXferDList | nixlRemoteDList):
+            raise TypeError(f"a view is made of a nixlXferDList or a nixlRemoteDList, not {dlist!r}")
+        for name in owners(dlist) if isinstance(dlist, nixlRemoteDList) else ():
+            if self._peers.info(name) is None:
+                raise failure(nixlNotFoundError, f"agent {name!r} is unknown here: add its metadata first")
+        raise failure(nixlBackendError, "Headrace has no views of memory for GPU kernels yet")
+
+    def releaseMemView(self, mvh: int) -> None:
+        """There are none."""
+        raise failure(nixlInvalidParamError, f"{mvh!r} is no view of this agent")
+
+    def _keep(self, table: dict[int, Any], value: Any) -> int:
+        handle = next(self._numbers)
+        table[handle] = value
+        return handle
+
+    def _list(self, handle: int) -> PreparedList:
+        try:
+            return self._lists[handle]
+        except (KeyError, TypeError):
+            raise _no_handle(handle, "prepared list") from None
+
+    def _transfer(self, handle: int) -> Transfer:
+        try:
+            return self._transfers[handle]
+        except (KeyError, TypeError):
+            raise _no_handle(handle, "transfer") from None
+
+    def _failed(self, error: headrace.Error, peer: str) -> Exception:
+        """A peer that is lost is disconnected; one that was removed or has come again since is not found, as it is to NIXL."""
+        if isinstance(error, headrace.PeerLost):
+            info = self._peers.info(peer)
+            if info is None or not info.lost:
+                return failure(nixlNotFoundError, str(error))
+        return translated(error)
+
+    # Notifications
+
+    def getNotifs(self, notif_map: dict[str, list[bytes]], backends: Sequence[int] = ()) -> dict[str, list[bytes]]:
+        """A copy of the map, with those that have come since put behind what it has."""
+        _need(notif_map, dict, "the map of notifications")
+        merged = {name: list(messages) for name, messages in notif_map.items()}
+        for name, payload in self._agent.take_notifications():
+            if payload == WITHDRAWAL:
+                self._forget(name)
+            else:
+                merged.setdefault(name, []).append(payload)
+        return merged
+
+    def genNotif(self, remote_agent: str, msg: str | bytes, backends: Sequence[int] = ()) -> nixl_status_t:
+        """Sends a notification of its own."""
+        remote_agent, payload = as_text(remote_agent, "an agent's name"), as_bytes(msg, "a notification")
+        try:
+            _patiently(lambda: self._agent.notify(remote_agent, payload))
+        except headrace.Error as error:
+            raise self._failed(error, remote_agent) from error
+        return nixl_status_t.NIXL_SUCCESS
+
+    # Metadata
+
+    def getLocalMD(self) -> bytes:
+        """All of it."""
+        self._need_remote_backend()
+        return self._agent.export_metadata()
+
+    def getLocalPartialMD(self, descs: nixlRegDList, inc_conn_info: bool = False, backends: Sequence[int] = ()) -> bytes:
+        """Of these regions; an empty list means how to reach this agent."""
+        self._need_remote_backend()
+        return self._agent.export_metadata(self._regions(descs), inc_conn_info or descs.isEmpty())
+
+    def _need_remote_backend(self) -> None:
+        if not self._backends:
+            raise failure(nixlInvalidParamError, "there is no backend that could be reached: create one first")
+
+    def _regions(self, descs: nixlRegDList) -> list[int]:
+        _need(descs, nixlRegDList, "what the metadata is of")
+        regions, missing = self._ledger.regions_of(_entries(descs))
+        if missing:
+            raise failure(nixlNotFoundError, f"not registered: {missing[0]}")
+        return [region for region in regions if region]
+
+    def loadRemoteMD(self, metadata: bytes | str) -> bytes:
+        """Takes in a peer's metadata, or a part or an update of it; gives the peer's name."""
+        blob = as_bytes(metadata, "metadata")
+        try:
+            return self._agent.import_metadata(blob).peer.encode()
+        except headrace.Error as error:
+            raise translated(error) from error
+
+    def invalidateRemoteMD(self, remote_agent: str) -> nixl_status_t:
+        """Forgets a peer: its transfers end, its lists become useless."""
+        name = as_text(remote_agent, "an agent's name")
+        if name == self._name:
+            return nixl_status_t.NIXL_ERR_INVALID_PARAM
+        return nixl_status_t.NIXL_SUCCESS if self._forget(name) else nixl_status_t.NIXL_ERR_NOT_FOUND
+
+    def _forget(self, name: str) -> bool:
+        self._peers.forget(name)
+        try:
+            self._agent.forget(name)
+        except headrace.NotFound:
+            return False
+        return True
+
+    def checkRemoteMD(self, remote_agent: str, descs: nixlXferDList) -> nixl_status_t:
+        """Whether a peer's metadata is here, and covers these descriptors."""
+        name = as_text(remote_agent, "an agent's name")
+        _need(descs, nixlXferDList, "what is asked about")
+        for sender, _ in self._agent.take_notifications(prefix=WITHDRAWAL):
+            self._forget(sender)
+        try:
+            if name != self._name and self._peers.info(name) is None:
+                return nixl_status_t.NIXL_ERR_NOT_FOUND
+            if not descs.isEmpty():
+                kind = kind_of(descs.getType())
+                table = self._ledger.table(kind) if name == self._name else self._peers.table(name, kind)
+                table.pages(descs._words)
+        except (nixlNotFoundError, headrace.NotFound):
+            return nixl_status_t.NIXL_ERR_NOT_FOUND
+        return nixl_status_t.NIXL_SUCCESS
+
+    def makeConnection(self, remote_agent: str, backends: Sequence[int] = ()) -> nixl_status_t:
+        """Connects ahead of use."""
+        name = as_text(remote_agent, "an agent's name")
+        if name != self._name:
+            try:
+                self._agent.connect(name, backends=self._request_paths(backends))
+            except headrace.Error as error:
+                raise self._failed(error, name) from error
+        return nixl_status_t.NIXL_SUCCESS
+
+    def sendLocalMD(self, ip_addr: str = "", port: int = 0) -> None:
+        """To the agent that listens there, else to the store. Returns at once."""
+        self._send(None, True, ip_addr, port, "")
+
+    def sendLocalPartialMD(
+        self, descs: nixlRegDList, inc_conn_info: bool = False, backends: Sequence[int] = (), ip_addr: str = "", port: int = 0, label: str = ""
+    ) -> None:  # fmt: skip
+        """The same with a part of it, which a store keeps under the label."""
+        _need(descs, nixlRegDList, "what the metadata is of")
+        if not ip_addr and not label:
+            raise failure(nixlInvalidParamError, "a store keeps parts of metadata under labels: give one, or an address to send to")
+        self._send(self._regions(descs), inc_conn_info or descs.isEmpty(), ip_addr, port, label)
+
+    def _send(self, regions: list[int] | None, connection_info: bool, host: str, port: int, label: str) -> None:
+        self._need_remote_backend()
+        if host:
+            self._exchange.send(host, port or DEFAULT_COMM_PORT, regions, connection_info)
+        else:
+            self._exchange.publish(label or "metadata", regions, connection_info)
+
+    def fetchRemoteMD(self, remote_agent: str, ip_addr: str = "", port: int = 0, label: str = "") -> None:
+        """From the agent that listens there, else from the store. Returns at once: checkRemoteMD tells when it has come."""
+        name = as_text(remote_agent, "an agent's name")
+        if ip_addr:
+            self._exchange.fetch(name, ip_addr, port or DEFAULT_COMM_PORT)
+        else:
+            self._exchange.find(name, label)
+
+    def invalidateLocalMD(self, ip_addr: str = "", port: int = 0) -> None:
+        """Makes the agent that listens there forget us, or takes our metadata out of the store. Returns at once."""
+        if ip_addr:
+            self._exchange.withdraw_from(ip_addr, port or DEFAULT_COMM_PORT)
+        else:
+            self._exchange.withdraw()
+
+
+_STATUS = {
+    "posted": nixl_status_t.NIXL_IN_PROG,
+    "canceling": nixl_status_t.NIXL_IN_PROG,
+    "done": nixl_status_t.NIXL_SUCCESS,
+}
+
+
+def _no_handle(handle: object, what: str) -> Exception:
+    if not isinstance(handle, int):
+        return TypeError(f"a handle is an int, not {handle!r}")
+    return failure(nixlInvalidParamError, f"{handle} is no {what} of this agent, or was released")
+
+
+def _operation(operation: nixl_xfer_op_t) -> str:
+    _need(operation, nixl_xfer_op_t, "the operation")
+    words = {nixl_xfer_op_t.NIXL_READ: "read", nixl_xfer_op_t.NIXL_WRITE: "write"}
+    if operation not in words:
+        raise failure(nixlInvalidParamError, f"there is no operation {int(operation)}")
+    return words[operation]
+
+
+def _prepare_arguments(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[str, nixl_mem_t | None, Any, Sequence[int]]:
+    """Which of the three forms it is: agent's name, kind of memory (of an array), descriptors, backends."""
+    given = list(arguments)
+    if "agent_name" in named:
+        given.insert(0, named.pop("agent_name"))
+    name = given.pop(0) if given and isinstance(given[0], str | bytes) else NIXL_INIT_AGENT
+    memory = given.pop(0) if given and isinstance(given[0], nixl_mem_t) else named.pop("mem_type", None)
+    source = given.pop(0) if given else named.pop("descs", None)
+    backends = given.pop(0) if given else named.pop("backend", ())
+    if given or named:
+        raise TypeError(f"prepXferDlist: {len(given)} arguments too many, or unknown ones: {', '.join(named)}")
+    if memory is not None and not is_array(source):
+        raise TypeError(f"with a kind of memory descriptors are an array, not {source!r}")
+    return name, memory, source, backends
+
+
+def _entries(descs: nixlRegDList) -> list[Registered]:
+    kind = kind_of(descs.getType())
+    return [Registered(kind, address, length, device) for address, length, device, _ in descs]
+
+
+def _by_device(descs: Iterable[tuple[Any, ...]]) -> dict[int, list[tuple[Any, ...]]]:
+    found: dict[int, list[tuple[Any, ...]]] = {}
+    for row in descs:
+        found.setdefault(row[2], []).append(row)
+    return found
+
+
+def _memory(kind: str, row: tuple[Any, ...]) -> Any:
+    """What Headrace registers or asks about for one descriptor (address, length, device, what its owner says)."""
+    address, length, device, said = row
+    if kind == "dram":
+        return (address, length)
+    if kind == "vram":
+        return headrace.MemoryRange(kind, address, length, device)
+    path = said.decode()
+    # A path may be preceded by the ways in which it is opened.
+    path = path.partition(":")[2] if path and ":" in path and "/" not in path.partition(":")[0] else path
+    if path:
+        return headrace.MemoryRange(kind, 0, length, path=path)
+    return headrace.MemoryRange(kind, 0, length, file_descriptor=device)
+
+
+def _open(name: str, config: nixlAgentConfig) -> headrace.Agent:
+    store = etcd_store()
+    if store and _tcpstore.is_configured():
+        raise RuntimeError("NIXL_ETCD_ENDPOINTS and NIXL_TCPSTORE_ENDPOINT are both set: one store serves an agent")
+    listen = f"0.0.0.0:{config.listenPort}" if config.useListenThread else ""
+    try:
+        return headrace.Agent(name, listen=listen, store=store)
+    except headrace.InvalidArgument as error:
+        raise ValueError(str(error)) from error
+    except headrace.Error as error:
+        raise RuntimeError(str(error)) from error
+
+
+def _patience(config: nixlAgentConfig) -> float:
+    return _tcpstore.patience_seconds() if _tcpstore.is_configured() else config.etcdWatchTimeout.total_seconds()
+
+
+__all__ = ["NIXL_INIT_AGENT", "SEGMENTS", "nixlAgent"]

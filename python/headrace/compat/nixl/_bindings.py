@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that NIXL's compiled module shows, under its names."""
+
+from __future__ import annotations
+
+from ._agent import NIXL_INIT_AGENT, nixlAgent
+from ._config import nixlAgentConfig
+from ._descriptors import nixlRegDList, nixlRemoteDList, nixlXferDList
+from ._enums import ENUMERATIONS, nixl_cost_t, nixl_mem_t, nixl_status_t, nixl_thread_sync_t, nixl_xfer_op_t
+from ._errors import (
+    EXCEPTIONS,
+    nixlBackendError,
+    nixlCancelledError,
+    nixlInvalidParamError,
+    nixlMismatchError,
+    nixlNotAllowedError,
+    nixlNotFoundError,
+    nixlNotPostedError,
+    nixlNotSupportedError,
+    nixlNoTelemetryError,
+    nixlRemoteDisconnectError,
+    nixlRepostActiveError,
+    nixlUnknownError,
+)
+from ._exchange import DEFAULT_COMM_PORT
+from ._telemetry import nixlXferTelemetry
+
+HAVE_UCX_GPU_DEVICE_API = False
+"""Views of memory for GPU kernels are not carried yet."""
+
+__all__ = [
+    "DEFAULT_COMM_PORT",
+    "HAVE_UCX_GPU_DEVICE_API",
+    "NIXL_INIT_AGENT",
+    "nixlAgent",
+    "nixlAgentConfig",
+    "nixlBackendError",
+    "nixlCancelledError",
+    "nixlInvalidParamError",
+    "nixlMismatchError",
+    "nixlNoTelemetryError",
+    "nixlNotAllowedError",
+    "nixlNotFoundError",
+    "nixlNotPostedError",
+    "nixlNotSupportedError",
+    "nixlRegDList",
+    "nixlRemoteDList",
+    "nixlRemoteDisconnectError",
+    "nixlRepostActiveError",
+    "nixlUnknownError",
+    "nixlXferDList",
+    "nixlXferTelemetry",
+    "nixl_cost_t",
+    "nixl_mem_t",
+    "nixl_status_t",
+    "nixl_thread_sync_t",
+    "nixl_xfer_op_t",
+]
+
+# Every member of every enumeration is a name of the module as well: DRAM_SEG, NIXL_WRITE, ...
+for _enumeration in ENUMERATIONS:
+    for _name, _member in _enumeration.__members__.items():
+        globals()[_name] = _member
+        __all__.append(_name)
+
+# Pickles and tracebacks name the classes where programs import them from.
+for _class in (nixlAgent, nixlAgentConfig, nixlRegDList, nixlRemoteDList, nixlXferDList, nixlXferTelemetry, *ENUMERATIONS, *EXCEPTIONS):
+    _class.__module__ = __name__
+del _class, _enumeration, _name, _member

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Descriptor lists: (address, length, device) of so many pieces of one kind of memory, kept as one array of words.
+
+Lists made of a NumPy array copy it, since a program may go on using the array; nothing here imports NumPy.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from ._enums import nixl_mem_t
+from ._errors import failure, nixlNotFoundError
+from ._state import StateReader, head, record
+
+WIDTH = 3
+
+
+def is_array(value: object) -> bool:
+    """Whether it is a NumPy array; false where NumPy was never imported, since then it cannot be."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def checked_rows(rows: Any, width: int) -> Any:
+    """The array as it is, if it has that many columns of 64-bit integers, one after another in memory."""
+    if rows.ndim != 2 or rows.shape[1] != width:
+        raise ValueError(f"descriptors are an array of shape (n, {width}), and this one has the shape {rows.shape}")
+    if rows.dtype.kind not in "ui" or rows.dtype.itemsize != 8 or not rows.dtype.isnative:
+        raise ValueError(f"descriptors are an array of uint64 or int64, and this one is of {rows.dtype}")
+    if not rows.flags.c_contiguous:
+        raise ValueError("descriptors are a C-contiguous array: pass numpy.ascontiguousarray(...)")
+    return rows
+
+
+def as_text(value: object, what: str) -> str:
+    """Text given as str or bytes."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"{what} is str or bytes, not {type(value).__name__}")
+
+
+def as_bytes(value: object, what: str) -> bytes:
+    """Bytes given as bytes, bytearray or str."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytearray):
+        return bytes(value)
+    raise TypeError(f"{what} is bytes or str, not {type(value).__name__}")
+
+
+class DescriptorList:
+    """What the three kinds of list share: the words, and the operations on them."""
+
+    __slots__ = ("_type", "_words", "_extras")
+    __hash__ = None  # type: ignore[assignment]
+    _has_extra = False
+
+    _type: nixl_mem_t
+    _words: array[int]
+    _extras: list[Any]
+
+    def __new__(cls, *_args: object, **_kwargs: object) -> DescriptorList:
+        self = super().__new__(cls)
+        self._type, self._words, self._extras = nixl_mem_t.DRAM_SEG, array("Q"), []
+        return self
+
+    def __init__(self, type: nixl_mem_t, descs: Any = None, init_size: int = 0):
+        if not isinstance(type, nixl_mem_t):
+            raise TypeError(f"the first argument is a nixl_mem_t, not {type!r}")
+        self._type = type
+        if descs is None:
+            self._fill(init_size)
+        elif isinstance(descs, int):
+            self._fill(descs)
+        elif isinstance(descs, list):
+            self._take(descs)
+        elif is_array(descs):
+            self._take_array(descs)
+        else:
+            raise TypeError(f"descriptors are a list of tuples or an array of {WIDTH} columns, not {descs!r}")
+
+    @classmethod
+    def _no_extra(cls) -> Any:
+        raise NotImplementedError
+
+    @classmethod
+    def _checked_extra(cls, value: object) -> Any:
+        raise NotImplementedError
+
+    def _fill(self, count: int) -> None:
+        if count < 0:
+            raise ValueError(f"a list of {count} descriptors")
+        self._words = array("Q", bytes(count * WIDTH * 8))
+        if self._has_extra:
+            self._extras = [self._no_extra() for _ in range(count)]
+
+    def _take(self, descs: list[tuple[Any, ...]]) -> None:
+        width = WIDTH + self._has_extra
+        for desc in descs:
+            if not isinstance(desc, tuple):
+                raise TypeError(f"each descriptor is a tuple, not {desc!r}")
+            if len(desc) != width:
+                raise ValueError(f"each descriptor has {width} elements, and this one is {desc!r}")
+        if self._has_extra:
+            self._words = array("Q", chain.from_iterable(desc[:WIDTH] for desc in descs))
+            self._extras = [self._checked_extra(desc[WIDTH]) for desc in descs]
+        else:
+            self._words = array("Q", chain.from_iterable(descs))
+
+    def _take_array(self, rows: Any) -> None:
+        self._words.frombytes(checked_rows(rows, WIDTH).tobytes())
+        if self._has_extra:
+            self._extras = [self._no_extra()] * len(rows)
+
+    def _at(self, index: object) -> int:
+        if not isinstance(index, int) or index < 0:
+            raise TypeError(f"an index is an int from 0 on, not {index!r}")
+        if index >= self.descCount():
+            raise IndexError(f"index {index} of a list of {self.descCount()} descriptors")
+        return index * WIDTH
+
+    def _row(self, desc: object) -> array[int]:
+        if not isinstance(desc, tuple):
+            raise TypeError(f"a descriptor is a tuple, not {desc!r}")
+        if len(desc) < WIDTH + self._has_extra:
+            raise IndexError(f"a descriptor has {WIDTH + self._has_extra} elements, and this one is {desc!r}")
+        return array("Q", desc[:WIDTH])
+
+    def getType(self) -> nixl_mem_t:
+        """The kind of memory."""
+        return self._type
+
+    def descCount(self) -> int:
+        """How many."""
+        return len(self._words) // WIDTH
+
+    def isEmpty(self) -> bool:
+        """Whether there are none."""
+        return not self._words
+
+    def addDesc(self, desc: tuple[Any, ...]) -> None:
+        """Puts one at the end."""
+        row = self._row(desc)
+        if self._has_extra:
+            self._extras.append(self._checked_extra(desc[WIDTH]))
+        self._words.extend(row)
+
+    def append(self, desc: tuple[Any, ...]) -> None:
+        """Puts one at the end."""
+        self.addDesc(desc)
+
+    def remDesc(self, index: int) -> None:
+        """Takes one out."""
+        at = self._at(index)
+        del self._words[at : at + WIDTH]
+        if self._has_extra:
+            del self._extras[index]
+
+    def clear(self) -> None:
+        """Takes all out."""
+        del self._words[:]
+        self._extras.clear()
+
+    def print(self) -> None:
+        """Writes the list to stdout."""
+        print(f"{self.descCount()} descriptors of {self._type.name}")
+        for desc in self:
+            print(f"  address {desc[0]:#x} length {desc[1]} device {desc[2]}", *(repr(extra) for extra in desc[WIDTH:]))
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return (self[i] for i in range(self.descCount()))
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        at = self._at(index)
+        row = tuple(self._words[at : at + WIDTH])
+        return (*row, self._extras[index]) if self._has_extra else row
+
+    def __setitem__(self, index: int, desc: tuple[Any, ...]) -> None:
+        at = self._at(index)
+        row = self._row(desc)
+        if self._has_extra:
+            self._extras[index] = self._checked_extra(desc[WIDTH])
+        self._words[at : at + WIDTH] = row
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return False
+        assert isinstance(other, DescriptorList)
+        return self._type == other._type and self._words == other._words and self._extras == other._extras
+
+
+class _Searchable(DescriptorList):
+    __slots__ = ()
+
+    def index(self, desc: tuple[Any, ...]) -> int:
+        """Where the first one with this address, length and device is."""
+        row = self._row(desc)
+        for at in range(0, len(self._words), WIDTH):
+            if self._words[at : at + WIDTH] == row:
+                return at // WIDTH
+        raise failure(nixlNotFoundError, f"{desc!r} is not in this list")
+
+
+class nixlXferDList(_Searchable):
+    """What a transfer moves: (address, length, device) each."""
+
+    __slots__ = ()
+
+    def __getstate__(self) -> bytes:
+        state = head(b"nixlBDList", int(self._type), self.descCount())
+        return state + record(b"", self._words.tobytes()) if self._words else state
+
+    def __setstate__(self, state: bytes) -> None:
+        reader = StateReader(state)
+        memory, count = reader.take_head(b"nixlBDList")
+        self._type = nixl_mem_t(memory)
+        self._words = array("Q", reader.take_descriptors(count))
+
+
+class nixlRegDList(_Searchable):
+    """What is registered: (address, length, device, what its owner says about it) each; the last is given as str or bytes."""
+
+    __slots__ = ()
+    _has_extra = True
+
+    @classmethod
+    def _no_extra(cls) -> bytes:
+        return b""
+
+    @classmethod
+    def _checked_extra(cls, value: object) -> bytes:
+        return as_bytes(value, "the last element of a descriptor")
+
+    def trim(self) -> nixlXferDList:
+        """The same without what the owners said."""
+        trimmed = nixlXferDList(self._type)
+        trimmed._words = self._words[:]
+        return trimmed
+
+    def __getstate__(self) -> bytes:
+        words = self._words.tobytes()
+        rows = (words[at : at + 8 * WIDTH] for at in range(0, len(words), 8 * WIDTH))
+        blobs = (record(b"", row + extra) for row, extra in zip(rows, self._extras, strict=True))
+        return head(b"nixlSDList", int(self._type), self.descCount()) + b"".join(blobs)
+
+    def __setstate__(self, state: bytes) -> None:
+        reader = StateReader(state)
+        memory, count = reader.take_head(b"nixlSDList")
+        rows = list(reader.take_blobs(count))
+        self._type = nixl_mem_t(memory)
+        self._words = array("Q", b"".join(row for row, _ in rows))
+        self._extras = [extra for _, extra in rows]
+
+
+class nixlRemoteDList(DescriptorList):
+    """Pieces of several agents' memory: (address, length, device, agent) each."""
+
+    __slots__ = ()
+    _has_extra = True
+
+    @classmethod
+    def _no_extra(cls) -> str:
+        return ""
+
+    @classmethod
+    def _checked_extra(cls, value: object) -> str:
+        return as_text(value, "an agent's name")
+
+    def _take_array(self, rows: Any) -> None:
+        raise TypeError("a nixlRemoteDList is made of a list of tuples: an array names no agents")
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise TypeError("a nixlRemoteDList cannot be pickled")
+
+
+def owners(descs: Iterable[tuple[Any, ...]]) -> set[str]:
+    """The agents that a remote list names."""
+    return {desc[WIDTH] for desc in descs}

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NIXL's enumerations, with its names and numbers."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Enumeration(enum.Enum):
+    """Compares with ints and serves as an index without being an int. Any int makes a member; an unknown one is named "???"."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Enumeration:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{cls.__name__} is made of an int, not of {value!r}")
+        member = object.__new__(cls)
+        member._name_ = "???"
+        member._value_ = value
+        return member
+
+    def __int__(self) -> int:
+        return self._value_
+
+    __index__ = __int__
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if isinstance(other, Enumeration):
+            return type(self) is type(other) and self._value_ == other._value_
+        return isinstance(other, int) and self._value_ == other
+
+    def __hash__(self) -> int:
+        return hash(self._value_)
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self._name_}"
+
+
+class nixl_mem_t(Enumeration):
+    """Kinds of memory."""
+
+    DRAM_SEG = 0
+    VRAM_SEG = 1
+    BLK_SEG = 2
+    OBJ_SEG = 3
+    FILE_SEG = 4
+
+
+class nixl_xfer_op_t(Enumeration):
+    """What a transfer does, seen from the one who starts it."""
+
+    NIXL_READ = 0
+    NIXL_WRITE = 1
+
+
+class nixl_cost_t(Enumeration):
+    """How a cost was estimated."""
+
+    NIXL_COST_ANALYTICAL_BACKEND = 0
+
+
+class nixl_thread_sync_t(Enumeration):
+    """How an agent shares itself among threads. Headrace's agents always do; the choice is kept and has no effect."""
+
+    NIXL_THREAD_SYNC_NONE = 0
+    NIXL_THREAD_SYNC_STRICT = 1
+    NIXL_THREAD_SYNC_RW = 2
+    NIXL_THREAD_SYNC_DEFAULT = 0
+
+
+class nixl_status_t(Enumeration):
+    """How a call ended. The codes below these come as exceptions alone."""
+
+    NIXL_IN_PROG = 1
+    NIXL_SUCCESS = 0
+    NIXL_ERR_NOT_POSTED = -1
+    NIXL_ERR_INVALID_PARAM = -2
+    NIXL_ERR_BACKEND = -3
+    NIXL_ERR_NOT_FOUND = -4
+    NIXL_ERR_MISMATCH = -5
+    NIXL_ERR_NOT_ALLOWED = -6
+    NIXL_ERR_REPOST_ACTIVE = -7
+    NIXL_ERR_UNKNOWN = -8
+    NIXL_ERR_NOT_SUPPORTED = -9
+
+
+ENUMERATIONS = (nixl_thread_sync_t, nixl_mem_t, nixl_xfer_op_t, nixl_cost_t, nixl_status_t)
+
+KINDS = {
+    nixl_mem_t.DRAM_SEG: "dram",
+    nixl_mem_t.VRAM_SEG: "vram",
+    nixl_mem_t.BLK_SEG: "block",
+    nixl_mem_t.OBJ_SEG: "object",
+    nixl_mem_t.FILE_SEG: "file",
+}
+"""Headrace's word for each kind of memory."""
+
+
+def kind_of(memory: nixl_mem_t) -> str:
+    """Headrace's word, or "unknown" for a number that NIXL has no kind for."""
+    return KINDS.get(memory, "unknown")

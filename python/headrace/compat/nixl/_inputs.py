@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What programs describe memory by (tuples, tensors, arrays, lists of tensors), made into descriptor lists.
+
+What cannot be made into one is logged and becomes None, which is what NIXL's programs check for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from ._descriptors import DescriptorList, is_array, nixlRegDList, nixlRemoteDList, nixlXferDList
+from ._enums import nixl_mem_t
+from .logging import get_logger
+
+logger = get_logger("api")
+
+List = TypeVar("List", bound=DescriptorList)
+
+MEMORIES: Mapping[str, nixl_mem_t] = {
+    "DRAM": nixl_mem_t.DRAM_SEG,
+    "VRAM": nixl_mem_t.VRAM_SEG,
+    "FILE": nixl_mem_t.FILE_SEG,
+    "BLOCK": nixl_mem_t.BLK_SEG,
+    "OBJ": nixl_mem_t.OBJ_SEG,
+    "cpu": nixl_mem_t.DRAM_SEG,
+    "cuda": nixl_mem_t.VRAM_SEG,
+}
+"""The words that programs have for kinds of memory; the last two are old ones."""
+
+
+def is_tensor(value: object) -> bool:
+    """Whether it is a torch tensor; false where torch was never imported, since then it cannot be."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def tensor_memory(tensor: Any) -> str:
+    """Where it lies."""
+    return "DRAM" if tensor.get_device() < 0 else "VRAM"
+
+
+def _refused(why: str, *values: object) -> None:
+    logger.error(why, *values)
+
+
+def _of_tensors(kind: type[List], tensors: list[Any]) -> List | None:
+    if any(tensor.device != tensors[0].device for tensor in tensors):
+        return _refused("the tensors lie on several devices: make a list for each")
+    if not all(tensor.is_contiguous() for tensor in tensors):
+        return _refused("a tensor has gaps: call contiguous() and keep what it gives")
+    extra = ("",) if kind._has_extra else ()
+    rows = [
+        (tensor.data_ptr(), tensor.numel() * tensor.element_size(), max(0, tensor.get_device()), *extra) for tensor in tensors
+    ]  # fmt: skip
+    return kind(MEMORIES[tensor_memory(tensors[0])], rows)
+
+
+def _of_plain(kind: type[List], descs: Any, mem_type: str | None, width: int) -> List | None:
+    """Of tuples, or of an array of three columns."""
+    if mem_type is None:
+        return _refused("descriptors that are no tensors need a kind of memory: %s", ", ".join(MEMORIES))
+    if is_array(descs):
+        if descs.ndim != 2 or descs.shape[1] != 3:
+            return _refused("descriptors are an array of three columns, and this one has the shape %s", descs.shape)
+    elif len(descs[0]) != width:
+        return _refused("descriptors of a %s are tuples of %d elements, and this is %r", kind.__name__, width, descs[0])
+    return kind(MEMORIES[mem_type], descs)
+
+
+def _list_of(kind: type[List], descs: Any, mem_type: str | None) -> List | None:
+    if isinstance(descs, kind):
+        return descs
+    if isinstance(descs, DescriptorList):
+        return _refused("a %s is expected, not a %s", kind.__name__, type(descs).__name__)
+    if is_tensor(descs):
+        return _of_tensors(kind, [descs])
+    if isinstance(descs[0], tuple) or is_array(descs):
+        return _of_plain(kind, descs, mem_type, 3 + kind._has_extra)
+    return _of_tensors(kind, descs) if is_tensor(descs[0]) else None
+
+
+def xfer_list(descs: Any, mem_type: str | None) -> nixlXferDList | None:
+    """For transfers."""
+    return _list_of(nixlXferDList, descs, mem_type)
+
+
+def reg_list(descs: Any, mem_type: str | None) -> nixlRegDList | None:
+    """For registration."""
+    return _list_of(nixlRegDList, descs, mem_type)
+
+
+def remote_list(descs: Any, mem_type: str | None) -> nixlRemoteDList | None:
+    """For views of several agents' memory."""
+    if isinstance(descs, nixlRemoteDList):
+        return descs
+    return _of_plain(nixlRemoteDList, descs, mem_type, 4) if isinstance(descs[0], tuple) else None

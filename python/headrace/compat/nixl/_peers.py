@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of peers' memory, as tables to look addresses up in.
+
+A table is made at the first use and made anew when the peer's metadata has changed. That is seen by the peer's incarnation,
+the metadata's version and the number of regions, as PeerInfo has them: metadata also comes in without a call of ours.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+import headrace
+
+from ._errors import failure, nixlNotFoundError
+from ._regions import RegionTable, extent_of
+
+DEVICE_NOTE = b"device="
+"""A region's note says its device, unless that is 0: dram of Headrace's has none, and NIXL's descriptors do."""
+
+
+def device_note(device: int) -> bytes:
+    """The note of a region on that device."""
+    return DEVICE_NOTE + str(device).encode() if device else b""
+
+
+def device_of(region: headrace.Region) -> int:
+    """The device that the note of a region names."""
+    note = region.note
+    digits = note[len(DEVICE_NOTE) :]
+    return int(digits) if note.startswith(DEVICE_NOTE) and digits.isdigit() else 0
+
+
+class _Known(NamedTuple):
+    stamp: tuple[int, int, int]
+    tables: dict[str, RegionTable]
+
+
+class Peers:
+    """Threads: any."""
+
+    def __init__(self, agent: headrace.Agent):
+        self._agent = agent
+        self._lock = threading.Lock()
+        self._known: dict[str, _Known] = {}
+
+    def info(self, name: str) -> headrace.PeerInfo | None:
+        """What Headrace says of the peer, if it knows how to reach it: parts of metadata may have come before that."""
+        return next((info for info in self._agent.peers() if info.name == name and info.backends), None)
+
+    def table(self, name: str, kind: str) -> RegionTable:
+        """The peer's regions of one kind."""
+        info = self.info(name)
+        if info is None:
+            raise failure(nixlNotFoundError, f"agent {name!r} is unknown here: add its metadata first")
+        stamp = (info.incarnation, info.version, info.regions)
+        with self._lock:
+            known = self._known.get(name)
+            if known is None or known.stamp != stamp:
+                known = self._known[name] = _Known(stamp, self._tables(name))
+        return known.tables.get(kind) or RegionTable([])
+
+    def forget(self, name: str) -> None:
+        """Drops the tables of one peer."""
+        with self._lock:
+            self._known.pop(name, None)
+
+    def _tables(self, name: str) -> dict[str, RegionTable]:
+        by_kind: dict[str, list[headrace.Region]] = {}
+        for region in self._agent.peer_regions(name):
+            by_kind.setdefault(region.kind, []).append(region)
+        return {
+            kind: RegionTable(extent_of(kind, region.id, device_of(region), region.address, region.length_bytes) for region in regions)
+            for kind, regions in by_kind.items()
+        }

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From addresses to regions. NIXL's programs name memory by address, Headrace by (region, offset); this is the border.
+
+A RegionTable holds the regions of one agent and one kind of memory, and finds the one that a descriptor lies in. Short lists
+are looked up one by one, long ones all at once with NumPy where it is installed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import headrace
+
+from ._errors import failure, nixlNotFoundError
+
+FEW = 32
+"""Up to so many descriptors a loop is quicker than NumPy's calls."""
+
+UNBOUNDED = 1 << 63
+
+
+class Extent(NamedTuple):
+    """A region as NIXL's addresses see it."""
+
+    region: int
+    device: int
+    start: int
+    length: int
+    origin: int
+    """Headrace's offset 0: the start for memory, 0 for files, where NIXL's addresses are offsets already."""
+
+
+def extent_of(kind: str, region: int, device: int, start: int, length: int) -> Extent:
+    """Of a region of that kind; a file, block device or object of length 0 is unbounded."""
+    if kind in ("dram", "vram"):
+        return Extent(region, device, start, length, start)
+    return Extent(region, device, start, length or UNBOUNDED, 0)
+
+
+def uncovered(index: int, address: int, length: int, device: int) -> Exception:
+    """What a descriptor outside all regions gets."""
+    return failure(
+        nixlNotFoundError,
+        f"descriptor {index} (address {address:#x}, {length} bytes, device {device}) lies in no registered memory that is known here",
+    )
+
+
+class _Device:
+    """The extents of one device, by start.
+
+    Extents may overlap. Of those that begin at or before an address, the one that ends last covers a range if any does: so
+    `widest[i]` names, for extent i, the one among the first i + 1 that ends last.
+    """
+
+    def __init__(self, extents: list[Extent]):
+        extents.sort(key=lambda extent: extent.start)
+        self.extents = extents
+        self.starts = [extent.start for extent in extents]
+        self.widest: list[int] = []
+        last = 0
+        for i, extent in enumerate(extents):
+            if extent.start + extent.length >= extents[last].start + extents[last].length:
+                last = i
+            self.widest.append(last)
+        self._columns: tuple[Any, ...] | None = None
+
+    def find(self, address: int, length: int) -> Extent | None:
+        """The extent that covers the range."""
+        i = bisect_right(self.starts, address) - 1
+        if i < 0:
+            return None
+        extent = self.extents[self.widest[i]]
+        return extent if address + length <= extent.start + extent.length else None
+
+    def columns(self) -> tuple[Any, ...]:
+        """Starts, then region, start, length and origin of the widest one of each place; made at the first long list."""
+        if self._columns is None:
+            import numpy
+
+            widest = [self.extents[i] for i in self.widest]
+            fields = (self.starts, *([getattr(extent, name) for extent in widest] for name in ("region", "start", "length", "origin")))
+            self._columns = tuple(numpy.array(field, numpy.uint64) for field in fields)
+        return self._columns
+
+
+class RegionTable:
+    """Immutable once made, so that any thread may look things up."""
+
+    def __init__(self, extents: Iterable[Extent]):
+        by_device: dict[int, list[Extent]] = {}
+        for extent in extents:
+            by_device.setdefault(extent.device, []).append(extent)
+        self._devices = {device: _Device(found) for device, found in by_device.items()}
+
+    def find(self, index: int, address: int, length: int, device: int) -> Extent:
+        """The extent that covers descriptor `index`."""
+        found = self._devices.get(device)
+        extent = found.find(address, length) if found else None
+        if extent is None:
+            raise uncovered(index, address, length, device)
+        return extent
+
+    def pages(self, words: Sequence[int]) -> Any:
+        """The descriptors, three words each, as Headrace's pages: (region, offset, length) each, of the same count and order."""
+        if len(words) <= 3 * FEW or _numpy() is None:
+            return self._pages_one_by_one(words)
+        return self.page_rows(_numpy().frombuffer(words, _numpy().uint64).reshape(-1, 3))
+
+    def _pages_one_by_one(self, words: Sequence[int]) -> list[tuple[int, int, int]]:
+        pages = []
+        for at in range(0, len(words), 3):
+            address, length, device = words[at : at + 3]
+            extent = self.find(at // 3, address, length, device)
+            pages.append((extent.region, address - extent.origin, length))
+        return pages
+
+    def page_rows(self, rows: Any) -> Any:
+        """The same for an array of three columns of uint64."""
+        numpy = _numpy()
+        devices = rows[:, 2]
+        if (devices == devices[0]).all():
+            return self._on_device(rows, int(devices[0]), None)
+        pages = numpy.empty_like(rows)
+        for device in numpy.unique(devices):
+            places = numpy.flatnonzero(devices == device)
+            pages[places] = self._on_device(rows[places], int(device), places)
+        return pages
+
+    def _on_device(self, rows: Any, device: int, places: Any) -> Any:
+        numpy = _numpy()
+        addresses, lengths = rows[:, 0], rows[:, 1]
+        if device not in self._devices:
+            raise uncovered(0 if places is None else int(places[0]), int(addresses[0]), int(lengths[0]), device)
+        starts, regions, begins, sizes, origins = self._devices[device].columns()
+        at = numpy.searchsorted(starts, addresses, side="right") - 1
+        before_all = at < 0
+        at[before_all] = 0
+        inside = addresses - begins[at]
+        missing = before_all | (inside > sizes[at]) | (lengths > sizes[at] - inside)
+        if missing.any():
+            i = int(missing.argmax())
+            raise uncovered(i if places is None else int(places[i]), int(addresses[i]), int(lengths[i]), device)
+        pages = numpy.empty((len(rows), 3), numpy.uint64)
+        pages[:, 0] = regions[at]
+        numpy.subtract(addresses, origins[at], out=pages[:, 1])
+        pages[:, 2] = lengths
+        return pages
+
+
+def strided_pages(table: RegionTable, rows: Any) -> Any:
+    """Headrace's pages for rows of (address, length, device, stride, count): `count` blocks, each `stride` after the one before.
+
+    A single row stays as short as it is.
+    """
+    places = []
+    for i, (address, length, device, stride, count) in enumerate(rows.view(_numpy().uint64).tolist()):
+        if count < 1 or (count > 1 and stride < length):
+            raise failure(nixlNotFoundError, f"descriptor {i} has {count} blocks of {length} bytes, {stride} apart: they overlap, or are none")
+        extent = table.find(i, address, (count - 1) * stride + length, device)
+        places.append((extent.region, address - extent.origin, length, stride, count))
+    if not places:
+        raise failure(nixlNotFoundError, "there are no descriptors")
+    if len(places) == 1:
+        region, offset, length, stride, count = places[0]
+        return headrace.UniformPages(region, offset, stride, length, count)
+    return _expanded(_numpy().array(places, _numpy().uint64))
+
+
+def _expanded(places: Any) -> Any:
+    """Rows of (region, offset, length, stride, count) as one row for each block."""
+    numpy = _numpy()
+    counts = places[:, 4].astype(numpy.int64)
+    blocks = numpy.repeat(places[:, :3], counts, axis=0)
+    first = numpy.repeat(numpy.cumsum(counts) - counts, counts)
+    blocks[:, 1] += (numpy.arange(len(blocks)) - first).astype(numpy.uint64) * numpy.repeat(places[:, 3], counts)
+    return blocks
+
+
+_unset = object()
+_found: Any = _unset
+
+
+def _numpy() -> Any:
+    """NumPy, or None where it is not installed."""
+    global _found
+    if _found is _unset:
+        try:
+            import numpy
+        except ImportError:
+            _found = None
+        else:
+            _found = numpy
+    return _found

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loggers of this package: below "nixl", to stdout, at the level that NIXL_LOG_LEVEL names, as NIXL's users expect them."""
+
+from __future__ import annotations
+
+import logging
+import logging.config
+import os
+from typing import Any
+
+LOGGING_CONFIG: dict[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s headrace.compat.nixl %(levelname)s %(message)s", "datefmt": "%Y-%m-%d %H:%M:%S"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stdout"}},
+    "loggers": {"nixl": {"level": "INFO", "handlers": ["console"], "propagate": False}},
+}
+
+LEVELS = {
+    "TRACE": logging.DEBUG,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
+
+_configured = False
+
+
+def set_log_level_by_env(nixl_logger: logging.Logger) -> None:
+    """Sets the level that NIXL_LOG_LEVEL names; another word is complained of and changes nothing."""
+    word = os.environ.get("NIXL_LOG_LEVEL", "")
+    if not word:
+        return
+    level = LEVELS.get(word.upper())
+    if level is None:
+        nixl_logger.warning("NIXL_LOG_LEVEL is %r, and one of %s is expected: the level stays", word, ", ".join(LEVELS))
+    else:
+        nixl_logger.setLevel(level)
+
+
+def setup_logging() -> None:
+    """Configures the loggers, once."""
+    global _configured
+    if _configured:
+        return
+    _configured = True
+    logging.config.dictConfig(LOGGING_CONFIG)
+    set_log_level_by_env(logging.getLogger("nixl"))
+
+
+def get_logger(name: str) -> logging.Logger:
+    """The logger of that name, below "nixl"."""
+    setup_logging()
+    return logging.getLogger(f"nixl.{name.lstrip('_')}")
