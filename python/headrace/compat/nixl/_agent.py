@@ -128,15 +128,10 @@ class nixlAgent:
         self._exchange = Exchange(self._agent, self._store_opener(), _patience(config))
 
     def _store_opener(self) -> Callable[[], Store] | None:
-        agent, forget = self._agent, self._agent.forget
+        agent, peers = self._agent, self._peers
         if etcd_store():
-            return lambda: AgentStore(agent, forget)
+            return lambda: AgentStore(agent, peers.forget)
         return (lambda: _tcpstore.TcpStore(agent)) if _tcpstore.is_configured() else None
-
-    def __del__(self) -> None:
-        exchange = getattr(self, "_exchange", None)
-        if exchange is not None:
-            exchange.close()
 
     def __reduce__(self) -> Any:
         raise TypeError("a nixlAgent cannot be pickled")
@@ -489,7 +484,7 @@ class nixlAgent:
         merged = {name: list(messages) for name, messages in notif_map.items()}
         for name, payload in self._agent.take_notifications():
             if payload == WITHDRAWAL:
-                self._forget(name)
+                self._peers.forget(name)
             else:
                 merged.setdefault(name, []).append(payload)
         return merged
@@ -539,22 +534,14 @@ class nixlAgent:
         name = as_text(remote_agent, "an agent's name")
         if name == self._name:
             return nixl_status_t.NIXL_ERR_INVALID_PARAM
-        return nixl_status_t.NIXL_SUCCESS if self._forget(name) else nixl_status_t.NIXL_ERR_NOT_FOUND
-
-    def _forget(self, name: str) -> bool:
-        self._peers.forget(name)
-        try:
-            self._agent.forget(name)
-        except headrace.NotFound:
-            return False
-        return True
+        return nixl_status_t.NIXL_SUCCESS if self._peers.forget(name) else nixl_status_t.NIXL_ERR_NOT_FOUND
 
     def checkRemoteMD(self, remote_agent: str, descs: nixlXferDList) -> nixl_status_t:
         """Whether a peer's metadata is here, and covers these descriptors."""
         name = as_text(remote_agent, "an agent's name")
         _need(descs, nixlXferDList, "what is asked about")
         for sender, _ in self._agent.take_notifications(prefix=WITHDRAWAL):
-            self._forget(sender)
+            self._peers.forget(sender)
         try:
             if name != self._name and self._peers.info(name) is None:
                 return nixl_status_t.NIXL_ERR_NOT_FOUND

@@ -6,10 +6,12 @@ What goes wrong is logged, since the call that asked for it has returned.
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -24,6 +26,7 @@ WITHDRAWAL = b"\0headrace.compat.nixl: forget my metadata"
 """A notification that no program sees: its sender takes its metadata back. Headrace's metadata socket has no such message."""
 
 LOOK_AGAIN_SECONDS = 0.05
+FINISH_SECONDS = 5.0
 
 logger = get_logger("exchange")
 
@@ -49,7 +52,7 @@ class Store(Protocol):
 class AgentStore:
     """The store that Headrace's agent was opened with: etcd."""
 
-    def __init__(self, agent: headrace.Agent, on_left: Callable[[str], None]):
+    def __init__(self, agent: headrace.Agent, on_left: Callable[[str], object]):
         self._agent = agent
         self._on_left = on_left
         self._found: set[str] = set()
@@ -92,7 +95,8 @@ class Exchange:
         self._patience = patience_seconds
         self._jobs: queue.SimpleQueue[Callable[[], bool] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._is_running = False
+        self._peer_at: dict[str, str] = {}
 
     def send(self, host: str, port: int, regions: Sequence[int] | None, connection_info: bool) -> None:
         """Gives our metadata to the agent that listens there."""
@@ -106,7 +110,7 @@ class Exchange:
     def withdraw_from(self, host: str, port: int) -> None:
         """Makes the agent that listens there forget us."""
         address = address_of(host, port)
-        self._later(f"withdraw metadata from {address}", lambda: self._agent.notify(self._agent.fetch_metadata(address).peer, WITHDRAWAL))
+        self._later(f"withdraw metadata from {address}", lambda: self._withdraw(address))
 
     def publish(self, label: str, regions: Sequence[int] | None, connection_info: bool) -> None:
         """Leaves our metadata in the store."""
@@ -124,10 +128,6 @@ class Exchange:
         self._need_store()
         self._later("withdraw metadata", lambda: self._opened().withdraw())
 
-    def close(self) -> None:
-        """Lets the thread end after the jobs it has."""
-        self._jobs.put(None)
-
     def _need_store(self) -> None:
         if self._open_store is None:
             raise failure(nixlInvalidParamError, "no address is given and there is no store: set NIXL_ETCD_ENDPOINTS or NIXL_TCPSTORE_ENDPOINT")
@@ -138,8 +138,20 @@ class Exchange:
             self._store = self._open_store()
         return self._store
 
+    def _withdraw(self, address: str) -> None:
+        try:
+            self._agent.notify(self._peer_at[address], WITHDRAWAL)
+        except (KeyError, headrace.NotFound):  # not known yet, or not any more: a notification needs to know the peer
+            self._withdraw_from_stranger(address)
+
+    def _withdraw_from_stranger(self, address: str) -> None:
+        try:
+            self._agent.notify(self._agent.fetch_metadata(address).peer, WITHDRAWAL)
+        except headrace.PeerLost as error:
+            logger.info("nobody is left at %s to withdraw metadata from: %s", address, error)
+
     def _fetch(self, peer: str, address: str) -> None:
-        found = self._agent.fetch_metadata(address).peer
+        found = self._peer_at[address] = self._agent.fetch_metadata(address).peer
         if found != peer:
             logger.warning("the agent at %s is %s, and metadata of %s was asked for", address, found, peer)
 
@@ -168,9 +180,35 @@ class Exchange:
     def _start(self, job: Callable[[], bool]) -> None:
         self._jobs.put(job)
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=_work, args=(self._jobs,), name="headrace-nixl-metadata", daemon=True)
-                self._thread.start()
+            if self._is_running:
+                return
+            self._is_running = True
+            thread = threading.Thread(target=_work, args=(self._jobs,), name="headrace-nixl-metadata", daemon=True)
+            thread.start()
+            finish = weakref.finalize(self, _finish, self._jobs, thread)
+            finish.atexit = False
+            _finishers.intersection_update(held for held in tuple(_finishers) if held.alive)
+            _finishers.add(finish)
+
+
+_finishers: set[weakref.finalize[..., Exchange]] = set()
+
+
+@atexit.register
+def _finish_all() -> None:
+    """At the end of the program what was asked for last, often to take metadata back, is still done.
+
+    weakref.finalize could do that by itself, but in no order with what closes Headrace's agents then; this comes before it.
+    """
+    for finish in _finishers:
+        finish()
+
+
+def _finish(jobs: queue.SimpleQueue[Callable[[], bool] | None], thread: threading.Thread) -> None:
+    jobs.put(None)
+    # The last reference may have been a job's.
+    if thread is not threading.current_thread():
+        thread.join(FINISH_SECONDS)
 
 
 def _work(jobs: queue.SimpleQueue[Callable[[], bool] | None]) -> None:

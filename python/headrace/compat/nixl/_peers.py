@@ -60,10 +60,15 @@ class Peers:
                 known = self._known[name] = _Known(stamp, self._tables(name))
         return known.tables.get(kind) or RegionTable([])
 
-    def forget(self, name: str) -> None:
-        """Drops the tables of one peer."""
+    def forget(self, name: str) -> bool:
+        """Ends what goes on with the peer and drops its metadata. False: it was not known."""
         with self._lock:
             self._known.pop(name, None)
+        try:
+            self._agent.forget(name)
+        except headrace.NotFound:
+            return False
+        return True
 
     def _tables(self, name: str) -> dict[str, RegionTable]:
         by_kind: dict[str, list[headrace.Region]] = {}
