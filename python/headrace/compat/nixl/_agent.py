@@ -33,7 +33,7 @@ from ._errors import (
 )
 from ._exchange import DEFAULT_COMM_PORT, WITHDRAWAL, AgentStore, Exchange, Store, etcd_store
 from ._ledger import Ledger, Registered
-from ._peers import Peers, device_note
+from ._peers import Life, Peers, device_note
 from ._plugins import PLUGINS, SEGMENTS, Carried, available, carried
 from ._regions import strided_pages
 from ._telemetry import is_collected, nixlXferTelemetry
@@ -54,17 +54,20 @@ class PreparedList(NamedTuple):
 
     pages: headrace.PageList
     is_local: bool
+    life: Life | None
+    """Of the peer whose memory it is; None: ours."""
+
     paths: frozenset[str] | None
     """Of Headrace's backends, those that it may go by; None: any."""
 
 
 class Transfer:
-    """A request, and the notification that goes with its next post."""
+    """A request, the life of the peer that it is with, and the notification that goes with its next post."""
 
-    __slots__ = ("request", "notification")
+    __slots__ = ("request", "life", "notification")
 
-    def __init__(self, request: headrace.Request, notification: bytes | None):
-        self.request, self.notification = request, notification
+    def __init__(self, request: headrace.Request, life: Life | None, notification: bytes | None):
+        self.request, self.life, self.notification = request, life, notification
 
 
 class OpenBackend(NamedTuple):
@@ -259,12 +262,18 @@ class nixlAgent:
     def _prepare(self, agent_name: str, memory: nixl_mem_t, source: Any, backends: Sequence[int]) -> int:
         """Source: words, or rows of three or five columns."""
         agent_name = as_text(agent_name, "an agent's name")
-        is_local = agent_name == NIXL_INIT_AGENT
-        if not is_local and agent_name != self._name and self._peers.info(agent_name) is None:
-            raise failure(nixlNotFoundError, f"agent {agent_name!r} is unknown here: add its metadata first")
+        life = self._known_life(agent_name)
         paths = self._paths(memory, backends)
         pages = self._pages(agent_name, memory, source)
-        return self._keep(self._lists, PreparedList(pages, is_local, paths if backends else None))
+        return self._keep(self._lists, PreparedList(pages, agent_name == NIXL_INIT_AGENT, life, paths if backends else None))
+
+    def _known_life(self, agent_name: str) -> Life | None:
+        if agent_name in (NIXL_INIT_AGENT, self._name):
+            return None
+        life = self._peers.life(agent_name)
+        if life is None:
+            raise failure(nixlNotFoundError, f"agent {agent_name!r} is unknown here: add its metadata first")
+        return life
 
     def _pages(self, agent_name: str, memory: nixl_mem_t, source: Any) -> headrace.PageList:
         kind = kind_of(memory)
@@ -281,7 +290,7 @@ class nixlAgent:
         try:
             return self._agent.prepare(pages, peer=agent_name or None)
         except headrace.Error as error:
-            raise self._failed(error, agent_name) from error
+            raise translated(error) from error
 
     def makeXferReq(
         self,
@@ -300,7 +309,8 @@ class nixlAgent:
         if not local.is_local or remote.is_local:
             raise failure(nixlInvalidParamError, "the local list is one that was prepared as local, the remote list one that was not")
         paths = self._request_paths(backend, local.paths, remote.paths)
-        return self._make(op, local.pages, remote.pages, _indices(local_indices), _indices(remote_indices), _message(notif_msg), paths)
+        picked = _indices(local_indices), _indices(remote_indices)
+        return self._make(op, local.pages, remote.pages, picked, remote.life, _message(notif_msg), paths)
 
     def createXferReq(
         self,
@@ -319,12 +329,11 @@ class nixlAgent:
         notification = _message(notif_msg)
         if local_descs.descCount() != remote_descs.descCount():
             raise failure(nixlInvalidParamError, f"{local_descs.descCount()} local and {remote_descs.descCount()} remote descriptors")
-        if remote_agent != self._name and self._peers.info(remote_agent) is None:
-            raise failure(nixlNotFoundError, f"agent {remote_agent!r} is unknown here: add its metadata first")
+        life = self._known_life(remote_agent)
         paths = self._paths(local_descs.getType(), backend) & self._paths(remote_descs.getType(), backend)
         local = self._pages(NIXL_INIT_AGENT, local_descs.getType(), local_descs._words)
         remote = self._pages(remote_agent, remote_descs.getType(), remote_descs._words)
-        return self._make(op, local, remote, None, None, notification, sorted(paths) if backend else None)
+        return self._make(op, local, remote, (None, None), life, notification, sorted(paths) if backend else None)
 
     def _request_paths(self, handles: Sequence[int], *limits: frozenset[str] | None) -> list[str] | None:
         """Headrace's backends that a request may use; None: any."""
@@ -334,13 +343,20 @@ class nixlAgent:
         return sorted(frozenset.intersection(*sets)) if sets else None
 
     def _make(
-        self, op: str, local: headrace.PageList, remote: headrace.PageList, here: Any, there: Any, notification: bytes | None, paths: list[str] | None
-    ) -> int:  # fmt: skip
+        self,
+        op: str,
+        local: headrace.PageList,
+        remote: headrace.PageList,
+        indices: tuple[Any, Any],
+        life: Life | None,
+        notification: bytes | None,
+        paths: list[str] | None,
+    ) -> int:
         try:
-            request = self._agent.make_request(op, local, remote, here, there, paths)  # type: ignore[arg-type]
+            request = self._agent.make_request(op, local, remote, *indices, paths)  # type: ignore[arg-type]
         except headrace.Error as error:
-            raise self._failed(error, remote.peer) from error
-        return self._keep(self._transfers, Transfer(request, notification))
+            raise self._failed(error, remote.peer, life) from error
+        return self._keep(self._transfers, Transfer(request, life, notification))
 
     def postXferReq(self, reqh: int, notif_msg: str | bytes = "") -> nixl_status_t:
         """Starts it; a notification given here takes the place of the one before, for later posts too."""
@@ -369,11 +385,11 @@ class nixlAgent:
         if isinstance(error, headrace.InvalidArgument) and request.poll() in ("posted", "canceling"):
             raise failure(nixlRepostActiveError, "it is still under way: wait for its end") from error
         if not isinstance(error, headrace.WouldBlock):
-            raise self._failed(error, request.peer) from error
+            raise self._failed(error, request.peer, transfer.life) from error
         try:
             _patiently(lambda: (request.poll(), request.post(transfer.notification)))
         except headrace.Error as later:
-            raise self._failed(later, request.peer) from later
+            raise self._failed(later, request.peer, transfer.life) from later
 
     def _poll(self, handle: int) -> str:
         transfer = self._transfer(handle)
@@ -386,7 +402,7 @@ class nixlAgent:
             raise failure(nixlNotPostedError, "it was not posted")
         error = transfer.request.error
         if error is not None:
-            raise self._failed(error, transfer.request.peer) from error
+            raise self._failed(error, transfer.request.peer, transfer.life) from error
         raise failure(nixlCancelledError, "it was canceled")
 
     def getXferTelemetry(self, reqh: int) -> nixlXferTelemetry:
@@ -468,12 +484,10 @@ class nixlAgent:
         except (KeyError, TypeError):
             raise _no_handle(handle, "transfer") from None
 
-    def _failed(self, error: headrace.Error, peer: str) -> Exception:
+    def _failed(self, error: headrace.Error, peer: str, life: Life | None) -> Exception:
         """A peer that is lost is disconnected; one that was removed or has come again since is not found, as it is to NIXL."""
-        if isinstance(error, headrace.PeerLost):
-            info = self._peers.info(peer)
-            if info is None or not info.lost:
-                return failure(nixlNotFoundError, str(error))
+        if isinstance(error, headrace.PeerLost) and life != self._peers.life(peer):
+            return failure(nixlNotFoundError, str(error))
         return translated(error)
 
     # Notifications
@@ -495,7 +509,7 @@ class nixlAgent:
         try:
             _patiently(lambda: self._agent.notify(remote_agent, payload))
         except headrace.Error as error:
-            raise self._failed(error, remote_agent) from error
+            raise translated(error) from error
         return nixl_status_t.NIXL_SUCCESS
 
     # Metadata
@@ -560,7 +574,7 @@ class nixlAgent:
             try:
                 self._agent.connect(name, backends=self._request_paths(backends))
             except headrace.Error as error:
-                raise self._failed(error, name) from error
+                raise translated(error) from error
         return nixl_status_t.NIXL_SUCCESS
 
     def sendLocalMD(self, ip_addr: str = "", port: int = 0) -> None:

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """All that NIXL's compiled module shows, under its names."""
 
-from __future__ import annotations
-
 from ._agent import NIXL_INIT_AGENT, nixlAgent
 from ._config import nixlAgentConfig
 from ._descriptors import nixlRegDList, nixlRemoteDList, nixlXferDList
-from ._enums import ENUMERATIONS, nixl_cost_t, nixl_mem_t, nixl_status_t, nixl_thread_sync_t, nixl_xfer_op_t
+from ._enums import ENUMERATIONS as _ENUMERATIONS
+from ._enums import nixl_cost_t, nixl_mem_t, nixl_status_t, nixl_thread_sync_t, nixl_xfer_op_t
+from ._errors import EXCEPTIONS as _EXCEPTIONS
 from ._errors import (
-    EXCEPTIONS,
     nixlBackendError,
     nixlCancelledError,
     nixlInvalidParamError,
@@ -58,12 +57,12 @@ __all__ = [
 ]
 
 # Every member of every enumeration is a name of the module as well: DRAM_SEG, NIXL_WRITE, ...
-for _enumeration in ENUMERATIONS:
+for _enumeration in _ENUMERATIONS:
     for _name, _member in _enumeration.__members__.items():
         globals()[_name] = _member
         __all__.append(_name)
 
 # Pickles and tracebacks name the classes where programs import them from.
-for _class in (nixlAgent, nixlAgentConfig, nixlRegDList, nixlRemoteDList, nixlXferDList, nixlXferTelemetry, *ENUMERATIONS, *EXCEPTIONS):
+for _class in (nixlAgent, nixlAgentConfig, nixlRegDList, nixlRemoteDList, nixlXferDList, nixlXferTelemetry, *_ENUMERATIONS, *_EXCEPTIONS):
     _class.__module__ = __name__
 del _class, _enumeration, _name, _member

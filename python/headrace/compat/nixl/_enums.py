@@ -18,6 +18,9 @@ class Enumeration(enum.Enum):
         member._value_ = value
         return member
 
+    def __reduce_ex__(self, protocol: object) -> tuple[type[Enumeration], tuple[int]]:
+        return type(self), (self._value_,)
+
     def __int__(self) -> int:
         return self._value_
 

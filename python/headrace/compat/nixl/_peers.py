@@ -31,6 +31,13 @@ def device_of(region: headrace.Region) -> int:
     return int(digits) if note.startswith(DEVICE_NOTE) and digits.isdigit() else 0
 
 
+class Life(NamedTuple):
+    """A peer as it was when a list was prepared for it: another start of it, or forgetting it between, makes another life."""
+
+    incarnation: int
+    forgotten: int
+
+
 class _Known(NamedTuple):
     stamp: tuple[int, int, int]
     tables: dict[str, RegionTable]
@@ -43,10 +50,16 @@ class Peers:
         self._agent = agent
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}
+        self._forgotten: dict[str, int] = {}
 
     def info(self, name: str) -> headrace.PeerInfo | None:
         """What Headrace says of the peer, if it knows how to reach it: parts of metadata may have come before that."""
         return next((info for info in self._agent.peers() if info.name == name and info.backends), None)
+
+    def life(self, name: str) -> Life | None:
+        """The peer as it is now; None: unknown."""
+        info = self.info(name)
+        return Life(info.incarnation, self._forgotten.get(name, 0)) if info else None
 
     def table(self, name: str, kind: str) -> RegionTable:
         """The peer's regions of one kind."""
@@ -64,6 +77,7 @@ class Peers:
         """Ends what goes on with the peer and drops its metadata. False: it was not known."""
         with self._lock:
             self._known.pop(name, None)
+            self._forgotten[name] = self._forgotten.get(name, 0) + 1
         try:
             self._agent.forget(name)
         except headrace.NotFound:
