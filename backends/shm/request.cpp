@@ -104,8 +104,8 @@ void Request::begin_waiting() {
     const std::lock_guard lock(mutex_);
     state_ = State::waiting;
     outcome_ = {};
+    if (link_->add_waiting(this)) return;
   }
-  if (link_->add_waiting(this)) return;
   // The link was made ready, or lost, in the meantime: it does not know us, so nobody else will start us.
   Outcome ended;
   {
@@ -153,14 +153,17 @@ void Request::begin() {
 void Request::begin_chunks() {
   keep_place();
   ref();  // the end may come, and the host's release with it, while we still look for help
+  bool known = true;
   {
+    // The link knows of it before anybody can claim a chunk: whoever ends it, cancels included, finds it in the list.
     const std::lock_guard lock(mutex_);
+    known = link_ == nullptr || link_->add_active(this);
     state_ = State::active;
     next_ = {0, 0};
     unclaimed_ = unfinished_ = args_.bytes;
     outcome_ = {};
   }
-  if (link_ != nullptr && !link_->add_active(this)) {
+  if (!known) {
     stop(link_->why_lost());
     drain();
   } else {

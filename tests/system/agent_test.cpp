@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -515,6 +516,44 @@ TEST_P(OverBackend, overlapping_sources_are_legal_and_overlapping_destinations_r
   const auto refused = checked.here.make_request(Op::write, local, remote);
   EXPECT_EQ(refused.code(), Code::invalid_argument);
   EXPECT_EQ(refused.error().page, 1u);
+}
+
+/// Cancels come from other threads at any moment of a post, also before the backend has all of it.
+TEST_P(OverBackend, a_storm_of_cancels_ends_every_post_once_and_leaves_nothing_behind) {
+  constexpr std::size_t size = 8 << 20, page = 64 << 10;
+  constexpr int posts = 400;
+  auto& ours = memory(size, 61);
+  auto& theirs = memory(size, 62);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, page, size / page}));
+  const PageList remote = must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, page, size / page}));
+  Request request = must(agents.here.make_request(Op::read, local, remote));
+  std::atomic<int> posted = 0;
+  std::jthread canceler([&](const std::stop_token& stop) {
+    std::mt19937_64 random(run_seed() + 63);
+    for (int seen = 0; !stop.stop_requested();) {
+      if (posted.load() == seen) continue;
+      ++seen;
+      for (std::uint64_t spin = random() % 4000; spin != 0; --spin) std::atomic_signal_fence(std::memory_order_seq_cst);
+      request.cancel();
+    }
+  });
+  for (int i = 0; i < posts; ++i) {
+    posted.fetch_add(1);
+    const Status status = request.post();
+    ASSERT_TRUE(status.ok() || status.code == Code::canceled) << request.error().message;
+    const Status ended = request.wait(patience);
+    ASSERT_TRUE(ended.ok() || ended.code == Code::canceled) << request.error().message;
+    ASSERT_EQ(request.state(), ended.ok() ? RequestState::done : RequestState::canceled);
+    ASSERT_TRUE(!ended.ok() || ours == theirs);
+    std::memset(ours.data(), 0, ours.size());
+  }
+  canceler = {};
+  ASSERT_TRUE(request.post().ok()) << request.error().message;
+  ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
+  EXPECT_TRUE(ours == theirs);
 }
 
 TEST_P(OverBackend, the_last_handle_ends_a_request_in_flight_and_the_agent_ends_all) {
