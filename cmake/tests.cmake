@@ -26,6 +26,8 @@ function(headrace_add_test_support)
   target_include_directories(headrace_test_support ${scope} ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src
                                                            ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(headrace_test_support ${scope} headrace_options headrace_foreign GTest::gmock)
+  # The fake driver runs the kernels' CPU references.
+  target_link_libraries(headrace_test_support ${scope} $<TARGET_NAME_IF_EXISTS:headrace_kernels_host>)
   # Assertions expand to much code that runs once: optimised, the tests took three times as long to compile.
   target_compile_options(headrace_test_support ${scope} $<$<CONFIG:Debug>:-O0>)
   target_compile_definitions(
@@ -66,7 +68,7 @@ foreach(test IN LISTS @name@_tests)
     set_tests_properties("${test}" PROPERTIES TIMEOUT 1800)
   endif()
   set_tests_properties("${test}" PROPERTIES ENVIRONMENT
-    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=@PROJECT_SOURCE_DIR@/tests/tsan.supp")
+    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1;UBSAN_OPTIONS=print_stacktrace=1;LSAN_OPTIONS=print_suppressions=0:suppressions=@PROJECT_SOURCE_DIR@/tests/lsan.supp;TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=@PROJECT_SOURCE_DIR@/tests/tsan.supp")
 endforeach()
 ]=])
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
