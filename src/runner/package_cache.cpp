@@ -115,6 +115,17 @@ Result<void> unpack_member(const Package& package, const ZipMember& member, cons
   return {};
 }
 
+/// What to do about a folder that does not take the package.
+Error at_cache(Error error, const Package& package, const fs::path& folder) {
+  error = std::move(error).within(fmt::format("unpack {}", package.path()));
+  if (error.code != Code::corrupt)
+    error.message += fmt::format(
+        ". It goes into the cache folder {}, which must let us write and have room for {} bytes; "
+        "HEADRACE_CACHE_DIR names another",
+        folder.string(), package.bytes());
+  return error;
+}
+
 /// A key, a dot and 16 hexadecimal digits.
 bool is_workplace_name(const std::string& name) { return name.size() > 17 && name[name.size() - 17] == '.'; }
 
@@ -149,14 +160,18 @@ Result<UnpackedPackage> PackageCache::unpacked(const Package& package) const {
                         place.string());
     return UnpackedPackage{place, false};
   }
+  if (auto unpacked = unpack(package, place); !unpacked)
+    return at_cache(std::move(unpacked).error(), package, folder_);
+  return UnpackedPackage{place, true};
+}
+
+Result<void> PackageCache::unpack(const Package& package, const fs::path& place) const {
   HEADRACE_TRY_VOID(make_folders(folder_));
   sweep();
-  HEADRACE_TRY(workplace, Workplace::make(folder_, name));
+  HEADRACE_TRY(workplace, Workplace::make(folder_, place.filename().string()));
   for (const ZipMember& member : package.directory().members)
-    if (auto unpacked = unpack_member(package, member, workplace.folder()); !unpacked)
-      return std::move(unpacked).error().within(fmt::format("unpack {}", package.path()));
-  HEADRACE_TRY_VOID(workplace.finish(place));
-  return UnpackedPackage{place, true};
+    HEADRACE_TRY_VOID(unpack_member(package, member, workplace.folder()));
+  return workplace.finish(place);
 }
 
 void PackageCache::sweep() const {

@@ -40,6 +40,8 @@ class PackageCache {
   [[nodiscard]] static std::string key(const Package& package);
 
  private:
+  [[nodiscard]] Result<void> unpack(const Package& package, const std::filesystem::path& place) const;
+
   std::filesystem::path folder_;
 };
 

@@ -33,6 +33,17 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def small_disk(tmp_path):
+    """A folder, and what to put before a command that shall find a file system of 400 KB there and show what it leaves."""
+    where = tmp_path / "small"
+    where.mkdir()
+    if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(where)], capture_output=True).returncode != 0:
+        pytest.skip("this machine allows no mounting of one's own")
+    script = f'mount -t tmpfs -o size=400k tmpfs {where}; "$@"; code=$?; find {where} -mindepth 2; exit $code'
+    return where, ["unshare", "-rm", "sh", "-c", script, "sh"]
+
+
+@pytest.fixture
 def add(packages):
     return headrace.Model(str(packages / "add.pt2"))
 
@@ -175,3 +186,13 @@ def test_a_tensor_and_a_model_are_not_pickled(add):
     for value in (add, add.run(np.zeros(1024, np.float32))[0]):
         with pytest.raises(TypeError, match="belongs to its process"):
             pickle.dumps(value)
+
+
+def test_a_full_disk_at_unpacking_is_named_with_what_to_do_and_nothing_is_left(packages, small_disk):
+    where, before = small_disk
+    environment = {**os.environ, "HEADRACE_CACHE_DIR": str(where)}
+    command = [*before, sys.executable, "-m", "headrace", "infer", str(packages / "add.pt2"), "--generate"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "no space left on device (errno 28)" in done.stderr
+    assert f"goes into the cache folder {where}/packages" in done.stderr and "HEADRACE_CACHE_DIR" in done.stderr
