@@ -9,6 +9,8 @@ settings of NIXL_SETTINGS; ratios are to whichever of them was best at the case.
 
     python bench/compare_nixl.py --install      once: puts the nixl wheel into build/nixl-venv
     .venv/bin/python bench/compare_nixl.py      needs the package headrace in the interpreter that runs it
+    .venv/bin/python bench/compare_nixl.py --through-dropin
+        the program written for NIXL, unchanged, on NIXL and on headrace.compat.nixl, beside the same on Headrace's own API
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import venv
 from collections import defaultdict
 from typing import Any
 
+import through_dropin
 from comparison import ROOT, Rows, Stuck, Worker, default_label, median, percentile, rounded, table
 
 VENV = ROOT / "build" / "nixl-venv"
@@ -67,8 +70,10 @@ class Pair:
 
     def __init__(self, library: str, settings: dict[str, Any], allocated: bool):
         python = str(VENV / "bin" / "python") if library == "nixl" else sys.executable
-        self.here, self.there = Worker(python, {}), Worker(python, {})
+        environment = through_dropin.environment() if library == through_dropin.LIBRARY else {}
+        self.here, self.there = Worker(python, environment), Worker(python, environment)
         seed = random.getrandbits(60)
+        library = "nixl" if library == through_dropin.LIBRARY else library  # the same program
         for worker, name in ((self.here, "initiator"), (self.there, "target")):
             worker.begin(
                 "open", library=library, name=f"{library}-{name}-{seed:x}", settings=settings, buffer_bytes=BUFFER,
@@ -234,6 +239,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=2, help="transfers before those")
     parser.add_argument("--pages", type=lambda text: [int(part) for part in text.split(",")], default=PAGES, help="page sizes in bytes")
     parser.add_argument("--without", default="", help="settings of NIXL to leave out, by the names printed, with commas between")
+    parser.add_argument("--through-dropin", action="store_true", help="compare headrace.compat.nixl with NIXL and with Headrace's own API")
     parser.add_argument("--no-metadata", action="store_true", help="leave the 100,000 regions out")
     parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
     parser.add_argument("--no-rows", action="store_true", help="write nothing into bench/results")
@@ -249,6 +255,8 @@ def main() -> None:
     left_out = options.without.split(",")
     turns = [("nixl", name, settings, False) for name, settings in NIXL_SETTINGS.items() if name not in left_out]
     turns += [("headrace", f"headrace {kind}", {}, allocated) for kind, allocated in OURS.items()]
+    if options.through_dropin:
+        turns = through_dropin.TURNS
     for turn in range(options.rounds):
         for library, contender, settings, allocated in list(turns):
             print(f"round {turn + 1} of {options.rounds}: {contender}", flush=True)
@@ -267,8 +275,11 @@ def main() -> None:
             finally:
                 pair.stop()
     print()
-    report(samples, rows, options)
-    if not options.no_metadata:
+    if options.through_dropin:
+        through_dropin.report(samples, rows)
+    else:
+        report(samples, rows, options)
+    if not options.no_metadata and not options.through_dropin:
         report_metadata(rows)
     if not options.no_rows:
         print(f"\nrows: {rows.write().relative_to(ROOT)}")

@@ -9,7 +9,6 @@ the translation of addresses (_regions.py).
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,13 +21,11 @@ from ._enums import kind_of, nixl_cost_t, nixl_mem_t, nixl_status_t, nixl_xfer_o
 from ._errors import (
     failure,
     nixlBackendError,
-    nixlCancelledError,
     nixlInvalidParamError,
     nixlNotFoundError,
     nixlNotPostedError,
     nixlNotSupportedError,
     nixlNoTelemetryError,
-    nixlRepostActiveError,
     translated,
 )
 from ._exchange import DEFAULT_COMM_PORT, WITHDRAWAL, AgentStore, Exchange, Store, etcd_store
@@ -37,37 +34,25 @@ from ._peers import Life, Peers, device_note
 from ._plugins import PLUGINS, SEGMENTS, Carried, available, carried
 from ._regions import strided_pages
 from ._telemetry import is_collected, nixlXferTelemetry
+from ._transfer import Transfer, error_of, message, patiently
 from .logging import get_logger
 
 NIXL_INIT_AGENT = ""
 STRIDED_WIDTH = 5
-BUSY_SECONDS = 30.0
-"""How long a full queue is tried again before it counts as a failure: NIXL has no word for it."""
-QUIET_SECONDS = 5.0
-"""How long releasing a transfer that is under way waits until nothing writes any more; Headrace needs 1 s at most."""
-
 logger = get_logger("agent")
 
 
-class PreparedList(NamedTuple):
+class PreparedList:
     """A prepared list and what requests must know of it."""
 
-    pages: headrace.PageList
-    is_local: bool
-    life: Life | None
-    """Of the peer whose memory it is; None: ours."""
+    __slots__ = ("pages", "life", "paths")
 
-    paths: frozenset[str] | None
-    """Of Headrace's backends, those that it may go by; None: any."""
-
-
-class Transfer:
-    """A request, the life of the peer that it is with, and the notification that goes with its next post."""
-
-    __slots__ = ("request", "life", "notification")
-
-    def __init__(self, request: headrace.Request, life: Life | None, notification: bytes | None):
-        self.request, self.life, self.notification = request, life, notification
+    def __init__(self, pages: headrace.PageList, life: Life | None, paths: frozenset[str] | None):
+        self.pages = pages
+        self.life = life
+        """Of the peer whose memory it is; None: ours."""
+        self.paths = paths
+        """Of Headrace's backends, those that it may go by; None: any."""
 
 
 class OpenBackend(NamedTuple):
@@ -91,24 +76,6 @@ def _indices(value: Any) -> Any:
     if isinstance(value, str | bytes):
         raise TypeError(f"indices are a list or an array of ints, not {value!r}")
     return value if isinstance(value, list) else list(value)
-
-
-def _message(value: object) -> bytes | None:
-    """A notification; an empty one means none."""
-    return as_bytes(value, "a notification") or None
-
-
-def _patiently(act: Callable[[], object]) -> None:
-    """Tries again while a queue is full."""
-    end = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            act()
-            return
-        except headrace.WouldBlock:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.0001)
 
 
 class nixlAgent:
@@ -265,7 +232,7 @@ class nixlAgent:
         life = self._known_life(agent_name)
         paths = self._paths(memory, backends)
         pages = self._pages(agent_name, memory, source)
-        return self._keep(self._lists, PreparedList(pages, agent_name == NIXL_INIT_AGENT, life, paths if backends else None))
+        return self._keep(self._lists, PreparedList(pages, life, paths if backends else None))
 
     def _known_life(self, agent_name: str) -> Life | None:
         if agent_name in (NIXL_INIT_AGENT, self._name):
@@ -304,13 +271,38 @@ class nixlAgent:
         skip_desc_merg: bool = False,
     ) -> int:
         """A request out of two prepared lists. Headrace merges neighbours as it moves them: skip_desc_merg has no effect."""
-        op = _operation(operation)
-        local, remote = self._list(local_side), self._list(remote_side)
-        if not local.is_local or remote.is_local:
-            raise failure(nixlInvalidParamError, "the local list is one that was prepared as local, the remote list one that was not")
-        paths = self._request_paths(backend, local.paths, remote.paths)
-        picked = _indices(local_indices), _indices(remote_indices)
-        return self._make(op, local.pages, remote.pages, picked, remote.life, _message(notif_msg), paths)
+        op, local, remote = _operation(operation), self._list(local_side), self._list(remote_side)
+        return self._make_prepared(op, local, local_indices, remote, remote_indices, notif_msg, backend)
+
+    def _make_prepared(
+        self,
+        op: str,
+        local: PreparedList,
+        local_indices: Any,
+        remote: PreparedList,
+        remote_indices: Any,
+        notification: str | bytes,
+        backends: Sequence[int],
+    ) -> int:
+        limited = backends or local.paths is not None or remote.paths is not None
+        paths = self._request_paths(backends, local.paths, remote.paths) if limited else None
+        said = notification if type(notification) is bytes else message(notification)
+        try:
+            request = self._agent.make_request(op, local.pages, remote.pages, local_indices, remote_indices, paths)  # type: ignore[arg-type]
+        except (headrace.Error, TypeError) as error:
+            request = self._make_of_other_indices(error, op, local, local_indices, remote, remote_indices, paths)
+        return self._keep(self._transfers, Transfer(request, said or None, remote.life, self._peers))
+
+    def _make_of_other_indices(
+        self, error: Exception, op: str, local: PreparedList, here: Any, remote: PreparedList, there: Any, paths: list[str] | None
+    ) -> headrace.Request:
+        """NIXL takes indices that Headrace refuses: tried again with what it would make of them, if that is something else."""
+        plain = _indices(here), _indices(there)
+        if plain[0] is here and plain[1] is there:
+            if not isinstance(error, headrace.Error):
+                raise error
+            raise error_of(error, remote.pages.peer, remote.life, self._peers) from error
+        return self._request(op, local.pages, remote.pages, plain, remote.life, paths)
 
     def createXferReq(
         self,
@@ -326,14 +318,15 @@ class nixlAgent:
         _need(local_descs, nixlXferDList, "the local list")
         _need(remote_descs, nixlXferDList, "the remote list")
         remote_agent = as_text(remote_agent, "an agent's name")
-        notification = _message(notif_msg)
+        notification = message(notif_msg)
         if local_descs.descCount() != remote_descs.descCount():
             raise failure(nixlInvalidParamError, f"{local_descs.descCount()} local and {remote_descs.descCount()} remote descriptors")
         life = self._known_life(remote_agent)
         paths = self._paths(local_descs.getType(), backend) & self._paths(remote_descs.getType(), backend)
         local = self._pages(NIXL_INIT_AGENT, local_descs.getType(), local_descs._words)
         remote = self._pages(remote_agent, remote_descs.getType(), remote_descs._words)
-        return self._make(op, local, remote, (None, None), life, notification, sorted(paths) if backend else None)
+        request = self._request(op, local, remote, (None, None), life, sorted(paths) if backend else None)
+        return self._keep(self._transfers, Transfer(request, notification, life, self._peers))
 
     def _request_paths(self, handles: Sequence[int], *limits: frozenset[str] | None) -> list[str] | None:
         """Headrace's backends that a request may use; None: any."""
@@ -342,68 +335,21 @@ class nixlAgent:
             sets.append(frozenset(path for opened in self._chosen(handles) for path in opened.carried.backends()))
         return sorted(frozenset.intersection(*sets)) if sets else None
 
-    def _make(
-        self,
-        op: str,
-        local: headrace.PageList,
-        remote: headrace.PageList,
-        indices: tuple[Any, Any],
-        life: Life | None,
-        notification: bytes | None,
-        paths: list[str] | None,
-    ) -> int:
+    def _request(
+        self, op: str, local: headrace.PageList, remote: headrace.PageList, indices: tuple[Any, Any], life: Life | None, paths: list[str] | None
+    ) -> headrace.Request:
         try:
-            request = self._agent.make_request(op, local, remote, *indices, paths)  # type: ignore[arg-type]
+            return self._agent.make_request(op, local, remote, *indices, paths)  # type: ignore[arg-type]
         except headrace.Error as error:
-            raise self._failed(error, remote.peer, life) from error
-        return self._keep(self._transfers, Transfer(request, life, notification))
+            raise error_of(error, remote.peer, life, self._peers) from error
 
     def postXferReq(self, reqh: int, notif_msg: str | bytes = "") -> nixl_status_t:
         """Starts it; a notification given here takes the place of the one before, for later posts too."""
-        return _STATUS[self._post(reqh, notif_msg)]
+        return _STATUS[self._transfer(reqh).post(notif_msg)]
 
     def getXferStatus(self, reqh: int) -> nixl_status_t:
         """How far it is; raises if it has failed or was not posted."""
-        return _STATUS[self._poll(reqh)]
-
-    def _post(self, handle: int, notification: str | bytes) -> str:
-        """Headrace's word for the state after posting: "posted", "canceling" or "done"."""
-        transfer = self._transfer(handle)
-        if notification:
-            transfer.notification = _message(notification)
-        request = transfer.request
-        try:
-            request.post(transfer.notification)
-        except headrace.Error as error:
-            self._post_again(transfer, error)
-        state = request.state
-        return state if state in _STATUS else self._ended(transfer, state)
-
-    def _post_again(self, transfer: Transfer, error: headrace.Error) -> None:
-        """Where a queue was full; everything else is raised."""
-        request = transfer.request
-        if isinstance(error, headrace.InvalidArgument) and request.poll() in ("posted", "canceling"):
-            raise failure(nixlRepostActiveError, "it is still under way: wait for its end") from error
-        if not isinstance(error, headrace.WouldBlock):
-            raise self._failed(error, request.peer, transfer.life) from error
-        try:
-            _patiently(lambda: (request.poll(), request.post(transfer.notification)))
-        except headrace.Error as later:
-            raise self._failed(later, request.peer, transfer.life) from later
-
-    def _poll(self, handle: int) -> str:
-        transfer = self._transfer(handle)
-        state = transfer.request.poll()
-        return state if state in _STATUS else self._ended(transfer, state)
-
-    def _ended(self, transfer: Transfer, state: str) -> str:
-        """Raises for a state that is no success."""
-        if state == "prepared":
-            raise failure(nixlNotPostedError, "it was not posted")
-        error = transfer.request.error
-        if error is not None:
-            raise self._failed(error, transfer.request.peer, transfer.life) from error
-        raise failure(nixlCancelledError, "it was canceled")
+        return _STATUS[self._transfer(reqh).poll()]
 
     def getXferTelemetry(self, reqh: int) -> nixlXferTelemetry:
         """Of the last post that has ended."""
@@ -433,20 +379,9 @@ class nixlAgent:
 
     def releaseXferReq(self, handle: int) -> nixl_status_t:
         """Ends it if it is under way, and returns when nothing reads or writes for it any more."""
-        transfer = self._transfer(handle)
-        if transfer.request.state in ("posted", "canceling"):
-            self._quiet(transfer.request)
+        self._transfer(handle).end()
         self._transfers.pop(handle, None)
         return nixl_status_t.NIXL_SUCCESS
-
-    @staticmethod
-    def _quiet(request: headrace.Request) -> None:
-        request.cancel()
-        try:
-            request.wait(QUIET_SECONDS)
-        except headrace.Error as error:
-            if not request.done:
-                raise failure(nixlBackendError, f"it could not be ended in {QUIET_SECONDS} s") from error
 
     def releasedDlistH(self, handle: int) -> nixl_status_t:
         """Frees the number; requests made of the list go on."""
@@ -484,12 +419,6 @@ class nixlAgent:
         except (KeyError, TypeError):
             raise _no_handle(handle, "transfer") from None
 
-    def _failed(self, error: headrace.Error, peer: str, life: Life | None) -> Exception:
-        """A peer that is lost is disconnected; one that was removed or has come again since is not found, as it is to NIXL."""
-        if isinstance(error, headrace.PeerLost) and life != self._peers.life(peer):
-            return failure(nixlNotFoundError, str(error))
-        return translated(error)
-
     # Notifications
 
     def getNotifs(self, notif_map: dict[str, list[bytes]], backends: Sequence[int] = ()) -> dict[str, list[bytes]]:
@@ -507,7 +436,7 @@ class nixlAgent:
         """Sends a notification of its own."""
         remote_agent, payload = as_text(remote_agent, "an agent's name"), as_bytes(msg, "a notification")
         try:
-            _patiently(lambda: self._agent.notify(remote_agent, payload))
+            patiently(lambda: self._agent.notify(remote_agent, payload))
         except headrace.Error as error:
             raise translated(error) from error
         return nixl_status_t.NIXL_SUCCESS
@@ -628,10 +557,11 @@ def _no_handle(handle: object, what: str) -> Exception:
 
 def _operation(operation: nixl_xfer_op_t) -> str:
     _need(operation, nixl_xfer_op_t, "the operation")
-    words = {nixl_xfer_op_t.NIXL_READ: "read", nixl_xfer_op_t.NIXL_WRITE: "write"}
-    if operation not in words:
-        raise failure(nixlInvalidParamError, f"there is no operation {int(operation)}")
-    return words[operation]
+    if operation is nixl_xfer_op_t.NIXL_READ:
+        return "read"
+    if operation is nixl_xfer_op_t.NIXL_WRITE:
+        return "write"
+    raise failure(nixlInvalidParamError, f"there is no operation {int(operation)}")
 
 
 def _prepare_arguments(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[str, nixl_mem_t | None, Any, Sequence[int]]:

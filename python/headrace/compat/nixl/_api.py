@@ -28,6 +28,7 @@ logger = get_logger("api")
 _THREADS_PARAMETER = {"UCX": "num_threads", "OBJ": "num_threads", "LIBFABRIC": "num_threads", "GDS_MT": "thread_count", "UCCL": "num_cpus"}
 """Which parameter of which backend the configuration's num_threads becomes."""
 
+_OPERATIONS = {"READ": "read", "WRITE": "write"}
 _WORDS = {"posted": "PROC", "canceling": "PROC", "done": "DONE"}
 
 
@@ -235,11 +236,10 @@ class nixl_agent:
 
         Indices: lists, or one-dimensional arrays of any integers (uint32 and 64 bits are read without a copy).
         """
-        op = self.nixl_ops[operation]
-        handle = self.agent.makeXferReq(
-            op, local_xfer_side._handle, local_indices, remote_xfer_side._handle, remote_indices, notif_msg, self._handles(backends), skip_desc_merge
-        )  # fmt: skip
-        return nixl_xfer_handle(self.agent, handle)
+        op, agent = _OPERATIONS[operation], self.agent
+        chosen = self._handles(backends) if backends else ()
+        handle = agent._make_prepared(op, local_xfer_side._thing, local_indices, remote_xfer_side._thing, remote_indices, notif_msg, chosen)
+        return nixl_xfer_handle(agent, handle)
 
     def initialize_xfer(
         self,
@@ -257,11 +257,11 @@ class nixl_agent:
 
     def transfer(self, handle: nixl_xfer_handle, notif_msg: bytes = b"") -> str:
         """Posts it: "PROC" (under way) or "DONE". A notification given here replaces the one before."""
-        return _WORDS[self.agent._post(handle._handle, notif_msg)]
+        return _WORDS[handle._thing.post(notif_msg)]
 
     def check_xfer_state(self, handle: nixl_xfer_handle) -> str:
         """ "PROC" or "DONE"; raises if it has failed or was not posted."""
-        return _WORDS[self.agent._poll(handle._handle)]
+        return _WORDS[handle._thing.poll()]
 
     def get_xfer_telemetry(self, handle: nixl_xfer_handle) -> nixlBind.nixlXferTelemetry:
         """Times, bytes and descriptors of the last post that has ended."""

@@ -1,24 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles of prepared lists and transfers, as programs hold them."""
+"""Handles of prepared lists and transfers, as programs hold them.
+
+A handle has the number by which the raw agent knows what it stands for, and beside it the thing itself, so that posting and
+polling look nothing up.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from ._agent import nixlAgent
+from ._errors import failure, nixlInvalidParamError
 from .logging import get_logger
 
 logger = get_logger("api")
 
 
-class _Handle:
-    """Released once, at the latest with the last reference to it. Its number is known to the raw agent alone."""
+class _Released:
+    """In the place of what was released: whoever uses it is told."""
 
-    __slots__ = ("_handle", "_agent", "_released")
+    def __getattr__(self, name: str) -> NoReturn:
+        raise failure(nixlInvalidParamError, "the handle was released")
+
+
+class _Handle:
+    """Released once, at the latest with the last reference to it."""
+
+    __slots__ = ("_handle", "_agent", "_released", "_thing")
 
     def __init__(self, agent: nixlAgent, value: int):
+        self._released = True
         self._handle = int(value)
         self._agent = agent
+        self._thing: Any = self._find()
         self._released = False
 
     def __repr__(self) -> str:
@@ -26,6 +40,9 @@ class _Handle:
 
     def __reduce__(self) -> Any:
         raise TypeError(f"a {type(self).__name__} cannot be pickled: it is of its agent alone")
+
+    def _find(self) -> Any:
+        raise NotImplementedError
 
     def _free(self) -> None:
         raise NotImplementedError
@@ -35,6 +52,7 @@ class _Handle:
         if not self._released:
             self._free()
             self._released = True
+            self._thing = _Released()
 
     def __del__(self) -> None:
         # One whose constructor failed has no such attribute.
@@ -51,6 +69,9 @@ class nixl_prepped_dlist_handle(_Handle):
 
     __slots__ = ()
 
+    def _find(self) -> Any:
+        return self._agent._list(self._handle)
+
     def _free(self) -> None:
         self._agent.releasedDlistH(self._handle)
 
@@ -59,6 +80,9 @@ class nixl_xfer_handle(_Handle):
     """A transfer. Releasing it while it is under way ends it and waits until nothing reads or writes for it any more."""
 
     __slots__ = ()
+
+    def _find(self) -> Any:
+        return self._agent._transfer(self._handle)
 
     def _free(self) -> None:
         self._agent.releaseXferReq(self._handle)

@@ -77,8 +77,7 @@ class _Device:
     def columns(self) -> tuple[Any, ...]:
         """Starts, then region, start, length and origin of the widest one of each place; made at the first long list."""
         if self._columns is None:
-            import numpy
-
+            numpy = _numpy()
             widest = [self.extents[i] for i in self.widest]
             fields = (self.starts, *([getattr(extent, name) for extent in widest] for name in ("region", "start", "length", "origin")))
             self._columns = tuple(numpy.array(field, numpy.uint64) for field in fields)
@@ -118,35 +117,75 @@ class RegionTable:
 
     def page_rows(self, rows: Any) -> Any:
         """The same for an array of three columns of uint64."""
-        numpy = _numpy()
         devices = rows[:, 2]
         if (devices == devices[0]).all():
-            return self._on_device(rows, int(devices[0]), None)
+            return self._on_device(rows, None)
+        numpy = _numpy()
         pages = numpy.empty_like(rows)
         for device in numpy.unique(devices):
             places = numpy.flatnonzero(devices == device)
-            pages[places] = self._on_device(rows[places], int(device), places)
+            pages[places] = self._on_device(rows[places], places)
         return pages
 
-    def _on_device(self, rows: Any, device: int, places: Any) -> Any:
+    def _on_device(self, rows: Any, places: Any) -> Any:
+        """Rows of one device; places: where they come from in the list, None: they are all of it."""
+        found = self._devices.get(int(rows[0, 2]))
+        if found is None:
+            raise _uncovered_row(rows, places, 0)
+        if len(found.extents) == 1:
+            return self._in_one(rows, places, found.extents[0])
+        return self._in_many(rows, places, found)
+
+    @staticmethod
+    def _in_one(rows: Any, places: Any, extent: Extent) -> Any:
+        """Most agents register one piece, or few: then nothing is to be searched, and regular lists become a line."""
+        numpy = _numpy()
+        inside, lengths = rows[:, 0] - numpy.uint64(extent.start), rows[:, 1]
+        size = numpy.uint64(extent.length)
+        missing = (inside > size) | (lengths > size - inside)
+        if missing.any():
+            raise _uncovered_row(rows, places, int(missing.argmax()))
+        offsets = inside if extent.origin == extent.start else rows[:, 0] - numpy.uint64(extent.origin)
+        if places is None and (regular := _regular(extent.region, offsets, lengths)):
+            return regular
+        return _columns_of(numpy.uint64(extent.region), offsets, lengths)
+
+    @staticmethod
+    def _in_many(rows: Any, places: Any, found: _Device) -> Any:
         numpy = _numpy()
         addresses, lengths = rows[:, 0], rows[:, 1]
-        if device not in self._devices:
-            raise uncovered(0 if places is None else int(places[0]), int(addresses[0]), int(lengths[0]), device)
-        starts, regions, begins, sizes, origins = self._devices[device].columns()
+        starts, regions, begins, sizes, origins = found.columns()
         at = numpy.searchsorted(starts, addresses, side="right") - 1
         before_all = at < 0
         at[before_all] = 0
-        inside = addresses - begins[at]
-        missing = before_all | (inside > sizes[at]) | (lengths > sizes[at] - inside)
+        inside, size = addresses - begins[at], sizes[at]
+        missing = before_all | (inside > size) | (lengths > size - inside)
         if missing.any():
-            i = int(missing.argmax())
-            raise uncovered(i if places is None else int(places[i]), int(addresses[i]), int(lengths[i]), device)
-        pages = numpy.empty((len(rows), 3), numpy.uint64)
-        pages[:, 0] = regions[at]
-        numpy.subtract(addresses, origins[at], out=pages[:, 1])
-        pages[:, 2] = lengths
-        return pages
+            raise _uncovered_row(rows, places, int(missing.argmax()))
+        return _columns_of(regions[at], addresses - origins[at], lengths)
+
+
+def _uncovered_row(rows: Any, places: Any, i: int) -> Exception:
+    address, length, device = rows[i].tolist()
+    return uncovered(i if places is None else int(places[i]), address, length, device)
+
+
+def _columns_of(regions: Any, offsets: Any, lengths: Any) -> Any:
+    pages = _numpy().empty((len(offsets), 3), _numpy().uint64)
+    pages[:, 0], pages[:, 1], pages[:, 2] = regions, offsets, lengths
+    return pages
+
+
+def _regular(region: int, offsets: Any, lengths: Any) -> Any:
+    """The list as base and stride, if its pages are of one length and equally far apart; else None."""
+    if len(offsets) < 2:
+        return None
+    first, second, length = int(offsets[0]), int(offsets[1]), int(lengths[0])
+    if second <= first or not (lengths == lengths[0]).all():
+        return None
+    if not (offsets[1:] - offsets[:-1] == offsets[1] - offsets[0]).all():
+        return None
+    return headrace.UniformPages(region, first, second - first, length, len(offsets))
 
 
 def strided_pages(table: RegionTable, rows: Any) -> Any:

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What compare_nixl.py --through-dropin runs and tells: how much of Headrace's speed reaches a program written for NIXL."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from comparison import ROOT, Rows, median, percentile, table
+
+LIBRARY = "dropin"
+PACKAGES = ROOT / "packaging" / "headrace_nixl" / "src"
+
+# Registered memory alone: NIXL has no other.
+TURNS: list[tuple[str, str, dict[str, Any], bool]] = [
+    ("nixl", "nixl", {}, False),
+    (LIBRARY, "drop-in", {}, False),
+    ("headrace", "headrace registered", {}, False),
+]
+
+Samples = dict[str, dict[str, list[float]]]
+
+
+def environment() -> dict[str, str]:
+    """Makes `import nixl` give the drop-in, as the wheel headrace-nixl does."""
+    path = [str(PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(path), "NIXL_LOG_LEVEL": "WARN"}
+
+
+def report(samples: Samples, rows: Rows) -> None:
+    """A row for each case: the drop-in against the native API, and against NIXL."""
+    shown = []
+    for case in (case for case in samples if not case.startswith("make/")):
+        contenders = samples[case]
+        shown.append(_line(rows, case, *(contenders[name] for name in ("drop-in", "headrace registered", "nixl"))))
+    for case in (case for case in samples if case.startswith("make/")):
+        for dtype in ("int32", "uint32", "int64"):
+            times = (samples[case][f"{name} {dtype}"] for name in ("drop-in", "headrace registered", "nixl"))
+            shown.append(_line(rows, f"{case}/{dtype}", *times))
+    print(table(["median", "drop-in us", "p99", "native us", "nixl us", "native / drop-in", "nixl / drop-in"], shown), "\n")
+
+
+def _line(rows: Rows, case: str, ours: list[float], native: list[float], theirs: list[float]) -> list[str]:
+    value, own, peer = (median(times) * 1e6 for times in (ours, native, theirs))
+    for name, other in (("headrace, native", own), ("nixl 1.5.1", peer)):
+        rows.add(f"dropin/{case}", "p50_us", "us", value, peer=name, peer_value=other, lower_is_better=True)
+    return [case, f"{value:.2f}", f"{percentile(ours, 99) * 1e6:.2f}", f"{own:.2f}", f"{peer:.2f}", f"{own / value:.3f}", f"{peer / value:.2f}"]
