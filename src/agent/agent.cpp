@@ -5,6 +5,7 @@
 #include "agent/agent_impl.hpp"
 #include "agent/core_options.hpp"
 #include "base/unix_socket.hpp"
+#include "base/utf8.hpp"
 #include "memory/allocation.hpp"
 #include "memory/page_list.hpp"
 
@@ -73,6 +74,7 @@ Agent::Agent(Agent&&) noexcept = default;
 Agent& Agent::operator=(Agent&&) noexcept = default;
 
 Result<Agent> Agent::open(std::string name, AgentOptions options) {
+  if (!is_utf8(name)) return make_error(Code::invalid_argument, "an agent's name is UTF-8, and this one is not");
   if (name.empty() || name.size() > longest_agent_name) {
     return make_error(Code::invalid_argument, "an agent's name has 1 to {} bytes, this one has {}", longest_agent_name, name.size());
   }

@@ -3,6 +3,8 @@
 #include "engine/engine.hpp"
 #include "engine/copy_pool.hpp"
 
+#include "base/utf8.hpp"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -119,6 +121,7 @@ Result<std::vector<Region>> Engine::register_regions(std::span<const MemoryRange
   HEADRACE_TRY_VOID(usable());
   if (ranges.empty()) return make_error(Code::invalid_argument, "there is nothing to register: the list is empty");
   if (options.name.size() > longest_name) return make_error(Code::invalid_argument, "a region's name has at most {} bytes, this one {}", longest_name, options.name.size());
+  if (!is_utf8(options.name)) return make_error(Code::invalid_argument, "a region's name is UTF-8, and this one is not");
   if (options.note.size() > longest_note) return make_error(Code::invalid_argument, "a region's note has at most {} bytes, this one {}", longest_note, options.note.size());
   for (std::size_t i = 0; i < ranges.size(); ++i) HEADRACE_TRY_VOID(check_range(ranges[i], i));
   HEADRACE_TRY_VOID(check_mapped(ranges));

@@ -2,6 +2,7 @@
 #include "wire/metadata.hpp"
 
 #include "base/hash.hpp"
+#include "base/utf8.hpp"
 #include "wire/byte_writer.hpp"
 #include "wire/msgpack_reader.hpp"
 
@@ -59,6 +60,12 @@ Verdict check_bytes(Key key, const char* field, std::size_t size, std::size_t le
   return violation(key, "{} has {} bytes, {} to {} are allowed", field, size, least, most);
 }
 
+Verdict check_text(Key key, const char* field, std::string_view text, std::size_t least, std::size_t most) {
+  if (auto v = check_bytes(key, field, text.size(), least, most)) return v;
+  if (is_utf8(text)) return std::nullopt;
+  return violation(key, "{} is no UTF-8", field);
+}
+
 Verdict check_count(Key key, std::size_t count, std::size_t most) {
   if (count <= most) return std::nullopt;
   return violation(key, "{} entries, at most {} are allowed", count, most);
@@ -68,9 +75,8 @@ Verdict check_backends(const Metadata& m) {
   if (auto v = check_count(Key::backends, m.backends.size(), Limits::backends)) return v;
   for (std::size_t i = 0; i < m.backends.size(); ++i) {
     const Metadata::Backend& backend = m.backends[i];
-    if (auto v = check_bytes(Key::backends, "name", backend.name.size(), 1, Limits::backend_name_bytes))
-      return v;
-    if (auto v = check_bytes(Key::backends, "version", backend.version.size(), 0, Limits::backend_name_bytes))
+    if (auto v = check_text(Key::backends, "name", backend.name, 1, Limits::backend_name_bytes)) return v;
+    if (auto v = check_text(Key::backends, "version", backend.version, 0, Limits::backend_name_bytes))
       return v;
     if (auto v = check_bytes(Key::backends, "info", backend.info ? backend.info->size() : 0, 0,
                              Limits::info_bytes))
@@ -122,7 +128,7 @@ Verdict check_named(const Metadata& m) {
     const auto at = find_id(m.ids, from, named.id);
     if (!at) return violation(Key::named, "id {} is not listed, or out of order", named.id);
     from = *at + 1;
-    if (auto v = check_bytes(Key::named, "name", named.name.size(), 0, Limits::name_bytes)) return v;
+    if (auto v = check_text(Key::named, "name", named.name, 0, Limits::name_bytes)) return v;
     if (auto v = check_bytes(Key::named, "note", named.note.size(), 0, Limits::note_bytes)) return v;
   }
   return std::nullopt;
@@ -168,7 +174,7 @@ Verdict check_gone(const Metadata& m) {
 
 /// Every rule that is not one of layout: for what goes out as for what came in.
 Verdict check(const Metadata& m) {
-  if (auto v = check_bytes(Key::name, "name", m.name.size(), 1, Limits::name_bytes)) return v;
+  if (auto v = check_text(Key::name, "name", m.name, 1, Limits::name_bytes)) return v;
   if (m.incarnation == 0) return violation(Key::inc, "an incarnation is not 0");
   if (m.since > m.version) return violation(Key::since, "since {} is beyond version {}", m.since, m.version);
   if (auto v = check_backends(m)) return v;
@@ -527,7 +533,9 @@ class BodyReader {
 
   /// A later minor may have kinds that this one cannot name: such regions are as if they were not listed.
   void drop_unknown_kinds() {
-    const auto unknown = [](std::uint8_t kind) { return (kind & ~Limits::read_only_bit) > Limits::greatest_kind; };
+    const auto unknown = [](std::uint8_t kind) {
+      return (kind & ~Limits::read_only_bit) > Limits::greatest_kind;
+    };
     if (std::none_of(m_.kinds.begin(), m_.kinds.end(), unknown)) return;
     std::size_t kept = 0;
     for (std::size_t i = 0; i < m_.ids.size(); ++i) {

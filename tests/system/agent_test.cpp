@@ -459,6 +459,11 @@ TEST_P(OverBackend, wrong_requests_are_refused_with_what_to_do) {
   agents.meet();
   const std::string peer = agents.there.name();
 
+  RegisterOptions latin1;
+  latin1.name = "caf\xe9";
+  EXPECT_EQ(agents.here.register_memory({ours.data(), ours.size()}, latin1).code(), Code::invalid_argument);
+  EXPECT_EQ(Agent::open("caf\xe9").code(), Code::invalid_argument);
+
   const std::vector<Page> zero{{far.id.value, 0, 4}, {far.id.value, 4, 0}};
   auto refused = agents.here.prepare(peer, zero);
   EXPECT_EQ(refused.code(), Code::invalid_argument);

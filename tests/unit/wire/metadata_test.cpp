@@ -335,6 +335,18 @@ TEST(Metadata, WhatBreaksARuleIsNotRead) {
   expect_corrupt(Body().number("n", (std::uint64_t{64} << 20) + 1).sealed(), "at most 67108864");
   expect_corrupt(Body().number("n", 3).binary("addr", std::string(23, '\0')).sealed(), "addr has 23 bytes");
   expect_corrupt(Body().regions(3, std::string(8, '\1')).sealed(), "id has 8 bytes");
+  expect_corrupt(Body()
+                     .regions(3)
+                     .with("named",
+                           [](Body::Packer& p) {
+                             p.pack_array(1);
+                             p.pack_array(3);
+                             p.pack_uint32(1);
+                             Body::text(p, "caf\xe9");
+                             Body::bin(p, "\xe9");
+                           })
+                     .sealed(),
+                 "name is no UTF-8");
   expect_corrupt(Body().regions(3, std::string_view("\0\0\0\0", 4)).sealed(), "ids rise from 1");
   expect_corrupt(Body().regions(3, "\xfe\xff\xff\xff").sealed(), "pass the last id");
   expect_corrupt(Body().regions(3, three_ids, std::string_view("\0\0", 2)).sealed(), "kind has 2 bytes");
