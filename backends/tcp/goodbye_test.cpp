@@ -126,8 +126,8 @@ test::RegionFacts region_of_peer(std::uint64_t length) {
 }
 
 test::Settings with_heartbeat(test::Settings settings) {
-  settings["heartbeat_interval"] = "20ms";
-  settings["heartbeat_timeout"] = "300ms";
+  settings["heartbeat_interval"] = "100ms";
+  settings["heartbeat_timeout"] = "3s";
   return settings;
 }
 
