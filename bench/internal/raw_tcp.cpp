@@ -4,10 +4,12 @@
 // Two processes, one thread a stream a side, blocking sockets, 1 MiB sends and receives, no framing, no checks, no
 // bookkeeping beyond a byte count. The receiving side counts. Prints one JSON line.
 //
-//   bench_raw_tcp [--streams N] [--seconds S] [--send BYTES] [--memory BYTES] [--congestion NAME] [--buffer BYTES]
+//   bench_raw_tcp [--streams N] [--seconds S] [--send BYTES] [--memory BYTES] [--page BYTES] [--congestion NAME] [--buffer BYTES]
 //
 // --memory is the memory that each stream of each side walks through. The default is one send's worth, which stays in the
-// caches and makes the ceiling as high as it gets; a larger one shows what memory traffic costs on top.
+// caches and makes the ceiling as high as it gets; a larger one shows what memory traffic costs on top. With --page each side
+// takes that memory in pages of so many bytes, in an order of its own drawn at random (sendmsg and recvmsg, 1 MiB a call as
+// before): the ceiling of that very pattern.
 #include "base/options.hpp"
 #include "base/unique_fd.hpp"
 
@@ -19,12 +21,14 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -39,6 +43,7 @@ struct Plan {
   double seconds = 2;
   std::size_t send_bytes = 1 << 20;
   std::size_t memory_bytes = 0;  // 0: send_bytes
+  std::size_t page_bytes = 0;    // 0: in order
   int socket_buffer_bytes = 0;   // 0: the system's own tuning
   std::string congestion = "cubic";
 };
@@ -69,6 +74,7 @@ Plan parse(int argc, char** argv) {
     else if (name == "--seconds") plan.seconds = std::atof(value);
     else if (name == "--send") plan.send_bytes = bytes();
     else if (name == "--memory") plan.memory_bytes = bytes();
+    else if (name == "--page") plan.page_bytes = bytes();
     else if (name == "--buffer") plan.socket_buffer_bytes = static_cast<int>(bytes());
     else if (name == "--congestion") plan.congestion = value;
     else {
@@ -81,6 +87,10 @@ Plan parse(int argc, char** argv) {
     std::exit(2);
   }
   plan.memory_bytes = std::max(plan.memory_bytes, plan.send_bytes);
+  if (plan.page_bytes > plan.memory_bytes) {
+    std::fprintf(stderr, "a page is at most as long as the memory\n");
+    std::exit(2);
+  }
   return plan;
 }
 
@@ -95,23 +105,54 @@ void tune(int fd, const Plan& plan) {
   }
 }
 
-char* memory_of(const Plan& plan) {
-  void* memory = ::mmap(nullptr, plan.memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) die("mmap");
-  ::madvise(memory, plan.memory_bytes, MADV_HUGEPAGE);  // as the pages of `headrace bench pages`
-  std::memset(memory, 1, plan.memory_bytes);
-  return static_cast<char*>(memory);
-}
+/// The memory of one stream of one side, walked through page by page, again and again.
+class Walk {
+ public:
+  explicit Walk(const Plan& plan) : page_bytes_(plan.page_bytes == 0 ? plan.send_bytes : plan.page_bytes), a_call_(plan.send_bytes) {
+    void* memory = ::mmap(nullptr, plan.memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) die("mmap");
+    ::madvise(memory, plan.memory_bytes, MADV_HUGEPAGE);  // as the pages of `headrace bench pages`
+    std::memset(memory, 1, plan.memory_bytes);
+    for (std::size_t at = 0; at + page_bytes_ <= plan.memory_bytes; at += page_bytes_) pages_.push_back(static_cast<char*>(memory) + at);
+    if (plan.page_bytes != 0) std::shuffle(pages_.begin(), pages_.end(), std::mt19937_64(std::random_device()()));
+  }
+
+  /// What the next call takes: the rest of the present page and whole ones behind it.
+  [[nodiscard]] ::msghdr next() {
+    parts_.clear();
+    std::size_t page = page_, from = from_;
+    for (std::size_t bytes = 0; bytes < a_call_ && parts_.size() < most_parts; from = 0) {
+      const std::size_t length = std::min(page_bytes_ - from, a_call_ - bytes);
+      parts_.push_back({pages_[page] + from, length});
+      bytes += length;
+      page = page + 1 == pages_.size() ? 0 : page + 1;
+    }
+    ::msghdr message{};
+    message.msg_iov = parts_.data();
+    message.msg_iovlen = parts_.size();
+    return message;
+  }
+  void advance(std::size_t bytes) {
+    from_ += bytes;
+    page_ = (page_ + from_ / page_bytes_) % pages_.size();
+    from_ %= page_bytes_;
+  }
+
+ private:
+  static constexpr std::size_t most_parts = 1024;  // of one call (IOV_MAX)
+  const std::size_t page_bytes_, a_call_;
+  std::vector<char*> pages_;
+  std::vector<::iovec> parts_;
+  std::size_t page_ = 0, from_ = 0;
+};
 
 /// Sends until the receiver closes.
 void send_stream(UniqueFd fd, const Plan& plan) {
-  char* const memory = memory_of(plan);
-  std::size_t at = 0;
-  for (;;) {
-    const ssize_t n = ::send(fd.get(), memory + at, std::min(plan.send_bytes, plan.memory_bytes - at), MSG_NOSIGNAL);
+  for (Walk walk(plan);;) {
+    const ::msghdr message = walk.next();
+    const ssize_t n = ::sendmsg(fd.get(), &message, MSG_NOSIGNAL);
     if (n <= 0) return;
-    at += static_cast<std::size_t>(n);
-    if (at == plan.memory_bytes) at = 0;
+    walk.advance(static_cast<std::size_t>(n));
   }
 }
 
@@ -137,14 +178,12 @@ struct Counter {
 };
 
 void receive_stream(int fd, const Plan& plan, Counter& counter) {
-  char* const memory = memory_of(plan);
-  std::size_t at = 0;
-  for (;;) {
-    const ssize_t n = ::recv(fd, memory + at, std::min(plan.send_bytes, plan.memory_bytes - at), 0);
+  for (Walk walk(plan);;) {
+    ::msghdr message = walk.next();
+    const ssize_t n = ::recvmsg(fd, &message, 0);
     if (n <= 0) return;
     counter.bytes.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
-    at += static_cast<std::size_t>(n);
-    if (at == plan.memory_bytes) at = 0;
+    walk.advance(static_cast<std::size_t>(n));
   }
 }
 
@@ -193,7 +232,7 @@ int main(int argc, char** argv) {
   for (auto& thread : threads) thread.join();
   ::waitpid(sender, nullptr, 0);
   fmt::print("{{\"program\": \"raw_tcp\", \"streams\": {}, \"seconds\": {:.3f}, \"send_bytes\": {}, \"memory_bytes\": {}, "
-             "\"congestion\": \"{}\", \"bytes\": {}, \"GB/s\": {:.3f}}}\n",
-             plan.streams, seconds, plan.send_bytes, plan.memory_bytes, plan.congestion, bytes,
+             "\"page_bytes\": {}, \"congestion\": \"{}\", \"bytes\": {}, \"GB/s\": {:.3f}}}\n",
+             plan.streams, seconds, plan.send_bytes, plan.memory_bytes, plan.page_bytes, plan.congestion, bytes,
              static_cast<double>(bytes) / seconds * 1e-9);
 }
