@@ -28,7 +28,7 @@ from ._errors import (
     nixlNoTelemetryError,
     translated,
 )
-from ._exchange import DEFAULT_COMM_PORT, WITHDRAWAL, AgentStore, Exchange, Store, etcd_store
+from ._exchange import DEFAULT_COMM_PORT, WITHDRAWAL, AgentStore, Exchange, Store, etcd_options
 from ._ledger import Ledger, Registered
 from ._peers import Life, Peers, device_note
 from ._plugins import PLUGINS, SEGMENTS, Carried, available, carried
@@ -99,7 +99,7 @@ class nixlAgent:
 
     def _store_opener(self) -> Callable[[], Store] | None:
         agent, peers = self._agent, self._peers
-        if etcd_store():
+        if etcd_options():
             return lambda: AgentStore(agent, peers.forget)
         return (lambda: _tcpstore.TcpStore(agent)) if _tcpstore.is_configured() else None
 
@@ -608,12 +608,12 @@ def _memory(kind: str, row: tuple[Any, ...]) -> Any:
 
 
 def _open(name: str, config: nixlAgentConfig) -> headrace.Agent:
-    store = etcd_store()
-    if store and _tcpstore.is_configured():
+    etcd = etcd_options()
+    if etcd and _tcpstore.is_configured():
         raise RuntimeError("NIXL_ETCD_ENDPOINTS and NIXL_TCPSTORE_ENDPOINT are both set: one store serves an agent")
     listen = f"0.0.0.0:{config.listenPort}" if config.useListenThread else ""
     try:
-        return headrace.Agent(name, listen=listen, store=store)
+        return headrace.Agent(name, listen=listen, store="etcd://" if etcd else "", options=etcd)
     except headrace.InvalidArgument as error:
         raise ValueError(str(error)) from error
     except headrace.Error as error:

@@ -221,8 +221,9 @@ class nixlXferDList(_Searchable):
     def __setstate__(self, state: bytes) -> None:
         reader = StateReader(state)
         memory, count = reader.take_head(b"nixlBDList")
-        self._type = nixl_mem_t(memory)
-        self._words = array("Q", reader.take_descriptors(count))
+        words = reader.take_descriptors(count)
+        reader.finish()
+        self._type, self._words = nixl_mem_t(memory), array("Q", words)
 
 
 class nixlRegDList(_Searchable):
@@ -255,6 +256,7 @@ class nixlRegDList(_Searchable):
         reader = StateReader(state)
         memory, count = reader.take_head(b"nixlSDList")
         rows = list(reader.take_blobs(count))
+        reader.finish()
         self._type = nixl_mem_t(memory)
         self._words = array("Q", b"".join(row for row, _ in rows))
         self._extras = [extra for _, extra in rows]

@@ -226,17 +226,11 @@ def _work(jobs: queue.SimpleQueue[Callable[[], bool] | None]) -> None:
             pending.append(job)
 
 
-def etcd_store() -> str:
-    """Headrace's address of the store that NIXL's variables name; empty: none."""
-    endpoints = os.environ.get("NIXL_ETCD_ENDPOINTS", "")
-    if not endpoints:
-        return ""
-    hosts = ",".join(_host(endpoint) for endpoint in endpoints.replace(";", ",").split(",") if endpoint.strip())
-    return f"etcd://{hosts}/{os.environ.get('NIXL_ETCD_NAMESPACE', '/nixl/agents').strip('/')}"
-
-
-def _host(endpoint: str) -> str:
-    scheme, separator, rest = endpoint.strip().partition("://")
-    if separator and scheme != "http":
-        raise ValueError(f"NIXL_ETCD_ENDPOINTS names {endpoint}: only http:// is carried")
-    return (rest if separator else endpoint.strip()).rstrip("/")
+def etcd_options() -> dict[str, str]:
+    """Headrace's options for the store that NIXL's variables name; empty: none."""
+    endpoints = os.environ.get("NIXL_ETCD_ENDPOINTS", "").replace(";", ",").split(",")
+    hosts = [endpoint.strip().removeprefix("http://").rstrip("/") for endpoint in endpoints if endpoint.strip()]
+    if not hosts:
+        return {}
+    namespace = os.environ.get("NIXL_ETCD_NAMESPACE") or "/nixl/agents"
+    return {"etcd_endpoints": ",".join(hosts), "etcd_namespace": "/" + namespace.strip("/")}

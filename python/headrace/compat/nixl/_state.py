@@ -76,3 +76,8 @@ class StateReader:
             if len(value) < DESCRIPTOR_BYTES:
                 raise _corrupt(f"a descriptor has {len(value)} bytes")
             yield value[:DESCRIPTOR_BYTES], value[DESCRIPTOR_BYTES:]
+
+    def finish(self) -> None:
+        """Nothing may follow."""
+        if self._at != len(self._state):
+            raise _corrupt(f"{len(self._state) - self._at} bytes follow its end")

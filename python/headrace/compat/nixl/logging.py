@@ -8,6 +8,8 @@ import logging.config
 import os
 from typing import Any
 
+import headrace
+
 LOGGING_CONFIG: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -25,19 +27,29 @@ LEVELS = {
     "FATAL": logging.CRITICAL,
 }
 
+HEADRACE_LEVELS = {
+    logging.DEBUG: "debug",
+    logging.INFO: "info",
+    logging.WARNING: "warn",
+    logging.ERROR: "error",
+    logging.CRITICAL: "error",
+}
+
 _configured = False
 
 
 def set_log_level_by_env(nixl_logger: logging.Logger) -> None:
-    """Sets the level that NIXL_LOG_LEVEL names; another word is complained of and changes nothing."""
+    """Sets the level that NIXL_LOG_LEVEL names, of Headrace's own log too; another word is complained of and changes nothing."""
     word = os.environ.get("NIXL_LOG_LEVEL", "")
     if not word:
         return
     level = LEVELS.get(word.upper())
     if level is None:
         nixl_logger.warning("NIXL_LOG_LEVEL is %r, and one of %s is expected: the level stays", word, ", ".join(LEVELS))
-    else:
-        nixl_logger.setLevel(level)
+        return
+    nixl_logger.setLevel(level)
+    if "HEADRACE_LOG" not in os.environ:
+        headrace.set_log_level(HEADRACE_LEVELS[level])
 
 
 def setup_logging() -> None:

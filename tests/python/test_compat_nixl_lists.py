@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Descriptor lists beyond what NIXL's own do: no index leaves a list, and nothing but descriptors comes out of a pickle."""
+
+import pickle
+import pickletools
+import random
+import subprocess
+
+import pytest
+
+from headrace.compat.nixl import _bindings as bind
+from headrace.compat.nixl._unpickle import descriptors_of
+
+ROWS = [(1000, 105, 0), (2000, 30, 7), (2**64 - 1, 0, 2**64 - 1)]
+
+# Written by NIXL 1.5.1: nixlXferDList(DRAM_SEG, [(1, 2, 3), (4, 5, 6)]) and nixlRegDList(FILE_SEG, [(1, 2, 3, "meta")]).
+NIXL_XFER = (
+    b"\x80\x04\x95\xb0\x00\x00\x00\x00\x00\x00\x00\x8c\x13nixl_cu12._bindings\x94\x8c\rnixlXferDList\x94\x93\x94)\x81\x94C\x80"
+    b"nixlSerDes|nixlDList\n\x00\x00\x00\x00\x00\x00\x00nixlBDList|t\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00|"
+    b"n\x08\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00|0\x00\x00\x00\x00\x00\x00\x00"
+    b"\x01\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00"
+    b"\x04\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00\x06\x00\x00\x00\x00\x00\x00\x00|\x94b."
+)
+NIXL_REG = (
+    b"\x80\x04\x95\x9b\x00\x00\x00\x00\x00\x00\x00\x8c\x13nixl_cu12._bindings\x94\x8c\x0cnixlRegDList\x94\x93\x94)\x81\x94Cl"
+    b"nixlSerDes|nixlDList\n\x00\x00\x00\x00\x00\x00\x00nixlSDList|t\x04\x00\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00|"
+    b"n\x08\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00|\x1c\x00\x00\x00\x00\x00\x00\x00"
+    b"\x01\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00meta|\x94b."
+)
+
+
+def test_a_list_can_be_gone_through():
+    assert list(bind.nixlXferDList(bind.DRAM_SEG, ROWS)) == ROWS
+    assert list(bind.nixlRegDList(bind.DRAM_SEG, [(1, 2, 3, "x")])) == [(1, 2, 3, b"x")]
+
+
+@pytest.mark.parametrize("index", [3, 2**31, 2**64])
+def test_an_index_beyond_the_list_is_an_error(index):
+    made = bind.nixlXferDList(bind.DRAM_SEG, ROWS)
+    for act in (lambda: made[index], lambda: made.__setitem__(index, (1, 2, 3)), lambda: made.remDesc(index)):
+        with pytest.raises(IndexError):
+            act()
+    assert list(made) == ROWS
+
+
+@pytest.mark.parametrize("row", [(-1, 2, 3), (2**64, 2, 3), (1.5, 2, 3), ("1", 2, 3), (None, 2, 3)])
+def test_words_that_are_none_are_refused_and_change_nothing(row):
+    made = bind.nixlXferDList(bind.DRAM_SEG, ROWS)
+    for act in (lambda: made.addDesc(row), lambda: made.__setitem__(0, row), lambda: bind.nixlXferDList(bind.DRAM_SEG, [row])):
+        with pytest.raises((TypeError, OverflowError)):
+            act()
+    assert list(made) == ROWS
+
+
+def test_short_tuples_change_nothing():
+    made = bind.nixlRegDList(bind.DRAM_SEG, [(1, 2, 3, "x")])
+    for row in ((1, 2), (1, 2, 3)):
+        with pytest.raises(IndexError):
+            made.addDesc(row)
+    with pytest.raises(TypeError):
+        made.addDesc((1, 2, 3, None))
+    assert list(made) == [(1, 2, 3, b"x")]
+
+
+def test_a_list_is_printed_in_lines(capsys):
+    bind.nixlXferDList(bind.VRAM_SEG, [(16, 2, 3)]).print()
+    assert capsys.readouterr().out.splitlines() == ["1 descriptors of VRAM_SEG", "  address 0x10 length 2 device 3"]
+
+
+@pytest.mark.parametrize("protocol", range(3, pickle.HIGHEST_PROTOCOL + 1))
+def test_pickles_come_back_by_either_reader(protocol):
+    for made in (
+        bind.nixlXferDList(bind.OBJ_SEG, ROWS),
+        bind.nixlXferDList(bind.DRAM_SEG),
+        bind.nixlRegDList(bind.BLK_SEG, [(*row, b"\xff|\0") for row in ROWS]),
+        bind.nixlRegDList(bind.FILE_SEG),
+    ):
+        pickled = pickle.dumps([made, {"a": made}, (1, "s", b"b", None, 2.5, True)], protocol)
+        for read in (pickle.loads, descriptors_of):
+            back = read(pickled)
+            assert back[0] == made
+            assert back[0].getType() == made.getType()
+            assert back[2] == (1, "s", b"b", None, 2.5, True)
+
+
+def test_pickles_of_nixls_own_lists_are_read():
+    assert descriptors_of(NIXL_XFER) == bind.nixlXferDList(bind.DRAM_SEG, [(1, 2, 3), (4, 5, 6)])
+    assert descriptors_of(NIXL_REG) == bind.nixlRegDList(bind.FILE_SEG, [(1, 2, 3, "meta")])
+    assert pickle.loads(pickle.dumps(descriptors_of(NIXL_REG))) == descriptors_of(NIXL_REG)
+    for written in (NIXL_XFER, NIXL_REG):
+        state = next(value for op, value, _ in pickletools.genops(written) if op.name == "SHORT_BINBYTES")
+        assert descriptors_of(written).__getstate__() == state
+
+
+class Harmful:
+    def __reduce__(self):
+        return subprocess.getoutput, ("echo harm",)
+
+
+class Overwrites:
+    """Would give an enumeration's member another value."""
+
+    def __reduce__(self):
+        return bind.nixl_mem_t, (0,), {"_value_": 4}
+
+
+@pytest.mark.parametrize("value", [Harmful(), Overwrites(), print, pickle.loads, [1, Harmful()], bind.DRAM_SEG, 1j, range(3)])
+def test_whatever_else_a_pickle_holds_is_refused(value):
+    with pytest.raises(pickle.UnpicklingError, match="only those are taken from a peer"):
+        descriptors_of(pickle.dumps(value))
+    assert int(bind.DRAM_SEG) == 0
+
+
+@pytest.mark.parametrize(
+    "state",
+    [b"", b"garbage", b"nixlSerDes|", b"nixlSerDes|nixlDList\xff\xff\xff\xff\xff\xff\xff\xffnixl", 5, None, {"_words": 1}, [1]],
+)
+def test_a_state_that_is_none_is_refused(state):
+    for kind in (bind.nixlXferDList, bind.nixlRegDList):
+        with pytest.raises(bind.nixlMismatchError):
+            kind.__new__(kind).__setstate__(state)
+
+
+@pytest.mark.parametrize("announced", [0, 1, 3, 2**61, 2**63])
+def test_a_state_that_announces_another_number_is_refused(announced):
+    two = (2).to_bytes(8, "little")
+    for made in (bind.nixlXferDList(bind.DRAM_SEG, ROWS[:2]), bind.nixlRegDList(bind.DRAM_SEG, [(1, 2, 3, "x"), (4, 5, 6, "y")])):
+        state = made.__getstate__().replace(b"n\x08\0\0\0\0\0\0\0" + two, b"n\x08\0\0\0\0\0\0\0" + announced.to_bytes(8, "little"))
+        with pytest.raises(bind.nixlMismatchError):
+            made.__setstate__(state)
+        assert made.descCount() == 2
+
+
+def test_damaged_pickles_end_in_an_error_or_a_list():
+    random.seed(6)
+    whole = [NIXL_XFER, NIXL_REG, pickle.dumps([bind.nixlXferDList(bind.DRAM_SEG, ROWS), {"x": (1, 2)}])]
+    refused = 0
+    for _ in range(4000):
+        damaged = bytearray(random.choice(whole))
+        for _ in range(random.randrange(1, 4)):
+            damaged[random.randrange(len(damaged))] = random.randrange(256)
+        try:
+            descriptors_of(bytes(damaged[: random.randrange(1, len(damaged) + 1)]))
+        except (pickle.UnpicklingError, EOFError, bind.nixlMismatchError):
+            refused += 1
+    assert refused > 2000
+    assert int(bind.DRAM_SEG) == 0
