@@ -18,6 +18,7 @@ namespace headrace {
 namespace {
 
 constexpr std::size_t most_runners = 1024;
+constexpr std::int32_t most_threads = 1024;  // a run starts as many; a million take a machine's last process
 
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -129,9 +130,9 @@ Result<std::unique_ptr<ModelCore>> ModelCore::open(const std::string& path, cons
   if (options.runners == 0 || options.runners > most_runners)
     return make_error(Code::invalid_argument, "{} runners: 1 to {} can be had", options.runners,
                       most_runners);
-  if (options.threads < 0)
-    return make_error(Code::invalid_argument, "{} threads: write 1 or more, or 0 to leave it to torch",
-                      options.threads);
+  if (options.threads < 0 || options.threads > most_threads)
+    return make_error(Code::invalid_argument, "{} threads: 1 to {} can be had, or 0 to leave it to torch",
+                      options.threads, most_threads);
   HEADRACE_TRY(settings, model_settings(options.options));
   HEADRACE_TRY(package, Package::open(path));
   HEADRACE_TRY(info, read_model_info(package, options.model_name, this_machine()));

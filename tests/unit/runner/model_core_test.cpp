@@ -206,6 +206,8 @@ TEST_F(ModelCoreTest, options_have_bounds) {
   options = {};
   options.threads = -1;
   EXPECT_EQ(open({}, options).code(), Code::invalid_argument);
+  options.threads = 1'000'000;
+  EXPECT_THAT(open({}, options).error().message, HasSubstr("1000000 threads: 1 to 1024"));
   options = {};
   options.options["debgu"] = "1";
   EXPECT_THAT(open({}, options).error().message, HasSubstr("did you mean \"debug\"?"));
