@@ -29,8 +29,8 @@ struct ModelOptions {
   std::string device = {};
   /// So many runs may go on at once; a caller more waits. Weights in host memory are shared among runners.
   std::size_t runners = 1;
-  /// Threads that torch uses inside one operation, up to 1024. One setting a process; 0: as it is. Loops of the package's
-  /// own were given their number at export.
+  /// Threads that torch uses inside one operation, up to 1024. One setting a process; 0: as it is. Loops of the
+  /// package's own were given their number at export.
   int threads = 0;
   /// Options by name, as list_model_options() gives them, over environment and configuration file.
   std::map<std::string, std::string> options = {};
