@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+# Device code: kernels/*/*.cu -> cubins -> lib/libheadrace_kernels.so, if there is an nvcc. The host's half is compiled in any
+# case, as headrace_kernels_host, for tests with the fake driver.
+
+set(HEADRACE_CUDA_ARCHS "90a" CACHE STRING "Kinds of GPU that device code is compiled for, for example 80;90a;100;120")
+find_program(HEADRACE_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+mark_as_advanced(HEADRACE_NVCC)
+
+# headrace_image_table(<output> <symbol> <cubin>...): writes C++ that holds the cubins, named <anything>.sm_<arch>.cubin, as
+# `<symbol>s[]` and `<symbol>_count` of headrace_kernel_image_v1.
+function(headrace_image_table output symbol)
+  set(data "")
+  set(rows "")
+  set(count 0)
+  foreach(cubin IN LISTS ARGN)
+    string(REGEX MATCH "sm_(([0-9]+)([0-9])(a?))\\.cubin$" matched ${cubin})
+    set(name ${CMAKE_MATCH_1})
+    set(major ${CMAKE_MATCH_2})
+    set(minor ${CMAKE_MATCH_3})
+    set(exact 0)
+    if(CMAKE_MATCH_4)
+      set(exact 1)
+    endif()
+    string(APPEND data "asm(\".pushsection .rodata\\n.balign 64\\n.globl ${symbol}_${name}\\n.hidden ${symbol}_${name}\\n\"\n"
+                       "    \"${symbol}_${name}: .incbin \\\"${cubin}\\\"\\n\"\n"
+                       "    \".globl ${symbol}_${name}_end\\n.hidden ${symbol}_${name}_end\\n${symbol}_${name}_end: .byte 0\\n.popsection\");\n"
+                       "extern \"C\" __attribute__((visibility(\"hidden\"))) const char ${symbol}_${name}[], ${symbol}_${name}_end[];\n")
+    string(APPEND rows "    {\"sm_${name}\", ${major}, ${minor}, ${exact}, 0, ${symbol}_${name},\n"
+                       "     static_cast<uint64_t>(${symbol}_${name}_end - ${symbol}_${name})},\n")
+    math(EXPR count "${count} + 1")
+  endforeach()
+  file(CONFIGURE OUTPUT ${output} @ONLY CONTENT
+"// Written by cmake/kernels.cmake.
+#include <headrace/plugin/kernels_v1.h>
+
+@data@
+extern \"C\" const headrace_kernel_image_v1 @symbol@s[];
+const headrace_kernel_image_v1 @symbol@s[] = {
+@rows@};
+extern \"C\" const uint64_t @symbol@_count;
+const uint64_t @symbol@_count = @count@;
+")
+  # The assembler reads the cubins behind the compiler's back.
+  set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${ARGN}")
+endfunction()
+
+# headrace_cubins(<variable> <source>): a cubin of the source for each of HEADRACE_CUDA_ARCHS.
+function(headrace_cubins variable source)
+  cmake_path(GET source STEM stem)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cuh)
+  set(cubins "")
+  foreach(arch IN LISTS HEADRACE_CUDA_ARCHS)
+    if(NOT arch MATCHES "^[0-9]+[0-9]a?$")
+      message(FATAL_ERROR "HEADRACE_CUDA_ARCHS has \"${arch}\": write kinds of GPU like 80;90a;100;120.")
+    endif()
+    set(cubin ${PROJECT_BINARY_DIR}/kernels/${stem}.sm_${arch}.cubin)
+    add_custom_command(
+      OUTPUT ${cubin}
+      COMMAND ${HEADRACE_NVCC} -cubin -std=c++20 -O3 -lineinfo -gencode=arch=compute_${arch},code=sm_${arch}
+              -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR} -o ${cubin} ${source}
+      DEPENDS ${source} ${headers} ${PROJECT_SOURCE_DIR}/include/headrace/plugin/kernels_v1.h
+      COMMENT "Compiling device code ${stem} for sm_${arch}"
+      VERBATIM)
+    list(APPEND cubins ${cubin})
+  endforeach()
+  set(${variable} ${cubins} PARENT_SCOPE)
+endfunction()
+
+# All .cu files of kernels/ are one translation unit, hence one cubin for each kind of GPU.
+function(headrace_add_kernels)
+  headrace_glob(sources kernels/*.cpp kernels/*/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  set(exports ${sources})
+  list(FILTER exports INCLUDE REGEX "/kernels/exports\\.cpp$")
+  list(REMOVE_ITEM sources ${exports})
+  add_library(headrace_kernels_host STATIC ${sources})
+  target_include_directories(headrace_kernels_host PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(headrace_kernels_host PUBLIC headrace_options)
+
+  if(NOT HEADRACE_NVCC OR HEADRACE_FUZZ)
+    message(STATUS "libheadrace_kernels.so is not built: there is no nvcc. GPUs need it: install the CUDA toolkit, or name it by "
+                   "-DHEADRACE_NVCC=...")
+    return()
+  endif()
+  file(GLOB device_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*/*.cu)
+  set(all ${PROJECT_BINARY_DIR}/kernels/headrace_kernels.cu)
+  set(includes "")
+  foreach(source IN LISTS device_sources)
+    string(APPEND includes "#include \"${source}\"\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${all} @ONLY CONTENT "@includes@")
+  headrace_cubins(cubins ${all})
+  set_property(SOURCE ${cubins} APPEND PROPERTY OBJECT_DEPENDS ${device_sources})
+  set(images ${PROJECT_BINARY_DIR}/kernels/images.cpp)
+  headrace_image_table(${images} headrace_kernel_image ${cubins})
+  add_library(headrace_kernels SHARED ${exports} ${images})
+  target_link_libraries(headrace_kernels PRIVATE headrace_kernels_host headrace_options)
+  set_target_properties(headrace_kernels PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${headrace_lib_dir})
+  target_link_options(headrace_kernels PRIVATE -Wl,--exclude-libs,ALL)
+  install(TARGETS headrace_kernels LIBRARY DESTINATION ${HEADRACE_INSTALL_LIBDIR})
+  if(HEADRACE_BENCH AND TARGET headrace_gpu)
+    headrace_add_gpu_probe()
+  endif()
+endfunction()
+
+# bench/gpu/gpu_probe.cpp -> bench_gpu_probe, on src/gpu alone, with kernels of its own beside those of the library.
+function(headrace_add_gpu_probe)
+  headrace_cubins(cubins ${PROJECT_SOURCE_DIR}/bench/gpu/probe_kernels.cu)
+  set(images ${PROJECT_BINARY_DIR}/kernels/probe_images.cpp)
+  headrace_image_table(${images} headrace_probe_image ${cubins})
+  add_executable(bench_gpu_probe ${PROJECT_SOURCE_DIR}/bench/gpu/gpu_probe.cpp ${images})
+  target_include_directories(bench_gpu_probe PRIVATE ${PROJECT_SOURCE_DIR})
+  headrace_existing(rooms headrace_gpu headrace_memory headrace_vendor headrace_base)
+  target_link_libraries(bench_gpu_probe PRIVATE ${rooms} headrace_options headrace_foreign)
+  set_target_properties(bench_gpu_probe PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+  add_dependencies(bench_gpu_probe headrace_kernels)
+endfunction()
+
+# cuda.h is needed nowhere; where it is, a test holds our own declarations against it.
+find_path(HEADRACE_CUDA_DIR cuda.h HINTS $ENV{CUDA_HOME}/include /usr/local/cuda/include NO_DEFAULT_PATH)
+mark_as_advanced(HEADRACE_CUDA_DIR)
+if(HEADRACE_CUDA_DIR)
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/unit/vendor/cuda_types_test.cpp
+                              PROPERTIES COMPILE_OPTIONS "-isystem${HEADRACE_CUDA_DIR}")
+endif()

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of kernels/ for the fake driver: their CPU references, under their names, and an image to load.
+#pragma once
+
+#include "kernels/gather_scatter/reference.hpp"
+#include "kernels/library.hpp"
+#include "support/fake_cuda.hpp"
+
+namespace headrace::cuda {
+
+/// Every kernel runs its reference. One that would touch memory that it may not touch ends with
+/// illegal_address.
+inline void add_reference_kernels(FakeCuda& fake) {
+  const auto add = [&fake]<class Args>(const char* name, Args) {
+    fake.add_kernel(name, sizeof(Args), [&fake](const void* argument) {
+      const Args& args = *static_cast<const Args*>(argument);
+      bool good = args.done.word == 0 || fake.reachable(args.done.word, sizeof(std::uint64_t));
+      kernels::reference::each_part(
+          args, [&](std::uint64_t source, std::uint64_t target, std::uint64_t bytes) {
+            good = good && fake.reachable(source, bytes) && fake.reachable(target, bytes);
+          });
+      if (!good) return Outcome::illegal_address;
+      kernels::reference::move(args);
+      return Outcome::success;
+    });
+  };
+  add("headrace_move_aligned_pages", headrace_move_pages_v1{});
+  add("headrace_move_small_pages", headrace_move_pages_v1{});
+  add("headrace_move_any_pages", headrace_move_pages_v1{});
+  add("headrace_move_parts", headrace_move_parts_v1{});
+  add("headrace_move_few", headrace_move_few_v1{});
+}
+
+/// The launchers of kernels/ over one image that fits the fake's first kind of GPU, 9.0 and no other.
+inline const headrace_kernels_v1& fake_kernels_table() {
+  static constexpr char image[] = "FAKE";
+  static const headrace_kernel_image_v1 images[] = {{"sm_90a", 9, 0, 1, 0, image, sizeof image}};
+  static const headrace_kernels_v1 table = kernels::make_table(images, 1);
+  return table;
+}
+
+}  // namespace headrace::cuda
