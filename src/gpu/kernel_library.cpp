@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/kernel_library.hpp"
+
+#include <headrace/version.hpp>
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+namespace headrace::gpu {
+namespace {
+
+constexpr const char* library_name = "libheadrace_kernels.so";
+
+/// The folder that holds the library, plugin or program with this code.
+std::filesystem::path own_folder() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&list_devices), &info) == 0 || info.dli_fname == nullptr)
+    return {};
+  std::error_code ignored;
+  return std::filesystem::weakly_canonical(info.dli_fname, ignored).parent_path();
+}
+
+Result<std::filesystem::path> find_library(const std::string& path) {
+  std::error_code ignored;
+  if (!path.empty()) {
+    if (std::filesystem::exists(path, ignored)) return std::filesystem::path(path);
+    return make_error(Code::not_supported, "there is no {}: name the file {}", path, library_name);
+  }
+  const std::filesystem::path folder = own_folder();
+  // Plugins lie one folder below it; programs that link the rooms themselves (tests, benchmarks) beside the
+  // folder `lib`.
+  for (const auto& candidate : {folder / library_name, folder.parent_path() / library_name,
+                                folder / "lib" / library_name, folder.parent_path() / "lib" / library_name})
+    if (std::filesystem::exists(candidate, ignored)) return candidate;
+  return make_error(Code::not_supported,
+                    "GPUs need {}, which is not in {}: this Headrace was built where no CUDA compiler was. "
+                    "Install nvcc, then "
+                    "build again",
+                    library_name, folder.string());
+}
+
+Result<void> check_table(const headrace_kernels_v1* table) {
+  if (table == nullptr) return make_error(Code::corrupt, "its table is missing");
+  if (table->abi_major != HEADRACE_KERNELS_ABI_MAJOR || table->struct_size < HEADRACE_KERNELS_V1_SIZE)
+    return make_error(Code::not_supported,
+                      "its table is of version {} with {} bytes, and version {} with at least {} is used "
+                      "here: build both from "
+                      "the same sources",
+                      table->abi_major, table->struct_size, HEADRACE_KERNELS_ABI_MAJOR,
+                      HEADRACE_KERNELS_V1_SIZE);
+  if (table->version == nullptr || std::string_view(table->version) != HEADRACE_VERSION)
+    return make_error(Code::not_supported,
+                      "it is of Headrace {}, and this is {}: install both from one build",
+                      table->version == nullptr ? "unknown" : table->version, HEADRACE_VERSION);
+  const std::array<bool, 6> there{table->images != nullptr,     table->open != nullptr,
+                                  table->close != nullptr,      table->move_pages != nullptr,
+                                  table->move_parts != nullptr, table->move_few != nullptr};
+  if (std::ranges::count(there, false) > 0)
+    return make_error(Code::corrupt, "an entry of its table is missing");
+  return {};
+}
+
+bool runs_on(const headrace_kernel_image_v1& image, const DeviceInfo& device) {
+  const auto major = static_cast<std::uint32_t>(device.major),
+             minor = static_cast<std::uint32_t>(device.minor);
+  if (image.major != major) return false;
+  return image.exact != 0 ? image.minor == minor : image.minor <= minor;
+}
+
+// The driver's functions as the kernels' table words them: handles and numbers without types.
+template <class To, class From>
+To* untyped(From* function) {
+  return reinterpret_cast<To*>(function);
+}
+
+headrace_kernels_driver_v1 driver_for_kernels(const cuda::DriverTable& driver) {
+  headrace_kernels_driver_v1 table{};
+  table.struct_size = sizeof table;
+  table.module_load_data = untyped<std::int32_t(void**, const void*)>(driver.module_load_data);
+  table.module_unload = untyped<std::int32_t(void*)>(driver.module_unload);
+  table.module_get_function = untyped<std::int32_t(void**, void*, const char*)>(driver.module_get_function);
+  table.func_load = untyped<std::int32_t(void*)>(driver.func_load);
+  table.launch_kernel_ex = untyped<std::int32_t(const void*, void*, void**, void**)>(driver.launch_kernel_ex);
+  return table;
+}
+
+}  // namespace
+
+Result<KernelLibrary> KernelLibrary::load(const std::string& path) {
+  HEADRACE_TRY(library, find_library(path));
+  void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr)
+    return make_error(Code::not_supported, "{} does not load: {}", library.string(), ::dlerror());
+  const auto entry = reinterpret_cast<headrace_kernels_v1_function>(::dlsym(handle, HEADRACE_KERNELS_SYMBOL));
+  if (entry == nullptr)
+    return make_error(Code::corrupt, "{} holds no kernels: it has no {}", library.string(),
+                      HEADRACE_KERNELS_SYMBOL);
+  const headrace_kernels_v1* const table = entry();
+  if (auto sound = check_table(table); !sound) return std::move(sound).error().within(library.string());
+  return KernelLibrary(*table, library.string());
+}
+
+Result<KernelLibrary> KernelLibrary::from_table(const headrace_kernels_v1& table, std::string where) {
+  if (auto sound = check_table(&table); !sound) return std::move(sound).error().within(where);
+  return KernelLibrary(table, std::move(where));
+}
+
+Result<const headrace_kernel_image_v1*> KernelLibrary::image_for(const DeviceInfo& device) const {
+  const std::span images(table_->images, table_->image_count);
+  const headrace_kernel_image_v1* best = nullptr;
+  std::string names;
+  for (const headrace_kernel_image_v1& image : images) {
+    names += (names.empty() ? "" : ", ") + std::string(image.name);
+    if (!runs_on(image, device)) continue;
+    const bool better = best == nullptr || image.exact > best->exact || image.minor > best->minor;
+    if (better) best = &image;
+  }
+  if (best != nullptr) return best;
+  return make_error(Code::not_supported,
+                    "{} has no kernels for GPU {} ({}, compute capability {}.{}), only for {}: build with "
+                    "-DHEADRACE_CUDA_ARCHS={}{}",
+                    where_, device.ordinal, device.name, device.major, device.minor,
+                    names.empty() ? "none" : names, device.major, device.minor);
+}
+
+Kernels::Kernels(const headrace_kernels_v1& table, std::shared_ptr<const Device> device, std::string image)
+    : table_(&table),
+      device_(std::move(device)),
+      image_(std::move(image)),
+      driver_(driver_for_kernels(device_->driver())) {}
+
+Result<std::shared_ptr<const Kernels>> Kernels::open(const KernelLibrary& library,
+                                                     std::shared_ptr<const Device> device) {
+  HEADRACE_TRY(image, library.image_for(device->info()));
+  std::shared_ptr<Kernels> kernels(new Kernels(library.table(), std::move(device), image->name));
+  const ContextGuard guard(*kernels->device_);
+  headrace_kernels_open_v1 args{};
+  args.struct_size = sizeof args;
+  args.driver = &kernels->driver_;
+  args.image = image;
+  args.multiprocessors = static_cast<std::uint32_t>(kernels->device_->info().multiprocessors);
+  const auto outcome = static_cast<cuda::Outcome>(library.table().open(&args, &kernels->set_));
+  HEADRACE_CUDA_TRY(kernels->device_->driver(), outcome, "kernels {} on GPU {}: {}", image->name,
+                    kernels->device_->ordinal(), args.failed == nullptr ? "open" : args.failed);
+  return std::shared_ptr<const Kernels>(std::move(kernels));
+}
+
+Kernels::~Kernels() {
+  if (set_ == nullptr) return;
+  const ContextGuard guard(*device_);
+  (void)table_->close(set_);
+}
+
+}  // namespace headrace::gpu

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels' host half and their CPU reference, over the fake driver; the device code itself runs on GPUs
+// alone.
+#include "gpu/device_memory.hpp"
+#include "gpu/pinned_memory.hpp"
+#include "gpu/stream.hpp"
+#include "gpu_test.hpp"
+#include "kernels/launch.hpp"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+#include <random>
+#include <vector>
+
+namespace headrace::gpu {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+static_assert(sizeof(kernels::LaunchConfig) == sizeof(cuda::LaunchConfig) &&
+              offsetof(kernels::LaunchConfig, block_x) == offsetof(cuda::LaunchConfig, block_x) &&
+              offsetof(kernels::LaunchConfig, stream) == offsetof(cuda::LaunchConfig, stream) &&
+              offsetof(kernels::LaunchConfig, attribute_count) ==
+                  offsetof(cuda::LaunchConfig, attribute_count));
+
+class KernelsTest : public GpuTest {
+ protected:
+  KernelsTest()
+      : device(open()),
+        stream(Stream::make(device).value()),
+        kernels(Kernels::open(library(), device).value()) {}
+
+  /// Random bytes in device memory.
+  DeviceMemory filled(std::size_t bytes) {
+    auto memory = DeviceMemory::allocate(device, bytes).value();
+    std::generate_n(at(memory), bytes, [this] { return static_cast<unsigned char>(random()); });
+    return memory;
+  }
+  template <class T>
+  DeviceMemory table(const std::vector<T>& values) {
+    auto memory = DeviceMemory::allocate(device, values.size() * sizeof(T)).value();
+    std::memcpy(at(memory), values.data(), values.size() * sizeof(T));
+    return memory;
+  }
+  static unsigned char* at(const DeviceMemory& memory) {
+    return reinterpret_cast<unsigned char*>(memory.address());
+  }
+  static std::vector<unsigned char> copy_of(const DeviceMemory& memory) {
+    return {at(memory), at(memory) + memory.bytes()};
+  }
+  std::vector<std::uint32_t> shuffled(std::uint32_t count) {
+    std::vector<std::uint32_t> numbers(count);
+    std::iota(numbers.begin(), numbers.end(), 0u);
+    std::ranges::shuffle(numbers, random);
+    return numbers;
+  }
+
+  std::mt19937 random{4711};
+  std::shared_ptr<const Device> device;
+  Stream stream;
+  std::shared_ptr<const Kernels> kernels;
+};
+
+TEST_F(KernelsTest, pages_go_where_their_indices_say) {
+  for (const std::size_t page : {1u, 3u, 16u, 512u, 4095u, 4096u, 5000u}) {
+    constexpr std::uint32_t count = 40;
+    const std::size_t stride = page + 5;
+    const auto source = filled(count * stride), target = filled(count * stride);
+    const auto from = shuffled(count), to = shuffled(count);
+    const auto from_table = table(from), to_table = table(to);
+    auto expected = copy_of(target);
+    for (std::uint32_t i = 0; i < count; ++i)
+      for (std::size_t byte = 0; byte < page; ++byte)
+        expected[to[i] * stride + byte] = at(source)[from[i] * stride + byte];
+    headrace_move_pages_v1 args{};
+    args.struct_size = sizeof args;
+    args.source = {source.address(), stride, from_table.address(), 0, 0};
+    args.target = {target.address(), stride, to_table.address(), 0, 0};
+    args.page_bytes = page;
+    args.count = count;
+    ASSERT_EQ(kernels->move(args, stream.handle()), cuda::Outcome::success);
+    ASSERT_TRUE(stream.wait_idle());
+    EXPECT_EQ(copy_of(target), expected) << page;
+  }
+}
+
+TEST_F(KernelsTest, pages_of_several_memories_travel_in_one_launch) {
+  constexpr std::size_t page = 48;
+  const auto one = filled(10 * page), two = filled(10 * page);
+  const auto target = filled(20 * page);
+  const std::vector<std::uint32_t> base_of{1, 0, 1, 0, 0}, indices{9, 9, 0, 1, 2};
+  const auto bases = table(std::vector<std::uint64_t>{one.address(), two.address()});
+  const auto base_of_table = table(base_of), index_table = table(indices);
+  auto expected = copy_of(target);
+  for (std::size_t i = 0; i < base_of.size(); ++i)
+    std::memcpy(&expected[i * page], at(base_of[i] == 0 ? one : two) + indices[i] * page, page);
+  headrace_move_pages_v1 args{};
+  args.struct_size = sizeof args;
+  args.source = {0, page, index_table.address(), bases.address(), base_of_table.address()};
+  args.target = {target.address(), page, 0, 0, 0};
+  args.page_bytes = page;
+  args.count = base_of.size();
+  args.flags = HEADRACE_MOVE_BASES_ALIGNED;
+  ASSERT_EQ(kernels->move(args, stream.handle()), cuda::Outcome::success);
+  ASSERT_TRUE(stream.wait_idle());
+  EXPECT_EQ(copy_of(target), expected);
+}
+
+TEST_F(KernelsTest, parts_of_any_length_travel_and_the_end_is_told_by_count) {
+  const auto source = filled(10000), target = filled(10000);
+  const std::vector<std::uint64_t> from{0, 5001, 77}, to{9000, 1, 4000};
+  const std::vector<std::uint32_t> lengths{1000, 3999, 0};
+  const auto from_table = table(from), to_table = table(to), length_table = table(lengths);
+  const auto word = PinnedMemory::allocate(device, sizeof(std::uint64_t)).value();
+  const auto state = table(std::vector<std::uint64_t>(sizeof(headrace_move_state_v1) / 8, 0));
+  auto expected = copy_of(target);
+  for (std::size_t i = 0; i < from.size(); ++i)
+    std::memcpy(&expected[to[i]], at(source) + from[i], lengths[i]);
+  headrace_move_parts_v1 args{};
+  args.struct_size = sizeof args;
+  args.sources = from_table.address();
+  args.targets = to_table.address();
+  args.lengths = length_table.address();
+  args.source_base = source.address();
+  args.target_base = target.address();
+  args.count = from.size();
+  args.done = {word.address(), 0, state.address()};
+  const auto* const told = reinterpret_cast<const std::uint64_t*>(word.bytes().data());
+  for (std::uint64_t launch = 1; launch <= 3; ++launch) {
+    ASSERT_EQ(kernels->move(args, stream.handle()), cuda::Outcome::success);
+    ASSERT_TRUE(stream.wait_idle());
+    EXPECT_EQ(*told, launch);
+  }
+  EXPECT_EQ(copy_of(target), expected);
+}
+
+TEST_F(KernelsTest, few_parts_travel_inside_the_launch) {
+  const auto source = filled(1000), target = filled(1000);
+  const auto word = PinnedMemory::allocate(device, sizeof(std::uint64_t)).value();
+  headrace_move_few_v1 args{};
+  args.struct_size = sizeof args;
+  args.count = 2;
+  args.sources[0] = source.address() + 1, args.targets[0] = target.address() + 7, args.lengths[0] = 33;
+  args.sources[1] = source.address() + 500, args.targets[1] = target.address() + 900, args.lengths[1] = 100;
+  args.done = {word.address(), 5, 0};
+  auto expected = copy_of(target);
+  std::memcpy(&expected[7], at(source) + 1, 33);
+  std::memcpy(&expected[900], at(source) + 500, 100);
+  ASSERT_EQ(kernels->move(args, stream.handle()), cuda::Outcome::success);
+  ASSERT_TRUE(stream.wait_idle());
+  EXPECT_EQ(copy_of(target), expected);
+  EXPECT_EQ(*reinterpret_cast<const std::uint64_t*>(word.bytes().data()), 5u);
+}
+
+TEST_F(KernelsTest, refuse_what_could_not_be_told_or_moved) {
+  headrace_move_few_v1 few{};
+  few.struct_size = sizeof few;
+  few.count = HEADRACE_MOVE_FEW_MOST + 1;
+  EXPECT_EQ(kernels->move(few, stream.handle()), cuda::Outcome::invalid_value);
+  headrace_move_pages_v1 pages{};
+  pages.struct_size = sizeof pages;
+  EXPECT_EQ(kernels->move(pages, stream.handle()), cuda::Outcome::invalid_value) << "pages of no length";
+  pages.page_bytes = 4096;
+  pages.done.word = 4096;
+  EXPECT_EQ(kernels->move(pages, stream.handle()), cuda::Outcome::invalid_value) << "a word without a state";
+  EXPECT_EQ(fake.calls("cuLaunchKernelEx"), 0);
+}
+
+TEST_F(KernelsTest, a_fault_is_seen_at_the_stream_and_breaks_the_context) {
+  const auto source = filled(4096);
+  headrace_move_few_v1 args{};
+  args.struct_size = sizeof args;
+  args.count = 1;
+  args.sources[0] = source.address(), args.targets[0] = source.address() + 2048, args.lengths[0] = 4096;
+  ASSERT_EQ(kernels->move(args, stream.handle()), cuda::Outcome::success);
+  const auto idle = stream.wait_idle();
+  ASSERT_FALSE(idle);
+  EXPECT_EQ(idle.code(), Code::backend_failed);
+  EXPECT_THAT(idle.error().message, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  EXPECT_EQ(kernels->move(args, stream.handle()), cuda::Outcome::illegal_address);
+}
+
+TEST_F(KernelsTest, a_captured_launch_counts_at_every_replay) {
+  const auto source = filled(4096), target = filled(4096);
+  const auto word = PinnedMemory::allocate(device, sizeof(std::uint64_t)).value();
+  const auto state = table(std::vector<std::uint64_t>(sizeof(headrace_move_state_v1) / 8, 0));
+  const ContextGuard guard(*device);
+  ASSERT_EQ(driver.stream_begin_capture(stream.handle(), cuda::CaptureMode::relaxed), cuda::Outcome::success);
+  headrace_move_pages_v1 args{};
+  args.struct_size = sizeof args;
+  args.source = {source.address(), 4096, 0, 0, 0};
+  args.target = {target.address(), 4096, 0, 0, 0};
+  args.page_bytes = 4096;
+  args.count = 1;
+  args.done = {word.address(), 0, state.address()};
+  ASSERT_EQ(kernels->move(args, stream.handle()), cuda::Outcome::success);
+  cuda::Graph graph = nullptr;
+  cuda::GraphExec exec = nullptr;
+  ASSERT_EQ(driver.stream_end_capture(stream.handle(), &graph), cuda::Outcome::success);
+  ASSERT_EQ(driver.graph_instantiate(&exec, graph, 0), cuda::Outcome::success);
+  const auto* const told = reinterpret_cast<const std::uint64_t*>(word.bytes().data());
+  EXPECT_EQ(*told, 0u);
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(driver.graph_launch(exec, stream.handle()), cuda::Outcome::success);
+  ASSERT_TRUE(stream.wait_idle());
+  EXPECT_EQ(*told, 2u);
+  EXPECT_EQ(copy_of(target), copy_of(source));
+  EXPECT_EQ(driver.graph_exec_destroy(exec), cuda::Outcome::success);
+  EXPECT_EQ(driver.graph_destroy(graph), cuda::Outcome::success);
+}
+
+class KernelLibraryTest : public GpuTest {
+ protected:
+  KernelLibraryTest()
+      : GpuTest({{.name = "A100", .major = 8, .minor = 0},
+                 {.name = "RTX 4090", .major = 8, .minor = 9},
+                 {.name = "H200", .major = 9, .minor = 0},
+                 {.name = "B300", .major = 10, .minor = 3}}) {}
+};
+
+TEST_F(KernelLibraryTest, picks_the_closest_image_that_runs) {
+  static constexpr char image[] = "FAKE";
+  const std::vector<headrace_kernel_image_v1> images{{"sm_80", 8, 0, 0, 0, image, 5},
+                                                     {"sm_86", 8, 6, 0, 0, image, 5},
+                                                     {"sm_90", 9, 0, 0, 0, image, 5},
+                                                     {"sm_90a", 9, 0, 1, 0, image, 5},
+                                                     {"sm_100a", 10, 0, 1, 0, image, 5}};
+  const auto table = kernels::make_table(images.data(), images.size());
+  const auto library = KernelLibrary::from_table(table, "library").value();
+  const auto devices = list_devices(driver).value();
+  EXPECT_STREQ(library.image_for(devices[0]).value()->name, "sm_80");
+  EXPECT_STREQ(library.image_for(devices[1]).value()->name, "sm_86");
+  EXPECT_STREQ(library.image_for(devices[2]).value()->name, "sm_90a");
+  const auto none = library.image_for(devices[3]);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.code(), Code::not_supported);
+  EXPECT_THAT(none.error().message,
+              AllOf(HasSubstr("B300"), HasSubstr("10.3"), HasSubstr("sm_80, sm_86, sm_90, sm_90a"),
+                    HasSubstr("HEADRACE_CUDA_ARCHS=103")));
+}
+
+TEST_F(KernelLibraryTest, of_another_version_is_refused_with_both) {
+  auto table = cuda::fake_kernels_table();
+  table.version = "0.0.0-other";
+  const auto library = KernelLibrary::from_table(table, "library");
+  ASSERT_FALSE(library);
+  EXPECT_THAT(library.error().message, AllOf(HasSubstr("0.0.0-other"), HasSubstr("one build")));
+  table = cuda::fake_kernels_table();
+  table.abi_major = 7;
+  EXPECT_EQ(KernelLibrary::from_table(table, "library").code(), Code::not_supported);
+  table = cuda::fake_kernels_table();
+  table.move_few = nullptr;
+  EXPECT_EQ(KernelLibrary::from_table(table, "library").code(), Code::corrupt);
+}
+
+TEST_F(KernelLibraryTest, that_is_not_there_is_named_with_what_to_install) {
+  const auto library = KernelLibrary::load("/nowhere/libheadrace_kernels.so");
+  ASSERT_FALSE(library);
+  EXPECT_EQ(library.code(), Code::not_supported);
+}
+
+TEST_F(KernelLibraryTest, whose_image_does_not_load_says_which_and_leaves_nothing) {
+  const auto library = KernelLibrary::from_table(cuda::fake_kernels_table(), "library").value();
+  const auto device = open(2);
+  fake.fail("cuModuleLoadData", cuda::Outcome::no_binary_for_gpu);
+  const auto refused = Kernels::open(library, device);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), Code::not_supported);
+  EXPECT_THAT(refused.error().message,
+              AllOf(HasSubstr("sm_90a on GPU 2"), HasSubstr("no kernel image is available")));
+  fake.fail("cuModuleGetFunction", cuda::Outcome::not_found, 3);
+  const auto lacking = Kernels::open(library, device);
+  ASSERT_FALSE(lacking);
+  EXPECT_THAT(lacking.error().message, HasSubstr("find the kernel headrace_move_any_pages"));
+  fake.fail("cuFuncLoad", cuda::Outcome::out_of_memory);
+  EXPECT_EQ(Kernels::open(library, device).code(), Code::exhausted);
+  EXPECT_EQ(fake.live().modules, 0);
+  { const auto good = Kernels::open(library, device); }
+  EXPECT_EQ(fake.live().modules, 0);
+}
+
+TEST_F(KernelLibraryTest, of_this_build_opens_if_there_was_a_compiler) {
+  if (!std::filesystem::exists(HEADRACE_TEST_BIN_DIR "/../lib/libheadrace_kernels.so"))
+    GTEST_SKIP() << "there is no nvcc";
+  const auto library = KernelLibrary::load();
+  ASSERT_TRUE(library) << library.error().message;
+  EXPECT_GT(library->table().image_count, 0u);
+  for (std::uint64_t i = 0; i < library->table().image_count; ++i)
+    EXPECT_EQ(std::memcmp(library->table().images[i].data,
+                          "\x7f"
+                          "ELF",
+                          4),
+              0);
+  if (library->image_for(list_devices(driver).value()[2])) {
+    const auto kernels = Kernels::open(*library, open(2));
+    ASSERT_TRUE(kernels) << kernels.error().message;
+    EXPECT_EQ(fake.calls("cuFuncLoad"), 5);
+  }
+}
+
+}  // namespace
+}  // namespace headrace::gpu
