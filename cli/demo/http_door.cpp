@@ -6,6 +6,7 @@
 #include "cli/demo/http_server.hpp"
 #include "cli/demo/http_text.hpp"
 #include "cli/errors.hpp"
+#include "cli/file_descriptor.hpp"
 
 #include <signal.h>
 #include <sys/eventfd.h>

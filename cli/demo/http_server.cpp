@@ -1,29 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/demo/http_server.hpp"
 
-#include "cli/demo/http_socket.hpp"
 #include "cli/errors.hpp"
 
 #include <headrace/version.hpp>
 
+#ifdef __SANITIZE_THREAD__  // which does not know fences; Asio's locks suffice
+#define BOOST_ASIO_DISABLE_FENCED_BLOCK
+#endif
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/beast/core/buffers_to_string.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/chunk_encode.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
-#include <boost/beast/http/serializer.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <boost/beast/http/write.hpp>
 
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#include <fcntl.h>
+#include <poll.h>
 
 #include <atomic>
-#include <list>
+#include <future>
 #include <new>
 #include <optional>
+#include <set>
+#include <sstream>
 #include <thread>
 
 namespace headrace::cli::demo {
@@ -32,100 +41,63 @@ namespace {
 namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
+using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
+using Clock = std::chrono::steady_clock;
+using Direction = tcp::socket::shutdown_type;
 
 constexpr const char* server_name = "headrace/" HEADRACE_VERSION;
 constexpr std::chrono::milliseconds last_words{1000};
 
-// --- one request's answer
+// --- answers as text
 
-class Reply final : public HttpReply {
- public:
-  Reply(HttpSocket& socket, unsigned version, bool keep_alive)
-      : socket_(socket), version_(version), keep_alive_(keep_alive) {}
+template <class Written>
+std::string text_of(const Written& written) {
+  std::ostringstream text;
+  text << written;
+  return text.str();
+}
 
-  using HttpReply::send;
-  void send(unsigned status, const std::string& json, const std::string& allow) override {
-    http::response<http::string_body> response(static_cast<http::status>(status), version_);
-    response.set(http::field::server, server_name);
-    response.set(http::field::content_type, "application/json");
-    if (!allow.empty()) response.set(http::field::allow, allow);
-    response.keep_alive(keep_alive_);
-    response.body() = json;
-    response.prepare_payload();
-    begun_ = true;
-    ErrorCode error;
-    http::write(socket_, response, error);
-    lost_ = lost_ || error;
-  }
+std::string whole_answer(unsigned status, const std::string& json, const std::string& allow, unsigned version,
+                         bool keep_alive) {
+  http::response<http::string_body> response(static_cast<http::status>(status), version);
+  response.set(http::field::server, server_name);
+  response.set(http::field::content_type, "application/json");
+  if (!allow.empty()) response.set(http::field::allow, allow);
+  response.keep_alive(keep_alive);
+  response.body() = json;
+  response.prepare_payload();
+  return text_of(response);
+}
 
-  bool send_event(std::string_view data) override {
-    if (!begun_) begin_events();
-    const std::string event = fmt::format("data: {}\n\n", data);
-    write_part(event);
-    return !lost_;
-  }
+std::string head_of_events(unsigned version, bool keep_alive, bool chunked) {
+  http::response<http::empty_body> response(http::status::ok, version);
+  response.set(http::field::server, server_name);
+  response.set(http::field::content_type, "text/event-stream; charset=utf-8");
+  response.set(http::field::cache_control, "no-cache");
+  response.keep_alive(keep_alive);
+  response.chunked(chunked);
+  return text_of(response.base());
+}
 
-  [[nodiscard]] bool begun() const override { return begun_; }
-  bool client_gone() override { return lost_ || socket_.peer_gone(); }
-  bool stopping() override { return socket_.stopping(); }
-
-  /// Ends a stream; whether the connection can take another request.
-  bool finish() {
-    if (chunked_ && !lost_) {
-      ErrorCode error;
-      asio::write(socket_, http::make_chunk_last(), error);
-      lost_ = lost_ || error;
-    }
-    return begun_ && keep_alive_ && !lost_;
-  }
-
- private:
-  void begin_events() {
-    begun_ = true;
-    chunked_ = version_ >= 11;  // before that a body without a length ends with the connection
-    keep_alive_ = keep_alive_ && chunked_;
-    http::response<http::empty_body> response(http::status::ok, version_);
-    response.set(http::field::server, server_name);
-    response.set(http::field::content_type, "text/event-stream; charset=utf-8");
-    response.set(http::field::cache_control, "no-cache");
-    response.keep_alive(keep_alive_);
-    response.chunked(chunked_);
-    http::response_serializer<http::empty_body> serializer(response);
-    ErrorCode error;
-    http::write_header(socket_, serializer, error);
-    lost_ = lost_ || error;
-  }
-
-  void write_part(const std::string& bytes) {
-    if (lost_) return;
-    ErrorCode error;
-    if (chunked_)
-      asio::write(socket_, http::make_chunk(asio::buffer(bytes)), error);
-    else
-      asio::write(socket_, asio::buffer(bytes), error);
-    lost_ = lost_ || error;
-  }
-
-  HttpSocket& socket_;
-  const unsigned version_;
-  bool keep_alive_;
-  bool begun_ = false, chunked_ = false, lost_ = false;
-};
+/// The answer after which the connection ends, to what could not be read.
+std::string refusal(const HttpError& error) {
+  return whole_answer(error.status, error_body(error), {}, 11, false);
+}
 
 /// What a request that could not be read is answered; nothing where nobody waits for an answer.
 std::optional<HttpError> reading_error(const ErrorCode& error, const HttpLimits& limits) {
+  if (error == beast::error::timeout)
+    return HttpError{408,
+                     fmt::format("the request was not there within {} s",
+                                 std::chrono::duration<double>(limits.request).count()),
+                     "", "timed_out"};
   if (error == http::error::body_limit)
     return HttpError{413, fmt::format("the request's body is longer than {} bytes", limits.body_bytes), "",
                      "too_large"};
   if (error == http::error::header_limit)
     return HttpError{431, fmt::format("the request's header is longer than {} bytes", limits.header_bytes),
                      "", "too_large"};
-  if (error == beast::error::timeout)
-    return HttpError{408,
-                     fmt::format("the request was not there within {} s",
-                                 std::chrono::duration<double>(limits.request).count()),
-                     "", "timed_out"};
   const ErrorCode of_http = http::make_error_code(http::error::end_of_stream);
   if (error.category() != of_http.category() || error == of_http || error == http::error::partial_message)
     return {};
@@ -135,207 +107,361 @@ std::optional<HttpError> reading_error(const ErrorCode& error, const HttpLimits&
 
 // --- one connection
 
-class Connection {
- public:
-  Connection(HttpSocket socket, const HttpLimits& limits, const HttpHandler& handler)
-      : socket_(std::move(socket)), limits_(limits), handler_(handler) {}
-
-  void run() {
-    while (serve_one()) {
-    }
-    socket_.close_gently(last_words);
-  }
-
-  /// Without reading anything.
-  void refuse(const HttpError& error) {
-    Reply(socket_, 11, false).send(error);
-    socket_.close_gently(std::chrono::milliseconds(0));
-  }
-
- private:
-  /// Whether there may be another request.
-  bool serve_one() {
-    socket_.expires_after(limits_.idle);
-    if (buffer_.size() == 0 && !socket_.await_input()) return false;
-    socket_.expires_after(limits_.request);
-    http::request_parser<http::string_body> parser;
-    parser.header_limit(limits_.header_bytes);
-    parser.body_limit(limits_.body_bytes);
-    if (const ErrorCode error = read(parser)) {
-      if (const auto answer = reading_error(error, limits_)) Reply(socket_, 11, false).send(*answer);
-      return false;
-    }
-    // A client that asks for the head alone would take a body for the next answer.
-    const auto request = parser.release();
-    Reply reply(socket_, request.version(), request.keep_alive() && request.method() != http::verb::head);
-    handle(request, reply);
-    return reply.finish();
-  }
-
-  ErrorCode read(http::request_parser<http::string_body>& parser) {
-    ErrorCode error;
-    http::read_header(socket_, buffer_, parser, error);
-    if (error) return error;
-    if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
-      http::response<http::empty_body> go_on(http::status::continue_, parser.get().version());
-      http::write(socket_, go_on, error);
-      if (error) return error;
-    }
-    http::read(socket_, buffer_, parser, error);
-    return error;
-  }
-
-  /// No request ends the process, whatever happens to it.
-  void handle(const http::request<http::string_body>& request, Reply& reply) {
-    std::string problem;
-    try {
-      const std::string target(request.target());
-      return handler_(
-          {std::string(request.method_string()), target.substr(0, target.find('?')), request.body()}, reply);
-    } catch (const std::bad_alloc&) {
-      problem = "there is no memory for this request: try again later";
-    } catch (const std::exception& error) {
-      problem = fmt::format("this request failed: {}", error.what());
-    }
-    if (!reply.begun()) reply.send({503, problem, "", ""});
-  }
-
-  HttpSocket socket_;
-  const HttpLimits& limits_;
-  const HttpHandler& handler_;
-  beast::flat_buffer buffer_;
+/// What all connections share.
+struct Service {
+  const HttpHandler& handler;
+  const HttpLimits& limits;
+  std::atomic<bool> stopping = false;
 };
 
-/// The threads of the connections. Those that have ended are joined when the next one comes.
-class Threads {
+/// Serves a client on a thread of its own. What touches the socket runs on the server's thread: the other one
+/// has it begun there, and waits. (asio::thread_pool makes its threads all at once, and Boost 1.74's hangs
+/// when it cannot.)
+///
+/// A wait is ended by shutting the socket down in one direction: unlike a canceled operation, that is seen by
+/// what begins a moment later too. (The deadlines of beast::tcp_stream close the socket: no 408 could be
+/// said.)
+class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  ~Threads() {
-    for (Entry& entry : entries_) entry.thread.join();
-  }
+  Connection(tcp::socket socket, Service& service)
+      : socket_(std::move(socket)), deadline_(socket_.get_executor()), service_(service) {}
 
-  [[nodiscard]] std::size_t running() {
-    entries_.remove_if([](Entry& entry) {
-      if (!entry.ended) return false;
-      entry.thread.join();
-      return true;
-    });
-    return entries_.size();
-  }
+  // --- for the server's thread
 
-  ///   errors  throws std::system_error when there is no thread to be had
-  void start(std::function<void()> work) {
-    Entry& entry = entries_.emplace_back();
+  /// Begins to serve; `ended` is called on the server's thread. False when the system has no thread for it.
+  bool start(std::function<void()> ended) {
     try {
-      entry.thread = std::thread([&entry, work = std::move(work)] {
-        work();
-        entry.ended = true;
+      const auto work = asio::make_work_guard(socket_.get_executor());  // until all has been said
+      thread_ = std::jthread([this, ended = std::move(ended), work] {
+        while (serve_one()) {
+        }
+        close_gently();
+        asio::post(work.get_executor(), ended);
       });
-    } catch (...) {
-      entries_.pop_back();
-      throw;
+      return true;
+    } catch (const std::system_error&) {
+      return false;
     }
   }
 
+  /// Without a thread, and without reading what has been asked for.
+  void refuse(const HttpError& error);
+
+  void shut(Direction direction) {
+    ErrorCode ignored;
+    socket_.shutdown(direction, ignored);
+  }
+
+  // --- for its own thread
+
+  /// False when the client takes no more.
+  bool write(const std::string& bytes) {
+    return !await(Clock::now() + service_.limits.write, Direction::shutdown_both,
+                  [&](auto done) { asio::async_write(socket_, asio::buffer(bytes), std::move(done)); });
+  }
+
+  /// The other side has closed, or at least will send nothing more: clients do that when they leave.
+  bool client_gone() {
+    // Asio could see it by reading alone, and not behind a next request that has come already.
+    ::pollfd look{socket_.native_handle(), POLLRDHUP, 0};
+    return ::poll(&look, 1, 0) > 0;
+  }
+  [[nodiscard]] bool stopping() const { return service_.stopping; }
+
  private:
-  struct Entry {
-    std::thread thread;
-    std::atomic<bool> ended = false;
-  };
-  std::list<Entry> entries_;
+  using Parser = http::request_parser<http::string_body>;
+
+  bool serve_one();
+  bool await_input();
+  ErrorCode read(Parser& parser);
+  void close_gently();
+  void shut_at(Clock::time_point deadline, Direction direction);
+
+  /// Waits for what `start` begins; it is given the handler to begin it with.
+  ///   errors  beast::error::timeout
+  template <class Start>
+  ErrorCode await(Clock::time_point deadline, Direction direction, const Start& start) {
+    std::promise<ErrorCode> promise;
+    auto result = promise.get_future();
+    asio::post(socket_.get_executor(), [&, promise = std::move(promise)]() mutable {
+      shut_at(deadline, direction);
+      start([this, promise = std::move(promise)](const ErrorCode& error, auto...) mutable {
+        deadline_.expires_at(Clock::time_point::max());
+        promise.set_value(error && late_ ? beast::error::timeout : error);
+      });
+    });
+    return result.get();
+  }
+
+  tcp::socket socket_;
+  asio::steady_timer deadline_;
+  bool late_ = false;
+  Service& service_;
+  beast::flat_buffer buffer_;
+  std::jthread thread_;
+};
+
+/// Takes the place of an earlier deadline.
+void Connection::shut_at(Clock::time_point deadline, Direction direction) {
+  late_ = false;
+  deadline_.expires_at(deadline);
+  deadline_.async_wait([self = shared_from_this(), direction](const ErrorCode& canceled) {
+    // One that was on its way when its place was taken comes as if nothing had been.
+    if (canceled || self->deadline_.expiry() > Clock::now()) return;
+    self->late_ = true;
+    self->shut(direction);
+  });
+}
+
+// --- one request's answer
+
+class Reply final : public HttpReply {
+ public:
+  Reply(Connection& connection, unsigned version, bool keep_alive)
+      : connection_(connection), version_(version), keep_alive_(keep_alive) {}
+
+  using HttpReply::send;
+  void send(unsigned status, const std::string& json, const std::string& allow) override {
+    begun_ = true;
+    write(whole_answer(status, json, allow, version_, keep_alive_));
+  }
+
+  bool send_event(std::string_view data) override {
+    if (!begun_) begin_events();
+    const std::string event = fmt::format("data: {}\n\n", data);
+    write(chunked_ ? beast::buffers_to_string(http::make_chunk(asio::buffer(event))) : event);
+    return !lost_;
+  }
+
+  [[nodiscard]] bool begun() const override { return begun_; }
+  bool client_gone() override { return lost_ || connection_.client_gone(); }
+  bool stopping() override { return connection_.stopping(); }
+
+  /// Ends a stream; whether the connection can take another request.
+  bool finish() {
+    if (chunked_) write(beast::buffers_to_string(http::make_chunk_last()));
+    return begun_ && keep_alive_ && !lost_;
+  }
+
+ private:
+  void begin_events() {
+    begun_ = true;
+    chunked_ = version_ >= 11;  // before that a body without a length ends with the connection
+    keep_alive_ = keep_alive_ && chunked_;
+    write(head_of_events(version_, keep_alive_, chunked_));
+  }
+
+  void write(const std::string& bytes) { lost_ = lost_ || !connection_.write(bytes); }
+
+  Connection& connection_;
+  const unsigned version_;
+  bool keep_alive_;
+  bool begun_ = false, chunked_ = false, lost_ = false;
+};
+
+/// No request ends the process, whatever happens to it.
+void handle(const HttpHandler& handler, const http::request<http::string_body>& request, Reply& reply) {
+  std::string problem;
+  try {
+    const std::string target(request.target());
+    return handler({std::string(request.method_string()), target.substr(0, target.find('?')), request.body()},
+                   reply);
+  } catch (const std::bad_alloc&) {
+    problem = "there is no memory for this request: try again later";
+  } catch (const std::exception& error) {
+    problem = fmt::format("this request failed: {}", error.what());
+  }
+  if (!reply.begun()) reply.send({503, problem, "", ""});
+}
+
+// --- a connection's steps
+
+/// Whether there may be another request.
+bool Connection::serve_one() {
+  if (buffer_.size() == 0 && !await_input()) return false;
+  Parser parser;
+  parser.header_limit(service_.limits.header_bytes);
+  parser.body_limit(service_.limits.body_bytes);
+  if (const ErrorCode error = read(parser)) {
+    if (const auto answer = reading_error(error, service_.limits)) write(refusal(*answer));
+    return false;
+  }
+  // A client that asks for the head alone would take a body for the next answer.
+  const auto request = parser.release();
+  Reply reply(*this, request.version(), request.keep_alive() && request.method() != http::verb::head);
+  handle(service_.handler, request, reply);
+  return reply.finish();
+}
+
+bool Connection::await_input() {
+  return !await(Clock::now() + service_.limits.idle, Direction::shutdown_receive,
+                [&](auto done) { socket_.async_wait(tcp::socket::wait_read, std::move(done)); });
+}
+
+ErrorCode Connection::read(Parser& parser) {
+  const auto deadline = Clock::now() + service_.limits.request;
+  const ErrorCode error = await(deadline, Direction::shutdown_receive, [&](auto done) {
+    http::async_read_header(socket_, buffer_, parser, std::move(done));
+  });
+  if (error) return error;
+  if (beast::iequals(parser.get()[http::field::expect], "100-continue"))
+    write(text_of(http::response<http::empty_body>(http::status::continue_, parser.get().version())));
+  return await(deadline, Direction::shutdown_receive,
+               [&](auto done) { http::async_read(socket_, buffer_, parser, std::move(done)); });
+}
+
+/// Says that nothing more comes, and throws away what the client still sends: closed at once, the system
+/// would answer that with a reset, which can overtake our last words.
+void Connection::close_gently() {
+  const auto deadline = Clock::now() + last_words;
+  asio::post(socket_.get_executor(), [self = shared_from_this()] { self->shut(Direction::shutdown_send); });
+  ErrorCode error;
+  while (!error) {
+    buffer_.clear();
+    error = await(deadline, Direction::shutdown_receive,
+                  [&](auto done) { socket_.async_read_some(buffer_.prepare(4096), std::move(done)); });
+  }
+}
+
+void Connection::refuse(const HttpError& error) {
+  ErrorCode ignored;
+  // A fresh socket takes so little without waiting.
+  asio::write(socket_, asio::buffer(refusal(error)), ignored);
+  shut(Direction::shutdown_send);
+  socket_.read_some(buffer_.prepare(socket_.available(ignored)), ignored);
+}
+
+// --- all connections
+
+class Connections {
+ public:
+  Connections(tcp::acceptor& acceptor, Service& service)
+      : acceptor_(acceptor), pause_(acceptor.get_executor()), service_(service) {}
+
+  /// Lets clients in until the acceptor is closed.
+  void accept() {
+    acceptor_.async_accept([this](const ErrorCode& error, tcp::socket socket) {
+      if (!acceptor_.is_open()) return;
+      if (!error) {
+        admit(std::move(socket));
+        return accept();
+      }
+      // A client that left again is nobody's trouble; without descriptors the others must end first.
+      pause_.expires_after(std::chrono::milliseconds(20));
+      pause_.async_wait([this](const ErrorCode&) { accept(); });
+    });
+  }
+
+  void shut(Direction direction) {
+    for (const auto& connection : open_) connection->shut(direction);
+  }
+
+ private:
+  void admit(tcp::socket socket) {
+    ErrorCode ignored;
+    socket.set_option(tcp::no_delay(true), ignored);  // a token is a small packet, and is to leave at once
+    const auto connection = std::make_shared<Connection>(std::move(socket), service_);
+    const auto ended = [this, at = connection.get()] { open_.erase(at->shared_from_this()); };
+    if (open_.size() < service_.limits.connections && connection->start(ended))
+      open_.insert(connection);
+    else
+      connection->refuse({503, fmt::format("there are {} connections already: try again later", open_.size()),
+                          "", "overloaded"});
+  }
+
+  tcp::acceptor& acceptor_;
+  asio::steady_timer pause_;
+  Service& service_;
+  std::set<std::shared_ptr<Connection>> open_;
 };
 
 // --- the port
 
-std::string address_of(int socket) {
-  ::sockaddr_storage storage{};
-  ::socklen_t length = sizeof storage;
-  auto* const address = reinterpret_cast<::sockaddr*>(&storage);
-  std::array<char, NI_MAXHOST> host{};
-  std::array<char, NI_MAXSERV> port{};
-  ::getsockname(socket, address, &length);
-  ::getnameinfo(address, length, host.data(), host.size(), port.data(), port.size(),
-                NI_NUMERICHOST | NI_NUMERICSERV);
-  const std::string_view name(host.data());
-  return storage.ss_family == AF_INET6 ? fmt::format("[{}]:{}", name, port.data())
-                                       : fmt::format("{}:{}", name, port.data());
+/// Takes the address, or says why not.
+ErrorCode take_port(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {
+  try {
+    acceptor = tcp::acceptor(acceptor.get_executor(), endpoint.protocol());
+    ::fcntl(acceptor.native_handle(), F_SETFD, FD_CLOEXEC);   // not for the workers, which start after this
+    acceptor.set_option(tcp::acceptor::reuse_address(true));  // TIME_WAIT of an earlier life is no obstacle
+    acceptor.bind(endpoint);
+    return {};
+  } catch (const boost::system::system_error& error) {
+    return error.code();
+  }
 }
 
-/// Takes the address; errno says why not.
-FileDescriptor take_port(const ::addrinfo& address) {
-  FileDescriptor socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int yes = 1;  // connections of an earlier life that are still in TIME_WAIT do not hold the port
-  if (socket && ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
-      ::bind(socket.get(), address.ai_addr, address.ai_addrlen) == 0)
-    return socket;
-  return {};
-}
-
-Error port_error(const std::string& host, std::uint16_t port, int number) {
-  const std::string what = fmt::format("listen at {}, port {}: {}", host, port, system_text(number));
-  if (number == EADDRINUSE)
+Error port_error(const std::string& host, std::uint16_t port, const ErrorCode& error) {
+  const std::string what = fmt::format("listen at {}, port {}: {}", host, port, error.message());
+  if (error == asio::error::address_in_use)
     return fail(Code::invalid_argument,
                 "{}: another program has it. Choose another port, or --serve 0 for one that is free", what);
-  if (number == EACCES)
+  if (error == asio::error::access_denied)
     return fail(Code::invalid_argument,
                 "{}: ports below 1024 are for root. Choose a higher one, or --serve 0 for one that is free",
                 what);
-  if (number == EADDRNOTAVAIL)
+  if (error == boost::system::errc::address_not_available)
     return fail(Code::invalid_argument, "{}: --host is to be an address of this machine", what);
   return fail(Code::invalid_argument, "{}", what);
 }
 
 }  // namespace
 
-Result<HttpServer> HttpServer::open(const std::string& host, std::uint16_t port, const HttpLimits& limits) {
-  ::addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  ::addrinfo* found = nullptr;
-  if (const int code = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found); code != 0)
+struct HttpServer::Port {
+  asio::io_context context{1};
+  tcp::acceptor acceptor{context};
+};
+
+HttpServer::HttpServer(std::unique_ptr<Port> port, const HttpLimits& limits)
+    : port_(std::move(port)), address_(text_of(port_->acceptor.local_endpoint())), limits_(limits) {}
+HttpServer::HttpServer(HttpServer&&) noexcept = default;
+HttpServer::~HttpServer() = default;
+
+Result<HttpServer> HttpServer::open(const std::string& host, std::uint16_t port,
+                                    const HttpLimits& limits) try {
+  auto opened = std::make_unique<Port>();
+  ErrorCode error;
+  const auto found = tcp::resolver(opened->context)
+                         .resolve(host, std::to_string(port), tcp::resolver::numeric_service, error);
+  if (error)
     return fail(Code::invalid_argument, "there is no address of the name \"{}\" to listen at: {}", host,
-                ::gai_strerror(code));
-  const std::unique_ptr<::addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
-  for (const ::addrinfo* address = found; address != nullptr; address = address->ai_next) {
-    FileDescriptor socket = take_port(*address);
-    if (!socket) continue;
-    std::string name = address_of(socket.get());
-    return HttpServer(std::move(socket), std::move(name), limits);
+                error.message());
+  for (const auto& entry : found) {
+    error = take_port(opened->acceptor, entry.endpoint());
+    if (!error) return HttpServer(std::move(opened), limits);
   }
-  return port_error(host, port, errno);
+  return port_error(host, port, error);
+} catch (const boost::system::system_error& error) {
+  return port_error(host, port, error.code());
 }
 
 Result<void> HttpServer::listen() {
-  if (::listen(socket_.get(), SOMAXCONN) == 0) return {};
-  return fail(Code::invalid_argument, "listen at {}: {}", address_, system_text());
+  ErrorCode error;
+  port_->acceptor.listen(tcp::acceptor::max_listen_connections, error);
+  if (!error) return {};
+  return fail(Code::invalid_argument, "listen at {}: {}", address_, error.message());
 }
 
-Result<void> HttpServer::run(const HttpHandler& handler, int stop) {
-  Threads threads;
-  std::array<::pollfd, 2> looks{{{socket_.get(), POLLIN, 0}, {stop, POLLIN, 0}}};
-  while (true) {
-    if (::poll(looks.data(), looks.size(), -1) < 0 && errno != EINTR)
-      return fail(Code::backend_failed, "wait for clients: {}", system_text());
-    if (looks[1].revents != 0) return {};
-    FileDescriptor socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) {
-      // A client that left again is nobody's trouble; without descriptors the others must end first.
-      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      continue;
-    }
-    const int yes = 1;  // a token is a small packet, and is to leave at once
-    ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    auto connection =
-        std::make_shared<Connection>(HttpSocket(std::move(socket), stop, limits_.write), limits_, handler);
-    try {
-      if (threads.running() >= limits_.connections) throw std::system_error(EAGAIN, std::generic_category());
-      threads.start([connection] { connection->run(); });
-    } catch (const std::system_error&) {
-      connection->refuse({503,
-                          fmt::format("there are {} connections already: try again later", threads.running()),
-                          "", "overloaded"});
-    }
-  }
+Result<void> HttpServer::run(const HttpHandler& handler, int stop) try {
+  asio::io_context& context = port_->context;
+  asio::posix::stream_descriptor stopped(context, ::fcntl(stop, F_DUPFD_CLOEXEC, 0));
+  stopped.async_wait(asio::posix::stream_descriptor::wait_read, [&](const ErrorCode&) { context.stop(); });
+  Service service{handler, limits_};
+  Connections connections(port_->acceptor, service);
+  connections.accept();
+  context.run();
+
+  // What is being answered gets the time for last words; nothing more is read.
+  service.stopping = true;
+  port_->acceptor.close();
+  connections.shut(Direction::shutdown_receive);
+  context.restart();
+  context.run_for(last_words);
+  connections.shut(Direction::shutdown_both);
+  context.restart();
+  context.run();
+  return {};
+} catch (const boost::system::system_error& error) {
+  return fail(Code::exhausted, "answer at {}: {}", address_, error.code().message());
 }
 
 }  // namespace headrace::cli::demo

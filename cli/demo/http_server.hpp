@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTTP/1.1 by Boost.Beast, a thread a connection: for tens of clients that wait for text, not for thousands.
+// HTTP/1.1 by Boost.Asio and Boost.Beast: header-only, so that nothing of them must be there at run time.
 //
-// Beast reads and writes the protocol: header-only, so that nothing of it must be there at run time. What is
-// here is what it leaves to its user: the sockets, with a deadline on each wait and an event that ends them
-// all.
+// A thread a connection, where a handler may block; Asio's own work is done by the one that runs the server.
+// For tens of clients that wait for text, not for thousands.
 #pragma once
 
 #include "cli/demo/http_error.hpp"
-#include "cli/file_descriptor.hpp"
 
 #include <headrace/result.hpp>
 
@@ -55,7 +53,7 @@ struct HttpLimits {
   std::size_t connections = 256;
   std::chrono::milliseconds idle{60'000};     ///< until a connection's next request begins
   std::chrono::milliseconds request{30'000};  ///< from its first byte to its last
-  std::chrono::milliseconds write{30'000};    ///< while the client takes nothing
+  std::chrono::milliseconds write{30'000};    ///< until the client has taken an event, or a whole answer
 };
 
 class HttpServer {
@@ -64,6 +62,8 @@ class HttpServer {
   ///   port    0 picks one
   ///   errors  invalid_argument (no such host or address here, port in use or not allowed)
   static Result<HttpServer> open(const std::string& host, std::uint16_t port, const HttpLimits& limits = {});
+  HttpServer(HttpServer&&) noexcept;
+  ~HttpServer();
 
   /// As clients write it: "127.0.0.1:8000", "[::1]:8000".
   [[nodiscard]] const std::string& address() const { return address_; }
@@ -71,14 +71,14 @@ class HttpServer {
   Result<void> listen();
   /// Answers until `stop` is readable; ends all connections.
   ///   handler  called by many threads at once
-  ///   errors   backend_failed (the system takes no connections any more)
+  ///   errors   exhausted (the system has no descriptor for it)
   Result<void> run(const HttpHandler& handler, int stop);
 
  private:
-  HttpServer(FileDescriptor socket, std::string address, const HttpLimits& limits)
-      : socket_(std::move(socket)), address_(std::move(address)), limits_(limits) {}
+  struct Port;
+  HttpServer(std::unique_ptr<Port> port, const HttpLimits& limits);
 
-  FileDescriptor socket_;
+  std::unique_ptr<Port> port_;
   std::string address_;
   HttpLimits limits_;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server with clients that write bytes by hand: good ones, slow ones, and ones that leave.
 #include "cli/demo/http_server.hpp"
+#include "cli/file_descriptor.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -244,6 +245,21 @@ TEST_F(HttpServerTest, TheEndEndsEveryConnection) {
   EXPECT_THAT(waiting.hear_all(), HasSubstr("data: last words\n\n"));
   EXPECT_EQ(idle.hear_all(), "");
   EXPECT_EQ(half.hear_all(), "");
+}
+
+TEST_F(HttpServerTest, AClientThatReadsNothingDoesNotHoldUpTheEnd) {
+  std::promise<void> began;
+  start(
+      [&](const HttpRequest&, HttpReply& reply) {
+        began.set_value();
+        while (reply.send_event(std::string(100'000, 'x'))) {
+        }
+      },
+      {.write = 1h});
+  Client one = client();
+  one.say("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  began.get_future().wait();
+  stop();
 }
 
 TEST(HttpPort, APortThatIsTakenIsSaidTogetherWithWhatToDo) {
