@@ -7,6 +7,7 @@ What goes wrong is logged, since the call that asked for it has returned.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import queue
 import threading
@@ -52,10 +53,12 @@ class Store(Protocol):
 class AgentStore:
     """The store that Headrace's agent was opened with: etcd."""
 
-    def __init__(self, agent: headrace.Agent, on_left: Callable[[str], object]):
+    def __init__(self, agent: headrace.Agent, forget: Callable[[str], object]):
         self._agent = agent
-        self._on_left = on_left
-        self._found: set[str] = set()
+        self._forget = forget
+        self._is_watching = False
+        self._wanted: set[str] = set()
+        self._left: set[str] = set()
 
     @staticmethod
     def _label(label: str) -> str:
@@ -66,14 +69,21 @@ class AgentStore:
         self._agent.publish(regions, connection_info, self._label(label))
 
     def find(self, peer: str, label: str) -> bool:
-        """Peers that were found here are forgotten when they withdraw."""
+        """Peers that were found here are forgotten when they withdraw.
+
+        The watch begins before the first look, else it would miss who leaves between the two.
+        """
+        if not self._is_watching:
+            self._agent.watch_namespace(self._saw)
+            self._is_watching = True
+        self._wanted.add(peer)
+        self._left.discard(peer)
         try:
             self._agent.find(peer, label=self._label(label))
         except headrace.NotFound:
             return False
-        if not self._found:
-            self._agent.watch_namespace(self._saw)
-        self._found.add(peer)
+        if peer in self._left:  # told of while what it left was on the way to us
+            self._forget(peer)
         return True
 
     def withdraw(self) -> None:
@@ -81,8 +91,9 @@ class AgentStore:
         self._agent.unpublish()
 
     def _saw(self, event: str, peer: str) -> None:
-        if event == "left" and peer in self._found:
-            self._on_left(peer)
+        if event == "left" and peer in self._wanted:
+            self._left.add(peer)
+            self._forget(peer)
 
 
 class Exchange:
@@ -183,25 +194,29 @@ class Exchange:
             if self._is_running:
                 return
             self._is_running = True
+            _finish_all_at_exit()
             thread = threading.Thread(target=_work, args=(self._jobs,), name="headrace-nixl-metadata", daemon=True)
             thread.start()
-            finish = weakref.finalize(self, _finish, self._jobs, thread)
-            finish.atexit = False
-            _finishers.intersection_update(held for held in tuple(_finishers) if held.alive)
-            _finishers.add(finish)
+            weakref.finalize(self, _finish, self._jobs, thread).atexit = False
+            _running[self] = thread
 
 
-_finishers: set[weakref.finalize[..., Exchange]] = set()
+_running: weakref.WeakKeyDictionary[Exchange, threading.Thread] = weakref.WeakKeyDictionary()
 
 
-@atexit.register
 def _finish_all() -> None:
     """At the end of the program what was asked for last, often to take metadata back, is still done.
 
-    weakref.finalize could do that by itself, but in no order with what closes Headrace's agents then; this comes before it.
+    weakref.finalize could do that by itself, but in no order with what closes Headrace's agents then. That is registered with
+    the first agent, and this after it, hence runs before it.
     """
-    for finish in _finishers:
-        finish()
+    for exchange, thread in list(_running.items()):
+        _finish(exchange._jobs, thread)
+
+
+@functools.cache
+def _finish_all_at_exit() -> None:
+    atexit.register(_finish_all)
 
 
 def _finish(jobs: queue.SimpleQueue[Callable[[], bool] | None], thread: threading.Thread) -> None:

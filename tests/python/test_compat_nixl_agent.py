@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NIXL's names on Headrace, beyond the recorded sequences: wrong handles, large lists, many transfers, many threads."""
+
+import gc
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from headrace.compat.nixl import _bindings as bind
+from headrace.compat.nixl import nixl_agent, nixl_agent_config
+
+from conftest import unique, until
+
+THREADS = 8
+
+
+@pytest.fixture(autouse=True)
+def over_one_backend(backend, monkeypatch):
+    monkeypatch.setenv("HEADRACE_BACKENDS", backend)
+
+
+def address(memory):
+    return memory.ctypes.data
+
+
+def rows(memory, size, count, step=None):
+    at = address(memory) + np.arange(count, dtype=np.uint64) * np.uint64(step or size)
+    return np.stack([at, np.full(count, size, np.uint64), np.zeros(count, np.uint64)], axis=1)
+
+
+def registered(agent, memory):
+    agent.register_memory([(address(memory), memory.nbytes, 0, "")], "DRAM")
+    return memory
+
+
+@pytest.fixture
+def pair():
+    left, right = nixl_agent(unique("left")), nixl_agent(unique("right"))
+    here = registered(left, np.zeros(1 << 20, np.uint8))
+    there = registered(right, np.random.default_rng(1).integers(0, 256, 1 << 20, dtype=np.uint8))
+    left.add_remote_agent(right.get_agent_metadata())
+    return left, right, here, there
+
+
+def finish(agent, handle):
+    until(lambda: agent.check_xfer_state(handle) == "DONE")
+
+
+def make(left, right, here, there, count=4, size=1024, op="READ", notification=b""):
+    local = left.prep_xfer_dlist("", rows(here, size, count), "DRAM")
+    remote = left.prep_xfer_dlist(right.name, rows(there, size, count), "DRAM")
+    return left.make_prepped_xfer(op, local, np.arange(count), remote, np.arange(count), notification)
+
+
+def test_a_released_handle_is_an_invalid_parameter(pair):
+    left, right, here, there = pair
+    local = left.prep_xfer_dlist("", rows(here, 64, 4), "DRAM")
+    remote = left.prep_xfer_dlist(right.name, rows(there, 64, 4), "DRAM")
+    transfer = left.make_prepped_xfer("READ", local, [0], remote, [0])
+    left.release_dlist_handle(remote)
+    left.transfer(transfer)
+    finish(left, transfer)
+    left.release_xfer_handle(transfer)
+    assert "released=True" in repr(transfer)
+    for act in (
+        lambda: left.make_prepped_xfer("READ", local, [0], remote, [0]),
+        lambda: left.make_prepped_xfer("READ", remote, [0], local, [0]),
+        lambda: left.transfer(transfer),
+        lambda: left.check_xfer_state(transfer),
+        lambda: left.query_xfer_backend(transfer),
+        lambda: left.estimate_xfer_cost(transfer),
+    ):
+        with pytest.raises(bind.nixlInvalidParamError):
+            act()
+    left.release_xfer_handle(transfer)
+    left.release_dlist_handle(remote)
+
+
+@pytest.mark.parametrize("number", [0, -1, 12345678, 2**64])
+def test_a_number_that_is_no_handle_is_an_invalid_parameter(pair, number):
+    raw = pair[0].agent
+    nothing = bind.nixlRegDList(bind.DRAM_SEG)
+    for act in (
+        lambda: raw.postXferReq(number),
+        lambda: raw.getXferStatus(number),
+        lambda: raw.getXferTelemetry(number),
+        lambda: raw.queryXferBackend(number),
+        lambda: raw.estimateXferCost(number),
+        lambda: raw.releaseXferReq(number),
+        lambda: raw.releasedDlistH(number),
+        lambda: raw.releaseMemView(number),
+        lambda: raw.getBackendParams(number),
+        lambda: raw.queryMem(nothing, number),
+        lambda: raw.registerMem(nothing, [number]),
+        lambda: raw.makeXferReq(bind.NIXL_READ, number, [0], number, [0]),
+    ):
+        with pytest.raises(bind.nixlInvalidParamError):
+            act()
+
+
+def test_a_handle_of_one_kind_is_none_of_another(pair):
+    left, right, here, there = pair
+    transfer = make(left, right, here, there)
+    backend = left.backends["UCX"]
+    for act in (
+        lambda: left.agent.releasedDlistH(transfer._handle),
+        lambda: left.agent.postXferReq(backend),
+        lambda: left.agent.getBackendParams(transfer._handle),
+    ):
+        with pytest.raises(bind.nixlInvalidParamError):
+            act()
+    left.agent.releaseXferReq(transfer._handle)
+    with pytest.raises(bind.nixlInvalidParamError):
+        left.agent.releaseXferReq(transfer._handle)
+
+
+@pytest.mark.parametrize("operation", [bind.nixl_xfer_op_t(99), bind.nixl_xfer_op_t(-1)])
+def test_an_operation_that_is_none_is_an_invalid_parameter(pair, operation):
+    raw, lists = pair[0].agent, bind.nixlXferDList(bind.DRAM_SEG, [(1, 2, 3)])
+    with pytest.raises(bind.nixlInvalidParamError):
+        raw.createXferReq(operation, lists, lists, pair[1].name)
+
+
+def test_memory_of_a_kind_that_is_none_is_not_found(pair):
+    left = pair[0]
+    kind = bind.nixl_mem_t(77)
+    with pytest.raises(bind.nixlNotFoundError):
+        left.register_memory(bind.nixlRegDList(kind, [(1, 2, 3, "")]))
+    with pytest.raises(bind.nixlNotFoundError):
+        left.prep_xfer_dlist("", bind.nixlXferDList(kind, [(1, 2, 3)]))
+
+
+def test_lists_and_transfers_end_with_their_peer(pair):
+    left, right, here, there = pair
+    local = left.prep_xfer_dlist("", rows(here, 64, 4), "DRAM")
+    remote = left.prep_xfer_dlist(right.name, rows(there, 64, 4), "DRAM")
+    transfer = left.make_prepped_xfer("READ", local, [0], remote, [0])
+    left.remove_remote_agent(right.name)
+    left.add_remote_agent(right.get_agent_metadata())
+    for act in (lambda: left.transfer(transfer), lambda: left.make_prepped_xfer("READ", local, [0], remote, [0])):
+        with pytest.raises(bind.nixlNotFoundError):
+            act()
+    again = make(left, right, here, there)
+    left.transfer(again)
+    finish(left, again)
+
+
+def test_memory_that_its_owner_deregistered_is_not_found(pair):
+    left, right, here, there = pair
+    transfer = make(left, right, here, there)
+    left.transfer(transfer)
+    finish(left, transfer)
+    right.deregister_memory(right.get_reg_descs([(address(there), there.nbytes, 0, "")], "DRAM"))
+    with pytest.raises(bind.nixlNotFoundError):
+        left.transfer(transfer)
+    until(lambda: not left.check_remote_metadata(right.name, left.get_xfer_descs(rows(there, 64, 1), "DRAM")))
+    with pytest.raises(bind.nixlNotFoundError):
+        make(left, right, here, there)
+
+
+def test_new_memory_of_a_peer_is_found_after_its_metadata_came_again(pair):
+    left, right, here, _ = pair
+    more = registered(right, np.full(4096, 9, np.uint8))
+    with pytest.raises(bind.nixlNotFoundError):
+        make(left, right, here, more)
+    left.add_remote_agent(right.get_agent_metadata())
+    transfer = make(left, right, here, more)
+    left.transfer(transfer)
+    finish(left, transfer)
+    assert (here[:4096] == 9).all()
+
+
+def test_a_peer_that_starts_again_needs_no_removing(pair):
+    left, right, here, there = pair
+    transfer = make(left, right, here, there)
+    left.transfer(transfer)
+    finish(left, transfer)
+    right.agent._agent.close()
+    again = nixl_agent(right.name)
+    registered(again, there)
+    assert left.add_remote_agent(again.get_agent_metadata()) == right.name.encode()
+    with pytest.raises(bind.nixlNotFoundError):
+        left.transfer(transfer)
+    other = make(left, again, here, there)
+    left.transfer(other)
+    finish(left, other)
+
+
+def test_descriptors_of_another_device_number_are_other_memory(pair):
+    left, right, here, there = pair
+    third = np.full(4096, 3, np.uint8)
+    right.register_memory([(address(third), 4096, 3, "")], "DRAM")
+    left.add_remote_agent(right.get_agent_metadata())
+
+    def read(device):
+        remote = left.get_xfer_descs([(address(third), 4096, device)], "DRAM")
+        return left.initialize_xfer("READ", left.get_xfer_descs(rows(here, 4096, 1), "DRAM"), remote, right.name)
+
+    transfer = read(3)
+    left.transfer(transfer)
+    finish(left, transfer)
+    assert (here[:4096] == 3).all()
+    with pytest.raises(bind.nixlNotFoundError):
+        read(0)
+
+
+def test_fifty_thousand_descriptors_move(pair):
+    left, right, here, there = pair
+    count = 50_000
+    here, there = registered(left, np.zeros(count * 16, np.uint8)), registered(right, np.random.default_rng(2).integers(0, 256, count * 16, dtype=np.uint8))
+    left.add_remote_agent(right.get_agent_metadata())
+    order = np.random.default_rng(3).permutation(count)
+    local = left.prep_xfer_dlist("", left.get_xfer_descs(rows(here, 16, count), "DRAM"))
+    remote = left.prep_xfer_dlist(right.name, rows(there, 16, count)[order].copy(), "DRAM")
+    transfer = left.make_prepped_xfer("READ", local, np.arange(count, dtype=np.uint32), remote, list(range(count)), b"all")
+    left.transfer(transfer)
+    finish(left, transfer)
+    assert (here.reshape(-1, 16) == there.reshape(-1, 16)[order]).all()
+    until(lambda: right.check_remote_xfer_done(left.name, b"all"))
+    tuples = [tuple(row) for row in rows(here, 16, count).tolist()]
+    assert left.get_xfer_descs(tuples, "DRAM") == left.get_xfer_descs(rows(here, 16, count), "DRAM")
+
+
+def test_fifty_thousand_registrations_come_and_go(pair):
+    left, right, here, _ = pair
+    count = 50_000
+    memory = np.full(count * 16, 5, np.uint8)
+    descs = right.register_memory(rows(memory, 16, count), "DRAM")
+    left.add_remote_agent(right.get_agent_metadata())
+    assert left.check_remote_metadata(right.name, descs.trim())
+    transfer = make(left, right, here, memory, count=1000, size=16)
+    left.transfer(transfer)
+    finish(left, transfer)
+    assert (here[:16000] == 5).all()
+    right.deregister_memory(descs)
+    until(lambda: not left.check_remote_metadata(right.name, descs.trim()))
+
+
+def test_a_thousand_transfers_are_under_way_at_once(pair):
+    left, right, here, there = pair
+    local = left.prep_xfer_dlist("", rows(here, 1024, 1000), "DRAM")
+    remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 1000), "DRAM")
+    transfers = [left.make_prepped_xfer("READ", local, [i], remote, [i], b"%d" % i) for i in range(1000)]
+    states = [left.transfer(transfer) for transfer in transfers]
+    assert set(states) <= {"DONE", "PROC"}
+    for transfer in transfers:
+        finish(left, transfer)
+    assert (here[:1_024_000] == there[:1_024_000]).all()
+    came = set()
+    until(lambda: came.update(right.get_new_notifs().get(left.name, [])) or len(came) == 1000)
+    assert came == {b"%d" % i for i in range(1000)}
+
+
+def test_eight_threads_use_one_agent_at_once(pair):
+    left, right, here, there = pair
+    size = here.nbytes // THREADS
+    begin = threading.Barrier(THREADS)
+
+    def work(number):
+        begin.wait()
+        mine, theirs = here[number * size : (number + 1) * size], there[number * size : (number + 1) * size]
+        for i in range(15):
+            order = np.random.default_rng(i).permutation(size // 1024)
+            scratch = np.zeros(64, np.uint8)
+            descs = left.register_memory([(address(scratch), 64, number, "")], "DRAM")
+            local = left.prep_xfer_dlist("", rows(mine, 1024, len(order)), "DRAM")
+            remote = left.prep_xfer_dlist(right.name, left.get_xfer_descs(rows(theirs, 1024, len(order)), "DRAM"))
+            mine.fill(0)
+            transfer = left.make_prepped_xfer("READ", local, order, remote, order, b"%d/%d" % (number, i))
+            left.transfer(transfer)
+            finish(left, transfer)
+            assert (mine == theirs).all()
+            left.send_notif(right.name, b"beat")
+            assert left.check_remote_metadata(right.name)
+            left.release_xfer_handle(transfer)
+            left.deregister_memory(descs)
+
+    def take(came):
+        until(lambda: [came.extend(m) for m in right.get_new_notifs().values()] and False or len(came) == 2 * 15 * THREADS, 60)
+
+    came = []
+    with ThreadPoolExecutor(THREADS + 1) as pool:
+        jobs = [pool.submit(work, number) for number in range(THREADS)] + [pool.submit(take, came)]
+        for job in jobs:
+            job.result()
+    assert sorted(m for m in came if m != b"beat") == sorted(b"%d/%d" % (n, i) for n in range(THREADS) for i in range(15))
+
+
+def test_a_transfer_that_is_released_under_way_is_quiet_then(pair):
+    left, right, _, _ = pair
+    size = 64 << 20
+    here, there = registered(left, np.zeros(size, np.uint8)), registered(right, np.full(size, 1, np.uint8))
+    left.add_remote_agent(right.get_agent_metadata())
+    transfer = make(left, right, here, there, count=1, size=size)
+    left.transfer(transfer)
+    left.release_xfer_handle(transfer)
+    here.fill(0)
+    left.send_notif(right.name, b"after")
+    until(lambda: right.check_remote_xfer_done(left.name, b"after"))
+    assert not here.any()
+
+
+def test_posting_what_is_under_way_is_refused_or_it_has_ended(pair):
+    left, right, _, _ = pair
+    size = 32 << 20
+    here, there = registered(left, np.zeros(size, np.uint8)), registered(right, np.full(size, 1, np.uint8))
+    left.add_remote_agent(right.get_agent_metadata())
+    transfer = make(left, right, here, there, count=1, size=size)
+    refused = 0
+    for _ in range(5):
+        left.transfer(transfer)
+        try:
+            left.transfer(transfer)
+        except bind.nixlRepostActiveError:
+            refused += 1
+        finish(left, transfer)
+    assert refused, "32 MiB were never under way when posted again"
+
+
+def test_a_dropped_transfer_is_released(pair):
+    left, right, here, there = pair
+    transfer = make(left, right, here, there)
+    left.transfer(transfer)
+    del transfer
+    gc.collect()
+    assert left.agent._transfers == {}
+    assert left.agent._lists == {}
+
+
+def test_an_agent_without_references_is_closed():
+    agent = nixl_agent(unique("dropped"))
+    native, raw = agent.agent._agent, weakref.ref(agent.agent)
+    held = weakref.ref(agent)
+    del agent
+    gc.collect()
+    assert held() is None
+    assert raw() is None
+    assert not native.closed  # this test still holds it
+    native.close()
+
+
+def test_a_message_longer_than_headrace_carries_says_so(pair):
+    left, right, _, _ = pair
+    with pytest.raises(bind.nixlInvalidParamError, match="at most 65536"):
+        left.send_notif(right.name, b"x" * 65537)
+    left.send_notif(right.name, b"x" * 65536)
+    until(lambda: right.check_remote_xfer_done(left.name, b"xx"))
+
+
+def test_empty_descriptors_can_be_registered_and_not_moved(pair):
+    left, right, here, there = pair
+    descs = left.register_memory([(address(here), 0, 0, "")], "DRAM")
+    left.deregister_memory(descs)
+    with pytest.raises(bind.nixlInvalidParamError, match="a page has at least one byte"):
+        make(left, right, here, there, size=0, count=1)
+
+
+def test_telemetry_tells_of_the_last_post(pair, monkeypatch):
+    _, right, _, there = pair
+    monkeypatch.setenv("NIXL_TELEMETRY_ENABLE", "y")
+    left = nixl_agent(unique("telemetry"))
+    here = registered(left, np.zeros(4096, np.uint8))
+    left.add_remote_agent(right.get_agent_metadata())
+    transfer = make(left, right, here, there)
+    with pytest.raises(bind.nixlNotPostedError):
+        left.get_xfer_telemetry(transfer)
+    left.transfer(transfer)
+    finish(left, transfer)
+    told = left.get_xfer_telemetry(transfer)
+    assert (told.totalBytes, told.descCount) == (4096, 4)
+    assert 0 < told.postDuration <= told.xferDuration
+    assert told.startTime > 0
+    with pytest.raises(AttributeError):
+        told.totalBytes = 1
+
+
+def test_the_variable_wins_over_the_configuration_of_telemetry(pair, monkeypatch):
+    left, right, here, there = pair
+    monkeypatch.setenv("NIXL_TELEMETRY_ENABLE", "no")
+    off = nixl_agent(unique("off"), nixl_agent_config(capture_telemetry=True))
+    registered(off, here)
+    off.add_remote_agent(right.get_agent_metadata())
+    with pytest.raises(bind.nixlNoTelemetryError):
+        off.get_xfer_telemetry(make(off, right, here, there))
+
+
+def test_every_name_for_the_network_stands_for_headraces_paths(backend):
+    agent = nixl_agent(unique("names"), nixl_agent_config(backends=[]))
+    assert {"UCX", "LIBFABRIC", "MOONCAKE", "UCCL"} <= set(agent.get_plugin_list())
+    for name in ("UCX", "LIBFABRIC", "MOONCAKE"):
+        agent.create_backend(name, {"anything": "1"})
+        assert agent.get_backend_mem_types(name) == ["DRAM_SEG"]
+        assert agent.get_backend_params(name) == {"anything": "1"}
+        assert agent.agent._backends[agent.backends[name]].carried.backends() == [backend]
+    memory = registered(agent, np.zeros(64, np.uint8))
+    local, own = (agent.prep_xfer_dlist(who, rows(memory, 8, 8), "DRAM", ["MOONCAKE"]) for who in ("", agent.name))
+    transfer = agent.make_prepped_xfer("WRITE", local, [0], own, [1], b"", ["MOONCAKE", "LIBFABRIC"])
+    assert agent.query_xfer_backend(transfer) in ("UCX", "LIBFABRIC", "MOONCAKE")
+
+
+def test_kinds_without_a_path_are_as_absent_as_a_missing_plugin(pair):
+    left = pair[0]
+    absent = set(bind_names()) - set(left.get_plugin_list())
+    assert "GPUNETIO" in absent  # memory of GPUs alone
+    for name in absent:
+        with pytest.raises(bind.nixlNotFoundError):
+            left.create_backend(name)
+    with pytest.raises(bind.nixlNotFoundError):
+        left.register_memory([(4096, 64, 0, "")], "VRAM")
+
+
+def bind_names():
+    from headrace.compat.nixl._plugins import PLUGINS
+
+    return PLUGINS
+
+
+def test_creating_a_backend_says_in_one_line_what_was_chosen(backend, capfd):
+    import logging
+
+    agent = nixl_agent(unique("said"), nixl_agent_config(backends=[]))
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("nixl").addHandler(handler)
+    try:
+        agent.create_backend("UCX")
+    finally:
+        logging.getLogger("nixl").removeHandler(handler)
+    assert said == [f"backend UCX: Headrace carries dram by {backend}"]
+
+
+def test_tensors_are_taken_without_numpy_arrays(pair):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    left, right, _, _ = pair
+    here, there = torch.zeros(256), [torch.full((64,), float(i)) for i in range(4)]
+    left.register_memory(here)
+    right.register_memory(there)
+    left.add_remote_agent(right.get_agent_metadata())
+    local = left.get_xfer_descs([here[64 * i : 64 * (i + 1)] for i in range(4)])
+    transfer = left.initialize_xfer("READ", local, left.get_xfer_descs(there), right.name)
+    left.transfer(transfer)
+    finish(left, transfer)
+    assert here.tolist() == [float(i) for i in range(4) for _ in range(64)]
+    assert left.get_xfer_descs(torch.zeros(4, 4).T[1:]) is None

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NIXL's metadata by etcd and by torch's TCPStore, with NIXL's variables."""
+
+import numpy as np
+import pytest
+
+from headrace.compat.nixl import _bindings as bind
+from headrace.compat.nixl import nixl_agent
+
+from conftest import free_ports, unique, until
+
+
+@pytest.fixture(params=["etcd", "tcpstore"])
+def store(request, monkeypatch):
+    """Its name; NIXL's variables name it."""
+    if request.param == "etcd":
+        monkeypatch.setenv("NIXL_ETCD_ENDPOINTS", f"http://{request.getfixturevalue('etcd')}")
+        monkeypatch.setenv("NIXL_ETCD_NAMESPACE", f"/{unique('nixl')}/")
+        yield request.param
+        return
+    pytest.importorskip("torch", reason="torch is not installed")
+    from torch.distributed import TCPStore
+
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("NIXL_TCPSTORE_ENDPOINT", f"127.0.0.1:{server.port}")
+    monkeypatch.setenv("NIXL_TCPSTORE_TIMEOUT_MS", "5000")
+    yield request.param
+
+
+@pytest.fixture
+def two(store):
+    """Agents that know the store, and two regions of the second."""
+    here, there = nixl_agent(unique("here")), nixl_agent(unique("there"))
+    memory = np.zeros(8192, np.uint8)
+    rows = [(memory.ctypes.data + 4096 * i, 4096, 0, "") for i in range(2)]
+    descs = there.register_memory(rows, "DRAM")
+    return here, there, descs, memory
+
+
+def test_metadata_that_was_left_is_found(two):
+    here, there, descs, _ = two
+    there.send_local_metadata()
+    here.fetch_remote_metadata(there.name)
+    until(lambda: here.check_remote_metadata(there.name, descs.trim()))
+
+
+def test_metadata_that_is_asked_for_first_is_found_once_it_comes(two):
+    here, there, descs, _ = two
+    here.fetch_remote_metadata(there.name)
+    assert not here.check_remote_metadata(there.name)
+    there.send_local_metadata()
+    until(lambda: here.check_remote_metadata(there.name, descs.trim()))
+
+
+def test_parts_lie_under_labels(two):
+    here, there, descs, _ = two
+    for i, label in enumerate(("first", "second")):
+        part = there.get_reg_descs([tuple(descs[i])], "DRAM")
+        there.send_partial_agent_metadata(part, True, label=label)
+        here.fetch_remote_metadata(there.name, label=label)
+        until(lambda part=part: here.check_remote_metadata(there.name, part.trim()))
+        assert here.check_remote_metadata(there.name, descs.trim()) == (i == 1)
+
+
+def test_a_part_without_a_label_is_refused(two):
+    _, there, descs, _ = two
+    with pytest.raises(bind.nixlInvalidParamError, match="label"):
+        there.send_partial_agent_metadata(descs, True)
+
+
+def test_withdrawn_metadata_is_found_no_more(two, store):
+    here, there, _, _ = two
+    there.send_local_metadata()
+    here.fetch_remote_metadata(there.name)
+    until(lambda: here.check_remote_metadata(there.name))
+    there.invalidate_local_metadata()
+    if store == "etcd":  # who found it there is told
+        until(lambda: not here.check_remote_metadata(there.name))
+    late = nixl_agent(unique("late"))
+    there.fetch_remote_metadata("nobody")  # jobs are done in order: when this one is asked for, the withdrawal was
+    until(lambda: there.agent._exchange._jobs.empty())
+    late.agent._exchange._patience = 0.2
+    late.fetch_remote_metadata(there.name)
+    until(lambda: late.agent._exchange._jobs.empty())
+    assert not late.check_remote_metadata(there.name)
+
+
+def test_metadata_is_withdrawn_by_a_program_that_ends(etcd, run_script, monkeypatch):
+    monkeypatch.setenv("NIXL_ETCD_ENDPOINTS", etcd)
+    monkeypatch.setenv("NIXL_ETCD_NAMESPACE", unique("nixl"))
+    text = """
+import headrace.compat.nixl.install
+from nixl._api import nixl_agent
+agent = nixl_agent("leaver")
+agent.send_local_metadata()
+agent.fetch_remote_metadata("stayer")
+while not agent.check_remote_metadata("stayer"): pass
+agent.send_notif("stayer", b"here")
+agent.invalidate_local_metadata()
+"""
+    stayer = nixl_agent("stayer")
+    stayer.send_local_metadata()
+    stayer.fetch_remote_metadata("leaver")
+    code, said, errors = run_script(text)
+    assert code == 0, errors
+    assert "ERROR" not in said
+    assert stayer.check_remote_xfer_done("leaver", b"here")
+    until(lambda: not stayer.check_remote_metadata("leaver"))
+
+
+def test_without_a_store_or_an_address_metadata_goes_nowhere():
+    agent = nixl_agent(unique("alone"))
+    for act in (agent.send_local_metadata, agent.invalidate_local_metadata, lambda: agent.fetch_remote_metadata("peer")):
+        with pytest.raises(bind.nixlInvalidParamError, match="NIXL_ETCD_ENDPOINTS"):
+            act()
+
+
+def test_two_stores_are_refused(monkeypatch):
+    monkeypatch.setenv("NIXL_ETCD_ENDPOINTS", "127.0.0.1:1")
+    monkeypatch.setenv("NIXL_TCPSTORE_ENDPOINT", "127.0.0.1:1")
+    with pytest.raises(RuntimeError, match="one store"):
+        nixl_agent(unique("greedy"))
+
+
+def test_a_port_in_use_is_told():
+    import socket
+
+    from headrace.compat.nixl import nixl_agent_config
+
+    with socket.create_server(("0.0.0.0", 0)) as held:
+        port = held.getsockname()[1]
+        with pytest.raises(RuntimeError, match="in use"):
+            nixl_agent(unique("late"), nixl_agent_config(enable_listen_thread=True, listen_port=port))
+
+
+def test_a_torch_client_sees_what_is_left(monkeypatch):
+    pytest.importorskip("torch", reason="torch is not installed")
+    from torch.distributed import TCPStore
+
+    from headrace.compat.nixl._tcpstore import Client
+
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("NIXL_TCPSTORE_ENDPOINT", f"127.0.0.1:{server.port}")
+    client = Client()
+    assert client.get("key") is None
+    client.set("key", b"value\0" * 1_000_000)
+    assert server.get("key") == b"value\0" * 1_000_000
+    server.set("key", "torch's")
+    assert client.get("key") == b"torch's"
+    client.delete("key")
+    client.delete("key")
+    assert not server.check(["key"])
+
+
+@pytest.mark.parametrize("text", ["nohost", ":1", "host:", "host:port"])
+def test_an_endpoint_that_is_none_is_told(text, monkeypatch):
+    from headrace.compat.nixl._tcpstore import Client
+
+    monkeypatch.setenv("NIXL_TCPSTORE_ENDPOINT", text)
+    with pytest.raises(ValueError, match="host:port is expected"):
+        Client()
+
+
+def test_metadata_comes_by_host_name_too():
+    from headrace.compat.nixl import nixl_agent_config
+
+    (port,) = free_ports(1)
+    there = nixl_agent(unique("there"), nixl_agent_config(enable_listen_thread=True, listen_port=port))
+    here = nixl_agent(unique("here"))
+    here.fetch_remote_metadata(there.name, "localhost", port)
+    until(lambda: here.check_remote_metadata(there.name))
