@@ -29,6 +29,7 @@ struct KernelSet {
   void* module = nullptr;
   void* move_aligned_pages = nullptr;
   void* move_small_pages = nullptr;
+  void* move_row_pages = nullptr;
   void* move_any_pages = nullptr;
   void* move_parts = nullptr;
   void* move_few = nullptr;

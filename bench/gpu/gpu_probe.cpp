@@ -3,7 +3,7 @@
 // engine, to host memory, and one at a time. One JSON line a result; the last line says how many checks
 // failed.
 //
-//   bench_gpu_probe [--quick] [--correct] [--pid-namespace]
+//   bench_gpu_probe [--quick] [--shapes] [--correct] [--pid-namespace]
 //
 // A child process owns the far memory, on the last GPU: by cudaMalloc (opened by IPC handle), and by the
 // virtual memory API (a descriptor). With one GPU both are on it, and "remote" is another process's memory on
@@ -21,6 +21,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -219,7 +220,8 @@ struct Probe {
     const auto limit = Clock::now() + std::chrono::seconds(20);
     std::atomic_ref<std::uint64_t> at(*word());
     for (std::uint64_t spins = 1; at.load(std::memory_order_acquire) != value; ++spins) {
-      if (spins % 4096 != 0) continue;
+      if (spins % (1 << 20) != 0)
+        continue;  // rarely: the driver is not to be disturbed while times are taken
       must(stream.poll_idle().ok() ? Result<void>()
                                    : Result<void>(make_error(Code::backend_failed, "a kernel failed")));
       if (Clock::now() > limit) {
@@ -641,6 +643,73 @@ void time_singles(Probe& probe, cuda::Address remote, std::size_t page, int time
   });
 }
 
+/// Where the time of a small launch goes: bare kernels, on streams of several kinds.
+void time_tells(Probe& probe, cuda::Address remote, int times) {
+  const gpu::Stream high = must(gpu::Stream::make(probe.device, gpu::Priority::high));
+  struct On {
+    const char* name;
+    cuda::Stream stream;
+  };
+  for (const char* how : {"32_plain", "32_release", "128_release", "256_plain", "256_release", "256_fence"}) {
+    cuda::Function function = nullptr;
+    const std::string kernel = std::string("probe_tell_") + how;
+    if (probe.driver.module_get_function(&function, probe.module, kernel.c_str()) != cuda::Outcome::success)
+      continue;
+    for (const auto& [stream_name, stream] :
+         {On{"", probe.stream.handle()}, On{"_high", high.handle()}, On{"_legacy", cuda::legacy_stream}})
+      for (const char* direction : {"none", "read", "write"}) {
+        const bool read = direction[0] == 'r';
+        headrace_move_few_v1 args{};
+        args.struct_size = sizeof args;
+        args.count = direction[0] == 'n' ? 0 : 1;
+        args.sources[0] = read ? remote : probe.local.address(),
+        args.targets[0] = read ? probe.local.address() : remote;
+        args.lengths[0] = 4096;
+        cuda::LaunchConfig config;
+        config.block_x = static_cast<unsigned>(std::atoi(how));
+        config.stream = stream;
+        void* parameters[] = {&args};
+        double in_call = 0;
+        int calls = 0;
+        const Times seen = probe.time(
+            [&] {
+              args.done = {probe.word_memory.address(), probe.told + 1, 0};
+              const auto begin = Clock::now();
+              must(probe.driver, probe.driver.launch_kernel_ex(&config, function, parameters, nullptr),
+                   kernel);
+              in_call += duration<double>(Clock::now() - begin).count();
+              ++calls;
+            },
+            times);
+        report_single((kernel + stream_name).c_str(), direction, args.count == 0 ? 0 : 4096, seen,
+                      in_call / calls * 1e6);
+      }
+  }
+}
+
+/// Large copies: whole and in parts, by address alone and with both contexts named.
+void time_bulk(Probe& probe, cuda::Address remote) {
+  for (const std::size_t part : {std::size_t{16} << 20, std::size_t{64} << 20, pool_bytes})
+    for (const auto& [name, read] : directions)
+      for (const bool peer : {false, true}) {
+        const cuda::Address from = read ? remote : probe.local.address(),
+                            to = read ? probe.local.address() : remote;
+        const cuda::Stream stream = probe.stream.handle();
+        const cuda::Context context = probe.device->context();
+        const Times times = probe.time([&] {
+          for (std::size_t at = 0; at < pool_bytes; at += part)
+            must(probe.driver,
+                 peer ? probe.driver.memcpy_peer_async(to + at, context, from + at, context, part, stream)
+                      : probe.driver.memcpy_async(to + at, from + at, part, stream),
+                 "copy");
+          must(probe.driver,
+               probe.driver.stream_write_value_64(stream, probe.word_memory.address(), probe.told + 1, 0),
+               "tell");
+        });
+        report("bulk", peer ? "peer_copy" : "copy", name, part, pool_bytes / part, 0, times);
+      }
+}
+
 // ------------------------------------------------------------------ host memory
 
 void time_host(Probe& probe) {
@@ -671,6 +740,7 @@ void resynchronise(Probe& probe) {
 
 struct Options {
   bool quick = false;          // fewer repetitions
+  bool shapes = false;         // compares shapes of the kernel
   bool correct_only = false;   // nothing is timed
   bool pid_namespace = false;  // the owner lives in one of its own; needs root
 };
@@ -764,15 +834,17 @@ int run(int socket, const Options& options) {
     time_pages(probe, probe.remote_vmm->address(), "pages_by_descriptor", {4096, mib}, {16, 0});
   time_pages(probe, ipc, "pages_odd", {4096 + 8, 65536 + 4, 1000, 520}, {16, 0});
   time_parts(probe, ipc, {4096, 16384, 65536});
+  open_shapes(probe);
   time_singles(probe, ipc, 4096, quick ? 500 : 5000);
+  if (probe.module != nullptr) time_tells(probe, ipc, quick ? 300 : 2000);
+  time_bulk(probe, ipc);
   time_singles(probe, ipc, 65536, quick ? 200 : 1000);
   resynchronise(probe);
   time_copy_engines(probe, ipc, "pages", {4096, 65536, 262144, mib, 16 * mib});
   resynchronise(probe);
   time_host(probe);
   resynchronise(probe);
-  open_shapes(probe);  // last: what is tried out here may fail
-  if (probe.module != nullptr)
+  if (probe.module != nullptr && options.shapes)  // last: what is tried out here may fail
     time_shapes(probe, ipc,
                 quick ? std::vector<std::size_t>{4096} : std::vector<std::size_t>{4096, 65536, mib});
   return end(probe);
@@ -786,12 +858,17 @@ int end(const Probe& probe) {
 /// Returns in a child that is number 1 of its own namespace. The process between waits: one that has left its
 /// namespace may not start threads, which the driver does.
 void enter_pid_namespace() {
-  if (::unshare(CLONE_NEWPID) != 0) {
+  if (::unshare(CLONE_NEWPID | CLONE_NEWNS) != 0) {
     std::perror("unshare");
     ::_exit(1);
   }
   const pid_t inner = ::fork();
-  if (inner == 0) return;
+  if (inner == 0) {
+    // The driver looks itself up in /proc.
+    ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
+    if (::mount("proc", "/proc", "proc", 0, nullptr) != 0) std::perror("mount /proc");
+    return;
+  }
   ::waitpid(inner, nullptr, 0);
   ::_exit(0);
 }
@@ -804,12 +881,14 @@ int main(int argc, char** argv) {
     const std::string_view argument = argv[i];
     if (argument == "--quick") {
       options.quick = true;
+    } else if (argument == "--shapes") {
+      options.shapes = true;
     } else if (argument == "--correct") {
       options.correct_only = true;
     } else if (argument == "--pid-namespace") {
       options.pid_namespace = true;
     } else {
-      fmt::print(stderr, "unknown option {}: --quick, --correct, --pid-namespace\n", argument);
+      fmt::print(stderr, "unknown option {}: --quick, --shapes, --correct, --pid-namespace\n", argument);
       return 2;
     }
   }

@@ -22,6 +22,34 @@ PROBE_SHAPE(1024, 8, no_allocate)
 PROBE_SHAPE(512, 8, plain)
 PROBE_SHAPE(512, 8, streaming)
 
+// What a launch takes until the host sees its word, by what the kernel does before: a fence, a release,
+// nothing; and one small part moved by so many threads.
+#define PROBE_TELL(threads, how, ...)                                                   \
+  extern "C" __global__ void __launch_bounds__(threads)                                 \
+      probe_tell_##threads##_##how(const __grid_constant__ headrace_move_few_v1 args) { \
+    if (args.count != 0 && threadIdx.x < args.lengths[0] / vector_bytes) {              \
+      const auto* const from = reinterpret_cast<const uint4*>(args.sources[0]);         \
+      auto* const to = reinterpret_cast<uint4*>(args.targets[0]);                       \
+      uint4 held[256 / threads];                                                        \
+      each<256 / threads>([&]<int i>() { held[i] = from[threadIdx.x + i * threads]; }); \
+      each<256 / threads>([&]<int i>() { to[threadIdx.x + i * threads] = held[i]; });   \
+    }                                                                                   \
+    if (threads > 32) __syncthreads();                                                  \
+    if (threadIdx.x == 0) {                                                             \
+      __VA_ARGS__;                                                                      \
+    }                                                                                   \
+  }
+#define PROBE_PLAIN \
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(args.done.word), "l"(args.done.value) : "memory")
+#define PROBE_RELEASE \
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(args.done.word), "l"(args.done.value) : "memory")
+PROBE_TELL(32, plain, PROBE_PLAIN)
+PROBE_TELL(32, release, PROBE_RELEASE)
+PROBE_TELL(128, release, PROBE_RELEASE)
+PROBE_TELL(256, plain, PROBE_PLAIN)
+PROBE_TELL(256, release, PROBE_RELEASE)
+PROBE_TELL(256, fence, __threadfence_system(); PROBE_PLAIN)
+
 #if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
 
 namespace {

@@ -10,11 +10,13 @@ namespace {
 
 // As in gather_scatter.cuh.
 constexpr std::uint64_t vector_bytes = 16;
+constexpr std::uint64_t row_bytes = 512;
 constexpr std::uint64_t tile_bytes = 4096;
 
 // One block of this size fills a multiprocessor's load queues, and blocks go to multiprocessors one by one:
 // so a budget of multiprocessors is a number of blocks.
 constexpr unsigned threads = 512;
+constexpr unsigned few_threads = 256;
 constexpr std::uint64_t warps_per_block = threads / 32;
 
 bool aligned(const headrace_move_side_v1& side, std::uint32_t flags) {
@@ -42,8 +44,8 @@ std::int32_t move_pages(void* kernels, const headrace_move_pages_v1* args, void*
                        args->page_bytes % vector_bytes == 0;
   if (vectors && args->page_bytes < tile_bytes) {
     const std::uint64_t tiles = (args->count * args->page_bytes + tile_bytes - 1) / tile_bytes;
-    return set.launch(set.move_small_pages, blocks_for(set, tiles, args->most_multiprocessors), threads,
-                      *args, stream);
+    return set.launch(args->page_bytes % row_bytes == 0 ? set.move_row_pages : set.move_small_pages,
+                      blocks_for(set, tiles, args->most_multiprocessors), threads, *args, stream);
   }
   const std::uint64_t tiles = args->count * ((args->page_bytes + tile_bytes - 1) / tile_bytes);
   return set.launch(vectors ? set.move_aligned_pages : set.move_any_pages,
@@ -61,7 +63,7 @@ std::int32_t move_few(void* kernels, const headrace_move_few_v1* args, void* str
   const auto& set = *static_cast<const KernelSet*>(kernels);
   const bool told = args->done.word == 0 || args->done.value != 0 || args->done.state != 0;
   if (args->struct_size < sizeof *args || args->count > HEADRACE_MOVE_FEW_MOST || !told) return invalid_value;
-  return set.launch(set.move_few, 1, threads, *args, stream);
+  return set.launch(set.move_few, 1, few_threads, *args, stream);
 }
 
 }  // namespace headrace::kernels

@@ -6,6 +6,8 @@ using namespace headrace::kernels;
 
 namespace {
 constexpr int unroll = 8;
+constexpr int few_unroll = 4;
+constexpr unsigned few_threads = 256;
 constexpr Hint hint = Hint::no_allocate;
 }  // namespace
 
@@ -22,6 +24,12 @@ extern "C" __global__ void __launch_bounds__(512)
 }
 
 extern "C" __global__ void __launch_bounds__(512)
+    headrace_move_row_pages(const __grid_constant__ headrace_move_pages_v1 args) {
+  move_row_pages<unroll, hint>(args);
+  tell_done(args.done);
+}
+
+extern "C" __global__ void __launch_bounds__(512)
     headrace_move_any_pages(const __grid_constant__ headrace_move_pages_v1 args) {
   move_any_pages<unroll, hint>(args);
   tell_done(args.done);
@@ -33,22 +41,44 @@ extern "C" __global__ void __launch_bounds__(512)
   tell_done(args.done);
 }
 
-/// One block. Small moves are spread thin, a row a warp, so that all loads leave at once; larger ones by
-/// whole tiles.
-extern "C" __global__ void __launch_bounds__(512)
-    headrace_move_few(const __grid_constant__ headrace_move_few_v1 args) {
+/// What a page's ends and odd alignments take stays out of the common case's code, which is to be short: it
+/// is fetched anew at nearly every launch.
+__device__ __noinline__ void move_few_oddly(const headrace_move_few_v1& args) {
   const WarpPlace warp;
-  unsigned long long total = 0;
-  for (unsigned i = 0; i < args.count; ++i) total += args.lengths[i];
-  const unsigned piece = total <= warp.count * row_bytes ? row_bytes : row_bytes * unroll;
-  unsigned long long turn = 0;  // pieces handed out so far, over all parts
+  unsigned turn = 0;  // pieces handed out so far, over all parts
   for (unsigned i = 0; i < args.count; ++i) {
     Stretch part{args.sources[i], args.targets[i], args.lengths[i], 0, 0};
     const unsigned skew = static_cast<unsigned>(part.target) & (vector_bytes - 1);
-    for (unsigned long long end = piece - skew; part.begin < part.page_bytes;
-         part.begin = part.end, end += piece, ++turn) {
+    for (unsigned long long end = row_bytes - skew; part.begin < part.page_bytes;
+         part.begin = part.end, end += row_bytes, ++turn) {
       part.end = end < part.page_bytes ? end : part.page_bytes;
-      if (turn % warp.count == warp.number) move_stretch<unroll, hint>(part, warp.lane);
+      if (turn % static_cast<unsigned>(warp.count) == warp.number) move_stretch<1, hint>(part, warp.lane);
+    }
+  }
+}
+
+/// One block, vector by vector: all loads of a small part leave at once.
+extern "C" __global__ void __launch_bounds__(few_threads)
+    headrace_move_few(const __grid_constant__ headrace_move_few_v1 args) {
+  const unsigned count = static_cast<unsigned>(args.count);
+  unsigned long long odd = 0;
+  for (unsigned i = 0; i < count; ++i) odd |= args.sources[i] | args.targets[i] | args.lengths[i];
+  if (odd % vector_bytes != 0) {
+    move_few_oddly(args);
+  } else {
+    for (unsigned i = 0; i < count; ++i) {
+      const auto* const from = reinterpret_cast<const uint4*>(args.sources[i]);
+      auto* const to = reinterpret_cast<uint4*>(args.targets[i]);
+      const unsigned long long vectors = args.lengths[i] / vector_bytes;
+      for (unsigned long long v = threadIdx.x; v < vectors; v += few_unroll * few_threads) {
+        uint4 held[few_unroll];
+        each<few_unroll>([&]<int i>() {
+          if (v + i * few_threads < vectors) held[i] = from[v + i * few_threads];
+        });
+        each<few_unroll>([&]<int i>() {
+          if (v + i * few_threads < vectors) to[v + i * few_threads] = held[i];
+        });
+      }
     }
   }
   tell_done(args.done);

@@ -310,6 +310,40 @@ __device__ __forceinline__ void move_small_pages(const headrace_move_pages_v1& a
   }
 }
 
+/// Pages smaller than a tile whose length is a multiple of a row: lane i finds out where row i of the warp's
+/// next tile lies, while the present one travels, and tells the others. No division and no index is looked up
+/// twice.
+template <int Unroll, Hint hint>
+__device__ __forceinline__ void move_row_pages(const headrace_move_pages_v1& args) {
+  const WarpPlace warp;
+  const unsigned per_page = static_cast<unsigned>(args.page_bytes / row_bytes);
+  const unsigned long long total = args.count * per_page;
+  unsigned long long source = 0, target = 0;  // of lane i's row; 0: there is none
+  const auto look_up = [&](unsigned long long first) {
+    const unsigned long long row = first + warp.lane;
+    source = target = 0;
+    if (warp.lane >= Unroll || row >= total) return;
+    const unsigned long long page = row / per_page;
+    const unsigned long long skip = (row - page * per_page) * row_bytes;
+    source = page_address(args.source, page) + skip;
+    target = page_address(args.target, page) + skip;
+  };
+  look_up(warp.number * Unroll);
+  for (unsigned long long first = warp.number * Unroll; first < total; first += warp.count * Unroll) {
+    uint4 held[Unroll];
+    uint4* to[Unroll];
+    each<Unroll>([&]<int i>() {
+      const auto* const from = reinterpret_cast<const uint4*>(__shfl_sync(all_lanes, source, i));
+      to[i] = reinterpret_cast<uint4*>(__shfl_sync(all_lanes, target, i));
+      if (from != nullptr) held[i] = load<0, hint>(from + warp.lane);
+    });
+    look_up(first + warp.count * Unroll);
+    each<Unroll>([&]<int i>() {
+      if (to[i] != nullptr) store<0, hint>(to[i] + warp.lane, held[i]);
+    });
+  }
+}
+
 /// Parts of any length, each of one warp.
 template <int Unroll, Hint hint>
 __device__ __forceinline__ void move_part_list(const headrace_move_parts_v1& args) {

@@ -26,6 +26,7 @@ inline void add_reference_kernels(FakeCuda& fake) {
   };
   add("headrace_move_aligned_pages", headrace_move_pages_v1{});
   add("headrace_move_small_pages", headrace_move_pages_v1{});
+  add("headrace_move_row_pages", headrace_move_pages_v1{});
   add("headrace_move_any_pages", headrace_move_pages_v1{});
   add("headrace_move_parts", headrace_move_parts_v1{});
   add("headrace_move_few", headrace_move_few_v1{});

@@ -276,7 +276,7 @@ TEST_F(KernelLibraryTest, whose_image_does_not_load_says_which_and_leaves_nothin
   fake.fail("cuModuleGetFunction", cuda::Outcome::not_found, 3);
   const auto lacking = Kernels::open(library, device);
   ASSERT_FALSE(lacking);
-  EXPECT_THAT(lacking.error().message, HasSubstr("find the kernel headrace_move_any_pages"));
+  EXPECT_THAT(lacking.error().message, HasSubstr("find the kernel headrace_move_row_pages"));
   fake.fail("cuFuncLoad", cuda::Outcome::out_of_memory);
   EXPECT_EQ(Kernels::open(library, device).code(), Code::exhausted);
   EXPECT_EQ(fake.live().modules, 0);
@@ -299,7 +299,7 @@ TEST_F(KernelLibraryTest, of_this_build_opens_if_there_was_a_compiler) {
   if (library->image_for(list_devices(driver).value()[2])) {
     const auto kernels = Kernels::open(*library, open(2));
     ASSERT_TRUE(kernels) << kernels.error().message;
-    EXPECT_EQ(fake.calls("cuFuncLoad"), 5);
+    EXPECT_EQ(fake.calls("cuFuncLoad"), 6);
   }
 }
 
