@@ -358,6 +358,14 @@ def test_empty_descriptors_can_be_registered_and_not_moved(pair):
         make(left, right, here, there, size=0, count=1)
 
 
+def test_of_several_descriptors_all_are_registered_or_none(pair):
+    left, _, here, _ = pair
+    before = len(left.agent._agent.regions())
+    with pytest.raises(bind.nixlBackendError, match="not all memory of this process"):
+        left.register_memory([(address(here), 64, 0, ""), (address(here), 64, 1, ""), (4096, 64, 2, "")], "DRAM")
+    assert len(left.agent._agent.regions()) == before
+
+
 def test_telemetry_tells_of_the_last_post(pair, monkeypatch):
     _, right, _, there = pair
     monkeypatch.setenv("NIXL_TELEMETRY_ENABLE", "y")

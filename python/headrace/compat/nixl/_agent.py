@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import headrace
 
-from . import _tcpstore
+from . import _storage, _tcpstore
 from ._config import nixlAgentConfig
 from ._descriptors import as_bytes, as_text, checked_rows, is_array, nixlRegDList, nixlRemoteDList, nixlXferDList, owners
 from ._enums import kind_of, nixl_cost_t, nixl_mem_t, nixl_status_t, nixl_xfer_op_t
@@ -168,33 +168,39 @@ class nixlAgent:
         if descs.isEmpty():
             raise failure(nixlBackendError, "there is nothing to register: the list is empty")
         kind = kind_of(descs.getType())
-        for device, rows in _by_device(descs).items():
-            self._register(kind, device, rows, sorted(paths))
+        registered: list[tuple[Registered, int]] = []
+        try:
+            for device, rows in _by_device(descs).items():
+                registered += self._register(kind, device, rows, sorted(paths))
+        except headrace.Error as error:
+            self._deregister(registered)
+            raise failure(nixlBackendError, str(error)) from error
+        self._ledger.add(registered)
         return nixl_status_t.NIXL_SUCCESS
 
-    def _register(self, kind: str, device: int, rows: list[tuple[Any, ...]], paths: list[str]) -> None:
-        entries = [Registered(kind, row[0], row[1], device) for row in rows]
+    def _register(self, kind: str, device: int, rows: list[tuple[Any, ...]], paths: list[str]) -> list[tuple[Registered, int]]:
+        """What each descriptor became; an empty one becomes nothing, region 0."""
         full = [_memory(kind, row) for row in rows if row[1] or kind not in ("dram", "vram")]
-        regions: list[headrace.Region] = []
-        if full:
-            try:
-                regions = self._agent.register(full, note=device_note(device), backends=paths)
-            except headrace.Error as error:
-                raise failure(nixlBackendError, str(error)) from error
-        found = iter(regions)
-        self._ledger.add(entries, [next(found).id if entry.length or kind not in ("dram", "vram") else 0 for entry in entries])
+        regions = iter(self._agent.register(full, note=device_note(device), backends=paths) if full else ())
+        return [
+            (Registered(kind, row[0], row[1], device), next(regions).id if row[1] or kind not in ("dram", "vram") else 0) for row in rows
+        ]  # fmt: skip
+
+    def _deregister(self, registered: list[tuple[Registered, int]]) -> None:
+        regions = [region for _, region in registered if region]
+        if regions:
+            self._agent.deregister(regions)
 
     def deregisterMem(self, descs: nixlRegDList, backends: Sequence[int] = ()) -> nixl_status_t:
         """Those that were registered; then complains if there were others."""
         _need(descs, nixlRegDList, "what is deregistered")
         self._paths(descs.getType(), backends)
-        regions, missing = self._ledger.take(_entries(descs))
-        regions = [region for region in regions if region]
-        if regions:
-            try:
-                self._agent.deregister(regions)
-            except headrace.Error as error:
-                raise translated(error) from error
+        taken, missing = self._ledger.take(_entries(descs))
+        try:
+            self._deregister(taken)
+        except headrace.Error as error:
+            self._ledger.add(taken)
+            raise translated(error) from error
         if missing:
             raise failure(nixlNotFoundError, f"not registered: {missing[0]}, and {len(missing) - 1} more")
         return nixl_status_t.NIXL_SUCCESS
@@ -208,7 +214,7 @@ class nixlAgent:
         if not paths or kind in ("dram", "vram"):
             raise failure(nixlNotSupportedError, f"backend {opened.carried.name} keeps nothing of kind {descs.getType().name}")
         try:
-            answers = [self._agent.query(_memory(kind, row), paths[0]) for row in descs]
+            answers = [self._agent.query(_storage.asked_about(kind, device, said), paths[0]) for _, _, device, said in descs]
         except headrace.Error as error:
             raise translated(error) from error
         return [{**answer, "size": answer.get("bytes", "0")} if answer is not None else None for answer in answers]
@@ -593,18 +599,13 @@ def _by_device(descs: Iterable[tuple[Any, ...]]) -> dict[int, list[tuple[Any, ..
 
 
 def _memory(kind: str, row: tuple[Any, ...]) -> Any:
-    """What Headrace registers or asks about for one descriptor (address, length, device, what its owner says)."""
+    """What Headrace registers for one descriptor (address, length, device, what its owner says)."""
     address, length, device, said = row
     if kind == "dram":
         return (address, length)
     if kind == "vram":
         return headrace.MemoryRange(kind, address, length, device)
-    path = said.decode()
-    # A path may be preceded by the ways in which it is opened.
-    path = path.partition(":")[2] if path and ":" in path and "/" not in path.partition(":")[0] else path
-    if path:
-        return headrace.MemoryRange(kind, 0, length, path=path)
-    return headrace.MemoryRange(kind, 0, length, file_descriptor=device)
+    return _storage.registered(kind, length, device, said)
 
 
 def _open(name: str, config: nixlAgentConfig) -> headrace.Agent:

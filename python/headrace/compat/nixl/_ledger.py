@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ._regions import Extent, RegionTable, extent_of
@@ -26,27 +27,27 @@ class Ledger:
         self._regions: dict[Registered, list[int]] = {}
         self._tables: dict[str, RegionTable] = {}
 
-    def add(self, entries: list[Registered], regions: list[int]) -> None:
+    def add(self, registered: Iterable[tuple[Registered, int]]) -> None:
         """Enters them; a region of 0 stands for nothing, as an empty descriptor has it."""
         with self._lock:
-            for entry, region in zip(entries, regions, strict=True):
+            for entry, region in registered:
                 self._regions.setdefault(entry, []).append(region)
             self._tables.clear()
 
-    def take(self, entries: list[Registered]) -> tuple[list[int], list[Registered]]:
+    def take(self, entries: list[Registered]) -> tuple[list[tuple[Registered, int]], list[Registered]]:
         """Takes out one region of each, and says which entries there were none of."""
-        regions, missing = [], []
+        taken, missing = [], []
         with self._lock:
             for entry in entries:
                 found = self._regions.get(entry)
                 if not found:
                     missing.append(entry)
                     continue
-                regions.append(found.pop())
+                taken.append((entry, found.pop()))
                 if not found:
                     del self._regions[entry]
             self._tables.clear()
-        return regions, missing
+        return taken, missing
 
     def regions_of(self, entries: list[Registered]) -> tuple[list[int], list[Registered]]:
         """The latest region of each, and the entries that have none."""
