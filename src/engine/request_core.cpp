@@ -72,7 +72,9 @@ Status RequestCore::post(const PostOptions* options) {
   set_deadline(options);
   const Status status = start(true);
   if (status.code == Code::would_block) state_.store(before, std::memory_order_release);
-  post_ns_.store(now_ns() - posted_at_ns_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  // A small post has ended by now: looking at the clock once more would cost it a tenth of its time.
+  const std::uint64_t ended_at = ended_at_ns_.load(std::memory_order_relaxed);
+  post_ns_.store((ended_at != 0 ? ended_at : now_ns()) - posted_at_ns_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   return status;
 }
 
@@ -163,12 +165,15 @@ RequestState RequestCore::poll() {
 
 Status RequestCore::wait(Timeout timeout) {
   if (state() == RequestState::prepared) return {Code::invalid_argument};
-  const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
   const auto help = [this] {
     const std::shared_lock lock(path_mutex_);
     return path_.request != nullptr && !ended() && path_.backend->poll(path_.request);
   };
-  if (!ended() && !engine_->progress().wait([this] { return ended(); }, help, deadline)) return {Code::timed_out};
+  const auto wait_for_end = [&] {
+    const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
+    return engine_->progress().wait([this] { return ended(); }, help, deadline);
+  };
+  if (!ended() && !wait_for_end()) return {Code::timed_out};
   const std::lock_guard lock(outcome_mutex_);
   return status_;
 }
