@@ -46,6 +46,7 @@ class Kernels {
   Kernels& operator=(const Kernels&) = delete;
 
   [[nodiscard]] const Device& device() const noexcept { return *device_; }
+  [[nodiscard]] const std::shared_ptr<const Device>& shared_device() const noexcept { return device_; }
   [[nodiscard]] const std::string& image() const noexcept { return image_; }
 
   // Queue one launch each. The device's context is current.

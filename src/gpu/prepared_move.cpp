@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/prepared_move.hpp"
+
+#include "memory/page_cursor.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+
+namespace headrace::gpu {
+namespace {
+
+constexpr std::uint64_t head_bytes = 64;  // of a table, before its columns
+
+// A part is the work of one warp. Long runs are cut so that each of the warps gets several, and none below a
+// tile.
+constexpr std::uint64_t wanted_parts = 4096;
+constexpr std::uint64_t tile_bytes = 4096;
+constexpr std::uint64_t longest_part_bytes = 256 * 1024;
+
+std::uint64_t part_bytes(std::uint64_t bytes) {
+  const std::uint64_t even = (bytes / wanted_parts + tile_bytes - 1) / tile_bytes * tile_bytes;
+  return std::clamp(even, tile_bytes, longest_part_bytes);
+}
+
+/// base + number * stride, in one region.
+bool is_regular(const headrace_side_v1& side) { return side.offsets == nullptr && side.region_of == nullptr; }
+
+struct Ends {
+  cuda::Address source;
+  cuda::Address target;
+};
+
+Ends ends_of(const headrace_prepare_v1& args, const PageRun& run, const PreparedMove::AddressOf& local,
+             const PreparedMove::AddressOf& remote) {
+  const cuda::Address here = local(run.local_region) + run.local_offset;
+  const cuda::Address there = remote(run.remote_region) + run.remote_offset;
+  return args.op == HEADRACE_READ ? Ends{there, here} : Ends{here, there};
+}
+
+/// Columns that follow one another in a table.
+class Columns {
+ public:
+  explicit Columns(const TablePool::Table& table) : table_(table) {}
+  /// Room for `count` values; returns where the device will see them.
+  template <class T>
+  cuda::Address add(std::uint64_t count, std::span<T>& values) {
+    at_ = (at_ + alignof(T) - 1) / alignof(T) * alignof(T);
+    values = {reinterpret_cast<T*>(table_.host() + at_), count};
+    const cuda::Address address = table_.device() + at_;
+    at_ += count * sizeof(T);
+    return address;
+  }
+  [[nodiscard]] std::uint64_t end() const { return at_; }
+
+ private:
+  const TablePool::Table& table_;
+  std::uint64_t at_ = head_bytes;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const Mover>> Mover::make(std::shared_ptr<const Kernels> kernels,
+                                                 const MoveSettings& settings) {
+  auto device = kernels->shared_device();
+  HEADRACE_TRY(uploads, Stream::make(device));
+  return std::shared_ptr<const Mover>(new Mover{
+      std::move(kernels), std::make_shared<TablePool>(std::move(device)), std::move(uploads), settings});
+}
+
+Result<PreparedMove> PreparedMove::prepare(std::shared_ptr<const Mover> mover,
+                                           const headrace_prepare_v1& args, const AddressOf& local,
+                                           const AddressOf& remote) {
+  PreparedMove move(std::move(mover));
+  const ContextGuard guard(move.mover_->kernels->device());
+  HEADRACE_TRY_VOID(move.choose(args, local, remote));
+  return move;
+}
+
+Result<void> PreparedMove::choose(const headrace_prepare_v1& args, const AddressOf& local,
+                                  const AddressOf& remote) {
+  std::array<PageRun, HEADRACE_MOVE_FEW_MOST + 1> runs;
+  PageCursor cursor(args);
+  const std::size_t count = cursor.fill(runs);
+  const MoveSettings& settings = mover_->settings;
+  if (count == 0) return {};
+  if (count == 1 && args.bytes >= settings.copy_engine_bytes) {
+    method_ = MoveMethod::copy;
+    return tell_few(args, local, remote);
+  }
+  if (count <= HEADRACE_MOVE_FEW_MOST && args.bytes <= settings.few_bytes) {
+    method_ = MoveMethod::few;
+    return tell_few(args, local, remote);
+  }
+  const bool pages = common_page_bytes(args) != 0 && is_regular(*args.local) && is_regular(*args.remote);
+  if (pages && count > HEADRACE_MOVE_FEW_MOST) return write_pages(args, local, remote);
+  return write_parts(args, local, remote);
+}
+
+Result<void> PreparedMove::tell_few(const headrace_prepare_v1& args, const AddressOf& local,
+                                    const AddressOf& remote) {
+  HEADRACE_TRY_VOID(take_table(head_bytes));
+  few_.struct_size = sizeof few_;
+  PageCursor cursor(args);
+  for (PageRun run; cursor.next(run); ++parts_) {
+    const Ends ends = ends_of(args, run, local, remote);
+    few_.sources[parts_] = ends.source;
+    few_.targets[parts_] = ends.target;
+    few_.lengths[parts_] = run.bytes;
+  }
+  few_.count = parts_;
+  return upload(head_bytes);
+}
+
+Result<void> PreparedMove::write_pages(const headrace_prepare_v1& args, const AddressOf& local,
+                                       const AddressOf& remote) {
+  method_ = MoveMethod::pages;
+  parts_ = args.count;
+  HEADRACE_TRY_VOID(take_table(head_bytes + 2 * args.count * sizeof(std::uint32_t)));
+  Columns columns(table_);
+  const auto side = [&](const headrace_side_v1& pages, const AddressOf& address_of) {
+    headrace_move_side_v1 told{};
+    told.base = address_of(pages.regions[0]) + pages.base_offset;
+    told.stride = pages.stride_bytes;
+    if (pages.indices != nullptr) {
+      std::span<std::uint32_t> column;
+      told.indices = columns.add(args.count, column);
+      std::memcpy(column.data(), pages.indices, column.size_bytes());
+    }
+    return told;
+  };
+  const headrace_move_side_v1 here = side(*args.local, local), there = side(*args.remote, remote);
+  pages_.struct_size = sizeof pages_;
+  pages_.source = args.op == HEADRACE_READ ? there : here;
+  pages_.target = args.op == HEADRACE_READ ? here : there;
+  pages_.page_bytes = common_page_bytes(args);
+  pages_.count = args.count;
+  pages_.most_multiprocessors = mover_->settings.multiprocessors;
+  return upload(columns.end());
+}
+
+Result<void> PreparedMove::write_parts(const headrace_prepare_v1& args, const AddressOf& local,
+                                       const AddressOf& remote) {
+  method_ = MoveMethod::parts;
+  const std::uint64_t longest = part_bytes(args.bytes);
+  const std::uint64_t most =
+      args.count + args.bytes / longest;  // each page ends one part at most, each cut another
+  HEADRACE_TRY_VOID(take_table(head_bytes + most * (2 * sizeof(std::uint64_t) + sizeof(std::uint32_t))));
+  Columns columns(table_);
+  std::span<std::uint64_t> sources, targets;
+  std::span<std::uint32_t> lengths;
+  part_list_.struct_size = sizeof part_list_;
+  part_list_.sources = columns.add(most, sources);
+  part_list_.targets = columns.add(most, targets);
+  part_list_.lengths = columns.add(most, lengths);
+  PageCursor cursor(args, longest);
+  for (PageRun run; cursor.next(run); ++parts_) {
+    const Ends ends = ends_of(args, run, local, remote);
+    sources[parts_] = ends.source;
+    targets[parts_] = ends.target;
+    lengths[parts_] = static_cast<std::uint32_t>(run.bytes);
+  }
+  part_list_.count = parts_;
+  part_list_.most_multiprocessors = mover_->settings.multiprocessors;
+  return upload(columns.end());
+}
+
+Result<void> PreparedMove::take_table(std::uint64_t bytes) {
+  HEADRACE_TRY(table, mover_->tables->take(bytes));
+  table_ = std::move(table);
+  std::memset(table_.host(), 0, head_bytes);
+  return {};
+}
+
+Result<void> PreparedMove::upload(std::uint64_t bytes) {
+  if (method_ == MoveMethod::copy || method_ == MoveMethod::few) return {};  // they read nothing of it
+  const Device& device = mover_->kernels->device();
+  HEADRACE_TRY(uploaded, Event::make(mover_->kernels->shared_device()));
+  HEADRACE_CUDA_TRY(
+      device.driver(),
+      device.driver().memcpy_async(table_.device(), table_.mapped(), bytes, mover_->uploads.handle()),
+      "send a page table of {} bytes to GPU {}", bytes, device.ordinal());
+  HEADRACE_TRY_VOID(uploaded.record(mover_->uploads.handle()));
+  uploaded_ = std::make_unique<Event>(std::move(uploaded));
+  return {};
+}
+
+Result<void> PreparedMove::after_upload(cuda::Stream stream) {
+  if (uploaded_ == nullptr) return {};
+  HEADRACE_TRY(reached, uploaded_->poll_reached());
+  if (reached)
+    uploaded_.reset();
+  else
+    HEADRACE_TRY_VOID(uploaded_->hold_back(stream));
+  return {};
+}
+
+Result<void> PreparedMove::post(cuda::Stream stream) {
+  if (method_ == MoveMethod::nothing) return {};
+  const Device& device = mover_->kernels->device();
+  const ContextGuard guard(device);
+  HEADRACE_TRY_VOID(after_upload(stream));
+  ++posts_;
+  const cuda::Outcome outcome = launch(stream);
+  if (outcome == cuda::Outcome::success) return {};
+  __atomic_store_n(word(), posts_, __ATOMIC_RELEASE);  // it has ended, for it has not begun
+  return cuda::driver_error(device.driver(), outcome, "move {} parts by GPU {}", parts_, device.ordinal());
+}
+
+cuda::Outcome PreparedMove::launch(cuda::Stream stream) {
+  const cuda::DriverTable& driver = mover_->kernels->device().driver();
+  switch (method_) {
+    case MoveMethod::nothing:
+      return cuda::Outcome::success;
+    case MoveMethod::few:
+      few_.done = done();
+      return mover_->kernels->move(few_, stream);
+    case MoveMethod::pages:
+      pages_.done = done();
+      return mover_->kernels->move(pages_, stream);
+    case MoveMethod::parts:
+      part_list_.done = done();
+      return mover_->kernels->move(part_list_, stream);
+    case MoveMethod::copy:
+      break;
+  }
+  const cuda::Outcome copied = driver.memcpy_async(few_.targets[0], few_.sources[0], few_.lengths[0], stream);
+  if (copied != cuda::Outcome::success) return copied;
+  const cuda::Outcome told =
+      driver.stream_write_value_64(stream, table_.mapped(), posts_, cuda::write_value_default);
+  if (told != cuda::Outcome::success)
+    (void)driver.stream_synchronize(stream);  // the copy must not outlive the post
+  return told;
+}
+
+}  // namespace headrace::gpu

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request made ready for a GPU: what was a list of pages is one launch, or one copy.
+//
+// Whatever depends on the list happens in `prepare`: neighbours are merged, the way is chosen, tables are
+// written and sent to the device. A post costs the same for one page and for a hundred thousand. Its end is a
+// word in host memory that the device writes after the bytes, so that nobody needs to ask the driver.
+#pragma once
+
+#include "gpu/event.hpp"
+#include "gpu/kernel_library.hpp"
+#include "gpu/stream.hpp"
+#include "gpu/table_pool.hpp"
+
+#include <headrace/plugin/backend_v1.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace headrace::gpu {
+
+enum class MoveMethod {
+  nothing,  ///< no bytes
+  copy,     ///< by copy engine: one stretch on both sides
+  few,      ///< by a kernel that is told the parts in its launch
+  pages,    ///< by a kernel that reads 4 bytes of index a page and side
+  parts,    ///< by a kernel that reads source, target and length of each part
+};
+
+/// What chooses the way. The defaults were measured on H200 with NVLink (bench/results, gpu-probe).
+struct MoveSettings {
+  /// Of the GPU that a kernel may occupy; 0: all. 32 of 132 reach 99 % of what all do, 16 reach 97 %.
+  std::uint32_t multiprocessors = 32;
+  /// Lists of at most 8 parts and so many bytes travel inside the launch.
+  std::uint64_t few_bytes = 65536;
+  /// One stretch of at least so many bytes goes by copy engine, which is also the quickest way for a small
+  /// one.
+  std::uint64_t copy_engine_bytes = 1;
+};
+
+/// What all moves of one device share. Any thread.
+struct Mover {
+  std::shared_ptr<const Kernels> kernels;
+  std::shared_ptr<TablePool> tables;
+  Stream uploads;
+  MoveSettings settings;
+
+  ///   errors   exhausted, backend_failed
+  [[nodiscard]] static Result<std::shared_ptr<const Mover>> make(std::shared_ptr<const Kernels> kernels,
+                                                                 const MoveSettings& settings = {});
+};
+
+class PreparedMove {
+ public:
+  /// Where a region of the request begins, as the mover's device sees it.
+  using AddressOf = std::function<cuda::Address(void* region)>;
+
+  /// Reads the list, which may go afterwards.
+  ///   errors   exhausted (memory for tables), backend_failed
+  [[nodiscard]] static Result<PreparedMove> prepare(std::shared_ptr<const Mover> mover,
+                                                    const headrace_prepare_v1& args, const AddressOf& local,
+                                                    const AddressOf& remote);
+
+  [[nodiscard]] MoveMethod method() const noexcept { return method_; }
+  /// How many parts the kernel or the copy engine is told, after neighbours were merged.
+  [[nodiscard]] std::uint64_t parts() const noexcept { return parts_; }
+
+  /// Queues the move on a stream of the mover's device. The last post has ended.
+  [[nodiscard]] Result<void> post(cuda::Stream stream);
+  /// Whether the last post has ended: then its bytes can be read. A load, no call.
+  [[nodiscard]] bool poll_done() const noexcept {
+    return method_ == MoveMethod::nothing || __atomic_load_n(word(), __ATOMIC_ACQUIRE) == posts_;
+  }
+
+ private:
+  explicit PreparedMove(std::shared_ptr<const Mover> mover) : mover_(std::move(mover)) {}
+
+  Result<void> choose(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
+  Result<void> tell_few(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
+  Result<void> write_pages(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
+  Result<void> write_parts(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
+  Result<void> take_table(std::uint64_t bytes);
+  Result<void> upload(std::uint64_t bytes);
+  Result<void> after_upload(cuda::Stream stream);
+  cuda::Outcome launch(cuda::Stream stream);
+
+  [[nodiscard]] std::uint64_t* word() const noexcept {
+    return reinterpret_cast<std::uint64_t*>(table_.host());
+  }
+  [[nodiscard]] headrace_move_done_v1 done() const noexcept {
+    return {table_.mapped(), posts_, table_.device()};
+  }
+
+  std::shared_ptr<const Mover> mover_;
+  MoveMethod method_ = MoveMethod::nothing;
+  std::uint64_t parts_ = 0;
+  std::uint64_t posts_ = 0;
+  // Begins with the word on the host's side and the kernel's state on the device's; columns follow.
+  TablePool::Table table_;
+  std::unique_ptr<Event> uploaded_;  // until it has been seen
+  headrace_move_few_v1 few_{};       // copy, few
+  headrace_move_pages_v1 pages_{};
+  headrace_move_parts_v1 part_list_{};
+};
+
+}  // namespace headrace::gpu

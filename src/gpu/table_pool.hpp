@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Room for page tables: for each a piece of device memory, and a piece of pinned host memory that it is
+// filled from.
+//
+// The driver takes 100 us and more to allocate either, and may wait for the device to free it; a request is
+// made in less than that. So pieces come in a few sizes, are cut from larger allocations, and are kept.
+#pragma once
+
+#include "gpu/device_memory.hpp"
+#include "gpu/pinned_memory.hpp"
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace headrace::gpu {
+
+/// Any thread.
+class TablePool : public std::enable_shared_from_this<TablePool> {
+ public:
+  /// A piece, given back when it goes. Its bytes are those of whoever had it last.
+  class Table {
+   public:
+    Table() = default;
+    Table(Table&& other) noexcept
+        : pool_(std::move(other.pool_)),
+          size_class_(other.size_class_),
+          device_(other.device_),
+          mapped_(other.mapped_),
+          host_(other.host_) {}
+    Table& operator=(Table&& other) noexcept;
+    ~Table() { give_back(); }
+
+    [[nodiscard]] cuda::Address device() const noexcept { return device_; }
+    [[nodiscard]] std::byte* host() const noexcept { return host_; }
+    /// Where GPUs see `host`.
+    [[nodiscard]] cuda::Address mapped() const noexcept { return mapped_; }
+
+   private:
+    friend class TablePool;
+    void give_back() noexcept;
+    std::shared_ptr<TablePool> pool_;
+    std::size_t size_class_ = 0;
+    cuda::Address device_ = 0;
+    cuda::Address mapped_ = 0;
+    std::byte* host_ = nullptr;
+  };
+
+  explicit TablePool(std::shared_ptr<const Device> device) : device_(std::move(device)) {}
+
+  /// At least `bytes` bytes on either side, both aligned to 64.
+  ///   errors   exhausted
+  [[nodiscard]] Result<Table> take(std::size_t bytes);
+
+ private:
+  struct Piece {
+    cuda::Address device = 0;
+    cuda::Address mapped = 0;
+    std::byte* host = nullptr;
+  };
+  static constexpr std::size_t smallest_bytes = 4096;
+  static constexpr std::size_t slab_bytes = std::size_t{1} << 20;
+  static std::size_t class_of(std::size_t bytes);
+  Result<void> refill(std::size_t size_class);
+
+  std::shared_ptr<const Device> device_;
+  std::mutex mutex_;
+  std::array<std::vector<Piece>, 40> free_;
+  std::vector<std::pair<DeviceMemory, PinnedMemory>> slabs_;
+};
+
+}  // namespace headrace::gpu

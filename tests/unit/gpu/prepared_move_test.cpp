@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/prepared_move.hpp"
+
+#include "gpu_test.hpp"
+#include "memory/page_cursor.hpp"
+#include "support/page_side.hpp"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <span>
+#include <vector>
+
+namespace headrace::gpu {
+namespace {
+
+using test::PageSide;
+using testing::HasSubstr;
+
+/// A memory with its bytes; a region handle is a pointer to one.
+struct Region {
+  DeviceMemory memory;
+  [[nodiscard]] unsigned char* bytes() const { return reinterpret_cast<unsigned char*>(memory.address()); }
+};
+
+class PreparedMoveTest : public GpuTest {
+ protected:
+  PreparedMoveTest()
+      : device(open()),
+        kernels(Kernels::open(library(), device).value()),
+        mover(Mover::make(kernels).value()),
+        stream(Stream::make(device).value()) {}
+
+  Region region(std::size_t bytes) {
+    Region made{DeviceMemory::allocate(device, bytes).value()};
+    std::generate_n(made.bytes(), bytes, [this] { return static_cast<unsigned char>(random()); });
+    return made;
+  }
+  std::vector<std::uint32_t> shuffled(std::uint32_t count, std::uint32_t of) {
+    std::vector<std::uint32_t> numbers(of);
+    std::iota(numbers.begin(), numbers.end(), 0u);
+    std::ranges::shuffle(numbers, random);
+    numbers.resize(count);
+    return numbers;
+  }
+  headrace_prepare_v1 request(PageSide& local, PageSide& remote, std::uint64_t count,
+                              headrace_op_v1 op = HEADRACE_WRITE) {
+    headrace_prepare_v1 args{};
+    args.struct_size = sizeof args;
+    args.op = op;
+    args.count = count;
+    local_view = local.view();
+    remote_view = remote.view();
+    args.local = &local_view;
+    args.remote = &remote_view;
+    for (std::uint64_t i = 0; i < count; ++i) args.bytes += page_length(args, i);
+    return args;
+  }
+  Result<PreparedMove> prepare(const headrace_prepare_v1& args) {
+    const auto address_of = [](void* handle) { return static_cast<Region*>(handle)->memory.address(); };
+    return PreparedMove::prepare(mover, args, address_of, address_of);
+  }
+  /// Prepares, posts twice, and compares with a loop over the pages. Returns how it went.
+  MoveMethod expect_moves(const headrace_prepare_v1& args) {
+    auto move = prepare(args);
+    EXPECT_TRUE(move) << move.error().message;
+    if (!move) return MoveMethod::nothing;
+    for (int post = 0; post < 2; ++post) {
+      std::vector<std::vector<unsigned char>> moved;
+      for (std::uint64_t i = 0; i < args.count; ++i) {
+        const auto& from = args.op == HEADRACE_WRITE ? *args.local : *args.remote;
+        const unsigned char* const at = page(from, i);
+        moved.emplace_back(at, at + page_length(args, i));
+      }
+      EXPECT_TRUE(move->post(stream.handle()));
+      EXPECT_TRUE(stream.wait_idle());
+      EXPECT_TRUE(move->poll_done());
+      for (std::uint64_t i = 0; i < args.count; ++i) {
+        const auto& to = args.op == HEADRACE_WRITE ? *args.remote : *args.local;
+        EXPECT_TRUE(std::ranges::equal(moved[i], std::span(page(to, i), moved[i].size()))) << "page " << i;
+      }
+      // The next post has other bytes to move.
+      const auto& from = args.op == HEADRACE_WRITE ? *args.local : *args.remote;
+      for (std::uint64_t i = 0; i < args.count; ++i)
+        if (page_length(args, i) > 0) ++*page(from, i);
+    }
+    return move->method();
+  }
+  static unsigned char* page(const headrace_side_v1& side, std::uint64_t i) {
+    return static_cast<Region*>(side_region(side, i))->bytes() + side_offset(side, i);
+  }
+  static PageSide pages_of(Region& region, std::uint64_t page_bytes,
+                           std::vector<std::uint32_t> indices = {}) {
+    PageSide side = test::uniform_side(&region, 0, page_bytes, page_bytes);
+    side.indices = std::move(indices);
+    return side;
+  }
+
+  headrace_side_v1 local_view{}, remote_view{};
+  std::mt19937 random{7};
+  std::shared_ptr<const Device> device;
+  std::shared_ptr<const Kernels> kernels;
+  std::shared_ptr<const Mover> mover;
+  Stream stream;
+};
+
+TEST_F(PreparedMoveTest, scattered_pages_go_by_index) {
+  for (const auto op : {HEADRACE_READ, HEADRACE_WRITE}) {
+    Region here = region(100 * 1000), there = region(200 * 1000);
+    PageSide local = pages_of(here, 1000, shuffled(50, 100)),
+             remote = pages_of(there, 1000, shuffled(50, 200));
+    EXPECT_EQ(expect_moves(request(local, remote, 50, op)), MoveMethod::pages);
+  }
+}
+
+TEST_F(PreparedMoveTest, one_stretch_goes_by_copy_engine) {
+  Region here = region(64 * 512), there = region(64 * 512);
+  PageSide local = pages_of(here, 512), remote = pages_of(there, 512);
+  const int launches = fake.calls("cuLaunchKernelEx");
+  EXPECT_EQ(expect_moves(request(local, remote, 64)), MoveMethod::copy);
+  EXPECT_EQ(fake.calls("cuLaunchKernelEx"), launches);
+}
+
+TEST_F(PreparedMoveTest, a_few_parts_travel_in_the_launch) {
+  Region here = region(8000), there = region(8000);
+  PageSide local = pages_of(here, 1000, {0, 1, 5, 2}), remote = pages_of(there, 1000, {3, 4, 0, 7});
+  const auto args = request(local, remote, 4);
+  EXPECT_EQ(prepare(args)->parts(), 3u) << "the first two touch on both sides";
+  EXPECT_EQ(expect_moves(args), MoveMethod::few);
+}
+
+TEST_F(PreparedMoveTest, lists_of_any_length_in_several_memories_go_as_parts) {
+  Region here = region(300000), one = region(200000), two = region(200000);
+  PageSide local, remote;
+  local.regions = {&here};
+  remote.regions = {&one, &two};
+  std::uint64_t at = 0;
+  for (std::uint32_t i = 0; i < 60; ++i) {
+    const std::uint64_t length = i == 30 ? 100000 : 1 + random() % 3000;
+    local.offsets.push_back(at);
+    local.lengths.push_back(length);
+    remote.offsets.push_back(at / 2 + i);
+    remote.region_of.push_back(i % 2);
+    remote.lengths.push_back(length);
+    at += length + random() % 2;
+  }
+  // Targets may not overlap: pages of one memory lie in order and are half as long apart at least as they are
+  // long.
+  for (std::uint32_t memory = 0; memory < 2; ++memory) {
+    std::uint64_t next = memory;
+    for (std::uint32_t i = memory; i < 60; i += 2) {
+      remote.offsets[i] = next;
+      next += remote.lengths[i] + 1;
+    }
+    ASSERT_LE(next, 200000u);
+  }
+  EXPECT_EQ(expect_moves(request(local, remote, 60)), MoveMethod::parts);
+}
+
+TEST_F(PreparedMoveTest, long_runs_are_cut_for_many_warps) {
+  Region here = region(4 << 20), there = region(4 << 20);
+  PageSide local = pages_of(here, 1 << 20, {0, 2, 1}), remote = pages_of(there, 1 << 20, {3, 0, 2});
+  const auto args = request(local, remote, 3);
+  EXPECT_EQ(prepare(args)->parts(), 3u * 256);
+  EXPECT_EQ(expect_moves(args), MoveMethod::parts);
+}
+
+TEST_F(PreparedMoveTest, nothing_to_move_is_done_at_once) {
+  Region here = region(100), there = region(100);
+  PageSide local = pages_of(here, 10), remote = pages_of(there, 10);
+  EXPECT_EQ(expect_moves(request(local, remote, 0)), MoveMethod::nothing);
+}
+
+TEST_F(PreparedMoveTest, is_not_done_before_its_bytes_have_moved) {
+  Region here = region(50 * 1000), there = region(50 * 1000);
+  PageSide local = pages_of(here, 1000, shuffled(50, 50)), remote = pages_of(there, 1000, shuffled(50, 50));
+  fake.hold();  // the table's upload waits, too
+  auto move = prepare(request(local, remote, 50)).value();
+  ASSERT_TRUE(move.post(stream.handle()));
+  EXPECT_FALSE(move.poll_done());
+  fake.step(3);  // upload, its event, the post's wait for it
+  EXPECT_FALSE(move.poll_done());
+  fake.step(1);
+  EXPECT_TRUE(move.poll_done());
+  fake.release();
+}
+
+TEST_F(PreparedMoveTest, that_the_driver_refuses_says_so_and_is_over) {
+  Region here = region(50 * 1000), there = region(50 * 1000);
+  PageSide local = pages_of(here, 1000, shuffled(50, 50)), remote = pages_of(there, 1000, shuffled(50, 50));
+  auto move = prepare(request(local, remote, 50)).value();
+  fake.fail("cuLaunchKernelEx", cuda::Outcome::launch_out_of_resources);
+  const auto refused = move.post(stream.handle());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), Code::backend_failed);
+  EXPECT_THAT(refused.error().message, HasSubstr("move 50 parts by GPU 0"));
+  EXPECT_TRUE(move.poll_done());
+  ASSERT_TRUE(move.post(stream.handle()));
+  EXPECT_TRUE(stream.wait_idle());
+  EXPECT_TRUE(move.poll_done());
+}
+
+TEST_F(PreparedMoveTest, a_copy_whose_end_cannot_be_told_is_waited_for) {
+  Region here = region(4096), there = region(4096);
+  PageSide local = pages_of(here, 4096), remote = pages_of(there, 4096);
+  auto move = prepare(request(local, remote, 1)).value();
+  const int waits = fake.calls("cuStreamSynchronize");
+  fake.fail("cuStreamWriteValue64", cuda::Outcome::not_supported);
+  EXPECT_EQ(move.post(stream.handle()).code(), Code::not_supported);
+  EXPECT_EQ(fake.calls("cuStreamSynchronize"), waits + 1);
+}
+
+TEST_F(PreparedMoveTest, failures_of_prepare_leave_the_next_one_unharmed) {
+  Region here = region(50 * 1000), there = region(50 * 1000);
+  PageSide local = pages_of(here, 1000, shuffled(50, 50)), remote = pages_of(there, 1000, shuffled(50, 50));
+  const auto args = request(local, remote, 50);
+  for (const char* call :
+       {"cuMemAlloc", "cuMemHostAlloc", "cuMemcpyAsync", "cuEventCreate", "cuEventRecord"}) {
+    fake.fail(call, cuda::Outcome::out_of_memory);
+    EXPECT_EQ(prepare(args).code(), Code::exhausted) << call;
+  }
+  EXPECT_EQ(expect_moves(args), MoveMethod::pages);
+}
+
+TEST_F(PreparedMoveTest, tables_are_used_again) {
+  Region here = region(500 * 1000), there = region(500 * 1000);
+  PageSide local = pages_of(here, 1000, shuffled(500, 500)),
+           remote = pages_of(there, 1000, shuffled(500, 500));
+  const auto args = request(local, remote, 500);
+  EXPECT_TRUE(prepare(args));
+  const int allocations = fake.calls("cuMemAlloc");
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(prepare(args));
+  EXPECT_EQ(fake.calls("cuMemAlloc"), allocations);
+}
+
+}  // namespace
+}  // namespace headrace::gpu
