@@ -402,7 +402,7 @@ def test_every_name_for_the_network_stands_for_headraces_paths(backend):
         agent.create_backend(name, {"anything": "1"})
         assert agent.get_backend_mem_types(name) == ["DRAM_SEG"]
         assert agent.get_backend_params(name) == {"anything": "1"}
-        assert agent.agent._backends[agent.backends[name]].carried.backends() == [backend]
+        assert agent.agent._backends.get(agent.backends[name]).carried.backends() == [backend]
     memory = registered(agent, np.zeros(64, np.uint8))
     local, own = (agent.prep_xfer_dlist(who, rows(memory, 8, 8), "DRAM", ["MOONCAKE"]) for who in ("", agent.name))
     transfer = agent.make_prepped_xfer("WRITE", local, [0], own, [1], b"", ["MOONCAKE", "LIBFABRIC"])

@@ -9,12 +9,14 @@ the translation of addresses (_regions.py).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import headrace
 
-from . import _storage, _tcpstore
+from . import _tcpstore
+from ._arguments import NIXL_INIT_AGENT, indices, need, no_handle, of_prepare, word_of
+from ._backends import Backends
 from ._config import nixlAgentConfig
 from ._descriptors import as_bytes, as_text, checked_rows, is_array, nixlRegDList, nixlRemoteDList, nixlXferDList, owners
 from ._enums import kind_of, nixl_cost_t, nixl_mem_t, nixl_status_t, nixl_xfer_op_t
@@ -29,17 +31,14 @@ from ._errors import (
     translated,
 )
 from ._exchange import DEFAULT_COMM_PORT, WITHDRAWAL, AgentStore, Exchange, Store, etcd_options
-from ._ledger import Ledger, Registered
-from ._peers import Life, Peers, device_note
-from ._plugins import PLUGINS, SEGMENTS, Carried, available, carried
+from ._memory import ADDRESSED, Memory
+from ._peers import Life, Peers
+from ._plugins import PLUGINS
 from ._regions import strided_pages
 from ._telemetry import is_collected, nixlXferTelemetry
 from ._transfer import Transfer, error_of, message, patiently
-from .logging import get_logger
 
-NIXL_INIT_AGENT = ""
 STRIDED_WIDTH = 5
-logger = get_logger("agent")
 
 
 class PreparedList:
@@ -55,35 +54,12 @@ class PreparedList:
         """Of Headrace's backends, those that it may go by; None: any."""
 
 
-class OpenBackend(NamedTuple):
-    """A backend that the program created: a name for some of Headrace's."""
-
-    carried: Carried
-    parameters: dict[str, str]
-
-
-def _need(value: object, kind: type, what: str) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{what} is a {kind.__name__}, not {value!r}")
-
-
-def _indices(value: Any) -> Any:
-    """Integer arrays as they are. Others that NIXL takes (with gaps, of floats or bools) are copied into integers, as it does."""
-    if is_array(value):
-        if value.ndim != 1:
-            raise ValueError(f"indices are an array of one dimension, and this one has the shape {value.shape}")
-        return value if value.dtype.kind in "iu" and value.flags.c_contiguous else value.astype("int64")
-    if isinstance(value, str | bytes):
-        raise TypeError(f"indices are a list or an array of ints, not {value!r}")
-    return value if isinstance(value, list) else list(value)
-
-
 class nixlAgent:
     """Threads: any, whatever the configuration says. The agent closes with the last reference to it."""
 
     def __init__(self, name: str, config: nixlAgentConfig):
         name = as_text(name, "an agent's name")
-        _need(config, nixlAgentConfig, "an agent's configuration")
+        need(config, nixlAgentConfig, "an agent's configuration")
         if not name:
             raise ValueError("an agent's name is not empty")
         self._name = name
@@ -91,8 +67,8 @@ class nixlAgent:
         self._telemetry = is_collected(config.captureTelemetry)
         self._agent = _open(name, config)
         self._peers = Peers(self._agent)
-        self._ledger = Ledger()
-        self._backends: dict[int, OpenBackend] = {}
+        self._memory = Memory(self._agent)
+        self._backends = Backends(self._agent, self._numbers)
         self._lists: dict[int, PreparedList] = {}
         self._transfers: dict[int, Transfer] = {}
         self._exchange = Exchange(self._agent, self._store_opener(), _patience(config))
@@ -110,114 +86,45 @@ class nixlAgent:
 
     def getAvailPlugins(self) -> list[str]:
         """The names that Headrace has a path for."""
-        return available(self._agent.backends())
+        return self._backends.names()
 
     def getPluginParams(self, plugin: str) -> tuple[dict[str, str], list[str]]:
         """Parameters with their defaults, and kinds of memory."""
-        found = self._carried(plugin)
+        found = self._backends.plugin(plugin)
         return dict(PLUGINS[found.name].parameters), found.segments()
 
     def getBackendParams(self, backend: int) -> tuple[dict[str, str], list[str]]:
         """Parameters that it was created with, and kinds of memory."""
-        found = self._backend(backend)
-        return dict(found.parameters), found.carried.segments()
+        created = self._backends.get(backend)
+        return dict(created.parameters), created.carried.segments()
 
     def createBackend(self, plugin: str, parameters: Mapping[str, str]) -> int:
         """Gives a name to Headrace's paths; one of each name."""
-        found = self._carried(plugin)
-        if any(found.name == opened.carried.name for opened in self._backends.values()):
-            raise failure(nixlInvalidParamError, f"backend {found.name} is created already: an agent has one of each")
-        handle = next(self._numbers)
-        self._backends[handle] = OpenBackend(found, {str(key): str(value) for key, value in parameters.items()})
-        logger.info("backend %s: Headrace carries %s", found.name, found)
-        return handle
-
-    def _carried(self, plugin: str) -> Carried:
-        plugin = as_text(plugin, "a plugin's name")
-        found = carried(plugin, self._agent.backends())
-        if found is None:
-            known = "Headrace has no path for what it carries" if plugin in PLUGINS else "there is no plugin of that name"
-            raise failure(nixlNotFoundError, f"plugin {plugin!r}: {known}")
-        return found
-
-    def _backend(self, handle: int) -> OpenBackend:
-        try:
-            return self._backends[handle]
-        except (KeyError, TypeError):
-            raise failure(nixlInvalidParamError, f"{handle!r} is no backend of this agent") from None
-
-    def _chosen(self, handles: Sequence[int]) -> list[OpenBackend]:
-        if isinstance(handles, int):  # NIXL's own agent passes a bare number here in send_notif
-            handles = [handles]
-        return [self._backend(handle) for handle in handles] if handles else list(self._backends.values())
-
-    def _paths(self, memory: nixl_mem_t, handles: Sequence[int]) -> frozenset[str]:
-        """Headrace's backends for that kind of memory among those chosen."""
-        kind = kind_of(memory)
-        paths = frozenset(path for opened in self._chosen(handles) for path in opened.carried.paths.get(kind, ()))
-        if not paths:
-            raise failure(nixlNotFoundError, f"no backend that was created carries {memory.name} (create_backend)")
-        return paths
+        return self._backends.create(plugin, parameters)
 
     # Memory
 
     def registerMem(self, descs: nixlRegDList, backends: Sequence[int] = ()) -> nixl_status_t:
         """All or none."""
-        _need(descs, nixlRegDList, "what is registered")
-        paths = self._paths(descs.getType(), backends)
-        if descs.isEmpty():
-            raise failure(nixlBackendError, "there is nothing to register: the list is empty")
-        kind = kind_of(descs.getType())
-        registered: list[tuple[Registered, int]] = []
-        try:
-            for device, rows in _by_device(descs).items():
-                registered += self._register(kind, device, rows, sorted(paths))
-        except headrace.Error as error:
-            self._deregister(registered)
-            raise failure(nixlBackendError, str(error)) from error
-        self._ledger.add(registered)
+        need(descs, nixlRegDList, "what is registered")
+        self._memory.register(descs, self._backends.paths(descs.getType(), backends))
         return nixl_status_t.NIXL_SUCCESS
-
-    def _register(self, kind: str, device: int, rows: list[tuple[Any, ...]], paths: list[str]) -> list[tuple[Registered, int]]:
-        """What each descriptor became; an empty one becomes nothing, region 0."""
-        full = [_memory(kind, row) for row in rows if row[1] or kind not in ("dram", "vram")]
-        regions = iter(self._agent.register(full, note=device_note(device), backends=paths) if full else ())
-        return [
-            (Registered(kind, row[0], row[1], device), next(regions).id if row[1] or kind not in ("dram", "vram") else 0) for row in rows
-        ]  # fmt: skip
-
-    def _deregister(self, registered: list[tuple[Registered, int]]) -> None:
-        regions = [region for _, region in registered if region]
-        if regions:
-            self._agent.deregister(regions)
 
     def deregisterMem(self, descs: nixlRegDList, backends: Sequence[int] = ()) -> nixl_status_t:
         """Those that were registered; then complains if there were others."""
-        _need(descs, nixlRegDList, "what is deregistered")
-        self._paths(descs.getType(), backends)
-        taken, missing = self._ledger.take(_entries(descs))
-        try:
-            self._deregister(taken)
-        except headrace.Error as error:
-            self._ledger.add(taken)
-            raise translated(error) from error
-        if missing:
-            raise failure(nixlNotFoundError, f"not registered: {missing[0]}, and {len(missing) - 1} more")
+        need(descs, nixlRegDList, "what is deregistered")
+        self._backends.paths(descs.getType(), backends)
+        self._memory.deregister(descs)
         return nixl_status_t.NIXL_SUCCESS
 
     def queryMem(self, descs: nixlRegDList, backend: int) -> list[dict[str, str] | None]:
         """What is known of files, block devices and objects; None for those that do not exist."""
-        _need(descs, nixlRegDList, "what is asked about")
-        kind = kind_of(descs.getType())
-        opened = self._backend(backend)
-        paths = opened.carried.paths.get(kind, ())
-        if not paths or kind in ("dram", "vram"):
-            raise failure(nixlNotSupportedError, f"backend {opened.carried.name} keeps nothing of kind {descs.getType().name}")
-        try:
-            answers = [self._agent.query(_storage.asked_about(kind, device, said), paths[0]) for _, _, device, said in descs]
-        except headrace.Error as error:
-            raise translated(error) from error
-        return [{**answer, "size": answer.get("bytes", "0")} if answer is not None else None for answer in answers]
+        need(descs, nixlRegDList, "what is asked about")
+        created, kind = self._backends.get(backend), kind_of(descs.getType())
+        paths = created.carried.paths.get(kind, ())
+        if not paths or kind in ADDRESSED:
+            raise failure(nixlNotSupportedError, f"backend {created.carried.name} keeps nothing of kind {descs.getType().name}")
+        return self._memory.query(descs, paths[0])
 
     # Transfers
 
@@ -226,9 +133,9 @@ class nixlAgent:
 
         Rows are an array of (address, length, device, stride, count), read without a copy.
         """
-        agent_name, memory, source, backends = _prepare_arguments(arguments, named)
+        agent_name, memory, source, backends = of_prepare(arguments, named)
         if memory is None:
-            _need(source, nixlXferDList, "what is prepared")
+            need(source, nixlXferDList, "what is prepared")
             return self._prepare(agent_name, source.getType(), source._words, backends)
         return self._prepare(agent_name, memory, checked_rows(source, STRIDED_WIDTH), backends)
 
@@ -236,7 +143,7 @@ class nixlAgent:
         """Source: words, or rows of three or five columns."""
         agent_name = as_text(agent_name, "an agent's name")
         life = self._known_life(agent_name)
-        paths = self._paths(memory, backends)
+        paths = self._backends.paths(memory, backends)
         pages = self._pages(agent_name, memory, source)
         return self._keep(self._lists, PreparedList(pages, life, paths if backends else None))
 
@@ -251,7 +158,7 @@ class nixlAgent:
     def _pages(self, agent_name: str, memory: nixl_mem_t, source: Any) -> headrace.PageList:
         kind = kind_of(memory)
         ours = agent_name in (NIXL_INIT_AGENT, self._name)
-        table = self._ledger.table(kind) if ours else self._peers.table(agent_name, kind)
+        table = self._memory.ledger.table(kind) if ours else self._peers.table(agent_name, kind)
         if len(source) == 0:
             raise failure(nixlNotFoundError, "there are no descriptors")
         if not is_array(source):
@@ -277,7 +184,7 @@ class nixlAgent:
         skip_desc_merg: bool = False,
     ) -> int:
         """A request out of two prepared lists. Headrace merges neighbours as it moves them: skip_desc_merg has no effect."""
-        op, local, remote = _operation(operation), self._list(local_side), self._list(remote_side)
+        op, local, remote = word_of(operation), self._list(local_side), self._list(remote_side)
         return self._make_prepared(op, local, local_indices, remote, remote_indices, notif_msg, backend)
 
     def _make_prepared(
@@ -291,7 +198,7 @@ class nixlAgent:
         backends: Sequence[int],
     ) -> int:
         limited = backends or local.paths is not None or remote.paths is not None
-        paths = self._request_paths(backends, local.paths, remote.paths) if limited else None
+        paths = self._backends.limited(backends, local.paths, remote.paths) if limited else None
         said = notification if type(notification) is bytes else message(notification)
         try:
             request = self._agent.make_request(op, local.pages, remote.pages, local_indices, remote_indices, paths)  # type: ignore[arg-type]
@@ -303,7 +210,7 @@ class nixlAgent:
         self, error: Exception, op: str, local: PreparedList, here: Any, remote: PreparedList, there: Any, paths: list[str] | None
     ) -> headrace.Request:
         """NIXL takes indices that Headrace refuses: tried again with what it would make of them, if that is something else."""
-        plain = _indices(here), _indices(there)
+        plain = indices(here), indices(there)
         if plain[0] is here and plain[1] is there:
             if not isinstance(error, headrace.Error):
                 raise error
@@ -320,26 +227,19 @@ class nixlAgent:
         backend: Sequence[int] = (),
     ) -> int:
         """A request of two whole lists."""
-        op = _operation(operation)
-        _need(local_descs, nixlXferDList, "the local list")
-        _need(remote_descs, nixlXferDList, "the remote list")
+        op = word_of(operation)
+        need(local_descs, nixlXferDList, "the local list")
+        need(remote_descs, nixlXferDList, "the remote list")
         remote_agent = as_text(remote_agent, "an agent's name")
         notification = message(notif_msg)
         if local_descs.descCount() != remote_descs.descCount():
             raise failure(nixlInvalidParamError, f"{local_descs.descCount()} local and {remote_descs.descCount()} remote descriptors")
         life = self._known_life(remote_agent)
-        paths = self._paths(local_descs.getType(), backend) & self._paths(remote_descs.getType(), backend)
+        paths = self._backends.paths(local_descs.getType(), backend) & self._backends.paths(remote_descs.getType(), backend)
         local = self._pages(NIXL_INIT_AGENT, local_descs.getType(), local_descs._words)
         remote = self._pages(remote_agent, remote_descs.getType(), remote_descs._words)
         request = self._request(op, local, remote, (None, None), life, sorted(paths) if backend else None)
         return self._keep(self._transfers, Transfer(request, notification, life, self._peers))
-
-    def _request_paths(self, handles: Sequence[int], *limits: frozenset[str] | None) -> list[str] | None:
-        """Headrace's backends that a request may use; None: any."""
-        sets = [limit for limit in limits if limit is not None]
-        if handles:
-            sets.append(frozenset(path for opened in self._chosen(handles) for path in opened.carried.backends()))
-        return sorted(frozenset.intersection(*sets)) if sets else None
 
     def _request(
         self, op: str, local: headrace.PageList, remote: headrace.PageList, indices: tuple[Any, Any], life: Life | None, paths: list[str] | None
@@ -368,11 +268,7 @@ class nixlAgent:
 
     def queryXferBackend(self, reqh: int) -> int:
         """The created backend whose name covers the path that Headrace chose."""
-        path = self._transfer(reqh).request.backend
-        for handle, opened in self._backends.items():
-            if path in opened.carried.backends():
-                return handle
-        raise failure(nixlNotFoundError, f"no created backend stands for {path}")
+        return self._backends.standing_for(self._transfer(reqh).request.backend)
 
     def estimateXferCost(self, req_handle: int) -> tuple[int, int, int]:
         """Microseconds, their margin, and the method."""
@@ -417,19 +313,19 @@ class nixlAgent:
         try:
             return self._lists[handle]
         except (KeyError, TypeError):
-            raise _no_handle(handle, "prepared list") from None
+            raise no_handle(handle, "prepared list") from None
 
     def _transfer(self, handle: int) -> Transfer:
         try:
             return self._transfers[handle]
         except (KeyError, TypeError):
-            raise _no_handle(handle, "transfer") from None
+            raise no_handle(handle, "transfer") from None
 
     # Notifications
 
     def getNotifs(self, notif_map: dict[str, list[bytes]], backends: Sequence[int] = ()) -> dict[str, list[bytes]]:
         """A copy of the map, with those that have come since put behind what it has."""
-        _need(notif_map, dict, "the map of notifications")
+        need(notif_map, dict, "the map of notifications")
         merged = {name: list(messages) for name, messages in notif_map.items()}
         for name, payload in self._agent.take_notifications():
             if payload == WITHDRAWAL:
@@ -457,18 +353,12 @@ class nixlAgent:
     def getLocalPartialMD(self, descs: nixlRegDList, inc_conn_info: bool = False, backends: Sequence[int] = ()) -> bytes:
         """Of these regions; an empty list means how to reach this agent."""
         self._need_remote_backend()
-        return self._agent.export_metadata(self._regions(descs), inc_conn_info or descs.isEmpty())
+        need(descs, nixlRegDList, "what the metadata is of")
+        return self._agent.export_metadata(self._memory.regions_of(descs), inc_conn_info or descs.isEmpty())
 
     def _need_remote_backend(self) -> None:
         if not self._backends:
             raise failure(nixlInvalidParamError, "there is no backend that could be reached: create one first")
-
-    def _regions(self, descs: nixlRegDList) -> list[int]:
-        _need(descs, nixlRegDList, "what the metadata is of")
-        regions, missing = self._ledger.regions_of(_entries(descs))
-        if missing:
-            raise failure(nixlNotFoundError, f"not registered: {missing[0]}")
-        return [region for region in regions if region]
 
     def loadRemoteMD(self, metadata: bytes | str) -> bytes:
         """Takes in a peer's metadata, or a part or an update of it; gives the peer's name."""
@@ -488,7 +378,7 @@ class nixlAgent:
     def checkRemoteMD(self, remote_agent: str, descs: nixlXferDList) -> nixl_status_t:
         """Whether a peer's metadata is here, and covers these descriptors."""
         name = as_text(remote_agent, "an agent's name")
-        _need(descs, nixlXferDList, "what is asked about")
+        need(descs, nixlXferDList, "what is asked about")
         for sender, _ in self._agent.take_notifications(prefix=WITHDRAWAL):
             self._peers.forget(sender)
         try:
@@ -496,7 +386,7 @@ class nixlAgent:
                 return nixl_status_t.NIXL_ERR_NOT_FOUND
             if not descs.isEmpty():
                 kind = kind_of(descs.getType())
-                table = self._ledger.table(kind) if name == self._name else self._peers.table(name, kind)
+                table = self._memory.ledger.table(kind) if name == self._name else self._peers.table(name, kind)
                 table.pages(descs._words)
         except (nixlNotFoundError, headrace.NotFound):
             return nixl_status_t.NIXL_ERR_NOT_FOUND
@@ -507,7 +397,7 @@ class nixlAgent:
         name = as_text(remote_agent, "an agent's name")
         if name != self._name:
             try:
-                self._agent.connect(name, backends=self._request_paths(backends))
+                self._agent.connect(name, backends=self._backends.limited(backends))
             except headrace.Error as error:
                 raise translated(error) from error
         return nixl_status_t.NIXL_SUCCESS
@@ -520,10 +410,10 @@ class nixlAgent:
         self, descs: nixlRegDList, inc_conn_info: bool = False, backends: Sequence[int] = (), ip_addr: str = "", port: int = 0, label: str = ""
     ) -> None:  # fmt: skip
         """The same with a part of it, which a store keeps under the label."""
-        _need(descs, nixlRegDList, "what the metadata is of")
+        need(descs, nixlRegDList, "what the metadata is of")
         if not ip_addr and not label:
             raise failure(nixlInvalidParamError, "a store keeps parts of metadata under labels: give one, or an address to send to")
-        self._send(self._regions(descs), inc_conn_info or descs.isEmpty(), ip_addr, port, label)
+        self._send(self._memory.regions_of(descs), inc_conn_info or descs.isEmpty(), ip_addr, port, label)
 
     def _send(self, regions: list[int] | None, connection_info: bool, host: str, port: int, label: str) -> None:
         self._need_remote_backend()
@@ -555,59 +445,6 @@ _STATUS = {
 }
 
 
-def _no_handle(handle: object, what: str) -> Exception:
-    if not isinstance(handle, int):
-        return TypeError(f"a handle is an int, not {handle!r}")
-    return failure(nixlInvalidParamError, f"{handle} is no {what} of this agent, or was released")
-
-
-def _operation(operation: nixl_xfer_op_t) -> str:
-    _need(operation, nixl_xfer_op_t, "the operation")
-    if operation is nixl_xfer_op_t.NIXL_READ:
-        return "read"
-    if operation is nixl_xfer_op_t.NIXL_WRITE:
-        return "write"
-    raise failure(nixlInvalidParamError, f"there is no operation {int(operation)}")
-
-
-def _prepare_arguments(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[str, nixl_mem_t | None, Any, Sequence[int]]:
-    """Which of the three forms it is: agent's name, kind of memory (of an array), descriptors, backends."""
-    given = list(arguments)
-    if "agent_name" in named:
-        given.insert(0, named.pop("agent_name"))
-    name = given.pop(0) if given and isinstance(given[0], str | bytes) else NIXL_INIT_AGENT
-    memory = given.pop(0) if given and isinstance(given[0], nixl_mem_t) else named.pop("mem_type", None)
-    source = given.pop(0) if given else named.pop("descs", None)
-    backends = given.pop(0) if given else named.pop("backend", ())
-    if given or named:
-        raise TypeError(f"prepXferDlist: {len(given)} arguments too many, or unknown ones: {', '.join(named)}")
-    if memory is not None and not is_array(source):
-        raise TypeError(f"with a kind of memory descriptors are an array, not {source!r}")
-    return name, memory, source, backends
-
-
-def _entries(descs: nixlRegDList) -> list[Registered]:
-    kind = kind_of(descs.getType())
-    return [Registered(kind, address, length, device) for address, length, device, _ in descs]
-
-
-def _by_device(descs: Iterable[tuple[Any, ...]]) -> dict[int, list[tuple[Any, ...]]]:
-    found: dict[int, list[tuple[Any, ...]]] = {}
-    for row in descs:
-        found.setdefault(row[2], []).append(row)
-    return found
-
-
-def _memory(kind: str, row: tuple[Any, ...]) -> Any:
-    """What Headrace registers for one descriptor (address, length, device, what its owner says)."""
-    address, length, device, said = row
-    if kind == "dram":
-        return (address, length)
-    if kind == "vram":
-        return headrace.MemoryRange(kind, address, length, device)
-    return _storage.registered(kind, length, device, said)
-
-
 def _open(name: str, config: nixlAgentConfig) -> headrace.Agent:
     etcd = etcd_options()
     if etcd and _tcpstore.is_configured():
@@ -623,6 +460,3 @@ def _open(name: str, config: nixlAgentConfig) -> headrace.Agent:
 
 def _patience(config: nixlAgentConfig) -> float:
     return _tcpstore.patience_seconds() if _tcpstore.is_configured() else config.etcdWatchTimeout.total_seconds()
-
-
-__all__ = ["NIXL_INIT_AGENT", "SEGMENTS", "nixlAgent"]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All that NIXL's compiled module shows, under its names."""
 
-from ._agent import NIXL_INIT_AGENT, nixlAgent
+from ._agent import nixlAgent
+from ._arguments import NIXL_INIT_AGENT
 from ._config import nixlAgentConfig
 from ._descriptors import nixlRegDList, nixlRemoteDList, nixlXferDList
 from ._enums import ENUMERATIONS as _ENUMERATIONS

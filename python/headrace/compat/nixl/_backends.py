@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backends that a program has created: names for paths of Headrace (_plugins.py), each with a handle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import headrace
+
+from ._descriptors import as_text
+from ._enums import kind_of, nixl_mem_t
+from ._errors import failure, nixlInvalidParamError, nixlNotFoundError
+from ._plugins import PLUGINS, Carried, available, carried
+from .logging import get_logger
+
+logger = get_logger("agent")
+
+
+class Created(NamedTuple):
+    """A name, what stands for it, and what it was created with."""
+
+    carried: Carried
+    parameters: dict[str, str]
+
+
+class Backends:
+    """Of one agent. Threads: any."""
+
+    def __init__(self, agent: headrace.Agent, numbers: Iterator[int]):
+        self._agent = agent
+        self._numbers = numbers
+        self._created: dict[int, Created] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._created)
+
+    def names(self) -> list[str]:
+        """Those that could be created."""
+        return available(self._agent.backends())
+
+    def plugin(self, name: str) -> Carried:
+        """What stands for a name, created or not."""
+        name = as_text(name, "a plugin's name")
+        found = carried(name, self._agent.backends())
+        if found is None:
+            known = "Headrace has no path for what it carries" if name in PLUGINS else "there is no plugin of that name"
+            raise failure(nixlNotFoundError, f"plugin {name!r}: {known}")
+        return found
+
+    def create(self, name: str, parameters: Mapping[str, str]) -> int:
+        """One of each name."""
+        found = self.plugin(name)
+        if any(found.name == created.carried.name for created in self._created.values()):
+            raise failure(nixlInvalidParamError, f"backend {found.name} is created already: an agent has one of each")
+        handle = next(self._numbers)
+        self._created[handle] = Created(found, {str(key): str(value) for key, value in parameters.items()})
+        logger.info("backend %s: Headrace carries %s", found.name, found)
+        return handle
+
+    def get(self, handle: int) -> Created:
+        """By handle."""
+        try:
+            return self._created[handle]
+        except (KeyError, TypeError):
+            raise failure(nixlInvalidParamError, f"{handle!r} is no backend of this agent") from None
+
+    def standing_for(self, path: str) -> int:
+        """The handle of the first that this backend of Headrace's stands for."""
+        for handle, created in self._created.items():
+            if path in created.carried.backends():
+                return handle
+        raise failure(nixlNotFoundError, f"no created backend stands for {path}")
+
+    def paths(self, memory: nixl_mem_t, handles: Sequence[int]) -> frozenset[str]:
+        """Headrace's backends for that kind of memory among those chosen; no handles: among all."""
+        kind = kind_of(memory)
+        chosen = [self.get(handle) for handle in handles] if handles else self._created.values()
+        paths = frozenset(path for created in chosen for path in created.carried.paths.get(kind, ()))
+        if not paths:
+            raise failure(nixlNotFoundError, f"no backend that was created carries {memory.name} (create_backend)")
+        return paths
+
+    def limited(self, handles: Sequence[int], *limits: frozenset[str] | None) -> list[str] | None:
+        """Headrace's backends that a request may use; None: any."""
+        sets = [limit for limit in limits if limit is not None]
+        if handles:
+            sets.append(frozenset(path for handle in handles for path in self.get(handle).carried.backends()))
+        return sorted(frozenset.intersection(*sets)) if sets else None

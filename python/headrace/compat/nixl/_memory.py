@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registration: descriptors become regions, and are found again by address, length and device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import headrace
+
+from . import _storage
+from ._descriptors import nixlRegDList
+from ._enums import kind_of
+from ._errors import failure, nixlBackendError, nixlNotFoundError, translated
+from ._ledger import Ledger, Registered
+from ._peers import device_note
+
+ADDRESSED = ("dram", "vram")
+"""Kinds that lie in an address space: a length of 0 is nothing there. Of files and objects it is all."""
+
+
+class Memory:
+    """Of one agent. Threads: any."""
+
+    def __init__(self, agent: headrace.Agent):
+        self._agent = agent
+        self.ledger = Ledger()
+
+    def register(self, descs: nixlRegDList, paths: Iterable[str]) -> None:
+        """All or none."""
+        if descs.isEmpty():
+            raise failure(nixlBackendError, "there is nothing to register: the list is empty")
+        registered: list[tuple[Registered, int]] = []
+        try:
+            for device, rows in _by_device(descs).items():
+                registered += self._register(kind_of(descs.getType()), device, rows, sorted(paths))
+        except headrace.Error as error:
+            self._deregister(registered)
+            raise failure(nixlBackendError, str(error)) from error
+        self.ledger.add(registered)
+
+    def deregister(self, descs: nixlRegDList) -> None:
+        """Those that were registered; then complains if there were others."""
+        taken, missing = self.ledger.take(_entries(descs))
+        try:
+            self._deregister(taken)
+        except headrace.Error as error:
+            self.ledger.add(taken)
+            raise translated(error) from error
+        if missing:
+            raise failure(nixlNotFoundError, f"not registered: {missing[0]}, and {len(missing) - 1} more")
+
+    def regions_of(self, descs: nixlRegDList) -> list[int]:
+        """Of descriptors as they were registered."""
+        regions, missing = self.ledger.regions_of(_entries(descs))
+        if missing:
+            raise failure(nixlNotFoundError, f"not registered: {missing[0]}")
+        return [region for region in regions if region]
+
+    def query(self, descs: nixlRegDList, path: str) -> list[dict[str, str] | None]:
+        """What that backend of Headrace's knows of files, block devices or objects; None: there is none."""
+        kind = kind_of(descs.getType())
+        try:
+            answers = [self._agent.query(_storage.asked_about(kind, device, said), path) for _, _, device, said in descs]
+        except headrace.Error as error:
+            raise translated(error) from error
+        return [{**answer, "size": answer.get("bytes", "0")} if answer is not None else None for answer in answers]
+
+    def _register(self, kind: str, device: int, rows: list[tuple[Any, ...]], paths: list[str]) -> list[tuple[Registered, int]]:
+        """What each descriptor became; an empty one becomes nothing, region 0."""
+        full = [_item(kind, row) for row in rows if row[1] or kind not in ADDRESSED]
+        regions = iter(self._agent.register(full, note=device_note(device), backends=paths) if full else ())
+        return [
+            (Registered(kind, row[0], row[1], device), next(regions).id if row[1] or kind not in ADDRESSED else 0) for row in rows
+        ]  # fmt: skip
+
+    def _deregister(self, registered: list[tuple[Registered, int]]) -> None:
+        regions = [region for _, region in registered if region]
+        if regions:
+            self._agent.deregister(regions)
+
+
+def _entries(descs: nixlRegDList) -> list[Registered]:
+    kind = kind_of(descs.getType())
+    return [Registered(kind, address, length, device) for address, length, device, _ in descs]
+
+
+def _by_device(descs: Iterable[tuple[Any, ...]]) -> dict[int, list[tuple[Any, ...]]]:
+    found: dict[int, list[tuple[Any, ...]]] = {}
+    for row in descs:
+        found.setdefault(row[2], []).append(row)
+    return found
+
+
+def _item(kind: str, row: tuple[Any, ...]) -> Any:
+    """What Headrace registers for one descriptor (address, length, device, what its owner says)."""
+    address, length, device, said = row
+    if kind == "dram":
+        return (address, length)
+    if kind == "vram":
+        return headrace.MemoryRange(kind, address, length, device)
+    return _storage.registered(kind, length, device, said)
