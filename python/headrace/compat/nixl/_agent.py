@@ -185,7 +185,7 @@ class nixlAgent:
     ) -> int:
         """A request out of two prepared lists. Headrace merges neighbours as it moves them: skip_desc_merg has no effect."""
         op, local, remote = word_of(operation), self._list(local_side), self._list(remote_side)
-        return self._make_prepared(op, local, local_indices, remote, remote_indices, notif_msg, backend)
+        return self._make_prepared(op, local, local_indices, remote, remote_indices, notif_msg, backend)[0]
 
     def _make_prepared(
         self,
@@ -196,7 +196,7 @@ class nixlAgent:
         remote_indices: Any,
         notification: str | bytes,
         backends: Sequence[int],
-    ) -> int:
+    ) -> tuple[int, Transfer]:
         limited = backends or local.paths is not None or remote.paths is not None
         paths = self._backends.limited(backends, local.paths, remote.paths) if limited else None
         said = notification if type(notification) is bytes else message(notification)
@@ -204,7 +204,9 @@ class nixlAgent:
             request = self._agent.make_request(op, local.pages, remote.pages, local_indices, remote_indices, paths)  # type: ignore[arg-type]
         except (headrace.Error, TypeError) as error:
             request = self._make_of_other_indices(error, op, local, local_indices, remote, remote_indices, paths)
-        return self._keep(self._transfers, Transfer(request, said or None, remote.life, self._peers))
+        handle = next(self._numbers)
+        transfer = self._transfers[handle] = Transfer(request, said or None, remote.life, self._peers)
+        return handle, transfer
 
     def _make_of_other_indices(
         self, error: Exception, op: str, local: PreparedList, here: Any, remote: PreparedList, there: Any, paths: list[str] | None

@@ -238,8 +238,10 @@ class nixl_agent:
         """
         op, agent = _OPERATIONS[operation], self.agent
         chosen = self._handles(backends) if backends else ()
-        handle = agent._make_prepared(op, local_xfer_side._thing, local_indices, remote_xfer_side._thing, remote_indices, notif_msg, chosen)
-        return nixl_xfer_handle(agent, handle)
+        handle, transfer = agent._make_prepared(
+            op, local_xfer_side._thing, local_indices, remote_xfer_side._thing, remote_indices, notif_msg, chosen
+        )  # fmt: skip
+        return nixl_xfer_handle(agent, handle, transfer)
 
     def initialize_xfer(
         self,

@@ -28,11 +28,11 @@ class _Handle:
 
     __slots__ = ("_handle", "_agent", "_released", "_thing")
 
-    def __init__(self, agent: nixlAgent, value: int):
-        self._released = True
-        self._handle = int(value)
+    def __init__(self, agent: nixlAgent, value: int, thing: Any = None):
+        """thing: if the caller has it at hand; otherwise the agent is asked for it."""
         self._agent = agent
-        self._thing: Any = self._find()
+        self._handle = value
+        self._thing = self._find() if thing is None else thing
         self._released = False
 
     def __repr__(self) -> str:
