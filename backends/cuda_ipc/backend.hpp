@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves pages between the GPUs of this process, by kernels and copy engines. README.md says how.
+#pragma once
+
+#include "backends/cuda_ipc/posts.hpp"
+#include "backends/cuda_ipc/settings.hpp"
+
+#include <headrace/plugin/backend.hpp>
+
+#include <memory>
+#include <span>
+#include <string>
+
+namespace headrace::cuda_ipc {
+
+class CudaIpcBackend final : public plugin::Backend {
+ public:
+  static constexpr const char* name = "cuda_ipc";
+  static constexpr const char* version = "1.0";
+  static constexpr std::uint32_t memory_kinds = HEADRACE_KIND_BIT(HEADRACE_VRAM);
+  static constexpr bool maps = false;
+  [[nodiscard]] static std::span<const headrace_option_v1> options() { return option_rows(); }
+
+  [[nodiscard]] static Result<std::unique_ptr<Backend>> open(plugin::Host host,
+                                                             const plugin::CreateArgs& args);
+  /// With another driver and other kernels, for tests.
+  [[nodiscard]] static Result<std::unique_ptr<Backend>> open(plugin::Host host,
+                                                             const plugin::CreateArgs& args,
+                                                             GpuSource source);
+
+  [[nodiscard]] headrace_info_v1 info() override;
+  Result<std::string> connection_info() override;
+  Result<void*> connect(const headrace_connect_v1& args) override;
+  void disconnect(void* connection) override;
+
+  Result<void*> register_region(const headrace_region_v1& region) override;
+  void deregister_region(void* handle) override;
+  Result<std::string> export_region(void* handle) override;
+  Result<void*> load_local(void* handle) override;
+  Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region) override;
+  void unload(void* remote) override;
+
+  Result<void*> prepare(const headrace_prepare_v1& args) override;
+  Status post(void* request, const headrace_post_v1& args) override;
+  bool poll(void* request) override;
+  void cancel(void* request) override;
+  void release(void* request) override;
+  Status notify(void* connection, std::uint32_t channel, std::string_view bytes) override;
+
+  std::uint32_t progress() override;
+  [[nodiscard]] int descriptor() override;
+  std::uint32_t arm(bool on) override;
+  headrace_cost_v1 cost(const headrace_prepare_v1& args) override;
+
+ private:
+  CudaIpcBackend(plugin::Host host, GpuSource source, const gpu::MoveSettings& settings, EventFd bell)
+      : host_(host), gpus_(std::move(source), settings), posts_(host, std::move(bell)) {}
+
+  const plugin::Host host_;
+  Gpus gpus_;
+  Posts posts_;
+};
+
+}  // namespace headrace::cuda_ipc

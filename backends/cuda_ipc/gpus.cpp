@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda_ipc/gpus.hpp"
+
+namespace headrace::cuda_ipc {
+
+GpuSource GpuSource::installed() {
+  return {[] { return cuda::load_driver(); }, [] { return gpu::KernelLibrary::load(); }};
+}
+
+Result<std::shared_ptr<const WorkingGpu>> Gpus::open(int ordinal) {
+  const std::scoped_lock lock(mutex_);
+  const auto known = opened_.find(ordinal);
+  if (known != opened_.end()) return known->second;
+  return opened_.emplace(ordinal, start(ordinal)).first->second;
+}
+
+Result<std::shared_ptr<const WorkingGpu>> Gpus::start(int ordinal) {
+  if (!driver_) driver_.emplace(source_.driver());
+  if (!*driver_) return driver_->error();
+  HEADRACE_TRY(device, gpu::Device::open(**driver_, ordinal));
+  if (!kernels_) kernels_.emplace(source_.kernels());
+  if (!*kernels_) return kernels_->error();
+  HEADRACE_TRY(kernels, gpu::Kernels::open(**kernels_, device));
+  HEADRACE_TRY(mover, gpu::Mover::make(std::move(kernels), settings_));
+  HEADRACE_TRY(stream, gpu::Stream::make(device, gpu::Priority::high));
+  return std::shared_ptr<const WorkingGpu>(
+      new WorkingGpu{std::move(device), std::move(mover), std::move(stream)});
+}
+
+}  // namespace headrace::cuda_ipc

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPUs of an instance, each opened when memory of it is first registered: before that neither the driver
+// nor the kernels are loaded, and a machine without them costs nothing.
+#pragma once
+
+#include "gpu/prepared_move.hpp"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+namespace headrace::cuda_ipc {
+
+/// Where driver and kernels come from; tests give others.
+struct GpuSource {
+  std::function<Result<cuda::DriverTable>()> driver;
+  std::function<Result<gpu::KernelLibrary>()> kernels;
+
+  /// Those that are installed.
+  [[nodiscard]] static GpuSource installed();
+};
+
+/// One GPU that moves pages.
+struct WorkingGpu {
+  std::shared_ptr<const gpu::Device> device;
+  std::shared_ptr<const gpu::Mover> mover;
+  gpu::Stream stream;  ///< for posts that name none
+};
+
+/// Any thread.
+class Gpus {
+ public:
+  Gpus(GpuSource source, const gpu::MoveSettings& settings)
+      : source_(std::move(source)), settings_(settings) {}
+
+  /// What was refused once is refused again with the same sentence; nothing is tried twice.
+  ///   errors   not_supported (no driver, no kernels for this GPU, ...: the sentence says which),
+  ///   invalid_argument (no such
+  ///            GPU), exhausted, backend_failed
+  [[nodiscard]] Result<std::shared_ptr<const WorkingGpu>> open(int ordinal);
+
+ private:
+  Result<std::shared_ptr<const WorkingGpu>> start(int ordinal);
+
+  const GpuSource source_;
+  const gpu::MoveSettings settings_;
+  std::mutex mutex_;
+  std::optional<Result<cuda::DriverTable>> driver_;
+  std::optional<Result<gpu::KernelLibrary>> kernels_;
+  std::map<int, Result<std::shared_ptr<const WorkingGpu>>> opened_;
+};
+
+}  // namespace headrace::cuda_ipc

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backend between GPUs of one process, over the fake driver.
+#include "backends/cuda_ipc/backend.hpp"
+#include "gpu/device_memory.hpp"
+#include "support/fake_kernels.hpp"
+#include "support/page_side.hpp"
+#include "support/plugin_host.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <random>
+
+namespace headrace::cuda_ipc {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class CudaIpcLocal : public testing::Test {
+ protected:
+  explicit CudaIpcLocal(std::vector<cuda::FakeGpu> gpus = {{}, {}}) : fake(std::move(gpus)) {
+    cuda::add_reference_kernels(fake);
+    const GpuSource source{
+        [this] { return fake.load(); },
+        [] { return gpu::KernelLibrary::from_table(cuda::fake_kernels_table(), "the fake library"); }};
+    backend = CudaIpcBackend::open(plugin::Host(host.table()), {}, source).value();
+  }
+  ~CudaIpcLocal() override {
+    backend.reset();
+    host.instance_is_gone();
+    EXPECT_THAT(host.broken_rules(), testing::IsEmpty());
+  }
+
+  /// Memory of a GPU that the test's own code allocates, as torch would.
+  gpu::DeviceMemory memory(int ordinal, std::size_t bytes) {
+    auto made =
+        gpu::DeviceMemory::allocate(gpu::Device::open(fake.load().value(), ordinal).value(), bytes).value();
+    std::generate_n(reinterpret_cast<unsigned char*>(made.address()), bytes,
+                    [this] { return static_cast<unsigned char>(random()); });
+    return made;
+  }
+  static headrace_region_v1 region_of(const gpu::DeviceMemory& memory, int ordinal, std::uint32_t flags = 0) {
+    headrace_region_v1 region{};
+    region.struct_size = sizeof region;
+    region.region_id = 7;
+    region.kind = HEADRACE_VRAM;
+    region.address = memory.address();
+    region.length = memory.bytes();
+    region.device = ordinal;
+    region.memory_fd = region.file_fd = -1;
+    region.flags = flags;
+    return region;
+  }
+  void* registered(const gpu::DeviceMemory& memory, int ordinal, std::uint32_t flags = 0) {
+    return backend->register_region(region_of(memory, ordinal, flags)).value();
+  }
+  headrace_prepare_v1 request(headrace_op_v1 op, const test::PageSide& local, const test::PageSide& remote,
+                              std::uint64_t count) {
+    local_side = local;
+    remote_side = remote;
+    local_view = local_side.view();
+    remote_view = remote_side.view();
+    headrace_prepare_v1 args{};
+    args.struct_size = sizeof args;
+    args.token = host.new_token();
+    args.op = op;
+    args.count = count;
+    args.bytes = count * local.page_bytes;
+    args.local = &local_view;
+    args.remote = &remote_view;
+    return args;
+  }
+  Status post(void* handle, std::uint64_t token) {
+    headrace_post_v1 args{};
+    args.struct_size = sizeof args;
+    host.post_begins(token);
+    const Status status = backend->post(handle, args);
+    if (!status.ok()) host.post_refused(token);
+    return status;
+  }
+  Status run(void* handle, std::uint64_t token) {
+    const Status posted = post(handle, token);
+    if (!posted.ok()) return posted;
+    while (host.in_flight(token)) backend->progress();
+    return host.last_end(token)->status;
+  }
+  static bool same(const gpu::DeviceMemory& a, const gpu::DeviceMemory& b) {
+    return std::memcmp(reinterpret_cast<void*>(a.address()), reinterpret_cast<void*>(b.address()),
+                       a.bytes()) == 0;
+  }
+
+  std::mt19937 random{3};
+  test::PageSide local_side, remote_side;  // of the last request
+  headrace_side_v1 local_view{}, remote_view{};
+  cuda::FakeCuda fake;
+  test::PluginHost host{{}};
+  std::unique_ptr<plugin::Backend> backend;
+};
+
+TEST_F(CudaIpcLocal, opens_no_gpu_before_memory_is_registered) {
+  EXPECT_EQ(fake.calls("cuInit"), 0);
+  EXPECT_EQ(backend->info().abilities, static_cast<std::uint32_t>(HEADRACE_LOCAL));
+  const auto near = memory(0, 4096);
+  void* const region = registered(near, 0);
+  EXPECT_EQ(fake.live().modules, 1);
+  backend->deregister_region(region);
+}
+
+TEST_F(CudaIpcLocal, moves_scattered_pages_between_two_gpus_both_ways) {
+  const auto near = memory(0, 64 * 512), far = memory(1, 64 * 512);
+  void* const here = registered(near, 0);
+  void* const there = registered(far, 1);
+  void* const remote_handle = backend->load_local(there).value();
+  auto local = test::uniform_side(here, 0, 512, 512), remote = test::uniform_side(remote_handle, 0, 512, 512);
+  for (std::uint32_t i = 0; i < 64; ++i) {
+    local.indices.push_back(i * 5 % 64);
+    remote.indices.push_back(i * 5 % 64);
+  }
+  for (const auto op : {HEADRACE_READ, HEADRACE_WRITE}) {
+    const auto args = request(op, local, remote, 64);
+    void* const handle = backend->prepare(args).value();
+    ++*reinterpret_cast<unsigned char*>(near.address());
+    EXPECT_EQ(run(handle, args.token), Status{});
+    EXPECT_TRUE(same(near, far));
+    backend->release(handle);
+  }
+  backend->unload(remote_handle);
+  backend->deregister_region(there);
+  backend->deregister_region(here);
+}
+
+TEST_F(CudaIpcLocal, ends_are_told_once_whoever_looks_and_the_bell_wakes_a_sleeper) {
+  const auto near = memory(0, 4096), far = memory(0, 4096);
+  void* const here = registered(near, 0);
+  void* const there = registered(far, 0);
+  void* const remote_handle = backend->load_local(there).value();
+  const auto args = request(HEADRACE_WRITE, test::uniform_side(here, 0, 4096, 4096),
+                            test::uniform_side(remote_handle, 0, 4096, 4096), 1);
+  void* const handle = backend->prepare(args).value();
+  fake.hold();
+  ASSERT_TRUE(post(handle, args.token).ok());
+  EXPECT_EQ(backend->progress(), 0u);
+  EXPECT_EQ(backend->arm(true), 0u);
+  fake.release();
+  pollfd bell{backend->descriptor(), POLLIN, 0};
+  EXPECT_EQ(::poll(&bell, 1, 10'000), 1);
+  EXPECT_EQ(backend->arm(false), 0u);
+  EXPECT_EQ(backend->progress(), 1u);
+  EXPECT_FALSE(backend->poll(handle));
+  EXPECT_EQ(host.ends(args.token), 1u);
+  ASSERT_TRUE(post(handle, args.token).ok());
+  EXPECT_FALSE(backend->poll(handle));
+  EXPECT_EQ(host.ends(args.token), 2u);
+  EXPECT_TRUE(same(near, far));
+  backend->release(handle);
+  backend->unload(remote_handle);
+  backend->deregister_region(there);
+  backend->deregister_region(here);
+}
+
+TEST_F(CudaIpcLocal, memory_that_was_freed_is_not_found_even_if_its_address_is_back) {
+  auto near = memory(0, 4096);
+  const auto far = memory(0, 4096);
+  void* const here = registered(near, 0);
+  void* const there = registered(far, 0);
+  void* const remote_handle = backend->load_local(there).value();
+  const auto args = request(HEADRACE_WRITE, test::uniform_side(here, 0, 4096, 4096),
+                            test::uniform_side(remote_handle, 0, 4096, 4096), 1);
+  const auto address = near.address();
+  near = gpu::DeviceMemory();
+  EXPECT_EQ(backend->prepare(args).code(), Code::not_found);
+  near = memory(0, 4096);
+  ASSERT_EQ(near.address(), address);
+  const auto prepared = backend->prepare(args);
+  ASSERT_FALSE(prepared);
+  EXPECT_EQ(prepared.code(), Code::not_found);
+  EXPECT_THAT(prepared.error().message, AllOf(HasSubstr("were freed"), HasSubstr("register it again")));
+  backend->unload(remote_handle);
+  backend->deregister_region(there);
+  backend->deregister_region(here);
+}
+
+TEST_F(CudaIpcLocal, what_cannot_be_reached_or_written_is_refused) {
+  const auto near = memory(0, 4096), far = memory(1, 4096);
+  void* const here = registered(near, 0);
+  void* const there = registered(far, 1, HEADRACE_REGION_READ_ONLY);
+  void* const remote_handle = backend->load_local(there).value();
+  const auto local = test::uniform_side(here, 0, 4096, 4096),
+             remote = test::uniform_side(remote_handle, 0, 4096, 4096);
+  EXPECT_EQ(backend->prepare(request(HEADRACE_WRITE, local, remote, 1)).code(), Code::invalid_argument);
+  fake.forbid_peer_access(0, 1);
+  EXPECT_EQ(backend->prepare(request(HEADRACE_READ, local, remote, 1)).code(), Code::not_supported);
+  auto both = local;
+  both.regions.push_back(there);
+  const auto two = backend->prepare(request(HEADRACE_READ, both, remote, 1));
+  ASSERT_FALSE(two);
+  EXPECT_EQ(two.code(), Code::not_supported);
+  EXPECT_THAT(two.error().message, HasSubstr("GPU 0 and GPU 1"));
+  backend->unload(remote_handle);
+  backend->deregister_region(there);
+  backend->deregister_region(here);
+}
+
+TEST_F(CudaIpcLocal, a_kernels_fault_ends_posts_with_the_drivers_words) {
+  const auto near = memory(0, 64 * 512), far = memory(0, 64 * 512);
+  void* const here = registered(near, 0);
+  void* const there = registered(far, 0);
+  void* const remote_handle = backend->load_local(there).value();
+  auto local = test::uniform_side(here, 0, 512, 512);
+  for (std::uint32_t i = 0; i < 32; ++i) local.indices.push_back(63 - i);
+  const auto args = request(HEADRACE_WRITE, local, test::uniform_side(remote_handle, 0, 512, 512), 32);
+  void* const handle = backend->prepare(args).value();
+  fake.add_kernel("headrace_move_row_pages", sizeof(headrace_move_pages_v1),
+                  [](const void*) { return cuda::Outcome::illegal_address; });
+  EXPECT_EQ(run(handle, args.token).code, Code::backend_failed);
+  EXPECT_THAT(host.last_end(args.token)->text, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  EXPECT_EQ(post(handle, args.token).code, Code::backend_failed) << "the context is gone";
+  backend->release(handle);
+  backend->unload(remote_handle);
+  backend->deregister_region(there);
+  backend->deregister_region(here);
+}
+
+TEST_F(CudaIpcLocal, memory_of_another_gpu_than_was_said_is_refused) {
+  const auto near = memory(1, 4096);
+  const auto region = backend->register_region(region_of(near, 0));
+  ASSERT_FALSE(region);
+  EXPECT_EQ(region.code(), Code::invalid_argument);
+  EXPECT_THAT(region.error().message, AllOf(HasSubstr("GPU 0"), HasSubstr("GPU 1")));
+  EXPECT_EQ(backend->register_region(region_of(near, 5)).code(), Code::invalid_argument);
+}
+
+class CudaIpcElsewhere : public CudaIpcLocal {
+ protected:
+  CudaIpcElsewhere() : CudaIpcLocal({{.name = "Old GPU", .major = 7, .minor = 0}}) {}
+};
+
+TEST_F(CudaIpcElsewhere, a_gpu_without_kernels_is_named) {
+  const auto near = memory(0, 4096);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const auto region = backend->register_region(region_of(near, 0));
+    ASSERT_FALSE(region);
+    EXPECT_EQ(region.code(), Code::not_supported);
+    EXPECT_THAT(region.error().message, AllOf(HasSubstr("Old GPU"), HasSubstr("7.0"), HasSubstr("sm_90a")));
+  }
+}
+
+TEST(CudaIpcWithout, a_driver_says_so_at_registration) {
+  test::PluginHost host{{}};
+  const GpuSource source{
+      []() -> Result<cuda::DriverTable> { return make_error(Code::not_supported, "no NVIDIA driver"); },
+      [] { return gpu::KernelLibrary::load(); }};
+  const auto backend = CudaIpcBackend::open(plugin::Host(host.table()), {}, source).value();
+  headrace_region_v1 region{};
+  region.struct_size = sizeof region;
+  region.kind = HEADRACE_VRAM;
+  region.address = 4096;
+  region.length = 4096;
+  const auto registered = backend->register_region(region);
+  ASSERT_FALSE(registered);
+  EXPECT_EQ(registered.code(), Code::not_supported);
+  EXPECT_THAT(registered.error().message, HasSubstr("no NVIDIA driver"));
+}
+
+TEST(CudaIpcSettings, refuse_nonsense_by_name) {
+  test::PluginHost host{{}};
+  const headrace_setting_v1 settings[] = {{"multiprocessors", "many"}};
+  const auto backend = CudaIpcBackend::open(plugin::Host(host.table()), {settings, {}});
+  ASSERT_FALSE(backend);
+  EXPECT_THAT(backend.error().message, HasSubstr("option cuda_ipc.multiprocessors"));
+}
+
+}  // namespace
+}  // namespace headrace::cuda_ipc
