@@ -159,7 +159,7 @@ class Exchange:
         try:
             self._agent.notify(self._agent.fetch_metadata(address).peer, WITHDRAWAL)
         except headrace.PeerLost as error:
-            logger.info("nobody is left at %s to withdraw metadata from: %s", address, error)
+            logger.info("nobody is left at %s to withdraw metadata from: %s", address, str(error))
 
     def _fetch(self, peer: str, address: str) -> None:
         found = self._peer_at[address] = self._agent.fetch_metadata(address).peer
@@ -171,7 +171,7 @@ class Exchange:
             if self._opened().find(peer, label):
                 return True
         except Exception as error:
-            logger.error("find metadata of %s: %s", peer, error)
+            logger.error("find metadata of %s: %s", peer, str(error))
             return True
         if time.monotonic() < end:
             return False
@@ -183,7 +183,7 @@ class Exchange:
             try:
                 job()
             except Exception as error:
-                logger.error("%s: %s", what, error)
+                logger.error("%s: %s", what, str(error))  # the error itself would hold this agent
             return True
 
         self._start(run)
@@ -239,6 +239,7 @@ def _work(jobs: queue.SimpleQueue[Callable[[], bool] | None]) -> None:
             return
         if not job():
             pending.append(job)
+        del job  # it holds its Exchange, hence its agent, which could never end while this thread waits for the next one
 
 
 def etcd_options() -> dict[str, str]:

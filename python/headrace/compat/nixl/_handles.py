@@ -61,7 +61,7 @@ class _Handle:
         try:
             self._free()
         except Exception as error:
-            logger.error("%r was not freed: %s", self, error)
+            logger.error("%s was not freed: %s", repr(self), str(error))
 
 
 class nixl_prepped_dlist_handle(_Handle):
