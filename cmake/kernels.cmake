@@ -56,11 +56,11 @@ function(headrace_cubins variable source)
     set(cubin ${PROJECT_BINARY_DIR}/kernels/${stem}.sm_${arch}.cubin)
     add_custom_command(
       OUTPUT ${cubin}
-      COMMAND ${HEADRACE_NVCC} -cubin -std=c++20 -O3 -lineinfo -gencode=arch=compute_${arch},code=sm_${arch}
+      COMMAND ${HEADRACE_NVCC} -cubin -std=c++20 -O3 $<$<CONFIG:Debug>:-lineinfo> -gencode=arch=compute_${arch},code=sm_${arch}
               -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR} -o ${cubin} ${source}
       DEPENDS ${source} ${headers} ${PROJECT_SOURCE_DIR}/include/headrace/plugin/kernels_v1.h
       COMMENT "Compiling device code ${stem} for sm_${arch}"
-      VERBATIM)
+      VERBATIM COMMAND_EXPAND_LISTS)
     list(APPEND cubins ${cubin})
   endforeach()
   set(${variable} ${cubins} PARENT_SCOPE)

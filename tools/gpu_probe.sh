@@ -26,4 +26,4 @@ timeout 270 "$folder/bench_gpu_probe" "$@" >"$out/gpu_probe.jsonl" 2>"$out/gpu_p
 tail -n 5 "$out/gpu_probe.err"
 timeout 100 python3 "$folder/torch_segments.py" >"$out/torch_segments.jsonl" 2>&1 || true
 cat "$out/torch_segments.jsonl"
-grep -E '"failed": true|single|correct|end|import' "$out/gpu_probe.jsonl" || true
+grep -E '"failed": true|single|correct|end|import|prepared|bulk' "$out/gpu_probe.jsonl" || true

@@ -15,6 +15,7 @@
 #include "gpu/kernel_library.hpp"
 #include "gpu/peer_memory.hpp"
 #include "gpu/pinned_memory.hpp"
+#include "gpu/prepared_move.hpp"
 #include "gpu/stream.hpp"
 #include "kernels/gather_scatter/reference.hpp"
 
@@ -710,6 +711,64 @@ void time_bulk(Probe& probe, cuda::Address remote) {
       }
 }
 
+// ------------------------------------------------------------------ as the backend does it
+
+/// Requests as they come from the host's table: how long making one takes, and a post of it until its end is
+/// seen.
+void time_prepared(Probe& probe, cuda::Address remote) {
+  const auto mover = must(gpu::Mover::make(probe.kernels));
+  const gpu::Stream stream = must(gpu::Stream::make(probe.device, gpu::Priority::high));
+  const auto address_of = [](void* region) { return *static_cast<cuda::Address*>(region); };
+  cuda::Address here = probe.local.address(), there = remote;
+  for (const auto& [page, count] :
+       {std::pair<std::size_t, std::size_t>{4096, 1}, {4096, 8}, {4096, 16384}, {65536, 4096}})
+    for (const auto& [name, read] : directions) {
+      std::mt19937 random(5);
+      const auto from = shuffled(random, count, pool_bytes / page),
+                 to = shuffled(random, count, pool_bytes / page);
+      const auto side = [page = page](const std::vector<std::uint32_t>& indices, void** region) {
+        headrace_side_v1 view{};
+        view.struct_size = sizeof view;
+        view.regions = region;
+        view.region_count = 1;
+        view.indices = indices.data();
+        view.stride_bytes = view.page_bytes = page;
+        return view;
+      };
+      void* near_region = &here;
+      void* far_region = &there;
+      const headrace_side_v1 local = side(to, &near_region), far = side(from, &far_region);
+      headrace_prepare_v1 args{};
+      args.struct_size = sizeof args;
+      args.op = read ? HEADRACE_READ : HEADRACE_WRITE;
+      args.count = count;
+      args.bytes = count * page;
+      args.local = &local;
+      args.remote = &far;
+      std::vector<double> making, posting;
+      for (int i = 0; i < 50; ++i) {
+        const auto begin = Clock::now();
+        auto move = must(gpu::PreparedMove::prepare(mover, args, address_of, address_of));
+        making.push_back(duration<double>(Clock::now() - begin).count());
+        for (int post = 0; post < 20; ++post) {
+          const auto posted = Clock::now();
+          must(move.post(stream.handle()));
+          while (!move.poll_done()) {
+          }
+          if (post > 0) posting.push_back(duration<double>(Clock::now() - posted).count());
+        }
+      }
+      const Times made = summary(std::move(making)), done = summary(std::move(posting));
+      fmt::print(
+          "{{\"what\": \"prepared\", \"direction\": \"{}\", \"page\": {}, \"count\": {}, \"make_us\": "
+          "{:.1f}, \"p50_us\": {:.2f}, "
+          "\"p99_us\": {:.2f}, \"gb_per_s_of_all\": {:.1f}}}\n",
+          name, page, count, made.median * 1e6, done.median * 1e6, done.p99 * 1e6,
+          static_cast<double>(args.bytes) / done.median / 1e9);
+      std::fflush(stdout);
+    }
+}
+
 // ------------------------------------------------------------------ host memory
 
 void time_host(Probe& probe) {
@@ -838,6 +897,7 @@ int run(int socket, const Options& options) {
   time_singles(probe, ipc, 4096, quick ? 500 : 5000);
   if (probe.module != nullptr) time_tells(probe, ipc, quick ? 300 : 2000);
   time_bulk(probe, ipc);
+  time_prepared(probe, ipc);
   time_singles(probe, ipc, 65536, quick ? 200 : 1000);
   resynchronise(probe);
   time_copy_engines(probe, ipc, "pages", {4096, 65536, 262144, mib, 16 * mib});

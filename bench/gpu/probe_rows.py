@@ -26,6 +26,11 @@ def measurements(line: dict) -> Iterator[tuple[str, str, str, float]]:
         case = f"single/{line['method']}/{line['direction']}/{line['page']}"
         yield case, "p50_us", "us", line["p50_us"]
         yield case, "p99_us", "us", line["p99_us"]
+    elif what == "prepared":
+        case = f"prepared/{line['direction']}/{line['page']}x{line['count']}"
+        yield case, "make_us", "us", line["make_us"]
+        yield case, "p50_us", "us", line["p50_us"]
+        yield case, "p99_us", "us", line["p99_us"]
     elif what == "import" and "ms" in line:
         yield f"import/{line['by']}", "ms", "ms", line["ms"]
     elif what == "pin":
