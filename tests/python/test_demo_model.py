@@ -263,6 +263,21 @@ def test_what_is_up_to_date_is_left_alone_without_torch(packages, run_script):
     assert {path.name: path.stat().st_mtime_ns for path in packages.glob("*.pt2")} == before
 
 
+def test_what_is_up_to_date_needs_no_lock(packages, monkeypatch):
+    monkeypatch.setattr(export, "_one_at_a_time", None)  # a folder that is not ours to write
+    assert [path.name for path in export.export_pieces(packages)] == ["embed.pt2", "layer.pt2", "head.pt2"]
+
+
+def test_what_a_killed_export_left_is_removed_by_the_next(tmp_path, monkeypatch):
+    (tmp_path / ".layer-x1").mkdir()
+    (tmp_path / ".layer-x1" / "part").touch()
+    (tmp_path / ".embed-x2").touch()
+    (tmp_path / "other").touch()
+    monkeypatch.setattr(export, "_export_all", lambda pieces, output, cache: None)
+    export.export_pieces(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "other"]
+
+
 @pytest.mark.parametrize("changed", ["torch", "processor", "source"])
 def test_a_package_of_another_torch_processor_or_source_is_outdated(packages, changed):
     key = export.current_key()

@@ -17,6 +17,8 @@ import importlib.metadata
 import os
 import platform
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -76,32 +78,53 @@ def export_pieces(output: Path, cache: Path | None = None) -> list[Path]:
 
     errors   backend_failed when a piece could not be exported: its process has said why
     """
-    output.mkdir(parents=True, exist_ok=True)
     packages = [output / f"{piece}.pt2" for piece in PIECES]
     key = current_key()
-    with _one_at_a_time(output):
-        outdated = [package for package in packages if not is_current(package, key)]
-        if outdated:
-            _export_all([package.stem for package in outdated], output, cache)
-        else:
-            _say(f"{', '.join(package.name for package in packages)} in {output} are up to date")
+
+    def outdated() -> list[str]:
+        return [package.stem for package in packages if not is_current(package, key)]
+
+    if outdated():  # only then the folder must be ours to write
+        output.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(output):
+            _sweep(output)
+            if pieces := outdated():
+                _export_all(pieces, output, cache)
+                return packages
+    _say(f"{', '.join(package.name for package in packages)} in {output} are up to date")
     return packages
+
+
+def _sweep(output: Path) -> None:
+    """Removes what an export that was killed had begun: with the lock held nobody else writes there."""
+    for piece in PIECES:
+        for begun in output.glob(f".{piece}-*"):
+            shutil.rmtree(begun) if begun.is_dir() and not begun.is_symlink() else begun.unlink(missing_ok=True)
 
 
 def _export_all(pieces: list[str], output: Path, cache: Path | None) -> None:
     """Each in a process of its own, as many at once as there are processors: compiling takes one."""
     began = time.monotonic()
     _say(f"compiling {', '.join(pieces)} for this processor and torch: this is done once and takes a while")
+    running: list[subprocess.Popen[bytes]] = []
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        codes = list(pool.map(lambda piece: _run_piece(piece, output, cache), pieces))
+        try:
+            codes = list(pool.map(lambda piece: _run_piece(piece, output, cache, running), pieces))
+        except BaseException:  # we are to end, and they with us: each removes what it has begun
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in running:
+                process.terminate()
+            raise
     if failed := [piece for piece, code in zip(pieces, codes) if code != 0]:
         raise BackendFailed(f"exporting {', '.join(failed)} failed: what is printed above says why")
     _say(f"{', '.join(pieces)} in {output} after {time.monotonic() - began:.0f} s")
 
 
-def _run_piece(piece: str, output: Path, cache: Path | None) -> int:
+def _run_piece(piece: str, output: Path, cache: Path | None, running: list[subprocess.Popen[bytes]]) -> int:
     command = [sys.executable, "-m", "headrace.demo_model.export", "--output", str(output), "--piece", piece]
-    return subprocess.run([*command, *(["--cache", str(cache)] if cache else [])], check=False).returncode
+    process = subprocess.Popen([*command, *(["--cache", str(cache)] if cache else [])])
+    running.append(process)
+    return process.wait()
 
 
 def export_piece(piece: str, output: Path, cache: Path | None = None) -> None:
@@ -136,6 +159,7 @@ def main() -> int:
     parser.add_argument("--piece", choices=PIECES, help="export this one alone, even if it is up to date")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where the compiler keeps its work (default: the user's cache)")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, _end)
     try:
         if options.piece:
             export_piece(options.piece, options.output, options.cache)
@@ -145,7 +169,15 @@ def main() -> int:
     except Error as error:
         _say(str(error))
         return 1
+    except OSError as error:
+        _say(f"{error.filename or options.output}: {error.strerror}: choose another folder with --packages or --output")
+        return 1
     return 0
+
+
+def _end(number: int, _frame: object) -> None:
+    """As an exception, so that what has been begun is removed on the way."""
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":
