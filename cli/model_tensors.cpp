@@ -111,9 +111,22 @@ bool take_shape(const Json& value, std::size_t depth, std::vector<std::int64_t>&
                      [&](const Json& one) { return take_shape(one, depth + 1, shape); });
 }
 
-void flatten(const Json& value, std::vector<const Json*>& elements) {
-  if (!value.is_array()) return elements.push_back(&value);
-  for (const Json& one : value) flatten(one, elements);
+/// The elements of nested lists in their order; false: the lists lie deeper than dimensions can.
+bool flatten(const Json& value, std::size_t depth, std::vector<const Json*>& elements) {
+  if (!value.is_array()) {
+    elements.push_back(&value);
+    return true;
+  }
+  return depth < most_tensor_dimensions && std::all_of(value.begin(), value.end(), [&](const Json& one) {
+           return flatten(one, depth + 1, elements);
+         });
+}
+
+/// As it stands in the file. Lists and objects are only named: they may be long, and deeper than the stack
+/// is.
+std::string shown(const Json& value) {
+  if (value.is_array()) return "a list";
+  return value.is_object() ? "an object" : value.dump();
 }
 
 DType guess_type(const std::vector<const Json*>& elements) {
@@ -143,7 +156,7 @@ Result<void> set_element(Tensor& tensor, std::size_t index, const Json& value) {
     return {};
   }
   const auto number = number_in(value);
-  if (!number) return fail(Code::invalid_argument, "element {} is {}, and no number", index, value.dump());
+  if (!number) return fail(Code::invalid_argument, "element {} is {}, and no number", index, shown(value));
   if (!is_floating(tensor.dtype())) {
     write_element(tensor.data(), tensor.dtype(), at, *number);
     if (read_element(tensor.data(), tensor.dtype(), at) != *number)
@@ -174,14 +187,13 @@ Result<Tensor> read_json_tensor(const Json& value, std::optional<DType> known) {
                     most_tensor_dimensions);
       for (const Json& length : value.at("shape")) {
         if (!length.is_number_integer() || length.get<std::int64_t>() < 0)
-          return fail(Code::invalid_argument, "its \"shape\" has {}, which is no length", length.dump());
+          return fail(Code::invalid_argument, "its \"shape\" has {}, which is no length", shown(length));
         shape.push_back(length.get<std::int64_t>());
       }
     }
   }
   std::vector<const Json*> elements;
-  flatten(*data, elements);
-  if (!shape_given && !take_shape(*data, 0, shape))
+  if (!flatten(*data, 0, elements) || (!shape_given && !take_shape(*data, 0, shape)))
     return fail(Code::invalid_argument, "its lists have different lengths, or lie too deep");
   HEADRACE_CLI_TRY(tensor, Tensor::zeros(known.value_or(guess_type(elements)), Shape(shape)));
   if (static_cast<std::int64_t>(elements.size()) != tensor.shape().count())

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/model_tensors.hpp"
+
+#include "support/temporary_folder.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace headrace::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ModelTensors : public ::testing::Test {
+ protected:
+  [[nodiscard]] std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+  [[nodiscard]] Result<std::vector<NamedTensor>> read_json(const std::string& text) const {
+    std::ofstream(path("in.json")) << text;
+    return read_tensors(path("in.json"));
+  }
+  [[nodiscard]] std::string refusal(const std::string& text) const {
+    const auto read = read_json(text);
+    EXPECT_FALSE(read) << text.substr(0, 100);
+    return read ? "" : read.error().message;
+  }
+
+  testing::TemporaryFolder folder_;
+};
+
+std::string lists(std::size_t depth) { return std::string(depth, '[') + "1" + std::string(depth, ']'); }
+
+TEST_F(ModelTensors, ListsDeeperThanDimensionsAreRefusedHoweverDeep) {
+  EXPECT_TRUE(read_json(R"({"x": )" + lists(most_tensor_dimensions) + "}"));
+  for (const std::size_t depth : {most_tensor_dimensions + 1, std::size_t{200'000}}) {
+    EXPECT_THAT(refusal(R"({"x": )" + lists(depth) + "}"), HasSubstr("lie too deep"));
+    EXPECT_THAT(refusal(R"({"x": {"shape": [1], "data": )" + lists(depth) + "}}"), HasSubstr("lie too deep"));
+    EXPECT_THAT(refusal(R"({"x": {"data": [1], "shape": [)" + lists(depth) + "]}}"),
+                HasSubstr("has a list, which is no length"));
+    EXPECT_THAT(refusal(R"({"x": [{"y": )" + lists(depth) + "}]}"),
+                HasSubstr("element 0 is an object, and no number"));
+  }
+}
+
+}  // namespace
+}  // namespace headrace::cli
