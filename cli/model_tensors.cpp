@@ -148,20 +148,37 @@ std::optional<double> number_in(const Json& value) {
   return std::nullopt;
 }
 
+/// Sets an element of eight bytes exactly, which a double could not; false: the type cannot hold the number.
+bool set_whole(Tensor& tensor, std::size_t index, const Json& value) {
+  const auto bits = value.get<std::uint64_t>();  // a negative number's are its two's complement
+  const bool negative = !value.is_number_unsigned() && value.get<std::int64_t>() < 0;
+  if (tensor.dtype() == DType::uint64 ? negative : !negative && bits > INT64_MAX) return false;
+  std::memcpy(static_cast<std::byte*>(tensor.data()) + index * sizeof bits, &bits, sizeof bits);
+  return true;
+}
+
+/// Whether a whole number that is written with a fraction or an exponent lies beyond the type: writing cuts
+/// it off there, and as a double the largest number of the type looks like the one behind it.
+bool is_beyond(DType type, double number) {
+  return (type == DType::int64 && number >= 0x1p63) || (type == DType::uint64 && number >= 0x1p64);
+}
+
 Result<void> set_element(Tensor& tensor, std::size_t index, const Json& value) {
   const auto at = static_cast<std::int64_t>(index);
-  if (tensor.dtype() == DType::int64 && value.is_number_integer()) {  // exact where a double is not
-    const auto whole = value.get<std::int64_t>();
-    std::memcpy(static_cast<std::byte*>(tensor.data()) + index * sizeof whole, &whole, sizeof whole);
+  const auto cannot_hold = [&] {
+    return fail(Code::invalid_argument, "element {} is {}, which {} cannot hold", index, value.dump(),
+                dtype_name(tensor.dtype()));
+  };
+  if ((tensor.dtype() == DType::int64 || tensor.dtype() == DType::uint64) && value.is_number_integer()) {
+    if (!set_whole(tensor, index, value)) return cannot_hold();
     return {};
   }
   const auto number = number_in(value);
   if (!number) return fail(Code::invalid_argument, "element {} is {}, and no number", index, shown(value));
   if (!is_floating(tensor.dtype())) {
     write_element(tensor.data(), tensor.dtype(), at, *number);
-    if (read_element(tensor.data(), tensor.dtype(), at) != *number)
-      return fail(Code::invalid_argument, "element {} is {}, which {} cannot hold", index, value.dump(),
-                  dtype_name(tensor.dtype()));
+    if (is_beyond(tensor.dtype(), *number) || read_element(tensor.data(), tensor.dtype(), at) != *number)
+      return cannot_hold();
     return {};
   }
   write_element(tensor.data(), tensor.dtype(), at, *number);
@@ -267,13 +284,17 @@ Result<std::string> safetensors_bytes(std::span<const NamedView> tensors) {
   return file;
 }
 
+template <class Whole>
+Whole whole_at(const TensorView& view, std::int64_t index) {
+  Whole whole = 0;
+  std::memcpy(&whole, static_cast<const std::byte*>(view.data) + index * 8, sizeof whole);
+  return whole;
+}
+
 Json element_json(const TensorView& view, std::int64_t index) {
   if (view.dtype == DType::boolean) return read_element(view.data, view.dtype, index) != 0;
-  if (view.dtype == DType::int64) {
-    std::int64_t whole = 0;
-    std::memcpy(&whole, static_cast<const std::byte*>(view.data) + index * 8, sizeof whole);
-    return whole;
-  }
+  if (view.dtype == DType::int64) return whole_at<std::int64_t>(view, index);
+  if (view.dtype == DType::uint64) return whole_at<std::uint64_t>(view, index);
   const double value = read_element(view.data, view.dtype, index);
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";

@@ -48,5 +48,23 @@ TEST_F(ModelTensors, ListsDeeperThanDimensionsAreRefusedHoweverDeep) {
   }
 }
 
+TEST_F(ModelTensors, WholeNumbersOfEightBytesAreExactOrRefused) {
+  for (const char* const number : {"9223372036854775808", "18446744073709551615"})
+    EXPECT_THAT(refusal(fmt::format(R"({{"x": [{}]}})", number)),
+                HasSubstr(fmt::format("element 0 is {}, which int64 cannot hold", number)));
+  EXPECT_THAT(refusal(R"({"x": {"dtype": "int64", "data": [9223372036854775808.0]}})"),
+              HasSubstr("which int64 cannot hold"));
+  EXPECT_THAT(refusal(R"({"x": {"dtype": "uint64", "data": [-1]}})"), HasSubstr("which uint64 cannot hold"));
+  EXPECT_THAT(refusal(R"({"x": {"dtype": "uint64", "data": [18446744073709551616]}})"),
+              HasSubstr("which uint64 cannot hold"));
+
+  const auto read = read_json(
+      R"({"i": [-9223372036854775808, 9223372036854775807], "u": {"dtype": "uint64", "data": [0, 18446744073709551614]}})");
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(tensor_json(read->at(0).tensor.view())["data"].dump(),
+            "[-9223372036854775808,9223372036854775807]");
+  EXPECT_EQ(tensor_json(read->at(1).tensor.view())["data"].dump(), "[0,18446744073709551614]");
+}
+
 }  // namespace
 }  // namespace headrace::cli
