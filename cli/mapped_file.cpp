@@ -11,7 +11,8 @@
 namespace headrace::cli {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Opening a FIFO would wait for a writer, before it could be seen what it is.
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file)
     return fail(errno == ENOENT ? Code::not_found : Code::invalid_argument, "opening {}: {}", path,
                 system_text());

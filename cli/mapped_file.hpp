@@ -14,7 +14,7 @@ namespace headrace::cli {
 
 class MappedFile {
  public:
-  ///   errors  not_found (no such file), invalid_argument (a folder, empty), exhausted
+  ///   errors  not_found (no such file), invalid_argument (no regular file, empty), exhausted
   static Result<MappedFile> open(const std::string& path);
   MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
   MappedFile& operator=(MappedFile&& other) noexcept {

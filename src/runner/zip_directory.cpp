@@ -192,13 +192,14 @@ Result<std::uint64_t> ZipDirectory::data_offset(const ZipMember& member, const R
 Result<FileReader> FileReader::open(const std::string& path) {
   FileReader reader;
   reader.path_ = path;
-  reader.file_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Opening a FIFO would wait for a writer, before it could be seen what it is.
+  reader.file_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!reader.file_)
     return os_error(errno == ENOENT || errno == ENOTDIR ? Code::not_found : Code::invalid_argument, errno,
                     "open {}", path);
   struct stat status {};
   if (::fstat(reader.file_.get(), &status) != 0) return os_error(errno, "look at {}", path);
-  if (!S_ISREG(status.st_mode)) return make_error(Code::invalid_argument, "{} is no file", path);
+  if (!S_ISREG(status.st_mode)) return make_error(Code::invalid_argument, "{} is no regular file", path);
   reader.bytes_ = static_cast<std::uint64_t>(status.st_size);
   reader.changed_ns_ = std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
   return reader;

@@ -66,5 +66,14 @@ TEST_F(ModelTensors, WholeNumbersOfEightBytesAreExactOrRefused) {
   EXPECT_EQ(tensor_json(read->at(1).tensor.view())["data"].dump(), "[0,18446744073709551614]");
 }
 
+TEST_F(ModelTensors, AFifoIsRefusedWithoutWaitingForAWriter) {
+  for (const char* const name : {"x.npy", "x.npz", "x.safetensors", "x.json"}) {
+    ASSERT_EQ(::mkfifo(path(name).c_str(), 0600), 0);
+    const auto read = read_tensors(path(name));
+    ASSERT_FALSE(read);
+    EXPECT_THAT(read.error().message, HasSubstr("is not a regular file"));
+  }
+}
+
 }  // namespace
 }  // namespace headrace::cli

@@ -2,8 +2,11 @@
 #include "runner/zip_directory.hpp"
 
 #include "support/package_file.hpp"
+#include "support/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
+
+#include <sys/stat.h>
 
 #include <cstring>
 
@@ -24,6 +27,18 @@ ZipDirectory::Reader reader_of(const std::string& file) {
 
 Result<ZipDirectory> read(const std::string& file) {
   return ZipDirectory::read(file.size(), reader_of(file));
+}
+
+TEST(FileReader, what_is_no_regular_file_is_refused_without_waiting_for_a_writer) {
+  const testing::TemporaryFolder folder;
+  const std::string fifo = folder.path() + "/fifo.pt2";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  for (const std::string& path : {fifo, folder.path(), std::string("/dev/null")}) {
+    const auto file = FileReader::open(path);
+    ASSERT_FALSE(file) << path;
+    EXPECT_EQ(file.code(), Code::invalid_argument);
+    EXPECT_THAT(file.error().message, HasSubstr(path + " is no regular file"));
+  }
 }
 
 TEST(ZipDirectory, names_lengths_and_places_of_all_members_are_found) {
