@@ -48,17 +48,24 @@ class Literal {
     }
     return std::nullopt;
   }
-  std::optional<std::vector<std::uint64_t>> lengths() {
-    if (!take('(')) return std::nullopt;
+  Result<std::vector<std::uint64_t>> lengths() {
+    const auto no_lengths = [] { return fail(Code::corrupt, "npy: its shape is no tuple of lengths"); };
+    if (!take('(')) return no_lengths();
     std::vector<std::uint64_t> values;
     while (!take(')')) {
       skip();
       std::uint64_t value = 0;
       const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
-      if (error != std::errc() || values.size() == most_dimensions) return std::nullopt;
+      if (error == std::errc::result_out_of_range)
+        return fail(Code::corrupt, "npy: its shape has a length beyond 64 bits, which no array has");
+      if (error != std::errc()) return no_lengths();
+      if (values.size() == most_dimensions)
+        return fail(Code::not_supported,
+                    "npy: its shape has more than {} dimensions, the most that are read: reshape the array",
+                    most_dimensions);
       rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
       values.push_back(value);
-      if (!take(',') && next() != ')') return std::nullopt;
+      if (!take(',') && next() != ')') return no_lengths();
     }
     return values;
   }
@@ -105,7 +112,8 @@ Result<NpyHeader> read_npy(std::span<const std::byte> file) {
     } else if (*key == "fortran_order") {
       fortran = literal.boolean();
     } else if (*key == "shape") {
-      shape = literal.lengths();
+      HEADRACE_CLI_TRY(lengths, literal.lengths());
+      shape = std::move(lengths);
     } else {
       return corrupt("the header has a key that does not belong there");
     }

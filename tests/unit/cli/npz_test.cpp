@@ -63,6 +63,19 @@ TEST(Npy, WhatCannotBeMovedIsRefusedWithWhatToDo) {
               HasSubstr("<U9"));
 }
 
+TEST(Npy, AShapeThatNoArrayHasIsToldFromADamagedHeader) {
+  std::string ones;
+  for (int i = 0; i < 65; ++i) ones += "1, ";
+  const auto of_shape = [](const std::string& shape) {
+    return read(npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (" + shape + "), }"));
+  };
+  EXPECT_TRUE(of_shape(ones.substr(3)).ok());
+  EXPECT_EQ(of_shape(ones).code(), Code::not_supported);
+  EXPECT_THAT(of_shape(ones).error().message, HasSubstr("more than 64 dimensions, the most that are read"));
+  EXPECT_THAT(of_shape("100000000000000000000,").error().message, HasSubstr("a length beyond 64 bits"));
+  EXPECT_THAT(of_shape("-2,").error().message, HasSubstr("no tuple of lengths"));
+}
+
 TEST(Npy, FortranOrderOfOneDimensionIsLikeAnyOther) {
   EXPECT_TRUE(read(npy_of("{'descr': '<f4', 'fortran_order': True, 'shape': (2,), }")).ok());
 }
