@@ -138,19 +138,19 @@ std::int32_t headrace_model_inspect(const char* path, const char* model_name, ch
 void headrace_text_free(char* text) { delete[] text; }
 
 std::uint64_t headrace_model_input_count(const headrace_model* model) {
-  return model->model.info().inputs.size();
+  return model == nullptr ? 0 : model->model.info().inputs.size();
 }
 std::uint64_t headrace_model_output_count(const headrace_model* model) {
-  return model->model.info().outputs.size();
+  return model == nullptr ? 0 : model->model.info().outputs.size();
 }
 const char* headrace_model_input_name(const headrace_model* model, std::uint64_t index) {
-  return headrace::name_in(model->model.info().inputs, index);
+  return model == nullptr ? nullptr : headrace::name_in(model->model.info().inputs, index);
 }
 const char* headrace_model_output_name(const headrace_model* model, std::uint64_t index) {
-  return headrace::name_in(model->model.info().outputs, index);
+  return model == nullptr ? nullptr : headrace::name_in(model->model.info().outputs, index);
 }
 const char* headrace_model_input_spec(const headrace_model* model, std::uint64_t index) {
-  return index < model->input_specs.size() ? model->input_specs[index].c_str() : nullptr;
+  return model != nullptr && index < model->input_specs.size() ? model->input_specs[index].c_str() : nullptr;
 }
 
 std::int32_t headrace_model_run(headrace_model* model, const headrace_tensor* inputs, std::uint64_t count,

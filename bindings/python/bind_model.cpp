@@ -10,6 +10,7 @@
 #include "bindings/python/tensor_input.hpp"
 #include "bindings/python/text.hpp"
 
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 
 #include <algorithm>
@@ -158,16 +159,26 @@ struct PyModel {
   ExchangeCache exchange;
 };
 
-PyModel open_model(const std::string& path, const std::string& model_name, const std::optional<Text>& device,
-                   std::size_t runners, int threads, const std::optional<nb::dict>& options) {
+PyModel open_model(const std::filesystem::path& path, const std::string& model_name,
+                   const std::optional<Text>& device, std::size_t runners, int threads,
+                   const std::optional<nb::dict>& options) {
   ModelOptions wanted;
   wanted.model_name = model_name;
   if (device) wanted.device = device->str();
   wanted.runners = runners;
   wanted.threads = threads;
   wanted.options = to_options(options);
-  auto opened = without_gil([&] { return Model::open(path, std::move(wanted)); });
+  auto opened = without_gil([&] { return Model::open(path.string(), std::move(wanted)); });
   return {std::make_shared<Model>(take(std::move(opened))), {}};
+}
+
+/// The inputs, if those that the model writes into let themselves be written.
+std::vector<TensorInput> writable(const std::vector<TensorSpec>& specs, std::vector<TensorInput> inputs) {
+  for (std::size_t i = 0; i < std::min(specs.size(), inputs.size()); ++i)
+    if (specs[i].mutated && inputs[i].read_only())
+      raise_invalid("input " + specs[i].name +
+                    ": the model writes into it, and this memory is read-only: give a copy");
+  return inputs;
 }
 
 /// The inputs of one run in the model's order.
@@ -180,7 +191,7 @@ std::vector<TensorInput> gather(PyModel& self, const nb::args& positional, const
   };
   for (std::size_t i = 0; i < positional.size(); ++i)
     inputs.emplace_back(nb::handle(positional[i]).ptr(), name_of(i), self.exchange);
-  if (named.size() == 0) return inputs;
+  if (named.size() == 0) return writable(specs, std::move(inputs));
   std::size_t used = 0;
   for (std::size_t i = positional.size(); i < specs.size(); ++i) {
     const nb::str key = to_str(specs[i].name);
@@ -191,7 +202,7 @@ std::vector<TensorInput> gather(PyModel& self, const nb::args& positional, const
     inputs.emplace_back(nb::object(named[key]).ptr(), name_of(i), self.exchange);
     ++used;
   }
-  if (used == named.size()) return inputs;
+  if (used == named.size()) return writable(specs, std::move(inputs));
   std::string names;
   for (const TensorSpec& spec : specs) names += (names.empty() ? "" : ", ") + spec.name;
   raise_invalid("an input by name is none of the model's, or was given by its place too: it takes " +
@@ -312,14 +323,15 @@ void bind_model(nb::module_& module) {
                       "Threads: any.")
       .def(
           "__init__",
-          [](PyModel* self, const std::string& path, const std::string& model_name,
+          [](PyModel* self, const std::filesystem::path& path, const std::string& model_name,
              const std::optional<Text>& device, std::size_t runners, int threads,
              const std::optional<nb::dict>& options) {
             new (self) PyModel(open_model(path, model_name, device, runners, threads, options));
           },
           nb::arg("path"), nb::kw_only(), nb::arg("model_name") = "model", nb::arg("device") = nb::none(),
           nb::arg("runners") = 1, nb::arg("threads") = 0, nb::arg("options") = nb::none(),
-          nb::sig("def __init__(self, path: str, *, model_name: str = 'model', device: str | None = None, "
+          nb::sig("def __init__(self, path: str | os.PathLike[str], *, model_name: str = 'model', device: "
+                  "str | None = None, "
                   "runners: int = 1, threads: int = 0, options: "
                   "dict[str, object] | None = None) -> None"),
           "Checks the package (.pt2 or unpacked) against this machine, unpacks it into the cache, loads "
@@ -341,12 +353,13 @@ void bind_model(nb::module_& module) {
           "What the package says, as `headrace inspect` prints it.")
       .def_static(
           "inspect",
-          [](const std::string& path, const std::string& model_name) {
-            const auto info = take(without_gil([&] { return Model::inspect(path, model_name); }));
+          [](const std::filesystem::path& path, const std::string& model_name) {
+            const auto info = take(without_gil([&] { return Model::inspect(path.string(), model_name); }));
             return from_json(model_info_json(info));
           },
           nb::arg("path"), nb::arg("model_name") = "model",
-          nb::sig("def inspect(path: str, model_name: str = 'model') -> dict[str, typing.Any]"),
+          nb::sig("def inspect(path: str | os.PathLike[str], model_name: str = 'model') -> dict[str, "
+                  "typing.Any]"),
           "The same of a package that is not opened: needs no torch.\n\nErrors: NotFound, Corrupt, "
           "InvalidArgument.")
       .def("constants", &list_constants, nb::sig("def constants(self) -> list[dict[str, typing.Any]]"),

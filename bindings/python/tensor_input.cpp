@@ -20,6 +20,13 @@ constexpr std::uint32_t known_major = 1;
   raise_invalid("input " + std::string(name) + ": " + reason);
 }
 
+/// What the present Python error says, which is cleared: torch's own words, without the C++ calls below them.
+std::string first_line_of_error() {
+  const nb::python_error error;
+  const std::string text = nb::str(error.value()).c_str();
+  return text.substr(0, text.find('\n'));
+}
+
 /// The view of a described tensor; raises where models have no counterpart.
 TensorView view_of(const DlTensor& tensor, const char* name) {
   const auto dtype = dtype_from_dlpack(tensor.type);
@@ -90,7 +97,19 @@ const void* ExchangeCache::table_of(PyObject* object) {
     PyErr_Clear();
   else if (table->version.major == known_major && table->describe != nullptr)
     table_ = table;
+  const bool asks = nb::hasattr(object, "is_neg") && nb::hasattr(object, "is_conj");
+  is_neg_ = asks ? nb::object(nb::str("is_neg")) : nb::object();
+  is_conj_ = asks ? nb::object(nb::str("is_conj")) : nb::object();
   return table_;
+}
+
+bool ExchangeCache::is_late(PyObject* object, bool complex) const {
+  const auto is = [object](const nb::object& question) {
+    const nb::object answer = nb::steal(PyObject_CallMethodNoArgs(object, question.ptr()));
+    if (!answer.is_valid()) throw nb::python_error();
+    return answer.ptr() == Py_True;
+  };
+  return is_neg_.is_valid() && (is(is_neg_) || (complex && is(is_conj_)));
 }
 
 TensorInput::TensorInput(PyObject* object, const char* name, ExchangeCache& cache) {
@@ -118,8 +137,14 @@ bool TensorInput::take_exchange(PyObject* object, const char* name, ExchangeCach
   const auto* const table = static_cast<const DlExchangeTable*>(cache.table_of(object));
   if (table == nullptr) return false;
   DlTensor tensor{};
-  if (table->describe(object, &tensor) != 0) throw nb::python_error();
+  if (table->describe(object, &tensor) != 0)
+    refuse(name, "its memory cannot be taken: " + first_line_of_error());
   view_ = view_of(tensor, name);
+  const bool complex = view_.dtype == DType::complex64 || view_.dtype == DType::complex128;
+  if (cache.is_late(object, complex))
+    refuse(name,
+           "it is a view that is negated or conjugated when it is read: give resolve_neg() or resolve_conj() "
+           "of it");
   return true;
 }
 

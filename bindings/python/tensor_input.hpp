@@ -19,8 +19,12 @@ class ExchangeCache {
  public:
   /// The table of the object's type, or null.
   [[nodiscard]] const void* table_of(PyObject* object);
+  /// Whether the object, of the type asked for last, is a view whose bytes are not yet its values: torch negates and
+  /// conjugates late, and its table does not tell.
+  [[nodiscard]] bool is_late(PyObject* object, bool complex) const;
 
  private:
+  nb::object is_neg_, is_conj_;  ///< the names of torch's questions, where the type has them
   PyTypeObject* type_ = nullptr;
   nb::object keep_type_;
   const void* table_ = nullptr;
@@ -37,6 +41,8 @@ class TensorInput {
   ~TensorInput();
 
   [[nodiscard]] const TensorView& view() const noexcept { return view_; }
+  /// Whether its owner lets nobody write into it.
+  [[nodiscard]] bool read_only() const noexcept { return has_buffer_ && buffer_.readonly != 0; }
 
  private:
   bool take_exchange(PyObject* object, const char* name, ExchangeCache& cache);

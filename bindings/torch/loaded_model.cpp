@@ -41,7 +41,6 @@ LoadedModel::LoadedModel(const headrace_model_open_v1& args)
     : loader_(package_path(args), args.model_name, /*run_single_threaded=*/true, /*num_runners=*/1,
               static_cast<c10::DeviceIndex>(args.device_kind == HEADRACE_CPU ? -1 : args.device_index)),
       runner_(*loader_.get_runner()),
-      on_gpu_(args.device_kind != HEADRACE_CPU),
       call_spec_(runner_.get_call_spec()) {}
 
 void LoadedModel::bind(std::size_t index, const headrace_tensor_v1& tensor) {
@@ -77,10 +76,13 @@ void LoadedModel::constants(headrace_constant_v1 tell, void* context) {
 
 void LoadedModel::replace_constants(std::size_t count, const char* const* names,
                                     const headrace_tensor_v1* tensors) {
+  // torch copies the bytes as they lie, whatever their strides: so they are laid out first as the present
+  // ones are.
+  const auto present = runner_.extract_constants_map(/*use_inactive=*/false);
   std::unordered_map<std::string, at::Tensor> values;
   for (std::size_t i = 0; i < count; ++i) {
-    at::Tensor value = borrow(tensors[i]);
-    values[names[i]] = on_gpu_ && value.is_cpu() ? value.to(c10::Device(c10::DeviceType::CUDA)) : value;
+    const at::Tensor& now = present.at(names[i]);
+    values[names[i]] = at::empty_strided(now.sizes(), now.strides(), now.options()).copy_(borrow(tensors[i]));
   }
   // In place: the host lets nobody run meanwhile, and weights are not held twice. What was folded of them is
   // folded again by the next run.

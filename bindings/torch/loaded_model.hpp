@@ -28,7 +28,6 @@ class LoadedModel {
  private:
   torch::inductor::AOTIModelPackageLoader loader_;
   torch::inductor::AOTIModelContainerRunner& runner_;
-  const bool on_gpu_;
   std::vector<std::string> call_spec_;
   std::vector<at::Tensor> inputs_;
   std::vector<at::Tensor> waiting_;  ///< outputs of a run for which there was no room

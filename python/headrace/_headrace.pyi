@@ -988,7 +988,7 @@ class Model:
     Threads: any.
     """
 
-    def __init__(self, path: str, *, model_name: str = 'model', device: str | None = None, runners: int = 1, threads: int = 0, options: dict[str, object] | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, model_name: str = 'model', device: str | None = None, runners: int = 1, threads: int = 0, options: dict[str, object] | None = None) -> None:
         """
         Checks the package (.pt2 or unpacked) against this machine, unpacks it into the cache, loads it.
 
@@ -1016,7 +1016,7 @@ class Model:
         """What the package says, as `headrace inspect` prints it."""
 
     @staticmethod
-    def inspect(path: str, model_name: str = 'model') -> dict[str, Any]:
+    def inspect(path: str | os.PathLike[str], model_name: str = 'model') -> dict[str, Any]:
         """
         The same of a package that is not opened: needs no torch.
 

@@ -149,6 +149,7 @@ Result<std::unique_ptr<ModelCore>> ModelCore::open(const std::string& path, cons
   const std::uint64_t unpack_begin = now_ns();
   HEADRACE_TRY(unpacked, PackageCache(settings.cache_folder).unpacked(package));
   std::unique_ptr<ModelCore> core(new ModelCore(std::move(info), runtime, settings.debug, logger));
+  core->threads_ = options.threads;
   core->load_timing_.unpack_ns = now_ns() - unpack_begin;
   core->load_timing_.unpacked = unpacked.fresh;
   if (options.threads > 0) runtime.table->set_threads(options.threads);
@@ -187,6 +188,12 @@ Result<void> ModelCore::load(const std::string& folder, const std::string& archi
 
 Result<void> ModelCore::run(std::span<const TensorView> inputs, std::vector<Tensor>& outputs,
                             const RunOptions& options) {
+  // torch's threads are not in a forked child, which would wait for them for ever; alone a thread needs none.
+  if (threads_ != 1 && fork_guard_.forked())
+    return make_error(
+        Code::invalid_argument,
+        "{} was opened before this process was forked off: open it here, or with one thread there",
+        info_.path);
   const RunnerPool::Loan runner = pool_->take();
   if (debug_) return run_debug(*runner, inputs, outputs, options);
   return bind_and_run(*runner, inputs, outputs, options);

@@ -3,6 +3,7 @@
 // measured.
 #pragma once
 
+#include "base/fork_guard.hpp"
 #include "base/log.hpp"
 #include "runner/input_check.hpp"
 #include "runner/model_options.hpp"
@@ -54,6 +55,8 @@ class ModelCore {
   const headrace_model_runtime_v1* table_;
   InputCheck check_;
   const bool debug_;
+  int threads_ = 0;  ///< ModelOptions::threads
+  ForkGuard fork_guard_;
   Log log_;
   std::unique_ptr<RunnerPool> pool_;
   Histogram run_ns_;

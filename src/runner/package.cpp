@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/package.hpp"
 
+#include "runner/crc32.hpp"
+
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <filesystem>
 #include <set>
 
@@ -12,36 +12,6 @@ namespace {
 
 constexpr std::string_view models_folder = "data/aotinductor/";
 constexpr std::size_t most_text = std::size_t{64} << 20;
-
-/// Row k: the sum of each byte with k zeros behind it.
-constexpr auto crc_rows = [] {
-  std::array<std::array<std::uint32_t, 256>, 8> rows{};
-  for (std::uint32_t i = 0; i < 256; ++i) {
-    std::uint32_t sum = i;
-    for (int bit = 0; bit < 8; ++bit) sum = (sum >> 1) ^ ((sum & 1) != 0 ? 0xEDB88320U : 0U);
-    rows[0][i] = sum;
-  }
-  for (std::size_t k = 1; k < rows.size(); ++k)
-    for (std::size_t i = 0; i < 256; ++i) rows[k][i] = (rows[k - 1][i] >> 8) ^ rows[0][rows[k - 1][i] & 0xFF];
-  return rows;
-}();
-
-/// CRC-32 as zip has it, eight bytes at a time (Kounavis and Berry, "A systematic approach to building high
-/// performance software-based CRC generators", 2005). Of texts alone: code and weights are checked by whoever
-/// unpacks them.
-std::uint32_t crc32(std::string_view bytes) {
-  std::uint32_t sum = ~std::uint32_t{0};
-  for (; bytes.size() >= 8; bytes.remove_prefix(8)) {
-    std::uint64_t eight = 0;
-    std::memcpy(&eight, bytes.data(), sizeof eight);
-    eight ^= sum;
-    sum = 0;
-    for (std::size_t i = 0; i < 8; ++i) sum ^= crc_rows[7 - i][(eight >> (8 * i)) & 0xFF];
-  }
-  for (const char byte : bytes)
-    sum = (sum >> 8) ^ crc_rows[0][(sum ^ static_cast<std::uint8_t>(byte)) & 0xFF];
-  return ~sum;
-}
 
 Result<std::vector<std::string>> files_below(const std::filesystem::path& folder) {
   std::vector<std::string> names;
@@ -133,7 +103,7 @@ Result<std::string> Package::read(const std::string& name, std::size_t most) con
   HEADRACE_TRY(offset, directory_.data_offset(*member, reader));
   text.resize(static_cast<std::size_t>(std::min<std::uint64_t>(member->bytes, most)));
   HEADRACE_TRY_VOID(reader(offset, std::as_writable_bytes(std::span(text))));
-  if (text.size() == member->bytes && crc32(text) != member->crc)
+  if (text.size() == member->bytes && crc32(std::as_bytes(std::span(text))) != member->crc)
     return make_error(Code::corrupt, "the checksum of its member {} is wrong: copy it again", member->name);
   return text;
 }

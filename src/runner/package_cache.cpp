@@ -4,11 +4,13 @@
 #include "base/hash.hpp"
 #include "base/options.hpp"
 #include "base/random.hpp"
+#include "runner/crc32.hpp"
 
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -96,22 +98,17 @@ Result<void> unpack_member(const Package& package, const ZipMember& member, cons
   };
   HEADRACE_TRY(offset, package.directory().data_offset(member, reader));
   std::vector<std::byte> piece(static_cast<std::size_t>(std::min<std::uint64_t>(piece_bytes, member.bytes)));
+  std::uint32_t sum = 0;
   for (std::uint64_t done = 0; done < member.bytes;) {
-    // The kernel copies by itself where it can: on a file system that shares blocks nothing is moved at all.
-    off_t from = static_cast<off_t>(offset + done);
-    const ssize_t copied =
-        ::copy_file_range(package.archive().descriptor(), &from, file.get(), nullptr, member.bytes - done, 0);
-    if (copied > 0) {
-      done += static_cast<std::uint64_t>(copied);
-      continue;
-    }
-    if (copied < 0 && errno == ENOSPC) return os_error(errno, "write {}", path.string());
     const std::span part(
         piece.data(), static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), member.bytes - done)));
     HEADRACE_TRY_VOID(reader(offset + done, part));
     HEADRACE_TRY_VOID(write_all(file.get(), part, path));
+    sum = crc32(part, sum);
     done += part.size();
   }
+  if (sum != member.crc)
+    return make_error(Code::corrupt, "the checksum of its member {} is wrong: copy it again", member.name);
   return {};
 }
 
@@ -124,6 +121,26 @@ Error at_cache(Error error, const Package& package, const fs::path& folder) {
         "HEADRACE_CACHE_DIR names another",
         folder.string(), package.bytes());
   return error;
+}
+
+/// Whether every member is there with its length: what a crash of the machine, or a person, did to an entry
+/// would show only when its code is loaded, or runs.
+bool is_whole(const Package& package, const fs::path& place) {
+  struct stat status {};
+  return std::ranges::all_of(package.directory().members, [&](const ZipMember& member) {
+    return member.name.ends_with('/') ||
+           (::stat((place / member.name).c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+            static_cast<std::uint64_t>(status.st_size) == member.bytes);
+  });
+}
+
+/// Code will be loaded from below it: nobody else may have put it there, or be able to.
+Result<void> check_owner(const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || status.st_uid == ::geteuid() || status.st_uid == 0) return {};
+  return make_error(Code::invalid_argument,
+                    "{} belongs to another user: choose a cache folder of your own (HEADRACE_CACHE_DIR)",
+                    path.string());
 }
 
 /// A key, a dot and 16 hexadecimal digits.
@@ -151,14 +168,11 @@ Result<UnpackedPackage> PackageCache::unpacked(const Package& package) const {
   if (package.is_folder()) return UnpackedPackage{package.path(), false};
   const std::string name = key(package);
   const fs::path place = folder_ / name;
-  struct stat status {};
-  if (::stat(place.c_str(), &status) == 0) {
-    // Code will be loaded from it: nobody else may have put it there.
-    if (status.st_uid != ::getuid())
-      return make_error(Code::invalid_argument,
-                        "{} belongs to another user: choose a cache folder of your own (HEADRACE_CACHE_DIR)",
-                        place.string());
-    return UnpackedPackage{place, false};
+  HEADRACE_TRY_VOID(check_owner(folder_));
+  if (std::error_code none; fs::exists(place, none)) {
+    HEADRACE_TRY_VOID(check_owner(place));
+    if (is_whole(package, place)) return UnpackedPackage{place, false};
+    fs::remove_all(place, none);
   }
   if (auto unpacked = unpack(package, place); !unpacked)
     return at_cache(std::move(unpacked).error(), package, folder_);

@@ -150,6 +150,67 @@ def test_constants_are_listed_and_replaced(packages):
         model.replace_constants({"weight": np.zeros((4, 3), np.float32)})
 
 
+@pytest.mark.parametrize(
+    "laid_out",
+    [np.asfortranarray, lambda w: np.repeat(w, 2, axis=1)[:, ::2], lambda w: w[::-1, ::-1].copy()[::-1, ::-1]],
+    ids=["by columns", "with gaps", "backwards"],
+)
+def test_constants_of_any_strides_replace_by_their_values(packages, laid_out):
+    model = headrace.Model(packages / "mixed.pt2")
+    weight = np.arange(12, dtype=np.float32).reshape(3, 4)
+    inputs = (np.ones(16, np.float32), np.ones(16, np.float32), np.ones((1, 4), np.float32), np.zeros(5, np.int64))
+    model.replace_constants({"weight": weight})
+    expected = model.run(*inputs)[1].numpy().tolist()
+    model.replace_constants({"weight": np.zeros((3, 4), np.float32)})
+    model.replace_constants({"weight": laid_out(weight)})
+    assert model.run(*inputs)[1].numpy().tolist() == expected == [[6, 22, 38]]
+
+
+def test_an_input_that_the_model_writes_into_is_not_read_only(packages):
+    counter = headrace.Model(packages / "counter.pt2")
+    ones, total = np.ones(8, np.float32), np.zeros(1, np.float32)
+    counter.run(ones, total)
+    assert total.tolist() == [8]
+    total.flags.writeable = False
+    for locked in (total, bytes(4)):
+        with pytest.raises(headrace.InvalidArgument, match="input total"):
+            counter.run(ones, locked)
+    assert total.tolist() == [8]
+    ones.flags.writeable = False  # which the model only reads
+    counter.run(ones, np.zeros(1, np.float32))
+
+
+def test_a_view_that_torch_negates_or_conjugates_late_is_refused_with_what_to_do(packages):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    x = torch.arange(1024, dtype=torch.float32)
+    add = headrace.Model(packages / "add.pt2")
+    with pytest.raises(headrace.InvalidArgument, match=r"input .* resolve_neg\(\)"):
+        add(torch._neg_view(x))
+    assert torch.equal(torch.from_dlpack(add(torch._neg_view(x).resolve_neg())[0]), 1 - x)
+    with pytest.raises(headrace.InvalidArgument, match="memory cannot be taken"):
+        add(torch.zeros(1024, device="meta"))
+
+
+def test_a_forked_child_is_told_instead_of_waiting_for_threads_it_has_not(packages):
+    program = (
+        "import os, sys, numpy, headrace\n"
+        "x = numpy.zeros((32, 256), 'f4')\n"
+        "for threads, expected in ((0, False), (1, True)):\n"
+        "    model = headrace.Model(sys.argv[1], threads=threads)\n"
+        "    model(x)\n"
+        "    if not os.fork():\n"
+        "        try:\n"
+        "            model(x)\n"
+        "            works = True\n"
+        "        except headrace.InvalidArgument as error:\n"
+        "            works = 'forked' not in str(error)\n"
+        "        os._exit(works is not expected)\n"
+        "    assert os.wait()[1] == 0, threads\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(packages / "mlp.pt2")], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_gil_is_given_away_while_a_model_runs(packages):
     model = headrace.Model(str(packages / "convolution.pt2"), runners=2)
     x = np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype(np.float32)

@@ -121,6 +121,33 @@ TEST_F(PackageCacheTest, a_failure_leaves_nothing) {
   EXPECT_TRUE(entries().empty());
 }
 
+TEST_F(PackageCacheTest, an_entry_that_lost_bytes_or_a_member_is_unpacked_anew) {
+  const auto package = Package::open(write_package(folder_.path())).value();
+  const std::string member = "net/data/aotinductor/model/abc.wrapper.so";
+  const auto first = cache_.unpacked(package);
+  ASSERT_TRUE(first);
+  fs::resize_file(first->folder / member, 3);
+  const auto mended = cache_.unpacked(package);
+  ASSERT_TRUE(mended) << mended.error().message;
+  EXPECT_TRUE(mended->fresh);
+  EXPECT_EQ(content(mended->folder / member), "no code: the fake loads none");
+  fs::remove(mended->folder / member);
+  EXPECT_TRUE(cache_.unpacked(package)->fresh);
+  EXPECT_EQ(content(first->folder / member), "no code: the fake loads none");
+}
+
+TEST_F(PackageCacheTest, a_member_with_another_checksum_is_corrupt_and_leaves_nothing) {
+  const std::string path = write_package(folder_.path());
+  std::string bytes = content(path);
+  bytes[bytes.find("no code: the fake")] = 'N';
+  testing::write_file(path, bytes);
+  const auto unpacked = cache_.unpacked(Package::open(path).value());
+  ASSERT_FALSE(unpacked);
+  EXPECT_EQ(unpacked.code(), Code::corrupt);
+  EXPECT_THAT(unpacked.error().message, HasSubstr("abc.wrapper.so is wrong: copy it again"));
+  EXPECT_TRUE(entries().empty());
+}
+
 TEST_F(PackageCacheTest, a_folder_that_cannot_be_made_says_so) {
   testing::write_file(folder_.path() + "/file", "in the way");
   const auto package = Package::open(write_package(folder_.path())).value();
