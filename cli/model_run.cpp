@@ -4,6 +4,7 @@
 #include "cli/errors.hpp"
 #include "cli/text.hpp"
 
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <numeric>
 #include <random>
+#include <set>
 
 namespace headrace::cli {
 namespace {
@@ -35,7 +37,8 @@ Result<std::map<std::string, std::int64_t>> read_dimensions(const std::vector<st
     if (name.empty() || error != std::errc() || end != value.data() + value.size() || length < 0)
       return fail(Code::invalid_argument, "--dim {}: write it as name=length, for example --dim batch=4",
                   text);
-    lengths[name] = length;
+    if (!lengths.emplace(name, length).second)
+      return fail(Code::invalid_argument, "--dim {} is given twice", name);
   }
   return lengths;
 }
@@ -46,7 +49,41 @@ std::string names_of(const std::vector<TensorSpec>& specs) {
   return names.empty() ? "none" : names;
 }
 
+/// A length that is wanted belongs to a dimension of some input, and lies within its bounds in each: it is
+/// told here, before there is memory for it.
+Result<void> check_lengths(const std::map<std::string, std::int64_t>& wanted,
+                           const std::vector<TensorSpec>& specs) {
+  std::set<std::string> names;
+  for (const TensorSpec& spec : specs) {
+    for (const DimensionSpec& dimension : spec.shape) {
+      if (dimension.name.empty() || !dimension.expression.empty()) continue;
+      names.insert(dimension.name);
+      const auto found = wanted.find(dimension.name);
+      if (found == wanted.end()) continue;
+      const auto [name, length] = *found;
+      if (length < dimension.least)
+        return fail(Code::invalid_argument, "--dim {}={}: of input {} it has to be at least {}, and is {}",
+                    name, length, spec.name, dimension.least, length);
+      if (dimension.most && length > *dimension.most)
+        return fail(Code::invalid_argument, "--dim {}={}: of input {} it has to be at most {}, and is {}",
+                    name, length, spec.name, *dimension.most, length);
+    }
+  }
+  for (const auto& [name, length] : wanted)
+    if (!names.contains(name))
+      return fail(Code::invalid_argument, "--dim {}={}: no input has a dimension of that name; there is {}",
+                  name, length, names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+  return {};
+}
+
 using Given = std::map<std::string, Tensor>;
+
+Result<void> check_names(const Given& given, const std::vector<TensorSpec>& specs) {
+  for (const auto& [name, tensor] : given)
+    if (std::ranges::find(specs, name, &TensorSpec::name) == specs.end())
+      return fail(Code::invalid_argument, "the model has no input {}: it takes {}", name, names_of(specs));
+  return {};
+}
 
 std::optional<DType> type_in(void* specs, std::string_view name) {
   for (const TensorSpec& spec : *static_cast<const std::vector<TensorSpec>*>(specs))
@@ -137,7 +174,9 @@ void add_model_arguments(CLI::App& app, ModelRequest& request) {
 Result<ModelInputs> gather_inputs(Model& model, const ModelRequest& request) {
   const std::vector<TensorSpec>& specs = model.info().inputs;
   HEADRACE_CLI_TRY(wanted, read_dimensions(request.dimensions));
+  HEADRACE_CLI_CHECK(check_lengths(wanted, specs));
   HEADRACE_CLI_TRY(given, read_given(request.inputs, specs));
+  if (!specs.empty()) HEADRACE_CLI_CHECK(check_names(given, specs));
   std::mt19937_64 random(request.seed);
   ModelInputs inputs;
   for (const TensorSpec& spec : specs) {
@@ -160,9 +199,6 @@ Result<ModelInputs> gather_inputs(Model& model, const ModelRequest& request) {
   }
   if (specs.empty())  // nothing is known of the inputs: they are what is given, in the order of their names
     for (auto& [name, tensor] : given) inputs.tensors.push_back(std::move(tensor));
-  else if (!given.empty())
-    return fail(Code::invalid_argument, "the model has no input {}: it takes {}", given.begin()->first,
-                names_of(specs));
   if (model.info().device.kind == Device::Kind::cpu) return inputs;
   for (Tensor& tensor : inputs.tensors) {
     HEADRACE_CLI_TRY(moved, model.copy_to(tensor, model.info().device));

@@ -121,6 +121,17 @@ TEST_F(ModelCommand, what_is_wrong_is_said_on_stderr_with_what_to_do) {
   EXPECT_THAT(complaint({"infer", package_path("mlp"), "-g", "--dim", "batch=65"}),
               HasSubstr("at most 64, and is 65"));
   EXPECT_THAT(complaint({"infer", package_path("mlp"), "-g", "--dim", "batch"}), HasSubstr("--dim batch=4"));
+  EXPECT_THAT(complaint({"infer", package_path("mlp"), "-g", "--dim", "batch=999999999999"}),
+              HasSubstr("--dim batch=999999999999: of input x it has to be at most 64"));
+  EXPECT_THAT(complaint({"infer", package_path("mlp"), "-g", "--dim", "batch=0"}),
+              HasSubstr("at least 1, and is 0"));
+  EXPECT_THAT(complaint({"infer", package_path("mlp"), "-g", "--dim", "nope=4"}),
+              HasSubstr("--dim nope=4: no input has a dimension of that name; there is batch"));
+  EXPECT_THAT(complaint({"infer", package_path("mlp"), "-g", "--dim", "batch=2", "--dim", "batch=3"}),
+              HasSubstr("--dim batch is given twice"));
+  testing::write_file(folder_.path() + "/y.json", R"({"y": [1]})");
+  EXPECT_THAT(complaint({"infer", package_path("mlp"), "-i", "y=" + folder_.path() + "/y.json"}),
+              HasSubstr("the model has no input y: it takes x"));
   EXPECT_THAT(complaint({"infer", package_path("mlp"), "-i", "nothing.npy"}), HasSubstr("nothing.npy"));
   EXPECT_THAT(complaint({"infer", package_path("mlp"), "-i", "x.txt"}),
               HasSubstr("has to end in .npy, .npz, .safetensors or .json"));
