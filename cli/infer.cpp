@@ -20,6 +20,7 @@ struct Wanted : ModelRequest {
   std::uint64_t runs = 1, warmup = 0;
   std::size_t threads = 1;
   bool whole = false;
+  bool force = false;
 };
 
 std::uint64_t since(std::chrono::steady_clock::time_point begin) {
@@ -70,6 +71,8 @@ ModelJson report_of(const Wanted& wanted, Model& model, const std::vector<std::u
 Result<void> infer(Wanted wanted, const Invocation& invocation) {
   wanted.options.options = invocation.options;
   wanted.options.runners = wanted.threads;
+  const IfTaken if_taken = wanted.force ? IfTaken::replace : IfTaken::keep;
+  if (!wanted.output.empty()) HEADRACE_CLI_CHECK(check_output(wanted.output, if_taken));
   HEADRACE_CLI_TRY(model, Model::open(wanted.path, wanted.options));
   HEADRACE_CLI_TRY(inputs, gather_inputs(model, wanted));
   const std::vector<TensorView> views = inputs.views();
@@ -90,7 +93,7 @@ Result<void> infer(Wanted wanted, const Invocation& invocation) {
     nanoseconds.insert(nanoseconds.end(), caller.nanoseconds.begin(), caller.nanoseconds.end());
   }
   HEADRACE_CLI_TRY(outputs, bring_outputs(model, std::move(callers[0].outputs)));
-  if (!wanted.output.empty()) HEADRACE_CLI_CHECK(write_tensors(wanted.output, outputs.named));
+  if (!wanted.output.empty()) HEADRACE_CLI_CHECK(write_tensors(wanted.output, outputs.named, if_taken));
   ModelJson report = report_of(wanted, model, nanoseconds, seconds);
   report["outputs"] = ModelJson::array();
   for (const NamedView& output : outputs.named)
@@ -114,6 +117,7 @@ void add_infer(CLI::App& app, Invocation& invocation) {
       ->type_name("NAME=LENGTH");
   infer_command->add_option("-o,--output", wanted->output, "Where the outputs go, in any of these formats")
       ->type_name("FILE");
+  infer_command->add_flag("--force", wanted->force, "Replace an output that exists");
   infer_command->add_option("--runs", wanted->runs, "Runs that are measured, each thread's")
       ->check(CLI::Range(1U, 1'000'000'000U).description(""))
       ->type_name("N");
@@ -125,7 +129,8 @@ void add_infer(CLI::App& app, Invocation& invocation) {
       ->type_name("N");
   infer_command->add_flag("--print", wanted->whole, "Print outputs whole, however many elements they have");
   infer_command->footer(
-      "Prints a JSON object: times of loading and running, memory, and each output.\n"
+      "Prints a JSON object: times of loading and running, memory, and each output. An output FILE that "
+      "exists is left\nalone, which is an error, unless --force is given.\n"
       "Examples:\n"
       "  headrace infer model.pt2 --input x.npy --output y.npy\n"
       "  headrace infer model.pt2 --input ids=tokens.npy --input rest.safetensors\n"

@@ -316,17 +316,22 @@ Result<std::string> json_bytes(std::span<const NamedView> tensors) {
   return whole.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+Error taken(const std::string& path) {
+  return fail(Code::invalid_argument, "{} exists: --force replaces it, or choose another --output", path);
+}
+
 /// Beside it, then renamed: a reader never sees half a file.
-Result<void> write_file(const std::string& path, const std::string& bytes) {
+Result<void> write_file(const std::string& path, const std::string& bytes, IfTaken if_taken) {
   const std::string part = fmt::format("{}.part-{}", path, ::getpid());
   std::FILE* const file = std::fopen(part.c_str(), "wb");
   if (file == nullptr) return fail(Code::invalid_argument, "making {}: {}", part, system_text());
   bool written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
   int error = errno;
   if (std::fclose(file) != 0 && written) written = false, error = errno;
-  if (written && std::rename(part.c_str(), path.c_str()) == 0) return {};
+  if (written && give_name(part, path, if_taken)) return {};
   if (written) error = errno;
   std::remove(part.c_str());
+  if (written && error == EEXIST) return taken(path);
   return fail(error == ENOSPC ? Code::exhausted : Code::invalid_argument, "writing {}, {} bytes: {}", path,
               bytes.size(), system_text(error));
 }
@@ -358,7 +363,16 @@ Result<std::vector<NamedTensor>> read_tensors(const std::string& path, DTypeOf d
   return tensors;
 }
 
-Result<void> write_tensors(const std::string& path, std::span<const NamedView> tensors) {
+Result<void> check_output(const std::string& path, IfTaken if_taken) {
+  std::error_code none;
+  if (std::filesystem::is_directory(path, none))
+    return fail(Code::invalid_argument, "{} is a folder: --output names the file to write", path);
+  if (if_taken == IfTaken::keep && std::filesystem::exists(std::filesystem::symlink_status(path, none)))
+    return taken(path);
+  return {};
+}
+
+Result<void> write_tensors(const std::string& path, std::span<const NamedView> tensors, IfTaken if_taken) {
   const auto bytes = [&]() -> Result<std::string> {
     if (path.ends_with(".npy")) return npy_bytes(tensors);
     if (path.ends_with(".npz")) return npz_bytes(tensors);
@@ -368,7 +382,7 @@ Result<void> write_tensors(const std::string& path, std::span<const NamedView> t
                 "the name has to end in .npy, .npz, .safetensors or .json, which says what to write");
   }();
   if (!bytes) return Error(bytes.error()).within(path);
-  return write_file(path, *bytes);
+  return write_file(path, *bytes, if_taken);
 }
 
 }  // namespace headrace::cli

@@ -5,6 +5,8 @@
 
 #include <headrace/tensor.hpp>
 
+#include "cli/output_file.hpp"
+
 #include <nlohmann/json_fwd.hpp>
 
 #include <optional>
@@ -35,9 +37,15 @@ struct NamedView {
   TensorView view;  ///< in host memory, row-major
 };
 
+/// Whether a file may be written there: what exists is left alone unless it is to be replaced.
+///   errors  invalid_argument (something has the name, it is a folder): what to do
+[[nodiscard]] Result<void> check_output(const std::string& path, IfTaken if_taken);
+
 /// Writes them all, the file appearing whole or not at all. An .npy takes one.
-///   errors  invalid_argument (a name's end that is not known, a type that the format lacks), exhausted
-[[nodiscard]] Result<void> write_tensors(const std::string& path, std::span<const NamedView> tensors);
+///   errors  invalid_argument (a name's end that is not known, a type that the format lacks, a name that is
+///           taken), exhausted
+[[nodiscard]] Result<void> write_tensors(const std::string& path, std::span<const NamedView> tensors,
+                                         IfTaken if_taken);
 
 /// {"dtype": "float32", "shape": [2, 2], "data": [...]}.
 [[nodiscard]] nlohmann::ordered_json tensor_json(const TensorView& view);

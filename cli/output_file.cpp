@@ -146,16 +146,11 @@ Result<void> OutputFile::note_complete(std::uint64_t part, std::uint64_t checksu
   return write_all(state_.get(), fmt::format("{} {:016x}\n", part, checksum), state_path_);
 }
 
-namespace {
-
-/// Where the file system cannot say no, what has come to bear the name meanwhile is replaced.
 bool give_name(const std::string& from, const std::string& to, IfTaken if_taken) {
   if (if_taken == IfTaken::replace) return ::rename(from.c_str(), to.c_str()) == 0;
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return true;
   return (errno == EINVAL || errno == ENOSYS) && ::rename(from.c_str(), to.c_str()) == 0;
 }
-
-}  // namespace
 
 Result<void> OutputFile::finish(bool sync, IfTaken if_taken) {
   unmap();

@@ -19,6 +19,10 @@ namespace headrace::cli {
 /// What becomes of a file that has the name by the time the whole one is to get it.
 enum class IfTaken { keep, replace };
 
+/// Renames `from` to `to`; false with errno, EEXIST where something has that name and is to stay. Where the
+/// file system cannot say no, what has come to bear the name meanwhile is replaced.
+[[nodiscard]] bool give_name(const std::string& from, const std::string& to, IfTaken if_taken);
+
 class OutputFile {
  public:
   /// Makes or takes up FILE.part with room for `bytes`. `plan` is a number that stands for everything that

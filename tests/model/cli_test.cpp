@@ -95,6 +95,28 @@ TEST_F(ModelCommand, verify_compares_with_what_torch_computed) {
   EXPECT_THAT(other.out, HasSubstr("has no tensor of that name: it has x"));
 }
 
+TEST_F(ModelCommand, infer_leaves_an_output_that_exists_alone_unless_it_is_forced) {
+  const std::string output = folder_.path() + "/out.npz";
+  const auto infer_to = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"infer", package_path("mlp"), "-g", "-o", output};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_command(arguments);
+  };
+  testing::write_file(output, "somebody's");
+  const Outcome refused = infer_to({});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.out, IsEmpty());
+  EXPECT_THAT(refused.err, HasSubstr("exists: --force replaces it, or choose another"));
+  EXPECT_EQ(std::filesystem::file_size(output), 10U);
+  EXPECT_EQ(infer_to({"--force"}).code, 0);
+  EXPECT_GT(std::filesystem::file_size(output), 10U);
+
+  std::filesystem::remove(output);
+  std::filesystem::create_symlink("nowhere", output);
+  EXPECT_EQ(infer_to({}).code, 1);
+  EXPECT_TRUE(std::filesystem::is_symlink(output));
+}
+
 TEST_F(ModelCommand, inputs_can_be_made_up_and_many_may_call) {
   const Outcome outcome = run_command({"infer", package_path("mlp"), "--generate", "--dim", "batch=3",
                                        "--runs", "5", "--threads", "2", "--torch-threads", "1"});

@@ -75,5 +75,25 @@ TEST_F(ModelTensors, AFifoIsRefusedWithoutWaitingForAWriter) {
   }
 }
 
+TEST_F(ModelTensors, AFileThatExistsIsReplacedOnlyIfAskedFor) {
+  const float one = 1;
+  const std::vector<NamedView> tensors{{"x", {&one, DType::float32, {1}, {}, {}}}};
+  const std::string file = path("out.npy");
+  ASSERT_TRUE(check_output(file, IfTaken::keep));
+  ASSERT_TRUE(write_tensors(file, tensors, IfTaken::keep));
+  std::ofstream(file, std::ios::trunc) << "other";
+  const auto again = write_tensors(file, tensors, IfTaken::keep);  // as if it came after the check
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().message, check_output(file, IfTaken::keep).error().message);
+  EXPECT_THAT(again.error().message, HasSubstr("exists: --force replaces it"));
+  EXPECT_EQ(std::filesystem::file_size(file), 5U);
+  EXPECT_TRUE(check_output(file, IfTaken::replace));
+  EXPECT_TRUE(write_tensors(file, tensors, IfTaken::replace));
+  EXPECT_EQ(read_tensors(file)->at(0).name, "out");
+  EXPECT_THAT(check_output(folder_.path(), IfTaken::replace).error().message, HasSubstr("is a folder"));
+  const std::filesystem::directory_iterator entries(folder_.path());
+  EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "no part is left";
+}
+
 }  // namespace
 }  // namespace headrace::cli
