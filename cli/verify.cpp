@@ -4,6 +4,7 @@
 #include "cli/errors.hpp"
 #include "cli/model_run.hpp"
 
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -70,6 +71,15 @@ bool verify_output(const NamedView& output, const std::vector<NamedTensor>& expe
   return comparison.different == 0;
 }
 
+/// The tensors of the file that no output has the name of.
+std::vector<std::string> not_compared(const std::vector<NamedTensor>& expected, const ModelOutputs& outputs) {
+  std::vector<std::string> names;
+  for (const NamedTensor& one : expected)
+    if (std::ranges::find(outputs.named, one.name, &NamedView::name) == outputs.named.end())
+      names.push_back(one.name);
+  return names;
+}
+
 Result<void> verify(Wanted wanted, const Invocation& invocation) {
   wanted.options.options = invocation.options;
   HEADRACE_CLI_TRY(expected, read_tensors(wanted.expected));
@@ -93,7 +103,12 @@ Result<void> verify(Wanted wanted, const Invocation& invocation) {
     report["outputs"].push_back(std::move(json));
   }
   report["passed"] = failed == 0;
+  const std::vector<std::string> others = not_compared(expected, outputs);
+  report["not_compared"] = others;
   print_json(report);
+  if (!others.empty())
+    complain(fmt::format("not compared, for the model gives no output of that name: {} of {}",
+                         fmt::join(others, ", "), wanted.expected));
   if (failed == 0) return {};
   return fail(Code::corrupt, "{} of {} outputs of {} {} not as expected", failed, outputs.named.size(),
               wanted.path, failed == 1 ? "is" : "are");

@@ -95,6 +95,19 @@ TEST_F(ModelCommand, verify_compares_with_what_torch_computed) {
   EXPECT_THAT(other.out, HasSubstr("has no tensor of that name: it has x"));
 }
 
+TEST_F(ModelCommand, verify_says_which_tensors_it_has_nothing_to_compare_with) {
+  const std::string file = folder_.path() + "/out.json";
+  const std::string inputs = beside("mlp_inputs.safetensors");
+  ASSERT_EQ(run_command({"infer", package_path("mlp"), "-i", inputs, "-o", file}).code, 0);
+  json expected = json::parse(std::ifstream(file));
+  expected["zz"] = json{1};
+  testing::write_file(file, expected.dump());
+  const Outcome outcome = run_command({"verify", package_path("mlp"), "-i", inputs, "-e", file});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(json::parse(outcome.out)["not_compared"], json{"zz"});
+  EXPECT_THAT(outcome.err, HasSubstr("not compared, for the model gives no output of that name: zz of "));
+}
+
 TEST_F(ModelCommand, infer_leaves_an_output_that_exists_alone_unless_it_is_forced) {
   const std::string output = folder_.path() + "/out.npz";
   const auto infer_to = [&](const std::vector<std::string>& more) {
