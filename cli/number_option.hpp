@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The numbers of a command line: each says between which bounds it lies. CLI11 takes -1 for an unsigned
+// number and lets NaN through every range.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include <charconv>
+#include <cstdint>
+#include <string>
+
+namespace headrace::cli {
+
+/// Whether all of the text is one number from low to high.
+template <class Number>
+[[nodiscard]] bool is_number_within(const std::string& text, Number low, Number high) {
+  Number value{};
+  const char* const end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stopped == end && value >= low && value <= high;  // NaN is neither
+}
+
+template <class Number>
+[[nodiscard]] CLI::Validator number_within(const char* kind, Number low, Number high) {
+  const std::string wanted = fmt::format("{} from {} to {}", kind, low, high);
+  return CLI::Validator(
+      [low, high, wanted](std::string& text) {
+        return is_number_within(text, low, high) ? std::string()
+                                                 : fmt::format("\"{}\" is not {}", text, wanted);
+      },
+      "");
+}
+
+/// To be an option's check.
+[[nodiscard]] inline CLI::Validator whole_number(std::uint64_t low, std::uint64_t high) {
+  return number_within("a whole number", low, high);
+}
+[[nodiscard]] inline CLI::Validator real_number(double low, double high) {
+  return number_within("a number", low, high);
+}
+
+}  // namespace headrace::cli
