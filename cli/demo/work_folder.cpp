@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/demo/work_folder.hpp"
+
+#include "cli/errors.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+namespace headrace::cli::demo {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view prefix = "headrace-demo-";
+
+FileDescriptor open_folder(const std::string& path) {
+  return FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+bool is_ours(const fs::path& path) {
+  struct stat status {};
+  return path.filename().string().starts_with(prefix) && ::lstat(path.c_str(), &status) == 0 &&
+         S_ISDIR(status.st_mode) && status.st_uid == ::geteuid();
+}
+
+/// Whoever waits for the lock meanwhile finds that its folder has gone.
+void sweep(const fs::path& parent) {
+  std::error_code error;
+  for (fs::directory_iterator at(parent, error), end; !error && at != end; at.increment(error)) {
+    if (!is_ours(at->path())) continue;
+    const FileDescriptor lock = open_folder(at->path());
+    std::error_code ignored;
+    if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) fs::remove_all(at->path(), ignored);
+  }
+}
+
+/// Locked, and still there: a sweep may have come before the lock.
+bool hold(const FileDescriptor& lock) {
+  struct stat status {};
+  return lock && ::flock(lock.get(), LOCK_EX) == 0 && ::fstat(lock.get(), &status) == 0 &&
+         status.st_nlink > 0;
+}
+
+}  // namespace
+
+Result<WorkFolder> WorkFolder::make() {
+  std::error_code error;
+  const fs::path parent = fs::temp_directory_path(error);
+  if (error) {
+    const char* const named = std::getenv("TMPDIR");
+    return fail(Code::exhausted, "temporary files cannot go to {}: {}: have TMPDIR name a folder",
+                named == nullptr ? "/tmp" : named, error.message());
+  }
+  sweep(parent);
+  for (int attempts = 0; attempts < 100; ++attempts) {
+    std::string path = (parent / (std::string(prefix) + "XXXXXX")).string();
+    if (::mkdtemp(path.data()) == nullptr)
+      return fail(Code::exhausted, "make a folder {}: {}: have TMPDIR name one that takes files", path,
+                  system_text());
+    WorkFolder made;
+    made.lock_ = open_folder(path);
+    if (!hold(made.lock_)) continue;
+    made.path_ = path;
+    return made;
+  }
+  return fail(Code::exhausted, "folders in {} disappear as soon as they are made", parent.string());
+}
+
+WorkFolder& WorkFolder::operator=(WorkFolder&& other) noexcept {
+  if (this == &other) return *this;
+  remove();
+  path_ = std::exchange(other.path_, {});
+  lock_ = std::move(other.lock_);
+  return *this;
+}
+
+void WorkFolder::remove() {
+  std::error_code ignored;
+  if (!path_.empty()) fs::remove_all(std::exchange(path_, {}), ignored);
+  lock_.reset();
+}
+
+}  // namespace headrace::cli::demo

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/demo/work_folder.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+namespace headrace::cli::demo {
+namespace {
+
+namespace fs = std::filesystem;
+
+class WorkFolderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const char* const now = std::getenv("TMPDIR")) before_ = now;
+    std::string pattern = (fs::temp_directory_path() / "work-folder-test-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    parent_ = pattern;
+    ::setenv("TMPDIR", parent_.c_str(), 1);
+  }
+  void TearDown() override {
+    if (before_)
+      ::setenv("TMPDIR", before_->c_str(), 1);
+    else
+      ::unsetenv("TMPDIR");
+    fs::remove_all(parent_);
+  }
+
+  fs::path parent_;
+
+ private:
+  std::optional<std::string> before_;
+};
+
+TEST_F(WorkFolderTest, GoesWithItsContents) {
+  std::string path;
+  {
+    auto folder = WorkFolder::make();
+    ASSERT_TRUE(folder.ok()) << folder.error().message;
+    path = folder->path();
+    std::ofstream(path + "/file") << "x";
+    EXPECT_EQ(fs::path(path).parent_path(), parent_);
+  }
+  EXPECT_FALSE(fs::exists(path));
+}
+
+TEST_F(WorkFolderTest, RemovesWhatWasLeftAndNothingElse) {
+  auto living = WorkFolder::make();
+  ASSERT_TRUE(living.ok());
+  const fs::path left = parent_ / "headrace-demo-gone00", other = parent_ / "other";
+  fs::create_directories(left / "agents");
+  fs::create_directory(other);
+  fs::create_directory_symlink(other, parent_ / "headrace-demo-link00");
+  auto next = WorkFolder::make();
+  ASSERT_TRUE(next.ok());
+  EXPECT_FALSE(fs::exists(left));
+  EXPECT_TRUE(fs::exists(living->path()) && fs::exists(next->path()) && fs::exists(other));
+}
+
+TEST_F(WorkFolderTest, SaysWhereTemporaryFilesCannotGo) {
+  ::setenv("TMPDIR", (parent_ / "missing").c_str(), 1);
+  auto folder = WorkFolder::make();
+  ASSERT_FALSE(folder.ok());
+  EXPECT_THAT(folder.error().message, testing::AllOf(testing::HasSubstr((parent_ / "missing").string()),
+                                                     testing::HasSubstr("TMPDIR")));
+}
+
+}  // namespace
+}  // namespace headrace::cli::demo
