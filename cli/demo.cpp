@@ -3,17 +3,19 @@
 // on with the text.
 #include "cli/command.hpp"
 #include "cli/demo/demo_options.hpp"
+#include "cli/file_descriptor.hpp"
+#include "cli/number_option.hpp"
 #include "cli/tcp_door.hpp"
 
 #include <headrace/agent.hpp>
 
 #include <CLI/CLI.hpp>
 
+#include <fcntl.h>
+
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
-#include <iterator>
+#include <limits>
 #include <memory>
 
 namespace headrace::cli {
@@ -31,11 +33,24 @@ struct Wanted {
   std::optional<std::uint16_t> port;
 };
 
-Result<std::string> read_all(const std::string& path) {
-  if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return fail(Code::not_found, "read the prompt from {}: {}", path, system_text());
-  return std::string(std::istreambuf_iterator<char>(file), {});
+/// Not more than the model could take: a file may be endless.
+Result<std::string> read_prompt(const std::string& path, std::size_t context) {
+  FileDescriptor opened;
+  if (path != "-") opened = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const int fd = path == "-" ? STDIN_FILENO : opened.get();
+  std::string text;
+  char bytes[4096];
+  while (text.size() <= context) {
+    const ssize_t got = fd < 0 ? -1 : ::read(fd, bytes, sizeof bytes);
+    if (got == 0) return text;
+    if (got > 0)
+      text.append(bytes, static_cast<std::size_t>(got));
+    else if (errno != EINTR)
+      return fail(Code::not_found, "read the prompt from {}: {}", path, system_text());
+  }
+  return fail(Code::invalid_argument,
+              "the prompt in {} is longer than the model's context of {} tokens: a token is a byte", path,
+              context);
 }
 
 /// The weights that came with the package: beside the command's folder.
@@ -83,13 +98,14 @@ Result<void> run_demo(Wanted wanted, const Invocation& invocation) {
     return fail(Code::invalid_argument,
                 "a page of {} tokens does not divide the chunk of {}: choose 1, 16, 64 or another divisor",
                 demo.front.page_tokens, demo.front.chunk_tokens);
-  if (!wanted.prompt_file.empty()) {
-    HEADRACE_CLI_TRY(prompt, read_all(wanted.prompt_file));
-    demo.prompt = prompt;
-  }
   if (demo.front.weights.empty()) {
     HEADRACE_CLI_TRY(weights, installed_weights());
     demo.front.weights = weights;
+  }
+  if (!wanted.prompt_file.empty()) {
+    HEADRACE_CLI_TRY(sizes, demo::read_model_sizes(demo.front.weights));
+    HEADRACE_CLI_TRY(prompt, read_prompt(wanted.prompt_file, static_cast<std::size_t>(sizes.context)));
+    demo.prompt = prompt;
   }
   demo.front.options = invocation.options;
   HEADRACE_CLI_CHECK(
@@ -147,42 +163,61 @@ void add_demo(CLI::App& app, Invocation& invocation) {
       "bit\n"
       "  headrace demo --backend tcp --workers 3 --page 64      other paths and sizes\n"
       "  headrace demo --serve 8000                             OpenAI's completions protocol over HTTP");
-  command->add_option("--prompt", demo.prompt, "What to go on with; a token is a byte")->type_name("TEXT");
-  command->add_option("--prompt-file", wanted->prompt_file, "The same from a file; - is the standard input")
-      ->type_name("FILE");
-  command->add_option("--tokens", demo.count, "How many bytes to generate")
-      ->type_name("COUNT")
-      ->capture_default_str();
+  CLI::Option* const prompt =
+      command->add_option("--prompt", demo.prompt, "What to go on with; a token is a byte")
+          ->type_name("TEXT");
+  CLI::Option* const prompt_file =
+      command
+          ->add_option("--prompt-file", wanted->prompt_file, "The same from a file; - is the standard input")
+          ->type_name("FILE")
+          ->excludes(prompt);
+  CLI::Option* const tokens = command->add_option("--tokens", demo.count, "How many bytes to generate")
+                                  ->type_name("COUNT")
+                                  ->check(whole_number(1, 1'000'000'000))
+                                  ->capture_default_str();
   command->add_option("--temperature", demo.sampling.temperature, "0 takes the likeliest token")
       ->type_name("NUMBER")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(real_number(0, 100))
       ->capture_default_str();
   command->add_option("--top-p", demo.sampling.top_p, "Choose among the likeliest that hold this share")
       ->type_name("SHARE")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(real_number(0, 1))
       ->capture_default_str();
   command->add_option("--seed", demo.sampling.seed, "The same seed gives the same text")
       ->type_name("NUMBER")
+      ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
   command
       ->add_option("--backend", demo.front.backends,
                    "The path to take, as `headrace plugins` lists them; repeatable")
       ->type_name("NAME")
       ->allow_extra_args(false);
-  command->add_option("--page", demo.front.page_tokens, "Tokens a page")
+  command->add_option("--page", demo.front.page_tokens, "Tokens a page: 1, 2, 4, 8, 16, 32, 64, 128 or 256")
       ->type_name("TOKENS")
-      ->check(CLI::Range(1, 256))
+      ->check(whole_number(1, 256))
       ->capture_default_str();
   command->add_option("--workers", demo.front.decode_workers, "Decode workers")
       ->type_name("COUNT")
-      ->check(CLI::Range(1, 64))
+      ->check(whole_number(1, 64))
       ->capture_default_str();
-  command->add_flag("--check", demo.check,
-                    "Generate the text in one process alone too, and fail if a token differs");
+  CLI::Option* const check = command->add_flag(
+      "--check", demo.check, "Generate the text in one process alone too, and fail if a token differs");
   command->add_flag("--retry", demo.front.retry,
                     "Start a decode worker that dies again, and send it its pages once more");
-  command->add_flag("--json", demo.json, "Print one JSON object instead of text and table");
-  command->add_option("--serve", wanted->port, "Answer HTTP on this port; 0 picks one")->type_name("PORT");
+  command
+      ->add_option("--patience", demo.front.patience_seconds,
+                   "After how many seconds a worker that says nothing counts as lost")
+      ->type_name("SECONDS")
+      ->check(whole_number(1, 3600))
+      ->capture_default_str();
+  CLI::Option* const json =
+      command->add_flag("--json", demo.json, "Print one JSON object instead of text and table");
+  CLI::Option* const serve =
+      command->add_option("--serve", wanted->port, "Answer HTTP on this port; 0 picks one")
+          ->type_name("PORT")
+          ->check(whole_number(0, 65535));
+  for (CLI::Option* const of_one_text : {prompt, prompt_file, tokens, check, json})
+    serve->excludes(of_one_text);  // a request brings its own
   command->add_option("--host", demo.host, "Address to answer on")
       ->type_name("ADDRESS")
       ->capture_default_str();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goes on with texts whose prompts' pages have come from the prefill worker, a token of each in turn.
 #include "cli/demo/messages.hpp"
+#include "cli/demo/stop_signals.hpp"
 #include "cli/demo/worker.hpp"
 #include "cli/errors.hpp"
 
@@ -32,13 +33,15 @@ class DecodeWorker {
       : agent_(std::move(agent)), model_(std::move(model)), pool_(std::move(pool)) {}
 
   Result<void> run() {
+    HEADRACE_CLI_TRY(stop, StopSignals::open());
     HEADRACE_CLI_CHECK(report_ready(agent_));
-    while (true) {
-      while (auto received = receive(agent_, running_.empty() ? Timeout(std::chrono::seconds(1))
+    while (StopSignals::number() == 0) {
+      while (auto received = receive(agent_, running_.empty() ? Timeout(std::chrono::milliseconds(200))
                                                               : Timeout(std::chrono::nanoseconds(0))))
         HEADRACE_CLI_CHECK(take(*received));
       if (!running_.empty()) HEADRACE_CLI_CHECK(step());
     }
+    return {};
   }
 
  private:

@@ -3,13 +3,35 @@
 
 #include "cli/errors.hpp"
 
-#include <cstdlib>
-#include <filesystem>
+#include <fmt/ranges.h>
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
 
 namespace headrace::cli::demo {
 
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
+
+namespace {
+
+constexpr const char* weights_name = "weights";
+constexpr auto start_patience = 120s;
+constexpr auto status_patience = 2s;
+constexpr auto question_every = 250ms;
+
+bool is_readable(int fd) {
+  ::pollfd look{fd, POLLIN, 0};
+  return ::poll(&look, 1, 0) > 0;
+}
+
+std::string stopped_text(int signal) {
+  return signal == 0 ? std::string() : fmt::format(": it is stopped by signal {}", signal);
+}
+
+}  // namespace
 
 struct TextStream::State {
   State(Front& owner, std::uint64_t number, std::string decode_worker, std::size_t tokens)
@@ -58,7 +80,7 @@ Result<std::optional<std::int64_t>> TextStream::next() {
     state_->arrived.pop_front();
     return std::optional(token);
   }
-  if (state_->error) return *state_->error;
+  if (state_->error && !state_->over()) return *state_->error;
   return std::optional<std::int64_t>();
 }
 
@@ -77,22 +99,22 @@ const std::string& TextStream::worker() const { return state_->worker; }
 
 // --- starting
 
-Result<std::unique_ptr<Front>> Front::start(FrontOptions options) {
-  std::unique_ptr<Front> front(new Front(std::move(options)));
+Result<std::unique_ptr<Front>> Front::start(FrontOptions options, int stop) {
+  std::unique_ptr<Front> front(new Front(std::move(options), stop));
   HEADRACE_CLI_CHECK(front->open());
   return front;
 }
 
 Result<void> Front::open() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "headrace-demo-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr)
-    return fail(Code::exhausted, "make a folder {}: {}", pattern, system_text());
-  folder_ = pattern;
+  failed_event_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!failed_event_) return fail(Code::exhausted, "make an eventfd: {}", system_text());
+  HEADRACE_CLI_TRY(folder, WorkFolder::make());
+  folder_ = std::move(folder);
   HEADRACE_CLI_TRY(sizes, read_model_sizes(options_.weights));
   context_ = static_cast<std::size_t>(sizes.context);
   AgentOptions agent;
   agent.backends = options_.backends;
-  agent.store = "file://" + folder_ + "/agents";
+  agent.store = "file://" + folder_.path() + "/agents";
   agent.options = options_.options;
   HEADRACE_CLI_TRY(opened, Agent::open(front_name, std::move(agent)));
   agent_.emplace(std::move(opened));
@@ -100,23 +122,33 @@ Result<void> Front::open() {
     if (const auto received = read_message(notification)) take(*received);
   });
   HEADRACE_CLI_CHECK(agent_->publish());
-  HEADRACE_CLI_CHECK(start_weights());
-  HEADRACE_CLI_CHECK(start_worker(prefill_name));
-  for (std::size_t i = 0; i < options_.decode_workers; ++i) HEADRACE_CLI_CHECK(start_worker(decode_name(i)));
+  HEADRACE_CLI_CHECK(start_child(weights_name));
+  HEADRACE_CLI_CHECK(start_child(prefill_name));
+  for (std::size_t i = 0; i < options_.decode_workers; ++i) HEADRACE_CLI_CHECK(start_child(decode_name(i)));
   watcher_ = std::thread([this] { watch_children(); });
   return await_ready();
+}
+
+Result<void> Front::start_child(const std::string& name) {
+  auto started = name == weights_name ? start_weights() : start_worker(name);
+  const std::lock_guard lock(mutex_);
+  restarts_[name].started(Clock::now());
+  silences_[name].heard();
+  return started;
 }
 
 Result<void> Front::start_weights() {
   std::vector<std::string> arguments{"serve", options_.weights, "--load", "--json"};
   for (const std::string& backend : options_.backends)
     arguments.insert(arguments.end(), {"--backend", backend});
-  HEADRACE_CLI_TRY(child, Child::start("weights", std::move(arguments), Child::Output::piped));
-  weights_ = std::move(child);
-  const auto said = Message::parse(weights_.read_line(), nullptr, false);
+  HEADRACE_CLI_TRY(child, Child::start(weights_name, std::move(arguments), Child::Output::piped));
+  const auto said = Message::parse(child.read_line(patience(), stop_), nullptr, false);
   if (!said.is_object() || !said.contains("address"))
-    return fail(Code::backend_failed, "`headrace serve {}` did not start", options_.weights);
+    return fail(Code::backend_failed, "{} (`headrace serve {}`) did not start within {} s{}", weights_name,
+                options_.weights, options_.patience_seconds, stopped_text(child.stopped_by()));
   weights_address_ = said["address"].get<std::string>();
+  const std::lock_guard lock(mutex_);
+  children_[weights_name] = std::move(child);
   return {};
 }
 
@@ -126,10 +158,10 @@ Result<void> Front::start_worker(const std::string& name) {
     arguments.insert(arguments.end(), {option, value});
   };
   add("--name", name);
-  add("--store", "file://" + folder_ + "/agents");
+  add("--store", "file://" + folder_.path() + "/agents");
   add("--weights", weights_address_);
   add("--packages", options_.packages);
-  add("--folder", folder_);
+  add("--folder", folder_.path());
   add("--page", std::to_string(options_.page_tokens));
   const auto page = static_cast<std::size_t>(options_.page_tokens);
   add("--pages", std::to_string(options_.texts_at_once * ((context_ + page - 1) / page)));
@@ -139,19 +171,24 @@ Result<void> Front::start_worker(const std::string& name) {
   for (const auto& [option, value] : options_.options) add("--option", option + "=" + value);
   HEADRACE_CLI_TRY(child, Child::start(name, std::move(arguments)));
   const std::lock_guard lock(mutex_);
-  workers_[name] = std::move(child);
+  children_[name] = std::move(child);
   ready_[name] = false;
   return {};
 }
 
 Result<void> Front::await_ready() {
   std::unique_lock lock(mutex_);
-  const auto all_ready = [&] {
-    return std::all_of(ready_.begin(), ready_.end(), [](const auto& worker) { return worker.second; });
+  const auto waits_for = [&] {
+    std::vector<std::string> names;
+    for (const auto& [name, ready] : ready_)
+      if (!ready) names.push_back(name);
+    return names;
   };
-  changed_.wait_for(lock, 120s, [&] { return failure_ || all_ready(); });
+  changed_.wait_for(lock, start_patience, [&] { return failure_ || waits_for().empty(); });
   if (failure_) return *failure_;
-  if (!all_ready()) return fail(Code::timed_out, "the workers were not ready within 120 s");
+  if (const auto missing = waits_for(); !missing.empty())
+    return fail(Code::timed_out, "{} not ready within {} s", fmt::join(missing, ", "),
+                start_patience.count());
   return {};
 }
 
@@ -162,11 +199,8 @@ Front::~Front() {
   }
   changed_.notify_all();
   if (watcher_.joinable()) watcher_.join();
-  workers_.clear();
-  weights_.stop();
+  children_.clear();
   agent_.reset();
-  std::error_code ignored;
-  if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
 }
 
 // --- texts
@@ -175,7 +209,7 @@ Result<TextStream> Front::submit(const TextRequest& request) {
   if (request.prompt.empty())
     return fail(Code::invalid_argument, "the prompt is empty: give at least one byte");
   if (request.count == 0) return fail(Code::invalid_argument, "0 tokens are asked for: ask for at least one");
-  if (request.prompt.size() + request.count > context_)
+  if (request.prompt.size() > context_ || request.count > context_ - request.prompt.size())
     return fail(Code::invalid_argument,
                 "{} tokens of prompt and {} to generate are more than the model's context of {}",
                 request.prompt.size(), request.count, context_);
@@ -195,7 +229,8 @@ Result<TextStream> Front::submit(const TextRequest& request) {
                            {"prompt", request.prompt},
                            {"count", request.count},
                            {"sampling", to_json(request.sampling)},
-                           {"decode", state->worker}}));
+                           {"decode", state->worker}},
+                          patience()));
   return stream;
 }
 
@@ -205,9 +240,10 @@ void Front::take(const Received& received) try {
   const Message& message = received.message;
   if (type == "ready") (void)await_peer(*agent_, received.from, 10s);  // messages go both ways
   const std::lock_guard lock(mutex_);
+  silences_[received.from].heard();
   if (type == "ready") ready_[received.from] = true;
-  if (type == "status")
-    statuses_[received.from] = {received.from, message.at("pages").get<std::uint64_t>(),
+  if (type == "status" && received.id() == status_question_)
+    statuses_[received.from] = {received.from, false, message.at("pages").get<std::uint64_t>(),
                                 message.at("free_pages").get<std::uint64_t>()};
   if (const auto found = texts_.find(received.id()); found != texts_.end()) {
     TextStream::State& text = *found->second;
@@ -234,55 +270,127 @@ void Front::take(const Received& received) try {
 
 /// The prefill worker passes it on: it alone knows when nothing writes into that text's pages any more.
 void Front::cancel(std::uint64_t id) {
-  (void)send(*agent_, prefill_name, {{"type", "cancel"}, {"id", id}});
+  (void)send(*agent_, prefill_name, {{"type", "cancel"}, {"id", id}}, patience());
 }
 
 Result<std::vector<CacheStatus>> Front::cache_status() {
   std::unique_lock lock(mutex_);
   statuses_.clear();
+  const std::uint64_t question = ++status_question_;
   lock.unlock();
   for (std::size_t i = 0; i < options_.decode_workers; ++i)
-    HEADRACE_CLI_CHECK(send(*agent_, decode_name(i), {{"type", "status"}, {"id", 0}}));
+    (void)send(*agent_, decode_name(i), {{"type", "status"}, {"id", question}}, 0ms);
   lock.lock();
-  changed_.wait_for(lock, 10s, [&] { return failure_ || statuses_.size() == options_.decode_workers; });
+  changed_.wait_for(lock, status_patience,
+                    [&] { return failure_ || statuses_.size() == options_.decode_workers; });
   if (failure_) return *failure_;
   std::vector<CacheStatus> all;
-  for (const auto& [name, status] : statuses_) all.push_back(status);
+  for (std::size_t i = 0; i < options_.decode_workers; ++i) {
+    const auto found = statuses_.find(decode_name(i));
+    all.push_back(found != statuses_.end() ? found->second : CacheStatus{decode_name(i), true});
+  }
   return all;
 }
 
 // --- children
 
-/// Ends everything when a worker dies; with --retry a decode worker is started again.
+/// Ends everything when a child is lost; with --retry all but the prefill worker are started again.
 void Front::watch_children() {
   std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    std::vector<std::string> dead;
-    for (auto& [name, child] : workers_)
-      if (!child.ended().empty()) dead.push_back(name);
-    for (const std::string& name : dead) {
-      const std::string how = workers_[name].ended();
-      if (options_.retry && name != prefill_name) {
-        std::fprintf(stderr, "headrace demo: %s ended with %s; starting it again\n", name.c_str(),
-                     how.c_str());
-        lock.unlock();
-        auto started = start_worker(name);
-        lock.lock();
-        if (started) continue;
-      }
-      await_prefill_worker(lock);
-      fail_all(fail(Code::peer_lost, "worker {} ended with {}", name, how));
-      workers_.erase(name);
-    }
+  for (auto before = Clock::now(); !stopping_;) {
     changed_.wait_for(lock, 20ms, [&] { return stopping_; });
+    if (!failure_ && is_readable(stop_)) fail_all(fail(Code::canceled, "the demo is being stopped"));
+    if (stopping_ || failure_) continue;
+    const auto now = Clock::now();
+    look_for_dead(lock);
+    look_for_silent(before, now);
+    start_again(lock);
+    ask_for_a_word(lock);
+    before = now;
   }
+}
+
+void Front::look_for_dead(std::unique_lock<std::mutex>& lock) {
+  std::map<std::string, std::string> dead;
+  for (auto& [name, child] : children_)
+    if (const std::string how = child.ended(); !how.empty()) dead[name] = how;
+  for (const auto& [name, how] : dead) {
+    if (is_readable(stop_)) return;  // it may have been told to end as we have
+    lost(lock, name, fmt::format("ended with {}", how));
+    children_.erase(name);
+  }
+}
+
+/// With the lock held.
+void Front::lost(std::unique_lock<std::mutex>& lock, const std::string& name, const std::string& how) {
+  if (!options_.retry || name == prefill_name) {
+    if (name != prefill_name && name != weights_name) await_prefill_worker(lock);
+    return fail_all(fail(Code::peer_lost, "worker {} {}", name, how));
+  }
+  Restarts& restarts = restarts_[name];
+  const auto at = restarts.died(Clock::now());
+  if (!at)
+    return fail_all(fail(Code::peer_lost, "worker {} {}, {} times in a row: it is not started again", name,
+                         how, restarts.deaths()));
+  std::fprintf(stderr, "headrace demo: %s %s; starting it again\n", name.c_str(), how.c_str());
+  due_[name] = *at;
+  if (name != weights_name) ready_[name] = false;
+}
+
+/// Those whose pause is over.
+void Front::start_again(std::unique_lock<std::mutex>& lock) {
+  std::vector<std::string> names;
+  for (const auto& [name, at] : due_)
+    if (at <= Clock::now()) names.push_back(name);
+  for (const std::string& name : names) {
+    due_.erase(name);
+    lock.unlock();
+    auto started = start_child(name);
+    lock.lock();
+    if (!started) lost(lock, name, fmt::format("did not start ({})", started.error().message));
+  }
+}
+
+/// A worker that is ready answers questions; one that is stopped does nothing at all. With the lock held.
+void Front::look_for_silent(Clock::time_point before, Clock::time_point now) {
+  auto longest = children_.end();
+  for (auto at = children_.begin(); at != children_.end(); ++at) {
+    const auto found = ready_.find(at->first);
+    Silence& silence = silences_[at->first];
+    if (at->second.stopped_by() != 0 || (found != ready_.end() && found->second))
+      silence.pass(before, now);
+    else
+      silence.heard();
+    if (longest == children_.end() || silence.lasts() > silences_[longest->first].lasts()) longest = at;
+  }
+  if (longest == children_.end() || silences_[longest->first].lasts() < patience()) return;
+  auto& [name, child] = *longest;
+  const std::string what =
+      fmt::format("has said nothing for {} s{}", options_.patience_seconds, stopped_text(child.stopped_by()));
+  if (!options_.retry || name == prefill_name)
+    return fail_all(fail(Code::peer_lost, "worker {} {}", name, what));
+  std::fprintf(stderr, "headrace demo: %s %s; ending it\n", name.c_str(), what.c_str());
+  child.kill();
+  for (auto& [other, silence] : silences_) silence.heard();  // they may have waited for it
+}
+
+void Front::ask_for_a_word(std::unique_lock<std::mutex>& lock) {
+  if (Clock::now() < next_question_) return;
+  next_question_ = Clock::now() + question_every;
+  std::vector<std::string> names;
+  for (const auto& [name, ready] : ready_)
+    if (ready) names.push_back(name);
+  lock.unlock();
+  for (const std::string& name : names)
+    (void)send(*agent_, name, {{"type", "status"}, {"id", 0}}, 0ms);  // who hears nothing says nothing
+  lock.lock();
 }
 
 /// It hears itself of a decode worker's death and says so: that goes before our own words.
 void Front::await_prefill_worker(std::unique_lock<std::mutex>& lock) {
   const auto end = Clock::now() + 2s;
-  while (!stopping_ && Clock::now() < end && workers_.contains(prefill_name) &&
-         workers_[prefill_name].ended().empty())
+  while (!stopping_ && Clock::now() < end && children_.contains(prefill_name) &&
+         children_[prefill_name].ended().empty())
     changed_.wait_for(lock, 10ms);
 }
 
@@ -290,6 +398,8 @@ void Front::await_prefill_worker(std::unique_lock<std::mutex>& lock) {
 void Front::fail_all(const Error& error) {
   if (!failure_) failure_ = error;
   for (auto& [id, text] : texts_) text->error = error;
+  const std::uint64_t one = 1;
+  (void)!::write(failed_event_.get(), &one, sizeof one);
   changed_.notify_all();
 }
 

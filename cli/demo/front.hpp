@@ -5,6 +5,8 @@
 
 #include "cli/demo/messages.hpp"
 #include "cli/demo/processes.hpp"
+#include "cli/demo/watch_rules.hpp"
+#include "cli/demo/work_folder.hpp"
 #include "cli/demo/worker.hpp"
 
 #include <atomic>
@@ -25,6 +27,7 @@ struct FrontOptions {
   std::size_t decode_workers = 1;
   std::size_t texts_at_once = 24;  ///< whose pages fit into each worker's cache
   bool retry = false;
+  unsigned patience_seconds = 20;              ///< with a worker that says nothing
   std::map<std::string, std::string> options;  ///< of the agents
 };
 
@@ -68,6 +71,7 @@ class TextStream {
 
 struct CacheStatus {
   std::string worker;
+  bool silent = false;  ///< it has not answered, and the numbers are none
   std::uint64_t pages = 0, free_pages = 0;
 };
 
@@ -75,46 +79,66 @@ struct CacheStatus {
 class Front {
  public:
   /// Starts everything and waits until every worker is ready.
-  static Result<std::unique_ptr<Front>> start(FrontOptions options);
+  ///   stop    once it is readable, nothing goes on: as if a worker had been lost
+  ///   errors  timed_out (who is not ready), peer_lost (who has died)
+  static Result<std::unique_ptr<Front>> start(FrontOptions options, int stop);
   ~Front();
 
   ///   errors  invalid_argument (no prompt, more tokens than the model's context), peer_lost (a worker has
   ///   died)
   Result<TextStream> submit(const TextRequest& request);
-  /// Asks each decode worker.
+  /// Asks each decode worker, and waits for a moment.
   Result<std::vector<CacheStatus>> cache_status();
   /// Of the model, as the weights file says.
   [[nodiscard]] std::size_t context() const { return context_; }
   /// Why nothing goes on, once it is so.
   [[nodiscard]] std::optional<Error> failure() const;
+  /// Readable once nothing goes on.
+  [[nodiscard]] int failed_event() const { return failed_event_.get(); }
 
  private:
+  using Clock = std::chrono::steady_clock;
   friend class TextStream;
   friend struct TextStream::State;
-  explicit Front(FrontOptions options) : options_(std::move(options)) {}
+  Front(FrontOptions options, int stop) : options_(std::move(options)), stop_(stop) {}
   Result<void> open();
+  Result<void> start_child(const std::string& name);
   Result<void> start_weights();
   Result<void> start_worker(const std::string& name);
   Result<void> await_ready();
   void take(const Received& received);
   void watch_children();
+  void look_for_dead(std::unique_lock<std::mutex>& lock);
+  void lost(std::unique_lock<std::mutex>& lock, const std::string& name, const std::string& how);
+  void start_again(std::unique_lock<std::mutex>& lock);
+  void look_for_silent(Clock::time_point before, Clock::time_point now);
+  void ask_for_a_word(std::unique_lock<std::mutex>& lock);
   void await_prefill_worker(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] std::chrono::seconds patience() const {
+    return std::chrono::seconds(options_.patience_seconds);
+  }
   void fail_all(const Error& error);
   void cancel(std::uint64_t id);
 
   const FrontOptions options_;
-  std::string folder_;
+  const int stop_;
+  FileDescriptor failed_event_;
+  WorkFolder folder_;
   std::string weights_address_;
   std::size_t context_ = 0;
   std::optional<Agent> agent_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  Child weights_;
-  std::map<std::string, Child> workers_;
-  std::map<std::string, bool> ready_;
+  std::map<std::string, Child> children_;
+  std::map<std::string, bool> ready_;  ///< of the workers
+  std::map<std::string, Silence> silences_;
+  std::map<std::string, Restarts> restarts_;
+  std::map<std::string, Clock::time_point> due_;  ///< those that are to be started again
+  Clock::time_point next_question_{};
   std::map<std::uint64_t, std::shared_ptr<TextStream::State>> texts_;
   std::map<std::string, CacheStatus> statuses_;
+  std::uint64_t status_question_ = 0;  ///< what `statuses_` answers
   std::optional<Error> failure_;
   std::uint64_t next_id_ = 1;
   bool stopping_ = false;

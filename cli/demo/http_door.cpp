@@ -5,11 +5,8 @@
 #include "cli/demo/http_completions.hpp"
 #include "cli/demo/http_server.hpp"
 #include "cli/demo/http_text.hpp"
+#include "cli/demo/stop_signals.hpp"
 #include "cli/errors.hpp"
-#include "cli/file_descriptor.hpp"
-
-#include <signal.h>
-#include <sys/eventfd.h>
 
 #include <array>
 #include <cstdio>
@@ -44,12 +41,12 @@ class Completion {
   enum class State { going_on, over, abandoned };
 
   /// Waits for a token; what of it can go out is added to `text`.
-  ///   gives   abandoned: the client or the server is to be gone
-  ///   errors  those of TextStream::next
+  ///   gives   abandoned: the client has left
+  ///   errors  those of TextStream::next; that the server is being stopped is one
   Result<State> advance(HttpReply& reply, std::string& text) {
     while (!stream_->wait(look_every))
-      if (reply.client_gone() || reply.stopping()) return State::abandoned;
-    if (reply.client_gone() || reply.stopping()) return State::abandoned;
+      if (reply.client_gone()) return State::abandoned;
+    if (reply.client_gone()) return State::abandoned;
     HEADRACE_CLI_TRY(token, stream_->next());
     if (token) {
       ++usage_.completion_tokens;
@@ -83,14 +80,20 @@ std::string echo_of(const CompletionRequest& request) {
   return text += utf8.finish();
 }
 
-constexpr const char* stopping_text = "the server is being stopped";
+/// For a client that has closed one direction alone, and still listens.
+HttpError left_error() {
+  return {
+      400,
+      "the connection was closed from your side: keep it open in both directions until the answer has come",
+      "", "client_closed"};
+}
 
 void send_whole(Completion& completion, const CompletionObjects& objects, std::string text,
                 HttpReply& reply) {
   while (true) {
     const auto state = completion.advance(reply, text);
     if (!state) return reply.send(http_error(state.error()));
-    if (*state == Completion::State::abandoned) return reply.send({503, stopping_text, "", "stopping"});
+    if (*state == Completion::State::abandoned) return reply.send(left_error());
     if (*state == Completion::State::over)
       return reply.send(200, objects.whole(text, completion.finish_reason(), completion.usage()));
   }
@@ -109,8 +112,7 @@ void send_stream(Completion& completion, const CompletionObjects& objects, std::
   while (true) {
     const auto state = completion.advance(reply, text);
     if (!state) return end_with_error(http_error(state.error()), reply);
-    if (*state == Completion::State::abandoned)
-      return end_with_error({503, stopping_text, "", "stopping"}, reply);
+    if (*state == Completion::State::abandoned) return end_with_error(left_error(), reply);
     if (*state == Completion::State::over) break;
     if (text.empty()) continue;  // the character is not all there yet
     if (!reply.send_event(objects.part(text, {}))) return;
@@ -179,10 +181,16 @@ class Door {
     const auto all = front_.cache_status();
     if (!all) return reply.send(http_error(all.error()));
     nlohmann::ordered_json json{{"status", "ok"}, {"workers", nlohmann::ordered_json::array()}};
-    for (const CacheStatus& status : *all)
+    for (const CacheStatus& status : *all) {
+      if (status.silent) {
+        json["status"] = "silent";
+        json["workers"].push_back({{"name", status.worker}, {"silent", true}});
+        continue;
+      }
       json["workers"].push_back(
           {{"name", status.worker}, {"pages", status.pages}, {"free_pages", status.free_pages}});
-    reply.send(200, json.dump());
+    }
+    reply.send(json["status"] == "ok" ? 200 : 503, json.dump());
   }
 
   Front& front_;
@@ -191,56 +199,26 @@ class Door {
   std::mutex status_mutex_;
 };
 
-// --- until a signal comes
-
-/// Readable once SIGINT or SIGTERM has come. A handler, not a mask: children would inherit the mask.
-class StopSignals {
- public:
-  static Result<StopSignals> open() {
-    FileDescriptor event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!event) return fail(Code::exhausted, "make an eventfd: {}", system_text());
-    told_ = event.get();
-    struct sigaction action {};
-    action.sa_handler = [](int) {
-      const int saved = errno;
-      const std::uint64_t one = 1;
-      (void)!::write(told_, &one, sizeof one);
-      errno = saved;
-    };
-    ::sigemptyset(&action.sa_mask);
-    action.sa_flags = SA_RESTART;
-    for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
-    return StopSignals(std::move(event));
-  }
-  StopSignals(StopSignals&&) noexcept = default;
-  StopSignals& operator=(StopSignals&&) = delete;
-  /// The process is about to end: a second signal ends it at once.
-  ~StopSignals() {
-    if (event_)
-      for (const int number : {SIGINT, SIGTERM}) ::signal(number, SIG_DFL);
-  }
-
-  [[nodiscard]] int event() const { return event_.get(); }
-
- private:
-  explicit StopSignals(FileDescriptor event) : event_(std::move(event)) {}
-
-  static inline volatile sig_atomic_t told_ = -1;
-  FileDescriptor event_;
-};
-
 }  // namespace
 
 Result<void> serve_http(const DemoOptions& options) {
   HEADRACE_CLI_TRY(server, HttpServer::open(options.host, options.port.value_or(0)));
-  HEADRACE_CLI_TRY(front, Front::start(options.front));
   HEADRACE_CLI_TRY(stop, StopSignals::open());
+  auto started = Front::start(options.front, stop.event());
+  if (!started) {
+    StopSignals::pass_on();
+    return std::move(started).error();
+  }
+  const std::unique_ptr<Front> front = std::move(*started);
   Door door(*front, options.sampling);
   HEADRACE_CLI_CHECK(server.listen());
   std::printf("listening at http://%s\n", server.address().c_str());
   std::fflush(stdout);
-  return server.run([&](const HttpRequest& request, HttpReply& reply) { door.answer(request, reply); },
-                    stop.event());
+  HEADRACE_CLI_CHECK(
+      server.run([&](const HttpRequest& request, HttpReply& reply) { door.answer(request, reply); },
+                 front->failed_event()));
+  if (StopSignals::number() != 0) return {};  // that is how a server ends
+  return *front->failure();
 }
 
 }  // namespace headrace::cli::demo

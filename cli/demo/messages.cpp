@@ -12,10 +12,14 @@ using namespace std::chrono_literals;
 
 std::string decode_name(std::size_t number) { return fmt::format("decode-{}", number); }
 
-Result<void> send(Agent& agent, const std::string& peer, const Message& message) {
+Result<void> send(Agent& agent, const std::string& peer, const Message& message,
+                  std::chrono::milliseconds patience) {
   const std::string text = message.dump();
+  const auto end = std::chrono::steady_clock::now() + patience;
   Result<void> sent = agent.notify(peer, text);
   while (!sent && sent.code() == Code::would_block) {
+    if (std::chrono::steady_clock::now() >= end)
+      return fail(Code::timed_out, "{} takes no message any more", peer);
     std::this_thread::sleep_for(200us);  // the peer is behind: its queue has a bound
     sent = agent.notify(peer, text);
   }

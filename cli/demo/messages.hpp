@@ -5,9 +5,9 @@
 //   front -> prefill   generate {prompt, count, sampling, decode}    cancel
 //   prefill -> decode  reserve {tokens}      start {length, token, count, sampling, front}    cancel    alive
 //   decode -> prefill  reserved {pages}      finished
-//   prefill -> front   prefilled {token, and what moved}
+//   prefill -> front   prefilled {token, and what moved}    alive
 //   decode -> front    token {at, token}     status {free_pages, pages}
-//   front -> decode    status
+//   front -> both      status, which prefill answers with alive
 //   any -> front       ready
 #pragma once
 
@@ -17,6 +17,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -30,9 +31,10 @@ inline constexpr const char* front_name = "front";
 inline constexpr const char* prefill_name = "prefill";
 [[nodiscard]] std::string decode_name(std::size_t number);
 
-/// Hands it over; waits while the peer's queue is full.
-///   errors  peer_lost, with the peer's name
-Result<void> send(Agent& agent, const std::string& peer, const Message& message);
+/// Hands it over; waits while the peer's queue is full, at most so long.
+///   errors  peer_lost, with the peer's name; timed_out
+Result<void> send(Agent& agent, const std::string& peer, const Message& message,
+                  std::chrono::milliseconds patience = std::chrono::hours(24));
 
 struct Received {
   std::string from;

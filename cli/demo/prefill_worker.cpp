@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs prompts. A layer's pages travel to the decode worker while the next layer runs.
 #include "cli/demo/messages.hpp"
+#include "cli/demo/stop_signals.hpp"
 #include "cli/demo/worker.hpp"
 #include "cli/errors.hpp"
 
@@ -56,13 +57,15 @@ class PrefillWorker {
   Result<void> run() {
     HEADRACE_CLI_TRY(local, layer_lists({}, pool_.region(), pool_.shape()));
     local_ = std::move(local);
+    HEADRACE_CLI_TRY(stop, StopSignals::open());
     HEADRACE_CLI_CHECK(report_ready(agent_));
-    while (true) {
+    while (StopSignals::number() == 0) {
       while (auto received = receive(agent_, ready_.empty() ? Timeout(look_every) : Timeout(0ns)))
         HEADRACE_CLI_CHECK(take(*received));
       HEADRACE_CLI_CHECK(look_at_peers());
       HEADRACE_CLI_CHECK(run_next());
     }
+    return {};
   }
 
  private:
@@ -70,6 +73,7 @@ class PrefillWorker {
     const std::string type = received.type();
     const auto found = jobs_.find(received.id());
     if (type == "generate") return accept(received);
+    if (type == "status") return send(agent_, received.from, {{"type", "alive"}});
     if (found == jobs_.end()) return {};
     if (type == "reserved") {
       found->second.remote_pages = received.message.at("pages").get<std::vector<std::uint32_t>>();

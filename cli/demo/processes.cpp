@@ -4,6 +4,7 @@
 #include "cli/errors.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -28,7 +29,8 @@ struct Started {
 };
 
 /// fork and exec. The child dies when its parent does: nobody is left behind by a killed front.
-Result<Started> launch(const char* program, const std::vector<std::string>& arguments, To to) {
+Result<Started> launch(const char* program, const std::vector<std::string>& arguments, To to,
+                       bool own_group = false) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -47,6 +49,7 @@ Result<Started> launch(const char* program, const std::vector<std::string>& argu
     // Only what is safe between fork and exec in a process with threads.
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (::getppid() != parent) ::_exit(1);
+    if (own_group) ::setpgid(0, 0);
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -91,7 +94,7 @@ std::string line_from(int fd) {
 Result<Child> Child::start(std::string name, std::vector<std::string> arguments, Output output) {
   arguments.insert(arguments.begin(), "headrace");
   HEADRACE_CLI_TRY(started,
-                   launch(this_command, arguments, output == Output::piped ? To::pipe : To::inherited));
+                   launch(this_command, arguments, output == Output::piped ? To::pipe : To::inherited, true));
   Child child;
   child.name_ = std::move(name);
   child.arguments_ = std::move(arguments);
@@ -105,6 +108,7 @@ Child::Child(Child&& other) noexcept
       arguments_(std::move(other.arguments_)),
       pid_(std::exchange(other.pid_, -1)),
       ending_(std::move(other.ending_)),
+      stopped_by_(other.stopped_by_),
       output_(std::move(other.output_)) {}
 
 Child& Child::operator=(Child&& other) noexcept {
@@ -114,20 +118,43 @@ Child& Child::operator=(Child&& other) noexcept {
   arguments_ = std::move(other.arguments_);
   pid_ = std::exchange(other.pid_, -1);
   ending_ = std::move(other.ending_);
+  stopped_by_ = other.stopped_by_;
   output_ = std::move(other.output_);
   return *this;
 }
 
 std::string Child::ended() {
   int status = 0;
-  if (pid_ >= 0 && ::waitpid(pid_, &status, WNOHANG) == pid_) {
+  while (pid_ >= 0 && ::waitpid(pid_, &status, WNOHANG | WUNTRACED | WCONTINUED) == pid_) {
+    stopped_by_ = WIFSTOPPED(status) ? WSTOPSIG(status) : 0;
+    if (WIFSTOPPED(status) || WIFCONTINUED(status)) continue;
     pid_ = -1;
     ending_ = ending_text(status);
   }
   return ending_;
 }
 
-std::string Child::read_line() { return line_from(output_.get()); }
+int Child::stopped_by() {
+  (void)ended();
+  return stopped_by_;
+}
+
+std::string Child::read_line(std::chrono::milliseconds patience, int stop) {
+  ::pollfd looks[2] = {{output_.get(), POLLIN, 0}, {stop, POLLIN, 0}};
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (true) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
+    const int ready = left > 0 ? ::poll(looks, 2, static_cast<int>(left)) : 0;
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0 || looks[1].revents != 0) return {};
+    return line_from(output_.get());  // it prints its line at once
+  }
+}
+
+void Child::kill() const {
+  if (pid_ >= 0) ::kill(pid_, SIGKILL);
+}
 
 void Child::stop() {
   using namespace std::chrono_literals;

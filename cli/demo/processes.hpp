@@ -8,13 +8,15 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace headrace::cli::demo {
 
-/// A running `headrace ARGUMENTS...`; ended when this object goes.
+/// A running `headrace ARGUMENTS...`; ended when this object goes. In a process group of its own: what a
+/// terminal's Ctrl-C is to do to it is ours to say.
 class Child {
  public:
   enum class Output { ours, piped };
@@ -29,16 +31,21 @@ class Child {
   [[nodiscard]] pid_t pid() const { return pid_; }
   /// How it ended ("exit code 1", "signal 9 (Killed)"), or nothing while it runs.
   [[nodiscard]] std::string ended();
-  /// Its next line, of a piped output; empty at the end.
-  [[nodiscard]] std::string read_line();
+  /// By which signal it was stopped, while it is; 0 otherwise.
+  [[nodiscard]] int stopped_by();
+  /// Its next line, of a piped output; empty at the end, when it is late, or when `stop` is readable.
+  [[nodiscard]] std::string read_line(std::chrono::milliseconds patience, int stop);
   /// SIGTERM, and SIGKILL if that does not do.
   void stop();
+  /// SIGKILL, for one that does nothing any more.
+  void kill() const;
 
  private:
   std::string name_;
   std::vector<std::string> arguments_;
   pid_t pid_ = -1;
   std::string ending_;
+  int stopped_by_ = 0;
   FileDescriptor output_;
 };
 

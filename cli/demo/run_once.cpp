@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/demo/demo_options.hpp"
+#include "cli/demo/stop_signals.hpp"
 #include "cli/errors.hpp"
 #include "cli/table.hpp"
 
 #include <unistd.h>
 
 #include <cstdio>
+#include <system_error>
 
 namespace headrace::cli::demo {
 namespace {
@@ -24,9 +26,12 @@ std::string as_text(std::span<const std::int64_t> tokens) {
   return text;
 }
 
+/// A text that nobody takes any more is not written to its end: what cannot be printed ends the command,
+/// which knows what to say of it.
 void print_now(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  errno = 0;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+  throw std::system_error(errno == 0 ? EIO : errno, std::generic_category());
 }
 
 Result<Generated> generate(Front& front, const TextRequest& request, bool print) {
@@ -102,14 +107,12 @@ Result<void> compare_with_one_process(const DemoOptions& options, const TextRequ
               here - alone.begin());
 }
 
-}  // namespace
-
-Result<void> run_once(const DemoOptions& options) {
+Result<void> run_text(const DemoOptions& options, int stop) {
   TextRequest request;
   for (const char c : options.prompt) request.prompt.push_back(static_cast<unsigned char>(c));
   request.count = options.count;
   request.sampling = options.sampling;
-  HEADRACE_CLI_TRY(front, Front::start(options.front));
+  HEADRACE_CLI_TRY(front, Front::start(options.front, stop));
   if (!options.json) print_now(options.prompt);
   HEADRACE_CLI_TRY(generated, generate(*front, request, !options.json));
   if (!options.json) print_now("\n");
@@ -122,6 +125,15 @@ Result<void> run_once(const DemoOptions& options) {
   if (options.check)
     std::fprintf(stderr, "checked: the same %zu tokens as one process alone\n", generated.tokens.size());
   return {};
+}
+
+}  // namespace
+
+Result<void> run_once(const DemoOptions& options) {
+  HEADRACE_CLI_TRY(stop, StopSignals::open());
+  auto done = run_text(options, stop.event());
+  StopSignals::pass_on();
+  return done;
 }
 
 }  // namespace headrace::cli::demo

@@ -60,14 +60,18 @@ def a_prompt(length):
     return text[:length].encode()
 
 
-def worker(process, name):
-    """The pid of a worker of the demo, which is its child."""
+def child(process, *words):
+    """The pid of the demo's child with these words on its command line."""
     children = Path(f"/proc/{process.pid}/task").glob("*/children")
     for pid in itertools.chain.from_iterable(path.read_text().split() for path in children):
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if b"demo-worker" in arguments and name.encode() in arguments:
+        if all(word in arguments for word in words):
             return int(pid)
-    raise AssertionError(f"{name} is not among the demo's processes")
+    raise AssertionError(f"{words} is not among the demo's processes")
+
+
+def worker(process, name):
+    return child(process, b"demo-worker", name.encode())
 
 
 def runs(pid):
@@ -148,10 +152,12 @@ def test_with_retry_the_text_goes_on_where_it_was(demo):
     "arguments, expected",
     [
         (["--prompt", ""], "the prompt is empty"),
-        (["--tokens", "0"], "ask for at least one"),
         (["--tokens", "5000"], "more than the model's context of 2048"),
         (["--page", "100"], "does not divide the chunk"),
         (["--prompt-file", "/nonexistent"], "read the prompt from /nonexistent"),
+        (["--prompt-file", "/tmp"], "read the prompt from /tmp: Is a directory"),
+        (["--prompt-file", "/dev/zero"], "longer than the model's context of 2048 tokens"),
+        (["--tokens", "999999999"], "more than the model's context of 2048"),
         (["--backend", "nosuch"], "nosuch"),
         (["--model-weights", "/nonexistent.safetensors"], "/nonexistent.safetensors"),
         (["--python", "/nonexistent"], "compile the demo's model"),
@@ -162,6 +168,109 @@ def test_what_is_wrong_is_said(demo, arguments, expected):
     out, err = process.communicate(timeout=110)
     assert process.returncode == 1, out
     assert expected in err.decode()
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["--tokens", "0"], "--tokens"),
+        (["--tokens", "-1"], "--tokens"),
+        (["--tokens", "99999999999999999999"], "--tokens"),
+        (["--temperature", "nan"], "--temperature"),
+        (["--top-p", "nan"], "--top-p"),
+        (["--page", "257"], "--page"),
+        (["--serve", "0", "--check"], "--check"),
+        (["--prompt", "a", "--prompt-file", "-"], "--prompt-file"),
+    ],
+)
+def test_a_command_line_that_is_wrong_is_refused(demo, arguments, expected):
+    process = demo(*arguments)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, b"")
+    assert expected in err.decode()
+
+
+def test_a_temporary_folder_that_is_none_is_named(packages):
+    environment = os.environ | {"TMPDIR": "/nonexistent"}
+    done = subprocess.run([COMMAND, "demo", "--packages", packages], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "temporary files cannot go to /nonexistent" in done.stderr
+
+
+def test_a_reader_that_leaves_ends_the_text(demo):
+    process = demo("--tokens", 1700)
+    assert process.stdout.read(10)
+    process.stdout.close()
+    process.stdout = None
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err.decode()
+    assert "time to first token" not in err.decode()  # it did not go on to the end
+
+
+def test_a_full_device_is_said(packages, tmp_path):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [COMMAND, "demo", "--packages", packages], env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=full, stderr=subprocess.PIPE, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr and "time to first token" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_text_and_leaves_nothing(demo, tmp_path, number):
+    process = demo("--tokens", 1700, "--backend", "shm")
+    assert process.stdout.read(200)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -number, err.decode()
+    assert not list(tmp_path.glob("headrace-demo-*"))
+    assert not [path for path in Path(os.environ["HEADRACE_RUNTIME_DIR"]).rglob("*") if not path.is_dir()]
+
+
+def test_what_a_killed_demo_left_is_removed_by_the_next(demo, tmp_path):
+    process = demo("--tokens", 1700)
+    assert process.stdout.read(200)
+    process.kill()
+    process.wait()
+    assert list(tmp_path.glob("headrace-demo-*"))
+    finished(demo("--json", "--tokens", 3))
+    assert not list(tmp_path.glob("headrace-demo-*"))
+
+
+def test_a_worker_that_says_nothing_is_named(demo):
+    process = demo("--tokens", 1700, "--patience", 2)
+    assert process.stdout.read(200)
+    os.kill(worker(process, "decode-0"), signal.SIGSTOP)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "worker decode-0 has said nothing for 2 s: it is stopped by signal 19" in err.decode()
+
+
+def test_with_retry_weights_that_are_gone_come_back(demo):
+    process = demo("--tokens", 1200, "--retry", "--check")
+    assert process.stdout.read(200)
+    os.kill(child(process, b"serve"), signal.SIGKILL)
+    os.kill(worker(process, "decode-0"), signal.SIGKILL)
+    _, err = process.communicate(timeout=110)
+    assert process.returncode == 0, err.decode()
+    assert "weights ended with signal 9" in err.decode() and "decode-0 is back" in err.decode()
+
+
+def test_a_worker_that_cannot_live_is_given_up_by_name(demo):
+    process = demo("--tokens", 1700, "--retry")
+    assert process.stdout.read(200)
+    end = time.monotonic() + 100
+    while process.poll() is None:
+        assert time.monotonic() < end, "it is started again for ever"
+        try:
+            os.kill(worker(process, "decode-0"), signal.SIGKILL)
+        except (AssertionError, OSError):
+            pass  # in a pause, or just ended
+        time.sleep(0.01)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "worker decode-0 ended with signal 9" in err.decode() and "6 times in a row" in err.decode()
 
 
 def test_nothing_is_left_behind(demo, tmp_path):

@@ -292,17 +292,25 @@ def test_a_signal_ends_streams_and_server(own_server, stop):
     assert not list(own_server.folder.glob("headrace-demo-*"))
 
 
-def test_when_a_worker_dies_clients_are_told(own_server):
+def test_when_a_worker_dies_clients_are_told_and_the_server_ends(own_server):
     stream = iter(own_server.complete(stream=True, max_tokens=1900))
     next(stream)
     os.kill(worker(own_server.process, "decode-0"), signal.SIGKILL)
     with pytest.raises(openai.APIError, match="worker decode-0 ended with signal 9"):
         list(stream)
-    with pytest.raises(openai.InternalServerError, match="worker decode-0 ended with signal 9") as caught:
-        own_server.complete()
-    assert caught.value.status_code == 503
-    own_server.process.terminate()
-    assert own_server.process.wait(30) == 0
+    assert own_server.process.wait(30) == 1
+    assert "worker decode-0 ended with signal 9" in own_server.errors()
+
+
+def test_health_names_a_silent_worker(own_server):
+    stopped = worker(own_server.process, "decode-0")
+    os.kill(stopped, signal.SIGSTOP)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        own_server.workers()
+    assert caught.value.code == 503
+    assert json.load(caught.value)["workers"] == [{"name": "decode-0", "silent": True}]
+    os.kill(stopped, signal.SIGCONT)
+    until(own_server.all_pages_are_free)
 
 
 def worker(process, name):
