@@ -3,6 +3,7 @@
 #include "cli/command.hpp"
 #include "cli/errors.hpp"
 #include "cli/model_run.hpp"
+#include "cli/number_option.hpp"
 
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
@@ -125,11 +126,11 @@ void add_verify(CLI::App& app, Invocation& invocation) {
       ->type_name("FILE");
   command->add_option("--rtol", wanted->relative, "Allowed difference, as a share of the expected value")
       ->type_name("NUMBER")
-      ->check(CLI::Range(0.0, 1e9).description(""))
+      ->check(real_number(0, 1e9))
       ->capture_default_str();
   command->add_option("--atol", wanted->absolute, "Allowed difference beside that")
       ->type_name("NUMBER")
-      ->check(CLI::Range(0.0, 1e9).description(""))
+      ->check(real_number(0, 1e9))
       ->capture_default_str();
   command->footer(
       "Prints a JSON object; the exit code is 0 if every output is as expected.\n"

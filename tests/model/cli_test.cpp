@@ -108,6 +108,16 @@ TEST_F(ModelCommand, verify_says_which_tensors_it_has_nothing_to_compare_with) {
   EXPECT_THAT(outcome.err, HasSubstr("not compared, for the model gives no output of that name: zz of "));
 }
 
+TEST_F(ModelCommand, a_tolerance_that_is_no_number_is_a_wrong_command_line) {
+  for (const char* option : {"--rtol", "--atol"}) {
+    for (const char* value : {"nan", "-1", "inf"}) {
+      const Outcome outcome = run_command({"verify", package_path("mlp"), "-e", "x.npz", option, value});
+      EXPECT_EQ(outcome.code, 2);
+      EXPECT_THAT(outcome.err, HasSubstr("is not a number from 0 to 1"));
+    }
+  }
+}
+
 TEST_F(ModelCommand, infer_leaves_an_output_that_exists_alone_unless_it_is_forced) {
   const std::string output = folder_.path() + "/out.npz";
   const auto infer_to = [&](const std::vector<std::string>& more) {
