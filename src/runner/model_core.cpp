@@ -291,6 +291,9 @@ Result<void> ModelCore::replace_constants(const std::map<std::string, TensorView
     if (view.data == nullptr && view.shape.count() != 0)
       return make_error(Code::invalid_argument, "constant {} is given without memory: nothing was replaced",
                         name);
+    if (std::ranges::any_of(view.strides, [](std::int64_t stride) { return stride < 0; }))
+      return make_error(Code::invalid_argument,
+                        "constant {} runs backwards in its memory: give a copy; nothing was replaced", name);
     if (view.device.kind != Device::Kind::cpu && view.device != info_.device)
       return make_error(Code::invalid_argument,
                         "constant {} lies on {}, and the model on {}: nothing was replaced", name,

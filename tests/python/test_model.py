@@ -152,8 +152,8 @@ def test_constants_are_listed_and_replaced(packages):
 
 @pytest.mark.parametrize(
     "laid_out",
-    [np.asfortranarray, lambda w: np.repeat(w, 2, axis=1)[:, ::2], lambda w: w[::-1, ::-1].copy()[::-1, ::-1]],
-    ids=["by columns", "with gaps", "backwards"],
+    [np.asfortranarray, lambda w: np.repeat(w, 2, axis=1)[:, ::2]],
+    ids=["by columns", "with gaps"],
 )
 def test_constants_of_any_strides_replace_by_their_values(packages, laid_out):
     model = headrace.Model(packages / "mixed.pt2")
@@ -164,6 +164,9 @@ def test_constants_of_any_strides_replace_by_their_values(packages, laid_out):
     model.replace_constants({"weight": np.zeros((3, 4), np.float32)})
     model.replace_constants({"weight": laid_out(weight)})
     assert model.run(*inputs)[1].numpy().tolist() == expected == [[6, 22, 38]]
+    with pytest.raises(headrace.InvalidArgument, match="runs backwards .* nothing was replaced"):
+        model.replace_constants({"weight": weight[::-1]})
+    assert model.run(*inputs)[1].numpy().tolist() == expected
 
 
 def test_an_input_that_the_model_writes_into_is_not_read_only(packages):
