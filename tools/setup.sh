@@ -91,9 +91,14 @@ sys.exit(sys.version_info < (3, 10) or not os.path.exists(os.path.join(sysconfig
 make_environment() {
   local python
   python="$(find_python)"
-  say "making the Python environment .venv with $("$python" --version) ($python)"
-  "$python" -m venv --clear .venv
-  say "installing into it: ${python_packages[*]}"
+  # What an interrupted set-up has installed stays, and so does a torch of your own.
+  if [[ -z ${HEADRACE_PYTHON:-} ]] && .venv/bin/python -m pip --version >/dev/null 2>&1; then
+    say "going on with the Python environment .venv"
+  else
+    say "making the Python environment .venv with $("$python" --version) ($python)"
+    "$python" -m venv --clear .venv
+  fi
+  say "installing into it: ${python_packages[*]} (PyTorch is large: minutes)"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check "${python_packages[@]}" </dev/null
 }
 

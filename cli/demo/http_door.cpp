@@ -44,9 +44,11 @@ class Completion {
   ///   gives   abandoned: the client has left
   ///   errors  those of TextStream::next; that the server is being stopped is one
   Result<State> advance(HttpReply& reply, std::string& text) {
+    // A server that is being stopped closes the receiving side itself; then the text has an error of its own.
+    const auto has_left = [&] { return !reply.stopping() && reply.client_gone(); };
     while (!stream_->wait(look_every))
-      if (reply.client_gone()) return State::abandoned;
-    if (reply.client_gone()) return State::abandoned;
+      if (has_left()) return State::abandoned;
+    if (has_left()) return State::abandoned;
     HEADRACE_CLI_TRY(token, stream_->next());
     if (token) {
       ++usage_.completion_tokens;

@@ -8,6 +8,7 @@ from collections.abc import (
     Mapping as _Mapping,
     Sequence
 )
+import os
 from typing import Any, Literal, NoReturn
 
 import numpy

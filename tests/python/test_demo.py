@@ -219,7 +219,12 @@ def test_a_full_device_is_said(packages, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_text_and_leaves_nothing(demo, tmp_path, number):
-    process = demo("--tokens", 1700, "--backend", "shm")
+    # Whoever runs the tests under nohup has SIGHUP ignored, which a child inherits.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        process = demo("--tokens", 1700, "--backend", "shm")
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert process.stdout.read(200)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
