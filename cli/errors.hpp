@@ -25,10 +25,12 @@ template <class... Args>
 #define HEADRACE_CLI_JOIN(a, b) HEADRACE_CLI_JOIN2(a, b)
 
 /// `HEADRACE_CLI_TRY(value, f())`: value is what f() gave; an error goes to the caller.
+// NOLINTBEGIN(bugprone-macro-parentheses): `name` is declared
 #define HEADRACE_CLI_TRY(name, expression)                                                             \
   auto HEADRACE_CLI_JOIN(try_, __LINE__) = (expression);                                               \
   if (!HEADRACE_CLI_JOIN(try_, __LINE__)) return std::move(HEADRACE_CLI_JOIN(try_, __LINE__)).error(); \
   auto name = std::move(HEADRACE_CLI_JOIN(try_, __LINE__)).value()
+// NOLINTEND(bugprone-macro-parentheses)
 
 /// The same for a Result<void>.
 #define HEADRACE_CLI_CHECK(expression) \
