@@ -21,7 +21,9 @@ TEST(Utf8, is_every_character_and_nothing_else_of_up_to_four_bytes) {
   for (char32_t c = 0; c < 0x200000; c += c < 0x12000 ? 1 : 251) {
     const bool character = c <= 0x10FFFF && (c < 0xD800 || c > 0xDFFF);
     ASSERT_EQ(is_utf8("a" + encoded(c) + "b"), character) << std::hex << static_cast<unsigned>(c);
-    if (c >= 0x80) ASSERT_FALSE(is_utf8(encoded(c).substr(0, encoded(c).size() - 1)));
+    if (c >= 0x80) {
+      ASSERT_FALSE(is_utf8(encoded(c).substr(0, encoded(c).size() - 1)));
+    }
   }
 }
 
