@@ -51,6 +51,12 @@ function(headrace_add_test name label)
   headrace_label_tests(${name} "${label}")
 endfunction()
 
+set(headrace_sanitizer_environment
+    ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+    UBSAN_OPTIONS=print_stacktrace=1
+    LSAN_OPTIONS=print_suppressions=0:suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp
+    TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp)
+
 # Labels and sanitizer settings are put on the discovered tests when ctest reads them.
 function(headrace_label_tests name label)
   set(script ${PROJECT_BINARY_DIR}/test_labels/${name}.cmake)
@@ -67,8 +73,7 @@ foreach(test IN LISTS @name@_tests)
   if("slow" IN_LIST labels)
     set_tests_properties("${test}" PROPERTIES TIMEOUT 1800)
   endif()
-  set_tests_properties("${test}" PROPERTIES ENVIRONMENT
-    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1;UBSAN_OPTIONS=print_stacktrace=1;LSAN_OPTIONS=print_suppressions=0:suppressions=@PROJECT_SOURCE_DIR@/tests/lsan.supp;TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=@PROJECT_SOURCE_DIR@/tests/tsan.supp")
+  set_tests_properties("${test}" PROPERTIES ENVIRONMENT "@headrace_sanitizer_environment@")
 endforeach()
 ]=])
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
@@ -180,7 +185,8 @@ function(headrace_add_model_tests everything)
     add_dependencies(model c_${name})
     if(TARGET headrace_torch)
       add_test(NAME c.${name} COMMAND c_${name} ${folder})
-      set_tests_properties(c.${name} PROPERTIES LABELS model TIMEOUT 120 FIXTURES_REQUIRED model_packages)
+      set_tests_properties(c.${name} PROPERTIES LABELS model TIMEOUT 120 FIXTURES_REQUIRED model_packages
+                                                   ENVIRONMENT "${headrace_sanitizer_environment}")
     endif()
   endforeach()
   if(TARGET headrace_torch)
