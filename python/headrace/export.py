@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .errors import Error, InvalidArgument, NotSupported
+from .exporting.output import check_output
 
 if TYPE_CHECKING:
     from .exporting.package import Program
@@ -54,8 +55,9 @@ def export_package(
       note     further keys for the io spec
       check    sees the package before it appears under its name, and raises if it must not
       owns     moves the request's module and inputs to the device
-      errors   those of exporting.package and exporting.verify; corrupt when the package differs from the module
+      errors   those of exporting.output, exporting.package and exporting.verify; corrupt when the package differs from the module
     """
+    check_output(Path(output))
     import torch
 
     from .exporting import package
@@ -136,6 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command. Returns its exit code."""
     options = _parse(arguments)
     try:
+        check_output(options.output)  # before the user's code runs, which may take long too
         require_torch()
         from .exporting.request import read_request
 

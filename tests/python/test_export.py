@@ -11,6 +11,7 @@ import pytest
 
 from headrace import errors, export
 from headrace.exporting import archive
+from headrace.exporting.output import check_output
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -55,6 +56,18 @@ def raising():
 
 def a_number():
     return 7
+
+def third_dict():
+    return Changing(), (torch.ones(3),), {"x": {0: Dim("rows")}}
+
+def third_tuple():
+    return Changing(), (torch.ones(3),), ({0: 2 * Dim("rows")},)
+
+def third_hint():
+    return Changing(), (torch.ones(3),), {"x": [Dim.AUTO]}
+
+def third_number():
+    return Changing(), (torch.ones(3),), 5
 
 def another_key():
     return {"module": Changing(), "args": (torch.ones(3),), "batch": 4}
@@ -187,12 +200,36 @@ def test_a_package_that_differs_is_not_written(folder, changing):
         ("models.py:two_names", "x.pt2", "2 input_names for 1 input tensors (x)"),
         ("models.py:changing", "x.onnx", "must end in .pt2"),
         ("models.py:changing", "missing/x.pt2", "missing is no folder"),
+        ("models.py:third_dict", "x.pt2", "holds the dynamic dimension rows, and is for example inputs by name: return a dict"),
+        ("models.py:third_tuple", "x.pt2", "holds the dynamic dimension 2*rows, and is for example inputs by name: return a dict"),
+        ("models.py:third_hint", "x.pt2", "holds the dynamic dimension"),
+        ("models.py:third_number", "x.pt2", "kwargs is a int: it must be a dict"),
     ],
 )
 def test_what_cannot_be_exported_is_an_error_that_says_what_was_expected(folder, capsys, target, output, said):
     assert call(folder, target, folder / output) == 1
     assert said in capsys.readouterr().err
     assert not (folder / output).exists()
+
+
+def test_where_it_goes_is_looked_at_before_anything_else(tmp_path, capsys):
+    (tmp_path / "taken.pt2").mkdir()
+    said = {
+        "x.onnx": "must end in .pt2",
+        "missing/x.pt2": "missing is no folder: make it first",
+        "taken.pt2": "taken.pt2 is a folder: --output names the package to write",
+    }
+    for output, expected in said.items():
+        assert export.main(["no such file.py:f", "--output", str(tmp_path / output)]) == 1
+        assert expected in capsys.readouterr().err
+    with pytest.raises(errors.InvalidArgument, match="must end in .pt2"):
+        export.export_package(None, tmp_path / "x.onnx")
+
+
+def test_a_folder_that_takes_nothing_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(errors.InvalidArgument, match="nothing can be written into"):
+        check_output(tmp_path / "x.pt2")
 
 
 def test_a_file_that_cannot_be_imported_is_named_with_the_reason(tmp_path):

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from ..errors import Exhausted, InvalidArgument, NotFound, NotSupported
+from ..errors import Exhausted, InvalidArgument, NotSupported
 from . import io_spec
 from .archive import append_spec
 from .noting_file import NotingFile
+from .output import check_output
 from .request import ExportRequest
 
 METADATA_KEY = "headrace"
@@ -63,12 +64,9 @@ def export_program(request: ExportRequest, device: str, version: str) -> Program
 def write_package(program: Program, path: Path, cache: Path, check: Callable[[Path], None] = lambda candidate: None) -> None:
     """Compiles into `path`, which appears whole and after `check` has seen it without raising, or not at all.
 
-    errors   not_found (no such folder), exhausted (a full disk), not_supported (no C++ compiler, or one that fails)
+    errors   those of check_output, exhausted (a full disk), not_supported (no C++ compiler, or one that fails)
     """
-    if path.suffix != ".pt2":
-        raise InvalidArgument(f"{path} cannot be the package's name: it must end in .pt2")
-    if not path.parent.is_dir():
-        raise NotFound(f"{path.parent} is no folder: make it first, or choose another for {path.name}")
+    check_output(path)
     with (
         _disk_errors(path, cache),
         compiler_cache(cache),

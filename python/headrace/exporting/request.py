@@ -50,6 +50,11 @@ class ExportRequest:
             self.args = (self.args,)
         if not isinstance(self.args, (tuple, list)):
             raise InvalidArgument(f"args is a {_kind(self.args)}: it must be a tuple of example inputs, (x,) for a single one")
+        if (dimension := _find_dimension(self.kwargs)) is not None:
+            raise InvalidArgument(
+                f"kwargs, the third item of a tuple, holds the dynamic dimension {dimension}, and is for example inputs by name: "
+                'return a dict, as in {"module": module, "args": args, "dynamic_shapes": ...}'
+            )
         if not isinstance(self.kwargs, Mapping):
             raise InvalidArgument(f"kwargs is a {_kind(self.kwargs)}: it must be a dict of example inputs by name")
         self.args, self.kwargs = tuple(self.args), dict(self.kwargs)
@@ -58,6 +63,16 @@ class ExportRequest:
         """Module and example inputs are put on the device, the module into eval mode."""
         self.module.to(device).eval()
         self.args, self.kwargs = move_tensors((self.args, self.kwargs), device)
+
+
+def _find_dimension(value: Any) -> str | None:
+    """The name of some dynamic dimension in nested lists and dicts."""
+    if isinstance(value, torch.export.Dim):
+        return value.__name__
+    if isinstance(value, type(torch.export.Dim.AUTO)):
+        return str(value)
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return next((found for part in parts if (found := _find_dimension(part)) is not None), None)
 
 
 def move_tensors(tree: Any, device: str) -> Any:
