@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what a build and the tests need: Debian packages, and a Python environment in .venv. Says what it does; the second
-# time it finds its stamp and does nothing. HEADRACE_PYTHON names the interpreter to use instead of the one it would choose.
+# time it finds its stamp and does nothing, and after an interruption it goes on with what is there. HEADRACE_PYTHON names the
+# interpreter to use instead of the one it would choose.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +17,10 @@ test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev etcd-server iproute2
   clang-16 clang-tidy-16 clang-format-16 libclang-rt-16-dev
 )
-python_packages=("scikit-build-core>=0.10" "nanobind>=2.2" numpy pytest openai torch)
+python_packages=("scikit-build-core>=0.10" "nanobind>=2.2" numpy pytest openai)
+large_python_packages=(torch)  # by itself, so that an interrupted download costs the others nothing
+
+word_every=30  # seconds: the longest silence while pip works
 
 stamp=.venv/.headrace-setup
 key="$(sha256sum tools/setup.sh | cut -d ' ' -f 1) ${HEADRACE_PYTHON:-}"
@@ -63,7 +67,8 @@ install_debian_packages() {
   # Installing etcd-server would start a server that nobody asked for; the tests start their own.
   local install=($run DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q --no-install-recommends)
   if ! "${install[@]}" "${missing[@]}" </dev/null; then
-    say "that failed; fetching newer lists of packages and trying once more"
+    say "that failed; ending what an interrupted installation left half done, fetching newer lists, and trying once more"
+    $run DEBIAN_FRONTEND=noninteractive dpkg --configure -a </dev/null || true
     $run DEBIAN_FRONTEND=noninteractive apt-get update -q </dev/null
     "${install[@]}" "${missing[@]}" </dev/null
   fi
@@ -88,18 +93,55 @@ sys.exit(sys.version_info < (3, 10) or not os.path.exists(os.path.join(sysconfig
   exit 1
 }
 
+# Whether .venv works, and is of the interpreter that was asked for, if one was.
+environment_fits() {
+  local identity='import sys; print(sys.base_prefix, sys.version)'
+  .venv/bin/python -m pip --version >/dev/null 2>&1 || return 1
+  [[ -z ${HEADRACE_PYTHON:-} || "$(.venv/bin/python -c "$identity")" == "$("$1" -c "$identity")" ]]
+}
+
+# Tells people what pip, whose words come in, is doing: each package that it fetches, and a word now and then in between.
+tell_progress() {
+  local line status doing="looking at what is there" began=$SECONDS
+  while true; do
+    status=0
+    IFS= read -r -t "$word_every" line || status=$?
+    if ((status > 128)); then
+      say "  still $doing, $((SECONDS - began)) s so far"
+    elif ((status != 0)); then
+      return 0
+    elif [[ $line =~ ^[[:space:]]*(Downloading|Using cached)[[:space:]]+([^[:space:]]+)([[:space:]]\(.*\))? ]]; then
+      [[ ${BASH_REMATCH[2]} != *.metadata ]] || continue
+      doing="fetching ${BASH_REMATCH[2]##*/}${BASH_REMATCH[3]}"
+      say "  $doing"
+    elif [[ $line =~ ^Processing[[:space:]]+([^[:space:]]+) ]]; then
+      doing="taking ${BASH_REMATCH[1]##*/}"
+      say "  $doing"
+    elif [[ $line == "Installing collected packages: "* ]]; then
+      doing="unpacking ${line#*: }"
+      say "  $doing"
+    fi
+  done
+}
+
+install_python_packages() {
+  PYTHONUNBUFFERED=1 .venv/bin/python -m pip install --progress-bar off --disable-pip-version-check "$@" </dev/null | tell_progress
+}
+
 make_environment() {
   local python
   python="$(find_python)"
   # What an interrupted set-up has installed stays, and so does a torch of your own.
-  if [[ -z ${HEADRACE_PYTHON:-} ]] && .venv/bin/python -m pip --version >/dev/null 2>&1; then
+  if environment_fits "$python"; then
     say "going on with the Python environment .venv"
   else
     say "making the Python environment .venv with $("$python" --version) ($python)"
     "$python" -m venv --clear .venv
   fi
-  say "installing into it: ${python_packages[*]} (PyTorch is large: minutes)"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check "${python_packages[@]}" </dev/null
+  say "installing into it: ${python_packages[*]}"
+  install_python_packages "${python_packages[@]}"
+  say "installing into it: ${large_python_packages[*]} (large: minutes)"
+  install_python_packages "${large_python_packages[@]}"
 }
 
 if is_done; then
