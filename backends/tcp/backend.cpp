@@ -156,9 +156,9 @@ Result<void*> TcpBackend::register_region(const headrace_region_v1& region) {
 
 void TcpBackend::deregister_region(void* handle) {
   // First no frame finds it any more, then those that found it before let go. The object lives until then: they compare.
-  const std::unique_ptr<Region> region = context_.regions.remove(static_cast<const Region*>(handle));
-  if (region == nullptr) return;
-  for (const auto& link : links()) link->detach(*region);
+  const Regions::Removed region = context_.regions.remove(static_cast<const Region*>(handle));
+  if (region.empty()) return;
+  for (const auto& link : links()) link->detach(region.mapped());
 }
 
 Result<std::string> TcpBackend::export_region(void* /*handle*/) { return std::string(); }

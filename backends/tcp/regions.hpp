@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
@@ -30,18 +29,18 @@ class Regions {
   ///   errors  invalid_argument (the id is taken)
   Result<Region*> add(const Region& region) {
     const std::unique_lock lock(mutex_);
-    auto [at, fresh] = by_id_.try_emplace(region.id, nullptr);
+    const auto [at, fresh] = by_id_.try_emplace(region.id, region);
     if (!fresh) return make_error(Code::invalid_argument, "region {} is registered already", region.id);
-    at->second = std::make_unique<Region>(region);
-    return at->second.get();
+    return &at->second;
   }
 
+  using Removed = std::unordered_map<std::uint32_t, Region>::node_type;
+
   /// From the return on no range finds it. Ranges that were looked up before are the caller's to call back: it does so
-  /// with the returned object in hand, for they point into it.
-  [[nodiscard]] std::unique_ptr<Region> remove(const Region* region) {
+  /// with the region in hand (`mapped()`, where it always was), for they point into it. Empty: it is not there.
+  [[nodiscard]] Removed remove(const Region* region) {
     const std::unique_lock lock(mutex_);
-    auto node = by_id_.extract(region->id);
-    return node.empty() ? nullptr : std::move(node.mapped());
+    return by_id_.extract(region->id);
   }
 
   /// While it lives nothing is removed. For the ranges of one frame, not longer.
@@ -58,7 +57,7 @@ class Regions {
       if (last_ == nullptr || last_->id != range.region) {
         const auto at = regions_.by_id_.find(range.region);
         if (at == regions_.by_id_.end()) return {nullptr, Code::not_found, 0};
-        last_ = at->second.get();
+        last_ = &at->second;
       }
       if (range.offset > last_->length) return {nullptr, Code::invalid_argument, 0};
       const std::uint64_t left = last_->length - range.offset;
@@ -75,7 +74,7 @@ class Regions {
 
  private:
   mutable std::shared_mutex mutex_;
-  std::unordered_map<std::uint32_t, std::unique_ptr<Region>> by_id_;
+  std::unordered_map<std::uint32_t, Region> by_id_;  // whose elements stay where they are
 };
 
 }  // namespace headrace::tcp

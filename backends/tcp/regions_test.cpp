@@ -31,7 +31,7 @@ TEST(Regions, a_removed_region_is_not_found_and_its_id_is_free) {
   const auto region = regions.add({7, memory.data(), memory.size()});
   ASSERT_TRUE(region.ok());
   EXPECT_EQ(regions.add({7, memory.data(), 1}).code(), Code::invalid_argument);
-  EXPECT_NE(regions.remove(*region), nullptr);
+  EXPECT_FALSE(regions.remove(*region).empty());
   EXPECT_EQ(Regions::View(regions).find({7, 0, 0, 1}, Access::read).region, nullptr);
   EXPECT_TRUE(regions.add({7, memory.data(), 1}).ok());
 }

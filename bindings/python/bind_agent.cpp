@@ -32,6 +32,10 @@ struct Registration {
   std::vector<std::shared_ptr<const void>> keepers;
   std::optional<bool> writable;  ///< none: as each object says
 
+  void reserve(std::size_t count) {
+    ranges.reserve(count);
+    keepers.reserve(count);
+  }
   void add(nb::handle object) {
     const std::size_t i = ranges.size();
     if (nb::isinstance<MemoryRange>(object)) {
@@ -98,6 +102,7 @@ nb::object register_memory(PyAgent& self, nb::handle object, const std::string& 
   what.writable = writable;
   const bool many = PyList_Check(object.ptr()) != 0;
   if (many) {
+    what.reserve(static_cast<std::size_t>(PyList_Size(object.ptr())));
     for (Py_ssize_t i = 0; i < PyList_Size(object.ptr()); ++i) what.add(nb::borrow(PyList_GetItem(object.ptr(), i)));
   } else {
     what.add(object);

@@ -189,6 +189,7 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   std::shared_ptr<LocalRegion> local_region_at(std::uint64_t address, std::uint64_t length, std::uint64_t& offset);
   bool register_with_backends(LocalRegion& region, const std::vector<BackendInstance*>& all, const std::vector<std::string>& only, std::string& refusals);
   void give_back(LocalRegion& region);
+  static Region described(const LocalRegion& region, const std::vector<BackendInstance*>& all);
   void hand_over_notifications();
   void regions_changed();
 

@@ -86,7 +86,6 @@ std::vector<IdRange> to_ranges(std::vector<std::uint32_t> ids) {
 /// Registers with each backend that takes the kind. False if none did.
 bool Engine::register_with_backends(LocalRegion& region, const std::vector<BackendInstance*>& all, const std::vector<std::string>& only, std::string& refusals) {
   bool any = false;
-  region.info.backends.reserve(all.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
     BackendInstance& backend = *all[i];
     if (!only.empty() && std::find(only.begin(), only.end(), backend.name()) == only.end()) continue;
@@ -100,8 +99,7 @@ bool Engine::register_with_backends(LocalRegion& region, const std::vector<Backe
       refusals += "\n  " + handle.error().message;
       continue;
     }
-    region.handles[i] = *handle;
-    region.info.backends.push_back(backend.name());
+    region.handles.set_local(i, *handle);
     any = true;
   }
   return any;
@@ -112,9 +110,24 @@ void Engine::give_back(LocalRegion& region) {
   const std::unique_lock nobody_prepares(local_handles_mutex_);
   const auto all = backends();
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (region.far_handles[i] != nullptr) all[i]->unload(std::exchange(region.far_handles[i], nullptr));
-    if (region.handles[i] != nullptr) all[i]->deregister_region(std::exchange(region.handles[i], nullptr));
+    if (void* const handle = region.handles.far(i); handle != nullptr) {
+      region.handles.set_far(i, nullptr);
+      all[i]->unload(handle);
+    }
+    if (void* const handle = region.handles.local(i); handle != nullptr) {
+      region.handles.set_local(i, nullptr);
+      all[i]->deregister_region(handle);
+    }
   }
+}
+
+/// What its owner sees of a region.
+Region Engine::described(const LocalRegion& region, const std::vector<BackendInstance*>& all) {
+  Region info = region.info;
+  info.backends.reserve(all.size());
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (region.handles.local(i) != nullptr) info.backends.push_back(all[i]->name());
+  return info;
 }
 
 Result<std::vector<Region>> Engine::register_regions(std::span<const MemoryRange> ranges, const RegisterOptions& options, const Backing& backing) {
@@ -128,6 +141,7 @@ Result<std::vector<Region>> Engine::register_regions(std::span<const MemoryRange
 
   const bool many = ranges.size() > 1;
   const auto name_of = [&](std::size_t i) { return options.name.empty() || !many ? options.name : fmt::format("{}/{}", options.name, i); };
+  const std::vector<BackendInstance*> all = backends();
   std::vector<std::shared_ptr<LocalRegion>> made;
   std::vector<Region> regions;
   made.reserve(ranges.size());
@@ -139,7 +153,7 @@ Result<std::vector<Region>> Engine::register_regions(std::span<const MemoryRange
     }
     // The table hands out the ids before the backends know the regions; nobody else sees them until `live`.
     for (std::size_t i = 0; i < ranges.size(); ++i) {
-      auto region = std::make_shared<LocalRegion>();
+      auto region = std::make_shared<LocalRegion>(all.size());
       region->live.store(false);
       region->range = ranges[i];
       region->keep_alive = options.keep_alive;
@@ -158,7 +172,6 @@ Result<std::vector<Region>> Engine::register_regions(std::span<const MemoryRange
   }
   std::string refusals;
   std::size_t registered = 0;
-  const std::vector<BackendInstance*> all = backends();
   while (registered < made.size() && register_with_backends(*made[registered], all, options.backends, refusals)) ++registered;
   if (registered < made.size()) {
     for (std::size_t i = 0; i < registered; ++i) give_back(*made[i]);
@@ -172,7 +185,7 @@ Result<std::vector<Region>> Engine::register_regions(std::span<const MemoryRange
   }
   for (const auto& region : made) {
     region->live.store(true, std::memory_order_release);
-    regions.push_back(region->info);
+    regions.push_back(described(*region, all));
   }
   regions_changed();
   return regions;
@@ -185,13 +198,14 @@ std::shared_ptr<LocalRegion> Engine::local_region(std::uint32_t id) const {
 }
 
 std::vector<Region> Engine::regions() const {
+  const std::vector<BackendInstance*> all = backends();
   const std::shared_lock lock(regions_mutex_);
-  std::vector<Region> all;
-  all.reserve(regions_.size());
+  std::vector<Region> found;
+  found.reserve(regions_.size());
   regions_.for_each([&](std::uint32_t, const std::shared_ptr<LocalRegion>& region) {
-    if (region->live.load()) all.push_back(region->info);
+    if (region->live.load()) found.push_back(described(*region, all));
   });
-  return all;
+  return found;
 }
 
 Result<std::shared_ptr<std::byte>> Engine::storage(RegionId id) const {
@@ -318,11 +332,11 @@ Result<wire::Metadata> Engine::export_metadata(const ExportOptions& options) con
   m.masks.reserve(chosen.size());
   for (const auto& region : chosen) {
     std::uint16_t mask = 0;
+    const std::shared_lock handles_stay(local_handles_mutex_);
     for (std::size_t b = 0; b < all.size(); ++b) {
-      if (region->handles[b] == nullptr) continue;
+      if (region->handles.local(b) == nullptr) continue;
       mask |= static_cast<std::uint16_t>(1u << b);
-      const std::shared_lock handles_stay(local_handles_mutex_);
-      HEADRACE_TRY(bytes, all[b]->export_region(region->handles[b]));
+      HEADRACE_TRY(bytes, all[b]->export_region(region->handles.local(b)));
       if (!bytes.empty()) m.public_data.push_back({region->info.id.value, static_cast<std::uint16_t>(b), std::move(bytes)});
     }
     m.ids.push_back(region->info.id.value);

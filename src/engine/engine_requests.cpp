@@ -79,12 +79,12 @@ Result<void> Engine::eligible(const RequestPlan& plan, const BackendInstance& ba
   const std::size_t index = backend_index(backend);
   for (const auto& region : plan.local->local_regions) {
     if (!backend.takes_local(static_cast<int>(region->info.kind))) return no(fmt::format("does not move {} here", kind_name(region->info.kind)));
-    if (region->handles[index] == nullptr) return no(fmt::format("local region {} is not registered with it", region->info.id.value));
+    if (region->handles.local(index) == nullptr) return no(fmt::format("local region {} is not registered with it", region->info.id.value));
   }
   if (!plan.remote->life) {
     if (!backend.can(HEADRACE_LOCAL)) return no("does not move between regions of one agent");
     for (const auto& region : plan.remote->local_regions)
-      if (region->handles[index] == nullptr) return no(fmt::format("region {} is not registered with it", region->info.id.value));
+      if (region->handles.local(index) == nullptr) return no(fmt::format("region {} is not registered with it", region->info.id.value));
     return {};
   }
   if (!backend.can(HEADRACE_REMOTE)) return no("reaches no peers");
@@ -109,15 +109,15 @@ Result<PageList::State::Handles> Engine::own_handles(const PageList::State& list
   handles.reserve(list.local_regions.size());
   for (const auto& region : list.local_regions) {
     if (!list.far_side) {
-      handles.push_back(region->handles[index]);
+      handles.push_back(region->handles.local(index));
       continue;
     }
     const std::lock_guard lock(region->far_mutex);  // of one region, held so that it is loaded once
-    if (region->far_handles[index] == nullptr) {
-      HEADRACE_TRY(loaded, backend.load_local(region->handles[index]));
-      region->far_handles[index] = loaded;
+    if (region->handles.far(index) == nullptr) {
+      HEADRACE_TRY(loaded, backend.load_local(region->handles.local(index)));
+      region->handles.set_far(index, loaded);
     }
-    handles.push_back(region->far_handles[index]);
+    handles.push_back(region->handles.far(index));
   }
   return list.remember(key, std::move(handles));
 }

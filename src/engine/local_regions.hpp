@@ -6,22 +6,46 @@
 
 #include "engine/progress.hpp"
 
-#include <any>
-#include <array>
 #include <atomic>
+#include <memory>
 #include <mutex>
 
 namespace headrace::engine {
 
+/// Each backend's handles for a region. As many rows as backends were open when it was registered: 100,000 regions with rows
+/// for all that could ever be open would be page faults above all. A backend that was opened later has no row, and no handle.
+class RegionHandles {
+ public:
+  RegionHandles() = default;
+  explicit RegionHandles(std::size_t backends) : rows_(std::make_unique<Row[]>(backends)), count_(backends) {}
+
+  /// As `register_region` gave it; null: not registered with this backend.
+  [[nodiscard]] void* local(std::size_t backend) const { return backend < count_ ? rows_[backend].local : nullptr; }
+  /// As `load_local` gave it, at first use.
+  [[nodiscard]] void* far(std::size_t backend) const { return backend < count_ ? rows_[backend].far : nullptr; }
+  void set_local(std::size_t backend, void* handle) { rows_[backend].local = handle; }
+  void set_far(std::size_t backend, void* handle) { rows_[backend].far = handle; }
+
+ private:
+  struct Row {
+    void* local = nullptr;
+    void* far = nullptr;
+  };
+  std::unique_ptr<Row[]> rows_;
+  std::size_t count_ = 0;
+};
+
 /// Co-owned by the table, and by page lists that name it.
 struct LocalRegion {
-  Region info;
+  LocalRegion() = default;
+  explicit LocalRegion(std::size_t backends) : handles(backends) {}
+
+  Region info;  ///< but for the names of its backends, which `Engine::described` adds
   MemoryRange range;
   int memory_fd = -1;                      ///< the memfd of `allocate`, owned by `backing`
   std::shared_ptr<const void> keep_alive;  ///< the caller's
   std::shared_ptr<const void> backing;     ///< the allocation, if it is ours
-  std::array<void*, max_backends> handles{};
-  std::array<void*, max_backends> far_handles{};  ///< from load_local, made at first use
+  RegionHandles handles;
   std::mutex far_mutex;
   std::atomic<bool> live{true};  ///< false from the beginning of its deregistration
 
