@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <utility>
 
 namespace headrace::cuda_ipc {
 namespace {
@@ -24,7 +25,7 @@ Result<void> Posts::post(Request& request) {
   HEADRACE_TRY_VOID(request.post());
   const std::scoped_lock lock(mutex_);
   in_flight_.push_back(&request);
-  if (armed_) changed_.notify_all();
+  if (armed_) start_watching();
   return {};
 }
 
@@ -91,14 +92,19 @@ std::uint32_t Posts::arm(bool on) {
     const std::scoped_lock lock(mutex_);
     armed_ = on;
     if (!on) {
-      bell_.drain();
+      if (std::exchange(rang_, false)) bell_.drain();
       return 0;
     }
     ended = take_ended();
-    if (!watcher_.joinable()) watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
-    changed_.notify_all();
+    if (!in_flight_.empty()) start_watching();
   }
   return tell(ended);
+}
+
+/// With mutex_ held. Agents that post nothing to a GPU pay for no thread, nor for waking it at each sleep of theirs.
+void Posts::start_watching() {
+  if (!watcher_.joinable()) watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+  changed_.notify_all();
 }
 
 void Posts::watch(const std::stop_token& stop) {
@@ -108,6 +114,7 @@ void Posts::watch(const std::stop_token& stop) {
     // Rings for ends, and now and then so that the host looks for failures.
     if (any_ended() || ++looks % looks_before_asking == 0) {
       idle_looks_ = looks_before_asking - 1;
+      rang_ = true;
       bell_.signal();
     }
     lock.unlock();

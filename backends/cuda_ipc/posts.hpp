@@ -41,6 +41,7 @@ class Posts {
   std::uint32_t tell(const std::vector<Request*>& ended);
   std::uint32_t end_failed();
   [[nodiscard]] bool any_ended() const;
+  void start_watching();
   void watch(const std::stop_token& stop);
 
   const plugin::Host host_;
@@ -49,8 +50,9 @@ class Posts {
   std::vector<Request*> in_flight_;
   std::uint32_t idle_looks_ = 0;
   bool armed_ = false;
+  bool rang_ = false;  // since the host last woke
   std::condition_variable_any changed_;
-  std::jthread watcher_;  // from the first time that the host slept
+  std::jthread watcher_;  // from the first time that the host slept while a GPU worked
 };
 
 }  // namespace headrace::cuda_ipc

@@ -5,7 +5,6 @@
 #include "base/futex.hpp"
 
 #include <pthread.h>
-#include <sched.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -19,16 +18,6 @@ namespace {
 constexpr std::uint64_t bell_key = 0, instance_key = 1, timer_key = 2;  // in epoll
 constexpr std::uint64_t user_polls_ns = 50'000;      // a poll this recent: the user drives
 constexpr std::uint64_t aside_ns = 1'000'000;        // how long the progress thread stays aside before it looks again
-constexpr std::uint64_t spin_many_cores_ns = 30'000; // about two wake-ups: sleeping sooner costs more than it saves
-constexpr std::uint64_t spin_few_cores_ns = 2'000;   // on two cores the spinner stands in its peer's way
-
-std::uint64_t spin_budget() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return spin_few_cores_ns;
-  return CPU_COUNT(&set) > 2 ? spin_many_cores_ns : spin_few_cores_ns;
-}
-
 }  // namespace
 
 bool Timers::add(std::uint64_t at_ns, std::function<void()> function) {
@@ -65,7 +54,7 @@ Result<std::unique_ptr<Progress>> Progress::open() {
 }
 
 Progress::Progress(Epoll epoll, EventFd bell, UniqueFd timer)
-    : epoll_(std::move(epoll)), bell_(std::move(bell)), timer_(std::move(timer)), spin_ns_(spin_budget()) {}
+    : epoll_(std::move(epoll)), bell_(std::move(bell)), timer_(std::move(timer)) {}
 
 Progress::~Progress() { stop(); }
 

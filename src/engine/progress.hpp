@@ -12,6 +12,7 @@
 #include "base/event_fd.hpp"
 #include "base/unique_fd.hpp"
 #include "engine/backend_instance.hpp"
+#include "engine/spin_length.hpp"
 
 #include <array>
 #include <functional>
@@ -19,6 +20,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace headrace::engine {
 
@@ -60,20 +62,29 @@ class Progress {
   bool wait(Done&& done, Help&& help, Deadline deadline) {
     if (done()) return true;
     const Waiting counted(*this);
-    std::uint64_t spin_until = now_ns() + spin_ns_;
+    const std::uint64_t spin_ns = spins_.next();
+    std::uint64_t spin_until = now_ns() + spin_ns;
+    bool spun = false;
     for (;;) {
       if (help()) {
         if (done()) return true;
         if (deadline.expired()) return false;
-        spin_until = now_ns() + spin_ns_;
+        spin_until = now_ns() + spin_ns;
         continue;
       }
       const bool busy = poll() > 0;
-      if (done()) return true;
+      if (done()) {
+        if (spun) spins_.paid();
+        return true;
+      }
       if (deadline.expired()) return false;
       const std::uint64_t now = now_ns();
-      if (busy) spin_until = now + spin_ns_;
-      if (now < spin_until) continue;
+      if (busy) spin_until = now + spin_ns;
+      if (now < spin_until) {
+        spun = true;
+        continue;
+      }
+      if (std::exchange(spun, false)) spins_.in_vain();
       sleep([&] { return done(); }, deadline);
       if (done()) return true;
       if (deadline.expired()) return false;
@@ -131,7 +142,7 @@ class Progress {
   std::atomic<std::uint32_t> waiters_{0};
   std::atomic<std::uint64_t> last_poll_ns_{0};
   std::atomic<std::uint32_t> stop_{0};
-  std::uint64_t spin_ns_;
+  SpinLength spins_;
   std::thread thread_;
 };
 

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/spin_length.hpp"
+
+#include <gtest/gtest.h>
+
+namespace headrace::engine {
+namespace {
+
+constexpr std::uint64_t full = 1000;
+
+void disappoint(SpinLength& spins) {
+  for (std::uint32_t i = 0; i < SpinLength::patience; ++i) {
+    EXPECT_EQ(spins.next(), full) << "after " << i << " looks in vain";
+    spins.in_vain();
+  }
+}
+
+TEST(SpinLength, most_waits_sleep_at_once_after_some_looks_in_vain) {
+  SpinLength spins(full);
+  disappoint(spins);
+  std::uint32_t looks = 0;
+  for (std::uint32_t i = 0; i < 10 * SpinLength::try_every; ++i) {
+    if (spins.next() == 0) continue;
+    ++looks;
+    spins.in_vain();
+  }
+  EXPECT_EQ(looks, 10U);
+}
+
+TEST(SpinLength, a_look_that_pays_brings_the_looking_back) {
+  SpinLength spins(full);
+  disappoint(spins);
+  spins.paid();
+  disappoint(spins);
+}
+
+TEST(SpinLength, looks_in_vain_now_and_then_do_not_end_it) {
+  SpinLength spins(full);
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_EQ(spins.next(), full);
+    if (i % 2 == 0) {
+      spins.in_vain();
+    } else {
+      spins.paid();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headrace::engine
