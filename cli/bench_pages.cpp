@@ -205,38 +205,55 @@ class Runner {
             wanted_.allocated ? "allocated" : "registered", plan(Op::read, 8).iterations));
   }
 
-  Result<void> round_trips(PageBench& bench) {
-    const unsigned rounds = wanted_.iterations.value_or(4096);
-    HEADRACE_CLI_TRY(spinning, bench.notifications(rounds, true));
-    // In turn, so that both sleep on the same machine in the same mood.
-    std::vector<double> asleep, bare;
-    constexpr unsigned turns = 4;
+  struct Asleep {
+    Summary notification, eventfd;
+  };
+  /// In turn, so that both sleep on the same machine in the same mood.
+  static Result<Asleep> asleep(PageBench& bench, PageBench::Cores cores, unsigned rounds) {
+    HEADRACE_CLI_CHECK(bench.place(cores));
+    std::vector<double> ours, bare;
+    constexpr unsigned turns = 8;
     for (unsigned turn = 0; turn < turns; ++turn) {
       HEADRACE_CLI_TRY(eventfds, bench.eventfds(rounds / turns + 1));
       HEADRACE_CLI_TRY(sleeping, bench.notifications(rounds / turns + 1, false));
       bare.insert(bare.end(), eventfds.seconds.begin(), eventfds.seconds.end());
-      asleep.insert(asleep.end(), sleeping.seconds.begin(), sleeping.seconds.end());
+      ours.insert(ours.end(), sleeping.seconds.begin(), sleeping.seconds.end());
     }
+    return Asleep{Summary(std::move(ours)), Summary(std::move(bare))};
+  }
+
+  Result<void> round_trips(PageBench& bench) {
+    const unsigned rounds = wanted_.iterations.value_or(4096);
+    HEADRACE_CLI_TRY(spinning, bench.notifications(rounds, true));
+    const Summary spin(std::move(spinning.seconds));
     Table table({{"round trip"},
                  {"p50", Table::Align::right},
                  {"p99", Table::Align::right},
                  {"mean", Table::Align::right},
                  {"min", Table::Align::right}});
-    const Summary spin(std::move(spinning.seconds)), sleep(std::move(asleep)), eventfd(std::move(bare));
     const auto add = [&](const std::string& name, const Summary& time) {
       table.add({name, microseconds(time.median()), microseconds(time.percentile(99)),
                  microseconds(time.mean), microseconds(time.least)});
     };
     add("notification, both sides ask again and again", spin);
-    add("notification, both sides sleep", sleep);
-    add("eventfd, both sides sleep", eventfd);
     if (wanted_.json) {
-      const Comparison against{"eventfd ping-pong", eventfd.median() * 1e6,
-                               eventfd.median() / sleep.median()};
       row({"misc", "notification/spinning", "p50_us", "us", spin.median() * 1e6});
       row({"misc", "notification/spinning", "p99_us", "us", spin.percentile(99) * 1e6});
-      row({"misc", "notification/asleep", "p50_us", "us", sleep.median() * 1e6, &against});
-      row({"misc", "notification/asleep", "p99_us", "us", sleep.percentile(99) * 1e6});
+    }
+    for (const auto& [cores, where] :
+         {std::pair(PageBench::Cores::one, "one core"), std::pair(PageBench::Cores::two, "two cores")}) {
+      auto slept = asleep(bench, cores, rounds);
+      if (!slept && slept.code() == Code::not_supported) continue;  // there is one core
+      if (!slept) return std::move(slept).error();
+      add(fmt::format("notification, both sides wait, on {}", where), slept->notification);
+      add(fmt::format("eventfd, both sides sleep, on {}", where), slept->eventfd);
+      if (!wanted_.json) continue;
+      const double ours = slept->notification.median(), bare = slept->eventfd.median();
+      const Comparison against{"eventfd ping-pong", bare * 1e6, bare / ours};
+      const std::string name =
+          cores == PageBench::Cores::one ? "notification/asleep_one_core" : "notification/asleep_two_cores";
+      row({"misc", name, "p50_us", "us", ours * 1e6, &against});
+      row({"misc", name, "p99_us", "us", slept->notification.percentile(99) * 1e6});
     }
     return finish(table, {}, fmt::format("two processes, {} round trips, messages compared", rounds));
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/page_bench.hpp"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -269,6 +270,31 @@ Result<NotificationSamples> PageBench::notifications(unsigned rounds, bool spinn
   }
   HEADRACE_CLI_TRY(done, peer_.receive());
   return samples;
+}
+
+Result<void> PageBench::place(Cores cores) {
+  static const std::vector<int> usable = [] {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    std::vector<int> found;
+    if (::sched_getaffinity(0, sizeof set, &set) != 0) return found;
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(core, &set)) found.push_back(core);
+    return found;
+  }();
+  const std::size_t wanted = cores == Cores::two ? 2 : 1;
+  if (usable.size() < wanted)
+    return fail(Code::not_supported, "{} cores are wanted, and this process may use {}", wanted,
+                usable.size());
+  const auto put = [](pid_t who, int core) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(core, &set);
+    return ::sched_setaffinity(who, sizeof set, &set) == 0;
+  };
+  if (!put(0, usable.front()) || !put(peer_.id(), usable[wanted - 1]))
+    return fail(Code::internal, "put the two processes on cores of their own: {}", system_text());
+  return {};
 }
 
 Result<NotificationSamples> PageBench::eventfds(unsigned rounds) {

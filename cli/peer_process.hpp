@@ -36,6 +36,7 @@ class PeerProcess {
   Result<void> send(const Json& message);
   Result<Json> receive();
 
+  [[nodiscard]] pid_t id() const { return child_.id; }
   [[nodiscard]] int ping_fd() const {
     return ping_.get();
   }  ///< eventfds for the bare round trip: to the peer
