@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/posix/backend.hpp"
+
+#include "backends/posix/job.hpp"
+#include "backends/posix/query.hpp"
+#include "backends/posix/region.hpp"
+
+#include <algorithm>
+
+namespace headrace::posix {
+namespace {
+
+Error no_peers() {
+  return make_error(Code::not_supported,
+                    "posix has no links to other agents: it moves between memory and files of one agent");
+}
+
+/// What `prepare` gives out.
+struct Request {
+  std::shared_ptr<Job> job;
+};
+
+Request& request_of(void* handle) { return *static_cast<Request*>(handle); }
+
+/// One side is memory, the other files, and what is to be written may be.
+Result<void> check_side(const headrace_side_v1& side, bool files, bool is_target) {
+  for (void* const handle : std::span(side.regions, side.region_count)) {
+    const Region& region = *static_cast<const Region*>(handle);
+    if ((region.file() != nullptr) != files)
+      return make_error(
+          Code::not_supported,
+          "posix reads files into memory and writes them from it: region {} on the {} side is {}",
+          region.id(), files ? "remote" : "local", files ? "memory" : "a file");
+    if (is_target && region.read_only())
+      return make_error(Code::invalid_argument, "region {} may be read, not written", region.id());
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<plugin::Backend>> PosixBackend::open(plugin::Host host,
+                                                            const plugin::CreateArgs& args) {
+  return open(host, args, FileCalls::system());
+}
+
+Result<std::unique_ptr<plugin::Backend>> PosixBackend::open(plugin::Host host, const plugin::CreateArgs& args,
+                                                            const FileCalls& calls) {
+  HEADRACE_TRY(settings, read_settings(args));
+  return std::unique_ptr<plugin::Backend>(new PosixBackend(host, settings, calls));
+}
+
+headrace_info_v1 PosixBackend::info() {
+  headrace_info_v1 info{};
+  info.struct_size = sizeof info;
+  info.abilities = HEADRACE_LOCAL | HEADRACE_QUERY;
+  info.local_kinds = HEADRACE_KIND_BIT(HEADRACE_DRAM);
+  info.remote_kinds = HEADRACE_KIND_BIT(HEADRACE_FILE);
+  return info;
+}
+
+Result<std::string> PosixBackend::connection_info() { return std::string(); }
+Result<void*> PosixBackend::connect(const headrace_connect_v1&) { return no_peers(); }
+void PosixBackend::disconnect(void*) {}
+
+Result<void*> PosixBackend::register_region(const headrace_region_v1& args) {
+  HEADRACE_TRY(region, Region::make(args, calls_));
+  return static_cast<void*>(region.release());
+}
+void PosixBackend::deregister_region(void* handle) { delete static_cast<Region*>(handle); }
+Result<std::string> PosixBackend::export_region(void*) { return std::string(); }
+
+Result<void*> PosixBackend::load_local(void* handle) { return handle; }
+Result<void*> PosixBackend::load_remote(void*, const headrace_remote_region_v1&) { return no_peers(); }
+void PosixBackend::unload(void*) {}
+
+Result<void*> PosixBackend::prepare(const headrace_prepare_v1& args) {
+  HEADRACE_TRY_VOID(check_side(*args.local, false, args.op == HEADRACE_READ));
+  HEADRACE_TRY_VOID(check_side(*args.remote, true, args.op == HEADRACE_WRITE));
+  return static_cast<void*>(new Request{std::make_shared<Job>(host_, args, settings_.piece_bytes)});
+}
+
+Status PosixBackend::post(void* handle, const headrace_post_v1& args) {
+  if (args.has_message != 0) return {Code::not_supported};  // a message to oneself is the host's own business
+  const auto pool = workers();
+  if (!pool) {
+    host_.log(HEADRACE_LOG_WARN, pool.error().message);
+    return {pool.error().code};
+  }
+  const std::shared_ptr<Job>& job = request_of(handle).job;
+  if (!job->begin()) return {Code::invalid_argument};
+  const std::uint64_t wanted = std::min<std::uint64_t>(job->pieces(), settings_.threads);
+  std::uint64_t helpers = 0;
+  while (helpers < wanted && (*pool)->submit([job] { job->work(); })) ++helpers;
+  if (helpers == 0 && job->take_back()) return {Code::would_block};
+  return {};
+}
+
+bool PosixBackend::poll(void*) { return false; }  // a read may wait for a disk: that is for the threads
+void PosixBackend::cancel(void* handle) { request_of(handle).job->cancel(); }
+void PosixBackend::release(void* handle) { delete static_cast<Request*>(handle); }
+Status PosixBackend::notify(void*, std::uint32_t, std::string_view) { return {Code::not_supported}; }
+
+std::uint32_t PosixBackend::progress() { return 0; }
+int PosixBackend::descriptor() { return -1; }
+
+Result<std::string> PosixBackend::query(const headrace_query_v1& args) { return posix::query(args); }
+
+headrace_cost_v1 PosixBackend::cost(const headrace_prepare_v1&) {
+  headrace_cost_v1 cost{};
+  cost.struct_size = sizeof cost;
+  cost.fixed_ns = 20'000;
+  cost.ns_per_page = 500;
+  cost.bytes_per_second = 1e9;
+  cost.margin = 1;
+  cost.method = "constant: what a file costs depends on where it lies";
+  return cost;
+}
+
+/// An agent that moves no files has no threads for them.
+Result<WorkerPool*> PosixBackend::workers() {
+  const std::scoped_lock lock(workers_mutex_);
+  if (!workers_) {
+    HEADRACE_TRY(pool, WorkerPool::open("hr-posix", settings_.threads, settings_.queue_depth));
+    workers_ = std::move(pool);
+  }
+  return workers_.get();
+}
+
+}  // namespace headrace::posix

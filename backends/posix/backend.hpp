@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves pages between host memory and files of this agent, by threads that read and write. README.md says
+// how.
+#pragma once
+
+#include "backends/posix/file_calls.hpp"
+#include "backends/posix/settings.hpp"
+#include "base/worker_pool.hpp"
+
+#include <headrace/plugin/backend.hpp>
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+namespace headrace::posix {
+
+class PosixBackend final : public plugin::Backend {
+ public:
+  static constexpr const char* name = "posix";
+  static constexpr const char* version = "1.0";
+  static constexpr std::uint32_t memory_kinds =
+      HEADRACE_KIND_BIT(HEADRACE_DRAM) | HEADRACE_KIND_BIT(HEADRACE_FILE);
+  static constexpr bool maps = false;
+  [[nodiscard]] static std::span<const headrace_option_v1> options() { return option_rows(); }
+
+  [[nodiscard]] static Result<std::unique_ptr<Backend>> open(plugin::Host host,
+                                                             const plugin::CreateArgs& args);
+  /// With other answers to what is asked of the system, for tests; they outlive the instance.
+  [[nodiscard]] static Result<std::unique_ptr<Backend>> open(plugin::Host host,
+                                                             const plugin::CreateArgs& args,
+                                                             const FileCalls& calls);
+
+  [[nodiscard]] headrace_info_v1 info() override;
+  Result<std::string> connection_info() override;
+  Result<void*> connect(const headrace_connect_v1& args) override;
+  void disconnect(void* connection) override;
+
+  Result<void*> register_region(const headrace_region_v1& region) override;
+  void deregister_region(void* handle) override;
+  Result<std::string> export_region(void* handle) override;
+  Result<void*> load_local(void* handle) override;
+  Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region) override;
+  void unload(void* remote) override;
+
+  Result<void*> prepare(const headrace_prepare_v1& args) override;
+  Status post(void* request, const headrace_post_v1& args) override;
+  bool poll(void* request) override;
+  void cancel(void* request) override;
+  void release(void* request) override;
+  Status notify(void* connection, std::uint32_t channel, std::string_view bytes) override;
+
+  std::uint32_t progress() override;
+  [[nodiscard]] int descriptor() override;
+  Result<std::string> query(const headrace_query_v1& args) override;
+  headrace_cost_v1 cost(const headrace_prepare_v1& args) override;
+
+ private:
+  PosixBackend(plugin::Host host, Settings settings, const FileCalls& calls)
+      : host_(host), settings_(settings), calls_(calls) {}
+  Result<WorkerPool*> workers();
+
+  const plugin::Host host_;
+  const Settings settings_;
+  const FileCalls& calls_;
+  std::mutex workers_mutex_;
+  std::unique_ptr<WorkerPool> workers_;  // from the first post on
+};
+
+}  // namespace headrace::posix

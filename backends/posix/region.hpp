@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What was registered: host memory, or a file.
+#pragma once
+
+#include "backends/posix/file.hpp"
+
+#include <headrace/plugin/backend_v1.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace headrace::posix {
+
+class Region {
+ public:
+  ///   errors   not_supported (another kind of memory), those of File::open
+  [[nodiscard]] static Result<std::unique_ptr<Region>> make(const headrace_region_v1& args,
+                                                            const FileCalls& calls);
+
+  [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
+  [[nodiscard]] bool read_only() const noexcept { return read_only_; }
+  /// Null: it is memory.
+  [[nodiscard]] const File* file() const noexcept { return file_.get(); }
+  /// Of memory: its first byte.
+  [[nodiscard]] std::byte* base() const noexcept { return base_; }
+
+ private:
+  Region(const headrace_region_v1& args, std::unique_ptr<const File> file);
+
+  // Small: an agent has one for each piece of host memory, whether it moves files or not.
+  std::uint32_t id_;
+  bool read_only_;
+  std::byte* base_;
+  std::unique_ptr<const File> file_;
+};
+
+}  // namespace headrace::posix
