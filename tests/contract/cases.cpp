@@ -15,6 +15,12 @@
 namespace headrace::contract {
 namespace {
 
+/// A file that is there wherever the suite runs.
+std::map<std::string, std::uint64_t> this_program() {
+  const std::string path = "/proc/self/exe";
+  return {{path, std::filesystem::file_size(path)}};
+}
+
 std::vector<BackendCase> rows() {
   return {
       {.backend = "fake",
@@ -30,11 +36,22 @@ std::vector<BackendCase> rows() {
        .variant = "thread",
        .settings = {{"completion", "thread"}},
        .between_processes = false},
+      {.backend = "posix",
+       .variant = "",
+       .settings = {},
+       .kept_kind = HEADRACE_FILE,
+       .objects = this_program()},
+      {.backend = "posix",
+       .variant = "small_pieces",
+       .settings = {{"piece_bytes", "64KiB"}, {"threads", "3"}},
+       .kept_kind = HEADRACE_FILE},
       {.backend = "shm", .variant = "", .settings = {}},
       {.backend = "tcp", .variant = "", .settings = {}},
       {.backend = "tcp",
        .variant = "faulty",
-       .settings = {{"faults", "short_reads=20000,short_writes=20000,eagain=10,eintr=10"}, {"sockets", "4"}, {"threads", "2"}}},
+       .settings = {{"faults", "short_reads=20000,short_writes=20000,eagain=10,eintr=10"},
+                    {"sockets", "4"},
+                    {"threads", "2"}}},
   };
 }
 

@@ -17,8 +17,9 @@ struct BackendCase {
   std::string backend;  ///< "<name>" of headrace_backend_<name>.so, or the path of a shared object
   std::string variant;  ///< what the settings make of it; tells the rows of one backend apart
   test::Settings settings;
-  bool between_processes = true;  ///< instances of two processes can reach each other
-  std::map<std::string, std::uint64_t> objects = {};  ///< that a query finds, by key, and their bytes
+  bool between_processes = true;                      ///< instances of two processes can reach each other
+  std::int32_t kept_kind = HEADRACE_OBJECT;           ///< of what a query is about
+  std::map<std::string, std::uint64_t> objects = {};  ///< that a query finds, by key or path, and their bytes
 
   /// For test names: letters, digits and underscores.
   [[nodiscard]] std::string name() const;

@@ -231,7 +231,7 @@ HEADRACE_FOR_EACH_BACKEND_THAT(LocalEndings, HEADRACE_LOCAL);
 TEST_P(LocalEndings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_then) {
   const auto a = open();
   for (int round = 0; round < 12; ++round) {
-    const Memory source(Memory::Kind::plain, 16 << 20, 1), target(Memory::Kind::plain, 16 << 20, 2);
+    const Memory source(Memory::Kind::plain, 16 << 20, 1), target(far_kind(*a, Memory::Kind::plain), 16 << 20, 2);
     const Region from(*a, source), to(*a, target);
     const Remote remote(*a, to);
     Request request(*a, HEADRACE_WRITE, nullptr, uniform_side(from.handle(), 0, 64 << 10, 64 << 10),

@@ -12,7 +12,7 @@
 namespace headrace::contract {
 
 void Arena::add(Memory::Kind kind, std::uint64_t length, std::size_t skew) {
-  memories_.emplace_back(kind, length, seed_++, skew);
+  memories_.emplace_back(far_ ? far_kind(owner_, kind) : kind, length, seed_++, skew);
   const auto bytes = memories_.back().bytes();
   expected_.emplace_back(bytes.begin(), bytes.end());
   regions_.emplace_back(owner_, memories_.back());
@@ -57,6 +57,10 @@ testing::AssertionResult Arena::as_expected() const {
                std::to_integer<int>(*should));
   }
   return testing::AssertionSuccess();
+}
+
+Memory::Kind far_kind(const Instance& instance, Memory::Kind kind) {
+  return (instance.info().remote_kinds & HEADRACE_KIND_BIT(HEADRACE_DRAM)) != 0 ? kind : Memory::Kind::file;
 }
 
 std::vector<Remote> load_all(const Link& link, const Arena& owner) {

@@ -20,7 +20,8 @@ using namespace headrace::test;  // NOLINT: the suite is written in the harness'
 /// Memories of one side of requests, registered with their owner, and beside each what must be in it.
 class Arena {
  public:
-  explicit Arena(Instance& owner) : owner_(owner) {}
+  /// `far`: for the remote side, where a backend may take files alone; then all of it is files.
+  explicit Arena(Instance& owner, bool far = false) : owner_(owner), far_(far) {}
 
   void add(Memory::Kind kind, std::uint64_t length, std::size_t skew = 0);
   /// One memory of each kind in turn, with odd beginnings.
@@ -40,11 +41,15 @@ class Arena {
 
  private:
   Instance& owner_;
+  bool far_;
   std::uint64_t seed_ = 1;
   std::vector<Memory> memories_;
   std::vector<Region> regions_;
   std::vector<Bytes> expected_;
 };
+
+/// What may stand on the remote side of the instance's requests: this kind, or a file.
+Memory::Kind far_kind(const Instance& instance, Memory::Kind kind);
 
 /// Handles on the initiator for the regions of an arena.
 std::vector<Remote> load_all(const Link& link, const Arena& owner);

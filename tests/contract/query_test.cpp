@@ -23,10 +23,11 @@ class Query : public Contract {
     std::vector<std::optional<Fields>> rows;
   };
 
+  /// An object by its key, or what else the backend keeps by name.
   static headrace_region_v1 object(const char* key) {
     headrace_region_v1 region{};
     region.struct_size = sizeof(region);
-    region.kind = HEADRACE_OBJECT;
+    region.kind = GetParam().kept_kind;
     region.device = region.memory_fd = region.file_fd = -1;
     region.name = key;
     return region;
@@ -92,7 +93,21 @@ TEST_P(Query, about_what_has_no_name_or_is_memory_is_refused_with_a_sentence) {
   }
 }
 
-TEST_P(Query, is_answered_to_several_threads_while_a_link_is_made_and_used) {
+TEST_P(Query, is_answered_to_several_threads) {
+  const auto a = open();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) EXPECT_EQ(ask(*a, {object("there is no such key")}).code, HEADRACE_OK);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+class RemoteQuery : public Query {};
+HEADRACE_FOR_EACH_BACKEND_THAT(RemoteQuery, HEADRACE_QUERY | HEADRACE_REMOTE);
+
+TEST_P(RemoteQuery, is_answered_to_several_threads_while_a_link_is_made_and_used) {
   Pair pair = open_pair();
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {

@@ -19,7 +19,7 @@ struct Ground {
   Arena local, remote;
   std::vector<Remote> remotes;
 
-  Ground(Instance& a, Instance& b, const Link* way) : initiator(a), link(way), local(a), remote(b) {}
+  Ground(Instance& a, Instance& b, const Link* way) : initiator(a), link(way), local(a), remote(b, true) {}
   /// After the last add: loads the remote regions.
   void load() { remotes = link != nullptr ? load_all(*link, remote) : load_all(initiator, remote); }
 

@@ -51,8 +51,10 @@ Region::Region(Instance& instance, const Memory& memory)
 Region::Region(Instance& instance, const Memory& memory, std::uint64_t offset, std::uint64_t length,
                std::uint32_t flags)
     : instance_(instance) {
+  const bool file = memory.is_file();  // registered whole: its offsets count from its beginning
   facts_.id = instance.new_region_id();
-  facts_.address = memory.address() + offset;
+  facts_.kind = file ? HEADRACE_FILE : HEADRACE_DRAM;
+  facts_.address = file ? 0 : memory.address() + offset;
   facts_.length = length;
   headrace_region_v1 region{};
   region.struct_size = sizeof(region);
@@ -61,9 +63,9 @@ Region::Region(Instance& instance, const Memory& memory, std::uint64_t offset, s
   region.address = facts_.address;
   region.length = facts_.length;
   region.device = -1;
-  region.memory_fd = memory.fd();
-  region.memory_offset = memory.fd() >= 0 ? memory.fd_offset() + offset : 0;
-  region.file_fd = -1;
+  region.memory_fd = file ? -1 : memory.fd();
+  region.memory_offset = region.memory_fd >= 0 ? memory.fd_offset() + offset : 0;
+  region.file_fd = file ? memory.fd() : -1;
   region.flags = flags;
   ErrorText error;
   must(instance.table().register_region(instance.handle(), &region, &handle_, error.out()), error,

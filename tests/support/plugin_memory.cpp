@@ -73,14 +73,15 @@ void fill_pattern(std::span<std::byte> bytes, std::uint64_t seed) {
 }
 
 Memory::Memory(Kind kind, std::size_t length_bytes, std::uint64_t seed, std::size_t skew)
-    : length_(length_bytes), skew_(skew) {
+    : length_(length_bytes), skew_(kind == Kind::file ? 0 : skew), is_file_(kind == Kind::file) {
   const std::size_t whole = length_ + skew_;
   if (kind == Kind::plain) {
     base_ = static_cast<std::byte*>(::operator new(whole, plain_alignment));
   } else {
     fd_.reset(::memfd_create("headrace-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    const int seals = is_file_ ? 0 : F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     if (!fd_ || ::ftruncate(fd_.get(), static_cast<off_t>(whole)) != 0 ||
-        ::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+        ::fcntl(fd_.get(), F_ADD_SEALS, seals) != 0)
       throw std::system_error(errno, std::generic_category(), "make a memfd");
     void* const at = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
     if (at == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "map a memfd");
@@ -93,6 +94,7 @@ Memory::Memory(Memory&& other) noexcept
     : base_(std::exchange(other.base_, nullptr)),
       length_(other.length_),
       skew_(other.skew_),
+      is_file_(other.is_file_),
       fd_(std::move(other.fd_)) {}
 
 Memory::~Memory() {

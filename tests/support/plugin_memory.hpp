@@ -33,12 +33,14 @@ inline void set_bytes(std::span<std::byte> bytes, std::byte value) {
   std::memset(bytes.data(), std::to_integer<int>(value), bytes.size());
 }
 
-/// Host memory: private to the process, or a sealed memfd as `Agent::allocate` gives out.
+/// Host memory: private to the process, or a sealed memfd as `Agent::allocate` gives out. Or a file, of which
+/// `bytes` is what stands in it.
 class Memory {
  public:
-  enum class Kind { plain, shared };
+  enum class Kind { plain, shared, file };
 
-  /// `skew` bytes past an address that is a multiple of 64 (plain) or of the page size (shared).
+  /// `skew` bytes past an address that is a multiple of 64 (plain) or of the page size (shared); a file has
+  /// none.
   Memory(Kind kind, std::size_t length_bytes, std::uint64_t seed, std::size_t skew = 0);
   ~Memory();
   Memory(Memory&& other) noexcept;
@@ -46,6 +48,7 @@ class Memory {
 
   [[nodiscard]] std::span<std::byte> bytes() const { return {base_ + skew_, length_}; }
   [[nodiscard]] std::uint64_t address() const { return reinterpret_cast<std::uint64_t>(base_ + skew_); }
+  [[nodiscard]] bool is_file() const { return is_file_; }
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] std::uint64_t fd_offset() const { return skew_; }
 
@@ -53,6 +56,7 @@ class Memory {
   std::byte* base_ = nullptr;
   std::size_t length_ = 0;
   std::size_t skew_ = 0;
+  bool is_file_ = false;
   UniqueFd fd_;
 };
 
