@@ -43,6 +43,8 @@ GPU_LABELS = ["gpu1", "gpu2", "gpu4", "kernel"]
 THREADED = ["unit_base", "unit_memory", "unit_telemetry", "unit_metadata", "unit_engine", "unit_agent", "contract", "system"]
 THREADED_LABELS = "^(base|memory|telemetry|metadata|engine|agent|backend|contract|system)$"
 
+THREADED_PYTHON = [f"tests/python/test_{name}.py" for name in ("threads", "requests", "notifications", "asyncio", "compat_nixl_agent")]
+
 # Checks that cost a fifth of the sanitized build and find little beside the address sanitizer, which ends a read through a
 # null pointer and one past an object anyway. The preset `dev` has them.
 DEV_SETTINGS = ["-DHEADRACE_SANITIZE_EXCEPT=null,vptr,object-size"]
@@ -256,15 +258,15 @@ def targets_of(runner: Runner, preset: str) -> set[str]:
     return {line.split(":")[0] for line in listing.splitlines()}
 
 
-def pytest(runner: Runner, stage: Stage, *arguments: str) -> None:
+def pytest(runner: Runner, stage: Stage, *arguments: str, environment: dict[str, str] | None = None, wrapper: list[str] | None = None) -> None:
     if not list((ROOT / "tests" / "python").glob("**/test_*.py")):
         stage.check(False, "pytest", "tests/python has no test_*.py")
         return
     report = REPORTS / f"{stage.name}.pytest.xml"
     report.unlink(missing_ok=True)
-    command = [str(VENV_PYTHON), "-m", "pytest", "-q", f"--junitxml={report}", *arguments]
+    command = [*(wrapper or []), str(VENV_PYTHON), "-m", "pytest", "-q", f"--junitxml={report}", *arguments]
     print(f"  pytest {' '.join(arguments)}", flush=True)
-    ok = runner.command(stage, command, environment=venv_environment(), quiet=True)
+    ok = runner.command(stage, command, environment={**venv_environment(), **(environment or {})}, quiet=True)
     failures = len(stage.failures)
     count_junit(runner, stage, report, "pytest")
     if not ok and len(stage.failures) == failures:
@@ -464,6 +466,35 @@ def soaks(runner: Runner, stage: Stage) -> None:
         ctest(runner, stage, "dev", "-L", "^slow$", "-LE", "^(gpu1|gpu2|gpu4|kernel|fabric|rdma)$", jobs=1)
 
 
+def tsan_python(runner: Runner, stage: Stage) -> None:
+    """The Python module built for the thread sanitizer, in a folder of its own, and the tests in which threads share agents."""
+    folder = BUILD / "tsan-python"
+    package = folder / "package" / "headrace"
+    settings = ["-DHEADRACE_PYTHON=ON", "-DHEADRACE_TESTS=OFF", "-DHEADRACE_EXAMPLES=OFF", f"-DPython_EXECUTABLE={VENV_PYTHON}"]
+    built = (
+        runner.command(stage, ["cmake", "--preset", "tsan", "-B", str(folder), *settings], environment=venv_environment())
+        and runner.command(stage, ["cmake", "--build", str(folder), "--parallel", str(JOBS)])
+        and runner.command(stage, ["cmake", "--install", str(folder), "--prefix", str(package)])
+    )
+    if not stage.check(built, "build tsan-python"):
+        return
+    shutil.copytree(ROOT / "python" / "headrace", package, dirs_exist_ok=True)
+    reports = REPORTS / "tsan-python.races"  # a file a process: pytest keeps to itself what passing tests print
+    for old in REPORTS.glob(f"{reports.name}.*"):
+        old.unlink()
+    # Python itself knows nothing of the sanitizer, which has to be there first.
+    library = subprocess.run(["gcc", "-print-file-name=libtsan.so"], capture_output=True, text=True, check=True).stdout.strip()
+    environment = {
+        "PYTHONPATH": str(package.parent),
+        "LD_PRELOAD": library,
+        "TSAN_OPTIONS": f"log_path={reports}:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan.supp",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    pytest(runner, stage, *THREADED_PYTHON, environment=environment, wrapper=layout_wrapper("tsan"))
+    for found in REPORTS.glob(f"{reports.name}.*"):
+        stage.check(False, found.name, found.read_text())
+
+
 def soaks_python(runner: Runner, stage: Stage) -> None:
     if stage.check(runner.venv_ready or install_wheel(runner, stage), "pip install ."):
         pytest(runner, stage, "-m", "slow and not (" + " or ".join(LABELS[1:]) + ")")
@@ -485,10 +516,11 @@ STAGES: dict[str, tuple[str, Callable[[Runner, Stage], None]]] = {
     "fuzz-long": (f"{FUZZ_SECONDS_LONG} s of fuzzing each reader", fuzz_long),
     "tidy-all": ("clang-tidy on every source", tidy_all),
     "soaks": ("the C++ tests that take minutes", soaks),
+    "tsan-python": ("the Python tests in which threads share agents, under the thread sanitizer", tsan_python),
     "soaks-python": ("the Python tests that take minutes", soaks_python),
 }
 EVERY_DAY = ["setup", "sources", "dev", "tsan", "release", "wheel", "python", "examples", "fuzz", "tidy"]
-LONG = ["setup", "sources", "dev-build", "soaks", "clang", "fuzz-long", "soaks-python", "tidy-all"]
+LONG = ["setup", "sources", "dev-build", "soaks", "clang", "fuzz-long", "tsan-python", "soaks-python", "tidy-all"]
 
 
 # Ways to call
