@@ -132,6 +132,7 @@ void add_worker(CLI::App& app, Invocation& invocation) {
   command->add_option("--chunk", options->chunk_tokens)->required();
   command->add_option("--backend", options->backends)->allow_extra_args(false);
   command->add_flag("--retry", options->retry);
+  command->add_flag("--go-on", options->go_on);
   command->callback([options, kind, &invocation] {
     invocation.action = [options, kind, &invocation]() -> Result<void> {
       options->options = invocation.options;
@@ -196,7 +197,9 @@ void add_demo(CLI::App& app, Invocation& invocation) {
       ->type_name("TOKENS")
       ->check(whole_number(1, 256))
       ->capture_default_str();
-  command->add_option("--workers", demo.front.decode_workers, "Decode workers")
+  command
+      ->add_option("--workers", demo.front.decode_workers,
+                   "Decode workers; with --serve the loss of one is not the end while there is another")
       ->type_name("COUNT")
       ->check(whole_number(1, 64))
       ->capture_default_str();

@@ -9,6 +9,8 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace headrace::cli::demo {
 
@@ -21,11 +23,14 @@ constexpr const char* weights_name = "weights";
 constexpr auto start_patience = 120s;
 constexpr auto status_patience = 2s;
 constexpr auto question_every = 250ms;
+constexpr auto short_silence = 1s;  // a worker that is well has answered by then
 
 bool is_readable(int fd) {
   ::pollfd look{fd, POLLIN, 0};
   return ::poll(&look, 1, 0) > 0;
 }
+
+bool is_decode_worker(const std::string& name) { return name != prefill_name && name != weights_name; }
 
 std::string stopped_text(int signal) {
   return signal == 0 ? std::string() : fmt::format(": it is stopped by signal {}", signal);
@@ -167,6 +172,7 @@ Result<void> Front::start_worker(const std::string& name) {
   add("--pages", std::to_string(options_.texts_at_once * ((context_ + page - 1) / page)));
   add("--chunk", std::to_string(options_.chunk_tokens));
   if (options_.retry) arguments.emplace_back("--retry");
+  if (options_.go_on) arguments.emplace_back("--go-on");
   for (const std::string& backend : options_.backends) add("--backend", backend);
   for (const auto& [option, value] : options_.options) add("--option", option + "=" + value);
   HEADRACE_CLI_TRY(child, Child::start(name, std::move(arguments)));
@@ -189,6 +195,7 @@ Result<void> Front::await_ready() {
   if (const auto missing = waits_for(); !missing.empty())
     return fail(Code::timed_out, "{} not ready within {} s", fmt::join(missing, ", "),
                 start_patience.count());
+  all_were_ready_ = true;
   return {};
 }
 
@@ -218,8 +225,7 @@ Result<TextStream> Front::submit(const TextRequest& request) {
     const std::lock_guard lock(mutex_);
     if (failure_) return *failure_;
     const std::uint64_t id = next_id_++;
-    state = std::make_shared<TextStream::State>(*this, id, decode_name(id % options_.decode_workers),
-                                                request.count);
+    state = std::make_shared<TextStream::State>(*this, id, worker_for(id), request.count);
     texts_[id] = state;
   }
   TextStream stream(state);
@@ -234,6 +240,30 @@ Result<TextStream> Front::submit(const TextRequest& request) {
   return stream;
 }
 
+/// Each in its turn. With the lock held.
+std::string Front::worker_for(std::uint64_t id) const {
+  const std::vector<std::string> left = decode_workers_left();
+  std::vector<std::string> well;
+  std::ranges::copy_if(left, std::back_inserter(well),
+                       [&](const std::string& name) { return answers(name); });
+  const std::vector<std::string>& names = well.empty() ? left : well;
+  return names[id % names.size()];
+}
+
+std::vector<std::string> Front::decode_workers_left() const {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < options_.decode_workers; ++i)
+    if (!losses_.contains(decode_name(i))) names.push_back(decode_name(i));
+  return names;
+}
+
+bool Front::answers(const std::string& name) const {
+  const auto ready = ready_.find(name);
+  const auto silence = silences_.find(name);
+  return ready != ready_.end() && ready->second && silence != silences_.end() &&
+         silence->second.lasts() < short_silence;
+}
+
 /// On the agent's callback thread.
 void Front::take(const Received& received) try {
   const std::string type = received.type();
@@ -242,9 +272,11 @@ void Front::take(const Received& received) try {
   const std::lock_guard lock(mutex_);
   silences_[received.from].heard();
   if (type == "ready") ready_[received.from] = true;
+  if (type == "lost") unreachable_.insert(message.at("worker").get<std::string>());
   if (type == "status" && received.id() == status_question_)
-    statuses_[received.from] = {received.from, false, message.at("pages").get<std::uint64_t>(),
-                                message.at("free_pages").get<std::uint64_t>()};
+    statuses_[received.from] = {received.from, CacheStatus::State::answers,
+                                message.at("pages").get<std::uint64_t>(),
+                                message.at("free_pages").get<std::uint64_t>(), ""};
   if (const auto found = texts_.find(received.id()); found != texts_.end()) {
     TextStream::State& text = *found->second;
     if (type == "prefilled" &&
@@ -277,24 +309,42 @@ Result<std::vector<CacheStatus>> Front::cache_status() {
   std::unique_lock lock(mutex_);
   statuses_.clear();
   const std::uint64_t question = ++status_question_;
+  const auto is_ready = [&](const std::string& name) {
+    const auto found = ready_.find(name);
+    return found != ready_.end() && found->second;
+  };
+  std::vector<std::string> asked = decode_workers_left();
+  std::erase_if(asked, [&](const std::string& name) { return !is_ready(name); });
   lock.unlock();
-  for (std::size_t i = 0; i < options_.decode_workers; ++i)
-    (void)send(*agent_, decode_name(i), {{"type", "status"}, {"id", question}}, 0ms);
+  for (const std::string& name : asked)
+    (void)send(*agent_, name, {{"type", "status"}, {"id", question}}, 0ms);
   lock.lock();
-  changed_.wait_for(lock, status_patience,
-                    [&] { return failure_ || statuses_.size() == options_.decode_workers; });
+  changed_.wait_for(lock, status_patience, [&] {
+    return failure_ || std::ranges::all_of(asked, [&](const std::string& name) {
+             return statuses_.contains(name) || !is_ready(name);
+           });
+  });
   if (failure_) return *failure_;
   std::vector<CacheStatus> all;
-  for (std::size_t i = 0; i < options_.decode_workers; ++i) {
-    const auto found = statuses_.find(decode_name(i));
-    all.push_back(found != statuses_.end() ? found->second : CacheStatus{decode_name(i), true});
-  }
+  for (std::size_t i = 0; i < options_.decode_workers; ++i) all.push_back(status_of(decode_name(i)));
   return all;
+}
+
+/// With the lock held.
+CacheStatus Front::status_of(const std::string& name) const {
+  using State = CacheStatus::State;
+  if (const auto lost = losses_.find(name); lost != losses_.end())
+    return {name, State::lost, 0, 0, lost->second};
+  if (const auto found = ready_.find(name); found == ready_.end() || !found->second)
+    return {name, State::starting, 0, 0, ""};
+  const auto found = statuses_.find(name);
+  return found != statuses_.end() ? found->second : CacheStatus{name, State::silent, 0, 0, ""};
 }
 
 // --- children
 
-/// Ends everything when a child is lost; with --retry all but the prefill worker are started again.
+/// What a child's loss means: with --retry all but the prefill worker are started again; a server goes on
+/// without a decode worker while it has another; else it is the end of everything.
 void Front::watch_children() {
   std::unique_lock lock(mutex_);
   for (auto before = Clock::now(); !stopping_;) {
@@ -303,8 +353,10 @@ void Front::watch_children() {
     if (stopping_ || failure_) continue;
     const auto now = Clock::now();
     look_for_dead(lock);
+    end_unreachable();
     look_for_silent(before, now);
     start_again(lock);
+    tell_of_loss(lock);
     ask_for_a_word(lock);
     before = now;
   }
@@ -321,20 +373,69 @@ void Front::look_for_dead(std::unique_lock<std::mutex>& lock) {
   }
 }
 
+/// Those that live and that the prefill worker has no way to any more. With the lock held.
+void Front::end_unreachable() {
+  for (const std::string& name : std::exchange(unreachable_, {})) {
+    const auto child = children_.find(name);
+    if (child == children_.end() || !child->second.ended().empty()) continue;
+    std::fprintf(stderr, "headrace demo: %s cannot be reached by %s; ending it\n", name.c_str(),
+                 prefill_name);
+    child->second.kill();
+  }
+}
+
 /// With the lock held.
 void Front::lost(std::unique_lock<std::mutex>& lock, const std::string& name, const std::string& how) {
-  if (!options_.retry || name == prefill_name) {
-    if (name != prefill_name && name != weights_name) await_prefill_worker(lock);
-    return fail_all(fail(Code::peer_lost, "worker {} {}", name, how));
+  std::string what = how;
+  if (options_.retry && name != prefill_name && begin_again(name, what)) return;
+  const Error why = fail(Code::peer_lost, "worker {} {}", name, what);
+  if (can_do_without(name)) {
+    losses_[name] = what;
+    return do_without(name, why);
   }
+  if (is_decode_worker(name) && !options_.retry && !options_.go_on) await_prefill_worker(lock);
+  fail_all(why);
+}
+
+/// There is another. While all are being started, a loss is one of the start's.
+bool Front::can_do_without(const std::string& name) const {
+  return options_.go_on && all_were_ready_ && is_decode_worker(name) && decode_workers_left().size() > 1;
+}
+
+/// Unless it has died too often: `how` says so then. With the lock held.
+bool Front::begin_again(const std::string& name, std::string& how) {
   Restarts& restarts = restarts_[name];
   const auto at = restarts.died(Clock::now());
-  if (!at)
-    return fail_all(fail(Code::peer_lost, "worker {} {}, {} times in a row: it is not started again", name,
-                         how, restarts.deaths()));
+  if (!at) {
+    how += fmt::format(", {} times in a row: it is not started again", restarts.deaths());
+    return false;
+  }
   std::fprintf(stderr, "headrace demo: %s %s; starting it again\n", name.c_str(), how.c_str());
   due_[name] = *at;
   if (name != weights_name) ready_[name] = false;
+  return true;
+}
+
+/// Its texts end; the others' go on. With the lock held.
+void Front::do_without(const std::string& name, const Error& why) {
+  std::fprintf(stderr, "headrace demo: %s; going on with %s\n", why.message.c_str(),
+               fmt::format("{}", fmt::join(decode_workers_left(), ", ")).c_str());
+  ready_.erase(name);
+  untold_.insert(name);
+  for (auto& [id, text] : texts_)
+    if (text->worker == name) text->error = why;
+  changed_.notify_all();
+}
+
+/// The prefill worker may not have seen the loss itself, or may wait for that worker to come back.
+void Front::tell_of_loss(std::unique_lock<std::mutex>& lock) {
+  const std::set<std::string> names = untold_;
+  for (const std::string& name : names) {
+    lock.unlock();
+    const bool told = send(*agent_, prefill_name, {{"type", "gone"}, {"worker", name}}, 0ms).ok();
+    lock.lock();
+    if (told) untold_.erase(name);  // else it has no room for a message now, and is told in the next round
+  }
 }
 
 /// Those whose pause is over.
@@ -367,7 +468,7 @@ void Front::look_for_silent(Clock::time_point before, Clock::time_point now) {
   auto& [name, child] = *longest;
   const std::string what =
       fmt::format("has said nothing for {} s{}", options_.patience_seconds, stopped_text(child.stopped_by()));
-  if (!options_.retry || name == prefill_name)
+  if (name == prefill_name || !(options_.retry || can_do_without(name)))
     return fail_all(fail(Code::peer_lost, "worker {} {}", name, what));
   std::fprintf(stderr, "headrace demo: %s %s; ending it\n", name.c_str(), what.c_str());
   child.kill();

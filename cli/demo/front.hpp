@@ -14,6 +14,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 namespace headrace::cli::demo {
@@ -27,7 +28,8 @@ struct FrontOptions {
   std::size_t decode_workers = 1;
   std::size_t texts_at_once = 24;  ///< whose pages fit into each worker's cache
   bool retry = false;
-  unsigned patience_seconds = 20;              ///< with a worker that says nothing
+  bool go_on = false;              ///< without a decode worker that is lost, while there is another
+  unsigned patience_seconds = 20;  ///< with a worker that says nothing
   std::map<std::string, std::string> options;  ///< of the agents
 };
 
@@ -70,9 +72,11 @@ class TextStream {
 };
 
 struct CacheStatus {
+  enum class State { answers, silent, starting, lost };
   std::string worker;
-  bool silent = false;  ///< it has not answered, and the numbers are none
+  State state = State::answers;  ///< else the numbers are none
   std::uint64_t pages = 0, free_pages = 0;
+  std::string loss;  ///< how it was lost
 };
 
 ///   threads  any
@@ -84,10 +88,11 @@ class Front {
   static Result<std::unique_ptr<Front>> start(FrontOptions options, int stop);
   ~Front();
 
+  /// Decode workers that answer come before those that are being started again.
   ///   errors  invalid_argument (no prompt, more tokens than the model's context), peer_lost (a worker has
   ///   died)
   Result<TextStream> submit(const TextRequest& request);
-  /// Asks each decode worker, and waits for a moment.
+  /// Asks each decode worker that is there, and waits for a moment.
   Result<std::vector<CacheStatus>> cache_status();
   /// Of the model, as the weights file says.
   [[nodiscard]] std::size_t context() const { return context_; }
@@ -109,10 +114,19 @@ class Front {
   void take(const Received& received);
   void watch_children();
   void look_for_dead(std::unique_lock<std::mutex>& lock);
+  void end_unreachable();
   void lost(std::unique_lock<std::mutex>& lock, const std::string& name, const std::string& how);
+  bool begin_again(const std::string& name, std::string& how);
+  [[nodiscard]] bool can_do_without(const std::string& name) const;
+  void do_without(const std::string& name, const Error& why);
+  void tell_of_loss(std::unique_lock<std::mutex>& lock);
   void start_again(std::unique_lock<std::mutex>& lock);
   void look_for_silent(Clock::time_point before, Clock::time_point now);
   void ask_for_a_word(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] bool answers(const std::string& name) const;
+  [[nodiscard]] std::vector<std::string> decode_workers_left() const;
+  [[nodiscard]] std::string worker_for(std::uint64_t id) const;
+  [[nodiscard]] CacheStatus status_of(const std::string& name) const;
   void await_prefill_worker(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::chrono::seconds patience() const {
     return std::chrono::seconds(options_.patience_seconds);
@@ -136,6 +150,10 @@ class Front {
   std::map<std::string, Restarts> restarts_;
   std::map<std::string, Clock::time_point> due_;  ///< those that are to be started again
   Clock::time_point next_question_{};
+  std::map<std::string, std::string> losses_;  ///< decode workers that do not come back, and how they went
+  std::set<std::string> untold_;               ///< those of them that the prefill worker has not been told of
+  std::set<std::string> unreachable_;          ///< of whom the prefill worker says that it has lost them
+  bool all_were_ready_ = false;
   std::map<std::uint64_t, std::shared_ptr<TextStream::State>> texts_;
   std::map<std::string, CacheStatus> statuses_;
   std::uint64_t status_question_ = 0;  ///< what `statuses_` answers

@@ -8,6 +8,7 @@
 #include "cli/demo/stop_signals.hpp"
 #include "cli/errors.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <ctime>
@@ -125,6 +126,22 @@ void send_stream(Completion& completion, const CompletionObjects& objects, std::
   (void)reply.send_event("[DONE]");
 }
 
+// --- the workers' health
+
+nlohmann::ordered_json worker_object(const CacheStatus& status) {
+  switch (status.state) {
+    case CacheStatus::State::silent:
+      return {{"name", status.worker}, {"silent", true}};
+    case CacheStatus::State::starting:
+      return {{"name", status.worker}, {"starting", true}};
+    case CacheStatus::State::lost:
+      return {{"name", status.worker}, {"lost", status.loss}};
+    case CacheStatus::State::answers:
+      break;
+  }
+  return {{"name", status.worker}, {"pages", status.pages}, {"free_pages", status.free_pages}};
+}
+
 // --- the routes
 
 class Door {
@@ -176,23 +193,18 @@ class Door {
   }
   void show_model(const HttpRequest& /*request*/, HttpReply& reply) { reply.send(200, model_body(started_)); }
 
-  /// The decode workers, and how many of their pages no text holds.
+  /// The decode workers, and how many of their pages no text holds. An error only when none of them can
+  /// write.
   void show_health(const HttpRequest& /*request*/, HttpReply& reply) {
     if (const auto failure = front_.failure()) return reply.send(http_error(*failure));
     const std::lock_guard lock(status_mutex_);  // the front asks for one at a time
     const auto all = front_.cache_status();
     if (!all) return reply.send(http_error(all.error()));
-    nlohmann::ordered_json json{{"status", "ok"}, {"workers", nlohmann::ordered_json::array()}};
-    for (const CacheStatus& status : *all) {
-      if (status.silent) {
-        json["status"] = "silent";
-        json["workers"].push_back({{"name", status.worker}, {"silent", true}});
-        continue;
-      }
-      json["workers"].push_back(
-          {{"name", status.worker}, {"pages", status.pages}, {"free_pages", status.free_pages}});
-    }
-    reply.send(json["status"] == "ok" ? 200 : 503, json.dump());
+    const auto well = std::ranges::count(*all, CacheStatus::State::answers, &CacheStatus::state);
+    const char* const status = well == std::ssize(*all) ? "ok" : well > 0 ? "degraded" : "unavailable";
+    nlohmann::ordered_json json{{"status", status}, {"workers", nlohmann::ordered_json::array()}};
+    for (const CacheStatus& worker : *all) json["workers"].push_back(worker_object(worker));
+    reply.send(well > 0 ? 200 : 503, json.dump());
   }
 
   Front& front_;
@@ -206,7 +218,9 @@ class Door {
 Result<void> serve_http(const DemoOptions& options) {
   HEADRACE_CLI_TRY(server, HttpServer::open(options.host, options.port.value_or(0)));
   HEADRACE_CLI_TRY(stop, StopSignals::open());
-  auto started = Front::start(options.front, stop.event());
+  FrontOptions of_front = options.front;
+  of_front.go_on = true;  // its clients can ask again
+  auto started = Front::start(std::move(of_front), stop.event());
   if (!started) {
     StopSignals::pass_on();
     return std::move(started).error();

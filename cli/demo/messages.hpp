@@ -2,10 +2,10 @@
 // What the processes of the demo say to one another: notifications that are JSON objects with a "type" and
 // the "id" of a text.
 //
-//   front -> prefill   generate {prompt, count, sampling, decode}    cancel
+//   front -> prefill   generate {prompt, count, sampling, decode}    cancel    gone {worker}
 //   prefill -> decode  reserve {tokens}      start {length, token, count, sampling, front}    cancel    alive
 //   decode -> prefill  reserved {pages}      finished
-//   prefill -> front   prefilled {token, and what moved}    alive
+//   prefill -> front   prefilled {token, and what moved}    alive    lost {worker}
 //   decode -> front    token {at, token}     status {free_pages, pages}
 //   front -> both      status, which prefill answers with alive
 //   any -> front       ready

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <deque>
 #include <numeric>
+#include <set>
 
 namespace headrace::cli::demo {
 namespace {
@@ -17,6 +18,7 @@ using namespace std::chrono_literals;
 
 constexpr auto look_every = 200ms;  // at the peers that hold pages of ours
 constexpr auto patience = 30s;
+constexpr auto look_up_patience = 5s;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -74,6 +76,7 @@ class PrefillWorker {
     const auto found = jobs_.find(received.id());
     if (type == "generate") return accept(received);
     if (type == "status") return send(agent_, received.from, {{"type", "alive"}});
+    if (type == "gone") return do_without(received.message.at("worker").get<std::string>()), Result<void>();
     if (found == jobs_.end()) return {};
     if (type == "reserved") {
       found->second.remote_pages = received.message.at("pages").get<std::vector<std::uint32_t>>();
@@ -88,8 +91,8 @@ class PrefillWorker {
     return fail(Code::corrupt, "a message of {} is not understood: {}", received.from, error.what());
   }
 
-  /// In this order: the decode worker gives the pages to other texts, into which nothing of this one may be written, and it
-  /// has heard of the reservation before.
+  /// In this order: the decode worker gives the pages to other texts, into which nothing of this one may be
+  /// written, and it has heard of the reservation before.
   Result<void> cancel(std::uint64_t id) {
     const std::string decode = jobs_.at(id).decode;
     drop(id);
@@ -106,6 +109,7 @@ class PrefillWorker {
     job.prompt = message.at("prompt").get<std::vector<std::int64_t>>();
     job.count = message.at("count").get<std::size_t>();
     job.sampling = sampling_of(message);
+    if (gone_.contains(job.decode)) return {};  // the front knows
     const auto at = jobs_.insert_or_assign(job.id, std::move(job)).first;
     return reserve(at->second);
   }
@@ -113,13 +117,18 @@ class PrefillWorker {
   /// Asks the decode worker for pages.
   Result<void> reserve(Job& job) {
     if (awaited_.contains(job.decode)) return {};  // when it is there again
-    if (!peers_.contains(job.decode)) {
-      HEADRACE_CLI_TRY(found, await_peer(agent_, job.decode, patience));
-      HEADRACE_CLI_CHECK(meet(job.decode, found.incarnation));
-    }
+    if (!peers_.contains(job.decode))
+      if (auto met = look_up(job.decode); !met) return or_lost(job.decode, std::move(met));
     return or_lost(job.decode,
                    send(agent_, job.decode,
                         {{"type", "reserve"}, {"id", job.id}, {"tokens", job.prompt.size() + job.count}}));
+  }
+
+  /// It was there before the front took a text for it.
+  Result<void> look_up(const std::string& name) {
+    const auto found = await_peer(agent_, name, look_up_patience);
+    if (!found) return fail(Code::not_found, "{}", found.error().message);
+    return meet(name, found->incarnation);
   }
 
   /// Prepares the pages of a decode worker whose metadata is here.
@@ -259,18 +268,24 @@ class PrefillWorker {
 
   // --- decode workers that die
 
-  /// An error of the peer's becomes ours, unless we are to wait for it.
+  /// An error of the peer's becomes ours, unless we are to wait for it or to go on without it.
   Result<void> or_lost(const std::string& name, Result<void> result) {
     if (result || (result.code() != Code::peer_lost && result.code() != Code::not_found)) return result;
     return lost(name, std::move(result).error());
   }
 
-  Result<void> lost(const std::string& name, Error why) {
-    if (!options_.retry)
-      return fail(
+  /// By value: a name that stands in one of the jobs goes with it.
+  Result<void> lost(std::string name, Error why) {
+    if (!options_.retry) {
+      const Error loss = fail(
           Code::peer_lost,
           "{} is lost, and with it the texts that it was writing (--retry waits for it to come back): {}",
           name, why.message);
+      if (!options_.go_on) return loss;
+      std::fprintf(stderr, "headrace demo: %s\n", loss.message.c_str());
+      do_without(name);
+      return send(agent_, front_name, {{"type", "lost"}, {"worker", name}});
+    }
     std::fprintf(stderr, "headrace demo: %s is lost; waiting for it to come back: %s\n", name.c_str(),
                  why.message.c_str());
     awaited_[name] = peers_.contains(name) ? peers_[name].incarnation : 0;
@@ -282,6 +297,17 @@ class PrefillWorker {
       std::erase(ready_, id);
     }
     return {};
+  }
+
+  /// It does not come back.
+  void do_without(const std::string& name) {
+    gone_.insert(name);
+    peers_.erase(name);
+    awaited_.erase(name);
+    std::vector<std::uint64_t> its;
+    for (const auto& [id, job] : jobs_)
+      if (job.decode == name) its.push_back(id);
+    for (const std::uint64_t id : its) drop(id);
   }
 
   Result<void> look_at_peers() {
@@ -326,6 +352,7 @@ class PrefillWorker {
   std::vector<PageList> local_;  // of each layer
   std::map<std::string, DecodePeer> peers_;
   std::map<std::string, std::uint64_t> awaited_;  // the incarnation that was lost
+  std::set<std::string> gone_;
   std::map<std::uint64_t, Job> jobs_;
   std::deque<std::uint64_t> ready_;  // have pages over there
   Clock::time_point next_look_{};

@@ -22,7 +22,8 @@ struct WorkerOptions {
   std::int64_t page_tokens = 16;
   std::int64_t pages = 0;
   std::size_t chunk_tokens = 256;
-  bool retry = false;
+  bool retry = false;                          ///< a peer that is lost is waited for
+  bool go_on = false;                          ///< else its texts end, and the others go on
   std::map<std::string, std::string> options;  ///< of the agent
 };
 

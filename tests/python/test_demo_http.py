@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`headrace demo --serve`: OpenAI's completions protocol, tried with OpenAI's own client."""
 
+import itertools
 import json
 import os
 import signal
@@ -47,18 +48,26 @@ class Server:
     def errors(self):
         return (self.folder / "stderr").read_text()
 
-    def workers(self):
+    def health(self):
         with urllib.request.urlopen(self.url + "/health", timeout=20) as answer:
-            return json.load(answer)["workers"]
+            return json.load(answer)
+
+    def workers(self):
+        return self.health()["workers"]
 
     def all_pages_are_free(self):
-        return all(worker["free_pages"] == worker["pages"] for worker in self.workers())
+        return all(worker["free_pages"] == worker["pages"] for worker in self.workers() if "lost" not in worker)
 
     def complete(self, **wanted):
         return self.client.completions.create(model=MODEL, **({"prompt": PROMPT, "max_tokens": 24, "seed": 1} | wanted))
 
     def streamed(self, **wanted):
-        return "".join(part.choices[0].text for part in self.complete(stream=True, **wanted))
+        return text_of(self.complete(stream=True, **wanted))
+
+    def begun(self, **wanted):
+        """A stream whose first part has come."""
+        stream = iter(self.complete(stream=True, **wanted))
+        return [next(stream)], stream
 
     def connect(self):
         host, port = self.url.removeprefix("http://").split(":")
@@ -75,6 +84,10 @@ class Server:
         self.process.kill()
         self.process.wait()
         self.process.stdout.close()
+
+
+def text_of(*parts):
+    return "".join(part.choices[0].text for part in itertools.chain(*parts))
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +110,20 @@ def own_server(packages, tmp_path):
     server = Server(tmp_path)
     yield server
     server.kill()
+
+
+@pytest.fixture
+def start_server(packages, tmp_path):
+    """Starts one with arguments of the test's own, which may end it."""
+    started = []
+
+    def start(*arguments):
+        started.append(Server(tmp_path, *arguments))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.kill()
 
 
 # Texts
@@ -311,6 +338,54 @@ def test_health_names_a_silent_worker(own_server):
     assert json.load(caught.value)["workers"] == [{"name": "decode-0", "silent": True}]
     os.kill(stopped, signal.SIGCONT)
     until(own_server.all_pages_are_free)
+
+
+def test_when_one_of_two_workers_dies_its_clients_are_told_and_the_other_goes_on(start_server):
+    server = start_server("--workers", 2)
+    wanted = {"max_tokens": 900, "seed": 5}
+    streams = [server.begun(**wanted) for _ in range(2)]
+    os.kill(worker(server.process, "decode-0"), signal.SIGKILL)
+    texts, errors = [], []
+    for begin, rest in streams:
+        try:
+            texts.append(text_of(begin, rest))
+        except openai.APIError as error:
+            errors.append(str(error))
+    assert len(texts) == len(errors) == 1
+    assert "worker decode-0 ended with signal 9" in errors[0]
+
+    health = server.health()
+    assert health["status"] == "degraded"
+    assert health["workers"][0] == {"name": "decode-0", "lost": "ended with signal 9 (Killed)"}
+    assert [server.complete(**wanted).choices[0].text for _ in range(3)] == texts * 3
+    until(server.all_pages_are_free)
+    assert "worker decode-0 ended with signal 9 (Killed); going on with decode-1" in server.errors()
+
+    stream = iter(server.complete(stream=True, max_tokens=1900))
+    next(stream)
+    os.kill(worker(server.process, "decode-1"), signal.SIGKILL)
+    with pytest.raises(openai.APIError, match="worker decode-1 ended with signal 9"):
+        list(stream)
+    assert server.process.wait(30) == 1
+    assert "worker decode-1 ended with signal 9" in server.errors()
+
+
+def test_with_retry_the_texts_of_a_worker_that_dies_go_on(start_server):
+    server = start_server("--workers", 2, "--retry")
+    streams = [server.begun(max_tokens=900, seed=5) for _ in range(2)]
+    os.kill(worker(server.process, "decode-0"), signal.SIGKILL)
+    first, second = (text_of(begin, rest) for begin, rest in streams)
+    assert first == second == server.complete(max_tokens=900, seed=5).choices[0].text
+    assert "decode-0 is back" in server.errors()
+    until(lambda: server.health()["status"] == "ok" and server.all_pages_are_free())
+
+
+def test_a_silent_worker_of_two_is_ended_and_the_other_answers(start_server):
+    server = start_server("--workers", 2, "--patience", 2)
+    os.kill(worker(server.process, "decode-1"), signal.SIGSTOP)
+    until(lambda: server.workers()[1].get("lost"))
+    assert "decode-1 has said nothing for 2 s: it is stopped by signal 19; ending it" in server.errors()
+    assert len({server.complete().choices[0].text for _ in range(3)}) == 1
 
 
 def worker(process, name):
