@@ -163,7 +163,7 @@ class Door {
       return reply.send(405,
                         error_body({405, fmt::format("{} is for {} alone", route.path, route.method), "",
                                     "method_not_allowed"}),
-                        route.method);
+                        route.method == "GET" ? "GET, HEAD" : route.method);
     }
     reply.send({404,
                 fmt::format("nothing is at {}: there are POST /v1/completions, GET /v1/models, GET /health",

@@ -27,6 +27,7 @@
 #include <fcntl.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <new>
@@ -48,6 +49,7 @@ using Direction = tcp::socket::shutdown_type;
 
 constexpr const char* server_name = "headrace/" HEADRACE_VERSION;
 constexpr std::chrono::milliseconds last_words{1000};
+constexpr std::chrono::milliseconds probe_every{500};
 
 // --- answers as text
 
@@ -58,16 +60,22 @@ std::string text_of(const Written& written) {
   return text.str();
 }
 
-std::string whole_answer(unsigned status, const std::string& json, const std::string& allow, unsigned version,
-                         bool keep_alive) {
-  http::response<http::string_body> response(static_cast<http::status>(status), version);
+struct AnswerForm {
+  unsigned version = 11;
+  bool keep_alive = false;
+  bool head_alone = false;  ///< the client wants no body, but all that is said of it
+};
+
+std::string whole_answer(unsigned status, const std::string& json, const std::string& allow,
+                         const AnswerForm& form) {
+  http::response<http::string_body> response(static_cast<http::status>(status), form.version);
   response.set(http::field::server, server_name);
   response.set(http::field::content_type, "application/json");
   if (!allow.empty()) response.set(http::field::allow, allow);
-  response.keep_alive(keep_alive);
+  response.keep_alive(form.keep_alive);
   response.body() = json;
   response.prepare_payload();
-  return text_of(response);
+  return form.head_alone ? text_of(response.base()) : text_of(response);
 }
 
 std::string head_of_events(unsigned version, bool keep_alive, bool chunked) {
@@ -81,9 +89,7 @@ std::string head_of_events(unsigned version, bool keep_alive, bool chunked) {
 }
 
 /// The answer after which the connection ends, to what could not be read.
-std::string refusal(const HttpError& error) {
-  return whole_answer(error.status, error_body(error), {}, 11, false);
-}
+std::string refusal(const HttpError& error) { return whole_answer(error.status, error_body(error), {}, {}); }
 
 /// What a request that could not be read is answered; nothing where nobody waits for an answer.
 std::optional<HttpError> reading_error(const ErrorCode& error, const HttpLimits& limits) {
@@ -160,11 +166,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
                   [&](auto done) { asio::async_write(socket_, asio::buffer(bytes), std::move(done)); });
   }
 
-  /// The other side has closed, or at least will send nothing more: clients do that when they leave.
-  bool client_gone() {
+  enum class FarSide { open, sends_no_more, gone };
+  /// A client that leaves and one that merely says that it sends no more look the same, until something is
+  /// sent to the one that has left: that comes back as a reset.
+  FarSide far_side() {
     // Asio could see it by reading alone, and not behind a next request that has come already.
     ::pollfd look{socket_.native_handle(), POLLRDHUP, 0};
-    return ::poll(&look, 1, 0) > 0;
+    if (::poll(&look, 1, 0) <= 0) return FarSide::open;
+    return (look.revents & (POLLHUP | POLLERR)) != 0 ? FarSide::gone : FarSide::sends_no_more;
   }
   [[nodiscard]] bool stopping() const { return service_.stopping; }
 
@@ -217,55 +226,91 @@ void Connection::shut_at(Clock::time_point deadline, Direction direction) {
 
 class Reply final : public HttpReply {
  public:
-  Reply(Connection& connection, unsigned version, bool keep_alive)
-      : connection_(connection), version_(version), keep_alive_(keep_alive) {}
+  Reply(Connection& connection, const AnswerForm& form) : connection_(connection), form_(form) {}
 
   using HttpReply::send;
   void send(unsigned status, const std::string& json, const std::string& allow) override {
     begun_ = true;
-    write(whole_answer(status, json, allow, version_, keep_alive_));
+    write(whole_answer(status, json, allow, form_));
   }
 
   bool send_event(std::string_view data) override {
     if (!begun_) begin_events();
-    const std::string event = fmt::format("data: {}\n\n", data);
-    write(chunked_ ? beast::buffers_to_string(http::make_chunk(asio::buffer(event))) : event);
+    if (form_.head_alone) return false;
+    write_part(fmt::format("data: {}\n\n", data));
     return !lost_;
   }
 
   [[nodiscard]] bool begun() const override { return begun_; }
-  bool client_gone() override { return lost_ || connection_.client_gone(); }
+  bool client_gone() override {
+    using FarSide = Connection::FarSide;
+    const FarSide far = lost_ ? FarSide::gone : connection_.far_side();
+    return far == FarSide::gone || (far == FarSide::sends_no_more && !probe());
+  }
   bool stopping() override { return connection_.stopping(); }
 
   /// Ends a stream; whether the connection can take another request.
   bool finish() {
-    if (chunked_) write(beast::buffers_to_string(http::make_chunk_last()));
-    return begun_ && keep_alive_ && !lost_;
+    if (chunked_ && !form_.head_alone) write(beast::buffers_to_string(http::make_chunk_last()));
+    return begun_ && form_.keep_alive && !lost_;
   }
 
  private:
   void begin_events() {
     begun_ = true;
-    chunked_ = version_ >= 11;  // before that a body without a length ends with the connection
-    keep_alive_ = keep_alive_ && chunked_;
-    write(head_of_events(version_, keep_alive_, chunked_));
+    chunked_ = form_.version >= 11;  // before that a body without a length ends with the connection
+    form_.keep_alive = form_.keep_alive && chunked_;
+    write(head_of_events(form_.version, form_.keep_alive, chunked_));
   }
 
+  /// Sends what every client passes over, from time to time: in a stream a comment, before it the words that
+  /// the request is being worked on. (100, which all clients know, and not 102, which some take for the
+  /// answer.) What comes back shows at the next look. False where there are no such words.
+  bool probe() {
+    if (!begun_ && form_.version < 11) return false;
+    if (Clock::now() < next_probe_) return true;
+    next_probe_ = Clock::now() + probe_every;
+    if (begun_)
+      write_part(": the text goes on\n\n");
+    else
+      write(text_of(http::response<http::empty_body>(http::status::continue_, form_.version)));
+    return !lost_;
+  }
+
+  void write_part(const std::string& text) {
+    write(chunked_ ? beast::buffers_to_string(http::make_chunk(asio::buffer(text))) : text);
+  }
   void write(const std::string& bytes) { lost_ = lost_ || !connection_.write(bytes); }
 
   Connection& connection_;
-  const unsigned version_;
-  bool keep_alive_;
+  AnswerForm form_;
+  Clock::time_point next_probe_{};
   bool begun_ = false, chunked_ = false, lost_ = false;
 };
+
+/// The path of a request's target, which a client that takes us for a proxy writes with the host before it.
+std::string path_of(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    const std::string_view begin = target.substr(0, scheme.size());
+    if (!beast::iequals({begin.data(), begin.size()}, {scheme.data(), scheme.size()})) continue;
+    target.remove_prefix(scheme.size());
+    target.remove_prefix(std::min(target.find_first_of("/?"), target.size()));
+    break;
+  }
+  const std::string path(target.substr(0, target.find('?')));
+  return path.empty() ? "/" : path;
+}
 
 /// No request ends the process, whatever happens to it.
 void handle(const HttpHandler& handler, const http::request<http::string_body>& request, Reply& reply) {
   std::string problem;
   try {
-    const std::string target(request.target());
-    return handler({std::string(request.method_string()), target.substr(0, target.find('?')), request.body()},
-                   reply);
+    const auto method =
+        request.method() == http::verb::head ? http::to_string(http::verb::get) : request.method_string();
+    const auto target = request.target();
+    return handler(
+        {std::string(method), path_of(std::string_view(target.data(), target.size())), request.body()},
+        reply);
   } catch (const std::bad_alloc&) {
     problem = "there is no memory for this request: try again later";
   } catch (const std::exception& error) {
@@ -286,9 +331,8 @@ bool Connection::serve_one() {
     if (const auto answer = reading_error(error, service_.limits)) write(refusal(*answer));
     return false;
   }
-  // A client that asks for the head alone would take a body for the next answer.
   const auto request = parser.release();
-  Reply reply(*this, request.version(), request.keep_alive() && request.method() != http::verb::head);
+  Reply reply(*this, {request.version(), request.keep_alive(), request.method() == http::verb::head});
   handle(service_.handler, request, reply);
   return reply.finish();
 }

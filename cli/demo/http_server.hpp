@@ -20,8 +20,8 @@
 namespace headrace::cli::demo {
 
 struct HttpRequest {
-  std::string method;
-  std::string path;  ///< without what follows a question mark
+  std::string method;  ///< of HEAD too it is GET: the answer's body is left away on its way out
+  std::string path;  ///< without what follows a question mark, and without the host, where a client names it
   std::string body;
 };
 
@@ -39,7 +39,8 @@ class HttpReply {
   [[nodiscard]] virtual bool send_event(std::string_view data) = 0;
   /// Whether anything has been sent.
   [[nodiscard]] virtual bool begun() const = 0;
-  /// Nobody reads the answer any more.
+  /// Nobody reads the answer any more. To a client that has closed its sending side something is sent now and
+  /// then to find out.
   [[nodiscard]] virtual bool client_gone() = 0;
   /// The server is to end.
   [[nodiscard]] virtual bool stopping() = 0;

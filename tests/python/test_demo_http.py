@@ -218,6 +218,45 @@ def test_a_client_that_leaves_before_its_answer_frees_its_pages(server):
     until(server.all_pages_are_free, 5)
 
 
+def answer_of(connection):
+    """Status and body of what comes until the server closes; what is said before the answer is passed over."""
+    heard = b"".join(iter(lambda: connection.recv(65536), b""))
+    while heard.startswith(b"HTTP/1.1 100 "):
+        heard = heard.partition(b"\r\n\r\n")[2]
+    head, _, body = heard.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def test_a_client_that_closes_its_sending_side_gets_its_text(server):
+    expected = server.complete(max_tokens=900).choices[0].text
+    with server.ask({"prompt": PROMPT, "max_tokens": 900, "seed": 1}) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        status, body = answer_of(connection)
+    assert (status, json.loads(body)["choices"][0]["text"]) == (200, expected)
+    with server.ask({"prompt": PROMPT, "max_tokens": 900, "seed": 1, "stream": True}) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        status, body = answer_of(connection)
+    events = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
+    assert (status, "".join(event["choices"][0]["text"] for event in events)) == (200, expected)
+
+
+def test_a_client_that_closes_its_sending_side_and_then_leaves_frees_its_pages(server):
+    with server.ask({"prompt": PROMPT, "max_tokens": 1900}) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        until(lambda: not server.all_pages_are_free())
+    until(server.all_pages_are_free, 5)
+
+
+def test_head_is_answered_without_a_body_and_a_target_may_name_the_host(server):
+    with server.connect() as connection:
+        connection.sendall(b"HEAD http://here/v1/models HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        assert answer_of(connection) == (200, b"")
+    with server.connect() as connection:
+        connection.sendall(b"GET http://here/v1/models HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        status, body = answer_of(connection)
+    assert (status, json.loads(body)["data"][0]["id"]) == (200, MODEL)
+
+
 def test_clients_that_leave_at_any_moment_free_their_pages_and_disturb_nobody(server):
     prompt = "And it came to pass " * 40
     expected = server.complete(prompt=prompt, max_tokens=60).choices[0].text

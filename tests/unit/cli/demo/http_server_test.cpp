@@ -23,6 +23,7 @@ using namespace std::chrono_literals;
 using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 constexpr int patience_ms = 30'000;
@@ -42,6 +43,7 @@ class Client {
               static_cast<ssize_t>(text.size()));
   }
   void leave() { socket_.reset(); }
+  void say_no_more() { EXPECT_EQ(::shutdown(socket_.get(), SHUT_WR), 0); }
 
   /// What has come by the time that `ending` has.
   std::string hear_until(std::string_view ending) {
@@ -112,6 +114,37 @@ TEST_F(HttpServerTest, OneConnectionTakesManyRequests) {
   (void)one.hear_until("POST /d abc.");
   one.say("GET /e HTTP/1.1\r\nHost: x\r\n\r\nGET /f HTTP/1.1\r\nConnection: close\r\n\r\n");
   EXPECT_THAT(one.hear_all(), AllOf(HasSubstr("GET /e ."), HasSubstr("GET /f .")));
+}
+
+TEST_F(HttpServerTest, HeadIsAnsweredAsGetButForTheBody) {
+  start([](const HttpRequest& request, HttpReply& reply) {
+    if (request.path != "/stream") return echo(request, reply);
+    EXPECT_FALSE(reply.send_event("one"));
+  });
+  Client one = client();
+  one.say("HEAD /a HTTP/1.1\r\nHost: x\r\n\r\nHEAD /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  one.say("GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  const std::string heard = one.hear_all();
+  EXPECT_THAT(heard, AllOf(HasSubstr("Content-Length: 8\r\n"), Not(HasSubstr("GET /a")),
+                           HasSubstr("text/event-stream"), Not(HasSubstr("data:")), EndsWith("GET /b .")));
+  std::size_t answers = 0;
+  for (std::size_t at = 0; (at = heard.find("HTTP/1.1 200 OK\r\n", at)) != std::string::npos; ++at) ++answers;
+  EXPECT_EQ(answers, 3U);
+}
+
+TEST_F(HttpServerTest, ATargetMayNameTheHost) {
+  start(echo);
+  Client one = client();
+  const auto path_of = [&](const std::string& target) {
+    one.say("GET " + target + " HTTP/1.1\r\nHost: x\r\n\r\n");
+    const std::string heard = one.hear_until(" .");
+    return heard.substr(heard.find("\r\n\r\n") + 4);
+  };
+  EXPECT_EQ(path_of("http://x:80/v1/models?a=b"), "GET /v1/models .");
+  EXPECT_EQ(path_of("HTTPS://x/health"), "GET /health .");
+  EXPECT_EQ(path_of("http://x"), "GET / .");
+  EXPECT_EQ(path_of("http://x?a=/b"), "GET / .");
+  EXPECT_EQ(path_of("/http://x/a"), "GET /http://x/a .");
 }
 
 TEST_F(HttpServerTest, EventsComeInChunks) {
@@ -193,6 +226,74 @@ TEST_F(HttpServerTest, AHandlerSeesThatItsClientHasLeft) {
   began.get_future().wait();
   one.leave();
   EXPECT_EQ(seen.get_future().wait_for(std::chrono::milliseconds(patience_ms)), std::future_status::ready);
+}
+
+TEST_F(HttpServerTest, AClientThatWillSayNoMoreGetsItsAnswer) {
+  std::promise<void> began, closed;
+  start([&](const HttpRequest& request, HttpReply& reply) {
+    began.set_value();
+    closed.get_future().wait();
+    for (int i = 0; i < 1000; ++i) EXPECT_FALSE(reply.client_gone());
+    echo(request, reply);
+  });
+  Client one = client();
+  one.say("GET /a HTTP/1.1\r\nHost: x\r\n\r\n");
+  began.get_future().wait();
+  one.say_no_more();
+  closed.set_value();
+  EXPECT_THAT(one.hear_all(), AllOf(StartsWith("HTTP/1.1 100 Continue\r\n\r\n"),
+                                    HasSubstr("\r\n\r\nHTTP/1.1 200 OK\r\n"), EndsWith("GET /a .")));
+}
+
+TEST_F(HttpServerTest, AClientThatWillSayNoMoreGetsItsStream) {
+  std::promise<void> began, closed;
+  start([&](const HttpRequest&, HttpReply& reply) {
+    EXPECT_TRUE(reply.send_event("one"));
+    began.set_value();
+    closed.get_future().wait();
+    EXPECT_FALSE(reply.client_gone());
+    EXPECT_TRUE(reply.send_event("two"));
+  });
+  Client one = client();
+  one.say("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  began.get_future().wait();
+  one.say_no_more();
+  closed.set_value();
+  EXPECT_THAT(one.hear_all(), AllOf(HasSubstr("data: one\n\n"), HasSubstr("\r\n: "),
+                                    HasSubstr("data: two\n\n"), EndsWith("\r\n0\r\n\r\n")));
+}
+
+TEST_F(HttpServerTest, AHandlerSeesThatAClientWhichWouldSayNoMoreHasLeft) {
+  std::promise<void> began, closed, seen;
+  start([&](const HttpRequest&, HttpReply& reply) {
+    began.set_value();
+    closed.get_future().wait();
+    EXPECT_FALSE(reply.client_gone());
+    while (!reply.client_gone()) std::this_thread::yield();
+    seen.set_value();
+  });
+  Client one = client();
+  one.say("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  began.get_future().wait();
+  one.say_no_more();
+  closed.set_value();
+  (void)one.hear_until("100 Continue\r\n\r\n");
+  one.leave();
+  EXPECT_EQ(seen.get_future().wait_for(std::chrono::milliseconds(patience_ms)), std::future_status::ready);
+}
+
+TEST_F(HttpServerTest, AnOldClientThatWillSayNoMoreCountsAsGone) {
+  std::promise<void> began;
+  start([&](const HttpRequest&, HttpReply& reply) {
+    began.set_value();
+    while (!reply.client_gone()) std::this_thread::yield();
+    reply.send({400, "left", "", ""});
+  });
+  Client one = client();
+  one.say("GET / HTTP/1.0\r\n\r\n");
+  began.get_future().wait();
+  one.say_no_more();
+  EXPECT_THAT(one.hear_all(), AllOf(StartsWith("HTTP/1.0 400 "), HasSubstr("left")));
 }
 
 TEST_F(HttpServerTest, AClientThatReadsNothingIsGivenUp) {
