@@ -4,6 +4,7 @@
 #include <headrace/log.hpp>
 #include <headrace/version.hpp>
 
+#include "cli/run_action.hpp"
 #include "cli/text.hpp"
 
 #include <CLI/CLI.hpp>
@@ -13,27 +14,11 @@
 #include <csignal>
 #include <cstdio>
 #include <limits>
-#include <new>
-#include <system_error>
 
 namespace headrace::cli {
 namespace {
 
-constexpr int exit_failed = 1;
 constexpr int exit_usage = 2;
-
-/// A reader that has seen enough (`headrace plugins | head -1`) is not an error.
-int written(int code, int error_number) {
-  if (error_number == 0 || error_number == EPIPE) return code;
-  complain(fmt::format("writing to the standard output: {}", system_text(error_number)));
-  return exit_failed;
-}
-
-int flushed(int code) {
-  errno = 0;
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  return written(code, errno == 0 ? EIO : errno);
-}
 
 std::string join(int argc, char** argv) {
   std::string line = "headrace";
@@ -44,7 +29,8 @@ std::string join(int argc, char** argv) {
 }  // namespace
 
 void complain(const std::string& message) {
-  const std::size_t width = ::isatty(STDERR_FILENO) == 1 ? line_width : std::numeric_limits<std::size_t>::max();
+  const std::size_t width =
+      ::isatty(STDERR_FILENO) == 1 ? line_width : std::numeric_limits<std::size_t>::max();
   std::fprintf(stderr, "%s\n", wrap("headrace: " + message, 2, width).c_str());
 }
 
@@ -91,7 +77,7 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
-      return app.exit(error), flushed(0);
+      return app.exit(error), flush_output(0);
     complain(error.what());
     std::fputs("  Run with --help for what there is.\n", stderr);
     return exit_usage;
@@ -112,19 +98,7 @@ int run(int argc, char** argv) {
     }
   }
 
-  try {
-    if (auto done = invocation.action(); !done) {
-      std::fflush(stdout);
-      complain(done.error().message);
-      return exit_failed;
-    }
-  } catch (const std::bad_alloc&) {
-    complain("out of memory");
-    return exit_failed;
-  } catch (const std::system_error& error) {
-    return written(0, error.code().value());
-  }
-  return flushed(0);
+  return run_action(invocation.action);
 }
 
 }  // namespace headrace::cli

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run_action.hpp"
+
+#include "cli/command.hpp"
+
+#include <cerrno>
+#include <cstdio>
+#include <new>
+#include <system_error>
+
+namespace headrace::cli {
+namespace {
+
+constexpr int exit_failed = 1;
+
+/// A reader that has seen enough (`headrace plugins | head -1`) is not an error.
+int written(int code, int error_number) {
+  if (error_number == 0 || error_number == EPIPE) return code;
+  complain(fmt::format("writing to the standard output: {}", system_text(error_number)));
+  return exit_failed;
+}
+
+}  // namespace
+
+int flush_output(int code) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  return written(code, errno == 0 ? EIO : errno);
+}
+
+int run_action(const std::function<Result<void>()>& action) {
+  try {
+    if (auto done = action(); !done) {
+      std::fflush(stdout);
+      complain(done.error().message);
+      return exit_failed;
+    }
+  } catch (const std::bad_alloc&) {
+    complain("out of memory");
+    return exit_failed;
+  } catch (const std::system_error& error) {
+    // Whoever writes to the standard output throws when it takes nothing more; others throw these too.
+    if (std::ferror(stdout) != 0) return written(0, error.code().value());
+    complain(fmt::format("the system refused something that is always to be had: {}", error.what()));
+    return exit_failed;
+  }
+  return flush_output(0);
+}
+
+}  // namespace headrace::cli
