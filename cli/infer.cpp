@@ -4,7 +4,9 @@
 #include "cli/command.hpp"
 #include "cli/errors.hpp"
 #include "cli/model_run.hpp"
+#include "cli/model_text.hpp"
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include <chrono>
@@ -20,6 +22,7 @@ struct Wanted : ModelRequest {
   std::uint64_t runs = 1, warmup = 0;
   std::size_t threads = 1;
   bool whole = false;
+  bool json = false;
   bool force = false;
 };
 
@@ -98,7 +101,10 @@ Result<void> infer(Wanted wanted, const Invocation& invocation) {
   report["outputs"] = ModelJson::array();
   for (const NamedView& output : outputs.named)
     report["outputs"].push_back(output_summary(output, wanted.whole));
-  print_json(report);
+  if (wanted.json)
+    print_json(report);
+  else
+    fmt::print("{}", infer_text(report));
   return {};
 }
 
@@ -128,8 +134,9 @@ void add_infer(CLI::App& app, Invocation& invocation) {
       ->check(CLI::Range(1U, 1024U).description(""))
       ->type_name("N");
   infer_command->add_flag("--print", wanted->whole, "Print outputs whole, however many elements they have");
+  infer_command->add_flag("--json", wanted->json, "As JSON");
   infer_command->footer(
-      "Prints a JSON object: times of loading and running, memory, and each output. An output FILE that "
+      "Prints what each output is like, times of loading and running, and memory. An output FILE that "
       "exists is left\nalone, which is an error, unless --force is given.\n"
       "Examples:\n"
       "  headrace infer model.pt2 --input x.npy --output y.npy\n"

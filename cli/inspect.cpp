@@ -3,7 +3,9 @@
 #include "cli/command.hpp"
 #include "cli/errors.hpp"
 #include "cli/model_run.hpp"
+#include "cli/model_text.hpp"
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include <memory>
@@ -15,14 +17,19 @@ struct Wanted {
   std::string path;
   std::string model_name = "model";
   bool constants = false;
+  bool json = false;
 };
 
-Result<ModelJson> constants_json(const Wanted& wanted, const Invocation& invocation) {
+Result<std::vector<ConstantInfo>> constants_of(const Wanted& wanted, const Invocation& invocation) {
+  if (!wanted.constants) return std::vector<ConstantInfo>();
   ModelOptions options;
   options.model_name = wanted.model_name;
   options.options = invocation.options;
   HEADRACE_CLI_TRY(model, Model::open(wanted.path, options));
-  HEADRACE_CLI_TRY(constants, model.constants());
+  return model.constants();
+}
+
+ModelJson constants_json(const std::vector<ConstantInfo>& constants) {
   ModelJson list = ModelJson::array();
   for (const ConstantInfo& constant : constants) {
     ModelJson shape = ModelJson::array();
@@ -34,11 +41,13 @@ Result<ModelJson> constants_json(const Wanted& wanted, const Invocation& invocat
 
 Result<void> inspect(const Wanted& wanted, const Invocation& invocation) {
   HEADRACE_CLI_TRY(info, Model::inspect(wanted.path, wanted.model_name));
-  ModelJson json = ModelJson::parse(model_info_json(info));
-  if (wanted.constants) {
-    HEADRACE_CLI_TRY(constants, constants_json(wanted, invocation));
-    json["constants"] = std::move(constants);
+  HEADRACE_CLI_TRY(constants, constants_of(wanted, invocation));
+  if (!wanted.json) {
+    fmt::print("{}", inspect_text(info, constants));
+    return {};
   }
+  ModelJson json = ModelJson::parse(model_info_json(info));
+  if (wanted.constants) json["constants"] = constants_json(constants);
   print_json(json);
   return {};
 }
@@ -56,9 +65,9 @@ void add_inspect(CLI::App& app, Invocation& invocation) {
       ->capture_default_str();
   command->add_flag("--constants", wanted->constants,
                     "Weights and buffers too, for which the model is loaded");
+  command->add_flag("--json", wanted->json, "As JSON");
   command->footer(
-      "Prints a JSON object. Nothing of the package is run, and no torch is needed, unless its constants are "
-      "asked for.\n"
+      "Nothing of the package is run, and no torch is needed, unless its constants are asked for.\n"
       "Examples:\n"
       "  headrace inspect model.pt2\n"
       "  headrace inspect model.pt2 --constants");

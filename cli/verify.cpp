@@ -3,6 +3,7 @@
 #include "cli/command.hpp"
 #include "cli/errors.hpp"
 #include "cli/model_run.hpp"
+#include "cli/model_text.hpp"
 #include "cli/number_option.hpp"
 
 #include <fmt/ranges.h>
@@ -18,6 +19,7 @@ namespace {
 struct Wanted : ModelRequest {
   std::string expected;
   double relative = 1e-4, absolute = 1e-5;
+  bool json = false;
 };
 
 struct Comparison {
@@ -106,7 +108,10 @@ Result<void> verify(Wanted wanted, const Invocation& invocation) {
   report["passed"] = failed == 0;
   const std::vector<std::string> others = not_compared(expected, outputs);
   report["not_compared"] = others;
-  print_json(report);
+  if (wanted.json)
+    print_json(report);
+  else
+    fmt::print("{}", verify_text(report));
   if (!others.empty())
     complain(fmt::format("not compared, for the model gives no output of that name: {} of {}",
                          fmt::join(others, ", "), wanted.expected));
@@ -132,8 +137,9 @@ void add_verify(CLI::App& app, Invocation& invocation) {
       ->type_name("NUMBER")
       ->check(real_number(0, 1e9))
       ->capture_default_str();
+  command->add_flag("--json", wanted->json, "As JSON");
   command->footer(
-      "Prints a JSON object; the exit code is 0 if every output is as expected.\n"
+      "The last line says the largest difference; the exit code is 0 if every output is as expected.\n"
       "Examples:\n"
       "  headrace verify model.pt2 --input inputs.safetensors --expect outputs.safetensors\n"
       "  headrace verify model.pt2 --input x.npy --expect y.npy --rtol 1e-3");

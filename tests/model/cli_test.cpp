@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands for models as a user runs them: exit codes, JSON on stdout, words on stderr.
+// The commands for models as a user runs them: exit codes, tables or JSON on stdout, complaints on stderr.
 #include "model/model_fixture.hpp"
 #include "support/package_file.hpp"
 #include "system/command.hpp"
@@ -14,6 +14,9 @@ namespace {
 using nlohmann::json;
 using test::Outcome;
 using test::run_command;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::package_path;
@@ -31,7 +34,7 @@ class ModelCommand : public testing::ModelTest {
 };
 
 TEST_F(ModelCommand, inspect_says_what_a_model_takes) {
-  const Outcome outcome = run_command({"inspect", package_path("mlp"), "--constants"});
+  const Outcome outcome = run_command({"inspect", package_path("mlp"), "--constants", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const json said = json::parse(outcome.out);
   EXPECT_EQ(said["described_by"], "exported");
@@ -51,7 +54,7 @@ TEST_F(ModelCommand, infer_runs_files_and_writes_files_of_every_format) {
     const std::string output = folder_.path() + "/out." + ending;
     const Outcome outcome =
         run_command({"infer", package_path("mlp"), "--input", beside("mlp_inputs.safetensors"), "--output",
-                     output, "--runs", "3", "--warmup", "1"});
+                     output, "--runs", "3", "--warmup", "1", "--json"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     const json said = json::parse(outcome.out);
     EXPECT_EQ(said["runs"], 3);
@@ -73,7 +76,7 @@ TEST_F(ModelCommand, one_npy_is_the_one_input_and_the_one_output) {
   const Outcome outcome = run_command({"infer", package_path("add"), "-i", in, "-o", out});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(run_command({"verify", package_path("add"), "-i", in, "-e", out}).code, 0);
-  const Outcome wrong = run_command({"verify", package_path("add"), "-i", out, "-e", out});
+  const Outcome wrong = run_command({"verify", package_path("add"), "-i", out, "-e", out, "--json"});
   EXPECT_EQ(wrong.code, 1);
   const json said = json::parse(wrong.out);
   EXPECT_EQ(said["passed"], false);
@@ -85,12 +88,12 @@ TEST_F(ModelCommand, one_npy_is_the_one_input_and_the_one_output) {
 TEST_F(ModelCommand, verify_compares_with_what_torch_computed) {
   const Outcome outcome =
       run_command({"verify", package_path("mlp"), "--input", beside("mlp_inputs.safetensors"), "--expect",
-                   beside("mlp_outputs.safetensors")});
+                   beside("mlp_outputs.safetensors"), "--json"});
   EXPECT_EQ(outcome.code, 0) << outcome.err << outcome.out;
   EXPECT_EQ(json::parse(outcome.out)["passed"], true);
   const Outcome other =
       run_command({"verify", package_path("mlp"), "--input", beside("mlp_inputs.safetensors"), "--expect",
-                   beside("mlp_inputs.safetensors")});
+                   beside("mlp_inputs.safetensors"), "--json"});
   EXPECT_EQ(other.code, 1);
   EXPECT_THAT(other.out, HasSubstr("has no tensor of that name: it has x"));
 }
@@ -102,7 +105,7 @@ TEST_F(ModelCommand, verify_says_which_tensors_it_has_nothing_to_compare_with) {
   json expected = json::parse(std::ifstream(file));
   expected["zz"] = json{1};
   testing::write_file(file, expected.dump());
-  const Outcome outcome = run_command({"verify", package_path("mlp"), "-i", inputs, "-e", file});
+  const Outcome outcome = run_command({"verify", package_path("mlp"), "-i", inputs, "-e", file, "--json"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(json::parse(outcome.out)["not_compared"], json{"zz"});
   EXPECT_THAT(outcome.err, HasSubstr("not compared, for the model gives no output of that name: zz of "));
@@ -142,12 +145,13 @@ TEST_F(ModelCommand, infer_leaves_an_output_that_exists_alone_unless_it_is_force
 
 TEST_F(ModelCommand, inputs_can_be_made_up_and_many_may_call) {
   const Outcome outcome = run_command({"infer", package_path("mlp"), "--generate", "--dim", "batch=3",
-                                       "--runs", "5", "--threads", "2", "--torch-threads", "1"});
+                                       "--runs", "5", "--threads", "2", "--torch-threads", "1", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const json said = json::parse(outcome.out);
   EXPECT_EQ(said["runs"], 10);
   EXPECT_EQ(said["outputs"][0]["shape"], (json{3, 10}));
-  const Outcome again = run_command({"infer", package_path("mlp"), "--generate", "--dim", "batch=3"});
+  const Outcome again =
+      run_command({"infer", package_path("mlp"), "--generate", "--dim", "batch=3", "--json"});
   EXPECT_EQ(json::parse(again.out)["outputs"][0]["mean"], said["outputs"][0]["mean"])
       << "the same seed gives the same inputs";
 }
@@ -215,12 +219,34 @@ TEST_F(ModelCommand, doctor_tries_the_device_and_the_model) {
 
 TEST_F(ModelCommand, debug_says_every_tensor_on_stderr) {
   ::setenv("HEADRACE_MODEL_DEBUG", "1", 1);
-  const Outcome outcome = run_command({"infer", package_path("mlp"), "--generate", "--dim", "batch=2"});
+  const Outcome outcome =
+      run_command({"infer", package_path("mlp"), "--generate", "--dim", "batch=2", "--json"});
   ::unsetenv("HEADRACE_MODEL_DEBUG");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("input 0 (x): float32 [2, 256] strides [256, 1] on cpu: least "));
   EXPECT_THAT(outcome.err, HasSubstr("output 1 (hidden): float32 [2, 512]"));
   EXPECT_TRUE(json::accept(outcome.out));
+}
+
+TEST_F(ModelCommand, people_get_tables) {
+  const auto said = [](const std::vector<std::string>& arguments) {
+    const Outcome outcome = run_command(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_LE(test::widest_line(outcome.out), 120U) << outcome.out;
+    EXPECT_FALSE(json::accept(outcome.out));
+    return outcome.out;
+  };
+  EXPECT_THAT(said({"inspect", package_path("mlp"), "--constants"}),
+              AllOf(ContainsRegex("\ninput +x +float32 +\\[batch 1..64, 256\\]\n"),
+                    ContainsRegex("\noutput +logits +float32 +\\[batch 1..64, 10\\]\n"),
+                    ContainsRegex("\nconstant +first.weight +float32 +\\[512, 256\\]\n"),
+                    EndsWith("\nIt runs on this machine.\n")));
+  EXPECT_THAT(said({"infer", package_path("mlp"), "-g", "--dim", "batch=1", "--runs", "3"}),
+              AllOf(ContainsRegex("\nlogits +float32 +\\[1, 10\\] "), ContainsRegex("\nload +[0-9.]+ "),
+                    ContainsRegex("\nrun, mean +[0-9.]+ (us|ms|s) +of 3 runs")));
+  EXPECT_THAT(said({"verify", package_path("mlp"), "--input", beside("mlp_inputs.safetensors"), "--expect",
+                    beside("mlp_outputs.safetensors")}),
+              ContainsRegex("\nlargest difference: [0-9.e-]+, as expected \\(allowed: [^\n]+\\)\n$"));
 }
 
 TEST_F(ModelCommand, help_has_examples) {
