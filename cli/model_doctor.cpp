@@ -37,6 +37,19 @@ Result<ModelJson> try_model(const DeviceExam& exam, const Invocation& invocation
   return json;
 }
 
+/// Why torch can do nothing at all on a device: each of its checks would say the same in torch's words.
+std::string absence(Device device, const ModelRuntimeInfo& runtime) {
+  if (device.kind == Device::Kind::cpu || device.index < runtime.device_count) return {};
+  if (runtime.found_accelerator == "cpu")
+    return fmt::format(
+        "torch {} is one for CPUs and knows no GPU: install one for this machine's GPUs, or take --device "
+        "cpu",
+        runtime.found);
+  return fmt::format("torch {} finds {} here, counted from 0, and {} is none of them", runtime.found,
+                     runtime.device_count == 1 ? "1 GPU" : fmt::format("{} GPUs", runtime.device_count),
+                     device_text(device));
+}
+
 }  // namespace
 
 Result<void> examine_device(const DeviceExam& exam, const Invocation& invocation) {
@@ -54,6 +67,11 @@ Result<void> examine_device(const DeviceExam& exam, const Invocation& invocation
     if (const auto info = Model::inspect(exam.model)) device_name = device_text(info->device);
   HEADRACE_CLI_TRY(device, device_from_text(device_name.empty() ? "cpu" : device_name));
   report["device"] = device_text(device);
+  if (const std::string why = absence(device, *runtime); !why.empty()) {
+    report["reason"] = why;
+    print_json(report);
+    return fail(Code::not_supported, "{}", why);
+  }
   HEADRACE_CLI_TRY(checks, check_device(device, invocation.options));
   std::string failed;
   report["checks"] = ModelJson::array();

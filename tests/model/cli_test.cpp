@@ -217,6 +217,18 @@ TEST_F(ModelCommand, doctor_tries_the_device_and_the_model) {
   EXPECT_THAT(refused.out, HasSubstr("compiled for riscv64"));
 }
 
+TEST_F(ModelCommand, doctor_says_once_that_a_device_is_not_there) {
+  const Outcome outcome = run_command({"doctor", "--device", "cuda:99"});
+  EXPECT_EQ(outcome.code, 1);
+  const json said = json::parse(outcome.out);
+  EXPECT_EQ(said["works"], false);
+  EXPECT_FALSE(said.contains("checks"));
+  EXPECT_THAT(said["reason"].get<std::string>(),
+              AllOf(HasSubstr("torch " + said["torch"]["found"].get<std::string>()),
+                    ContainsRegex("knows no GPU|finds [0-9]+ GPU")));
+  EXPECT_EQ(outcome.err, "headrace: " + said["reason"].get<std::string>() + "\n");
+}
+
 TEST_F(ModelCommand, debug_says_every_tensor_on_stderr) {
   ::setenv("HEADRACE_MODEL_DEBUG", "1", 1);
   const Outcome outcome =
