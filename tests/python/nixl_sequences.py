@@ -329,6 +329,123 @@ def lmcache(note: Notes, library: str) -> None:
     note("deregister_memory again", lambda: agent.deregister_memory(regions))
 
 
+# LMCache and SGLang: a tier of files, by descriptor and by path.
+
+
+def storage(note: Notes, library: str) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        storage_in(note, Path(folder))
+
+
+def storage_in(note: Notes, folder: Path) -> None:
+    from nixl._api import nixl_agent, nixl_agent_config
+
+    agent = nixl_agent("tier", nixl_agent_config(backends=[]))
+    note("POSIX in get_plugin_list", lambda: "POSIX" in agent.get_plugin_list())
+    note("get_plugin_params", lambda: sorted(agent.get_plugin_params("POSIX").items()))
+    note("get_plugin_mem_types", lambda: sorted(agent.get_plugin_mem_types("POSIX")))
+    note("create_backend", lambda: agent.create_backend("POSIX", {"ios_pool_size": "1024"}))
+    note("create_backend again", lambda: agent.create_backend("POSIX"))
+    note("get_backend_params", lambda: agent.get_backend_params("POSIX"))
+    note("get_backend_mem_types", lambda: sorted(agent.get_backend_mem_types("POSIX")))
+    note("get_agent_metadata", agent.get_agent_metadata, value=False)
+
+    content = np.random.default_rng(5).integers(0, 256, 16384, dtype=np.uint8)
+    file, missing = folder / "kv", folder / "missing"
+    file.write_bytes(content.tobytes())
+    memory = np.zeros(16384, np.uint8)
+    note("register_memory of DRAM", lambda: agent.register_memory([(address(memory), memory.nbytes, 0, "")], "DRAM"))
+    descriptor, reader = os.open(file, os.O_RDWR), os.open(file, os.O_RDONLY)
+    whole = note("register_memory of a descriptor", lambda: agent.register_memory([(0, 16384, descriptor, "")], "FILE"))
+    unbounded = note("register_memory of all of a file", lambda: agent.register_memory([(0, 0, reader, "")], "FILE"))
+
+    def move(what: str, op: str, offset: int, size: int, device: int, at: int = 0) -> None:
+        def transferred() -> str:
+            source = agent.get_xfer_descs([(address(memory) + at, size, 0)], "DRAM")
+            handle = agent.initialize_xfer(op, source, agent.get_xfer_descs([(offset, size, device)], "FILE"), "tier")
+            try:
+                state = agent.transfer(handle)
+                return state if state == "DONE" else finished(agent, handle)
+            finally:
+                agent.release_xfer_handle(handle)
+
+        note(what, transferred)
+
+    def same(offset: int, size: int, at: int = 0) -> bool:
+        return file.read_bytes()[offset : offset + size] == memory[at : at + size].tobytes()
+
+    move("read all", "READ", 0, 16384, descriptor)
+    note("what was read", lambda: same(0, 16384))
+    memory[:] = np.random.default_rng(6).integers(0, 256, 16384, dtype=np.uint8)
+    move("write an odd part", "WRITE", 1001, 777, descriptor, 3)
+    note("what was written", lambda: same(1001, 777, 3))
+    move("read an odd part", "READ", 13, 4097, reader, 1)
+    note("what was read of it", lambda: same(13, 4097, 1))
+    move("past the end of what is registered", "READ", 16000, 1000, descriptor)
+    move("up to the end of the file", "READ", 16000, 384, reader)
+    move("past the end of the file", "READ", 16000, 1000, reader)
+    move("far past the end of the file", "READ", 1 << 30, 1000, reader)
+    move("write what is open for reading", "WRITE", 0, 10, reader)
+    move("a device that is not registered", "READ", 0, 10, 777)
+
+    path_device, other_device, new_device = 50001, 50002, 50003
+    by_path = note("register_memory of a path", lambda: agent.register_memory([(0, 0, path_device, f"rw:{file}")], "FILE"))
+    move("read of the path", "READ", 5, 4096, path_device)
+    note("what was read of the path", lambda: same(5, 4096))
+    move("write beyond the end", "WRITE", 20000, 100, path_device)
+    note("how long it is then", lambda: file.stat().st_size)
+    note("a number that stands for a file", lambda: agent.register_memory([(0, 0, path_device, f"rw:{file}")], "FILE"))
+    two = [(0, 0, 50009, f"rw:{file}"), (0, 0, 50009, f"ro:{file}")]
+    note("one number for two paths", lambda: agent.register_memory(two, "FILE"))
+    note("register_memory for reading", lambda: agent.register_memory([(0, 0, other_device, f"ro:{file}")], "FILE"))
+    move("read of it", "READ", 0, 100, other_device)
+    move("write to it", "WRITE", 0, 100, other_device)
+    note("register_memory of a missing path", lambda: agent.register_memory([(0, 0, new_device, f"rw:{missing}")], "FILE"))
+    note("register_memory that creates", lambda: agent.register_memory([(0, 0, new_device, f"rw,create:{missing}")], "FILE"))
+    move("write to the new file", "WRITE", 0, 4096, new_device)
+    note("what stands in it", lambda: missing.read_bytes() == memory[:4096].tobytes())
+    note("as whom it was created", lambda: missing.stat().st_mode & 0o700)
+    note("register_memory of every flag", lambda: agent.register_memory([(0, 0, 50004, f"rw,sync,create,noatime:{file}")], "FILE"))
+    move("read with every flag", "READ", 0, 4096, 50004)
+    note("deregister_memory of a path", lambda: agent.deregister_memory(by_path))
+    move("read after it", "READ", 0, 10, path_device)
+    note("the number is free again", lambda: agent.register_memory([(0, 0, path_device, f"ro:{file}")], "FILE"))
+
+    def asked(what: str, *said: str) -> None:
+        def query() -> Any:
+            answers = agent.query_memory([(0, 0, 0, one) for one in said], "POSIX", "FILE")
+            return [answer and {**answer, "mode": int(answer["mode"]) & 0o170000, "mtime": answer["mtime"].isdigit()} for answer in answers]
+
+        note(what, query)
+
+    asked("query_memory", str(file), str(folder / "nothing"), str(missing))
+    asked("query_memory without a path", "")
+    asked("query_memory as it would be opened", f"ro:{file}")
+    note("query_memory of a folder", lambda: sorted(agent.query_memory([(0, 0, 0, str(folder))], "POSIX", "FILE")[0]))
+
+    blocks = [(address(memory) + 512 * i, 512, 0) for i in range(8)]
+    local = note("prep_xfer_dlist of memory", lambda: agent.prep_xfer_dlist("", blocks, "DRAM"))
+    own = note("prep_xfer_dlist of a file", lambda: agent.prep_xfer_dlist("tier", [(512 * i, 512, descriptor) for i in range(8)], "FILE"))
+    here = note("prep_xfer_dlist of a file, local", lambda: agent.prep_xfer_dlist("", [(512 * i, 512, descriptor) for i in range(8)], "FILE"))
+    read = note("make_prepped_xfer", lambda: agent.make_prepped_xfer("READ", local, [0, 1, 2], own, [3, 4, 5]))
+    note("state before transfer", lambda: agent.check_xfer_state(read))
+    note("transfer", lambda: (agent.transfer(read) in ("DONE", "PROC"), finished(agent, read)))
+    note("what came", lambda: same(512 * 3, 512 * 3))
+    note("transfer again", lambda: (agent.transfer(read) in ("DONE", "PROC"), finished(agent, read)))
+    note("query_xfer_backend", lambda: agent.query_xfer_backend(read))
+    note("estimate_xfer_cost", lambda: agent.estimate_xfer_cost(read), value=False)
+    note("release_xfer_handle", lambda: agent.release_xfer_handle(read))
+    note("file to file", lambda: agent.make_prepped_xfer("READ", here, [0], own, [1]))
+    note("with a notification", lambda: agent.make_prepped_xfer("READ", local, [0], own, [0], b"read"))
+    memory_rows, file_rows = agent.get_xfer_descs([(address(memory), 10, 0)], "DRAM"), agent.get_xfer_descs([(0, 10, descriptor)], "FILE")
+    note("memory to memory", lambda: agent.initialize_xfer("READ", memory_rows, memory_rows, "tier"))
+    note("a file on the local side", lambda: agent.initialize_xfer("READ", file_rows, memory_rows, "tier"))
+    note("deregister_memory", lambda: (agent.deregister_memory(whole), agent.deregister_memory(unbounded)))
+    note("deregister_memory again", lambda: agent.deregister_memory(whole))
+
+
 # The rest of nixl_agent: what can be given wrongly.
 
 
@@ -651,7 +768,7 @@ def metadata(note: Notes, library: str) -> None:
 
 
 SEQUENCES = {
-    sequence.__name__: sequence for sequence in (vllm, vllm_peer_returns, sglang, lmcache, wrong_calls, descriptors, raw, metadata)
+    sequence.__name__: sequence for sequence in (vllm, vllm_peer_returns, sglang, lmcache, storage, wrong_calls, descriptors, raw, metadata)
 }
 
 

@@ -19,6 +19,9 @@ SEQUENCES = sorted(path.stem for path in (HERE / "nixl_results").glob("*.json"))
 
 DIFFERENCES = {
     ("vllm", "descCount"): "NIXL counts after it has merged neighbours, Headrace before",
+    ("storage", "query_memory as it would be opened"): "Headrace takes the form in which files are registered for a question as well",
+    ("storage", "estimate_xfer_cost"): "Headrace has an estimate",
+    ("storage", "with a notification"): "Headrace tells the agent itself",
 }
 
 

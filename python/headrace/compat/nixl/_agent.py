@@ -359,7 +359,7 @@ class nixlAgent:
         return self._agent.export_metadata(self._memory.regions_of(descs), inc_conn_info or descs.isEmpty())
 
     def _need_remote_backend(self) -> None:
-        if not self._backends:
+        if not self._backends.reach_peers():
             raise failure(nixlInvalidParamError, "there is no backend that could be reached: create one first")
 
     def loadRemoteMD(self, metadata: bytes | str) -> bytes:

@@ -32,8 +32,9 @@ class Backends:
         self._numbers = numbers
         self._created: dict[int, Created] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._created)
+    def reach_peers(self) -> bool:
+        """Whether one that was created stands for a path to other agents."""
+        return any(created.carried.remote for created in self._created.values())
 
     def names(self) -> list[str]:
         """Those that could be created."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -26,12 +27,15 @@ class Ledger:
         self._lock = threading.Lock()
         self._regions: dict[Registered, list[int]] = {}
         self._tables: dict[str, RegionTable] = {}
+        self._file_devices: Counter[int] = Counter()
 
     def add(self, registered: Iterable[tuple[Registered, int]]) -> None:
         """Enters them; a region of 0 stands for nothing, as an empty descriptor has it."""
         with self._lock:
             for entry, region in registered:
                 self._regions.setdefault(entry, []).append(region)
+                if entry.kind == "file":
+                    self._file_devices[entry.device] += 1
             self._tables.clear()
 
     def take(self, entries: list[Registered]) -> tuple[list[tuple[Registered, int]], list[Registered]]:
@@ -44,6 +48,8 @@ class Ledger:
                     missing.append(entry)
                     continue
                 taken.append((entry, found.pop()))
+                if entry.kind == "file":
+                    self._file_devices[entry.device] -= 1
                 if not found:
                     del self._regions[entry]
             self._tables.clear()
@@ -54,6 +60,11 @@ class Ledger:
         with self._lock:
             regions = [self._regions[entry][-1] for entry in entries if entry in self._regions]
             return regions, [entry for entry in entries if entry not in self._regions]
+
+    def names_file(self, device: int) -> bool:
+        """Whether this device number stands for a file."""
+        with self._lock:
+            return self._file_devices[device] > 0
 
     def table(self, kind: str) -> RegionTable:
         """All of one kind."""

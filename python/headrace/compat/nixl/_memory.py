@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -61,18 +62,35 @@ class Memory:
         """What that backend of Headrace's knows of files, block devices or objects; None: there is none."""
         kind = kind_of(descs.getType())
         try:
-            answers = [self._agent.query(_storage.asked_about(kind, device, said), path) for _, _, device, said in descs]
+            return [self._answer(_storage.asked_about(kind, device, said), path) for _, _, device, said in descs]
         except headrace.Error as error:
             raise translated(error) from error
-        return [{**answer, "size": answer.get("bytes", "0")} if answer is not None else None for answer in answers]
+
+    def _answer(self, what: headrace.MemoryRange, path: str) -> dict[str, str] | None:
+        answer = self._agent.query(what, path) if what.path else None
+        if answer is None:
+            return None
+        answer["size"] = answer.pop("bytes", "0")
+        return answer
 
     def _register(self, kind: str, device: int, rows: list[tuple[Any, ...]], paths: list[str]) -> list[tuple[Registered, int]]:
         """What each descriptor became; an empty one becomes nothing, region 0."""
-        full = [_item(kind, row) for row in rows if row[1] or kind not in ADDRESSED]
+        if kind not in ADDRESSED:
+            return self._register_storage(kind, device, rows, paths)
+        full = [_item(kind, row) for row in rows if row[1]]
         regions = iter(self._agent.register(full, note=device_note(device), backends=paths) if full else ())
         return [
-            (Registered(kind, row[0], row[1], device), next(regions).id if row[1] or kind not in ADDRESSED else 0) for row in rows
+            (Registered(kind, row[0], row[1], device), next(regions).id if row[1] else 0) for row in rows
         ]  # fmt: skip
+
+    def _register_storage(self, kind: str, device: int, rows: list[tuple[Any, ...]], paths: list[str]) -> list[tuple[Registered, int]]:
+        """Of these an empty descriptor is all there is."""
+        by_path = kind == "file" and any(_storage.named_in(os.fsdecode(row[3]))[0] for row in rows)
+        if by_path and (len(rows) > 1 or self.ledger.names_file(device)):
+            raise failure(nixlBackendError, f"device {device} stands for a file already: give each that is named by path a number of its own")
+        with _storage.registered(kind, rows) as ranges:
+            regions = self._agent.register(ranges, note=device_note(device), backends=paths)
+        return [(Registered(kind, row[0], row[1], device), region.id) for row, region in zip(rows, regions, strict=True)]
 
     def _deregister(self, registered: list[tuple[Registered, int]]) -> None:
         regions = [region for _, region in registered if region]
@@ -93,10 +111,6 @@ def _by_device(descs: Iterable[tuple[Any, ...]]) -> dict[int, list[tuple[Any, ..
 
 
 def _item(kind: str, row: tuple[Any, ...]) -> Any:
-    """What Headrace registers for one descriptor (address, length, device, what its owner says)."""
-    address, length, device, said = row
-    if kind == "dram":
-        return (address, length)
-    if kind == "vram":
-        return headrace.MemoryRange(kind, address, length, device)
-    return _storage.registered(kind, length, device, said)
+    """What Headrace registers for one descriptor (address, length, device, what its owner says) of memory."""
+    address, length, device, _ = row
+    return (address, length) if kind == "dram" else headrace.MemoryRange(kind, address, length, device)

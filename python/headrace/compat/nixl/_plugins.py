@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backends that NIXL's users name, and the paths of Headrace that stand for each.
 
-A name stands for every open backend of Headrace that carries one of its kinds of memory: which of them takes a given request
-is Headrace's choice. A name whose kinds nobody carries is absent, as a plugin that is not installed is to NIXL.
+A name for storage stands for every open backend of Headrace that carries both sides of what the name is used for; a name for
+the network or GPUs for every one that carries one of its kinds of memory and no storage. Which of them takes a given request
+is Headrace's choice. A name that nobody stands for is absent, as a plugin that is not installed is to NIXL.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Plugin:
     """A name of NIXL's."""
 
     kinds: tuple[str, ...]
-    """Of memory, in Headrace's words. The first is what the name is used for: without a path for it, the name is absent."""
+    """Of memory, in Headrace's words. The first is what the name is used for: without a path for it, the name is absent. Of
+    storage the second is the memory at its other side."""
 
     parameters: dict[str, str] = field(default_factory=dict)
     """That its users may read and hand back, with their defaults. Headrace's own options are set as Headrace's are."""
@@ -36,12 +38,13 @@ class Plugin:
 
 _MEMORY = ("dram", "vram")
 _GPU = ("vram", "dram")
-_FILE = ("file", "dram", "vram")
+_GPU_AND_FILE = ("file", "vram", "dram")
+_STORAGE = frozenset(("block", "file", "object"))
 
 PLUGINS = {
     "AZURE_BLOB": Plugin(("object", "dram")),
-    "GDS": Plugin(_FILE),
-    "GDS_MT": Plugin(_FILE),
+    "GDS": Plugin(_GPU_AND_FILE),
+    "GDS_MT": Plugin(_GPU_AND_FILE),
     "GPUNETIO": Plugin(_GPU),
     "GUSLI": Plugin(("block", "dram")),
     "HF3FS": Plugin(("file", "dram")),
@@ -72,6 +75,9 @@ class Carried:
     paths: dict[str, tuple[str, ...]]
     """The backends of Headrace for each of them."""
 
+    remote: bool
+    """Whether one of them reaches other agents."""
+
     def segments(self) -> list[str]:
         """The kinds in NIXL's words."""
         return [SEGMENTS[kind] for kind in self.kinds]
@@ -89,11 +95,20 @@ def carried(name: str, open_backends: Iterable[OpenBackend]) -> Carried | None:
     plugin = PLUGINS.get(name)
     if plugin is None:
         return None
-    infos = list(open_backends)
+    infos = [info for info in open_backends if _stands_for(info, plugin)]
     paths = {kind: tuple(info.name for info in infos if kind in info.kinds) for kind in plugin.kinds}
     kinds = tuple(kind for kind in plugin.kinds if paths[kind])
     # Names of the network stand for whatever host memory they can reach, though NIXL lists host memory first for most.
-    return Carried(name, tuple(sorted(kinds, key=list(SEGMENTS).index)), paths) if plugin.kinds[0] in kinds else None
+    if plugin.kinds[0] not in kinds:
+        return None
+    return Carried(name, tuple(sorted(kinds, key=list(SEGMENTS).index)), paths, any(info.remote for info in infos))
+
+
+def _stands_for(info: OpenBackend, plugin: Plugin) -> bool:
+    """Who reads files into host memory carries host memory, and is no path to another agent's."""
+    if plugin.kinds[0] in _STORAGE:
+        return all(kind in info.kinds for kind in plugin.kinds[:2])
+    return _STORAGE.isdisjoint(info.kinds)
 
 
 def available(open_backends: Iterable[OpenBackend]) -> list[str]:

@@ -3,31 +3,68 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
 import headrace
 
-ACCESS = ("ro", "rw")
-FLAGS = ("direct", "sync", "noatime", "create")
+from ._errors import failure, nixlBackendError
+
+ACCESS = {"ro": os.O_RDONLY, "rw": os.O_RDWR}
+FLAGS = {"direct": os.O_DIRECT, "sync": os.O_SYNC, "noatime": os.O_NOATIME, "create": os.O_CREAT}
+LARGEST_DESCRIPTOR = (1 << 31) - 1
 
 
-def path_in(said: str) -> str:
-    """The path in "<access>[,<flag>...]:<path>"; empty if it is not of that form: then the device is an open descriptor."""
+def named_in(said: str) -> tuple[str, int]:
+    """The path in "<access>[,<flag>...]:<path>" and what open(2) is to be told; no path if it is not of that form: then the
+    device is an open descriptor."""
     modes, colon, path = said.partition(":")
     access, *flags = modes.split(",")
-    return path if colon and access in ACCESS and all(flag in FLAGS for flag in flags) else ""
+    if not colon or access not in ACCESS or not all(flag in FLAGS for flag in flags):
+        return "", 0
+    how = ACCESS[access]
+    for flag in flags:
+        how |= FLAGS[flag]
+    return path, how
 
 
-def registered(kind: str, length: int, device: int, said: bytes) -> headrace.MemoryRange:
-    """What is registered: an object by its key, else its number; a file or block device by path or open descriptor."""
-    text = said.decode()
+@contextmanager
+def registered(kind: str, rows: Iterable[tuple[int, int, int, bytes]]) -> Iterator[list[headrace.MemoryRange]]:
+    """What is registered for each (start, length, device, what its owner says), from its beginning on: an object by its key, else
+    its number; a file or block device by path or open descriptor.
+
+    Files that are named by path are open until the block ends: a backend keeps a descriptor of its own.
+    """
+    opened: list[int] = []
+    try:
+        yield [_range(kind, start + length if length else 0, device, os.fsdecode(said), opened) for start, length, device, said in rows]
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _range(kind: str, length: int, device: int, said: str, opened: list[int]) -> headrace.MemoryRange:
     if kind == "object":
-        return headrace.MemoryRange(kind, 0, length, path=text or str(device))
-    path = path_in(text)
+        return headrace.MemoryRange(kind, 0, length, path=said or str(device))
+    path, how = named_in(said)
     if path:
-        return headrace.MemoryRange(kind, 0, length, path=path)
+        opened.append(_open(path, how))
+        device = opened[-1]
+    if device > LARGEST_DESCRIPTOR:
+        raise failure(nixlBackendError, f"device {device} is no descriptor, and {said!r} names no path as <ro|rw>[,<flag>...]:<path> does")
     return headrace.MemoryRange(kind, 0, length, file_descriptor=device)
+
+
+def _open(path: str, how: int) -> int:
+    try:
+        # What is no file is refused when it is registered: until then nothing is to be waited for.
+        return os.open(path, how | os.O_NONBLOCK, 0o666)
+    except (OSError, ValueError) as error:
+        raise failure(nixlBackendError, f"open {path!r}: {error}") from error
 
 
 def asked_about(kind: str, device: int, said: bytes) -> headrace.MemoryRange:
     """What is asked about: by path or key."""
     text = said.decode()
-    return headrace.MemoryRange(kind, path=path_in(text) or text or (str(device) if kind == "object" else ""))
+    return headrace.MemoryRange(kind, path=named_in(text)[0] or text or (str(device) if kind == "object" else ""))

@@ -10,7 +10,7 @@ from typing import NoReturn
 import headrace
 
 from ._descriptors import as_bytes
-from ._errors import failure, nixlBackendError, nixlCancelledError, nixlNotFoundError, nixlNotPostedError, nixlRepostActiveError, translated
+from ._errors import failure, nixlBackendError, nixlCancelledError, nixlInvalidParamError, nixlNotFoundError, nixlNotPostedError, nixlRepostActiveError, translated
 from ._peers import Life, Peers
 
 BUSY_SECONDS = 30.0
@@ -38,7 +38,10 @@ def message(value: object) -> bytes | None:
 
 
 def error_of(error: headrace.Error, peer: str, life: Life | None, peers: Peers) -> Exception:
-    """A peer that is lost is disconnected; one that was removed or has come again since is not found, as it is to NIXL."""
+    """A peer that is lost is disconnected; one that was removed or has come again since is not found, as it is to NIXL. What no
+    path moves inside one agent, from file to file for instance, is a wrong call."""
+    if life is None and isinstance(error, headrace.NotSupported):
+        return failure(nixlInvalidParamError, str(error))
     if isinstance(error, headrace.PeerLost) and life != peers.life(peer):
         return failure(nixlNotFoundError, str(error))
     return translated(error)
@@ -100,6 +103,9 @@ class Transfer:
         if state == "prepared":
             raise failure(nixlNotPostedError, "it was not posted")
         error = self.request.error
+        # The call was right, else it would not have been posted: a file ends before the read does, or is not open for writing.
+        if isinstance(error, headrace.InvalidArgument):
+            raise failure(nixlBackendError, str(error)) from error
         if error is not None:
             self._fail(error)
         raise failure(nixlCancelledError, "it was canceled")
