@@ -97,7 +97,11 @@ void warn(ModelInfo& info) {
         "its inputs are unchecked: the package does not say what they are, and wrong ones give wrong numbers "
         "or a crash. Export "
         "it with `python -m headrace.export`");
-  if (info.torch_version.empty())
+  // Packages of torch's own never say it: `inspect` shows that it is not known, and a warning at each load
+  // helps nobody.
+  const bool of_torch =
+      info.spec_source == SpecSource::exported_program || info.spec_source == SpecSource::generated_code;
+  if (info.torch_version.empty() && !of_torch)
     info.warnings.push_back("the package does not say which torch compiled it, so that is not checked");
 }
 
