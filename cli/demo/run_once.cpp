@@ -16,6 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Generated {
   std::vector<std::int64_t> tokens;
+  std::string worker;  ///< that wrote them
   PrefillReport report;
   double seconds = 0;
 };
@@ -46,6 +47,7 @@ Result<Generated> generate(Front& front, const TextRequest& request, bool print)
   }
   generated.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   generated.report = stream.report();
+  generated.worker = stream.worker();
   return generated;
 }
 
@@ -73,6 +75,7 @@ Message summary(const DemoOptions& options, const Generated& generated) {
           {"share_before_prefill_ended", share_before_end(report)},
           {"GB/s", gigabytes_per_second(report)},
           {"path", report.path},
+          {"worker", generated.worker},
           {"decode_workers", options.front.decode_workers},
           {"checked", options.check}};
 }
@@ -92,6 +95,10 @@ void print_table(const DemoOptions& options, const Generated& generated) {
              "of these bytes were there already"});
   table.add({"rate", fmt::format("{:.2f} GB/s", gigabytes_per_second(report)), "while pages were moving"});
   table.add({"path", report.path, "from the prefill worker's memory to the decode worker's"});
+  table.add({"written by", generated.worker,
+             options.front.decode_workers == 1
+                 ? "the decode worker"
+                 : fmt::format("one of {} decode workers", options.front.decode_workers)});
   std::fprintf(stderr, "\n%s", table.text().c_str());
 }
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -87,6 +88,7 @@ def runs(pid):
 def test_the_tokens_are_those_of_one_process_alone(demo, path, workers, page):
     said, _ = finished(demo("--json", "--check", "--tokens", 24, "--backend", path, "--workers", workers, "--page", page, "--seed", 7))
     assert (said["tokens"], said["path"], said["page_tokens"], said["decode_workers"]) == (24, path, page, workers)
+    assert said["worker"] in [f"decode-{i}" for i in range(workers)]
     layers, token_bytes = 6, 2 * 2 * 32 * 4
     pages = layers * -(-said["prompt_tokens"] // page)
     assert (said["pages"], said["bytes"]) == (pages, pages * page * token_bytes)
@@ -121,6 +123,7 @@ def test_the_text_comes_on_stdout_and_the_table_on_stderr(demo):
     assert out.startswith(b"In the beginning") and len(out) == len("In the beginning") + 20 + 1
     for row in ("tokens", "time to first token", "keys and values moved", "before prefill ended", "GB/s", "path"):
         assert row in err.decode()
+    assert re.search(r"\nwritten by +decode-0 +the decode worker\n", err.decode())
 
 
 def test_without_retry_the_prefill_worker_ends_and_names_the_decode_worker_that_died(demo):
