@@ -7,14 +7,12 @@
 #include "backends/shm/instance.hpp"
 #include "backends/shm/link.hpp"
 #include "backends/shm/speed.hpp"
-#include "base/unix_socket.hpp"
 
 #include <headrace/plugin/backend.hpp>
 
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 namespace headrace::shm {
 
@@ -28,7 +26,6 @@ class ShmBackend final : public plugin::Backend {
 
   [[nodiscard]] static Result<std::unique_ptr<Backend>> open(plugin::Host host,
                                                              const plugin::CreateArgs& args);
-  ~ShmBackend() override;
 
   [[nodiscard]] headrace_info_v1 info() override;
   Result<std::string> connection_info() override;
@@ -59,26 +56,12 @@ class ShmBackend final : public plugin::Backend {
   headrace_cost_v1 cost(const headrace_prepare_v1& args) override;
 
  private:
-  ShmBackend(std::unique_ptr<Instance> instance, UnixListener listener, UniqueFd timer);
+  explicit ShmBackend(std::unique_ptr<Instance> instance) : instance_(std::move(instance)) {}
 
-  std::uint32_t progress_links();
-  std::uint32_t look_at_descriptors(std::uint64_t now_ns);
-  void accept_all();
-  void wind_timer();
   std::uint32_t rescue_stranded();
 
-  std::unique_ptr<Instance> instance_;
-  UnixListener listener_;
-  UniqueFd timer_;
+  const std::unique_ptr<Instance> instance_;
   SpeedMeter speeds_;
-
-  // The progress thread's.
-  std::vector<std::shared_ptr<Link>> links_;
-  std::uint64_t links_version_ = 0;
-  std::uint64_t looked_at_ns_ = 0;
-  bool look_now_ = true;
-  bool armed_ = false;  // a thread of the host sleeps, or is about to, on our descriptor
-  bool timer_runs_ = false;
 };
 
 }  // namespace headrace::shm

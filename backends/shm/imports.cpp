@@ -4,7 +4,7 @@
 namespace headrace::shm {
 
 Result<std::shared_ptr<ImportedMemory>> ImportedMemory::map(const UniqueFd& fd, const SharedRegion& region) {
-  HEADRACE_TRY(file, inspect_memory_file(fd.get()));
+  HEADRACE_TRY(file, host_link::inspect_memory_file(fd.get()));
   if (region.length_bytes == 0 || region.offset_bytes > file.size_bytes ||
       region.length_bytes > file.size_bytes - region.offset_bytes) {
     return make_error(Code::corrupt, "region {} is said to be {} bytes at {} of a memory file of {}",

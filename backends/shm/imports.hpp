@@ -2,7 +2,7 @@
 // Peers' memory that came from `allocate`, as memory of this process.
 #pragma once
 
-#include "backends/shm/mapping.hpp"
+#include "host_link/memory_file.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -11,6 +11,8 @@
 #include <unordered_map>
 
 namespace headrace::shm {
+
+using host_link::Mapping;
 
 /// What the owner says of a region that lies in a memory file.
 struct SharedRegion {

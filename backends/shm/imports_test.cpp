@@ -34,7 +34,7 @@ TEST(Imports, refuse_what_could_end_this_process) {
   EXPECT_EQ(code(sealed, {1, ~std::uint64_t{0} - 10, 100}), Code::corrupt);
   EXPECT_EQ(code(sealed, {1, 4096, ~std::uint64_t{0} - 100}), Code::corrupt);
   EXPECT_EQ(code(sealed, {1, 0, 0}), Code::corrupt);
-  const UniqueFd shrinking = create_memory_file("test", 8192).value();
+  const UniqueFd shrinking = host_link::create_memory_file("test", 8192).value();
   EXPECT_EQ(code(shrinking, {1, 0, 8192}), Code::corrupt) << "not sealed against shrinking";
 }
 

@@ -1,13 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/instance.hpp"
 
-#include "backends/shm/registry.hpp"
+#include "backends/shm/control_messages.hpp"
+#include "backends/shm/link.hpp"
+#include "backends/shm/request.hpp"
+#include "base/random.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
 
 namespace headrace::shm {
+namespace {
 
-Instance::Instance(plugin::Host its_host, Settings its_settings, Epoll its_epoll, EventFd its_bell)
-    : host(its_host), settings(its_settings), epoll(std::move(its_epoll)), bell(std::move(its_bell)) {}
+std::uint32_t helpers_for(const Settings& settings, std::uint32_t pool_threads) {
+  const std::uint32_t wanted = settings.threads != 0 ? settings.threads : std::max(usable_cores() - 1, 1U);
+  return std::max(std::min(wanted, pool_threads), 1U);
+}
 
-Instance::~Instance() = default;  // here, where Registry is a whole type
+host_link::LinkSettings link_settings_of(const Settings& settings) {
+  return {settings.ring_bytes, settings.queue_bytes, settings.handshake_timeout};
+}
+
+Link& own(const std::shared_ptr<host_link::Link>& link) { return static_cast<Link&>(*link); }
+
+}  // namespace
+
+std::uint32_t usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return static_cast<std::uint32_t>(std::max(CPU_COUNT(&set), 1));
+}
+
+Instance::Instance(plugin::Host its_host, const Settings& its_settings, Parts parts)
+    : Site(its_host, shm::protocol, link_settings_of(its_settings), std::move(parts)),
+      settings(its_settings),
+      helpers(helpers_for(its_settings, its_host.pool_threads())),
+      nonce_(std::make_unique<const std::uint64_t>(random_u64())) {}
+
+Instance::~Instance() {
+  live().close();  // copies that still run in peers find it before our memory goes
+  tasks.wait_for_none();
+  close_links();
+  for (Request* const request : stranded) request->unref();
+}
+
+Result<std::shared_ptr<host_link::Link>> Instance::make_accepted(UnixSocket socket) {
+  HEADRACE_TRY(link, Link::from_peer(*this, std::move(socket)));
+  return std::shared_ptr<host_link::Link>(std::move(link));
+}
+
+void Instance::share(SharedMemory memory) {
+  with_links([&](const auto& links) {
+    for (const auto& link : links) own(link).share(memory);
+    shared_memory_.push_back(std::move(memory));
+  });
+}
+
+void Instance::unshare(std::uint32_t region_id) {
+  with_links([&](const auto& links) {
+    std::erase_if(shared_memory_,
+                  [&](const SharedMemory& memory) { return memory.region.region_id == region_id; });
+    for (const auto& link : links) own(link).unshare(region_id);
+  });
+}
 
 }  // namespace headrace::shm

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of one backend instance share: the host, the settings, who we are, and what wakes the
-// progress thread.
+// What the parts of one backend instance share: what a site among others has, the settings, the memory that
+// peers map, and the work that lies with the pool.
 #pragma once
 
-#include "backends/shm/live_table.hpp"
-#include "backends/shm/peer_process.hpp"
+#include "backends/shm/attach.hpp"
+#include "backends/shm/imports.hpp"
 #include "backends/shm/settings.hpp"
-#include "base/epoll.hpp"
-#include "base/event_fd.hpp"
+#include "host_link/control_socket.hpp"
+#include "host_link/site.hpp"
 
-#include <headrace/plugin/backend.hpp>
-
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
 namespace headrace::shm {
 
-class Registry;
 class Request;
+
+/// Cores that this process may run on, at least 1.
+[[nodiscard]] std::uint32_t usable_cores();
 
 /// Counts the tasks that lie with the host's pool, so that the instance outlives them.
 class TaskGate {
@@ -44,30 +44,19 @@ class TaskGate {
   std::size_t running_ = 0;
 };
 
-/// What an event of the epoll set is about: (serial of the link, 0 for the instance; which of its
-/// descriptors).
-enum class Watched : std::uint8_t { socket = 0, bell = 1, process = 2 };
-inline std::uint64_t watch_key(std::uint32_t serial, Watched what) {
-  return (std::uint64_t{serial} << 2) | static_cast<std::uint64_t>(what);
-}
+/// A region of ours whose memory file peers map.
+struct SharedMemory {
+  SharedRegion region;
+  host_link::SharedFd file;
+};
 
-struct Instance {
-  Instance(plugin::Host its_host, Settings its_settings, Epoll its_epoll, EventFd its_bell);
-  ~Instance();
-  Instance(const Instance&) = delete;
-  Instance& operator=(const Instance&) = delete;
+class Instance final : public host_link::Site {
+ public:
+  Instance(plugin::Host its_host, const Settings& its_settings, Parts parts);
+  ~Instance() override;
 
-  plugin::Host host;
-  Settings settings;
-  std::string name;
-  std::uint64_t incarnation = 0;
-  std::string runtime_dir;
-  std::uint32_t helpers = 1;                   ///< pool threads for one request
-  std::unique_ptr<const std::uint64_t> nonce;  ///< at an address that peers are told
-  std::unique_ptr<LiveTable> live;
-  Epoll epoll;
-  EventFd bell;
-  std::unique_ptr<Registry> registry;
+  const Settings settings;
+  const std::uint32_t helpers;  ///< pool threads for one request
   TaskGate tasks;
 
   // Requests that the pool's queue had no room for; progress takes care of them.
@@ -75,9 +64,20 @@ struct Instance {
   std::vector<Request*> stranded;
   std::atomic<bool> has_stranded{false};
 
-  /// Brings the progress thread back from its sleep.
-  void wake() const { bell.signal(); }
-  [[nodiscard]] Nonce own_nonce() const { return {reinterpret_cast<std::uintptr_t>(nonce.get()), *nonce}; }
+  /// A random number, at an address that peers are told.
+  [[nodiscard]] Nonce own_nonce() const { return {reinterpret_cast<std::uintptr_t>(nonce_.get()), *nonce_}; }
+
+  // What peers map: those that are linked are told now, later ones when they are introduced.
+  void share(SharedMemory memory);
+  void unshare(std::uint32_t region_id);
+  /// For a link that is being introduced.
+  [[nodiscard]] const std::vector<SharedMemory>& shared_memory() const { return shared_memory_; }
+
+ private:
+  [[nodiscard]] Result<std::shared_ptr<host_link::Link>> make_accepted(UnixSocket socket) override;
+
+  const std::unique_ptr<const std::uint64_t> nonce_;
+  std::vector<SharedMemory> shared_memory_;  // changes within with_links
 };
 
 }  // namespace headrace::shm

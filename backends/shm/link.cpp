@@ -1,101 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/link.hpp"
 
-#include "backends/shm/registry.hpp"
-#include "backends/shm/request.hpp"
-
-#include <sys/epoll.h>
-#include <unistd.h>
-
 #include <algorithm>
 
 namespace headrace::shm {
-namespace {
 
-constexpr int messages_a_turn = 64;  // so that one talkative peer does not keep the others waiting
-constexpr int last_turns = 1024;     // a lost link's ring is read to its end, but a ring holds only so much
-
-}  // namespace
-
-// ------------------------------------------------------------------ making
-
-Link::Link(Instance& instance, Side side, UnixSocket socket, PeerProcess process, std::uint32_t serial)
-    : instance_(instance),
-      side_(side),
-      serial_(serial),
-      process_(std::move(process)),
-      socket_(std::move(socket)) {
-  const auto patience =
-      static_cast<std::uint64_t>(std::max<std::int64_t>(instance.settings.handshake_timeout.count(), 0));
-  handshake_deadline_ns_ = instance.host.now_ns() + patience;
-}
-
-Result<std::shared_ptr<Link>> Link::to_peer(Instance& instance, UnixSocket socket, std::uint32_t serial,
+Result<std::shared_ptr<Link>> Link::to_peer(Instance& instance, UnixSocket socket,
                                             const headrace_connect_v1& args) {
-  HEADRACE_TRY(process, PeerProcess::of(socket));
-  std::shared_ptr<Link> link(
-      new Link(instance, Side::connecting, std::move(socket), std::move(process), serial));
-  link->peer_name_ = args.peer_name;
-  link->peer_incarnation_ = args.peer_incarnation;
-  link->link_token_ = args.link_token;
-  HEADRACE_TRY(pipe, MessagePipe::create(instance.settings.ring_bytes, instance.settings.queue_bytes));
-  link->pipe_ = std::move(pipe);
-  const std::lock_guard lock(link->control_mutex_);
-  if (!link->watch(link->socket_->fd(), EPOLLIN, Watched::socket) ||
-      !link->watch(link->pipe_->bell(), EPOLLIN | EPOLLET, Watched::bell)) {
-    const int why = errno;
-    link->unwatch_all();
-    return os_error(why, "watch the link to peer {}", link->peer_name_);
-  }
-  (void)link->watch(link->process_.pidfd(), EPOLLIN,
-                    Watched::process);  // without one the socket tells, a little later
+  HEADRACE_TRY(process, host_link::PeerProcess::of(socket));
+  std::shared_ptr<Link> link(new Link(instance, Side::connecting, std::move(socket), std::move(process)));
+  HEADRACE_TRY_VOID(link->begin(args));
   return link;
 }
 
-Result<std::shared_ptr<Link>> Link::from_peer(Instance& instance, UnixSocket socket, std::uint32_t serial) {
-  HEADRACE_TRY(process, PeerProcess::of(socket));
-  std::shared_ptr<Link> link(
-      new Link(instance, Side::accepting, std::move(socket), std::move(process), serial));
-  link->peer_name_ = "of process " + std::to_string(link->process_.pid());  // until its hello
-  const std::lock_guard lock(link->control_mutex_);
-  if (!link->watch(link->socket_->fd(), EPOLLIN, Watched::socket))
-    return os_error(errno, "watch a link that came in");
+Result<std::shared_ptr<Link>> Link::from_peer(Instance& instance, UnixSocket socket) {
+  HEADRACE_TRY(process, host_link::PeerProcess::of(socket));
+  std::shared_ptr<Link> link(new Link(instance, Side::accepting, std::move(socket), std::move(process)));
+  HEADRACE_TRY_VOID(link->begin());
   return link;
 }
-
-bool Link::watch(int fd, std::uint32_t events, Watched what) {
-  if (fd < 0 || !instance_.epoll.add(fd, events, watch_key(serial_, what))) return false;
-  (what == Watched::socket ? watching_socket_
-   : what == Watched::bell ? watching_bell_
-                           : watching_process_) = true;
-  return true;
-}
-
-void Link::unwatch_all() {
-  if (std::exchange(watching_socket_, false)) (void)instance_.epoll.remove(socket_->fd());
-  if (std::exchange(watching_bell_, false)) (void)instance_.epoll.remove(pipe_->bell());
-  if (std::exchange(watching_process_, false)) (void)instance_.epoll.remove(process_.pidfd());
-}
-
-// ------------------------------------------------------------------ what copies and requests ask
-
-std::string Link::peer_text() const {
-  return fmt::format("peer {} (process {})", peer_name_, process_.pid());
-}
-
-Outcome Link::why_lost() const {
-  if (state() == LinkState::lost) {
-    const std::lock_guard lock(state_mutex_);
-    const bool elsewhere =
-        lost_status_.code == Code::not_supported;  // nothing was moved: the host may take another path
-    return {{elsewhere ? Code::not_supported : Code::peer_lost, lost_status_.os_error}, lost_text_};
-  }
-  if (closing_.load(std::memory_order_acquire))
-    return {{Code::canceled}, fmt::format("the link to peer {} was closed", peer_name_)};
-  return {{Code::peer_lost}, peer_text() + " has ended"};
-}
-
-Result<const RegionSlot*> Link::live_slot(std::uint32_t region_id) { return live_->slot(region_id); }
 
 Imports::Found Link::import(std::uint32_t region_id) {
   if (Imports::Found found = imports_.find(region_id); found.known) return found;
@@ -103,441 +26,67 @@ Imports::Found Link::import(std::uint32_t region_id) {
   return imports_.find(region_id);
 }
 
-bool Link::has_hung_up() {
-  const std::lock_guard lock(control_mutex_);
-  if (!socket_) return true;
-  read_socket();
-  update_interest();
-  return state() == LinkState::lost;
-}
+// ------------------------------------------------------------------ what we say
 
-bool Link::add_waiting(Request* request) {
-  const std::lock_guard lock(posts_mutex_);
-  // Under the lock: whoever changes the state empties the list afterwards, under the same lock.
-  if (state() != LinkState::connecting || closing_.load(std::memory_order_acquire)) return false;
-  request->ref();
-  in_flight_.fetch_add(1);
-  waiting_.push_back(request);
-  return true;
-}
-
-bool Link::take_waiting(Request* request) {
-  const std::lock_guard lock(posts_mutex_);
-  return std::erase(waiting_, request) != 0;
-}
-
-bool Link::add_active(Request* request) {
-  const std::lock_guard lock(posts_mutex_);
-  in_flight_.fetch_add(1);
-  request->place_in_link = active_.size();
-  if (!usable()) return false;
-  request->ref();
-  active_.push_back(request);
-  return true;
-}
-
-void Link::remove_active(Request* request) {
-  {
-    const std::lock_guard lock(posts_mutex_);
-    const std::size_t place = request->place_in_link;
-    if (place >= active_.size() || active_[place] != request) return;
-    active_[place] = active_.back();
-    active_[place]->place_in_link = place;
-    active_.pop_back();
-  }
-  request->unref();
-}
-
-void Link::post_finished() {
-  if (in_flight_.fetch_sub(1) == 1) in_flight_.notify_all();
-}
-
-// ------------------------------------------------------------------ for the registry
-
-void Link::introduce(const std::vector<SharedMemory>& memory) {
-  const std::lock_guard lock(control_mutex_);
-  if (!socket_) return;
-  const Nonce nonce = instance_.own_nonce();
-  if (side_ == Side::connecting) {
-    const auto pipe = pipe_->descriptors();
-    // The peer's view: the bell that it must ring comes second, its own third.
-    socket_->send(Hello{instance_.incarnation, peer_incarnation_, nonce, instance_.name},
-                  {pipe[0], pipe[1], pipe[2], instance_.live->fd()});
-  } else {
-    socket_->send(Welcome{instance_.incarnation, nonce, instance_.name}, {instance_.live->fd()});
-  }
+void Link::say_first() {
+  const std::vector<SharedMemory>& memory = instance_.shared_memory();
   for (std::size_t i = 0; i < memory.size(); i += max_regions_in_message) {
     Share share;
     std::vector<int> descriptors;
-    std::vector<SharedFd> kept;
+    std::vector<host_link::SharedFd> kept;
     for (std::size_t k = i; k < std::min(memory.size(), i + max_regions_in_message); ++k) {
       share.regions.push_back(memory[k].region);
       descriptors.push_back(memory[k].file->get());
       kept.push_back(memory[k].file);
     }
-    socket_->send(share, std::move(descriptors), std::move(kept));
+    send(encode(share), std::move(descriptors), std::move(kept));
   }
-  socket_->send(Settled{});
-  introduced_ = true;
-  update_interest();
 }
 
 void Link::share(const SharedMemory& memory) {
-  const std::lock_guard lock(control_mutex_);
-  if (!socket_ || !introduced_) return;
-  socket_->send(Share{{memory.region}}, {memory.file->get()}, {memory.file});
-  update_interest();
+  const std::lock_guard lock(control_mutex());
+  if (is_introduced()) send(encode(Share{{memory.region}}), {memory.file->get()}, {memory.file});
 }
 
 void Link::unshare(std::uint32_t region_id) {
-  const std::lock_guard lock(control_mutex_);
-  if (!socket_ || !introduced_) return;
-  socket_->send(Unshare{{region_id}});
-  update_interest();
+  const std::lock_guard lock(control_mutex());
+  if (is_introduced()) send(encode(Unshare{{region_id}}));
 }
 
-// ------------------------------------------------------------------ the socket
+// ------------------------------------------------------------------ what the peer says
 
-void Link::update_interest() {
-  wants_retry_.store(socket_->out_of_descriptors(), std::memory_order_release);
-  if (socket_->out_of_descriptors()) instance_.wake();  // the progress thread winds the timer
-  if (!watching_socket_ || socket_->blocked() == wants_write_) return;
-  wants_write_ = socket_->blocked();
-  (void)instance_.epoll.modify(socket_->fd(), wants_write_ ? EPOLLIN | EPOLLOUT : EPOLLIN,
-                               watch_key(serial_, Watched::socket));
-}
-
-void Link::read_socket() {
-  bool ended = false;
-  while (state() != LinkState::lost) {
-    auto received = socket_->receive();
-    if (received) {
-      handle(std::move(received).value());
-      continue;
-    }
-    Error& error = received.error();
-    if (error.code == Code::would_block) return;
-    // A peer that left with packets of ours unread is told as a reset before its own last packets, which say
-    // why: look on.
-    if (error.code == Code::peer_lost && !std::exchange(ended, true)) continue;
-    if (error.code == Code::not_supported) {
-      refuse(error.code, error.message);
-    } else if (error.code == Code::peer_lost) {
-      lose({Code::peer_lost}, peer_text() + " has ended or closed the link");
-    } else {
-      lose({Code::corrupt}, fmt::format("from {}: {}", peer_text(), error.message));
-    }
-  }
-}
-
-void Link::handle(ControlSocket::Received received) {
-  const auto out_of_place = [&] {
-    lose({Code::corrupt}, peer_text() + " sent a control message out of place");
-  };
-  if (auto* const hello = std::get_if<Hello>(&received.message)) {
-    if (side_ != Side::accepting || greeted_) return out_of_place();
-    return on_hello(*hello, std::move(received.descriptors));
-  }
-  if (auto* const welcome = std::get_if<Welcome>(&received.message)) {
-    if (side_ != Side::connecting || greeted_) return out_of_place();
-    return on_welcome(*welcome, std::move(received.descriptors));
-  }
-  if (auto* const refusal = std::get_if<Refusal>(&received.message))
-    return lose({refusal->code}, fmt::format("{} refused the link: {}", peer_text(), refusal->text));
-  if (std::holds_alternative<Goodbye>(received.message))
-    return lose({Code::peer_lost}, peer_text() + " closed the link");
-  if (!greeted_) return out_of_place();
-  if (auto* const share = std::get_if<Share>(&received.message))
-    return on_share(*share, std::move(received.descriptors));
-  if (auto* const unshare = std::get_if<Unshare>(&received.message)) {
-    for (const std::uint32_t id : unshare->region_ids) imports_.forget(id);
-    return;
-  }
-  on_settled();
-}
-
-void Link::refuse(Code code, std::string text) {
-  socket_->send(Refusal{code, text});
-  lose({code}, std::move(text));
-}
-
-void Link::on_hello(const Hello& hello, std::vector<UniqueFd> descriptors) {
-  peer_name_ = hello.name;
-  peer_incarnation_ = hello.incarnation;
-  if (process_.uid() != ::geteuid()) {
-    return refuse(
-        Code::not_supported,
-        fmt::format("agent {} runs as user {} and agent {} as user {}: shm links agents of one user",
-                    hello.name, process_.uid(), instance_.name, ::geteuid()));
-  }
-  if (hello.expected_incarnation != 0 && hello.expected_incarnation != instance_.incarnation) {
-    return refuse(Code::peer_lost,
-                  fmt::format("agent {} has incarnation {:016x} here and {:016x} was looked for: it was "
-                              "restarted, fetch its metadata again",
-                              instance_.name, instance_.incarnation, hello.expected_incarnation));
-  }
-  // The sender's order is: file, the bell it waits for, the bell we wait for, its live table.
-  auto pipe = MessagePipe::adopt(std::move(descriptors[0]), std::move(descriptors[1]),
-                                 std::move(descriptors[2]), instance_.settings.queue_bytes);
-  if (!pipe) return refuse(Code::corrupt, pipe.error().message);
-  auto live = LiveView::open(std::move(descriptors[3]));
-  if (!live) return refuse(Code::corrupt, live.error().message);
-  pipe_ = std::move(pipe).value();
-  live_ = std::move(live).value();
-  if (!watch(pipe_->bell(), EPOLLIN | EPOLLET, Watched::bell))
-    return refuse(Code::exhausted, "no room to watch the link's bell: " + os_error_text(errno));
-  (void)watch(process_.pidfd(), EPOLLIN, Watched::process);
-  prove_attach(hello.nonce);
-  greeted_ = true;
-}
-
-void Link::on_welcome(const Welcome& welcome, std::vector<UniqueFd> descriptors) {
-  if (peer_incarnation_ != 0 && welcome.incarnation != peer_incarnation_) {
-    return lose({Code::peer_lost}, fmt::format("{} has incarnation {:016x} and {:016x} was looked for: it "
-                                               "was restarted, fetch its metadata again",
-                                               peer_text(), welcome.incarnation, peer_incarnation_));
-  }
-  auto live = LiveView::open(std::move(descriptors[0]));
-  if (!live) return lose({Code::corrupt}, fmt::format("from {}: {}", peer_text(), live.error().message));
-  live_ = std::move(live).value();
-  prove_attach(welcome.nonce);
-  greeted_ = true;
-}
-
-void Link::prove_attach(const Nonce& nonce) {
+void Link::greeted(std::string_view greeting) {
   if (!instance_.settings.attach) {
     attach_refusal_ = "cross-memory attach is switched off (option shm.attach)";
     return;
   }
-  allow_attach_by(process_.pid());
-  attach_refusal_ = why_no_attach(process_.pid(), nonce);
-  if (!attach_refusal_.empty() && !process_.dying()) {
+  allow_attach_by(process().pid());
+  attach_refusal_ = why_no_attach(process().pid(), decode_greeting(greeting));
+  if (!attach_refusal_.empty() && !process().dying()) {
     instance_.host.log(
         HEADRACE_LOG_WARN,
         fmt::format("memory of peer {} that was registered, not allocated, is out of reach of shm: {}",
-                    peer_name_, attach_refusal_));
+                    peer_name(), attach_refusal_));
   }
 }
 
-void Link::on_share(const Share& share, std::vector<UniqueFd> descriptors) {
+Result<void> Link::on_other(const host_link::Other& message, std::vector<UniqueFd> descriptors) {
+  HEADRACE_TRY(read, decode(message, descriptors.size()));
+  if (const auto* const share = std::get_if<Share>(&read)) on_share(*share, descriptors);
+  if (const auto* const unshare = std::get_if<Unshare>(&read))
+    for (const std::uint32_t id : unshare->region_ids) imports_.forget(id);
+  return {};
+}
+
+void Link::on_share(const Share& share, const std::vector<UniqueFd>& descriptors) {
   if (!instance_.settings.map) return;
   for (std::size_t i = 0; i < share.regions.size(); ++i) {
     if (const auto added = imports_.add(descriptors[i], share.regions[i]); !added) {
       instance_.host.log(HEADRACE_LOG_WARN,
                          fmt::format("region {} of peer {} is not mapped, attach takes its place: {}",
-                                     share.regions[i].region_id, peer_name_, added.error().message));
+                                     share.regions[i].region_id, peer_name(), added.error().message));
     }
   }
-}
-
-void Link::on_settled() {
-  if (side_ == Side::accepting) {
-    wanted_ = true;
-    attend();
-    return;
-  }
-  was_ready_.store(true, std::memory_order_release);
-  pipe_->open();
-  auto connecting = LinkState::connecting;
-  state_.compare_exchange_strong(connecting, LinkState::ready, std::memory_order_acq_rel);
-  settled_.store(true, std::memory_order_release);
-  attend();
-}
-
-// ------------------------------------------------------------------ changes of state
-
-void Link::lose(Status status, std::string text) {
-  {
-    const std::lock_guard lock(state_mutex_);
-    if (state() == LinkState::lost) return;
-    lost_status_ = status;
-    lost_text_ = std::move(text);
-    state_.store(LinkState::lost, std::memory_order_release);
-  }
-  settled_.store(true, std::memory_order_release);
-  attend();
-}
-
-bool Link::enter() {
-  busy_.store(1, std::memory_order_seq_cst);
-  if (!closing_.load(std::memory_order_seq_cst)) return true;
-  leave();
-  return false;
-}
-
-void Link::leave() {
-  busy_.store(0, std::memory_order_seq_cst);
-  if (closing_.load(std::memory_order_seq_cst)) busy_.notify_all();
-}
-
-bool Link::has_work() const {
-  if (attention_.load(std::memory_order_acquire)) return true;
-  return told_ready_ && !told_lost_ && (!pipe_->reader().empty() || pipe_->wants_room());
-}
-
-std::uint32_t Link::progress() {
-  if (!has_work() || !enter()) return 0;
-  std::uint32_t done = 0;
-  if (attention_.exchange(false, std::memory_order_acq_rel)) done += tell_changes();
-  if (told_ready_ && !told_lost_) {
-    done += deliver();
-    if (pipe_->wants_room()) done += pipe_->flush();
-    if (pipe_->broken()) lose({Code::corrupt}, peer_text() + " wrote nonsense into the message ring");
-  }
-  leave();
-  return done;
-}
-
-std::uint32_t Link::tell_changes() {
-  if (told_lost_) return 0;
-  if (state() == LinkState::lost) {
-    const bool intact = told_ready_ && lost_status_.code != Code::corrupt;
-    for (int turn = 0; intact && turn < last_turns && deliver() > 0; ++turn) {
-    }
-    told_lost_ = true;
-    {
-      const std::lock_guard lock(control_mutex_);
-      if (socket_) unwatch_all();
-    }
-    end_posts(why_lost());
-    if (link_token_ == 0) {
-      abandoned_ = true;
-    } else {
-      instance_.host.link_event(link_token_, HEADRACE_LINK_LOST, lost_status_, lost_text_);
-    }
-    return 1;
-  }
-  if (told_ready_) return 0;
-  if (side_ == Side::accepting) {
-    if (!wanted_) return 0;
-    announce_to_host();
-    return 1;
-  }
-  if (state() != LinkState::ready) return 0;
-  told_ready_ = true;
-  instance_.host.link_event(link_token_, HEADRACE_LINK_READY, {}, fmt::format("linked to {}", peer_text()));
-  start_waiting();
-  return 1;
-}
-
-void Link::announce_to_host() {
-  // Ready first: another thread of the host may use the link before `accepted` returns.
-  was_ready_.store(true, std::memory_order_release);
-  pipe_->open();
-  auto connecting = LinkState::connecting;
-  if (!state_.compare_exchange_strong(connecting, LinkState::ready, std::memory_order_acq_rel))
-    return attend();
-  settled_.store(true, std::memory_order_release);
-  link_token_ = instance_.host.accepted(this, peer_name_, peer_incarnation_);
-  if (link_token_ == 0) {
-    const std::lock_guard lock(control_mutex_);
-    refuse(Code::peer_lost, fmt::format("agent {} does not want it", instance_.name));
-    return;
-  }
-  told_ready_ = true;
-  instance_.registry->introduce(*this);
-}
-
-std::uint32_t Link::deliver() {
-  RingReader& reader = pipe_->reader();
-  RingReader::Message message;
-  std::uint32_t count = 0;
-  for (; count < messages_a_turn; ++count) {
-    const RingReader::Pop popped = reader.pop(message);
-    if (popped == RingReader::Pop::empty) break;
-    if (popped == RingReader::Pop::corrupt) {
-      lose({Code::corrupt}, peer_text() + " wrote nonsense into the message ring");
-      break;
-    }
-    instance_.host.received(link_token_, message.channel, message.bytes);
-  }
-  if (count > 0) pipe_->settle();
-  return count;
-}
-
-void Link::start_waiting() {
-  std::vector<Request*> waiting;
-  {
-    const std::lock_guard lock(posts_mutex_);
-    waiting.swap(waiting_);
-  }
-  for (Request* const request : waiting) {
-    request->start();
-    post_finished();
-    request->unref();
-  }
-}
-
-void Link::end_posts(const Outcome& outcome) {
-  std::vector<Request*> waiting;
-  std::vector<Request*> active;
-  {
-    const std::lock_guard lock(posts_mutex_);
-    waiting.swap(waiting_);
-    active = active_;
-    for (Request* const request : active) request->ref();
-  }
-  for (Request* const request : waiting) {
-    request->end_early(outcome);  // marks it
-    request->start();             // ends it
-    post_finished();
-    request->unref();
-  }
-  for (Request* const request : active) {
-    request->end_early(outcome);
-    request->unref();
-  }
-}
-
-void Link::on_event(Watched what, std::uint32_t events) {
-  if (!enter()) return;
-  if (what == Watched::process) lose({Code::peer_lost}, peer_text() + " has ended");
-  if (what == Watched::socket) {
-    const std::lock_guard lock(control_mutex_);
-    if (socket_ && watching_socket_) {
-      if ((events & EPOLLOUT) != 0) socket_->flush();
-      read_socket();
-      update_interest();
-    }
-  }
-  leave();
-}
-
-void Link::on_timer(std::uint64_t now_ns) {
-  if (!settled_.load(std::memory_order_acquire) && now_ns >= handshake_deadline_ns_) {
-    lose({Code::timed_out}, fmt::format("{} did not answer within {} ms: is it stopped?", peer_text(),
-                                        std::chrono::duration_cast<std::chrono::milliseconds>(
-                                            instance_.settings.handshake_timeout)
-                                            .count()));
-  }
-  if (wants_retry_.load(std::memory_order_acquire)) {
-    const std::lock_guard lock(control_mutex_);
-    if (!socket_) return;
-    socket_->flush();
-    update_interest();
-  }
-}
-
-bool Link::arm() {
-  if (attention_.load(std::memory_order_acquire)) return true;
-  return pipe_ != nullptr && !pipe_->reader().arm() && told_ready_ && !told_lost_;
-}
-
-void Link::disarm() {
-  if (pipe_ != nullptr) pipe_->reader().disarm();
-}
-
-void Link::close() {
-  closing_.store(true, std::memory_order_seq_cst);
-  while (busy_.load(std::memory_order_seq_cst) != 0) busy_.wait(1);
-  end_posts(why_lost());
-  for (std::uint32_t left = in_flight_.load(); left != 0; left = in_flight_.load()) in_flight_.wait(left);
-  const std::lock_guard lock(control_mutex_);
-  if (!socket_) return;
-  if (state() != LinkState::lost) socket_->send(Goodbye{});
-  unwatch_all();
-  socket_.reset();
-  imports_.clear();
 }
 
 }  // namespace headrace::shm

@@ -3,9 +3,8 @@
 // remote).
 #pragma once
 
-#include "backends/shm/control_socket.hpp"
 #include "backends/shm/imports.hpp"
-#include "backends/shm/live_table.hpp"
+#include "host_link/live_table.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -14,6 +13,10 @@
 #include <mutex>
 
 namespace headrace::shm {
+
+using host_link::read_only_bit;
+using host_link::RegionSlot;
+using host_link::RegionState;
 
 class Link;
 

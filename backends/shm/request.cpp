@@ -76,7 +76,7 @@ Status Request::post(const headrace_post_v1& args) {
                                  args.has_message != 0 ? args.message.length : 0);
   has_message_ = args.has_message != 0;
   channel_ = args.channel;
-  if (has_message_ && (link_ == nullptr || message.size() > max_message_bytes))
+  if (has_message_ && (link_ == nullptr || message.size() > host_link::max_message_bytes))
     return {Code::invalid_argument};
   const bool waits = link_ != nullptr && link_->state() == LinkState::connecting;
   if (link_ != nullptr && !waits && !link_->usable()) return {link_->why_lost().status.code};
@@ -155,7 +155,8 @@ void Request::begin_chunks() {
   ref();  // the end may come, and the host's release with it, while we still look for help
   bool known = true;
   {
-    // The link knows of it before anybody can claim a chunk: whoever ends it, cancels included, finds it in the list.
+    // The link knows of it before anybody can claim a chunk: whoever ends it, cancels included, finds it in
+    // the list.
     const std::lock_guard lock(mutex_);
     known = link_ == nullptr || link_->add_active(this);
     state_ = State::active;

@@ -7,8 +7,8 @@
 #pragma once
 
 #include "backends/shm/instance.hpp"
-#include "backends/shm/message_pipe.hpp"
 #include "backends/shm/transfer.hpp"
+#include "host_link/message_pipe.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -19,11 +19,13 @@
 
 namespace headrace::shm {
 
+using host_link::MessagePipe;
+
 class Link;
 
 /// Counted: the host holds one reference until `release`, each task in the pool and each list of the link
 /// another.
-class Request {
+class Request final : public host_link::Post {
  public:
   /// `link`: none for a request to ourselves.
   ///   errors   not_supported (a region can be reached neither by mapping nor by attach), peer_lost
@@ -37,22 +39,17 @@ class Request {
   bool poll();
   void cancel();
 
-  void ref() { references_.fetch_add(1, std::memory_order_relaxed); }
-  void unref() {
+  void ref() override { references_.fetch_add(1, std::memory_order_relaxed); }
+  void unref() override {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
 
-  // For the link: with a reference held.
-
-  /// The link became ready: carries out the post that waited for it.
-  void start();
-  /// The link is no more: ends the post with this outcome, as soon as no thread is inside a chunk.
-  void end_early(const Outcome& outcome);
+  void start() override;
+  /// ... as soon as no thread is inside a chunk.
+  void end_early(const Outcome& outcome) override;
   /// For the progress thread: finds this request a thread of the pool, or does a chunk itself. False: nothing
   /// is left to do.
   bool rescue();
-
-  std::size_t place_in_link = 0;  ///< where the link keeps it; the link's
 
  private:
   enum class State : std::uint8_t { idle, waiting, active };

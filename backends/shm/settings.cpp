@@ -2,6 +2,7 @@
 #include "backends/shm/settings.hpp"
 
 #include "base/options.hpp"
+#include "host_link/message_pipe.hpp"
 
 #include <array>
 #include <bit>
@@ -15,7 +16,9 @@ constexpr std::uint64_t most_threads = 1024;
 
 constexpr std::array rows{
     headrace_option_v1{"ring_bytes", "256KiB", "bytes",
-                       "size of the message ring of each direction of a link, rounded up to a power of two that holds two messages", 0, 0},
+                       "size of the message ring of each direction of a link, rounded up to a power of two "
+                       "that holds two messages",
+                       0, 0},
     headrace_option_v1{"queue_bytes", "4MiB", "bytes",
                        "messages of running requests, and those sent before a link is ready, that a link "
                        "keeps while the peer's "
@@ -48,11 +51,13 @@ std::string text_of(const plugin::CreateArgs& args, const char* name) {
   return {};
 }
 
-Result<std::uint64_t> number(const plugin::CreateArgs& args, const char* name, std::uint64_t least, std::uint64_t most) {
+Result<std::uint64_t> number(const plugin::CreateArgs& args, const char* name, std::uint64_t least,
+                             std::uint64_t most) {
   auto value = parse_bytes(text_of(args, name));
   if (!value) return std::move(value).error().within(std::string("option shm.") + name);
   if (*value < least || *value > most)
-    return make_error(Code::invalid_argument, "option shm.{} is {} and must be from {} to {}", name, *value, least, most);
+    return make_error(Code::invalid_argument, "option shm.{} is {} and must be from {} to {}", name, *value,
+                      least, most);
   return value;
 }
 
@@ -71,9 +76,9 @@ Result<Settings> read_settings(const plugin::CreateArgs& args) {
   Settings settings;
   constexpr std::uint64_t any = UINT64_MAX;
   HEADRACE_TRY(ring_bytes, number(args, "ring_bytes", least_bytes, largest_ring_bytes));
-  settings.ring_bytes = std::bit_ceil(std::max<std::uint64_t>(ring_bytes, 2 * max_message_bytes));
+  settings.ring_bytes = std::bit_ceil(std::max<std::uint64_t>(ring_bytes, 2 * host_link::max_message_bytes));
   HEADRACE_TRY(queue_bytes, number(args, "queue_bytes", least_bytes, any));
-  settings.queue_bytes = std::max<std::uint64_t>(queue_bytes, 2 * max_message_bytes);
+  settings.queue_bytes = std::max<std::uint64_t>(queue_bytes, 2 * host_link::max_message_bytes);
   HEADRACE_TRY(inline_bytes, number(args, "inline_bytes", 0, any));
   settings.inline_bytes = inline_bytes;
   HEADRACE_TRY(chunk_bytes, number(args, "chunk_bytes", least_bytes, any));

@@ -10,10 +10,6 @@
 
 namespace headrace::shm {
 
-/// The longest message: 64 KiB of a user's and the 16 bytes that the agent puts before it (docs/wire.md,
-/// section 4).
-inline constexpr std::uint64_t max_message_bytes = 64 * 1024 + 16;
-
 struct Settings {
   std::uint64_t ring_bytes = 0;
   std::uint64_t queue_bytes = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/speed.hpp"
 
+#include "backends/shm/attach.hpp"
 #include "backends/shm/copy.hpp"
-#include "backends/shm/peer_process.hpp"
 #include "base/clock.hpp"
 
 #include <unistd.h>
@@ -21,8 +21,9 @@ constexpr std::size_t probe_bytes = 2
                                     << 20;  // beyond a core's own caches, touched in well under a millisecond
 constexpr int rounds = 3;
 
-// A probe that others took the core from tells of them, not of this path: no copy here is slower than two through a socket, and
-// what slows this process down slows those too. Seen: a loaded machine on which tcp's constant won over shm.
+// A probe that others took the core from tells of them, not of this path: no copy here is slower than two
+// through a socket, and what slows this process down slows those too. Seen: a loaded machine on which tcp's
+// constant won over shm.
 constexpr double least_bytes_per_second = 4e9;
 constexpr double most_ns_per_page = 90;
 
@@ -44,7 +45,8 @@ double best_ns(const Copy& copy) {
 CopySpeed fit(double small_ns, double large_ns) {
   constexpr double small_pages = probe_bytes / small_page;
   constexpr double large_pages = probe_bytes / large_page;
-  const double ns_per_page = std::clamp((small_ns - large_ns) / (small_pages - large_pages), 0.0, most_ns_per_page);
+  const double ns_per_page =
+      std::clamp((small_ns - large_ns) / (small_pages - large_pages), 0.0, most_ns_per_page);
   const double bytes_ns = std::max(1.0, large_ns - ns_per_page * large_pages);
   return {std::max(static_cast<double>(probe_bytes) * 1e9 / bytes_ns, least_bytes_per_second), ns_per_page};
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/transfer.hpp"
 
+#include "backends/shm/attach.hpp"
 #include "backends/shm/link.hpp"
 #include "backends/shm/regions.hpp"
 
@@ -41,7 +42,7 @@ class Batch {
       if (attached_ > 0) {
         if (outcome = copy_attached(); !outcome.status.ok()) return outcome;
       }
-      copies_before_later_loads();
+      host_link::copies_before_later_loads();
       if (outcome = check_live(); !outcome.status.ok()) return outcome;
     }
     return outcome;
@@ -71,7 +72,8 @@ class Batch {
 
   [[nodiscard]] static Outcome read_only(const PageRun& run) {
     return {{Code::invalid_argument, 0, run.first_page},
-            fmt::format("page {}: region {} is registered read-only", run.first_page, remote_of(run).region_id())};
+            fmt::format("page {}: region {} is registered read-only", run.first_page,
+                        remote_of(run).region_id())};
   }
 
   [[nodiscard]] Outcome stale(const PageRun& run) const {
@@ -130,7 +132,7 @@ class Batch {
   }
 
   [[nodiscard]] Outcome copy_attached() const {
-    const PeerProcess& process = transfer_.link->process();
+    const host_link::PeerProcess& process = transfer_.link->process();
     if (!process.still_there()) return transfer_.link->why_lost();
     std::size_t total = 0;
     for (std::size_t i = 0; i < attached_; ++i) total += here_[i].iov_len;

@@ -4,22 +4,18 @@
 #pragma once
 
 #include "backends/shm/copy.hpp"
+#include "host_link/post.hpp"
 #include "memory/page_cursor.hpp"
 
 #include <headrace/result.hpp>
 
 #include <atomic>
-#include <string>
 
 namespace headrace::shm {
 
 class Link;
 
-/// How a piece of work ended, with a sentence if it failed.
-struct Outcome {
-  Status status;
-  std::string text;
-};
+using host_link::Outcome;
 
 struct Transfer {
   const headrace_prepare_v1* request = nullptr;

@@ -3,7 +3,7 @@
 // connection information, and the message ring. The first byte says which, its upper half how many
 // descriptors came along.
 #include "backends/shm/control_messages.hpp"
-#include "backends/shm/ring.hpp"
+#include "host_link/ring.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -15,13 +15,18 @@
 namespace {
 
 using namespace headrace;
-using namespace headrace::shm;
+using namespace headrace::host_link;
 
 /// What was accepted must come out of our own writer again.
 void read_control_message(std::span<const std::byte> packet, std::size_t descriptors) {
-  const auto message = decode(packet, descriptors);
+  auto message = decode(shm::protocol, packet, descriptors);
   if (!message) return;
-  const std::string again = encode(*message);
+  if (auto* const other = std::get_if<Other>(&*message)) {
+    const auto own = shm::decode(*other, descriptors);
+    if (!own) return;
+    *other = std::visit([](const auto& read) { return shm::encode(read); }, *own);
+  }
+  const std::string again = encode(shm::protocol, *message);
   if (!std::ranges::equal(std::as_bytes(std::span(again)), packet)) std::abort();
 }
 
@@ -57,7 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
       read_control_message(input, bytes[0] >> 4);
       break;
     case 1:
-      (void)decode_connection_info(input);
+      (void)decode_connection_info(shm::protocol, input);
       break;
     default:
       read_ring(input);

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "host_link/control_socket.hpp"
+
+#include <array>
+
+namespace headrace::host_link {
+
+void ControlSocket::send(const ControlMessage& message, std::vector<int> descriptors,
+                         std::vector<SharedFd> kept) {
+  waiting_.push_back({encode(*protocol_, message), std::move(descriptors), std::move(kept)});
+  flush();
+}
+
+void ControlSocket::flush() {
+  while (!waiting_.empty()) {
+    const Packet& packet = waiting_.front();
+    const auto sent = socket_.send(std::as_bytes(std::span(packet.bytes)), packet.descriptors);
+    if (!sent) {
+      out_of_descriptors_ = sent.code() == Code::exhausted;
+      if (out_of_descriptors_ || sent.code() == Code::would_block) return;
+      waiting_.clear();  // nobody is there any more; the reading side of the socket tells it
+      return;
+    }
+    waiting_.pop_front();
+  }
+}
+
+Result<ControlSocket::Received> ControlSocket::receive() {
+  std::array<std::byte, max_control_bytes> buffer;
+  HEADRACE_TRY(packet, socket_.receive(buffer));
+  HEADRACE_TRY(message, decode(*protocol_, std::span(buffer).first(packet.bytes), packet.descriptors.size()));
+  return Received{std::move(message), std::move(packet.descriptors)};
+}
+
+}  // namespace headrace::host_link

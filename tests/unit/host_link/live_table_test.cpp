@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "host_link/live_table.hpp"
+
+#include <gtest/gtest.h>
+
+namespace headrace::host_link {
+namespace {
+
+TEST(LiveTable, shows_peers_what_the_owner_marks) {
+  const auto table = LiveTable::create().value();
+  const auto view = LiveView::open(UniqueFd(::dup(table->fd()))).value();
+  for (const std::uint32_t id : {1U, 77U, static_cast<std::uint32_t>(live_step_bytes) + 5, 4'000'000U}) {
+    const RegionSlot* const mine = table->set(id, RegionState::registered).value();
+    const RegionSlot* const theirs = view->slot(id).value();
+    EXPECT_NE(mine, theirs);
+    EXPECT_EQ(theirs->load(), static_cast<std::uint8_t>(RegionState::registered));
+    ASSERT_TRUE(table->set(id, RegionState::gone).ok());
+    EXPECT_EQ(theirs->load(), static_cast<std::uint8_t>(RegionState::gone));
+  }
+  EXPECT_EQ(view->slot(2).value()->load(), static_cast<std::uint8_t>(RegionState::unknown));
+  EXPECT_FALSE(view->closed());
+  table->close();
+  EXPECT_TRUE(view->closed());
+}
+
+TEST(LiveTable, an_id_beyond_all_that_were_ever_registered_is_not_found) {
+  const auto table = LiveTable::create().value();
+  const auto view = LiveView::open(UniqueFd(::dup(table->fd()))).value();
+  EXPECT_EQ(view->slot(4'000'000'000U).code(), Code::not_found);
+  ASSERT_TRUE(table->set(4'000'000'000U, RegionState::allocated).ok());
+  EXPECT_EQ(view->slot(4'000'000'000U).value()->load(), static_cast<std::uint8_t>(RegionState::allocated));
+}
+
+TEST(LiveTable, peers_cannot_write_it) {
+  const auto table = LiveTable::create().value();
+  EXPECT_EQ(::fcntl(table->fd(), F_GETFL) & O_ACCMODE, O_RDONLY);
+  EXPECT_FALSE(Mapping::of_file(table->fd(), 0, 4096, Mapping::Access::read_write).ok());
+}
+
+}  // namespace
+}  // namespace headrace::host_link

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "host_link/message_pipe.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace headrace::host_link {
+namespace {
+
+struct PipeEnds {
+  std::unique_ptr<MessagePipe> near, far;
+};
+
+PipeEnds make_pipe(std::uint64_t ring_bytes = 256 * 1024, std::uint64_t queue_bytes = 1 << 20) {
+  PipeEnds ends;
+  ends.near = MessagePipe::create(ring_bytes, queue_bytes).value();
+  const auto fds = ends.near->descriptors();
+  ends.far = MessagePipe::adopt(UniqueFd(::dup(fds[0])), UniqueFd(::dup(fds[1])), UniqueFd(::dup(fds[2])),
+                                queue_bytes)
+                 .value();
+  ends.near->open();
+  ends.far->open();
+  return ends;
+}
+
+std::vector<std::string> read_all(MessagePipe& pipe) {
+  std::vector<std::string> texts;
+  RingReader::Message message;
+  while (pipe.reader().pop(message) == RingReader::Pop::message) texts.emplace_back(message.bytes);
+  pipe.settle();
+  return texts;
+}
+
+TEST(MessagePipe, carries_messages_both_ways_around_its_end) {
+  const PipeEnds ends = make_pipe();
+  for (int round = 0; round < 200; ++round) {
+    const std::string text(static_cast<std::size_t>(round) * 300, static_cast<char>('a' + round % 26));
+    ASSERT_TRUE(ends.near->send(0, text).ok());
+    ASSERT_TRUE(ends.far->send(1, text + "back").ok());
+    EXPECT_EQ(read_all(*ends.far), std::vector{text});
+    EXPECT_EQ(read_all(*ends.near), std::vector{text + "back"});
+  }
+}
+
+TEST(MessagePipe, keeps_reserved_messages_while_the_ring_is_full_and_in_order) {
+  const PipeEnds ends = make_pipe();
+  const std::string text(60'000, 'x');
+  int sent = 0;
+  for (; ends.near->send(0, std::to_string(sent) + text).ok(); ++sent) {
+  }
+  EXPECT_EQ(ends.near->send(0, text).code, Code::would_block);
+  for (int i = 0; i < 5; ++i) {
+    const std::string message = std::to_string(sent++) + text;
+    ASSERT_TRUE(ends.near->reserve(message.size()).ok());
+    ends.near->send_reserved(0, message);
+  }
+  EXPECT_TRUE(ends.near->wants_room());
+  EXPECT_EQ(ends.near->send(0, "x").code, Code::would_block)
+      << "a short message must not overtake those that wait";
+  int got = 0;
+  while (got < sent) {
+    for (const std::string& message : read_all(*ends.far)) EXPECT_EQ(message, std::to_string(got++) + text);
+    (void)ends.near->flush();
+  }
+  EXPECT_FALSE(ends.near->wants_room());
+  EXPECT_TRUE(ends.near->send(0, "x").ok());
+}
+
+TEST(MessagePipe, holds_back_what_comes_behind_an_empty_place_of_the_same_channel_alone) {
+  const PipeEnds ends = make_pipe();
+  ASSERT_TRUE(ends.near->reserve(5).ok());
+  const auto first = ends.near->take_place(0);
+  ASSERT_TRUE(ends.near->reserve(5).ok());
+  const auto given_up = ends.near->take_place(0);
+  ASSERT_TRUE(ends.near->send(0, "behind").ok());
+  ASSERT_TRUE(ends.near->send(1, "beside").ok());
+  EXPECT_EQ(read_all(*ends.far), std::vector<std::string>{"beside"});
+  EXPECT_FALSE(ends.near->wants_room());
+  ends.near->fill_place(first, "first");
+  EXPECT_EQ(read_all(*ends.far), std::vector<std::string>{"first"});
+  ends.near->give_up_place(0, given_up, 5);
+  EXPECT_EQ(read_all(*ends.far), std::vector<std::string>{"behind"});
+}
+
+TEST(MessagePipe, bounds_what_is_reserved_and_gives_it_back) {
+  const PipeEnds ends = make_pipe(256 * 1024, 200'000);
+  ASSERT_TRUE(ends.near->reserve(65'000).ok());
+  ASSERT_TRUE(ends.near->reserve(65'000).ok());
+  ASSERT_TRUE(ends.near->reserve(65'000).ok());
+  EXPECT_EQ(ends.near->reserve(65'000).code, Code::would_block);
+  ends.near->cancel_reservation(65'000);
+  EXPECT_TRUE(ends.near->reserve(65'000).ok());
+  ends.near->send_reserved(0, std::string(65'000, 'x'));
+  EXPECT_TRUE(ends.near->reserve(65'000).ok()) << "what went into the ring is not waiting any more";
+}
+
+TEST(MessagePipe, rings_only_a_reader_that_sleeps) {
+  const PipeEnds ends = make_pipe();
+  const auto bell_rang = [&] {
+    std::uint64_t count = 0;
+    return ::read(ends.far->bell(), &count, sizeof count) > 0;
+  };
+  ASSERT_TRUE(ends.near->send(0, "awake").ok());
+  EXPECT_FALSE(bell_rang());
+  (void)read_all(*ends.far);
+  ASSERT_TRUE(ends.far->reader().arm());
+  ASSERT_TRUE(ends.near->send(0, "asleep").ok());
+  ASSERT_TRUE(ends.near->send(0, "and again").ok());
+  EXPECT_TRUE(bell_rang());
+}
+
+TEST(MessagePipe, does_not_adopt_files_that_are_not_what_they_should_be) {
+  const auto adopt = [](UniqueFd file) {
+    return MessagePipe::adopt(std::move(file), UniqueFd(), UniqueFd(), 1 << 20).code();
+  };
+  UniqueFd growing = create_memory_file("test", 1 << 20).value();
+  EXPECT_EQ(adopt(growing.dup().value()), Code::corrupt) << "not sealed: it could shrink under us";
+  ASSERT_TRUE(seal_memory_file(growing.get(), F_SEAL_SHRINK).ok());
+  EXPECT_EQ(adopt(growing.dup().value()), Code::corrupt) << "no header";
+  UniqueFd small = create_memory_file("test", 100).value();
+  ASSERT_TRUE(seal_memory_file(small.get(), F_SEAL_SHRINK).ok());
+  EXPECT_EQ(adopt(std::move(small)), Code::corrupt);
+  EXPECT_EQ(adopt(UniqueFd(::open("/dev/zero", O_RDWR | O_CLOEXEC))), Code::corrupt) << "no memory file";
+  // A header whose sizes do not fit the file.
+  const auto pipe = MessagePipe::create(256 * 1024, 1 << 20).value();
+  const UniqueFd file(::dup(pipe->descriptors()[0]));
+  Mapping header = Mapping::of_file(file.get(), 0, 4096, Mapping::Access::read_write).value();
+  for (const std::uint64_t ring_bytes : {std::uint64_t{0}, std::uint64_t{4096}, std::uint64_t{300'000},
+                                         std::uint64_t{1} << 62, ~std::uint64_t{0}}) {
+    reinterpret_cast<PipeHeader*>(header.data())->ring_bytes = ring_bytes;
+    EXPECT_EQ(adopt(file.dup().value()), Code::corrupt) << ring_bytes;
+  }
+}
+
+}  // namespace
+}  // namespace headrace::host_link
