@@ -57,8 +57,8 @@ Error cannot_open(const Device& device, cuda::Outcome outcome) {
   Error error =
       cuda::driver_error(device.driver(), outcome, "open a peer's memory on GPU {}", device.ordinal());
   if (outcome == cuda::Outcome::invalid_context) {
-    error.code = Code::not_supported;
-    error.message += ": a process cannot open its own memory by handle";
+    error.code = Code::invalid_argument;
+    error.message += ": to the driver it is this process's own memory, which cannot be opened by handle";
   }
   if (outcome == cuda::Outcome::invalid_value || outcome == cuda::Outcome::map_failed ||
       outcome == cuda::Outcome::operating_system) {
@@ -81,7 +81,8 @@ Result<SharedMemory> share_memory(const Device& device, cuda::Address address, s
   if (first.sharing == Sharing::none) return not_shareable(first, address);
   if (first.sharing == Sharing::ipc) {
     if (bytes > first.bytes - shared.offset) return too_short(first, address, bytes);
-    HEADRACE_CUDA_TRY(driver, driver.ipc_get_mem_handle(&shared.handle, address),
+    // Documented for the address that was allocated; the handle is the whole allocation's in any case.
+    HEADRACE_CUDA_TRY(driver, driver.ipc_get_mem_handle(&shared.handle, first.base),
                       "share {} bytes at {:#x} of GPU {}", bytes, address, first.device);
     return shared;
   }

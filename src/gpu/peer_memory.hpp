@@ -40,7 +40,8 @@ class PeerMemory {
   /// Maps it for `device`. Descriptors may be closed afterwards. The same IPC handle may be opened again: it
   /// is counted.
   ///   errors   not_found (it has been freed, or its process is gone), not_supported (no way from this GPU
-  ///            to it, or memory of this very process), backend_failed, invalid_argument
+  ///            to it), invalid_argument (memory of this very process, or the driver takes it for that),
+  ///            backend_failed
   [[nodiscard]] static Result<PeerMemory> open(std::shared_ptr<const Device> device,
                                                const SharedMemory& shared);
   PeerMemory(PeerMemory&& other) noexcept

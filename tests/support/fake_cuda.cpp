@@ -82,26 +82,44 @@ struct Piece {
   int fd = -1;
   std::uint64_t id = 0;
   PhysicalMemory physical = 0;
-  int opened = 0;  // imports: how often
+  int opened = 0;     // imports: how often
+  int opened_by = 0;  // imports: the GPU whose context did
   bool accessible = true;
 };
 
 struct Physical {
-  int fd = -1;
+  int fd = -1;  // its name says which GPU it is of
   std::size_t bytes = 0;
   AllocationProperties properties;
   int references = 0;
 };
 
-/// What stands in the 64 bytes of an IPC handle.
+/// What stands in the 64 bytes of an IPC handle: whose, and which allocation.
 struct HandleText {
   std::uint64_t magic, id, bytes;
+  std::int32_t number;  // that the exporter has in its PID namespace
   std::int32_t pid, fd, device;
 };
 static_assert(sizeof(HandleText) <= sizeof(IpcMemoryHandle));
 constexpr std::uint64_t handle_magic = 0x4852'4641'4b45'4331;
 
-std::string file_name(std::uint64_t id) { return "headrace-fake-cuda-" + std::to_string(id); }
+std::string file_name(std::uint64_t id, int device) {
+  return "headrace-fake-cuda-" + std::to_string(id) + "-gpu-" + std::to_string(device);
+}
+
+/// The name of the file behind a descriptor; empty if there is none.
+std::string name_behind(const std::string& descriptor) {
+  char name[128] = {};
+  return ::readlink(descriptor.c_str(), name, sizeof name - 1) < 0 ? std::string() : std::string(name);
+}
+
+/// The GPU that a file of ours is of; none for other files.
+std::optional<int> device_of_file(int fd) {
+  const std::string name = name_behind("/proc/self/fd/" + std::to_string(fd));
+  const auto at = name.find("-gpu-");
+  if (name.find("headrace-fake-cuda-") == std::string::npos || at == std::string::npos) return std::nullopt;
+  return std::atoi(name.c_str() + at + std::strlen("-gpu-"));
+}
 
 struct Script {
   int skip = 0;
@@ -142,6 +160,7 @@ struct FakeDriver {
   std::vector<FakeGpu> gpus;
   std::vector<std::unique_ptr<ContextObject>> contexts;
   int version = 13000;
+  int process_number = ::getpid();
   bool started = false;
   std::set<std::string> lacking;
   std::map<std::string, std::deque<Script>> scripts;
@@ -584,8 +603,8 @@ struct FakeDriver {
     }
   }
 
-  static int new_file(std::uint64_t id, std::size_t bytes) {
-    const int fd = ::memfd_create(file_name(id).c_str(), MFD_CLOEXEC);
+  static int new_file(std::uint64_t id, std::size_t bytes, int device) {
+    const int fd = ::memfd_create(file_name(id, device).c_str(), MFD_CLOEXEC);
     if (fd >= 0 && ::ftruncate(fd, static_cast<off_t>(round_up(bytes, page_bytes))) == 0) return fd;
     std::perror("fake CUDA: memfd");
     std::abort();
@@ -612,7 +631,7 @@ struct FakeDriver {
     piece.kind = kind;
     piece.device = device;
     piece.id = next_id++;
-    piece.fd = new_file(piece.id, bytes);
+    piece.fd = new_file(piece.id, bytes, device);
     where = map_file(piece.fd, bytes, where);
     std::memset(pointer(where), 0xa5, bytes);  // fresh memory holds nothing that anybody may count on
     pieces[where] = piece;
@@ -777,8 +796,13 @@ struct FakeDriver {
 
   Outcome ipc_get_mem_handle(IpcMemoryHandle* handle, Address address) {
     const auto found = piece_with(address, 1);
-    if (found == pieces.end() || found->second.kind != Kind::device) return Outcome::invalid_value;
-    const HandleText text{handle_magic, found->second.id, found->second.bytes,
+    // Memory of the virtual memory API is refused: seen with torch's expandable segments
+    // (bench/notes/gpu.md). The documentation speaks of the base of an allocation; an address inside one is
+    // refused here, to be on the safe side.
+    if (found == pieces.end() || found->second.kind != Kind::device || found->first != address)
+      return Outcome::invalid_value;
+    // The buffer's number makes the handle another one when the address comes back: documented.
+    const HandleText text{handle_magic, found->second.id, found->second.bytes, process_number,
                           ::getpid(),   found->second.fd, found->second.device};
     std::memset(handle, 0, sizeof *handle);
     std::memcpy(handle, &text, sizeof text);
@@ -789,19 +813,25 @@ struct FakeDriver {
     HandleText text;
     std::memcpy(&text, &handle, sizeof text);
     if (text.magic != handle_magic) return Outcome::invalid_value;
-    if (text.pid == ::getpid()) return Outcome::invalid_context;  // the driver's answer to one's own handle
+    // One's own handle: "invalid device context", as others have met it (UCX, pull request 11603), and so
+    // does a process that bears the exporter's number in another PID namespace. Which answer the driver gives
+    // there is not documented; that it does not work is (NCCL issue 360, UCX pull request 11514).
+    if (text.number == process_number) return Outcome::invalid_context;
     if (text.device != top()->device && no_peer_access.contains({top()->device, text.device}))
       return Outcome::peer_access_unsupported;
+    // Documented: opened again by the same context it is counted, and the address is the same; a context of
+    // another GPU opens it for itself.
     for (auto& [where, piece] : pieces)
-      if (piece.kind == Kind::imported && piece.id == text.id) {
+      if (piece.kind == Kind::imported && piece.id == text.id && piece.opened_by == top()->device) {
         ++piece.opened;
         *address = where;
         return Outcome::success;
       }
+    // Freed, or of a process that has ended: the outcome is not documented, and not measured yet. What is
+    // mapped when its owner frees it or ends stays readable here; the documentation calls that undefined.
     const std::string path = "/proc/" + std::to_string(text.pid) + "/fd/" + std::to_string(text.fd);
-    char name[128] = {};
-    if (::readlink(path.c_str(), name, sizeof name - 1) < 0) return Outcome::invalid_value;
-    if (std::string(name).find(file_name(text.id) + " ") == std::string::npos) return Outcome::invalid_value;
+    if (name_behind(path).find(file_name(text.id, text.device) + " ") == std::string::npos)
+      return Outcome::invalid_value;
     Piece piece;
     piece.fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (piece.fd < 0) return Outcome::invalid_value;
@@ -811,6 +841,7 @@ struct FakeDriver {
     piece.device = text.device;
     piece.id = text.id;
     piece.opened = 1;
+    piece.opened_by = top()->device;
     *address = map_file(piece.fd, piece.bytes, 0);
     pieces[*address] = piece;
     return Outcome::success;
@@ -833,7 +864,7 @@ struct FakeDriver {
     if (!gpu.virtual_memory) return Outcome::not_supported;
     if (used_bytes(properties->location.id) + bytes > gpu.memory_bytes) return Outcome::out_of_memory;
     *memory = next_id++;
-    physical[*memory] = {new_file(*memory, bytes), bytes, *properties, 1};
+    physical[*memory] = {new_file(*memory, bytes, properties->location.id), bytes, *properties, 1};
     return Outcome::success;
   }
   Outcome mem_release(PhysicalMemory memory) {
@@ -904,6 +935,7 @@ struct FakeDriver {
       for (Address at = address; at < address + bytes;) {
         const auto found = pieces.find(at);
         if (found == pieces.end()) return Outcome::invalid_value;
+        // Which outcome it is that a GPU without a way gets is assumed.
         if (from != found->second.device && no_peer_access.contains({from, found->second.device}))
           return Outcome::not_supported;
         found->second.accessible = descriptions[i].flags != AccessFlags::none;
@@ -926,11 +958,14 @@ struct FakeDriver {
   Outcome mem_import_from_shareable_handle(PhysicalMemory* memory, void* handle, HandleType type) {
     if (type != HandleType::file_descriptor) return Outcome::not_supported;
     const int fd = static_cast<int>(reinterpret_cast<std::intptr_t>(handle));
+    // Any process may import, its maker too, as often as it likes; the caller keeps the descriptor:
+    // documented. A descriptor of something else is an invalid value: assumed.
+    const std::optional<int> device = device_of_file(fd);
     struct stat what {};
-    if (::fstat(fd, &what) != 0 || what.st_size == 0) return Outcome::invalid_value;
+    if (!device || ::fstat(fd, &what) != 0 || what.st_size == 0) return Outcome::invalid_value;
     AllocationProperties properties;
     properties.handle_types = HandleType::file_descriptor;
-    properties.location = {LocationType::device, 0};
+    properties.location = {LocationType::device, *device};
     *memory = next_id++;
     physical[*memory] = {::fcntl(fd, F_DUPFD_CLOEXEC, 0), static_cast<std::size_t>(what.st_size), properties,
                          1};
@@ -1110,6 +1145,10 @@ void FakeCuda::fail(const std::string& symbol, Outcome outcome, int nth, int tim
 void FakeCuda::forbid_peer_access(int from, int to) {
   const std::scoped_lock lock(driver_->mutex);
   driver_->no_peer_access.insert({from, to});
+}
+void FakeCuda::set_process_number(int number) {
+  const std::scoped_lock lock(driver_->mutex);
+  driver_->process_number = number;
 }
 void FakeCuda::hold() {
   const std::scoped_lock lock(driver_->mutex);

@@ -2,9 +2,10 @@
 // A CUDA driver for tests: it fills the same table, and everything happens on the host.
 //
 // Device memory is host memory in files without a name, so that IPC handles and exported descriptors work
-// between processes. Streams run their work in order, at once when nothing is in the way, else as soon as
-// what they wait for has come. Kernels are functions of the test's, looked up by name. What is to go wrong is
-// said beforehand.
+// between processes. What the driver refuses is refused; where each refusal is documented or was seen stands
+// beside it. Streams run their work in order, at once when nothing is in the way, else as soon as what they
+// wait for has come. Kernels are functions of the test's, looked up by name. What is to go wrong is said
+// beforehand.
 #pragma once
 
 #include "vendor/cuda/driver.hpp"
@@ -53,6 +54,9 @@ class FakeCuda {
   void fail(const std::string& symbol, Outcome outcome, int nth = 1, int times = 1);
   /// GPU `from` does not reach memory of GPU `to`.
   void forbid_peer_access(int from, int to);
+  /// The number that this process's IPC handles bear and that it takes for its own, as if it ran in a PID
+  /// namespace of its own. The files behind handles are found by the real one.
+  void set_process_number(int number);
   /// Work of streams stays queued until `release`.
   void hold();
   void release();
