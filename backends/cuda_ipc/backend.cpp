@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda_ipc/backend.hpp"
 
+#include "backends/cuda_ipc/request.hpp"
+
 namespace headrace::cuda_ipc {
 namespace {
 
-Error no_peers() {
-  return make_error(Code::not_supported,
-                    "cuda_ipc has no links to other agents: it moves between GPUs of one process");
-}
+constexpr unsigned map_for_writing = 2;
+
+RemoteRegion& remote_of(void* handle) { return *static_cast<RemoteRegion*>(handle); }
 
 }  // namespace
+
+// ------------------------------------------------------------------ life
 
 Result<std::unique_ptr<plugin::Backend>> CudaIpcBackend::open(plugin::Host host,
                                                               const plugin::CreateArgs& args) {
@@ -20,58 +23,106 @@ Result<std::unique_ptr<plugin::Backend>> CudaIpcBackend::open(plugin::Host host,
                                                               const plugin::CreateArgs& args,
                                                               GpuSource source) {
   HEADRACE_TRY(settings, read_settings(args));
-  HEADRACE_TRY(bell, EventFd::create());
+  HEADRACE_TRY(parts, host_link::Site::Parts::open(protocol, host, args.runtime_dir));
   return std::unique_ptr<plugin::Backend>(
-      new CudaIpcBackend(host, std::move(source), settings, std::move(bell)));
+      new CudaIpcBackend(std::make_unique<Instance>(host, settings, std::move(source), std::move(parts))));
 }
 
 headrace_info_v1 CudaIpcBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof info;
-  info.abilities = HEADRACE_LOCAL;
+  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP;
   info.local_kinds = memory_kinds;
   info.remote_kinds = memory_kinds;
+  info.max_message_bytes = host_link::max_message_bytes;
   return info;
 }
 
-Result<std::string> CudaIpcBackend::connection_info() { return std::string(); }
-Result<void*> CudaIpcBackend::connect(const headrace_connect_v1&) { return no_peers(); }
-void CudaIpcBackend::disconnect(void*) {}
+// ------------------------------------------------------------------ links
+
+Result<std::string> CudaIpcBackend::connection_info() { return instance_->connection_info(); }
+
+Result<void*> CudaIpcBackend::connect(const headrace_connect_v1& args) {
+  HEADRACE_TRY(socket, instance_->reach(args));
+  HEADRACE_TRY(link, Link::to_peer(*instance_, std::move(socket), args));
+  instance_->add(link);
+  instance_->introduce(*link);
+  instance_->wake();  // the timer is to be wound
+  return link->handle();
+}
+
+void CudaIpcBackend::disconnect(void* connection) { instance_->close(&Link::of(connection)); }
+
+Status CudaIpcBackend::notify(void* connection, std::uint32_t channel, std::string_view bytes) {
+  return Link::of(connection).notify(channel, bytes);
+}
+
+// ------------------------------------------------------------------ regions
 
 Result<void*> CudaIpcBackend::register_region(const headrace_region_v1& args) {
-  HEADRACE_TRY(region, Region::make(gpus_, args));
-  return static_cast<void*>(region.release());
+  if (args.kind != HEADRACE_VRAM)
+    return make_error(Code::not_supported, "cuda_ipc moves GPU memory (vram), not kind {}", args.kind);
+  HEADRACE_TRY(region, instance_->add_region(args));
+  return const_cast<void*>(static_cast<const void*>(region));
 }
-void CudaIpcBackend::deregister_region(void* handle) { delete static_cast<Region*>(handle); }
-Result<std::string> CudaIpcBackend::export_region(void*) { return std::string(); }
+
+void CudaIpcBackend::deregister_region(void* handle) {
+  instance_->remove_region(static_cast<const Region*>(handle));
+}
+
+Result<std::string> CudaIpcBackend::export_region(void* /*handle*/) { return std::string(); }
 
 Result<void*> CudaIpcBackend::load_local(void* handle) {
-  return static_cast<void*>(new RemoteRegion{static_cast<const Region*>(handle)});
+  return static_cast<void*>(new RemoteRegion(*static_cast<const Region*>(handle)));
 }
-Result<void*> CudaIpcBackend::load_remote(void*, const headrace_remote_region_v1&) { return no_peers(); }
+
+Result<void*> CudaIpcBackend::load_remote(void* connection, const headrace_remote_region_v1& region) {
+  if (region.kind != HEADRACE_VRAM)
+    return make_error(Code::not_supported, "cuda_ipc moves GPU memory (vram), not kind {}", region.kind);
+  Link& link = Link::of(connection);
+  if (link.state() == host_link::LinkState::lost) {
+    host_link::Outcome why = link.why_lost();
+    return Error{why.status.code, std::move(why.text)};
+  }
+  auto remote = std::make_unique<RemoteRegion>(link.shared(), region.region_id, region.length);
+  // With one GPU there is little doubt which will want it, and the first post need not wait for the answer.
+  if (const auto device = instance_->gpus.only_one()) (void)remote->reach(*device);
+  return static_cast<void*>(remote.release());
+}
+
 void CudaIpcBackend::unload(void* remote) { delete static_cast<RemoteRegion*>(remote); }
 
+Result<std::span<std::byte>> CudaIpcBackend::map(void* remote, int device, unsigned access) {
+  if (device < 0) return make_error(Code::not_supported, "cuda_ipc maps memory for a GPU, not for the CPU");
+  HEADRACE_TRY(gpu, instance_->gpus.open(device));
+  HEADRACE_TRY(address, remote_of(remote).map(*gpu, (access & map_for_writing) != 0));
+  return std::span(reinterpret_cast<std::byte*>(address), remote_of(remote).length());
+}
+
+void CudaIpcBackend::unmap(void* remote, void* address) {
+  remote_of(remote).unmap(reinterpret_cast<cuda::Address>(address));
+}
+
+// ------------------------------------------------------------------ requests
+
 Result<void*> CudaIpcBackend::prepare(const headrace_prepare_v1& args) {
-  HEADRACE_TRY(request, Request::prepare(args));
-  return static_cast<void*>(request.release());
+  std::shared_ptr<Link> link;
+  if (args.connection != nullptr) link = Link::of(args.connection).shared();
+  HEADRACE_TRY(request, Request::prepare(*instance_, args, std::move(link)));
+  return static_cast<void*>(request);
 }
 
-Status CudaIpcBackend::post(void* handle, const headrace_post_v1& args) {
-  if (args.has_message != 0) return {Code::not_supported};  // a message to oneself is the host's own business
-  const auto posted = posts_.post(*static_cast<Request*>(handle));
-  if (posted) return {};
-  host_.log(HEADRACE_LOG_WARN, posted.error().message);
-  return {posted.error().code};
+Status CudaIpcBackend::post(void* request, const headrace_post_v1& args) {
+  return static_cast<Request*>(request)->post(args);
 }
 
-bool CudaIpcBackend::poll(void* handle) { return posts_.poll(*static_cast<Request*>(handle)); }
-void CudaIpcBackend::cancel(void*) {}  // a launch cannot be called back; its end is near
-void CudaIpcBackend::release(void* handle) { delete static_cast<Request*>(handle); }
-Status CudaIpcBackend::notify(void*, std::uint32_t, std::string_view) { return {Code::not_supported}; }
+bool CudaIpcBackend::poll(void* request) {
+  instance_->posts.poll(*static_cast<Request*>(request));
+  return false;
+}
 
-std::uint32_t CudaIpcBackend::progress() { return posts_.progress(); }
-int CudaIpcBackend::descriptor() { return posts_.descriptor(); }
-std::uint32_t CudaIpcBackend::arm(bool on) { return posts_.arm(on); }
+void CudaIpcBackend::cancel(void* request) { static_cast<Request*>(request)->cancel(); }
+void CudaIpcBackend::release(void* request) { static_cast<Request*>(request)->unref(); }
 
 headrace_cost_v1 CudaIpcBackend::cost(const headrace_prepare_v1&) {
   headrace_cost_v1 cost{};
@@ -83,6 +134,21 @@ headrace_cost_v1 CudaIpcBackend::cost(const headrace_prepare_v1&) {
   cost.margin = 0.5;
   cost.method = "measured on H200 with NVLink";
   return cost;
+}
+
+// ------------------------------------------------------------------ progress
+
+std::uint32_t CudaIpcBackend::progress() {
+  std::uint32_t done = instance_->posts.progress();
+  done += instance_->progress_links();
+  return done + instance_->look(done);
+}
+
+int CudaIpcBackend::descriptor() { return instance_->descriptor(); }
+
+std::uint32_t CudaIpcBackend::arm(bool on) {
+  const std::uint32_t arrived = instance_->arm(on);
+  return arrived + instance_->posts.arm(on);
 }
 
 }  // namespace headrace::cuda_ipc

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves pages between the GPUs of this process, by kernels and copy engines. README.md says how.
+// Moves pages between the GPUs of this process, and those of other processes of the host, by kernels and copy
+// engines. README.md says how; this class only hands the entries of the plugin table to the parts that do it.
 #pragma once
 
-#include "backends/cuda_ipc/posts.hpp"
-#include "backends/cuda_ipc/settings.hpp"
+#include "backends/cuda_ipc/instance.hpp"
 
 #include <headrace/plugin/backend.hpp>
 
@@ -18,7 +18,7 @@ class CudaIpcBackend final : public plugin::Backend {
   static constexpr const char* name = "cuda_ipc";
   static constexpr const char* version = "1.0";
   static constexpr std::uint32_t memory_kinds = HEADRACE_KIND_BIT(HEADRACE_VRAM);
-  static constexpr bool maps = false;
+  static constexpr bool maps = true;
   [[nodiscard]] static std::span<const headrace_option_v1> options() { return option_rows(); }
 
   [[nodiscard]] static Result<std::unique_ptr<Backend>> open(plugin::Host host,
@@ -39,6 +39,8 @@ class CudaIpcBackend final : public plugin::Backend {
   Result<void*> load_local(void* handle) override;
   Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region) override;
   void unload(void* remote) override;
+  Result<std::span<std::byte>> map(void* remote, int device, unsigned access) override;
+  void unmap(void* remote, void* address) override;
 
   Result<void*> prepare(const headrace_prepare_v1& args) override;
   Status post(void* request, const headrace_post_v1& args) override;
@@ -53,12 +55,9 @@ class CudaIpcBackend final : public plugin::Backend {
   headrace_cost_v1 cost(const headrace_prepare_v1& args) override;
 
  private:
-  CudaIpcBackend(plugin::Host host, GpuSource source, const gpu::MoveSettings& settings, EventFd bell)
-      : host_(host), gpus_(std::move(source), settings), posts_(host, std::move(bell)) {}
+  explicit CudaIpcBackend(std::unique_ptr<Instance> instance) : instance_(std::move(instance)) {}
 
-  const plugin::Host host_;
-  Gpus gpus_;
-  Posts posts_;
+  const std::unique_ptr<Instance> instance_;
 };
 
 }  // namespace headrace::cuda_ipc

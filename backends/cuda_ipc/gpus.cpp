@@ -14,6 +14,11 @@ Result<std::shared_ptr<const WorkingGpu>> Gpus::open(int ordinal) {
   return opened_.emplace(ordinal, start(ordinal)).first->second;
 }
 
+std::optional<int> Gpus::only_one() const {
+  const std::scoped_lock lock(mutex_);
+  return opened_.size() == 1 ? std::optional(opened_.begin()->first) : std::nullopt;
+}
+
 Result<std::shared_ptr<const WorkingGpu>> Gpus::start(int ordinal) {
   if (!driver_) driver_.emplace(source_.driver());
   if (!*driver_) return driver_->error();

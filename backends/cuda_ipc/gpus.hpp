@@ -40,13 +40,15 @@ class Gpus {
   ///   invalid_argument (no such
   ///            GPU), exhausted, backend_failed
   [[nodiscard]] Result<std::shared_ptr<const WorkingGpu>> open(int ordinal);
+  /// The one GPU that has been opened; none if there are none, or several.
+  [[nodiscard]] std::optional<int> only_one() const;
 
  private:
   Result<std::shared_ptr<const WorkingGpu>> start(int ordinal);
 
   const GpuSource source_;
   const gpu::MoveSettings settings_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::optional<Result<cuda::DriverTable>> driver_;
   std::optional<Result<gpu::KernelLibrary>> kernels_;
   std::map<int, Result<std::shared_ptr<const WorkingGpu>>> opened_;

@@ -5,6 +5,7 @@
 #include "support/fake_kernels.hpp"
 #include "support/page_side.hpp"
 #include "support/plugin_host.hpp"
+#include "support/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,22 +19,22 @@
 namespace headrace::cuda_ipc {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-class CudaIpcLocal : public testing::Test {
+class CudaIpcLocal : public ::testing::Test {
  protected:
   explicit CudaIpcLocal(std::vector<cuda::FakeGpu> gpus = {{}, {}}) : fake(std::move(gpus)) {
     cuda::add_reference_kernels(fake);
     const GpuSource source{
         [this] { return fake.load(); },
         [] { return gpu::KernelLibrary::from_table(cuda::fake_kernels_table(), "the fake library"); }};
-    backend = CudaIpcBackend::open(plugin::Host(host.table()), {}, source).value();
+    backend = CudaIpcBackend::open(plugin::Host(host.table()), {{}, folder.path()}, source).value();
   }
   ~CudaIpcLocal() override {
     backend.reset();
     host.instance_is_gone();
-    EXPECT_THAT(host.broken_rules(), testing::IsEmpty());
+    EXPECT_THAT(host.broken_rules(), ::testing::IsEmpty());
   }
 
   /// Memory of a GPU that the test's own code allocates, as torch would.
@@ -44,10 +45,10 @@ class CudaIpcLocal : public testing::Test {
                     [this] { return static_cast<unsigned char>(random()); });
     return made;
   }
-  static headrace_region_v1 region_of(const gpu::DeviceMemory& memory, int ordinal, std::uint32_t flags = 0) {
+  headrace_region_v1 region_of(const gpu::DeviceMemory& memory, int ordinal, std::uint32_t flags = 0) {
     headrace_region_v1 region{};
     region.struct_size = sizeof region;
-    region.region_id = 7;
+    region.region_id = next_region++;
     region.kind = HEADRACE_VRAM;
     region.address = memory.address();
     region.length = memory.bytes();
@@ -95,8 +96,10 @@ class CudaIpcLocal : public testing::Test {
   }
 
   std::mt19937 random{3};
+  std::uint32_t next_region = 1;
   test::PageSide local_side, remote_side;  // of the last request
   headrace_side_v1 local_view{}, remote_view{};
+  headrace::testing::TemporaryFolder folder;
   cuda::FakeCuda fake;
   test::PluginHost host{{}};
   std::unique_ptr<plugin::Backend> backend;
@@ -104,7 +107,8 @@ class CudaIpcLocal : public testing::Test {
 
 TEST_F(CudaIpcLocal, opens_no_gpu_before_memory_is_registered) {
   EXPECT_EQ(fake.calls("cuInit"), 0);
-  EXPECT_EQ(backend->info().abilities, static_cast<std::uint32_t>(HEADRACE_LOCAL));
+  EXPECT_EQ(backend->info().abilities,
+            static_cast<std::uint32_t>(HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP));
   const auto near = memory(0, 4096);
   void* const region = registered(near, 0);
   EXPECT_EQ(fake.live().modules, 1);
@@ -251,11 +255,12 @@ TEST_F(CudaIpcElsewhere, a_gpu_without_kernels_is_named) {
 }
 
 TEST(CudaIpcWithout, a_driver_says_so_at_registration) {
+  const headrace::testing::TemporaryFolder folder;
   test::PluginHost host{{}};
   const GpuSource source{
       []() -> Result<cuda::DriverTable> { return make_error(Code::not_supported, "no NVIDIA driver"); },
       [] { return gpu::KernelLibrary::load(); }};
-  const auto backend = CudaIpcBackend::open(plugin::Host(host.table()), {}, source).value();
+  const auto backend = CudaIpcBackend::open(plugin::Host(host.table()), {{}, folder.path()}, source).value();
   headrace_region_v1 region{};
   region.struct_size = sizeof region;
   region.kind = HEADRACE_VRAM;

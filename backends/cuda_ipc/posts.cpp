@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda_ipc/posts.hpp"
 
+#include "backends/cuda_ipc/request.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -21,23 +23,20 @@ Posts::~Posts() {
   changed_.notify_all();
 }
 
-Result<void> Posts::post(Request& request) {
-  HEADRACE_TRY_VOID(request.post());
+void Posts::add(Request& request) {
   const std::scoped_lock lock(mutex_);
   in_flight_.push_back(&request);
   if (armed_) start_watching();
-  return {};
 }
 
-bool Posts::poll(Request& request) {
+void Posts::poll(Request& request) {
   {
     const std::scoped_lock lock(mutex_);
     const auto place = std::ranges::find(in_flight_, &request);
-    if (place == in_flight_.end() || !request.poll_done()) return false;
+    if (place == in_flight_.end() || !request.poll_done()) return;
     in_flight_.erase(place);
   }
-  host_.completed(request.token(), {});
-  return false;
+  request.ended({});
 }
 
 std::vector<Request*> Posts::take_ended() {
@@ -49,7 +48,7 @@ std::vector<Request*> Posts::take_ended() {
 }
 
 std::uint32_t Posts::tell(const std::vector<Request*>& ended) {
-  for (const Request* request : ended) host_.completed(request->token(), {});
+  for (Request* const request : ended) request->ended({});
   return static_cast<std::uint32_t>(ended.size());
 }
 
@@ -78,7 +77,7 @@ std::uint32_t Posts::end_failed() {
       return true;
     });
   }
-  for (const auto& [request, text] : failed) host_.completed(request->token(), {Code::backend_failed}, text);
+  for (const auto& [request, text] : failed) request->ended({{Code::backend_failed}, text});
   return static_cast<std::uint32_t>(failed.size());
 }
 
@@ -91,17 +90,15 @@ std::uint32_t Posts::arm(bool on) {
   {
     const std::scoped_lock lock(mutex_);
     armed_ = on;
-    if (!on) {
-      if (std::exchange(rang_, false)) bell_.drain();
-      return 0;
-    }
+    if (!on) return 0;
     ended = take_ended();
     if (!in_flight_.empty()) start_watching();
   }
   return tell(ended);
 }
 
-/// With mutex_ held. Agents that post nothing to a GPU pay for no thread, nor for waking it at each sleep of theirs.
+/// With mutex_ held. Agents that post nothing to a GPU pay for no thread, nor for waking it at each sleep of
+/// theirs.
 void Posts::start_watching() {
   if (!watcher_.joinable()) watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
   changed_.notify_all();
@@ -114,8 +111,7 @@ void Posts::watch(const std::stop_token& stop) {
     // Rings for ends, and now and then so that the host looks for failures.
     if (any_ended() || ++looks % looks_before_asking == 0) {
       idle_looks_ = looks_before_asking - 1;
-      rang_ = true;
-      bell_.signal();
+      ring_();
     }
     lock.unlock();
     std::this_thread::sleep_for(watch_every);

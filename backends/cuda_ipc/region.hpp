@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU memory that was registered, and how it stands on the remote side of a request.
+// GPU memory that was registered.
 #pragma once
 
 #include "backends/cuda_ipc/gpus.hpp"
@@ -21,7 +21,10 @@ class Region {
   [[nodiscard]] const WorkingGpu& gpu() const noexcept { return *gpu_; }
   [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
   [[nodiscard]] cuda::Address address() const noexcept { return address_; }
+  [[nodiscard]] std::uint64_t length() const noexcept { return length_; }
   [[nodiscard]] bool read_only() const noexcept { return read_only_; }
+  /// Which memory it is: the same number from two regions means the same pieces.
+  [[nodiscard]] std::uint64_t buffers() const noexcept { return buffers_; }
 
   /// Whether the memory is still the one that was registered. An address says little: freed memory's comes
   /// back.
@@ -37,11 +40,6 @@ class Region {
   std::uint64_t length_ = 0;
   bool read_only_ = false;
   std::uint64_t buffers_ = 0;
-};
-
-/// A region of our own on the remote side.
-struct RemoteRegion {
-  const Region* local = nullptr;
 };
 
 }  // namespace headrace::cuda_ipc

@@ -1,41 +1,349 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda_ipc/request.hpp"
 
+#include <algorithm>
 #include <span>
+#include <unordered_map>
 
 namespace headrace::cuda_ipc {
 namespace {
 
 const Region& local_region(void* handle) { return *static_cast<const Region*>(handle); }
-const Region& remote_region(void* handle) { return *static_cast<const RemoteRegion*>(handle)->local; }
+const RemoteRegion& remote_region(void* handle) { return *static_cast<const RemoteRegion*>(handle); }
+std::span<void* const> regions_of(const headrace_side_v1& side) { return {side.regions, side.region_count}; }
 
-Result<void> check_side(const headrace_side_v1& side, const Region& (*region_of)(void*),
-                        const WorkingGpu& driver, bool is_target) {
-  for (void* const handle : std::span(side.regions, side.region_count)) {
-    const Region& region = region_of(handle);
-    HEADRACE_TRY_VOID(region.check_unchanged());
-    if (is_target && region.read_only())
-      return make_error(Code::invalid_argument, "region {} may be read, not written", region.id());
-    HEADRACE_TRY_VOID(gpu::enable_peer_access(*driver.device, *region.gpu().device));
+Result<void> check_own(const Region& region, const WorkingGpu& driver, bool is_target) {
+  HEADRACE_TRY_VOID(region.check_unchanged());
+  if (is_target && region.read_only())
+    return make_error(Code::invalid_argument, "region {} may be read, not written", region.id());
+  return gpu::enable_peer_access(*driver.device, *region.gpu().device);
+}
+
+/// The first page that lies in region `number` of a side.
+std::uint64_t first_page_in(const headrace_prepare_v1& args, const headrace_side_v1& side,
+                            std::size_t number) {
+  for (std::uint64_t i = 0; i < args.count; ++i) {
+    const std::uint64_t k = side.indices != nullptr ? side.indices[i] : i;
+    if ((side.region_of != nullptr ? side.region_of[k] : 0) == number) return i;
   }
-  return {};
+  return no_page;
+}
+
+Error error_of(Outcome outcome) {
+  return Error{outcome.status.code, std::move(outcome.text), outcome.status.page};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Request>> Request::prepare(const headrace_prepare_v1& args) {
+// ------------------------------------------------------------------ preparing
+
+Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1& args,
+                                  std::shared_ptr<Link> link) {
+  if (link != nullptr && link->state() == host_link::LinkState::lost) return error_of(link->why_lost());
   const WorkingGpu& driver = local_region(args.local->regions[0]).gpu();
-  for (void* const handle : std::span(args.local->regions, args.local->region_count))
-    if (&local_region(handle).gpu() != &driver)
+  for (void* const handle : regions_of(*args.local)) {
+    const Region& region = local_region(handle);
+    if (&region.gpu() != &driver)
       return make_error(Code::not_supported,
                         "the local pages are of GPU {} and GPU {}: make a request for each GPU",
-                        driver.device->ordinal(), local_region(handle).gpu().device->ordinal());
-  HEADRACE_TRY_VOID(check_side(*args.local, local_region, driver, args.op == HEADRACE_READ));
-  HEADRACE_TRY_VOID(check_side(*args.remote, remote_region, driver, args.op == HEADRACE_WRITE));
+                        driver.device->ordinal(), region.gpu().device->ordinal());
+    HEADRACE_TRY_VOID(check_own(region, driver, args.op == HEADRACE_READ));
+  }
+  std::unique_ptr<Request, void (*)(Request*)> request(new Request(instance, args, std::move(link), driver),
+                                                       [](Request* r) { r->unref(); });
+  if (request->link_ == nullptr) {
+    HEADRACE_TRY_VOID(request->prepare_local());
+    return request.release();
+  }
+  Outcome why;
+  if (request->find_memory(why) == Ready::never) return error_of(std::move(why));
+  request->memory_.clear();
+  return request.release();
+}
+
+Result<void> Request::prepare_local() {
+  for (void* const handle : regions_of(*args_.remote)) {
+    const Region& region = *remote_region(handle).local();
+    HEADRACE_TRY_VOID(check_own(region, *gpu_, args_.op == HEADRACE_WRITE));
+    memory_.push_back({nullptr, region.address(), region.length()});
+  }
+  return prepare_move();
+}
+
+/// Looks where the remote regions are, asks for those that nobody has asked for, and prepares the move if all
+/// are here and not where they were.
+Request::Ready Request::find_memory(Outcome& why) {
+  memory_.clear();
+  bool all = true;
+  const auto handles = regions_of(*args_.remote);
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    auto found = remote_region(handles[i]).reach(gpu_->device->ordinal());
+    if (found.reach == PeerRegion::Reach::refused) {
+      why = about_region(i, found.error.code, std::move(found.error.message));
+      return Ready::never;
+    }
+    all = all && found.reach == PeerRegion::Reach::here;
+    if (all) memory_.push_back(std::move(found.memory));
+  }
+  if (!all) return Ready::not_yet;
+  if (auto prepared = prepare_move(); !prepared) {
+    why = {{prepared.code()}, std::move(prepared).error().message};
+    return Ready::never;
+  }
+  return Ready::yes;
+}
+
+Result<void> Request::prepare_move() {
+  const auto moved = [](const ImportedMemory& memory, cuda::Address before) {
+    return memory.address == before;
+  };
+  if (move_ && std::ranges::equal(memory_, prepared_for_, moved)) return {};
+  const auto handles = regions_of(*args_.remote);
+  std::unordered_map<void*, cuda::Address> remote;
+  for (std::size_t i = 0; i < handles.size(); ++i) remote.emplace(handles[i], memory_[i].address);
   HEADRACE_TRY(move, gpu::PreparedMove::prepare(
-                         driver.mover, args, [](void* handle) { return local_region(handle).address(); },
-                         [](void* handle) { return remote_region(handle).address(); }));
-  return std::unique_ptr<Request>(new Request(args.token, driver, std::move(move)));
+                         gpu_->mover, args_, [](void* handle) { return local_region(handle).address(); },
+                         [&remote](void* handle) { return remote.at(handle); }));
+  move_.emplace(std::move(move));
+  prepared_for_.clear();
+  for (const ImportedMemory& memory : memory_) prepared_for_.push_back(memory.address);
+  return {};
+}
+
+Outcome Request::about_region(std::size_t number, Code code, std::string text) const {
+  return {{code, 0, first_page_in(args_, *args_.remote, number)}, std::move(text)};
+}
+
+/// What the owner's table of live regions says. Looked at before the GPU begins, and after it has ended: a
+/// move that raced with a deregistration has not been done.
+Outcome Request::check_peer() const {
+  if (link_->owner_closed()) return link_->why_lost();
+  const auto handles = regions_of(*args_.remote);
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    const RemoteRegion& remote = remote_region(handles[i]);
+    remote.find_slot();
+    const PeerRegion& region = remote.peer();
+    if (!region.live()) {
+      if (link_->has_hung_up())
+        return link_->why_lost();  // a peer that leaves closes its links, then deregisters
+      return about_region(
+          i, Code::not_found,
+          fmt::format("region {} of peer {} was {}; fetch the metadata again", region.id(),
+                      link_->peer_name(), region.was_registered() ? "deregistered" : "never registered"));
+    }
+    if (args_.op == HEADRACE_WRITE && !region.writable())
+      return about_region(
+          i, Code::invalid_argument,
+          fmt::format("region {} of peer {} is registered read-only", region.id(), link_->peer_name()));
+  }
+  return {};
+}
+
+// ------------------------------------------------------------------ posting
+
+Status Request::post(const headrace_post_v1& args) {
+  if (link_ == nullptr) return args.has_message != 0 ? Status{Code::not_supported} : post_local();
+  const std::string_view message(static_cast<const char*>(args.message.data),
+                                 args.has_message != 0 ? args.message.length : 0);
+  has_message_ = args.has_message != 0;
+  channel_ = args.channel;
+  if (has_message_ && message.size() > host_link::max_message_bytes) return {Code::invalid_argument};
+  const bool waits = link_->state() == host_link::LinkState::connecting;
+  if (!waits && !link_->usable()) return {link_->why_lost().status.code};
+  if (has_message_) {
+    if (const Status reserved = link_->messages().reserve(message.size()); !reserved.ok()) return reserved;
+  }
+  message_.assign(message);
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::beginning;
+    early_ = {};
+  }
+  keep_place();
+  if (waits)
+    begin_waiting();
+  else
+    begin();
+  return {};
+}
+
+Status Request::post_local() {
+  if (const auto begun = move_->post(gpu_->stream.handle()); !begun) {
+    instance_.host.log(HEADRACE_LOG_WARN, begun.error().message);
+    return {begun.error().code};
+  }
+  instance_.posts.add(*this);
+  return {};
+}
+
+/// The post ends later: what is sent on the channel meanwhile comes after its message.
+void Request::keep_place() {
+  if (has_message_) place_ = link_->messages().take_place(channel_);
+}
+
+/// Whether the post was there; if so it is the caller's now.
+bool Request::take(State from) {
+  const std::lock_guard lock(mutex_);
+  if (state_ != from) return false;
+  state_ = State::beginning;
+  return true;
+}
+
+void Request::begin_waiting() {
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::waiting;
+    if (link_->add_waiting(this)) return;
+    state_ = State::beginning;
+  }
+  // The link was made ready, or lost, in the meantime: it does not know us, so nobody else will start us.
+  begin();
+}
+
+void Request::start() {
+  Outcome early;
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::beginning;
+    early = std::move(early_);
+    early_ = {};
+  }
+  if (early.status.ok())
+    begin();
+  else
+    finish(std::move(early), false);
+}
+
+void Request::begin() {
+  if (link_->add_active(this))
+    go_on();
+  else
+    finish(link_->why_lost(), true);
+}
+
+/// The link knows the post as active.
+void Request::go_on() {
+  const std::uint64_t answers = link_->answers();
+  Outcome why;
+  switch (find_memory(why)) {
+    case Ready::yes:
+      return launch();
+    case Ready::not_yet:
+      return starve(answers);
+    case Ready::never:
+      return finish(std::move(why), true);
+  }
+}
+
+/// Leaves the post to the link until memory has come in.
+void Request::starve(std::uint64_t answers_seen) {
+  memory_.clear();
+  ref();  // from `starved` on others may take it to its end before add_starved has it
+  Outcome early;
+  {
+    const std::lock_guard lock(mutex_);
+    early = early_;
+    if (early.status.ok()) state_ = State::starved;
+  }
+  if (early.status.ok())
+    link_->add_starved(this, answers_seen);
+  else
+    finish(std::move(early), true);
+  unref();
+}
+
+void Request::resume() {
+  if (take(State::starved)) go_on();
+}
+
+void Request::launch() {
+  Outcome refused = check_peer();
+  if (refused.status.ok()) {
+    const std::lock_guard lock(mutex_);
+    refused = early_;
+    if (refused.status.ok()) state_ = State::running;
+  }
+  if (!refused.status.ok()) return finish(std::move(refused), true);
+  if (auto begun = move_->post(gpu_->stream.handle()); !begun)
+    return finish({{begun.code()}, std::move(begun).error().message}, true);
+  instance_.posts.add(*this);
+}
+
+// ------------------------------------------------------------------ the end
+
+void Request::ended(Outcome outcome) {
+  if (link_ == nullptr) {
+    instance_.host.completed(token_, outcome.status, outcome.text);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::beginning;
+    if (outcome.status.ok()) outcome = early_;
+  }
+  if (outcome.status.ok()) outcome = check_peer();
+  finish(std::move(outcome), true);
+}
+
+void Request::end_early(const Outcome& outcome) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::idle) return;
+    if (early_.status.ok()) early_ = outcome;
+    if (state_ != State::starved) return;  // its memory is not quiet, or who has it will look
+    state_ = State::beginning;
+  }
+  finish(outcome, true);
+}
+
+void Request::cancel() {
+  if (link_ == nullptr) return;
+  ref();
+  const Outcome canceled{{Code::canceled}, "canceled"};
+  bool mine = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool stoppable = state_ != State::idle && state_ != State::running;
+    if (stoppable && early_.status.ok()) early_ = canceled;
+    mine = state_ == State::starved;
+    if (mine) state_ = State::beginning;
+  }
+  if (mine) {
+    finish(canceled, true);
+  } else if (link_->take_waiting(this)) {
+    start();  // to its end: it was stopped
+    link_->post_finished();
+    unref();  // the link's
+  }
+  unref();
+}
+
+/// Sends it if the bytes were moved and somebody is there to hear of it.
+void Request::finish_message(Outcome& outcome) {
+  if (outcome.status.ok() && !link_->usable()) outcome = link_->why_lost();
+  host_link::MessagePipe& messages = link_->messages();
+  const host_link::MessagePipe::Place place = *std::exchange(place_, std::nullopt);
+  if (outcome.status.ok())
+    messages.fill_place(place, message_);
+  else
+    messages.give_up_place(channel_, place, message_.size());
+}
+
+/// Tells the far side and the host. `counted`: the link knows of this post. After this the request may be
+/// gone.
+void Request::finish(Outcome outcome, bool counted) {
+  const std::shared_ptr<Link> link = link_;
+  Instance& instance = instance_;
+  const std::uint64_t token = token_;
+  if (has_message_) finish_message(outcome);
+  memory_.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::idle;
+  }
+  if (counted) link->remove_active(this);
+  instance.host.completed(token, outcome.status, outcome.text);
+  if (counted) link->post_finished();
 }
 
 }  // namespace headrace::cuda_ipc

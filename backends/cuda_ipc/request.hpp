@@ -1,33 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request between GPUs of this process. It is driven by the GPU of its local side, which reaches the
-// other's memory.
+// A request, and the life of its posts: driven by the GPU of its local side, which reaches the other side's
+// memory.
+//
+// What a request needs of a peer may not be there yet when it is prepared, or even posted: the link shakes
+// hands, the owner's answer is on its way. Such a post waits in the link, for which it costs nothing but
+// patience.
 #pragma once
 
-#include "backends/cuda_ipc/region.hpp"
+#include "backends/cuda_ipc/remote_region.hpp"
+#include "host_link/post.hpp"
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace headrace::cuda_ipc {
 
-class Request {
- public:
-  ///   errors   not_supported (local pages of several GPUs, or a GPU that cannot be reached: the next path
-  ///   may), not_found (a
-  ///            region's memory was freed), invalid_argument (a read-only target), exhausted, backend_failed
-  [[nodiscard]] static Result<std::unique_ptr<Request>> prepare(const headrace_prepare_v1& args);
+using host_link::Outcome;
 
-  [[nodiscard]] std::uint64_t token() const noexcept { return token_; }
+/// Counted: the host holds one reference until `release`, each list of the link another.
+class Request final : public host_link::Post {
+ public:
+  /// `link`: none for a request to ourselves.
+  ///   errors   not_supported (local pages of several GPUs, or memory that cannot be reached: the next path
+  ///            may), not_found (a region's memory was freed), invalid_argument (a read-only target of our
+  ///            own), peer_lost, exhausted, backend_failed
+  [[nodiscard]] static Result<Request*> prepare(Instance& instance, const headrace_prepare_v1& args,
+                                                std::shared_ptr<Link> link);
+
+  [[nodiscard]] Status post(const headrace_post_v1& args);
+  /// A post that waits ends at once. One that a GPU has begun cannot be called back; its end is near.
+  void cancel();
+
+  void ref() override { references_.fetch_add(1, std::memory_order_relaxed); }
+  void unref() override {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
+  // For the link.
+
+  void start() override;
+  void end_early(const Outcome& outcome) override;
+  /// Memory has come in: goes on, or waits for more.
+  void resume();
+
+  // For Posts.
+
   [[nodiscard]] const WorkingGpu& gpu() const noexcept { return *gpu_; }
-  [[nodiscard]] Result<void> post() { return move_.post(gpu_->stream.handle()); }
-  [[nodiscard]] bool poll_done() const noexcept { return move_.poll_done(); }
+  [[nodiscard]] bool poll_done() const noexcept { return move_->poll_done(); }
+  /// The GPU has ended the post. After this the request may be gone.
+  void ended(Outcome outcome);
 
  private:
-  Request(std::uint64_t token, const WorkingGpu& gpu, gpu::PreparedMove move)
-      : token_(token), gpu_(&gpu), move_(std::move(move)) {}
+  enum class State : std::uint8_t {
+    idle,
+    beginning,  ///< some thread has it: on its way to one of the next, or to its end
+    waiting,    ///< for the link
+    starved,    ///< for memory of the peer's
+    running,    ///< a GPU has it
+  };
+  enum class Ready : std::uint8_t { yes, not_yet, never };
 
-  std::uint64_t token_;
-  const WorkingGpu* gpu_;  // the instance keeps what it has opened
-  gpu::PreparedMove move_;
+  Request(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link,
+          const WorkingGpu& gpu)
+      : instance_(instance), args_(args), link_(std::move(link)), token_(args.token), gpu_(&gpu) {}
+  ~Request() = default;
+
+  [[nodiscard]] Result<void> prepare_local();
+  [[nodiscard]] Ready find_memory(Outcome& why);
+  [[nodiscard]] Result<void> prepare_move();
+  [[nodiscard]] Outcome check_peer() const;
+  [[nodiscard]] Outcome about_region(std::size_t number, Code code, std::string text) const;
+  [[nodiscard]] bool take(State from);
+
+  Status post_local();
+  void begin_waiting();
+  void keep_place();
+  void begin();
+  void go_on();
+  void starve(std::uint64_t answers_seen);
+  void launch();
+  void finish(Outcome outcome, bool counted);
+  void finish_message(Outcome& outcome);
+
+  Instance& instance_;
+  const headrace_prepare_v1 args_;
+  const std::shared_ptr<Link> link_;
+  const std::uint64_t token_;
+  const WorkingGpu* const gpu_;  // the instance keeps what it has opened
+
+  std::atomic<std::uint32_t> references_{1};
+
+  // Made by whoever holds the post, or prepares.
+  std::optional<gpu::PreparedMove> move_;
+  std::vector<cuda::Address> prepared_for_;  // where the remote regions were when the move was prepared
+  std::vector<ImportedMemory> memory_;       // of the remote regions, held while a GPU uses it
+
+  // Of the current post.
+  bool has_message_ = false;
+  std::uint32_t channel_ = 0;
+  std::string message_;
+  std::optional<host_link::MessagePipe::Place> place_;  // of the message, in the order of its channel
+
+  std::mutex mutex_;
+  State state_ = State::idle;
+  Outcome early_;  // what ends the post before, or instead of, its GPU
 };
 
 }  // namespace headrace::cuda_ipc

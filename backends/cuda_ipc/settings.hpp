@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gpu/prepared_move.hpp"
+#include "host_link/site.hpp"
 
 #include <headrace/plugin/backend.hpp>
 
@@ -10,9 +11,14 @@
 
 namespace headrace::cuda_ipc {
 
+struct Settings {
+  gpu::MoveSettings moves;
+  host_link::LinkSettings links;
+};
+
 [[nodiscard]] std::span<const headrace_option_v1> option_rows();
 
 ///   errors   invalid_argument (names the option and its value)
-[[nodiscard]] Result<gpu::MoveSettings> read_settings(const plugin::CreateArgs& args);
+[[nodiscard]] Result<Settings> read_settings(const plugin::CreateArgs& args);
 
 }  // namespace headrace::cuda_ipc

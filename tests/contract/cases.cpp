@@ -47,6 +47,7 @@ std::vector<BackendCase> rows() {
        .kept_kind = HEADRACE_FILE},
       {.backend = "shm", .variant = "", .settings = {}},
       {.backend = "tcp", .variant = "", .settings = {}},
+      {.backend = "cuda_ipc", .variant = "", .settings = {}, .vram = true},
       {.backend = "tcp",
        .variant = "faulty",
        .settings = {{"faults", "short_reads=20000,short_writes=20000,eagain=10,eintr=10"},
@@ -104,7 +105,7 @@ std::vector<BackendCase> backend_cases() {
   std::vector<BackendCase> cases;
   if (wanted.empty()) {
     for (BackendCase& row : rows()) {
-      if (std::filesystem::exists(test::plugin_file(row.backend)))
+      if (row.vram || std::filesystem::exists(test::plugin_file(row.backend)))
         cases.push_back(std::move(row));
       else
         std::cerr << "contract: " << row.name() << " is left out: " << test::plugin_file(row.backend)

@@ -20,6 +20,7 @@ struct BackendCase {
   bool between_processes = true;                      ///< instances of two processes can reach each other
   std::int32_t kept_kind = HEADRACE_OBJECT;           ///< of what a query is about
   std::map<std::string, std::uint64_t> objects = {};  ///< that a query finds, by key or path, and their bytes
+  bool vram = false;  ///< memories are a fake GPU's, and the backend is this program's own, over that GPU
 
   /// For test names: letters, digits and underscores.
   [[nodiscard]] std::string name() const;

@@ -2,6 +2,7 @@
 #include "contract/fixture.hpp"
 
 #include "base/random.hpp"
+#include "support/fake_gpus.hpp"
 
 #include <fmt/format.h>
 
@@ -60,7 +61,8 @@ testing::AssertionResult Arena::as_expected() const {
 }
 
 Memory::Kind far_kind(const Instance& instance, Memory::Kind kind) {
-  return (instance.info().remote_kinds & HEADRACE_KIND_BIT(HEADRACE_DRAM)) != 0 ? kind : Memory::Kind::file;
+  constexpr std::uint32_t memory = HEADRACE_KIND_BIT(HEADRACE_DRAM) | HEADRACE_KIND_BIT(HEADRACE_VRAM);
+  return (instance.info().remote_kinds & memory) != 0 ? kind : Memory::Kind::file;
 }
 
 std::vector<Remote> load_all(const Link& link, const Arena& owner) {
@@ -109,6 +111,10 @@ Pair::Pair(World& world, const headrace_backend_v1* table, const Settings& setti
   if (!world.until([&] { return ab.ready() || ab.lost(); }) || ab.lost())
     throw std::runtime_error("no link: " + world.describe());
   ba = wait_accepted(world, *b, *a, 0);
+}
+
+Contract::Contract() : table(load_plugin(GetParam().backend)) {
+  if (GetParam().vram) MemorySource::use(&FakeGpus::of_this_process());
 }
 
 std::unique_ptr<Instance> Contract::open(const std::string& agent_name, const Clock* clock) {

@@ -66,7 +66,8 @@ struct Pair {
 
 class Contract : public testing::TestWithParam<BackendCase> {
  protected:
-  Contract() : table(load_plugin(GetParam().backend)) {}
+  Contract();
+  ~Contract() override { MemorySource::use(nullptr); }
 
   std::unique_ptr<Instance> open(const std::string& agent_name = "a", const Clock* clock = nullptr);
   [[nodiscard]] Pair open_pair() { return Pair(world, table, GetParam().settings); }

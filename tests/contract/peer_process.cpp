@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "contract/peer_process.hpp"
 
+#include "base/random.hpp"
+
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -26,10 +28,11 @@ struct SocketPair {
 }  // namespace
 
 PeerProcess::PeerProcess(const BackendCase& which, const std::string& name, std::uint64_t incarnation, const std::string& runtime_dir)
-    : name_(name), incarnation_(incarnation), line_(-1) {
+    : name_(name), vram_(which.vram), incarnation_(incarnation), line_(-1) {
   ::signal(SIGPIPE, SIG_IGN);
   SocketPair sockets;
   std::vector<std::string> words{HEADRACE_TEST_BIN_DIR "/contract_peer", which.backend, name, std::to_string(incarnation), runtime_dir};
+  if (which.vram) words.emplace_back("--vram");
   for (const auto& [option, value] : which.settings) words.push_back(option + "=" + value);
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
@@ -61,8 +64,17 @@ std::string PeerProcess::ask(const std::string& command) {
 }
 
 RegionFacts PeerProcess::region(Memory::Kind kind, std::uint64_t length, std::uint64_t seed) {
-  const auto words = words_of(ask(fmt::format("region {} {} {}", kind == Memory::Kind::shared ? "shared" : "plain", length, seed)));
+  return facts_of(ask(fmt::format("region {} {} {}", kind == Memory::Kind::shared ? "shared" : "plain", length, seed)));
+}
+
+RegionFacts PeerProcess::part(const RegionFacts& whole, std::uint64_t offset, std::uint64_t length) {
+  return facts_of(ask(fmt::format("part {} {} {}", whole.id, offset, length)));
+}
+
+RegionFacts PeerProcess::facts_of(const std::string& answer) const {
+  const auto words = words_of(answer);
   RegionFacts facts;
+  facts.kind = vram_ ? HEADRACE_VRAM : HEADRACE_DRAM;
   facts.id = static_cast<std::uint32_t>(std::stoul(words.at(0)));
   facts.address = std::stoull(words.at(1));
   facts.length = std::stoull(words.at(2));
@@ -95,6 +107,18 @@ int PeerProcess::wait_for_end() {
   }
   pid_ = -1;
   return status;
+}
+
+std::unique_ptr<PeerProcess> ContractBetweenProcesses::start_peer(const std::string& name) {
+  return std::make_unique<PeerProcess>(GetParam(), name, random_u64() >> 1 | 1, world.runtime_dir());
+}
+
+Link ContractBetweenProcesses::connect(Instance& a, PeerProcess& b) {
+  auto link = a.try_connect(b.name(), b.incarnation(), b.connection_info());
+  if (!link) throw std::runtime_error("connect: " + link.error().message);
+  if (!world.until([&] { return link->ready() || link->lost(); }) || link->lost()) throw std::runtime_error("no link: " + world.describe());
+  b.ask("accepted");
+  return std::move(link).value();
 }
 
 }  // namespace headrace::contract

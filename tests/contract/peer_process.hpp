@@ -24,6 +24,8 @@ class PeerProcess {
   [[nodiscard]] std::uint64_t incarnation() const { return incarnation_; }
   [[nodiscard]] std::string connection_info() { return from_hex(ask("info")); }
   RegionFacts region(Memory::Kind kind, std::uint64_t length, std::uint64_t seed);
+  /// Another region in the memory of that one.
+  RegionFacts part(const RegionFacts& whole, std::uint64_t offset, std::uint64_t length);
   std::uint64_t hash(const RegionFacts& region) { return std::stoull(ask(fmt::format("hash {}", region.id))); }
 
   void signal(int number) const;
@@ -33,13 +35,23 @@ class PeerProcess {
   void quit();
 
  private:
+  RegionFacts facts_of(const std::string& answer) const;
   int wait_for_end();
 
   std::string name_;
+  bool vram_;
   std::uint64_t incarnation_;
   pid_t pid_ = -1;
   UniqueFd fd_;
   ControlLine line_;
+};
+
+/// Tests with peers in processes of their own.
+class ContractBetweenProcesses : public Contract {
+ protected:
+  std::unique_ptr<PeerProcess> start_peer(const std::string& name = "b");
+  /// A link to the peer that both sides know.
+  Link connect(Instance& a, PeerProcess& b);
 };
 
 }  // namespace headrace::contract

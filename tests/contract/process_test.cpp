@@ -3,7 +3,6 @@
 #include "contract/peer_process.hpp"
 
 #include "base/hash.hpp"
-#include "base/random.hpp"
 
 #include <algorithm>
 #include <csignal>
@@ -12,20 +11,7 @@
 namespace headrace::contract {
 namespace {
 
-class Processes : public Contract {
- protected:
-  std::unique_ptr<PeerProcess> start_peer(const std::string& name = "b") {
-    return std::make_unique<PeerProcess>(GetParam(), name, random_u64() >> 1 | 1, world.runtime_dir());
-  }
-  /// A link to the peer that both sides know.
-  Link connect(Instance& a, PeerProcess& b) {
-    auto link = a.try_connect(b.name(), b.incarnation(), b.connection_info());
-    if (!link) throw std::runtime_error("connect: " + link.error().message);
-    if (!world.until([&] { return link->ready() || link->lost(); }) || link->lost()) throw std::runtime_error("no link: " + world.describe());
-    b.ask("accepted");
-    return std::move(link).value();
-  }
-};
+class Processes : public ContractBetweenProcesses {};
 INSTANTIATE_TEST_SUITE_P(backend, Processes, testing::ValuesIn(process_cases(HEADRACE_REMOTE)), CaseName());
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Processes);
 

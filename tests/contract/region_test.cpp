@@ -219,7 +219,7 @@ class MappedRegions : public Contract {
     ErrorText error;
     std::int32_t code = HEADRACE_WOULD_BLOCK;
     const bool answered = world.until([&] {
-      args = {sizeof(args), -1, 3, nullptr, 0};
+      args = {sizeof(args), GetParam().vram ? 0 : -1, 3, nullptr, 0};
       code = table->map(instance.handle(), remote.handle(), &args, error.out());
       return code != HEADRACE_WOULD_BLOCK;
     });

@@ -25,6 +25,11 @@ void must(std::int32_t code, const ErrorText& error, const char* what) {
   throw std::runtime_error(fmt::format("{}: {} ({})", what, error.str(), code_name(static_cast<Code>(code))));
 }
 
+std::map<std::string, const headrace_backend_v1*>& linked_plugins() {
+  static std::map<std::string, const headrace_backend_v1*> tables;
+  return tables;
+}
+
 }  // namespace
 
 std::string plugin_file(const std::string& name) {
@@ -32,7 +37,12 @@ std::string plugin_file(const std::string& name) {
   return fmt::format("{}/backends/headrace_backend_{}.so", HEADRACE_TEST_BIN_DIR, name);
 }
 
+void link_plugin(const std::string& name, const headrace_backend_v1* table) { linked_plugins()[name] = table; }
+
+bool is_linked(const std::string& name) { return linked_plugins().contains(name); }
+
 const headrace_backend_v1* load_plugin(const std::string& name) {
+  if (is_linked(name)) return linked_plugins().at(name);
   const std::string file = plugin_file(name);
   void* const object = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (object == nullptr) throw std::runtime_error(fmt::format("load {}: {}", file, ::dlerror()));
@@ -53,7 +63,7 @@ Region::Region(Instance& instance, const Memory& memory, std::uint64_t offset, s
     : instance_(instance) {
   const bool file = memory.is_file();  // registered whole: its offsets count from its beginning
   facts_.id = instance.new_region_id();
-  facts_.kind = file ? HEADRACE_FILE : HEADRACE_DRAM;
+  facts_.kind = file ? HEADRACE_FILE : memory.region_kind();
   facts_.address = file ? 0 : memory.address() + offset;
   facts_.length = length;
   headrace_region_v1 region{};
@@ -62,7 +72,7 @@ Region::Region(Instance& instance, const Memory& memory, std::uint64_t offset, s
   region.kind = facts_.kind;
   region.address = facts_.address;
   region.length = facts_.length;
-  region.device = -1;
+  region.device = memory.device();
   region.memory_fd = file ? -1 : memory.fd();
   region.memory_offset = region.memory_fd >= 0 ? memory.fd_offset() + offset : 0;
   region.file_fd = file ? memory.fd() : -1;

@@ -75,7 +75,13 @@ void fill_pattern(std::span<std::byte> bytes, std::uint64_t seed) {
 Memory::Memory(Kind kind, std::size_t length_bytes, std::uint64_t seed, std::size_t skew)
     : length_(length_bytes), skew_(kind == Kind::file ? 0 : skew), is_file_(kind == Kind::file) {
   const std::size_t whole = length_ + skew_;
-  if (kind == Kind::plain) {
+  if (MemorySource* const source = is_file_ ? nullptr : MemorySource::current()) {
+    MemorySource::Taken taken = kind == Kind::plain ? source->take_plain(whole) : source->take_shared(whole);
+    base_ = taken.base;
+    owner_ = std::move(taken.owner);
+    region_kind_ = source->region_kind();
+    device_ = source->device();
+  } else if (kind == Kind::plain) {
     base_ = static_cast<std::byte*>(::operator new(whole, plain_alignment));
   } else {
     fd_.reset(::memfd_create("headrace-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -95,10 +101,13 @@ Memory::Memory(Memory&& other) noexcept
       length_(other.length_),
       skew_(other.skew_),
       is_file_(other.is_file_),
-      fd_(std::move(other.fd_)) {}
+      fd_(std::move(other.fd_)),
+      owner_(std::move(other.owner_)),
+      region_kind_(other.region_kind_),
+      device_(other.device_) {}
 
 Memory::~Memory() {
-  if (base_ == nullptr) return;
+  if (base_ == nullptr || owner_ != nullptr) return;
   if (fd_)
     ::munmap(base_, length_ + skew_);
   else

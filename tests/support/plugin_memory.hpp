@@ -33,8 +33,31 @@ inline void set_bytes(std::span<std::byte> bytes, std::byte value) {
   std::memset(bytes.data(), std::to_integer<int>(value), bytes.size());
 }
 
-/// Host memory: private to the process, or a sealed memfd as `Agent::allocate` gives out. Or a file, of which
-/// `bytes` is what stands in it.
+/// Where the memories of a test come from, if not from the host: a GPU's, for one.
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+  /// Memory that the CPU can touch, and what gives it back. The one kind is as most programs make it, the other as a
+  /// peer can have it without asking.
+  struct Taken {
+    std::byte* base = nullptr;
+    std::shared_ptr<void> owner;
+  };
+  [[nodiscard]] virtual Taken take_plain(std::size_t length_bytes) = 0;
+  [[nodiscard]] virtual Taken take_shared(std::size_t length_bytes) = 0;
+  [[nodiscard]] virtual headrace_memory_kind_v1 region_kind() const = 0;
+  [[nodiscard]] virtual int device() const = 0;  ///< of regions in it
+
+  /// What every Memory that is made from now on comes from; null: the host.
+  static void use(MemorySource* source) { current() = source; }
+  [[nodiscard]] static MemorySource*& current() {
+    static MemorySource* source = nullptr;
+    return source;
+  }
+};
+
+/// Memory to move: the host's, private to the process or a sealed memfd as `Agent::allocate` gives out, or the
+/// current source's. Or a file, of which `bytes` is what stands in it.
 class Memory {
  public:
   enum class Kind { plain, shared, file };
@@ -51,6 +74,8 @@ class Memory {
   [[nodiscard]] bool is_file() const { return is_file_; }
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] std::uint64_t fd_offset() const { return skew_; }
+  [[nodiscard]] headrace_memory_kind_v1 region_kind() const { return region_kind_; }
+  [[nodiscard]] int device() const { return device_; }
 
  private:
   std::byte* base_ = nullptr;
@@ -58,6 +83,9 @@ class Memory {
   std::size_t skew_ = 0;
   bool is_file_ = false;
   UniqueFd fd_;
+  std::shared_ptr<void> owner_;  // of what came from a source
+  headrace_memory_kind_v1 region_kind_ = HEADRACE_DRAM;
+  int device_ = -1;
 };
 
 /// One page of a request, by the numbers of its regions: the truth that sides and reference are made of.

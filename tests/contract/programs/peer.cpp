@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract_peer BACKEND NAME INCARNATION RUNTIME_DIR [OPTION=VALUE ...]: an agent of its own process that does what a test
+// contract_peer BACKEND NAME INCARNATION RUNTIME_DIR [--vram] [OPTION=VALUE ...]: an agent of its own process that does what a test
 // says over the socket at descriptor 3. Answers "ok ..." or "error SENTENCE".
 #include "base/hash.hpp"
 #include "contract/peer_protocol.hpp"
+#include "support/fake_gpus.hpp"
 #include "support/plugin_instance.hpp"
 
 #include <algorithm>
@@ -73,6 +74,22 @@ class Peer {
       watched_ = bytes_of(number(1));
       return "";
     }
+    if (verb == "part") {  // ID OFFSET LENGTH: a region of its own, of memory that is another's
+      const Memory& memory = *regions_.at(static_cast<std::uint32_t>(number(1))).memory;
+      Owned owned;
+      owned.region = std::make_unique<Region>(*instance_, memory, number(2), number(3));
+      const RegionFacts facts = owned.region->facts();
+      regions_.emplace(facts.id, std::move(owned));
+      return fmt::format("{} {} {} {}", facts.id, facts.address, facts.length, to_hex(facts.public_data));
+    }
+    if (verb == "replace") {  // ID SEED: the memory is freed, and other memory has its address, while the region stays registered
+      Owned& owned = regions_.at(static_cast<std::uint32_t>(number(1)));
+      const std::size_t length = owned.memory->bytes().size();
+      owned.memory.reset();
+      owned.memory = std::make_unique<Memory>(Memory::Kind::plain, length, number(2));
+      return std::to_string(owned.memory->address());
+    }
+    if (verb == "number") return FakeGpus::of_this_process().driver().set_process_number(static_cast<int>(number(1))), "";
     if (verb == "deregister") return regions_.at(static_cast<std::uint32_t>(number(1))).region->deregister(), "";
     if (verb == "accepted") {  // waits for the next link that came in and takes it up
       std::vector<HostLink> links;
@@ -113,9 +130,17 @@ class Peer {
   std::vector<std::uint64_t> seen_;
 };
 
+/// This process's memory is of the second GPU, so that tests' requests go from GPU to GPU.
+void use_fake_gpus() {
+  FakeGpus& gpus = FakeGpus::of_this_process();
+  gpus.choose(1);
+  MemorySource::use(&gpus);
+  FakeGpus::link_backend();
+}
+
 int run(int argc, char** argv) {
   if (argc < 5) {
-    std::fputs("contract_peer BACKEND NAME INCARNATION RUNTIME_DIR [OPTION=VALUE ...]\n", stderr);
+    std::fputs("contract_peer BACKEND NAME INCARNATION RUNTIME_DIR [--vram] [OPTION=VALUE ...]\n", stderr);
     return 2;
   }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // never outlives its test
@@ -123,6 +148,10 @@ int run(int argc, char** argv) {
   Settings settings;
   for (int i = 5; i < argc; ++i) {
     const std::string_view setting = argv[i];
+    if (setting == "--vram") {
+      use_fake_gpus();
+      continue;
+    }
     const auto equals = setting.find('=');
     settings.emplace(setting.substr(0, equals), setting.substr(equals + 1));
   }

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda_ipc/control_messages.hpp"
+
+#include "base/errors.hpp"
+#include "host_link/packet.hpp"
+
+#include <cstring>
+#include <string_view>
+
+namespace headrace::cuda_ipc {
+namespace {
+
+using host_link::PacketReader;
+using host_link::PacketWriter;
+
+enum class Type : std::uint16_t { want = 16, offer = 17, pieces = 18, refused = 19, gone = 20 };
+
+void put_handle(PacketWriter& out, const cuda::IpcMemoryHandle& handle) {
+  out.put_raw({reinterpret_cast<const char*>(handle.bytes), sizeof handle.bytes});
+}
+
+cuda::IpcMemoryHandle get_handle(PacketReader& in) {
+  cuda::IpcMemoryHandle handle{};
+  const std::string_view bytes = in.get_raw(sizeof handle.bytes);
+  if (bytes.size() == sizeof handle.bytes) std::memcpy(handle.bytes, bytes.data(), bytes.size());
+  return handle;
+}
+
+struct Encoder {
+  PacketWriter& out;
+
+  Type operator()(const Want& want) const {
+    out.put(want.region_id);
+    out.put(want.device);
+    return Type::want;
+  }
+  Type operator()(const Offer& offer) const {
+    out.put(offer.region_id);
+    out.put(offer.device);
+    out.put(offer.allocation);
+    out.put(offer.address);
+    out.put(offer.offset);
+    out.put(offer.bytes);
+    out.put_text(offer.uuid, max_uuid_bytes);
+    out.put(offer.pieces);
+    put_handle(out, offer.handle);
+    put_handle(out, offer.proof);
+    out.put(offer.nonce);
+    return Type::offer;
+  }
+  Type operator()(const Pieces& pieces) const {
+    out.put(static_cast<std::uint32_t>(pieces.bytes.size()));
+    for (const std::uint64_t bytes : pieces.bytes) out.put(bytes);
+    return Type::pieces;
+  }
+  Type operator()(const Refused& refused) const {
+    out.put(refused.region_id);
+    out.put(refused.device);
+    out.put(static_cast<std::int32_t>(refused.code));
+    out.put_text(refused.text, max_refused_bytes);
+    return Type::refused;
+  }
+  Type operator()(const Gone& gone) const {
+    out.put(gone.region_id);
+    return Type::gone;
+  }
+};
+
+Offer read_offer(PacketReader& in) {
+  Offer offer;
+  offer.region_id = in.get<std::uint32_t>();
+  offer.device = in.get<std::uint32_t>();
+  offer.allocation = in.get<std::uint64_t>();
+  offer.address = in.get<std::uint64_t>();
+  offer.offset = in.get<std::uint64_t>();
+  offer.bytes = in.get<std::uint64_t>();
+  offer.uuid = in.get_text(0, max_uuid_bytes);
+  offer.pieces = in.get<std::uint32_t>();
+  offer.handle = get_handle(in);
+  offer.proof = get_handle(in);
+  offer.nonce = in.get<std::uint64_t>();
+  if (offer.pieces > max_pieces) in.fail();
+  return offer;
+}
+
+Pieces read_pieces(PacketReader& in) {
+  Pieces pieces;
+  const auto count = in.get<std::uint32_t>();
+  if (count == 0 || count > max_pieces_in_message) in.fail();
+  for (std::uint32_t i = 0; i < count && in.good(); ++i) pieces.bytes.push_back(in.get<std::uint64_t>());
+  return pieces;
+}
+
+Refused read_refused(PacketReader& in) {
+  Refused refused;
+  refused.region_id = in.get<std::uint32_t>();
+  refused.device = in.get<std::uint32_t>();
+  const auto code = in.get<std::int32_t>();
+  if (code <= 0 || code > static_cast<std::int32_t>(Code::internal)) in.fail();
+  refused.code = static_cast<Code>(code);
+  refused.text = in.get_text(0, max_refused_bytes);
+  return refused;
+}
+
+Message read_body(std::uint16_t type, PacketReader& in) {
+  switch (static_cast<Type>(type)) {
+    case Type::want: {
+      Want want;
+      want.region_id = in.get<std::uint32_t>();
+      want.device = in.get<std::uint32_t>();
+      return want;
+    }
+    case Type::offer:
+      return read_offer(in);
+    case Type::pieces:
+      return read_pieces(in);
+    case Type::refused:
+      return read_refused(in);
+    case Type::gone:
+      return Gone{in.get<std::uint32_t>()};
+  }
+  in.fail();
+  return Gone{};
+}
+
+}  // namespace
+
+host_link::Other encode(const Message& message) {
+  PacketWriter out;
+  const Type type = std::visit(Encoder{out}, message);
+  return {static_cast<std::uint16_t>(type), out.take()};
+}
+
+Result<Message> decode(const host_link::Other& message, std::size_t descriptors) {
+  PacketReader in(message.body);
+  Message read = read_body(message.type, in);
+  if (!in.complete())
+    return make_error(Code::corrupt, "a control message of type {} has {} bytes that do not fit it",
+                      message.type, message.body.size());
+  const auto* const pieces = std::get_if<Pieces>(&read);
+  const std::size_t expected = pieces != nullptr ? pieces->bytes.size() : 0;
+  if (descriptors != expected)
+    return make_error(Code::corrupt, "a control message of type {} came with {} descriptors, expected {}",
+                      message.type, descriptors, expected);
+  return read;
+}
+
+}  // namespace headrace::cuda_ipc

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda_ipc/instance.hpp"
+
+#include "backends/cuda_ipc/control_messages.hpp"
+#include "backends/cuda_ipc/link.hpp"
+
+namespace headrace::cuda_ipc {
+
+using host_link::RegionState;
+
+Instance::Instance(plugin::Host its_host, const Settings& settings, GpuSource source, Parts parts)
+    : Site(its_host, cuda_ipc::protocol, settings.links, std::move(parts)),
+      gpus(std::move(source), settings.moves),
+      posts([this] { wake(); }) {}
+
+Instance::~Instance() {
+  live().close();  // peers find it before our memory goes
+  close_links();
+}
+
+Result<std::shared_ptr<host_link::Link>> Instance::make_accepted(UnixSocket socket) {
+  HEADRACE_TRY(link, Link::from_peer(*this, std::move(socket)));
+  return std::shared_ptr<host_link::Link>(std::move(link));
+}
+
+Result<const Region*> Instance::add_region(const headrace_region_v1& args) {
+  HEADRACE_TRY(made, Region::make(gpus, args));
+  HEADRACE_TRY_VOID(live().set(made->id(), RegionState::registered, !made->read_only()));
+  const std::shared_ptr<const Region> region(std::move(made));
+  const std::scoped_lock lock(mutex_);
+  regions_.insert_or_assign(region->id(), region);
+  return region.get();
+}
+
+void Instance::remove_region(const Region* region) {
+  const std::uint32_t id = region->id();
+  (void)live().set(id, RegionState::gone);  // its step of the table is mapped: this cannot fail
+  {
+    const std::scoped_lock lock(mutex_);
+    regions_.erase(id);
+  }
+  with_links([id](const auto& links) {
+    for (const auto& link : links) static_cast<Link&>(*link).tell_gone(id);
+  });
+}
+
+std::shared_ptr<const Region> Instance::region(std::uint32_t id) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found = regions_.find(id);
+  return found == regions_.end() ? nullptr : found->second;
+}
+
+Result<const Proof*> Instance::proof(const WorkingGpu& gpu) {
+  const std::scoped_lock lock(proof_mutex_);
+  std::unique_ptr<const Proof>& proof = proofs_[gpu.device->ordinal()];
+  if (proof == nullptr) {
+    HEADRACE_TRY(made, Proof::make(gpu.device, gpu.mover->uploads));
+    proof = std::move(made);
+  }
+  return proof.get();
+}
+
+}  // namespace headrace::cuda_ipc

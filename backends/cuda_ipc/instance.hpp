@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the parts of one backend instance share: what a site among others has, the GPUs, the posts that they
+// work on, and the memory that peers may reach.
+#pragma once
+
+#include "backends/cuda_ipc/gpus.hpp"
+#include "backends/cuda_ipc/posts.hpp"
+#include "backends/cuda_ipc/proof.hpp"
+#include "backends/cuda_ipc/region.hpp"
+#include "backends/cuda_ipc/settings.hpp"
+#include "host_link/site.hpp"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+namespace headrace::cuda_ipc {
+
+/// Any thread.
+class Instance final : public host_link::Site {
+ public:
+  Instance(plugin::Host its_host, const Settings& settings, GpuSource source, Parts parts);
+  ~Instance() override;
+
+  Gpus gpus;
+  Posts posts;
+
+  // ---- memory of ours
+
+  [[nodiscard]] Result<const Region*> add_region(const headrace_region_v1& args);
+  /// Peers that reach it are told to let go.
+  void remove_region(const Region* region);
+  /// The region that a peer asks for; none: never was, or was deregistered.
+  [[nodiscard]] std::shared_ptr<const Region> region(std::uint32_t id) const;
+  /// Made at the first question for this GPU.
+  [[nodiscard]] Result<const Proof*> proof(const WorkingGpu& gpu);
+
+ private:
+  [[nodiscard]] Result<std::shared_ptr<host_link::Link>> make_accepted(UnixSocket socket) override;
+
+  mutable std::mutex mutex_;
+  std::unordered_map<std::uint32_t, std::shared_ptr<const Region>> regions_;
+  std::mutex proof_mutex_;
+  std::map<int, std::unique_ptr<const Proof>> proofs_;
+};
+
+}  // namespace headrace::cuda_ipc

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// A link of cuda_ipc: what every link of a host does (host_link/link.hpp), and memory offered and imported.
+//
+// Memory is asked for when a GPU of ours first needs it, and answered by the owner's progress thread. What
+// takes the driver's time, offering and importing, is done by the progress thread with no lock held
+// (`attended`).
+#pragma once
+
+#include "backends/cuda_ipc/control_messages.hpp"
+#include "backends/cuda_ipc/imports.hpp"
+#include "backends/cuda_ipc/instance.hpp"
+#include "backends/cuda_ipc/peer_region.hpp"
+#include "host_link/link.hpp"
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+namespace headrace::cuda_ipc {
+
+class Request;
+
+class Link final : public host_link::Link {
+ public:
+  /// Starts a link to the instance behind the socket.
+  [[nodiscard]] static Result<std::shared_ptr<Link>> to_peer(Instance& instance, UnixSocket socket,
+                                                             const headrace_connect_v1& args);
+  /// Takes a connection that came in; who it is comes with its hello.
+  [[nodiscard]] static Result<std::shared_ptr<Link>> from_peer(Instance& instance, UnixSocket socket);
+
+  /// The link behind a handle of the host's.
+  [[nodiscard]] static Link& of(void* connection) {
+    return static_cast<Link&>(*static_cast<host_link::Link*>(connection));
+  }
+  [[nodiscard]] void* handle() { return static_cast<host_link::Link*>(this); }
+  [[nodiscard]] std::shared_ptr<Link> shared() { return std::static_pointer_cast<Link>(shared_from_this()); }
+
+  // Any thread.
+
+  /// The peer's region, known or new.
+  [[nodiscard]] std::shared_ptr<PeerRegion> region(std::uint32_t id);
+  /// Where GPU `device` of ours reaches a region; asks the owner if nobody has. Does not wait.
+  [[nodiscard]] PeerRegion::Found reach(PeerRegion& region, int device);
+  /// How many answers have come in.
+  [[nodiscard]] std::uint64_t answers() const { return answers_.load(); }
+  /// Keeps a post, which the link knows as active, until more memory has come in than when it looked. Takes a
+  /// reference.
+  void add_starved(Request* request, std::uint64_t answers_seen);
+  /// Tells the peer that a region of ours is gone.
+  void tell_gone(std::uint32_t region_id);
+
+ private:
+  using Event = std::variant<Want, WholeOffer, Refused, Gone>;
+
+  Link(Instance& instance, Side side, UnixSocket socket, host_link::PeerProcess process)
+      : host_link::Link(instance, side, std::move(socket), std::move(process)), instance_(instance) {}
+
+  // With the control mutex held.
+  [[nodiscard]] std::string greeting() override { return {}; }
+  void greeted(std::string_view /*greeting*/) override {}
+  void say_first() override;
+  [[nodiscard]] Result<void> on_other(const host_link::Other& message,
+                                      std::vector<UniqueFd> descriptors) override;
+  [[nodiscard]] Result<void> on_pieces(const Pieces& pieces, std::vector<UniqueFd> descriptors);
+  void closed() override;
+  void note(Event event);
+
+  // The progress thread, no lock held.
+  std::uint32_t attended() override;
+  void await_posts() override;
+  void handle(const Want& want);
+  void handle(WholeOffer& offered);
+  void handle(const Refused& refused);
+  void handle(const Gone& gone);
+  [[nodiscard]] Result<WholeOffer> offer(const Want& want);
+  void send_offer(WholeOffer offered);
+  void send_refusal(const Want& want, Error error);
+  [[nodiscard]] std::vector<Event> take_events();
+  void feed_starved();
+  [[nodiscard]] std::vector<Request*> take_starved();
+  [[nodiscard]] std::shared_ptr<PeerRegion> known_region(std::uint32_t id);
+
+  Instance& instance_;
+  Imports imports_;
+
+  std::mutex regions_mutex_;
+  std::unordered_map<std::uint32_t, std::weak_ptr<PeerRegion>> regions_;
+
+  // With the control mutex held.
+  std::optional<WholeOffer> incoming_;  // until all its pieces are here
+  std::vector<Want> unsent_;            // before we are introduced
+
+  std::mutex events_mutex_;
+  std::vector<Event> events_;
+
+  std::atomic<std::uint64_t> answers_{0};
+  std::atomic<bool> hungry_{false};  // a post came too late to be fed with the others
+  std::mutex starved_mutex_;
+  std::vector<Request*> starved_;
+};
+
+}  // namespace headrace::cuda_ipc

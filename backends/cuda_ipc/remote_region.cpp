@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda_ipc/remote_region.hpp"
+
+namespace headrace::cuda_ipc {
+
+using host_link::Outcome;
+
+PeerRegion::Found RemoteRegion::reach(int device) const {
+  PeerRegion::Found found = link_->reach(*peer_, device);
+  if (found.reach != PeerRegion::Reach::here || length_ <= found.memory.bytes) return found;
+  return {PeerRegion::Reach::refused,
+          {},
+          make_error(Code::corrupt, "region {} of peer {} has {} bytes, and its metadata says {}",
+                     peer_->id(), link_->peer_name(), found.memory.bytes, length_)};
+}
+
+void RemoteRegion::find_slot() const {
+  if (peer_->has_slot() || !link_->was_ready()) return;
+  if (const auto slot = link_->live_slot(peer_->id())) peer_->set_slot(*slot);
+}
+
+Result<ImportedMemory> RemoteRegion::mappable(const WorkingGpu& gpu) const {
+  if (local_ != nullptr) {
+    HEADRACE_TRY_VOID(local_->check_unchanged());
+    HEADRACE_TRY_VOID(gpu::enable_peer_access(*gpu.device, *local_->gpu().device));
+    return ImportedMemory{nullptr, local_->address(), length_};
+  }
+  PeerRegion::Found found = reach(gpu.device->ordinal());
+  if (found.reach == PeerRegion::Reach::here) return std::move(found.memory);
+  if (found.reach == PeerRegion::Reach::refused) return std::move(found.error);
+  if (link_->state() == host_link::LinkState::lost) {
+    Outcome why = link_->why_lost();
+    return Error{why.status.code, std::move(why.text)};
+  }
+  return make_error(Code::would_block, "the way to region {} of peer {} is on its way", peer_->id(),
+                    link_->peer_name());
+}
+
+Result<cuda::Address> RemoteRegion::map(const WorkingGpu& gpu, bool writes) {
+  HEADRACE_TRY(memory, mappable(gpu));
+  if (local_ == nullptr) find_slot();
+  const bool read_only = local_ != nullptr ? local_->read_only() : !peer_->writable();
+  if (writes && read_only)
+    return make_error(Code::not_supported, "region {} is read-only: map it for reading",
+                      local_ != nullptr ? local_->id() : peer_->id());
+  const cuda::Address address = memory.address;
+  const std::scoped_lock lock(mutex_);
+  Mapped& mapped = mapped_[address];
+  mapped.memory = std::move(memory);
+  ++mapped.count;
+  return address;
+}
+
+void RemoteRegion::unmap(cuda::Address address) {
+  Mapped last;  // unmapped outside the lock
+  const std::scoped_lock lock(mutex_);
+  const auto found = mapped_.find(address);
+  if (found == mapped_.end() || --found->second.count > 0) return;
+  last = std::move(found->second);
+  mapped_.erase(found);
+}
+
+}  // namespace headrace::cuda_ipc

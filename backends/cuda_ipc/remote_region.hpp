@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands on the remote side of a request: a peer's region, or one of our own.
+#pragma once
+
+#include "backends/cuda_ipc/link.hpp"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace headrace::cuda_ipc {
+
+/// A handle of the host's.
+///   threads  any
+class RemoteRegion {
+ public:
+  /// One of our own.
+  explicit RemoteRegion(const Region& local) : local_(&local), length_(local.length()) {}
+  RemoteRegion(std::shared_ptr<Link> link, std::uint32_t id, std::uint64_t length)
+      : link_(std::move(link)), peer_(link_->region(id)), length_(length) {}
+
+  [[nodiscard]] const Region* local() const { return local_; }
+  [[nodiscard]] Link& link() const { return *link_; }
+  [[nodiscard]] PeerRegion& peer() const { return *peer_; }
+  [[nodiscard]] std::uint64_t length() const { return length_; }
+
+  /// Where GPU `device` of ours reaches it, looked up in the link. Does not wait. What the metadata and the
+  /// owner say of its length must agree.
+  [[nodiscard]] PeerRegion::Found reach(int device) const;
+  /// Looks it up in the owner's table of live regions, which is there once the link was ready.
+  void find_slot() const;
+
+  /// The region as memory of a GPU of ours, until `unmap`, whatever becomes of link and owner.
+  ///   errors   would_block (the owner's answer is on its way), not_supported (no way, or read-only),
+  ///   not_found
+  [[nodiscard]] Result<cuda::Address> map(const WorkingGpu& gpu, bool writes);
+  void unmap(cuda::Address address);
+
+ private:
+  struct Mapped {
+    ImportedMemory memory;
+    std::uint32_t count = 0;
+  };
+  [[nodiscard]] Result<ImportedMemory> mappable(const WorkingGpu& gpu) const;
+
+  const Region* const local_ = nullptr;
+  const std::shared_ptr<Link> link_;
+  const std::shared_ptr<PeerRegion> peer_;
+  const std::uint64_t length_;
+  std::mutex mutex_;
+  std::map<cuda::Address, Mapped> mapped_;
+};
+
+}  // namespace headrace::cuda_ipc

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPU memory of other processes: opened once, let go of when nobody needs it, never taken for what it is not.
+#include "contract/peer_process.hpp"
+
+#include "base/hash.hpp"
+#include "support/fake_gpus.hpp"
+
+#include <unistd.h>
+
+namespace headrace::contract {
+namespace {
+
+std::vector<BackendCase> vram_cases() {
+  std::vector<BackendCase> cases = process_cases(HEADRACE_REMOTE);
+  std::erase_if(cases, [](const BackendCase& which) { return !which.vram; });
+  return cases;
+}
+
+class GpuProcesses : public ContractBetweenProcesses {
+ protected:
+  GpuProcesses() : before(driver().live()) {}
+  ~GpuProcesses() override { driver().release(); }
+
+  static cuda::FakeCuda& driver() { return FakeGpus::of_this_process().driver(); }
+  /// What is mapped here of other processes' memory, beyond what was there when the test began.
+  [[nodiscard]] int imports() const { return driver().live().imports - before.imports; }
+  [[nodiscard]] int mapped_pieces() const { return driver().live().mappings - before.mappings; }
+
+  /// How a read of the first bytes of a region ends.
+  PostEnd read(Instance& a, const Link& ab, const Remote& remote, const Memory& into) {
+    const Region mine(a, into);
+    const std::uint64_t bytes = into.bytes().size();
+    PageSide local = uniform_side(mine.handle(), 0, bytes, bytes),
+             far = uniform_side(remote.handle(), 0, bytes, bytes);
+    try {
+      Request request(a, HEADRACE_READ, &ab, std::move(local), std::move(far), 1);
+      return request.run();
+    } catch (const std::runtime_error& refused) {  // what is known already is said when it is prepared
+      const std::string text = refused.what();
+      for (const Code code : {Code::not_found, Code::not_supported})
+        if (text.ends_with(fmt::format("({})", code_name(code)))) return {{code}, text};
+      throw;
+    }
+  }
+
+  const cuda::FakeCuda::Live before;
+};
+INSTANTIATE_TEST_SUITE_P(backend, GpuProcesses, testing::ValuesIn(vram_cases()), CaseName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GpuProcesses);
+
+TEST_P(GpuProcesses, memory_is_opened_once_an_allocation_and_closed_with_its_last_handle) {
+  const auto a = open();
+  const auto b = start_peer();
+  const Link ab = connect(*a, *b);
+  const Memory memory(Memory::Kind::plain, 1000, 1);
+  const RegionFacts whole = b->region(Memory::Kind::plain, 10'000, 7), part = b->part(whole, 3000, 2000);
+  const int opened = driver().calls("cuIpcOpenMemHandle");
+  Remote first(ab, whole), second(ab, part), again(ab, whole);
+  for (const Remote* remote : {&first, &second, &again})
+    ASSERT_TRUE(read(*a, ab, *remote, memory).status.ok());
+  Bytes expected(10'000);
+  fill_pattern(expected, 7);
+  ASSERT_TRUE(read(*a, ab, second, memory).status.ok());
+  EXPECT_TRUE(same_bytes(memory.bytes(), std::span(expected).subspan(3000, 1000)));
+  EXPECT_EQ(imports(), 1);
+  EXPECT_EQ(driver().calls("cuIpcOpenMemHandle"), opened + 2) << "once to prove handles, once for the memory";
+  first.unload();
+  again.unload();
+  EXPECT_EQ(imports(), 1);
+  second.unload();
+  EXPECT_EQ(imports(), 0);
+}
+
+TEST_P(GpuProcesses, memory_is_let_go_of_when_it_is_revoked_or_the_link_goes) {
+  enum class End { revoked, disconnected, killed };
+  for (const End end : {End::revoked, End::disconnected, End::killed}) {
+    SCOPED_TRACE(static_cast<int>(end));
+    const auto a = open();
+    const auto b = start_peer();
+    Link ab = connect(*a, *b);
+    const Memory memory(Memory::Kind::plain, 1000, 1);
+    const RegionFacts by_handle = b->region(Memory::Kind::plain, 10'000, 7),
+                      by_pieces = b->region(Memory::Kind::shared, 500'000, 7);
+    const Remote first(ab, by_handle), second(ab, by_pieces);
+    ASSERT_TRUE(read(*a, ab, first, memory).status.ok());
+    ASSERT_TRUE(read(*a, ab, second, memory).status.ok());
+    ASSERT_EQ(imports(), 1);
+    ASSERT_GT(mapped_pieces(), 1);
+    if (end == End::revoked) {
+      b->ask(fmt::format("deregister {}", by_handle.id));
+      b->ask(fmt::format("deregister {}", by_pieces.id));
+      ASSERT_TRUE(world.until([&] { return imports() == 0 && mapped_pieces() == 0; })) << world.describe();
+      for (const Remote* remote : {&first, &second})
+        EXPECT_EQ(read(*a, ab, *remote, memory).status.code, Code::not_found);
+      EXPECT_FALSE(ab.lost());
+    } else {
+      if (end == End::killed) {
+        b->kill();
+        ASSERT_TRUE(world.until([&] { return ab.lost(); })) << world.describe();
+      }
+      ab.disconnect();
+    }
+    EXPECT_EQ(imports(), 0);
+    EXPECT_EQ(mapped_pieces(), 0);
+  }
+}
+
+/// Each process may have the same number in a PID namespace of its own: then handles mislead the driver.
+TEST_P(GpuProcesses, that_bear_one_number_share_by_descriptor_and_not_by_handle) {
+  const auto a = open();
+  const auto b = start_peer();
+  b->ask(fmt::format("number {}", ::getpid()));
+  const Link ab = connect(*a, *b);
+  const Memory memory(Memory::Kind::plain, 1000, 1);
+  const Remote by_handle(ab, b->region(Memory::Kind::plain, 10'000, 7)),
+      by_pieces(ab, b->region(Memory::Kind::shared, 500'000, 9));
+  const PostEnd refused = read(*a, ab, by_handle, memory);
+  EXPECT_EQ(refused.status.code, Code::not_supported);
+  EXPECT_NE(refused.text.find("PID namespaces"), std::string::npos) << refused.text;
+  EXPECT_NE(refused.text.find("expandable_segments"), std::string::npos) << refused.text;
+  ASSERT_TRUE(read(*a, ab, by_pieces, memory).status.ok());
+  Bytes expected(1000);
+  fill_pattern(expected, 9);
+  EXPECT_TRUE(same_bytes(memory.bytes(), std::span(expected)));
+  EXPECT_FALSE(ab.lost());
+}
+
+TEST_P(GpuProcesses, that_no_wire_joins_say_so) {
+  const auto a = open();
+  const auto b = start_peer();
+  const Link ab = connect(*a, *b);
+  const Memory memory(Memory::Kind::plain, 1000, 1);
+  const Remote remote(ab, b->region(Memory::Kind::plain, 10'000, 7));
+  driver().fail("cuIpcOpenMemHandle", cuda::Outcome::peer_access_unsupported);
+  const PostEnd refused = read(*a, ab, remote, memory);
+  EXPECT_EQ(refused.status.code, Code::not_supported);
+  EXPECT_NE(refused.text.find("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"), std::string::npos) << refused.text;
+}
+
+TEST_P(GpuProcesses, memory_that_was_freed_is_not_found_though_other_memory_has_its_address) {
+  const auto a = open();
+  const auto b = start_peer();
+  const Link ab = connect(*a, *b);
+  const RegionFacts facts = b->region(Memory::Kind::plain, 10'000, 7);
+  ASSERT_EQ(std::stoull(b->ask(fmt::format("replace {} 14", facts.id))), facts.address);
+  const Memory memory(Memory::Kind::plain, 1000, 1);
+  const Bytes bytes(memory.bytes().begin(), memory.bytes().end());
+  const Remote remote(ab, facts);
+  const PostEnd refused = read(*a, ab, remote, memory);
+  EXPECT_EQ(refused.status.code, Code::not_found);
+  EXPECT_NE(refused.text.find("were freed"), std::string::npos) << refused.text;
+  EXPECT_TRUE(same_bytes(memory.bytes(), std::span(bytes)));
+}
+
+TEST_P(GpuProcesses, a_post_of_a_peer_that_died_ends_when_the_gpu_has_ended_it) {
+  const auto a = open();
+  const auto b = start_peer();
+  Link ab = connect(*a, *b);
+  const Memory memory(Memory::Kind::plain, 1000, 1);
+  const Region mine(*a, memory);
+  const Remote remote(ab, b->region(Memory::Kind::plain, 1000, 7));
+  Request request(*a, HEADRACE_READ, &ab, uniform_side(mine.handle(), 0, 1000, 1000),
+                  uniform_side(remote.handle(), 0, 1000, 1000), 1);
+  ASSERT_TRUE(request.run().status.ok());
+  driver().hold();
+  request.post("for nobody");
+  b->kill();
+  ASSERT_TRUE(world.until([&] { return ab.lost(); })) << world.describe();
+  EXPECT_TRUE(request.in_flight()) << "the GPU may still write";
+  EXPECT_EQ(imports(), 1);
+  driver().release();
+  EXPECT_EQ(request.wait().status.code, Code::peer_lost);
+  ab.disconnect();
+  EXPECT_EQ(imports(), 0);
+}
+
+TEST_P(GpuProcesses, a_mapping_is_the_peers_memory_until_it_is_unmapped) {
+  const auto a = open();
+  const auto b = start_peer();
+  Link ab = connect(*a, *b);
+  for (const Memory::Kind kind : {Memory::Kind::plain, Memory::Kind::shared}) {
+    const RegionFacts facts = b->region(kind, 300'000, 7);
+    const Remote remote(ab, facts);
+    headrace_map_v1 args{};
+    ErrorText error;
+    std::int32_t code = HEADRACE_WOULD_BLOCK;
+    ASSERT_TRUE(world.until([&] {
+      args = {sizeof args, 0, 3, nullptr, 0};
+      code = table->map(a->handle(), remote.handle(), &args, error.out());
+      return code != HEADRACE_WOULD_BLOCK;
+    }));
+    ASSERT_EQ(code, HEADRACE_OK) << error.str();
+    const std::span<std::byte> mapped(static_cast<std::byte*>(args.address), args.length);
+    EXPECT_EQ(mapped.size(), facts.length);
+    fill_pattern(mapped, 99);
+    EXPECT_EQ(b->hash(facts), hash64(mapped));
+    if (kind == Memory::Kind::shared) {
+      ab.disconnect();
+      b->kill();
+      Bytes expected(mapped.size());
+      fill_pattern(expected, 99);
+      EXPECT_TRUE(same_bytes(mapped, std::span(expected)));
+    }
+    table->unmap(a->handle(), remote.handle(), args.address);
+  }
+  EXPECT_EQ(imports(), 0);
+}
+
+}  // namespace
+}  // namespace headrace::contract

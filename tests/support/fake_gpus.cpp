@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/fake_gpus.hpp"
+
+#include "backends/cuda_ipc/backend.hpp"
+#include "gpu/device.hpp"
+#include "support/fake_kernels.hpp"
+#include "support/plugin_instance.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+namespace headrace::test {
+namespace {
+
+constexpr std::size_t memory_bytes = std::size_t{1} << 30;
+constexpr std::size_t least_piece_bytes = 64 << 10;
+constexpr std::size_t wanted_pieces = 7;  // of a segment
+
+/// The backend, with driver and kernels that are the fake's.
+class CudaIpcOnFakes {
+ public:
+  static constexpr const char* name = cuda_ipc::CudaIpcBackend::name;
+  static constexpr const char* version = cuda_ipc::CudaIpcBackend::version;
+  static constexpr std::uint32_t memory_kinds = cuda_ipc::CudaIpcBackend::memory_kinds;
+  static constexpr bool maps = cuda_ipc::CudaIpcBackend::maps;
+  static std::span<const headrace_option_v1> options() { return cuda_ipc::CudaIpcBackend::options(); }
+  static Result<std::unique_ptr<plugin::Backend>> open(plugin::Host host, const plugin::CreateArgs& args) {
+    const cuda_ipc::GpuSource source{
+        [] { return FakeGpus::of_this_process().driver().load(); },
+        [] { return gpu::KernelLibrary::from_table(cuda::fake_kernels_table(), "the fake library"); }};
+    return cuda_ipc::CudaIpcBackend::open(host, args, source);
+  }
+};
+
+void must(cuda::Outcome outcome, const char* what) {
+  if (outcome != cuda::Outcome::success)
+    throw std::runtime_error(fmt::format("{}: {}", what, static_cast<int>(outcome)));
+}
+
+/// A context that is current while this lives.
+class Current {
+ public:
+  Current(const cuda::DriverTable& driver, int device) : driver_(driver), device_(device) {
+    cuda::Context context = nullptr;
+    must(driver_.device_primary_ctx_retain(&context, device), "retain a context");
+    must(driver_.ctx_push_current(context), "make a context current");
+  }
+  ~Current() {
+    cuda::Context ignored = nullptr;
+    (void)driver_.ctx_pop_current(&ignored);
+    (void)driver_.device_primary_ctx_release(device_);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  const cuda::DriverTable& driver_;
+  int device_;
+};
+
+}  // namespace
+
+FakeGpus::FakeGpus() : driver_({{.memory_bytes = memory_bytes}, {.memory_bytes = memory_bytes}}) {
+  cuda::add_reference_kernels(driver_);
+  table_ = driver_.load().value();
+}
+
+FakeGpus& FakeGpus::of_this_process() {
+  static auto* const gpus =
+      new FakeGpus;  // outlives whatever still looks at its memory when the process ends
+  return *gpus;
+}
+
+void FakeGpus::link_backend() { link_plugin("cuda_ipc", plugin::table<CudaIpcOnFakes>()); }
+
+MemorySource::Taken FakeGpus::take_plain(std::size_t length_bytes) {
+  const Current current(table_, device_);
+  cuda::Address address = 0;
+  must(table_.mem_alloc(&address, std::max<std::size_t>(length_bytes, 1)), "allocate GPU memory");
+  auto* const base = reinterpret_cast<std::byte*>(address);
+  return {base,
+          std::shared_ptr<void>(base, [driver = table_, address](void*) { (void)driver.mem_free(address); })};
+}
+
+MemorySource::Taken FakeGpus::take_shared(std::size_t length_bytes) {
+  const Current current(table_, device_);
+  const std::size_t piece_bytes = (length_bytes / wanted_pieces / least_piece_bytes + 1) * least_piece_bytes;
+  const std::size_t total = (length_bytes + piece_bytes - 1) / piece_bytes * piece_bytes;
+  cuda::Address address = 0;
+  must(table_.mem_address_reserve(&address, total, 0, 0, 0), "reserve addresses");
+  cuda::AllocationProperties properties;
+  properties.handle_types = cuda::HandleType::file_descriptor;
+  properties.location = {cuda::LocationType::device, device_};
+  for (std::size_t at = 0; at < total; at += piece_bytes) {
+    cuda::PhysicalMemory memory = 0;
+    must(table_.mem_create(&memory, piece_bytes, &properties, 0), "make a piece of memory");
+    must(table_.mem_map(address + at, piece_bytes, 0, memory, 0), "map a piece of memory");
+    must(table_.mem_release(memory), "let go of a piece of memory");
+  }
+  const cuda::AccessDescription access{properties.location, cuda::AccessFlags::read_write};
+  must(table_.mem_set_access(address, total, &access, 1), "let the GPU reach its memory");
+  auto* const base = reinterpret_cast<std::byte*>(address);
+  return {base, std::shared_ptr<void>(base, [driver = table_, address, total](void*) {
+            (void)driver.mem_unmap(address, total);
+            (void)driver.mem_address_free(address, total);
+          })};
+}
+
+}  // namespace headrace::test
