@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace headrace::python {
@@ -153,10 +154,23 @@ nb::object from_json(const std::string& text) {
   return nb::module_::import_("json").attr("loads")(to_str(text));
 }
 
-/// An open model. Shared, so that a run that another thread has begun ends on a model that is there.
+/// A model. Shared, so that a call that another thread has begun ends on a model that is there.
 struct PyModel {
-  std::shared_ptr<Model> model;
+  std::shared_ptr<Model> model;  ///< null once it is closed
+  std::string path;
   ExchangeCache exchange;
+
+  [[nodiscard]] std::shared_ptr<Model> open() const {
+    if (!model) raise_invalid("the model of " + path + " is closed: open it again");
+    return model;
+  }
+  void close() {
+    std::shared_ptr<Model> last = std::exchange(model, nullptr);
+    without_gil([&] {
+      last.reset();
+      return true;
+    });
+  }
 };
 
 PyModel open_model(const std::filesystem::path& path, const std::string& model_name,
@@ -169,7 +183,7 @@ PyModel open_model(const std::filesystem::path& path, const std::string& model_n
   wanted.threads = threads;
   wanted.options = to_options(options);
   auto opened = without_gil([&] { return Model::open(path.string(), std::move(wanted)); });
-  return {std::make_shared<Model>(take(std::move(opened))), {}};
+  return {std::make_shared<Model>(take(std::move(opened))), path.string(), {}};
 }
 
 /// The inputs, if those that the model writes into let themselves be written.
@@ -182,24 +196,25 @@ std::vector<TensorInput> writable(const std::vector<TensorSpec>& specs, std::vec
 }
 
 /// The inputs of one run in the model's order.
-std::vector<TensorInput> gather(PyModel& self, const nb::args& positional, const nb::kwargs& named) {
-  const std::vector<TensorSpec>& specs = self.model->info().inputs;
+std::vector<TensorInput> gather(const Model& model, ExchangeCache& exchange, const nb::args& positional,
+                                const nb::kwargs& named) {
+  const std::vector<TensorSpec>& specs = model.info().inputs;
   std::vector<TensorInput> inputs;
   inputs.reserve(std::max(specs.size(), positional.size()));
   const auto name_of = [&](std::size_t i) {
     return i < specs.size() ? specs[i].name.c_str() : "beyond the last";
   };
   for (std::size_t i = 0; i < positional.size(); ++i)
-    inputs.emplace_back(nb::handle(positional[i]).ptr(), name_of(i), self.exchange);
+    inputs.emplace_back(nb::handle(positional[i]).ptr(), name_of(i), exchange);
   if (named.size() == 0) return writable(specs, std::move(inputs));
   std::size_t used = 0;
   for (std::size_t i = positional.size(); i < specs.size(); ++i) {
     const nb::str key = to_str(specs[i].name);
     if (!named.contains(key)) {
-      inputs.emplace_back(Py_None, name_of(i), self.exchange);
+      inputs.emplace_back(Py_None, name_of(i), exchange);
       continue;
     }
-    inputs.emplace_back(nb::object(named[key]).ptr(), name_of(i), self.exchange);
+    inputs.emplace_back(nb::object(named[key]).ptr(), name_of(i), exchange);
     ++used;
   }
   if (used == named.size()) return writable(specs, std::move(inputs));
@@ -210,11 +225,11 @@ std::vector<TensorInput> gather(PyModel& self, const nb::args& positional, const
 }
 
 nb::list run_model(PyModel& self, const nb::args& positional, const nb::kwargs& named) {
-  const std::vector<TensorInput> inputs = gather(self, positional, named);
+  const std::shared_ptr<Model> model = self.open();  // an input's own code may close it
+  const std::vector<TensorInput> inputs = gather(*model, self.exchange, positional, named);
   std::vector<TensorView> views;
   views.reserve(inputs.size());
   for (const TensorInput& input : inputs) views.push_back(input.view());
-  const std::shared_ptr<Model> model = self.model;
   auto outputs = take(without_gil([&] { return model->run(views); }));
   nb::list results;
   for (Tensor& output : outputs) results.append(nb::cast(PyTensor(std::move(output))));
@@ -222,7 +237,8 @@ nb::list run_model(PyModel& self, const nb::args& positional, const nb::kwargs& 
 }
 
 nb::list list_constants(const PyModel& self) {
-  const auto constants = take(without_gil([&] { return self.model->constants(); }));
+  const std::shared_ptr<Model> model = self.open();
+  const auto constants = take(without_gil([&] { return model->constants(); }));
   nb::list list;
   for (const ConstantInfo& constant : constants) {
     nb::dict entry;
@@ -235,6 +251,7 @@ nb::list list_constants(const PyModel& self) {
 }
 
 void replace_constants(PyModel& self, const nb::dict& values) {
+  const std::shared_ptr<Model> model = self.open();
   std::vector<TensorInput> inputs;
   inputs.reserve(values.size());
   std::map<std::string, TensorView> views;
@@ -243,11 +260,11 @@ void replace_constants(PyModel& self, const nb::dict& values) {
     inputs.emplace_back(value.ptr(), name.c_str(), self.exchange);
     views[name] = inputs.back().view();
   }
-  take(without_gil([&] { return self.model->replace_constants(views); }));
+  take(without_gil([&] { return model->replace_constants(views); }));
 }
 
 nb::dict timing_dict(const PyModel& self) {
-  const ModelTiming timing = self.model->timing();
+  const ModelTiming timing = self.open()->timing();
   nb::dict dict;
   dict["load_ns"] = timing.load_ns;
   dict["unpack_ns"] = timing.unpack_ns;
@@ -261,7 +278,8 @@ nb::dict timing_dict(const PyModel& self) {
 }
 
 nb::dict memory_dict(const PyModel& self) {
-  const ModelMemory memory = without_gil([&] { return self.model->memory(); });
+  const std::shared_ptr<Model> model = self.open();
+  const ModelMemory memory = without_gil([&] { return model->memory(); });
   nb::dict dict;
   dict["package_bytes"] = memory.package_bytes;
   dict["constant_bytes"] = memory.constant_bytes;
@@ -319,7 +337,8 @@ void bind_model(nb::module_& module) {
   nb::class_<PyModel>(module, "Model",
                       "A model that AOTInductor compiled, open. Its code runs without Python; torch is "
                       "loaded, not imported.\n\n"
-                      "Owns: what is loaded goes with the last reference; outputs stay.\n"
+                      "Owns: what is loaded goes with close(), the end of a with block, or the last "
+                      "reference; outputs stay.\n"
                       "Threads: any.")
       .def(
           "__init__",
@@ -348,9 +367,9 @@ void bind_model(nb::module_& module) {
            nb::sig("def __call__(self, *inputs: object, **named: object) -> list[Tensor]"),
            "The same as run.")
       .def_prop_ro(
-          "info", [](const PyModel& self) { return from_json(model_info_json(self.model->info())); },
+          "info", [](const PyModel& self) { return from_json(model_info_json(self.open()->info())); },
           nb::sig("def info(self) -> dict[str, typing.Any]"),
-          "What the package says, as `headrace inspect` prints it.")
+          "What the package says, as `headrace inspect --json` prints it.")
       .def_static(
           "inspect",
           [](const std::filesystem::path& path, const std::string& model_name) {
@@ -372,10 +391,24 @@ void bind_model(nb::module_& module) {
            "Nanoseconds of loading and running.")
       .def("memory", &memory_dict, nb::sig("def memory(self) -> dict[str, int]"),
            "Bytes of package, constants, process and device.")
+      .def_prop_ro(
+          "closed", [](const PyModel& self) { return self.model == nullptr; }, "Whether close() was called.")
+      .def("close", &PyModel::close,
+           "Frees what was loaded; every later call raises InvalidArgument. Nothing happens the second "
+           "time.\n\n"
+           "Threads: runs that other threads are in finish first, and the model goes with the last of them.")
+      .def(
+          "__enter__", [](nb::handle self) { return nb::borrow(self); },
+          nb::sig("def __enter__(self) -> Model"))
+      .def(
+          "__exit__", [](PyModel& self, nb::handle, nb::handle, nb::handle) { self.close(); },
+          nb::arg("type").none(), nb::arg("value").none(), nb::arg("traceback").none(),
+          nb::sig("def __exit__(self, type: object, value: object, traceback: object) -> None"))
       .def("__repr__",
            [](const PyModel& self) {
              return nb::str("Model({!r}, {})")
-                 .format(to_str(self.model->info().path), to_str(device_text(self.model->info().device)));
+                 .format(to_str(self.path),
+                         self.model ? to_str(device_text(self.model->info().device)) : nb::str("closed"));
            })
       .def("__reduce__", refuse_pickle("a Model belongs to its process: open the package there"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));

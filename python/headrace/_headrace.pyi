@@ -985,7 +985,7 @@ class Model:
     """
     A model that AOTInductor compiled, open. Its code runs without Python; torch is loaded, not imported.
 
-    Owns: what is loaded goes with the last reference; outputs stay.
+    Owns: what is loaded goes with close(), the end of a with block, or the last reference; outputs stay.
     Threads: any.
     """
 
@@ -1014,7 +1014,7 @@ class Model:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the package says, as `headrace inspect` prints it."""
+        """What the package says, as `headrace inspect --json` prints it."""
 
     @staticmethod
     def inspect(path: str | os.PathLike[str], model_name: str = 'model') -> dict[str, Any]:
@@ -1039,6 +1039,21 @@ class Model:
 
     def memory(self) -> dict[str, int]:
         """Bytes of package, constants, process and device."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+
+    def close(self) -> None:
+        """
+        Frees what was loaded; every later call raises InvalidArgument. Nothing happens the second time.
+
+        Threads: runs that other threads are in finish first, and the model goes with the last of them.
+        """
+
+    def __enter__(self) -> Model: ...
+
+    def __exit__(self, type: object, value: object, traceback: object) -> None: ...
 
     def __repr__(self) -> str: ...
 

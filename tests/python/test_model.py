@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import until
 
 import headrace
 
@@ -242,6 +243,48 @@ def test_a_model_imports_no_torch(packages):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
     assert json.loads(done.stdout) == [2.0, False]
+
+
+def test_a_with_block_closes_its_model_and_leaves_the_outputs(packages):
+    path = packages / "add.pt2"
+    with headrace.Model(path) as model:
+        (y,) = model(np.zeros(1024, np.float32))
+        assert not model.closed
+    assert model.closed and repr(model) == f"Model({str(path)!r}, closed)"
+    calls = [
+        lambda: model.run(np.zeros(1024, np.float32)), lambda: model(), lambda: model.info, model.constants, model.timing, model.memory,
+        lambda: model.replace_constants({}),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(headrace.InvalidArgument, match="add.pt2 is closed: open it again"):
+            call()
+    model.close()
+    assert np.array_equal(np.asarray(y), np.ones(1024))
+
+
+def test_a_close_lets_the_runs_of_other_threads_end(packages):
+    model = headrace.Model(packages / "mlp.pt2", runners=2)
+    x = np.zeros((64, 256), np.float32)
+    begun = threading.Barrier(3)
+    errors, runs = [], []
+
+    def run_until_closed():
+        begun.wait()
+        try:
+            while True:
+                runs.append(len(model(x)))
+        except headrace.InvalidArgument as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=run_until_closed) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    until(lambda: runs)
+    model.close()
+    for thread in threads:
+        thread.join(60)
+    assert len(errors) == 2 and all("is closed" in error for error in errors)
 
 
 def test_a_tensor_and_a_model_are_not_pickled(add):
