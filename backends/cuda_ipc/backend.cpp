@@ -3,10 +3,22 @@
 
 #include "backends/cuda_ipc/request.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
 namespace headrace::cuda_ipc {
 namespace {
 
 constexpr unsigned map_for_writing = 2;
+
+/// Whether the driver has made its device here: on Linux, under WSL, on a Jetson. Agents without a GPU shall
+/// not pay for links that nothing can travel over, and asking the driver costs far more than a look.
+bool gpu_in_sight() {
+  constexpr std::array devices = {"/dev/nvidiactl", "/dev/dxg", "/dev/nvmap"};
+  return std::ranges::any_of(devices, [](const char* path) { return ::access(path, F_OK) == 0; });
+}
 
 RemoteRegion& remote_of(void* handle) { return *static_cast<RemoteRegion*>(handle); }
 
@@ -16,6 +28,13 @@ RemoteRegion& remote_of(void* handle) { return *static_cast<RemoteRegion*>(handl
 
 Result<std::unique_ptr<plugin::Backend>> CudaIpcBackend::open(plugin::Host host,
                                                               const plugin::CreateArgs& args) {
+  if (auto settings = read_settings(args); !settings) return std::move(settings).error();  // wrong anywhere
+  if (!gpu_in_sight()) {
+    return make_error(
+        Code::not_supported,
+        "no NVIDIA GPU here: neither /dev/nvidiactl, /dev/dxg nor /dev/nvmap is there. Install the "
+        "driver (570 or newer); in a container, start it with GPUs");
+  }
   return open(host, args, GpuSource::installed());
 }
 
