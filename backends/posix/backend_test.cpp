@@ -78,7 +78,7 @@ class Posix : public ::testing::Test {
   }
 
   std::string make(const std::string& name, std::size_t bytes, char fill = 'f') {
-    const std::string path = folder.path() + "/" + name;
+    std::string path = folder.path() + "/" + name;
     std::ofstream(path) << std::string(bytes, fill);
     return path;
   }

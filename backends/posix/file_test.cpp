@@ -65,7 +65,7 @@ class PosixFile : public ::testing::Test {
     return region;
   }
   [[nodiscard]] std::string make(const std::string& name, const std::string& content) const {
-    const std::string path = folder.path() + "/" + name;
+    std::string path = folder.path() + "/" + name;
     std::ofstream(path) << content;
     return path;
   }

@@ -85,7 +85,9 @@ class Region {
          std::uint32_t flags = 0);
   ~Region() { deregister(); }
   Region(Region&& other) noexcept
-      : instance_(other.instance_), facts_(other.facts_), handle_(std::exchange(other.handle_, nullptr)) {}
+      : instance_(other.instance_),
+        facts_(std::move(other.facts_)),
+        handle_(std::exchange(other.handle_, nullptr)) {}
   Region& operator=(Region&&) = delete;
 
   void deregister();
