@@ -208,7 +208,9 @@ TEST_P(OverBackend, pages_by_address_are_found_in_their_regions) {
 
 TEST_P(OverBackend, what_is_no_memory_is_not_registered) {
   constexpr std::size_t page = 4096;
-  auto* const room = static_cast<std::byte*>(::mmap(nullptr, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  // Far below where the system looks first: the hole must not become another thread's memory.
+  void* const below = reinterpret_cast<void*>(0x7e9000000000);
+  auto* const room = static_cast<std::byte*>(::mmap(below, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(room, MAP_FAILED);
   ::munmap(room + 2 * page, page);
   const std::vector<MemoryRange> ranges{{room, page}, {room + page, page}, {room + 2 * page, 100}, {room + 3 * page, page}};

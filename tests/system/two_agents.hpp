@@ -34,7 +34,8 @@ inline void must(const Result<void>& result) { ASSERT_TRUE(result.ok()) << resul
 inline std::uint64_t run_seed() {
   static const std::uint64_t seed = [] {
     const char* const given = std::getenv("HEADRACE_TEST_SEED");
-    const std::uint64_t chosen = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
+    const std::uint64_t chosen =
+        given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
     std::fprintf(stderr, "HEADRACE_TEST_SEED=%llu\n", static_cast<unsigned long long>(chosen));
     return chosen;
   }();
@@ -56,7 +57,8 @@ inline constexpr auto patience = std::chrono::seconds(30);
 /// `here` initiates, `there` owns.
 struct TwoAgents {
   explicit TwoAgents(const std::string& backend, std::map<std::string, std::string> options = {})
-      : here(must(Agent::open(unique_name("here"), {{backend}, "", "", options}))), there(must(Agent::open(unique_name("there"), {{backend}, "", "", options}))) {}
+      : here(must(Agent::open(unique_name("here"), {{backend}, "", "", options}))),
+        there(must(Agent::open(unique_name("there"), {{backend}, "", "", options}))) {}
 
   /// Both learn of all that the other has registered by now.
   void meet() {
@@ -68,11 +70,16 @@ struct TwoAgents {
   Agent there;
 };
 
-/// The backends that every test of agents runs over: those that carry host memory between agents.
+/// The backends that every test of agents runs over: those that carry host memory between agents. Those that
+/// keep files carry it to and from the agent's own.
 inline std::vector<std::string> all_backends() {
   std::vector<std::string> names;
-  for (const BackendInfo& info : must(list_backends({{"backends", "fake"}})))
-    if (info.loaded && std::find(info.kinds.begin(), info.kinds.end(), MemoryKind::dram) != info.kinds.end()) names.push_back(info.name);
+  for (const BackendInfo& info : must(list_backends({{"backends", "fake"}}))) {
+    const auto takes = [&](MemoryKind kind) {
+      return std::find(info.kinds.begin(), info.kinds.end(), kind) != info.kinds.end();
+    };
+    if (info.loaded && takes(MemoryKind::dram) && !takes(MemoryKind::file)) names.push_back(info.name);
+  }
   return names;
 }
 
