@@ -56,7 +56,7 @@ inline constexpr auto patience = std::chrono::seconds(30);
 
 /// `here` initiates, `there` owns.
 struct TwoAgents {
-  explicit TwoAgents(const std::string& backend, std::map<std::string, std::string> options = {})
+  explicit TwoAgents(const std::string& backend, const std::map<std::string, std::string>& options = {})
       : here(must(Agent::open(unique_name("here"), {{backend}, "", "", options}))),
         there(must(Agent::open(unique_name("there"), {{backend}, "", "", options}))) {}
 
