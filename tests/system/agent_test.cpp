@@ -527,7 +527,7 @@ TEST_P(OverBackend, overlapping_sources_are_legal_and_overlapping_destinations_r
 
 /// Cancels come from other threads at any moment of a post, also before the backend has all of it.
 TEST_P(OverBackend, a_storm_of_cancels_ends_every_post_once_and_leaves_nothing_behind) {
-  constexpr std::size_t size = 4 << 20, page = 64 << 10;
+  constexpr std::size_t size = 8 << 20, page = 64 << 10;
   constexpr int posts = 400;
   auto& ours = memory(size, 61);
   auto& theirs = memory(size, 62);
