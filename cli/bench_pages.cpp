@@ -24,6 +24,7 @@ constexpr std::uint64_t most_pages = 16384;
 struct Wanted {
   std::string backend = "auto";
   std::string kinds = "dram-dram";
+  std::vector<int> devices;
   bool allocated = false;
   std::string pages;
   std::string total = "256M";
@@ -60,8 +61,11 @@ class Runner {
 
   Result<void> run() {
     HEADRACE_CLI_TRY(setup, set_up());
+    const BenchSetup there = far_side(setup);
+    if (setup.allocated && (setup.kind == MemoryKind::vram || there.kind == MemoryKind::vram))
+      return fail(Code::invalid_argument, "--allocated goes with dram-dram: memory of GPUs is registered");
     if (wanted_.notifications) {
-      HEADRACE_CLI_TRY(bench, PageBench::open(setup));
+      HEADRACE_CLI_TRY(bench, PageBench::open(setup, there));
       return round_trips(bench);
     }
     const std::string sizes = !wanted_.pages.empty() ? wanted_.pages
@@ -76,7 +80,7 @@ class Runner {
         return fail(Code::invalid_argument,
                     "--page {}: a page is a multiple of 8 bytes, and at most --total, {}", page,
                     setup.buffer_bytes);
-    HEADRACE_CLI_TRY(bench, PageBench::open(setup));
+    HEADRACE_CLI_TRY(bench, PageBench::open(setup, there));
     if (wanted_.single) return singles(bench, pages);
     return many(bench, pages);
   }
@@ -85,7 +89,9 @@ class Runner {
   Result<BenchSetup> set_up() {
     BenchSetup setup;
     setup.options = options_;
+    setup.kind = here();
     setup.allocated = wanted_.allocated;
+    if (!wanted_.devices.empty()) setup.device = wanted_.devices.front();
     if (wanted_.backend != "auto") setup.backends = {wanted_.backend};
     if (wanted_.streams) setup.options["tcp.sockets"] = std::to_string(*wanted_.streams);
     HEADRACE_CLI_TRY(total, parse_size(wanted_.total));
@@ -93,6 +99,25 @@ class Runner {
     if (setup.buffer_bytes == 0)
       return fail(Code::invalid_argument, "--total {}: at least 8 bytes are needed", wanted_.total);
     return setup;
+  }
+
+  [[nodiscard]] BenchSetup far_side(BenchSetup setup) const {
+    setup.kind = there();
+    setup.device = wanted_.devices.size() > 1 ? wanted_.devices[1] : -1;
+    return setup;
+  }
+
+  [[nodiscard]] MemoryKind here() const { return kind_of(wanted_.kinds.substr(0, wanted_.kinds.find('-'))); }
+  [[nodiscard]] MemoryKind there() const { return kind_of(wanted_.kinds.substr(wanted_.kinds.find('-') + 1)); }
+  static MemoryKind kind_of(std::string_view name) {
+    return name == "vram" ? MemoryKind::vram : MemoryKind::dram;
+  }
+
+  /// The table of figures that a case belongs to.
+  [[nodiscard]] std::string table_name(const std::string& path) const {
+    const int gpus = (here() == MemoryKind::vram ? 1 : 0) + (there() == MemoryKind::vram ? 1 : 0);
+    if (path == "tcp") return gpus > 0 ? "tcp-gpu" : "tcp-cpu";
+    return gpus == 0 ? "pages-cpu" : gpus == 2 ? "pages-gpu" : "pages-host";
   }
 
   [[nodiscard]] PageCase plan(Op op, std::uint64_t page) const {
@@ -107,8 +132,10 @@ class Runner {
             .iterations = wanted_.iterations.value_or(wanted_.single ? 4096 : 15)};
   }
 
-  /// "allocated/read/": what the case's name begins with, as the tables of figures spell it.
+  /// "allocated/read/", "vram<-dram/": what the case's name begins with, as the tables of figures spell it.
   [[nodiscard]] std::string prefix(Op op) const {
+    if (here() != there())
+      return fmt::format("{}{}{}/", kind_name(here()), op == Op::read ? "<-" : "->", kind_name(there()));
     return fmt::format("{}{}/", wanted_.allocated ? "allocated/" : "", op_name(op));
   }
 
@@ -149,7 +176,7 @@ class Runner {
           const std::string name =
               tcp ? fmt::format("{}{}/{}", op == Op::read ? "" : "write/", page, *wanted_.streams)
                   : fmt::format("{}{}x{}", prefix(op), page, wanted.count);
-          const std::string where = samples.path == "tcp" ? "tcp-cpu" : "pages-cpu";
+          const std::string where = table_name(samples.path);
           row({where, name, "GB/s", "GB/s", rate});
           row({where, name, "make_us", "us", make.median() * 1e6});
         }
@@ -173,6 +200,7 @@ class Runner {
                  {"p99", Table::Align::right},
                  {"mean", Table::Align::right},
                  {"min", Table::Align::right},
+                 {"first", Table::Align::right},
                  {"make", Table::Align::right},
                  {"path"}});
     std::string explanations;
@@ -183,26 +211,30 @@ class Runner {
         HEADRACE_CLI_TRY(
             samples, bench.single(wanted, [&](std::uint64_t done, std::uint64_t) { bar.show(done * page); }));
         bar.clear();
-        const Summary time(std::move(samples.seconds)), make(std::move(samples.make_seconds));
+        const Summary time(std::move(samples.seconds)), first(std::move(samples.first_seconds)),
+            make(std::move(samples.make_seconds));
         table.add({std::string(op_name(op)), size_text(page), microseconds(time.median()),
                    microseconds(time.percentile(99)), microseconds(time.mean), microseconds(time.least),
-                   microseconds(make.median()), samples.path});
+                   microseconds(first.median()), microseconds(make.median()), samples.path});
         explanations += fmt::format("{} one {}: {}\n", op_name(op), size_text(page), samples.explanation);
         if (wanted_.json) {
-          const std::string name = fmt::format("{}single/{}{}", wanted_.allocated ? "allocated/" : "",
+          const std::string kinds = here() != there() ? wanted_.kinds + "/" : "";
+          const std::string name = fmt::format("{}{}single/{}{}", wanted_.allocated ? "allocated/" : "", kinds,
                                                op == Op::read ? "" : "write/", page);
-          const std::string where = samples.path == "tcp" ? "tcp-cpu" : "pages-cpu";
+          const std::string where = table_name(samples.path);
           row({where, name, "p50_us", "us", time.median() * 1e6});
           row({where, name, "p99_us", "us", time.percentile(99) * 1e6});
+          row({where, name, "first_p50_us", "us", first.median() * 1e6});
           row({where, name, "make_us", "us", make.median() * 1e6});
         }
       }
     }
     return finish(
         table, explanations,
-        fmt::format(
-            "{} memory, one page a request, one request at a time, {} times, data checked after each 256",
-            wanted_.allocated ? "allocated" : "registered", plan(Op::read, 8).iterations));
+        fmt::format("{} memory, one page a request, one request at a time, {} times; 256 requests in turn, "
+                    "eight times over, data checked before and after. First: the turn before these eight, right "
+                    "after all memory was filled anew, so that nothing is in a cache",
+                    wanted_.allocated ? "allocated" : "registered", plan(Op::read, 8).iterations));
   }
 
   struct Asleep {
@@ -283,10 +315,17 @@ void add_bench_pages(CLI::App& bench, Invocation& invocation) {
       ->capture_default_str();
   pages
       ->add_option("--kinds", wanted->kinds,
-                   "Memory here and in the other process: dram-dram in this version")
+                   "Memory here and in the other process: dram-dram, or vram-vram, between GPUs")
       ->type_name("KINDS")
-      ->check(CLI::IsMember({"dram-dram"}).description(""))
+      ->check(CLI::IsMember({"dram-dram", "vram-vram", "vram-dram", "dram-vram"}).description(""))
       ->capture_default_str();
+  pages
+      ->add_option("--devices", wanted->devices,
+                   "GPUs here and in the other process, as in 0,1; default: the first two")
+      ->type_name("N[,N]")
+      ->delimiter(',')
+      ->expected(1, 2)
+      ->check(CLI::Range(0, 1023).description(""));
   pages->add_flag("--allocated", wanted->allocated,
                   "Memory from `allocate` on both sides; else it is registered");
   pages->add_option("--page", wanted->pages, "Page sizes, as in 4K,64K,1M")->type_name("SIZE[,SIZE...]");
@@ -349,6 +388,7 @@ void add_bench_pages(CLI::App& bench, Invocation& invocation) {
       "  headrace bench pages --allocated --threads 2               memory that the peer maps, two threads\n"
       "  headrace bench pages --backend tcp --streams 2 --page 64K  over TCP with two sockets\n"
       "  headrace bench pages --single --page 64,4K                 latency of one page: p50 and p99\n"
+      "  headrace bench pages --kinds vram-vram --page 4K,1M        from GPU to GPU\n"
       "  headrace bench pages --notifications                       a message there and back");
   pages->callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return Runner(*wanted, invocation).run(); };

@@ -39,7 +39,7 @@ class BenchPeer {
     const auto what = message.at("do").get<std::string>();
     if (what == "open") return open(message);
     if (!side_) return fail(Code::internal, "asked to {} before it was opened", what);
-    if (what == "fill") return fill_pattern(side_->bytes(), message.at("seed")), Json::object();
+    if (what == "fill") return fill(message.at("seed"));
     if (what == "check") return check(message);
     if (what == "echo") return echo(message.at("rounds"), message.at("spinning"));
     if (what == "pong") return pong(message.at("rounds"));
@@ -58,11 +58,17 @@ class BenchPeer {
     return Json{{"metadata", Json::binary({ours.begin(), ours.end()})}};
   }
 
+  Result<Json> fill(std::uint64_t seed) {
+    HEADRACE_CLI_CHECK(side_->fill(seed));
+    return Json::object();
+  }
+
   Result<Json> check(const Json& message) {
     const Json& pages = message.at("pages");
     const auto pairs =
         choose_pages(pages.at("slots"), pages.at("count"), pages.at("scattered"), message.at("pages_seed"));
-    return Json{{"wrong", wrong_page(side_->bytes(), pairs, pages.at("page"), message.at("source_seed"),
+    HEADRACE_CLI_TRY(contents, side_->contents());
+    return Json{{"wrong", wrong_page(contents, pairs, pages.at("page"), message.at("source_seed"),
                                      message.at("target_seed"))}};
   }
 

@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench_side.hpp"
 
-#include <sys/mman.h>
+#include "cli/page_pattern.hpp"
 
 namespace headrace::cli {
 
 Json BenchSetup::json() const {
-  return {{"backends", backends}, {"options", options}, {"bytes", buffer_bytes}, {"allocated", allocated}};
+  return {{"backends", backends}, {"options", options},     {"bytes", buffer_bytes},
+          {"kind", kind},         {"allocated", allocated}, {"device", device}};
 }
 
 BenchSetup BenchSetup::from_json(const Json& json) {
-  return {json.at("backends").get<std::vector<std::string>>(),
-          json.at("options").get<std::map<std::string, std::string>>(), json.at("bytes").get<std::uint64_t>(),
-          json.at("allocated").get<bool>()};
+  BenchSetup setup;
+  json.at("backends").get_to(setup.backends);
+  json.at("options").get_to(setup.options);
+  json.at("bytes").get_to(setup.buffer_bytes);
+  json.at("kind").get_to(setup.kind);
+  json.at("allocated").get_to(setup.allocated);
+  json.at("device").get_to(setup.device);
+  return setup;
 }
 
 Result<BenchSide> BenchSide::open(const std::string& name, const BenchSetup& setup) {
@@ -27,34 +33,21 @@ Result<BenchSide> BenchSide::open(const std::string& name, const BenchSetup& set
     HEADRACE_CLI_TRY(region, agent.allocate(setup.buffer_bytes, allocation));
     return BenchSide(std::move(agent), std::move(region), nullptr);
   }
-  void* const mapped = ::mmap(nullptr, setup.buffer_bytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED)
-    return fail(Code::exhausted, "mapping {} bytes of memory: {}", setup.buffer_bytes, system_text());
-  // As NumPy and the allocators of serving engines ask for it: scattered pages miss the TLB much less.
-  ::madvise(mapped, setup.buffer_bytes, MADV_HUGEPAGE);
-  ::madvise(mapped, setup.buffer_bytes, MADV_POPULATE_WRITE);
-  MemoryRange range;
-  range.address = mapped;
-  range.length_bytes = setup.buffer_bytes;
-  auto region = agent.register_memory(range, registration);
-  if (!region) {
-    ::munmap(mapped, setup.buffer_bytes);
-    return std::move(region).error();
-  }
-  return BenchSide(std::move(agent), std::move(region).value(), mapped);
+  HEADRACE_CLI_TRY(memory, setup.kind == MemoryKind::vram ? gpu_memory(setup.device, setup.buffer_bytes)
+                                                          : host_memory(setup.buffer_bytes));
+  HEADRACE_CLI_TRY(region, agent.register_memory(memory->range(), registration));
+  return BenchSide(std::move(agent), std::move(region), std::move(memory));
 }
 
-BenchSide::BenchSide(BenchSide&& other) noexcept
-    : agent_(std::move(other.agent_)),
-      region_(std::move(other.region_)),
-      mapped_(std::exchange(other.mapped_, nullptr)) {}
+Result<void> BenchSide::fill(std::uint64_t seed) {
+  if (memory_ != nullptr) return memory_->fill(seed);
+  fill_pattern(region_.bytes(), seed);
+  return {};
+}
 
-BenchSide::~BenchSide() {
-  if (mapped_ == nullptr) return;
-  const std::size_t length = region_.length_bytes;
-  { const Agent gone = std::move(agent_); }  // before its memory
-  ::munmap(mapped_, length);
+Result<std::span<const std::byte>> BenchSide::contents() {
+  if (memory_ != nullptr) return memory_->contents();
+  return std::span<const std::byte>(region_.bytes());
 }
 
 }  // namespace headrace::cli

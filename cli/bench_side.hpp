@@ -4,6 +4,7 @@
 
 #include <headrace/agent.hpp>
 
+#include "cli/bench_memory.hpp"
 #include "cli/peer_process.hpp"
 
 #include <map>
@@ -12,12 +13,13 @@
 
 namespace headrace::cli {
 
-/// Alike on both sides.
 struct BenchSetup {
   std::vector<std::string> backends;           ///< only these; empty: all
   std::map<std::string, std::string> options;  ///< of the agent
   std::uint64_t buffer_bytes = 0;              ///< multiple of 8
-  bool allocated = false;  ///< memory from `allocate`; else anonymous memory that is registered
+  MemoryKind kind = MemoryKind::dram;
+  bool allocated = false;  ///< dram from `allocate`; else memory of our own that is registered
+  int device = 0;          ///< vram: of this GPU
 
   [[nodiscard]] Json json() const;
   static BenchSetup from_json(const Json& json);
@@ -26,21 +28,20 @@ struct BenchSetup {
 class BenchSide {
  public:
   static Result<BenchSide> open(const std::string& name, const BenchSetup& setup);
-  ~BenchSide();
-  BenchSide(BenchSide&& other) noexcept;
-  BenchSide& operator=(BenchSide&&) = delete;
-
   [[nodiscard]] Agent& agent() { return agent_; }
   [[nodiscard]] const Region& region() const { return region_; }
-  [[nodiscard]] std::span<std::byte> bytes() const { return region_.bytes(); }
+  /// See fill_pattern.
+  Result<void> fill(std::uint64_t seed);
+  /// What is in the buffer now; good until the next call of either.
+  Result<std::span<const std::byte>> contents();
 
  private:
-  BenchSide(Agent agent, Region region, void* mapped)
-      : agent_(std::move(agent)), region_(std::move(region)), mapped_(mapped) {}
+  BenchSide(Agent agent, Region region, std::unique_ptr<BenchMemory> memory)
+      : memory_(std::move(memory)), agent_(std::move(agent)), region_(std::move(region)) {}
 
+  std::unique_ptr<BenchMemory> memory_;  ///< if it was not allocated; goes after the agent
   Agent agent_;
   Region region_;
-  void* mapped_ = nullptr;  ///< our own anonymous memory, if it was not allocated
 };
 
 }  // namespace headrace::cli

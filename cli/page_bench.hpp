@@ -25,6 +25,7 @@ struct PageCase {
 
 struct PageSamples {
   std::vector<double> seconds;       ///< from the first post to the end of the last wait, one an iteration
+  std::vector<double> first_seconds;  ///< of single pages: the same for pages that nobody has touched since the whole buffer was filled
   std::vector<double> make_seconds;  ///< making an iteration's requests, several times, once connected
   std::string path;                  ///< the backend that carried it
   std::string explanation;           ///< of the path, by the last request
@@ -40,13 +41,14 @@ class PageBench {
   using Progress = std::function<void(std::uint64_t done, std::uint64_t of)>;
 
   /// Starts the peer process and connects the two. To be called while the process has one thread.
-  static Result<PageBench> open(const BenchSetup& setup);
+  /// A GPU that `there` does not name (-1) is another one than ours, if there are two.
+  static Result<PageBench> open(const BenchSetup& here, BenchSetup there);
 
   ///   errors  invalid_argument (more pages than the buffer has), corrupt (a page is not what it should be:
   ///   which), and
   ///           what a transfer answers
   Result<PageSamples> pages(const PageCase& plan, const Progress& progress);
-  /// One page a request, one request at a time, a place of its own for each of a set.
+  /// One page a request, one request at a time, a place of its own for each of a set, the set several times in turn.
   Result<PageSamples> single(const PageCase& plan, const Progress& progress);
   /// A message to the peer that it sends back. Spinning: both sides ask again and again; else both block in
   /// wait.

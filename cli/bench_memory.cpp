@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/bench_memory.hpp"
+
+#include "cli/page_pattern.hpp"
+#include "gpu/device_memory.hpp"
+#include "gpu/stream.hpp"
+
+#include <sys/mman.h>
+
+#include <utility>
+#include <vector>
+
+namespace headrace::cli {
+namespace {
+
+class HostMemory final : public BenchMemory {
+ public:
+  explicit HostMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
+  ~HostMemory() override { ::munmap(bytes_.data(), bytes_.size()); }
+
+  [[nodiscard]] MemoryRange range() const override {
+    MemoryRange range;
+    range.address = bytes_.data();
+    range.length_bytes = bytes_.size();
+    return range;
+  }
+  [[nodiscard]] Result<void> fill(std::uint64_t seed) override { return fill_pattern(bytes_, seed), Result<void>(); }
+  [[nodiscard]] Result<std::span<const std::byte>> contents() override { return std::span<const std::byte>(bytes_); }
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
+/// Is filled and looked at through a copy of it on the host.
+class GpuMemory final : public BenchMemory {
+ public:
+  GpuMemory(gpu::DeviceMemory memory, gpu::Stream stream)
+      : memory_(std::move(memory)), stream_(std::move(stream)), copy_(memory_.bytes()) {}
+
+  [[nodiscard]] MemoryRange range() const override {
+    MemoryRange range;
+    range.kind = MemoryKind::vram;
+    range.device = stream_.device().ordinal();
+    range.address = reinterpret_cast<void*>(memory_.address());
+    range.length_bytes = memory_.bytes();
+    return range;
+  }
+  [[nodiscard]] Result<void> fill(std::uint64_t seed) override {
+    fill_pattern(copy_, seed);
+    return copy(memory_.address(), reinterpret_cast<cuda::Address>(copy_.data()));
+  }
+  [[nodiscard]] Result<std::span<const std::byte>> contents() override {
+    HEADRACE_CLI_CHECK(copy(reinterpret_cast<cuda::Address>(copy_.data()), memory_.address()));
+    return std::span<const std::byte>(copy_);
+  }
+
+ private:
+  Result<void> copy(cuda::Address to, cuda::Address from) {
+    const gpu::ContextGuard current(stream_.device());
+    const cuda::DriverTable& driver = stream_.device().driver();
+    HEADRACE_CUDA_TRY(driver, driver.memcpy_async(to, from, copy_.size(), stream_.handle()),
+                      "copy {} bytes between GPU {} and host", copy_.size(), stream_.device().ordinal());
+    return stream_.wait_idle();
+  }
+
+  gpu::DeviceMemory memory_;
+  gpu::Stream stream_;
+  std::vector<std::byte> copy_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<BenchMemory>> host_memory(std::uint64_t bytes) {
+  void* const mapped =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED)
+    return fail(Code::exhausted, "mapping {} bytes of memory: {}", bytes, system_text());
+  // Huge pages, since scattered pages miss the TLB much less then.
+  ::madvise(mapped, bytes, MADV_HUGEPAGE);
+  ::madvise(mapped, bytes, MADV_POPULATE_WRITE);
+  return std::unique_ptr<BenchMemory>(std::make_unique<HostMemory>(std::span(static_cast<std::byte*>(mapped), bytes)));
+}
+
+Result<std::unique_ptr<BenchMemory>> gpu_memory(int ordinal, std::uint64_t bytes) {
+  HEADRACE_CLI_TRY(driver, cuda::load_driver());
+  HEADRACE_CLI_TRY(device, gpu::Device::open(driver, ordinal));
+  HEADRACE_CLI_TRY(memory, gpu::DeviceMemory::allocate(device, bytes));
+  HEADRACE_CLI_TRY(stream, gpu::Stream::make(device));
+  return std::unique_ptr<BenchMemory>(std::make_unique<GpuMemory>(std::move(memory), std::move(stream)));
+}
+
+int count_gpus() {
+  const auto driver = cuda::load_driver();
+  if (!driver) return 0;
+  const auto devices = gpu::list_devices(*driver);
+  return devices ? static_cast<int>(devices->size()) : 0;
+}
+
+}  // namespace headrace::cli
