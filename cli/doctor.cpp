@@ -4,6 +4,7 @@
 #include "cli/command.hpp"
 #include "cli/machine_probe.hpp"
 #include "cli/model_doctor.hpp"
+#include "cli/path_survey.hpp"
 #include "cli/table.hpp"
 #include "cli/text.hpp"
 
@@ -133,6 +134,9 @@ void add_doctor(CLI::App& app, Invocation& invocation) {
       app.add_subcommand("doctor", "Say what this machine can do, what does not work, and what to install");
   auto device = std::make_shared<DeviceExam>();
   doctor->add_flag("--json", *json, "As JSON");
+  auto paths = std::make_shared<bool>(false);
+  doctor->add_flag("--paths", *paths,
+                   "Try which path pages take between two processes, for each pair of memories, and how fast it is");
   doctor
       ->add_option("--device", device->device, "Look at this device with torch instead: cpu, cuda or cuda:1")
       ->type_name("DEVICE");
@@ -144,9 +148,11 @@ void add_doctor(CLI::App& app, Invocation& invocation) {
       "  headrace doctor\n"
       "  headrace doctor --option tcp.sockets=8      how the options come out with this one\n"
       "  headrace doctor --json\n"
+      "  headrace doctor --paths                     which path for which memories, measured here\n"
       "  headrace doctor --device cpu --model model.pt2      whether torch and a compiled model work here");
-  doctor->callback([json, device, &invocation] {
-    invocation.action = [json, device, &invocation] {
+  doctor->callback([json, paths, device, &invocation] {
+    invocation.action = [json, paths, device, &invocation] {
+      if (*paths) return survey_paths(invocation, *json);
       return device->wanted() ? examine_device(*device, invocation) : examine(invocation, *json);
     };
   });

@@ -40,7 +40,7 @@ class PageBench {
   /// Called between transfers.
   using Progress = std::function<void(std::uint64_t done, std::uint64_t of)>;
 
-  /// Starts the peer process and connects the two. To be called while the process has one thread.
+  /// Starts the peer process and connects the two.
   /// A GPU that `there` does not name (-1) is another one than ours, if there are two.
   static Result<PageBench> open(const BenchSetup& here, BenchSetup there);
 

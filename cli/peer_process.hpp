@@ -23,7 +23,7 @@ Result<Json> receive_frame(int fd);
 /// Starts it, asks it, ends it.
 class PeerProcess {
  public:
-  /// Forks and executes this program with `bench peer`. To be called while the process has one thread.
+  /// Forks and executes this program with `bench peer`. It ends with the thread that calls this.
   static Result<PeerProcess> start();
   ~PeerProcess();  ///< lets it end by itself, and kills it if it does not within 5 s
   PeerProcess(PeerProcess&& other) noexcept = default;

@@ -125,6 +125,13 @@ TEST(CliBenchPages, WhatCannotBeIsRefusedWithASentence) {
   refused({"--page", "4Q"}, "4Q");
   refused({"--page", "4K", "--total", "64K", "--count", "17"}, "--count");
   refused({"--backend", "pigeon", "--total", "1M"}, "pigeon");
+  refused({"--kinds", "vram-vram", "--allocated"}, "--allocated");
+}
+
+TEST(CliBenchPages, AGpuThatIsNotThereIsRefusedWithASentence) {
+  const Outcome outcome = run_command({"bench", "pages", "--kinds", "vram-dram", "--devices", "999", "--total", "1M"});
+  EXPECT_EQ(outcome.code, 1) << outcome.out;
+  EXPECT_THAT(outcome.err, testing::AnyOf(HasSubstr("NVIDIA"), HasSubstr("999")));
 }
 
 }  // namespace

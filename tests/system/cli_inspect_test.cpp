@@ -98,6 +98,27 @@ TEST(CliDoctor, ThePageForPeopleFitsTheTerminal) {
   EXPECT_THAT(outcome.out, HasSubstr("Headrace works here."));
 }
 
+TEST(CliDoctor, TriesThePathOfEachPairOfMemories) {
+  const Outcome outcome = run_command({"doctor", "--paths", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json paths = Json::parse(outcome.out).at("paths");
+  EXPECT_GE(paths.size(), 4U);
+  for (const Json& path : paths) {
+    if (path.at("here") == "vram" || path.at("there") == "vram") continue;
+    EXPECT_EQ(path.at("path"), "shm") << path.dump();
+    EXPECT_GT(path.at("gb_per_second").get<double>(), 0);
+    EXPECT_GT(path.at("page_us").get<double>(), 0);
+    EXPECT_THAT(path.at("explanation").get<std::string>(), HasSubstr("256 pages"));
+  }
+}
+
+TEST(CliDoctor, ThePathsForPeopleFitTheTerminal) {
+  const Outcome outcome = run_command({"doctor", "--paths", "--option", "shm.map=false"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_LE(widest_line(outcome.out), 120U) << outcome.out;
+  EXPECT_THAT(outcome.out, HasSubstr("dram from allocate"));
+}
+
 TEST(CliDoctor, ARuntimeFolderThatCannotBeIsBadAndTheExitCodeSaysSo) {
   const Outcome outcome =
       run_command({"doctor", "--json", "--option", "runtime_dir=/proc/headrace-cannot-be"});
