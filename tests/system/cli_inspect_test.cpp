@@ -113,7 +113,7 @@ TEST(CliDoctor, TriesThePathOfEachPairOfMemories) {
 }
 
 TEST(CliDoctor, ThePathsForPeopleFitTheTerminal) {
-  const Outcome outcome = run_command({"doctor", "--paths", "--option", "shm.map=false"});
+  const Outcome outcome = run_command({"doctor", "--paths", "--option", "shm.map=off"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_LE(widest_line(outcome.out), 120U) << outcome.out;
   EXPECT_THAT(outcome.out, HasSubstr("dram from allocate"));
