@@ -20,6 +20,11 @@ bool gpu_in_sight() {
   return std::ranges::any_of(devices, [](const char* path) { return ::access(path, F_OK) == 0; });
 }
 
+Result<void> check_kind(std::int32_t kind) {
+  if (kind == HEADRACE_VRAM || kind == HEADRACE_DRAM) return {};
+  return make_error(Code::not_supported, "cuda_ipc moves memory of GPUs and of the host, not kind {}", kind);
+}
+
 RemoteRegion& remote_of(void* handle) { return *static_cast<RemoteRegion*>(handle); }
 
 }  // namespace
@@ -50,7 +55,7 @@ Result<std::unique_ptr<plugin::Backend>> CudaIpcBackend::open(plugin::Host host,
 headrace_info_v1 CudaIpcBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof info;
-  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP;
+  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP | HEADRACE_NEEDS_VRAM;
   info.local_kinds = memory_kinds;
   info.remote_kinds = memory_kinds;
   info.max_message_bytes = host_link::max_message_bytes;
@@ -79,8 +84,7 @@ Status CudaIpcBackend::notify(void* connection, std::uint32_t channel, std::stri
 // ------------------------------------------------------------------ regions
 
 Result<void*> CudaIpcBackend::register_region(const headrace_region_v1& args) {
-  if (args.kind != HEADRACE_VRAM)
-    return make_error(Code::not_supported, "cuda_ipc moves GPU memory (vram), not kind {}", args.kind);
+  HEADRACE_TRY_VOID(check_kind(args.kind));
   HEADRACE_TRY(region, instance_->add_region(args));
   return const_cast<void*>(static_cast<const void*>(region));
 }
@@ -96,16 +100,16 @@ Result<void*> CudaIpcBackend::load_local(void* handle) {
 }
 
 Result<void*> CudaIpcBackend::load_remote(void* connection, const headrace_remote_region_v1& region) {
-  if (region.kind != HEADRACE_VRAM)
-    return make_error(Code::not_supported, "cuda_ipc moves GPU memory (vram), not kind {}", region.kind);
+  HEADRACE_TRY_VOID(check_kind(region.kind));
   Link& link = Link::of(connection);
   if (link.state() == host_link::LinkState::lost) {
     host_link::Outcome why = link.why_lost();
     return Error{why.status.code, std::move(why.text)};
   }
-  auto remote = std::make_unique<RemoteRegion>(link.shared(), region.region_id, region.length);
+  auto remote = std::make_unique<RemoteRegion>(link.shared(), region);
   // With one GPU there is little doubt which will want it, and the first post need not wait for the answer.
-  if (const auto device = instance_->gpus.only_one()) (void)remote->reach(*device);
+  if (const auto device = instance_->gpus.only_one(); device && remote->is_of_gpu())
+    (void)remote->reach(*device);
   return static_cast<void*>(remote.release());
 }
 

@@ -17,7 +17,8 @@ class CudaIpcBackend final : public plugin::Backend {
  public:
   static constexpr const char* name = "cuda_ipc";
   static constexpr const char* version = "1.0";
-  static constexpr std::uint32_t memory_kinds = HEADRACE_KIND_BIT(HEADRACE_VRAM);
+  static constexpr std::uint32_t memory_kinds =
+      HEADRACE_KIND_BIT(HEADRACE_VRAM) | HEADRACE_KIND_BIT(HEADRACE_DRAM);
   static constexpr bool maps = true;
   [[nodiscard]] static std::span<const headrace_option_v1> options() { return option_rows(); }
 

@@ -79,7 +79,7 @@ Offer read_offer(PacketReader& in) {
   offer.handle = get_handle(in);
   offer.proof = get_handle(in);
   offer.nonce = in.get<std::uint64_t>();
-  if (offer.pieces > max_pieces) in.fail();
+  if (offer.pieces > max_pieces || (offer.is_host_memory() && offer.pieces != 1)) in.fail();
   return offer;
 }
 

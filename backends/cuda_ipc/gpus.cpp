@@ -19,6 +19,15 @@ std::optional<int> Gpus::only_one() const {
   return opened_.size() == 1 ? std::optional(opened_.begin()->first) : std::nullopt;
 }
 
+Result<std::shared_ptr<const WorkingGpu>> Gpus::any() {
+  {
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [ordinal, gpu] : opened_)
+      if (gpu) return gpu;
+  }
+  return open(0);
+}
+
 Result<std::shared_ptr<const WorkingGpu>> Gpus::start(int ordinal) {
   if (!driver_) driver_.emplace(source_.driver());
   if (!*driver_) return driver_->error();

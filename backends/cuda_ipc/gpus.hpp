@@ -42,6 +42,8 @@ class Gpus {
   [[nodiscard]] Result<std::shared_ptr<const WorkingGpu>> open(int ordinal);
   /// The one GPU that has been opened; none if there are none, or several.
   [[nodiscard]] std::optional<int> only_one() const;
+  /// A GPU for work that is as well done by any: one that is open already, or the first.
+  [[nodiscard]] Result<std::shared_ptr<const WorkingGpu>> any();
 
  private:
   Result<std::shared_ptr<const WorkingGpu>> start(int ordinal);

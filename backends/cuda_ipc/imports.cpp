@@ -31,6 +31,18 @@ gpu::SharedMemory whole(WholeOffer offered) {
 
 }  // namespace
 
+Result<std::shared_ptr<const PinnedFile>> PinnedFile::open(const WorkingGpu& gpu, int fd) {
+  using host_link::Mapping;
+  HEADRACE_TRY(file, host_link::inspect_memory_file(fd));
+  const auto access = file.writable ? Mapping::Access::read_write : Mapping::Access::read;
+  HEADRACE_TRY(mapping, Mapping::of_file(fd, 0, static_cast<std::size_t>(file.size_bytes), access));
+  auto pinned = gpu::PinnedMemory::pin(gpu.device, {mapping.data(), mapping.size()},
+                                       file.writable ? gpu::PinAccess::read_write : gpu::PinAccess::read);
+  if (!pinned)
+    return make_error(Code::not_supported, "host memory that GPUs cannot reach: {}", pinned.error().message);
+  return std::make_shared<const PinnedFile>(std::move(mapping), std::move(*pinned));
+}
+
 Result<ImportedMemory> Imports::open(const WorkingGpu& gpu, WholeOffer offered) {
   const Offer offer = offered.offer;
   if (offer.bytes > UINT64_MAX - offer.offset ||
@@ -38,6 +50,7 @@ Result<ImportedMemory> Imports::open(const WorkingGpu& gpu, WholeOffer offered) 
     return make_error(Code::corrupt, "region {} is said to be {} bytes at {} of {} pieces with {} bytes",
                       offer.region_id, offer.bytes, offer.offset, offered.pieces.size(),
                       total_bytes(offered.pieces));
+  if (offer.is_host_memory()) return open_file(gpu, offered);
   // One lock over all: two regions of one allocation must not open it at once.
   const std::scoped_lock lock(mutex_);
   const Key key{offer.allocation, gpu.device->ordinal()};
@@ -50,6 +63,23 @@ Result<ImportedMemory> Imports::open(const WorkingGpu& gpu, WholeOffer offered) 
   std::erase_if(open_, [](const auto& entry) { return entry.second.expired(); });
   const cuda::Address address = mapping->address() + offer.offset;
   return ImportedMemory{std::move(mapping), address, offer.bytes};
+}
+
+Result<ImportedMemory> Imports::open_file(const WorkingGpu& gpu, const WholeOffer& offered) {
+  const Offer& offer = offered.offer;
+  const std::scoped_lock lock(mutex_);
+  std::shared_ptr<const PinnedFile> file = open_files_[offer.allocation].lock();
+  if (file == nullptr) {
+    HEADRACE_TRY(opened, PinnedFile::open(gpu, offered.pieces.front().descriptor.get()));
+    file = std::move(opened);
+    open_files_[offer.allocation] = file;
+  }
+  std::erase_if(open_files_, [](const auto& entry) { return entry.second.expired(); });
+  if (offer.offset + offer.bytes > file->size())
+    return make_error(Code::corrupt, "region {} is said to be {} bytes at {} of a memory file of {}",
+                      offer.region_id, offer.bytes, offer.offset, file->size());
+  const cuda::Address address = file->address() + offer.offset;
+  return ImportedMemory{std::move(file), address, offer.bytes};
 }
 
 Result<std::shared_ptr<const gpu::PeerMemory>> Imports::map(const WorkingGpu& gpu, WholeOffer offered) {

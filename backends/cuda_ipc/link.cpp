@@ -2,9 +2,15 @@
 #include "backends/cuda_ipc/link.hpp"
 
 #include "backends/cuda_ipc/request.hpp"
+#include "base/hash.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <span>
 #include <thread>
 
 namespace headrace::cuda_ipc {
@@ -168,27 +174,54 @@ Result<WholeOffer> Link::offer(const Want& want) {
   if (region == nullptr)
     return make_error(Code::not_found, "region {} of agent {} is not registered", want.region_id,
                       instance_.name);
-  HEADRACE_TRY_VOID(region->check_unchanged());
-  const gpu::Device& device = *region->gpu().device;
+  return region->gpu() != nullptr ? offer_gpu_memory(want, *region) : offer_host_memory(want, *region);
+}
+
+Result<WholeOffer> Link::offer_host_memory(const Want& want, const Region& region) {
+  if (region.memory_fd() < 0)
+    return make_error(Code::not_supported,
+                      "region {} is host memory that was registered: GPUs of other processes reach what "
+                      "`allocate` made",
+                      want.region_id);
+  struct stat file {};
+  if (::fstat(region.memory_fd(), &file) != 0) return os_error(errno, "look at the memory file of region {}", want.region_id);
+  UniqueFd descriptor(::fcntl(region.memory_fd(), F_DUPFD_CLOEXEC, 0));
+  if (!descriptor) return os_error(errno, "share the memory file of region {}", want.region_id);
+  const std::array<std::uint64_t, 2> identity{file.st_dev, file.st_ino};
+  WholeOffer whole;
+  whole.offer.region_id = want.region_id;
+  whole.offer.device = want.device;
+  whole.offer.allocation = hash64(std::as_bytes(std::span(identity)));
+  whole.offer.address = region.address();
+  whole.offer.offset = region.memory_offset();
+  whole.offer.bytes = region.length();
+  whole.offer.pieces = 1;
+  whole.pieces.push_back({std::move(descriptor), static_cast<std::size_t>(file.st_size)});
+  return whole;
+}
+
+Result<WholeOffer> Link::offer_gpu_memory(const Want& want, const Region& region) {
+  HEADRACE_TRY_VOID(region.check_unchanged());
+  const gpu::Device& device = *region.gpu()->device;
   WholeOffer whole;
   Offer& offer = whole.offer;
   offer.region_id = want.region_id;
   offer.device = want.device;
-  offer.address = region->address();
-  offer.bytes = region->length();
+  offer.address = region.address();
+  offer.bytes = region.length();
   offer.uuid = device.info().uuid;
-  HEADRACE_TRY(info, gpu::describe_allocation(device, region->address()));
+  HEADRACE_TRY(info, gpu::describe_allocation(device, region.address()));
   // A process is refused its own handles, but not its own descriptors.
   if (process().is_this_one() && info.sharing != gpu::Sharing::descriptor) return whole;
-  HEADRACE_TRY(shared, gpu::share_memory(device, region->address(), region->length()));
+  HEADRACE_TRY(shared, gpu::share_memory(device, region.address(), region.length()));
   offer.offset = shared.offset;
   if (shared.sharing == gpu::Sharing::descriptor) {
-    offer.allocation = region->buffers();
+    offer.allocation = region.buffers();
     offer.pieces = static_cast<std::uint32_t>(shared.pieces.size());
     whole.pieces = std::move(shared.pieces);
     return whole;
   }
-  HEADRACE_TRY(proof, instance_.proof(region->gpu()));
+  HEADRACE_TRY(proof, instance_.proof(*region.gpu()));
   offer.allocation = info.buffer_id;
   offer.handle = shared.handle;
   offer.proof = proof->handle();
@@ -228,7 +261,7 @@ void Link::handle(WholeOffer& offered) {
   auto memory = by_address ? Imports::reach(**gpu, offer) : imports_.open(**gpu, std::move(offered));
   if (!memory)
     memory = std::move(memory).error().within(
-        fmt::format("region {} of peer {} on {}", offer.region_id, peer_name(), offer.uuid));
+        fmt::format("region {} of peer {} on {}", offer.region_id, peer_name(), offer.is_host_memory() ? "its host" : offer.uuid));
   region->answered(device, std::move(memory));
 }
 

@@ -77,6 +77,8 @@ class Link final : public host_link::Link {
   void handle(const Refused& refused);
   void handle(const Gone& gone);
   [[nodiscard]] Result<WholeOffer> offer(const Want& want);
+  [[nodiscard]] static Result<WholeOffer> offer_host_memory(const Want& want, const Region& region);
+  [[nodiscard]] Result<WholeOffer> offer_gpu_memory(const Want& want, const Region& region);
   void send_offer(WholeOffer offered);
   void send_refusal(const Want& want, Error error);
   [[nodiscard]] std::vector<Event> take_events();

@@ -109,7 +109,8 @@ class CudaIpcLocal : public ::testing::Test {
 TEST_F(CudaIpcLocal, opens_no_gpu_before_memory_is_registered) {
   EXPECT_EQ(fake.calls("cuInit"), 0);
   EXPECT_EQ(backend->info().abilities,
-            static_cast<std::uint32_t>(HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP));
+            static_cast<std::uint32_t>(HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP |
+                                       HEADRACE_NEEDS_VRAM));
   const auto near = memory(0, 4096);
   void* const region = registered(near, 0);
   EXPECT_EQ(fake.live().modules, 1);
@@ -209,6 +210,47 @@ TEST_F(CudaIpcLocal, what_cannot_be_reached_or_written_is_refused) {
   backend->unload(remote_handle);
   backend->deregister_region(there);
   backend->deregister_region(here);
+}
+
+TEST_F(CudaIpcLocal, moves_between_a_gpu_and_host_memory_whichever_side_is_local) {
+  std::vector<unsigned char> host_bytes(64 * 512, 1);
+  const auto far = memory(1, host_bytes.size());
+  headrace_region_v1 args = region_of(far, -1);
+  args.kind = HEADRACE_DRAM;
+  args.address = reinterpret_cast<std::uint64_t>(host_bytes.data());
+  void* const on_host = backend->register_region(args).value();
+  EXPECT_EQ(fake.live().modules, 0) << "host memory alone needs no GPU";
+  void* const on_gpu = registered(far, 1);
+  void* const host_remote = backend->load_local(on_host).value();
+  void* const gpu_remote = backend->load_local(on_gpu).value();
+  const auto same_now = [&] { return std::memcmp(host_bytes.data(), reinterpret_cast<void*>(far.address()), host_bytes.size()) == 0; };
+  for (const bool host_is_local : {true, false}) {
+    for (const auto op : {HEADRACE_READ, HEADRACE_WRITE}) {
+      auto local = test::uniform_side(host_is_local ? on_host : on_gpu, 0, 512, 512),
+           remote = test::uniform_side(host_is_local ? gpu_remote : host_remote, 0, 512, 512);
+      for (std::uint32_t i = 0; i < 64; ++i) {
+        local.indices.push_back(i * 5 % 64);
+        remote.indices.push_back(i * 5 % 64);
+      }
+      const auto prepared = request(op, local, remote, 64);
+      void* const handle = backend->prepare(prepared).value();
+      ++host_bytes[777];
+      EXPECT_FALSE(same_now());
+      EXPECT_EQ(run(handle, prepared.token), Status{});
+      EXPECT_TRUE(same_now());
+      backend->release(handle);
+    }
+  }
+  const auto none = backend->prepare(request(HEADRACE_READ, test::uniform_side(on_host, 0, 512, 512),
+                                             test::uniform_side(host_remote, 0, 512, 512), 1));
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.code(), Code::not_supported);
+  backend->unload(gpu_remote);
+  backend->unload(host_remote);
+  const int pinned = fake.live().pinned;
+  backend->deregister_region(on_gpu);
+  backend->deregister_region(on_host);
+  EXPECT_EQ(fake.live().pinned, pinned - 1);
 }
 
 TEST_F(CudaIpcLocal, a_kernels_fault_ends_posts_with_the_drivers_words) {

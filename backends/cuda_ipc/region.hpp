@@ -1,38 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU memory that was registered.
+// Memory that was registered: a GPU's, or the host's, which GPUs reach once it is pinned.
 #pragma once
 
 #include "backends/cuda_ipc/gpus.hpp"
+#include "base/unique_fd.hpp"
+#include "gpu/pinned_memory.hpp"
 
 #include <headrace/plugin/backend_v1.h>
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 
 namespace headrace::cuda_ipc {
 
 class Region {
  public:
+  /// Of the host's memory nothing is looked at, and no GPU is opened.
   ///   errors   not_found (no GPU memory at that address), invalid_argument (of another GPU than was said),
-  ///   and those of
-  ///            Gpus::open
+  ///            exhausted, and those of Gpus::open
   [[nodiscard]] static Result<std::unique_ptr<Region>> make(Gpus& gpus, const headrace_region_v1& args);
 
-  [[nodiscard]] const WorkingGpu& gpu() const noexcept { return *gpu_; }
+  /// The GPU whose memory it is; none: the host's.
+  [[nodiscard]] const WorkingGpu* gpu() const noexcept { return gpu_.get(); }
   [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
   [[nodiscard]] cuda::Address address() const noexcept { return address_; }
   [[nodiscard]] std::uint64_t length() const noexcept { return length_; }
   [[nodiscard]] bool read_only() const noexcept { return read_only_; }
-  /// Which memory it is: the same number from two regions means the same pieces.
+  /// The host's memory from `allocate`: the file that holds it, else -1, and where in it the region begins.
+  [[nodiscard]] int memory_fd() const noexcept { return memory_fd_.get(); }
+  [[nodiscard]] std::uint64_t memory_offset() const noexcept { return memory_offset_; }
+  /// A GPU's memory: which it is. The same number from two regions means the same pieces.
   [[nodiscard]] std::uint64_t buffers() const noexcept { return buffers_; }
 
   /// Whether the memory is still the one that was registered. An address says little: freed memory's comes
   /// back.
   ///   errors   not_found
   [[nodiscard]] Result<void> check_unchanged() const;
+  /// Where `gpu` reaches it. The host's memory is pinned for all GPUs when the first asks, and stays so until it is
+  /// deregistered.
+  ///   errors   not_supported (no way from this GPU, or it cannot be pinned: why), not_found
+  [[nodiscard]] Result<cuda::Address> reach(const WorkingGpu& gpu) const;
 
  private:
-  explicit Region(std::shared_ptr<const WorkingGpu> gpu) : gpu_(std::move(gpu)) {}
+  Region() = default;
+  [[nodiscard]] Result<void> be_of_gpu(Gpus& gpus, const headrace_region_v1& args);
+  [[nodiscard]] Result<cuda::Address> pin(const WorkingGpu& gpu) const;
 
   std::shared_ptr<const WorkingGpu> gpu_;
   std::uint32_t id_ = 0;
@@ -40,6 +54,10 @@ class Region {
   std::uint64_t length_ = 0;
   bool read_only_ = false;
   std::uint64_t buffers_ = 0;
+  UniqueFd memory_fd_;
+  std::uint64_t memory_offset_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::optional<Result<gpu::PinnedMemory>> pinned_;
 };
 
 }  // namespace headrace::cuda_ipc

@@ -22,8 +22,8 @@ void RemoteRegion::find_slot() const {
 Result<ImportedMemory> RemoteRegion::mappable(const WorkingGpu& gpu) const {
   if (local_ != nullptr) {
     HEADRACE_TRY_VOID(local_->check_unchanged());
-    HEADRACE_TRY_VOID(gpu::enable_peer_access(*gpu.device, *local_->gpu().device));
-    return ImportedMemory{nullptr, local_->address(), length_};
+    HEADRACE_TRY(address, local_->reach(gpu));
+    return ImportedMemory{nullptr, address, length_};
   }
   PeerRegion::Found found = reach(gpu.device->ordinal());
   if (found.reach == PeerRegion::Reach::here) return std::move(found.memory);

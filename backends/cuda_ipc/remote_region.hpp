@@ -16,11 +16,14 @@ namespace headrace::cuda_ipc {
 class RemoteRegion {
  public:
   /// One of our own.
-  explicit RemoteRegion(const Region& local) : local_(&local), length_(local.length()) {}
-  RemoteRegion(std::shared_ptr<Link> link, std::uint32_t id, std::uint64_t length)
-      : link_(std::move(link)), peer_(link_->region(id)), length_(length) {}
+  explicit RemoteRegion(const Region& local)
+      : local_(&local), length_(local.length()), of_gpu_(local.gpu() != nullptr) {}
+  RemoteRegion(std::shared_ptr<Link> link, const headrace_remote_region_v1& told)
+      : link_(std::move(link)), peer_(link_->region(told.region_id)), length_(told.length),
+        of_gpu_(told.kind == HEADRACE_VRAM) {}
 
   [[nodiscard]] const Region* local() const { return local_; }
+  [[nodiscard]] bool is_of_gpu() const { return of_gpu_; }
   [[nodiscard]] Link& link() const { return *link_; }
   [[nodiscard]] PeerRegion& peer() const { return *peer_; }
   [[nodiscard]] std::uint64_t length() const { return length_; }
@@ -48,6 +51,7 @@ class RemoteRegion {
   const std::shared_ptr<Link> link_;
   const std::shared_ptr<PeerRegion> peer_;
   const std::uint64_t length_;
+  const bool of_gpu_;  // else the host's
   std::mutex mutex_;
   std::map<cuda::Address, Mapped> mapped_;
 };

@@ -12,11 +12,34 @@ const Region& local_region(void* handle) { return *static_cast<const Region*>(ha
 const RemoteRegion& remote_region(void* handle) { return *static_cast<const RemoteRegion*>(handle); }
 std::span<void* const> regions_of(const headrace_side_v1& side) { return {side.regions, side.region_count}; }
 
-Result<void> check_own(const Region& region, const WorkingGpu& driver, bool is_target) {
+/// Where the driving GPU reaches a region of our own.
+Result<cuda::Address> reach_own(const Region& region, const WorkingGpu& driver, bool is_target) {
   HEADRACE_TRY_VOID(region.check_unchanged());
   if (is_target && region.read_only())
     return make_error(Code::invalid_argument, "region {} may be read, not written", region.id());
-  return gpu::enable_peer_access(*driver.device, *region.gpu().device);
+  return region.reach(driver);
+}
+
+/// The GPU that moves: the one whose memory the local pages are. Host memory leaves the choice to the far side: to a
+/// GPU of our own, or to any that reaches the peer's.
+Result<const WorkingGpu*> driver_of(Instance& instance, const headrace_prepare_v1& args) {
+  const WorkingGpu* driver = nullptr;
+  for (void* const handle : regions_of(*args.local)) {
+    const WorkingGpu* const gpu = local_region(handle).gpu();
+    if (driver != nullptr && gpu != nullptr && gpu != driver)
+      return make_error(Code::not_supported,
+                        "the local pages are of GPU {} and GPU {}: make a request for each GPU",
+                        driver->device->ordinal(), gpu->device->ordinal());
+    if (gpu != nullptr) driver = gpu;
+  }
+  if (driver != nullptr) return driver;
+  const auto handles = regions_of(*args.remote);
+  const auto of_gpu = std::ranges::find_if(handles, [](void* handle) { return remote_region(handle).is_of_gpu(); });
+  if (of_gpu == handles.end())
+    return make_error(Code::not_supported, "cuda_ipc moves host memory only to and from GPUs");
+  if (const Region* const own = remote_region(*of_gpu).local()) return own->gpu();
+  HEADRACE_TRY(any, instance.gpus.any());
+  return any.get();  // the instance keeps what it has opened
 }
 
 /// The first page that lies in region `number` of a side.
@@ -40,17 +63,13 @@ Error error_of(Outcome outcome) {
 Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1& args,
                                   std::shared_ptr<Link> link) {
   if (link != nullptr && link->state() == host_link::LinkState::lost) return error_of(link->why_lost());
-  const WorkingGpu& driver = local_region(args.local->regions[0]).gpu();
-  for (void* const handle : regions_of(*args.local)) {
-    const Region& region = local_region(handle);
-    if (&region.gpu() != &driver)
-      return make_error(Code::not_supported,
-                        "the local pages are of GPU {} and GPU {}: make a request for each GPU",
-                        driver.device->ordinal(), region.gpu().device->ordinal());
-    HEADRACE_TRY_VOID(check_own(region, driver, args.op == HEADRACE_READ));
-  }
-  std::unique_ptr<Request, void (*)(Request*)> request(new Request(instance, args, std::move(link), driver),
+  HEADRACE_TRY(driver, driver_of(instance, args));
+  std::unique_ptr<Request, void (*)(Request*)> request(new Request(instance, args, std::move(link), *driver),
                                                        [](Request* r) { r->unref(); });
+  for (void* const handle : regions_of(*args.local)) {
+    HEADRACE_TRY(address, reach_own(local_region(handle), *driver, args.op == HEADRACE_READ));
+    request->local_.emplace(handle, address);
+  }
   if (request->link_ == nullptr) {
     HEADRACE_TRY_VOID(request->prepare_local());
     return request.release();
@@ -64,8 +83,8 @@ Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1&
 Result<void> Request::prepare_local() {
   for (void* const handle : regions_of(*args_.remote)) {
     const Region& region = *remote_region(handle).local();
-    HEADRACE_TRY_VOID(check_own(region, *gpu_, args_.op == HEADRACE_WRITE));
-    memory_.push_back({nullptr, region.address(), region.length()});
+    HEADRACE_TRY(address, reach_own(region, *gpu_, args_.op == HEADRACE_WRITE));
+    memory_.push_back({nullptr, address, region.length()});
   }
   return prepare_move();
 }
@@ -102,12 +121,19 @@ Result<void> Request::prepare_move() {
   std::unordered_map<void*, cuda::Address> remote;
   for (std::size_t i = 0; i < handles.size(); ++i) remote.emplace(handles[i], memory_[i].address);
   HEADRACE_TRY(move, gpu::PreparedMove::prepare(
-                         gpu_->mover, args_, [](void* handle) { return local_region(handle).address(); },
-                         [&remote](void* handle) { return remote.at(handle); }));
+                         gpu_->mover, args_, [this](void* handle) { return local_.at(handle); },
+                         [&remote](void* handle) { return remote.at(handle); }, touches()));
   move_.emplace(std::move(move));
   prepared_for_.clear();
   for (const ImportedMemory& memory : memory_) prepared_for_.push_back(memory.address);
   return {};
+}
+
+gpu::Touches Request::touches() const {
+  const bool gpus_alone =
+      std::ranges::all_of(regions_of(*args_.local), [](void* handle) { return local_region(handle).gpu() != nullptr; }) &&
+      std::ranges::all_of(regions_of(*args_.remote), [](void* handle) { return remote_region(handle).is_of_gpu(); });
+  return gpus_alone ? gpu::Touches::gpus : gpu::Touches::host;
 }
 
 Outcome Request::about_region(std::size_t number, Code code, std::string text) const {

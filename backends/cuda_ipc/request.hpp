@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request, and the life of its posts: driven by the GPU of its local side, which reaches the other side's
-// memory.
+// A request, and the life of its posts: driven by a GPU, that of its local side where there is one, which reaches
+// both sides' memory.
 //
 // What a request needs of a peer may not be there yet when it is prepared, or even posted: the link shakes
 // hands, the owner's answer is on its way. Such a post waits in the link, for which it costs nothing but
@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace headrace::cuda_ipc {
@@ -26,7 +27,7 @@ using host_link::Outcome;
 class Request final : public host_link::Post {
  public:
   /// `link`: none for a request to ourselves.
-  ///   errors   not_supported (local pages of several GPUs, or memory that cannot be reached: the next path
+  ///   errors   not_supported (local pages of several GPUs, no GPU memory, or memory that cannot be reached: the next path
   ///            may), not_found (a region's memory was freed), invalid_argument (a read-only target of our
   ///            own), peer_lost, exhausted, backend_failed
   [[nodiscard]] static Result<Request*> prepare(Instance& instance, const headrace_prepare_v1& args,
@@ -73,6 +74,7 @@ class Request final : public host_link::Post {
   [[nodiscard]] Result<void> prepare_local();
   [[nodiscard]] Ready find_memory(Outcome& why);
   [[nodiscard]] Result<void> prepare_move();
+  [[nodiscard]] gpu::Touches touches() const;
   [[nodiscard]] Outcome check_peer() const;
   [[nodiscard]] Outcome about_region(std::size_t number, Code code, std::string text) const;
   [[nodiscard]] bool take(State from);
@@ -94,6 +96,8 @@ class Request final : public host_link::Post {
   const WorkingGpu* const gpu_;  // the instance keeps what it has opened
 
   std::atomic<std::uint32_t> references_{1};
+
+  std::unordered_map<void*, cuda::Address> local_;  // where the GPU reaches our own regions
 
   // Made by whoever holds the post, or prepares.
   std::optional<gpu::PreparedMove> move_;

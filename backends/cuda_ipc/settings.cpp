@@ -24,6 +24,9 @@ constexpr std::array rows{
     headrace_option_v1{"copy_engine_bytes", "1", "bytes",
                        "what lies in one stretch on both sides and is at least so long goes by copy engine",
                        0, 0},
+    headrace_option_v1{"host_copy_bytes", "4MiB", "bytes",
+                       "to and from host memory, at most 64 stretches that are all at least so long go by copy engine",
+                       0, 0},
     headrace_option_v1{
         "ring_bytes", "256KiB", "bytes",
         "size of the message ring of each direction of a link, rounded up to a power of two that "
@@ -65,17 +68,19 @@ Result<gpu::MoveSettings> read_moves(const plugin::CreateArgs& args) {
   settings.few_bytes = few_bytes;
   HEADRACE_TRY(copy_engine_bytes, number(args, rows[2], 0, UINT64_MAX));
   settings.copy_engine_bytes = copy_engine_bytes;
+  HEADRACE_TRY(host_copy_bytes, number(args, rows[3], 0, UINT64_MAX));
+  settings.host_copy_bytes = host_copy_bytes;
   return settings;
 }
 
 Result<host_link::LinkSettings> read_links(const plugin::CreateArgs& args) {
   constexpr std::uint64_t two_messages = 2 * host_link::max_message_bytes;
   host_link::LinkSettings settings;
-  HEADRACE_TRY(ring_bytes, number(args, rows[3], least_bytes, largest_ring_bytes));
+  HEADRACE_TRY(ring_bytes, number(args, rows[4], least_bytes, largest_ring_bytes));
   settings.ring_bytes = std::bit_ceil(std::max(ring_bytes, two_messages));
-  HEADRACE_TRY(queue_bytes, number(args, rows[4], least_bytes, UINT64_MAX));
+  HEADRACE_TRY(queue_bytes, number(args, rows[5], least_bytes, UINT64_MAX));
   settings.queue_bytes = std::max(queue_bytes, two_messages);
-  auto timeout = parse_duration(text_of(args, rows[5]));
+  auto timeout = parse_duration(text_of(args, rows[6]));
   if (!timeout) return std::move(timeout).error().within("option cuda_ipc.handshake_timeout");
   settings.handshake_timeout = *timeout;
   return settings;

@@ -77,15 +77,23 @@ Result<void> Engine::eligible(const RequestPlan& plan, const BackendInstance& ba
   const auto no = [](std::string why) { return Error{Code::not_supported, std::move(why)}; };
   if (!plan.backends.empty() && std::find(plan.backends.begin(), plan.backends.end(), backend.name()) == plan.backends.end()) return no("not among the backends asked for");
   const std::size_t index = backend_index(backend);
+  bool vram = false;
   for (const auto& region : plan.local->local_regions) {
+    vram = vram || region->info.kind == MemoryKind::vram;
     if (!backend.takes_local(static_cast<int>(region->info.kind))) return no(fmt::format("does not move {} here", kind_name(region->info.kind)));
     if (region->handles.local(index) == nullptr) return no(fmt::format("local region {} is not registered with it", region->info.id.value));
   }
+  const auto has_its_vram = [&]() -> Result<void> {
+    if (vram || !backend.can(HEADRACE_NEEDS_VRAM)) return {};
+    return no("moves host memory only to and from GPUs");
+  };
   if (!plan.remote->life) {
     if (!backend.can(HEADRACE_LOCAL)) return no("does not move between regions of one agent");
-    for (const auto& region : plan.remote->local_regions)
+    for (const auto& region : plan.remote->local_regions) {
+      vram = vram || region->info.kind == MemoryKind::vram;
       if (region->handles.local(index) == nullptr) return no(fmt::format("region {} is not registered with it", region->info.id.value));
-    return {};
+    }
+    return has_its_vram();
   }
   if (!backend.can(HEADRACE_REMOTE)) return no("reaches no peers");
   const PeerLife& life = *plan.remote->life;
@@ -95,10 +103,11 @@ Result<void> Engine::eligible(const RequestPlan& plan, const BackendInstance& ba
   for (const std::uint32_t id : plan.remote->region_ids) {
     const RemoteRegion* const region = life.regions.find(id);
     if (region == nullptr) return Error{Code::not_found, fmt::format("peer {} has no region {} any more", life.name, id)};
+    vram = vram || region->kind == HEADRACE_VRAM;
     if (!backend.takes_remote(region->kind)) return no(fmt::format("does not move to or from a peer's {}", kind_name(static_cast<MemoryKind>(region->kind))));
     if ((region->backends >> number & 1) == 0) return no(fmt::format("peer {} did not register region {} with it", life.name, id));
   }
-  return {};
+  return has_its_vram();
 }
 
 Result<PageList::State::Handles> Engine::own_handles(const PageList::State& list, BackendInstance& backend) const {

@@ -13,25 +13,45 @@ Result<PinnedMemory> PinnedMemory::allocate(std::shared_ptr<const Device> device
       driver, driver.mem_host_alloc(&host, bytes, cuda::host_alloc_portable | cuda::host_alloc_device_map),
       "allocate {} bytes of pinned host memory", bytes);
   std::memset(host, 0, bytes);
-  PinnedMemory memory(std::move(device), {static_cast<std::byte*>(host), bytes}, 0, true);
-  HEADRACE_CUDA_TRY(driver, driver.mem_host_get_device_pointer(&memory.address_, host, 0),
-                    "map {} bytes of pinned host memory", bytes);
+  PinnedMemory memory(std::move(device), {static_cast<std::byte*>(host), bytes}, Holding::allocated);
+  HEADRACE_TRY_VOID(memory.find_address());
   return memory;
 }
 
-Result<PinnedMemory> PinnedMemory::pin(std::shared_ptr<const Device> device, std::span<std::byte> bytes) {
+Result<PinnedMemory> PinnedMemory::pin(std::shared_ptr<const Device> device, std::span<std::byte> bytes,
+                                       PinAccess access) {
   const cuda::DriverTable& driver = device->driver();
   const ContextGuard guard(*device);
-  HEADRACE_CUDA_TRY(driver,
-                    driver.mem_host_register(bytes.data(), bytes.size(),
-                                             cuda::host_register_portable | cuda::host_register_device_map),
-                    "pin {} bytes of host memory at {}", bytes.size(),
-                    static_cast<const void*>(bytes.data()));
-  PinnedMemory memory(std::move(device), bytes, 0, false);
-  HEADRACE_CUDA_TRY(driver, driver.mem_host_get_device_pointer(&memory.address_, bytes.data(), 0),
-                    "map {} bytes of host memory at {}", bytes.size(),
-                    static_cast<const void*>(bytes.data()));
+  unsigned flags = cuda::host_register_portable | cuda::host_register_device_map;
+  if (access == PinAccess::read) flags |= cuda::host_register_read_only;
+  const cuda::Outcome outcome = driver.mem_host_register(bytes.data(), bytes.size(), flags);
+  const bool already = outcome == cuda::Outcome::host_memory_already_registered;
+  PinnedMemory memory(std::move(device), bytes, already ? Holding::somebody_elses : Holding::pinned);
+  if (outcome != cuda::Outcome::success && !(already && memory.is_pinned_whole())) {
+    memory.bytes_ = {};  // nothing of it is ours to give back
+    return cuda::driver_error(driver, outcome, "pin {} bytes of host memory at {}", bytes.size(),
+                              static_cast<const void*>(bytes.data()));
+  }
+  HEADRACE_TRY_VOID(memory.find_address());
   return memory;
+}
+
+/// Where GPUs see it. With the device's context current.
+Result<void> PinnedMemory::find_address() {
+  HEADRACE_CUDA_TRY(device_->driver(),
+                    device_->driver().mem_host_get_device_pointer(&address_, bytes_.data(), 0),
+                    "map {} bytes of host memory at {}", bytes_.size(),
+                    static_cast<const void*>(bytes_.data()));
+  return {};
+}
+
+/// Whether GPUs see all of it in one stretch: then it does not matter who has pinned it.
+bool PinnedMemory::is_pinned_whole() const {
+  cuda::Address first = 0, last = 0;
+  const cuda::DriverTable& driver = device_->driver();
+  return driver.mem_host_get_device_pointer(&first, bytes_.data(), 0) == cuda::Outcome::success &&
+         driver.mem_host_get_device_pointer(&last, &bytes_.back(), 0) == cuda::Outcome::success &&
+         last - first == bytes_.size() - 1;
 }
 
 PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
@@ -40,14 +60,14 @@ PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
   device_ = std::move(other.device_);
   bytes_ = std::exchange(other.bytes_, {});
   address_ = std::exchange(other.address_, 0);
-  ours_ = other.ours_;
+  holding_ = other.holding_;
   return *this;
 }
 
 void PinnedMemory::give_back() noexcept {
-  if (bytes_.empty()) return;
+  if (bytes_.empty() || holding_ == Holding::somebody_elses) return;
   const ContextGuard guard(*device_);
-  if (ours_)
+  if (holding_ == Holding::allocated)
     (void)device_->driver().mem_free_host(bytes_.data());
   else
     (void)device_->driver().mem_host_unregister(bytes_.data());

@@ -11,22 +11,26 @@
 
 namespace headrace::gpu {
 
+/// What GPUs do with host memory that is not ours. Memory that this process cannot write is pinned for reading.
+enum class PinAccess { read, read_write };
+
 class PinnedMemory {
  public:
   /// Host memory of our own, reachable by every GPU of the process. Zeroed.
   ///   errors   invalid_argument (0 bytes), exhausted
   [[nodiscard]] static Result<PinnedMemory> allocate(std::shared_ptr<const Device> device, std::size_t bytes);
-  /// Pins the caller's memory, which must stay until this goes.
-  ///   errors   invalid_argument (0 bytes), exhausted, backend_failed (pinned already, or cannot be
-  ///            pinned)
+  /// Pins the caller's memory, which must stay until this goes. Memory that is pinned already, by the caller or
+  /// in another's name, is used as it is.
+  ///   errors   invalid_argument (0 bytes), exhausted, backend_failed (cannot be pinned, or a part of it is
+  ///            pinned already)
   [[nodiscard]] static Result<PinnedMemory> pin(std::shared_ptr<const Device> device,
-                                                std::span<std::byte> bytes);
+                                                std::span<std::byte> bytes, PinAccess access = PinAccess::read_write);
   PinnedMemory() = default;
   PinnedMemory(PinnedMemory&& other) noexcept
       : device_(std::move(other.device_)),
         bytes_(std::exchange(other.bytes_, {})),
         address_(std::exchange(other.address_, 0)),
-        ours_(other.ours_) {}
+        holding_(other.holding_) {}
   PinnedMemory& operator=(PinnedMemory&& other) noexcept;
   ~PinnedMemory() { give_back(); }
 
@@ -35,15 +39,18 @@ class PinnedMemory {
   [[nodiscard]] cuda::Address address() const noexcept { return address_; }
 
  private:
-  PinnedMemory(std::shared_ptr<const Device> device, std::span<std::byte> bytes, cuda::Address address,
-               bool ours)
-      : device_(std::move(device)), bytes_(bytes), address_(address), ours_(ours) {}
+  enum class Holding { allocated, pinned, somebody_elses };
+
+  PinnedMemory(std::shared_ptr<const Device> device, std::span<std::byte> bytes, Holding holding)
+      : device_(std::move(device)), bytes_(bytes), holding_(holding) {}
+  [[nodiscard]] Result<void> find_address();
+  [[nodiscard]] bool is_pinned_whole() const;
   void give_back() noexcept;
 
   std::shared_ptr<const Device> device_;
   std::span<std::byte> bytes_;
   cuda::Address address_ = 0;
-  bool ours_ = false;  // allocated here, not only pinned
+  Holding holding_ = Holding::somebody_elses;
 };
 
 }  // namespace headrace::gpu

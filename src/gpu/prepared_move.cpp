@@ -24,6 +24,17 @@ std::uint64_t part_bytes(std::uint64_t bytes) {
   return std::clamp(even, tile_bytes, longest_part_bytes);
 }
 
+constexpr std::uint64_t most_copies = 64;
+
+/// Whether no stretch is shorter than `least`, and there are few.
+bool are_long(const headrace_prepare_v1& args, std::uint64_t least) {
+  PageCursor cursor(args);
+  std::uint64_t count = 0;
+  for (PageRun run; cursor.next(run);)
+    if (run.bytes < least || ++count > most_copies) return false;
+  return true;
+}
+
 /// base + number * stride, in one region.
 bool is_regular(const headrace_side_v1& side) { return side.offsets == nullptr && side.region_of == nullptr; }
 
@@ -71,24 +82,23 @@ Result<std::shared_ptr<const Mover>> Mover::make(std::shared_ptr<const Kernels> 
 
 Result<PreparedMove> PreparedMove::prepare(std::shared_ptr<const Mover> mover,
                                            const headrace_prepare_v1& args, const AddressOf& local,
-                                           const AddressOf& remote) {
+                                           const AddressOf& remote, Touches touches) {
   PreparedMove move(std::move(mover));
   const ContextGuard guard(move.mover_->kernels->device());
-  HEADRACE_TRY_VOID(move.choose(args, local, remote));
+  HEADRACE_TRY_VOID(move.choose(args, local, remote, touches));
   return move;
 }
 
 Result<void> PreparedMove::choose(const headrace_prepare_v1& args, const AddressOf& local,
-                                  const AddressOf& remote) {
+                                  const AddressOf& remote, Touches touches) {
   std::array<PageRun, HEADRACE_MOVE_FEW_MOST + 1> runs;
   PageCursor cursor(args);
   const std::size_t count = cursor.fill(runs);
   const MoveSettings& settings = mover_->settings;
   if (count == 0) return {};
-  if (count == 1 && args.bytes >= settings.copy_engine_bytes) {
-    method_ = MoveMethod::copy;
-    return tell_few(args, local, remote);
-  }
+  if ((count == 1 && args.bytes >= settings.copy_engine_bytes) ||
+      (touches == Touches::host && are_long(args, settings.host_copy_bytes)))
+    return tell_copies(args, local, remote);
   if (count <= HEADRACE_MOVE_FEW_MOST && args.bytes <= settings.few_bytes) {
     method_ = MoveMethod::few;
     return tell_few(args, local, remote);
@@ -96,6 +106,17 @@ Result<void> PreparedMove::choose(const headrace_prepare_v1& args, const Address
   const bool pages = common_page_bytes(args) != 0 && is_regular(*args.local) && is_regular(*args.remote);
   if (pages && count > HEADRACE_MOVE_FEW_MOST) return write_pages(args, local, remote);
   return write_parts(args, local, remote);
+}
+
+Result<void> PreparedMove::tell_copies(const headrace_prepare_v1& args, const AddressOf& local,
+                                       const AddressOf& remote) {
+  method_ = MoveMethod::copy;
+  PageCursor cursor(args);
+  for (PageRun run; cursor.next(run); ++parts_) {
+    const Ends ends = ends_of(args, run, local, remote);
+    copies_.push_back({ends.target, ends.source, run.bytes});
+  }
+  return take_table(head_bytes);
 }
 
 Result<void> PreparedMove::tell_few(const headrace_prepare_v1& args, const AddressOf& local,
@@ -209,7 +230,6 @@ Result<void> PreparedMove::post(cuda::Stream stream) {
 }
 
 cuda::Outcome PreparedMove::launch(cuda::Stream stream) {
-  const cuda::DriverTable& driver = mover_->kernels->device().driver();
   switch (method_) {
     case MoveMethod::nothing:
       return cuda::Outcome::success;
@@ -223,15 +243,23 @@ cuda::Outcome PreparedMove::launch(cuda::Stream stream) {
       part_list_.done = done();
       return mover_->kernels->move(part_list_, stream);
     case MoveMethod::copy:
-      break;
+      return copy(stream);
   }
-  const cuda::Outcome copied = driver.memcpy_async(few_.targets[0], few_.sources[0], few_.lengths[0], stream);
-  if (copied != cuda::Outcome::success) return copied;
-  const cuda::Outcome told =
-      driver.stream_write_value_64(stream, table_.mapped(), posts_, cuda::write_value_default);
-  if (told != cuda::Outcome::success)
-    (void)driver.stream_synchronize(stream);  // the copy must not outlive the post
-  return told;
+  return cuda::Outcome::invalid_value;
+}
+
+cuda::Outcome PreparedMove::copy(cuda::Stream stream) {
+  const cuda::DriverTable& driver = mover_->kernels->device().driver();
+  cuda::Outcome outcome = cuda::Outcome::success;
+  for (const Copy& part : copies_) {
+    outcome = driver.memcpy_async(part.target, part.source, part.bytes, stream);
+    if (outcome != cuda::Outcome::success) break;
+  }
+  if (outcome == cuda::Outcome::success)
+    outcome = driver.stream_write_value_64(stream, table_.mapped(), posts_, cuda::write_value_default);
+  if (outcome != cuda::Outcome::success)
+    (void)driver.stream_synchronize(stream);  // no copy must outlive the post
+  return outcome;
 }
 
 }  // namespace headrace::gpu

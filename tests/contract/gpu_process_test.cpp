@@ -25,6 +25,12 @@ class GpuProcesses : public ContractBetweenProcesses {
   /// What is mapped here of other processes' memory, beyond what was there when the test began.
   [[nodiscard]] int imports() const { return driver().live().imports - before.imports; }
   [[nodiscard]] int mapped_pieces() const { return driver().live().mappings - before.mappings; }
+  [[nodiscard]] int pinned() const { return driver().live().pinned - before.pinned; }
+
+  static Memory host_memory(Memory::Kind kind, std::size_t bytes, std::uint64_t seed) {
+    const FromTheHost here;
+    return Memory(kind, bytes, seed);
+  }
 
   /// How a read of the first bytes of a region ends.
   PostEnd read(Instance& a, const Link& ab, const Remote& remote, const Memory& into) {
@@ -204,6 +210,85 @@ TEST_P(GpuProcesses, a_mapping_is_the_peers_memory_until_it_is_unmapped) {
     table->unmap(a->handle(), remote.handle(), args.address);
   }
   EXPECT_EQ(imports(), 0);
+}
+
+TEST_P(GpuProcesses, a_gpu_reads_and_writes_the_memory_that_a_peer_allocated_on_its_host) {
+  const auto a = open();
+  const auto b = start_peer();
+  const Link ab = connect(*a, *b);
+  const Memory memory(Memory::Kind::plain, 10'001, 1);
+  const RegionFacts facts = b->host_region(Memory::Kind::shared, 300'000, 7);
+  const int pinned_before = pinned();
+  {
+    const Region mine(*a, memory);
+    Remote remote(ab, facts);
+    const auto moved = [&](headrace_op_v1 op, std::uint64_t at) {
+      Request request(*a, op, &ab, uniform_side(mine.handle(), 0, 10'001, 10'001), uniform_side(remote.handle(), at, 10'001, 10'001), 1);
+      return request.run();
+    };
+    Bytes expected(300'000);
+    fill_pattern(expected, 7);
+    ASSERT_TRUE(moved(HEADRACE_READ, 777).status.ok());
+    EXPECT_TRUE(same_bytes(memory.bytes(), std::span(expected).subspan(777, 10'001)));
+    fill_pattern(memory.bytes(), 99);
+    ASSERT_TRUE(moved(HEADRACE_WRITE, 200'003).status.ok());
+    std::ranges::copy(memory.bytes(), expected.begin() + 200'003);
+    EXPECT_EQ(b->hash(facts), hash64(expected));
+    // The other region in the file finds it open.
+    Remote part(ab, b->part(facts, 1000, 20'000));
+    const int pinned_now = pinned();
+    ASSERT_TRUE(read(*a, ab, part, memory).status.ok());
+    EXPECT_TRUE(same_bytes(memory.bytes(), std::span(expected).subspan(1000, 10'001)));
+    EXPECT_EQ(pinned(), pinned_now);
+    part.unload();
+    b->ask(fmt::format("deregister {}", facts.id));
+    ASSERT_TRUE(world.until([&] { return read(*a, ab, remote, memory).status.code == Code::not_found; }));
+  }
+  EXPECT_TRUE(world.until([&] { return pinned() == pinned_before; })) << pinned() << " and not " << pinned_before;
+}
+
+TEST_P(GpuProcesses, a_peers_gpu_memory_is_moved_to_and_from_this_host) {
+  const auto a = open();
+  const auto b = start_peer();
+  const Link ab = connect(*a, *b);
+  for (const Memory::Kind here : {Memory::Kind::plain, Memory::Kind::shared}) {
+    for (const Memory::Kind there : {Memory::Kind::plain, Memory::Kind::shared}) {
+      const Memory memory = host_memory(here, 10'001, 1);
+      const RegionFacts facts = b->region(there, 300'000, 7);
+      const Region mine(*a, memory);
+      const Remote remote(ab, facts);
+      for (const headrace_op_v1 op : {HEADRACE_READ, HEADRACE_WRITE}) {
+        Request request(*a, op, &ab, uniform_side(mine.handle(), 0, 10'001, 10'001), uniform_side(remote.handle(), 50'001, 10'001, 10'001), 1);
+        Bytes expected(300'000);
+        fill_pattern(expected, 7);
+        ASSERT_TRUE(request.run().status.ok());
+        if (op == HEADRACE_READ) {
+          EXPECT_TRUE(same_bytes(memory.bytes(), std::span(expected).subspan(50'001, 10'001)));
+          fill_pattern(memory.bytes(), 98);
+        } else {
+          std::ranges::copy(memory.bytes(), expected.begin() + 50'001);
+          EXPECT_EQ(b->hash(facts), hash64(expected));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(GpuProcesses, host_memory_that_no_gpu_reaches_says_so) {
+  const auto a = open();
+  const auto b = start_peer();
+  const Link ab = connect(*a, *b);
+  const Memory on_gpu(Memory::Kind::plain, 1000, 1), on_host = host_memory(Memory::Kind::plain, 1000, 1);
+  const Remote registered(ab, b->host_region(Memory::Kind::plain, 1000, 7));
+  const PostEnd refused = read(*a, ab, registered, on_gpu);
+  EXPECT_EQ(refused.status.code, Code::not_supported);
+  EXPECT_NE(refused.text.find("`allocate`"), std::string::npos) << refused.text;
+  const Remote allocated(ab, b->host_region(Memory::Kind::shared, 1000, 7));
+  EXPECT_EQ(read(*a, ab, allocated, on_host).status.code, Code::not_supported) << "no GPU has to do with it";
+  driver().fail("cuMemHostRegister", cuda::Outcome::out_of_memory);
+  const PostEnd unpinned = read(*a, ab, allocated, on_gpu);
+  EXPECT_EQ(unpinned.status.code, Code::not_supported);
+  EXPECT_NE(unpinned.text.find("GPUs cannot reach"), std::string::npos) << unpinned.text;
 }
 
 }  // namespace

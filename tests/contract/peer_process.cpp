@@ -67,6 +67,12 @@ RegionFacts PeerProcess::region(Memory::Kind kind, std::uint64_t length, std::ui
   return facts_of(ask(fmt::format("region {} {} {}", kind == Memory::Kind::shared ? "shared" : "plain", length, seed)));
 }
 
+RegionFacts PeerProcess::host_region(Memory::Kind kind, std::uint64_t length, std::uint64_t seed) {
+  RegionFacts facts = facts_of(ask(fmt::format("region {} {} {} host", kind == Memory::Kind::shared ? "shared" : "plain", length, seed)));
+  facts.kind = HEADRACE_DRAM;
+  return facts;
+}
+
 RegionFacts PeerProcess::part(const RegionFacts& whole, std::uint64_t offset, std::uint64_t length) {
   return facts_of(ask(fmt::format("part {} {} {}", whole.id, offset, length)));
 }

@@ -24,6 +24,8 @@ class PeerProcess {
   [[nodiscard]] std::uint64_t incarnation() const { return incarnation_; }
   [[nodiscard]] std::string connection_info() { return from_hex(ask("info")); }
   RegionFacts region(Memory::Kind kind, std::uint64_t length, std::uint64_t seed);
+  /// Of the host's memory, also where the others are a GPU's.
+  RegionFacts host_region(Memory::Kind kind, std::uint64_t length, std::uint64_t seed);
   /// Another region in the memory of that one.
   RegionFacts part(const RegionFacts& whole, std::uint64_t offset, std::uint64_t length);
   std::uint64_t hash(const RegionFacts& region) { return std::stoull(ask(fmt::format("hash {}", region.id))); }

@@ -56,6 +56,18 @@ class MemorySource {
   }
 };
 
+/// Memories that are made while this lives are the host's, whatever the current source.
+class FromTheHost {
+ public:
+  FromTheHost() : before_(MemorySource::current()) { MemorySource::use(nullptr); }
+  ~FromTheHost() { MemorySource::use(before_); }
+  FromTheHost(const FromTheHost&) = delete;
+  FromTheHost& operator=(const FromTheHost&) = delete;
+
+ private:
+  MemorySource* before_;
+};
+
 /// Memory to move: the host's, private to the process or a sealed memfd as `Agent::allocate` gives out, or the
 /// current source's. Or a file, of which `bytes` is what stands in it.
 class Memory {

@@ -87,7 +87,8 @@ typedef enum headrace_ability_v1 {
   HEADRACE_MAP = 1u << 3,           /* map and unmap */
   HEADRACE_REVOKE_SAFE = 1u << 4,   /* the owner checks each range itself, so a stale handle cannot reach memory */
   HEADRACE_QUERY = 1u << 5,         /* query */
-  HEADRACE_STREAM = 1u << 6         /* post in the order of a GPU stream */
+  HEADRACE_STREAM = 1u << 6,        /* post in the order of a GPU stream */
+  HEADRACE_NEEDS_VRAM = 1u << 7     /* on one side at least of each request there is GPU memory, whatever the kinds below */
 } headrace_ability_v1;
 
 typedef struct headrace_status_v1 {

@@ -117,6 +117,7 @@ inline constexpr unsigned host_alloc_portable = 1;
 inline constexpr unsigned host_alloc_device_map = 2;
 inline constexpr unsigned host_register_portable = 1;
 inline constexpr unsigned host_register_device_map = 2;
+inline constexpr unsigned host_register_read_only = 8;
 inline constexpr unsigned ipc_lazy_enable_peer_access = 1;
 inline constexpr unsigned wait_value_geq = 0;
 inline constexpr unsigned wait_value_equal = 1;

@@ -11,6 +11,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <optional>
 
 namespace headrace::contract {
 namespace {
@@ -59,7 +60,9 @@ class Peer {
     const auto number = [&](std::size_t i) { return std::stoull(words.at(i)); };
     const std::string& verb = words.at(0);
     if (verb == "info") return to_hex(instance_->connection_info());
-    if (verb == "region") {  // KIND LENGTH SEED
+    if (verb == "region") {  // KIND LENGTH SEED [host]
+      std::optional<FromTheHost> from_the_host;
+      if (words.size() > 4) from_the_host.emplace();
       Owned owned;
       owned.memory = std::make_unique<Memory>(words.at(1) == "shared" ? Memory::Kind::shared : Memory::Kind::plain, number(2), number(3), number(3) % 7);
       owned.region = std::make_unique<Region>(*instance_, *owned.memory);

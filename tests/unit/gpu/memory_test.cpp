@@ -53,10 +53,23 @@ TEST_F(MemoryTest, that_is_pinned_is_zeroed_and_reachable) {
     auto pinned = PinnedMemory::pin(device, own);
     ASSERT_TRUE(pinned);
     EXPECT_TRUE(fake.reachable(pinned->address(), own.size()));
-    const auto again = PinnedMemory::pin(device, own);
-    ASSERT_FALSE(again);
-    EXPECT_EQ(again.code(), Code::backend_failed);
+    {
+      const auto again = PinnedMemory::pin(device, std::span(own).subspan(10, 20));
+      ASSERT_TRUE(again) << "it does not matter who has pinned it";
+      EXPECT_EQ(again->address(), pinned->address() + 10);
+    }
+    EXPECT_TRUE(fake.reachable(pinned->address(), own.size()));
   }
+  EXPECT_EQ(fake.live().pinned, 1);
+}
+
+TEST_F(MemoryTest, of_which_a_part_is_pinned_already_is_refused) {
+  const auto device = open();
+  std::array<std::byte, 100> own{};
+  const auto pinned = PinnedMemory::pin(device, std::span(own).first(50)).value();
+  const auto whole = PinnedMemory::pin(device, own);
+  ASSERT_FALSE(whole);
+  EXPECT_EQ(whole.code(), Code::backend_failed);
   EXPECT_EQ(fake.live().pinned, 1);
 }
 

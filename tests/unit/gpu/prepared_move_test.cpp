@@ -58,13 +58,13 @@ class PreparedMoveTest : public GpuTest {
     for (std::uint64_t i = 0; i < count; ++i) args.bytes += page_length(args, i);
     return args;
   }
-  Result<PreparedMove> prepare(const headrace_prepare_v1& args) {
+  Result<PreparedMove> prepare(const headrace_prepare_v1& args, Touches touches = Touches::gpus) {
     const auto address_of = [](void* handle) { return static_cast<Region*>(handle)->memory.address(); };
-    return PreparedMove::prepare(mover, args, address_of, address_of);
+    return PreparedMove::prepare(mover, args, address_of, address_of, touches);
   }
   /// Prepares, posts twice, and compares with a loop over the pages. Returns how it went.
-  MoveMethod expect_moves(const headrace_prepare_v1& args) {
-    auto move = prepare(args);
+  MoveMethod expect_moves(const headrace_prepare_v1& args, Touches touches = Touches::gpus) {
+    auto move = prepare(args, touches);
     EXPECT_TRUE(move) << move.error().message;
     if (!move) return MoveMethod::nothing;
     for (int post = 0; post < 2; ++post) {
@@ -121,6 +121,30 @@ TEST_F(PreparedMoveTest, one_stretch_goes_by_copy_engine) {
   const int launches = fake.calls("cuLaunchKernelEx");
   EXPECT_EQ(expect_moves(request(local, remote, 64)), MoveMethod::copy);
   EXPECT_EQ(fake.calls("cuLaunchKernelEx"), launches);
+}
+
+TEST_F(PreparedMoveTest, long_stretches_to_host_memory_go_by_copy_engine_and_short_ones_do_not) {
+  const auto settings = MoveSettings{.host_copy_bytes = 1000};
+  mover = Mover::make(kernels, settings).value();
+  Region here = region(100 * 1000), there = region(100 * 1000);
+  PageSide local = pages_of(here, 1000, shuffled(12, 100)), remote = pages_of(there, 1000, shuffled(12, 100));
+  const auto args = request(local, remote, 12);
+  EXPECT_EQ(expect_moves(args, Touches::host), MoveMethod::copy);
+  EXPECT_EQ(expect_moves(args, Touches::gpus), MoveMethod::pages);
+  PageSide shorter = pages_of(here, 999, shuffled(12, 100)), its_remote = pages_of(there, 999, shuffled(12, 100));
+  EXPECT_EQ(expect_moves(request(shorter, its_remote, 12), Touches::host), MoveMethod::pages);
+}
+
+TEST_F(PreparedMoveTest, a_copy_that_the_driver_refuses_leaves_none_behind) {
+  mover = Mover::make(kernels, MoveSettings{.host_copy_bytes = 1000}).value();
+  Region here = region(100 * 1000), there = region(100 * 1000);
+  PageSide local = pages_of(here, 1000, {0, 5, 9}), remote = pages_of(there, 1000, {3, 1, 7});
+  auto move = prepare(request(local, remote, 3), Touches::host);
+  ASSERT_TRUE(move);
+  fake.fail("cuMemcpyAsync", cuda::Outcome::out_of_memory, 1, 1);
+  EXPECT_EQ(move->post(stream.handle()).code(), Code::exhausted);
+  EXPECT_TRUE(move->poll_done());
+  EXPECT_TRUE(stream.poll_idle().value());
 }
 
 TEST_F(PreparedMoveTest, a_few_parts_travel_in_the_launch) {
