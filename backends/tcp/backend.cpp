@@ -17,9 +17,8 @@ namespace {
 
 Result<wire::Hmac> load_hmac() {
   HEADRACE_TRY(loaded, OpenSsl::load());
-  return wire::Hmac([ssl = std::make_shared<const OpenSsl>(std::move(loaded))](std::string_view key,
-                                                                              std::string_view message) -> Result<wire::Proof> {
-    HEADRACE_TRY(digest, ssl->hmac_sha256(std::as_bytes(std::span(key)), std::as_bytes(std::span(message))));
+  return wire::Hmac([ssl = loaded](std::string_view key, std::string_view message) -> Result<wire::Proof> {
+    HEADRACE_TRY(digest, ssl.hmac_sha256(std::as_bytes(std::span(key)), std::as_bytes(std::span(message))));
     wire::Proof proof;
     std::memcpy(proof.data(), digest.data(), proof.size());
     return proof;
