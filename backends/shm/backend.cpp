@@ -91,8 +91,6 @@ void ShmBackend::deregister_region(void* handle) {
   if (region->shared) instance_->unshare(region->region_id);
 }
 
-Result<std::string> ShmBackend::export_region(void* /*handle*/) { return std::string(); }
-
 Result<void*> ShmBackend::load_local(void* handle) {
   return new RemoteRegion(*static_cast<LocalRegion*>(handle));
 }
