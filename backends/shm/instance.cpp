@@ -18,10 +18,6 @@ std::uint32_t helpers_for(const Settings& settings, std::uint32_t pool_threads) 
   return std::max(std::min(wanted, pool_threads), 1U);
 }
 
-host_link::LinkSettings link_settings_of(const Settings& settings) {
-  return {settings.ring_bytes, settings.queue_bytes, settings.handshake_timeout};
-}
-
 Link& own(const std::shared_ptr<host_link::Link>& link) { return static_cast<Link&>(*link); }
 
 }  // namespace
@@ -34,7 +30,7 @@ std::uint32_t usable_cores() {
 }
 
 Instance::Instance(plugin::Host its_host, const Settings& its_settings, Parts parts)
-    : Site(its_host, shm::protocol, link_settings_of(its_settings), std::move(parts)),
+    : Site(its_host, shm::protocol, its_settings.links, std::move(parts)),
       settings(its_settings),
       helpers(helpers_for(its_settings, its_host.pool_threads())),
       nonce_(std::make_unique<const std::uint64_t>(random_u64())) {}

@@ -8,11 +8,11 @@
 #include "base/unix_socket.hpp"
 #include "host_link/control_messages.hpp"
 #include "host_link/live_table.hpp"
+#include "host_link/settings.hpp"
 
 #include <headrace/plugin/backend.hpp>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -28,12 +28,6 @@ enum class Watched : std::uint8_t { socket = 0, bell = 1, process = 2 };
 inline std::uint64_t watch_key(std::uint32_t serial, Watched what) {
   return (std::uint64_t{serial} << 2) | static_cast<std::uint64_t>(what);
 }
-
-struct LinkSettings {
-  std::uint64_t ring_bytes = 0;  ///< a power of two that holds two of the longest messages
-  std::uint64_t queue_bytes = 0;
-  std::chrono::nanoseconds handshake_timeout{};
-};
 
 /// A backend derives its instance from it.
 ///   threads  any, save where it says: the progress thread's
