@@ -61,14 +61,7 @@ headrace_info_v1 CudaIpcBackend::info() {
 
 Result<std::string> CudaIpcBackend::connection_info() { return instance_->connection_info(); }
 
-Result<void*> CudaIpcBackend::connect(const headrace_connect_v1& args) {
-  HEADRACE_TRY(socket, instance_->reach(args));
-  HEADRACE_TRY(link, Link::to_peer(*instance_, std::move(socket), args));
-  instance_->add(link);
-  instance_->introduce(*link);
-  instance_->wake();  // the timer is to be wound
-  return link->handle();
-}
+Result<void*> CudaIpcBackend::connect(const headrace_connect_v1& args) { return instance_->connect(args); }
 
 void CudaIpcBackend::disconnect(void* connection) { instance_->close(&Link::of(connection)); }
 
@@ -97,10 +90,7 @@ Result<void*> CudaIpcBackend::load_remote(void* connection, const headrace_remot
   if (region.kind != HEADRACE_VRAM)
     return make_error(Code::not_supported, "cuda_ipc moves GPU memory (vram), not kind {}", region.kind);
   Link& link = Link::of(connection);
-  if (link.state() == host_link::LinkState::lost) {
-    host_link::Outcome why = link.why_lost();
-    return Error{why.status.code, std::move(why.text)};
-  }
+  if (link.state() == host_link::LinkState::lost) return link.why_lost().error();
   auto remote = std::make_unique<RemoteRegion>(link.shared(), region.region_id, region.length);
   // With one GPU there is little doubt which will want it, and the first post need not wait for the answer.
   if (const auto device = instance_->gpus.only_one()) (void)remote->reach(*device);
