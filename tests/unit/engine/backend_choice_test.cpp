@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <thread>
 
 namespace headrace::engine {
 namespace {
@@ -125,6 +126,23 @@ TEST_F(BackendChoice, a_request_to_oneself_passes_by_who_takes_its_far_side_nowh
   EXPECT_NE((*request)->explain().find("not of_files: does not move to or from dram"), std::string::npos)
       << (*request)->explain();
   EXPECT_EQ(OfFiles::loaded, 0);
+}
+
+TEST_F(BackendChoice, regions_are_listed_while_others_come_and_go) {
+  const auto engine = open("busy", OfFiles::table());
+  const RegionId kept = registered(*engine, memory);
+  const std::jthread other([&] {
+    for (int i = 0; i < 200; ++i) {
+      const RegionId passing = registered(*engine, memory);
+      EXPECT_TRUE(engine->deregister({&passing, 1}, 10s).ok());
+    }
+  });
+  for (int i = 0; i < 200; ++i) {
+    const std::vector<Region> listed = engine->regions();
+    ASSERT_FALSE(listed.empty());
+    EXPECT_EQ(listed.front().id, kept);
+    for (const Region& region : listed) EXPECT_EQ(region.backends.size(), 2U);
+  }
 }
 
 }  // namespace
