@@ -100,7 +100,7 @@ class CudaIpcLocal : public ::testing::Test {
   std::uint32_t next_region = 1;
   test::PageSide local_side, remote_side;  // of the last request
   headrace_side_v1 local_view{}, remote_view{};
-  headrace::testing::TemporaryFolder folder;
+  test::TemporaryFolder folder;
   cuda::FakeCuda fake;
   test::PluginHost host{{}};
   std::unique_ptr<plugin::Backend> backend;
@@ -256,7 +256,7 @@ TEST_F(CudaIpcElsewhere, a_gpu_without_kernels_is_named) {
 }
 
 TEST(CudaIpcWithout, a_driver_says_so_at_registration) {
-  const headrace::testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   test::PluginHost host{{}};
   const GpuSource source{
       []() -> Result<cuda::DriverTable> { return make_error(Code::not_supported, "no NVIDIA driver"); },

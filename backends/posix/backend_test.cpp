@@ -142,7 +142,7 @@ class Posix : public ::testing::Test {
     for (void* const handle : handles) backend->deregister_region(handle);
   }
 
-  headrace::testing::TemporaryFolder folder;
+  test::TemporaryFolder folder;
   SlowReads calls;
   std::uint32_t regions = 0;
   test::PageSide local_side, remote_side;  // of the last request

@@ -87,7 +87,7 @@ class BackendChoice : public ::testing::Test {
 
  private:
   Logger logger_;
-  const headrace::testing::TemporaryFolder folder_;
+  const test::TemporaryFolder folder_;
 };
 
 TEST_F(BackendChoice, a_bare_notification_makes_no_link_of_gpus_and_uses_one_that_is_there) {
