@@ -134,14 +134,8 @@ host_link::Other encode(const Message& message) {
 Result<Message> decode(const host_link::Other& message, std::size_t descriptors) {
   PacketReader in(message.body);
   Message read = read_body(message.type, in);
-  if (!in.complete())
-    return make_error(Code::corrupt, "a control message of type {} has {} bytes that do not fit it",
-                      message.type, message.body.size());
   const auto* const pieces = std::get_if<Pieces>(&read);
-  const std::size_t expected = pieces != nullptr ? pieces->bytes.size() : 0;
-  if (descriptors != expected)
-    return make_error(Code::corrupt, "a control message of type {} came with {} descriptors, expected {}",
-                      message.type, descriptors, expected);
+  HEADRACE_TRY_VOID(check_fit(message, in, descriptors, pieces != nullptr ? pieces->bytes.size() : 0));
   return read;
 }
 

@@ -18,9 +18,9 @@ Instance::~Instance() {
   close_links();
 }
 
-Result<std::shared_ptr<host_link::Link>> Instance::make_accepted(UnixSocket socket) {
-  HEADRACE_TRY(link, Link::from_peer(*this, std::move(socket)));
-  return std::shared_ptr<host_link::Link>(std::move(link));
+std::shared_ptr<host_link::Link> Instance::make_link(host_link::Side side, UnixSocket socket,
+                                                     host_link::PeerProcess process) {
+  return std::make_shared<Link>(*this, side, std::move(socket), std::move(process));
 }
 
 Result<const Region*> Instance::add_region(const headrace_region_v1& args) {

@@ -38,7 +38,8 @@ class Instance final : public host_link::Site {
   [[nodiscard]] Result<const Proof*> proof(const WorkingGpu& gpu);
 
  private:
-  [[nodiscard]] Result<std::shared_ptr<host_link::Link>> make_accepted(UnixSocket socket) override;
+  [[nodiscard]] std::shared_ptr<host_link::Link> make_link(host_link::Side side, UnixSocket socket,
+                                                           host_link::PeerProcess process) override;
 
   mutable std::mutex mutex_;
   std::unordered_map<std::uint32_t, std::shared_ptr<const Region>> regions_;

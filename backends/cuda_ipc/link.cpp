@@ -20,21 +20,6 @@ constexpr auto look_at_ends_every = std::chrono::microseconds(20);
 
 }  // namespace
 
-Result<std::shared_ptr<Link>> Link::to_peer(Instance& instance, UnixSocket socket,
-                                            const headrace_connect_v1& args) {
-  HEADRACE_TRY(process, host_link::PeerProcess::of(socket));
-  std::shared_ptr<Link> link(new Link(instance, Side::connecting, std::move(socket), std::move(process)));
-  HEADRACE_TRY_VOID(link->begin(args));
-  return link;
-}
-
-Result<std::shared_ptr<Link>> Link::from_peer(Instance& instance, UnixSocket socket) {
-  HEADRACE_TRY(process, host_link::PeerProcess::of(socket));
-  std::shared_ptr<Link> link(new Link(instance, Side::accepting, std::move(socket), std::move(process)));
-  HEADRACE_TRY_VOID(link->begin());
-  return link;
-}
-
 // ------------------------------------------------------------------ the peer's regions
 
 std::shared_ptr<PeerRegion> Link::region(std::uint32_t id) {

@@ -2,9 +2,8 @@
 // The backend between GPUs of one process, over the fake driver.
 #include "backends/cuda_ipc/backend.hpp"
 #include "gpu/device_memory.hpp"
+#include "support/direct_backend.hpp"
 #include "support/fake_kernels.hpp"
-#include "support/page_side.hpp"
-#include "support/plugin_host.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
@@ -23,7 +22,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class CudaIpcLocal : public ::testing::Test {
+class CudaIpcLocal : public test::DirectBackend {
  protected:
   explicit CudaIpcLocal(std::vector<cuda::FakeGpu> gpus = {{}, {}}) : fake(std::move(gpus)) {
     cuda::add_reference_kernels(fake);
@@ -32,11 +31,7 @@ class CudaIpcLocal : public ::testing::Test {
         [] { return gpu::KernelLibrary::from_table(cuda::fake_kernels_table(), "the fake library"); }};
     backend = CudaIpcBackend::open(plugin::Host(host.table()), {{}, folder.path()}, source).value();
   }
-  ~CudaIpcLocal() override {
-    backend.reset();
-    host.instance_is_gone();
-    EXPECT_THAT(host.broken_rules(), ::testing::IsEmpty());
-  }
+  ~CudaIpcLocal() override { close(); }
 
   /// Memory of a GPU that the test's own code allocates, as torch would.
   gpu::DeviceMemory memory(int ordinal, std::size_t bytes) {
@@ -61,30 +56,6 @@ class CudaIpcLocal : public ::testing::Test {
   void* registered(const gpu::DeviceMemory& memory, int ordinal, std::uint32_t flags = 0) {
     return backend->register_region(region_of(memory, ordinal, flags)).value();
   }
-  headrace_prepare_v1 request(headrace_op_v1 op, const test::PageSide& local, const test::PageSide& remote,
-                              std::uint64_t count) {
-    local_side = local;
-    remote_side = remote;
-    local_view = local_side.view();
-    remote_view = remote_side.view();
-    headrace_prepare_v1 args{};
-    args.struct_size = sizeof args;
-    args.token = host.new_token();
-    args.op = op;
-    args.count = count;
-    args.bytes = count * local.page_bytes;
-    args.local = &local_view;
-    args.remote = &remote_view;
-    return args;
-  }
-  Status post(void* handle, std::uint64_t token) {
-    headrace_post_v1 args{};
-    args.struct_size = sizeof args;
-    host.post_begins(token);
-    const Status status = backend->post(handle, args);
-    if (!status.ok()) host.post_refused(token);
-    return status;
-  }
   Status run(void* handle, std::uint64_t token) {
     const Status posted = post(handle, token);
     if (!posted.ok()) return posted;
@@ -98,12 +69,8 @@ class CudaIpcLocal : public ::testing::Test {
 
   std::mt19937 random{3};
   std::uint32_t next_region = 1;
-  test::PageSide local_side, remote_side;  // of the last request
-  headrace_side_v1 local_view{}, remote_view{};
-  headrace::testing::TemporaryFolder folder;
+  test::TemporaryFolder folder;
   cuda::FakeCuda fake;
-  test::PluginHost host{{}};
-  std::unique_ptr<plugin::Backend> backend;
 };
 
 TEST_F(CudaIpcLocal, opens_no_gpu_before_memory_is_registered) {
@@ -298,7 +265,7 @@ TEST_F(CudaIpcElsewhere, a_gpu_without_kernels_is_named) {
 }
 
 TEST(CudaIpcWithout, a_driver_says_so_at_registration) {
-  const headrace::testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   test::PluginHost host{{}};
   const GpuSource source{
       []() -> Result<cuda::DriverTable> { return make_error(Code::not_supported, "no NVIDIA driver"); },

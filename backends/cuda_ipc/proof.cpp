@@ -15,7 +15,7 @@ Result<void> copy_word(const gpu::Device& device, const gpu::Stream& stream, cud
   return stream.wait_idle();
 }
 
-Error not_proved(Error cause) {
+Error not_proved(const Error& cause) {
   return Error{Code::not_supported,
                "memory of cudaMalloc cannot be shared with this peer, whose IPC handles do not lead to it (" +
                    cause.message +
@@ -27,7 +27,7 @@ Error not_proved(Error cause) {
 
 }  // namespace
 
-Result<std::unique_ptr<const Proof>> Proof::make(std::shared_ptr<const gpu::Device> device,
+Result<std::unique_ptr<const Proof>> Proof::make(const std::shared_ptr<const gpu::Device>& device,
                                                  const gpu::Stream& stream) {
   const std::uint64_t nonce = random_u64();
   HEADRACE_TRY(memory, gpu::DeviceMemory::allocate(device, sizeof nonce));
@@ -46,7 +46,7 @@ Result<void> check_proof(const std::shared_ptr<const gpu::Device>& device, const
   if (!opened) {
     // The driver takes the handle for one of ours, or finds no such process.
     const bool misled = opened.code() == Code::invalid_argument || opened.code() == Code::not_found;
-    return misled ? not_proved(std::move(opened).error()) : std::move(opened).error();
+    return misled ? not_proved(opened.error()) : std::move(opened).error();
   }
   std::uint64_t found = 0;
   HEADRACE_TRY_VOID(copy_word(*device, stream, reinterpret_cast<cuda::Address>(&found), opened->address()));

@@ -21,8 +21,8 @@ class Proof {
  public:
   /// Waits for a copy of 8 bytes on `stream`.
   ///   errors   exhausted, not_supported (this GPU shares nothing by handle), backend_failed
-  [[nodiscard]] static Result<std::unique_ptr<const Proof>> make(std::shared_ptr<const gpu::Device> device,
-                                                                 const gpu::Stream& stream);
+  [[nodiscard]] static Result<std::unique_ptr<const Proof>> make(
+      const std::shared_ptr<const gpu::Device>& device, const gpu::Stream& stream);
   [[nodiscard]] const cuda::IpcMemoryHandle& handle() const noexcept { return handle_; }
   [[nodiscard]] std::uint64_t nonce() const noexcept { return nonce_; }
 

@@ -3,8 +3,6 @@
 
 namespace headrace::cuda_ipc {
 
-using host_link::Outcome;
-
 PeerRegion::Found RemoteRegion::reach(int device) const {
   PeerRegion::Found found = link_->reach(*peer_, device);
   if (found.reach != PeerRegion::Reach::here || length_ <= found.memory.bytes) return found;
@@ -28,10 +26,7 @@ Result<ImportedMemory> RemoteRegion::mappable(const WorkingGpu& gpu) const {
   PeerRegion::Found found = reach(gpu.device->ordinal());
   if (found.reach == PeerRegion::Reach::here) return std::move(found.memory);
   if (found.reach == PeerRegion::Reach::refused) return std::move(found.error);
-  if (link_->state() == host_link::LinkState::lost) {
-    Outcome why = link_->why_lost();
-    return Error{why.status.code, std::move(why.text)};
-  }
+  if (link_->state() == host_link::LinkState::lost) return link_->why_lost().error();
   return make_error(Code::would_block, "the way to region {} of peer {} is on its way", peer_->id(),
                     link_->peer_name());
 }

@@ -52,17 +52,13 @@ std::uint64_t first_page_in(const headrace_prepare_v1& args, const headrace_side
   return no_page;
 }
 
-Error error_of(Outcome outcome) {
-  return Error{outcome.status.code, std::move(outcome.text), outcome.status.page};
-}
-
 }  // namespace
 
 // ------------------------------------------------------------------ preparing
 
 Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1& args,
                                   std::shared_ptr<Link> link) {
-  if (link != nullptr && link->state() == host_link::LinkState::lost) return error_of(link->why_lost());
+  if (link != nullptr && link->state() == host_link::LinkState::lost) return link->why_lost().error();
   HEADRACE_TRY(driver, driver_of(instance, args));
   std::unique_ptr<Request, void (*)(Request*)> request(new Request(instance, args, std::move(link), *driver),
                                                        [](Request* r) { r->unref(); });
@@ -75,7 +71,7 @@ Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1&
     return request.release();
   }
   Outcome why;
-  if (request->find_memory(why) == Ready::never) return error_of(std::move(why));
+  if (request->find_memory(why) == Ready::never) return std::move(why).error();
   request->memory_.clear();
   return request.release();
 }
@@ -169,23 +165,15 @@ Outcome Request::check_peer() const {
 
 Status Request::post(const headrace_post_v1& args) {
   if (link_ == nullptr) return args.has_message != 0 ? Status{Code::not_supported} : post_local();
-  const std::string_view message(static_cast<const char*>(args.message.data),
-                                 args.has_message != 0 ? args.message.length : 0);
-  has_message_ = args.has_message != 0;
-  channel_ = args.channel;
-  if (has_message_ && message.size() > host_link::max_message_bytes) return {Code::invalid_argument};
   const bool waits = link_->state() == host_link::LinkState::connecting;
   if (!waits && !link_->usable()) return {link_->why_lost().status.code};
-  if (has_message_) {
-    if (const Status reserved = link_->messages().reserve(message.size()); !reserved.ok()) return reserved;
-  }
-  message_.assign(message);
+  if (const Status room = message_.begin(*link_, args); !room.ok()) return room;
   {
     const std::lock_guard lock(mutex_);
     state_ = State::beginning;
     early_ = {};
   }
-  keep_place();
+  message_.keep_place(*link_);
   if (waits)
     begin_waiting();
   else
@@ -200,11 +188,6 @@ Status Request::post_local() {
   }
   instance_.posts.add(*this);
   return {};
-}
-
-/// The post ends later: what is sent on the channel meanwhile comes after its message.
-void Request::keep_place() {
-  if (has_message_) place_ = link_->messages().take_place(channel_);
 }
 
 /// Whether the post was there; if so it is the caller's now.
@@ -299,7 +282,7 @@ void Request::launch() {
 
 void Request::ended(Outcome outcome) {
   if (link_ == nullptr) {
-    instance_.host.completed(token_, outcome.status, outcome.text);
+    instance_.host.completed(args_.token, outcome.status, outcome.text);
     return;
   }
   {
@@ -344,32 +327,19 @@ void Request::cancel() {
   unref();
 }
 
-/// Sends it if the bytes were moved and somebody is there to hear of it.
-void Request::finish_message(Outcome& outcome) {
-  if (outcome.status.ok() && !link_->usable()) outcome = link_->why_lost();
-  host_link::MessagePipe& messages = link_->messages();
-  const host_link::MessagePipe::Place place = *std::exchange(place_, std::nullopt);
-  if (outcome.status.ok())
-    messages.fill_place(place, message_);
-  else
-    messages.give_up_place(channel_, place, message_.size());
-}
-
 /// Tells the far side and the host. `counted`: the link knows of this post. After this the request may be
 /// gone.
 void Request::finish(Outcome outcome, bool counted) {
-  const std::shared_ptr<Link> link = link_;
-  Instance& instance = instance_;
-  const std::uint64_t token = token_;
-  if (has_message_) finish_message(outcome);
+  const std::shared_ptr<Link> counting = counted ? link_ : nullptr;
+  message_.end(*link_, outcome);
   memory_.clear();
   {
     const std::lock_guard lock(mutex_);
     state_ = State::idle;
   }
-  if (counted) link->remove_active(this);
-  instance.host.completed(token, outcome.status, outcome.text);
-  if (counted) link->post_finished();
+  if (counting != nullptr) counting->remove_active(this);
+  instance_.host.completed(args_.token, outcome.status, outcome.text);
+  if (counting != nullptr) counting->post_finished();
 }
 
 }  // namespace headrace::cuda_ipc

@@ -8,9 +8,8 @@
 #pragma once
 
 #include "backends/cuda_ipc/remote_region.hpp"
-#include "host_link/post.hpp"
+#include "host_link/post_message.hpp"
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -36,11 +35,6 @@ class Request final : public host_link::Post {
   [[nodiscard]] Status post(const headrace_post_v1& args);
   /// A post that waits ends at once. One that a GPU has begun cannot be called back; its end is near.
   void cancel();
-
-  void ref() override { references_.fetch_add(1, std::memory_order_relaxed); }
-  void unref() override {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
-  }
 
   // For the link.
 
@@ -68,8 +62,8 @@ class Request final : public host_link::Post {
 
   Request(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link,
           const WorkingGpu& gpu)
-      : instance_(instance), args_(args), link_(std::move(link)), token_(args.token), gpu_(&gpu) {}
-  ~Request() = default;
+      : instance_(instance), args_(args), link_(std::move(link)), gpu_(&gpu) {}
+  ~Request() override = default;
 
   [[nodiscard]] Result<void> prepare_local();
   [[nodiscard]] Ready find_memory(Outcome& why);
@@ -81,21 +75,16 @@ class Request final : public host_link::Post {
 
   Status post_local();
   void begin_waiting();
-  void keep_place();
   void begin();
   void go_on();
   void starve(std::uint64_t answers_seen);
   void launch();
   void finish(Outcome outcome, bool counted);
-  void finish_message(Outcome& outcome);
 
   Instance& instance_;
   const headrace_prepare_v1 args_;
   const std::shared_ptr<Link> link_;
-  const std::uint64_t token_;
   const WorkingGpu* const gpu_;  // the instance keeps what it has opened
-
-  std::atomic<std::uint32_t> references_{1};
 
   std::unordered_map<void*, cuda::Address> local_;  // where the GPU reaches our own regions
 
@@ -104,11 +93,7 @@ class Request final : public host_link::Post {
   std::vector<cuda::Address> prepared_for_;  // where the remote regions were when the move was prepared
   std::vector<ImportedMemory> memory_;       // of the remote regions, held while a GPU uses it
 
-  // Of the current post.
-  bool has_message_ = false;
-  std::uint32_t channel_ = 0;
-  std::string message_;
-  std::optional<host_link::MessagePipe::Place> place_;  // of the message, in the order of its channel
+  host_link::PostMessage message_;  // unused without a link
 
   std::mutex mutex_;
   State state_ = State::idle;

@@ -3,9 +3,7 @@
 #pragma once
 
 #include "gpu/prepared_move.hpp"
-#include "host_link/site.hpp"
-
-#include <headrace/plugin/backend.hpp>
+#include "host_link/settings.hpp"
 
 #include <span>
 

@@ -303,8 +303,6 @@ void FakeBackend::deregister_region(void* handle) {
   region->gone = true;
 }
 
-Result<std::string> FakeBackend::export_region(void* /*handle*/) { return std::string(); }
-
 Result<void*> FakeBackend::load_local(void* handle) {
   auto made = std::make_shared<RemoteRegion>();
   const Lock lock(network_.mutex_);
@@ -818,14 +816,12 @@ void FakeBackend::work() {
 Result<std::string> FakeBackend::query(const headrace_query_v1& args) { return objects_.answer(args); }
 
 headrace_cost_v1 FakeBackend::cost(const headrace_prepare_v1& /*args*/) {
-  headrace_cost_v1 cost{};
-  cost.struct_size = sizeof(cost);
-  cost.fixed_ns = 2'000;
-  cost.ns_per_page = 40;
-  cost.bytes_per_second = 4e9;
-  cost.margin = 1;
-  cost.method = "constant";
-  return cost;
+  return {.struct_size = sizeof(headrace_cost_v1),
+          .fixed_ns = 2'000,
+          .ns_per_page = 40,
+          .bytes_per_second = 4e9,
+          .margin = 1,
+          .method = "constant"};
 }
 
 }  // namespace headrace::fake

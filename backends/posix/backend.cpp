@@ -10,11 +10,6 @@
 namespace headrace::posix {
 namespace {
 
-Error no_peers() {
-  return make_error(Code::not_supported,
-                    "posix has no links to other agents: it moves between memory and files of one agent");
-}
-
 /// What `prepare` gives out.
 struct Request {
   std::shared_ptr<Job> job;
@@ -59,19 +54,13 @@ headrace_info_v1 PosixBackend::info() {
   return info;
 }
 
-Result<std::string> PosixBackend::connection_info() { return std::string(); }
-Result<void*> PosixBackend::connect(const headrace_connect_v1&) { return no_peers(); }
-void PosixBackend::disconnect(void*) {}
-
 Result<void*> PosixBackend::register_region(const headrace_region_v1& args) {
   HEADRACE_TRY(region, Region::make(args, calls_));
   return static_cast<void*>(region.release());
 }
 void PosixBackend::deregister_region(void* handle) { delete static_cast<Region*>(handle); }
-Result<std::string> PosixBackend::export_region(void*) { return std::string(); }
 
 Result<void*> PosixBackend::load_local(void* handle) { return handle; }
-Result<void*> PosixBackend::load_remote(void*, const headrace_remote_region_v1&) { return no_peers(); }
 void PosixBackend::unload(void*) {}
 
 Result<void*> PosixBackend::prepare(const headrace_prepare_v1& args) {
@@ -96,25 +85,18 @@ Status PosixBackend::post(void* handle, const headrace_post_v1& args) {
   return {};
 }
 
-bool PosixBackend::poll(void*) { return false; }  // a read may wait for a disk: that is for the threads
 void PosixBackend::cancel(void* handle) { request_of(handle).job->cancel(); }
 void PosixBackend::release(void* handle) { delete static_cast<Request*>(handle); }
-Status PosixBackend::notify(void*, std::uint32_t, std::string_view) { return {Code::not_supported}; }
-
-std::uint32_t PosixBackend::progress() { return 0; }
-int PosixBackend::descriptor() { return -1; }
 
 Result<std::string> PosixBackend::query(const headrace_query_v1& args) { return posix::query(args); }
 
 headrace_cost_v1 PosixBackend::cost(const headrace_prepare_v1&) {
-  headrace_cost_v1 cost{};
-  cost.struct_size = sizeof cost;
-  cost.fixed_ns = 20'000;
-  cost.ns_per_page = 500;
-  cost.bytes_per_second = 1e9;
-  cost.margin = 1;
-  cost.method = "constant: what a file costs depends on where it lies";
-  return cost;
+  return {.struct_size = sizeof(headrace_cost_v1),
+          .fixed_ns = 20'000,
+          .ns_per_page = 500,
+          .bytes_per_second = 1e9,
+          .margin = 1,
+          .method = "constant: what a file costs depends on where it lies"};
 }
 
 /// An agent that moves no files has no threads for them.

@@ -33,26 +33,16 @@ class PosixBackend final : public plugin::Backend {
                                                              const FileCalls& calls);
 
   [[nodiscard]] headrace_info_v1 info() override;
-  Result<std::string> connection_info() override;
-  Result<void*> connect(const headrace_connect_v1& args) override;
-  void disconnect(void* connection) override;
-
   Result<void*> register_region(const headrace_region_v1& region) override;
   void deregister_region(void* handle) override;
-  Result<std::string> export_region(void* handle) override;
   Result<void*> load_local(void* handle) override;
-  Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region) override;
   void unload(void* remote) override;
 
   Result<void*> prepare(const headrace_prepare_v1& args) override;
   Status post(void* request, const headrace_post_v1& args) override;
-  bool poll(void* request) override;
   void cancel(void* request) override;
   void release(void* request) override;
-  Status notify(void* connection, std::uint32_t channel, std::string_view bytes) override;
 
-  std::uint32_t progress() override;
-  [[nodiscard]] int descriptor() override;
   Result<std::string> query(const headrace_query_v1& args) override;
   headrace_cost_v1 cost(const headrace_prepare_v1& args) override;
 

@@ -2,8 +2,7 @@
 // What the contract suite does not ask: threads that start late, files that answer late or badly, what is
 // refused.
 #include "backends/posix/backend.hpp"
-#include "support/page_side.hpp"
-#include "support/plugin_host.hpp"
+#include "support/direct_backend.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <fcntl.h>
@@ -65,14 +64,10 @@ std::ptrdiff_t threads() {
                        std::filesystem::directory_iterator());
 }
 
-class Posix : public ::testing::Test {
+class Posix : public test::DirectBackend {
  protected:
   Posix() { open({}); }
-  ~Posix() override {
-    backend.reset();
-    host.instance_is_gone();
-    EXPECT_THAT(host.broken_rules(), ::testing::IsEmpty());
-  }
+  ~Posix() override { close(); }
   void open(std::vector<headrace_setting_v1> settings) {
     backend = PosixBackend::open(plugin::Host(host.table()), {settings, ""}, calls).value();
   }
@@ -103,30 +98,6 @@ class Posix : public ::testing::Test {
     region.flags = flags;
     return backend->register_region(region).value();
   }
-  headrace_prepare_v1 request(headrace_op_v1 op, test::PageSide local, test::PageSide remote,
-                              std::uint64_t count) {
-    local_side = std::move(local);
-    remote_side = std::move(remote);
-    local_view = local_side.view();
-    remote_view = remote_side.view();
-    headrace_prepare_v1 args{};
-    args.struct_size = sizeof args;
-    args.token = host.new_token();
-    args.op = op;
-    args.count = count;
-    args.bytes = count * local_side.page_bytes;
-    args.local = &local_view;
-    args.remote = &remote_view;
-    return args;
-  }
-  Status post(void* handle, std::uint64_t token) {
-    headrace_post_v1 args{};
-    args.struct_size = sizeof args;
-    host.post_begins(token);
-    const Status status = backend->post(handle, args);
-    if (!status.ok()) host.post_refused(token);
-    return status;
-  }
   test::PostEnd wait(std::uint64_t token) {
     while (host.in_flight(token)) std::this_thread::yield();
     return *host.last_end(token);
@@ -142,13 +113,9 @@ class Posix : public ::testing::Test {
     for (void* const handle : handles) backend->deregister_region(handle);
   }
 
-  headrace::testing::TemporaryFolder folder;
+  test::TemporaryFolder folder;
   SlowReads calls;
   std::uint32_t regions = 0;
-  test::PageSide local_side, remote_side;  // of the last request
-  headrace_side_v1 local_view{}, remote_view{};
-  test::PluginHost host{{}};
-  std::unique_ptr<plugin::Backend> backend;
 };
 
 TEST_F(Posix, starts_no_thread_before_the_first_request) {

@@ -89,7 +89,7 @@ class PosixFile : public ::testing::Test {
     return file.move(HEADRACE_WRITE, {&part, 1}, offset);
   }
 
-  headrace::testing::TemporaryFolder folder;
+  test::TemporaryFolder folder;
   ScriptedCalls calls;
 };
 

@@ -38,7 +38,7 @@ Result<std::string> ask(const std::vector<headrace_region_v1>& regions) {
 }
 
 TEST(PosixQuery, tells_size_mode_and_time_of_files_and_which_are_missing) {
-  const headrace::testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const std::string path = folder.path() + "/f", missing = folder.path() + "/missing",
                     under_a_file = path + "/x";
   std::ofstream(path) << "12345";

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/posix/settings.hpp"
 
-#include "base/options.hpp"
+#include "base/backend_options.hpp"
+#include "base/errors.hpp"
 
 #include <array>
-#include <string>
 
 namespace headrace::posix {
 namespace {
@@ -27,31 +27,21 @@ constexpr std::array rows{
                        0},
 };
 
-Result<std::uint64_t> number(const plugin::CreateArgs& args, const headrace_option_v1& row,
-                             std::uint64_t least, std::uint64_t most) {
-  const std::string_view given = args.setting(row.name);
-  auto value = parse_bytes(std::string(given.empty() ? row.default_value : given));
-  if (!value) return std::move(value).error().within(std::string("option posix.") + row.name);
-  if (*value < least || *value > most)
-    return make_error(Code::invalid_argument, "option posix.{} is {} and must be from {} to {}", row.name,
-                      *value, least, most);
-  return value;
-}
-
 }  // namespace
 
 std::span<const headrace_option_v1> option_rows() { return rows; }
 
 Result<Settings> read_settings(const plugin::CreateArgs& args) {
+  const BackendOptions options("posix", rows, args);
   Settings settings;
-  HEADRACE_TRY(threads, number(args, rows[0], 1, most_threads));
+  HEADRACE_TRY(threads, options.number("threads", 1, most_threads));
   settings.threads = static_cast<std::uint32_t>(threads);
-  HEADRACE_TRY(piece_bytes, number(args, rows[1], piece_unit, largest_piece));
+  HEADRACE_TRY(piece_bytes, options.number("piece_bytes", piece_unit, largest_piece));
   if (piece_bytes % piece_unit != 0)
     return make_error(Code::invalid_argument, "option posix.piece_bytes is {} and must be a multiple of {}",
                       piece_bytes, piece_unit);
   settings.piece_bytes = piece_bytes;
-  HEADRACE_TRY(queue_depth, number(args, rows[2], 1, deepest_queue));
+  HEADRACE_TRY(queue_depth, options.number("queue_depth", 1, deepest_queue));
   settings.queue_depth = queue_depth;
   return settings;
 }

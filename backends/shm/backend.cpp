@@ -32,15 +32,7 @@ headrace_info_v1 ShmBackend::info() {
 
 Result<std::string> ShmBackend::connection_info() { return instance_->connection_info(); }
 
-Result<void*> ShmBackend::connect(const headrace_connect_v1& args) {
-  HEADRACE_TRY(socket, instance_->reach(args));
-  HEADRACE_TRY(link, Link::to_peer(*instance_, std::move(socket), args));
-  allow_attach_by(link->process().pid());  // before the peer tries
-  instance_->add(link);
-  instance_->introduce(*link);
-  instance_->wake();  // the timer is to be wound
-  return link->handle();
-}
+Result<void*> ShmBackend::connect(const headrace_connect_v1& args) { return instance_->connect(args); }
 
 void ShmBackend::disconnect(void* connection) { instance_->close(&Link::of(connection)); }
 
@@ -91,8 +83,6 @@ void ShmBackend::deregister_region(void* handle) {
   if (region->shared) instance_->unshare(region->region_id);
 }
 
-Result<std::string> ShmBackend::export_region(void* /*handle*/) { return std::string(); }
-
 Result<void*> ShmBackend::load_local(void* handle) {
   return new RemoteRegion(*static_cast<LocalRegion*>(handle));
 }
@@ -101,10 +91,7 @@ Result<void*> ShmBackend::load_remote(void* connection, const headrace_remote_re
   if (region.kind != HEADRACE_DRAM)
     return make_error(Code::not_supported, "shm moves host memory (dram), not kind {}", region.kind);
   Link& link = Link::of(connection);
-  if (link.state() == LinkState::lost) {
-    Outcome why = link.why_lost();
-    return Error{why.status.code, std::move(why.text)};
-  }
+  if (link.state() == LinkState::lost) return link.why_lost().error();
   auto remote =
       std::make_unique<RemoteRegion>(link.shared(), region.region_id, region.address, region.length);
   (void)remote->resolve();  // what is not here yet is looked for again by the requests that need it

@@ -84,14 +84,8 @@ Result<std::variant<Share, Unshare>> decode(const host_link::Other& message, std
     read = read_unshare(in);
   else
     in.fail();
-  if (!in.complete())
-    return make_error(Code::corrupt, "a control message of type {} has {} bytes that do not fit it",
-                      message.type, message.body.size());
   const auto* const share = std::get_if<Share>(&read);
-  const std::size_t expected = share != nullptr ? share->regions.size() : 0;
-  if (descriptors != expected)
-    return make_error(Code::corrupt, "a control message of type {} came with {} descriptors, expected {}",
-                      message.type, descriptors, expected);
+  HEADRACE_TRY_VOID(check_fit(message, in, descriptors, share != nullptr ? share->regions.size() : 0));
   return read;
 }
 

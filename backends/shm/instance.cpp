@@ -18,10 +18,6 @@ std::uint32_t helpers_for(const Settings& settings, std::uint32_t pool_threads) 
   return std::max(std::min(wanted, pool_threads), 1U);
 }
 
-host_link::LinkSettings link_settings_of(const Settings& settings) {
-  return {settings.ring_bytes, settings.queue_bytes, settings.handshake_timeout};
-}
-
 Link& own(const std::shared_ptr<host_link::Link>& link) { return static_cast<Link&>(*link); }
 
 }  // namespace
@@ -34,7 +30,7 @@ std::uint32_t usable_cores() {
 }
 
 Instance::Instance(plugin::Host its_host, const Settings& its_settings, Parts parts)
-    : Site(its_host, shm::protocol, link_settings_of(its_settings), std::move(parts)),
+    : Site(its_host, shm::protocol, its_settings.links, std::move(parts)),
       settings(its_settings),
       helpers(helpers_for(its_settings, its_host.pool_threads())),
       nonce_(std::make_unique<const std::uint64_t>(random_u64())) {}
@@ -46,9 +42,9 @@ Instance::~Instance() {
   for (Request* const request : stranded) request->unref();
 }
 
-Result<std::shared_ptr<host_link::Link>> Instance::make_accepted(UnixSocket socket) {
-  HEADRACE_TRY(link, Link::from_peer(*this, std::move(socket)));
-  return std::shared_ptr<host_link::Link>(std::move(link));
+std::shared_ptr<host_link::Link> Instance::make_link(host_link::Side side, UnixSocket socket,
+                                                     host_link::PeerProcess process) {
+  return std::make_shared<Link>(*this, side, std::move(socket), std::move(process));
 }
 
 void Instance::share(SharedMemory memory) {

@@ -74,7 +74,8 @@ class Instance final : public host_link::Site {
   [[nodiscard]] const std::vector<SharedMemory>& shared_memory() const { return shared_memory_; }
 
  private:
-  [[nodiscard]] Result<std::shared_ptr<host_link::Link>> make_accepted(UnixSocket socket) override;
+  [[nodiscard]] std::shared_ptr<host_link::Link> make_link(host_link::Side side, UnixSocket socket,
+                                                           host_link::PeerProcess process) override;
 
   const std::unique_ptr<const std::uint64_t> nonce_;
   std::vector<SharedMemory> shared_memory_;  // changes within with_links

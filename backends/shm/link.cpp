@@ -5,21 +5,6 @@
 
 namespace headrace::shm {
 
-Result<std::shared_ptr<Link>> Link::to_peer(Instance& instance, UnixSocket socket,
-                                            const headrace_connect_v1& args) {
-  HEADRACE_TRY(process, host_link::PeerProcess::of(socket));
-  std::shared_ptr<Link> link(new Link(instance, Side::connecting, std::move(socket), std::move(process)));
-  HEADRACE_TRY_VOID(link->begin(args));
-  return link;
-}
-
-Result<std::shared_ptr<Link>> Link::from_peer(Instance& instance, UnixSocket socket) {
-  HEADRACE_TRY(process, host_link::PeerProcess::of(socket));
-  std::shared_ptr<Link> link(new Link(instance, Side::accepting, std::move(socket), std::move(process)));
-  HEADRACE_TRY_VOID(link->begin());
-  return link;
-}
-
 Imports::Found Link::import(std::uint32_t region_id) {
   if (Imports::Found found = imports_.find(region_id); found.known) return found;
   (void)has_hung_up();  // reads the socket
@@ -27,6 +12,11 @@ Imports::Found Link::import(std::uint32_t region_id) {
 }
 
 // ------------------------------------------------------------------ what we say
+
+std::string Link::greeting() {
+  allow_attach_by(process().pid());  // before the peer tries
+  return encode_greeting(instance_.own_nonce());
+}
 
 void Link::say_first() {
   const std::vector<SharedMemory>& memory = instance_.shared_memory();
@@ -60,7 +50,6 @@ void Link::greeted(std::string_view greeting) {
     attach_refusal_ = "cross-memory attach is switched off (option shm.attach)";
     return;
   }
-  allow_attach_by(process().pid());
   attach_refusal_ = why_no_attach(process().pid(), decode_greeting(greeting));
   if (!attach_refusal_.empty() && !process().dying()) {
     instance_.host.log(

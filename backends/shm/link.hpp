@@ -19,17 +19,13 @@ using host_link::LinkState;
 
 class Link final : public host_link::Link {
  public:
-  /// Starts a link to the instance behind the socket.
-  [[nodiscard]] static Result<std::shared_ptr<Link>> to_peer(Instance& instance, UnixSocket socket,
-                                                             const headrace_connect_v1& args);
-  /// Takes a connection that came in; who it is comes with its hello.
-  [[nodiscard]] static Result<std::shared_ptr<Link>> from_peer(Instance& instance, UnixSocket socket);
+  Link(Instance& instance, host_link::Side side, UnixSocket socket, host_link::PeerProcess process)
+      : host_link::Link(instance, side, std::move(socket), std::move(process)), instance_(instance) {}
 
   /// The link behind a handle of the host's.
   [[nodiscard]] static Link& of(void* connection) {
     return static_cast<Link&>(*static_cast<host_link::Link*>(connection));
   }
-  [[nodiscard]] void* handle() { return static_cast<host_link::Link*>(this); }
   [[nodiscard]] std::shared_ptr<Link> shared() { return std::static_pointer_cast<Link>(shared_from_this()); }
 
   // Any thread.
@@ -46,10 +42,7 @@ class Link final : public host_link::Link {
   void unshare(std::uint32_t region_id);
 
  private:
-  Link(Instance& instance, Side side, UnixSocket socket, host_link::PeerProcess process)
-      : host_link::Link(instance, side, std::move(socket), std::move(process)), instance_(instance) {}
-
-  [[nodiscard]] std::string greeting() override { return encode_greeting(instance_.own_nonce()); }
+  [[nodiscard]] std::string greeting() override;
   void greeted(std::string_view greeting) override;
   void say_first() override;
   [[nodiscard]] Result<void> on_other(const host_link::Other& message,

@@ -27,20 +27,16 @@ Request::Request(Instance& instance, const headrace_prepare_v1& args, std::share
     : instance_(instance),
       args_(args),
       link_(std::move(link)),
-      token_(args.token),
       mode_(args.bytes >= instance.settings.stream_bytes ? CopyMode::streaming : CopyMode::cached),
       chunk_bytes_(chunk_bytes_for(instance.settings, args)) {}
 
 Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1& args,
                                   std::shared_ptr<Link> link) {
-  if (link != nullptr && link->state() == LinkState::lost) {
-    Outcome why = link->why_lost();
-    return Error{why.status.code, std::move(why.text)};
-  }
+  if (link != nullptr && link->state() == LinkState::lost) return link->why_lost().error();
   std::unique_ptr<Request, void (*)(Request*)> request(new Request(instance, args, std::move(link)),
                                                        [](Request* r) { r->unref(); });
   Outcome found = request->find_paths();
-  if (!found.status.ok()) return Error{found.status.code, std::move(found.text)};
+  if (!found.status.ok()) return std::move(found).error();
   return request.release();
 }
 
@@ -72,19 +68,13 @@ Outcome Request::find_paths() {
 Transfer Request::transfer() { return {&args_, link_.get(), mode_, &stopped_}; }
 
 Status Request::post(const headrace_post_v1& args) {
-  const std::string_view message(static_cast<const char*>(args.message.data),
-                                 args.has_message != 0 ? args.message.length : 0);
-  has_message_ = args.has_message != 0;
-  channel_ = args.channel;
-  if (has_message_ && (link_ == nullptr || message.size() > host_link::max_message_bytes))
-    return {Code::invalid_argument};
+  if (link_ == nullptr && args.has_message != 0) return {Code::invalid_argument};
   const bool waits = link_ != nullptr && link_->state() == LinkState::connecting;
-  if (link_ != nullptr && !waits && !link_->usable()) return {link_->why_lost().status.code};
-  if (has_message_) {
-    if (const Status reserved = link_->messages().reserve(message.size()); !reserved.ok()) return reserved;
+  if (link_ != nullptr) {
+    if (!waits && !link_->usable()) return {link_->why_lost().status.code};
+    if (const Status room = message_.begin(*link_, args); !room.ok()) return room;
   }
   stopped_.store(false, std::memory_order_relaxed);
-  message_.assign(message);
   if (waits) {
     begin_waiting();
   } else {
@@ -93,13 +83,8 @@ Status Request::post(const headrace_post_v1& args) {
   return {};
 }
 
-/// The post will end later: what is sent on the channel meanwhile comes after its message.
-void Request::keep_place() {
-  if (has_message_ && !place_) place_ = link_->messages().take_place(channel_);
-}
-
 void Request::begin_waiting() {
-  keep_place();
+  message_.keep_place(*link_);
   {
     const std::lock_guard lock(mutex_);
     state_ = State::waiting;
@@ -151,7 +136,7 @@ void Request::begin() {
 }
 
 void Request::begin_chunks() {
-  keep_place();
+  if (link_ != nullptr) message_.keep_place(*link_);
   ref();  // the end may come, and the host's release with it, while we still look for help
   bool known = true;
   {
@@ -297,35 +282,14 @@ bool Request::rescue() {
 
 // ------------------------------------------------------------------ the end
 
-/// Sends it if the bytes were moved and somebody is there to hear of it.
-void Request::finish_message(Outcome& outcome) {
-  if (outcome.status.ok() && !link_->usable()) outcome = link_->why_lost();
-  MessagePipe& messages = link_->messages();
-  const std::optional<MessagePipe::Place> place = std::exchange(place_, std::nullopt);
-  if (outcome.status.ok()) {
-    if (place) {
-      messages.fill_place(*place, message_);
-    } else {
-      messages.send_reserved(channel_, message_);
-    }
-  } else if (place) {
-    messages.give_up_place(channel_, *place, message_.size());
-  } else {
-    messages.cancel_reservation(message_.size());
-  }
-}
-
 /// Tells the far side and the host. `counted`: the link knows of this post. After this the request may be
 /// gone.
 void Request::finish(Outcome outcome, bool counted) {
-  const std::shared_ptr<Link> link = link_;
-  Instance& instance = instance_;
-  const std::uint64_t token = token_;
-  if (has_message_) finish_message(outcome);
-  const bool known = counted && link != nullptr;
-  if (known) link->remove_active(this);
-  instance.host.completed(token, outcome.status, outcome.text);
-  if (known) link->post_finished();
+  const std::shared_ptr<Link> counting = counted ? link_ : nullptr;
+  if (link_ != nullptr) message_.end(*link_, outcome);
+  if (counting != nullptr) counting->remove_active(this);
+  instance_.host.completed(args_.token, outcome.status, outcome.text);
+  if (counting != nullptr) counting->post_finished();
 }
 
 }  // namespace headrace::shm

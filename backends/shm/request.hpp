@@ -8,18 +8,14 @@
 
 #include "backends/shm/instance.hpp"
 #include "backends/shm/transfer.hpp"
-#include "host_link/message_pipe.hpp"
+#include "host_link/post_message.hpp"
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <string>
 
 namespace headrace::shm {
-
-using host_link::MessagePipe;
 
 class Link;
 
@@ -31,18 +27,11 @@ class Request final : public host_link::Post {
   ///   errors   not_supported (a region can be reached neither by mapping nor by attach), peer_lost
   [[nodiscard]] static Result<Request*> prepare(Instance& instance, const headrace_prepare_v1& args,
                                                 std::shared_ptr<Link> link);
-  Request(const Request&) = delete;
-  Request& operator=(const Request&) = delete;
 
   [[nodiscard]] Status post(const headrace_post_v1& args);
   /// Moves one chunk; false if none was left to claim.
   bool poll();
   void cancel();
-
-  void ref() override { references_.fetch_add(1, std::memory_order_relaxed); }
-  void unref() override {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
-  }
 
   void start() override;
   /// ... as soon as no thread is inside a chunk.
@@ -55,7 +44,7 @@ class Request final : public host_link::Post {
   enum class State : std::uint8_t { idle, waiting, active };
 
   Request(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link);
-  ~Request() = default;
+  ~Request() override = default;
 
   struct Chunk {
     PagePosition from;
@@ -67,7 +56,6 @@ class Request final : public host_link::Post {
   [[nodiscard]] Outcome find_paths();
   [[nodiscard]] Transfer transfer();
   void begin_waiting();
-  void keep_place();
   void begin();
   void begin_chunks();
   bool claim(Chunk& chunk);
@@ -78,24 +66,16 @@ class Request final : public host_link::Post {
   bool submit_helper();
   static void help(void* argument);
   void finish(Outcome outcome, bool counted);
-  void finish_message(Outcome& outcome);
 
   Instance& instance_;
   const headrace_prepare_v1 args_;
   const std::shared_ptr<Link> link_;
-  const std::uint64_t token_;
   const CopyMode mode_;
   const std::uint64_t chunk_bytes_;  ///< at most; less where pages are tiny, since each costs by itself
   bool paths_known_ = false;         // of all remote regions
 
-  std::atomic<std::uint32_t> references_{1};
   std::atomic<bool> stopped_{false};
-
-  // Of the current post.
-  bool has_message_ = false;
-  std::uint32_t channel_ = 0;
-  std::string message_;
-  std::optional<MessagePipe::Place> place_;  // of the message, in the order of its channel
+  host_link::PostMessage message_;  // unused without a link
 
   std::mutex mutex_;
   State state_ = State::idle;

@@ -2,30 +2,25 @@
 // The options of the backend: one table for people, one struct for the code.
 #pragma once
 
-#include <headrace/plugin/backend.hpp>
+#include "host_link/settings.hpp"
 
-#include <chrono>
 #include <cstdint>
 #include <span>
 
 namespace headrace::shm {
 
 struct Settings {
-  std::uint64_t ring_bytes = 0;
-  std::uint64_t queue_bytes = 0;
+  host_link::LinkSettings links;
   std::uint64_t inline_bytes = 0;
   std::uint64_t chunk_bytes = 0;
   std::uint64_t stream_bytes = 0;
   std::uint32_t threads = 0;  ///< 0: see the option's sentence
   bool attach = true;
   bool map = true;
-  std::chrono::nanoseconds handshake_timeout{};
 };
 
 [[nodiscard]] std::span<const headrace_option_v1> option_rows();
 
-/// Reads the host's resolved values; rounds ring_bytes up to a power of two that holds two of the longest
-/// messages.
 ///   errors   invalid_argument (names the option and its value)
 [[nodiscard]] Result<Settings> read_settings(const plugin::CreateArgs& args);
 

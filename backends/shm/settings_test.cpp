@@ -13,8 +13,9 @@ TEST(Settings, are_read_rounded_and_refused_by_name) {
     const headrace_setting_v1 setting{name, value};
     return read_settings(plugin::CreateArgs{{&setting, 1}, "/"});
   };
-  EXPECT_EQ(read("ring_bytes", "1MiB").value().ring_bytes, 1U << 20);
-  EXPECT_EQ(read("ring_bytes", "4096").value().ring_bytes, 256U * 1024) << "two of the longest messages fit";
+  EXPECT_EQ(read("ring_bytes", "1MiB").value().links.ring_bytes, 1U << 20);
+  EXPECT_EQ(read("ring_bytes", "4096").value().links.ring_bytes, 256U * 1024)
+      << "two of the longest messages fit";
   EXPECT_EQ(read("ring_bytes", "1").code(), Code::invalid_argument);
   EXPECT_EQ(read("threads", "100000").code(), Code::invalid_argument);
   EXPECT_FALSE(read("map", "off").value().map);

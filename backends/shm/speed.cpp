@@ -43,12 +43,13 @@ double best_ns(const Copy& copy) {
 
 /// From the time for the same bytes in small and in large pages: what a page costs, and what a byte does.
 CopySpeed fit(double small_ns, double large_ns) {
-  constexpr double small_pages = probe_bytes / small_page;
-  constexpr double large_pages = probe_bytes / large_page;
+  constexpr double bytes = probe_bytes;
+  constexpr double small_pages = bytes / small_page;
+  constexpr double large_pages = bytes / large_page;
   const double ns_per_page =
       std::clamp((small_ns - large_ns) / (small_pages - large_pages), 0.0, most_ns_per_page);
   const double bytes_ns = std::max(1.0, large_ns - ns_per_page * large_pages);
-  return {std::max(static_cast<double>(probe_bytes) * 1e9 / bytes_ns, least_bytes_per_second), ns_per_page};
+  return {std::max(bytes * 1e9 / bytes_ns, least_bytes_per_second), ns_per_page};
 }
 
 struct Probe {

@@ -17,9 +17,8 @@ namespace {
 
 Result<wire::Hmac> load_hmac() {
   HEADRACE_TRY(loaded, OpenSsl::load());
-  return wire::Hmac([ssl = std::make_shared<const OpenSsl>(std::move(loaded))](std::string_view key,
-                                                                              std::string_view message) -> Result<wire::Proof> {
-    HEADRACE_TRY(digest, ssl->hmac_sha256(std::as_bytes(std::span(key)), std::as_bytes(std::span(message))));
+  return wire::Hmac([ssl = loaded](std::string_view key, std::string_view message) -> Result<wire::Proof> {
+    HEADRACE_TRY(digest, ssl.hmac_sha256(std::as_bytes(std::span(key)), std::as_bytes(std::span(message))));
     wire::Proof proof;
     std::memcpy(proof.data(), digest.data(), proof.size());
     return proof;
@@ -161,8 +160,6 @@ void TcpBackend::deregister_region(void* handle) {
   for (const auto& link : links()) link->detach(region.mapped());
 }
 
-Result<std::string> TcpBackend::export_region(void* /*handle*/) { return std::string(); }
-
 Result<void*> TcpBackend::load_local(void* handle) {
   const auto* const region = static_cast<const Region*>(handle);
   return static_cast<void*>(new RemoteRegion{nullptr, region, region->id});
@@ -203,20 +200,13 @@ Status TcpBackend::notify(void* connection, std::uint32_t channel, std::string_v
 }
 
 headrace_cost_v1 TcpBackend::cost(const headrace_prepare_v1& args) {
-  headrace_cost_v1 cost{};
-  cost.struct_size = sizeof cost;
-  if (args.connection == nullptr && args.remote != nullptr && args.remote->regions != nullptr) {
-    cost.fixed_ns = 300;
-    cost.ns_per_page = 10;
-    cost.bytes_per_second = 6e9;
-  } else {
-    cost.fixed_ns = 20'000;
-    cost.ns_per_page = 100;
-    cost.bytes_per_second = 3e9;
-  }
-  cost.margin = 0.5;
-  cost.method = "constant";
-  return cost;
+  const bool own = args.connection == nullptr && args.remote != nullptr && args.remote->regions != nullptr;
+  return {.struct_size = sizeof(headrace_cost_v1),
+          .fixed_ns = own ? 300.0 : 20'000.0,
+          .ns_per_page = own ? 10.0 : 100.0,
+          .bytes_per_second = own ? 6e9 : 3e9,
+          .margin = 0.5,
+          .method = "constant"};
 }
 
 }  // namespace headrace::tcp

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tcp backend: memory to memory over plain sockets, between any two agents that a network connects.
+// The tcp backend: memory to memory over plain sockets, between any two agents that a network connects. Its
+// I/O threads do it all: there is nothing for `progress`.
 #pragma once
 
 #include "backends/tcp/context.hpp"
@@ -35,7 +36,6 @@ class TcpBackend final : public plugin::Backend, private Admission {
 
   Result<void*> register_region(const headrace_region_v1& region) override;
   void deregister_region(void* handle) override;
-  Result<std::string> export_region(void* handle) override;
 
   Result<void*> load_local(void* handle) override;
   Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region) override;
@@ -48,10 +48,6 @@ class TcpBackend final : public plugin::Backend, private Admission {
   void release(void* request) override;
 
   Status notify(void* connection, std::uint32_t channel, std::string_view bytes) override;
-
-  // The I/O threads do it all.
-  std::uint32_t progress() override { return 0; }
-  [[nodiscard]] int descriptor() override { return -1; }
 
   headrace_cost_v1 cost(const headrace_prepare_v1& args) override;
 

@@ -215,6 +215,8 @@ Result<void> Engine::notify(std::string_view name, std::string_view payload) {
   std::string refusals;
   Code code = Code::peer_lost;
   std::vector<BackendInstance*> order = backends();
+  // Every agent has host memory, and a backend of GPUs alone may be in the driver for milliseconds before it looks for messages.
+  std::stable_partition(order.begin(), order.end(), [](BackendInstance* b) { return b->takes_remote(HEADRACE_DRAM); });
   // A link that is there comes before one that would have to be made.
   std::stable_partition(order.begin(), order.end(), [&](BackendInstance* b) { return life->usable_link(*b) != nullptr; });
   for (BackendInstance* backend : order) {
@@ -390,9 +392,16 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
   HEADRACE_TRY_VOID(usable());
   HEADRACE_TRY(life, peer(name));
   const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
+  RemoteRegion row;
+  {
+    const std::shared_lock lock(life->mutex);
+    const RemoteRegion* const found = life->regions.find(region.value);
+    if (found == nullptr) return make_error(Code::not_found, "peer {} has no region {}: see peer_regions, and take in its metadata again if it is new", name, region.value);
+    row = *found;
+  }
   std::string refusals;
   for (BackendInstance* backend : backends()) {
-    if (!backend->can(HEADRACE_MAP)) continue;
+    if (!backend->can(HEADRACE_MAP) || !backend->takes_remote(row.kind)) continue;
     auto link = link_to(life, *backend);
     if (!link) {
       refusals += "\n  " + link.error().message;
@@ -406,18 +415,16 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
     mapping->row->life = life;
     mapping->row->link = *link;
     mapping->row->region_id = region.value;
+    mapping->writable = row.writable;
     headrace_remote_region_v1 args{};
     args.struct_size = sizeof args;
     args.region_id = region.value;
+    args.kind = row.kind;
+    args.address = row.address;
+    args.length = row.length;
     std::string public_data;
     {
       const std::shared_lock lock(life->mutex);
-      const RemoteRegion* const row = life->regions.find(region.value);
-      if (row == nullptr) return make_error(Code::not_found, "peer {} has no region {}: see peer_regions, and take in its metadata again if it is new", name, region.value);
-      args.kind = row->kind;
-      args.address = row->address;
-      args.length = row->length;
-      mapping->writable = row->writable;
       public_data = life->regions.public_data(region.value, static_cast<std::uint32_t>(life->backend_number(backend->name())));
     }
     args.public_data = {public_data.data(), public_data.size()};
@@ -460,7 +467,8 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
     if (!refused) return make_error(Code::timed_out, "peer {} did not hand over region {} for mapping in time: try again with more", name, region.value);
     refusals += fmt::format("\n  {}: {}", backend->name(), why);
   }
-  return make_error(Code::not_supported, "region {} of peer {} cannot be mapped:{}", region.value, name, refusals.empty() ? " no backend here maps memory" : refusals);
+  return make_error(Code::not_supported, "region {} of peer {} cannot be mapped:{}", region.value, name,
+                    refusals.empty() ? fmt::format(" no backend here maps {}", kind_name(static_cast<MemoryKind>(row.kind))) : refusals);
 }
 
 // --- revocation

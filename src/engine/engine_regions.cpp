@@ -121,7 +121,7 @@ void Engine::give_back(LocalRegion& region) {
   }
 }
 
-/// What its owner sees of a region.
+/// What its owner sees of a region, whose handles stay meanwhile.
 Region Engine::described(const LocalRegion& region, const std::vector<BackendInstance*>& all) {
   Region info = region.info;
   info.backends.reserve(all.size());
@@ -184,8 +184,8 @@ Result<std::vector<Region>> Engine::register_regions(std::span<const MemoryRange
                       refusals.empty() ? " none of those asked for is open" : refusals);
   }
   for (const auto& region : made) {
-    region->live.store(true, std::memory_order_release);
     regions.push_back(described(*region, all));
+    region->live.store(true, std::memory_order_release);
   }
   regions_changed();
   return regions;
@@ -199,6 +199,7 @@ std::shared_ptr<LocalRegion> Engine::local_region(std::uint32_t id) const {
 
 std::vector<Region> Engine::regions() const {
   const std::vector<BackendInstance*> all = backends();
+  const std::shared_lock handles_stay(local_handles_mutex_);
   const std::shared_lock lock(regions_mutex_);
   std::vector<Region> found;
   found.reserve(regions_.size());

@@ -91,6 +91,7 @@ Result<void> Engine::eligible(const RequestPlan& plan, const BackendInstance& ba
     if (!backend.can(HEADRACE_LOCAL)) return no("does not move between regions of one agent");
     for (const auto& region : plan.remote->local_regions) {
       vram = vram || region->info.kind == MemoryKind::vram;
+      if (!backend.takes_remote(static_cast<int>(region->info.kind))) return no(fmt::format("does not move to or from {}", kind_name(region->info.kind)));
       if (region->handles.local(index) == nullptr) return no(fmt::format("region {} is not registered with it", region->info.id.value));
     }
     return has_its_vram();

@@ -16,7 +16,6 @@ namespace headrace::engine {
 /// for all that could ever be open would be page faults above all. A backend that was opened later has no row, and no handle.
 class RegionHandles {
  public:
-  RegionHandles() = default;
   explicit RegionHandles(std::size_t backends) : rows_(std::make_unique<Row[]>(backends)), count_(backends) {}
 
   /// As `register_region` gave it; null: not registered with this backend.
@@ -37,7 +36,6 @@ class RegionHandles {
 
 /// Co-owned by the table, and by page lists that name it.
 struct LocalRegion {
-  LocalRegion() = default;
   explicit LocalRegion(std::size_t backends) : handles(backends) {}
 
   Region info;  ///< but for the names of its backends, which `Engine::described` adds

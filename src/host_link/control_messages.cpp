@@ -105,6 +105,17 @@ Error other_version(const Protocol& protocol, std::uint16_t theirs) {
 
 }  // namespace
 
+Result<void> check_fit(const Other& message, const PacketReader& body, std::size_t descriptors,
+                       std::size_t expected) {
+  if (!body.complete())
+    return make_error(Code::corrupt, "a control message of type {} has {} bytes that do not fit it",
+                      message.type, message.body.size());
+  if (descriptors != expected)
+    return make_error(Code::corrupt, "a control message of type {} came with {} descriptors, expected {}",
+                      message.type, descriptors, expected);
+  return {};
+}
+
 std::string encode(const Protocol& protocol, const ControlMessage& message) {
   return std::visit(Encoder{protocol}, message);
 }

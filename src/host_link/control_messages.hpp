@@ -15,6 +15,8 @@
 
 namespace headrace::host_link {
 
+class PacketReader;
+
 inline constexpr std::size_t max_control_bytes = 4096;
 inline constexpr std::size_t max_refusal_bytes = 1024;
 inline constexpr std::size_t max_name_bytes = 255;
@@ -64,6 +66,11 @@ using ControlMessage = std::variant<Hello, Welcome, Refusal, Settled, Goodbye, O
 ///   errors   corrupt (with what is wrong), not_supported (another version, with both numbers)
 [[nodiscard]] Result<ControlMessage> decode(const Protocol& protocol, std::span<const std::byte> packet,
                                             std::size_t descriptors);
+
+/// For readers of an Other: that its body was read to its end, and that as many descriptors came as it says.
+///   errors   corrupt
+[[nodiscard]] Result<void> check_fit(const Other& message, const PacketReader& body, std::size_t descriptors,
+                                     std::size_t expected);
 
 /// What metadata carries of an instance, for peers that want to connect to it.
 struct ConnectionInfo {

@@ -25,18 +25,13 @@ namespace headrace::host_link {
 
 enum class LinkState : std::uint32_t { connecting, ready, lost };
 
-/// A backend derives its link from it, makes it with the process behind the socket, and calls one of the two
-/// `begin` before anybody else sees it.
+/// A backend derives its link from it; the site makes it and calls one of the two `begin` before anybody else
+/// sees it.
 class Link : public std::enable_shared_from_this<Link> {
  public:
   virtual ~Link() = default;
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
-
-  /// Starts a link to the instance behind the socket.
-  [[nodiscard]] Result<void> begin(const headrace_connect_v1& args);
-  /// Takes a connection that came in; who it is comes with its hello.
-  [[nodiscard]] Result<void> begin();
 
   // ---- what copies and requests ask; any thread
 
@@ -79,6 +74,10 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // ---- for the site
 
+  /// Starts a link to the instance behind the socket.
+  [[nodiscard]] Result<void> begin(const headrace_connect_v1& args);
+  /// Takes a connection that came in; who it is comes with its hello.
+  [[nodiscard]] Result<void> begin();
   /// Under its lock: says the first message, what the backend says first, and that this was all.
   void introduce();
 
@@ -102,11 +101,9 @@ class Link : public std::enable_shared_from_this<Link> {
   void close();
 
  protected:
-  enum class Side : std::uint8_t { connecting, accepting };
-
   Link(Site& site, Side side, UnixSocket socket, PeerProcess process);
 
-  // ---- what the backend adds; all but the last two are called with control_mutex_ held
+  // ---- what the backend adds; called with control_mutex_ held unless it says otherwise
 
   /// Protocol::greeting_bytes that this side says of itself.
   [[nodiscard]] virtual std::string greeting() = 0;

@@ -4,8 +4,11 @@
 
 #include <headrace/result.hpp>
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <utility>
 
 namespace headrace::host_link {
 
@@ -13,13 +16,22 @@ namespace headrace::host_link {
 struct Outcome {
   Status status;
   std::string text;
+
+  /// Of one that failed.
+  [[nodiscard]] Error error() && { return {status.code, std::move(text), status.page}; }
 };
 
-/// A post of a backend's request. Counted: each list of the link holds a reference.
+/// A post of a backend's request. Counted: its maker holds the first reference, each list of the link
+/// another.
 class Post {
  public:
-  virtual void ref() = 0;
-  virtual void unref() = 0;
+  Post(const Post&) = delete;
+  Post& operator=(const Post&) = delete;
+
+  void ref() { references_.fetch_add(1, std::memory_order_relaxed); }
+  void unref() {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
 
   // For the link: with a reference held.
 
@@ -32,9 +44,10 @@ class Post {
 
  protected:
   Post() = default;
-  ~Post() = default;
-  Post(const Post&) = default;
-  Post& operator=(const Post&) = default;
+  virtual ~Post() = default;
+
+ private:
+  std::atomic<std::uint32_t> references_{1};
 };
 
 }  // namespace headrace::host_link

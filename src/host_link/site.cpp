@@ -122,25 +122,43 @@ Result<UnixSocket> Site::reach(const headrace_connect_v1& args) const {
   return std::move(socket).error().within(fmt::format("link to peer {}", args.peer_name));
 }
 
+Result<void*> Site::connect(const headrace_connect_v1& args) {
+  HEADRACE_TRY(socket, reach(args));
+  HEADRACE_TRY(process, PeerProcess::of(socket));
+  const auto link = make_link(Side::connecting, std::move(socket), std::move(process));
+  HEADRACE_TRY_VOID(link->begin(args));
+  add(link);
+  introduce(*link);
+  wake();  // the timer is to be wound
+  return static_cast<void*>(link.get());
+}
+
+Result<void> Site::accept(UnixSocket socket) {
+  HEADRACE_TRY(process, PeerProcess::of(socket));
+  auto link = make_link(Side::accepting, std::move(socket), std::move(process));
+  HEADRACE_TRY_VOID(link->begin());
+  add(std::move(link));
+  return {};
+}
+
 void Site::add(std::shared_ptr<Link> link) {
   const std::lock_guard lock(mutex_);
   links_.push_back(std::move(link));
   version_.fetch_add(1, std::memory_order_release);
 }
 
-std::shared_ptr<Link> Site::remove(const Link* link) {
-  const std::lock_guard lock(mutex_);
-  const auto at =
-      std::find_if(links_.begin(), links_.end(), [&](const auto& one) { return one.get() == link; });
-  if (at == links_.end()) return nullptr;
-  std::shared_ptr<Link> found = std::move(*at);
-  links_.erase(at);
-  version_.fetch_add(1, std::memory_order_release);
-  return found;
-}
-
-void Site::close(Link* link) {
-  if (const auto found = remove(link)) found->close();
+void Site::close(const Link* link) {
+  std::shared_ptr<Link> found;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at =
+        std::find_if(links_.begin(), links_.end(), [&](const auto& one) { return one.get() == link; });
+    if (at == links_.end()) return;
+    found = std::move(*at);
+    links_.erase(at);
+    version_.fetch_add(1, std::memory_order_release);
+  }
+  found->close();
 }
 
 void Site::introduce(Link& link) {
@@ -214,12 +232,8 @@ void Site::accept_all() {
         host.log(HEADRACE_LOG_ERROR, "accept a link: " + socket.error().message);
       return;
     }
-    auto link = make_accepted(std::move(*socket));
-    if (link) {
-      add(std::move(*link));
-    } else {
-      host.log(HEADRACE_LOG_WARN, "a link that came in was dropped: " + link.error().message);
-    }
+    if (const auto accepted = accept(std::move(*socket)); !accepted)
+      host.log(HEADRACE_LOG_WARN, "a link that came in was dropped: " + accepted.error().message);
   }
 }
 

@@ -8,11 +8,12 @@
 #include "base/unix_socket.hpp"
 #include "host_link/control_messages.hpp"
 #include "host_link/live_table.hpp"
+#include "host_link/peer_process.hpp"
+#include "host_link/settings.hpp"
 
 #include <headrace/plugin/backend.hpp>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -23,17 +24,14 @@ namespace headrace::host_link {
 
 class Link;
 
+/// Of a link: who began it.
+enum class Side : std::uint8_t { connecting, accepting };
+
 /// What an event of the epoll set is about: (serial of the link, 0 for the site; which of its descriptors).
 enum class Watched : std::uint8_t { socket = 0, bell = 1, process = 2 };
 inline std::uint64_t watch_key(std::uint32_t serial, Watched what) {
   return (std::uint64_t{serial} << 2) | static_cast<std::uint64_t>(what);
 }
-
-struct LinkSettings {
-  std::uint64_t ring_bytes = 0;  ///< a power of two that holds two of the longest messages
-  std::uint64_t queue_bytes = 0;
-  std::chrono::nanoseconds handshake_timeout{};
-};
 
 /// A backend derives its instance from it.
 ///   threads  any, save where it says: the progress thread's
@@ -71,16 +69,13 @@ class Site {
   // ---- links
 
   [[nodiscard]] std::string connection_info() const;
-  /// A socket to the peer that gave out this information.
+  /// As `connect` of the table; the connection is a Link*.
   ///   errors   peer_lost (it has died), not_supported (another host, or another runtime directory), corrupt
-  [[nodiscard]] Result<UnixSocket> reach(const headrace_connect_v1& args) const;
+  [[nodiscard]] Result<void*> connect(const headrace_connect_v1& args);
   /// Never 0, never used twice.
   [[nodiscard]] std::uint32_t next_serial() { return next_serial_.fetch_add(1, std::memory_order_relaxed); }
-  void add(std::shared_ptr<Link> link);
-  /// The link, if it was there; from then on the progress thread does not see it at its next look.
-  std::shared_ptr<Link> remove(const Link* link);
-  /// Removes it and closes it for good.
-  void close(Link* link);
+  /// Closes it for good; the progress thread does not see it at its next look.
+  void close(const Link* link);
   /// Tells the peer who we are, and what the backend says first.
   void introduce(Link& link);
   /// Runs `body(links)` while no link is introduced, comes or goes: what is told to all links in there, and
@@ -106,12 +101,17 @@ class Site {
   void close_links();
 
  private:
-  /// A link of the backend's over a connection that came in.
-  [[nodiscard]] virtual Result<std::shared_ptr<Link>> make_accepted(UnixSocket socket) = 0;
+  /// A link of the backend's, not yet begun.
+  [[nodiscard]] virtual std::shared_ptr<Link> make_link(Side side, UnixSocket socket,
+                                                        PeerProcess process) = 0;
 
+  /// A socket to the peer that gave out this information.
+  [[nodiscard]] Result<UnixSocket> reach(const headrace_connect_v1& args) const;
+  void add(std::shared_ptr<Link> link);
   void update_links();
   std::uint32_t look_at_descriptors(std::uint64_t now_ns);
   void accept_all();
+  [[nodiscard]] Result<void> accept(UnixSocket socket);
   void wind_timer();
 
   Parts parts_;

@@ -47,7 +47,7 @@ class ModelTest : public ::testing::Test {
     return std::move(model).value();
   }
 
-  TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
 };
 
 }  // namespace headrace::testing

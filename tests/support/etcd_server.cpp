@@ -56,23 +56,16 @@ std::string content(const std::string& path) {
 }  // namespace
 
 EtcdServer::EtcdServer() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "headrace-etcd-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make " + pattern);
-  folder_ = pattern;
   for (int attempt = 0; attempt < 5; ++attempt) {
     client_port_ = free_port();
     peer_port_ = free_port();
     spawn();
     if (wait_until_it_serves()) return;
   }
-  throw std::runtime_error("etcd does not start:\n" + content(folder_ + "/log"));
+  throw std::runtime_error("etcd does not start:\n" + content(folder_.path() + "/log"));
 }
 
-EtcdServer::~EtcdServer() {
-  stop();
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
-}
+EtcdServer::~EtcdServer() { stop(); }
 
 std::string EtcdServer::address() const { return "127.0.0.1:" + std::to_string(client_port_); }
 std::string EtcdServer::store_url(const std::string& name_space) const {
@@ -89,14 +82,14 @@ void EtcdServer::stop() {
 void EtcdServer::start() {
   spawn();
   if (!wait_until_it_serves())
-    throw std::runtime_error("etcd does not start again:\n" + content(folder_ + "/log"));
+    throw std::runtime_error("etcd does not start again:\n" + content(folder_.path() + "/log"));
 }
 
-void EtcdServer::forget_everything() { std::filesystem::remove_all(folder_ + "/data"); }
+void EtcdServer::forget_everything() { std::filesystem::remove_all(folder_.path() + "/data"); }
 
 void EtcdServer::spawn() {
-  const std::string data = folder_ + "/data";
-  const std::string log = folder_ + "/log";
+  const std::string data = folder_.path() + "/data";
+  const std::string log = folder_.path() + "/log";
   // Short election and heartbeat times: one member has nobody to wait for, and leases of a second become
   // possible.
   const std::vector<std::string> arguments = {"etcd",
@@ -148,7 +141,7 @@ bool EtcdServer::wait_until_it_serves() {
     if (healthy()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  throw std::runtime_error("etcd does not serve after a minute:\n" + content(folder_ + "/log"));
+  throw std::runtime_error("etcd does not serve after a minute:\n" + content(folder_.path() + "/log"));
 }
 
 bool EtcdServer::healthy() const {

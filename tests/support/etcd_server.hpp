@@ -2,6 +2,8 @@
 // A real etcd for a test: one member on loopback, its data in a folder that goes with it.
 #pragma once
 
+#include "support/temporary_folder.hpp"
+
 #include <sys/types.h>
 
 #include <cstdint>
@@ -36,7 +38,7 @@ class EtcdServer {
   bool wait_until_it_serves();
   [[nodiscard]] bool healthy() const;
 
-  std::string folder_;
+  const test::TemporaryFolder folder_;
   std::uint16_t client_port_ = 0;
   std::uint16_t peer_port_ = 0;
   pid_t process_ = -1;

@@ -9,8 +9,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <stdexcept>
 
 namespace headrace::test {
@@ -353,20 +351,13 @@ std::uint32_t Instance::Turn::arm(bool on) {
 // world
 
 World::World() : bell_(EventFd::create().value()) {
-  std::string folder = (std::filesystem::temp_directory_path() / "headrace-contract-XXXXXX").string();
-  if (::mkdtemp(folder.data()) == nullptr) throw std::runtime_error("make a folder for sockets: " + folder);
-  runtime_dir_ = folder;  // mkdtemp makes it with mode 0700
-  owns_runtime_dir_ = true;
+  own_folder_.emplace();  // of mode 0700
+  runtime_dir_ = own_folder_->path();
 }
 
 World::World(std::string runtime_dir) : runtime_dir_(std::move(runtime_dir)), bell_(EventFd::create().value()) {}
 
-World::~World() {
-  stop_driver();
-  if (!owns_runtime_dir_) return;
-  std::error_code ignored;
-  std::filesystem::remove_all(runtime_dir_, ignored);
-}
+World::~World() { stop_driver(); }
 
 void World::add(Instance* instance) {
   const std::scoped_lock lock(list_);

@@ -9,12 +9,14 @@
 #include "support/page_side.hpp"
 #include "support/plugin_host.hpp"
 #include "support/plugin_memory.hpp"
+#include "support/temporary_folder.hpp"
 
 #include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -301,8 +303,8 @@ class World {
   [[nodiscard]] std::vector<std::shared_ptr<Instance::Turn>> turns() const;
   void sleep(const std::function<bool()>& done, const Deadline& deadline);
 
+  std::optional<TemporaryFolder> own_folder_;
   std::string runtime_dir_;
-  bool owns_runtime_dir_ = false;
   mutable std::mutex list_;  // never held while a backend is called
   std::vector<Instance*> instances_;
   std::mutex driver_;  // of the thread that sleeps armed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder for one test that goes with it.
+// A folder for one test, of mode 0700, that goes with it.
 #pragma once
 
 #include <cstdlib>
@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace headrace::testing {
+namespace headrace::test {
 
 class TemporaryFolder {
  public:
@@ -29,4 +29,4 @@ class TemporaryFolder {
   std::string path_;
 };
 
-}  // namespace headrace::testing
+}  // namespace headrace::test

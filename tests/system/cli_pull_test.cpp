@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `headrace serve` and `headrace pull`: a file's tensors from one process to others.
+#include "support/temporary_folder.hpp"
 #include "system/command.hpp"
 
 #include <gmock/gmock.h>
@@ -29,12 +30,6 @@ std::string read_file(const fs::path& path) {
 
 class CliPull : public testing::Test {
  protected:
-  CliPull() {
-    std::string pattern = (fs::temp_directory_path() / "headrace-cli-pull-XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~CliPull() override { fs::remove_all(folder_); }
-
   /// `count` tensors of `bytes` random bytes each, and an empty one, a scalar and an odd one.
   fs::path make_model(std::size_t count, std::size_t bytes) {
     Json header{{"__metadata__", {{"format", "pt"}}}};
@@ -74,7 +69,8 @@ class CliPull : public testing::Test {
     return folder_ / name;
   }
 
-  fs::path folder_;
+  const TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 struct Way {

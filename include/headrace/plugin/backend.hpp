@@ -66,22 +66,23 @@ struct CreateArgs {
   }
 };
 
-/// One instance of a backend. Each method is the entry of the same name in backend_v1.h, whose sentence binds it.
+/// One instance of a backend. Each method is the entry of the same name in backend_v1.h, whose sentence binds it. Those that are
+/// not pure answer for an instance that has no links, no bells and nothing to say there.
 class Backend {
  public:
   virtual ~Backend() = default;
 
   [[nodiscard]] virtual headrace_info_v1 info() = 0;
-  virtual Result<std::string> connection_info() = 0;
-  virtual Result<void*> connect(const headrace_connect_v1& args) = 0;
-  virtual void disconnect(void* connection) = 0;
+  virtual Result<std::string> connection_info() { return std::string(); }
+  virtual Result<void*> connect(const headrace_connect_v1& /*args*/) { return Error{Code::not_supported, "this backend has no links to peers"}; }
+  virtual void disconnect(void* /*connection*/) {}
 
   virtual Result<void*> register_region(const headrace_region_v1& region) = 0;
   virtual void deregister_region(void* handle) = 0;
-  virtual Result<std::string> export_region(void* handle) = 0;
+  virtual Result<std::string> export_region(void* /*handle*/) { return std::string(); }
 
   virtual Result<void*> load_local(void* handle) = 0;
-  virtual Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region) = 0;
+  virtual Result<void*> load_remote(void* /*connection*/, const headrace_remote_region_v1& /*region*/) { return Error{Code::not_supported, "this backend reaches no peer's memory"}; }
   virtual void unload(void* remote) = 0;
   virtual Result<std::span<std::byte>> map(void* /*remote*/, int /*device*/, unsigned /*access*/) { return Error{Code::not_supported, "this backend does not map memory"}; }
   virtual void unmap(void* /*remote*/, void* /*address*/) {}
@@ -89,14 +90,14 @@ class Backend {
   virtual Result<void*> prepare(const headrace_prepare_v1& args) = 0;
   virtual Status post(void* request, const headrace_post_v1& args) = 0;
   /// Returns whether it did some work and there may be more.
-  virtual bool poll(void* request) = 0;
+  virtual bool poll(void* /*request*/) { return false; }
   virtual void cancel(void* request) = 0;
   virtual void release(void* request) = 0;
 
-  virtual Status notify(void* connection, std::uint32_t channel, std::string_view bytes) = 0;
+  virtual Status notify(void* /*connection*/, std::uint32_t /*channel*/, std::string_view /*bytes*/) { return {Code::not_supported}; }
 
-  virtual std::uint32_t progress() = 0;
-  [[nodiscard]] virtual int descriptor() = 0;
+  virtual std::uint32_t progress() { return 0; }
+  [[nodiscard]] virtual int descriptor() { return -1; }
   virtual std::uint32_t arm(bool /*on*/) { return 0; }
 
   virtual Result<std::string> query(const headrace_query_v1& /*args*/) { return Error{Code::not_supported, "this backend has nothing to query"}; }

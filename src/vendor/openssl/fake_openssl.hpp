@@ -13,8 +13,8 @@ namespace headrace {
 
 [[nodiscard]] inline OpenSslTable fake_openssl_table() {
   OpenSslTable table;
-  table.EVP_sha256 = []() -> const EVP_MD* { return nullptr; };
-  table.HMAC = [](const EVP_MD*, const void* key, int key_length, const unsigned char* message,
+  table.evp_sha256 = []() -> const EVP_MD* { return nullptr; };
+  table.hmac = [](const EVP_MD*, const void* key, int key_length, const unsigned char* message,
                   std::size_t length, unsigned char* digest, unsigned* digest_length) -> unsigned char* {
     const std::span key_bytes(static_cast<const std::byte*>(key), static_cast<std::size_t>(key_length));
     const std::uint64_t seed = hash64(key_bytes);
@@ -25,7 +25,7 @@ namespace headrace {
     *digest_length = 32;
     return digest;
   };
-  table.CRYPTO_memcmp = [](const void* a, const void* b, std::size_t length) {
+  table.crypto_memcmp = [](const void* a, const void* b, std::size_t length) {
     return std::memcmp(a, b, length);
   };
   return table;

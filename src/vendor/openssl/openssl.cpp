@@ -20,9 +20,9 @@ Result<OpenSsl> OpenSsl::load() {
   HEADRACE_TRY(library, DynamicLibrary::open({"libcrypto.so.3", "libcrypto.so.1.1"}, "OpenSSL's libcrypto",
                                              "libssl3"));
   OpenSslTable table;
-  HEADRACE_TRY_VOID(library.bind("HMAC", table.HMAC));
-  HEADRACE_TRY_VOID(library.bind("EVP_sha256", table.EVP_sha256));
-  HEADRACE_TRY_VOID(library.bind("CRYPTO_memcmp", table.CRYPTO_memcmp));
+  HEADRACE_TRY_VOID(library.bind("HMAC", table.hmac));
+  HEADRACE_TRY_VOID(library.bind("EVP_sha256", table.evp_sha256));
+  HEADRACE_TRY_VOID(library.bind("CRYPTO_memcmp", table.crypto_memcmp));
   return OpenSsl(table);
 }
 
@@ -35,7 +35,7 @@ Result<OpenSsl::Digest> OpenSsl::hmac_sha256(std::span<const std::byte> key,
   Digest digest{};
   unsigned length = 0;
   const unsigned char* made =
-      table_.HMAC(table_.EVP_sha256(), start_of(key), static_cast<int>(key.size()), start_of(message),
+      table_.hmac(table_.evp_sha256(), start_of(key), static_cast<int>(key.size()), start_of(message),
                   message.size(), reinterpret_cast<unsigned char*>(digest.data()), &length);
   if (made == nullptr || length != digest.size()) {
     return make_error(Code::backend_failed,
@@ -46,7 +46,7 @@ Result<OpenSsl::Digest> OpenSsl::hmac_sha256(std::span<const std::byte> key,
 }
 
 bool OpenSsl::equal(std::span<const std::byte> a, std::span<const std::byte> b) const {
-  return a.size() == b.size() && (a.empty() || table_.CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0);
+  return a.size() == b.size() && (a.empty() || table_.crypto_memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
 }  // namespace headrace

@@ -15,11 +15,11 @@
 
 namespace headrace {
 
-/// The functions of libcrypto that are used, under their own names. A fake fills the same table.
+/// The functions of libcrypto that are used. A fake fills the same table.
 struct OpenSslTable {
-  decltype(&::HMAC) HMAC = nullptr;
-  decltype(&::EVP_sha256) EVP_sha256 = nullptr;
-  decltype(&::CRYPTO_memcmp) CRYPTO_memcmp = nullptr;
+  decltype(&::HMAC) hmac = nullptr;
+  decltype(&::EVP_sha256) evp_sha256 = nullptr;
+  decltype(&::CRYPTO_memcmp) crypto_memcmp = nullptr;
 };
 
 class OpenSsl {

@@ -2,6 +2,7 @@
 #include "base/unix_socket.hpp"
 
 #include "base/clock.hpp"
+#include "support/temporary_folder.hpp"
 
 #include <gtest/gtest.h>
 
@@ -32,13 +33,6 @@ std::size_t open_descriptors() {
 
 class UnixSocketTest : public ::testing::Test {
  protected:
-  UnixSocketTest() {
-    std::string name = "/tmp/headrace-unix-XXXXXX";
-    directory_ = ::mkdtemp(name.data());
-    path_ = directory_ + "/a.sock";
-  }
-  ~UnixSocketTest() override { fs::remove_all(directory_); }
-
   struct Pair {
     UnixSocket left;
     UnixSocket right;
@@ -50,8 +44,9 @@ class UnixSocketTest : public ::testing::Test {
     return {std::move(left), std::move(right)};
   }
 
-  std::string directory_;
-  std::string path_;
+  const test::TemporaryFolder folder_;
+  const std::string directory_ = folder_.path();
+  const std::string path_ = directory_ + "/a.sock";
 };
 
 TEST_F(UnixSocketTest, AMessageArrivesWholeAndInOrder) {

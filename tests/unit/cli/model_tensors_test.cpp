@@ -31,7 +31,7 @@ class ModelTensors : public ::testing::Test {
     return read ? "" : read.error().message;
   }
 
-  testing::TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
 };
 
 std::string lists(std::size_t depth) { return std::string(depth, '[') + "1" + std::string(depth, ']'); }

@@ -3,6 +3,7 @@
 
 #include "cli/npy.hpp"
 #include "cli/tensor_file.hpp"
+#include "support/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -99,13 +100,7 @@ TEST(Npy, DamagedHeadersAreRefused) {
 
 class Npz : public testing::Test {
  protected:
-  Npz() {
-    std::string pattern = (fs::temp_directory_path() / "headrace-npz-XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~Npz() override { fs::remove_all(folder_); }
-
-  [[nodiscard]] std::string path() const { return folder_ / "a.npz"; }
+  [[nodiscard]] std::string path() const { return folder_.path() + "/a.npz"; }
 
   void add(zipFile zip, const std::string& name, const std::string& bytes, bool deflated) {
     zip_fileinfo info{};
@@ -124,7 +119,7 @@ class Npz : public testing::Test {
     std::ofstream(path(), std::ios::binary | std::ios::trunc) << bytes;
   }
 
-  fs::path folder_;
+  const test::TemporaryFolder folder_;
 };
 
 TEST_F(Npz, StoredAndDeflatedMembersAreRead) {

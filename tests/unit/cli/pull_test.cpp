@@ -2,6 +2,7 @@
 // What a pull decides before and beside moving: notes, selection, layout, the part file.
 #include "cli/output_file.hpp"
 #include "cli/pull_plan.hpp"
+#include "support/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -150,14 +151,8 @@ TEST(Plans, AnotherChecksumSelectionOrFormatHasAnotherFingerprint) {
 
 class PartFile : public testing::Test {
  protected:
-  PartFile() {
-    std::string pattern = (fs::temp_directory_path() / "headrace-part-XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-    path_ = folder_ / "out.safetensors";
-  }
-  ~PartFile() override { fs::remove_all(folder_); }
-
-  fs::path folder_, path_;
+  const test::TemporaryFolder folder_;
+  const fs::path path_ = fs::path(folder_.path()) / "out.safetensors";
 };
 
 TEST_F(PartFile, AppearsUnderItsNameWhenItIsFinished) {
@@ -169,7 +164,7 @@ TEST_F(PartFile, AppearsUnderItsNameWhenItIsFinished) {
   std::string text;
   std::ifstream(path_) >> text;
   EXPECT_EQ(text, "hello");
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()), 1);
 }
 
 TEST_F(PartFile, WhatHasTheNameByThenIsKeptOrReplacedAsAsked) {

@@ -16,8 +16,8 @@
 namespace headrace::metadata {
 namespace {
 
+using ::headrace::test::TemporaryFolder;
 using ::headrace::testing::StoreWatcher;
-using ::headrace::testing::TemporaryFolder;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 

@@ -15,9 +15,9 @@
 namespace headrace::metadata {
 namespace {
 
+using ::headrace::test::TemporaryFolder;
 using ::headrace::testing::EtcdServer;
 using ::headrace::testing::StoreWatcher;
-using ::headrace::testing::TemporaryFolder;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;

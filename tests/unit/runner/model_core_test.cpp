@@ -36,7 +36,7 @@ class ModelCoreTest : public ::testing::Test {
     return std::move(core).value();
   }
 
-  testing::TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
   FakeModelRuntime fake_;
   Logger logger_;
   int asked_for_runtime_ = 0;
@@ -263,7 +263,7 @@ TEST(ModelRuntime, a_table_that_is_short_old_or_full_of_holes_is_refused) {
 }
 
 TEST(ModelRuntime, a_library_that_is_not_there_or_not_one_is_refused_with_both_versions) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   EXPECT_THAT(load_model_runtime(folder.path() + "/none.so").error().message, HasSubstr("there is no"));
   testing::write_file(folder.path() + "/libheadrace_torch.so", "no library");
   EXPECT_THAT(load_model_runtime(folder.path() + "/libheadrace_torch.so").error().message,

@@ -39,7 +39,7 @@ class PackageCacheTest : public ::testing::Test {
       names.insert(entry.path().filename());
     return names;
   }
-  testing::TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
   PackageCache cache_{fs::path(folder_.path()) / "cache"};
 };
 

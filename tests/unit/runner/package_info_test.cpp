@@ -31,7 +31,7 @@ class PackageInfo : public ::testing::Test {
     const auto info = info_of(text, machine);
     return info ? info->refusal : "error: " + info.error().message;
   }
-  testing::TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
 };
 
 std::string elf(std::uint16_t machine) {

@@ -30,7 +30,7 @@ Result<ZipDirectory> read(const std::string& file) {
 }
 
 TEST(FileReader, what_is_no_regular_file_is_refused_without_waiting_for_a_writer) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const std::string fifo = folder.path() + "/fifo.pt2";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   for (const std::string& path : {fifo, folder.path(), std::string("/dev/null")}) {

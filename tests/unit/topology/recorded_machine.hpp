@@ -2,7 +2,8 @@
 // A recorded machine laid out as files under a folder of its own, which goes with the object.
 #pragma once
 
-#include <cstdlib>
+#include "support/temporary_folder.hpp"
+
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
@@ -13,8 +14,7 @@ namespace headrace::test {
 class RecordedMachine {
  public:
   /// Lays out tests/fixtures/topology/<name>.sysfs; without a name the folder stays empty.
-  explicit RecordedMachine(const std::string& name = "") : root_("/tmp/headrace-machine-XXXXXX") {
-    if (::mkdtemp(root_.data()) == nullptr) throw std::runtime_error("mkdtemp " + root_);
+  explicit RecordedMachine(const std::string& name = "") {
     if (name.empty()) return;
     std::ifstream record(HEADRACE_TEST_DIR "/fixtures/topology/" + name + ".sysfs");
     if (!record) throw std::runtime_error("no recorded machine " + name);
@@ -23,25 +23,22 @@ class RecordedMachine {
       append(line.substr(0, colon), line.substr(colon + 1));
     }
   }
-  ~RecordedMachine() { std::filesystem::remove_all(root_); }
-  RecordedMachine(const RecordedMachine&) = delete;
-  RecordedMachine& operator=(const RecordedMachine&) = delete;
 
   /// Adds a line to one of its files.
   void append(const std::string& path, const std::string& line) {
-    std::filesystem::create_directories((root_ + path).substr(0, (root_ + path).rfind('/')));
-    std::ofstream(root_ + path, std::ios::app) << line << "\n";
+    std::filesystem::create_directories((root() + path).substr(0, (root() + path).rfind('/')));
+    std::ofstream(root() + path, std::ios::app) << line << "\n";
   }
-  void remove(const std::string& path) { std::filesystem::remove_all(root_ + path); }
+  void remove(const std::string& path) { std::filesystem::remove_all(root() + path); }
   void replace(const std::string& path, const std::string& line) {
     remove(path);
     append(path, line);
   }
 
-  [[nodiscard]] const std::string& root() const { return root_; }
+  [[nodiscard]] const std::string& root() const { return folder_.path(); }
 
  private:
-  std::string root_;
+  const TemporaryFolder folder_;
 };
 
 }  // namespace headrace::test

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vendor/curl/http_client.hpp"
 
+#include "support/temporary_folder.hpp"
 #include "unit/vendor/http_server.hpp"
 #include "unit/vendor/tls_server.hpp"
 #include "vendor/curl/fake_http_client.hpp"
@@ -9,7 +10,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <filesystem>
 
 namespace headrace {
 namespace {
@@ -214,14 +214,13 @@ TEST(HttpClient, CallsFromManyThreadsDoNotMix) {
 }
 
 TEST(HttpClient, TlsIsVerifiedAgainstTheGivenCa) {
-  std::string directory = "/tmp/headrace-tls-XXXXXX";
-  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  const test::TemporaryFolder folder;
   const TlsIdentity identity;
   const TlsIdentity stranger;
   HttpClientOptions trusting;
-  trusting.ca_file = directory + "/ca.pem";
+  trusting.ca_file = folder.path() + "/ca.pem";
   HttpClientOptions wary;
-  wary.ca_file = directory + "/other.pem";
+  wary.ca_file = folder.path() + "/other.pem";
   ASSERT_TRUE(identity.write_certificate(trusting.ca_file));
   ASSERT_TRUE(stranger.write_certificate(wary.ca_file));
   const HttpServer server(echo, [&](int fd) { return identity.accept(fd); });
@@ -232,7 +231,6 @@ TEST(HttpClient, TlsIsVerifiedAgainstTheGivenCa) {
   EXPECT_TRUE(answer->body.ends_with("over TLS"));
   EXPECT_EQ(client(wary)->post(request, patience()).code(), Code::invalid_argument);
   EXPECT_EQ(client()->post(request, patience()).code(), Code::invalid_argument);
-  std::filesystem::remove_all(directory);
 }
 
 TEST(HttpEndpoints, TheOneThatAnswersIsFoundAndThenAskedFirst) {

@@ -52,7 +52,7 @@ TEST(OpenSsl, ComparesAllBytesAndTheLength) {
 
 TEST(OpenSsl, ALibraryThatRefusesIsAnError) {
   OpenSslTable table = fake_openssl_table();
-  table.HMAC = [](const EVP_MD*, const void*, int, const unsigned char*, std::size_t, unsigned char*,
+  table.hmac = [](const EVP_MD*, const void*, int, const unsigned char*, std::size_t, unsigned char*,
                   unsigned*) -> unsigned char* { return nullptr; };
   EXPECT_EQ(OpenSsl(table).hmac_sha256(bytes_of("k"), bytes_of("m")).code(), Code::backend_failed);
 }

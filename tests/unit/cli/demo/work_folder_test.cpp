@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/demo/work_folder.hpp"
 
+#include "support/temporary_folder.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,9 +20,6 @@ class WorkFolderTest : public testing::Test {
  protected:
   void SetUp() override {
     if (const char* const now = std::getenv("TMPDIR")) before_ = now;
-    std::string pattern = (fs::temp_directory_path() / "work-folder-test-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    parent_ = pattern;
     ::setenv("TMPDIR", parent_.c_str(), 1);
   }
   void TearDown() override {
@@ -28,10 +27,10 @@ class WorkFolderTest : public testing::Test {
       ::setenv("TMPDIR", before_->c_str(), 1);
     else
       ::unsetenv("TMPDIR");
-    fs::remove_all(parent_);
   }
 
-  fs::path parent_;
+  const test::TemporaryFolder folder_;
+  const fs::path parent_ = folder_.path();
 
  private:
   std::optional<std::string> before_;

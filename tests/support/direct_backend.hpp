@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// A backend that a test calls directly, not through its table, to reach what the contract suite cannot.
+#pragma once
+
+#include "support/page_side.hpp"
+#include "support/plugin_host.hpp"
+
+#include <headrace/plugin/backend.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+
+namespace headrace::test {
+
+/// The fixture that derives from it opens `backend`, and closes it before what it stands on goes.
+class DirectBackend : public ::testing::Test {
+ protected:
+  void close() {
+    backend.reset();
+    host.instance_is_gone();
+    EXPECT_THAT(host.broken_rules(), ::testing::IsEmpty());
+  }
+
+  /// Arguments of `prepare`, good until the next ones.
+  headrace_prepare_v1 request(headrace_op_v1 op, PageSide local, PageSide remote, std::uint64_t count) {
+    local_side_ = std::move(local);
+    remote_side_ = std::move(remote);
+    local_view_ = local_side_.view();
+    remote_view_ = remote_side_.view();
+    headrace_prepare_v1 args{};
+    args.struct_size = sizeof args;
+    args.token = host.new_token();
+    args.op = op;
+    args.count = count;
+    args.bytes = count * local_side_.page_bytes;
+    args.local = &local_view_;
+    args.remote = &remote_view_;
+    return args;
+  }
+  Status post(void* handle, std::uint64_t token) {
+    headrace_post_v1 args{};
+    args.struct_size = sizeof args;
+    host.post_begins(token);
+    const Status status = backend->post(handle, args);
+    if (!status.ok()) host.post_refused(token);
+    return status;
+  }
+
+  PluginHost host{{}};
+  std::unique_ptr<plugin::Backend> backend;
+
+ private:
+  PageSide local_side_, remote_side_;
+  headrace_side_v1 local_view_{}, remote_view_{};
+};
+
+}  // namespace headrace::test

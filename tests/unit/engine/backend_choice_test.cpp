@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whom the engine asks, and whom it leaves alone: backends that take other kinds of memory than is there.
+#include "backends/fake/backend.hpp"
+#include "engine/engine.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <thread>
+
+namespace headrace::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+const headrace_backend_v1& model() { return *plugin::table<fake::FakeBackend>(); }
+
+/// The model backend as one that reaches GPU memory alone.
+struct OfGpus {
+  static inline std::atomic<int> links = 0;
+  static inline std::atomic<int> messages = 0;
+
+  static const headrace_backend_v1* table() {
+    static headrace_backend_v1 t = model();
+    t.name = "of_gpus";
+    t.info = [](void* instance, headrace_info_v1* info) {
+      model().info(instance, info);
+      info->local_kinds = info->remote_kinds = HEADRACE_KIND_BIT(HEADRACE_VRAM);
+    };
+    t.connect = [](void* instance, const headrace_connect_v1* args, void** connection,
+                   headrace_text_v1* error) {
+      ++links;
+      return model().connect(instance, args, connection, error);
+    };
+    t.notify = [](void* instance, void* connection, uint32_t channel, const void* bytes, size_t length) {
+      ++messages;
+      return model().notify(instance, connection, channel, bytes, length);
+    };
+    return &t;
+  }
+};
+
+/// The model backend as one that moves between host memory and files.
+struct OfFiles {
+  static inline std::atomic<int> loaded = 0;
+
+  static const headrace_backend_v1* table() {
+    static headrace_backend_v1 t = model();
+    t.name = "of_files";
+    t.info = [](void* instance, headrace_info_v1* info) {
+      model().info(instance, info);
+      info->local_kinds = HEADRACE_KIND_BIT(HEADRACE_DRAM);
+      info->remote_kinds = HEADRACE_KIND_BIT(HEADRACE_FILE);
+    };
+    t.load_local = [](void* instance, void* handle, void** remote, headrace_text_v1* error) {
+      ++loaded;
+      return model().load_local(instance, handle, remote, error);
+    };
+    return &t;
+  }
+};
+
+class BackendChoice : public ::testing::Test {
+ protected:
+  BackendChoice() { OfGpus::links = OfGpus::messages = OfFiles::loaded = 0; }
+
+  std::shared_ptr<Engine> open(const std::string& name, const headrace_backend_v1* first) {
+    auto engine = Engine::open({.name = name, .runtime_dir = folder_.path()}, logger_).value();
+    std::vector<std::pair<std::string, std::string>> settings;
+    for (const headrace_option_v1& row : fake::FakeBackend::options())
+      settings.emplace_back(row.name, row.default_value);
+    for (const headrace_backend_v1* const table : {first, &model()})
+      EXPECT_TRUE(engine->add_backend({table->name, "linked in", table, ""}, settings).ok());
+    return engine;
+  }
+  RegionId registered(Engine& engine, std::span<std::byte> bytes) {
+    const MemoryRange range{bytes.data(), bytes.size()};
+    return engine.register_regions({&range, 1}, {}, {}).value().front().id;
+  }
+  static void meet(Engine& here, const Engine& there) {
+    EXPECT_TRUE(here.import(there.export_metadata({}).value()).ok());
+  }
+
+  std::array<std::byte, 8192> memory{};
+
+ private:
+  Logger logger_;
+  const test::TemporaryFolder folder_;
+};
+
+TEST_F(BackendChoice, a_bare_notification_makes_no_link_of_gpus_and_uses_one_that_is_there) {
+  const auto here = open("here", OfGpus::table()), there = open("there", OfGpus::table());
+  meet(*here, *there);
+  ASSERT_TRUE(here->notify("there", "first").ok());
+  EXPECT_EQ(OfGpus::links, 0);
+  const auto other = open("other", OfGpus::table());
+  meet(*here, *other);
+  ASSERT_TRUE(here->connect("other", 10s, {"of_gpus"}).ok());
+  ASSERT_TRUE(here->notify("other", "second").ok());
+  EXPECT_EQ(OfGpus::messages, 1);
+}
+
+TEST_F(BackendChoice, host_memory_is_mapped_without_a_link_of_gpus) {
+  const auto here = open("here", OfGpus::table()), there = open("there", OfGpus::table());
+  const RegionId region = registered(*there, memory);
+  meet(*here, *there);
+  const auto mapping = here->map("there", region, 10s);
+  ASSERT_TRUE(mapping.ok()) << mapping.error().message;
+  EXPECT_EQ((*mapping)->length, memory.size());
+  EXPECT_EQ(OfGpus::links, 0);
+  EXPECT_EQ(here->map("there", {region.value + 1}, 10s).code(), Code::not_found);
+}
+
+TEST_F(BackendChoice, a_request_to_oneself_passes_by_who_takes_its_far_side_nowhere) {
+  const auto engine = open("alone", OfFiles::table());
+  const RegionId region = registered(*engine, memory);
+  RequestPlan plan;
+  plan.local = engine->prepare_uniform({}, true, {region, 0, 4096, 4096, 1}).value();
+  plan.remote = engine->prepare_uniform("alone", false, {region, 4096, 4096, 4096, 1}).value();
+  plan.count = 1;
+  plan.bytes = 4096;
+  const auto request = engine->make_request(std::move(plan));
+  ASSERT_TRUE(request.ok()) << request.error().message;
+  EXPECT_NE((*request)->explain().find("not of_files: does not move to or from dram"), std::string::npos)
+      << (*request)->explain();
+  EXPECT_EQ(OfFiles::loaded, 0);
+}
+
+TEST_F(BackendChoice, regions_are_listed_while_others_come_and_go) {
+  const auto engine = open("busy", OfFiles::table());
+  const RegionId kept = registered(*engine, memory);
+  const std::jthread other([&] {
+    for (int i = 0; i < 200; ++i) {
+      const RegionId passing = registered(*engine, memory);
+      EXPECT_TRUE(engine->deregister({&passing, 1}, 10s).ok());
+    }
+  });
+  for (int i = 0; i < 200; ++i) {
+    const std::vector<Region> listed = engine->regions();
+    ASSERT_FALSE(listed.empty());
+    EXPECT_EQ(listed.front().id, kept);
+    for (const Region& region : listed) EXPECT_EQ(region.backends.size(), 2U);
+  }
+}
+
+}  // namespace
+}  // namespace headrace::engine
