@@ -27,8 +27,8 @@ Result<BenchSide> BenchSide::open(const std::string& name, const BenchSetup& set
     HEADRACE_CLI_TRY(region, agent.allocate(setup.buffer_bytes, allocation));
     return BenchSide(std::move(agent), std::move(region), nullptr);
   }
-  void* const mapped = ::mmap(nullptr, setup.buffer_bytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const mapped =
+      ::mmap(nullptr, setup.buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED)
     return fail(Code::exhausted, "mapping {} bytes of memory: {}", setup.buffer_bytes, system_text());
   // As NumPy and the allocators of serving engines ask for it: scattered pages miss the TLB much less.

@@ -150,7 +150,8 @@ Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
   options.backends = wanted.backends;
   options.store = wanted.store;
   options.options = invocation.options;
-  HEADRACE_CLI_CHECK(keep_tcp_door_at("127.0.0.1:0", options.options));  // nobody calls back: the server answers where we came in
+  // Nobody calls back: the server answers where we came in.
+  HEADRACE_CLI_CHECK(keep_tcp_door_at("127.0.0.1:0", options.options));
   HEADRACE_CLI_TRY(agent, Agent::open(own_name(), std::move(options)));
   HEADRACE_CLI_TRY(import, wanted.store.empty() ? agent.fetch_metadata(wanted.address, wanted.patience())
                                                 : agent.find(wanted.address, wanted.patience()));
@@ -179,7 +180,8 @@ Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
   }
   HEADRACE_CLI_TRY(output,
                    OutputFile::open(wanted.output, plan.file_bytes(), plan.fingerprint(), !wanted.anew));
-  if (output.started_over()) complain(fmt::format("{}.part was of other tensors: starting over", wanted.output));
+  if (output.started_over())
+    complain(fmt::format("{}.part was of other tensors: starting over", wanted.output));
   plan.write_head(output.bytes());
 
   Result<MoveReport> report = [&]() -> Result<MoveReport> {
