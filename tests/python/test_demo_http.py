@@ -73,10 +73,10 @@ class Server:
         host, port = self.url.removeprefix("http://").split(":")
         return socket.create_connection((host, int(port)), timeout=60)
 
-    def ask(self, body):
+    def ask(self, body, version="1.1"):
         """A connection on which a request has been made, whose answer nobody has read yet."""
-        connection, text = self.connect(), json.dumps(body).encode()
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+        connection, text = self.connect(), json.dumps(body)
+        connection.sendall(f"POST /v1/completions HTTP/{version}\r\nHost: here\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
         return connection
 
     def kill(self):
@@ -238,6 +238,13 @@ def test_a_client_that_closes_its_sending_side_gets_its_text(server):
         status, body = answer_of(connection)
     events = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
     assert (status, "".join(event["choices"][0]["text"] for event in events)) == (200, expected)
+
+
+def test_a_client_of_http_1_0_that_closes_its_sending_side_gets_its_text(server):
+    with server.ask({"prompt": PROMPT, "max_tokens": 900, "seed": 1}, "1.0") as connection:
+        connection.shutdown(socket.SHUT_WR)
+        status, body = answer_of(connection)
+    assert (status, json.loads(body)["choices"][0]["text"]) == (200, server.complete(max_tokens=900).choices[0].text)
 
 
 def test_a_client_that_closes_its_sending_side_and_then_leaves_frees_its_pages(server):
