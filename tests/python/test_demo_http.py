@@ -365,14 +365,18 @@ def test_a_signal_ends_streams_and_server(own_server, stop):
     assert not list(own_server.folder.glob("headrace-demo-*"))
 
 
-def test_when_a_worker_dies_clients_are_told_and_the_server_ends(own_server):
-    stream = iter(own_server.complete(stream=True, max_tokens=1900))
-    next(stream)
-    os.kill(worker(own_server.process, "decode-0"), signal.SIGKILL)
-    with pytest.raises(openai.APIError, match="worker decode-0 ended with signal 9"):
+def the_last_worker_dies(server, name):
+    """Its client is told, and the server ends."""
+    _, stream = server.begun(max_tokens=1900)
+    os.kill(worker(server.process, name), signal.SIGKILL)
+    with pytest.raises(openai.APIError, match=f"worker {name} ended with signal 9"):
         list(stream)
-    assert own_server.process.wait(30) == 1
-    assert "worker decode-0 ended with signal 9" in own_server.errors()
+    assert server.process.wait(30) == 1
+    assert f"worker {name} ended with signal 9" in server.errors()
+
+
+def test_when_a_worker_dies_clients_are_told_and_the_server_ends(own_server):
+    the_last_worker_dies(own_server, "decode-0")
 
 
 def test_health_names_a_silent_worker(own_server):
@@ -406,14 +410,7 @@ def test_when_one_of_two_workers_dies_its_clients_are_told_and_the_other_goes_on
     assert [server.complete(**wanted).choices[0].text for _ in range(3)] == texts * 3
     until(server.all_pages_are_free)
     assert "worker decode-0 ended with signal 9 (Killed); going on with decode-1" in server.errors()
-
-    stream = iter(server.complete(stream=True, max_tokens=1900))
-    next(stream)
-    os.kill(worker(server.process, "decode-1"), signal.SIGKILL)
-    with pytest.raises(openai.APIError, match="worker decode-1 ended with signal 9"):
-        list(stream)
-    assert server.process.wait(30) == 1
-    assert "worker decode-1 ended with signal 9" in server.errors()
+    the_last_worker_dies(server, "decode-1")
 
 
 def test_with_retry_the_texts_of_a_worker_that_dies_go_on(start_server):
