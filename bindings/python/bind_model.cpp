@@ -381,8 +381,9 @@ void bind_model(nb::module_& module) {
                   "typing.Any]"),
           "The same of a package that is not opened: needs no torch.\n\nErrors: NotFound, Corrupt, "
           "InvalidArgument.")
-      .def("constants", &list_constants, nb::sig("def constants(self) -> list[dict[str, typing.Any]]"),
-           "Weights and buffers: name, dtype, shape.")
+      .def(
+          "constants", &list_constants, nb::sig("def constants(self) -> list[dict[str, typing.Any]]"),
+          "Weights and buffers: name, dtype, shape. Without what the compiler worked out of them beforehand.")
       .def("replace_constants", &replace_constants, nb::arg("values"),
            nb::sig("def replace_constants(self, values: dict[str, object]) -> None"),
            "Puts other values in the place of some constants; waits for the runs that go on.\n\n"
