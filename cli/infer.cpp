@@ -5,11 +5,13 @@
 #include "cli/errors.hpp"
 #include "cli/model_run.hpp"
 #include "cli/model_text.hpp"
+#include "cli/number_option.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -116,7 +118,10 @@ void add_infer(CLI::App& app, Invocation& invocation) {
   add_model_arguments(*infer_command, *wanted);
   infer_command->add_flag("-g,--generate", wanted->generate,
                           "Make up what no file has: normal numbers, or noughts and ones");
-  infer_command->add_option("--seed", wanted->seed, "Of what is made up")->type_name("N");
+  infer_command->add_option("--seed", wanted->seed, "Of what is made up")
+      ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
+      ->type_name("N")
+      ->capture_default_str();
   infer_command
       ->add_option("--dim", wanted->dimensions,
                    "Length of a dynamic dimension of what is made up; repeatable")
@@ -125,13 +130,13 @@ void add_infer(CLI::App& app, Invocation& invocation) {
       ->type_name("FILE");
   infer_command->add_flag("--force", wanted->force, "Replace an output that exists");
   infer_command->add_option("--runs", wanted->runs, "Runs that are measured, each thread's")
-      ->check(CLI::Range(1U, 1'000'000'000U).description(""))
+      ->check(whole_number(1, 1'000'000'000))
       ->type_name("N");
   infer_command->add_option("--warmup", wanted->warmup, "Runs before them")
-      ->check(CLI::Range(0U, 1'000'000'000U).description(""))
+      ->check(whole_number(0, 1'000'000'000))
       ->type_name("N");
   infer_command->add_option("--threads", wanted->threads, "Callers at once, with a runner each")
-      ->check(CLI::Range(1U, 1024U).description(""))
+      ->check(whole_number(1, 1024))
       ->type_name("N");
   infer_command->add_flag("--print", wanted->whole, "Print outputs whole, however many elements they have");
   infer_command->add_flag("--json", wanted->json, "As JSON");

@@ -2,6 +2,7 @@
 #include "cli/model_run.hpp"
 
 #include "cli/errors.hpp"
+#include "cli/number_option.hpp"
 #include "cli/text.hpp"
 
 #include <fmt/ranges.h>
@@ -164,7 +165,7 @@ void add_model_arguments(CLI::App& app, ModelRequest& request) {
       ->type_name("DEVICE");
   app.add_option("--torch-threads", request.options.threads,
                  "Threads that torch uses inside one operation; 0: its own choice")
-      ->check(CLI::Range(0, 4096).description(""))
+      ->check(whole_number(0, 1024))
       ->type_name("N");
   app.add_option("-i,--input", request.inputs,
                  "File of inputs by name: .npy, .npz, .safetensors or .json; repeatable")

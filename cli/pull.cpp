@@ -2,6 +2,7 @@
 // `headrace pull`: brings tensors that another process serves into a file.
 #include "cli/command.hpp"
 #include "cli/descriptor_limit.hpp"
+#include "cli/number_option.hpp"
 #include "cli/output_file.hpp"
 #include "cli/pull_plan.hpp"
 #include "cli/table.hpp"
@@ -222,7 +223,7 @@ void add_pull(CLI::App& app, Invocation& invocation) {
       ->add_option("--timeout", wanted->timeout_seconds,
                    "How long 16 MiB may take before the peer counts as gone")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.001, 1e6).description(""))
+      ->check(real_number(0.001, 1e6))
       ->capture_default_str();
   pull_command->add_option("--store", wanted->store, "Look the server up in a store, as in etcd://host:port")
       ->type_name("URL");
