@@ -166,7 +166,8 @@ void add_model_arguments(CLI::App& app, ModelRequest& request) {
   app.add_option("--torch-threads", request.options.threads,
                  "Threads that torch uses inside one operation; 0: its own choice")
       ->check(whole_number(0, 1024))
-      ->type_name("N");
+      ->type_name("N")
+      ->capture_default_str();
   app.add_option("-i,--input", request.inputs,
                  "File of inputs by name: .npy, .npz, .safetensors or .json; repeatable")
       ->type_name("[NAME=]FILE");
