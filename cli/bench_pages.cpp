@@ -2,7 +2,7 @@
 #include "cli/bench_pages.hpp"
 
 #include "cli/bench_row.hpp"
-#include "cli/command.hpp"
+#include "cli/number_option.hpp"
 #include "cli/page_bench.hpp"
 #include "cli/progress_bar.hpp"
 #include "cli/table.hpp"
@@ -336,18 +336,18 @@ void add_bench_pages(CLI::App& bench, Invocation& invocation) {
       ->add_option("--count", wanted->count,
                    "Pages an iteration moves; default: all there are, at most 16384")
       ->type_name("N")
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 32).description(""));
+      ->check(whole_number(1, std::uint64_t{1} << 32));
   pages->add_option("--op", wanted->op, "read (here <- there), write or both")
       ->type_name("OP")
       ->check(CLI::IsMember({"read", "write", "both"}).description(""))
       ->capture_default_str();
   pages->add_option("--threads", wanted->threads, "Threads that share the pages")
       ->type_name("N")
-      ->check(CLI::Range(1U, 1024U).description(""))
+      ->check(whole_number(1, 1024))
       ->capture_default_str();
   pages->add_option("--in-flight", wanted->in_flight, "Requests that a thread posts at once")
       ->type_name("N")
-      ->check(CLI::Range(1U, 65536U).description(""))
+      ->check(whole_number(1, 65536))
       ->capture_default_str();
   CLI::Option* random =
       pages->add_flag("--random", wanted->random, "Pages at random places on both sides: the default");
@@ -357,11 +357,11 @@ void add_bench_pages(CLI::App& bench, Invocation& invocation) {
       ->add_option("--iterations", wanted->iterations,
                    "Transfers that are timed; default 15, or 4096 small ones")
       ->type_name("N")
-      ->check(CLI::Range(1U, 100'000'000U).description(""))
+      ->check(whole_number(1, 100'000'000))
       ->take_last();
   pages->add_option("--warm-up", wanted->warm_up, "Transfers before those")
       ->type_name("N")
-      ->check(CLI::Range(0U, 1'000'000U).description(""))
+      ->check(whole_number(0, 1'000'000))
       ->capture_default_str();
   pages->add_flag("--new-request", wanted->new_requests,
                   "Make requests anew each time; else they are posted again");
@@ -369,7 +369,7 @@ void add_bench_pages(CLI::App& bench, Invocation& invocation) {
   pages->add_flag("--notifications", wanted->notifications, "No pages: a message there and back");
   pages->add_option("--streams", wanted->streams, "Sockets of the tcp backend, as --option tcp.sockets")
       ->type_name("N")
-      ->check(CLI::Range(1U, 64U).description(""));
+      ->check(whole_number(1, 64));
   pages->add_flag("--explain", wanted->explain, "Say which path was taken, and why");
   pages->add_flag("--json", wanted->json, "One line of JSON a figure, as bench/results keeps them");
   pages->footer(

@@ -2,13 +2,9 @@
 // `headrace bench pages`: how fast pages move between two processes of this machine.
 #pragma once
 
-namespace CLI {
-class App;
-}
+#include "cli/command.hpp"
 
 namespace headrace::cli {
-
-struct Invocation;
 
 void add_bench_pages(CLI::App& bench, Invocation& invocation);
 

@@ -77,7 +77,7 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
-      return app.exit(error), flush_output(0);
+      return app.exit(error), flush_output();
     complain(error.what());
     std::fputs("  Run with --help for what there is.\n", stderr);
     return exit_usage;

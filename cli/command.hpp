@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11 calls it so
 class App;
 }
 
@@ -31,8 +31,8 @@ void add_infer(CLI::App& app, Invocation& invocation);
 void add_inspect(CLI::App& app, Invocation& invocation);
 void add_verify(CLI::App& app, Invocation& invocation);
 
-/// To stderr, after the command's name. A terminal gets short lines; in a log a sentence stays on one line, where
-/// it can be searched for.
+/// To stderr, after the command's name. A terminal gets short lines; in a log a sentence stays on one line,
+/// where it can be searched for.
 void complain(const std::string& message);
 
 /// Parses and runs. 0: done; 1: it failed, and stderr says why; 2: the command line is wrong.

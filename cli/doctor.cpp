@@ -129,31 +129,32 @@ Result<void> examine(const Invocation& invocation, bool json) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Invocation& invocation) {
-  auto json = std::make_shared<bool>(false);
   CLI::App* doctor =
       app.add_subcommand("doctor", "Say what this machine can do, what does not work, and what to install");
-  auto device = std::make_shared<DeviceExam>();
-  doctor->add_flag("--json", *json, "As JSON");
+  auto exam = std::make_shared<DeviceExam>();
   auto paths = std::make_shared<bool>(false);
-  doctor->add_flag("--paths", *paths,
-                   "Try which path pages take between two processes, for each pair of memories, and how fast it is");
-  doctor
-      ->add_option("--device", device->device, "Look at this device with torch instead: cpu, cuda or cuda:1")
+  doctor->add_flag("--json", exam->json, "As JSON");
+  doctor->add_flag(
+      "--paths", *paths,
+      "Try which path pages take between two processes, for each pair of memories, and how fast it is");
+  doctor->add_option("--device", exam->device, "Look at this device with torch instead: cpu, cuda or cuda:1")
       ->type_name("DEVICE");
-  doctor->add_option("--model", device->model, "Run this model once on inputs that are made up")
+  doctor->add_option("--model", exam->model, "Run this model once on inputs that are made up")
       ->type_name("FILE");
   doctor->footer(
       "The exit code is 0 if pages can be moved on this machine.\n"
+      "With --device or --model it is 0 if all that was tried works, and what is printed is JSON, unless a "
+      "terminal is to\nshow it and --json is not given.\n"
       "Examples:\n"
       "  headrace doctor\n"
       "  headrace doctor --option tcp.sockets=8      how the options come out with this one\n"
       "  headrace doctor --json\n"
       "  headrace doctor --paths                     which path for which memories, measured here\n"
       "  headrace doctor --device cpu --model model.pt2      whether torch and a compiled model work here");
-  doctor->callback([json, paths, device, &invocation] {
-    invocation.action = [json, paths, device, &invocation] {
-      if (*paths) return survey_paths(invocation, *json);
-      return device->wanted() ? examine_device(*device, invocation) : examine(invocation, *json);
+  doctor->callback([exam, paths, &invocation] {
+    invocation.action = [exam, paths, &invocation] {
+      if (*paths) return survey_paths(invocation, exam->json);
+      return exam->wanted() ? examine_device(*exam, invocation) : examine(invocation, exam->json);
     };
   });
 }

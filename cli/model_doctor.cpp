@@ -2,8 +2,11 @@
 #include "cli/model_doctor.hpp"
 
 #include "cli/model_run.hpp"
+#include "cli/model_text.hpp"
 
 #include <headrace/version.hpp>
+
+#include <unistd.h>
 
 namespace headrace::cli {
 namespace {
@@ -50,6 +53,13 @@ std::string absence(Device device, const ModelRuntimeInfo& runtime) {
                      device_text(device));
 }
 
+void print_report(const ModelJson& report, const DeviceExam& exam) {
+  if (exam.json || ::isatty(STDOUT_FILENO) == 0)
+    print_json(report);
+  else
+    fmt::print("{}", exam_text(report));
+}
+
 }  // namespace
 
 Result<void> examine_device(const DeviceExam& exam, const Invocation& invocation) {
@@ -57,7 +67,7 @@ Result<void> examine_device(const DeviceExam& exam, const Invocation& invocation
   auto runtime = model_runtime(invocation.options);
   if (!runtime) {
     report["reason"] = runtime.error().message;
-    print_json(report);
+    print_report(report, exam);
     return std::move(runtime).error();
   }
   report["torch"] = runtime_json(*runtime);
@@ -69,7 +79,7 @@ Result<void> examine_device(const DeviceExam& exam, const Invocation& invocation
   report["device"] = device_text(device);
   if (const std::string why = absence(device, *runtime); !why.empty()) {
     report["reason"] = why;
-    print_json(report);
+    print_report(report, exam);
     return fail(Code::not_supported, "{}", why);
   }
   HEADRACE_CLI_TRY(checks, check_device(device, invocation.options));
@@ -92,7 +102,7 @@ Result<void> examine_device(const DeviceExam& exam, const Invocation& invocation
     }
   }
   report["works"] = failed.empty();
-  print_json(report);
+  print_report(report, exam);
   if (failed.empty()) return {};
   return fail(Code::backend_failed, "on {} these failed: {}", device_text(device), failed);
 }

@@ -2,6 +2,7 @@
 #include "cli/model_run.hpp"
 
 #include "cli/errors.hpp"
+#include "cli/number_option.hpp"
 #include "cli/text.hpp"
 
 #include <fmt/ranges.h>
@@ -124,14 +125,16 @@ Result<Tensor> make_up(const TensorSpec& spec, const std::map<std::string, std::
                        std::mt19937_64& random) {
   if (!spec.dtype || !spec.shape_known)
     return fail(Code::invalid_argument,
-                "input {} cannot be generated: the package does not say what it is; give it with --input",
+                "input {} cannot be made up: the package does not say what it is; `headrace infer --input` "
+                "takes it from a file",
                 spec.name);
   Shape shape;
   std::vector<std::int64_t> lengths;
   for (const DimensionSpec& dimension : spec.shape) {
     if (!dimension.expression.empty())
       return fail(Code::invalid_argument,
-                  "input {} cannot be generated: its length {} follows from others; give it with --input",
+                  "input {} cannot be made up: its length {} follows from others; `headrace infer --input` "
+                  "takes it from a file",
                   spec.name, dimension.expression);
     lengths.push_back(length_for(dimension, wanted));
   }
@@ -164,8 +167,9 @@ void add_model_arguments(CLI::App& app, ModelRequest& request) {
       ->type_name("DEVICE");
   app.add_option("--torch-threads", request.options.threads,
                  "Threads that torch uses inside one operation; 0: its own choice")
-      ->check(CLI::Range(0, 4096).description(""))
-      ->type_name("N");
+      ->check(whole_number(0, 1024))
+      ->type_name("N")
+      ->capture_default_str();
   app.add_option("-i,--input", request.inputs,
                  "File of inputs by name: .npy, .npz, .safetensors or .json; repeatable")
       ->type_name("[NAME=]FILE");
@@ -192,8 +196,8 @@ Result<ModelInputs> gather_inputs(Model& model, const ModelRequest& request) {
       inputs.tensors.push_back(std::move(made));
     } else {
       return fail(Code::invalid_argument,
-                  "input {} ({}) is not given: name a file that holds it with --input, or let it be made up "
-                  "with --generate",
+                  "input {} ({}) is not given: name a file that holds it with --input (`headrace infer "
+                  "--generate` makes inputs up)",
                   spec.name, spec_text(spec));
     }
   }

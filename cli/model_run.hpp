@@ -5,6 +5,7 @@
 
 #include <headrace/model.hpp>
 
+#include "cli/command.hpp"
 #include "cli/model_tensors.hpp"
 
 #include <nlohmann/json.hpp>
@@ -12,10 +13,6 @@
 #include <map>
 #include <string>
 #include <vector>
-
-namespace CLI {
-class App;
-}
 
 namespace headrace::cli {
 

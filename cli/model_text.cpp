@@ -20,9 +20,13 @@ double number_of(const ModelJson& value, const char* name) { return value.at(nam
 
 /// "35.1 us", "82.2 ms", "1.50 s": three digits.
 std::string duration_text(double microseconds) {
-  const char* unit = microseconds < 999.5 ? "us" : microseconds < 999.5e3 ? "ms" : "s";
-  const double value =
-      microseconds < 999.5 ? microseconds : microseconds / (microseconds < 999.5e3 ? 1e3 : 1e6);
+  const char* unit = "us";
+  double value = microseconds;
+  for (const char* larger : {"ms", "s"}) {
+    if (value < 999.5) break;
+    value /= 1e3;
+    unit = larger;
+  }
   return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, unit);
 }
 
@@ -182,6 +186,30 @@ std::string verify_text(const ModelJson& report) {
                fmt::format("{:.6g}", found->get<double>()), reason});
   }
   return table.text() + "\n" + verdict(report, largest);
+}
+
+std::string exam_text(const ModelJson& report) {
+  Table table({{"what"}, {"state"}, {"found"}});
+  if (const auto torch = report.find("torch"); torch != report.end())
+    table.add({"torch", "ok",
+               fmt::format("{}, GPUs: {}, {}", text_of(*torch, "found"), torch->at("devices").dump(),
+                           text_of(*torch, "cpu_capability"))});
+  const auto add = [&](const std::string& what, const ModelJson& tried, const std::string& found) {
+    table.add({what, tried.at("passed").get<bool>() ? "ok" : "bad", found});
+  };
+  for (const ModelJson& check : report.value("checks", ModelJson::array()))
+    add(text_of(check, "name"), check, text_of(check, "detail"));
+  if (const auto model = report.find("model"); model != report.end())
+    add("the model", *model,
+        model->contains("reason")
+            ? text_of(*model, "reason")
+            : fmt::format("loads in {}, runs in {}", duration_text(number_of(*model, "load_ms") * 1e3),
+                          duration_text(number_of(*model, "run_ms") * 1e3)));
+  std::string text = fmt::format("headrace {}\n\n", text_of(report, "version"));
+  if (!table.empty()) text += table.text();
+  if (report.at("works").get<bool>())
+    text += fmt::format("\nAll of it works on {}.\n", text_of(report, "device"));
+  return text;
 }
 
 }  // namespace headrace::cli

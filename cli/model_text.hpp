@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What inspect, infer and verify tell people; programs get the same as JSON.
+// What inspect, infer, verify and `doctor --device` tell people; programs get the same as JSON.
 #pragma once
 
 #include <headrace/model.hpp>
@@ -19,5 +19,8 @@ namespace headrace::cli {
 /// Each output's differences; the last line says the largest.
 ///   report  as `verify --json` prints it
 [[nodiscard]] std::string verify_text(const ModelJson& report);
+/// What was tried on a device, and what came of it.
+///   report  as `doctor --device DEVICE --json` prints it
+[[nodiscard]] std::string exam_text(const ModelJson& report);
 
 }  // namespace headrace::cli

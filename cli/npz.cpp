@@ -247,18 +247,11 @@ std::string directory_end(std::uint64_t members, std::uint64_t offset, std::uint
         .put(version_zip64)
         .put(std::uint32_t{0});
     record.put(std::uint32_t{0}).put(members).put(members).put(bytes).put(offset);
-    record.put(std::uint32_t{0x07064b50})
-        .put(std::uint32_t{0})
-        .put(offset + bytes)
-        .put(std::uint32_t{1});
+    record.put(std::uint32_t{0x07064b50}).put(std::uint32_t{0}).put(offset + bytes).put(std::uint32_t{1});
   }
   const auto count = static_cast<std::uint16_t>(std::min<std::uint64_t>(members, count_in_zip64));
   record.put(std::uint32_t{0x06054b50}).put(std::uint16_t{0}).put(std::uint16_t{0});
-  record.put(count)
-      .put(count)
-      .put(short_or_zip64(bytes))
-      .put(short_or_zip64(offset))
-      .put(std::uint16_t{0});
+  record.put(count).put(count).put(short_or_zip64(bytes)).put(short_or_zip64(offset)).put(std::uint16_t{0});
   return record.text();
 }
 

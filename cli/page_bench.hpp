@@ -53,8 +53,8 @@ class PageBench {
   /// A message to the peer that it sends back. Spinning: both sides ask again and again; else both block in
   /// wait.
   Result<NotificationSamples> notifications(unsigned rounds, bool spinning);
-  /// Where this thread and the peer's first one run, which are the two that wait. Whether the scheduler puts two processes that
-  /// take turns on one core or on two makes a factor of seven, so it is not left to it.
+  /// Where this thread and the peer's first one run, which are the two that wait. Whether the scheduler puts
+  /// two processes that take turns on one core or on two makes a factor of seven, so it is not left to it.
   enum class Cores { one, two };
   ///   errors  not_supported (two cores of one)
   Result<void> place(Cores cores);

@@ -2,6 +2,7 @@
 // `headrace pull`: brings tensors that another process serves into a file.
 #include "cli/command.hpp"
 #include "cli/descriptor_limit.hpp"
+#include "cli/number_option.hpp"
 #include "cli/output_file.hpp"
 #include "cli/pull_plan.hpp"
 #include "cli/table.hpp"
@@ -150,7 +151,8 @@ Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
   options.backends = wanted.backends;
   options.store = wanted.store;
   options.options = invocation.options;
-  HEADRACE_CLI_CHECK(keep_tcp_door_at("127.0.0.1:0", options.options));  // nobody calls back: the server answers where we came in
+  // Nobody calls back: the server answers where we came in.
+  HEADRACE_CLI_CHECK(keep_tcp_door_at("127.0.0.1:0", options.options));
   HEADRACE_CLI_TRY(agent, Agent::open(own_name(), std::move(options)));
   HEADRACE_CLI_TRY(import, wanted.store.empty() ? agent.fetch_metadata(wanted.address, wanted.patience())
                                                 : agent.find(wanted.address, wanted.patience()));
@@ -179,7 +181,8 @@ Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
   }
   HEADRACE_CLI_TRY(output,
                    OutputFile::open(wanted.output, plan.file_bytes(), plan.fingerprint(), !wanted.anew));
-  if (output.started_over()) complain(fmt::format("{}.part was of other tensors: starting over", wanted.output));
+  if (output.started_over())
+    complain(fmt::format("{}.part was of other tensors: starting over", wanted.output));
   plan.write_head(output.bytes());
 
   Result<MoveReport> report = [&]() -> Result<MoveReport> {
@@ -220,7 +223,7 @@ void add_pull(CLI::App& app, Invocation& invocation) {
       ->add_option("--timeout", wanted->timeout_seconds,
                    "How long 16 MiB may take before the peer counts as gone")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.001, 1e6).description(""))
+      ->check(real_number(0.001, 1e6))
       ->capture_default_str();
   pull_command->add_option("--store", wanted->store, "Look the server up in a store, as in etcd://host:port")
       ->type_name("URL");

@@ -14,18 +14,18 @@ namespace {
 constexpr int exit_failed = 1;
 
 /// A reader that has seen enough (`headrace plugins | head -1`) is not an error.
-int written(int code, int error_number) {
-  if (error_number == 0 || error_number == EPIPE) return code;
+int written(int error_number) {
+  if (error_number == EPIPE) return 0;
   complain(fmt::format("writing to the standard output: {}", system_text(error_number)));
   return exit_failed;
 }
 
 }  // namespace
 
-int flush_output(int code) {
+int flush_output() {
   errno = 0;
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  return written(code, errno == 0 ? EIO : errno);
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+  return written(errno == 0 ? EIO : errno);
 }
 
 int run_action(const std::function<Result<void>()>& action) {
@@ -40,11 +40,11 @@ int run_action(const std::function<Result<void>()>& action) {
     return exit_failed;
   } catch (const std::system_error& error) {
     // Whoever writes to the standard output throws when it takes nothing more; others throw these too.
-    if (std::ferror(stdout) != 0) return written(0, error.code().value());
-    complain(fmt::format("the system refused something that is always to be had: {}", error.what()));
+    if (std::ferror(stdout) != 0) return written(error.code().value());
+    complain(fmt::format("the system refused what it usually grants: {}", error.what()));
     return exit_failed;
   }
-  return flush_output(0);
+  return flush_output();
 }
 
 }  // namespace headrace::cli

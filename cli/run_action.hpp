@@ -11,7 +11,7 @@ namespace headrace::cli {
 /// Runs what was chosen. 0, or 1 after an error, which stderr tells.
 int run_action(const std::function<Result<void>()>& action);
 
-/// `code`, or 1 if the standard output does not take what is still to be written: stderr says why.
-int flush_output(int code);
+/// 0, or 1 if the standard output does not take what is still to be written: stderr says why.
+int flush_output();
 
 }  // namespace headrace::cli

@@ -120,7 +120,8 @@ Result<void> serve(const Wanted& wanted, const Invocation& invocation) {
   options.store = wanted.store;
   options.options = invocation.options;
   // Peers that come through a store may be anywhere, and only an address that was asked for tells from where.
-  if (wanted.store.empty() || wanted.listen != default_listen) HEADRACE_CLI_CHECK(keep_tcp_door_at(wanted.listen, options.options));
+  if (wanted.store.empty() || wanted.listen != default_listen)
+    HEADRACE_CLI_CHECK(keep_tcp_door_at(wanted.listen, options.options));
   HEADRACE_CLI_TRY(
       agent, Agent::open(wanted.name.empty() ? default_name(wanted.file) : wanted.name, std::move(options)));
 

@@ -227,8 +227,8 @@ Result<void> TensorMover::bring(const PullPlan& plan, std::span<const Piece> pie
     Request request = std::move(flights.front());
     flights.pop_front();
     HEADRACE_CLI_CHECK(finish(std::move(request), report));
-    HEADRACE_CLI_CHECK(arrivals.take(pieces.subspan(load.first, load.end - load.first),
-                                     staging_.get() + load.staged_at));
+    HEADRACE_CLI_CHECK(
+        arrivals.take(pieces.subspan(load.first, load.end - load.first), staging_.get() + load.staged_at));
     bar.show(report.kept_bytes + report.bytes);
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

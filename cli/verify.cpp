@@ -140,6 +140,8 @@ void add_verify(CLI::App& app, Invocation& invocation) {
   command->add_flag("--json", wanted->json, "As JSON");
   command->footer(
       "The last line says the largest difference; the exit code is 0 if every output is as expected.\n"
+      "--json prints one object: model, expected, passed, relative, absolute, outputs (of each name, passed, "
+      "elements,\ndifferent, largest_difference, reason), not_compared.\n"
       "Examples:\n"
       "  headrace verify model.pt2 --input inputs.safetensors --expect outputs.safetensors\n"
       "  headrace verify model.pt2 --input x.npy --expect y.npy --rtol 1e-3");

@@ -5,7 +5,7 @@
 //   image_labels MODEL.pt2 PICTURE.ppm [LABELS.txt]
 //
 // The model takes one float32 input [1, 3, height, width] with channels as ImageNet's models want them, and
-// gives logits [1, classes]. Other formats become PPM by `convert picture.jpg picture.ppm` or the like.
+// gives logits [1, classes]. PNG and JPEG become PPM by `convert picture.png picture.ppm` or the like.
 // Without arguments the two steps are shown on a picture that is made up, and no model is needed.
 #include <headrace/processor.hpp>
 
@@ -42,7 +42,9 @@ Result<Picture> read_ppm(const std::string& path) {
   int most = 0;
   if (!(file >> magic >> picture.width >> picture.height >> most) || magic != "P6" || most != 255)
     return Error{Code::corrupt,
-                 path + " is no PPM picture: it has to begin with P6, its width, its height and 255"};
+                 path +
+                     " is no PPM picture, which begins with P6, its width, its height and 255; others "
+                     "become one by `convert picture.png picture.ppm` or the like"};
   if (picture.width < 1 || picture.height < 1 || picture.width > longest_side ||
       picture.height > longest_side)
     return Error{Code::corrupt, path + " claims to be " + std::to_string(picture.width) + " x " +

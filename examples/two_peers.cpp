@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two agents: one owns pages, the other pulls some of them and says so. Here both live in one process; in two they exchange the
-// metadata strings over any channel you have, or with Agent::fetch_metadata.
+// Two agents: one owns pages, the other pulls some of them and says so. Here both live in one process; in two
+// they exchange the metadata strings over any channel you have, or with Agent::fetch_metadata.
 #include <headrace/headrace.hpp>
 
 #include <cstdio>
@@ -52,5 +52,7 @@ int main() {
   auto told = prefill->wait_notification(std::chrono::seconds(10));
   if (!told) return fail(told.error());
   std::printf("%s: %s\n%s\n", told->peer.c_str(), told->payload.c_str(), request->explain().c_str());
-  return ours[0] == std::byte{42} && ours[2 * page - 1] == std::byte{42} && ours[2 * page] == std::byte{0} ? 0 : 1;
+  return ours[0] == std::byte{42} && ours[2 * page - 1] == std::byte{42} && ours[2 * page] == std::byte{0}
+             ? 0
+             : 1;
 }

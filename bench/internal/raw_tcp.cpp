@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bare TCP over loopback: what the machine's kernel gives to anybody, and so what the tcp backend is held against.
+// Bare TCP over loopback: what the machine's kernel gives to anybody, and so what the tcp backend is held
+// against.
 //
-// Two processes, one thread a stream a side, blocking sockets, 1 MiB sends and receives, no framing, no checks, no
-// bookkeeping beyond a byte count. The receiving side counts. Prints one JSON line.
+// Two processes, one thread a stream a side, blocking sockets, 1 MiB sends and receives, no framing, no
+// checks, no bookkeeping beyond a byte count. The receiving side counts. Prints one JSON line.
 //
-//   bench_raw_tcp [--streams N] [--seconds S] [--send BYTES] [--memory BYTES] [--page BYTES] [--congestion NAME] [--buffer BYTES]
+//   bench_raw_tcp [--streams N] [--seconds S] [--send BYTES] [--memory BYTES] [--page BYTES] [--congestion
+//   NAME] [--buffer BYTES]
 //
-// --memory is the memory that each stream of each side walks through. The default is one send's worth, which stays in the
-// caches and makes the ceiling as high as it gets; a larger one shows what memory traffic costs on top. With --page each side
-// takes that memory in pages of so many bytes, in an order of its own drawn at random (sendmsg and recvmsg, 1 MiB a call as
-// before): the ceiling of that very pattern.
+// --memory is the memory that each stream of each side walks through. The default is one send's worth, which
+// stays in the caches and makes the ceiling as high as it gets; a larger one shows what memory traffic costs
+// on top. With --page each side takes that memory in pages of so many bytes, in an order of its own drawn at
+// random (sendmsg and recvmsg, 1 MiB a call as before): the ceiling of that very pattern.
 #include "base/options.hpp"
 #include "base/unique_fd.hpp"
 
@@ -70,13 +72,20 @@ Plan parse(int argc, char** argv) {
       }
       return parsed.value();
     };
-    if (name == "--streams") plan.streams = std::atoi(value);
-    else if (name == "--seconds") plan.seconds = std::atof(value);
-    else if (name == "--send") plan.send_bytes = bytes();
-    else if (name == "--memory") plan.memory_bytes = bytes();
-    else if (name == "--page") plan.page_bytes = bytes();
-    else if (name == "--buffer") plan.socket_buffer_bytes = static_cast<int>(bytes());
-    else if (name == "--congestion") plan.congestion = value;
+    if (name == "--streams")
+      plan.streams = std::atoi(value);
+    else if (name == "--seconds")
+      plan.seconds = std::atof(value);
+    else if (name == "--send")
+      plan.send_bytes = bytes();
+    else if (name == "--memory")
+      plan.memory_bytes = bytes();
+    else if (name == "--page")
+      plan.page_bytes = bytes();
+    else if (name == "--buffer")
+      plan.socket_buffer_bytes = static_cast<int>(bytes());
+    else if (name == "--congestion")
+      plan.congestion = value;
     else {
       std::fprintf(stderr, "unknown argument %s\n", argv[i - 1]);
       std::exit(2);
@@ -97,7 +106,8 @@ Plan parse(int argc, char** argv) {
 void tune(int fd, const Plan& plan) {
   const int on = 1;
   if (::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0) die("TCP_NODELAY");
-  if (::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, plan.congestion.c_str(), static_cast<socklen_t>(plan.congestion.size())) < 0)
+  if (::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, plan.congestion.c_str(),
+                   static_cast<socklen_t>(plan.congestion.size())) < 0)
     die("TCP_CONGESTION");
   if (plan.socket_buffer_bytes > 0) {
     ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &plan.socket_buffer_bytes, sizeof plan.socket_buffer_bytes);
@@ -108,13 +118,17 @@ void tune(int fd, const Plan& plan) {
 /// The memory of one stream of one side, walked through page by page, again and again.
 class Walk {
  public:
-  explicit Walk(const Plan& plan) : page_bytes_(plan.page_bytes == 0 ? plan.send_bytes : plan.page_bytes), a_call_(plan.send_bytes) {
-    void* memory = ::mmap(nullptr, plan.memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  explicit Walk(const Plan& plan)
+      : page_bytes_(plan.page_bytes == 0 ? plan.send_bytes : plan.page_bytes), a_call_(plan.send_bytes) {
+    void* memory =
+        ::mmap(nullptr, plan.memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) die("mmap");
     ::madvise(memory, plan.memory_bytes, MADV_HUGEPAGE);  // as the pages of `headrace bench pages`
     std::memset(memory, 1, plan.memory_bytes);
-    for (std::size_t at = 0; at + page_bytes_ <= plan.memory_bytes; at += page_bytes_) pages_.push_back(static_cast<char*>(memory) + at);
-    if (plan.page_bytes != 0) std::shuffle(pages_.begin(), pages_.end(), std::mt19937_64(std::random_device()()));
+    for (std::size_t at = 0; at + page_bytes_ <= plan.memory_bytes; at += page_bytes_)
+      pages_.push_back(static_cast<char*>(memory) + at);
+    if (plan.page_bytes != 0)
+      std::shuffle(pages_.begin(), pages_.end(), std::mt19937_64(std::random_device()()));
   }
 
   /// What the next call takes: the rest of the present page and whole ones behind it.
@@ -221,7 +235,8 @@ int main(int argc, char** argv) {
     return bytes;
   };
   // Leave out the slow start and the threads' first touches of their memory.
-  while (total() < 4 * plan.memory_bytes * counters.size()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (total() < 4 * plan.memory_bytes * counters.size())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const auto begin = std::chrono::steady_clock::now();
   const std::uint64_t before = total();
   std::this_thread::sleep_for(std::chrono::duration<double>(plan.seconds));
@@ -231,8 +246,10 @@ int main(int argc, char** argv) {
   for (auto& fd : sockets) ::shutdown(fd.get(), SHUT_RDWR);
   for (auto& thread : threads) thread.join();
   ::waitpid(sender, nullptr, 0);
-  fmt::print("{{\"program\": \"raw_tcp\", \"streams\": {}, \"seconds\": {:.3f}, \"send_bytes\": {}, \"memory_bytes\": {}, "
-             "\"page_bytes\": {}, \"congestion\": \"{}\", \"bytes\": {}, \"GB/s\": {:.3f}}}\n",
-             plan.streams, seconds, plan.send_bytes, plan.memory_bytes, plan.page_bytes, plan.congestion, bytes,
-             static_cast<double>(bytes) / seconds * 1e-9);
+  fmt::print(
+      "{{\"program\": \"raw_tcp\", \"streams\": {}, \"seconds\": {:.3f}, \"send_bytes\": {}, "
+      "\"memory_bytes\": {}, "
+      "\"page_bytes\": {}, \"congestion\": \"{}\", \"bytes\": {}, \"GB/s\": {:.3f}}}\n",
+      plan.streams, seconds, plan.send_bytes, plan.memory_bytes, plan.page_bytes, plan.congestion, bytes,
+      static_cast<double>(bytes) / seconds * 1e-9);
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random pages between two processes over the tcp backend's table, without an agent: what the backend itself gives, to be
-// held against bench_raw_tcp at the same number of streams. Prints one JSON line.
+// Random pages between two processes over the tcp backend's table, without an agent: what the backend itself
+// gives, to be held against bench_raw_tcp at the same number of streams. Prints one JSON line.
 //
-//   bench_tcp_pages [--op read|write] [--page BYTES] [--streams N] [--memory BYTES] [--request BYTES] [--in-flight N]
+//   bench_tcp_pages [--op read|write] [--page BYTES] [--streams N] [--memory BYTES] [--request BYTES]
+//   [--in-flight N]
 //                   [--seconds S] [--latency 1] [--set OPTION=VALUE ...]
 //
-// Each side has one region of --memory bytes; a request moves --request bytes of pages, at random places on both sides.
-// With --latency 1 one page at a time moves, and the line has the median and the 99th percentile. All data is compared at
-// the end: each page of the destination holds what the source page with its number held.
+// Each side has one region of --memory bytes; a request moves --request bytes of pages, at random places on
+// both sides. With --latency 1 one page at a time moves, and the line has the median and the 99th percentile.
+// All data is compared at the end: each page of the destination holds what the source page with its number
+// held.
 #include "backends/tcp/backend.hpp"
 #include "base/clock.hpp"
 #include "base/options.hpp"
@@ -63,18 +65,27 @@ Plan parse(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string_view name = argv[i];
     const char* const value = argv[i + 1];
-    if (name == "--op") plan.write = std::string_view(value) == "write";
-    else if (name == "--page") plan.page_bytes = bytes_of(value);
-    else if (name == "--streams") plan.streams = static_cast<unsigned>(std::atoi(value));
-    else if (name == "--memory") plan.memory_bytes = bytes_of(value);
-    else if (name == "--request") plan.request_bytes = bytes_of(value);
-    else if (name == "--in-flight") plan.in_flight = static_cast<unsigned>(std::atoi(value));
-    else if (name == "--seconds") plan.seconds = std::atof(value);
-    else if (name == "--latency") plan.latency = std::atoi(value) != 0;
+    if (name == "--op")
+      plan.write = std::string_view(value) == "write";
+    else if (name == "--page")
+      plan.page_bytes = bytes_of(value);
+    else if (name == "--streams")
+      plan.streams = static_cast<unsigned>(std::atoi(value));
+    else if (name == "--memory")
+      plan.memory_bytes = bytes_of(value);
+    else if (name == "--request")
+      plan.request_bytes = bytes_of(value);
+    else if (name == "--in-flight")
+      plan.in_flight = static_cast<unsigned>(std::atoi(value));
+    else if (name == "--seconds")
+      plan.seconds = std::atof(value);
+    else if (name == "--latency")
+      plan.latency = std::atoi(value) != 0;
     else if (name == "--set") {
       const std::string text = value;
       plan.settings.emplace_back(text.substr(0, text.find('=')), text.substr(text.find('=') + 1));
-    } else die(fmt::format("unknown argument {}", name));
+    } else
+      die(fmt::format("unknown argument {}", name));
   }
   plan.settings.emplace_back("sockets", std::to_string(plan.streams));
   plan.memory_bytes = plan.memory_bytes / plan.page_bytes * plan.page_bytes;
@@ -99,12 +110,15 @@ struct BenchHost {
     table.agent_name = name;
     table.incarnation = incarnation;
     table.log_enabled = [](void*, int32_t level) { return level <= HEADRACE_LOG_WARN ? 1 : 0; };
-    table.log = [](void*, int32_t, const char* text, size_t n) { fmt::print(stderr, "{}\n", std::string_view(text, n)); };
+    table.log = [](void*, int32_t, const char* text, size_t n) {
+      fmt::print(stderr, "{}\n", std::string_view(text, n));
+    };
     table.now_ns = [](void*) { return now_ns(); };
     table.count = [](void*, const char*, uint64_t) {};
     table.completed = [](void* c, uint64_t, headrace_status_v1 status, const char* text, size_t n) {
       auto& host = *static_cast<BenchHost*>(c);
-      if (status.code != 0) fmt::print(stderr, "a post failed: {} {}\n", status.code, std::string_view(text, n)), host.failed++;
+      if (status.code != 0)
+        fmt::print(stderr, "a post failed: {} {}\n", status.code, std::string_view(text, n)), host.failed++;
       host.ends.fetch_add(1, std::memory_order_release);
       host.ends.notify_all();
     };
@@ -136,7 +150,8 @@ struct Side {
   void* region = nullptr;
   ErrorText error;
 
-  Side(const Plan& plan, const char* name, std::uint64_t incarnation, std::uint64_t salt) : host(name, incarnation) {
+  Side(const Plan& plan, const char* name, std::uint64_t incarnation, std::uint64_t salt)
+      : host(name, incarnation) {
     std::vector<headrace_setting_v1> settings;
     for (const auto& row : tcp::TcpBackend::options()) {
       const char* value = row.default_value;
@@ -146,7 +161,8 @@ struct Side {
     }
     const headrace_create_v1 create{sizeof create, settings.data(), settings.size(), "/tmp"};
     error.must(backend->create(&host.table, &create, &instance, &error.text), "create");
-    memory = static_cast<std::byte*>(::mmap(nullptr, plan.memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    memory = static_cast<std::byte*>(
+        ::mmap(nullptr, plan.memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (memory == MAP_FAILED) die("no memory");
     for (std::uint64_t i = 0; i < plan.memory_bytes / 8; ++i) {
       const std::uint64_t word = (i + salt) * 0x9e3779b97f4a7c15ULL;
@@ -219,15 +235,18 @@ int main(int argc, char** argv) {
   side.error.must(side.backend->connect(side.instance, &connect, &link, &side.error.text), "connect");
   while (!side.host.ready && !side.host.lost) std::this_thread::yield();
   if (side.host.lost) die("no link");
-  const headrace_remote_region_v1 remote_region{sizeof remote_region, 1, HEADRACE_DRAM, 0, plan.memory_bytes, {nullptr, 0}};
+  const headrace_remote_region_v1 remote_region{sizeof remote_region, 1,           HEADRACE_DRAM, 0,
+                                                plan.memory_bytes,    {nullptr, 0}};
   void* remote = nullptr;
-  side.error.must(side.backend->load_remote(side.instance, link, &remote_region, &remote, &side.error.text), "load_remote");
+  side.error.must(side.backend->load_remote(side.instance, link, &remote_region, &remote, &side.error.text),
+                  "load_remote");
   std::this_thread::sleep_for(std::chrono::milliseconds(200));  // all sockets are there
 
   // Every slot has pages of its own on both sides, so that the whole can be checked at the end.
   const std::uint64_t pages = plan.memory_bytes / plan.page_bytes;
   const std::uint64_t request_pages = plan.request_bytes / plan.page_bytes;
-  const std::uint64_t slots_wanted = plan.latency ? std::min<std::uint64_t>(pages, 64) : pages / request_pages;
+  const std::uint64_t slots_wanted =
+      plan.latency ? std::min<std::uint64_t>(pages, 64) : pages / request_pages;
   const auto local_order = shuffled(pages, 1), remote_order = shuffled(pages, 2);
   std::vector<std::unique_ptr<Slot>> slots;
   for (std::uint64_t s = 0; s < slots_wanted; ++s) {
@@ -247,9 +266,17 @@ int main(int argc, char** argv) {
       one->indices = (one == &slot->local ? slot->local_pages : slot->remote_pages).data();
       one->stride_bytes = one->page_bytes = plan.page_bytes;
     }
-    slot->prepare = {sizeof(headrace_prepare_v1), s, plan.write ? HEADRACE_WRITE : HEADRACE_READ, 0, link, request_pages,
-                     request_pages * plan.page_bytes, &slot->local, &slot->remote};
-    side.error.must(side.backend->prepare(side.instance, &slot->prepare, &slot->request, &side.error.text), "prepare");
+    slot->prepare = {sizeof(headrace_prepare_v1),
+                     s,
+                     plan.write ? HEADRACE_WRITE : HEADRACE_READ,
+                     0,
+                     link,
+                     request_pages,
+                     request_pages * plan.page_bytes,
+                     &slot->local,
+                     &slot->remote};
+    side.error.must(side.backend->prepare(side.instance, &slot->prepare, &slot->request, &side.error.text),
+                    "prepare");
     slots.push_back(std::move(slot));
   }
   const auto post = [&](Slot& slot) {
@@ -289,7 +316,8 @@ int main(int argc, char** argv) {
         ++seen;
         if (seen == warm_up) began_ns = now_ns();
         if (seen > warm_up && running) moved += plan.request_bytes;
-        if (seen > warm_up && running && now_ns() - began_ns > static_cast<std::uint64_t>(plan.seconds * 1e9)) {
+        if (seen > warm_up && running &&
+            now_ns() - began_ns > static_cast<std::uint64_t>(plan.seconds * 1e9)) {
           took_ns = now_ns() - began_ns;
           running = false;
         }
@@ -315,23 +343,28 @@ int main(int argc, char** argv) {
       ++compared;
       const std::byte* const here = side.memory + slot->local_pages[i] * plan.page_bytes;
       const std::byte* const there = theirs.data() + slot->remote_pages[i] * plan.page_bytes;
-      const std::uint64_t word = ((plan.write ? slot->local_pages[i] : slot->remote_pages[i]) * plan.page_bytes / 8 +
-                                  (plan.write ? 0 : 1'000'000'007)) * 0x9e3779b97f4a7c15ULL;
+      const std::uint64_t word =
+          ((plan.write ? slot->local_pages[i] : slot->remote_pages[i]) * plan.page_bytes / 8 +
+           (plan.write ? 0 : 1'000'000'007)) *
+          0x9e3779b97f4a7c15ULL;
       if (std::memcmp(here, there, plan.page_bytes) != 0 || std::memcmp(here, &word, 8) != 0) ++wrong;
     }
   }
   if (wrong != 0) die(fmt::format("{} of {} pages are wrong", wrong, compared));
 
-  const std::string common = fmt::format("\"program\": \"tcp_pages\", \"op\": \"{}\", \"page\": {}, \"streams\": {}, \"checked_pages\": {}",
-                                         plan.write ? "write" : "read", plan.page_bytes, plan.streams, compared);
+  const std::string common = fmt::format(
+      "\"program\": \"tcp_pages\", \"op\": \"{}\", \"page\": {}, \"streams\": {}, \"checked_pages\": {}",
+      plan.write ? "write" : "read", plan.page_bytes, plan.streams, compared);
   if (plan.latency) {
     std::sort(samples.begin(), samples.end());
     std::sort(post_samples.begin(), post_samples.end());
-    fmt::print("{{{}, \"samples\": {}, \"p50_us\": {:.2f}, \"p99_us\": {:.2f}, \"post_p50_us\": {:.2f}}}\n", common, samples.size(),
-               static_cast<double>(samples[samples.size() / 2]) * 1e-3, static_cast<double>(samples[samples.size() * 99 / 100]) * 1e-3,
+    fmt::print("{{{}, \"samples\": {}, \"p50_us\": {:.2f}, \"p99_us\": {:.2f}, \"post_p50_us\": {:.2f}}}\n",
+               common, samples.size(), static_cast<double>(samples[samples.size() / 2]) * 1e-3,
+               static_cast<double>(samples[samples.size() * 99 / 100]) * 1e-3,
                static_cast<double>(post_samples[post_samples.size() / 2]) * 1e-3);
   } else {
-    fmt::print("{{{}, \"bytes\": {}, \"seconds\": {:.3f}, \"GB/s\": {:.3f}}}\n", common, moved, static_cast<double>(took_ns) * 1e-9,
+    fmt::print("{{{}, \"bytes\": {}, \"seconds\": {:.3f}, \"GB/s\": {:.3f}}}\n", common, moved,
+               static_cast<double>(took_ns) * 1e-9,
                static_cast<double>(moved) / static_cast<double>(took_ns));
   }
   for (const auto& slot : slots) side.backend->release(side.instance, slot->request);

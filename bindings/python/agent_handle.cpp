@@ -51,20 +51,24 @@ void PyAgent::close() {
 int PyAgent::closing_fd() {
   (void)open();
   if (closing_fd_ < 0) closing_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (closing_fd_ < 0) raise(Error{Code::exhausted, std::string("no descriptor to wait on: ") + std::strerror(errno)});
+  if (closing_fd_ < 0)
+    raise(Error{Code::exhausted, std::string("no descriptor to wait on: ") + std::strerror(errno)});
   return closing_fd_;
 }
 
 std::shared_ptr<headrace::Agent> PyAgent::open() const {
   if (!agent_) raise(Error{Code::invalid_argument, "agent " + name_ + " is closed: open another"});
   if (!home_.is_here()) {
-    raise(Error{Code::invalid_argument, "agent " + name_ + " belongs to the process that this one was forked from: open one here, after the fork"});
+    raise(Error{Code::invalid_argument,
+                "agent " + name_ +
+                    " belongs to the process that this one was forked from: open one here, after the fork"});
   }
   return agent_;
 }
 
 void close_all_agents() {
-  const std::set<PyAgent*> agents = open_agents();  // closing takes them out; freeing what they held may run anything
+  const std::set<PyAgent*> agents =
+      open_agents();  // closing takes them out; freeing what they held may run anything
   for (PyAgent* agent : agents)
     if (open_agents().contains(agent)) agent->close();
 }

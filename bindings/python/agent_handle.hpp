@@ -12,7 +12,8 @@
 
 namespace headrace::python {
 
-/// What keeps several objects in place that were registered in one call, each until its own region is deregistered.
+/// What keeps several objects in place that were registered in one call, each until its own region is
+/// deregistered.
 struct HeldGroup {
   std::vector<std::shared_ptr<const void>> members;
 };

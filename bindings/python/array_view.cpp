@@ -17,14 +17,14 @@ std::string element_name(const std::string& format, std::size_t bytes) {
   const bool swapped = !format.empty() && (format[0] == '>' || format[0] == '!');
   const std::size_t prefix = std::min(format.find_first_not_of("@=<>!"), format.size());
   const std::string letter = format.substr(prefix);
-  const char* family = letter.empty()                                  ? ""
-                       : letter == "?"                                 ? "bool"
+  const char* family = letter.empty()                                       ? ""
+                       : letter == "?"                                      ? "bool"
                        : letter == "Zf" || letter == "Zd" || letter == "Zg" ? "complex"
-                       : letter.size() > 1                             ? ""
-                       : std::strchr("efdg", letter[0]) != nullptr     ? "float"
-                       : std::strchr("bhilqn", letter[0]) != nullptr   ? "int"
-                       : std::strchr("BHILQN", letter[0]) != nullptr   ? "uint"
-                                                                       : "";
+                       : letter.size() > 1                                  ? ""
+                       : std::strchr("efdg", letter[0]) != nullptr          ? "float"
+                       : std::strchr("bhilqn", letter[0]) != nullptr        ? "int"
+                       : std::strchr("BHILQN", letter[0]) != nullptr        ? "uint"
+                                                                            : "";
   if (*family == '\0') return "'" + format + "'";
   const std::string name = letter == "?" ? "bool" : family + std::to_string(8 * bytes);
   return swapped && bytes > 1 ? "byte-swapped " + name : name;
@@ -55,7 +55,8 @@ ArrayView::~ArrayView() {
 void ArrayView::open_buffer(nb::handle object) {
   if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_FULL_RO) != 0) throw nb::python_error();
   has_buffer_ = true;
-  if (buffer_.suboffsets != nullptr) raise_invalid("the array is a table of pointers: give each row on its own");
+  if (buffer_.suboffsets != nullptr)
+    raise_invalid("the array is a table of pointers: give each row on its own");
   data = static_cast<std::byte*>(buffer_.buf);
   length_bytes = static_cast<std::size_t>(buffer_.len);
   writable = buffer_.readonly == 0;
@@ -79,7 +80,8 @@ void ArrayView::open_dlpack(nb::handle object) {
   dlpack_ = std::make_unique<Dlpack>();
   nb::ndarray<nb::ro>& array = dlpack_->array;
   if (!nb::try_cast(object, array)) {
-    // The import swallows the object's own reason ("requires grad", "conj bit"): ask once more to have it raised.
+    // The import swallows the object's own reason ("requires grad", "conj bit"): ask once more to have it
+    // raised.
     (void)object.attr("__dlpack__")();
     raise_invalid("the memory of " + shown(object) + " could not be taken over through DLPack");
   }
@@ -106,7 +108,8 @@ void ArrayView::open_dlpack(nb::handle object) {
   switch (array.device_type()) {
     case nb::device::cpu::value:
     case nb::device::cuda_host::value:
-    case nb::device::rocm_host::value: break;
+    case nb::device::rocm_host::value:
+      break;
     case nb::device::cuda::value:
     case nb::device::rocm::value:
     case nb::device::cuda_managed::value:
@@ -135,7 +138,8 @@ bool ArrayView::is_c_contiguous() const {
 bool ArrayView::is_dense() const {
   std::vector<std::size_t> order(shape.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return strides_bytes_[a] < strides_bytes_[b]; });
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return strides_bytes_[a] < strides_bytes_[b]; });
   auto expected = static_cast<std::int64_t>(element_bytes);
   for (const std::size_t i : order) {
     if (shape[i] == 1) continue;

@@ -13,8 +13,8 @@
 
 namespace headrace::python {
 
-/// While it lives the object can be neither freed nor resized. NumPy and torch are not needed for it: their arrays come
-/// through the protocols that Python and DLPack define.
+/// While it lives the object can be neither freed nor resized. NumPy and torch are not needed for it: their
+/// arrays come through the protocols that Python and DLPack define.
 class ArrayView final : public Held {
  public:
   /// Null if the object speaks neither protocol. Raises what the object raises when it refuses.
@@ -30,7 +30,7 @@ class ArrayView final : public Held {
   int device = -1;
   Element element = Element::other;
   std::size_t element_bytes = 1;
-  std::string dtype;                ///< for error messages: "int32", or the format of a buffer that no word fits
+  std::string dtype;  ///< for error messages: "int32", or the format of a buffer that no word fits
   std::vector<std::int64_t> shape;  ///< empty: a scalar
 
   /// Rows one after another, as C has them.

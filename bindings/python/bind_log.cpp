@@ -48,7 +48,8 @@ class Relay {
       Line line = std::move(lines_.front());
       lines_.pop_front();
       if (const std::size_t dropped = std::exchange(dropped_, 0); dropped > 0)
-        lines_.push_back({LogLevel::warn, "python", std::to_string(dropped) + " lines were dropped: the log sink is too slow"});
+        lines_.push_back({LogLevel::warn, "python",
+                          std::to_string(dropped) + " lines were dropped: the log sink is too slow"});
       lock.unlock();
       call_back(sink, [&] {
         const std::string_view level = log_level_name(line.level);
@@ -84,9 +85,12 @@ std::shared_ptr<Relay>& current_relay() {
   return the;
 }
 
-/// Who took the lines for himself does not want them on stderr as the interpreter ends; an error nobody else tells.
+/// Who took the lines for himself does not want them on stderr as the interpreter ends; an error nobody else
+/// tells.
 void only_errors(LogLevel level, std::string_view room, std::string_view text) {
-  if (level == LogLevel::error) std::fprintf(stderr, "%.*s: %.*s\n", static_cast<int>(room.size()), room.data(), static_cast<int>(text.size()), text.data());
+  if (level == LogLevel::error)
+    std::fprintf(stderr, "%.*s: %.*s\n", static_cast<int>(room.size()), room.data(),
+                 static_cast<int>(text.size()), text.data());
 }
 
 void end_relay(LogSink next) {
@@ -107,14 +111,17 @@ void end_relay(LogSink next) {
 void stop_log_relay() { end_relay(&only_errors); }
 
 void relay_log(nb::object sink) {
-  if (!sink.is_none() && PyCallable_Check(sink.ptr()) == 0) raise_invalid(shown(sink) + " cannot be called: give a function, or None");
+  if (!sink.is_none() && PyCallable_Check(sink.ptr()) == 0)
+    raise_invalid(shown(sink) + " cannot be called: give a function, or None");
   end_relay({});
   if (sink.is_none()) return;
   auto relay = std::make_shared<Relay>();
   std::thread thread([relay, callable = hold<Callable>(std::move(sink))] { relay->deliver(*callable); });
   relay->thread = thread.get_id();
   thread.detach();
-  headrace::set_log_sink([relay](LogLevel level, std::string_view room, std::string_view text) { relay->put(level, room, text); });
+  headrace::set_log_sink([relay](LogLevel level, std::string_view room, std::string_view text) {
+    relay->put(level, room, text);
+  });
   current_relay() = std::move(relay);
 }
 
@@ -129,8 +136,10 @@ void bind_log(nb::module_& module) {
       "set_log_sink", &relay_log, nb::arg("sink").none(),
       nb::sig("def set_log_sink(sink: collections.abc.Callable[[str, str, str], object] | None) -> None"),
       "Sends log lines to sink(level, room, text) instead of stderr; None goes back to stderr.\n\n"
-      "Threads: the sink runs on a thread of its own, a line at a time and in order, so a slow one delays nobody;\n"
-      "beyond 8192 waiting lines the newest are dropped, and a line says how many. Returns once the sink before it\n"
+      "Threads: the sink runs on a thread of its own, a line at a time and in order, so a slow one delays "
+      "nobody;\n"
+      "beyond 8192 waiting lines the newest are dropped, and a line says how many. Returns once the sink "
+      "before it\n"
       "has had its lines. An exception in it goes to sys.unraisablehook.\n"
       "Owns: the sink is held until it is replaced.");
 }

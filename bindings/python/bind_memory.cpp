@@ -15,13 +15,15 @@ namespace {
 
 int memory_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
   const auto& memory = *nb::inst_ptr<PyMemory>(self);
-  return PyBuffer_FillInfo(view, self, memory.storage.get(), static_cast<Py_ssize_t>(memory.region.region.length_bytes), 0, flags);
+  return PyBuffer_FillInfo(view, self, memory.storage.get(),
+                           static_cast<Py_ssize_t>(memory.region.region.length_bytes), 0, flags);
 }
 
 int mapping_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
   const auto& mapping = *nb::inst_ptr<PyMapping>(self);
   const auto bytes = mapping.bytes();
-  return PyBuffer_FillInfo(view, self, bytes.data(), static_cast<Py_ssize_t>(bytes.size()), mapping.writable() ? 0 : 1, flags);
+  return PyBuffer_FillInfo(view, self, bytes.data(), static_cast<Py_ssize_t>(bytes.size()),
+                           mapping.writable() ? 0 : 1, flags);
 }
 
 PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&memory_buffer)}, {0, nullptr}};
@@ -39,8 +41,8 @@ nb::str region_repr(const PyRegion& self) {
       .format(r.id.value, to_str(kind_name(r.kind)), r.address, r.length_bytes, to_str(r.name));
 }
 
-MemoryRange make_range(const std::string& kind, std::uint64_t address, std::size_t length_bytes, int device, int file_descriptor,
-                       const std::string& path) {
+MemoryRange make_range(const std::string& kind, std::uint64_t address, std::size_t length_bytes, int device,
+                       int file_descriptor, const std::string& path) {
   MemoryRange range;
   range.kind = take(kind_from_name(kind));
   range.address = reinterpret_cast<void*>(address);
@@ -62,62 +64,100 @@ constexpr const char* numpy_signature =
 }  // namespace
 
 void bind_memory(nb::module_& module) {
-  nb::class_<MemoryRange>(module, "MemoryRange",
-                          "Memory that is not behind a Python object: by address, path, descriptor or key.\n\n"
-                          "dram: address, length_bytes. vram: device (ordinal), address, length_bytes. file, block: path, or an\n"
-                          "open file_descriptor, which stays the caller's. object: path (the key). For these three a\n"
-                          "length_bytes of 0 means all of it.")
+  nb::class_<MemoryRange>(
+      module, "MemoryRange",
+      "Memory that is not behind a Python object: by address, path, descriptor or key.\n\n"
+      "dram: address, length_bytes. vram: device (ordinal), address, length_bytes. file, block: path, or an\n"
+      "open file_descriptor, which stays the caller's. object: path (the key). For these three a\n"
+      "length_bytes of 0 means all of it.")
       .def(
           "__init__",
-          [](MemoryRange* self, const std::string& kind, std::uint64_t address, std::size_t length_bytes, int device, int file_descriptor,
-             const std::string& path) { new (self) MemoryRange(make_range(kind, address, length_bytes, device, file_descriptor, path)); },
-          nb::arg("kind") = "dram", nb::arg("address") = 0, nb::arg("length_bytes") = 0, nb::arg("device") = -1,
-          nb::arg("file_descriptor") = -1, nb::arg("path") = "",
+          [](MemoryRange* self, const std::string& kind, std::uint64_t address, std::size_t length_bytes,
+             int device, int file_descriptor, const std::string& path) {
+            new (self) MemoryRange(make_range(kind, address, length_bytes, device, file_descriptor, path));
+          },
+          nb::arg("kind") = "dram", nb::arg("address") = 0, nb::arg("length_bytes") = 0,
+          nb::arg("device") = -1, nb::arg("file_descriptor") = -1, nb::arg("path") = "",
           "Errors: InvalidArgument (no such kind: dram, vram, block, file, object).")
-      .def_prop_ro("kind", [](const MemoryRange& self) { return to_str(kind_name(self.kind)); }, "\"dram\", \"vram\", \"block\", \"file\" or \"object\".")
-      .def_prop_ro("address", [](const MemoryRange& self) { return reinterpret_cast<std::uint64_t>(self.address); }, "Of the first byte.")
+      .def_prop_ro(
+          "kind", [](const MemoryRange& self) { return to_str(kind_name(self.kind)); },
+          "\"dram\", \"vram\", \"block\", \"file\" or \"object\".")
+      .def_prop_ro(
+          "address", [](const MemoryRange& self) { return reinterpret_cast<std::uint64_t>(self.address); },
+          "Of the first byte.")
       .def_ro("length_bytes", &MemoryRange::length_bytes, "0 for files, blocks and objects: all of it.")
       .def_ro("device", &MemoryRange::device, "The GPU's ordinal, or -1.")
       .def_ro("file_descriptor", &MemoryRange::file_descriptor, "Open, or -1.")
-      .def_prop_ro("path", [](const MemoryRange& self) { return to_str(self.path); }, "Of the file or block device; the object's key.");
+      .def_prop_ro(
+          "path", [](const MemoryRange& self) { return to_str(self.path); },
+          "Of the file or block device; the object's key.");
 
-  nb::class_<PyRegion>(module, "Region", "Registered memory, of this agent or of a peer. A value: it says what was, and holds nothing.")
-      .def_prop_ro("id", [](const PyRegion& self) { return self.region.id.value; },
-                   "Names it within one life of its agent; counts from 1, never used twice.")
-      .def_prop_ro("kind", [](const PyRegion& self) { return to_str(kind_name(self.region.kind)); },
-                   "\"dram\", \"vram\", \"block\", \"file\" or \"object\".")
-      .def_prop_ro("address", [](const PyRegion& self) { return self.region.address; }, "The owner's address; 0 for files and objects.")
-      .def_prop_ro("length_bytes", [](const PyRegion& self) { return self.region.length_bytes; }, "How many bytes it has.")
-      .def_prop_ro("name", [](const PyRegion& self) { return to_str(self.region.name); }, "Unique in its agent; empty: unnamed.")
-      .def_prop_ro("note", [](const PyRegion& self) { return to_bytes(self.region.note); },
-                   "What its owner said about it: dtype and shape, a checksum, ...")
-      .def_prop_ro("backends", [](const PyRegion& self) { return to_strs(self.region.backends); }, nb::sig("def backends(self) -> list[str]"),
-                   "Those it is registered with.")
-      .def_prop_ro("writable", [](const PyRegion& self) { return self.region.writable; },
-                   "Whether requests may write it: not if the object behind it cannot be written, or `register` was told so.")
+  nb::class_<PyRegion>(
+      module, "Region",
+      "Registered memory, of this agent or of a peer. A value: it says what was, and holds nothing.")
+      .def_prop_ro(
+          "id", [](const PyRegion& self) { return self.region.id.value; },
+          "Names it within one life of its agent; counts from 1, never used twice.")
+      .def_prop_ro(
+          "kind", [](const PyRegion& self) { return to_str(kind_name(self.region.kind)); },
+          "\"dram\", \"vram\", \"block\", \"file\" or \"object\".")
+      .def_prop_ro(
+          "address", [](const PyRegion& self) { return self.region.address; },
+          "The owner's address; 0 for files and objects.")
+      .def_prop_ro(
+          "length_bytes", [](const PyRegion& self) { return self.region.length_bytes; },
+          "How many bytes it has.")
+      .def_prop_ro(
+          "name", [](const PyRegion& self) { return to_str(self.region.name); },
+          "Unique in its agent; empty: unnamed.")
+      .def_prop_ro(
+          "note", [](const PyRegion& self) { return to_bytes(self.region.note); },
+          "What its owner said about it: dtype and shape, a checksum, ...")
+      .def_prop_ro(
+          "backends", [](const PyRegion& self) { return to_strs(self.region.backends); },
+          nb::sig("def backends(self) -> list[str]"), "Those it is registered with.")
+      .def_prop_ro(
+          "writable", [](const PyRegion& self) { return self.region.writable; },
+          "Whether requests may write it: not if the object behind it cannot be written, or `register` was "
+          "told so.")
       .def("__len__", [](const PyRegion& self) { return self.region.length_bytes; })
       .def("__repr__", &region_repr)
-      .def("__reduce__", refuse_pickle("a Region belongs to one life of its agent: send metadata (Agent.export_metadata), or the region's name"), nb::sig("def __reduce__(self) -> typing.NoReturn"));
+      .def("__reduce__",
+           refuse_pickle("a Region belongs to one life of its agent: send metadata (Agent.export_metadata), "
+                         "or the region's name"),
+           nb::sig("def __reduce__(self) -> typing.NoReturn"));
 
-  nb::class_<PyMemory>(module, "Memory", nb::type_slots(memory_slots),
-                       "What Agent.allocate gave: registered memory with the buffer protocol, zero-filled and page-aligned.\n\n"
-                       "Owns: the memory stays in place while this object or any view of it lives, after deregister and the\n"
-                       "agent's end too; the region itself is the agent's, until deregister.")
-      .def_prop_ro("region", [](const PyMemory& self) { return self.region; }, "Its Region.")
-      .def("numpy", &as_numpy, nb::arg("dtype") = "uint8", nb::arg("shape") = nb::none(), nb::sig(numpy_signature), numpy_doc)
+  nb::class_<PyMemory>(
+      module, "Memory", nb::type_slots(memory_slots),
+      "What Agent.allocate gave: registered memory with the buffer protocol, zero-filled and "
+      "page-aligned.\n\n"
+      "Owns: the memory stays in place while this object or any view of it lives, after deregister and the\n"
+      "agent's end too; the region itself is the agent's, until deregister.")
+      .def_prop_ro(
+          "region", [](const PyMemory& self) { return self.region; }, "Its Region.")
+      .def("numpy", &as_numpy, nb::arg("dtype") = "uint8", nb::arg("shape") = nb::none(),
+           nb::sig(numpy_signature), numpy_doc)
       .def("__len__", [](const PyMemory& self) { return self.region.region.length_bytes; })
-      .def("__repr__", [](const PyMemory& self) { return nb::str("Memory({})").format(region_repr(self.region)); })
-      .def("__reduce__", refuse_pickle("Memory belongs to its process: another one reads it through an agent of its own, or maps it (Agent.map)"), nb::sig("def __reduce__(self) -> typing.NoReturn"));
+      .def("__repr__",
+           [](const PyMemory& self) { return nb::str("Memory({})").format(region_repr(self.region)); })
+      .def("__reduce__",
+           refuse_pickle("Memory belongs to its process: another one reads it through an agent of its own, "
+                         "or maps it (Agent.map)"),
+           nb::sig("def __reduce__(self) -> typing.NoReturn"));
 
   nb::class_<PyMapping>(module, "Mapping", nb::type_slots(mapping_slots),
-                      "A peer's region as memory of this process, with the buffer protocol.\n\n"
-                      "Owns: the mapping stays while this object or any view of it lives, or until the peer revokes it, leaves or\n"
-                      "dies: then `alive` turns false, and what is read is old bytes, never a fault.")
-      .def_prop_ro("writable", &PyMapping::writable, "False if its owner lets it be read only: then so do its views.")
+                        "A peer's region as memory of this process, with the buffer protocol.\n\n"
+                        "Owns: the mapping stays while this object or any view of it lives, or until the "
+                        "peer revokes it, leaves or\n"
+                        "dies: then `alive` turns false, and what is read is old bytes, never a fault.")
+      .def_prop_ro("writable", &PyMapping::writable,
+                   "False if its owner lets it be read only: then so do its views.")
       .def_prop_ro("alive", &PyMapping::alive, "False once the peer has revoked the region, left or died.")
-      .def("numpy", &as_numpy, nb::arg("dtype") = "uint8", nb::arg("shape") = nb::none(), nb::sig(numpy_signature), numpy_doc)
+      .def("numpy", &as_numpy, nb::arg("dtype") = "uint8", nb::arg("shape") = nb::none(),
+           nb::sig(numpy_signature), numpy_doc)
       .def("__len__", [](const PyMapping& self) { return self.bytes().size(); })
-      .def("__reduce__", refuse_pickle("a Mapping belongs to its process: map the region there"), nb::sig("def __reduce__(self) -> typing.NoReturn"));
+      .def("__reduce__", refuse_pickle("a Mapping belongs to its process: map the region there"),
+           nb::sig("def __reduce__(self) -> typing.NoReturn"));
 }
 
 }  // namespace headrace::python

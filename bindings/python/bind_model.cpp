@@ -160,16 +160,14 @@ struct PyModel {
   std::string path;
   ExchangeCache exchange;
 
-  [[nodiscard]] std::shared_ptr<Model> open() const {
+  [[nodiscard]] std::shared_ptr<Model> opened() const {
     if (!model) raise_invalid("the model of " + path + " is closed: open it again");
     return model;
   }
   void close() {
     std::shared_ptr<Model> last = std::exchange(model, nullptr);
-    without_gil([&] {
-      last.reset();
-      return true;
-    });
+    const WithoutGil scope;
+    last.reset();
   }
 };
 
@@ -225,7 +223,7 @@ std::vector<TensorInput> gather(const Model& model, ExchangeCache& exchange, con
 }
 
 nb::list run_model(PyModel& self, const nb::args& positional, const nb::kwargs& named) {
-  const std::shared_ptr<Model> model = self.open();  // an input's own code may close it
+  const std::shared_ptr<Model> model = self.opened();  // an input's own code may close it
   const std::vector<TensorInput> inputs = gather(*model, self.exchange, positional, named);
   std::vector<TensorView> views;
   views.reserve(inputs.size());
@@ -237,7 +235,7 @@ nb::list run_model(PyModel& self, const nb::args& positional, const nb::kwargs& 
 }
 
 nb::list list_constants(const PyModel& self) {
-  const std::shared_ptr<Model> model = self.open();
+  const std::shared_ptr<Model> model = self.opened();
   const auto constants = take(without_gil([&] { return model->constants(); }));
   nb::list list;
   for (const ConstantInfo& constant : constants) {
@@ -251,7 +249,7 @@ nb::list list_constants(const PyModel& self) {
 }
 
 void replace_constants(PyModel& self, const nb::dict& values) {
-  const std::shared_ptr<Model> model = self.open();
+  const std::shared_ptr<Model> model = self.opened();
   std::vector<TensorInput> inputs;
   inputs.reserve(values.size());
   std::map<std::string, TensorView> views;
@@ -264,7 +262,7 @@ void replace_constants(PyModel& self, const nb::dict& values) {
 }
 
 nb::dict timing_dict(const PyModel& self) {
-  const ModelTiming timing = self.open()->timing();
+  const ModelTiming timing = self.opened()->timing();
   nb::dict dict;
   dict["load_ns"] = timing.load_ns;
   dict["unpack_ns"] = timing.unpack_ns;
@@ -278,7 +276,7 @@ nb::dict timing_dict(const PyModel& self) {
 }
 
 nb::dict memory_dict(const PyModel& self) {
-  const std::shared_ptr<Model> model = self.open();
+  const std::shared_ptr<Model> model = self.opened();
   const ModelMemory memory = without_gil([&] { return model->memory(); });
   nb::dict dict;
   dict["package_bytes"] = memory.package_bytes;
@@ -367,7 +365,7 @@ void bind_model(nb::module_& module) {
            nb::sig("def __call__(self, *inputs: object, **named: object) -> list[Tensor]"),
            "The same as run.")
       .def_prop_ro(
-          "info", [](const PyModel& self) { return from_json(model_info_json(self.open()->info())); },
+          "info", [](const PyModel& self) { return from_json(model_info_json(self.opened()->info())); },
           nb::sig("def info(self) -> dict[str, typing.Any]"),
           "What the package says, as `headrace inspect --json` prints it.")
       .def_static(
@@ -381,8 +379,9 @@ void bind_model(nb::module_& module) {
                   "typing.Any]"),
           "The same of a package that is not opened: needs no torch.\n\nErrors: NotFound, Corrupt, "
           "InvalidArgument.")
-      .def("constants", &list_constants, nb::sig("def constants(self) -> list[dict[str, typing.Any]]"),
-           "Weights and buffers: name, dtype, shape.")
+      .def(
+          "constants", &list_constants, nb::sig("def constants(self) -> list[dict[str, typing.Any]]"),
+          "Weights and buffers: name, dtype, shape. Without what the compiler worked out of them beforehand.")
       .def("replace_constants", &replace_constants, nb::arg("values"),
            nb::sig("def replace_constants(self, values: dict[str, object]) -> None"),
            "Puts other values in the place of some constants; waits for the runs that go on.\n\n"

@@ -14,11 +14,14 @@ namespace {
 /// What to tell somebody whose post was refused, where the request itself has no words for it.
 const char* refusal(Code code) {
   switch (code) {
-    case Code::would_block: return "a queue of the path is full: poll, then post again";
+    case Code::would_block:
+      return "a queue of the path is full: poll, then post again";
     case Code::invalid_argument:
-      return "not posted: the request is under way already (wait for its end, or cancel it), the notification is longer than "
+      return "not posted: the request is under way already (wait for its end, or cancel it), the "
+             "notification is longer than "
              "64 KiB, or the agent is closed or of another process";
-    default: return "";
+    default:
+      return "";
   }
 }
 
@@ -51,18 +54,26 @@ void bind_values(nb::module_& module) {
       .def_ro("pages", &RequestTimes::pages, "That were to move.")
       .def_ro("posts", &RequestTimes::posts, "Of this request so far.")
       .def("__repr__", [](const RequestTimes& self) {
-        return nb::str("RequestTimes(posted_at_ns={}, post_ns={}, transfer_ns={}, bytes={}, pages={}, posts={})")
+        return nb::str(
+                   "RequestTimes(posted_at_ns={}, post_ns={}, transfer_ns={}, bytes={}, pages={}, posts={})")
             .format(self.posted_at_ns, self.post_ns, self.transfer_ns, self.bytes, self.pages, self.posts);
       });
 
   nb::class_<CostEstimate>(module, "CostEstimate", "A guess at how long a request takes.")
-      .def_prop_ro("duration", [](const CostEstimate& self) { return std::chrono::duration<double>(self.duration).count(); }, "Seconds.")
+      .def_prop_ro(
+          "duration",
+          [](const CostEstimate& self) { return std::chrono::duration<double>(self.duration).count(); },
+          "Seconds.")
       .def_ro("margin", &CostEstimate::margin, "The guess may be off by this share of itself.")
-      .def_prop_ro("method", [](const CostEstimate& self) { return to_str(self.method); }, "How it was guessed.")
-      .def_prop_ro("backend", [](const CostEstimate& self) { return to_str(self.backend); }, "The path that it is about.")
+      .def_prop_ro(
+          "method", [](const CostEstimate& self) { return to_str(self.method); }, "How it was guessed.")
+      .def_prop_ro(
+          "backend", [](const CostEstimate& self) { return to_str(self.backend); },
+          "The path that it is about.")
       .def("__repr__", [](const CostEstimate& self) {
         return nb::str("CostEstimate(duration={}, margin={}, method={!r}, backend={!r})")
-            .format(std::chrono::duration<double>(self.duration).count(), self.margin, to_str(self.method), to_str(self.backend));
+            .format(std::chrono::duration<double>(self.duration).count(), self.margin, to_str(self.method),
+                    to_str(self.backend));
       });
 }
 
@@ -70,7 +81,10 @@ void bind_values(nb::module_& module) {
 
 PyRequest::~PyRequest() {
   if (in_flight()) {
-    without_gil([this] { home_.release(request_); return true; });
+    without_gil([this] {
+      home_.release(request_);
+      return true;
+    });
   } else {
     home_.release(request_);
   }
@@ -92,15 +106,21 @@ Error PyRequest::error_of(Status status) const {
   Error error = request_->error();
   if (error.code == status.code) return error;  // the request has said it in full
   const std::string text = refusal(status.code);
-  const std::string whom = request_->peer().empty() ? "this agent itself" : "peer " + std::string(request_->peer());
-  error = Error{status.code, std::string(op_name(request_->op())) + (request_->op() == Op::read ? " from " : " to ") + whom, status.page};
+  const std::string whom =
+      request_->peer().empty() ? "this agent itself" : "peer " + std::string(request_->peer());
+  error =
+      Error{status.code,
+            std::string(op_name(request_->op())) + (request_->op() == Op::read ? " from " : " to ") + whom,
+            status.page};
   error.message += ": " + (text.empty() ? std::string(code_sentence(status.code)) : text);
   return error;
 }
 
 void PyRequest::check_home() const {
   if (home_.is_here()) return;
-  raise(Error{Code::invalid_argument, "the request belongs to the process that this one was forked from: open an agent here, after the fork"});
+  raise(Error{Code::invalid_argument,
+              "the request belongs to the process that this one was forked from: open an agent here, after "
+              "the fork"});
 }
 
 void PyRequest::post(const PostOptions& options) {
@@ -115,15 +135,19 @@ std::string_view PyRequest::poll() {
   check_home();
   RequestState state = request_->state();
   // An ended request answers without giving the GIL away: another thread might keep it for 5 ms.
-  if (state == RequestState::posted || state == RequestState::canceling) state = without_gil([&] { return request_->poll(); });
+  if (state == RequestState::posted || state == RequestState::canceling)
+    state = without_gil([&] { return request_->poll(); });
   return state_name(state);
 }
 
 void PyRequest::wait(const Timeout& timeout) {
   check_home();
-  const auto wait = [&](std::chrono::nanoseconds time) { return without_gil([&] { return request_->wait(time); }); };
+  const auto wait = [&](std::chrono::nanoseconds time) {
+    return without_gil([&] { return request_->wait(time); });
+  };
   const auto running = [&](Status status) { return status.code == Code::timed_out && !ended(); };
-  const Status status = ended() ? request_->wait(std::chrono::nanoseconds(0)) : wait_in_slices(timeout, wait, running);
+  const Status status =
+      ended() ? request_->wait(std::chrono::nanoseconds(0)) : wait_in_slices(timeout, wait, running);
   if (status.ok()) return;
   if (running(status)) {
     Error error = error_of({});
@@ -162,14 +186,17 @@ void PyRequest::on_done(nb::object callback) {
     request_->on_done({});
     done_.reset();
   } else {
-    if (PyCallable_Check(callback.ptr()) == 0) raise_invalid(shown(callback) + " cannot be called: give a function, or None");
+    if (PyCallable_Check(callback.ptr()) == 0)
+      raise_invalid(shown(callback) + " cannot be called: give a function, or None");
     done_ = hold<Callable>(std::move(callback));
     request_->on_done([callable = done_, weak = std::weak_ptr(request_)](Status status) {
       Error error{status.code, std::string(code_sentence(status.code)), status.page};
       if (const auto request = weak.lock(); request && !status.ok()) {
         if (Error full = request->error(); full.code == status.code) error = std::move(full);
       }
-      call_back(*callable, [&] { return nb::make_tuple(error.code == Code::ok ? nb::object(nb::none()) : to_exception(error)); });
+      call_back(*callable, [&] {
+        return nb::make_tuple(error.code == Code::ok ? nb::object(nb::none()) : to_exception(error));
+      });
     });
   }
   free_laid_aside();
@@ -180,10 +207,13 @@ void bind_request(nb::module_& module) {
   nb::class_<PyRequest>(
       module, "Request", nb::type_slots(request_slots), nb::is_weak_referenceable(),
       "Moves the pages of one list to or from the pages of another; Agent.make_request makes it.\n\n"
-      "prepared -> posted -> (canceling ->) done | failed | canceled, and from any of these three it may be posted again.\n\n"
-      "Owns: the page lists; the memory itself is the caller's and must stay in place until the request has ended.\n"
+      "prepared -> posted -> (canceling ->) done | failed | canceled, and from any of these three it may be "
+      "posted again.\n\n"
+      "Owns: the page lists; the memory itself is the caller's and must stay in place until the request has "
+      "ended.\n"
       "Dropping the last reference cancels what is in flight.\n"
-      "Threads: any; post from one thread at a time. `await request` waits in the running asyncio loop; a task that is\n"
+      "Threads: any; post from one thread at a time. `await request` waits in the running asyncio loop; a "
+      "task that is\n"
       "canceled there cancels the request and ends when its memory is quiet.")
       .def(
           "post",
@@ -195,52 +225,84 @@ void bind_request(nb::module_& module) {
           },
           nb::arg("notification") = nb::none(), nb::arg("timeout") = nb::none(),
           nb::sig("def post(self, notification: bytes | None = None, timeout: float | None = None) -> None"),
-          "Starts the transfer and returns. Small requests on mapped or attached paths are done when this returns.\n\n"
-          "notification: bytes, up to 64 KiB, delivered at the far side once the data is there (write) or has been taken\n"
+          "Starts the transfer and returns. Small requests on mapped or attached paths are done when this "
+          "returns.\n\n"
+          "notification: bytes, up to 64 KiB, delivered at the far side once the data is there (write) or "
+          "has been taken\n"
           "(read). timeout: seconds, then it is canceled and ends timed_out; None: the request's own.\n"
-          "Errors: InvalidArgument (posted already), WouldBlock (a queue is full: poll, retry), PeerLost, NotFound (a\n"
+          "Errors: InvalidArgument (posted already), WouldBlock (a queue is full: poll, retry), PeerLost, "
+          "NotFound (a\n"
           "region has been revoked).")
-      .def("poll", [](PyRequest& self) { return to_str(self.poll()); },
-           "The state, after giving the path a slice of this thread's time.")
-      .def_prop_ro("state", [](const PyRequest& self) { return to_str(state_name(self.request().state())); },
-                   "\"prepared\", \"posted\", \"canceling\", \"done\", \"failed\" or \"canceled\", without doing anything.")
+      .def(
+          "poll", [](PyRequest& self) { return to_str(self.poll()); },
+          "The state, after giving the path a slice of this thread's time.")
+      .def_prop_ro(
+          "state", [](const PyRequest& self) { return to_str(state_name(self.request().state())); },
+          "\"prepared\", \"posted\", \"canceling\", \"done\", \"failed\" or \"canceled\", without doing "
+          "anything.")
       .def_prop_ro("done", &PyRequest::ended, "Whether the last post has ended: done, failed or canceled.")
-      .def("wait", [](PyRequest& self, const Seconds& timeout) { self.wait(to_timeout(timeout)); }, nb::arg("timeout") = nb::none(),
-           "Waits for the end, seconds at most.\n\n"
-           "Errors: the request's own; TimedOut if it is still running, which it then goes on doing.")
+      .def(
+          "wait", [](PyRequest& self, const Seconds& timeout) { self.wait(to_timeout(timeout)); },
+          nb::arg("timeout") = nb::none(),
+          "Waits for the end, seconds at most.\n\n"
+          "Errors: the request's own; TimedOut if it is still running, which it then goes on doing.")
       .def("cancel", &PyRequest::cancel,
-           "Asks for an early end and returns at once; wait() tells when the memory is quiet. Nothing happens if it has ended.")
+           "Asks for an early end and returns at once; wait() tells when the memory is quiet. Nothing "
+           "happens if it has ended.")
       .def_prop_ro("error", &PyRequest::error, nb::sig("def error(self) -> headrace.errors.Error | None"),
                    "Why the last post failed, with the peer's name and the page; None if it did not.")
-      .def_prop_ro("times", [](const PyRequest& self) { return self.request().times(); }, "Of the last post that ended.")
-      .def("explain", [](const PyRequest& self) { return to_str(self.request().explain()); },
-           "The path, why it was chosen, and why the others were not.")
-      .def_prop_ro("backend", [](const PyRequest& self) { return to_str(self.request().backend()); }, "The backend that carries it.")
-      .def("cost", [](const PyRequest& self) { return take(without_gil([&] { return self.request().cost(); })); },
-           "How long it may take.\n\nErrors: PeerLost (no path any more).")
-      .def("on_done", [](PyRequest& self, nb::object callback) { self.on_done(std::move(callback)); }, nb::arg("callback").none(),
-           nb::sig("def on_done(self, callback: collections.abc.Callable[[headrace.errors.Error | None], object] | None) -> None"),
-           "Calls callback(error) once for the end of each post: None if it is done, else the error. Replaces an earlier\n"
-           "one; None takes it away.\n\n"
-           "Threads: runs on the agent's callback thread. An exception in it goes to sys.unraisablehook. What is still\n"
-           "waiting when the interpreter ends is dropped.")
-      .def("fileno", [](PyRequest& self) { return take(self.request().event_fd()); },
-           "A descriptor that turns readable at each end; the request's. Read 8 bytes to clear it.")
-      .def("__await__",
-           [](nb::handle self) { return nb::module_::import_("headrace._asyncio").attr("ended")(self).attr("__await__")(); },
-           nb::sig("def __await__(self) -> collections.abc.Generator[object, None, None]"))
-      .def_prop_ro("op", [](const PyRequest& self) { return to_str(op_name(self.request().op())); }, "\"read\" or \"write\".")
-      .def_prop_ro("pages", [](const PyRequest& self) { return self.request().pages(); }, "How many.")
-      .def_prop_ro("bytes", [](const PyRequest& self) { return self.request().bytes(); }, "The sum of their lengths.")
-      .def_prop_ro("peer", [](const PyRequest& self) { return to_str(self.request().peer()); },
-                   "The far side: the peer's name, or this agent's own.")
+      .def_prop_ro(
+          "times", [](const PyRequest& self) { return self.request().times(); },
+          "Of the last post that ended.")
+      .def(
+          "explain", [](const PyRequest& self) { return to_str(self.request().explain()); },
+          "The path, why it was chosen, and why the others were not.")
+      .def_prop_ro(
+          "backend", [](const PyRequest& self) { return to_str(self.request().backend()); },
+          "The backend that carries it.")
+      .def(
+          "cost",
+          [](const PyRequest& self) { return take(without_gil([&] { return self.request().cost(); })); },
+          "How long it may take.\n\nErrors: PeerLost (no path any more).")
+      .def(
+          "on_done", [](PyRequest& self, nb::object callback) { self.on_done(std::move(callback)); },
+          nb::arg("callback").none(),
+          nb::sig("def on_done(self, callback: collections.abc.Callable[[headrace.errors.Error | None], "
+                  "object] | None) -> None"),
+          "Calls callback(error) once for the end of each post: None if it is done, else the error. Replaces "
+          "an earlier\n"
+          "one; None takes it away.\n\n"
+          "Threads: runs on the agent's callback thread. An exception in it goes to sys.unraisablehook. What "
+          "is still\n"
+          "waiting when the interpreter ends is dropped.")
+      .def(
+          "fileno", [](PyRequest& self) { return take(self.request().event_fd()); },
+          "A descriptor that turns readable at each end; the request's. Read 8 bytes to clear it.")
+      .def(
+          "__await__",
+          [](nb::handle self) {
+            return nb::module_::import_("headrace._asyncio").attr("ended")(self).attr("__await__")();
+          },
+          nb::sig("def __await__(self) -> collections.abc.Generator[object, None, None]"))
+      .def_prop_ro(
+          "op", [](const PyRequest& self) { return to_str(op_name(self.request().op())); },
+          "\"read\" or \"write\".")
+      .def_prop_ro(
+          "pages", [](const PyRequest& self) { return self.request().pages(); }, "How many.")
+      .def_prop_ro(
+          "bytes", [](const PyRequest& self) { return self.request().bytes(); }, "The sum of their lengths.")
+      .def_prop_ro(
+          "peer", [](const PyRequest& self) { return to_str(self.request().peer()); },
+          "The far side: the peer's name, or this agent's own.")
       .def("__repr__",
            [](const PyRequest& self) {
              const headrace::Request& r = self.request();
              return nb::str("Request({}, peer={!r}, pages={}, bytes={}, state={!r})")
-                 .format(to_str(op_name(r.op())), to_str(r.peer()), r.pages(), r.bytes(), to_str(state_name(r.state())));
+                 .format(to_str(op_name(r.op())), to_str(r.peer()), r.pages(), r.bytes(),
+                         to_str(state_name(r.state())));
            })
-      .def("__reduce__", refuse_pickle("a Request belongs to its process: make one there"), nb::sig("def __reduce__(self) -> typing.NoReturn"));
+      .def("__reduce__", refuse_pickle("a Request belongs to its process: make one there"),
+           nb::sig("def __reduce__(self) -> typing.NoReturn"));
 }
 
 }  // namespace headrace::python

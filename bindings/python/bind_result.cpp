@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// <headrace/result.hpp>: codes are strings in Python, errors are the exceptions of headrace/errors.py (convert.cpp raises them).
+// <headrace/result.hpp>: codes are strings in Python, errors are the exceptions of headrace/errors.py
+// (convert.cpp raises them).
 #include <headrace/result.hpp>
 
 #include "bindings/python/binding.hpp"

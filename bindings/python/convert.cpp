@@ -13,18 +13,41 @@ namespace {
 nb::object exception_class(Code code) {
   const char* name = "Error";
   switch (code) {
-    case Code::would_block: name = "WouldBlock"; break;
-    case Code::invalid_argument: name = "InvalidArgument"; break;
-    case Code::not_found: name = "NotFound"; break;
-    case Code::not_supported: name = "NotSupported"; break;
-    case Code::timed_out: name = "TimedOut"; break;
-    case Code::canceled: name = "Canceled"; break;
-    case Code::peer_lost: name = "PeerLost"; break;
-    case Code::exhausted: name = "Exhausted"; break;
-    case Code::corrupt: name = "Corrupt"; break;
-    case Code::backend_failed: name = "BackendFailed"; break;
-    case Code::internal: name = "Internal"; break;
-    case Code::ok: break;
+    case Code::would_block:
+      name = "WouldBlock";
+      break;
+    case Code::invalid_argument:
+      name = "InvalidArgument";
+      break;
+    case Code::not_found:
+      name = "NotFound";
+      break;
+    case Code::not_supported:
+      name = "NotSupported";
+      break;
+    case Code::timed_out:
+      name = "TimedOut";
+      break;
+    case Code::canceled:
+      name = "Canceled";
+      break;
+    case Code::peer_lost:
+      name = "PeerLost";
+      break;
+    case Code::exhausted:
+      name = "Exhausted";
+      break;
+    case Code::corrupt:
+      name = "Corrupt";
+      break;
+    case Code::backend_failed:
+      name = "BackendFailed";
+      break;
+    case Code::internal:
+      name = "Internal";
+      break;
+    case Code::ok:
+      break;
   }
   return nb::module_::import_("headrace.errors").attr(name);
 }
@@ -33,7 +56,8 @@ class Buffer {
  public:
   Buffer(nb::handle object, const char* what) {
     if (PyObject_CheckBuffer(object.ptr()) == 0) {
-      PyErr_Format(PyExc_TypeError, "%s must be bytes or another contiguous buffer, not %R", what, object.type().ptr());
+      PyErr_Format(PyExc_TypeError, "%s must be bytes or another contiguous buffer, not %R", what,
+                   object.type().ptr());
       throw nb::python_error();
     }
     if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
@@ -77,7 +101,8 @@ void raise_invalid(const std::string& message, std::uint64_t page) {
 Timeout to_timeout(const Seconds& seconds) {
   if (!seconds) return forever;
   if (std::isnan(*seconds) || *seconds < 0)
-    raise_invalid("a timeout is a number of seconds >= 0, or None for no end; this one is " + std::to_string(*seconds));
+    raise_invalid("a timeout is a number of seconds >= 0, or None for no end; this one is " +
+                  std::to_string(*seconds));
   constexpr double a_century = 3.2e9;
   if (*seconds >= a_century) return forever;
   return std::chrono::nanoseconds(static_cast<std::int64_t>(*seconds * 1e9));
@@ -117,8 +142,11 @@ Op to_op(std::string_view name) {
 std::string_view op_name(Op op) { return op == Op::read ? "read" : "write"; }
 
 std::uint64_t to_u64(nb::handle value, const char* what, std::uint64_t page) {
-  const std::string where = page == no_page ? std::string(what) : std::string(what) + " of page " + std::to_string(page);
-  const auto refuse = [&]() { raise_invalid(where + " is " + shown(value) + ": give an int from 0 to 2^64 - 1", page); };
+  const std::string where =
+      page == no_page ? std::string(what) : std::string(what) + " of page " + std::to_string(page);
+  const auto refuse = [&]() {
+    raise_invalid(where + " is " + shown(value) + ": give an int from 0 to 2^64 - 1", page);
+  };
   // An int goes the short way; NumPy's scalars and the like through __index__.
   nb::object number = PyLong_Check(value.ptr()) ? nb::borrow(value) : nb::steal(PyNumber_Index(value.ptr()));
   if (!number.is_valid()) {

@@ -46,7 +46,8 @@ std::map<std::string, std::string> to_options(const std::optional<nb::dict>& opt
 Op to_op(std::string_view name);
 std::string_view op_name(Op op);
 
-/// An int as it stands in page lists; raises invalid_argument, naming `what` and the page, unless 0 <= value < 2^64.
+/// An int as it stands in page lists; raises invalid_argument, naming `what` and the page, unless 0 <= value
+/// < 2^64.
 std::uint64_t to_u64(nb::handle value, const char* what, std::uint64_t page);
 /// repr(value), shortened, for error messages.
 std::string shown(nb::handle value);

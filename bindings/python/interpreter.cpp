@@ -21,7 +21,7 @@ struct Shared {
   std::atomic<bool> going{false};
   std::atomic<int> callbacks{0};
   std::atomic<int> returning{0};  ///< threads between our code and Python's, which want the GIL
-  std::thread::id last_thread;  ///< the one that ends the interpreter; written before `going`
+  std::thread::id last_thread;    ///< the one that ends the interpreter; written before `going`
   pid_t imported_in = ::getpid();
 };
 
@@ -36,8 +36,9 @@ int sweep(void*) {
   return 0;
 }
 
-/// Before 3.14 Python ends a thread that wants the GIL of a going interpreter by unwinding its stack, which ends the
-/// process when it meets C++. Such a thread is a daemon: nobody waits for it, so it may as well stand still.
+/// Before 3.14 Python ends a thread that wants the GIL of a going interpreter by unwinding its stack, which
+/// ends the process when it meets C++. Such a thread is a daemon: nobody waits for it, so it may as well
+/// stand still.
 [[noreturn]] void stand_still() {
   for (;;) ::pause();
 }
@@ -63,7 +64,8 @@ void end_with_interpreter() {
   shared().going.store(true);
   if (forked_since_import()) return;  // the threads that the count speaks of are the parent's
   const WithoutGil scope;
-  // Who got in before `going` is through soon, but for a callback that is somebody's endless loop: do not hang for that.
+  // Who got in before `going` is through soon, but for a callback that is somebody's endless loop: do not
+  // hang for that.
   const auto give_up = std::chrono::steady_clock::now() + 2s;
   const auto waiting = [] { return shared().callbacks.load() > 0 || shared().returning.load() > 0; };
   while (waiting() && std::chrono::steady_clock::now() < give_up) std::this_thread::sleep_for(100us);
@@ -77,9 +79,11 @@ void lay_aside(Held* held) noexcept {
   Held* first = s.laid_aside.load(std::memory_order_relaxed);
   do {
     held->next_ = first;
-  } while (!s.laid_aside.compare_exchange_weak(first, held, std::memory_order_release, std::memory_order_relaxed));
+  } while (
+      !s.laid_aside.compare_exchange_weak(first, held, std::memory_order_release, std::memory_order_relaxed));
   if (s.going.load() || s.sweep_planned.exchange(true)) return;
-  if (Py_AddPendingCall(sweep, nullptr) != 0) s.sweep_planned.store(false);  // its list is full: the next call frees it
+  if (Py_AddPendingCall(sweep, nullptr) != 0)
+    s.sweep_planned.store(false);  // its list is full: the next call frees it
 }
 
 void free_laid_aside() noexcept {

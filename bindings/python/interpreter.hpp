@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where Headrace's threads and Python's lock meet.
 //
-// Two rules keep them from waiting for each other. A thread that waits or copies does so without the GIL (`without_gil`).
-// And a thread of Headrace's never takes the GIL to let go of a Python object, since it may hold a lock that somebody
-// wants who holds the GIL: it lays the object aside (`Held`), and the next thread that has the GIL anyway frees it. The
-// only threads of ours that take the GIL are those that run a callback, and they hold no lock.
+// Two rules keep them from waiting for each other. A thread that waits or copies does so without the GIL
+// (`without_gil`). And a thread of Headrace's never takes the GIL to let go of a Python object, since it may
+// hold a lock that somebody wants who holds the GIL: it lays the object aside (`Held`), and the next thread
+// that has the GIL anyway frees it. The only threads of ours that take the GIL are those that run a callback,
+// and they hold no lock.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -40,8 +41,9 @@ std::shared_ptr<T> hold(Arguments&&... arguments) {
   return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...), [](T* held) { lay_aside(held); });
 }
 
-/// A Python function that Headrace calls on a thread of its own. Its owner in Python shows it to the garbage collector; who
-/// holds it besides is a copy of the owner's function in C++, and calls that are about to be made.
+/// A Python function that Headrace calls on a thread of its own. Its owner in Python shows it to the garbage
+/// collector; who holds it besides is a copy of the owner's function in C++, and calls that are about to be
+/// made.
 class Callable final : public Held {
  public:
   explicit Callable(nb::object function) : object(std::move(function)) {}
@@ -100,14 +102,16 @@ void call_back(const Callable& callable, MakeArguments&& arguments) {
   }
 }
 
-/// Registers what happens when the interpreter goes: agents are closed, log lines delivered, later callbacks dropped.
+/// Registers what happens when the interpreter goes: agents are closed, log lines delivered, later callbacks
+/// dropped.
 void prepare_for_exit();
 
 /// True in a process that was forked from the one that imported us.
 bool forked_since_import() noexcept;
 
-/// Which process made something. A forked child has the memory of its parent's agents, but none of their threads, and
-/// whatever it would end there it would end in memory that it shares with the parent and with peers.
+/// Which process made something. A forked child has the memory of its parent's agents, but none of their
+/// threads, and whatever it would end there it would end in memory that it shares with the parent and with
+/// peers.
 class HomeProcess {
  public:
   HomeProcess() noexcept;

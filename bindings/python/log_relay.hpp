@@ -6,8 +6,8 @@
 
 namespace headrace::python {
 
-/// Lines go to `sink(level, room, text)` on a thread of their own, in order: whoever logs never waits for the GIL.
-/// None: to stderr again. Returns once the sink before it has had its lines.
+/// Lines go to `sink(level, room, text)` on a thread of their own, in order: whoever logs never waits for the
+/// GIL. None: to stderr again. Returns once the sink before it has had its lines.
 void relay_log(nb::object sink);
 
 /// As the interpreter ends: delivers what waits; of later lines only errors are told, on stderr.

@@ -18,7 +18,8 @@ struct PyRegion {
   Region region;
 };
 
-/// What `allocate` gave. A view of it holds this object, and this object the memory, whatever becomes of the region.
+/// What `allocate` gave. A view of it holds this object, and this object the memory, whatever becomes of the
+/// region.
 struct PyMemory {
   PyRegion region;
   std::shared_ptr<std::byte> storage;

@@ -11,21 +11,24 @@ namespace headrace::python {
 namespace {
 
 constexpr const char* page_forms =
-    "a page is a tuple (address, length) or (region, offset, length), where region is a Region, a Memory or an id; or a Region or an "
+    "a page is a tuple (address, length) or (region, offset, length), where region is a Region, a Memory or "
+    "an id; or a Region or an "
     "array, all of it";
 
 bool is_row(nb::handle object) { return PyTuple_Check(object.ptr()) != 0 || PyList_Check(object.ptr()) != 0; }
 
 /// A new reference to element i of a tuple or list.
 nb::object element(nb::handle row, Py_ssize_t i) {
-  return PyTuple_Check(row.ptr()) != 0 ? nb::borrow(PyTuple_GetItem(row.ptr(), i)) : nb::borrow(PyList_GetItem(row.ptr(), i));
+  return PyTuple_Check(row.ptr()) != 0 ? nb::borrow(PyTuple_GetItem(row.ptr(), i))
+                                       : nb::borrow(PyList_GetItem(row.ptr(), i));
 }
 
 Py_ssize_t length(nb::handle row) {
   return PyTuple_Check(row.ptr()) != 0 ? PyTuple_Size(row.ptr()) : PyList_Size(row.ptr());
 }
 
-/// Whether it looks like a table of pages: rows of 64-bit integers, or rows as long as those of one. Every other array is memory.
+/// Whether it looks like a table of pages: rows of 64-bit integers, or rows as long as those of one. Every
+/// other array is memory.
 bool is_table(const ArrayView& view) {
   if (view.shape.size() != 2) return false;
   const bool is_wide_integer = view.element != ArrayView::Element::other && view.element_bytes == 8;
@@ -35,13 +38,17 @@ bool is_table(const ArrayView& view) {
 PageInput from_table(std::shared_ptr<ArrayView> table) {
   const std::string hint = ". To pass the array's own memory as one page, put it in a list: [array]";
   if (table->shape[1] != 2 && table->shape[1] != 3)
-    raise_invalid("a table of pages has two columns (address, length) or three (region, offset, length), this is a " +
-                  table->described() + ": leave out the other columns" + hint);
+    raise_invalid(
+        "a table of pages has two columns (address, length) or three (region, offset, length), this is a " +
+        table->described() + ": leave out the other columns" + hint);
   if (table->element == ArrayView::Element::other || table->element_bytes != 8)
-    raise_invalid("a table of pages is uint64 or int64, this is a " + table->described() + ": convert it" + hint);
+    raise_invalid("a table of pages is uint64 or int64, this is a " + table->described() + ": convert it" +
+                  hint);
   if (!table->is_c_contiguous())
-    raise_invalid("a table of pages is contiguous, this " + table->described() + " is not: copy it (numpy.ascontiguousarray)" + hint);
-  if (table->kind != MemoryKind::dram) raise_invalid("a table of pages lies in host memory, this one on a GPU: copy it to the host");
+    raise_invalid("a table of pages is contiguous, this " + table->described() +
+                  " is not: copy it (numpy.ascontiguousarray)" + hint);
+  if (table->kind != MemoryKind::dram)
+    raise_invalid("a table of pages lies in host memory, this one on a GPU: copy it to the host");
   PageInput input;
   const auto rows = static_cast<std::size_t>(table->shape[0]);
   if (table->shape[1] == 2) {
@@ -53,19 +60,23 @@ PageInput from_table(std::shared_ptr<ArrayView> table) {
   return input;
 }
 
-/// The region's number in a row of three. It may be of a peer, whose ids are not ours: nothing is looked up here.
+/// The region's number in a row of three. It may be of a peer, whose ids are not ours: nothing is looked up
+/// here.
 std::uint64_t region_number(nb::handle region, std::uint64_t page) {
   if (nb::isinstance<PyRegion>(region)) return nb::cast<const PyRegion&>(region).region.id.value;
   if (nb::isinstance<PyMemory>(region)) return nb::cast<const PyMemory&>(region).region.region.id.value;
   if (PyLong_Check(region.ptr()) == 0 && PyIndex_Check(region.ptr()) == 0)
     raise_invalid("the region of page " + std::to_string(page) + " is " + shown(region) +
-                  ": give a Region, what allocate returned, or a region's id", page);
+                      ": give a Region, what allocate returned, or a region's id",
+                  page);
   return to_u64(region, "the region", page);
 }
 
 AddressPage whole_of(const ArrayView& view, std::uint64_t page) {
   if (!view.is_dense())
-    raise_invalid("page " + std::to_string(page) + ", a " + view.described() + ", has gaps: give its contiguous parts, or a copy", page);
+    raise_invalid("page " + std::to_string(page) + ", a " + view.described() +
+                      ", has gaps: give its contiguous parts, or a copy",
+                  page);
   return {reinterpret_cast<std::uint64_t>(view.data), view.length_bytes};
 }
 
@@ -106,14 +117,20 @@ class PageCollector {
   void add_row(nb::handle row, std::uint64_t i) {
     const Py_ssize_t columns = length(row);
     if (columns == 2) {
-      if (const nb::object first = element(row, 0); nb::isinstance<PyRegion>(first) || nb::isinstance<PyMemory>(first))
-        raise_invalid("page " + std::to_string(i) + " is " + shown(row) + ": of a region it is (region, offset, length)", i);
-      addresses().push_back({to_u64(element(row, 0), "the address", i), to_u64(element(row, 1), "the length", i)});
+      if (const nb::object first = element(row, 0);
+          nb::isinstance<PyRegion>(first) || nb::isinstance<PyMemory>(first))
+        raise_invalid("page " + std::to_string(i) + " is " + shown(row) +
+                          ": of a region it is (region, offset, length)",
+                      i);
+      addresses().push_back(
+          {to_u64(element(row, 0), "the address", i), to_u64(element(row, 1), "the length", i)});
     } else if (columns == 3) {
       pages().push_back({region_number(element(row, 0), i), to_u64(element(row, 1), "the offset", i),
                          to_u64(element(row, 2), "the length", i)});
     } else {
-      raise_invalid("page " + std::to_string(i) + " is " + shown(row) + ", of " + std::to_string(columns) + ": " + page_forms, i);
+      raise_invalid("page " + std::to_string(i) + " is " + shown(row) + ", of " + std::to_string(columns) +
+                        ": " + page_forms,
+                    i);
     }
   }
 
@@ -128,8 +145,10 @@ class PageCollector {
     return pages_;
   }
   [[noreturn]] void mixed() const {
-    raise_invalid("page " + std::to_string(at_ - 1) + " is of another kind than those before it: a list has pages by address "
-                  "((address, length), arrays) or by region ((region, offset, length), Region), not both", at_ - 1);
+    raise_invalid("page " + std::to_string(at_ - 1) +
+                      " is of another kind than those before it: a list has pages by address "
+                      "((address, length), arrays) or by region ((region, offset, length), Region), not both",
+                  at_ - 1);
   }
 
   std::size_t count_;
@@ -163,9 +182,10 @@ PageInput to_pages(nb::handle object) {
     one.add(object);
     return std::move(one).finish();
   }
-  raise_invalid("pages are " + shown(object) +
-                ": give a list of pages, an N x 2 (address, length) or N x 3 (region, offset, length) array of uint64, "
-                "UniformPages, a Region or an array");
+  raise_invalid(
+      "pages are " + shown(object) +
+      ": give a list of pages, an N x 2 (address, length) or N x 3 (region, offset, length) array of uint64, "
+      "UniformPages, a Region or an array");
 }
 
 void IndexInput::widen() {
@@ -213,8 +233,12 @@ IndexInput from_array(std::shared_ptr<ArrayView> view, const char* what) {
       }
       input.held = std::move(view);
       return input;
-    case 2: input.own = is_signed ? widened<std::int16_t>(*view) : widened<std::uint16_t>(*view); break;
-    default: input.own = is_signed ? widened<std::int8_t>(*view) : widened<std::uint8_t>(*view); break;
+    case 2:
+      input.own = is_signed ? widened<std::int16_t>(*view) : widened<std::uint16_t>(*view);
+      break;
+    default:
+      input.own = is_signed ? widened<std::int8_t>(*view) : widened<std::uint8_t>(*view);
+      break;
   }
   input.indices = std::span<const std::int64_t>(input.own);
   return input;
@@ -227,7 +251,8 @@ IndexInput to_indices(nb::handle object, const char* what) {
   if (!is_row(object) && PyBytes_Check(object.ptr()) == 0) {
     if (auto view = ArrayView::open(object)) return from_array(std::move(view), what);
   }
-  const nb::object items = is_row(object) ? nb::borrow(object) : nb::steal(PySequence_List(object.ptr()));  // a range, say
+  const nb::object items =
+      is_row(object) ? nb::borrow(object) : nb::steal(PySequence_List(object.ptr()));  // a range, say
   if (!items.is_valid() || PyBytes_Check(object.ptr()) != 0 || PyUnicode_Check(object.ptr()) != 0) {
     PyErr_Clear();
     raise_invalid(std::string(what) + " is " + shown(object) + ": give an array or a list of integers");
@@ -241,7 +266,8 @@ IndexInput to_indices(nb::handle object, const char* what) {
     const long long index = item != nullptr ? PyLong_AsLongLong(item) : -1;
     if (index == -1 && PyErr_Occurred() != nullptr) {
       PyErr_Clear();
-      raise_invalid(std::string(what) + "[" + std::to_string(i) + "] is " + (item != nullptr ? shown(item) : "gone") + ": give an int",
+      raise_invalid(std::string(what) + "[" + std::to_string(i) + "] is " +
+                        (item != nullptr ? shown(item) : "gone") + ": give an int",
                     static_cast<std::uint64_t>(i));
     }
     input.own[static_cast<std::size_t>(i)] = index;
@@ -256,7 +282,8 @@ RegionId to_region_id(nb::handle object) {
   if (PyLong_Check(object.ptr()) == 0 && PyIndex_Check(object.ptr()) == 0)
     raise_invalid(shown(object) + " is no region: give a Region, what allocate returned, or a region's id");
   const std::uint64_t id = to_u64(object, "the region id", no_page);
-  if (id > std::numeric_limits<std::uint32_t>::max()) raise(Error{Code::not_found, "there is no region " + std::to_string(id)});
+  if (id > std::numeric_limits<std::uint32_t>::max())
+    raise(Error{Code::not_found, "there is no region " + std::to_string(id)});
   return RegionId{static_cast<std::uint32_t>(id)};
 }
 

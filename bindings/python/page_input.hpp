@@ -27,7 +27,8 @@ PageInput to_pages(nb::handle object);
 
 /// Indices into a page list. Integers of 32 and 64 bits are used where they lie.
 struct IndexInput {
-  std::variant<std::span<const std::uint32_t>, std::span<const std::int32_t>, std::span<const std::int64_t>> indices;
+  std::variant<std::span<const std::uint32_t>, std::span<const std::int32_t>, std::span<const std::int64_t>>
+      indices;
 
   std::vector<std::int64_t> own;
   std::shared_ptr<ArrayView> held;

@@ -12,7 +12,8 @@ namespace headrace::python {
 
 class PyRequest {
  public:
-  explicit PyRequest(headrace::Request request) : request_(std::make_shared<headrace::Request>(std::move(request))) {}
+  explicit PyRequest(headrace::Request request)
+      : request_(std::make_shared<headrace::Request>(std::move(request))) {}
   ~PyRequest();
   PyRequest(const PyRequest&) = delete;
   PyRequest& operator=(const PyRequest&) = delete;
@@ -42,7 +43,8 @@ class PyRequest {
   void check_home() const;
 
   HomeProcess home_;
-  std::shared_ptr<headrace::Request> request_;  ///< shared, so that a callback can ask whether it is still there
+  std::shared_ptr<headrace::Request>
+      request_;  ///< shared, so that a callback can ask whether it is still there
   std::shared_ptr<Callable> done_;
 };
 

@@ -19,8 +19,8 @@ class ExchangeCache {
  public:
   /// The table of the object's type, or null.
   [[nodiscard]] const void* table_of(PyObject* object);
-  /// Whether the object, of the type asked for last, is a view whose bytes are not yet its values: torch negates and
-  /// conjugates late, and its table does not tell.
+  /// Whether the object, of the type asked for last, is a view whose bytes are not yet its values: torch
+  /// negates and conjugates late, and its table does not tell.
   [[nodiscard]] bool is_late(PyObject* object, bool complex) const;
 
  private:

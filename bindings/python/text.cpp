@@ -19,7 +19,9 @@ std::optional<Text> Text::open(nb::handle object) noexcept {
 
 const std::string& Text::str() const {
   if (!can_be_written_)
-    raise_invalid(text_ + " has half of a character in it (a lone surrogate), which UTF-8 cannot write and no peer could read: give "
+    raise_invalid(text_ +
+                  " has half of a character in it (a lone surrogate), which UTF-8 cannot write and no peer "
+                  "could read: give "
                   "text without it, for example text.encode('utf-8', 'replace').decode()");
   return text_;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names, addresses and other text that Python hands over. Stands in for nanobind/stl/string.h: no file includes that one.
+// Names, addresses and other text that Python hands over. Stands in for nanobind/stl/string.h: no file
+// includes that one.
 #pragma once
 
 #include "bindings/python/convert.hpp"
@@ -12,9 +13,9 @@
 
 namespace headrace::python {
 
-/// A str that was handed over. Not every str can be written as UTF-8: one with half of a character in it (a lone surrogate, as
-/// os.fsdecode and "surrogateescape" make them) is taken too, and refused with a sentence where its text is asked for. nanobind's
-/// own reading answers that the arguments fit no function.
+/// A str that was handed over. Not every str can be written as UTF-8: one with half of a character in it (a
+/// lone surrogate, as os.fsdecode and "surrogateescape" make them) is taken too, and refused with a sentence
+/// where its text is asked for. nanobind's own reading answers that the arguments fit no function.
 class Text {
  public:
   Text() = default;

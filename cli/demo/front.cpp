@@ -119,7 +119,7 @@ Result<void> Front::open() {
   context_ = static_cast<std::size_t>(sizes.context);
   AgentOptions agent;
   agent.backends = options_.backends;
-  agent.store = "file://" + folder_.path() + "/agents";
+  agent.store = store();
   agent.options = options_.options;
   HEADRACE_CLI_TRY(opened, Agent::open(front_name, std::move(agent)));
   agent_.emplace(std::move(opened));
@@ -163,7 +163,7 @@ Result<void> Front::start_worker(const std::string& name) {
     arguments.insert(arguments.end(), {option, value});
   };
   add("--name", name);
-  add("--store", "file://" + folder_.path() + "/agents");
+  add("--store", store());
   add("--weights", weights_address_);
   add("--packages", options_.packages);
   add("--folder", folder_.path());
@@ -174,7 +174,7 @@ Result<void> Front::start_worker(const std::string& name) {
   if (options_.retry) arguments.emplace_back("--retry");
   if (options_.go_on) arguments.emplace_back("--go-on");
   for (const std::string& backend : options_.backends) add("--backend", backend);
-  for (const auto& [option, value] : options_.options) add("--option", option + "=" + value);
+  for (const auto& [option, value] : options_.options) add("--option", fmt::format("{}={}", option, value));
   HEADRACE_CLI_TRY(child, Child::start(name, std::move(arguments)));
   const std::lock_guard lock(mutex_);
   children_[name] = std::move(child);
@@ -257,11 +257,14 @@ std::vector<std::string> Front::decode_workers_left() const {
   return names;
 }
 
+bool Front::is_ready(const std::string& name) const {
+  const auto found = ready_.find(name);
+  return found != ready_.end() && found->second;
+}
+
 bool Front::answers(const std::string& name) const {
-  const auto ready = ready_.find(name);
   const auto silence = silences_.find(name);
-  return ready != ready_.end() && ready->second && silence != silences_.end() &&
-         silence->second.lasts() < short_silence;
+  return is_ready(name) && silence != silences_.end() && silence->second.lasts() < short_silence;
 }
 
 /// On the agent's callback thread.
@@ -309,10 +312,6 @@ Result<std::vector<CacheStatus>> Front::cache_status() {
   std::unique_lock lock(mutex_);
   statuses_.clear();
   const std::uint64_t question = ++status_question_;
-  const auto is_ready = [&](const std::string& name) {
-    const auto found = ready_.find(name);
-    return found != ready_.end() && found->second;
-  };
   std::vector<std::string> asked = decode_workers_left();
   std::erase_if(asked, [&](const std::string& name) { return !is_ready(name); });
   lock.unlock();
@@ -335,8 +334,7 @@ CacheStatus Front::status_of(const std::string& name) const {
   using State = CacheStatus::State;
   if (const auto lost = losses_.find(name); lost != losses_.end())
     return {name, State::lost, 0, 0, lost->second};
-  if (const auto found = ready_.find(name); found == ready_.end() || !found->second)
-    return {name, State::starting, 0, 0, ""};
+  if (!is_ready(name)) return {name, State::starting, 0, 0, ""};
   const auto found = statuses_.find(name);
   return found != statuses_.end() ? found->second : CacheStatus{name, State::silent, 0, 0, ""};
 }
@@ -456,9 +454,8 @@ void Front::start_again(std::unique_lock<std::mutex>& lock) {
 void Front::look_for_silent(Clock::time_point before, Clock::time_point now) {
   auto longest = children_.end();
   for (auto at = children_.begin(); at != children_.end(); ++at) {
-    const auto found = ready_.find(at->first);
     Silence& silence = silences_[at->first];
-    if (at->second.stopped_by() != 0 || (found != ready_.end() && found->second))
+    if (at->second.stopped_by() != 0 || is_ready(at->first))
       silence.pass(before, now);
     else
       silence.heard();

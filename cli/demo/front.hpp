@@ -123,6 +123,8 @@ class Front {
   void start_again(std::unique_lock<std::mutex>& lock);
   void look_for_silent(Clock::time_point before, Clock::time_point now);
   void ask_for_a_word(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] std::string store() const { return "file://" + folder_.path() + "/agents"; }
+  [[nodiscard]] bool is_ready(const std::string& name) const;
   [[nodiscard]] bool answers(const std::string& name) const;
   [[nodiscard]] std::vector<std::string> decode_workers_left() const;
   [[nodiscard]] std::string worker_for(std::uint64_t id) const;

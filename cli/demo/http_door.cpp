@@ -83,20 +83,12 @@ std::string echo_of(const CompletionRequest& request) {
   return text += utf8.finish();
 }
 
-/// For a client that has closed one direction alone, and still listens.
-HttpError left_error() {
-  return {
-      400,
-      "the connection was closed from your side: keep it open in both directions until the answer has come",
-      "", "client_closed"};
-}
-
 void send_whole(Completion& completion, const CompletionObjects& objects, std::string text,
                 HttpReply& reply) {
   while (true) {
     const auto state = completion.advance(reply, text);
     if (!state) return reply.send(http_error(state.error()));
-    if (*state == Completion::State::abandoned) return reply.send(left_error());
+    if (*state == Completion::State::abandoned) return;
     if (*state == Completion::State::over)
       return reply.send(200, objects.whole(text, completion.finish_reason(), completion.usage()));
   }
@@ -115,7 +107,7 @@ void send_stream(Completion& completion, const CompletionObjects& objects, std::
   while (true) {
     const auto state = completion.advance(reply, text);
     if (!state) return end_with_error(http_error(state.error()), reply);
-    if (*state == Completion::State::abandoned) return end_with_error(left_error(), reply);
+    if (*state == Completion::State::abandoned) return;
     if (*state == Completion::State::over) break;
     if (text.empty()) continue;  // the character is not all there yet
     if (!reply.send_event(objects.part(text, {}))) return;

@@ -265,10 +265,10 @@ class Reply final : public HttpReply {
 
   /// Sends what every client passes over, from time to time: in a stream a comment, before it the words that
   /// the request is being worked on. (100, which all clients know, and not 102, which some take for the
-  /// answer.) What comes back shows at the next look. False where there are no such words.
+  /// answer.) What comes back shows at the next look. HTTP/1.0 has no such words before an answer: that
+  /// client is believed. False when the client takes no more.
   bool probe() {
-    if (!begun_ && form_.version < 11) return false;
-    if (Clock::now() < next_probe_) return true;
+    if (Clock::now() < next_probe_ || (!begun_ && form_.version < 11)) return true;
     next_probe_ = Clock::now() + probe_every;
     if (begun_)
       write_part(": the text goes on\n\n");

@@ -40,7 +40,7 @@ class HttpReply {
   /// Whether anything has been sent.
   [[nodiscard]] virtual bool begun() const = 0;
   /// Nobody reads the answer any more. To a client that has closed its sending side something is sent now and
-  /// then to find out.
+  /// then to find out; one of HTTP/1.0 gets nothing before its answer, and counts as there until then.
   [[nodiscard]] virtual bool client_gone() = 0;
   /// The server is to end.
   [[nodiscard]] virtual bool stopping() = 0;

@@ -22,6 +22,7 @@ namespace {
 constexpr const char* this_command = "/proc/self/exe";
 
 enum class To { inherited, nowhere, pipe };
+enum class Group { ours, own };
 
 struct Started {
   pid_t pid = -1;
@@ -29,8 +30,7 @@ struct Started {
 };
 
 /// fork and exec. The child dies when its parent does: nobody is left behind by a killed front.
-Result<Started> launch(const char* program, const std::vector<std::string>& arguments, To to,
-                       bool own_group = false) {
+Result<Started> launch(const char* program, const std::vector<std::string>& arguments, To to, Group group) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -49,7 +49,7 @@ Result<Started> launch(const char* program, const std::vector<std::string>& argu
     // Only what is safe between fork and exec in a process with threads.
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (::getppid() != parent) ::_exit(1);
-    if (own_group) ::setpgid(0, 0);
+    if (group == Group::own) ::setpgid(0, 0);
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -93,8 +93,8 @@ std::string line_from(int fd) {
 
 Result<Child> Child::start(std::string name, std::vector<std::string> arguments, Output output) {
   arguments.insert(arguments.begin(), "headrace");
-  HEADRACE_CLI_TRY(started,
-                   launch(this_command, arguments, output == Output::piped ? To::pipe : To::inherited, true));
+  const To to = output == Output::piped ? To::pipe : To::inherited;
+  HEADRACE_CLI_TRY(started, launch(this_command, arguments, to, Group::own));
   Child child;
   child.name_ = std::move(name);
   child.arguments_ = std::move(arguments);
@@ -169,12 +169,12 @@ void Child::stop() {
 Result<void> run_command(const std::vector<std::string>& arguments) {
   std::vector<std::string> all{"headrace"};
   all.insert(all.end(), arguments.begin(), arguments.end());
-  HEADRACE_CLI_TRY(started, launch(this_command, all, To::nowhere));
+  HEADRACE_CLI_TRY(started, launch(this_command, all, To::nowhere, Group::ours));
   return check_ending(all, wait_for(started.pid));
 }
 
 Result<std::string> run_program(const std::vector<std::string>& command) {
-  HEADRACE_CLI_TRY(started, launch(command.front().c_str(), command, To::pipe));
+  HEADRACE_CLI_TRY(started, launch(command.front().c_str(), command, To::pipe, Group::ours));
   std::string line = line_from(started.output.get());
   started.output.reset();
   HEADRACE_CLI_CHECK(check_ending(command, wait_for(started.pid)));

@@ -29,8 +29,8 @@ struct ModelOptions {
   std::string device = {};
   /// So many runs may go on at once; a caller more waits. Weights in host memory are shared among runners.
   std::size_t runners = 1;
-  /// Threads that torch uses inside one operation, up to 1024. One setting a process; 0: as it is. Loops of the
-  /// package's own were given their number at export.
+  /// Threads that torch uses inside one operation, up to 1024. One setting a process; 0: as it is. Loops of
+  /// the package's own were given their number at export.
   int threads = 0;
   /// Options by name, as list_model_options() gives them, over environment and configuration file.
   std::map<std::string, std::string> options = {};
@@ -125,9 +125,9 @@ struct ModelTiming {
 
 struct ModelMemory {
   std::uint64_t package_bytes = 0;
-  std::uint64_t constant_bytes = 0;
-  std::uint64_t process_bytes = 0;  ///< resident, the whole process
-  std::uint64_t device_bytes = 0;   ///< that torch holds on the model's GPU; 0 on a CPU
+  std::uint64_t constant_bytes = 0;  ///< of those that `constants` lists
+  std::uint64_t process_bytes = 0;   ///< resident, the whole process
+  std::uint64_t device_bytes = 0;    ///< that torch holds on the model's GPU; 0 on a CPU
   std::uint64_t device_peak_bytes = 0;
 };
 
@@ -176,7 +176,7 @@ class Model {
   /// What run would say of the inputs, without running.
   [[nodiscard]] HEADRACE_API Result<void> check(std::span<const TensorView> inputs) const;
 
-  /// The weights and buffers of the package.
+  /// The weights and buffers of the package, without what the compiler worked out of them beforehand.
   [[nodiscard]] HEADRACE_API Result<std::vector<ConstantInfo>> constants() const;
   /// Puts other values in the place of some constants, without loading anew. Waits for the runs that go on.
   ///   errors  invalid_argument (no constant of that name, or another type or shape: which; nothing was

@@ -1025,7 +1025,9 @@ class Model:
         """
 
     def constants(self) -> list[dict[str, Any]]:
-        """Weights and buffers: name, dtype, shape."""
+        """
+        Weights and buffers: name, dtype, shape. Without what the compiler worked out of them beforehand.
+        """
 
     def replace_constants(self, values: dict[str, object]) -> None:
         """

@@ -11,8 +11,8 @@
 namespace headrace {
 
 struct Machine {
-  std::string platform;                             ///< "linux"
-  std::string architecture;                         ///< "x86_64", "aarch64"
+  std::string platform;      ///< "linux"
+  std::string architecture;  ///< "x86_64", "aarch64"
   /// As the kernel names them: "avx2", "avx512f", "asimd". Of x86 those alone that compiled code may ask for.
   std::set<std::string, std::less<>> cpu_features;
 };

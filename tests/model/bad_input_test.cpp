@@ -124,7 +124,8 @@ TEST_F(BadInput, a_package_of_torch_alone_is_checked_by_its_generated_code) {
   const auto info = Model::inspect(package_path("add"));
   ASSERT_TRUE(info) << info.error().message;
   EXPECT_EQ(info->spec_source, SpecSource::generated_code);
-  EXPECT_TRUE(info->warnings.empty()) << "torch's own packages do not say which torch made them: " << info->warnings.front();
+  EXPECT_TRUE(info->warnings.empty())
+      << "torch's own packages do not say which torch made them: " << info->warnings.front();
   EXPECT_EQ(spec_text(info->inputs[0]), "float32 [1024]");
   const auto exported = Model::inspect(package_path("mlp"));
   ASSERT_TRUE(exported);

@@ -156,6 +156,20 @@ TEST_F(ModelCommand, inputs_can_be_made_up_and_many_may_call) {
       << "the same seed gives the same inputs";
 }
 
+TEST_F(ModelCommand, runs_a_second_are_those_of_the_measured_runs) {
+  const auto infer = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"infer", package_path("mlp"), "--generate", "--json"});
+    const Outcome outcome = run_command(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return json::parse(outcome.out);
+  };
+  const json said = infer({"--runs", "20", "--warmup", "2000"});
+  const double seconds_a_run = said["latency_us"]["mean"].get<double>() / 1e6;
+  EXPECT_GT(said["runs_per_second"].get<double>() * seconds_a_run, 0.1) << "2000 runs more took their time";
+  EXPECT_EQ(infer({})["warmup"], 0);
+  EXPECT_EQ(infer({"--runs", "2"})["warmup"], 1);
+}
+
 TEST_F(ModelCommand, what_is_wrong_is_said_on_stderr_with_what_to_do) {
   const auto complaint = [](const std::vector<std::string>& arguments) {
     const Outcome outcome = run_command(arguments);

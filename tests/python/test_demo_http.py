@@ -73,10 +73,10 @@ class Server:
         host, port = self.url.removeprefix("http://").split(":")
         return socket.create_connection((host, int(port)), timeout=60)
 
-    def ask(self, body):
+    def ask(self, body, version="1.1"):
         """A connection on which a request has been made, whose answer nobody has read yet."""
-        connection, text = self.connect(), json.dumps(body).encode()
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+        connection, text = self.connect(), json.dumps(body)
+        connection.sendall(f"POST /v1/completions HTTP/{version}\r\nHost: here\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
         return connection
 
     def kill(self):
@@ -240,6 +240,13 @@ def test_a_client_that_closes_its_sending_side_gets_its_text(server):
     assert (status, "".join(event["choices"][0]["text"] for event in events)) == (200, expected)
 
 
+def test_a_client_of_http_1_0_that_closes_its_sending_side_gets_its_text(server):
+    with server.ask({"prompt": PROMPT, "max_tokens": 900, "seed": 1}, "1.0") as connection:
+        connection.shutdown(socket.SHUT_WR)
+        status, body = answer_of(connection)
+    assert (status, json.loads(body)["choices"][0]["text"]) == (200, server.complete(max_tokens=900).choices[0].text)
+
+
 def test_a_client_that_closes_its_sending_side_and_then_leaves_frees_its_pages(server):
     with server.ask({"prompt": PROMPT, "max_tokens": 1900}) as connection:
         connection.shutdown(socket.SHUT_WR)
@@ -358,14 +365,18 @@ def test_a_signal_ends_streams_and_server(own_server, stop):
     assert not list(own_server.folder.glob("headrace-demo-*"))
 
 
-def test_when_a_worker_dies_clients_are_told_and_the_server_ends(own_server):
-    stream = iter(own_server.complete(stream=True, max_tokens=1900))
-    next(stream)
-    os.kill(worker(own_server.process, "decode-0"), signal.SIGKILL)
-    with pytest.raises(openai.APIError, match="worker decode-0 ended with signal 9"):
+def the_last_worker_dies(server, name):
+    """Its client is told, and the server ends."""
+    _, stream = server.begun(max_tokens=1900)
+    os.kill(worker(server.process, name), signal.SIGKILL)
+    with pytest.raises(openai.APIError, match=f"worker {name} ended with signal 9"):
         list(stream)
-    assert own_server.process.wait(30) == 1
-    assert "worker decode-0 ended with signal 9" in own_server.errors()
+    assert server.process.wait(30) == 1
+    assert f"worker {name} ended with signal 9" in server.errors()
+
+
+def test_when_a_worker_dies_clients_are_told_and_the_server_ends(own_server):
+    the_last_worker_dies(own_server, "decode-0")
 
 
 def test_health_names_a_silent_worker(own_server):
@@ -399,14 +410,7 @@ def test_when_one_of_two_workers_dies_its_clients_are_told_and_the_other_goes_on
     assert [server.complete(**wanted).choices[0].text for _ in range(3)] == texts * 3
     until(server.all_pages_are_free)
     assert "worker decode-0 ended with signal 9 (Killed); going on with decode-1" in server.errors()
-
-    stream = iter(server.complete(stream=True, max_tokens=1900))
-    next(stream)
-    os.kill(worker(server.process, "decode-1"), signal.SIGKILL)
-    with pytest.raises(openai.APIError, match="worker decode-1 ended with signal 9"):
-        list(stream)
-    assert server.process.wait(30) == 1
-    assert "worker decode-1 ended with signal 9" in server.errors()
+    the_last_worker_dies(server, "decode-1")
 
 
 def test_with_retry_the_texts_of_a_worker_that_dies_go_on(start_server):

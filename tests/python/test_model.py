@@ -4,6 +4,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from conftest import until
 
 import headrace
 
+COMMAND = Path(sys.executable).parent / "headrace"
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ROOT / "build" / "models"
 
@@ -303,3 +305,27 @@ def test_a_full_disk_at_unpacking_is_named_with_what_to_do_and_nothing_is_left(p
     assert done.returncode == 1 and done.stdout == ""
     assert "no space left on device (errno 28)" in done.stderr
     assert f"goes into the cache folder {where}/packages" in done.stderr and "HEADRACE_CACHE_DIR" in done.stderr
+
+
+def on_a_terminal(*command):
+    """What a command writes to a terminal."""
+    reader, terminal = os.openpty()
+    process = subprocess.Popen(command, stdout=terminal)
+    os.close(terminal)
+    said = b""
+    try:
+        while part := os.read(reader, 4096):
+            said += part
+    except OSError:
+        pass  # so a terminal ends that nobody writes to any more
+    os.close(reader)
+    assert process.wait(60) == 0, said
+    return said.decode().replace("\r\n", "\n")
+
+
+def test_doctor_gives_a_terminal_a_table_unless_json_is_asked_for(packages):
+    command = [COMMAND, "doctor", "--device", "cpu", "--model", packages / "add.pt2"]
+    table = on_a_terminal(*command)
+    assert re.search(r"\nmatmul float32 +ok +256 x 256", table) and re.search(r"\nthe model +ok +loads in ", table)
+    assert table.endswith("\nAll of it works on cpu.\n")
+    assert json.loads(on_a_terminal(*command, "--json"))["works"]
