@@ -24,8 +24,12 @@ class HostMemory final : public BenchMemory {
     range.length_bytes = bytes_.size();
     return range;
   }
-  [[nodiscard]] Result<void> fill(std::uint64_t seed) override { return fill_pattern(bytes_, seed), Result<void>(); }
-  [[nodiscard]] Result<std::span<const std::byte>> contents() override { return std::span<const std::byte>(bytes_); }
+  [[nodiscard]] Result<void> fill(std::uint64_t seed) override {
+    return fill_pattern(bytes_, seed), Result<void>();
+  }
+  [[nodiscard]] Result<std::span<const std::byte>> contents() override {
+    return std::span<const std::byte>(bytes_);
+  }
 
  private:
   std::span<std::byte> bytes_;
@@ -71,14 +75,14 @@ class GpuMemory final : public BenchMemory {
 }  // namespace
 
 Result<std::unique_ptr<BenchMemory>> host_memory(std::uint64_t bytes) {
-  void* const mapped =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED)
     return fail(Code::exhausted, "mapping {} bytes of memory: {}", bytes, system_text());
   // Huge pages, since scattered pages miss the TLB much less then.
   ::madvise(mapped, bytes, MADV_HUGEPAGE);
   ::madvise(mapped, bytes, MADV_POPULATE_WRITE);
-  return std::unique_ptr<BenchMemory>(std::make_unique<HostMemory>(std::span(static_cast<std::byte*>(mapped), bytes)));
+  return std::unique_ptr<BenchMemory>(
+      std::make_unique<HostMemory>(std::span(static_cast<std::byte*>(mapped), bytes)));
 }
 
 Result<std::unique_ptr<BenchMemory>> gpu_memory(int ordinal, std::uint64_t bytes) {

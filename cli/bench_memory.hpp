@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that a side of a benchmark brings along, as programs do: the host's or a GPU's. The benchmark fills it
-// and looks at it between transfers.
+// Memory that a side of a benchmark brings along, as programs do: the host's or a GPU's. The benchmark fills
+// it and looks at it between transfers.
 #pragma once
 
 #include <headrace/memory.hpp>

@@ -108,7 +108,9 @@ class Runner {
   }
 
   [[nodiscard]] MemoryKind here() const { return kind_of(wanted_.kinds.substr(0, wanted_.kinds.find('-'))); }
-  [[nodiscard]] MemoryKind there() const { return kind_of(wanted_.kinds.substr(wanted_.kinds.find('-') + 1)); }
+  [[nodiscard]] MemoryKind there() const {
+    return kind_of(wanted_.kinds.substr(wanted_.kinds.find('-') + 1));
+  }
   static MemoryKind kind_of(std::string_view name) {
     return name == "vram" ? MemoryKind::vram : MemoryKind::dram;
   }
@@ -219,8 +221,8 @@ class Runner {
         explanations += fmt::format("{} one {}: {}\n", op_name(op), size_text(page), samples.explanation);
         if (wanted_.json) {
           const std::string kinds = here() != there() ? wanted_.kinds + "/" : "";
-          const std::string name = fmt::format("{}{}single/{}{}", wanted_.allocated ? "allocated/" : "", kinds,
-                                               op == Op::read ? "" : "write/", page);
+          const std::string name = fmt::format("{}{}single/{}{}", wanted_.allocated ? "allocated/" : "",
+                                               kinds, op == Op::read ? "" : "write/", page);
           const std::string where = table_name(samples.path);
           row({where, name, "p50_us", "us", time.median() * 1e6});
           row({where, name, "p99_us", "us", time.percentile(99) * 1e6});
@@ -231,10 +233,11 @@ class Runner {
     }
     return finish(
         table, explanations,
-        fmt::format("{} memory, one page a request, one request at a time, {} times; 256 requests in turn, "
-                    "eight times over, data checked before and after. First: the turn before these eight, right "
-                    "after all memory was filled anew, so that nothing is in a cache",
-                    wanted_.allocated ? "allocated" : "registered", plan(Op::read, 8).iterations));
+        fmt::format(
+            "{} memory, one page a request, one request at a time, {} times; 256 requests in turn, "
+            "eight times over, data checked before and after. First: the turn before these eight, right "
+            "after all memory was filled anew, so that nothing is in a cache",
+            wanted_.allocated ? "allocated" : "registered", plan(Op::read, 8).iterations));
   }
 
   struct Asleep {

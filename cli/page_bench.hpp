@@ -24,11 +24,12 @@ struct PageCase {
 };
 
 struct PageSamples {
-  std::vector<double> seconds;       ///< from the first post to the end of the last wait, one an iteration
-  std::vector<double> first_seconds;  ///< of single pages: the same for pages that nobody has touched since the whole buffer was filled
-  std::vector<double> make_seconds;  ///< making an iteration's requests, several times, once connected
-  std::string path;                  ///< the backend that carried it
-  std::string explanation;           ///< of the path, by the last request
+  std::vector<double> seconds;        ///< from the first post to the end of the last wait, one an iteration
+  std::vector<double> first_seconds;  ///< of single pages: the same for pages that nobody has touched since
+                                      ///< the whole buffer was filled
+  std::vector<double> make_seconds;   ///< making an iteration's requests, several times, once connected
+  std::string path;                   ///< the backend that carried it
+  std::string explanation;            ///< of the path, by the last request
 };
 
 struct NotificationSamples {
@@ -48,7 +49,8 @@ class PageBench {
   ///   which), and
   ///           what a transfer answers
   Result<PageSamples> pages(const PageCase& plan, const Progress& progress);
-  /// One page a request, one request at a time, a place of its own for each of a set, the set several times in turn.
+  /// One page a request, one request at a time, a place of its own for each of a set, the set several times
+  /// in turn.
   Result<PageSamples> single(const PageCase& plan, const Progress& progress);
   /// A message to the peer that it sends back. Spinning: both sides ask again and again; else both block in
   /// wait.

@@ -97,9 +97,11 @@ void print_table(const std::vector<Path>& paths) {
                found ? fmt::format("{:.2f}", path.bytes_per_second / 1e9) : "",
                found ? fmt::format("{:.2f} us", path.page_seconds * 1e6) : "", path.explanation});
   }
-  fmt::print("Reads from another process of this machine: GB/s of 256 scattered pages of 64 KiB, and the median time of "
-             "one page of\n4 KiB. All data was checked.\n\n{}",
-             table.text());
+  fmt::print(
+      "Reads from another process of this machine: GB/s of 256 scattered pages of 64 KiB, and the median "
+      "time of "
+      "one page of\n4 KiB. All data was checked.\n\n{}",
+      table.text());
 }
 
 }  // namespace

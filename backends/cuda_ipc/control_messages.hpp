@@ -43,7 +43,8 @@ struct Offer {
   std::uint64_t address = 0;     ///< in the owner's process, for a peer that lives there too
   std::uint64_t offset = 0;      ///< of the region within the allocation, or within the first piece
   std::uint64_t bytes = 0;
-  std::string uuid;                ///< of the owner's GPU; empty: the host's memory, of which the one piece is a memory file
+  std::string
+      uuid;  ///< of the owner's GPU; empty: the host's memory, of which the one piece is a memory file
   std::uint32_t pieces = 0;        ///< that follow as Pieces; 0: by the handle
   cuda::IpcMemoryHandle handle{};  ///< if there are no pieces
   // Where handles of this GPU of the owner's lead, and what is found there.

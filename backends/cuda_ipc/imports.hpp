@@ -69,7 +69,8 @@ class Imports {
 
   std::mutex mutex_;
   std::map<Key, std::weak_ptr<const gpu::PeerMemory>> open_;
-  std::map<std::uint64_t, std::weak_ptr<const PinnedFile>> open_files_;  // by allocation; all our GPUs reach them
+  std::map<std::uint64_t, std::weak_ptr<const PinnedFile>>
+      open_files_;                                // by allocation; all our GPUs reach them
   std::set<std::pair<std::string, int>> proved_;  // GPU of the peer's, ours
 };
 

@@ -169,7 +169,8 @@ Result<WholeOffer> Link::offer_host_memory(const Want& want, const Region& regio
                       "`allocate` made",
                       want.region_id);
   struct stat file {};
-  if (::fstat(region.memory_fd(), &file) != 0) return os_error(errno, "look at the memory file of region {}", want.region_id);
+  if (::fstat(region.memory_fd(), &file) != 0)
+    return os_error(errno, "look at the memory file of region {}", want.region_id);
   UniqueFd descriptor(::fcntl(region.memory_fd(), F_DUPFD_CLOEXEC, 0));
   if (!descriptor) return os_error(errno, "share the memory file of region {}", want.region_id);
   const std::array<std::uint64_t, 2> identity{file.st_dev, file.st_ino};
@@ -245,8 +246,9 @@ void Link::handle(WholeOffer& offered) {
   const bool by_address = process().is_this_one() && offer.pieces == 0;
   auto memory = by_address ? Imports::reach(**gpu, offer) : imports_.open(**gpu, std::move(offered));
   if (!memory)
-    memory = std::move(memory).error().within(
-        fmt::format("region {} of peer {} on {}", offer.region_id, peer_name(), offer.is_host_memory() ? "its host" : offer.uuid));
+    memory = std::move(memory).error().within(fmt::format("region {} of peer {} on {}", offer.region_id,
+                                                          peer_name(),
+                                                          offer.is_host_memory() ? "its host" : offer.uuid));
   region->answered(device, std::move(memory));
 }
 

@@ -190,7 +190,9 @@ TEST_F(CudaIpcLocal, moves_between_a_gpu_and_host_memory_whichever_side_is_local
   void* const on_gpu = registered(far, 1);
   void* const host_remote = backend->load_local(on_host).value();
   void* const gpu_remote = backend->load_local(on_gpu).value();
-  const auto same_now = [&] { return std::memcmp(host_bytes.data(), reinterpret_cast<void*>(far.address()), host_bytes.size()) == 0; };
+  const auto same_now = [&] {
+    return std::memcmp(host_bytes.data(), reinterpret_cast<void*>(far.address()), host_bytes.size()) == 0;
+  };
   for (const bool host_is_local : {true, false}) {
     for (const auto op : {HEADRACE_READ, HEADRACE_WRITE}) {
       auto local = test::uniform_side(host_is_local ? on_host : on_gpu, 0, 512, 512),

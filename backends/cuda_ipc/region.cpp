@@ -57,7 +57,8 @@ Result<cuda::Address> Region::pin(const WorkingGpu& gpu) const {
   const std::scoped_lock lock(mutex_);
   if (!pinned_) {
     const auto access = read_only_ ? gpu::PinAccess::read : gpu::PinAccess::read_write;
-    pinned_.emplace(gpu::PinnedMemory::pin(gpu.device, {reinterpret_cast<std::byte*>(address_), length_}, access));
+    pinned_.emplace(
+        gpu::PinnedMemory::pin(gpu.device, {reinterpret_cast<std::byte*>(address_), length_}, access));
   }
   if (*pinned_) return (*pinned_)->address();
   return make_error(Code::not_supported, "region {} is host memory that GPUs cannot reach: {}", id_,

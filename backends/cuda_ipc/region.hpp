@@ -38,8 +38,8 @@ class Region {
   /// back.
   ///   errors   not_found
   [[nodiscard]] Result<void> check_unchanged() const;
-  /// Where `gpu` reaches it. The host's memory is pinned for all GPUs when the first asks, and stays so until it is
-  /// deregistered.
+  /// Where `gpu` reaches it. The host's memory is pinned for all GPUs when the first asks, and stays so until
+  /// it is deregistered.
   ///   errors   not_supported (no way from this GPU, or it cannot be pinned: why), not_found
   [[nodiscard]] Result<cuda::Address> reach(const WorkingGpu& gpu) const;
 

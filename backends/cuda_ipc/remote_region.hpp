@@ -19,7 +19,9 @@ class RemoteRegion {
   explicit RemoteRegion(const Region& local)
       : local_(&local), length_(local.length()), of_gpu_(local.gpu() != nullptr) {}
   RemoteRegion(std::shared_ptr<Link> link, const headrace_remote_region_v1& told)
-      : link_(std::move(link)), peer_(link_->region(told.region_id)), length_(told.length),
+      : link_(std::move(link)),
+        peer_(link_->region(told.region_id)),
+        length_(told.length),
         of_gpu_(told.kind == HEADRACE_VRAM) {}
 
   [[nodiscard]] const Region* local() const { return local_; }

@@ -20,8 +20,8 @@ Result<cuda::Address> reach_own(const Region& region, const WorkingGpu& driver, 
   return region.reach(driver);
 }
 
-/// The GPU that moves: the one whose memory the local pages are. Host memory leaves the choice to the far side: to a
-/// GPU of our own, or to any that reaches the peer's.
+/// The GPU that moves: the one whose memory the local pages are. Host memory leaves the choice to the far
+/// side: to a GPU of our own, or to any that reaches the peer's.
 Result<const WorkingGpu*> driver_of(Instance& instance, const headrace_prepare_v1& args) {
   const WorkingGpu* driver = nullptr;
   for (void* const handle : regions_of(*args.local)) {
@@ -34,7 +34,8 @@ Result<const WorkingGpu*> driver_of(Instance& instance, const headrace_prepare_v
   }
   if (driver != nullptr) return driver;
   const auto handles = regions_of(*args.remote);
-  const auto of_gpu = std::ranges::find_if(handles, [](void* handle) { return remote_region(handle).is_of_gpu(); });
+  const auto of_gpu =
+      std::ranges::find_if(handles, [](void* handle) { return remote_region(handle).is_of_gpu(); });
   if (of_gpu == handles.end())
     return make_error(Code::not_supported, "cuda_ipc moves host memory only to and from GPUs");
   if (const Region* const own = remote_region(*of_gpu).local()) return own->gpu();
@@ -127,8 +128,10 @@ Result<void> Request::prepare_move() {
 
 gpu::Touches Request::touches() const {
   const bool gpus_alone =
-      std::ranges::all_of(regions_of(*args_.local), [](void* handle) { return local_region(handle).gpu() != nullptr; }) &&
-      std::ranges::all_of(regions_of(*args_.remote), [](void* handle) { return remote_region(handle).is_of_gpu(); });
+      std::ranges::all_of(regions_of(*args_.local),
+                          [](void* handle) { return local_region(handle).gpu() != nullptr; }) &&
+      std::ranges::all_of(regions_of(*args_.remote),
+                          [](void* handle) { return remote_region(handle).is_of_gpu(); });
   return gpus_alone ? gpu::Touches::gpus : gpu::Touches::host;
 }
 

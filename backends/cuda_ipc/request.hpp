@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request, and the life of its posts: driven by a GPU, that of its local side where there is one, which reaches
-// both sides' memory.
+// A request, and the life of its posts: driven by a GPU, that of its local side where there is one, which
+// reaches both sides' memory.
 //
 // What a request needs of a peer may not be there yet when it is prepared, or even posted: the link shakes
 // hands, the owner's answer is on its way. Such a post waits in the link, for which it costs nothing but
@@ -26,7 +26,8 @@ using host_link::Outcome;
 class Request final : public host_link::Post {
  public:
   /// `link`: none for a request to ourselves.
-  ///   errors   not_supported (local pages of several GPUs, no GPU memory, or memory that cannot be reached: the next path
+  ///   errors   not_supported (local pages of several GPUs, no GPU memory, or memory that cannot be reached:
+  ///   the next path
   ///            may), not_found (a region's memory was freed), invalid_argument (a read-only target of our
   ///            own), peer_lost, exhausted, backend_failed
   [[nodiscard]] static Result<Request*> prepare(Instance& instance, const headrace_prepare_v1& args,

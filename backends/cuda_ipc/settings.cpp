@@ -19,9 +19,10 @@ constexpr std::array rows{
     headrace_option_v1{"copy_engine_bytes", "1", "bytes",
                        "what lies in one stretch on both sides and is at least so long goes by copy engine",
                        0, 0},
-    headrace_option_v1{"host_copy_bytes", "4MiB", "bytes",
-                       "to and from host memory, at most 64 stretches that are all at least so long go by copy engine",
-                       0, 0},
+    headrace_option_v1{
+        "host_copy_bytes", "4MiB", "bytes",
+        "to and from host memory, at most 64 stretches that are all at least so long go by copy engine", 0,
+        0},
     host_link::ring_bytes_row,
     host_link::queue_bytes_row,
     host_link::handshake_timeout_row,

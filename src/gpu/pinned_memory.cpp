@@ -38,10 +38,9 @@ Result<PinnedMemory> PinnedMemory::pin(std::shared_ptr<const Device> device, std
 
 /// Where GPUs see it. With the device's context current.
 Result<void> PinnedMemory::find_address() {
-  HEADRACE_CUDA_TRY(device_->driver(),
-                    device_->driver().mem_host_get_device_pointer(&address_, bytes_.data(), 0),
-                    "map {} bytes of host memory at {}", bytes_.size(),
-                    static_cast<const void*>(bytes_.data()));
+  HEADRACE_CUDA_TRY(
+      device_->driver(), device_->driver().mem_host_get_device_pointer(&address_, bytes_.data(), 0),
+      "map {} bytes of host memory at {}", bytes_.size(), static_cast<const void*>(bytes_.data()));
   return {};
 }
 

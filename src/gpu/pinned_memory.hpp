@@ -11,7 +11,8 @@
 
 namespace headrace::gpu {
 
-/// What GPUs do with host memory that is not ours. Memory that this process cannot write is pinned for reading.
+/// What GPUs do with host memory that is not ours. Memory that this process cannot write is pinned for
+/// reading.
 enum class PinAccess { read, read_write };
 
 class PinnedMemory {
@@ -19,12 +20,13 @@ class PinnedMemory {
   /// Host memory of our own, reachable by every GPU of the process. Zeroed.
   ///   errors   invalid_argument (0 bytes), exhausted
   [[nodiscard]] static Result<PinnedMemory> allocate(std::shared_ptr<const Device> device, std::size_t bytes);
-  /// Pins the caller's memory, which must stay until this goes. Memory that is pinned already, by the caller or
-  /// in another's name, is used as it is.
+  /// Pins the caller's memory, which must stay until this goes. Memory that is pinned already, by the caller
+  /// or in another's name, is used as it is.
   ///   errors   invalid_argument (0 bytes), exhausted, backend_failed (cannot be pinned, or a part of it is
   ///            pinned already)
   [[nodiscard]] static Result<PinnedMemory> pin(std::shared_ptr<const Device> device,
-                                                std::span<std::byte> bytes, PinAccess access = PinAccess::read_write);
+                                                std::span<std::byte> bytes,
+                                                PinAccess access = PinAccess::read_write);
   PinnedMemory() = default;
   PinnedMemory(PinnedMemory&& other) noexcept
       : device_(std::move(other.device_)),

@@ -37,8 +37,8 @@ struct MoveSettings {
   /// One stretch of at least so many bytes goes by copy engine, which is also the quickest way for a small
   /// one.
   std::uint64_t copy_engine_bytes = 1;
-  /// To and from host memory, lists of at most 64 stretches that are all at least so long go by copy engine: 55 GB/s
-  /// where the kernel reaches 52.
+  /// To and from host memory, lists of at most 64 stretches that are all at least so long go by copy engine:
+  /// 55 GB/s where the kernel reaches 52.
   std::uint64_t host_copy_bytes = 4 << 20;
 };
 

@@ -3,8 +3,8 @@
 #include "system/command.hpp"
 
 #include <gmock/gmock.h>
-#include <nlohmann/json.hpp>
 #include <sched.h>
+#include <nlohmann/json.hpp>
 
 #include <sstream>
 
@@ -129,7 +129,8 @@ TEST(CliBenchPages, WhatCannotBeIsRefusedWithASentence) {
 }
 
 TEST(CliBenchPages, AGpuThatIsNotThereIsRefusedWithASentence) {
-  const Outcome outcome = run_command({"bench", "pages", "--kinds", "vram-dram", "--devices", "999", "--total", "1M"});
+  const Outcome outcome =
+      run_command({"bench", "pages", "--kinds", "vram-dram", "--devices", "999", "--total", "1M"});
   EXPECT_EQ(outcome.code, 1) << outcome.out;
   EXPECT_THAT(outcome.err, testing::AnyOf(HasSubstr("NVIDIA"), HasSubstr("999")));
 }

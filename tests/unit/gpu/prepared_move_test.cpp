@@ -131,7 +131,8 @@ TEST_F(PreparedMoveTest, long_stretches_to_host_memory_go_by_copy_engine_and_sho
   const auto args = request(local, remote, 12);
   EXPECT_EQ(expect_moves(args, Touches::host), MoveMethod::copy);
   EXPECT_EQ(expect_moves(args, Touches::gpus), MoveMethod::pages);
-  PageSide shorter = pages_of(here, 999, shuffled(12, 100)), its_remote = pages_of(there, 999, shuffled(12, 100));
+  PageSide shorter = pages_of(here, 999, shuffled(12, 100)),
+           its_remote = pages_of(there, 999, shuffled(12, 100));
   EXPECT_EQ(expect_moves(request(shorter, its_remote, 12), Touches::host), MoveMethod::pages);
 }
 
