@@ -62,8 +62,8 @@ class Runner {
   Result<void> run() {
     HEADRACE_CLI_TRY(setup, set_up());
     const BenchSetup there = far_side(setup);
-    if (setup.allocated && (setup.kind == MemoryKind::vram || there.kind == MemoryKind::vram))
-      return fail(Code::invalid_argument, "--allocated goes with dram-dram: memory of GPUs is registered");
+    if (wanted_.allocated && !setup.allocated && !there.allocated)
+      return fail(Code::invalid_argument, "--allocated goes with dram: memory of GPUs is registered");
     if (wanted_.notifications) {
       HEADRACE_CLI_TRY(bench, PageBench::open(setup, there));
       return round_trips(bench);
@@ -90,7 +90,7 @@ class Runner {
     BenchSetup setup;
     setup.options = options_;
     setup.kind = here();
-    setup.allocated = wanted_.allocated;
+    setup.allocated = wanted_.allocated && setup.kind == MemoryKind::dram;
     if (!wanted_.devices.empty()) setup.device = wanted_.devices.front();
     if (wanted_.backend != "auto") setup.backends = {wanted_.backend};
     if (wanted_.streams) setup.options["tcp.sockets"] = std::to_string(*wanted_.streams);
@@ -103,6 +103,7 @@ class Runner {
 
   [[nodiscard]] BenchSetup far_side(BenchSetup setup) const {
     setup.kind = there();
+    setup.allocated = wanted_.allocated && setup.kind == MemoryKind::dram;
     setup.device = wanted_.devices.size() > 1 ? wanted_.devices[1] : -1;
     return setup;
   }
@@ -137,7 +138,8 @@ class Runner {
   /// "allocated/read/", "vram<-dram/": what the case's name begins with, as the tables of figures spell it.
   [[nodiscard]] std::string prefix(Op op) const {
     if (here() != there())
-      return fmt::format("{}{}{}/", kind_name(here()), op == Op::read ? "<-" : "->", kind_name(there()));
+      return fmt::format("{}{}{}{}/", wanted_.allocated ? "allocated/" : "", kind_name(here()),
+                         op == Op::read ? "<-" : "->", kind_name(there()));
     return fmt::format("{}{}/", wanted_.allocated ? "allocated/" : "", op_name(op));
   }
 
@@ -330,7 +332,7 @@ void add_bench_pages(CLI::App& bench, Invocation& invocation) {
       ->expected(1, 2)
       ->check(CLI::Range(0, 1023).description(""));
   pages->add_flag("--allocated", wanted->allocated,
-                  "Memory from `allocate` on both sides; else it is registered");
+                  "Memory from `allocate`, where it is dram; else it is registered");
   pages->add_option("--page", wanted->pages, "Page sizes, as in 4K,64K,1M")->type_name("SIZE[,SIZE...]");
   pages->add_option("--total", wanted->total, "Memory of each side, in which the pages lie")
       ->type_name("SIZE")
