@@ -55,7 +55,8 @@ Result<std::unique_ptr<plugin::Backend>> CudaIpcBackend::open(plugin::Host host,
 headrace_info_v1 CudaIpcBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof info;
-  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP | HEADRACE_NEEDS_VRAM;
+  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP | HEADRACE_NEEDS_VRAM |
+                   HEADRACE_STREAM;
   info.local_kinds = memory_kinds;
   info.remote_kinds = memory_kinds;
   info.max_message_bytes = host_link::max_message_bytes;

@@ -77,7 +77,7 @@ TEST_F(CudaIpcLocal, opens_no_gpu_before_memory_is_registered) {
   EXPECT_EQ(fake.calls("cuInit"), 0);
   EXPECT_EQ(backend->info().abilities,
             static_cast<std::uint32_t>(HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP |
-                                       HEADRACE_NEEDS_VRAM));
+                                       HEADRACE_NEEDS_VRAM | HEADRACE_STREAM));
   const auto near = memory(0, 4096);
   void* const region = registered(near, 0);
   EXPECT_EQ(fake.live().modules, 1);
@@ -220,6 +220,60 @@ TEST_F(CudaIpcLocal, moves_between_a_gpu_and_host_memory_whichever_side_is_local
   backend->deregister_region(on_gpu);
   backend->deregister_region(on_host);
   EXPECT_EQ(fake.live().pinned, pinned - 1);
+}
+
+TEST_F(CudaIpcLocal, a_post_in_the_order_of_a_stream_sees_what_was_queued_before) {
+  const auto near = memory(0, 4096), far = memory(1, 4096);
+  const auto device = gpu::Device::open(fake.load().value(), 0).value();
+  const auto stream = gpu::Stream::make(device).value(),
+             other = gpu::Stream::make(gpu::Device::open(fake.load().value(), 1).value()).value();
+  void* const here = registered(near, 0);
+  void* const there = registered(far, 1);
+  void* const remote_handle = backend->load_local(there).value();
+  const auto args = request(HEADRACE_WRITE, test::uniform_side(here, 0, 4096, 4096),
+                            test::uniform_side(remote_handle, 0, 4096, 4096), 1);
+  void* const handle = backend->prepare(args).value();
+  const auto post_on = [&](cuda::Stream on) {
+    headrace_post_v1 post{};
+    post.struct_size = sizeof post;
+    post.stream = on;
+    host.post_begins(args.token);
+    const Status status = backend->post(handle, post);
+    if (!status.ok()) host.post_refused(args.token);
+    return status;
+  };
+  fake.hold();
+  {
+    const gpu::ContextGuard current(*device);
+    ASSERT_EQ(device->driver().memset_d8_async(near.address(), 77, 4096, stream.handle()),
+              cuda::Outcome::success);
+  }
+  ASSERT_TRUE(post_on(stream.handle()).ok());
+  {
+    const gpu::ContextGuard current(*device);
+    ASSERT_EQ(device->driver().memset_d8_async(near.address(), 78, 4096, stream.handle()),
+              cuda::Outcome::success);
+  }
+  EXPECT_EQ(backend->progress(), 0u);
+  fake.release();
+  while (host.in_flight(args.token)) backend->progress();
+  EXPECT_EQ(host.last_end(args.token)->status, Status{});
+  const std::vector<unsigned char> expected(4096, 77);
+  EXPECT_EQ(std::memcmp(expected.data(), reinterpret_cast<void*>(far.address()), 4096), 0);
+  EXPECT_EQ(post_on(other.handle()).code, Code::invalid_argument);
+  {
+    const gpu::ContextGuard current(*device);
+    cuda::Graph graph = nullptr;
+    ASSERT_EQ(device->driver().stream_begin_capture(stream.handle(), cuda::CaptureMode::relaxed),
+              cuda::Outcome::success);
+    EXPECT_EQ(post_on(stream.handle()).code, Code::not_supported);
+    ASSERT_EQ(device->driver().stream_end_capture(stream.handle(), &graph), cuda::Outcome::success);
+    ASSERT_EQ(device->driver().graph_destroy(graph), cuda::Outcome::success);
+  }
+  backend->release(handle);
+  backend->unload(remote_handle);
+  backend->deregister_region(there);
+  backend->deregister_region(here);
 }
 
 TEST_F(CudaIpcLocal, a_kernels_fault_ends_posts_with_the_drivers_words) {

@@ -167,9 +167,19 @@ Outcome Request::check_peer() const {
 // ------------------------------------------------------------------ posting
 
 Status Request::post(const headrace_post_v1& args) {
+  const auto ordered_by = static_cast<cuda::Stream>(args.stream);
+  if (ordered_by != nullptr) {
+    if (const auto fits = check_stream(ordered_by); !fits) {
+      instance_.host.log(HEADRACE_LOG_WARN, fits.error().message);
+      return {fits.error().code};
+    }
+  }
+  stream_ = ordered_by != nullptr ? ordered_by : gpu_->stream.handle();
   if (link_ == nullptr) return args.has_message != 0 ? Status{Code::not_supported} : post_local();
   const bool waits = link_->state() == host_link::LinkState::connecting;
   if (!waits && !link_->usable()) return {link_->why_lost().status.code};
+  if (Outcome ignored; ordered_by != nullptr && (waits || find_memory(ignored) == Ready::not_yet))
+    return {Code::would_block};
   if (const Status room = message_.begin(*link_, args); !room.ok()) return room;
   {
     const std::lock_guard lock(mutex_);
@@ -184,8 +194,25 @@ Status Request::post(const headrace_post_v1& args) {
   return {};
 }
 
+/// What is queued on the caller's stream is queued now, so it has to be of the GPU that moves.
+Result<void> Request::check_stream(cuda::Stream stream) const {
+  const gpu::Device& device = *gpu_->device;
+  const cuda::DriverTable& driver = device.driver();
+  const gpu::ContextGuard current(device);  // whose default stream is meant by the default stream
+  cuda::Context context = nullptr;
+  HEADRACE_CUDA_TRY(driver, driver.stream_get_ctx(stream, &context), "look at the stream of a post");
+  if (context != device.context())
+    return make_error(Code::invalid_argument, "the stream of a post is not of GPU {}, which moves the pages",
+                      device.ordinal());
+  cuda::CaptureStatus capture{};
+  HEADRACE_CUDA_TRY(driver, driver.stream_is_capturing(stream, &capture), "look at the stream of a post");
+  if (capture != cuda::CaptureStatus::none)
+    return make_error(Code::not_supported, "the stream of a post is being captured: posts cannot be, yet");
+  return {};
+}
+
 Status Request::post_local() {
-  if (const auto begun = move_->post(gpu_->stream.handle()); !begun) {
+  if (const auto begun = move_->post(stream_); !begun) {
     instance_.host.log(HEADRACE_LOG_WARN, begun.error().message);
     return {begun.error().code};
   }
@@ -276,7 +303,7 @@ void Request::launch() {
     if (refused.status.ok()) state_ = State::running;
   }
   if (!refused.status.ok()) return finish(std::move(refused), true);
-  if (auto begun = move_->post(gpu_->stream.handle()); !begun)
+  if (auto begun = move_->post(stream_); !begun)
     return finish({{begun.code()}, std::move(begun).error().message}, true);
   instance_.posts.add(*this);
 }

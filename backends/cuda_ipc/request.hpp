@@ -33,6 +33,7 @@ class Request final : public host_link::Post {
   [[nodiscard]] static Result<Request*> prepare(Instance& instance, const headrace_prepare_v1& args,
                                                 std::shared_ptr<Link> link);
 
+  /// In the order of a stream only what can begin at once.
   [[nodiscard]] Status post(const headrace_post_v1& args);
   /// A post that waits ends at once. One that a GPU has begun cannot be called back; its end is near.
   void cancel();
@@ -74,6 +75,7 @@ class Request final : public host_link::Post {
   [[nodiscard]] Outcome about_region(std::size_t number, Code code, std::string text) const;
   [[nodiscard]] bool take(State from);
 
+  [[nodiscard]] Result<void> check_stream(cuda::Stream stream) const;
   Status post_local();
   void begin_waiting();
   void begin();
@@ -94,6 +96,7 @@ class Request final : public host_link::Post {
   std::vector<cuda::Address> prepared_for_;  // where the remote regions were when the move was prepared
   std::vector<ImportedMemory> memory_;       // of the remote regions, held while a GPU uses it
 
+  cuda::Stream stream_ = nullptr;   // that the present post is queued on
   host_link::PostMessage message_;  // unused without a link
 
   std::mutex mutex_;

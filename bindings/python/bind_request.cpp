@@ -15,14 +15,28 @@ namespace {
 const char* refusal(Code code) {
   switch (code) {
     case Code::would_block:
-      return "a queue of the path is full: poll, then post again";
+      return "a queue of the path is full, or, with a stream, the way to the peer's memory is not made yet: "
+             "poll, "
+             "then post again";
+    case Code::not_supported:
+      return "not posted: this path does not know the stream, or it is being captured";
     case Code::invalid_argument:
       return "not posted: the request is under way already (wait for its end, or cancel it), the "
              "notification is longer than "
-             "64 KiB, or the agent is closed or of another process";
+             "64 KiB, the stream is of another GPU, or the agent is closed or of another process";
     default:
       return "";
   }
+}
+
+/// A torch.cuda.Stream, or the number of a stream, of which 0 is the default one.
+void* to_stream(nb::handle given) {
+  const nb::object number = nb::getattr(given, "cuda_stream", nb::borrow(given));
+  std::uintptr_t stream = 0;
+  if (!nb::try_cast(number, stream))
+    raise(Error{Code::invalid_argument,
+                "stream: a torch.cuda.Stream, or the number of a CUDA stream, was expected"});
+  return reinterpret_cast<void*>(stream);  // NOLINT(performance-no-int-to-ptr)
 }
 
 /// What garbage collection follows: `request.on_done(lambda error: print(request))` is a cycle.
@@ -217,22 +231,34 @@ void bind_request(nb::module_& module) {
       "canceled there cancels the request and ends when its memory is quiet.")
       .def(
           "post",
-          [](PyRequest& self, nb::handle notification, const Seconds& timeout) {
+          [](PyRequest& self, nb::handle notification, const Seconds& timeout, nb::handle stream) {
             PostOptions options;
             if (!notification.is_none()) options.notification = from_bytes(notification, "the notification");
             options.timeout = to_timeout(timeout);
+            if (!stream.is_none()) options.stream = to_stream(stream);
             self.post(options);
           },
           nb::arg("notification") = nb::none(), nb::arg("timeout") = nb::none(),
-          nb::sig("def post(self, notification: bytes | None = None, timeout: float | None = None) -> None"),
+          nb::arg("stream") = nb::none(),
+          nb::sig("def post(self, notification: bytes | None = None, timeout: float | None = None, stream: "
+                  "typing.Any = None) -> None"),
           "Starts the transfer and returns. Small requests on mapped or attached paths are done when this "
           "returns.\n\n"
           "notification: bytes, up to 64 KiB, delivered at the far side once the data is there (write) or "
           "has been taken\n"
           "(read). timeout: seconds, then it is canceled and ends timed_out; None: the request's own.\n"
-          "Errors: InvalidArgument (posted already), WouldBlock (a queue is full: poll, retry), PeerLost, "
-          "NotFound (a\n"
-          "region has been revoked).")
+          "stream: a torch.cuda.Stream, or the number of a CUDA stream, of the GPU whose memory the local "
+          "pages "
+          "are: they move\n"
+          "after what was queued on it before, and before what is queued on it later, and nobody need wait "
+          "for "
+          "either.\n"
+          "Errors: InvalidArgument (posted already; a stream of another GPU), WouldBlock (a queue is full, "
+          "or, "
+          "with a stream,\n"
+          "the way to the peer's memory is not made yet: poll, retry), PeerLost, NotFound (a region has been "
+          "revoked),\n"
+          "NotSupported (its path knows no streams).")
       .def(
           "poll", [](PyRequest& self) { return to_str(self.poll()); },
           "The state, after giving the path a slice of this thread's time.")

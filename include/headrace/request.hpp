@@ -31,6 +31,10 @@ struct PostOptions {
   /// Delivered at the far side once the bytes are there (write) or have been taken (read). Up to 64 KiB.
   std::optional<std::string> notification = {};
   Timeout timeout = {};  ///< this post's own; nullopt: the request's
+  /// A CUDA stream (CUstream, cudaStream_t; null: the default stream) of the GPU whose memory the local pages are: the
+  /// pages move after what was queued on it before, and before what is queued on it later. The caller need not wait for
+  /// either. Not while the stream is being captured.
+  std::optional<void*> stream = {};
 };
 
 /// Of the last post that ended.
@@ -60,8 +64,9 @@ class Request {
   explicit Request(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   /// Starts the transfer and returns. Small requests on mapped or attached paths are done when this returns.
-  ///   errors  invalid_argument (posted already), would_block (a queue is full: poll, retry), peer_lost, not_found (a region
-  ///           has been revoked)
+  ///   errors  invalid_argument (posted already; the stream is of another GPU), would_block (a queue is full, or, with a
+  ///           stream, the way to the peer's memory is not made yet: poll, retry), peer_lost, not_found (a region has been
+  ///           revoked), not_supported (this path knows no streams)
   HEADRACE_API Status post();
   HEADRACE_API Status post(const PostOptions& options);
   /// The state, after giving the path a slice of this thread's time.

@@ -11,7 +11,8 @@ namespace {
 constexpr std::size_t message_header_bytes = 16;             // request and post number (docs/wire.md)
 constexpr std::uint64_t canceling_limit_ns = 1'000'000'000;  // then the connection goes
 
-bool may_take_next_path(Code code) { return code == Code::backend_failed || code == Code::not_supported; }
+// How a plugin is told of the default stream.
+void* const default_stream = reinterpret_cast<void*>(std::uintptr_t{1});  // NOLINT(performance-no-int-to-ptr)
 
 }  // namespace
 
@@ -65,9 +66,15 @@ Status RequestCore::post(const PostOptions* options) {
     std::memcpy(message_.data() + 8, &number, 8);
     std::memcpy(message_.data() + message_header_bytes, options->notification->data(), options->notification->size());
   }
+  stream_ = options != nullptr && options->stream ? *options->stream : nullptr;
+  if (options != nullptr && options->stream && stream_ == nullptr) stream_ = default_stream;
   const bool lost = path_.backend == nullptr || (path_.link && path_.link->state() == LinkState::lost);
   if (lost) {
     if (auto bound = bind(); !bound) return end({bound.code() == Code::not_supported ? Code::peer_lost : bound.code()}, bound.error().message);
+  }
+  if (stream_ != nullptr && !path_.backend->can(HEADRACE_STREAM)) {
+    state_.store(before, std::memory_order_release);
+    return {Code::not_supported};
   }
   set_deadline(options);
   const Status status = start(true);
@@ -104,6 +111,7 @@ Status RequestCore::start(bool first) {
       args.has_message = carries_message ? 1 : 0;
       args.channel = HEADRACE_CHANNEL_USER;
       args.message = {message_.data(), carries_message ? message_.size() : 0};
+      args.stream = stream_;
       if (!link) {
         status = path_.backend->post(path_.request, args);
       } else if (const GatePass pass(link->gate()); pass) {
@@ -119,10 +127,15 @@ Status RequestCore::start(bool first) {
       (void)flying.take(flight_slot_);
     }
     if (status.code == Code::would_block) return first ? status : end(status, "the path's queue is full");
-    if (!may_take_next_path(status.code)) return end(status, why);
+    if (!may_go_over(status.code)) return end(status, why);
     tried_.push_back(path_.backend->name());
     if (!bind()) return end(status, why);
   }
+}
+
+/// Whether the next path may try. Not in the order of a stream: what was queued after the post has seen it fail.
+bool RequestCore::may_go_over(Code code) const {
+  return stream_ == nullptr && (code == Code::backend_failed || code == Code::not_supported);
 }
 
 void RequestCore::set_deadline(const PostOptions* options) {
@@ -218,7 +231,7 @@ void RequestCore::completed(Status status, std::string_view text) {
   // May run inside our own call to `post`, so it takes no lock that is held there.
   std::shared_ptr<RequestCore> self = flying_in_.load()->take(flight_slot_);
   if (!self) return;  // a backend that says it twice
-  if (cancel_asked_.load() || status.ok() || !may_take_next_path(status.code)) {
+  if (cancel_asked_.load() || status.ok() || !may_go_over(status.code)) {
     (void)end(status, std::string(text));
     return;
   }

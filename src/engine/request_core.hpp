@@ -86,6 +86,7 @@ class RequestCore : public std::enable_shared_from_this<RequestCore> {
   Status end(Status status, std::string text);
   void release_path();
   void set_deadline(const PostOptions* options);
+  [[nodiscard]] bool may_go_over(Code code) const;
   [[nodiscard]] std::string describe(Status status, std::string_view text) const;
 
   const std::shared_ptr<Engine> engine_;
@@ -111,6 +112,7 @@ class RequestCore : public std::enable_shared_from_this<RequestCore> {
 
   std::string message_;  ///< 16 bytes of key, then the notification, while it may be needed by a next path
   bool has_message_ = false;
+  void* stream_ = nullptr;  ///< of the present post, for the path alone that it was posted on
 
   std::atomic<std::uint64_t> posted_at_ns_{0}, post_ns_{0}, ended_at_ns_{0};
 
