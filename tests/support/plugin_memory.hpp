@@ -111,7 +111,7 @@ struct PagePair {
 
 using Bytes = std::vector<std::byte>;
 
-/// What the request must do, by a loop over bytes: pages of `from` into `to`, both given as copies of the
+/// What the request must do, one page after the other: pages of `from` into `to`, both given as copies of the
 /// regions.
 void move_pages(const std::vector<PagePair>& pages, headrace_op_v1 op, std::vector<Bytes>& local,
                 std::vector<Bytes>& remote);
