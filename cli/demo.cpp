@@ -208,9 +208,8 @@ void add_demo(CLI::App& app, Invocation& invocation) {
       ->capture_default_str();
   CLI::Option* const check = command->add_flag(
       "--check", demo.check, "Generate the text in one process alone too, and fail if a token differs");
-  command->add_flag(
-      "--retry", demo.front.retry,
-      "Start again what dies, but for the prefill worker; a decode worker gets its pages once more");
+  command->add_flag("--retry", demo.front.retry,
+                    "Start again what dies, but the prefill worker; a decode worker gets its pages anew");
   command
       ->add_option("--patience", demo.front.patience_seconds,
                    "After how many seconds a worker that says nothing counts as lost")
