@@ -57,6 +57,7 @@ int run(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   app.footer(
       "Examples:\n"
+      "  headrace demo                                a text by two workers, and what moved for it\n"
       "  headrace serve model.safetensors             offer a file's tensors to other processes\n"
       "  headrace pull 10.0.0.7:40213 -o copy.npz     fetch them\n"
       "  headrace doctor                              what this machine can do\n"

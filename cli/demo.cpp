@@ -158,6 +158,9 @@ void add_demo(CLI::App& app, Invocation& invocation) {
       "which writes the\n"
       "text. The processes find one another through exchanged metadata alone. The model is small: it has "
       "read one book.\n"
+      "--json prints one object: prompt, text, prompt_tokens, tokens, first_token_seconds, prefill_seconds, "
+      "seconds, bytes,\npages, page_tokens, share_before_prefill_ended, GB/s, path, worker, decode_workers, "
+      "checked.\n"
       "Examples:\n"
       "  headrace demo                                          a text, and what moved for it\n"
       "  headrace demo --prompt \"In the beginning\" --check      compared with one process alone, bit for "
@@ -206,7 +209,7 @@ void add_demo(CLI::App& app, Invocation& invocation) {
   CLI::Option* const check = command->add_flag(
       "--check", demo.check, "Generate the text in one process alone too, and fail if a token differs");
   command->add_flag("--retry", demo.front.retry,
-                    "Start a decode worker that dies again, and send it its pages once more");
+                    "Start again what dies, but the prefill worker; a decode worker gets its pages anew");
   command
       ->add_option("--patience", demo.front.patience_seconds,
                    "After how many seconds a worker that says nothing counts as lost")

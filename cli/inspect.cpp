@@ -63,9 +63,8 @@ void add_inspect(CLI::App& app, Invocation& invocation) {
   command->add_option("--name", wanted->model_name, "Which model of the package")
       ->type_name("NAME")
       ->capture_default_str();
-  command->add_flag(
-      "--constants", wanted->constants,
-      "Weights and buffers too, for which the model is loaded; not what the compiler folded of them");
+  command->add_flag("--constants", wanted->constants,
+                    "Weights and buffers too, but what the compiler folded; loads the model for it");
   command->add_flag("--json", wanted->json, "As JSON");
   command->footer(
       "Nothing of the package is run, and no torch is needed, unless its constants are asked for.\n"

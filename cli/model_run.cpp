@@ -128,7 +128,6 @@ Result<Tensor> make_up(const TensorSpec& spec, const std::map<std::string, std::
                 "input {} cannot be made up: the package does not say what it is; `headrace infer --input` "
                 "takes it from a file",
                 spec.name);
-  Shape shape;
   std::vector<std::int64_t> lengths;
   for (const DimensionSpec& dimension : spec.shape) {
     if (!dimension.expression.empty())

@@ -316,10 +316,6 @@ Result<std::string> json_bytes(std::span<const NamedView> tensors) {
   return whole.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-Error taken(const std::string& path) {
-  return fail(Code::invalid_argument, "{} exists: --force replaces it, or choose another --output", path);
-}
-
 /// Beside it, then renamed: a reader never sees half a file.
 Result<void> write_file(const std::string& path, const std::string& bytes, IfTaken if_taken) {
   const std::string part = fmt::format("{}.part-{}", path, ::getpid());
@@ -331,7 +327,7 @@ Result<void> write_file(const std::string& path, const std::string& bytes, IfTak
   if (written && give_name(part, path, if_taken)) return {};
   if (written) error = errno;
   std::remove(part.c_str());
-  if (written && error == EEXIST) return taken(path);
+  if (written && error == EEXIST) return name_taken(path);
   return fail(error == ENOSPC ? Code::exhausted : Code::invalid_argument, "writing {}, {} bytes: {}", path,
               bytes.size(), system_text(error));
 }
@@ -361,15 +357,6 @@ Result<std::vector<NamedTensor>> read_tensors(const std::string& path, DTypeOf d
     tensors.push_back({one.info.name, std::move(*tensor)});
   }
   return tensors;
-}
-
-Result<void> check_output(const std::string& path, IfTaken if_taken) {
-  std::error_code none;
-  if (std::filesystem::is_directory(path, none))
-    return fail(Code::invalid_argument, "{} is a folder: --output names the file to write", path);
-  if (if_taken == IfTaken::keep && std::filesystem::exists(std::filesystem::symlink_status(path, none)))
-    return taken(path);
-  return {};
 }
 
 Result<void> write_tensors(const std::string& path, std::span<const NamedView> tensors, IfTaken if_taken) {

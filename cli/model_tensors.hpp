@@ -37,10 +37,6 @@ struct NamedView {
   TensorView view;  ///< in host memory, row-major
 };
 
-/// Whether a file may be written there: what exists is left alone unless it is to be replaced.
-///   errors  invalid_argument (something has the name, it is a folder): what to do
-[[nodiscard]] Result<void> check_output(const std::string& path, IfTaken if_taken);
-
 /// Writes them all, the file appearing whole or not at all. An .npy takes one.
 ///   errors  invalid_argument (a name's end that is not known, a type that the format lacks, a name that is
 ///           taken), exhausted

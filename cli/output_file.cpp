@@ -67,8 +67,7 @@ Error no_room(const std::string& path, std::uint64_t bytes, int error) {
 
 Result<OutputFile> OutputFile::open(const std::string& path, std::uint64_t bytes, std::uint64_t plan,
                                     bool resume) {
-  if (std::error_code none; std::filesystem::is_directory(path, none))
-    return fail(Code::invalid_argument, "{} is a folder: --output names the file to write", path);
+  HEADRACE_CLI_CHECK(check_output(path, IfTaken::replace));
   OutputFile file;
   file.path_ = path;
   file.part_path_ = path + ".part";
@@ -144,6 +143,19 @@ Result<void> OutputFile::write(std::uint64_t offset, std::span<const std::byte> 
 
 Result<void> OutputFile::note_complete(std::uint64_t part, std::uint64_t checksum) {
   return write_all(state_.get(), fmt::format("{} {:016x}\n", part, checksum), state_path_);
+}
+
+Error name_taken(const std::string& path) {
+  return fail(Code::invalid_argument, "{} exists: --force replaces it, or choose another --output", path);
+}
+
+Result<void> check_output(const std::string& path, IfTaken if_taken) {
+  std::error_code none;
+  if (std::filesystem::is_directory(path, none))
+    return fail(Code::invalid_argument, "{} is a folder: --output names the file to write", path);
+  if (if_taken == IfTaken::keep && std::filesystem::exists(std::filesystem::symlink_status(path, none)))
+    return name_taken(path);
+  return {};
 }
 
 bool give_name(const std::string& from, const std::string& to, IfTaken if_taken) {

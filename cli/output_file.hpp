@@ -23,6 +23,12 @@ enum class IfTaken { keep, replace };
 /// file system cannot say no, what has come to bear the name meanwhile is replaced.
 [[nodiscard]] bool give_name(const std::string& from, const std::string& to, IfTaken if_taken);
 
+/// What to do where a name is taken that is to stay.
+[[nodiscard]] Error name_taken(const std::string& path);
+/// Whether a file may be written there.
+///   errors  invalid_argument (a folder; something has the name and is to stay)
+[[nodiscard]] Result<void> check_output(const std::string& path, IfTaken if_taken);
+
 class OutputFile {
  public:
   /// Makes or takes up FILE.part with room for `bytes`. `plan` is a number that stands for everything that

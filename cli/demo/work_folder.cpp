@@ -62,12 +62,12 @@ Result<WorkFolder> WorkFolder::make() {
       return fail(Code::exhausted, "make a folder {}: {}: have TMPDIR name one that takes files", path,
                   system_text());
     WorkFolder made;
-    made.lock_ = open_folder(path);
-    if (!hold(made.lock_)) continue;
     made.path_ = path;
-    return made;
+    made.lock_ = open_folder(path);
+    if (hold(made.lock_)) return made;
   }
-  return fail(Code::exhausted, "folders in {} disappear as soon as they are made", parent.string());
+  return fail(Code::exhausted, "no folder in {} stays and lets itself be locked: have TMPDIR name another",
+              parent.string());
 }
 
 WorkFolder& WorkFolder::operator=(WorkFolder&& other) noexcept {

@@ -21,7 +21,6 @@ from ..errors import Exhausted, InvalidArgument, NotSupported
 from . import io_spec
 from .archive import append_spec
 from .noting_file import NotingFile
-from .output import check_output
 from .request import ExportRequest
 
 METADATA_KEY = "headrace"
@@ -64,9 +63,9 @@ def export_program(request: ExportRequest, device: str, version: str) -> Program
 def write_package(program: Program, path: Path, cache: Path, check: Callable[[Path], None] = lambda candidate: None) -> None:
     """Compiles into `path`, which appears whole and after `check` has seen it without raising, or not at all.
 
-    errors   those of check_output, exhausted (a full disk), not_supported (no C++ compiler, or one that fails)
+    The caller has looked at where it goes (check_output).
+    errors   exhausted (a full disk), not_supported (no C++ compiler, or one that fails)
     """
-    check_output(path)
     with (
         _disk_errors(path, cache),
         compiler_cache(cache),

@@ -120,5 +120,18 @@ TEST(InspectText, InputsOutputsAndConstantsAreRows) {
               EndsWith("It does not run on this machine: it was compiled for riscv64\n"));
 }
 
+TEST(ExamText, WhatDoesNotWorkIsMarkedAndHasItsReason) {
+  const ModelJson checks{{{"name", "matmul float32"}, {"passed", true}, {"detail", "off by 0 at most"}},
+                         {{"name", "random float16"}, {"passed", false}, {"detail", "no kernel"}}};
+  const ModelJson report{{"version", "1.2"},
+                         {"works", false},
+                         {"checks", checks},
+                         {"model", {{"passed", false}, {"reason", "compiled for riscv64"}}}};
+  EXPECT_THAT(exam_text(report),
+              AllOf(ContainsRegex("\nmatmul float32 +ok +off by 0 at most\n"),
+                    ContainsRegex("\nrandom float16 +bad +no kernel\n"),
+                    ContainsRegex("\nthe model +bad +compiled for riscv64\n"), Not(HasSubstr("works"))));
+}
+
 }  // namespace
 }  // namespace headrace::cli
