@@ -296,7 +296,7 @@ def nixl(sitting: Sitting) -> bool:
         return True
     folder = unpacked(given.resolve())
     return sitting.run(
-        [sys.executable, "bench/compare_nixl.py", "--device", "cuda", "--nixl-path", str(folder), "--no-metadata", "--results", str(sitting.out),
+        [sys.executable, "bench/compare_nixl.py", "--device", "cuda", "--nixl-path", os.path.relpath(folder, ROOT), "--seconds", "110", "--results", os.path.relpath(sitting.out, ROOT),
          "--machine", sitting.machine, "--commit", sitting.commit, "--machine-label", sitting.label],
         tail=60,
     )  # fmt: skip
