@@ -107,24 +107,29 @@ class Process:
 
     # Memory
 
+    def _empty(self, bytes):
+        """In a segment of its own, where torch's segments do not grow: none of those that it has kept is free."""
+        self.release_memory()
+        return torch.empty(bytes, dtype=torch.uint8, device=self.device)
+
     def fill(self, key, bytes, seed):
         """A tensor of that name; registered if it is new. Its region's id."""
-        if key not in self.tensors or self.tensors[key].numel() != bytes:
-            self.tensors[key] = torch.empty(bytes, dtype=torch.uint8, device=self.device)
+        if key not in self.tensors:
+            self.tensors[key] = self._empty(bytes)
             self.regions[key] = self.agent.register(self.tensors[key], name=key)
         self.tensors[key].copy_(pattern(bytes, seed, self.device))
         self._quiet()
         return self.regions[key].id
 
     def fill_unregistered(self, key, bytes, seed):
-        self.tensors[key] = torch.empty(bytes, dtype=torch.uint8, device=self.device)
+        self.tensors[key] = self._empty(bytes)
         self.tensors[key].copy_(pattern(bytes, seed, self.device))
         self._quiet()
         return {"address": self.tensors[key].data_ptr(), "storage": self.tensors[key].untyped_storage().data_ptr()}
 
     def fill_cache(self, key, blocks, seed):
         """A KV cache as vLLM lays it out: keys and values, blocks, tokens, heads, elements."""
-        cache = torch.empty([2, blocks, 16, 8, 128], dtype=torch.bfloat16, device=self.device)
+        cache = self._empty(2 * blocks * 16 * 8 * 128 * 2).view(torch.bfloat16).view(2, blocks, 16, 8, 128)
         cache.view(torch.uint8).view(-1).copy_(pattern(cache.numel() * 2, seed, self.device))
         self.tensors[key] = cache
         self.regions[key] = self.agent.register(cache, name=key)
