@@ -32,8 +32,8 @@ test:  ## Run everything that continuous integration runs, and count it
 test-long:  ## Run what takes hours: long fuzzing, the second compiler, clang-tidy on everything, soaks
 	@$(PYTHON) tools/test.py --long
 
-test-gpu:  ## Run the tests that need a GPU
-	@$(PYTHON) tools/test.py --gpu
+test-gpu:  ## Test and measure on a machine with GPUs: make test-gpu ARGS="--nixl FOLDER"
+	@$(PYTHON) tools/test_gpu.py $(ARGS)
 
 one:  ## Run the tests whose names match: make one T=agent
 	@$(PYTHON) tools/test.py --one '$(T)'

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""NIXL and Headrace in turn: two processes, DRAM to DRAM, random pages of a 256 MiB buffer on both sides.
+"""NIXL and Headrace in turn: two processes, random pages of a 256 MiB buffer on both sides, in host memory or on two GPUs.
 
 Both are driven from Python by the same code (bench/page_worker.py): the same buffers, the same pages, the clock from post to
 done, every byte that moved compared after each transfer. Each library has the machine to itself: its two processes start,
@@ -11,20 +11,25 @@ settings of NIXL_SETTINGS; ratios are to whichever of them was best at the case.
     .venv/bin/python bench/compare_nixl.py      needs the package headrace in the interpreter that runs it
     .venv/bin/python bench/compare_nixl.py --through-dropin
         the program written for NIXL, unchanged, on NIXL and on headrace.compat.nixl, beside the same on Headrace's own API
+    python bench/compare_nixl.py --device cuda --nixl-path FOLDER
+        between two GPUs, with an interpreter that has torch; FOLDER holds the package nixl, on a machine without network
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import subprocess
 import sys
+import time
 import venv
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import through_dropin
-from comparison import ROOT, Rows, Stuck, Worker, default_label, median, percentile, rounded, table
+from comparison import RESULTS, ROOT, Rows, Stuck, Worker, default_label, median, percentile, rounded, table
 
 VENV = ROOT / "build" / "nixl-venv"
 VERSION = "1.5.1"
@@ -50,6 +55,12 @@ NIXL_SETTINGS: dict[str, dict[str, Any]] = {
     "nixl no progress thread": {"enable_prog_thread": False},
 }
 OURS = {"registered": False, "allocated": True}
+GPU_OURS = "headrace registered"  # GPU memory is registered alone
+
+# The GPUs of initiator and target, and the single pages that are timed between them.
+INITIATOR, TARGET = 0, 1
+GPU_SINGLES = [4096]
+GPU_PATIENCE = 40  # seconds for an answer: NIXL's slowest transfer takes 0.1
 
 Samples = dict[str, dict[str, list[float]]]  # case -> contender -> seconds
 
@@ -65,23 +76,42 @@ def install() -> None:
     print(f"NIXL {VERSION} is in {VENV.relative_to(ROOT)}")
 
 
+Interpreter = tuple[str, dict[str, str]]  # a Python, and what its environment has beside ours
+OF_VENV: Interpreter = (str(VENV / "bin" / "python"), {})
+
+
+def interpreter_of(options: argparse.Namespace) -> Interpreter:
+    """The Python that has NIXL: that of --install, or --python, or our own with the folder --nixl-path."""
+    if options.python is None and options.nixl_path is None:
+        return OF_VENV
+    if options.nixl_path is None:
+        return options.python, {}
+    return options.python or sys.executable, {"PYTHONPATH": os.pathsep.join([str(options.nixl_path), os.environ.get("PYTHONPATH", "")])}
+
+
 class Pair:
     """Two processes of one library that know each other."""
 
-    def __init__(self, library: str, settings: dict[str, Any], allocated: bool):
-        python = str(VENV / "bin" / "python") if library == "nixl" else sys.executable
-        environment = through_dropin.environment() if library == through_dropin.LIBRARY else {}
-        self.here, self.there = Worker(python, environment), Worker(python, environment)
+    def __init__(self, library: str, settings: dict[str, Any], allocated: bool, gpus: bool = False, nixl: Interpreter = OF_VENV):
+        python, environment = nixl if library == "nixl" else (sys.executable, {})
+        if library == through_dropin.LIBRARY:
+            environment = through_dropin.environment()
+        patience = GPU_PATIENCE if gpus else 120
+        self.here, self.there = Worker(python, environment, patience), Worker(python, environment, patience)
         seed = random.getrandbits(60)
         library = "nixl" if library == through_dropin.LIBRARY else library  # the same program
-        for worker, name in ((self.here, "initiator"), (self.there, "target")):
-            worker.begin(
-                "open", library=library, name=f"{library}-{name}-{seed:x}", settings=settings, buffer_bytes=BUFFER,
-                allocated=allocated, seed=seed,
-            )  # fmt: skip
-        ours, theirs = self.here.end(), self.there.end()
-        self.here.ask("connect", metadata=theirs["metadata"], own=theirs["own"])
-        self.there.ask("connect", metadata=ours["metadata"], own=ours["own"])
+        try:
+            for worker, name, gpu in ((self.here, "initiator", INITIATOR), (self.there, "target", TARGET)):
+                worker.begin(
+                    "open", library=library, name=f"{library}-{name}-{seed:x}", settings=settings, buffer_bytes=BUFFER,
+                    allocated=allocated, seed=seed, device=gpu if gpus else None,
+                )  # fmt: skip
+            ours, theirs = self.here.end(), self.there.end()
+            self.here.ask("connect", metadata=theirs["metadata"], own=theirs["own"])
+            self.there.ask("connect", metadata=ours["metadata"], own=ours["own"])
+        except BaseException:
+            self.stop()
+            raise
 
     def transfer(self, op: str, page: int, count: int) -> dict[str, Any]:
         source, target = self._source_and_target(op)
@@ -126,6 +156,8 @@ def run_cases(pair: Pair, contender: str, options: argparse.Namespace, samples: 
         for op in ("read", "write"):
             for i in range(options.warm_up + options.iterations):
                 result = pair.transfer(op, page, count)
+                if i == 0 and op == "read" and page == options.pages[0]:
+                    print(f"  {contender} goes by {result['path']}", flush=True)
                 if i >= options.warm_up:
                     samples[f"{op}/{page}x{count}"][contender].append(result["seconds"])
         if page == 4096:
@@ -134,7 +166,7 @@ def run_cases(pair: Pair, contender: str, options: argparse.Namespace, samples: 
                     "make", slots=BUFFER // page, count=count, dtype=dtype, rounds=20
                 )
         pair.here.ask("drop")
-    for page in SINGLES:
+    for page in SINGLES if options.device == "cpu" else GPU_SINGLES:
         pair.here.ask("prepare", page=page, slots=BUFFER // page)
         for op in ("read", "write"):
             samples[f"single/{op}/{page}"][contender] += pair.singles(op, page)
@@ -154,6 +186,49 @@ def run_metadata(library: str) -> dict[str, float]:
         return {**made, "load": load}
     finally:
         pair.stop()
+
+
+def report_gpus(samples: Samples, rows: Rows) -> None:
+    """What was measured, between GPUs; alone where NIXL could not be."""
+
+    def compare(measured: str, metric: str, unit: str, value_of: Any, lower_is_better: bool) -> list[str]:
+        case = measured.replace("single/read/", "single/")  # as the other tables spell it
+        contenders = samples[measured]
+        ours = value_of(contenders[GPU_OURS]) if contenders[GPU_OURS] else None
+        peers = {name: value_of(seconds) for name, seconds in contenders.items() if name != GPU_OURS and seconds}
+        if ours is None or not peers:
+            if ours is not None:
+                rows.add(case, metric, unit, ours, lower_is_better=lower_is_better)
+            return [case, metric, f"{rounded(ours)}", ", ".join(f"{rounded(value)}" for value in peers.values()), "", ", ".join(peers)]
+        best = (min if lower_is_better else max)(peers, key=lambda name: peers[name])
+        for name in dict.fromkeys([best, *(name for name in peers if name == "nixl")]):
+            rows.add(case, metric, unit, ours, peer=f"{name} {VERSION}", peer_value=peers[name], lower_is_better=lower_is_better)
+        ratio = peers[best] / ours if lower_is_better else ours / peers[best]
+        return [case, metric, f"{rounded(ours)}", f"{rounded(peers[best])}", f"{ratio:.1f}x", best]
+
+    lines = []
+    for case in samples:
+        kind, *rest = case.split("/")
+        if kind in ("read", "write"):
+            page, count = map(int, rest[0].split("x"))
+            bytes_ = page * count
+            lines.append(compare(case, "GB/s", "GB/s", lambda seconds, bytes_=bytes_: bytes_ / median(seconds) / 1e9, False))
+    for case in samples:
+        kind, *rest = case.split("/")
+        if kind == "single":
+            for metric, percent in (("p50_us", 50), ("p99_us", 99)):
+                lines.append(compare(case, metric, "us", lambda seconds, percent=percent: percentile(seconds, percent) * 1e6, True))
+    print(table(["case", "metric", "headrace", "nixl, its best", "ratio", "which was"], lines), "\n")
+    for case in [name for name in samples if name.startswith("make/")]:
+        kinds = {name: seconds for name, seconds in samples[case].items() if seconds}
+        ours, theirs = (
+            min((median(seconds) for name, seconds in kinds.items() if name.startswith(GPU_OURS) == mine), default=None) for mine in (True, False)
+        )
+        if ours is None:
+            continue
+        peer = f"nixl {VERSION}" if theirs else None
+        rows.add(case, "ms", "ms", ours * 1e3, peer=peer, peer_value=theirs * 1e3 if theirs else None, lower_is_better=True)
+        print(f"{case}: {ours * 1e3:.4f} ms" + (f", nixl {theirs * 1e3:.4f} ms, {theirs / ours:.1f}x" if theirs else ""))
 
 
 def best_of(contenders: dict[str, list[float]], ours: bool, kind: str = "") -> tuple[str, list[float]]:
@@ -234,55 +309,84 @@ def report_metadata(rows: Rows) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--install", action="store_true", help="install the nixl wheel into build/nixl-venv and exit")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each library's turn comes")
-    parser.add_argument("--iterations", type=int, default=7, help="timed transfers a case and turn")
+    parser.add_argument("--rounds", type=int, help="how often each library's turn comes (default 3; between GPUs 2)")
+    parser.add_argument("--iterations", type=int, help="timed transfers a case and turn (default 7; between GPUs 5)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="after so many no turn begins any more")
     parser.add_argument("--warm-up", type=int, default=2, help="transfers before those")
     parser.add_argument("--pages", type=lambda text: [int(part) for part in text.split(",")], default=PAGES, help="page sizes in bytes")
     parser.add_argument("--without", default="", help="settings of NIXL to leave out, by the names printed, with commas between")
     parser.add_argument("--through-dropin", action="store_true", help="compare headrace.compat.nixl with NIXL and with Headrace's own API")
     parser.add_argument("--no-metadata", action="store_true", help="leave the 100,000 regions out")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="host memory, or memory of two GPUs")
+    parser.add_argument("--python", help="the interpreter that has NIXL, instead of the one of --install")
+    parser.add_argument("--nixl-path", type=Path, metavar="FOLDER", help="that holds the package nixl; goes on its PYTHONPATH")
     parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
+    parser.add_argument("--machine", help="what the rows say of the machine, where it is not its processor")
+    parser.add_argument("--commit", help="what the rows say of the tree, where there is no git")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="for the rows, instead of bench/results")
     parser.add_argument("--no-rows", action="store_true", help="write nothing into bench/results")
     options = parser.parse_args()
     if options.install:
         return install()
-    if not (VENV / "bin" / "python").exists():
-        sys.exit(f"{VENV.relative_to(ROOT)} is not there: run `python bench/compare_nixl.py --install` first")
+    gpus = options.device == "cuda"
+    if gpus and options.through_dropin:
+        parser.error("--through-dropin compares in host memory")
+    # NIXL takes 0.1 s for 16384 pages between GPUs.
+    options.rounds, options.iterations = options.rounds or (2 if gpus else 3), options.iterations or (5 if gpus else 7)
+    nixl = interpreter_of(options)
+    if nixl == OF_VENV and not Path(nixl[0]).exists():
+        sys.exit(f"{VENV.relative_to(ROOT)} is not there: run `python bench/compare_nixl.py --install` first, or name NIXL with --nixl-path")
 
-    rows = Rows("pages-cpu", options.machine_label)
+    rows = Rows("pages-gpu" if gpus else "pages-cpu", options.machine_label, options.machine, options.commit)
     print(f"{rows.common['machine']}, commit {rows.common['commit']}; NIXL {VERSION}", flush=True)
     samples: Samples = defaultdict(lambda: defaultdict(list))
     left_out = options.without.split(",")
+    if gpus:
+        left_out.append("nixl no progress thread")  # its target does not answer here, which takes the patience to find out
     turns = [("nixl", name, settings, False) for name, settings in NIXL_SETTINGS.items() if name not in left_out]
-    turns += [("headrace", f"headrace {kind}", {}, allocated) for kind, allocated in OURS.items()]
+    turns += [("headrace", f"headrace {kind}", {}, allocated) for kind, allocated in OURS.items() if not (gpus and allocated)]
     if options.through_dropin:
         turns = through_dropin.TURNS
+    if gpus:
+        turns.insert(1, turns.pop())  # ours right after NIXL at its defaults, should the time not suffice for all
+    begun, failed = time.monotonic(), False
     for turn in range(options.rounds):
         for library, contender, settings, allocated in list(turns):
+            if time.monotonic() - begun > options.seconds:
+                print(f"round {turn + 1} of {options.rounds}: no time for {contender}")
+                continue
             print(f"round {turn + 1} of {options.rounds}: {contender}", flush=True)
-            pair = Pair(library, settings, allocated)
+            pair = None
             try:
+                pair = Pair(library, settings, allocated, gpus, nixl)
                 run_cases(pair, contender, options, samples)
-            except Stuck as stuck:
-                if library != "nixl":
+            except RuntimeError as error:
+                if not gpus and (library != "nixl" or not isinstance(error, Stuck)):
                     raise
-                # Seen without its progress thread: a target that nobody polls does not answer.
-                print(f"  {contender} is left out: {stuck}", flush=True)
+                # Seen without its progress thread: a target that nobody polls does not answer. Between GPUs what was measured
+                # before is kept, and the others go on: there may not be another sitting.
+                print(f"  {contender} is left out: {error}", flush=True)
                 turns.remove((library, contender, settings, allocated))
-                for contenders in samples.values():
+                failed = failed or library != "nixl"
+                for contenders in samples.values() if not gpus else []:
                     for name in ("", " int32", " uint32", " int64"):
                         contenders.pop(contender + name, None)
             finally:
-                pair.stop()
+                if pair is not None:
+                    pair.stop()
     print()
-    if options.through_dropin:
+    if gpus:
+        report_gpus(samples, rows)
+    elif options.through_dropin:
         through_dropin.report(samples, rows)
     else:
         report(samples, rows, options)
-    if not options.no_metadata and not options.through_dropin:
+    if not options.no_metadata and not options.through_dropin and not gpus:
         report_metadata(rows)
     if not options.no_rows:
-        print(f"\nrows: {rows.write().relative_to(ROOT)}")
+        print(f"\nrows: {os.path.relpath(rows.write(options.results), ROOT)}")
+    if failed:
+        sys.exit("Headrace's own part was not finished")
 
 
 if __name__ == "__main__":

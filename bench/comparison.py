@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import json
 import os
@@ -41,10 +42,13 @@ def commit() -> str:
 class Rows:
     """The rows of one run, each a line of JSON as docs and TARGETS expect them."""
 
-    def __init__(self, table: str, label: str):
+    def __init__(self, table: str, label: str, machine_text: str | None = None, commit_text: str | None = None):
+        """The texts stand for what this machine says of itself, and for the commit where there is no git."""
         self.table = table
         self.started = datetime.datetime.now(datetime.timezone.utc)
-        self.common = {"date": self.started.strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit(), "machine": machine()}
+        self.common = {
+            "date": self.started.strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit_text or commit(), "machine": machine_text or machine(),
+        }  # fmt: skip
         self.command = shlex.join(["python", os.path.relpath(sys.argv[0], ROOT), *sys.argv[1:]])
         self.label = label
         self.lines: list[dict[str, Any]] = []
@@ -99,7 +103,9 @@ class Stuck(RuntimeError):
 class Worker:
     """A process that runs bench/page_worker.py and does what it is told."""
 
-    def __init__(self, python: str, environment: dict[str, str]):
+    def __init__(self, python: str, environment: dict[str, str], patience: float = 120):
+        """patience: how many seconds an answer may take."""
+        self.patience = patience
         script = Path(__file__).resolve().parent / "page_worker.py"
         self.process = subprocess.Popen(
             [python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
@@ -117,12 +123,12 @@ class Worker:
         except BrokenPipeError:
             raise RuntimeError(f"a benchmark process has ended, exit code {self.process.wait()}") from None
 
-    def end(self, patience: float = 120) -> Any:
-        """The answer. Stuck: there is none after `patience` seconds; the process is ended."""
+    def end(self) -> Any:
+        """The answer. Stuck: there is none for too long; the process is ended."""
         assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], patience)[0]:
+        if not select.select([self.process.stdout], [], [], self.patience)[0]:
             self.process.kill()
-            raise Stuck(f"no answer in {patience:.0f} s")
+            raise Stuck(f"no answer in {self.patience:.0f} s")
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError(f"a benchmark process has ended, exit code {self.process.wait()}")
@@ -134,7 +140,8 @@ class Worker:
     def stop(self) -> None:
         """Its exit code does not count: the data has been compared, and peers are known to crash on the way out."""
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:

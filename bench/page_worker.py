@@ -18,9 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import numpy as np  # noqa: E402
 from comparison import pack, unpack  # noqa: E402
-
-WORD = 8
-CHECK_BYTES = 8 << 20  # compared at a time, so that the copies for it stay in the caches
+from page_memory import memory_of  # noqa: E402
 
 
 class Nixl:
@@ -39,10 +37,14 @@ class Nixl:
 
         self.agent = nixl_agent(name, nixl_agent_config(backends=["UCX"], **settings))
 
-    def register(self, memory: np.ndarray) -> dict[str, Any]:
-        self.address = memory.ctypes.data
-        self.agent.register_memory([(self.address, memory.nbytes, 0, "")], mem_type="DRAM")
-        return {"address": self.address}
+    def register(self, memory: Any) -> dict[str, Any]:
+        """Host memory as a NumPy array, or a tensor of a GPU."""
+        if isinstance(memory, np.ndarray):
+            self.address, self.device, self.kind = memory.ctypes.data, 0, "DRAM"
+        else:
+            self.address, self.device, self.kind = memory.data_ptr(), memory.device.index, "VRAM"
+        self.agent.register_memory([(self.address, memory.nbytes, self.device, "")], mem_type=self.kind)
+        return {"address": self.address, "device": self.device}
 
     def register_many(self, memory: np.ndarray, count: int) -> float:
         step = memory.nbytes // count
@@ -61,12 +63,13 @@ class Nixl:
         return name.decode() if isinstance(name, bytes) else name
 
     def prepare(self, peer: str, there: dict[str, Any], page: int, slots: int) -> tuple[Any, Any]:
-        def rows(address: int) -> np.ndarray:
+        def rows(address: int, device: int) -> np.ndarray:
             at = address + np.arange(slots, dtype=np.uint64) * np.uint64(page)
-            return np.stack([at, np.full(slots, page, np.uint64), np.zeros(slots, np.uint64)], axis=1)
+            return np.stack([at, np.full(slots, page, np.uint64), np.full(slots, device, np.uint64)], axis=1)
 
-        local = self.agent.prep_xfer_dlist("NIXL_INIT_AGENT", self.agent.get_xfer_descs(rows(self.address), "DRAM"))
-        remote = self.agent.prep_xfer_dlist(peer, self.agent.get_xfer_descs(rows(there["address"]), "DRAM"))
+        ours, theirs = rows(self.address, self.device), rows(there["address"], there["device"])
+        local = self.agent.prep_xfer_dlist("NIXL_INIT_AGENT", self.agent.get_xfer_descs(ours, self.kind))
+        remote = self.agent.prep_xfer_dlist(peer, self.agent.get_xfer_descs(theirs, self.kind))
         return local, remote
 
     def drop(self, lists: tuple[Any, Any]) -> None:
@@ -97,7 +100,7 @@ class Headrace:
         self.headrace = headrace
         self.agent = headrace.Agent(name, **settings)
 
-    def register(self, memory: np.ndarray) -> dict[str, Any]:
+    def register(self, memory: Any) -> dict[str, Any]:
         self.region = self.agent.register(memory, name="pages")
         return {"region": self.region.id}
 
@@ -146,20 +149,19 @@ LIBRARIES = {"nixl": Nixl, "headrace": Headrace}
 
 
 class Side:
-    """The agent, its buffer, and what the buffer should hold.
+    """The agent, its buffer, and what the buffer should hold."""
 
-    Buffers begin as the same random words on both sides, which the seed decides. Before each transfer the source adds a
-    fresh number to every word and the target is wiped, so that stale data is as wrong as misplaced data.
-    """
-
-    def open(self, library: str, name: str, settings: dict[str, Any], buffer_bytes: int, allocated: bool, seed: int) -> dict[str, Any]:
+    def open(
+        self, library: str, name: str, settings: dict[str, Any], buffer_bytes: int, allocated: bool, seed: int, device: int | None = None
+    ) -> dict[str, Any]:
+        """device: the GPU that has the buffer; None: host memory."""
+        self.space = memory_of(device)
         self.library = LIBRARIES[library](name, settings)
-        self.words = np.random.default_rng(seed).integers(0, 2**64, buffer_bytes // WORD, dtype=np.uint64)
+        self.words = self.space.words(buffer_bytes, seed)
         if allocated:
             self.buffer, self.own = self.library.allocate(buffer_bytes)
         else:
-            self.buffer = np.empty(buffer_bytes // WORD, np.uint64)
-            self.buffer.fill(0)
+            self.buffer = self.space.empty(buffer_bytes)
             self.own = self.library.register(self.buffer)
         return {"metadata": self.library.metadata(), "own": self.own}
 
@@ -168,24 +170,16 @@ class Side:
         self.there = own
 
     def stamp(self, delta: int) -> None:
-        np.add(self.words, np.uint64(delta), out=self.buffer)
+        self.space.stamp(self.buffer, self.words, delta)
 
     def wipe(self) -> None:
-        self.buffer.fill(0xA5A5A5A5A5A5A5A5)
+        self.space.wipe(self.buffer)
 
     def check(self, page: int, slots: int, count: int, seed: int, delta: int) -> str:
         """What is wrong with the pages that should have come; empty: nothing."""
         source, target = choose(slots, count, seed)
-        words = self.words[: slots * page // WORD].reshape(slots, -1)
-        have = self.buffer[: slots * page // WORD].reshape(slots, -1)
-        step = max(1, CHECK_BYTES // page)
-        for at in range(0, count, step):
-            want = words[source[at : at + step]] + np.uint64(delta)
-            same = want == have[target[at : at + step]]
-            if not same.all():
-                i = at + int(np.argwhere(~same)[0][0])
-                return f"page {i} of {count}, {page} bytes, is wrong (from {source[i]} to {target[i]})"
-        return ""
+        i = self.space.first_wrong(self.buffer, self.words, page, source, target, delta)
+        return "" if i is None else f"page {i} of {count}, {page} bytes, is wrong (from {source[i]} to {target[i]})"
 
     def prepare(self, page: int, slots: int) -> float:
         start = time.perf_counter()

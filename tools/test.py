@@ -37,7 +37,6 @@ TAIL_LINES = 120
 # Tests that need what a plain machine has not, or that take too long for every day.
 LABELS = ["slow", "gpu1", "gpu2", "gpu4", "kernel", "fabric", "rdma"]
 SET_ASIDE = f"^({'|'.join(LABELS)})$"
-GPU_LABELS = ["gpu1", "gpu2", "gpu4", "kernel"]
 
 # What the thread sanitizer is asked about: the parts that have threads.
 THREADED = ["unit_base", "unit_memory", "unit_telemetry", "unit_metadata", "unit_engine", "unit_agent", "contract", "system"]
@@ -566,30 +565,6 @@ def install() -> int:
     return 0 if install_wheel(runner, stage) else 1
 
 
-def gpu() -> int:
-    """The tests that carry a GPU's label, of ctest and of pytest."""
-    runner = Runner(None)
-    stage = Stage("gpu", "tests that need a GPU")
-    runner.stages.append(stage)
-    labels = f"^({'|'.join(GPU_LABELS)})$"
-    if not stage.check(run_setup(), "tools/setup.sh") or not configure_and_build(runner, stage, "release", []):
-        return report(runner.stages, 0)
-    listing = subprocess.run(
-        ["ctest", "--test-dir", str(BUILD / "release"), "-N", "-L", labels], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    native = "Total Tests: 0" not in listing
-    marked = [path for path in (ROOT / "tests" / "python").glob("**/test_*.py")
-              if re.search(r"pytest\.mark\.(" + "|".join(GPU_LABELS) + r")\b", path.read_text())]  # fmt: skip
-    if not native and not marked:
-        print(f"no test carries one of the labels {', '.join(GPU_LABELS)} yet: nothing to run")
-        return 0
-    if native:
-        ctest(runner, stage, "release", "-L", labels, jobs=1)
-    if marked and stage.check(install_wheel(runner, stage), "pip install ."):
-        pytest(runner, stage, "-m", " or ".join(GPU_LABELS))
-    return report(runner.stages, stage.minutes)
-
-
 def one(pattern: str) -> int:
     """The tests whose names match: a regular expression for ctest, an expression for pytest. Output goes to the terminal."""
     if not pattern:
@@ -617,13 +592,10 @@ def main(arguments: list[str]) -> int:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--stages", metavar="A,B", help=f"run these stages alone, of: {', '.join(STAGES)}")
     group.add_argument("--long", action="store_true", help=f"run {', '.join(LONG)}, however long they take")
-    group.add_argument("--gpu", action="store_true", help="run the tests that need a GPU")
     group.add_argument("--one", metavar="T", help="run the tests whose names match")
     group.add_argument("--install", action="store_true", help="build the Python package and install it into .venv")
     options = parser.parse_args(arguments)
     REPORTS.mkdir(parents=True, exist_ok=True)
-    if options.gpu:
-        return gpu()
     if options.install:
         return install()
     if options.one is not None:

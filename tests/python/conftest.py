@@ -23,6 +23,10 @@ TEST_SECONDS, SLOW_TEST_SECONDS = 120, 1800
 _numbers = itertools.count()
 
 
+def pytest_addoption(parser):
+    parser.addoption("--soak-seconds", type=float, default=600, help="how long the soak between GPUs may take")
+
+
 def pytest_configure(config):
     """Keeps the real stderr: while a test runs, pytest has another in its place, which is lost with the process."""
     config.real_stderr = os.dup(2)

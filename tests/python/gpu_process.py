@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent with memory of one GPU in a process of its own, for test_gpu.py: one JSON object a line comes in, one goes out.
+
+Usage: gpu_process.py NAME DEVICE BACKENDS    DEVICE: a GPU's ordinal, or -1 for host memory; BACKENDS: with commas between
+What a tensor holds follows from a seed, and which pages go where from a plan, so that both sides know without asking.
+"""
+
+import base64
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+
+import numpy as np
+import torch
+
+import headrace
+
+WORD = 8
+
+
+# What both sides know
+
+
+def pattern(bytes_, seed, device):
+    """Bytes that the seed decides, the same on every device."""
+    words = torch.arange(-(-bytes_ // WORD), dtype=torch.int64, device=device)
+    words = (words + seed * 1_000_003) * -7046029254386353131
+    return (words ^ (words >> 29)).view(torch.uint8)[:bytes_]
+
+
+class Plan:
+    """Pages of a source and a target that belong together. No two of the target overlap."""
+
+    def __init__(self, sources, targets, lengths, page=0):
+        self.sources, self.targets, self.lengths = sources, targets, lengths
+        self.page = page  # of uniform lists, else 0
+
+    @staticmethod
+    def make(kind, buffer, page, count, seed):
+        rng = np.random.default_rng(seed)
+        if kind == "uniform":  # pages that lie at multiples of their length
+            slots = buffer // page
+            sources, targets = (rng.permutation(slots)[:count].astype(np.int64) * page for _ in range(2))
+            return Plan(sources, targets, np.full(count, page, np.int64), page)
+        # Pages of any length up to `page`, at any place.
+        lengths = rng.integers(1, page + 1, count)
+        room = buffer - int(lengths.sum())
+        gaps = rng.integers(0, max(1, room // count), count)
+        order = rng.permutation(count)
+        ends = np.cumsum(lengths[order] + gaps[order])
+        targets = np.empty(count, np.int64)
+        targets[order] = ends - lengths[order]
+        sources = (rng.random(count) * (buffer - lengths)).astype(np.int64)
+        return Plan(sources, targets, lengths)
+
+    def apply(self, target, source):
+        """The reference: what a transfer shall do, in torch's own words."""
+        device = target.device
+        if self.page:
+            slots = target.numel() // self.page
+            rows = [torch.from_numpy(side // self.page).to(device) for side in (self.targets, self.sources)]
+            target[: slots * self.page].view(slots, self.page)[rows[0]] = source[: slots * self.page].view(slots, self.page)[rows[1]]
+            return
+        lengths = torch.from_numpy(self.lengths).to(device)
+        before = torch.cumsum(lengths, 0) - lengths
+        at = torch.arange(int(self.lengths.sum()), device=device)
+        to, where = (
+            torch.repeat_interleave(torch.from_numpy(side).to(device) - before, lengths) + at for side in (self.targets, self.sources)
+        )
+        target[to] = source[where]
+
+
+# The process
+
+
+class Process:
+    def __init__(self, name, device, backends):
+        self.device = torch.device("cpu") if device < 0 else torch.device("cuda", device)
+        self.ordinal = device
+        if device >= 0:
+            torch.cuda.set_device(device)
+        self.agent = headrace.Agent(name, backends=backends or None)
+        self.tensors, self.regions, self.requests = {}, {}, {}
+
+    # Who is who
+
+    def hello(self):
+        return {"name": self.agent.name, "pid": os.getpid()}
+
+    def metadata(self):
+        return base64.b64encode(self.agent.export_metadata()).decode()
+
+    def load(self, metadata):
+        report = self.agent.import_metadata(base64.b64decode(metadata))
+        return {"peer": report.peer, "restarted": report.restarted}
+
+    def forget(self, peer):
+        self.requests.clear()
+        gc.collect()
+        self.agent.forget(peer)
+
+    # Memory
+
+    def _empty(self, bytes):
+        """In a segment of its own, where torch's segments do not grow: none of those that it has kept is free."""
+        self.release_memory()
+        return torch.empty(bytes, dtype=torch.uint8, device=self.device)
+
+    def fill(self, key, bytes, seed):
+        """A tensor of that name; registered if it is new. Its region's id."""
+        if key not in self.tensors:
+            self.tensors[key] = self._empty(bytes)
+            self.regions[key] = self.agent.register(self.tensors[key], name=key)
+        self.tensors[key].copy_(pattern(bytes, seed, self.device))
+        self._quiet()
+        return self.regions[key].id
+
+    def fill_unregistered(self, key, bytes, seed):
+        self.tensors[key] = self._empty(bytes)
+        self.tensors[key].copy_(pattern(bytes, seed, self.device))
+        self._quiet()
+        return {"address": self.tensors[key].data_ptr(), "storage": self.tensors[key].untyped_storage().data_ptr()}
+
+    def fill_cache(self, key, blocks, seed):
+        """A KV cache as vLLM lays it out: keys and values, blocks, tokens, heads, elements."""
+        cache = self._empty(2 * blocks * 16 * 8 * 128 * 2).view(torch.bfloat16).view(2, blocks, 16, 8, 128)
+        cache.view(torch.uint8).view(-1).copy_(pattern(cache.numel() * 2, seed, self.device))
+        self.tensors[key] = cache
+        self.regions[key] = self.agent.register(cache, name=key)
+        self._quiet()
+        return self.regions[key].id
+
+    def register_address(self, key, length, device=None):
+        device = self.ordinal if device is None else device
+        memory = headrace.MemoryRange("vram", self.tensors[key].data_ptr(), length, device=device)
+        self.regions[key] = self.agent.register(memory, name=key)
+        return self.regions[key].id
+
+    def register_while_current(self, key, current):
+        """With another GPU the current one."""
+        torch.cuda.set_device(current)
+        try:
+            self.regions[key] = self.agent.register(self.tensors[key], name=key)
+        finally:
+            torch.cuda.set_device(self.ordinal)
+        return self.regions[key].id
+
+    def free(self, key):
+        """Lets go of the tensor, and torch of its memory. Its region stays."""
+        self.tensors.pop(key, None)
+        return self.release_memory()
+
+    def release_memory(self):
+        gc.collect()
+        if self.ordinal >= 0:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            return torch.cuda.memory_reserved(self.ordinal)
+        return 0
+
+    def deregister(self, key, timeout=10.0):
+        self.agent.deregister(self.regions.pop(key), timeout=timeout)
+
+    def regions_by_name(self):
+        return {region.name: region.id for region in self.agent.regions()}
+
+    def used(self):
+        """Bytes of this GPU that are not free, whoever has them."""
+        if self.ordinal < 0:
+            return 0
+        free, total = torch.cuda.mem_get_info(self.ordinal)
+        return total - free
+
+    # Requests
+
+    def _side(self, region, offsets, plan, indexed, peer=None):
+        """A prepared list, and the indices of the plan's pages in it."""
+        if plan.page and indexed:
+            slots = self._length(region, peer) // plan.page
+            return self.agent.prepare(headrace.UniformPages(region, 0, 0, plan.page, slots), peer=peer), offsets // plan.page
+        rows = np.column_stack([np.full(len(offsets), region), offsets, plan.lengths]).astype(np.uint64)
+        return self.agent.prepare(rows, peer=peer), None
+
+    def _length(self, region, peer):
+        known = self.agent.peer_regions(peer) if peer and peer != self.agent.name else self.agent.regions()
+        return next(one.length_bytes for one in known if one.id == region)
+
+    def make(self, handle, op, peer, mine, theirs, plan, indexed=True, backends=None, timeout=None):
+        """A request of that name: the plan's pages between our tensor and the peer's region."""
+        plan = Plan.make(*plan)
+        ours, others = (plan.targets, plan.sources) if op == "read" else (plan.sources, plan.targets)
+        local, local_index = self._side(self.regions[mine].id, ours, plan, indexed)
+        remote, remote_index = self._side(theirs, others, plan, indexed, peer)
+        self.requests[handle] = self.agent.make_request(op, local, remote, local_index, remote_index, backends=backends, timeout=timeout)
+        return {"backend": self.requests[handle].backend, "explain": self.requests[handle].explain()}
+
+    def post(self, handle, notification=None, timeout=30):
+        """Posts it and waits for its end."""
+        request = self.requests[handle]
+        start = time.monotonic()
+        request.post(notification.encode() if notification else None)
+        request.wait(timeout)
+        return {"backend": request.backend, "explain": request.explain(), "seconds": time.monotonic() - start}
+
+    def drop(self, handle):
+        del self.requests[handle]
+
+    def move(self, op, peer, mine, theirs, plan, indexed=True, notification=None, backends=None):
+        self.make("one", op, peer, mine, theirs, plan, indexed, backends)
+        try:
+            return self.post("one", notification)
+        finally:
+            self.drop("one")
+
+    def check(self, key, target_seed, source_seed, plans):
+        """What is wrong with a tensor that held the target's pattern before these plans took pages of the source's."""
+        expected = pattern(self.tensors[key].numel(), target_seed, self.device)
+        source = pattern(expected.numel(), source_seed, self.device)
+        for plan in plans:
+            Plan.make(*plan).apply(expected, source)
+        return self._differences(self.tensors[key], expected)
+
+    def _differences(self, have, expected):
+        if torch.equal(have, expected):
+            return ""
+        wrong = torch.nonzero(have != expected).view(-1)
+        return f"{wrong.numel()} of {have.numel()} bytes are wrong, from {int(wrong[0])} to {int(wrong[-1])}"
+
+    def take(self, timeout=30):
+        peer, payload = self.agent.wait_notification(timeout)
+        return {"peer": peer, "payload": payload.decode()}
+
+    # KV cache
+
+    def move_blocks(self, op, peer, mine, theirs, blocks, ours, others):
+        """Blocks `ours` of our cache, keys and values, and blocks `others` of the peer's."""
+        block = 16 * 8 * 128 * 2
+        local = self.agent.prepare(headrace.UniformPages(self.regions[mine], 0, 0, block, 2 * blocks))
+        remote = self.agent.prepare(headrace.UniformPages(theirs, 0, 0, block, 2 * blocks), peer=peer)
+        indices = [np.concatenate([np.array(side), np.array(side) + blocks]) for side in (ours, others)]
+        request = self.agent.make_request(op, local, remote, *indices)
+        request.post()
+        request.wait(30)
+        return request.backend
+
+    def check_blocks(self, key, target_seed, source_seed, sources, targets):
+        shape = self.tensors[key].shape
+        expected, source = (
+            pattern(self.tensors[key].numel() * 2, seed, self.device).view(torch.int16).view(shape) for seed in (target_seed, source_seed)
+        )
+        expected[:, targets] = source[:, sources]
+        return self._differences(self.tensors[key].view(torch.int16).view(-1), expected.view(-1))
+
+    # Many at once
+
+    def storm(self, op, peer, mine, theirs, plans):
+        """One after another, each with a request of its own."""
+        for plan in plans:
+            self.move(op, peer, mine, theirs, plan)
+
+    def parts(self, op, peer, mine, theirs, plan, requests):
+        """The plan's pages dealt out to so many requests, all in flight at once. How many there were."""
+        whole = Plan.make(*plan)
+        made = []
+        for part in range(requests):
+            which = slice(part, None, requests)
+            sides = [np.ascontiguousarray(side[which]) for side in (whole.sources, whole.targets, whole.lengths)]
+            if not len(sides[0]):
+                continue
+            dealt = Plan(*sides)
+            ours, others = (dealt.targets, dealt.sources) if op == "read" else (dealt.sources, dealt.targets)
+            local, _ = self._side(self.regions[mine].id, ours, dealt, False)
+            remote, _ = self._side(theirs, others, dealt, False, peer)
+            made.append(self.agent.make_request(op, local, remote))
+        for request in made:
+            while True:
+                try:
+                    request.post()
+                    break
+                except headrace.WouldBlock:
+                    for other in made:
+                        other.poll()
+        for request in made:
+            request.wait(60)
+        return len(made)
+
+    def read_until_refused(self, peer, mine, theirs, bytes, source_seed, seconds):
+        """Reads a whole region again and again; how often it was read, whether each read was right, and how it ended."""
+        request = self.agent.make_request("read", self.agent.prepare([(self.regions[mine], 0, bytes)]), self.agent.prepare([(theirs, 0, bytes)], peer))
+        expected = pattern(bytes, source_seed, self.device)
+        done, end = 0, time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.tensors[mine].zero_()
+            self._quiet()
+            try:
+                request.post()
+                request.wait(30)
+            except headrace.Error as error:
+                return {"done": done, "code": error.code, "wrong": ""}
+            if wrong := self._differences(self.tensors[mine][:bytes], expected):
+                return {"done": done, "code": "", "wrong": wrong}
+            done += 1
+        return {"done": done, "code": "", "wrong": ""}
+
+    def kill_in_the_middle(self, peer, pid, mine, theirs, bytes, count, after, page, timeout, source_seed):
+        """Posts `count` reads of the peer's region, each into a slot of its own, and kills the peer when `after` of them are done.
+
+        For each, how it ended and when; for those that are done, what is wrong with the bytes.
+        """
+        requests = []
+        pages = bytes // page
+        remote = self.agent.prepare(headrace.UniformPages(theirs, 0, 0, page, pages), peer=peer)
+        local = self.agent.prepare(headrace.UniformPages(self.regions[mine], 0, 0, page, pages * count))
+        shuffled = np.random.default_rng(after).permutation(pages).astype(np.int64)
+        for slot in range(count):
+            requests.append(self.agent.make_request("read", local, remote, shuffled + slot * pages, shuffled, timeout=timeout))
+        self.tensors[mine].zero_()
+        self._quiet()
+        starts, codes = [], [None] * count
+        for slot, request in enumerate(requests):
+            starts.append(time.monotonic())
+            try:
+                request.post()
+            except headrace.Error as error:
+                codes[slot] = error.code
+        if after == 0:
+            os.kill(pid, signal.SIGKILL)
+        seconds = []
+        for slot, request in enumerate(requests):
+            if codes[slot] is None:
+                try:
+                    request.wait(timeout + 5)
+                    codes[slot] = "done"
+                except headrace.Error as error:
+                    codes[slot] = error.code
+            seconds.append(time.monotonic() - starts[slot])
+            if slot + 1 == after:
+                os.kill(pid, signal.SIGKILL)
+        expected = pattern(bytes, source_seed, self.device)
+        slots = self.tensors[mine].view(count, bytes)
+        wrong = [slot for slot in range(count) if codes[slot] == "done" and not torch.equal(slots[slot], expected)]
+        later = []
+        for request in requests[:3]:
+            start = time.monotonic()
+            try:
+                request.post()
+                request.wait(timeout)
+                later.append(("done", time.monotonic() - start))
+            except headrace.Error as error:
+                later.append((error.code, time.monotonic() - start))
+        return {"codes": codes, "seconds": max(seconds), "wrong": wrong, "later": later}
+
+    def peers(self):
+        return {peer.name: {"lost": peer.lost, "detail": peer.detail} for peer in self.agent.peers()}
+
+    def _quiet(self):
+        """What torch was told to do has been done: requests do not wait for its streams."""
+        if self.ordinal >= 0:
+            torch.cuda.synchronize()
+
+
+def end_with_parent():
+    """A test run that is killed leaves no process behind that keeps a GPU's memory."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def main(name, device, backends):
+    end_with_parent()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print does not get between the answers
+    process = Process(name, int(device), [part for part in backends.split(",") if part])
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = {"value": getattr(process, request.pop("do"))(**request)}
+        except headrace.Error as error:
+            answer = {"error": error.code, "text": str(error)}
+        except Exception:
+            answer = {"error": "exception", "text": traceback.format_exc()}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+    process.requests.clear()
+    process.agent.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

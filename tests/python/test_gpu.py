@@ -1,0 +1,498 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages between the GPU memories of different processes.
+
+With HEADRACE_TEST_WITHOUT_GPU=1 what does not depend on a GPU runs over host memory and shm: to try these tests themselves.
+"""
+
+import ctypes
+import importlib.util
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import unique, until
+
+HERE = Path(__file__).resolve().parent
+STAND_IN = os.environ.get("HEADRACE_TEST_WITHOUT_GPU") == "1"
+BACKEND = "shm" if STAND_IN else "cuda_ipc"
+MIB = 1 << 20
+ANSWER_SECONDS = 90
+
+
+def count_gpus():
+    """How many the driver shows. Asked of the driver, since torch takes seconds to start."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    return count.value if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0
+
+
+GPUS = 2 if STAND_IN else count_gpus()
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+    pytest.mark.skipif(GPUS == 0, reason="this machine has no GPU"),
+]
+two_gpus = [pytest.mark.gpu2, pytest.mark.skipif(GPUS < 2, reason="this machine has fewer than two GPUs")]
+gpus_only = pytest.mark.skipif(STAND_IN, reason="this is about GPUs, and host memory stands in for them")
+
+
+# Processes
+
+
+class Refused(Exception):
+    """A headrace.Error over there."""
+
+    def __init__(self, code, text):
+        super().__init__(f"{code}: {text}")
+        self.code, self.text = code, text
+
+
+class GpuProcess:
+    """gpu_process.py: an agent with memory of one GPU, told by lines what to do."""
+
+    def __init__(self, name, device, segments, runtime, backends=BACKEND):
+        self.name, self.device = name, device
+        setting = "expandable_segments:True" if segments == "expandable" else ""
+        environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": setting, "PYTORCH_ALLOC_CONF": setting, "HEADRACE_RUNTIME_DIR": str(runtime)}
+        command = [sys.executable, str(HERE / "gpu_process.py"), name, str(-1 if STAND_IN else device), backends]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+    def begin(self, what, **arguments):
+        self.process.stdin.write(json.dumps({"do": what, **arguments}) + "\n")
+        self.process.stdin.flush()
+
+    def end(self, seconds=ANSWER_SECONDS):
+        if not select.select([self.process.stdout], [], [], seconds)[0]:
+            self.kill()
+            pytest.fail(f"{self.name} gave no answer in {seconds} s")
+        line = self.process.stdout.readline()
+        assert line, f"{self.name} has ended with {self.process.wait()}"
+        answer = json.loads(line)
+        if answer.get("error") == "exception":
+            pytest.fail(f"{self.name}: {answer['text']}")
+        if "error" in answer:
+            raise Refused(answer["error"], answer["text"])
+        return answer["value"]
+
+    def ask(self, what, **arguments):
+        self.begin(what, **arguments)
+        return self.end()
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    @property
+    def alive(self):
+        return self.process.poll() is None
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def close(self):
+        if self.alive:
+            self.process.stdin.close()
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self.process.stdout.close()
+
+
+def introduce(one, other):
+    """Each gets all of the other's metadata, as it is now."""
+    one.begin("metadata")
+    other.begin("metadata")
+    ours, theirs = one.end(), other.end()
+    one.begin("load", metadata=theirs)
+    other.begin("load", metadata=ours)
+    one.end(), other.end()
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpu")
+    folder.chmod(0o700)
+    return folder
+
+
+@pytest.fixture
+def start(runtime):
+    """Call it with a name, a GPU and the kind of torch's segments to start a process of this test alone."""
+    started = []
+
+    def start(name, device=0, segments="plain", backends=BACKEND):
+        started.append(GpuProcess(name, device, segments, runtime, backends))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.close()
+
+
+# Where initiator and target are, and how torch gets their memory.
+PLACES = [
+    pytest.param((0, 1, "plain"), marks=two_gpus, id="two_gpus-plain"),
+    pytest.param((0, 1, "expandable"), marks=two_gpus, id="two_gpus-expandable"),
+    pytest.param((0, 0, "plain"), marks=pytest.mark.gpu1, id="one_gpu-plain"),
+    pytest.param((0, 0, "expandable"), marks=pytest.mark.gpu1, id="one_gpu-expandable"),
+]
+_pairs = {}
+
+
+@pytest.fixture(scope="module")
+def pairs(runtime):
+    """Two processes for each place, started when first asked for: torch takes seconds to start."""
+    yield _pairs
+    for pair in _pairs.values():
+        for process in pair:
+            process.close()
+    _pairs.clear()
+
+
+@pytest.fixture(params=PLACES)
+def pair(request, pairs, runtime):
+    """Two processes that know each other."""
+    place = request.param
+    if place in pairs and not all(process.alive for process in pairs[place]):
+        for process in pairs.pop(place):
+            process.close()
+    if place not in pairs:
+        here, there, segments = place
+        pairs[place] = [
+            GpuProcess(unique("here"), here, segments, runtime),
+            GpuProcess(unique("there"), there, segments, runtime),
+        ]
+        introduce(*pairs[place])
+    return pairs[place]
+
+
+def fill(one, other, bytes_, seeds=(1, 2), key="pages"):
+    """A buffer of that size on both sides, as their seeds say; the ids of their regions."""
+    one.begin("fill", key=key, bytes=bytes_, seed=seeds[0])
+    other.begin("fill", key=key, bytes=bytes_, seed=seeds[1])
+    ids = one.end(), other.end()
+    introduce(one, other)
+    return ids
+
+
+# Pages
+
+BUFFER = 8 * MIB if STAND_IN else 320 * MIB
+SIZES = [(512, 1), (512, 20_000), (4096, 1), (4096, 10_007), (16384, 16_384), (65536, 1000), (MIB, 200), (16 * MIB, 1), (16 * MIB, 16)]
+SIZES = [(page, min(count, BUFFER // page)) for page, count in SIZES if page <= BUFFER]
+
+
+@pytest.mark.parametrize("op", ["read", "write"])
+def test_pages_of_every_size_arrive_where_they_belong(pair, op):
+    here, there = pair
+    source, target = (there, here) if op == "read" else (here, there)
+    for number, (page, count) in enumerate(SIZES):
+        plan = ["uniform", BUFFER, page, count, 100 + number]
+        _, region = fill(here, there, BUFFER)
+        done = here.ask("move", op=op, peer=there.name, mine="pages", theirs=region, plan=plan)
+        assert done["backend"] == BACKEND
+        theirs, ours = (1, 2) if target is here else (2, 1)
+        assert target.ask("check", key="pages", target_seed=theirs, source_seed=ours, plans=[plan]) == "", f"{count} pages of {page} bytes"
+        assert source.ask("check", key="pages", target_seed=ours, source_seed=theirs, plans=[]) == "", "the source was changed"
+
+
+@pytest.mark.parametrize("op", ["read", "write"])
+def test_pages_of_odd_lengths_at_odd_places_arrive_where_they_belong(pair, op):
+    here, there = pair
+    target, theirs, ours = (here, 1, 2) if op == "read" else (there, 2, 1)
+    size = BUFFER // 4 + 13
+    for number, (page, count) in enumerate([(1, 1), (7, 1000), (513, 20_000), (3001, 9999), (100_003, 200), (1_000_003, 11), (size // 2, 1)]):
+        count = min(count, size // page)
+        plan = ["rows", size, page, count, 200 + number]
+        _, region = fill(here, there, size, key="odd")
+        here.ask("move", op=op, peer=there.name, mine="odd", theirs=region, plan=plan, indexed=False)
+        assert target.ask("check", key="odd", target_seed=theirs, source_seed=ours, plans=[plan]) == "", f"{count} pages of up to {page} bytes"
+
+
+def test_a_uniform_list_and_a_table_of_rows_are_the_same_pages(pair):
+    here, there = pair
+    plan = ["uniform", BUFFER, 4096, 1000, 7]
+    for indexed in (True, False):
+        _, region = fill(here, there, BUFFER)
+        here.ask("move", op="read", peer=there.name, mine="pages", theirs=region, plan=plan, indexed=indexed)
+        assert here.ask("check", key="pages", target_seed=1, source_seed=2, plans=[plan]) == ""
+
+
+def test_blocks_of_a_kv_cache_move_as_vllm_lays_it_out(pair):
+    here, there = pair
+    blocks = 64 if STAND_IN else 1024
+    here.begin("fill_cache", key="cache", blocks=blocks, seed=3)
+    there.begin("fill_cache", key="cache", blocks=blocks, seed=4)
+    _, region = here.end(), there.end()
+    introduce(here, there)
+    ours, others = [5, 0, blocks - 1, 17, 18, 19, 40], [9, 3, 2, 44, 45, 46, blocks - 1]
+    assert here.ask("move_blocks", op="read", peer=there.name, mine="cache", theirs=region, blocks=blocks, ours=ours, others=others) == BACKEND
+    assert here.ask("check_blocks", key="cache", target_seed=3, source_seed=4, sources=others, targets=ours) == ""
+    here.ask("deregister", key="cache"), there.ask("deregister", key="cache")
+
+
+def test_a_notification_comes_when_the_bytes_are_there(pair):
+    here, there = pair
+    for number in range(20):
+        plan = ["uniform", BUFFER, 16384, min(4000, BUFFER // 16384), number]
+        _, region = fill(here, there, BUFFER)
+        there.begin("take")
+        here.ask("move", op="write", peer=there.name, mine="pages", theirs=region, plan=plan, notification=f"written {number}")
+        assert there.end() == {"peer": here.name, "payload": f"written {number}"}
+        assert there.ask("check", key="pages", target_seed=2, source_seed=1, plans=[plan]) == ""
+
+
+@pytest.mark.parametrize("op", ["read", "write"])
+def test_both_directions_at_once(pair, op):
+    here, there = pair
+    size = BUFFER // 4
+    fill(here, there, size, (1, 2), "out")
+    fill(here, there, size, (3, 4), "in")
+    ours, theirs = here.ask("regions_by_name"), there.ask("regions_by_name")
+    plans = [["uniform", size, 4096, 200 + i, 300 + i] for i in range(30)]
+    mine, far = ("in", "out") if op == "read" else ("out", "in")
+    here.begin("storm", op=op, peer=there.name, mine=mine, theirs=theirs[far], plans=plans)
+    there.begin("storm", op=op, peer=here.name, mine=mine, theirs=ours[far], plans=plans)
+    here.end(), there.end()
+    assert here.ask("check", key="in", target_seed=3, source_seed=2, plans=plans) == ""
+    assert there.ask("check", key="in", target_seed=4, source_seed=1, plans=plans) == ""
+
+
+@pytest.mark.gpu1
+def test_explain_names_the_path_that_an_agent_with_every_backend_takes(start):
+    here, there = start(unique("here"), backends=""), start(unique("there"), min(1, GPUS - 1), backends="")
+    introduce(here, there)
+    _, region = fill(here, there, MIB)
+    done = here.ask("move", op="read", peer=there.name, mine="pages", theirs=region, plan=["uniform", MIB, 4096, 100, 1])
+    assert done["backend"] == BACKEND
+    assert BACKEND in done["explain"]
+
+
+# Memory that goes
+
+
+def test_a_region_that_was_deregistered_is_not_found_and_its_memory_is_free_for_others(pair):
+    here, there = pair
+    size = 64 * MIB if not STAND_IN else MIB
+    plan = ["uniform", size, 4096, size // 4096, 5]
+    _, region = fill(here, there, size, (1, 2), "gone")
+    here.ask("make", handle="old", op="read", peer=there.name, mine="gone", theirs=region, plan=plan)
+    here.ask("post", handle="old")
+    there.ask("deregister", key="gone")
+    with pytest.raises(Refused) as refused:
+        here.ask("post", handle="old")
+    assert refused.value.code == "not_found"
+    there.ask("free", key="gone")
+    again = there.ask("fill", key="again", bytes=size, seed=9)
+    introduce(here, there)
+    with pytest.raises(Refused) as refused:
+        here.ask("post", handle="old")
+    assert refused.value.code == "not_found"
+    here.ask("drop", handle="old")
+    here.ask("fill", key="gone", bytes=size, seed=1)
+    here.ask("move", op="read", peer=there.name, mine="gone", theirs=again, plan=plan)
+    assert here.ask("check", key="gone", target_seed=1, source_seed=9, plans=[plan]) == ""
+    there.ask("deregister", key="again"), there.ask("free", key="again")
+    here.ask("deregister", key="gone"), here.ask("free", key="gone")
+
+
+def test_a_read_that_races_with_a_deregistration_is_right_or_not_found(pair):
+    here, there = pair
+    size = 32 * MIB if not STAND_IN else MIB
+    for round_ in range(3):
+        _, region = fill(here, there, size, (1, 20 + round_), "raced")
+        here.begin("read_until_refused", peer=there.name, mine="raced", theirs=region, bytes=size, source_seed=20 + round_, seconds=30)
+        time.sleep(0.3)
+        there.ask("deregister", key="raced")
+        there.ask("free", key="raced")
+        there.ask("fill_unregistered", key="other", bytes=size, seed=99)
+        result = here.end()
+        assert result["wrong"] == "" and result["code"] == "not_found", result
+        assert result["done"] > 0
+        there.ask("free", key="other")
+        here.ask("deregister", key="raced"), here.ask("free", key="raced")
+
+
+@gpus_only
+def test_memory_that_was_freed_behind_an_address_is_not_found(pair):
+    here, there = pair
+    size = 64 * MIB
+    plan = ["uniform", size, 4096, 100, 5]
+    here.ask("fill", key="mine", bytes=size, seed=1)
+    for reused in (False, True):
+        there.ask("release_memory")
+        before = there.ask("fill_unregistered", key="raw", bytes=size, seed=2)
+        region = there.ask("register_address", key="raw", length=size)
+        there.ask("free", key="raw")
+        if reused:  # torch asks the driver for as much again, which gives the same address where it can
+            after = there.ask("fill_unregistered", key="raw", bytes=size, seed=3)
+            print("the same address" if after == before else "another address")
+        introduce(here, there)
+        with pytest.raises(Refused) as refused:
+            here.ask("move", op="read", peer=there.name, mine="mine", theirs=region, plan=plan)
+        assert refused.value.code == "not_found", refused.value
+        with pytest.raises(Refused) as refused:  # by its own process too
+            there.ask("move", op="read", peer=there.name, mine="raw", theirs=region, plan=plan)
+        assert refused.value.code == "not_found", refused.value
+        there.ask("deregister", key="raw")
+        there.ask("free", key="raw")
+    here.ask("deregister", key="mine"), here.ask("free", key="mine")
+
+
+@gpus_only
+def test_a_registered_tensor_stays_until_it_is_deregistered(pair):
+    here, there = pair
+    size = 256 * MIB
+    plan = ["uniform", size, 4096, 1000, 5]
+    _, region = fill(here, there, size, (1, 2), "kept")
+    held = there.ask("free", key="kept")
+    assert held >= size
+    here.ask("move", op="read", peer=there.name, mine="kept", theirs=region, plan=plan)
+    assert here.ask("check", key="kept", target_seed=1, source_seed=2, plans=[plan]) == ""
+    there.ask("deregister", key="kept")
+    assert there.ask("release_memory") <= held - size // 2  # what lies in one piece of memory with others stays
+    here.ask("deregister", key="kept"), here.ask("free", key="kept")
+
+
+@gpus_only
+@pytest.mark.parametrize("place", [PLACES[0]])
+def test_a_tensor_of_a_gpu_that_is_not_the_current_one_is_registered(start, place):
+    here, there = start(unique("here"), place[0]), start(unique("there"), place[1])
+    there.ask("fill_unregistered", key="pages", bytes=MIB, seed=2)
+    region = there.ask("register_while_current", key="pages", current=0)
+    here.ask("fill", key="pages", bytes=MIB, seed=1)
+    introduce(here, there)
+    plan = ["uniform", MIB, 4096, 100, 1]
+    here.ask("move", op="read", peer=there.name, mine="pages", theirs=region, plan=plan)
+    assert here.ask("check", key="pages", target_seed=1, source_seed=2, plans=[plan]) == ""
+
+
+@gpus_only
+@pytest.mark.gpu1
+def test_a_gpu_that_is_not_there_or_not_the_memorys_is_named_in_a_sentence(start):
+    process = start(unique("here"))
+    process.ask("fill_unregistered", key="pages", bytes=MIB, seed=1)
+    with pytest.raises(Refused, match="there is no GPU 99: this process sees"):
+        process.ask("register_address", key="pages", length=MIB, device=99)
+    with pytest.raises(Refused, match="names no device"):
+        process.ask("register_address", key="pages", length=MIB, device=-1)
+    if GPUS > 1:
+        with pytest.raises(Refused, match="was said to be memory of GPU 1, and is memory of GPU 0"):
+            process.ask("register_address", key="pages", length=MIB, device=1)
+    with pytest.raises(Refused):
+        process.ask("register_address", key="pages", length=1 << 40)
+
+
+# Peers that die
+
+COUNT, SLOT = 100, MIB // 4 if STAND_IN else 64 * MIB
+
+
+@pytest.mark.parametrize(("place", "after"), [
+    pytest.param(*[(here, there, segments), after], marks=marks, id=f"{name}-{segments}-after_{after}")
+    for name, here, there, marks, cases in [
+        ("two_gpus", 0, 1, two_gpus, [("plain", 50), ("expandable", 50), ("plain", 0)]),
+        ("one_gpu", 0, 0, [pytest.mark.gpu1], [("plain", 50), ("expandable", 1)]),
+    ]
+    for segments, after in cases
+])  # fmt: skip
+def test_a_peer_killed_in_the_middle_of_100_reads(start, place, after):
+    device, other, segments = place
+    name = unique("mortal")
+    here, third, watcher = (start(unique("here"), device, segments), start(unique("third"), other, segments), start(unique("watcher"), other))
+    here.ask("fill", key="slots", bytes=COUNT * SLOT, seed=1)
+    third_region = third.ask("fill", key="pages", bytes=SLOT, seed=3)
+    introduce(here, third)
+    plan = ["uniform", SLOT, 4096, 1000 if not STAND_IN else 10, 8]
+
+    def third_serves():
+        here.ask("fill", key="small", bytes=SLOT, seed=5)
+        here.ask("move", op="read", peer=third.name, mine="small", theirs=third_region, plan=plan)
+        assert here.ask("check", key="small", target_seed=5, source_seed=3, plans=[plan]) == ""
+        here.ask("release_memory"), third.ask("release_memory")
+
+    third_serves()
+    before = watcher.ask("used")  # with all that `here` needs on either GPU to reach a peer
+    for life in range(2):
+        mortal = start(name, other, segments)
+        region = mortal.ask("fill", key="pages", bytes=SLOT, seed=2)
+        loaded = here.ask("load", metadata=mortal.ask("metadata"))
+        assert loaded["restarted"] == (life > 0)
+        mortal.ask("load", metadata=here.ask("metadata"))
+        page = 16384 if life == 0 else SLOT  # by kernel, by copy engine
+        result = here.ask("kill_in_the_middle", peer=name, pid=mortal.pid, mine="slots", theirs=region, bytes=SLOT, count=COUNT, after=after,
+                          page=page, timeout=20, source_seed=2)  # fmt: skip
+        mortal.process.wait(20)
+        print({code: result["codes"].count(code) for code in result["codes"]}, f"{result['seconds']:.3f} s")
+        assert set(result["codes"]) <= {"done", "peer_lost"}, result["codes"]
+        assert result["codes"][:after] == ["done"] * after
+        assert result["wrong"] == []
+        assert result["seconds"] < 25
+        for code, seconds in result["later"]:
+            assert code == "peer_lost" and seconds < 1, result["later"]
+        until(lambda: here.ask("peers")[name]["lost"])
+        here.ask("release_memory")
+        # All that the peer had is free again: nothing here holds on to it. What is allowed for is less than its tensor.
+        until(lambda: watcher.ask("used") <= before + SLOT * 3 // 4, 20)
+        third_serves()
+    here.ask("forget", peer=name)
+    third_serves()
+
+
+def test_peers_that_leave_in_order_give_all_memory_back(pair, start):
+    here, there = pair
+    size = MIB if STAND_IN else 256 * MIB
+    here.ask("fill", key="visited", bytes=size, seed=1)
+    here.ask("release_memory"), there.ask("release_memory")
+    before = there.ask("used")
+    visitor = start(unique("visitor"), there.device)
+    region = visitor.ask("fill", key="pages", bytes=size, seed=2)
+    introduce(here, visitor)
+    plan = ["uniform", size, 4096, 100, 1]
+    here.ask("move", op="read", peer=visitor.name, mine="visited", theirs=region, plan=plan)
+    assert here.ask("check", key="visited", target_seed=1, source_seed=2, plans=[plan]) == ""
+    visitor.close()
+    here.ask("release_memory")
+    until(lambda: there.ask("used") <= before + size // 2, 20)
+    here.ask("deregister", key="visited"), here.ask("free", key="visited")
+
+
+# Long
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [PLACES[0]])
+def test_100_000_random_requests(start, place, pytestconfig):
+    """100 requests at a time, each of some pages of any length; every byte of the buffer compared after each hundred."""
+    here, there = start(unique("here"), place[0], place[2]), start(unique("there"), place[1], place[2])
+    introduce(here, there)
+    size = 16 * MIB if not STAND_IN else MIB
+    end = time.monotonic() + pytestconfig.getoption("--soak-seconds")
+    made = number = 0
+    while made < 100_000 and time.monotonic() < end:
+        op = "read" if number % 2 == 0 else "write"
+        target, theirs, ours = (here, 1, 2) if op == "read" else (there, 2, 1)
+        page = [100, 513, 4096, 20_000][number // 2 % 4]
+        plan = ["rows", size, page, min(3000, size // page), number]
+        if number < 2:
+            _, region = fill(here, there, size)
+        else:
+            target.ask("fill", key="pages", bytes=size, seed=theirs)
+        made += here.ask("parts", op=op, peer=there.name, mine="pages", theirs=region, plan=plan, requests=100)
+        assert target.ask("check", key="pages", target_seed=theirs, source_seed=ours, plans=[plan]) == "", f"round {number}"
+        if op == "write":
+            there.ask("fill", key="pages", bytes=size, seed=2)
+        else:
+            here.ask("fill", key="pages", bytes=size, seed=1)
+        number += 1
+    print(f"{made} requests")
+    assert made > 0

@@ -1,0 +1,431 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests and measures on a machine with GPUs, which may have no network: step by step, each with its own time, going on after a failure.
+
+Where the build's dependencies are installed `make test-gpu` builds first. Where they are not, a release build made elsewhere is
+carried along, and the Python extension alone is compiled here, for the interpreter that runs this:
+
+    tools/test_gpu.py --collect FOLDER BUILD    there, after `make build`: puts what is needed into FOLDER; BUILD: build/release
+    tools/test_gpu.py --carried FOLDER          here: in the same checkout, with the Python that has torch, NumPy and pytest
+
+--steps names some of the steps, in the order in which they run; what `extension` made is used again. The output of all goes to
+test_gpu.log in --out, rows to files as in bench/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / "build" / "gpu"
+SITE = WORK / "site"  # what goes on PYTHONPATH
+PAGES = "4K,16K,64K,256K,1M,16M"
+LABELS = ["gpu1", "gpu2", "gpu4", "kernel"]
+TAIL_LINES = 30
+
+
+# On the machine that builds
+
+
+def collect(folder: Path, build: Path) -> None:
+    """What a GPU machine needs of a release build, stripped; nanobind's sources, for the extension."""
+    if not (build / "lib" / "libheadrace_kernels.so").exists():
+        sys.exit(f"{build}/lib has no libheadrace_kernels.so: build where nvcc is, `make build`")
+    shutil.rmtree(folder, ignore_errors=True)
+    wanted = ["bin/headrace", "lib/libheadrace.so.0", "lib/libheadrace_kernels.so", "lib/headrace-probe-plugin", "bench/bench_gpu_probe"]
+    wanted += [str(path.relative_to(build)) for path in (build / "lib" / "backends").glob("*.so")]
+    for name in wanted:
+        if not (build / name).exists() and name.startswith("bench/"):
+            continue
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2((build / name).resolve(), target)
+        subprocess.run(["strip", "--strip-debug", str(target)], check=True)
+    nanobind = nanobind_folder(None)
+    if nanobind is None:
+        print("nanobind is not installed for this Python: the GPU machine must have it", file=sys.stderr)
+    else:
+        for part in ("include", "src", "ext"):
+            shutil.copytree(nanobind / part, folder / "nanobind" / part, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "commit.txt").write_text(commit_of_tree() + "\n")
+    total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print(f"{folder}: {total / 1e6:.1f} MB")
+
+
+def commit_of_tree() -> str:
+    command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+
+
+def nanobind_folder(carried: Path | None) -> Path | None:
+    """Where nanobind's include, src and ext lie: carried, or installed for this Python or for .venv."""
+    if carried is not None and (carried / "nanobind").exists():
+        return carried / "nanobind"
+    if found := importlib.util.find_spec("nanobind"):
+        return Path(found.origin).parent if found.origin else None
+    return next((ROOT / ".venv" / "lib").glob("python3*/site-packages/nanobind"), None)
+
+
+# On the GPU machine
+
+
+class Sitting:
+    """One run: where things are, what is left of the time, and the log of it."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.started = time.monotonic()
+        self.options = options
+        self.carried: Path = options.carried.resolve()
+        self.out: Path = options.out.resolve()
+        self.out.mkdir(parents=True, exist_ok=True)
+        WORK.mkdir(parents=True, exist_ok=True)
+        self.log = self.out / "test_gpu.log"
+        self.limit = 0.0
+        self.commit = (self.carried / "commit.txt").read_text().strip() if (self.carried / "commit.txt").exists() else commit_of_tree()
+        self.machine, self.label, self.gpus = describe_gpus()
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH", "")])),
+            "PATH": os.pathsep.join([str(self.carried / "bin"), os.environ["PATH"]]),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+
+    def seconds_left(self) -> float:
+        return self.options.budget - (time.monotonic() - self.started)
+
+    def run(self, command: list[str], *, tail: int = TAIL_LINES, environment: dict[str, str] | None = None, rows: bool = False) -> bool:
+        """Runs it into the log, for as long as the step may take, and shows its last lines. True if it succeeded."""
+        errors, output = WORK / "stderr.txt", WORK / "stdout.txt"
+        with output.open("wb") as out, errors.open("wb") as err:
+            process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err if rows else out, start_new_session=True,
+                env={**self.environment, **(environment or {})},
+            )  # fmt: skip
+            try:
+                ending = f"exit code {process.wait(max(1.0, self.limit - time.monotonic()))}"
+            except subprocess.TimeoutExpired:
+                ending = "out of time"
+            # Whatever it left behind holds memory of the GPUs.
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+        text = output.read_text(errors="replace")
+        if rows:
+            self.keep_rows(text)
+        text += errors.read_text(errors="replace") if rows else ""
+        shown = " ".join(part if len(part) < 60 else "..." for part in command)
+        self.note(f"$ {shown}\n{text}\n# {ending}", show=False)
+        ok = ending == "exit code 0"
+        lines = text.splitlines()
+        for line in lines[-(tail if ok else max(tail, TAIL_LINES)) :] if tail or not ok else []:
+            print(f"    {line[:300]}")
+        if not ok:
+            print(f"    # {ending}: {shown}", flush=True)
+        return ok
+
+    def note(self, text: str, show: bool = True) -> None:
+        with self.log.open("a") as log:
+            log.write(text + "\n")
+        if show:
+            print(text, flush=True)
+
+    def keep_rows(self, text: str) -> None:
+        """Rows that a program printed go to the file of their table, with the GPUs as the machine and the tree's commit."""
+        for line in text.splitlines():
+            if not line.startswith("{"):
+                continue
+            row = json.loads(line)
+            if "table" not in row:
+                continue
+            if "NVIDIA" not in row["machine"]:
+                row["machine"] = self.machine
+            if not re.fullmatch(r"[0-9a-f]{7,}\+?", row["commit"]):
+                row["commit"] = self.commit
+            row["command"] = row["command"].replace(str(self.carried / "bin") + "/", "")
+            with (self.out / f"{datetime.date.today()}-{self.label}-{row['table']}.jsonl").open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def describe_gpus() -> tuple[str, str, int]:
+    """"2x NVIDIA H200 (NVLink), 32 cores, driver 580.0", "h200x2", 2."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        names = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout.strip().splitlines()
+        links = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=False, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
+        return "no GPU", "no-gpu", 0
+    name, driver = (part.strip() for part in names[0].split(","))
+    wire = " (NVLink)" if re.search(r"\bNV[0-9]+\b", links) else ""
+    model = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
+    return f"{len(names)}x {name}{wire}, {len(os.sched_getaffinity(0))} cores, driver {driver}", f"{model}x{len(names)}", len(names)
+
+
+# Steps
+
+
+def extension(sitting: Sitting) -> bool:
+    """The package: python/headrace, the extension compiled for this interpreter, and the libraries beside it."""
+    package = SITE / "headrace"
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    made = package / f"_headrace{suffix}"
+    sources = sorted((ROOT / "bindings" / "python").glob("*.cpp"))
+    if not made.exists() or made.stat().st_mtime < max(path.stat().st_mtime for path in sources):
+        nanobind = nanobind_folder(sitting.carried)
+        if nanobind is None:
+            print("    nanobind is neither carried nor installed")
+            return False
+        if not compile_extension(sitting, sources, nanobind, WORK / made.name):
+            return False
+        shutil.rmtree(SITE, ignore_errors=True)
+        shutil.copytree(ROOT / "python" / "headrace", package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy2(WORK / made.name, made)
+    (package / "lib").unlink(missing_ok=True)
+    (package / "lib").symlink_to(sitting.carried / "lib")
+    # As the installed package shows it: what loads, and what each backend says of this machine.
+    program = "import headrace\nprint(headrace.__version__)\nfor b in headrace.list_backends(): print(b.name, b.loaded, b.refusal)"
+    return sitting.run([sys.executable, "-c", program])
+
+
+def compile_extension(sitting: Sitting, sources: list[Path], nanobind: Path, target: Path) -> bool:
+    """What cmake/parts.cmake does for the release build, without the packages that a configuration asks for."""
+    objects = WORK / "objects"
+    objects.mkdir(exist_ok=True)
+    compiler = os.environ.get("CXX", "g++")
+    flags = ["-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-fno-strict-aliasing",
+             "-ffunction-sections", "-fdata-sections", "-w", "-DNB_COMPACT_ASSERTIONS", f"-I{ROOT}", f"-I{ROOT / 'include'}",
+             f"-I{nanobind / 'include'}", f"-I{nanobind / 'ext' / 'robin_map' / 'include'}", f"-I{sysconfig.get_paths()['include']}"]  # fmt: skip
+
+    def compile_one(source: Path) -> tuple[Path, str]:
+        made = objects / f"{source.stem}.o"
+        own = ["-DNB_BUILD"] if source.is_relative_to(nanobind) else []
+        done = subprocess.run([compiler, *flags, *own, "-c", str(source), "-o", str(made)], capture_output=True, text=True, check=False)
+        return made, done.stderr if done.returncode != 0 else ""
+
+    jobs = sitting.options.jobs or os.cpu_count() or 1
+    with ThreadPoolExecutor(jobs) as pool:
+        compiled = list(pool.map(compile_one, [nanobind / "src" / "nb_combined.cpp", *sources]))
+    if errors := [text for _, text in compiled if text]:
+        sitting.note("\n".join(errors), show=False)
+        print("\n".join(errors[0].splitlines()[:TAIL_LINES]))
+        return False
+    link = [compiler, "-shared", "-o", str(target), *(str(made) for made, _ in compiled), "-Wl,--gc-sections", "-Wl,-rpath,$ORIGIN/lib",
+            str(sitting.carried / "lib" / "libheadrace.so.0"), "-pthread"]  # fmt: skip
+    return sitting.run(link)
+
+
+def machine(sitting: Sitting) -> bool:
+    """What the machine is, and what the command makes of it."""
+    print(f"    {sitting.machine}; commit {sitting.commit}; Python {sys.version.split()[0]}")
+    if shutil.which("nvidia-smi"):
+        sitting.run(["nvidia-smi", "topo", "-m"], tail=0)
+        sitting.run(["nvidia-smi"], tail=0)
+    return sitting.run([str(sitting.carried / "bin" / "headrace"), "plugins"])
+
+
+def native(sitting: Sitting) -> bool:
+    """The C++ tests that carry a GPU's label, where the build was made here."""
+    build = ROOT / "build" / "release"
+    if not sitting.options.built_here:
+        print("    the build was carried here, without its tests")
+        return True
+    return sitting.run(["ctest", "--test-dir", str(build), "-L", f"^({'|'.join(LABELS)})$", "--output-on-failure", "--no-tests=ignore"])
+
+
+def pytest(sitting: Sitting, selection: str, *arguments: str) -> bool:
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--durations=12", "-m", selection, *arguments]
+    return sitting.run([*command, "tests/python/test_gpu.py"], tail=45)
+
+
+def tests(sitting: Sitting) -> bool:
+    """tests/python/test_gpu.py without what takes minutes."""
+    report = f"--junitxml={sitting.out / 'test_gpu.xml'}"
+    # Without a GPU each skips itself, which shall not look like success.
+    return pytest(sitting, f"({' or '.join(LABELS)}) and not slow", report, *sitting.options.pytest) and sitting.gpus > 0
+
+
+def soak(sitting: Sitting) -> bool:
+    """100,000 random requests, every byte compared, or as many as the time allows."""
+    seconds = min(sitting.options.soak_seconds, max(5.0, sitting.limit - time.monotonic() - 20))
+    return pytest(sitting, "slow", "-s", f"--soak-seconds={seconds:.0f}") and sitting.gpus > 1
+
+
+def assumptions(sitting: Sitting) -> bool:
+    """What the driver does where the fake one assumes it."""
+    output = sitting.out / "driver_assumptions.jsonl"
+    return sitting.run([sys.executable, "bench/gpu/driver_assumptions.py", "--out", str(output)], tail=60)
+
+
+def bench(sitting: Sitting, *arguments: str) -> bool:
+    command = [str(sitting.carried / "bin" / "headrace"), "bench", "pages", "--kinds", "vram-vram", "--op", "both", "--json", *arguments]
+    return sitting.run(command, rows=True)
+
+
+def pages(sitting: Sitting) -> bool:
+    """Pages of every size between two GPUs, both directions."""
+    return bench(sitting, "--page", PAGES)
+
+
+def single(sitting: Sitting) -> bool:
+    """One page at a time."""
+    return bench(sitting, "--single", "--page", "4K")
+
+
+def nixl(sitting: Sitting) -> bool:
+    """NIXL and Headrace in turn."""
+    given: Path | None = sitting.options.nixl
+    if given is None:
+        print("    not asked for: --nixl names a folder, or an archive of one, that holds the package nixl")
+        return True
+    folder = unpacked(given.resolve())
+    return sitting.run(
+        [sys.executable, "bench/compare_nixl.py", "--device", "cuda", "--nixl-path", os.path.relpath(folder, ROOT), "--seconds", "110", "--results", os.path.relpath(sitting.out, ROOT),
+         "--machine", sitting.machine, "--commit", sitting.commit, "--machine-label", sitting.label],
+        tail=60,
+    )  # fmt: skip
+
+
+def unpacked(given: Path) -> Path:
+    """The folder that holds the package: given, or of an archive that is unpacked once."""
+    if given.is_file():
+        target = WORK / "nixl"
+        if not target.exists():
+            with tarfile.open(given) as archive:
+                archive.extractall(target, filter="fully_trusted")
+        given = target
+    return next(path.parent for path in [given / "nixl", *given.glob("*/nixl")] if path.is_dir())
+
+
+def sanitizer(sitting: Sitting, tool: str) -> bool:
+    program = shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ["PATH"], "/usr/local/cuda/bin"]))
+    if program is None:
+        print("    compute-sanitizer is not installed")
+        return False
+    return sitting.run(
+        [program, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9", str(sitting.carried / "bin" / "headrace"), "bench",
+         "pages", "--kinds", "vram-vram", "--page", "4K", "--count", "100", "--total", "1M", "--op", "both", "--iterations", "2"],
+        tail=12,
+    )  # fmt: skip
+
+
+def memcheck(sitting: Sitting) -> bool:
+    """compute-sanitizer looks at each access of the kernels."""
+    return sanitizer(sitting, "memcheck")
+
+
+def racecheck(sitting: Sitting) -> bool:
+    """compute-sanitizer looks for races in shared memory."""
+    return sanitizer(sitting, "racecheck")
+
+
+def probe(sitting: Sitting) -> bool:
+    """bench/gpu/gpu_probe.cpp: what the links give without any agent. Only when it is named."""
+    return sitting.run([str(sitting.carried / "bench" / "bench_gpu_probe"), "--correct", "--quick"], tail=40)
+
+
+Step = Callable[[Sitting], bool]
+# In the order of what would be missed most, each with the seconds that it may take.
+STEPS: dict[str, tuple[Step, int]] = {
+    "extension": (extension, 120),
+    "machine": (machine, 30),
+    "pages": (pages, 60),
+    "single": (single, 30),
+    "native": (native, 60),
+    "tests": (tests, 240),
+    "assumptions": (assumptions, 60),
+    "nixl": (nixl, 200),
+    "memcheck": (memcheck, 50),
+    "racecheck": (racecheck, 50),
+    "soak": (soak, 90),
+    "probe": (probe, 200),
+}
+EVERY_TIME = [name for name in STEPS if name != "probe"]
+
+
+def run_steps(sitting: Sitting, names: list[str]) -> int:
+    lines = []
+    for name in names:
+        step, seconds = STEPS[name]
+        begun = time.monotonic()
+        if sitting.seconds_left() < 5:
+            lines.append((name, 0.0, "not run: out of time"))
+            continue
+        sitting.limit = begun + min(seconds, sitting.seconds_left())
+        sitting.note(f"== {name}: {step.__doc__ or ''}".splitlines()[0])
+        try:
+            result = "ok" if step(sitting) else "failed"
+        except Exception as error:  # a step that cannot even begin is a failure of that step
+            sitting.note(f"    {type(error).__name__}: {error}")
+            result = "failed"
+        lines.append((name, time.monotonic() - begun, result))
+        sitting.note(f"== {name}: {result}, {lines[-1][1]:.1f} s")
+    sitting.note(f"\n{sitting.machine}, commit {sitting.commit}")
+    for name, seconds, result in lines:
+        sitting.note(f"{name:<12}{seconds:>7.1f} s  {result}")
+    sitting.note(f"{time.monotonic() - sitting.started:.0f} s in all; log and rows: {os.path.relpath(sitting.out, ROOT)}")
+    return 0 if all(result == "ok" for _, _, result in lines) else 1
+
+
+def build_here() -> Path:
+    """A release build of this tree, collected, where its dependencies are installed; else says what to do."""
+    for command in (["cmake", "--preset", "release"], ["cmake", "--build", "--preset", "release"]):
+        print(f"$ {' '.join(command)}", flush=True)
+        try:
+            done = subprocess.run(command, cwd=ROOT, capture_output="--build" not in command, text=True, check=False)
+        except OSError as error:
+            done = subprocess.CompletedProcess(command, 1, stderr=str(error))
+        if done.returncode != 0:
+            print("\n".join((done.stderr or "").splitlines()[-8:]))
+            sys.exit(
+                "this machine cannot build Headrace: run `make setup`, or build elsewhere, `tools/test_gpu.py --collect FOLDER build/release` "
+                "there, bring FOLDER here and name it: make test-gpu ARGS=\"--carried FOLDER\""
+            )
+    collect(WORK / "collected", ROOT / "build" / "release")
+    return WORK / "collected"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--collect", nargs=2, type=Path, metavar=("FOLDER", "BUILD"), help="put what a GPU machine needs into FOLDER, and end")
+    parser.add_argument("--carried", type=Path, metavar="FOLDER", help="what --collect made; without it, build here")
+    parser.add_argument("--nixl", type=Path, metavar="FOLDER", help="of NIXL's package, or an archive of one, to compare with")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "build" / "reports" / "gpu"), help="for log, reports and rows")
+    parser.add_argument("--steps", metavar="A,B", help=f"only these, of: {', '.join(STEPS)}")
+    parser.add_argument("--budget", type=float, default=470, metavar="SECONDS", help="for all steps together (default 470)")
+    parser.add_argument("--soak-seconds", type=float, default=60, metavar="SECONDS", help="for the soak (default 60)")
+    parser.add_argument("--pytest", nargs="*", default=[], metavar="ARGUMENT", help="more arguments for the step `tests`: --pytest=-x")
+    parser.add_argument("--jobs", type=int, default=0, help="compilers at once (default: as many as there are cores)")
+    options = parser.parse_args()
+    if options.collect:
+        collect(*options.collect)
+        return 0
+    names = options.steps.split(",") if options.steps else EVERY_TIME
+    if unknown := [name for name in names if name not in STEPS]:
+        parser.error(f"no step {', '.join(unknown)}; there are {', '.join(STEPS)}")
+    options.built_here = options.carried is None
+    if options.built_here:
+        options.carried = build_here()
+    elif not (options.carried / "lib" / "libheadrace.so.0").exists():
+        sys.exit(f"{options.carried} is not what --collect makes: it has no lib/libheadrace.so.0")
+    return run_steps(Sitting(options), names)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
