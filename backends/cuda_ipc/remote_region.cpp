@@ -27,8 +27,8 @@ Result<ImportedMemory> RemoteRegion::mappable(const WorkingGpu& gpu) const {
   if (found.reach == PeerRegion::Reach::here) return std::move(found.memory);
   if (found.reach == PeerRegion::Reach::refused) return std::move(found.error);
   if (link_->state() == host_link::LinkState::lost) return link_->why_lost().error();
-  return make_error(Code::would_block, "the way to region {} of peer {} is on its way", peer_->id(),
-                    link_->peer_name());
+  return make_error(Code::would_block, "peer {} has not said yet how region {} is reached",
+                    link_->peer_name(), peer_->id());
 }
 
 Result<cuda::Address> RemoteRegion::map(const WorkingGpu& gpu, bool writes) {

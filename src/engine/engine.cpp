@@ -3,6 +3,7 @@
 #include "engine/engine.hpp"
 
 #include "base/random.hpp"
+#include "base/utf8.hpp"
 #include "engine/copy_pool.hpp"
 #include "wire/agent_message.hpp"
 
@@ -38,6 +39,7 @@ void Engine::close() {
   if (fork_guard_.forked()) {  // the child has neither our threads nor any business with our peers
     for (auto& backend : backends_) (void)backend.release();
     (void)progress_.release();
+    callbacks_.abandon();
     return;
   }
   std::vector<std::shared_ptr<RequestCore>> requests;
@@ -92,6 +94,10 @@ void Engine::completed(std::uint64_t token, Status status, std::string_view text
 
 std::uint64_t Engine::accepted(BackendInstance& from, void* connection, std::string_view peer, std::uint64_t incarnation) {
   if (closed_.load()) return 0;
+  if (peer.empty() || !is_utf8(peer)) {
+    log_.warn("refused a link over {} from an agent whose name is empty or not UTF-8", from.name());
+    return 0;
+  }
   if (peer == settings_.name && incarnation != incarnation_) {
     log_.warn("refused a link over {} from another agent that is called {} too: names must be unique", from.name(), peer);
     return 0;

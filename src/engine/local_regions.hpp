@@ -36,7 +36,7 @@ class RegionHandles {
 
 /// Co-owned by the table, and by page lists that name it.
 struct LocalRegion {
-  explicit LocalRegion(std::size_t backends) : handles(backends) {}
+  explicit LocalRegion(std::size_t backends = 0) : handles(backends) {}
 
   Region info;  ///< but for the names of its backends, which `Engine::described` adds
   MemoryRange range;

@@ -32,12 +32,12 @@ class ControlSocket {
   /// later.
   [[nodiscard]] bool out_of_descriptors() const { return !waiting_.empty() && out_of_descriptors_; }
 
-  /// The next message with its descriptors.
-  ///   errors   would_block, peer_lost, corrupt, not_supported
   struct Received {
     ControlMessage message;
     std::vector<UniqueFd> descriptors;
   };
+  /// The next message with its descriptors.
+  ///   errors   would_block, peer_lost, corrupt, not_supported
   [[nodiscard]] Result<Received> receive();
 
   [[nodiscard]] int fd() const { return socket_.fd(); }

@@ -12,6 +12,8 @@ namespace headrace::host_link {
 namespace {
 
 constexpr int messages_a_turn = 64;  // so that one talkative peer does not keep the others waiting
+// More than a socket holds, so that all is seen that was there when a turn began, and no flood is waited out.
+constexpr int packets_a_turn = 512;
 constexpr int last_turns = 1024;     // a lost link's ring is read to its end, but a ring holds only so much
 
 }  // namespace
@@ -85,7 +87,9 @@ Outcome Link::why_lost() const {
 Status Link::notify(std::uint32_t channel, std::string_view bytes) {
   if (bytes.size() > max_message_bytes) return {Code::invalid_argument};
   if (state() == LinkState::lost) return {why_lost().status.code};
-  return messages().send(channel, bytes);
+  const Status sent = messages().send(channel, bytes);
+  if (sent.code == Code::corrupt) attend();  // nothing else would bring the progress thread to end it
+  return sent;
 }
 
 bool Link::has_hung_up() {
@@ -175,7 +179,7 @@ void Link::update_interest() {
 
 void Link::read_socket() {
   bool ended = false;
-  while (state() != LinkState::lost) {
+  for (int packets = 0; packets < packets_a_turn && state() != LinkState::lost; ++packets) {
     auto received = socket_->receive();
     if (received) {
       handle(std::move(received).value());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host_link/message_pipe.hpp"
 
+#include <sys/stat.h>
+
 #include <bit>
 #include <new>
 
@@ -15,6 +17,17 @@ constexpr std::uint64_t control_offset = 1024;
 static_assert(control_offset + 2 * sizeof(RingControl) <= header_bytes);
 
 std::uint64_t file_bytes(std::uint64_t ring_bytes) { return header_bytes + 2 * ring_bytes; }
+
+/// To ring what a peer calls a bell must neither wait nor raise SIGPIPE. Eventfds and their like have no file
+/// type; what writing means to files, pipes and sockets is for nobody here to try.
+Result<EventFd> bell_of_peer(UniqueFd fd) {
+  struct stat found {};
+  if (::fstat(fd.get(), &found) < 0 || (found.st_mode & S_IFMT) != 0)
+    return make_error(Code::corrupt, "a bell that came from the peer is no eventfd");
+  if (const int flags = ::fcntl(fd.get(), F_GETFL); ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) < 0)
+    return os_error(errno, "keep a bell that came from the peer from waiting");
+  return EventFd(std::move(fd));
+}
 
 }  // namespace
 
@@ -36,8 +49,10 @@ Result<std::unique_ptr<MessagePipe>> MessagePipe::create(std::uint64_t ring_byte
 Result<std::unique_ptr<MessagePipe>> MessagePipe::adopt(UniqueFd file, UniqueFd their_bell, UniqueFd our_bell,
                                                         std::uint64_t queue_bytes) {
   HEADRACE_TRY(found, inspect_memory_file(file.get()));
-  std::unique_ptr<MessagePipe> pipe(new MessagePipe(std::move(file), EventFd(std::move(our_bell)),
-                                                    EventFd(std::move(their_bell)), queue_bytes));
+  HEADRACE_TRY(ours, bell_of_peer(std::move(our_bell)));
+  HEADRACE_TRY(theirs, bell_of_peer(std::move(their_bell)));
+  std::unique_ptr<MessagePipe> pipe(
+      new MessagePipe(std::move(file), std::move(ours), std::move(theirs), queue_bytes));
   if (found.size_bytes < header_bytes || found.page_bytes > header_bytes) {
     return make_error(Code::corrupt, "the message file of a link has {} bytes in pages of {}",
                       found.size_bytes, found.page_bytes);

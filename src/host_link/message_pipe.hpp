@@ -39,7 +39,7 @@ class MessagePipe {
   [[nodiscard]] static Result<std::unique_ptr<MessagePipe>> create(std::uint64_t ring_bytes,
                                                                    std::uint64_t queue_bytes);
   /// The accepting side takes over what came in, in the order of `descriptors`.
-  ///   errors   corrupt (sizes, seals or the header are not what they should be)
+  ///   errors   corrupt (sizes, seals, the header or the bells are not what they should be)
   [[nodiscard]] static Result<std::unique_ptr<MessagePipe>> adopt(UniqueFd file, UniqueFd their_bell,
                                                                   UniqueFd our_bell,
                                                                   std::uint64_t queue_bytes);

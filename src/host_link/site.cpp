@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t look_every_ns =
     20'000;                             // a system call, so not at each pass; peers' deaths can wait as long
-constexpr long timer_ns = 100'000'000;  // while some link shakes hands
+constexpr long timer_ns = 100'000'000;  // while some link shakes hands, or none can come in
 constexpr std::uint32_t events_a_look = 32;
 constexpr int stale_sockets_a_start = 32;
 constexpr std::string_view socket_suffix = ".sock";
@@ -211,6 +211,7 @@ std::uint32_t Site::look_at_descriptors(std::uint64_t now_ns) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint64_t key = events[i].data.u64;
     if (key == listener_key) accept_all();
+    if (key == timer_key) listen(true);
     const auto serial = static_cast<std::uint32_t>(key >> 2);
     if (serial == 0) continue;
     const auto at =
@@ -228,20 +229,26 @@ void Site::accept_all() {
   for (;;) {
     auto socket = parts_.listener.accept();
     if (!socket) {
-      if (socket.code() != Code::would_block)
-        host.log(HEADRACE_LOG_ERROR, "accept a link: " + socket.error().message);
-      return;
+      if (socket.code() == Code::would_block) return;
+      host.log(HEADRACE_LOG_ERROR, "accept a link: " + socket.error().message);
+      return listen(false);  // it would wake us without end
     }
     if (const auto accepted = accept(std::move(*socket)); !accepted)
       host.log(HEADRACE_LOG_WARN, "a link that came in was dropped: " + accepted.error().message);
   }
 }
 
-/// Runs the timer exactly while some link waits for time to pass.
+void Site::listen(bool on) {
+  if (on == listens_) return;
+  listens_ = on;
+  (void)parts_.epoll.modify(parts_.listener.fd(), on ? std::uint32_t{EPOLLIN} : 0U, listener_key);
+}
+
+/// Runs the timer exactly while something waits for time to pass.
 void Site::wind_timer() {
   update_links();
-  const bool wanted =
-      std::any_of(seen_.begin(), seen_.end(), [](const auto& link) { return link->wants_timer(); });
+  const bool wanted = !listens_ || std::any_of(seen_.begin(), seen_.end(),
+                                               [](const auto& link) { return link->wants_timer(); });
   if (wanted == timer_runs_) return;
   timer_runs_ = wanted;
   itimerspec period{};

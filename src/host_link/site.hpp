@@ -112,6 +112,7 @@ class Site {
   std::uint32_t look_at_descriptors(std::uint64_t now_ns);
   void accept_all();
   [[nodiscard]] Result<void> accept(UnixSocket socket);
+  void listen(bool on);
   void wind_timer();
 
   Parts parts_;
@@ -127,6 +128,7 @@ class Site {
   bool look_now_ = true;
   bool armed_ = false;  // a thread of the host sleeps, or is about to, on our descriptor
   bool timer_runs_ = false;
+  bool listens_ = true;  // false: there were no descriptors for a link; at the timer's next tick again
 };
 
 }  // namespace headrace::host_link

@@ -178,6 +178,27 @@ TEST_P(Processes, a_killed_peer_ends_every_post_and_its_next_life_is_reached) {
   }
 }
 
+TEST_P(Processes, a_peer_that_forks_goes_on_and_is_lost_when_it_dies_though_its_child_lives) {
+  const auto a = open();
+  const auto b = start_peer();
+  Link ab = connect(*a, *b);
+  Traffic traffic(*a, ab, *b);
+  for (const auto& request : traffic.requests) request->post("before");
+  b->ask("fork");
+  for (const auto& request : traffic.requests) ASSERT_TRUE(request->wait().status.ok());
+  for (const auto& request : traffic.requests) request->post("after");
+  for (const auto& request : traffic.requests) ASSERT_TRUE(request->wait().status.ok());
+  b->ask("await 8");
+  for (const auto& request : traffic.requests) request->post("for nobody");
+  b->kill();
+  for (const auto& request : traffic.requests) {
+    const PostEnd end = request->wait();
+    EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::peer_lost})) << end.text;
+  }
+  ASSERT_TRUE(world.until([&] { return ab.lost(); })) << world.describe();
+  EXPECT_EQ(a->host().link(ab.token())->lost_status.code, Code::peer_lost);
+}
+
 TEST_P(Processes, a_peer_that_ends_in_good_order_is_lost_as_well) {
   const auto a = open();
   const auto b = start_peer();

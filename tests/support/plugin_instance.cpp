@@ -37,10 +37,9 @@ std::string plugin_file(const std::string& name) {
 
 void link_plugin(const std::string& name, const headrace_backend_v1* table) { linked_plugins()[name] = table; }
 
-bool is_linked(const std::string& name) { return linked_plugins().contains(name); }
-
 const headrace_backend_v1* load_plugin(const std::string& name) {
-  if (is_linked(name)) return linked_plugins().at(name);
+  if (const auto linked = linked_plugins().find(name); linked != linked_plugins().end())
+    return linked->second;
   const std::string file = plugin_file(name);
   void* const object = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (object == nullptr) throw std::runtime_error(fmt::format("load {}: {}", file, ::dlerror()));

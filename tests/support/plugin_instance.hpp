@@ -27,7 +27,6 @@ namespace headrace::test {
 
 /// From now on `load_plugin(name)` answers with a table of this program.
 void link_plugin(const std::string& name, const headrace_backend_v1* table);
-[[nodiscard]] bool is_linked(const std::string& name);
 /// Loads `headrace_backend_<name>.so` of the build, or the file itself if `name` holds a slash. It is never
 /// unloaded.
 const headrace_backend_v1* load_plugin(const std::string& name);

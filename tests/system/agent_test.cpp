@@ -2,11 +2,13 @@
 // What an agent promises, over every backend there is.
 #include "two_agents.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -591,6 +593,50 @@ TEST_P(OverBackend, a_forked_childs_agent_answers_invalid_argument) {
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+/// A child that ends its copies of the agents, then stays until `pipe` has no writer any more.
+pid_t forked(TwoAgents& agents, const std::array<int, 2>& pipe) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  ::close(pipe[1]);
+  { const Agent first = std::move(agents.here), second = std::move(agents.there); }
+  char nothing = 0;
+  ::_exit(::read(pipe[0], &nothing, 1) == 0 ? 0 : 1);
+}
+
+TEST_P(OverBackend, posts_in_flight_outlive_a_fork_whose_child_ends_its_agents) {
+  constexpr std::size_t size = 8 << 20, page = 64 << 10;
+  auto &ours = memory(size, 1), &theirs = memory(size, 2);
+  const Region near = share(agents.here, ours), far = share(agents.there, theirs);
+  agents.meet();
+  Request request = must(agents.here.make_request(
+      Op::read, must(agents.here.prepare(UniformPages{near.id, 0, 0, page, size / page})),
+      must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, page, size / page}))));
+  std::atomic<int> told{0};  // by a thread that no child has
+  request.on_done([&](Status) {
+    ++told;
+    told.notify_all();
+  });
+  for (int round = 0; round < 4; ++round) {
+    std::array<int, 2> pipe{};
+    ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
+    std::ranges::copy(random_bytes(size, 10 + static_cast<std::uint64_t>(round)), theirs.begin());
+    ASSERT_TRUE(request.post().ok());
+    const pid_t child = forked(agents, pipe);
+    ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
+    told.wait(round);
+    EXPECT_TRUE(ours == theirs);
+    must(agents.here.notify(agents.there.name(), "still here"));
+    EXPECT_EQ(must(agents.there.wait_notification(patience)).payload, "still here");
+    for (const int end : pipe) ::close(end);
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+  TwoAgents others(GetParam());
+  must(others.here.import_metadata(must(agents.there.export_metadata())));
+  must(others.here.connect(agents.there.name(), patience));
 }
 
 TEST_P(OverBackend, memory_can_be_mapped_where_the_backend_maps) {

@@ -6,8 +6,10 @@
 #include "support/fake_gpus.hpp"
 #include "support/plugin_instance.hpp"
 
-#include <algorithm>
+#include <poll.h>
 #include <sys/prctl.h>
+#include <unistd.h>
+#include <algorithm>
 
 #include <csignal>
 #include <cstdio>
@@ -91,6 +93,16 @@ class Peer {
       owned.memory.reset();
       owned.memory = std::make_unique<Memory>(Memory::Kind::plain, length, number(2));
       return std::to_string(owned.memory->address());
+    }
+    if (verb == "fork") {  // a child that holds on to all that is open until the test lets go of us
+      const pid_t child = ::fork();
+      if (child == 0) {
+        pollfd line{peer_control_fd, 0, 0};
+        while (::poll(&line, 1, -1) < 0) {
+        }
+        ::_exit(0);
+      }
+      return std::to_string(child);
     }
     if (verb == "number") return FakeGpus::of_this_process().driver().set_process_number(static_cast<int>(number(1))), "";
     if (verb == "deregister") return regions_.at(static_cast<std::uint32_t>(number(1))).region->deregister(), "";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whom the engine asks, and whom it leaves alone: backends that take other kinds of memory than is there.
+// What the engine decides by itself: whom it asks, whom it leaves alone, and what it shows meanwhile.
 #include "backends/fake/backend.hpp"
 #include "engine/engine.hpp"
 #include "support/temporary_folder.hpp"
@@ -62,9 +62,9 @@ struct OfFiles {
   }
 };
 
-class BackendChoice : public ::testing::Test {
+class EngineTest : public ::testing::Test {
  protected:
-  BackendChoice() { OfGpus::links = OfGpus::messages = OfFiles::loaded = 0; }
+  EngineTest() { OfGpus::links = OfGpus::messages = OfFiles::loaded = 0; }
 
   std::shared_ptr<Engine> open(const std::string& name, const headrace_backend_v1* first) {
     auto engine = Engine::open({.name = name, .runtime_dir = folder_.path()}, logger_).value();
@@ -90,7 +90,7 @@ class BackendChoice : public ::testing::Test {
   const test::TemporaryFolder folder_;
 };
 
-TEST_F(BackendChoice, a_bare_notification_makes_no_link_of_gpus_and_uses_one_that_is_there) {
+TEST_F(EngineTest, a_bare_notification_makes_no_link_of_gpus_and_uses_one_that_is_there) {
   const auto here = open("here", OfGpus::table()), there = open("there", OfGpus::table());
   meet(*here, *there);
   ASSERT_TRUE(here->notify("there", "first").ok());
@@ -102,7 +102,7 @@ TEST_F(BackendChoice, a_bare_notification_makes_no_link_of_gpus_and_uses_one_tha
   EXPECT_EQ(OfGpus::messages, 1);
 }
 
-TEST_F(BackendChoice, host_memory_is_mapped_without_a_link_of_gpus) {
+TEST_F(EngineTest, host_memory_is_mapped_without_a_link_of_gpus) {
   const auto here = open("here", OfGpus::table()), there = open("there", OfGpus::table());
   const RegionId region = registered(*there, memory);
   meet(*here, *there);
@@ -113,7 +113,7 @@ TEST_F(BackendChoice, host_memory_is_mapped_without_a_link_of_gpus) {
   EXPECT_EQ(here->map("there", {region.value + 1}, 10s).code(), Code::not_found);
 }
 
-TEST_F(BackendChoice, a_request_to_oneself_passes_by_who_takes_its_far_side_nowhere) {
+TEST_F(EngineTest, a_request_to_oneself_passes_by_who_takes_its_far_side_nowhere) {
   const auto engine = open("alone", OfFiles::table());
   const RegionId region = registered(*engine, memory);
   RequestPlan plan;
@@ -128,7 +128,15 @@ TEST_F(BackendChoice, a_request_to_oneself_passes_by_who_takes_its_far_side_nowh
   EXPECT_EQ(OfFiles::loaded, 0);
 }
 
-TEST_F(BackendChoice, regions_are_listed_while_others_come_and_go) {
+TEST_F(EngineTest, a_link_from_an_agent_without_a_proper_name_is_refused) {
+  const auto engine = open("engine", OfFiles::table());
+  BackendInstance& backend = *engine->backends().front();
+  for (const char* const name : {"", "\xff", "half a pair \xed\xa0\x80"})
+    EXPECT_EQ(engine->accepted(backend, nullptr, name, 1), 0U) << name;
+  EXPECT_TRUE(engine->peers().empty());
+}
+
+TEST_F(EngineTest, regions_are_listed_while_others_come_and_go) {
   const auto engine = open("busy", OfFiles::table());
   const RegionId kept = registered(*engine, memory);
   const std::jthread other([&] {
