@@ -401,7 +401,7 @@ COUNT, SLOT = 100, MIB // 4 if STAND_IN else 64 * MIB
     pytest.param(*[(here, there, segments), after], marks=marks, id=f"{name}-{segments}-after_{after}")
     for name, here, there, marks, cases in [
         ("two_gpus", 0, 1, two_gpus, [("plain", 50), ("expandable", 50), ("plain", 0)]),
-        ("one_gpu", 0, 0, [pytest.mark.gpu1], [("plain", 50), ("expandable", 1)]),
+        ("one_gpu", 0, 0, [pytest.mark.gpu1], [("expandable", 1)]),
     ]
     for segments, after in cases
 ])  # fmt: skip
