@@ -127,6 +127,14 @@ class Process:
         self._quiet()
         return {"address": self.tensors[key].data_ptr(), "storage": self.tensors[key].untyped_storage().data_ptr()}
 
+    def fill_allocated(self, key, bytes, seed):
+        """The same in host memory that the agent allocates."""
+        memory = self.agent.allocate(bytes, name=key)
+        self.tensors[key] = torch.from_numpy(memory.numpy("uint8"))
+        self.regions[key] = memory.region
+        self.tensors[key].copy_(pattern(bytes, seed, self.device))
+        return memory.region.id
+
     def fill_cache(self, key, blocks, seed):
         """A KV cache as vLLM lays it out: keys and values, blocks, tokens, heads, elements."""
         cache = self._empty(2 * blocks * 16 * 8 * 128 * 2).view(torch.bfloat16).view(2, blocks, 16, 8, 128)
@@ -217,6 +225,35 @@ class Process:
             return self.post("one", notification)
         finally:
             self.drop("one")
+
+    def in_stream_order(self, op, peer, mine, theirs, seed):
+        """Moves a whole tensor between what its stream does before and after, and waits for nothing in between.
+
+        A write sends the pattern of `seed` that the stream puts there late, and not the zeros that it puts there next. A read
+        gives what the stream copies away right after it: what is wrong with that.
+        """
+        tensor = self.tensors[mine]
+        stream = torch.cuda.Stream(self.device)
+        wanted = pattern(tensor.numel(), seed, self.device)
+        local = self.agent.prepare([(self.regions[mine], 0, tensor.numel())])
+        request = self.agent.make_request(op, local, self.agent.prepare([(theirs, 0, tensor.numel())], peer))
+        request.post()  # makes the way
+        request.wait(30)
+        self._quiet()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(100_000_000)  # cycles: some 50 ms
+            if op == "write":
+                tensor.copy_(wanted)
+            else:
+                tensor.zero_()
+        request.post(stream=stream)
+        in_flight = request.state == "posted"
+        with torch.cuda.stream(stream):
+            taken = tensor.clone()
+            tensor.zero_()
+        stream.synchronize()
+        request.wait(30)
+        return {"in_flight": in_flight, "wrong": self._differences(taken, wanted)}
 
     def check(self, key, target_seed, source_seed, plans):
         """What is wrong with a tensor that held the target's pattern before these plans took pages of the source's."""

@@ -251,6 +251,64 @@ def test_a_notification_comes_when_the_bytes_are_there(pair):
         assert there.ask("check", key="pages", target_seed=2, source_seed=1, plans=[plan]) == ""
 
 
+@gpus_only
+@pytest.mark.parametrize("op", ["read", "write"])
+def test_a_post_in_the_order_of_a_stream_moves_between_what_comes_before_and_after(pair, op):
+    here, there = pair
+    size = BUFFER // 8
+    _, region = fill(here, there, size, (1, 2), "ordered")
+    result = here.ask("in_stream_order", op=op, peer=there.name, mine="ordered", theirs=region, seed=2 if op == "read" else 9)
+    assert result == {"in_flight": True, "wrong": ""}
+    plans, source = ([], 2) if op == "read" else ([["uniform", size, size, 1, 0]], 9)
+    assert there.ask("check", key="ordered", target_seed=2, source_seed=source, plans=plans) == ""
+
+
+# Host memory
+
+
+HOST = 64 * MIB
+HOST_PLANS = [["uniform", HOST, 4096, 10_007, 1], ["rows", HOST, 3001, 9999, 2], ["uniform", HOST, 16 * MIB, 3, 3], ["rows", HOST, 1, 1, 4]]
+
+
+@gpus_only
+@pytest.mark.gpu1
+def test_a_gpu_reads_and_writes_what_a_peer_allocated_on_its_host(start):
+    gpu, host = start(unique("gpu"), 0), start(unique("host"), -1)
+    for number, plan in enumerate(HOST_PLANS):
+        ours = gpu.ask("fill", key="pages", bytes=HOST, seed=1)
+        theirs = host.ask("fill_allocated", key=f"allocated {number}", bytes=HOST, seed=2)
+        introduce(gpu, host)
+        done = gpu.ask("move", op="read", peer=host.name, mine="pages", theirs=theirs, plan=plan)
+        assert done["backend"] == "cuda_ipc"
+        assert gpu.ask("check", key="pages", target_seed=1, source_seed=2, plans=[plan]) == ""
+        gpu.ask("fill", key="pages", bytes=HOST, seed=3)
+        gpu.ask("move", op="write", peer=host.name, mine="pages", theirs=theirs, plan=plan)
+        assert host.ask("check", key=f"allocated {number}", target_seed=2, source_seed=3, plans=[plan]) == ""
+        assert ours
+    registered = host.ask("fill", key="registered", bytes=HOST, seed=2)
+    introduce(gpu, host)
+    with pytest.raises(Refused) as refused:
+        gpu.ask("move", op="read", peer=host.name, mine="pages", theirs=registered, plan=HOST_PLANS[0])
+    assert refused.value.code == "not_supported" and "allocate" in refused.value.text
+
+
+@gpus_only
+@pytest.mark.gpu1
+def test_host_memory_of_ours_goes_to_and_from_a_peers_gpu(start):
+    host, gpu = start(unique("host"), -1), start(unique("gpu"), GPUS - 1)
+    for number, plan in enumerate(HOST_PLANS):
+        make = "fill" if number % 2 else "fill_allocated"
+        host.ask(make, key=f"mine {number}", bytes=HOST, seed=1)
+        theirs = gpu.ask("fill", key="pages", bytes=HOST, seed=2)
+        introduce(gpu, host)
+        done = host.ask("move", op="read", peer=gpu.name, mine=f"mine {number}", theirs=theirs, plan=plan)
+        assert done["backend"] == "cuda_ipc"
+        assert host.ask("check", key=f"mine {number}", target_seed=1, source_seed=2, plans=[plan]) == ""
+        host.ask("move", op="write", peer=gpu.name, mine=f"mine {number}", theirs=theirs, plan=plan[:4] + [77])
+        assert host.ask("check", key=f"mine {number}", target_seed=1, source_seed=2, plans=[plan]) == ""
+        host.ask("deregister", key=f"mine {number}")
+
+
 @pytest.mark.parametrize("op", ["read", "write"])
 def test_both_directions_at_once(pair, op):
     here, there = pair
