@@ -304,8 +304,10 @@ def test_host_memory_of_ours_goes_to_and_from_a_peers_gpu(start):
         done = host.ask("move", op="read", peer=gpu.name, mine=f"mine {number}", theirs=theirs, plan=plan)
         assert done["backend"] == "cuda_ipc"
         assert host.ask("check", key=f"mine {number}", target_seed=1, source_seed=2, plans=[plan]) == ""
-        host.ask("move", op="write", peer=gpu.name, mine=f"mine {number}", theirs=theirs, plan=plan[:4] + [77])
-        assert host.ask("check", key=f"mine {number}", target_seed=1, source_seed=2, plans=[plan]) == ""
+        host.ask("fill", key=f"mine {number}", bytes=HOST, seed=3)
+        other = plan[:4] + [77 + number]
+        host.ask("move", op="write", peer=gpu.name, mine=f"mine {number}", theirs=theirs, plan=other)
+        assert gpu.ask("check", key="pages", target_seed=2, source_seed=3, plans=[other]) == ""
         host.ask("deregister", key=f"mine {number}")
 
 
