@@ -109,8 +109,13 @@ class Sitting:
     def seconds_left(self) -> float:
         return self.options.budget - (time.monotonic() - self.started)
 
-    def run(self, command: list[str], *, tail: int = TAIL_LINES, environment: dict[str, str] | None = None, rows: bool = False) -> bool:
-        """Runs it into the log, for as long as the step may take, and shows its last lines. True if it succeeded."""
+    def run(
+        self, command: list[str], *, tail: int = TAIL_LINES, environment: dict[str, str] | None = None, rows: bool = False, case_suffix: str = ""
+    ) -> bool:
+        """Runs it into the log, for as long as the step may take, and shows its last lines. True if it succeeded.
+
+        rows: what it prints are rows, to be kept; case_suffix: told apart so from rows that other settings gave.
+        """
         errors, output = WORK / "stderr.txt", WORK / "stdout.txt"
         with output.open("wb") as out, errors.open("wb") as err:
             process = subprocess.Popen(
@@ -129,7 +134,7 @@ class Sitting:
             process.wait()
         text = output.read_text(errors="replace")
         if rows:
-            self.keep_rows(text)
+            self.keep_rows(text, case_suffix)
         text += errors.read_text(errors="replace") if rows else ""
         shown = " ".join(part if len(part) < 60 else "..." for part in command)
         self.note(f"$ {shown}\n{text}\n# {ending}", show=False)
@@ -147,7 +152,7 @@ class Sitting:
         if show:
             print(text, flush=True)
 
-    def keep_rows(self, text: str) -> None:
+    def keep_rows(self, text: str, case_suffix: str = "") -> None:
         """Rows that a program printed go to the file of their table, with the GPUs as the machine and the tree's commit."""
         for line in text.splitlines():
             if not line.startswith("{"):
@@ -159,6 +164,7 @@ class Sitting:
                 row["machine"] = self.machine
             if not re.fullmatch(r"[0-9a-f]{7,}\+?", row["commit"]):
                 row["commit"] = self.commit
+            row["case"] = row.get("case", "") + case_suffix
             row["command"] = row["command"].replace(str(self.carried / "bin") + "/", "")
             with (self.out / f"{datetime.date.today()}-{self.label}-{row['table']}.jsonl").open("a") as file:
                 file.write(json.dumps(row) + "\n")
@@ -242,6 +248,11 @@ def machine(sitting: Sitting) -> bool:
     return sitting.run([str(sitting.carried / "bin" / "headrace"), "plugins"]) and torch
 
 
+def paths(sitting: Sitting) -> bool:
+    """Which path pages take for each pair of memories, and how fast it is here."""
+    return sitting.run([str(sitting.carried / "bin" / "headrace"), "doctor", "--paths"], tail=40)
+
+
 def native(sitting: Sitting) -> bool:
     """The C++ tests that carry a GPU's label, where the build was made here."""
     build = ROOT / "build" / "release"
@@ -275,14 +286,18 @@ def assumptions(sitting: Sitting) -> bool:
     return sitting.run([sys.executable, "bench/gpu/driver_assumptions.py", "--out", str(output)], tail=60)
 
 
-def bench(sitting: Sitting, *arguments: str) -> bool:
+def bench(sitting: Sitting, *arguments: str, multiprocessors: int | None = None) -> bool:
     command = [str(sitting.carried / "bin" / "headrace"), "bench", "pages", "--kinds", "vram-vram", "--op", "both", "--json", *arguments]
-    return sitting.run(command, rows=True)
+    if multiprocessors is None:
+        return sitting.run(command, rows=True)
+    environment = {"HEADRACE_CUDA_IPC_MULTIPROCESSORS": str(multiprocessors)}
+    return sitting.run(command, rows=True, environment=environment, case_suffix=f"/sm{multiprocessors}")
 
 
 def pages(sitting: Sitting) -> bool:
-    """Pages of every size between two GPUs, both directions."""
-    return bench(sitting, "--page", PAGES)
+    """Pages of every size between two GPUs, both directions; small ones also by 16 multiprocessors alone."""
+    whole = bench(sitting, "--page", PAGES)
+    return bench(sitting, "--page", "4K", multiprocessors=16) and whole
 
 
 def single(sitting: Sitting) -> bool:
@@ -349,6 +364,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "machine": (machine, 90),
     "pages": (pages, 60),
     "single": (single, 30),
+    "paths": (paths, 60),
     "native": (native, 60),
     "tests": (tests, 240),
     "assumptions": (assumptions, 60),

@@ -55,10 +55,10 @@ def test_a_command_that_takes_too_long_ends_with_what_it_started(sitting, capsys
 
 def test_rows_that_a_program_prints_go_to_their_table_with_the_gpus_and_the_commit(sitting):
     sitting.limit = time.monotonic() + 20
-    row = {"date": "d", "commit": "0.1.0", "machine": "a processor", "command": "headrace bench pages", "table": "pages-gpu", "value": 1}
-    assert sitting.run(python(f"print('some words')\nprint('''{json.dumps(row)}''')"), rows=True)
+    row = {"date": "d", "commit": "0.1.0", "machine": "a processor", "command": "headrace bench pages", "table": "pages-gpu", "case": "read/4096x16384", "value": 1}
+    assert sitting.run(python(f"print('some words')\nprint('''{json.dumps(row)}''')"), rows=True, case_suffix="/sm16")
     (file,) = sitting.out.glob("*-h200x2-pages-gpu.jsonl")
-    assert json.loads(file.read_text()) == {**row, "commit": "0123456789ab", "machine": sitting.machine}
+    assert json.loads(file.read_text()) == {**row, "case": "read/4096x16384/sm16", "commit": "0123456789ab", "machine": sitting.machine}
 
 
 def test_what_cannot_be_carried_or_is_not_there_is_said(tmp_path):
