@@ -286,8 +286,8 @@ def assumptions(sitting: Sitting) -> bool:
     return sitting.run([sys.executable, "bench/gpu/driver_assumptions.py", "--out", str(output)], tail=60)
 
 
-def bench(sitting: Sitting, *arguments: str, multiprocessors: int | None = None) -> bool:
-    command = [str(sitting.carried / "bin" / "headrace"), "bench", "pages", "--kinds", "vram-vram", "--op", "both", "--json", *arguments]
+def bench(sitting: Sitting, *arguments: str, kinds: str = "vram-vram", multiprocessors: int | None = None) -> bool:
+    command = [str(sitting.carried / "bin" / "headrace"), "bench", "pages", "--kinds", kinds, "--op", "both", "--json", *arguments]
     if multiprocessors is None:
         return sitting.run(command, rows=True)
     environment = {"HEADRACE_CUDA_IPC_MULTIPROCESSORS": str(multiprocessors)}
@@ -298,6 +298,13 @@ def pages(sitting: Sitting) -> bool:
     """Pages of every size between two GPUs, both directions; small ones also by 16 multiprocessors alone."""
     whole = bench(sitting, "--page", PAGES)
     return bench(sitting, "--page", "4K", multiprocessors=16) and whole
+
+
+def host(sitting: Sitting) -> bool:
+    """Pages between a GPU and the host memory of another process, whichever side begins."""
+    far = bench(sitting, "--allocated", "--page", "4K,64K,16M", kinds="vram-dram")
+    near = bench(sitting, "--allocated", "--page", "4K,64K,16M", kinds="dram-vram")
+    return bench(sitting, "--page", "4K,64K,16M", kinds="dram-vram") and near and far
 
 
 def single(sitting: Sitting) -> bool:
@@ -364,6 +371,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "machine": (machine, 90),
     "pages": (pages, 60),
     "single": (single, 30),
+    "host": (host, 60),
     "paths": (paths, 60),
     "native": (native, 60),
     "tests": (tests, 240),
