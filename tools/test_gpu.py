@@ -219,18 +219,23 @@ def compile_extension(sitting: Sitting, sources: list[Path], nanobind: Path, tar
              "-ffunction-sections", "-fdata-sections", "-w", "-DNB_COMPACT_ASSERTIONS", f"-I{ROOT}", f"-I{ROOT / 'include'}",
              f"-I{nanobind / 'include'}", f"-I{nanobind / 'ext' / 'robin_map' / 'include'}", f"-I{sysconfig.get_paths()['include']}"]  # fmt: skip
 
-    def compile_one(source: Path) -> tuple[Path, str]:
+    def compile_one(source: Path, api: list[str]) -> tuple[Path, str]:
         made = objects / f"{source.stem}.o"
         own = ["-DNB_BUILD"] if source.is_relative_to(nanobind) else []
-        done = subprocess.run([compiler, *flags, *own, "-c", str(source), "-o", str(made)], capture_output=True, text=True, check=False)
+        done = subprocess.run([compiler, *flags, *api, *own, "-c", str(source), "-o", str(made)], capture_output=True, text=True, check=False)
         return made, done.stderr if done.returncode != 0 else ""
 
+    # As Python 3.10 and 3.11 get it; failing that as the wheel for 3.12 and newer has it, with the limited API.
     jobs = sitting.options.jobs or os.cpu_count() or 1
-    with ThreadPoolExecutor(jobs) as pool:
-        compiled = list(pool.map(compile_one, [nanobind / "src" / "nb_combined.cpp", *sources]))
-    if errors := [text for _, text in compiled if text]:
+    for api in [[], ["-DPy_LIMITED_API=0x030C0000"]][: 2 if sys.version_info >= (3, 12) else 1]:
+        with ThreadPoolExecutor(jobs) as pool:
+            compiled = list(pool.map(lambda source, api=api: compile_one(source, api), [nanobind / "src" / "nb_combined.cpp", *sources]))
+        errors = [text for _, text in compiled if text]
+        if not errors:
+            break
         sitting.note("\n".join(errors), show=False)
         print("\n".join(errors[0].splitlines()[:TAIL_LINES]))
+    else:
         return False
     link = [compiler, "-shared", "-o", str(target), *(str(made) for made, _ in compiled), "-Wl,--gc-sections", "-Wl,-rpath,$ORIGIN/lib",
             str(sitting.carried / "lib" / "libheadrace.so.0"), "-pthread"]  # fmt: skip
@@ -331,8 +336,8 @@ def unpacked(given: Path) -> Path:
     if given.is_file():
         target = WORK / "nixl"
         if not target.exists():
-            with tarfile.open(given) as archive:
-                archive.extractall(target, filter="fully_trusted")
+            with tarfile.open(given) as archive:  # Pythons before 3.11.4 trust without being told
+                archive.extractall(target, **({"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}))
         given = target
     return next(path.parent for path in [given / "nixl", *given.glob("*/nixl")] if path.is_dir())
 
