@@ -128,10 +128,7 @@ Status CudaIpcBackend::post(void* request, const headrace_post_v1& args) {
   return static_cast<Request*>(request)->post(args);
 }
 
-bool CudaIpcBackend::poll(void* request) {
-  instance_->posts.poll(*static_cast<Request*>(request));
-  return false;
-}
+bool CudaIpcBackend::poll(void* request) { return instance_->posts.poll(*static_cast<Request*>(request)); }
 
 void CudaIpcBackend::cancel(void* request) { static_cast<Request*>(request)->cancel(); }
 void CudaIpcBackend::release(void* request) { static_cast<Request*>(request)->unref(); }

@@ -2,6 +2,7 @@
 #include "backends/cuda_ipc/posts.hpp"
 
 #include "backends/cuda_ipc/request.hpp"
+#include "base/clock.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -29,14 +30,16 @@ void Posts::add(Request& request) {
   if (armed_) start_watching();
 }
 
-void Posts::poll(Request& request) {
+bool Posts::poll(Request& request) {
   {
     const std::scoped_lock lock(mutex_);
     const auto place = std::ranges::find(in_flight_, &request);
-    if (place == in_flight_.end() || !request.poll_done()) return;
+    if (place == in_flight_.end()) return false;
+    if (!request.poll_done()) return now_ns() < request.look_until_ns();
     in_flight_.erase(place);
   }
   request.ended({});
+  return false;
 }
 
 std::vector<Request*> Posts::take_ended() {

@@ -27,8 +27,9 @@ class Posts {
 
   /// A GPU has begun it.
   void add(Request& request);
-  /// Tells it its end if that has come.
-  void poll(Request& request);
+  /// Tells it its end if that has come. Returns whether it is worth while to ask again at once: while its end
+  /// is expected sooner than a sleeping thread would hear of it.
+  bool poll(Request& request);
   /// Tells all whose ends have come; returns how many.
   std::uint32_t progress();
   /// On: the bell is rung when an end comes. Returns how many have come already, and tells them.

@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda_ipc/request.hpp"
 
+#include "base/clock.hpp"
+
 #include <algorithm>
 #include <span>
 #include <unordered_map>
 
 namespace headrace::cuda_ipc {
 namespace {
+
+// What the first GPUs that were measured do (bench/notes/gpu.md); it decides only how long a thread that
+// waits looks.
+constexpr double gpu_bytes_per_ns = 350, host_bytes_per_ns = 50;
+constexpr std::uint64_t launch_ns = 30'000;
+constexpr std::uint64_t longest_look_ns =
+    2'000'000;  // beyond it a wake-up is lost in the time of the transfer
 
 const Region& local_region(void* handle) { return *static_cast<const Region*>(handle); }
 const RemoteRegion& remote_region(void* handle) { return *static_cast<const RemoteRegion*>(handle); }
@@ -216,8 +225,16 @@ Status Request::post_local() {
     instance_.host.log(HEADRACE_LOG_WARN, begun.error().message);
     return {begun.error().code};
   }
-  instance_.posts.add(*this);
+  in_flight();
   return {};
+}
+
+/// The GPU has it.
+void Request::in_flight() {
+  const double rate = touches() == gpu::Touches::gpus ? gpu_bytes_per_ns : host_bytes_per_ns;
+  const auto expected = static_cast<std::uint64_t>(1.5 * static_cast<double>(args_.bytes) / rate);
+  look_until_ns_ = now_ns() + std::min(launch_ns + expected, longest_look_ns);
+  instance_.posts.add(*this);
 }
 
 /// Whether the post was there; if so it is the caller's now.
@@ -305,7 +322,7 @@ void Request::launch() {
   if (!refused.status.ok()) return finish(std::move(refused), true);
   if (auto begun = move_->post(stream_); !begun)
     return finish({{begun.code()}, std::move(begun).error().message}, true);
-  instance_.posts.add(*this);
+  in_flight();
 }
 
 // ------------------------------------------------------------------ the end

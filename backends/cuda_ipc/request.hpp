@@ -49,6 +49,8 @@ class Request final : public host_link::Post {
 
   [[nodiscard]] const WorkingGpu& gpu() const noexcept { return *gpu_; }
   [[nodiscard]] bool poll_done() const noexcept { return move_->poll_done(); }
+  /// When it is expected to have ended, by the clock and with some grace.
+  [[nodiscard]] std::uint64_t look_until_ns() const noexcept { return look_until_ns_; }
   /// The GPU has ended the post. After this the request may be gone.
   void ended(Outcome outcome);
 
@@ -77,6 +79,7 @@ class Request final : public host_link::Post {
 
   [[nodiscard]] Result<void> check_stream(cuda::Stream stream) const;
   Status post_local();
+  void in_flight();
   void begin_waiting();
   void begin();
   void go_on();
@@ -96,6 +99,7 @@ class Request final : public host_link::Post {
   std::vector<cuda::Address> prepared_for_;  // where the remote regions were when the move was prepared
   std::vector<ImportedMemory> memory_;       // of the remote regions, held while a GPU uses it
 
+  std::uint64_t look_until_ns_ = 0;
   cuda::Stream stream_ = nullptr;   // that the present post is queued on
   host_link::PostMessage message_;  // unused without a link
 

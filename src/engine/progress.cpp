@@ -134,18 +134,22 @@ void Progress::waiter_left() {
 
 void Progress::sleep(const std::function<bool()>& done, Deadline deadline) {
   if (driver_.try_lock()) {
-    const std::lock_guard held(driver_, std::adopt_lock);
-    driver_waits_.store(true);
-    sleep_as_driver(done, deadline);
-    driver_waits_.store(false);
-    // Whoever else waits may have to take over the driver's seat.
-    if (followers_.load() > 0) event();
+    {
+      const std::lock_guard held(driver_, std::adopt_lock);
+      driver_waits_.store(true);
+      sleep_as_driver(done, deadline);
+      driver_waits_.store(false);
+    }
+    make_way();
     return;
   }
   followers_.fetch_add(1);
   const std::uint32_t seen = events_.load();
-  if (!done()) {
-    // The driver may be the progress thread on its way out: look again soon rather than trust that it will wake us.
+  // Who leaves the driver's seat looks for followers after it (make_way), and we look at the seat after we have become
+  // one: one of the two sees the other. The time is a net below that.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const std::unique_lock seat(driver_, std::try_to_lock);
+  if (!seat.owns_lock() && !done()) {
     const Deadline soon = Deadline::after(std::chrono::milliseconds(2));
     (void)futex_wait(events_, seen, Deadline::earliest(deadline, soon));
   }
@@ -198,18 +202,27 @@ void Progress::run() {
       (void)futex_wait(stop_, 0, Deadline::after(std::chrono::nanoseconds(aside_ns)));
       continue;
     }
-    const std::unique_lock lock(driver_, std::try_to_lock);
-    if (!lock.owns_lock()) continue;
-    const std::uint64_t polled = last_poll_ns_.load(std::memory_order_relaxed);
-    const std::uint64_t now = now_ns();
-    timers_.run_due(now);
-    if (progress_all() > 0) {
-      if (followers_.load() > 0) event();
-      continue;
+    if (driver_.try_lock()) {
+      drive();
+      driver_.unlock();
+      make_way();
     }
-    // A user that polls by itself does not need peers to ring: only sleep armed when nobody has polled meanwhile.
-    sleep_as_driver([&] { return stop_.load() != 0 || waiters_.load() > 0 || last_poll_ns_.load(std::memory_order_relaxed) != polled; }, Deadline::never());
   }
+}
+
+/// A turn of the progress thread. Needs driver_.
+void Progress::drive() {
+  const std::uint64_t polled = last_poll_ns_.load(std::memory_order_relaxed);
+  timers_.run_due(now_ns());
+  if (progress_all() > 0) return;
+  // A user that polls by itself does not need peers to ring: only sleep armed when nobody has polled meanwhile.
+  sleep_as_driver([&] { return stop_.load() != 0 || waiters_.load() > 0 || last_poll_ns_.load(std::memory_order_relaxed) != polled; }, Deadline::never());
+}
+
+/// The driver's seat is free: whoever waits and found it taken has to take it.
+void Progress::make_way() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (followers_.load() > 0) event();
 }
 
 }  // namespace headrace::engine

@@ -65,8 +65,9 @@ class Progress {
     const std::uint64_t spin_ns = spins_.next();
     std::uint64_t spin_until = now_ns() + spin_ns;
     bool spun = false;
-    for (;;) {
+    for (std::uint32_t helped = 0;;) {
       if (help()) {
+        if (++helped % help_between_polls == 0) (void)poll();  // others' work, timers and deadlines do not wait for ours
         if (done()) return true;
         if (deadline.expired()) return false;
         spin_until = now_ns() + spin_ns;
@@ -105,6 +106,8 @@ class Progress {
  private:
   Progress(Epoll epoll, EventFd bell, UniqueFd timer);
 
+  static constexpr std::uint32_t help_between_polls = 64;
+
   /// A thread that waits: while there is one, the progress thread steps aside.
   class Waiting {
    public:
@@ -122,6 +125,8 @@ class Progress {
   void sleep(const std::function<bool()>& done, Deadline deadline);
   bool sleep_as_driver(const std::function<bool()>& done, Deadline deadline);
   void run();
+  void drive();
+  void make_way();
   void wind_timer(std::uint64_t at_ns);
   void take_timer();
   std::uint32_t progress_all();

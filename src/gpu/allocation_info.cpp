@@ -3,6 +3,7 @@
 
 #include "base/hash.hpp"
 
+#include <memory>
 #include <span>
 
 namespace headrace::gpu {
@@ -30,17 +31,28 @@ Sharing sharing_of(const cuda::DriverTable& driver, cuda::Address address) {
 
 Result<AllocationInfo> describe_allocation(const Device& device, cuda::Address address) {
   const cuda::DriverTable& driver = device.driver();
+  const auto unknown = [address] {
+    return make_error(Code::not_found,
+                      "address {:#x} is in no memory that the driver knows of: it may have been freed",
+                      address);
+  };
   const ContextGuard guard(device);
   AllocationInfo info;
   unsigned long long buffer_id = 0;
   cuda::MemoryType type = cuda::MemoryType::device;
-  if (driver.mem_get_address_range(&info.base, &info.bytes, address) != cuda::Outcome::success ||
-      !ask(driver, PointerAttribute::buffer_id, address, buffer_id) ||
+  if (!ask(driver, PointerAttribute::buffer_id, address, buffer_id) ||
       !ask(driver, PointerAttribute::device_ordinal, address, info.device) ||
       !ask(driver, PointerAttribute::memory_type, address, type))
-    return make_error(Code::not_found,
-                      "address {:#x} is in no memory that the driver knows of: it may have been freed",
-                      address);
+    return unknown();
+  // Attributes are told in any context, the range in that of the memory's GPU alone.
+  std::shared_ptr<const Device> other;
+  if (info.device != device.ordinal()) {
+    HEADRACE_TRY(owner, Device::open(driver, info.device));
+    other = std::move(owner);
+  }
+  const ContextGuard of_owner(other != nullptr ? *other : device);
+  if (driver.mem_get_address_range(&info.base, &info.bytes, address) != cuda::Outcome::success)
+    return unknown();
   info.buffer_id = buffer_id;
   info.on_device = type == cuda::MemoryType::device;
   info.sharing = info.on_device ? sharing_of(driver, address) : Sharing::none;

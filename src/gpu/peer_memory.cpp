@@ -60,8 +60,9 @@ Error cannot_open(const Device& device, cuda::Outcome outcome) {
     error.code = Code::invalid_argument;
     error.message += ": to the driver it is this process's own memory, which cannot be opened by handle";
   }
-  if (outcome == cuda::Outcome::invalid_value || outcome == cuda::Outcome::map_failed ||
-      outcome == cuda::Outcome::operating_system) {
+  // Seen on two H200: "invalid value" for memory that was freed, "invalid handle" for a process that is gone.
+  if (outcome == cuda::Outcome::invalid_value || outcome == cuda::Outcome::invalid_handle ||
+      outcome == cuda::Outcome::map_failed || outcome == cuda::Outcome::operating_system) {
     error.code = Code::not_found;
     error.message += ": it may have been freed, or its process may be gone";
   }

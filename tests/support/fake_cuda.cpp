@@ -705,7 +705,8 @@ struct FakeDriver {
   }
   Outcome mem_get_address_range(Address* base, std::size_t* bytes, Address inside) {
     const auto found = piece_with(inside, 1);
-    if (found == pieces.end()) return Outcome::not_found;
+    // As seen on two H200: another GPU's memory is not found.
+    if (found == pieces.end() || top() == nullptr || found->second.device != top()->device) return Outcome::not_found;
     if (base != nullptr) *base = found->first;
     if (bytes != nullptr) *bytes = found->second.bytes;
     return Outcome::success;
@@ -827,9 +828,11 @@ struct FakeDriver {
         *address = where;
         return Outcome::success;
       }
-    // Freed, or of a process that has ended: the outcome is not documented, and not measured yet. What is
-    // mapped when its owner frees it or ends stays readable here; the documentation calls that undefined.
-    const std::string path = "/proc/" + std::to_string(text.pid) + "/fd/" + std::to_string(text.fd);
+    // As seen on two H200: a process that has ended answers differently from memory that was freed. What is mapped when
+    // its owner frees it or ends stays readable; the documentation calls that undefined.
+    const std::string process = "/proc/" + std::to_string(text.pid);
+    if (::access(process.c_str(), F_OK) != 0) return Outcome::invalid_handle;
+    const std::string path = process + "/fd/" + std::to_string(text.fd);
     if (name_behind(path).find(file_name(text.id, text.device) + " ") == std::string::npos)
       return Outcome::invalid_value;
     Piece piece;

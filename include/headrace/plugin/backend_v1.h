@@ -377,8 +377,8 @@ typedef struct headrace_backend_v1 {
    * accepted, nothing follows. would_block: a queue is full. not_supported, here or in `completed`: nothing was moved, and
    * the host goes to its next path. Never waits; may carry a small request out itself. */
   headrace_status_v1 (*post)(void* instance, void* request, const headrace_post_v1* args);
-  /* Gives this posted request the caller's time: do a piece of its work (some 100 us at most). Returns 1 if it did and
-   * there may be more for this thread, 0 if there is nothing to do here but wait. Ends are told by `completed`. */
+  /* Gives this posted request the caller's time: do a piece of its work (some 100 us at most). Returns 1 if asking again at
+   * once beats sleeping (there may be more to do, or the end is near), 0 if it does not. Ends are told by `completed`. */
   int32_t (*poll)(void* instance, void* request);
   /* Asks for an early end. `completed` still follows: canceled once the memory is quiet, or whatever else happened. If
    * that cannot be promised soon, close the link within a second: other posts on it then end with backend_failed, and
