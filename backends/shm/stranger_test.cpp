@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -19,7 +19,6 @@
 #include <filesystem>
 #include <future>
 #include <random>
-#include <thread>
 
 namespace headrace::shm {
 namespace {
@@ -295,7 +294,7 @@ TEST_F(ShmStranger, that_writes_nonsense_into_its_rings_loses_its_link) {
     EXPECT_TRUE(world.until([&] { return link.lost(); })) << tail;
     EXPECT_EQ(owner_->host().link(link.token())->lost_status.code, Code::corrupt) << tail;
   }
-  for (const std::uint64_t head : {std::uint64_t{8}, UINT64_MAX}) {
+  for (const std::uint64_t head : {std::uint64_t{8}, UINT64_MAX / 2}) {
     Stranger who = stranger();
     who.introduce();
     const test::Link link = accepted();
@@ -331,16 +330,19 @@ TEST_F(ShmStranger, that_never_stops_talking_keeps_nobody_waiting) {
   Stranger who = stranger();
   who.introduce();
   const test::Link link = accepted();
-  std::atomic<std::uint64_t> said{0};
-  const std::jthread talker([&](const std::stop_token& stop) {
-    const std::string packet = encode(protocol, encode(Unshare{{1}}));
-    while (!stop.stop_requested()) said += who.send(packet) ? 1 : 0;
-  });
-  for (int round = 0; round < 50; ++round) {
-    const std::uint64_t before = said;
+  const UniqueFd unsealed = memory_file(4096, 0);
+  std::uint32_t said = 0;
+  // Its next word is there before the owner is through with the one before, of which it complains.
+  owner_->host().on_log = [&] {
+    said += who.send(encode(Share{{{said, 0, 4096}}}), {unsealed.get()}) ? 1 : 0;
+  };
+  owner_->host().on_log();
+  for (int round = 0; round < 10; ++round) {
+    const std::uint32_t before = said;
     ASSERT_TRUE(served());
-    ASSERT_TRUE(world.until([&] { return said > before; })) << "nobody listens to it any more";
+    EXPECT_TRUE(world.until([&] { return said > before; })) << "nobody listens to it any more";
   }
+  owner_->host().on_log = nullptr;
   EXPECT_FALSE(link.lost());
 }
 
@@ -351,7 +353,7 @@ TEST_F(ShmStranger, that_says_too_little_is_given_up) {
     if (i % 2 == 0) many.back().send(Stranger::hello(), many.back().hello_descriptors());
   }
   EXPECT_TRUE(served());
-  for (Stranger& who : many) EXPECT_TRUE(dropped(who));
+  for (std::size_t i = 0; i < many.size(); ++i) EXPECT_TRUE(dropped(many[i])) << i;
   EXPECT_TRUE(served());
 }
 

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -211,7 +212,11 @@ std::uint32_t Site::look_at_descriptors(std::uint64_t now_ns) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint64_t key = events[i].data.u64;
     if (key == listener_key) accept_all();
-    if (key == timer_key) listen(true);
+    if (key == timer_key) {
+      std::uint64_t ticks = 0;
+      (void)!::read(parts_.timer.get(), &ticks, sizeof ticks);  // what is not read never ticks again
+      listen(true);
+    }
     const auto serial = static_cast<std::uint32_t>(key >> 2);
     if (serial == 0) continue;
     const auto at =

@@ -33,9 +33,12 @@ PluginHost::PluginHost(Args args)
   table_.log_enabled = [](void*, std::int32_t level) -> int { return level <= HEADRACE_LOG_DEBUG ? 1 : 0; };
   table_.log = [](void* context, std::int32_t level, const char* text, std::size_t length) {
     PluginHost& host = self(context);
-    const std::scoped_lock lock(host.mutex_);
-    host.may_be_called("log");
-    host.log_.push_back(fmt::format("{} {}", level, view(text, length)));
+    {
+      const std::scoped_lock lock(host.mutex_);
+      host.may_be_called("log");
+      host.log_.push_back(fmt::format("{} {}", level, view(text, length)));
+    }
+    if (host.on_log) host.on_log();
   };
   table_.now_ns = [](void* context) {
     PluginHost& host = self(context);

@@ -90,6 +90,7 @@ class PluginHost {
   std::function<void(const HostMessage&)> on_received;
   std::function<void(std::uint64_t token, Status)> on_completed;
   std::function<void(const HostLink&)> on_accepted;
+  std::function<void()> on_log;
 
   [[nodiscard]] std::uint64_t counter(const std::string& name) const;
   [[nodiscard]] std::vector<std::string> log() const;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the engine decides by itself: whom it asks, whom it leaves alone, and what it shows meanwhile.
-#include "backends/fake/backend.hpp"
 #include "engine/engine.hpp"
+#include "backends/fake/backend.hpp"
+#include "memory/allocation.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <gtest/gtest.h>
@@ -75,9 +76,9 @@ class EngineTest : public ::testing::Test {
       EXPECT_TRUE(engine->add_backend({table->name, "linked in", table, ""}, settings).ok());
     return engine;
   }
-  RegionId registered(Engine& engine, std::span<std::byte> bytes) {
+  RegionId registered(Engine& engine, std::span<std::byte> bytes, int memory_fd = -1) {
     const MemoryRange range{bytes.data(), bytes.size()};
-    return engine.register_regions({&range, 1}, {}, {}).value().front().id;
+    return engine.register_regions({&range, 1}, {}, {memory_fd, nullptr}).value().front().id;
   }
   static void meet(Engine& here, const Engine& there) {
     EXPECT_TRUE(here.import(there.export_metadata({}).value()).ok());
@@ -104,11 +105,12 @@ TEST_F(EngineTest, a_bare_notification_makes_no_link_of_gpus_and_uses_one_that_i
 
 TEST_F(EngineTest, host_memory_is_mapped_without_a_link_of_gpus) {
   const auto here = open("here", OfGpus::table()), there = open("there", OfGpus::table());
-  const RegionId region = registered(*there, memory);
+  const Allocation allocation = Allocation::make(8192).value();
+  const RegionId region = registered(*there, allocation.bytes(), allocation.fd());
   meet(*here, *there);
   const auto mapping = here->map("there", region, 10s);
   ASSERT_TRUE(mapping.ok()) << mapping.error().message;
-  EXPECT_EQ((*mapping)->length, memory.size());
+  EXPECT_EQ((*mapping)->length, 8192U);
   EXPECT_EQ(OfGpus::links, 0);
   EXPECT_EQ(here->map("there", {region.value + 1}, 10s).code(), Code::not_found);
 }
