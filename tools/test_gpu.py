@@ -384,7 +384,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "nixl": (nixl, 200),
     "memcheck": (memcheck, 50),
     "racecheck": (racecheck, 50),
-    "soak": (soak, 90),
+    "soak": (soak, 240),
     "probe": (probe, 200),
 }
 EVERY_TIME = [name for name in STEPS if name != "probe"]
