@@ -17,7 +17,6 @@ class CallbackQueue {
 
   /// Runs `call` on the callback thread, which is started with the first one. Dropped after close().
   void push(std::function<void()> call) {
-    if (!state_) return;
     const std::lock_guard lock(state_->mutex);
     if (state_->closed) return;
     state_->calls.push_back(std::move(call));
@@ -28,7 +27,6 @@ class CallbackQueue {
   /// Drops what is queued and ends the thread once its present call is over. On the callback thread itself (a callback
   /// that ends the agent) it does not wait.
   void close() {
-    if (!state_) return;
     std::thread ending;
     {
       const std::lock_guard lock(state_->mutex);
@@ -43,13 +41,6 @@ class CallbackQueue {
     } else {
       ending.join();
     }
-  }
-
-  /// For a forked child, which has no such thread: it is neither waited for nor is anything touched that it
-  /// may have held.
-  void abandon() {
-    if (thread_.joinable()) thread_.detach();
-    state_.reset();
   }
 
  private:

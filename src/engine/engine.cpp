@@ -39,7 +39,6 @@ void Engine::close() {
   if (fork_guard_.forked()) {  // the child has neither our threads nor any business with our peers
     for (auto& backend : backends_) (void)backend.release();
     (void)progress_.release();
-    callbacks_.abandon();
     return;
   }
   std::vector<std::shared_ptr<RequestCore>> requests;

@@ -141,13 +141,15 @@ TEST_F(EngineTest, a_link_from_an_agent_without_a_proper_name_is_refused) {
 TEST_F(EngineTest, regions_are_listed_while_others_come_and_go) {
   const auto engine = open("busy", OfFiles::table());
   const RegionId kept = registered(*engine, memory);
+  std::atomic<bool> over{false};
   const std::jthread other([&] {
-    for (int i = 0; i < 200; ++i) {
+    for (int i = 0; i < 500; ++i) {
       const RegionId passing = registered(*engine, memory);
       EXPECT_TRUE(engine->deregister({&passing, 1}, 10s).ok());
     }
+    over = true;
   });
-  for (int i = 0; i < 200; ++i) {
+  while (!over) {
     const std::vector<Region> listed = engine->regions();
     ASSERT_FALSE(listed.empty());
     EXPECT_EQ(listed.front().id, kept);
