@@ -87,6 +87,14 @@ void CudaIpcBackend::deregister_region(void* handle) {
   instance_->remove_region(static_cast<const Region*>(handle));
 }
 
+/// Which GPU it is of, so that a peer's host memory is moved by that one.
+Result<std::string> CudaIpcBackend::export_region(void* handle) {
+  const WorkingGpu* const gpu = static_cast<const Region*>(handle)->gpu();
+  if (gpu == nullptr) return std::string();
+  const std::uint32_t mark = mark_of(gpu->device->info());
+  return std::string(reinterpret_cast<const char*>(&mark), sizeof mark);
+}
+
 Result<void*> CudaIpcBackend::load_local(void* handle) {
   return static_cast<void*>(new RemoteRegion(*static_cast<const Region*>(handle)));
 }

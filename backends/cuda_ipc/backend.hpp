@@ -36,6 +36,7 @@ class CudaIpcBackend final : public plugin::Backend {
 
   Result<void*> register_region(const headrace_region_v1& region) override;
   void deregister_region(void* handle) override;
+  Result<std::string> export_region(void* handle) override;
   Result<void*> load_local(void* handle) override;
   Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region) override;
   void unload(void* remote) override;

@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda_ipc/gpus.hpp"
 
+#include "base/hash.hpp"
+
+#include <algorithm>
+#include <span>
+
 namespace headrace::cuda_ipc {
 
 GpuSource GpuSource::installed() {
   return {[] { return cuda::load_driver(); }, [] { return gpu::KernelLibrary::load(); }};
+}
+
+std::uint32_t mark_of(const gpu::DeviceInfo& gpu) {
+  return static_cast<std::uint32_t>(hash64(std::as_bytes(std::span(gpu.uuid))));
 }
 
 Result<std::shared_ptr<const WorkingGpu>> Gpus::open(int ordinal) {
@@ -19,13 +28,25 @@ std::optional<int> Gpus::only_one() const {
   return opened_.size() == 1 ? std::optional(opened_.begin()->first) : std::nullopt;
 }
 
-Result<std::shared_ptr<const WorkingGpu>> Gpus::any() {
+Result<std::shared_ptr<const WorkingGpu>> Gpus::like(std::uint32_t mark) {
+  if (const auto ordinal = find(mark)) return open(*ordinal);
   {
     const std::scoped_lock lock(mutex_);
     for (const auto& [ordinal, gpu] : opened_)
       if (gpu) return gpu;
   }
   return open(0);
+}
+
+std::optional<int> Gpus::find(std::uint32_t mark) {
+  const std::scoped_lock lock(mutex_);
+  if (!driver_) driver_.emplace(source_.driver());
+  if (!*driver_) return {};
+  if (seen_.empty()) {
+    if (auto listed = gpu::list_devices(**driver_)) seen_ = std::move(*listed);
+  }
+  const auto found = std::ranges::find(seen_, mark, mark_of);
+  return found == seen_.end() ? std::nullopt : std::optional(found->ordinal);
 }
 
 Result<std::shared_ptr<const WorkingGpu>> Gpus::start(int ordinal) {

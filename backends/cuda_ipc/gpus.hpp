@@ -5,11 +5,13 @@
 
 #include "gpu/prepared_move.hpp"
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 namespace headrace::cuda_ipc {
 
@@ -29,6 +31,9 @@ struct WorkingGpu {
   gpu::Stream stream;  ///< for posts that name none
 };
 
+/// Four bytes that tell one GPU from another, the same in every process.
+[[nodiscard]] std::uint32_t mark_of(const gpu::DeviceInfo& gpu);
+
 /// Any thread.
 class Gpus {
  public:
@@ -42,11 +47,12 @@ class Gpus {
   [[nodiscard]] Result<std::shared_ptr<const WorkingGpu>> open(int ordinal);
   /// The one GPU that has been opened; none if there are none, or several.
   [[nodiscard]] std::optional<int> only_one() const;
-  /// A GPU for work that is as well done by any: one that is open already, or the first.
-  [[nodiscard]] Result<std::shared_ptr<const WorkingGpu>> any();
+  /// The GPU with this mark; if this process does not see it, any: one that is open already, or the first.
+  [[nodiscard]] Result<std::shared_ptr<const WorkingGpu>> like(std::uint32_t mark);
 
  private:
   Result<std::shared_ptr<const WorkingGpu>> start(int ordinal);
+  [[nodiscard]] std::optional<int> find(std::uint32_t mark);
 
   const GpuSource source_;
   const gpu::MoveSettings settings_;
@@ -54,6 +60,7 @@ class Gpus {
   std::optional<Result<cuda::DriverTable>> driver_;
   std::optional<Result<gpu::KernelLibrary>> kernels_;
   std::map<int, Result<std::shared_ptr<const WorkingGpu>>> opened_;
+  std::vector<gpu::DeviceInfo> seen_;  // once somebody has looked for a mark
 };
 
 }  // namespace headrace::cuda_ipc

@@ -1,7 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda_ipc/remote_region.hpp"
 
+#include <cstring>
+
 namespace headrace::cuda_ipc {
+
+RemoteRegion::RemoteRegion(std::shared_ptr<Link> link, const headrace_remote_region_v1& told)
+    : link_(std::move(link)),
+      peer_(link_->region(told.region_id)),
+      length_(told.length),
+      of_gpu_(told.kind == HEADRACE_VRAM) {
+  if (told.public_data.length == sizeof gpu_mark_)
+    std::memcpy(&gpu_mark_, told.public_data.data, sizeof gpu_mark_);
+}
 
 PeerRegion::Found RemoteRegion::reach(int device) const {
   PeerRegion::Found found = link_->reach(*peer_, device);

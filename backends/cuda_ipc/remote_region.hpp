@@ -18,14 +18,12 @@ class RemoteRegion {
   /// One of our own.
   explicit RemoteRegion(const Region& local)
       : local_(&local), length_(local.length()), of_gpu_(local.gpu() != nullptr) {}
-  RemoteRegion(std::shared_ptr<Link> link, const headrace_remote_region_v1& told)
-      : link_(std::move(link)),
-        peer_(link_->region(told.region_id)),
-        length_(told.length),
-        of_gpu_(told.kind == HEADRACE_VRAM) {}
+  RemoteRegion(std::shared_ptr<Link> link, const headrace_remote_region_v1& told);
 
   [[nodiscard]] const Region* local() const { return local_; }
   [[nodiscard]] bool is_of_gpu() const { return of_gpu_; }
+  /// A peer's GPU memory: the mark of its GPU, 0 if the peer does not tell.
+  [[nodiscard]] std::uint32_t gpu_mark() const { return gpu_mark_; }
   [[nodiscard]] Link& link() const { return *link_; }
   [[nodiscard]] PeerRegion& peer() const { return *peer_; }
   [[nodiscard]] std::uint64_t length() const { return length_; }
@@ -54,6 +52,7 @@ class RemoteRegion {
   const std::shared_ptr<PeerRegion> peer_;
   const std::uint64_t length_;
   const bool of_gpu_;  // else the host's
+  std::uint32_t gpu_mark_ = 0;
   std::mutex mutex_;
   std::map<cuda::Address, Mapped> mapped_;
 };

@@ -30,7 +30,7 @@ Result<cuda::Address> reach_own(const Region& region, const WorkingGpu& driver, 
 }
 
 /// The GPU that moves: the one whose memory the local pages are. Host memory leaves the choice to the far
-/// side: to a GPU of our own, or to any that reaches the peer's.
+/// side: its own GPU, or any that reaches it.
 Result<const WorkingGpu*> driver_of(Instance& instance, const headrace_prepare_v1& args) {
   const WorkingGpu* driver = nullptr;
   for (void* const handle : regions_of(*args.local)) {
@@ -48,8 +48,8 @@ Result<const WorkingGpu*> driver_of(Instance& instance, const headrace_prepare_v
   if (of_gpu == handles.end())
     return make_error(Code::not_supported, "cuda_ipc moves host memory only to and from GPUs");
   if (const Region* const own = remote_region(*of_gpu).local()) return own->gpu();
-  HEADRACE_TRY(any, instance.gpus.any());
-  return any.get();  // the instance keeps what it has opened
+  HEADRACE_TRY(gpu, instance.gpus.like(remote_region(*of_gpu).gpu_mark()));
+  return gpu.get();  // the instance keeps what it has opened
 }
 
 /// The first page that lies in region `number` of a side.

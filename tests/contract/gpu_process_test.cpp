@@ -274,6 +274,21 @@ TEST_P(GpuProcesses, a_peers_gpu_memory_is_moved_to_and_from_this_host) {
   }
 }
 
+TEST_P(GpuProcesses, host_memory_is_moved_by_the_gpu_at_the_far_side) {
+  const auto a = open();
+  const auto b = start_peer();  // its memory is of GPU 1
+  const Link ab = connect(*a, *b);
+  const Memory memory = host_memory(Memory::Kind::plain, 1000, 1);
+  const Remote remote(ab, b->region(Memory::Kind::plain, 10'000, 7));
+  driver().forbid_peer_access(0, 1);
+  const PostEnd end = read(*a, ab, remote, memory);
+  driver().allow_peer_access(0, 1);
+  ASSERT_TRUE(end.status.ok()) << end.text;
+  Bytes expected(1000);
+  fill_pattern(expected, 7);
+  EXPECT_TRUE(same_bytes(memory.bytes(), std::span(expected)));
+}
+
 TEST_P(GpuProcesses, host_memory_that_no_gpu_reaches_says_so) {
   const auto a = open();
   const auto b = start_peer();

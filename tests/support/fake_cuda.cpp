@@ -1149,6 +1149,10 @@ void FakeCuda::forbid_peer_access(int from, int to) {
   const std::scoped_lock lock(driver_->mutex);
   driver_->no_peer_access.insert({from, to});
 }
+void FakeCuda::allow_peer_access(int from, int to) {
+  const std::scoped_lock lock(driver_->mutex);
+  driver_->no_peer_access.erase({from, to});
+}
 void FakeCuda::set_process_number(int number) {
   const std::scoped_lock lock(driver_->mutex);
   driver_->process_number = number;

@@ -54,6 +54,7 @@ class FakeCuda {
   void fail(const std::string& symbol, Outcome outcome, int nth = 1, int times = 1);
   /// GPU `from` does not reach memory of GPU `to`.
   void forbid_peer_access(int from, int to);
+  void allow_peer_access(int from, int to);  ///< again
   /// The number that this process's IPC handles bear and that it takes for its own, as if it ran in a PID
   /// namespace of its own. The files behind handles are found by the real one.
   void set_process_number(int number);
