@@ -134,9 +134,8 @@ void add_doctor(CLI::App& app, Invocation& invocation) {
   auto exam = std::make_shared<DeviceExam>();
   auto paths = std::make_shared<bool>(false);
   doctor->add_flag("--json", exam->json, "As JSON");
-  doctor->add_flag(
-      "--paths", *paths,
-      "Try which path pages take between two processes, for each pair of memories, and how fast it is");
+  doctor->add_flag("--paths", *paths,
+                   "Try which path pages take for each pair of memories, and how fast it is");
   doctor->add_option("--device", exam->device, "Look at this device with torch instead: cpu, cuda or cuda:1")
       ->type_name("DEVICE");
   doctor->add_option("--model", exam->model, "Run this model once on inputs that are made up")

@@ -78,7 +78,9 @@ inline std::vector<std::string> all_backends() {
     const auto takes = [&](MemoryKind kind) {
       return std::find(info.kinds.begin(), info.kinds.end(), kind) != info.kinds.end();
     };
-    if (info.loaded && takes(MemoryKind::dram) && !takes(MemoryKind::file)) names.push_back(info.name);
+    // Files are nobody else's, and a backend of GPUs moves host memory to and from them alone.
+    if (info.loaded && takes(MemoryKind::dram) && !takes(MemoryKind::file) && !takes(MemoryKind::vram))
+      names.push_back(info.name);
   }
   return names;
 }
