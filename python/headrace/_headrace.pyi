@@ -286,14 +286,17 @@ class Request:
     canceled there cancels the request and ends when its memory is quiet.
     """
 
-    def post(self, notification: bytes | None = None, timeout: float | None = None) -> None:
+    def post(self, notification: bytes | None = None, timeout: float | None = None, stream: Any = None) -> None:
         """
         Starts the transfer and returns. Small requests on mapped or attached paths are done when this returns.
 
         notification: bytes, up to 64 KiB, delivered at the far side once the data is there (write) or has been taken
         (read). timeout: seconds, then it is canceled and ends timed_out; None: the request's own.
-        Errors: InvalidArgument (posted already), WouldBlock (a queue is full: poll, retry), PeerLost, NotFound (a
-        region has been revoked).
+        stream: a torch.cuda.Stream, or the number of a CUDA stream, of the GPU whose memory the local pages are: they move
+        after what was queued on it before, and before what is queued on it later, and nobody need wait for either.
+        Errors: InvalidArgument (posted already; a stream of another GPU), WouldBlock (a queue is full, or, with a stream,
+        the way to the peer's memory is not made yet: poll, retry), PeerLost, NotFound (a region has been revoked),
+        NotSupported (its path knows no streams).
         """
 
     def poll(self) -> str:
