@@ -7,7 +7,6 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -36,17 +35,11 @@ class HostMemory final : public BenchMemory {
   std::span<std::byte> bytes_;
 };
 
-constexpr std::uint64_t most_scratch_bytes = 64 << 20;
-constexpr int copies_of_work = 100;
-
 /// Is filled and looked at through a copy of it on the host.
 class GpuMemory final : public BenchMemory {
  public:
-  GpuMemory(gpu::DeviceMemory memory, gpu::DeviceMemory scratch, gpu::Stream stream)
-      : memory_(std::move(memory)),
-        scratch_(std::move(scratch)),
-        stream_(std::move(stream)),
-        copy_(memory_.bytes()) {}
+  GpuMemory(gpu::DeviceMemory memory, gpu::Stream stream)
+      : memory_(std::move(memory)), stream_(std::move(stream)), copy_(memory_.bytes()) {}
 
   [[nodiscard]] MemoryRange range() const override {
     MemoryRange range;
@@ -58,8 +51,7 @@ class GpuMemory final : public BenchMemory {
   }
   [[nodiscard]] Result<void> fill(std::uint64_t seed) override {
     fill_pattern(copy_, seed);
-    HEADRACE_CLI_CHECK(copy(memory_.address(), reinterpret_cast<cuda::Address>(copy_.data())));
-    return work();
+    return copy(memory_.address(), reinterpret_cast<cuda::Address>(copy_.data()));
   }
   [[nodiscard]] Result<std::span<const std::byte>> contents() override {
     HEADRACE_CLI_CHECK(copy(reinterpret_cast<cuda::Address>(copy_.data()), memory_.address()));
@@ -67,19 +59,6 @@ class GpuMemory final : public BenchMemory {
   }
 
  private:
-  /// Some milliseconds of it. A GPU that has idled while the host filled its copy begins slowly, by 0.2 ms on
-  /// H200; where pages are moved in earnest it does not idle.
-  Result<void> work() {
-    const gpu::ContextGuard current(stream_.device());
-    const cuda::DriverTable& driver = stream_.device().driver();
-    for (int i = 0; i < copies_of_work; ++i)
-      HEADRACE_CUDA_TRY(
-          driver,
-          driver.memcpy_async(scratch_.address(), memory_.address(), scratch_.bytes(), stream_.handle()),
-          "copy {} bytes inside GPU {}", scratch_.bytes(), stream_.device().ordinal());
-    return stream_.wait_idle();
-  }
-
   Result<void> copy(cuda::Address to, cuda::Address from) {
     const gpu::ContextGuard current(stream_.device());
     const cuda::DriverTable& driver = stream_.device().driver();
@@ -88,7 +67,7 @@ class GpuMemory final : public BenchMemory {
     return stream_.wait_idle();
   }
 
-  gpu::DeviceMemory memory_, scratch_;
+  gpu::DeviceMemory memory_;
   gpu::Stream stream_;
   std::vector<std::byte> copy_;
 };
@@ -110,10 +89,8 @@ Result<std::unique_ptr<BenchMemory>> gpu_memory(int ordinal, std::uint64_t bytes
   HEADRACE_CLI_TRY(driver, cuda::load_driver());
   HEADRACE_CLI_TRY(device, gpu::Device::open(driver, ordinal));
   HEADRACE_CLI_TRY(memory, gpu::DeviceMemory::allocate(device, bytes));
-  HEADRACE_CLI_TRY(scratch, gpu::DeviceMemory::allocate(device, std::min(bytes, most_scratch_bytes)));
   HEADRACE_CLI_TRY(stream, gpu::Stream::make(device));
-  return std::unique_ptr<BenchMemory>(
-      std::make_unique<GpuMemory>(std::move(memory), std::move(scratch), std::move(stream)));
+  return std::unique_ptr<BenchMemory>(std::make_unique<GpuMemory>(std::move(memory), std::move(stream)));
 }
 
 int count_gpus() {

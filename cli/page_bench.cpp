@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <thread>
 
 namespace headrace::cli {
@@ -17,6 +18,8 @@ using Clock = std::chrono::steady_clock;
 constexpr auto patience = std::chrono::seconds(60);
 constexpr std::uint64_t singles_in_a_set = 256;
 constexpr unsigned rounds_of_a_set = 8;  // after the first, which finds nothing in any cache
+constexpr std::uint64_t waking_pages = 64;
+constexpr int waking_posts = 20;
 constexpr int makes = 7;  // how often requests that are used again are made, for a median of the time
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
@@ -116,7 +119,7 @@ Result<PageBench> PageBench::open(const BenchSetup& here, BenchSetup there) {
   HEADRACE_CLI_TRY(
       report, side.agent().import_metadata({reinterpret_cast<const char*>(theirs.data()), theirs.size()}));
   HEADRACE_CLI_TRY(remote, side.agent().peer_region(report.peer, "pages"));
-  return PageBench(std::move(peer), std::move(side), report.peer, remote.id);
+  return PageBench(std::move(peer), std::move(side), report.peer, remote);
 }
 
 /// Both sides at once: their sources and targets from fresh seeds.
@@ -180,6 +183,18 @@ Result<PageSamples> PageBench::pages(const PageCase& plan, const Progress& progr
     samples.make_seconds.push_back(seconds_between(begin, Clock::now()));
     return {};
   };
+  // Links between GPUs that have idled begin slowly, by 0.2 ms between two H200, and filling takes longer
+  // than they stay awake. So the first pages are moved some times over right before; the rest is what the
+  // check is about.
+  std::optional<Request> waking;
+  if (side_.region().kind == MemoryKind::vram || remote_kind_ == MemoryKind::vram) {
+    const std::uint64_t few = std::min(plan.count / 4, waking_pages);
+    if (few > 0) {
+      HEADRACE_CLI_TRY(request, agent.make_request(plan.op, local, here.first(few), remote, there.first(few),
+                                                   within_patience()));
+      waking = std::move(request);
+    }
+  }
   HEADRACE_CLI_CHECK(make());
   samples.make_seconds.clear();  // the first connects, which happens once in the life of a peer
   for (int i = 0; i < (plan.new_requests ? 1 : makes); ++i) HEADRACE_CLI_CHECK(make());
@@ -189,6 +204,7 @@ Result<PageSamples> PageBench::pages(const PageCase& plan, const Progress& progr
     seeds.source = fresh_seed();
     seeds.target = fresh_seed();
     HEADRACE_CLI_CHECK(refill(plan, seeds));
+    for (int post = 0; waking && post < waking_posts; ++post) HEADRACE_CLI_CHECK(carry_out({&*waking, 1}));
     HEADRACE_CLI_TRY(seconds, carry_out_by(threads, requests));
     if (i >= plan.warm_up) samples.seconds.push_back(seconds);
     HEADRACE_CLI_CHECK(check(plan, seeds, slots));

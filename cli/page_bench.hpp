@@ -64,8 +64,12 @@ class PageBench {
   Result<NotificationSamples> eventfds(unsigned rounds);
 
  private:
-  PageBench(PeerProcess peer, BenchSide side, std::string peer_name, RegionId remote)
-      : peer_(std::move(peer)), side_(std::move(side)), peer_name_(std::move(peer_name)), remote_(remote) {}
+  PageBench(PeerProcess peer, BenchSide side, std::string peer_name, const Region& remote)
+      : peer_(std::move(peer)),
+        side_(std::move(side)),
+        peer_name_(std::move(peer_name)),
+        remote_(remote.id),
+        remote_kind_(remote.kind) {}
 
   struct Seeds {
     std::uint64_t source = 0, target = 0, pages = 0;
@@ -77,6 +81,7 @@ class PageBench {
   BenchSide side_;
   std::string peer_name_;
   RegionId remote_;
+  MemoryKind remote_kind_;
 };
 
 }  // namespace headrace::cli
