@@ -146,8 +146,7 @@ void Progress::sleep(const std::function<bool()>& done, Deadline deadline) {
   followers_.fetch_add(1);
   const std::uint32_t seen = events_.load();
   // Who leaves the driver's seat looks for followers after it (make_way), and we look at the seat after we have become
-  // one: one of the two sees the other. The time is a net below that.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // one. Both change followers_, so one of the two sees the other. The time is a net below that.
   const std::unique_lock seat(driver_, std::try_to_lock);
   if (!seat.owns_lock() && !done()) {
     const Deadline soon = Deadline::after(std::chrono::milliseconds(2));
@@ -221,8 +220,7 @@ void Progress::drive() {
 
 /// The driver's seat is free: whoever waits and found it taken has to take it.
 void Progress::make_way() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (followers_.load() > 0) event();
+  if (followers_.fetch_add(0) > 0) event();  // a change, not a load: pairs with the one in sleep()
 }
 
 }  // namespace headrace::engine
