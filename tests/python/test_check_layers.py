@@ -78,10 +78,15 @@ def test_a_backend_may_not_include_the_engine_the_metadata_or_another_backend(tr
     assert len(problems(tree)) == 1
 
 
-@pytest.mark.parametrize("folder", ["cli", "bindings/python", "examples"])
+@pytest.mark.parametrize("folder", ["bindings/python", "examples"])
 def test_what_stands_on_the_public_surface_may_include_no_room(tree, folder):
     tree(f"{folder}/a.cpp", "<headrace/agent.hpp>", '"base/log.hpp"')
     assert problems(tree) == [f"{folder}/a.cpp:2: base/log.hpp: {folder.split('/')[0]} may include no room, not base"]
+
+
+def test_the_command_brings_memory_of_gpus_along_and_takes_nothing_else_from_the_rooms(tree):
+    tree("cli/a.cpp", "<headrace/agent.hpp>", '"gpu/a.hpp"', '"base/log.hpp"', '"engine/a.hpp"')
+    assert [line.split(":")[1] for line in problems(tree)] == ["3", "4"]
 
 
 def test_public_headers_include_no_room_and_no_other_project(tree):
