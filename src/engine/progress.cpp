@@ -43,18 +43,18 @@ void Timers::run_due(std::uint64_t now_ns) {
   }
 }
 
-Result<std::unique_ptr<Progress>> Progress::open() {
+Result<std::unique_ptr<Progress>> Progress::open(std::chrono::nanoseconds net) {
   HEADRACE_TRY(epoll, Epoll::create());
   HEADRACE_TRY(bell, EventFd::create());
   UniqueFd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!timer) return os_error(errno, "make a timer");
   HEADRACE_TRY_VOID(epoll.add(bell.fd(), EPOLLIN, bell_key));
   HEADRACE_TRY_VOID(epoll.add(timer.get(), EPOLLIN, timer_key));
-  return std::unique_ptr<Progress>(new Progress(std::move(epoll), std::move(bell), std::move(timer)));
+  return std::unique_ptr<Progress>(new Progress(std::move(epoll), std::move(bell), std::move(timer), net));
 }
 
-Progress::Progress(Epoll epoll, EventFd bell, UniqueFd timer)
-    : epoll_(std::move(epoll)), bell_(std::move(bell)), timer_(std::move(timer)) {}
+Progress::Progress(Epoll epoll, EventFd bell, UniqueFd timer, std::chrono::nanoseconds net)
+    : net_(net), epoll_(std::move(epoll)), bell_(std::move(bell)), timer_(std::move(timer)) {}
 
 Progress::~Progress() { stop(); }
 
@@ -149,7 +149,7 @@ void Progress::sleep(const std::function<bool()>& done, Deadline deadline) {
   // one. Both change followers_, so one of the two sees the other. The time is a net below that.
   const std::unique_lock seat(driver_, std::try_to_lock);
   if (!seat.owns_lock() && !done()) {
-    const Deadline soon = Deadline::after(std::chrono::milliseconds(2));
+    const Deadline soon = Deadline::after(net_);
     (void)futex_wait(events_, seen, Deadline::earliest(deadline, soon));
   }
   followers_.fetch_sub(1);

@@ -43,7 +43,8 @@ class Timers {
 
 class Progress {
  public:
-  static Result<std::unique_ptr<Progress>> open();
+  /// `net`: how long a waiter that found the driver's seat taken trusts that it will hear when it is free.
+  static Result<std::unique_ptr<Progress>> open(std::chrono::nanoseconds net = std::chrono::milliseconds(2));
   ~Progress();
 
   /// The instance must outlive this object. Calls must not overlap; exhausted after max_backends.
@@ -104,7 +105,7 @@ class Progress {
   void at(std::uint64_t at_ns, std::function<void()> function);
 
  private:
-  Progress(Epoll epoll, EventFd bell, UniqueFd timer);
+  Progress(Epoll epoll, EventFd bell, UniqueFd timer, std::chrono::nanoseconds net);
 
   static constexpr std::uint32_t help_between_polls = 64;
 
@@ -132,6 +133,7 @@ class Progress {
   std::uint32_t progress_all();
   std::uint32_t arm_all(bool on);
 
+  const std::chrono::nanoseconds net_;
   Epoll epoll_;
   EventFd bell_;
   UniqueFd timer_;                          // a timerfd in epoll_

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who drives while threads wait.
+#include "engine/progress.hpp"
+
+#include "backends/fake/backend.hpp"
+#include "engine/backend_instance.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <string>
+#include <thread>
+
+namespace headrace::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+class NoEvents final : public HostEvents {
+ public:
+  void completed(std::uint64_t, Status, std::string_view) override {}
+  std::uint64_t accepted(BackendInstance&, void*, std::string_view, std::uint64_t) override { return 0; }
+  void link_event(std::uint64_t, headrace_link_event_v1, Status, std::string_view) override {}
+  void received(std::uint64_t, std::uint32_t, std::string_view) override {}
+  bool submit(void (*)(void*), void*) override { return false; }
+  void wake() override {}
+  bool log_enabled(const std::string&, int) override { return false; }
+  void log(const std::string&, int, std::string_view) override {}
+  void count(std::string_view, std::uint64_t) override {}
+};
+
+/// Whether that thread of this process sleeps in the system.
+bool sleeps(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  const auto end_of_name = stat.rfind(')');
+  return end_of_name != std::string::npos && stat.size() > end_of_name + 2 && stat[end_of_name + 2] == 'S';
+}
+
+/// A backend that keeps the progress thread on its way out of the driver's seat until the waiter sleeps, and
+/// whose one end is seen by the waiter's own progress alone.
+struct Held {
+  static inline std::atomic<bool> armed = false;
+  static inline std::atomic<bool> let_go = false;
+  static inline std::atomic<bool> done = false;
+  static inline std::atomic<pid_t> waiter = 0;
+
+  static const headrace_backend_v1* table() {
+    static headrace_backend_v1 t = *plugin::table<fake::FakeBackend>();
+    t.progress = [](void*) -> std::uint32_t {
+      if (!let_go || ::gettid() != waiter) return 0;
+      done = true;
+      return 1;
+    };
+    t.arm = [](void*, std::int32_t on) -> std::uint32_t {
+      if (on != 0 && ::gettid() != waiter) armed = true;
+      if (on == 0 && waiter != 0 && ::gettid() != waiter && !let_go) {
+        while (!sleeps(waiter)) std::this_thread::yield();
+        let_go = true;
+      }
+      return 0;
+    };
+    return &t;
+  }
+};
+
+TEST(Progress, a_waiter_that_found_the_drivers_seat_taken_takes_it_when_it_is_free) {
+  NoEvents events;
+  const test::TemporaryFolder folder;
+  InstanceArgs args;
+  args.agent_name = "a";
+  args.runtime_dir = folder.path();
+  for (const headrace_option_v1& row : fake::FakeBackend::options())
+    args.settings.emplace_back(row.name, row.default_value);
+  const auto instance = BackendInstance::open(Held::table(), args, events).value();
+  const auto progress = Progress::open(1h).value();
+  ASSERT_TRUE(progress->add(*instance).ok());
+  progress->start();
+  while (!Held::armed) std::this_thread::yield();
+  std::thread waiter([&] {
+    Held::waiter = ::gettid();
+    EXPECT_TRUE(progress->wait([] { return Held::done.load(); }, Deadline::after(60s)));
+  });
+  waiter.join();
+  progress->stop();
+}
+
+}  // namespace
+}  // namespace headrace::engine
