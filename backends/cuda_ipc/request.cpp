@@ -29,6 +29,15 @@ Result<cuda::Address> reach_own(const Region& region, const WorkingGpu& driver, 
   return region.reach(driver);
 }
 
+gpu::Touches touched_by(const headrace_prepare_v1& args) {
+  const bool gpus_alone =
+      std::ranges::all_of(regions_of(*args.local),
+                          [](void* handle) { return local_region(handle).gpu() != nullptr; }) &&
+      std::ranges::all_of(regions_of(*args.remote),
+                          [](void* handle) { return remote_region(handle).is_of_gpu(); });
+  return gpus_alone ? gpu::Touches::gpus : gpu::Touches::host;
+}
+
 /// The GPU that moves: the one whose memory the local pages are. Host memory leaves the choice to the far
 /// side: its own GPU, or any that reaches it.
 Result<const WorkingGpu*> driver_of(Instance& instance, const headrace_prepare_v1& args) {
@@ -65,6 +74,10 @@ std::uint64_t first_page_in(const headrace_prepare_v1& args, const headrace_side
 }  // namespace
 
 // ------------------------------------------------------------------ preparing
+
+Request::Request(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link,
+                 const WorkingGpu& gpu)
+    : instance_(instance), args_(args), link_(std::move(link)), gpu_(&gpu), touches_(touched_by(args)) {}
 
 Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1& args,
                                   std::shared_ptr<Link> link) {
@@ -128,20 +141,11 @@ Result<void> Request::prepare_move() {
   for (std::size_t i = 0; i < handles.size(); ++i) remote.emplace(handles[i], memory_[i].address);
   HEADRACE_TRY(move, gpu::PreparedMove::prepare(
                          gpu_->mover, args_, [this](void* handle) { return local_.at(handle); },
-                         [&remote](void* handle) { return remote.at(handle); }, touches()));
+                         [&remote](void* handle) { return remote.at(handle); }, touches_));
   move_.emplace(std::move(move));
   prepared_for_.clear();
   for (const ImportedMemory& memory : memory_) prepared_for_.push_back(memory.address);
   return {};
-}
-
-gpu::Touches Request::touches() const {
-  const bool gpus_alone =
-      std::ranges::all_of(regions_of(*args_.local),
-                          [](void* handle) { return local_region(handle).gpu() != nullptr; }) &&
-      std::ranges::all_of(regions_of(*args_.remote),
-                          [](void* handle) { return remote_region(handle).is_of_gpu(); });
-  return gpus_alone ? gpu::Touches::gpus : gpu::Touches::host;
 }
 
 Outcome Request::about_region(std::size_t number, Code code, std::string text) const {
@@ -231,7 +235,7 @@ Status Request::post_local() {
 
 /// The GPU has it.
 void Request::in_flight() {
-  const double rate = touches() == gpu::Touches::gpus ? gpu_bytes_per_ns : host_bytes_per_ns;
+  const double rate = touches_ == gpu::Touches::gpus ? gpu_bytes_per_ns : host_bytes_per_ns;
   const auto expected = static_cast<std::uint64_t>(1.5 * static_cast<double>(args_.bytes) / rate);
   look_until_ns_ = now_ns() + std::min(launch_ns + expected, longest_look_ns);
   instance_.posts.add(*this);

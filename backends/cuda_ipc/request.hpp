@@ -65,14 +65,12 @@ class Request final : public host_link::Post {
   enum class Ready : std::uint8_t { yes, not_yet, never };
 
   Request(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link,
-          const WorkingGpu& gpu)
-      : instance_(instance), args_(args), link_(std::move(link)), gpu_(&gpu) {}
+          const WorkingGpu& gpu);
   ~Request() override = default;
 
   [[nodiscard]] Result<void> prepare_local();
   [[nodiscard]] Ready find_memory(Outcome& why);
   [[nodiscard]] Result<void> prepare_move();
-  [[nodiscard]] gpu::Touches touches() const;
   [[nodiscard]] Outcome check_peer() const;
   [[nodiscard]] Outcome about_region(std::size_t number, Code code, std::string text) const;
   [[nodiscard]] bool take(State from);
@@ -91,6 +89,7 @@ class Request final : public host_link::Post {
   const headrace_prepare_v1 args_;
   const std::shared_ptr<Link> link_;
   const WorkingGpu* const gpu_;  // the instance keeps what it has opened
+  const gpu::Touches touches_;
 
   std::unordered_map<void*, cuda::Address> local_;  // where the GPU reaches our own regions
 

@@ -102,7 +102,7 @@ class ShmStranger : public ::testing::Test {
 
   /// A new stranger at the owner's socket.
   [[nodiscard]] Stranger stranger() const {
-    const std::string info = owner_->connection_info();
+    const std::string info = owner->connection_info();
     const auto found = host_link::decode_connection_info(protocol, std::as_bytes(std::span(info)));
     return Stranger(world.runtime_dir() + "/" + found.value().socket_name);
   }
@@ -110,11 +110,11 @@ class ShmStranger : public ::testing::Test {
   [[nodiscard]] test::Link accepted() {
     std::vector<test::HostLink> links;
     EXPECT_TRUE(world.until([&] {
-      links = owner_->host().accepted_links();
+      links = owner->host().accepted_links();
       std::erase_if(links, [](const test::HostLink& link) { return link.peer_name != "stranger"; });
       return !links.empty();
     })) << world.describe();
-    return {*owner_, links.front().connection, links.front().token};
+    return {*owner, links.front().connection, links.front().token};
   }
   [[nodiscard]] testing::AssertionResult dropped(Stranger& who) {
     if (world.until([&] { return who.hung_up(); })) return testing::AssertionSuccess();
@@ -133,7 +133,7 @@ class ShmStranger : public ::testing::Test {
     if (!test::same_bytes(owners_memory_.bytes(), friends_memory_.bytes()))
       return testing::AssertionFailure() << "other bytes came";
     const bool heard = world.until([&] {
-      const auto messages = owner_->host().messages();
+      const auto messages = owner->host().messages();
       return std::any_of(messages.begin(), messages.end(),
                          [&](const test::HostMessage& message) { return message.bytes == text; });
     });
@@ -152,14 +152,14 @@ class ShmStranger : public ::testing::Test {
   }
 
  protected:
-  const std::unique_ptr<test::Instance> owner_ = open(world, "owner", 1);
+  const std::unique_ptr<test::Instance> owner = open(world, "owner", 1);
 
  private:
   const std::unique_ptr<test::Instance> friend_ = open(world, "friend", 2);
-  const test::Link link_ = friend_->connect(*owner_);
+  const test::Link link_ = friend_->connect(*owner);
   const test::Memory owners_memory_{test::Memory::Kind::shared, 16 * 4096, 1};
   const test::Memory friends_memory_{test::Memory::Kind::plain, 16 * 4096, 2};
-  const test::Region owners_region_{*owner_, owners_memory_};
+  const test::Region owners_region_{*owner, owners_memory_};
   const test::Region friends_region_{*friend_, friends_memory_};
   const test::Remote remote_{link_, owners_region_.facts()};
   std::uint64_t round_ = 0;
@@ -261,7 +261,7 @@ TEST_F(ShmStranger, that_breaks_the_rules_of_a_link_loses_it) {
     const test::Link link = accepted();
     who.send(message, std::vector<int>(count, sealed.get()));
     EXPECT_TRUE(world.until([&] { return link.lost(); })) << message.index();
-    EXPECT_EQ(owner_->host().link(link.token())->lost_status.code, Code::corrupt);
+    EXPECT_EQ(owner->host().link(link.token())->lost_status.code, Code::corrupt);
   }
   EXPECT_TRUE(served());
   EXPECT_TRUE(world.until([&] { return open_descriptors() <= descriptors + 1; }))
@@ -272,14 +272,14 @@ TEST_F(ShmStranger, that_shares_what_cannot_be_mapped_keeps_its_link_and_nothing
   Stranger who = stranger();
   who.introduce();
   const test::Link link = accepted();
-  const std::size_t before = owner_->host().log().size();
+  const std::size_t before = owner->host().log().size();
   const UniqueFd unsealed = memory_file(4096, 0), sealed = memory_file(4096, F_SEAL_SHRINK);
   who.send(encode(Share{{{1, 0, 4096}}}), {unsealed.get()});
   who.send(encode(Share{{{2, 4095, 2}}}), {sealed.get()});
   who.send(encode(Share{{{3, UINT64_MAX - 1, 4096}}}), {sealed.get()});
   who.send(encode(Share{{{4, 0, UINT64_MAX}}}), {sealed.get()});
   who.send(encode(Share{{{5, 0, 0}}}), {sealed.get()});
-  EXPECT_TRUE(world.until([&] { return owner_->host().log().size() == before + 5; })) << world.describe();
+  EXPECT_TRUE(world.until([&] { return owner->host().log().size() == before + 5; })) << world.describe();
   EXPECT_FALSE(link.lost());
   EXPECT_TRUE(served());
 }
@@ -292,7 +292,7 @@ TEST_F(ShmStranger, that_writes_nonsense_into_its_rings_loses_its_link) {
     who.words(65536)[0] = UINT32_MAX;  // the length of its first message
     who.words()[0] = tail;
     EXPECT_TRUE(world.until([&] { return link.lost(); })) << tail;
-    EXPECT_EQ(owner_->host().link(link.token())->lost_status.code, Code::corrupt) << tail;
+    EXPECT_EQ(owner->host().link(link.token())->lost_status.code, Code::corrupt) << tail;
   }
   for (const std::uint64_t head : {std::uint64_t{8}, UINT64_MAX / 2}) {
     Stranger who = stranger();
@@ -333,16 +333,16 @@ TEST_F(ShmStranger, that_never_stops_talking_keeps_nobody_waiting) {
   const UniqueFd unsealed = memory_file(4096, 0);
   std::uint32_t said = 0;
   // Its next word is there before the owner is through with the one before, of which it complains.
-  owner_->host().on_log = [&] {
+  owner->host().on_log = [&] {
     said += who.send(encode(Share{{{said, 0, 4096}}}), {unsealed.get()}) ? 1 : 0;
   };
-  owner_->host().on_log();
+  owner->host().on_log();
   for (int round = 0; round < 10; ++round) {
     const std::uint32_t before = said;
     ASSERT_TRUE(served());
     EXPECT_TRUE(world.until([&] { return said > before; })) << "nobody listens to it any more";
   }
-  owner_->host().on_log = nullptr;
+  owner->host().on_log = nullptr;
   EXPECT_FALSE(link.lost());
 }
 
@@ -367,7 +367,7 @@ TEST_F(ShmStranger, who_comes_when_there_are_no_descriptors_is_let_in_later) {
   tight.rlim_cur = static_cast<rlim_t>(next.get());  // the next free number is not allowed
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
   const auto complaints = [&] {
-    const auto log = owner_->host().log();
+    const auto log = owner->host().log();
     return std::count_if(log.begin(), log.end(), [](const std::string& line) {
       return line.find("accept a link") != std::string::npos;
     });
@@ -410,10 +410,10 @@ TEST_F(ShmStranger, that_babbles_harms_nobody) {
   }
   ASSERT_TRUE(served());
   const auto gone = [&] {
-    for (const test::HostLink& link : owner_->host().accepted_links())
+    for (const test::HostLink& link : owner->host().accepted_links())
       if (link.peer_name != "friend" && link.lost)
-        test::Link(*owner_, link.connection, link.token).disconnect();
-    return owner_->host().accepted_links().size() == 1 && open_descriptors() <= descriptors;
+        test::Link(*owner, link.connection, link.token).disconnect();
+    return owner->host().accepted_links().size() == 1 && open_descriptors() <= descriptors;
   };
   EXPECT_TRUE(world.until(gone)) << world.describe();
 }

@@ -25,7 +25,7 @@ struct UnpackedPackage {
 class PackageCache {
  public:
   /// `folder` is made when it is needed.
-  explicit PackageCache(std::filesystem::path folder) : folder_(std::move(folder) / "packages") {}
+  explicit PackageCache(const std::filesystem::path& folder) : folder_(folder / "packages") {}
 
   /// The folder of the unpacked package; unpacks it if it is not there. A package that is a folder is used as
   /// it is.

@@ -31,9 +31,9 @@ PeerProcess::PeerProcess(const BackendCase& which, const std::string& name, std:
     : name_(name), vram_(which.vram), incarnation_(incarnation), line_(-1) {
   ::signal(SIGPIPE, SIG_IGN);
   SocketPair sockets;
-  std::vector<std::string> words{HEADRACE_TEST_BIN_DIR "/contract_peer", which.backend, name, std::to_string(incarnation), runtime_dir};
+  std::vector<std::string> words{std::string(HEADRACE_TEST_BIN_DIR) + "/contract_peer", which.backend, name, std::to_string(incarnation), runtime_dir};
   if (which.vram) words.emplace_back("--vram");
-  for (const auto& [option, value] : which.settings) words.push_back(option + "=" + value);
+  for (const auto& [option, value] : which.settings) words.push_back(fmt::format("{}={}", option, value));
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);

@@ -157,6 +157,16 @@ struct Traffic {
   std::vector<std::unique_ptr<Request>> requests;
 };
 
+/// Of a peer that was killed: each post ends, and the link is lost.
+void expect_the_end(World& world, Traffic& traffic, Instance& a, const Link& ab) {
+  for (const auto& request : traffic.requests) {
+    const PostEnd end = request->wait();
+    EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::peer_lost})) << end.text;
+  }
+  ASSERT_TRUE(world.until([&] { return ab.lost(); })) << world.describe();
+  EXPECT_EQ(a.host().link(ab.token())->lost_status.code, Code::peer_lost);
+}
+
 TEST_P(Processes, a_killed_peer_ends_every_post_and_its_next_life_is_reached) {
   const auto a = open();
   for (int life = 0; life < 10; ++life) {
@@ -167,12 +177,7 @@ TEST_P(Processes, a_killed_peer_ends_every_post_and_its_next_life_is_reached) {
     for (const auto& request : traffic.requests) request->post("for nobody");
     for (int i = 0; i < life; ++i) (void)world.progress();
     b->kill();
-    for (const auto& request : traffic.requests) {
-      const PostEnd end = request->wait();
-      EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::peer_lost})) << end.text;
-    }
-    ASSERT_TRUE(world.until([&] { return ab.lost(); })) << world.describe();
-    EXPECT_EQ(a->host().link(ab.token())->lost_status.code, Code::peer_lost);
+    ASSERT_NO_FATAL_FAILURE(expect_the_end(world, traffic, *a, ab));
     EXPECT_EQ(traffic.requests[0]->try_post().code, Code::peer_lost);
     EXPECT_EQ(ab.notify(0, "too late").code, Code::peer_lost);
   }
@@ -191,12 +196,7 @@ TEST_P(Processes, a_peer_that_forks_goes_on_and_is_lost_when_it_dies_though_its_
   b->ask("await 8");
   for (const auto& request : traffic.requests) request->post("for nobody");
   b->kill();
-  for (const auto& request : traffic.requests) {
-    const PostEnd end = request->wait();
-    EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::peer_lost})) << end.text;
-  }
-  ASSERT_TRUE(world.until([&] { return ab.lost(); })) << world.describe();
-  EXPECT_EQ(a->host().link(ab.token())->lost_status.code, Code::peer_lost);
+  expect_the_end(world, traffic, *a, ab);
 }
 
 TEST_P(Processes, a_peer_that_ends_in_good_order_is_lost_as_well) {

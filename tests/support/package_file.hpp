@@ -76,7 +76,7 @@ inline void write_file(const std::string& path, std::string_view bytes) {
 /// Writes a package and returns its path.
 inline std::string write_package(const std::string& folder, const PackageText& text = {},
                                  const std::string& name = "net.pt2") {
-  const std::string path = folder + "/" + name;
+  std::string path = folder + "/" + name;
   write_file(path, zip_archive(package_members(text)));
   return path;
 }

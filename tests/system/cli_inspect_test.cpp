@@ -75,7 +75,7 @@ TEST(CliDoctor, SaysThatTheCoreWorksAndWhatTheMachineCanDo) {
   ASSERT_EQ(outcome.code, 0) << outcome.err << outcome.out;
   const Json report = Json::parse(outcome.out);
   EXPECT_EQ(report.at("works"), true);
-  const Json findings = report.at("findings");
+  const Json& findings = report.at("findings");
   for (const char* name :
        {"kernel", "CPUs", "NUMA", "GPUs", "cross-memory attach", "shared memory", "huge pages",
         "locked memory", "runtime folder", "libcurl", "etcd", "backend shm", "backend tcp", "an agent"})

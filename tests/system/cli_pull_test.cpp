@@ -46,7 +46,7 @@ class CliPull : public testing::Test {
       add("layers." + std::to_string(i) + ".weight", "U8", {bytes}, bytes);
     std::string text = header.dump() + "   ";  // blanks that a copy has to keep
     const std::uint64_t length = text.size();
-    const fs::path path = folder_ / "model.safetensors";
+    fs::path path = folder_ / "model.safetensors";
     std::ofstream file(path, std::ios::binary);
     file.write(reinterpret_cast<const char*>(&length), sizeof length);
     file << text;

@@ -20,7 +20,6 @@ namespace headrace::cli {
 namespace {
 
 using testing::HasSubstr;
-namespace fs = std::filesystem;
 
 TensorInfo tensor(const char* name, const char* type, std::vector<std::uint64_t> shape) {
   TensorInfo info{name, element_type(type), std::move(shape), 0};

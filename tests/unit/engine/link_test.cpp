@@ -2,23 +2,12 @@
 #include "engine/link.hpp"
 
 #include "plugins/sound_table.hpp"
+#include "unit/engine/silent_events.hpp"
 
 #include <gtest/gtest.h>
 
 namespace headrace::engine {
 namespace {
-
-struct Silent : HostEvents {
-  void completed(std::uint64_t, Status, std::string_view) override {}
-  std::uint64_t accepted(BackendInstance&, void*, std::string_view, std::uint64_t) override { return 0; }
-  void link_event(std::uint64_t, headrace_link_event_v1, Status, std::string_view) override {}
-  void received(std::uint64_t, std::uint32_t, std::string_view) override {}
-  bool submit(void (*)(void*), void*) override { return false; }
-  void wake() override {}
-  bool log_enabled(const std::string&, int) override { return false; }
-  void log(const std::string&, int, std::string_view) override {}
-  void count(std::string_view, std::uint64_t) override {}
-};
 
 class LinkTest : public ::testing::Test {
  protected:
@@ -28,7 +17,7 @@ class LinkTest : public ::testing::Test {
     backend = BackendInstance::open(&table, {"a", 1, 1, "/", {}}, events).value();
   }
   static inline int disconnected = 0;
-  Silent events;
+  SilentEvents events;
   headrace_backend_v1 table = sound_table("sound");
   std::unique_ptr<BackendInstance> backend;
   int connection = 0;

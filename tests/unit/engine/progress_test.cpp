@@ -3,8 +3,8 @@
 #include "engine/progress.hpp"
 
 #include "backends/fake/backend.hpp"
-#include "engine/backend_instance.hpp"
 #include "support/temporary_folder.hpp"
+#include "unit/engine/silent_events.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -18,19 +18,6 @@ namespace headrace::engine {
 namespace {
 
 using namespace std::chrono_literals;
-
-class NoEvents final : public HostEvents {
- public:
-  void completed(std::uint64_t, Status, std::string_view) override {}
-  std::uint64_t accepted(BackendInstance&, void*, std::string_view, std::uint64_t) override { return 0; }
-  void link_event(std::uint64_t, headrace_link_event_v1, Status, std::string_view) override {}
-  void received(std::uint64_t, std::uint32_t, std::string_view) override {}
-  bool submit(void (*)(void*), void*) override { return false; }
-  void wake() override {}
-  bool log_enabled(const std::string&, int) override { return false; }
-  void log(const std::string&, int, std::string_view) override {}
-  void count(std::string_view, std::uint64_t) override {}
-};
 
 /// Whether that thread of this process sleeps in the system.
 bool sleeps(pid_t thread) {
@@ -69,7 +56,7 @@ struct Held {
 };
 
 TEST(Progress, a_waiter_that_found_the_drivers_seat_taken_takes_it_when_it_is_free) {
-  NoEvents events;
+  SilentEvents events;
   const test::TemporaryFolder folder;
   InstanceArgs args;
   args.agent_name = "a";
