@@ -18,6 +18,14 @@ namespace {
 constexpr std::uint64_t batch_bytes = 256 * 1024;
 constexpr std::size_t batch_pieces = 768;
 constexpr std::size_t inline_message_bytes = 1024;
+// What a socket may take at least, however little is left: enough to keep it busy over the way there and back inside a
+// machine (4 GB/s for half a millisecond), and so that the last chunk of one is no long wait for all.
+constexpr std::uint64_t least_window_bytes = 2 << 20;
+constexpr std::uint64_t least_chunk_bytes = 256 * 1024;
+// Payload from here on is sent by reference, if its pieces are so long on the average: a page each costs about what
+// copying it costs if it is much shorter.
+constexpr std::uint64_t share_bytes = 64 * 1024;
+constexpr std::uint64_t share_piece_bytes = 4096;
 // Pieces of memory that one receive is offered. More would be looked at by the kernel and mostly not filled.
 constexpr std::size_t receive_pieces = 256;
 // A caller that polled so recently is about to poll again, and will find what came: the I/O thread leaves it to him
@@ -182,6 +190,7 @@ Result<void> Channel::end(const FrameHeader& header, std::span<const std::byte> 
     case FrameType::ping: {
       const std::scoped_lock lock(link_->mutex_);
       pong_due_ = true;
+      pong_number_ = header.request;
       return {};
     }
     case FrameType::goodbye:
@@ -192,8 +201,13 @@ Result<void> Channel::end(const FrameHeader& header, std::span<const std::byte> 
         retire();
       }
       return {};
-    case FrameType::read:
-    case FrameType::pong: return {};
+    case FrameType::pong: {
+      const std::scoped_lock lock(link_->mutex_);
+      confirmed_ = std::max(confirmed_, header.request);
+      confirmed_changed_.notify_all();
+      return {};
+    }
+    case FrameType::read: return {};
   }
   return {};
 }
@@ -211,6 +225,7 @@ void Channel::unwritable(std::uint64_t at) {
 void Channel::retire() {
   receiving_ = false;
   retired_.store(true);
+  confirmed_changed_.notify_all();
   thread_.deafen(fd_.get());
 }
 
@@ -340,7 +355,7 @@ void Channel::pump(HostCalls& calls, Driver driver, bool writable) {
       if ((events_ & EPOLLOUT) != 0) listen_for(events_ & ~EPOLLOUT);
       return;
     }
-    const FrameWriter::Step step = writer_.flush(*context_.calls, fd_.get());
+    const FrameWriter::Step step = writer_.flush(*context_.calls, fd_.get(), driver == Driver::io_thread);
     if (step.bytes > 0) {
       spoke_.store(true, std::memory_order_relaxed);
       calls.sent(step.bytes);
@@ -410,11 +425,11 @@ void Channel::put_control() {
     acknowledgements_.pop_front();
   }
   if (pong_due_ && writer_.fits(frame_header_bytes)) {
-    put_empty(FrameType::pong);
+    put_empty(FrameType::pong, pong_number_);
     pong_due_ = false;
   }
   if (ping_due_ && writer_.fits(frame_header_bytes)) {
-    put_empty(FrameType::ping);
+    put_empty(FrameType::ping, asked_);
     ping_due_ = false;
   }
   if (index_ != 0) return;
@@ -457,6 +472,7 @@ bool Channel::put_answer() {
   Regions::View view(context_.regions);
   const RangeList ranges(answer.header, answer.ranges.data());
   std::uint64_t at = 0;
+  payload_.clear();
   for (std::uint32_t i = 0; i < ranges.size(); ++i) {
     const Range range = ranges[i];
     const auto found = view.find(range, Access::read);
@@ -469,9 +485,10 @@ bool Channel::put_answer() {
       writer_.put(&at, 8);
       break;
     }
-    writer_.lend(found.region->base + range.offset, range.length);
+    add_payload(found.region->base + range.offset, range.length);
     at += range.length;
   }
+  if (header.code == 0 && put_payload(at)) answers_shared_ = true;
   answer_ranges_ -= answer.header.ranges;
   answers_.pop_front();
   return true;
@@ -479,13 +496,17 @@ bool Channel::put_answer() {
 
 /// The next chunk of a request of ours: its data, or the question for them.
 bool Channel::put_chunk() {
-  const std::uint64_t window = context_.settings.window_bytes;
+  // Towards the end of the work no socket takes so much that the others wait for it.
+  const std::uint64_t share = link_->uncut_bytes_ / link_->sockets_;
+  const std::uint64_t window = std::min(context_.settings.window_bytes, std::max(least_window_bytes, share));
   const bool may_write = write_bytes_ < window && writes_.size() < max_unanswered_frames;
   const bool may_read = read_bytes_ < window && reads_.size() < max_unanswered_frames &&
                         read_ranges_ + max_ranges <= max_unanswered_read_ranges;
   RemoteRequest* const request = link_->next_work(may_read, may_write, reads_turn_);
   if (request == nullptr) return false;
-  Chunk chunk = cut_chunk(request->args, request->next, link_->limits_);
+  ChunkLimits limits = link_->limits_;
+  limits.bytes = std::min(limits.bytes, std::max(least_chunk_bytes, share / 4));
+  Chunk chunk = cut_chunk(request->args, request->next, limits);
   const std::size_t pages = chunk.to.page - chunk.from.page + (chunk.to.skip > 0 ? 1 : 0);
   if (!writer_.fits(frame_header_bytes + pages * range_bytes)) return false;
   reads_turn_ = request->is_write();
@@ -503,7 +524,7 @@ bool Channel::put_chunk() {
   const std::uint32_t ranges = put_ranges(*request, chunk, header);
   std::memcpy(at, &header, sizeof header);
   if (request->is_write()) {
-    for (const iovec& piece : payload_) writer_.lend(piece.iov_base, piece.iov_len);
+    put_payload(chunk.bytes);
     writes_.push_back({request, request->wire_id, chunk, ranges});
     write_bytes_ += chunk.bytes;
   } else {
@@ -513,6 +534,24 @@ bool Channel::put_chunk() {
   }
   link_->took_chunk(*request, chunk, index_);
   return true;
+}
+
+void Channel::add_payload(std::byte* at, std::uint64_t bytes) {
+  if (!payload_.empty() && static_cast<std::byte*>(payload_.back().iov_base) + payload_.back().iov_len == at) {
+    payload_.back().iov_len += bytes;
+  } else if (bytes > 0) {
+    payload_.push_back({at, bytes});
+  }
+}
+
+/// Puts payload_ behind the header. Whether the peer will read it out of our memory.
+bool Channel::put_payload(std::uint64_t bytes) {
+  if (context_.settings.zero_copy && bytes >= share_bytes && bytes / payload_.size() >= share_piece_bytes) {
+    writer_.share(payload_);
+    return true;
+  }
+  for (const iovec& piece : payload_) writer_.lend(piece.iov_base, piece.iov_len);
+  return false;
 }
 
 /// Puts the chunk's ranges, fills in what the header says of them and leaves the local pieces in payload_.
@@ -579,17 +618,38 @@ void Channel::detach(const Region& region) {
   writer_.detach(region.base, region.length);
 }
 
+/// Asks the peer, which answers in order, to say when it has taken what it reads out of our memory. 0: there is nothing.
+std::uint64_t Channel::ask_for_confirmation(HostCalls& calls) {
+  std::uint64_t number = 0;
+  {
+    const std::scoped_lock lock(link_->mutex_);
+    if (!std::exchange(answers_shared_, false)) return 0;
+    number = ++asked_;
+    ping_due_ = true;
+  }
+  pump(calls, Driver::caller);
+  return number;
+}
+
+/// False: the peer did not say so in time.
+bool Channel::await_confirmation(std::uint64_t number, std::chrono::nanoseconds patience) {
+  std::unique_lock lock(link_->mutex_);
+  return confirmed_changed_.wait_for(lock, patience, [&] {
+    return confirmed_ >= number || retired_.load() || link_->state_ != Link::State::ready;
+  });
+}
+
 /// Sends what is ready of messages, and a goodbye, if the socket takes it at once.
 bool Channel::say_farewell() {
   if (!sending_ || blocked_ || retired_.load()) return false;
-  if (!writer_.empty() && writer_.flush(*context_.calls, fd_.get()).result != FrameWriter::Flushed::all) return false;
+  if (!writer_.empty() && writer_.flush(*context_.calls, fd_.get(), false).result != FrameWriter::Flushed::all) return false;
   {
     const std::scoped_lock state(link_->mutex_);
     put_control();
     put_messages();
     if (writer_.fits(frame_header_bytes)) put_empty(FrameType::goodbye);
   }
-  return writer_.flush(*context_.calls, fd_.get()).result == FrameWriter::Flushed::all;
+  return writer_.flush(*context_.calls, fd_.get(), false).result == FrameWriter::Flushed::all;
 }
 
 void Channel::close(bool farewell) {
@@ -612,6 +672,7 @@ void Channel::close(bool farewell) {
   answers_.clear();
   writes_.clear();
   reads_.clear();
+  confirmed_changed_.notify_all();
 }
 
 }  // namespace headrace::tcp

@@ -82,19 +82,31 @@ void FaultyCalls::carried(int fd, ssize_t bytes) {
   carried_[fd] += static_cast<std::uint64_t>(bytes);
 }
 
-ssize_t FaultyCalls::sendmsg(int fd, const msghdr* message) {
+ssize_t FaultyCalls::sendmsg(int fd, const msghdr* message, bool more) {
   const Trouble trouble = draw(fd, plan_.short_writes);
   if (trouble.error != 0) return errno = trouble.error, -1;
   ssize_t n = 0;
   if (trouble.limit == 0) {
-    n = real_->sendmsg(fd, message);
+    n = real_->sendmsg(fd, message, more);
   } else {
     std::vector<iovec> cut = first_of(*message, trouble.limit);
     msghdr part = *message;
     part.msg_iov = cut.data();
     part.msg_iovlen = cut.size();
-    n = real_->sendmsg(fd, &part);
+    n = real_->sendmsg(fd, &part, more);
   }
+  carried(fd, n);
+  return n;
+}
+
+ssize_t FaultyCalls::vmsplice(int pipe, const iovec* pieces, std::size_t count) {
+  return real_->vmsplice(pipe, pieces, count);
+}
+
+ssize_t FaultyCalls::splice(int pipe, int fd, std::size_t bytes, bool more) {
+  const Trouble trouble = draw(fd, plan_.short_writes);
+  if (trouble.error != 0) return errno = trouble.error, -1;
+  const ssize_t n = real_->splice(pipe, fd, trouble.limit == 0 ? bytes : std::min<std::size_t>(bytes, trouble.limit), more);
   carried(fd, n);
   return n;
 }

@@ -73,7 +73,7 @@ bool Greeting::send() {
     msghdr message{};
     message.msg_iov = &piece;
     message.msg_iovlen = 1;
-    const ssize_t n = context_.calls->sendmsg(fd_.get(), &message);
+    const ssize_t n = context_.calls->sendmsg(fd_.get(), &message, false);
     if (n >= 0) {
       handshake_.sent(static_cast<std::size_t>(n));
       continue;

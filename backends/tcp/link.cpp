@@ -12,6 +12,8 @@ namespace {
 // A canceled write waits for the peer's word this long, then the link goes: with the I/O thread's tick less than the
 // second that the contract allows.
 constexpr std::uint64_t cancel_patience_ns = 600'000'000;
+// So long it may take the peer to read what lies in its sockets of a region that is going away.
+constexpr std::chrono::seconds take_patience{1};
 
 /// How the posts of a link end that was lost for this reason.
 Code code_for_posts(Code loss) {
@@ -111,6 +113,8 @@ Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
     request.status = {};
     request.text.clear();
     request.cut_all = request.next.page >= request.args.count || request.args.bytes == 0;
+    request.uncut_bytes = request.args.bytes;
+    uncut_bytes_ += request.uncut_bytes;
     posted_.insert(&request);
     if (request.cut_all) {
       end_if_done(request, calls);
@@ -196,7 +200,17 @@ Status Link::notify(std::uint32_t channel, std::string_view bytes) {
 }
 
 void Link::detach(const Region& region) {
-  for (const auto& channel : channels()) channel->detach(region);
+  HostCalls calls(*this);
+  std::vector<std::pair<std::shared_ptr<Channel>, std::uint64_t>> asked;
+  for (const auto& channel : channels()) {
+    channel->detach(region);
+    if (const std::uint64_t number = channel->ask_for_confirmation(calls); number != 0) asked.emplace_back(channel, number);
+  }
+  for (const auto& [channel, number] : asked) {
+    if (channel->await_confirmation(number, take_patience)) continue;
+    calls.lose({Code::peer_lost}, "it did not take what it had read of a region that was deregistered");
+    return;
+  }
 }
 
 // ------------------------------------------------------------------ work for channels
@@ -223,6 +237,8 @@ RemoteRequest* Link::next_work(bool reads, bool writes, bool reads_first) {
 void Link::took_chunk(RemoteRequest& request, const Chunk& chunk, unsigned channel) {
   ++request.chunks;
   ++request.unanswered;
+  uncut_bytes_ -= chunk.bytes;
+  request.uncut_bytes -= chunk.bytes;
   request.last_channel = channel;
   request.next = skip_empty_pages(request.args, chunk.to);
   auto& queue = request.is_write() ? writes_ : reads_;
@@ -243,6 +259,7 @@ void Link::took_chunk(RemoteRequest& request, const Chunk& chunk, unsigned chann
 void Link::stop_cutting(RemoteRequest& request) {
   if (request.cut_all) return;
   erase_from(request.is_write() ? writes_ : reads_, &request);
+  uncut_bytes_ -= std::exchange(request.uncut_bytes, 0);
   request.cut_all = true;
   if (request.status.ok()) request.status.code = Code::canceled;
 }

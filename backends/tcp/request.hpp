@@ -54,6 +54,7 @@ class RemoteRequest final : public Request {
   bool canceling = false;
   std::uint64_t cancel_ns = 0;
   std::uint64_t wire_id = 0;     // of this post
+  std::uint64_t uncut_bytes = 0; // not yet in a chunk
   PagePosition next;             // where the next chunk begins
   std::uint32_t chunks = 0;      // cut so far
   std::uint32_t unanswered = 0;  // of them

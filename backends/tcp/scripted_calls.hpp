@@ -24,7 +24,7 @@ class ScriptedCalls final : public SocketCalls {
   std::string to_receive;  ///< what there is to receive; at its end EAGAIN
   int calls = 0;
 
-  ssize_t sendmsg(int, const msghdr* message) override {
+  ssize_t sendmsg(int, const msghdr* message, bool) override {
     const Step step = next();
     if (step.error != 0) return errno = step.error, -1;
     std::size_t left = step.bytes, taken = 0;
@@ -50,6 +50,8 @@ class ScriptedCalls final : public SocketCalls {
     }
     return static_cast<ssize_t>(taken);
   }
+  ssize_t vmsplice(int, const iovec*, std::size_t) override { return errno = ENOSYS, -1; }
+  ssize_t splice(int, int, std::size_t, bool) override { return errno = ENOSYS, -1; }
   int connect(int, const sockaddr*, socklen_t) override { return errno = next().error, errno == 0 ? 0 : -1; }
   int accept(int, sockaddr*, socklen_t*) override { return errno = EAGAIN, -1; }
 

@@ -16,7 +16,7 @@
 namespace headrace::tcp {
 namespace {
 
-constexpr std::array<headrace_option_v1, 18> table{{
+constexpr std::array<headrace_option_v1, 19> table{{
     {"listen", "", "list", "addresses to listen on, host:port; empty: every interface, IPv6 and IPv4, on a free port", 0, 0},
     {"advertise", "", "list", "addresses that peers are told to connect to, host or host:port (default: the listening port); empty: those of all interfaces", 0, 0},
     {"sockets", "auto", "count", "sockets a peer, 1 to 64; auto: 4, or the number of cores if there are fewer", 0, 0},
@@ -24,6 +24,7 @@ constexpr std::array<headrace_option_v1, 18> table{{
     {"congestion", "cubic", "text", "congestion control of every socket; if the kernel has or allows no such one, or at \"system\", the system's own", 0, 0},
     {"socket_buffer", "0", "bytes", "send and receive buffer of every socket; 0: the kernel tunes them", 0, 0},
     {"chunk_bytes", "1MiB", "bytes", "payload of one frame at most, 4 KiB to 64 MiB: large requests travel in chunks over all sockets", 0, 0},
+    {"zero_copy", "auto", "text", "yes: large pages go into a socket by reference, not copied; no: copied; auto: yes on one or two cores", 0, 0},
     {"window", "8MiB", "bytes", "payload under way on one socket at most, beyond which others take the work", 0, 0},
     {"direct_bytes", "64KiB", "bytes", "requests up to here are sent from the thread that posts them, and received by one that polls for them", 0, 0},
     {"spin", "auto", "duration", "how long an I/O thread looks for more work before it sleeps; auto: 30us, or none on one or two cores", 0, 0},
@@ -82,6 +83,13 @@ class Reader {
     return value;
   }
 
+  bool yes_or_no(std::string_view name, bool automatic) {
+    const std::string written = text(name);
+    if (written == "auto" || written.empty()) return automatic;
+    if (written != "yes" && written != "no") fail(name, "yes, no or auto is needed");
+    return written == "yes";
+  }
+
   void fail(std::string_view name, std::string_view why) {
     if (!error_)
       error_ = make_error(Code::invalid_argument, "option {} is \"{}\": {}", name,
@@ -125,6 +133,7 @@ Result<Settings> Settings::read(const plugin::CreateArgs& args) {
   s.socket_buffer_bytes = reader.bytes("socket_buffer", 0, 1 << 30);
   s.chunk_bytes = reader.bytes("chunk_bytes", 4096, 64 << 20);
   s.window_bytes = reader.bytes("window", 4096, std::uint64_t{1} << 40);
+  s.zero_copy = reader.yes_or_no("zero_copy", all_cores <= 2);
   s.direct_bytes = reader.bytes("direct_bytes", 0, 1 << 20);
   const bool spins = reader.text("spin") != "auto" && !reader.text("spin").empty();
   s.spin = spins ? reader.duration("spin", 0ns) : (all_cores > 2 ? std::chrono::nanoseconds(30us) : 0ns);

@@ -21,6 +21,7 @@ struct Settings {
   std::uint64_t socket_buffer_bytes = 0;
   std::uint64_t chunk_bytes = 0;
   std::uint64_t window_bytes = 0;
+  bool zero_copy = true;
   std::uint64_t direct_bytes = 0;
   std::chrono::nanoseconds spin{};
   std::chrono::nanoseconds heartbeat_interval{};

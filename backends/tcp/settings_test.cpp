@@ -37,7 +37,7 @@ TEST(Settings, a_wrong_value_is_refused_with_name_and_value) {
   const std::vector<std::pair<std::string, std::string>> wrong{
       {"sockets", "0"},       {"sockets", "65"},         {"sockets", "two"},         {"threads", "-1"}, {"chunk_bytes", "1"},
       {"window", "lots"},     {"direct_bytes", "2MiB"},  {"spin", "soon"},           {"heartbeat_interval", "0"},
-      {"max_pending", "none"}, {"heartbeat_timeout", "1s"}};
+      {"max_pending", "none"}, {"heartbeat_timeout", "1s"}, {"zero_copy", "maybe"}};
   for (const auto& [name, value] : wrong) {
     const auto settings = read({{name, value}});
     ASSERT_FALSE(settings.ok()) << name << "=" << value;
@@ -81,7 +81,7 @@ ssize_t send_text(SocketCalls& calls, const std::string& text) {
   msghdr message{};
   message.msg_iov = &piece;
   message.msg_iovlen = 1;
-  return calls.sendmsg(3, &message);
+  return calls.sendmsg(3, &message, false);
 }
 
 TEST(Faults, calls_are_short_interrupted_and_refused_as_the_plan_says_and_nothing_is_lost) {

@@ -46,13 +46,14 @@ std::vector<BackendCase> rows() {
        .settings = {{"piece_bytes", "64KiB"}, {"threads", "3"}},
        .kept_kind = HEADRACE_FILE},
       {.backend = "shm", .variant = "", .settings = {}},
-      {.backend = "tcp", .variant = "", .settings = {}},
+      {.backend = "tcp", .variant = "", .settings = {{"zero_copy", "no"}}},
       {.backend = "cuda_ipc", .variant = "", .settings = {}, .vram = true},
       {.backend = "tcp",
        .variant = "faulty",
        .settings = {{"faults", "short_reads=20000,short_writes=20000,eagain=10,eintr=10"},
                     {"sockets", "4"},
-                    {"threads", "2"}}},
+                    {"threads", "2"},
+                    {"zero_copy", "yes"}}},
   };
 }
 
