@@ -218,8 +218,12 @@ function(headrace_add_python)
   nanobind_add_module(_headrace STABLE_ABI NB_STATIC NB_SUPPRESS_WARNINGS ${sources})
   target_include_directories(_headrace PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(_headrace PRIVATE headrace headrace_options)
-  set_target_properties(_headrace PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/python
-                                             INSTALL_RPATH "$ORIGIN/${HEADRACE_INSTALL_LIBDIR}")
+  target_link_options(_headrace PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/python_exports.map)
+  set_target_properties(
+    _headrace
+    PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/python
+               INSTALL_RPATH "$ORIGIN/${HEADRACE_INSTALL_LIBDIR}"
+               LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/python_exports.map)
 endfunction()
 
 # examples/*.cpp -> one program each, on the installed surface alone, and a test that runs it.
