@@ -165,6 +165,11 @@ def run_cases(pair: Pair, contender: str, options: argparse.Namespace, samples: 
                 samples[f"make/{count}"][f"{contender} {dtype}"] += pair.here.ask(
                     "make", slots=BUFFER // page, count=count, dtype=dtype, rounds=20
                 )
+            if options.through_dropin:
+                for order in ("regular", "shuffled"):
+                    samples[f"prepare-rows/{page}x{count}/{order}"][contender] += pair.here.ask(
+                        "prepare_rows", page=page, slots=count, shuffled=order == "shuffled", rounds=20
+                    )
         pair.here.ask("drop")
     for page in SINGLES if options.device == "cpu" else GPU_SINGLES:
         pair.here.ask("prepare", page=page, slots=BUFFER // page)

@@ -63,13 +63,20 @@ class Nixl:
         return name.decode() if isinstance(name, bytes) else name
 
     def prepare(self, peer: str, there: dict[str, Any], page: int, slots: int) -> tuple[Any, Any]:
-        def rows(address: int, device: int) -> np.ndarray:
-            at = address + np.arange(slots, dtype=np.uint64) * np.uint64(page)
-            return np.stack([at, np.full(slots, page, np.uint64), np.full(slots, device, np.uint64)], axis=1)
+        return self.prepare_rows(peer, self.rows(there, page, np.arange(slots, dtype=np.uint64)))
 
-        ours, theirs = rows(self.address, self.device), rows(there["address"], there["device"])
-        local = self.agent.prep_xfer_dlist("NIXL_INIT_AGENT", self.agent.get_xfer_descs(ours, self.kind))
-        remote = self.agent.prep_xfer_dlist(peer, self.agent.get_xfer_descs(theirs, self.kind))
+    def rows(self, there: dict[str, Any], page: int, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Both sides' pages in that order, as (address, length, device)."""
+        at, length = order * np.uint64(page), np.full(len(order), page, np.uint64)
+
+        def of(address: int, device: int) -> np.ndarray:
+            return np.stack([np.uint64(address) + at, length, np.full(len(order), device, np.uint64)], axis=1)
+
+        return of(self.address, self.device), of(there["address"], there["device"])
+
+    def prepare_rows(self, peer: str, rows: tuple[np.ndarray, np.ndarray]) -> tuple[Any, Any]:
+        local = self.agent.prep_xfer_dlist("NIXL_INIT_AGENT", self.agent.get_xfer_descs(rows[0], self.kind))
+        remote = self.agent.prep_xfer_dlist(peer, self.agent.get_xfer_descs(rows[1], self.kind))
         return local, remote
 
     def drop(self, lists: tuple[Any, Any]) -> None:
@@ -127,6 +134,18 @@ class Headrace:
         local = self.agent.prepare(uniform(self.region, 0, 0, page, slots))
         remote = self.agent.prepare(uniform(there["region"], 0, 0, page, slots), peer=peer)
         return local, remote
+
+    def rows(self, there: dict[str, Any], page: int, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Both sides' pages in that order, as (region's id, offset, length)."""
+        at, length = order * np.uint64(page), np.full(len(order), page, np.uint64)
+
+        def of(region: int) -> np.ndarray:
+            return np.stack([np.full(len(order), region, np.uint64), at, length], axis=1)
+
+        return of(self.region.id), of(there["region"])
+
+    def prepare_rows(self, peer: str, rows: tuple[np.ndarray, np.ndarray]) -> tuple[Any, Any]:
+        return self.agent.prepare(rows[0]), self.agent.prepare(rows[1], peer=peer)
 
     def drop(self, lists: tuple[Any, Any]) -> None:
         pass
@@ -189,6 +208,19 @@ class Side:
     def drop(self) -> None:
         self.library.drop(self.lists)
 
+    def prepare_rows(self, page: int, slots: int, shuffled: bool, rounds: int) -> list[float]:
+        """Seconds that both lists take to prepare from arrays of rows, which the program has."""
+        seconds = []
+        for i in range(rounds):
+            order = np.random.default_rng(i).permutation(slots) if shuffled else np.arange(slots)
+            rows = self.library.rows(self.there, page, order.astype(np.uint64))
+            start = time.perf_counter()
+            lists = self.library.prepare_rows(self.peer, rows)
+            seconds.append(time.perf_counter() - start)
+            self.library.drop(lists)
+            del lists
+        return seconds
+
     def transfer(self, op: str, slots: int, count: int, seed: int) -> dict[str, Any]:
         """Makes a request, carries it out, gives the seconds of both."""
         source, target = choose(slots, count, seed)
@@ -228,6 +260,7 @@ class Side:
             request = self.library.make("read", self.lists, source, target)
             seconds.append(time.perf_counter() - start)
             self.library.release(request)
+            del request  # Headrace's ends here, and not inside the next one's time
         return seconds
 
     def register_many(self, count: int) -> dict[str, Any]:

@@ -3,40 +3,38 @@
 #include "cli/command.hpp"
 #include "cli/peer_process.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <memory>
 
 namespace headrace::cli {
 namespace {
 
 /// Started by other subcommands, not by people.
-void add_peer(CLI::App& bench, Invocation& invocation) {
+void add_peer(const Command& bench, Invocation& invocation) {
   struct Descriptors {
     int control = -1, ping = -1, pong = -1;
   };
   auto fds = std::make_shared<Descriptors>();
-  CLI::App* peer = bench.add_subcommand("peer", "The other process of a benchmark");
-  peer->group("");
-  peer->add_option("--control", fds->control)->required();
-  peer->add_option("--ping", fds->ping)->required();
-  peer->add_option("--pong", fds->pong)->required();
-  peer->callback([fds, &invocation] {
+  const Command peer = bench.add_subcommand("peer", "The other process of a benchmark");
+  peer.hide();
+  peer.add_option("--control", fds->control).required();
+  peer.add_option("--ping", fds->ping).required();
+  peer.add_option("--pong", fds->pong).required();
+  peer.callback([fds, &invocation] {
     invocation.action = [fds] { return run_bench_peer(fds->control, fds->ping, fds->pong); };
   });
 }
 
 }  // namespace
 
-void add_bench(CLI::App& app, Invocation& invocation) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure how fast this machine moves data");
-  bench->require_subcommand(1);
-  bench->footer(
+void add_bench(const Command& app, Invocation& invocation) {
+  const Command bench = app.add_subcommand("bench", "Measure how fast this machine moves data");
+  bench.require_subcommand();
+  bench.footer(
       "Examples:\n"
       "  headrace bench pages --page 4K,64K,1M --op both\n"
       "  headrace bench pages --single");
-  add_bench_pages(*bench, invocation);
-  add_peer(*bench, invocation);
+  add_bench_pages(bench, invocation);
+  add_peer(bench, invocation);
 }
 
 }  // namespace headrace::cli

@@ -8,8 +8,6 @@
 #include "cli/table.hpp"
 #include "cli/text.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -311,73 +309,71 @@ class Runner {
 
 }  // namespace
 
-void add_bench_pages(CLI::App& bench, Invocation& invocation) {
+void add_bench_pages(const Command& bench, Invocation& invocation) {
   auto wanted = std::make_shared<Wanted>();
-  CLI::App* pages =
+  const Command pages =
       bench.add_subcommand("pages", "How fast pages move between two processes of this machine");
-  pages->add_option("--backend", wanted->backend, "The backend that carries them, or auto: the best of all")
-      ->type_name("NAME")
-      ->capture_default_str();
+  pages.add_option("--backend", wanted->backend, "The backend that carries them, or auto: the best of all")
+      .type_name("NAME")
+      .show_default();
   pages
-      ->add_option("--kinds", wanted->kinds,
-                   "Memory here and in the other process: dram-dram, or vram-vram, between GPUs")
-      ->type_name("KINDS")
-      ->check(CLI::IsMember({"dram-dram", "vram-vram", "vram-dram", "dram-vram"}).description(""))
-      ->capture_default_str();
+      .add_option("--kinds", wanted->kinds,
+                  "Memory here and in the other process: dram-dram, or vram-vram, between GPUs")
+      .type_name("KINDS")
+      .check(one_of({"dram-dram", "vram-vram", "vram-dram", "dram-vram"}))
+      .show_default();
   pages
-      ->add_option("--devices", wanted->devices,
-                   "GPUs here and in the other process, as in 0,1; default: the first two")
-      ->type_name("N[,N]")
-      ->delimiter(',')
-      ->expected(1, 2)
-      ->check(CLI::Range(0, 1023).description(""));
-  pages->add_flag("--allocated", wanted->allocated,
-                  "Memory from `allocate`, where it is dram; else it is registered");
-  pages->add_option("--page", wanted->pages, "Page sizes, as in 4K,64K,1M")->type_name("SIZE[,SIZE...]");
-  pages->add_option("--total", wanted->total, "Memory of each side, in which the pages lie")
-      ->type_name("SIZE")
-      ->capture_default_str();
+      .add_option("--devices", wanted->devices,
+                  "GPUs here and in the other process, as in 0,1; default: the first two")
+      .type_name("N[,N]")
+      .delimiter(',')
+      .expected(1, 2)
+      .check(whole_numbers_within(0, 1023));
+  pages.add_flag("--allocated", wanted->allocated,
+                 "Memory from `allocate`, where it is dram; else it is registered");
+  pages.add_option("--page", wanted->pages, "Page sizes, as in 4K,64K,1M").type_name("SIZE[,SIZE...]");
+  pages.add_option("--total", wanted->total, "Memory of each side, in which the pages lie")
+      .type_name("SIZE")
+      .show_default();
   pages
-      ->add_option("--count", wanted->count,
-                   "Pages an iteration moves; default: all there are, at most 16384")
-      ->type_name("N")
-      ->check(whole_number(1, std::uint64_t{1} << 32));
-  pages->add_option("--op", wanted->op, "read (here <- there), write or both")
-      ->type_name("OP")
-      ->check(CLI::IsMember({"read", "write", "both"}).description(""))
-      ->capture_default_str();
-  pages->add_option("--threads", wanted->threads, "Threads that share the pages")
-      ->type_name("N")
-      ->check(whole_number(1, 1024))
-      ->capture_default_str();
-  pages->add_option("--in-flight", wanted->in_flight, "Requests that a thread posts at once")
-      ->type_name("N")
-      ->check(whole_number(1, 65536))
-      ->capture_default_str();
-  CLI::Option* random =
-      pages->add_flag("--random", wanted->random, "Pages at random places on both sides: the default");
-  pages->add_flag("--sequential", wanted->sequential, "Pages in order, one after the other")
-      ->excludes(random);
+      .add_option("--count", wanted->count, "Pages an iteration moves; default: all there are, at most 16384")
+      .type_name("N")
+      .check(whole_number(1, std::uint64_t{1} << 32));
+  pages.add_option("--op", wanted->op, "read (here <- there), write or both")
+      .type_name("OP")
+      .check(one_of({"read", "write", "both"}))
+      .show_default();
+  pages.add_option("--threads", wanted->threads, "Threads that share the pages")
+      .type_name("N")
+      .check(whole_number(1, 1024))
+      .show_default();
+  pages.add_option("--in-flight", wanted->in_flight, "Requests that a thread posts at once")
+      .type_name("N")
+      .check(whole_number(1, 65536))
+      .show_default();
+  const Argument random =
+      pages.add_flag("--random", wanted->random, "Pages at random places on both sides: the default");
+  pages.add_flag("--sequential", wanted->sequential, "Pages in order, one after the other").excludes(random);
   pages
-      ->add_option("--iterations", wanted->iterations,
-                   "Transfers that are timed; default 15, or 4096 small ones")
-      ->type_name("N")
-      ->check(whole_number(1, 100'000'000))
-      ->take_last();
-  pages->add_option("--warm-up", wanted->warm_up, "Transfers before those")
-      ->type_name("N")
-      ->check(whole_number(0, 1'000'000))
-      ->capture_default_str();
-  pages->add_flag("--new-request", wanted->new_requests,
-                  "Make requests anew each time; else they are posted again");
-  pages->add_flag("--single", wanted->single, "One page at a time: its latency");
-  pages->add_flag("--notifications", wanted->notifications, "No pages: a message there and back");
-  pages->add_option("--streams", wanted->streams, "Sockets of the tcp backend, as --option tcp.sockets")
-      ->type_name("N")
-      ->check(whole_number(1, 64));
-  pages->add_flag("--explain", wanted->explain, "Say which path was taken, and why");
-  pages->add_flag("--json", wanted->json, "One line of JSON a figure, as bench/results keeps them");
-  pages->footer(
+      .add_option("--iterations", wanted->iterations,
+                  "Transfers that are timed; default 15, or 4096 small ones")
+      .type_name("N")
+      .check(whole_number(1, 100'000'000))
+      .take_last();
+  pages.add_option("--warm-up", wanted->warm_up, "Transfers before those")
+      .type_name("N")
+      .check(whole_number(0, 1'000'000))
+      .show_default();
+  pages.add_flag("--new-request", wanted->new_requests,
+                 "Make requests anew each time; else they are posted again");
+  pages.add_flag("--single", wanted->single, "One page at a time: its latency");
+  pages.add_flag("--notifications", wanted->notifications, "No pages: a message there and back");
+  pages.add_option("--streams", wanted->streams, "Sockets of the tcp backend, as --option tcp.sockets")
+      .type_name("N")
+      .check(whole_number(1, 64));
+  pages.add_flag("--explain", wanted->explain, "Say which path was taken, and why");
+  pages.add_flag("--json", wanted->json, "One line of JSON a figure, as bench/results keeps them");
+  pages.footer(
       "Each transfer moves fresh data, and every byte of both buffers is compared after it. The clock runs "
       "from\n"
       "post to the end of wait; making the requests is timed apart.\n"
@@ -395,7 +391,7 @@ void add_bench_pages(CLI::App& bench, Invocation& invocation) {
       "  headrace bench pages --single --page 64,4K                 latency of one page: p50 and p99\n"
       "  headrace bench pages --kinds vram-vram --page 4K,1M        from GPU to GPU\n"
       "  headrace bench pages --notifications                       a message there and back");
-  pages->callback([wanted, &invocation] {
+  pages.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return Runner(*wanted, invocation).run(); };
   });
 }

@@ -6,6 +6,6 @@
 
 namespace headrace::cli {
 
-void add_bench_pages(CLI::App& bench, Invocation& invocation);
+void add_bench_pages(const Command& bench, Invocation& invocation);
 
 }  // namespace headrace::cli

@@ -64,15 +64,16 @@ int run(int argc, char** argv) {
       "  headrace bench pages --page 4K,1M            how fast pages move here\n"
       "  headrace infer model.pt2 --input x.npy       run a compiled model\n"
       "`headrace COMMAND --help` explains a command.");
-  add_demo(app, invocation);
-  add_serve(app, invocation);
-  add_pull(app, invocation);
-  add_doctor(app, invocation);
-  add_plugins(app, invocation);
-  add_bench(app, invocation);
-  add_infer(app, invocation);
-  add_inspect(app, invocation);
-  add_verify(app, invocation);
+  const Command commands(app);
+  add_demo(commands, invocation);
+  add_serve(commands, invocation);
+  add_pull(commands, invocation);
+  add_doctor(commands, invocation);
+  add_plugins(commands, invocation);
+  add_bench(commands, invocation);
+  add_infer(commands, invocation);
+  add_inspect(commands, invocation);
+  add_verify(commands, invocation);
 
   try {
     app.parse(argc, argv);

@@ -2,15 +2,12 @@
 // What a subcommand is: it adds itself to the parser, and when it was chosen leaves an action behind.
 #pragma once
 
+#include "cli/arguments.hpp"
 #include "cli/errors.hpp"
 
 #include <functional>
 #include <map>
 #include <string>
-
-namespace CLI {  // NOLINT(readability-identifier-naming): CLI11 calls it so
-class App;
-}
 
 namespace headrace::cli {
 
@@ -21,15 +18,15 @@ struct Invocation {
   std::function<Result<void>()> action;        ///< set by the subcommand that was chosen
 };
 
-void add_serve(CLI::App& app, Invocation& invocation);
-void add_pull(CLI::App& app, Invocation& invocation);
-void add_doctor(CLI::App& app, Invocation& invocation);
-void add_plugins(CLI::App& app, Invocation& invocation);
-void add_bench(CLI::App& app, Invocation& invocation);
-void add_demo(CLI::App& app, Invocation& invocation);
-void add_infer(CLI::App& app, Invocation& invocation);
-void add_inspect(CLI::App& app, Invocation& invocation);
-void add_verify(CLI::App& app, Invocation& invocation);
+void add_serve(const Command& app, Invocation& invocation);
+void add_pull(const Command& app, Invocation& invocation);
+void add_doctor(const Command& app, Invocation& invocation);
+void add_plugins(const Command& app, Invocation& invocation);
+void add_bench(const Command& app, Invocation& invocation);
+void add_demo(const Command& app, Invocation& invocation);
+void add_infer(const Command& app, Invocation& invocation);
+void add_inspect(const Command& app, Invocation& invocation);
+void add_verify(const Command& app, Invocation& invocation);
 
 /// To stderr, after the command's name. A terminal gets short lines; in a log a sentence stays on one line,
 /// where it can be searched for.

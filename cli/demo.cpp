@@ -9,8 +9,6 @@
 
 #include <headrace/agent.hpp>
 
-#include <CLI/CLI.hpp>
-
 #include <fcntl.h>
 
 #include <cstdio>
@@ -115,25 +113,24 @@ Result<void> run_demo(Wanted wanted, const Invocation& invocation) {
   return demo.port ? demo::serve_http(demo) : demo::run_once(demo);
 }
 
-void add_worker(CLI::App& app, Invocation& invocation) {
+void add_worker(const Command& app, Invocation& invocation) {
   auto options = std::make_shared<demo::WorkerOptions>();
   auto kind = std::make_shared<std::string>();
-  CLI::App* const command =
-      app.add_subcommand("demo-worker", "A process of `headrace demo`, which starts it.");
-  command->group("");  // not for people
-  command->add_option("kind", *kind)->required()->check(CLI::IsMember({"prefill", "decode"}));
-  command->add_option("--name", options->name)->required();
-  command->add_option("--store", options->store)->required();
-  command->add_option("--weights", options->weights)->required();
-  command->add_option("--packages", options->packages)->required();
-  command->add_option("--folder", options->folder)->required();
-  command->add_option("--page", options->page_tokens)->required();
-  command->add_option("--pages", options->pages)->required();
-  command->add_option("--chunk", options->chunk_tokens)->required();
-  command->add_option("--backend", options->backends)->allow_extra_args(false);
-  command->add_flag("--retry", options->retry);
-  command->add_flag("--go-on", options->go_on);
-  command->callback([options, kind, &invocation] {
+  const Command command = app.add_subcommand("demo-worker", "A process of `headrace demo`, which starts it.");
+  command.hide();  // not for people
+  command.add_option("kind", *kind).required().check(one_of({"prefill", "decode"}), "{prefill,decode}");
+  command.add_option("--name", options->name).required();
+  command.add_option("--store", options->store).required();
+  command.add_option("--weights", options->weights).required();
+  command.add_option("--packages", options->packages).required();
+  command.add_option("--folder", options->folder).required();
+  command.add_option("--page", options->page_tokens).required();
+  command.add_option("--pages", options->pages).required();
+  command.add_option("--chunk", options->chunk_tokens).required();
+  command.add_option("--backend", options->backends).one_value_a_time();
+  command.add_flag("--retry", options->retry);
+  command.add_flag("--go-on", options->go_on);
+  command.callback([options, kind, &invocation] {
     invocation.action = [options, kind, &invocation]() -> Result<void> {
       options->options = invocation.options;
       auto ended =
@@ -146,14 +143,14 @@ void add_worker(CLI::App& app, Invocation& invocation) {
 
 }  // namespace
 
-void add_demo(CLI::App& app, Invocation& invocation) {
+void add_demo(const Command& app, Invocation& invocation) {
   add_worker(app, invocation);
   auto wanted = std::make_shared<Wanted>();
   demo::DemoOptions& demo = wanted->demo;
   demo.prompt = default_prompt;
-  CLI::App* const command =
+  const Command command =
       app.add_subcommand("demo", "Generate text with a prefill worker and a decode worker");
-  command->footer(
+  command.footer(
       "The prompt runs in one process; the keys and values of its tokens travel layer by layer to another, "
       "which writes the\n"
       "text. The processes find one another through exchanged metadata alone. The model is small: it has "
@@ -167,79 +164,75 @@ void add_demo(CLI::App& app, Invocation& invocation) {
       "bit\n"
       "  headrace demo --backend tcp --workers 3 --page 64      other paths and sizes\n"
       "  headrace demo --serve 8000                             OpenAI's completions protocol over HTTP");
-  CLI::Option* const prompt =
-      command->add_option("--prompt", demo.prompt, "What to go on with; a token is a byte")
-          ->type_name("TEXT");
-  CLI::Option* const prompt_file =
+  const Argument prompt =
+      command.add_option("--prompt", demo.prompt, "What to go on with; a token is a byte").type_name("TEXT");
+  const Argument prompt_file =
       command
-          ->add_option("--prompt-file", wanted->prompt_file, "The same from a file; - is the standard input")
-          ->type_name("FILE")
-          ->excludes(prompt);
-  CLI::Option* const tokens = command->add_option("--tokens", demo.count, "How many bytes to generate")
-                                  ->type_name("COUNT")
-                                  ->check(whole_number(1, 1'000'000'000))
-                                  ->capture_default_str();
-  command->add_option("--temperature", demo.sampling.temperature, "0 takes the likeliest token")
-      ->type_name("NUMBER")
-      ->check(real_number(0, 100))
-      ->capture_default_str();
-  command->add_option("--top-p", demo.sampling.top_p, "Choose among the likeliest that hold this share")
-      ->type_name("SHARE")
-      ->check(real_number(0, 1))
-      ->capture_default_str();
-  command->add_option("--seed", demo.sampling.seed, "The same seed gives the same text")
-      ->type_name("NUMBER")
-      ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
-      ->capture_default_str();
+          .add_option("--prompt-file", wanted->prompt_file, "The same from a file; - is the standard input")
+          .type_name("FILE")
+          .excludes(prompt);
+  const Argument tokens = command.add_option("--tokens", demo.count, "How many bytes to generate")
+                              .type_name("COUNT")
+                              .check(whole_number(1, 1'000'000'000))
+                              .show_default();
+  command.add_option("--temperature", demo.sampling.temperature, "0 takes the likeliest token")
+      .type_name("NUMBER")
+      .check(real_number(0, 100))
+      .show_default();
+  command.add_option("--top-p", demo.sampling.top_p, "Choose among the likeliest that hold this share")
+      .type_name("SHARE")
+      .check(real_number(0, 1))
+      .show_default();
+  command.add_option("--seed", demo.sampling.seed, "The same seed gives the same text")
+      .type_name("NUMBER")
+      .check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
+      .show_default();
   command
-      ->add_option("--backend", demo.front.backends,
-                   "The path to take, as `headrace plugins` lists them; repeatable")
-      ->type_name("NAME")
-      ->allow_extra_args(false);
-  command->add_option("--page", demo.front.page_tokens, "Tokens a page: 1, 2, 4, 8, 16, 32, 64, 128 or 256")
-      ->type_name("TOKENS")
-      ->check(whole_number(1, 256))
-      ->capture_default_str();
+      .add_option("--backend", demo.front.backends,
+                  "The path to take, as `headrace plugins` lists them; repeatable")
+      .type_name("NAME")
+      .one_value_a_time();
+  command.add_option("--page", demo.front.page_tokens, "Tokens a page: 1, 2, 4, 8, 16, 32, 64, 128 or 256")
+      .type_name("TOKENS")
+      .check(whole_number(1, 256))
+      .show_default();
   command
-      ->add_option("--workers", demo.front.decode_workers,
-                   "Decode workers; with --serve the loss of one is not the end while there is another")
-      ->type_name("COUNT")
-      ->check(whole_number(1, 64))
-      ->capture_default_str();
-  CLI::Option* const check = command->add_flag(
+      .add_option("--workers", demo.front.decode_workers,
+                  "Decode workers; with --serve the loss of one is not the end while there is another")
+      .type_name("COUNT")
+      .check(whole_number(1, 64))
+      .show_default();
+  const Argument check = command.add_flag(
       "--check", demo.check, "Generate the text in one process alone too, and fail if a token differs");
-  command->add_flag("--retry", demo.front.retry,
-                    "Start again what dies, but the prefill worker; a decode worker gets its pages anew");
+  command.add_flag("--retry", demo.front.retry,
+                   "Start again what dies, but the prefill worker; a decode worker gets its pages anew");
   command
-      ->add_option("--patience", demo.front.patience_seconds,
-                   "After how many seconds a worker that says nothing counts as lost")
-      ->type_name("SECONDS")
-      ->check(whole_number(1, 3600))
-      ->capture_default_str();
-  CLI::Option* const json =
-      command->add_flag("--json", demo.json, "Print one JSON object instead of text and table");
-  CLI::Option* const serve =
-      command->add_option("--serve", wanted->port, "Answer HTTP on this port; 0 picks one")
-          ->type_name("PORT")
-          ->check(whole_number(0, 65535));
-  for (CLI::Option* const of_one_text : {prompt, prompt_file, tokens, check, json})
-    serve->excludes(of_one_text);  // a request brings its own
-  command->add_option("--host", demo.host, "Address to answer on")
-      ->type_name("ADDRESS")
-      ->capture_default_str();
+      .add_option("--patience", demo.front.patience_seconds,
+                  "After how many seconds a worker that says nothing counts as lost")
+      .type_name("SECONDS")
+      .check(whole_number(1, 3600))
+      .show_default();
+  const Argument json =
+      command.add_flag("--json", demo.json, "Print one JSON object instead of text and table");
+  const Argument serve = command.add_option("--serve", wanted->port, "Answer HTTP on this port; 0 picks one")
+                             .type_name("PORT")
+                             .check(whole_number(0, 65535));
+  for (const Argument of_one_text : {prompt, prompt_file, tokens, check, json})
+    serve.excludes(of_one_text);  // a request brings its own
+  command.add_option("--host", demo.host, "Address to answer on").type_name("ADDRESS").show_default();
   command
-      ->add_option("--packages", demo.front.packages,
-                   "Folder of the compiled model; missing packages are exported into it")
-      ->type_name("DIR");
+      .add_option("--packages", demo.front.packages,
+                  "Folder of the compiled model; missing packages are exported into it")
+      .type_name("DIR");
   command
-      ->add_option("--model-weights", demo.front.weights,
-                   "The model's weights (default: those installed with the package)")
-      ->type_name("FILE");
+      .add_option("--model-weights", demo.front.weights,
+                  "The model's weights (default: those installed with the package)")
+      .type_name("FILE");
   command
-      ->add_option("--python", wanted->python,
-                   "Interpreter with torch and headrace, for the export (default: option `python`)")
-      ->type_name("PROGRAM");
-  command->callback([wanted, &invocation] {
+      .add_option("--python", wanted->python,
+                  "Interpreter with torch and headrace, for the export (default: option `python`)")
+      .type_name("PROGRAM");
+  command.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return run_demo(std::move(*wanted), invocation); };
   });
 }

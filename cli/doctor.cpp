@@ -11,8 +11,6 @@
 #include <headrace/model.hpp>
 #include <headrace/version.hpp>
 
-#include <CLI/CLI.hpp>
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -128,19 +126,19 @@ Result<void> examine(const Invocation& invocation, bool json) {
 
 }  // namespace
 
-void add_doctor(CLI::App& app, Invocation& invocation) {
-  CLI::App* doctor =
+void add_doctor(const Command& app, Invocation& invocation) {
+  const Command doctor =
       app.add_subcommand("doctor", "Say what this machine can do, what does not work, and what to install");
   auto exam = std::make_shared<DeviceExam>();
   auto paths = std::make_shared<bool>(false);
-  doctor->add_flag("--json", exam->json, "As JSON");
-  doctor->add_flag("--paths", *paths,
-                   "Try which path pages take for each pair of memories, and how fast it is");
-  doctor->add_option("--device", exam->device, "Look at this device with torch instead: cpu, cuda or cuda:1")
-      ->type_name("DEVICE");
-  doctor->add_option("--model", exam->model, "Run this model once on inputs that are made up")
-      ->type_name("FILE");
-  doctor->footer(
+  doctor.add_flag("--json", exam->json, "As JSON");
+  doctor.add_flag("--paths", *paths,
+                  "Try which path pages take for each pair of memories, and how fast it is");
+  doctor.add_option("--device", exam->device, "Look at this device with torch instead: cpu, cuda or cuda:1")
+      .type_name("DEVICE");
+  doctor.add_option("--model", exam->model, "Run this model once on inputs that are made up")
+      .type_name("FILE");
+  doctor.footer(
       "The exit code is 0 if pages can be moved on this machine.\n"
       "With --device or --model it is 0 if all that was tried works, and what is printed is JSON, unless a "
       "terminal is to\nshow it and --json is not given.\n"
@@ -150,7 +148,7 @@ void add_doctor(CLI::App& app, Invocation& invocation) {
       "  headrace doctor --json\n"
       "  headrace doctor --paths                     which path for which memories, measured here\n"
       "  headrace doctor --device cpu --model model.pt2      whether torch and a compiled model work here");
-  doctor->callback([exam, paths, &invocation] {
+  doctor.callback([exam, paths, &invocation] {
     invocation.action = [exam, paths, &invocation] {
       if (*paths) return survey_paths(invocation, exam->json);
       return exam->wanted() ? examine_device(*exam, invocation) : examine(invocation, exam->json);

@@ -8,8 +8,6 @@
 #include "cli/number_option.hpp"
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -122,39 +120,38 @@ Result<void> infer(Wanted wanted, const Invocation& invocation) {
 
 }  // namespace
 
-void add_infer(CLI::App& app, Invocation& invocation) {
+void add_infer(const Command& app, Invocation& invocation) {
   auto wanted = std::make_shared<Wanted>();
-  CLI::App* infer_command = app.add_subcommand("infer", "Run a model that AOTInductor compiled");
-  add_model_arguments(*infer_command, *wanted);
-  infer_command->add_flag("-g,--generate", wanted->generate,
-                          "Make up what no file has: normal numbers, or noughts and ones");
-  infer_command->add_option("--seed", wanted->seed, "Of what is made up")
-      ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
-      ->type_name("N")
-      ->capture_default_str();
+  const Command infer_command = app.add_subcommand("infer", "Run a model that AOTInductor compiled");
+  add_model_arguments(infer_command, *wanted);
+  infer_command.add_flag("-g,--generate", wanted->generate,
+                         "Make up what no file has: normal numbers, or noughts and ones");
+  infer_command.add_option("--seed", wanted->seed, "Of what is made up")
+      .check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
+      .type_name("N")
+      .show_default();
   infer_command
-      ->add_option("--dim", wanted->dimensions,
-                   "Length of a dynamic dimension of what is made up; repeatable")
-      ->type_name("NAME=LENGTH");
-  infer_command->add_option("-o,--output", wanted->output, "Where the outputs go, in any of these formats")
-      ->type_name("FILE");
-  infer_command->add_flag("--force", wanted->force, "Replace an output that exists");
-  infer_command->add_option("--runs", wanted->runs, "Runs that are measured, each thread's")
-      ->check(whole_number(1, 1'000'000'000))
-      ->type_name("N")
-      ->capture_default_str();
+      .add_option("--dim", wanted->dimensions, "Length of a dynamic dimension of what is made up; repeatable")
+      .type_name("NAME=LENGTH");
+  infer_command.add_option("-o,--output", wanted->output, "Where the outputs go, in any of these formats")
+      .type_name("FILE");
+  infer_command.add_flag("--force", wanted->force, "Replace an output that exists");
+  infer_command.add_option("--runs", wanted->runs, "Runs that are measured, each thread's")
+      .check(whole_number(1, 1'000'000'000))
+      .type_name("N")
+      .show_default();
   infer_command
-      ->add_option("--warmup", wanted->warmup,
-                   "Each thread's runs before them; default: 1, unless one run is all")
-      ->check(whole_number(0, 1'000'000'000))
-      ->type_name("N");
-  infer_command->add_option("--threads", wanted->threads, "Callers at once, with a runner each")
-      ->check(whole_number(1, 1024))
-      ->type_name("N")
-      ->capture_default_str();
-  infer_command->add_flag("--print", wanted->whole, "Print outputs whole, however many elements they have");
-  infer_command->add_flag("--json", wanted->json, "As JSON");
-  infer_command->footer(
+      .add_option("--warmup", wanted->warmup,
+                  "Each thread's runs before them; default: 1, unless one run is all")
+      .check(whole_number(0, 1'000'000'000))
+      .type_name("N");
+  infer_command.add_option("--threads", wanted->threads, "Callers at once, with a runner each")
+      .check(whole_number(1, 1024))
+      .type_name("N")
+      .show_default();
+  infer_command.add_flag("--print", wanted->whole, "Print outputs whole, however many elements they have");
+  infer_command.add_flag("--json", wanted->json, "As JSON");
+  infer_command.footer(
       "Prints what each output is like, times of loading and running, and memory. An output FILE that "
       "exists is left\nalone, which is an error, unless --force is given.\n"
       "--json prints one object: model, device, load_ms, unpack_ms, unpacked, runs, warmup, threads, "
@@ -167,7 +164,7 @@ void add_infer(CLI::App& app, Invocation& invocation) {
       "  headrace infer model.pt2 --input ids=tokens.npy --input rest.safetensors\n"
       "  headrace infer model.pt2 --generate --dim batch=32 --warmup 100 --runs 1000\n"
       "  headrace infer model.pt2 --generate --runs 1000 --threads 4 --torch-threads 1");
-  infer_command->callback([wanted, &invocation] {
+  infer_command.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return infer(*wanted, invocation); };
   });
 }

@@ -6,8 +6,6 @@
 #include "cli/model_text.hpp"
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
-
 #include <memory>
 
 namespace headrace::cli {
@@ -54,24 +52,24 @@ Result<void> inspect(const Wanted& wanted, const Invocation& invocation) {
 
 }  // namespace
 
-void add_inspect(CLI::App& app, Invocation& invocation) {
+void add_inspect(const Command& app, Invocation& invocation) {
   auto wanted = std::make_shared<Wanted>();
-  CLI::App* command = app.add_subcommand("inspect", "Say what a compiled model takes, gives and needs");
-  command->add_option("model", wanted->path, "The package, .pt2, or the folder that it was unpacked to")
-      ->required()
-      ->type_name("FILE");
-  command->add_option("--name", wanted->model_name, "Which model of the package")
-      ->type_name("NAME")
-      ->capture_default_str();
-  command->add_flag("--constants", wanted->constants,
-                    "Weights and buffers too, but what the compiler folded; loads the model for it");
-  command->add_flag("--json", wanted->json, "As JSON");
-  command->footer(
+  const Command command = app.add_subcommand("inspect", "Say what a compiled model takes, gives and needs");
+  command.add_option("model", wanted->path, "The package, .pt2, or the folder that it was unpacked to")
+      .required()
+      .type_name("FILE");
+  command.add_option("--name", wanted->model_name, "Which model of the package")
+      .type_name("NAME")
+      .show_default();
+  command.add_flag("--constants", wanted->constants,
+                   "Weights and buffers too, but what the compiler folded; loads the model for it");
+  command.add_flag("--json", wanted->json, "As JSON");
+  command.footer(
       "Nothing of the package is run, and no torch is needed, unless its constants are asked for.\n"
       "Examples:\n"
       "  headrace inspect model.pt2\n"
       "  headrace inspect model.pt2 --constants");
-  command->callback([wanted, &invocation] {
+  command.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return inspect(*wanted, invocation); };
   });
 }

@@ -6,8 +6,6 @@
 #include "cli/text.hpp"
 
 #include <fmt/ranges.h>
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -154,24 +152,27 @@ double percentile(const std::vector<std::uint64_t>& sorted, double percent) {
 
 }  // namespace
 
-void add_model_arguments(CLI::App& app, ModelRequest& request) {
-  app.add_option("model", request.path, "The package, .pt2, or the folder that it was unpacked to")
-      ->required()
-      ->type_name("FILE");
-  app.add_option("--name", request.options.model_name, "Which model of the package")
-      ->type_name("NAME")
-      ->capture_default_str();
-  app.add_option("-d,--device", request.options.device,
-                 "cpu, cuda or cuda:1; without it what the package was made for")
-      ->type_name("DEVICE");
-  app.add_option("--torch-threads", request.options.threads,
-                 "Threads that torch uses inside one operation; 0: its own choice")
-      ->check(whole_number(0, 1024))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("-i,--input", request.inputs,
-                 "File of inputs by name: .npy, .npz, .safetensors or .json; repeatable")
-      ->type_name("[NAME=]FILE");
+void add_model_arguments(const Command& command, ModelRequest& request) {
+  command.add_option("model", request.path, "The package, .pt2, or the folder that it was unpacked to")
+      .required()
+      .type_name("FILE");
+  command.add_option("--name", request.options.model_name, "Which model of the package")
+      .type_name("NAME")
+      .show_default();
+  command
+      .add_option("-d,--device", request.options.device,
+                  "cpu, cuda or cuda:1; without it what the package was made for")
+      .type_name("DEVICE");
+  command
+      .add_option("--torch-threads", request.options.threads,
+                  "Threads that torch uses inside one operation; 0: its own choice")
+      .check(whole_number(0, 1024))
+      .type_name("N")
+      .show_default();
+  command
+      .add_option("-i,--input", request.inputs,
+                  "File of inputs by name: .npy, .npz, .safetensors or .json; repeatable")
+      .type_name("[NAME=]FILE");
 }
 
 Result<ModelInputs> gather_inputs(Model& model, const ModelRequest& request) {

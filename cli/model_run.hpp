@@ -29,7 +29,7 @@ struct ModelRequest {
 };
 
 /// Adds the arguments that all of them take.
-void add_model_arguments(CLI::App& app, ModelRequest& request);
+void add_model_arguments(const Command& command, ModelRequest& request);
 
 /// The inputs of one run, in the model's order and on its device; they own their memory.
 struct ModelInputs {

@@ -3,9 +3,9 @@
 // number and lets NaN through every range.
 #pragma once
 
-#include <fmt/format.h>
+#include "cli/arguments.hpp"
 
-#include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include <charconv>
 #include <cstdint>
@@ -23,21 +23,18 @@ template <class Number>
 }
 
 template <class Number>
-[[nodiscard]] CLI::Validator number_within(const char* kind, Number low, Number high) {
+[[nodiscard]] Check number_within(const char* kind, Number low, Number high) {
   const std::string wanted = fmt::format("{} from {} to {}", kind, low, high);
-  return CLI::Validator(
-      [low, high, wanted](std::string& text) {
-        return is_number_within(text, low, high) ? std::string()
-                                                 : fmt::format("\"{}\" is not {}", text, wanted);
-      },
-      "");
+  return [low, high, wanted](const std::string& text) {
+    return is_number_within(text, low, high) ? std::string() : fmt::format("\"{}\" is not {}", text, wanted);
+  };
 }
 
 /// To be an option's check.
-[[nodiscard]] inline CLI::Validator whole_number(std::uint64_t low, std::uint64_t high) {
+[[nodiscard]] inline Check whole_number(std::uint64_t low, std::uint64_t high) {
   return number_within("a whole number", low, high);
 }
-[[nodiscard]] inline CLI::Validator real_number(double low, double high) {
+[[nodiscard]] inline Check real_number(double low, double high) {
   return number_within("a number", low, high);
 }
 

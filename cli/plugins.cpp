@@ -6,8 +6,6 @@
 #include "cli/table.hpp"
 #include "cli/text.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -55,17 +53,17 @@ Result<void> list_plugins(const Invocation& invocation, bool json) {
 
 }  // namespace
 
-void add_plugins(CLI::App& app, Invocation& invocation) {
+void add_plugins(const Command& app, Invocation& invocation) {
   auto json = std::make_shared<bool>(false);
-  CLI::App* plugins = app.add_subcommand(
+  const Command plugins = app.add_subcommand(
       "plugins", "List the backends: what each can do, its options, and why one was refused");
-  plugins->add_flag("--json", *json, "As JSON");
-  plugins->footer(
+  plugins.add_flag("--json", *json, "As JSON");
+  plugins.footer(
       "Examples:\n"
       "  headrace plugins\n"
       "  headrace plugins --option plugin_path=build/mine     with the plugins of another folder\n"
       "  headrace plugins --json");
-  plugins->callback([json, &invocation] {
+  plugins.callback([json, &invocation] {
     invocation.action = [json, &invocation] { return list_plugins(invocation, *json); };
   });
 }

@@ -13,7 +13,6 @@
 #include <headrace/agent.hpp>
 
 #include <fmt/ranges.h>
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <unistd.h>
@@ -198,40 +197,39 @@ Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
 
 }  // namespace
 
-void add_pull(CLI::App& app, Invocation& invocation) {
+void add_pull(const Command& app, Invocation& invocation) {
   auto wanted = std::make_shared<Wanted>();
-  CLI::App* pull_command =
+  const Command pull_command =
       app.add_subcommand("pull", "Bring tensors that another process serves into a file");
   pull_command
-      ->add_option("ADDRESS", wanted->address,
-                   "What `headrace serve` printed; with --store the server's name")
-      ->type_name("")
-      ->required();
-  pull_command->add_option("NAME", wanted->names, "Which tensors; patterns as in a shell; none: all")
-      ->type_name("");
-  pull_command->add_option("-o,--output", wanted->output, "The file to write, .safetensors or .npz")
-      ->type_name("FILE");
-  pull_command->add_flag("--force", wanted->force, "Replace an output that exists and is something else");
-  pull_command->add_flag("--list", wanted->list, "Print what is served, and pull nothing");
-  pull_command->add_flag("--no-resume", wanted->anew,
-                         "Begin anew, instead of going on where a killed pull stopped");
-  pull_command->add_flag("--resume", wanted->resume)->group("");  // the default, for those who like to say it
-  pull_command->add_option("--backend", wanted->backends, "Only this path, shm or tcp; repeatable")
-      ->type_name("NAME")
-      ->allow_extra_args(false);
+      .add_option("ADDRESS", wanted->address, "What `headrace serve` printed; with --store the server's name")
+      .type_name("")
+      .required();
+  pull_command.add_option("NAME", wanted->names, "Which tensors; patterns as in a shell; none: all")
+      .type_name("");
+  pull_command.add_option("-o,--output", wanted->output, "The file to write, .safetensors or .npz")
+      .type_name("FILE");
+  pull_command.add_flag("--force", wanted->force, "Replace an output that exists and is something else");
+  pull_command.add_flag("--list", wanted->list, "Print what is served, and pull nothing");
+  pull_command.add_flag("--no-resume", wanted->anew,
+                        "Begin anew, instead of going on where a killed pull stopped");
+  pull_command.add_flag("--resume", wanted->resume).hide();  // the default, for those who like to say it
+  pull_command.add_option("--backend", wanted->backends, "Only this path, shm or tcp; repeatable")
+      .type_name("NAME")
+      .one_value_a_time();
   pull_command
-      ->add_option("--timeout", wanted->timeout_seconds,
-                   "How long 16 MiB may take before the peer counts as gone")
-      ->type_name("SECONDS")
-      ->check(real_number(0.001, 1e6))
-      ->capture_default_str();
-  pull_command->add_option("--store", wanted->store, "Look the server up in a store, as in etcd://host:port")
-      ->type_name("URL");
-  pull_command->add_flag("--sync", wanted->sync,
-                         "Have the disk hold everything before the file gets its name");
-  pull_command->add_flag("--explain", wanted->explain, "Say which path was taken, and why not another");
-  pull_command->add_flag("--json", wanted->json, "Print the result as one line of JSON");
-  pull_command->footer(
+      .add_option("--timeout", wanted->timeout_seconds,
+                  "How long 16 MiB may take before the peer counts as gone")
+      .type_name("SECONDS")
+      .check(real_number(0.001, 1e6))
+      .show_default();
+  pull_command.add_option("--store", wanted->store, "Look the server up in a store, as in etcd://host:port")
+      .type_name("URL");
+  pull_command.add_flag("--sync", wanted->sync,
+                        "Have the disk hold everything before the file gets its name");
+  pull_command.add_flag("--explain", wanted->explain, "Say which path was taken, and why not another");
+  pull_command.add_flag("--json", wanted->json, "Print the result as one line of JSON");
+  pull_command.footer(
       "The file is written as FILE.part, each tensor is held against its checksum, and FILE appears when it "
       "is whole.\n"
       "A FILE that is there is left alone: if it is what would be pulled, that is a success, else an error.\n"
@@ -245,9 +243,9 @@ void add_pull(CLI::App& app, Invocation& invocation) {
       "  headrace pull 127.0.0.1:40213 'model.layers.0.*' lm_head.weight -o part.safetensors\n"
       "  headrace pull 10.0.0.7:7000 -o arrays.npz --backend tcp --explain\n"
       "  headrace pull llama --store etcd://10.0.0.1:2379 -o copy.safetensors");
-  pull_command->callback([wanted, &invocation] {
-    if (wanted->output.empty() && !wanted->list) throw CLI::RequiredError("--output FILE, or --list,");
-    if (wanted->anew && wanted->resume) throw CLI::ExcludesError("--resume", "--no-resume");
+  pull_command.callback([wanted, &invocation] {
+    if (wanted->output.empty() && !wanted->list) refuse_without("--output FILE, or --list,");
+    if (wanted->anew && wanted->resume) refuse_together("--resume", "--no-resume");
     invocation.action = [wanted, &invocation] { return pull(*wanted, invocation); };
   });
 }

@@ -10,7 +10,6 @@
 
 #include <headrace/agent.hpp>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <signal.h>
@@ -148,30 +147,30 @@ Result<void> serve(const Wanted& wanted, const Invocation& invocation) {
 
 }  // namespace
 
-void add_serve(CLI::App& app, Invocation& invocation) {
+void add_serve(const Command& app, Invocation& invocation) {
   auto wanted = std::make_shared<Wanted>();
-  CLI::App* serve_command =
+  const Command serve_command =
       app.add_subcommand("serve", "Offer a file's tensors to other processes, until Ctrl-C");
-  serve_command->add_option("FILE", wanted->file, "A .safetensors or .npz file")->type_name("")->required();
+  serve_command.add_option("FILE", wanted->file, "A .safetensors or .npz file").type_name("").required();
   serve_command
-      ->add_option("--listen", wanted->listen,
-                   "Where pullers ask; port 0 picks one; 0.0.0.0 or [::]: from everywhere")
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
+      .add_option("--listen", wanted->listen,
+                  "Where pullers ask; port 0 picks one; 0.0.0.0 or [::]: from everywhere")
+      .type_name("HOST:PORT")
+      .show_default();
   serve_command
-      ->add_option("--name", wanted->name, "What pullers see this process as; default: file and process id")
-      ->type_name("NAME");
-  CLI::Option* load = serve_command->add_flag(
+      .add_option("--name", wanted->name, "What pullers see this process as; default: file and process id")
+      .type_name("NAME");
+  const Argument load = serve_command.add_flag(
       "--load", wanted->load, "Copy the tensors into memory that pullers on this host map: quickest");
-  serve_command->add_flag("--map", wanted->map, "Serve them out of the mapped file: the default")
-      ->excludes(load);
-  serve_command->add_option("--store", wanted->store, "Publish in a store too, as in etcd://host:port")
-      ->type_name("URL");
-  serve_command->add_option("--backend", wanted->backends, "Only this backend; repeatable")
-      ->type_name("NAME")
-      ->allow_extra_args(false);
-  serve_command->add_flag("--json", wanted->json, "Print the line as JSON");
-  serve_command->footer(
+  serve_command.add_flag("--map", wanted->map, "Serve them out of the mapped file: the default")
+      .excludes(load);
+  serve_command.add_option("--store", wanted->store, "Publish in a store too, as in etcd://host:port")
+      .type_name("URL");
+  serve_command.add_option("--backend", wanted->backends, "Only this backend; repeatable")
+      .type_name("NAME")
+      .one_value_a_time();
+  serve_command.add_flag("--json", wanted->json, "Print the line as JSON");
+  serve_command.footer(
       "Prints one line with the address to pull from once everything is ready. Do not write to the file "
       "meanwhile.\n"
       "Examples:\n"
@@ -180,7 +179,7 @@ void add_serve(CLI::App& app, Invocation& invocation) {
       "one host\n"
       "  headrace serve arrays.npz --listen 0.0.0.0:7000             for other hosts\n"
       "  headrace serve model.safetensors --store etcd://10.0.0.1:2379 --name llama");
-  serve_command->callback([wanted, &invocation] {
+  serve_command.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return serve(*wanted, invocation); };
   });
 }

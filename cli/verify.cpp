@@ -7,8 +7,6 @@
 #include "cli/number_option.hpp"
 
 #include <fmt/ranges.h>
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -122,30 +120,30 @@ Result<void> verify(Wanted wanted, const Invocation& invocation) {
 
 }  // namespace
 
-void add_verify(CLI::App& app, Invocation& invocation) {
+void add_verify(const Command& app, Invocation& invocation) {
   auto wanted = std::make_shared<Wanted>();
-  CLI::App* command = app.add_subcommand("verify", "Compare a model's outputs with those of a file");
-  add_model_arguments(*command, *wanted);
-  command->add_option("-e,--expect", wanted->expected, "File of outputs by name, in any of these formats")
-      ->required()
-      ->type_name("FILE");
-  command->add_option("--rtol", wanted->relative, "Allowed difference, as a share of the expected value")
-      ->type_name("NUMBER")
-      ->check(real_number(0, 1e9))
-      ->capture_default_str();
-  command->add_option("--atol", wanted->absolute, "Allowed difference beside that")
-      ->type_name("NUMBER")
-      ->check(real_number(0, 1e9))
-      ->capture_default_str();
-  command->add_flag("--json", wanted->json, "As JSON");
-  command->footer(
+  const Command command = app.add_subcommand("verify", "Compare a model's outputs with those of a file");
+  add_model_arguments(command, *wanted);
+  command.add_option("-e,--expect", wanted->expected, "File of outputs by name, in any of these formats")
+      .required()
+      .type_name("FILE");
+  command.add_option("--rtol", wanted->relative, "Allowed difference, as a share of the expected value")
+      .type_name("NUMBER")
+      .check(real_number(0, 1e9))
+      .show_default();
+  command.add_option("--atol", wanted->absolute, "Allowed difference beside that")
+      .type_name("NUMBER")
+      .check(real_number(0, 1e9))
+      .show_default();
+  command.add_flag("--json", wanted->json, "As JSON");
+  command.footer(
       "The last line says the largest difference; the exit code is 0 if every output is as expected.\n"
       "--json prints one object: model, expected, passed, relative, absolute, outputs (of each name, passed, "
       "elements,\ndifferent, largest_difference, reason), not_compared.\n"
       "Examples:\n"
       "  headrace verify model.pt2 --input inputs.safetensors --expect outputs.safetensors\n"
       "  headrace verify model.pt2 --input x.npy --expect y.npy --rtol 1e-3");
-  command->callback([wanted, &invocation] {
+  command.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return verify(*wanted, invocation); };
   });
 }

@@ -238,7 +238,7 @@ def compile_extension(sitting: Sitting, sources: list[Path], nanobind: Path, tar
     else:
         return False
     link = [compiler, "-shared", "-o", str(target), *(str(made) for made, _ in compiled), "-Wl,--gc-sections", "-Wl,-rpath,$ORIGIN/lib",
-            str(sitting.carried / "lib" / "libheadrace.so.0"), "-pthread"]  # fmt: skip
+            f"-Wl,--version-script={ROOT / 'cmake' / 'python_exports.map'}", str(sitting.carried / "lib" / "libheadrace.so.0"), "-pthread"]  # fmt: skip
     return sitting.run(link)
 
 

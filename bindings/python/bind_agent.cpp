@@ -279,15 +279,34 @@ RequestOptions request_options(const Names& backends, const Seconds& timeout) {
   return options;
 }
 
-std::unique_ptr<PyRequest> make_request(PyAgent& self, const std::string& op, const PageList& local,
-                                        const PageList& remote, nb::handle local_index,
-                                        nb::handle remote_index, const Names& backends,
-                                        const Seconds& timeout) {
+/// The type of the object that make_request gives.
+nb::handle request_type(nb::handle cls) {
+  const nb::handle request = nb::type<PyRequest>();
+  if (cls.is_none()) return request;
+  if (PyType_Check(cls.ptr()) == 0 || PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(cls.ptr()),
+                                                       reinterpret_cast<PyTypeObject*>(request.ptr())) == 0)
+    raise_invalid("cls is " + shown(cls) + ": give a subclass of Request, or None");
+  return cls;
+}
+
+/// One object of Python's with the request inside.
+nb::object in_python(nb::handle type, headrace::Request request) {
+  nb::object made = nb::inst_alloc(type);
+  new (nb::inst_ptr<void>(made)) PyRequest(std::move(request));
+  nb::inst_mark_ready(made);
+  return made;
+}
+
+nb::object make_request(PyAgent& self, const std::string& op, const PageList& local, const PageList& remote,
+                        nb::handle local_index, nb::handle remote_index, const Names& backends,
+                        const Seconds& timeout, nb::handle cls) {
   const Op operation = to_op(op);
   const RequestOptions options = request_options(backends, timeout);
+  const nb::handle type = request_type(cls);
   if (local_index.is_none() && remote_index.is_none()) {
-    return std::make_unique<PyRequest>(self.ask(
-        [&](headrace::Agent& agent) { return agent.make_request(operation, local, remote, options); }));
+    return in_python(type, self.ask([&](headrace::Agent& agent) {
+      return agent.make_request(operation, local, remote, options);
+    }));
   }
   IndexInput here =
       local_index.is_none() ? all_indices(local.count()) : to_indices(local_index, "local_index");
@@ -297,7 +316,7 @@ std::unique_ptr<PyRequest> make_request(PyAgent& self, const std::string& op, co
     here.widen();
     there.widen();
   }
-  return std::make_unique<PyRequest>(self.ask([&](headrace::Agent& agent) -> Result<headrace::Request> {
+  return in_python(type, self.ask([&](headrace::Agent& agent) -> Result<headrace::Request> {
     return std::visit(
         [&](auto local_indices) {
           return agent.make_request(operation, local, local_indices, remote,
@@ -758,17 +777,21 @@ void bind_request_methods(nb::class_<PyAgent>& agent) {
           nb::sig("def prepare(self, pages: object, peer: str | None = None) -> PageList"), prepare_doc)
       .def("make_request", &make_request, nb::arg("op"), nb::arg("local"), nb::arg("remote"),
            nb::arg("local_index") = nb::none(), nb::arg("remote_index") = nb::none(),
-           nb::arg("backends") = nb::none(), nb::arg("timeout") = nb::none(),
+           nb::arg("backends") = nb::none(), nb::arg("timeout") = nb::none(), nb::arg("cls") = nb::none(),
            nb::sig("def make_request(self, op: typing.Literal['read', 'write'], local: PageList, remote: "
                    "PageList, local_index: object = None, remote_index: object = None, "
-                   "backends: collections.abc.Sequence[str] | None = None, timeout: float | None = None) -> "
-                   "Request"),
+                   "backends: collections.abc.Sequence[str] | None = None, timeout: float | None = None, "
+                   "cls: type[Request] | None = None) -> Request"),
            "A request that moves page local_index[i] of local to or from page remote_index[i] of remote.\n\n"
            "op: \"read\" (local <- remote) or \"write\" (local -> remote). Indices: one-dimensional arrays "
            "of integers (uint32\n"
            "and 64 bits are read without a copy) or lists of ints; None: the whole list in order.\n"
            "backends: only these paths; None: the best of all. timeout: seconds, each post is canceled after "
            "this long.\n"
+           "cls: a subclass of Request of which it is to be an instance, whose __init__ is not called: for "
+           "who "
+           "keeps something\n"
+           "of his own with each request.\n"
            "Errors: InvalidArgument (counts or lengths differ, an index beyond its list: which), NotFound "
            "(revoked),\n"
            "NotSupported (no common path: what each said).")

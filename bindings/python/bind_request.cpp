@@ -8,6 +8,8 @@
 
 #include <nanobind/stl/optional.h>
 
+#include <array>
+
 namespace headrace::python {
 namespace {
 
@@ -27,6 +29,21 @@ const char* refusal(Code code) {
     default:
       return "";
   }
+}
+
+/// The state's name. One object each, made once: programs that poll ask for it all the time.
+nb::object state_str(RequestState state) {
+  constexpr std::size_t count = static_cast<std::size_t>(RequestState::canceled) + 1;
+  static const std::array<PyObject*, count>& names = *new std::array<PyObject*, count>([] {
+    std::array<PyObject*, count> made{};
+    for (std::size_t i = 0; i < count; ++i) {
+      nb::str name = to_str(state_name(static_cast<RequestState>(i)));
+      made[i] = name.release().ptr();
+      PyUnicode_InternInPlace(&made[i]);
+    }
+    return made;
+  }());
+  return nb::borrow(names[static_cast<std::size_t>(state)]);
 }
 
 /// A torch.cuda.Stream, or the number of a stream, of which 0 is the default one.
@@ -145,13 +162,13 @@ void PyRequest::post(const PostOptions& options) {
 
 void PyRequest::raise_refusal(Status status) const { raise(error_of(status)); }
 
-std::string_view PyRequest::poll() {
+RequestState PyRequest::poll() {
   check_home();
   RequestState state = request_->state();
   // An ended request answers without giving the GIL away: another thread might keep it for 5 ms.
   if (state == RequestState::posted || state == RequestState::canceling)
     state = without_gil([&] { return request_->poll(); });
-  return state_name(state);
+  return state;
 }
 
 void PyRequest::wait(const Timeout& timeout) {
@@ -237,13 +254,15 @@ void bind_request(nb::module_& module) {
             options.timeout = to_timeout(timeout);
             if (!stream.is_none()) options.stream = to_stream(stream);
             self.post(options);
+            return state_str(self.request().state());
           },
           nb::arg("notification") = nb::none(), nb::arg("timeout") = nb::none(),
           nb::arg("stream") = nb::none(),
           nb::sig("def post(self, notification: bytes | None = None, timeout: float | None = None, stream: "
-                  "typing.Any = None) -> None"),
-          "Starts the transfer and returns. Small requests on mapped or attached paths are done when this "
-          "returns.\n\n"
+                  "typing.Any = None) -> str"),
+          "Starts the transfer and returns its state. Small requests on mapped or attached paths are done "
+          "when this\n"
+          "returns: \"done\", and there is nothing to wait for.\n\n"
           "notification: bytes, up to 64 KiB, delivered at the far side once the data is there (write) or "
           "has been taken\n"
           "(read). timeout: seconds, then it is canceled and ends timed_out; None: the request's own.\n"
@@ -260,10 +279,11 @@ void bind_request(nb::module_& module) {
           "revoked),\n"
           "NotSupported (its path knows no streams).")
       .def(
-          "poll", [](PyRequest& self) { return to_str(self.poll()); },
+          "poll", [](PyRequest& self) { return state_str(self.poll()); }, nb::sig("def poll(self) -> str"),
           "The state, after giving the path a slice of this thread's time.")
       .def_prop_ro(
-          "state", [](const PyRequest& self) { return to_str(state_name(self.request().state())); },
+          "state", [](const PyRequest& self) { return state_str(self.request().state()); },
+          nb::sig("def state(self) -> str"),
           "\"prepared\", \"posted\", \"canceling\", \"done\", \"failed\" or \"canceled\", without doing "
           "anything.")
       .def_prop_ro("done", &PyRequest::ended, "Whether the last post has ended: done, failed or canceled.")
@@ -325,7 +345,7 @@ void bind_request(nb::module_& module) {
              const headrace::Request& r = self.request();
              return nb::str("Request({}, peer={!r}, pages={}, bytes={}, state={!r})")
                  .format(to_str(op_name(r.op())), to_str(r.peer()), r.pages(), r.bytes(),
-                         to_str(state_name(r.state())));
+                         state_str(r.state()));
            })
       .def("__reduce__", refuse_pickle("a Request belongs to its process: make one there"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));

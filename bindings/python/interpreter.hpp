@@ -102,8 +102,8 @@ void call_back(const Callable& callable, MakeArguments&& arguments) {
   }
 }
 
-/// Registers what happens when the interpreter goes: agents are closed, log lines delivered, later callbacks
-/// dropped.
+/// Registers what happens when the process forks, and when the interpreter goes: agents are closed, log lines
+/// delivered, later callbacks dropped.
 void prepare_for_exit();
 
 /// True in a process that was forked from the one that imported us.
@@ -124,7 +124,7 @@ class HomeProcess {
   }
 
  private:
-  int process_;
+  unsigned forks_;  ///< that had been when it was made
 };
 
 }  // namespace headrace::python

@@ -23,8 +23,7 @@ class PyRequest {
   void post(const PostOptions& options);
   /// Raises what a post that was refused with this status deserves.
   [[noreturn]] void raise_refusal(Status status) const;
-  /// The state's name.
-  std::string_view poll();
+  RequestState poll();
   void wait(const Timeout& timeout);
   void cancel();
   /// Ends it and waits until the memory is quiet: before an exception leaves a call that owns the request.

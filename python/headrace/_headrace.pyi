@@ -286,9 +286,10 @@ class Request:
     canceled there cancels the request and ends when its memory is quiet.
     """
 
-    def post(self, notification: bytes | None = None, timeout: float | None = None, stream: Any = None) -> None:
+    def post(self, notification: bytes | None = None, timeout: float | None = None, stream: Any = None) -> str:
         """
-        Starts the transfer and returns. Small requests on mapped or attached paths are done when this returns.
+        Starts the transfer and returns its state. Small requests on mapped or attached paths are done when this
+        returns: "done", and there is nothing to wait for.
 
         notification: bytes, up to 64 KiB, delivered at the far side once the data is there (write) or has been taken
         (read). timeout: seconds, then it is canceled and ends timed_out; None: the request's own.
@@ -822,13 +823,15 @@ class Agent:
         Errors: InvalidArgument (no pages, a zero-length page: its index), NotFound (not registered: its index).
         """
 
-    def make_request(self, op: Literal['read', 'write'], local: PageList, remote: PageList, local_index: object = None, remote_index: object = None, backends: Sequence[str] | None = None, timeout: float | None = None) -> Request:
+    def make_request(self, op: Literal['read', 'write'], local: PageList, remote: PageList, local_index: object = None, remote_index: object = None, backends: Sequence[str] | None = None, timeout: float | None = None, cls: type[Request] | None = None) -> Request:
         """
         A request that moves page local_index[i] of local to or from page remote_index[i] of remote.
 
         op: "read" (local <- remote) or "write" (local -> remote). Indices: one-dimensional arrays of integers (uint32
         and 64 bits are read without a copy) or lists of ints; None: the whole list in order.
         backends: only these paths; None: the best of all. timeout: seconds, each post is canceled after this long.
+        cls: a subclass of Request of which it is to be an instance, whose __init__ is not called: for who keeps something
+        of his own with each request.
         Errors: InvalidArgument (counts or lengths differ, an index beyond its list: which), NotFound (revoked),
         NotSupported (no common path: what each said).
         """

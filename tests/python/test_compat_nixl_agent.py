@@ -118,6 +118,28 @@ def test_a_handle_of_one_kind_is_none_of_another(pair):
         left.agent.releaseXferReq(transfer._handle)
 
 
+def test_the_number_of_a_transfer_is_good_for_as_long_as_its_handle_is(pair):
+    left, right, here, there = pair
+    transfer, other = make(left, right, here, there, notification=b"one"), make(left, right, here, there)
+    number = transfer._handle
+    assert transfer._handle == number != other._handle
+    assert f"{number:#x}" in repr(transfer)
+    left.agent.postXferReq(number, b"two")
+    until(lambda: left.agent.getXferStatus(number) == bind.NIXL_SUCCESS)
+    assert left.check_xfer_state(transfer) == "DONE"
+    left.transfer(transfer)
+    finish(left, transfer)
+    came = []
+    until(lambda: came.extend(right.get_new_notifs().get(left.name, [])) or len(came) == 2)
+    assert came == [b"two", b"two"]
+    for end in (lambda: left.release_xfer_handle(transfer), lambda: left.agent.releaseXferReq(other._handle)):
+        end()
+    for gone in (number, other._handle):
+        with pytest.raises(bind.nixlInvalidParamError):
+            left.agent.postXferReq(gone)
+    assert repr(transfer) == f"nixl_xfer_handle({number:#x}, released=True)"
+
+
 @pytest.mark.parametrize("operation", [bind.nixl_xfer_op_t(99), bind.nixl_xfer_op_t(-1)])
 def test_an_operation_that_is_none_is_an_invalid_parameter(pair, operation):
     raw, lists = pair[0].agent, bind.nixlXferDList(bind.DRAM_SEG, [(1, 2, 3)])
@@ -325,8 +347,12 @@ def test_a_dropped_transfer_is_released(pair):
     left, right, here, there = pair
     transfer = make(left, right, here, there)
     left.transfer(transfer)
+    number, gone = transfer._handle, weakref.ref(transfer)
     del transfer
     gc.collect()
+    assert gone() is None
+    with pytest.raises(bind.nixlInvalidParamError):
+        left.agent.getXferStatus(number)
     assert left.agent._transfers == {}
     assert left.agent._lists == {}
 

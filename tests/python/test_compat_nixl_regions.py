@@ -105,6 +105,43 @@ def test_a_list_that_is_not_regular_does_not(change):
     assert rows_of(pages) == rows_of(table._pages_one_by_one(array("Q", rows.tobytes())))
 
 
+PIECE_ROWS = _regions.PIECE // 3
+
+
+@pytest.mark.parametrize("count", [2, 3, PIECE_ROWS - 1, PIECE_ROWS, PIECE_ROWS + 1, PIECE_ROWS + 2, 2 * PIECE_ROWS + 3])
+def test_one_row_that_is_out_of_step_anywhere_is_seen(count):
+    table = RegionTable([Extent(7, 0, 4096, count * 64 + 64, 4096), Extent(8, 0, 0, 4096, 0)])
+    rows = np.stack([4096 + np.arange(count) * 64, np.full(count, 64), np.zeros(count)], axis=1).astype(np.uint64)
+    line = table.page_rows(rows)
+    assert isinstance(line, headrace.UniformPages)
+    assert rows_of(line) == [(7, i * 64, 64) for i in range(count)]
+    for row in {0, 1, count // 2, PIECE_ROWS - 1, PIECE_ROWS, PIECE_ROWS + 1, count - 2, count - 1} & set(range(count)):
+        if count == 2:
+            break  # two rows are always in step
+        changed = rows.copy()
+        changed[row, 0] += np.uint64(1)
+        assert rows_of(table.page_rows(changed)) == [(7, i * 64 + (i == row), 64) for i in range(count)]
+    for row in {0, 1, PIECE_ROWS, PIECE_ROWS + 1, count - 1} & set(range(count)):
+        changed = rows.copy()
+        changed[row, 1] -= np.uint64(1)
+        assert rows_of(table.page_rows(changed)) == [(7, i * 64, 64 - (i == row)) for i in range(count)]
+
+
+def test_a_regular_list_over_neighbouring_regions_goes_row_by_row():
+    table = RegionTable([Extent(1, 0, 0, 256, 0), Extent(2, 0, 256, 256, 256)])
+    rows = np.stack([np.arange(8) * 64, np.full(8, 64), np.zeros(8)], axis=1).astype(np.uint64)
+    assert rows_of(table.page_rows(rows)) == [(1 + i // 4, i % 4 * 64, 64) for i in range(8)]
+
+
+def test_pages_of_several_lengths_up_to_the_end_of_their_region_are_found():
+    table = RegionTable([Extent(3, 0, 1000, 500, 1000)])
+    rows = np.array([(1000, 500, 0), (1490, 10, 0), (1100, 64, 0)], np.uint64)
+    assert rows_of(table.page_rows(rows)) == [(3, 0, 500), (3, 490, 10), (3, 100, 64)]
+    rows[1, 1] = 11
+    with pytest.raises(nixlNotFoundError, match="descriptor 1 "):
+        table.page_rows(rows)
+
+
 @pytest.mark.parametrize("address, length", [(999, 1), (1000, 101), (1100, 1), (2**64 - 1, 2**64 - 1), (1000, 2**64 - 1), (2**64 - 8, 16)])
 def test_ranges_past_the_end_or_past_the_address_space_lie_nowhere(address, length):
     for extents in ([extent_of("dram", 1, 0, 1000, 100)], [extent_of("dram", 1, 0, 1000, 100), extent_of("dram", 2, 0, 500, 10)]):

@@ -5,6 +5,7 @@ import copy
 import inspect
 import json
 import pickle
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,24 @@ def test_the_library_bears_its_major_version_and_is_there_once():
     folder = Path(headrace.__file__).parent / "lib"
     major = headrace.__version__.split(".")[0]
     assert [file.name for file in folder.glob("libheadrace.so*")] == [f"libheadrace.so.{major}"]
+
+
+def shown_symbols(path):
+    """The names that a shared object of this machine's kind defines for others, out of its ELF tables."""
+    data = Path(path).read_bytes()
+    sections, size, count = struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<HH", data, 58)
+    tables = [struct.unpack_from("<IIQQQQIIQQ", data, sections + i * size) for i in range(count)]
+    for _, kind, _, _, at, length, strings, _, _, _ in tables:
+        if kind == 11:  # the dynamic symbols
+            texts = tables[strings][4]
+            for entry in range(at, at + length, 24):
+                name, _, _, section = struct.unpack_from("<IBBH", data, entry)
+                if section:
+                    yield data[texts + name : data.index(b"\0", texts + name)].decode()
+
+
+def test_the_extension_shows_nothing_that_another_library_could_take_the_place_of():
+    assert set(shown_symbols(headrace._headrace.__file__)) == {"PyInit__headrace"}
 
 
 def test_backends_and_options_are_listed_with_their_meaning():

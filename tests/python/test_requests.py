@@ -166,6 +166,65 @@ def test_poll_brings_a_request_to_its_end(lists):
     assert (here.numpy() == there.numpy()).all()
 
 
+def test_post_tells_the_state_so_that_what_is_done_need_not_be_asked_about(lists, backend):
+    left, _, here, there, local, remote = lists
+    request = left.make_request("read", local, remote, [5], [3])
+    state = request.post()
+    assert state == "done" if backend == "shm" else state in ("posted", "done")
+    request.wait()
+    assert request.state == "done"
+    assert (here.numpy()[5 * 4096 : 6 * 4096] == there.numpy()[3 * 4096 : 4 * 4096]).all()
+
+
+class Labelled(headrace.Request):
+    """With something of its user's own."""
+
+    __slots__ = ("label",)
+    ended = 0
+
+    def __init__(self):
+        raise AssertionError("make_request does not call it")
+
+    def __del__(self):
+        Labelled.ended += 1
+
+
+def test_a_request_is_of_the_subclass_that_was_asked_for(lists):
+    left, _, here, there, local, remote = lists
+    before = Labelled.ended
+    for indices in ((None, None), ([5], [3])):
+        request = left.make_request("read", local, remote, *indices, cls=Labelled)
+        assert type(request) is Labelled
+        with pytest.raises(AttributeError):
+            _ = request.label
+        request.label = "mine"
+        request.post()
+        request.wait(30)
+        assert (request.state, request.label) == ("done", "mine")
+        gone = weakref.ref(request)
+        del request
+        assert gone() is None
+    assert Labelled.ended == before + 2
+    assert (here.numpy()[5 * 4096 : 6 * 4096] == there.numpy()[3 * 4096 : 4 * 4096]).all()
+
+
+def test_a_request_of_a_subclass_that_refers_to_itself_is_collected(lists):
+    left, _, _, _, local, remote = lists
+    request = left.make_request("read", local, remote, cls=Labelled)
+    request.label = request
+    gone = weakref.ref(request)
+    del request
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("cls", [object, headrace.Agent, "Request", 7])
+def test_a_request_of_a_class_that_is_none_of_its_own_is_refused(lists, cls):
+    left, _, _, _, local, remote = lists
+    with pytest.raises(headrace.InvalidArgument, match="give a subclass of Request"):
+        left.make_request("read", local, remote, cls=cls)
+
+
 def test_waiting_for_what_was_never_posted_is_invalid(lists):
     left, *_, local, remote = lists
     with pytest.raises(headrace.InvalidArgument, match="has not been posted"):

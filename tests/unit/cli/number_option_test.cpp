@@ -10,17 +10,17 @@ namespace headrace::cli {
 namespace {
 
 TEST(NumberOption, WholeNumbersKeepToTheirBounds) {
-  const CLI::Validator check = whole_number(1, 64);
+  const Check check = whole_number(1, 64);
   for (const char* const text : {"1", "64", "007"}) EXPECT_EQ(check(std::string(text)), "") << text;
   for (const char* const text : {"", "0", "65", "-1", "+1", "1.5", "1e1", " 1", "1 ", "99999999999999999999"})
     EXPECT_THAT(check(std::string(text)), testing::HasSubstr("is not a whole number from 1 to 64")) << text;
-  const CLI::Validator any = whole_number(0, std::numeric_limits<std::uint64_t>::max());
+  const Check any = whole_number(0, std::numeric_limits<std::uint64_t>::max());
   EXPECT_EQ(any(std::string("18446744073709551615")), "");
   EXPECT_NE(any(std::string("18446744073709551616")), "");
 }
 
 TEST(NumberOption, RealNumbersKeepToTheirBoundsAndAreNumbers) {
-  const CLI::Validator check = real_number(0, 100);
+  const Check check = real_number(0, 100);
   for (const char* const text : {"0", "-0", "0.5", "1e-3", "100"})
     EXPECT_EQ(check(std::string(text)), "") << text;
   for (const char* const text : {"", "nan", "-nan", "NaN", "inf", "-1", "100.1", "1e999", "0.5x"})

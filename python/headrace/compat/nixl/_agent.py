@@ -9,8 +9,9 @@ the translation of addresses (_regions.py).
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import headrace
 
@@ -36,22 +37,11 @@ from ._peers import Life, Peers
 from ._plugins import PLUGINS
 from ._regions import strided_pages
 from ._telemetry import is_collected, nixlXferTelemetry
-from ._transfer import Transfer, error_of, message, patiently
+from ._transfer import PreparedList, Transfer, message, patiently
 
 STRIDED_WIDTH = 5
 
-
-class PreparedList:
-    """A prepared list and what requests must know of it."""
-
-    __slots__ = ("pages", "life", "paths")
-
-    def __init__(self, pages: headrace.PageList, life: Life | None, paths: frozenset[str] | None):
-        self.pages = pages
-        self.life = life
-        """Of the peer whose memory it is; None: ours."""
-        self.paths = paths
-        """Of Headrace's backends, those that it may go by; None: any."""
+Kind = TypeVar("Kind", bound=Transfer)
 
 
 class nixlAgent:
@@ -71,6 +61,7 @@ class nixlAgent:
         self._backends = Backends(self._agent, self._numbers)
         self._lists: dict[int, PreparedList] = {}
         self._transfers: dict[int, Transfer] = {}
+        self._lent: weakref.WeakValueDictionary[int, Transfer] = weakref.WeakValueDictionary()
         self._exchange = Exchange(self._agent, self._store_opener(), _patience(config))
 
     def _store_opener(self) -> Callable[[], Store] | None:
@@ -145,7 +136,7 @@ class nixlAgent:
         life = self._known_life(agent_name)
         paths = self._backends.paths(memory, backends)
         pages = self._pages(agent_name, memory, source)
-        return self._keep(self._lists, PreparedList(pages, life, paths if backends else None))
+        return self._keep(self._lists, PreparedList(pages, life, self._peers, paths if backends else None))
 
     def _known_life(self, agent_name: str) -> Life | None:
         if agent_name in (NIXL_INIT_AGENT, self._name):
@@ -185,10 +176,12 @@ class nixlAgent:
     ) -> int:
         """A request out of two prepared lists. Headrace merges neighbours as it moves them: skip_desc_merg has no effect."""
         op, local, remote = word_of(operation), self._list(local_side), self._list(remote_side)
-        return self._make_prepared(op, local, local_indices, remote, remote_indices, notif_msg, backend)[0]
+        made = self._make_prepared(Transfer, op, local, local_indices, remote, remote_indices, notif_msg, backend)
+        return self._keep(self._transfers, made)
 
     def _make_prepared(
         self,
+        kind: type[Kind],
         op: str,
         local: PreparedList,
         local_indices: Any,
@@ -196,28 +189,27 @@ class nixlAgent:
         remote_indices: Any,
         notification: str | bytes,
         backends: Sequence[int],
-    ) -> tuple[int, Transfer]:
+    ) -> Kind:
         limited = backends or local.paths is not None or remote.paths is not None
         paths = self._backends.limited(backends, local.paths, remote.paths) if limited else None
         said = notification if type(notification) is bytes else message(notification)
         try:
-            request = self._agent.make_request(op, local.pages, remote.pages, local_indices, remote_indices, paths)  # type: ignore[arg-type]
+            made: Any = self._agent.make_request(op, local.pages, remote.pages, local_indices, remote_indices, paths, None, kind)  # type: ignore[arg-type]
         except (headrace.Error, TypeError) as error:
-            request = self._make_of_other_indices(error, op, local, local_indices, remote, remote_indices, paths)
-        handle = next(self._numbers)
-        transfer = self._transfers[handle] = Transfer(request, said or None, remote.life, self._peers)
-        return handle, transfer
+            made = self._make_of_other_indices(error, kind, op, local, local_indices, remote, remote_indices, paths)
+        made.notification, made._remote = said or None, remote
+        return made  # type: ignore[no-any-return]
 
     def _make_of_other_indices(
-        self, error: Exception, op: str, local: PreparedList, here: Any, remote: PreparedList, there: Any, paths: list[str] | None
-    ) -> headrace.Request:
+        self, error: Exception, kind: type[Kind], op: str, local: PreparedList, here: Any, remote: PreparedList, there: Any, paths: list[str] | None
+    ) -> Kind:  # fmt: skip
         """NIXL takes indices that Headrace refuses: tried again with what it would make of them, if that is something else."""
         plain = indices(here), indices(there)
         if plain[0] is here and plain[1] is there:
             if not isinstance(error, headrace.Error):
                 raise error
-            raise error_of(error, remote.pages.peer, remote.life, self._peers) from error
-        return self._request(op, local.pages, remote.pages, plain, remote.life, paths)
+            raise remote.error_of(error) from error
+        return self._request(kind, op, local, remote, plain, paths)
 
     def createXferReq(
         self,
@@ -229,6 +221,18 @@ class nixlAgent:
         backend: Sequence[int] = (),
     ) -> int:
         """A request of two whole lists."""
+        return self._keep(self._transfers, self._create(Transfer, operation, local_descs, remote_descs, remote_agent, notif_msg, backend))
+
+    def _create(
+        self,
+        kind: type[Kind],
+        operation: nixl_xfer_op_t,
+        local_descs: nixlXferDList,
+        remote_descs: nixlXferDList,
+        remote_agent: str,
+        notif_msg: str | bytes,
+        backend: Sequence[int],
+    ) -> Kind:
         op = word_of(operation)
         need(local_descs, nixlXferDList, "the local list")
         need(remote_descs, nixlXferDList, "the remote list")
@@ -238,44 +242,45 @@ class nixlAgent:
             raise failure(nixlInvalidParamError, f"{local_descs.descCount()} local and {remote_descs.descCount()} remote descriptors")
         life = self._known_life(remote_agent)
         paths = self._backends.paths(local_descs.getType(), backend) & self._backends.paths(remote_descs.getType(), backend)
-        local = self._pages(NIXL_INIT_AGENT, local_descs.getType(), local_descs._words)
-        remote = self._pages(remote_agent, remote_descs.getType(), remote_descs._words)
-        request = self._request(op, local, remote, (None, None), life, sorted(paths) if backend else None)
-        return self._keep(self._transfers, Transfer(request, notification, life, self._peers))
+        local = PreparedList(self._pages(NIXL_INIT_AGENT, local_descs.getType(), local_descs._words), None, self._peers, None)
+        remote = PreparedList(self._pages(remote_agent, remote_descs.getType(), remote_descs._words), life, self._peers, None)
+        made = self._request(kind, op, local, remote, (None, None), sorted(paths) if backend else None)
+        made.notification, made._remote = notification, remote
+        return made
 
     def _request(
-        self, op: str, local: headrace.PageList, remote: headrace.PageList, indices: tuple[Any, Any], life: Life | None, paths: list[str] | None
-    ) -> headrace.Request:
+        self, kind: type[Kind], op: str, local: PreparedList, remote: PreparedList, indices: tuple[Any, Any], paths: list[str] | None
+    ) -> Kind:
         try:
-            return self._agent.make_request(op, local, remote, *indices, paths)  # type: ignore[arg-type]
+            return self._agent.make_request(op, local.pages, remote.pages, *indices, paths, None, kind)  # type: ignore
         except headrace.Error as error:
-            raise error_of(error, remote.peer, life, self._peers) from error
+            raise remote.error_of(error) from error
 
     def postXferReq(self, reqh: int, notif_msg: str | bytes = "") -> nixl_status_t:
         """Starts it; a notification given here takes the place of the one before, for later posts too."""
-        return _STATUS[self._transfer(reqh).post(notif_msg)]
+        return _STATUS[self._transfer(reqh).start(notif_msg)]
 
     def getXferStatus(self, reqh: int) -> nixl_status_t:
         """How far it is; raises if it has failed or was not posted."""
-        return _STATUS[self._transfer(reqh).poll()]
+        return _STATUS[self._transfer(reqh).look()]
 
     def getXferTelemetry(self, reqh: int) -> nixlXferTelemetry:
         """Of the last post that has ended."""
         transfer = self._transfer(reqh)
         if not self._telemetry:
             raise failure(nixlNoTelemetryError, "set capture_telemetry or NIXL_TELEMETRY_ENABLE=y")
-        if not transfer.request.done:
+        if not transfer.done:
             raise failure(nixlNotPostedError, "no post of it has ended yet")
-        return nixlXferTelemetry._of(transfer.request.times)
+        return nixlXferTelemetry._of(transfer.times)
 
     def queryXferBackend(self, reqh: int) -> int:
         """The created backend whose name covers the path that Headrace chose."""
-        return self._backends.standing_for(self._transfer(reqh).request.backend)
+        return self._backends.standing_for(self._transfer(reqh).backend)
 
     def estimateXferCost(self, req_handle: int) -> tuple[int, int, int]:
         """Microseconds, their margin, and the method."""
         try:
-            cost = self._transfer(req_handle).request.cost()
+            cost = self._transfer(req_handle).cost()
         except headrace.Error as error:
             raise translated(error) from error
         microseconds = cost.duration * 1e6
@@ -285,6 +290,7 @@ class nixlAgent:
         """Ends it if it is under way, and returns when nothing reads or writes for it any more."""
         self._transfer(handle).end()
         self._transfers.pop(handle, None)
+        self._lent.pop(handle, None)
         return nixl_status_t.NIXL_SUCCESS
 
     def releasedDlistH(self, handle: int) -> nixl_status_t:
@@ -317,9 +323,15 @@ class nixlAgent:
         except (KeyError, TypeError):
             raise no_handle(handle, "prepared list") from None
 
+    def _lend(self, transfer: Transfer) -> int:
+        """A number for a transfer that somebody else keeps, for as long as he does."""
+        handle = next(self._numbers)
+        self._lent[handle] = transfer
+        return handle
+
     def _transfer(self, handle: int) -> Transfer:
         try:
-            return self._transfers[handle]
+            return self._transfers.get(handle) or self._lent[handle]
         except (KeyError, TypeError):
             raise no_handle(handle, "transfer") from None
 

@@ -7,10 +7,13 @@ import pickle
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import headrace
+
 from . import _bindings as nixlBind
-from ._handles import nixl_prepped_dlist_handle, nixl_xfer_handle
+from ._handles import nixl_prepped_dlist_handle, nixl_xfer_handle, was_released
 from ._inputs import MEMORIES, is_tensor, reg_list, remote_list, tensor_memory, xfer_list
 from ._descriptors import checked_rows, is_array
+from ._transfer import message
 from ._unpickle import descriptors_of
 from .logging import get_logger
 
@@ -91,6 +94,7 @@ class nixl_agent:
         conf = nixl_conf or nixl_agent_config()
         self.name = agent_name
         self.agent = nixlBind.nixlAgent(agent_name, conf._raw())
+        self._native = self.agent._agent
         self.notifs: dict[str, list[bytes]] = {}
         self.backends: dict[str, int] = {}
         self.backend_mems: dict[str, list[str]] = {}
@@ -236,12 +240,24 @@ class nixl_agent:
 
         Indices: lists, or one-dimensional arrays of any integers (uint32 and 64 bits are read without a copy).
         """
-        op, agent = _OPERATIONS[operation], self.agent
-        chosen = self._handles(backends) if backends else ()
-        handle, transfer = agent._make_prepared(
-            op, local_xfer_side._thing, local_indices, remote_xfer_side._thing, remote_indices, notif_msg, chosen
-        )  # fmt: skip
-        return nixl_xfer_handle(agent, handle, transfer)
+        # A program makes one of these for every transfer. The common case is what _make_prepared comes to, without its frame.
+        op, local, remote = _OPERATIONS[operation], local_xfer_side._thing, remote_xfer_side._thing
+        if notif_msg != b"" or backends or local.paths is not None or remote.paths is not None:
+            return self._make_special(op, local, local_indices, remote, remote_indices, notif_msg, backends)
+        try:
+            made = self._native.make_request(op, local.pages, remote.pages, local_indices, remote_indices, None, None, nixl_xfer_handle)
+        except (headrace.Error, TypeError) as error:
+            made = self.agent._make_of_other_indices(error, nixl_xfer_handle, op, local, local_indices, remote, remote_indices, None)
+        made.notification, made._remote, made._agent, made._number = None, remote, self.agent, 0
+        return made  # type: ignore[return-value]
+
+    def _make_special(
+        self, op: str, local: Any, local_indices: Any, remote: Any, remote_indices: Any, notif_msg: bytes, backends: list[str]
+    ) -> nixl_xfer_handle:  # fmt: skip
+        chosen = self._handles(backends)
+        made = self.agent._make_prepared(nixl_xfer_handle, op, local, local_indices, remote, remote_indices, notif_msg, chosen)
+        made._agent, made._number = self.agent, 0
+        return made
 
     def initialize_xfer(
         self,
@@ -254,16 +270,29 @@ class nixl_agent:
     ) -> nixl_xfer_handle:
         """A transfer between two lists, prepared for it alone."""
         op = self.nixl_ops[operation]
-        handle = self.agent.createXferReq(op, local_descs, remote_descs, remote_agent, notif_msg, self._handles(backends))
-        return nixl_xfer_handle(self.agent, handle)
+        chosen = self._handles(backends)
+        made = self.agent._create(nixl_xfer_handle, op, local_descs, remote_descs, remote_agent, notif_msg, chosen)
+        made._agent, made._number = self.agent, 0
+        return made
 
     def transfer(self, handle: nixl_xfer_handle, notif_msg: bytes = b"") -> str:
         """Posts it: "PROC" (under way) or "DONE". A notification given here replaces the one before."""
-        return _WORDS[handle._thing.post(notif_msg)]
+        if handle._agent is None:
+            raise was_released()
+        if notif_msg:
+            handle.notification = message(notif_msg)
+        try:
+            state = handle.post(handle.notification)
+        except headrace.Error as error:
+            state = handle.again(error)
+        return "DONE" if state == "done" else _WORDS[handle.other(state)]
 
     def check_xfer_state(self, handle: nixl_xfer_handle) -> str:
         """ "PROC" or "DONE"; raises if it has failed or was not posted."""
-        return _WORDS[handle._thing.poll()]
+        if handle._agent is None:
+            raise was_released()
+        state = handle.poll()
+        return "DONE" if state == "done" else _WORDS[handle.other(state)]
 
     def get_xfer_telemetry(self, handle: nixl_xfer_handle) -> nixlBind.nixlXferTelemetry:
         """Times, bytes and descriptors of the last post that has ended."""

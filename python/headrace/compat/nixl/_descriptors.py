@@ -116,7 +116,7 @@ class DescriptorList:
             self._words = array("Q", chain.from_iterable(descs))
 
     def _take_array(self, rows: Any) -> None:
-        self._words.frombytes(checked_rows(rows, WIDTH).tobytes())
+        self._words.frombytes(checked_rows(rows, WIDTH).view("uint8"))
         if self._has_extra:
             self._extras = [self._no_extra()] * len(rows)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Handles of prepared lists and transfers, as programs hold them.
 
-A handle has the number by which the raw agent knows what it stands for, and beside it the thing itself, so that posting and
-polling look nothing up.
+A handle is released once, at the latest with the last reference to it. The raw agent knows a prepared list by a number, and a
+transfer by none until somebody asks for it: few do, and a request is made before every transfer.
 """
 
 from __future__ import annotations
@@ -11,78 +11,99 @@ from typing import Any, NoReturn
 
 from ._agent import nixlAgent
 from ._errors import failure, nixlInvalidParamError
+from ._transfer import Transfer
 from .logging import get_logger
 
 logger = get_logger("api")
 
 
+def was_released() -> Exception:
+    """What is raised for the use of a handle after its release."""
+    return failure(nixlInvalidParamError, "the handle was released")
+
+
+def _free_with_last_reference(handle: Any) -> None:
+    try:
+        handle.release()
+    except Exception as error:
+        logger.error("%s was not freed: %s", repr(handle), str(error))
+
+
+def _described(handle: Any) -> str:
+    return f"{type(handle).__name__}({handle._handle:#x}, released={handle._released})"
+
+
 class _Released:
-    """In the place of what was released: whoever uses it is told."""
+    """In the place of a prepared list that was released: whoever uses it is told."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise failure(nixlInvalidParamError, "the handle was released")
+        raise was_released()
 
 
-class _Handle:
-    """Released once, at the latest with the last reference to it."""
+class nixl_prepped_dlist_handle:
+    """A prepared list. Transfers made of it go on after it is released."""
 
     __slots__ = ("_handle", "_agent", "_released", "_thing")
 
-    def __init__(self, agent: nixlAgent, value: int, thing: Any = None):
-        """thing: if the caller has it at hand; otherwise the agent is asked for it."""
+    def __init__(self, agent: nixlAgent, value: int):
         self._agent = agent
         self._handle = value
-        self._thing = self._find() if thing is None else thing
+        self._thing: Any = agent._list(value)
         self._released = False
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._handle:#x}, released={self._released})"
+    __repr__ = _described
 
     def __reduce__(self) -> Any:
-        raise TypeError(f"a {type(self).__name__} cannot be pickled: it is of its agent alone")
-
-    def _find(self) -> Any:
-        raise NotImplementedError
-
-    def _free(self) -> None:
-        raise NotImplementedError
+        raise TypeError("a nixl_prepped_dlist_handle cannot be pickled: it is of its agent alone")
 
     def release(self) -> None:
         """Frees it; nothing happens the second time."""
         if not self._released:
-            self._free()
+            self._agent.releasedDlistH(self._handle)
             self._released = True
             self._thing = _Released()
 
     def __del__(self) -> None:
         # One whose constructor failed has no such attribute.
-        if getattr(self, "_released", True):
-            return
-        try:
-            self._free()
-        except Exception as error:
-            logger.error("%s was not freed: %s", repr(self), str(error))
+        if not getattr(self, "_released", True):
+            _free_with_last_reference(self)
 
 
-class nixl_prepped_dlist_handle(_Handle):
-    """A prepared list. Transfers made of it go on after it is released."""
-
-    __slots__ = ()
-
-    def _find(self) -> Any:
-        return self._agent._list(self._handle)
-
-    def _free(self) -> None:
-        self._agent.releasedDlistH(self._handle)
-
-
-class nixl_xfer_handle(_Handle):
+class nixl_xfer_handle(Transfer):
     """A transfer. Releasing it while it is under way ends it and waits until nothing reads or writes for it any more."""
 
-    __slots__ = ()
+    __slots__ = ("_agent", "_number")
 
-    def _find(self) -> Any:
-        return self._agent._transfer(self._handle)
+    _agent: nixlAgent | None
+    """None: it was released."""
+    _number: int
+    """That the raw agent knows it by; 0: by none."""
 
-    def _free(self) -> None:
-        self._agent.releaseXferReq(self._handle)
+    @property
+    def _handle(self) -> int:
+        if not self._number and self._agent is not None:
+            self._number = self._agent._lend(self)
+        return self._number
+
+    @property
+    def _released(self) -> bool:
+        return self._agent is None
+
+    __repr__ = _described
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a nixl_xfer_handle cannot be pickled: it is of its agent alone")
+
+    def release(self) -> None:
+        """Frees it; nothing happens the second time."""
+        if self._agent is None:
+            return
+        self.end()
+        if self._number:
+            self._agent._lent.pop(self._number, None)
+        self._agent = None
+
+    def __del__(self) -> None:
+        # One whose making failed has no such attribute.
+        if getattr(self, "_agent", None) is not None:
+            _free_with_last_reference(self)

@@ -37,72 +37,90 @@ def message(value: object) -> bytes | None:
     return as_bytes(value, "a notification") or None
 
 
-def error_of(error: headrace.Error, peer: str, life: Life | None, peers: Peers) -> Exception:
-    """A peer that is lost is disconnected; one that was removed or has come again since is not found, as it is to NIXL. What no
-    path moves inside one agent, from file to file for instance, is a wrong call."""
-    if life is None and isinstance(error, headrace.NotSupported):
-        return failure(nixlInvalidParamError, str(error))
-    if isinstance(error, headrace.PeerLost) and life != peers.life(peer):
-        return failure(nixlNotFoundError, str(error))
-    return translated(error)
+class PreparedList:
+    """A prepared list and what requests must know of it."""
+
+    __slots__ = ("pages", "life", "paths", "_peers")
+
+    def __init__(self, pages: headrace.PageList, life: Life | None, peers: Peers, paths: frozenset[str] | None):
+        self.pages = pages
+        self.life = life
+        """Of the peer whose memory it is; None: ours."""
+        self.paths = paths
+        """Of Headrace's backends, those that it may go by; None: any."""
+        self._peers = peers
+
+    def error_of(self, error: headrace.Error) -> Exception:
+        """What becomes of an error of a request of which this is the far side.
+
+        A peer that is lost is disconnected; one that was removed or has come again since is not found, as it is to NIXL. What
+        no path moves inside one agent, from file to file for instance, is a wrong call.
+        """
+        if self.life is None and isinstance(error, headrace.NotSupported):
+            return failure(nixlInvalidParamError, str(error))
+        if isinstance(error, headrace.PeerLost) and self.life != self._peers.life(self.pages.peer):
+            return failure(nixlNotFoundError, str(error))
+        return translated(error)
 
 
-class Transfer:
-    """post and poll give Headrace's word for a state that is no failure ("posted", "canceling", "done") and raise for the others.
+class Transfer(headrace.Request):
+    """A request with what NIXL has beside it, in one object: posting and polling look nothing up.
 
-    They are on the way of every transfer: what they do when all goes well is a line or two.
+    start and look give Headrace's word for a state that is no failure ("posted", "canceling", "done") and raise for the others.
+    They are on the way of every transfer, where a frame of Python counts: nixl_agent.transfer and check_xfer_state do the same
+    themselves, and call again and other where not all goes well.
     """
 
-    __slots__ = ("request", "notification", "_life", "_peers")
+    __slots__ = ("notification", "_remote")
 
-    def __init__(self, request: headrace.Request, notification: bytes | None, life: Life | None, peers: Peers):
-        self.request, self.notification, self._life, self._peers = request, notification, life, peers
+    notification: bytes | None
+    _remote: PreparedList
 
-    def post(self, notification: str | bytes) -> str:
-        """A notification that is not empty takes the place of the one before, for later posts too."""
+    def start(self, notification: str | bytes) -> str:
+        """Posts it. A notification that is not empty takes the place of the one before, for later posts too."""
         if notification:
             self.notification = message(notification)
-        request = self.request
         try:
-            request.post(self.notification)
+            state = self.post(self.notification)
         except headrace.Error as error:
-            self._post_again(error)
-        state = request.state
-        return state if state == "done" or state == "posted" else self._other(state)
+            state = self.again(error)
+        return state if state == "done" else self.other(state)
 
-    def poll(self) -> str:
+    def look(self) -> str:
         """How far it is, after doing some of the work."""
-        state = self.request.poll()
-        return state if state == "done" or state == "posted" else self._other(state)
+        state = self.poll()
+        return state if state == "done" else self.other(state)
 
     def end(self) -> None:
         """Cancels it if it is under way, and returns when nothing reads or writes for it any more."""
-        if self.request.state not in ("posted", "canceling"):
+        if self.state not in ("posted", "canceling"):
             return
-        self.request.cancel()
+        self.cancel()
         try:
-            self.request.wait(QUIET_SECONDS)
+            self.wait(QUIET_SECONDS)
         except headrace.Error as error:
-            if not self.request.done:
+            if not self.done:
                 raise failure(nixlBackendError, f"it could not be ended in {QUIET_SECONDS} s") from error
 
-    def _post_again(self, error: headrace.Error) -> None:
-        """Where a queue was full; everything else is raised."""
-        if isinstance(error, headrace.InvalidArgument) and self.request.poll() in ("posted", "canceling"):
+    def again(self, error: headrace.Error) -> str:
+        """After a post that was refused: where a queue was full; everything else is raised. Gives the state."""
+        if isinstance(error, headrace.InvalidArgument) and self.poll() in ("posted", "canceling"):
             raise failure(nixlRepostActiveError, "it is still under way: wait for its end") from error
         if not isinstance(error, headrace.WouldBlock):
             self._fail(error)
         try:
-            patiently(lambda: (self.request.poll(), self.request.post(self.notification)))
+            patiently(lambda: (self.poll(), self.post(self.notification)))
         except headrace.Error as later:
             self._fail(later)
+        return self.state
 
-    def _other(self, state: str) -> str:
-        if state == "canceling":
+    def other(self, state: str) -> str:
+        """A state as it is, unless it is one to raise for."""
+        if state in ("posted", "canceling", "done"):
             return state
         if state == "prepared":
             raise failure(nixlNotPostedError, "it was not posted")
-        error = self.request.error
+        error = self.error
         # The call was right, else it would not have been posted: a file ends before the read does, or is not open for writing.
         if isinstance(error, headrace.InvalidArgument):
             raise failure(nixlBackendError, str(error)) from error
@@ -111,4 +129,4 @@ class Transfer:
         raise failure(nixlCancelledError, "it was canceled")
 
     def _fail(self, error: headrace.Error) -> NoReturn:
-        raise error_of(error, self.request.peer, self._life, self._peers) from error
+        raise self._remote.error_of(error) from error
