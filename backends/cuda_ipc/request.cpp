@@ -76,15 +76,20 @@ std::uint64_t first_page_in(const headrace_prepare_v1& args, const headrace_side
 // ------------------------------------------------------------------ preparing
 
 Request::Request(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link,
-                 const WorkingGpu& gpu)
-    : instance_(instance), args_(args), link_(std::move(link)), gpu_(&gpu), touches_(touched_by(args)) {}
+                 const WorkingGpu& gpu, Client* client)
+    : instance_(instance),
+      args_(args),
+      link_(std::move(link)),
+      gpu_(&gpu),
+      touches_(touched_by(args)),
+      client_(client) {}
 
 Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1& args,
-                                  std::shared_ptr<Link> link) {
+                                  std::shared_ptr<Link> link, Client* client) {
   if (link != nullptr && link->state() == host_link::LinkState::lost) return link->why_lost().error();
   HEADRACE_TRY(driver, driver_of(instance, args));
-  std::unique_ptr<Request, void (*)(Request*)> request(new Request(instance, args, std::move(link), *driver),
-                                                       [](Request* r) { r->unref(); });
+  std::unique_ptr<Request, void (*)(Request*)> request(
+      new Request(instance, args, std::move(link), *driver, client), [](Request* r) { r->unref(); });
   for (void* const handle : regions_of(*args.local)) {
     HEADRACE_TRY(address, reach_own(local_region(handle), *driver, args.op == HEADRACE_READ));
     request->local_.emplace(handle, address);
@@ -109,10 +114,10 @@ Result<void> Request::prepare_local() {
 }
 
 /// Looks where the remote regions are, asks for those that nobody has asked for, and prepares the move if all
-/// are here and not where they were.
+/// are here and not where they were, or leaves it to the owner if it alone reaches one of them.
 Request::Ready Request::find_memory(Outcome& why) {
   memory_.clear();
-  bool all = true;
+  bool all = true, by_owner = false;
   const auto handles = regions_of(*args_.remote);
   for (std::size_t i = 0; i < handles.size(); ++i) {
     auto found = remote_region(handles[i]).reach(gpu_->device->ordinal());
@@ -120,15 +125,28 @@ Request::Ready Request::find_memory(Outcome& why) {
       why = about_region(i, found.error.code, std::move(found.error.message));
       return Ready::never;
     }
-    all = all && found.reach == PeerRegion::Reach::here;
+    by_owner = by_owner || found.reach == PeerRegion::Reach::by_owner;
+    all = all && (found.reach == PeerRegion::Reach::here || found.reach == PeerRegion::Reach::by_owner);
     if (all) memory_.push_back(std::move(found.memory));
   }
   if (!all) return Ready::not_yet;
-  if (auto prepared = prepare_move(); !prepared) {
+  if (auto prepared = by_owner ? leave_to_owner() : prepare_move(); !prepared) {
     why = {{prepared.code()}, std::move(prepared).error().message};
     return Ready::never;
   }
   return Ready::yes;
+}
+
+Result<void> Request::leave_to_owner() {
+  memory_.clear();
+  if (by_owner_ != nullptr) return {};
+  if (client_ != nullptr)
+    return make_error(
+        Code::not_supported,
+        "both sides have host memory that was registered, which no GPU but its owner's reaches");
+  HEADRACE_TRY(told, OwnerMove::prepare(link_, args_));
+  by_owner_ = std::move(told);
+  return {};
 }
 
 Result<void> Request::prepare_move() {
@@ -193,6 +211,7 @@ Status Request::post(const headrace_post_v1& args) {
   if (!waits && !link_->usable()) return {link_->why_lost().status.code};
   if (Outcome ignored; ordered_by != nullptr && (waits || find_memory(ignored) == Ready::not_yet))
     return {Code::would_block};
+  if (ordered_by != nullptr && by_owner_ != nullptr) return {Code::not_supported};  // its stream is elsewhere
   if (const Status room = message_.begin(*link_, args); !room.ok()) return room;
   {
     const std::lock_guard lock(mutex_);
@@ -322,10 +341,17 @@ void Request::launch() {
     const std::lock_guard lock(mutex_);
     refused = early_;
     if (refused.status.ok()) state_ = State::running;
+    if (refused.status.ok() && by_owner_ != nullptr) by_owner_->ask();
   }
   if (!refused.status.ok()) return finish(std::move(refused), true);
-  if (auto begun = move_->post(stream_); !begun)
-    return finish({{begun.code()}, std::move(begun).error().message}, true);
+  if (by_owner_ != nullptr) {
+    by_owner_->tell_owner();
+  } else {
+    if (client_ != nullptr && !client_->may_begin()) return finish({{Code::canceled}, "canceled"}, true);
+    if (auto begun = move_->post(stream_); !begun)
+      return finish({{begun.code()}, std::move(begun).error().message}, true);
+    if (client_ != nullptr) client_->queued(*gpu_, stream_);
+  }
   in_flight();
 }
 
@@ -341,6 +367,7 @@ void Request::ended(Outcome outcome) {
     state_ = State::beginning;
     if (outcome.status.ok()) outcome = early_;
   }
+  if (outcome.status.ok() && by_owner_ != nullptr) outcome = by_owner_->outcome();
   if (outcome.status.ok()) outcome = check_peer();
   finish(std::move(outcome), true);
 }
@@ -350,6 +377,7 @@ void Request::end_early(const Outcome& outcome) {
     const std::lock_guard lock(mutex_);
     if (state_ == State::idle) return;
     if (early_.status.ok()) early_ = outcome;
+    if (state_ == State::running && by_owner_ != nullptr) by_owner_->withdraw();
     if (state_ != State::starved) return;  // its memory is not quiet, or who has it will look
     state_ = State::beginning;
   }
@@ -365,6 +393,7 @@ void Request::cancel() {
     const std::lock_guard lock(mutex_);
     const bool stoppable = state_ != State::idle && state_ != State::running;
     if (stoppable && early_.status.ok()) early_ = canceled;
+    if (state_ == State::running && by_owner_ != nullptr) by_owner_->withdraw();
     mine = state_ == State::starved;
     if (mine) state_ = State::beginning;
   }
@@ -378,6 +407,13 @@ void Request::cancel() {
   unref();
 }
 
+void Request::tell(const Outcome& outcome) {
+  if (client_ != nullptr)
+    client_->ended(outcome);
+  else
+    instance_.host.completed(args_.token, outcome.status, outcome.text);
+}
+
 /// Tells the far side and the host. `counted`: the link knows of this post. After this the request may be
 /// gone.
 void Request::finish(Outcome outcome, bool counted) {
@@ -389,7 +425,7 @@ void Request::finish(Outcome outcome, bool counted) {
     state_ = State::idle;
   }
   if (counting != nullptr) counting->remove_active(this);
-  instance_.host.completed(args_.token, outcome.status, outcome.text);
+  tell(outcome);
   if (counting != nullptr) counting->post_finished();
 }
 
