@@ -21,7 +21,8 @@ constexpr auto look_at_ends_every = std::chrono::microseconds(20);
 Instance::Instance(plugin::Host its_host, const Settings& settings, GpuSource source, Parts parts)
     : Site(its_host, cuda_ipc::protocol, settings.links, std::move(parts)),
       gpus(std::move(source), settings.moves),
-      posts([this] { wake(); }) {}
+      posts([this] { wake(); }),
+      staging(its_host, settings.staging_bytes) {}
 
 Instance::~Instance() {
   live().close();  // peers find it before our memory goes

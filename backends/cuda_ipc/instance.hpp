@@ -8,6 +8,7 @@
 #include "backends/cuda_ipc/proof.hpp"
 #include "backends/cuda_ipc/region.hpp"
 #include "backends/cuda_ipc/settings.hpp"
+#include "backends/cuda_ipc/staging.hpp"
 #include "host_link/site.hpp"
 
 #include <cstdint>
@@ -26,6 +27,7 @@ class Instance final : public host_link::Site {
 
   Gpus gpus;
   Posts posts;
+  Staging staging;
 
   // ---- memory of ours
 

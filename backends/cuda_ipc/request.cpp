@@ -90,10 +90,7 @@ Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1&
   HEADRACE_TRY(driver, driver_of(instance, args));
   std::unique_ptr<Request, void (*)(Request*)> request(
       new Request(instance, args, std::move(link), *driver, client), [](Request* r) { r->unref(); });
-  for (void* const handle : regions_of(*args.local)) {
-    HEADRACE_TRY(address, reach_own(local_region(handle), *driver, args.op == HEADRACE_READ));
-    request->local_.emplace(handle, address);
-  }
+  HEADRACE_TRY_VOID(request->reach_local());
   if (request->link_ == nullptr) {
     HEADRACE_TRY_VOID(request->prepare_local());
     return request.release();
@@ -102,6 +99,21 @@ Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1&
   if (request->find_memory(why) == Ready::never) return std::move(why).error();
   request->memory_.clear();
   return request.release();
+}
+
+Result<void> Request::reach_local() {
+  const auto handles = regions_of(*args_.local);
+  const bool on_host =
+      std::ranges::all_of(handles, [](void* handle) { return local_region(handle).gpu() == nullptr; });
+  for (void* const handle : handles) {
+    const Region& region = local_region(handle);
+    const auto address = reach_own(region, *gpu_, args_.op == HEADRACE_READ);
+    if (!address && (address.code() != Code::not_supported || !on_host || !instance_.staging.enabled()))
+      return address.error();
+    stages_ = stages_ || !address;
+    local_.emplace(handle, address ? *address : region.address());
+  }
+  return {};
 }
 
 Result<void> Request::prepare_local() {
@@ -153,14 +165,21 @@ Result<void> Request::prepare_move() {
   const auto moved = [](const ImportedMemory& memory, cuda::Address before) {
     return memory.address == before;
   };
-  if (move_ && std::ranges::equal(memory_, prepared_for_, moved)) return {};
+  if ((move_ || staged_) && std::ranges::equal(memory_, prepared_for_, moved)) return {};
   const auto handles = regions_of(*args_.remote);
   std::unordered_map<void*, cuda::Address> remote;
   for (std::size_t i = 0; i < handles.size(); ++i) remote.emplace(handles[i], memory_[i].address);
-  HEADRACE_TRY(move, gpu::PreparedMove::prepare(
-                         gpu_->mover, args_, [this](void* handle) { return local_.at(handle); },
-                         [&remote](void* handle) { return remote.at(handle); }, touches_));
-  move_.emplace(std::move(move));
+  if (stages_) {
+    staged_ = std::make_shared<StagedMove>(
+        instance_.staging, *gpu_, args_,
+        [](void* handle) { return reinterpret_cast<std::byte*>(local_region(handle).address()); },
+        [remote](void* handle) { return remote.at(handle); });
+  } else {
+    HEADRACE_TRY(move, gpu::PreparedMove::prepare(
+                           gpu_->mover, args_, [this](void* handle) { return local_.at(handle); },
+                           [&remote](void* handle) { return remote.at(handle); }, touches_));
+    move_.emplace(std::move(move));
+  }
   prepared_for_.clear();
   for (const ImportedMemory& memory : memory_) prepared_for_.push_back(memory.address);
   return {};
@@ -211,7 +230,8 @@ Status Request::post(const headrace_post_v1& args) {
   if (!waits && !link_->usable()) return {link_->why_lost().status.code};
   if (Outcome ignored; ordered_by != nullptr && (waits || find_memory(ignored) == Ready::not_yet))
     return {Code::would_block};
-  if (ordered_by != nullptr && by_owner_ != nullptr) return {Code::not_supported};  // its stream is elsewhere
+  if (ordered_by != nullptr && (by_owner_ != nullptr || stages_))
+    return {Code::not_supported};  // others than its stream take part
   if (const Status room = message_.begin(*link_, args); !room.ok()) return room;
   {
     const std::lock_guard lock(mutex_);
@@ -244,7 +264,7 @@ Result<void> Request::check_stream(cuda::Stream stream) const {
 }
 
 Status Request::post_local() {
-  if (const auto begun = move_->post(stream_); !begun) {
+  if (const auto begun = begin_move(); !begun) {
     instance_.host.log(HEADRACE_LOG_WARN, begun.error().message);
     return {begun.error().code};
   }
@@ -348,16 +368,19 @@ void Request::launch() {
     by_owner_->tell_owner();
   } else {
     if (client_ != nullptr && !client_->may_begin()) return finish({{Code::canceled}, "canceled"}, true);
-    if (auto begun = move_->post(stream_); !begun)
+    if (auto begun = begin_move(); !begun)
       return finish({{begun.code()}, std::move(begun).error().message}, true);
-    if (client_ != nullptr) client_->queued(*gpu_, stream_);
+    if (client_ != nullptr && !stages_) client_->queued(*gpu_, stream_);
   }
   in_flight();
 }
 
+Result<void> Request::begin_move() { return stages_ ? staged_->post() : move_->post(stream_); }
+
 // ------------------------------------------------------------------ the end
 
 void Request::ended(Outcome outcome) {
+  if (outcome.status.ok() && staged_ != nullptr) outcome = staged_->outcome();
   if (link_ == nullptr) {
     instance_.host.completed(args_.token, outcome.status, outcome.text);
     return;

@@ -9,6 +9,7 @@
 
 #include "backends/cuda_ipc/owner_move.hpp"
 #include "backends/cuda_ipc/remote_region.hpp"
+#include "backends/cuda_ipc/staged_move.hpp"
 #include "host_link/post_message.hpp"
 
 #include <cstdint>
@@ -64,8 +65,11 @@ class Request final : public host_link::Post {
 
   [[nodiscard]] const WorkingGpu& gpu() const noexcept { return *gpu_; }
   [[nodiscard]] bool poll_done() const noexcept {
-    return by_owner_ != nullptr ? by_owner_->poll_done() : move_->poll_done();
+    if (by_owner_ != nullptr) return by_owner_->poll_done();
+    return staged_ != nullptr ? staged_->poll_done() : move_->poll_done();
   }
+  /// Whether a failure of the GPU is its end: whoever else moves tells of failures by itself.
+  [[nodiscard]] bool ends_with_gpu() const noexcept { return by_owner_ == nullptr && staged_ == nullptr; }
   /// When it is expected to have ended, by the clock and with some grace.
   [[nodiscard]] std::uint64_t look_until_ns() const noexcept { return look_until_ns_; }
   /// The GPU has ended the post. After this the request may be gone.
@@ -85,6 +89,7 @@ class Request final : public host_link::Post {
           const WorkingGpu& gpu, Client* client);
   ~Request() override = default;
 
+  [[nodiscard]] Result<void> reach_local();
   [[nodiscard]] Result<void> prepare_local();
   [[nodiscard]] Ready find_memory(Outcome& why);
   [[nodiscard]] Result<void> prepare_move();
@@ -101,6 +106,7 @@ class Request final : public host_link::Post {
   void go_on();
   void starve(std::uint64_t answers_seen);
   void launch();
+  [[nodiscard]] Result<void> begin_move();
   void tell(const Outcome& outcome);
   void finish(Outcome outcome, bool counted);
 
@@ -111,13 +117,16 @@ class Request final : public host_link::Post {
   const gpu::Touches touches_;
   Client* const client_;
 
-  std::unordered_map<void*, cuda::Address> local_;  // where the GPU reaches our own regions
+  std::unordered_map<void*, cuda::Address>
+      local_;            // where the GPU reaches our own regions, or the host does:
+  bool stages_ = false;  // some of it cannot be pinned
 
   // Made by whoever holds the post, or prepares.
   std::optional<gpu::PreparedMove> move_;
   std::vector<cuda::Address> prepared_for_;  // where the remote regions were when the move was prepared
   std::vector<ImportedMemory> memory_;       // of the remote regions, held while a GPU uses it
-  std::unique_ptr<OwnerMove> by_owner_;      // in place of a move of our own
+  std::shared_ptr<StagedMove> staged_;       // in place of it where host memory cannot be pinned
+  std::unique_ptr<OwnerMove> by_owner_;      // in place of either
 
   std::uint64_t look_until_ns_ = 0;
   cuda::Stream stream_ = nullptr;   // that the present post is queued on

@@ -301,6 +301,52 @@ TEST_P(OwnerMovesHere, read_only_memory_is_read_and_not_written) {
   }
 }
 
+TEST_P(OwnerMovesHere, memory_that_may_not_be_pinned_moves_through_slots_that_are) {
+  Settings settings = GetParam().settings;
+  settings["staging_bytes"] = "64KiB";  // slots of 4 KiB
+  Pair pair(world, table, settings);
+  Arena near(*pair.a), far(*pair.b);
+  near.add_mixed(3, 700'000);
+  std::vector<Remote> remotes;
+  {
+    const FromTheHost here;
+    for (int i = 0; i < 3; ++i) far.add(Memory::Kind::plain, 700'000, static_cast<std::size_t>(i));
+  }
+  // A part of each has a pin of its own, as another region in the same page has.
+  std::vector<Region> parts;
+  for (const Memory& memory : far.memories()) parts.emplace_back(*pair.b, memory, 0, 1000);
+  const Memory small(Memory::Kind::plain, 1000, 1);
+  const Region into(*pair.a, small);
+  for (const Region& part : parts) {
+    const Remote remote(pair.ab, part.facts());
+    Request request(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(into.handle(), 0, 1000, 1000),
+                    uniform_side(remote.handle(), 0, 1000, 1000), 1);
+    ASSERT_TRUE(request.run().status.ok());
+  }
+  for (const Region& region : far.regions()) remotes.emplace_back(pair.ab, region.facts());
+  const std::vector<RandomPages> shapes = {{.count = 1, .min_bytes = 1, .max_bytes = 1},
+                                           {.count = 3000, .min_bytes = 1, .max_bytes = 300},
+                                           {.count = 500, .min_bytes = 513, .max_bytes = 513},
+                                           {.count = 4, .min_bytes = 100'000, .max_bytes = 150'000}};
+  const int copies = driver().calls("cuMemHostAlloc");
+  for (const headrace_op_v1 op : {HEADRACE_READ, HEADRACE_WRITE}) {
+    for (const RandomPages& shape : shapes) {
+      const auto pages = random_pages(random, shape, op, near.sizes(), far.sizes());
+      Request request(*pair.a, op, &pair.ab,
+                      side_of(pages, true, SideShape::general_indexed, near.handles(), random),
+                      side_of(pages, false, SideShape::general, handles_of(remotes), random), pages.size());
+      const PostEnd end = request.run();
+      ASSERT_TRUE(end.status.ok()) << code_name(end.status.code) << ": " << end.text;
+      move_pages(pages, op, near.expected(), far.expected());
+      ASSERT_TRUE(near.as_expected());
+      ASSERT_TRUE(far.as_expected());
+      near.refill();
+      far.refill();
+    }
+  }
+  EXPECT_GT(driver().calls("cuMemHostAlloc"), copies) << "slots were needed";
+}
+
 TEST_P(OwnerMovesHere, registered_host_memory_on_both_sides_is_refused) {
   Pair pair = open_pair();
   Ends ends(pair);

@@ -76,8 +76,13 @@ class Peer {
       regions_.emplace(facts.id, std::move(owned));
       return fmt::format("{} {} {} {}", facts.id, facts.address, facts.length, to_hex(facts.public_data));
     }
-    if (verb == "hash") return std::to_string(hash64(bytes_of(number(1))));
-    if (verb == "fill") return fill_pattern(bytes_of(number(1)), number(2)), "";
+    if (verb == "hash" || verb == "fill") {
+      // The order between our driver's thread, whose GPU may have moved these bytes, and this one goes through the
+      // other process, where nobody can see it. So it goes through this lock as well.
+      const std::scoped_lock driven(instance_->turn()->mutex);
+      if (verb == "hash") return std::to_string(hash64(bytes_of(number(1))));
+      return fill_pattern(bytes_of(number(1)), number(2)), "";
+    }
     if (verb == "watch") {  // hashed inside each `received` from now on
       const std::scoped_lock lock(mutex_);
       watched_ = bytes_of(number(1));
