@@ -22,7 +22,8 @@ Instance::Instance(plugin::Host its_host, const Settings& settings, GpuSource so
     : Site(its_host, cuda_ipc::protocol, settings.links, std::move(parts)),
       gpus(std::move(source), settings.moves),
       posts([this] { wake(); }),
-      staging(its_host, settings.staging_bytes) {}
+      staging(its_host, settings.staging_bytes),
+      pins_registered_(settings.pins_registered) {}
 
 Instance::~Instance() {
   live().close();  // peers find it before our memory goes
@@ -35,7 +36,7 @@ std::shared_ptr<host_link::Link> Instance::make_link(host_link::Side side, UnixS
 }
 
 Result<const Region*> Instance::add_region(const headrace_region_v1& args) {
-  HEADRACE_TRY(made, Region::make(gpus, args));
+  HEADRACE_TRY(made, Region::make(gpus, args, pins_registered_));
   HEADRACE_TRY_VOID(live().set(made->id(), RegionState::registered, !made->read_only()));
   const std::shared_ptr<const Region> region(std::move(made));
   const std::scoped_lock lock(mutex_);

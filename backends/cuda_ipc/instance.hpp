@@ -43,6 +43,7 @@ class Instance final : public host_link::Site {
   [[nodiscard]] std::shared_ptr<host_link::Link> make_link(host_link::Side side, UnixSocket socket,
                                                            host_link::PeerProcess process) override;
 
+  const bool pins_registered_;
   mutable std::mutex mutex_;
   std::unordered_map<std::uint32_t, std::shared_ptr<const Region>> regions_;
   std::mutex proof_mutex_;

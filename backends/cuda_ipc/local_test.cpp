@@ -227,8 +227,8 @@ TEST_F(CudaIpcLocal, moves_between_a_gpu_and_host_memory_whichever_side_is_local
 /// Host memory that the driver refuses to pin, and pages of an odd length in another order.
 class CudaIpcStaged : public CudaIpcLocal {
  protected:
-  explicit CudaIpcStaged(const char* staging_bytes = "64KiB")  // slots of 4 KiB
-      : CudaIpcLocal({{}, {}}, {{"staging_bytes", staging_bytes}}) {
+  explicit CudaIpcStaged(const char* staging_bytes = "64KiB", const char* pin = "auto")  // slots of 4 KiB
+      : CudaIpcLocal({{}, {}}, {{"staging_bytes", staging_bytes}, {"pin_registered", pin}}) {
     bytes.resize(pages * page_bytes);
     std::ranges::generate(bytes, [this] { return static_cast<unsigned char>(random()); });
     far = memory(1, bytes.size());
@@ -238,7 +238,8 @@ class CudaIpcStaged : public CudaIpcLocal {
     on_host = backend->register_region(args).value();
     on_gpu = registered(far, 1);
     remote_handle = backend->load_local(on_gpu).value();
-    fake.fail("cuMemHostRegister", cuda::Outcome::out_of_memory, 1, 1000);
+    if (pin == std::string_view("auto"))
+      fake.fail("cuMemHostRegister", cuda::Outcome::out_of_memory, 1, 1000);
   }
   ~CudaIpcStaged() override {
     backend->unload(remote_handle);
@@ -285,6 +286,21 @@ TEST_F(CudaIpcStaged, a_fault_of_the_gpu_ends_the_post_when_nobody_touches_its_m
                   [](const void*) { return cuda::Outcome::illegal_address; });
   EXPECT_EQ(run(handle, args.token).code, Code::backend_failed);
   EXPECT_THAT(host.last_end(args.token)->text, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  backend->release(handle);
+}
+
+class CudaIpcUnpinned : public CudaIpcStaged {
+ protected:
+  CudaIpcUnpinned() : CudaIpcStaged("64KiB", "off") {}
+};
+
+TEST_F(CudaIpcUnpinned, host_memory_moves_and_is_not_pinned) {
+  const auto args = all_pages(HEADRACE_WRITE);
+  void* const handle = backend->prepare(args).value();
+  EXPECT_FALSE(same_now());
+  EXPECT_EQ(run(handle, args.token), Status{});
+  EXPECT_TRUE(same_now());
+  EXPECT_EQ(fake.calls("cuMemHostRegister"), 0);
   backend->release(handle);
 }
 

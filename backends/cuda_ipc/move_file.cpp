@@ -275,6 +275,10 @@ Result<MoveList> read_move_list(int fd) {
   HEADRACE_TRY(file, host_link::inspect_memory_file(fd));
   if (file.size_bytes < move_control_bytes || file.size_bytes > max_move_file_bytes) return nonsense();
   HEADRACE_TRY(body, read_body(fd, file.size_bytes - move_control_bytes));
+  return decode_move_list(body);
+}
+
+Result<MoveList> decode_move_list(std::string_view body) {
   PacketReader in(body);
   MoveList list;
   const auto magic = in.get<std::uint32_t>();

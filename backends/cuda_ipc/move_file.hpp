@@ -21,6 +21,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace headrace::cuda_ipc {
@@ -140,8 +141,12 @@ struct MoveFile {
 /// Maps the words of a file that a peer sent.
 ///   errors   corrupt (no sealed memory file of a size that can be)
 [[nodiscard]] Result<MoveControl> open_move_control(int fd);
-/// Copies the pages out of it. That they make sense among themselves is all that is looked at.
-///   errors   corrupt (with what is wrong), exhausted
+/// Copies the pages out of it.
+///   errors   corrupt, exhausted
 [[nodiscard]] Result<MoveList> read_move_list(int fd);
+/// The pages, from what follows the control page. That they make sense among themselves is all that is looked
+/// at.
+///   errors   corrupt (they do not)
+[[nodiscard]] Result<MoveList> decode_move_list(std::string_view body);
 
 }  // namespace headrace::cuda_ipc

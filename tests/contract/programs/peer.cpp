@@ -77,8 +77,8 @@ class Peer {
       return fmt::format("{} {} {} {}", facts.id, facts.address, facts.length, to_hex(facts.public_data));
     }
     if (verb == "hash" || verb == "fill") {
-      // The order between our driver's thread, whose GPU may have moved these bytes, and this one goes through the
-      // other process, where nobody can see it. So it goes through this lock as well.
+      // The order between our driver's thread, whose GPU may have moved these bytes, and this one goes
+      // through the other process, where nobody can see it. So it goes through this lock as well.
       const std::scoped_lock driven(instance_->turn()->mutex);
       if (verb == "hash") return std::to_string(hash64(bytes_of(number(1))));
       return fill_pattern(bytes_of(number(1)), number(2)), "";
