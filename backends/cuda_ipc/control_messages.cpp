@@ -81,6 +81,7 @@ struct Encoder {
   }
   Type operator()(const Move& move) const {
     out.put(move.number);
+    out.put(move.end_word);
     return Type::move;
   }
   Type operator()(const Go& go) const {
@@ -151,8 +152,12 @@ Message read_body(std::uint16_t type, PacketReader& in) {
       by_owner.device = in.get<std::uint32_t>();
       return by_owner;
     }
-    case Type::move:
-      return Move{in.get<std::uint32_t>()};
+    case Type::move: {
+      Move move;
+      move.number = in.get<std::uint32_t>();
+      move.end_word = in.get<std::uint32_t>();
+      return move;
+    }
     case Type::go:
       return Go{in.get<std::uint32_t>()};
     case Type::drop:
@@ -165,7 +170,7 @@ Message read_body(std::uint16_t type, PacketReader& in) {
 /// How many come with it.
 std::size_t descriptors_of(const Message& message) {
   if (const auto* const pieces = std::get_if<Pieces>(&message)) return pieces->bytes.size();
-  return std::holds_alternative<Move>(message) ? 1 : 0;
+  return std::holds_alternative<Move>(message) || std::holds_alternative<ByOwner>(message) ? 1 : 0;
 }
 
 }  // namespace

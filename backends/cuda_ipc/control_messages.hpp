@@ -73,7 +73,7 @@ struct Gone {
 };
 
 /// The region is the host's memory, merely registered: its owner copies to and from the asker's memory. In
-/// answer to Want.
+/// answer to Want. The descriptor that comes along is that of the link's end words (end_words.hpp).
 struct ByOwner {
   std::uint32_t region_id = 0;
   std::uint32_t device = 0;
@@ -82,7 +82,8 @@ struct ByOwner {
 /// A request that the receiver is to carry out, in a memory file (move_file.hpp) whose descriptor comes
 /// along.
 struct Move {
-  std::uint32_t number = 0;  ///< the sender's; never used twice on a link
+  std::uint32_t number = 0;    ///< the sender's; never used twice on a link
+  std::uint32_t end_word = 0;  ///< where a GPU of the receiver's says that a post has ended
 };
 
 /// The file of that request asks for a post.

@@ -55,7 +55,9 @@ class Link final : public host_link::Link {
   // Requests that the peer carries out, and those of the peer's that we do.
 
   /// Sends one; returns the number that it has on this link.
-  [[nodiscard]] std::uint32_t tell_move(UniqueFd file);
+  [[nodiscard]] std::uint32_t tell_move(UniqueFd file, std::uint32_t end_word);
+  /// For a request's ends; one without a number where the peer has given none, or too few.
+  [[nodiscard]] EndWordsView::Word take_end_word();
   void tell_go(std::uint32_t number);
   /// Later, for whoever drops it may be inside the link.
   void tell_drop(std::uint32_t number);
@@ -64,13 +66,17 @@ class Link final : public host_link::Link {
 
  private:
   struct ComingMove {
-    std::uint32_t number = 0;
+    Move move;
     UniqueFd file;
+  };
+  struct LeftToOwner {
+    ByOwner answer;
+    UniqueFd end_words;
   };
   struct LeavingMove {
     std::uint32_t number = 0;
   };
-  using Event = std::variant<Want, WholeOffer, Refused, Gone, ByOwner, ComingMove, Go, Drop, LeavingMove>;
+  using Event = std::variant<Want, WholeOffer, Refused, Gone, LeftToOwner, ComingMove, Go, Drop, LeavingMove>;
 
   // With the control mutex held.
   [[nodiscard]] std::string greeting() override { return {}; }
@@ -89,7 +95,7 @@ class Link final : public host_link::Link {
   void handle(WholeOffer& offered);
   void handle(const Refused& refused);
   void handle(const Gone& gone);
-  void handle(const ByOwner& by_owner);
+  void handle(const LeftToOwner& left);
   void handle(const ComingMove& coming);
   void handle(const Go& go) { copies_.go(go.number); }
   void handle(const Drop& drop) { copies_.drop(drop.number); }
@@ -98,6 +104,7 @@ class Link final : public host_link::Link {
   [[nodiscard]] static Result<WholeOffer> offer_host_memory(const Want& want, const Region& region);
   [[nodiscard]] Result<WholeOffer> offer_gpu_memory(const Want& want, const Region& region);
   [[nodiscard]] bool leaves_to_us(const Want& want) const;
+  [[nodiscard]] Result<void> send_by_owner(const Want& want);
   void send_offer(WholeOffer offered);
   void send_refusal(const Want& want, Error error);
   [[nodiscard]] std::vector<Event> take_events();
@@ -109,6 +116,8 @@ class Link final : public host_link::Link {
   Imports imports_;
   OwnerCopies copies_{instance_, *this};
   std::atomic<std::uint32_t> next_move_{0};
+  std::mutex words_mutex_;
+  std::shared_ptr<EndWordsView> end_words_;  // of the peer's
 
   std::mutex regions_mutex_;
   std::unordered_map<std::uint32_t, std::weak_ptr<PeerRegion>> regions_;

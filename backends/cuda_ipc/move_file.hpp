@@ -20,7 +20,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -36,7 +35,8 @@ inline constexpr std::size_t max_failure_bytes = 1024;
 struct MoveWords {
   /// Post number * 4 + phase. Who may begin and who may call off is decided by one exchange of it.
   alignas(64) std::atomic<std::uint64_t> turn;
-  alignas(64) std::atomic<std::uint64_t> done;    ///< the last post that ended well: written after its bytes
+  /// The last post that ended well, written after its bytes, if no GPU has said so by its end word.
+  alignas(64) std::atomic<std::uint64_t> done;
   alignas(64) std::atomic<std::uint64_t> failed;  ///< the last that did not; written after what follows
   std::uint64_t page;
   std::uint32_t code;
@@ -52,7 +52,7 @@ class MoveControl {
 
   // ---- the initiator's
 
-  /// Asks for post `number`; they count from 1. The one before has ended.
+  /// Asks for post `number`, greater than those before, which have ended.
   void ask(std::uint64_t number) { turn().store(number * 4 + asked); }
   /// Calls off the post if it has not begun, and then it will not. Returns whether that was so.
   bool withdraw(std::uint64_t number) { return change(number, asked, withdrawn); }
@@ -72,9 +72,6 @@ class MoveControl {
   [[nodiscard]] std::optional<std::uint64_t> begin();
   void end_well(std::uint64_t number) { words().done.store(number, std::memory_order_release); }
   void fail(std::uint64_t number, const host_link::Outcome& outcome);
-  /// The word that says `end_well`, for whoever writes it in our place.
-  [[nodiscard]] std::byte* done_word() const { return reinterpret_cast<std::byte*>(&words().done); }
-  [[nodiscard]] std::span<std::byte> bytes() const { return {page_.data(), move_control_bytes}; }
 
  private:
   enum Phase : std::uint64_t { asked = 1, running = 2, withdrawn = 3 };

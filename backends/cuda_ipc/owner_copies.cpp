@@ -17,9 +17,24 @@ std::shared_ptr<OwnerCopy> OwnerCopies::find(std::uint32_t number) {
   return found == copies_.end() ? nullptr : found->second;
 }
 
-Result<void> OwnerCopies::take(std::uint32_t number, const UniqueFd& file) {
+Result<host_link::SharedFd> OwnerCopies::end_words() {
+  const std::scoped_lock lock(mutex_);
+  if (words_ == nullptr) {
+    HEADRACE_TRY(made, EndWords::make());
+    words_ = std::move(made);
+  }
+  return words_->descriptor();
+}
+
+std::optional<cuda::Address> OwnerCopies::end_word(const WorkingGpu& gpu, std::uint32_t number) {
+  const std::scoped_lock lock(mutex_);
+  return words_ != nullptr ? words_->address(gpu, number) : std::nullopt;
+}
+
+Result<void> OwnerCopies::take(std::uint32_t number, std::uint32_t end_word, const UniqueFd& file) {
   HEADRACE_TRY(control, open_move_control(file.get()));
-  const auto copy = std::make_shared<OwnerCopy>(instance_, link_, number, std::move(control));
+  const auto copy = std::make_shared<OwnerCopy>(instance_, link_, *this, OwnerCopy::Name{number, end_word},
+                                                std::move(control));
   {
     const std::scoped_lock lock(mutex_);
     if (copies_.contains(number)) return make_error(Code::corrupt, "request {} came twice", number);
@@ -33,7 +48,7 @@ Result<void> OwnerCopies::take(std::uint32_t number, const UniqueFd& file) {
                               most, link_.peer_name(), instance_.name));
     copies_.emplace(number, copy);
   }
-  copy->prepare(*this, file);
+  copy->prepare(file);
   return {};
 }
 
@@ -92,7 +107,9 @@ void OwnerCopies::clear() {
   // Destroyed outside the lock.
   decltype(copies_) copies;
   decltype(remotes_) remotes;
+  std::unique_ptr<EndWords> words;
   const std::scoped_lock lock(mutex_);
+  words.swap(words_);
   copies.swap(copies_);
   remotes.swap(remotes_);
 }

@@ -10,6 +10,7 @@
 // we have registered; what does not fit is answered in the file, and the link goes on.
 #pragma once
 
+#include "backends/cuda_ipc/end_words.hpp"
 #include "backends/cuda_ipc/move_file.hpp"
 #include "base/unique_fd.hpp"
 
@@ -18,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -43,10 +45,13 @@ class OwnerCopies {
 
   /// Takes up a request. What is wrong with it is told when it is posted.
   ///   errors   corrupt (not even that can be told: the link ends), exhausted (the system refuses a mapping)
-  [[nodiscard]] Result<void> take(std::uint32_t number, const UniqueFd& file);
+  [[nodiscard]] Result<void> take(std::uint32_t number, std::uint32_t end_word, const UniqueFd& file);
   /// Begins the post that its file asks for. What is not there has been dropped.
   void go(std::uint32_t number);
   void drop(std::uint32_t number);
+
+  /// What the peer is to be given with the first answer that its requests are ours to carry out.
+  [[nodiscard]] Result<host_link::SharedFd> end_words();
 
   // ---- any thread
 
@@ -61,6 +66,7 @@ class OwnerCopies {
  private:
   friend class OwnerCopy;
   [[nodiscard]] std::shared_ptr<OwnerCopy> find(std::uint32_t number);
+  [[nodiscard]] std::optional<cuda::Address> end_word(const WorkingGpu& gpu, std::uint32_t number);
   /// The peer's region; one handle for all of its requests, so that its memory stays open between them.
   [[nodiscard]] Result<std::shared_ptr<RemoteRegion>> remote(const ToldRegion& told);
 
@@ -68,6 +74,7 @@ class OwnerCopies {
   Link& link_;
   std::mutex mutex_;
   std::unordered_map<std::uint32_t, std::shared_ptr<OwnerCopy>> copies_;
+  std::unique_ptr<EndWords> words_;
   std::map<std::uint32_t, std::pair<ToldRegion, std::shared_ptr<RemoteRegion>>> remotes_;
 };
 

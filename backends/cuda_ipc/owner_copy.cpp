@@ -15,12 +15,12 @@ Outcome outcome_of(const Error& error) { return {{error.code, 0, error.page}, er
 
 // ------------------------------------------------------------------ preparing
 
-void OwnerCopy::prepare(OwnerCopies& copies, const UniqueFd& file) {
+void OwnerCopy::prepare(const UniqueFd& file) {
   {
     const std::scoped_lock lock(mutex_);
     if (refused_) return;
   }
-  auto made = make_work(copies, file);
+  auto made = make_work(file);
   if (!made) return refuse(std::move(made).error());
   const std::vector<std::shared_ptr<const Region>> regions = (*made)->ours;
   {
@@ -32,7 +32,7 @@ void OwnerCopy::prepare(OwnerCopies& copies, const UniqueFd& file) {
     if (instance_.region(region->id()) != region) give_up(region->id());
 }
 
-Result<std::shared_ptr<OwnerCopy::Work>> OwnerCopy::make_work(OwnerCopies& copies, const UniqueFd& file) {
+Result<std::shared_ptr<OwnerCopy::Work>> OwnerCopy::make_work(const UniqueFd& file) {
   auto work = std::make_shared<Work>();
   HEADRACE_TRY(list, read_move_list(file.get()));
   work->list = std::move(list);
@@ -41,7 +41,7 @@ Result<std::shared_ptr<OwnerCopy::Work>> OwnerCopy::make_work(OwnerCopies& copie
     const auto& region = work->ours[number];
     return region != nullptr ? std::optional(region->length()) : std::nullopt;
   }));
-  HEADRACE_TRY_VOID(find_regions(*work, copies));
+  HEADRACE_TRY_VOID(find_regions(*work));
   headrace_prepare_v1 args{};
   args.struct_size = sizeof args;
   args.op = work->list.op == HEADRACE_READ ? HEADRACE_WRITE : HEADRACE_READ;  // seen from our side
@@ -52,16 +52,14 @@ Result<std::shared_ptr<OwnerCopy::Work>> OwnerCopy::make_work(OwnerCopies& copie
   args.remote = &work->their_side;
   HEADRACE_TRY(request, Request::prepare(instance_, args, link_.shared(), this));
   work->request = request;
-  if (auto pinned = gpu::PinnedMemory::pin(request->gpu().device, control_.bytes()))
-    work->words = std::move(*pinned);
   return work;
 }
 
-Result<void> OwnerCopy::find_regions(Work& work, OwnerCopies& copies) const {
+Result<void> OwnerCopy::find_regions(Work& work) const {
   for (const auto& region : work.ours)
     work.our_handles.push_back(const_cast<void*>(static_cast<const void*>(region.get())));
   for (const ToldRegion& told : work.list.initiators.regions) {
-    HEADRACE_TRY(remote, copies.remote(told));
+    HEADRACE_TRY(remote, copies_.remote(told));
     work.their_handles.push_back(remote.get());
     work.theirs.push_back(std::move(remote));
   }
@@ -119,13 +117,12 @@ bool OwnerCopy::may_begin() {
 }
 
 void OwnerCopy::queued(const WorkingGpu& gpu, cuda::Stream stream) {
+  const auto word = copies_.end_word(gpu, name_.end_word);
+  if (!word) return;
   const std::scoped_lock lock(mutex_);
-  if (running_->words.bytes().empty()) return;
-  const auto offset = static_cast<cuda::Address>(control_.done_word() - control_.bytes().data());
   const gpu::ContextGuard current(*gpu.device);
-  gpu_tells_ =
-      gpu.device->driver().stream_write_value_64(stream, running_->words.address() + offset, *begun_,
-                                                 cuda::write_value_default) == cuda::Outcome::success;
+  gpu_tells_ = gpu.device->driver().stream_write_value_64(
+                   stream, *word, *begun_, cuda::write_value_default) == cuda::Outcome::success;
 }
 
 void OwnerCopy::ended(const Outcome& outcome) {
@@ -143,7 +140,7 @@ void OwnerCopy::ended(const Outcome& outcome) {
     work = std::move(running_);
     again = again_ || called_off_;  // it may have been asked for anew since
   }
-  if (again) link_.look_again(number_);
+  if (again) link_.look_again(name_.number);
 }
 
 // ------------------------------------------------------------------ refusing

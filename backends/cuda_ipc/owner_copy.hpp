@@ -20,12 +20,16 @@ class OwnerCopies;
 ///   threads  any; `prepare` and `go` the progress thread's
 class OwnerCopy final : public Client, public std::enable_shared_from_this<OwnerCopy> {
  public:
-  OwnerCopy(Instance& instance, Link& link, std::uint32_t number, MoveControl control)
-      : instance_(instance), link_(link), number_(number), control_(std::move(control)) {}
+  struct Name {
+    std::uint32_t number;
+    std::uint32_t end_word;
+  };
+  OwnerCopy(Instance& instance, Link& link, OwnerCopies& copies, Name name, MoveControl control)
+      : instance_(instance), link_(link), copies_(copies), name_(name), control_(std::move(control)) {}
 
   /// Reads and checks the pages, pins our memory and asks for the peer's. May take milliseconds, and longer
   /// for gigabytes that nobody has pinned.
-  void prepare(OwnerCopies& copies, const UniqueFd& file);
+  void prepare(const UniqueFd& file);
   /// Begins the post that is asked for, now or when the one before has ended.
   void go();
   /// All posts are answered with this from now on, also one that waits; one that a GPU works on ends by
@@ -49,7 +53,6 @@ class OwnerCopy final : public Client, public std::enable_shared_from_this<Owner
     std::vector<std::shared_ptr<RemoteRegion>> theirs;
     std::vector<void*> our_handles, their_handles;
     headrace_side_v1 our_side{}, their_side{};
-    gpu::PinnedMemory words;  ///< the control page as GPUs see it; empty: they do not
     Request* request = nullptr;
 
     Work() = default;
@@ -59,14 +62,15 @@ class OwnerCopy final : public Client, public std::enable_shared_from_this<Owner
       if (request != nullptr) request->unref();
     }
   };
-  [[nodiscard]] Result<std::shared_ptr<Work>> make_work(OwnerCopies& copies, const UniqueFd& file);
-  [[nodiscard]] Result<void> find_regions(Work& work, OwnerCopies& copies) const;
+  [[nodiscard]] Result<std::shared_ptr<Work>> make_work(const UniqueFd& file);
+  [[nodiscard]] Result<void> find_regions(Work& work) const;
   [[nodiscard]] std::shared_ptr<Work> take_turn();
 
   Instance& instance_;
   Link& link_;
-  const std::uint32_t number_;
-  MoveControl control_;  // goes after its pin
+  OwnerCopies& copies_;
+  const Name name_;
+  MoveControl control_;
 
   std::mutex mutex_;
   std::optional<Error> refused_;

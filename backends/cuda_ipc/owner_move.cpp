@@ -25,17 +25,17 @@ ToldRegion tell_remote(void* handle) {
 Result<std::unique_ptr<OwnerMove>> OwnerMove::prepare(std::shared_ptr<Link> link,
                                                       const headrace_prepare_v1& args) {
   HEADRACE_TRY(file, write_move_file(args, tell_own, tell_remote));
-  const std::uint32_t number = link->tell_move(std::move(file.descriptor));
-  return std::unique_ptr<OwnerMove>(new OwnerMove(std::move(link), number, std::move(file.control)));
+  EndWordsView::Word word = link->take_end_word();
+  const std::uint32_t number = link->tell_move(std::move(file.descriptor), word.number());
+  return std::unique_ptr<OwnerMove>(
+      new OwnerMove(std::move(link), number, std::move(file.control), std::move(word)));
 }
 
 OwnerMove::~OwnerMove() { link_->tell_drop(number_); }
 
 void OwnerMove::tell_owner() const { link_->tell_go(number_); }
 
-bool OwnerMove::poll_done() const {
-  return control_.has_ended(posts_) || control_.was_withdrawn(posts_) || owner_is_gone();
-}
+bool OwnerMove::poll_done() const { return has_ended() || control_.was_withdrawn(posts_) || owner_is_gone(); }
 
 /// Its GPUs have stopped with it. Until the link is lost nothing is asked of the system.
 bool OwnerMove::owner_is_gone() const {
@@ -46,7 +46,7 @@ bool OwnerMove::owner_is_gone() const {
 
 host_link::Outcome OwnerMove::outcome() const {
   if (control_.was_withdrawn(posts_)) return {{Code::canceled}, "canceled"};
-  if (!control_.has_ended(posts_)) return link_->why_lost();
+  if (!has_ended()) return link_->why_lost();
   host_link::Outcome outcome = control_.outcome(posts_);
   if (!outcome.status.ok()) outcome.text = fmt::format("peer {} says: {}", link_->peer_name(), outcome.text);
   return outcome;

@@ -3,6 +3,7 @@
 // it: the initiator's side (owner_copies.hpp is the other).
 #pragma once
 
+#include "backends/cuda_ipc/end_words.hpp"
 #include "backends/cuda_ipc/move_file.hpp"
 
 #include <cstdint>
@@ -36,14 +37,20 @@ class OwnerMove {
   [[nodiscard]] host_link::Outcome outcome() const;
 
  private:
-  OwnerMove(std::shared_ptr<Link> link, std::uint32_t number, MoveControl control)
-      : link_(std::move(link)), number_(number), control_(std::move(control)) {}
+  OwnerMove(std::shared_ptr<Link> link, std::uint32_t number, MoveControl control, EndWordsView::Word word)
+      : link_(std::move(link)),
+        number_(number),
+        control_(std::move(control)),
+        word_(std::move(word)),
+        posts_(word_.value()) {}
+  [[nodiscard]] bool has_ended() const { return word_.value() == posts_ || control_.has_ended(posts_); }
   [[nodiscard]] bool owner_is_gone() const;
 
   const std::shared_ptr<Link> link_;
   const std::uint32_t number_;
   MoveControl control_;
-  std::uint64_t posts_ = 0;
+  EndWordsView::Word word_;
+  std::uint64_t posts_;  // counts on from whoever had the word before
 };
 
 }  // namespace headrace::cuda_ipc

@@ -449,7 +449,7 @@ TEST_P(OwnerMovesHere, a_peer_that_tells_nonsense_is_answered_and_nothing_moves)
       const std::uint64_t count = UINT64_MAX / 3;
       ASSERT_EQ(::pwrite(file->descriptor.get(), &count, sizeof count, cuda_ipc::move_control_bytes + 8), 8);
     }
-    const std::uint32_t number = link.tell_move(std::move(file->descriptor));
+    const std::uint32_t number = link.tell_move(std::move(file->descriptor), cuda_ipc::no_end_word);
     for (std::uint64_t post = 1; post <= 2; ++post) {
       file->control.ask(post);
       link.tell_go(number);
@@ -475,7 +475,7 @@ TEST_P(OwnerMovesHere, a_peer_that_tells_nonsense_is_answered_and_nothing_moves)
                          static_cast<off_t>(cuda_ipc::move_control_bytes + random() % 136)),
                 1);
     }
-    const std::uint32_t number = link.tell_move(std::move(file->descriptor));
+    const std::uint32_t number = link.tell_move(std::move(file->descriptor), cuda_ipc::no_end_word);
     file->control.ask(1);
     link.tell_go(number);
     ASSERT_TRUE(world.until([&] { return file->control.has_ended(1); })) << world.describe();
@@ -499,7 +499,7 @@ TEST_P(OwnerMovesHere, a_file_that_cannot_be_answered_in_ends_the_link) {
     if (!could_shrink) {
       ASSERT_TRUE(host_link::seal_memory_file(file.get(), F_SEAL_SHRINK));
     }
-    (void)cuda_ipc::Link::of(pair.ab.connection()).tell_move(std::move(file));
+    (void)cuda_ipc::Link::of(pair.ab.connection()).tell_move(std::move(file), 0);
     ASSERT_TRUE(world.until([&] { return pair.ba.lost(); })) << world.describe();
     EXPECT_EQ(pair.b->host().link(pair.ba.token())->lost_status.code, Code::corrupt);
   }
