@@ -2,7 +2,7 @@
 // The words by which GPUs of an owner's tell the initiator of each request that its post has ended: one
 // memory file a link, pinned once, a word for each request that wants one.
 //
-// Pinning a page for each request would cost more than a small transfer, and letting go of it waits for the
+// Pinning a page for each request would be two calls of the driver more, the second of which may wait for the
 // GPU.
 #pragma once
 
