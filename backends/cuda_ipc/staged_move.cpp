@@ -139,7 +139,7 @@ Result<void> StagedMove::begin(Piece& piece, std::size_t number, const Staging::
 
 Result<void> StagedMove::end(Piece& piece, std::byte* slot) const {
   if (!piece.move) return {};
-  const auto done = await(*piece.move);
+  auto done = await(*piece.move);
   piece.move.reset();
   if (!done) return done;
   if (args_.op == HEADRACE_READ)

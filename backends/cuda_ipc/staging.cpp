@@ -52,7 +52,7 @@ void Staging::run(std::shared_ptr<Work> work) {
     if (lane)
       work->run(**lane);
     else
-      work->refused(std::move(lane).error());
+      work->refused(lane.error());
     work.reset();
     const std::scoped_lock lock(mutex_);
     if (lane) free_.push_back(std::move(*lane));
