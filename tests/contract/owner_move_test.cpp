@@ -188,12 +188,14 @@ TEST_P(OwnerMoves, a_killed_owner_ends_posts_that_it_had_begun_and_those_that_it
       ASSERT_TRUE(first.request.run().status.ok());
     }
     if (life > 1) b->ask("hold");
+    const auto told = [&] { return std::stoi(b->ask("calls cuStreamWriteValue64")); };
+    const int told_before = told();
     first.request.post("for nobody");
     second.request.post();
     for (int i = 0; i < life * 20; ++i) (void)world.progress();
     if (life > 3) {
-      // By now the owner's GPU has begun, and only its death ends it.
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      // Once the owner's GPU has begun, only its death ends it.
+      ASSERT_TRUE(world.until([&] { return told() >= told_before + 2; }));
       first.request.cancel();
       EXPECT_TRUE(first.request.in_flight());
     }

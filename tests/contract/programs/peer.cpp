@@ -117,6 +117,7 @@ class Peer {
     if (verb == "number")
       return FakeGpus::of_this_process().driver().set_process_number(static_cast<int>(number(1))), "";
     if (verb == "hold") return FakeGpus::of_this_process().driver().hold(), "";
+    if (verb == "calls") return std::to_string(FakeGpus::of_this_process().driver().calls(words.at(1)));
     if (verb == "fail") {  // SYMBOL: its next call finds no way to the other GPU
       FakeGpus::of_this_process().driver().fail(words.at(1), cuda::Outcome::peer_access_unsupported);
       return "";
