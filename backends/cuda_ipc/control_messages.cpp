@@ -13,7 +13,17 @@ namespace {
 using host_link::PacketReader;
 using host_link::PacketWriter;
 
-enum class Type : std::uint16_t { want = 16, offer = 17, pieces = 18, refused = 19, gone = 20 };
+enum class Type : std::uint16_t {
+  want = 16,
+  offer = 17,
+  pieces = 18,
+  refused = 19,
+  gone = 20,
+  by_owner = 21,
+  move = 22,
+  go = 23,
+  drop = 24,
+};
 
 void put_handle(PacketWriter& out, const cuda::IpcMemoryHandle& handle) {
   out.put_raw({reinterpret_cast<const char*>(handle.bytes), sizeof handle.bytes});
@@ -63,6 +73,24 @@ struct Encoder {
   Type operator()(const Gone& gone) const {
     out.put(gone.region_id);
     return Type::gone;
+  }
+  Type operator()(const ByOwner& by_owner) const {
+    out.put(by_owner.region_id);
+    out.put(by_owner.device);
+    return Type::by_owner;
+  }
+  Type operator()(const Move& move) const {
+    out.put(move.number);
+    out.put(move.end_word);
+    return Type::move;
+  }
+  Type operator()(const Go& go) const {
+    out.put(go.number);
+    return Type::go;
+  }
+  Type operator()(const Drop& drop) const {
+    out.put(drop.number);
+    return Type::drop;
   }
 };
 
@@ -118,9 +146,31 @@ Message read_body(std::uint16_t type, PacketReader& in) {
       return read_refused(in);
     case Type::gone:
       return Gone{in.get<std::uint32_t>()};
+    case Type::by_owner: {
+      ByOwner by_owner;
+      by_owner.region_id = in.get<std::uint32_t>();
+      by_owner.device = in.get<std::uint32_t>();
+      return by_owner;
+    }
+    case Type::move: {
+      Move move;
+      move.number = in.get<std::uint32_t>();
+      move.end_word = in.get<std::uint32_t>();
+      return move;
+    }
+    case Type::go:
+      return Go{in.get<std::uint32_t>()};
+    case Type::drop:
+      return Drop{in.get<std::uint32_t>()};
   }
   in.fail();
   return Gone{};
+}
+
+/// How many come with it.
+std::size_t descriptors_of(const Message& message) {
+  if (const auto* const pieces = std::get_if<Pieces>(&message)) return pieces->bytes.size();
+  return std::holds_alternative<Move>(message) || std::holds_alternative<ByOwner>(message) ? 1 : 0;
 }
 
 }  // namespace
@@ -134,8 +184,7 @@ host_link::Other encode(const Message& message) {
 Result<Message> decode(const host_link::Other& message, std::size_t descriptors) {
   PacketReader in(message.body);
   Message read = read_body(message.type, in);
-  const auto* const pieces = std::get_if<Pieces>(&read);
-  HEADRACE_TRY_VOID(check_fit(message, in, descriptors, pieces != nullptr ? pieces->bytes.size() : 0));
+  HEADRACE_TRY_VOID(check_fit(message, in, descriptors, descriptors_of(read)));
   return read;
 }
 

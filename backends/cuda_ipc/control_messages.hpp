@@ -21,7 +21,7 @@ namespace headrace::cuda_ipc {
 inline constexpr host_link::Protocol protocol{.backend = "cuda_ipc",
                                               .control_magic = 0x4d435248,  // "HRCM"
                                               .info_magic = 0x49435248,     // "HRCI"
-                                              .version = 1,
+                                              .version = 2,
                                               .greeting_bytes = 0};
 
 inline constexpr std::size_t max_pieces_in_message = 16;  ///< as many as a packet takes descriptors
@@ -72,7 +72,31 @@ struct Gone {
   std::uint32_t region_id = 0;
 };
 
-using Message = std::variant<Want, Offer, Pieces, Refused, Gone>;
+/// The region is the host's memory, merely registered: its owner copies to and from the asker's memory. In
+/// answer to Want. The descriptor that comes along is that of the link's end words (end_words.hpp).
+struct ByOwner {
+  std::uint32_t region_id = 0;
+  std::uint32_t device = 0;
+};
+
+/// A request that the receiver is to carry out, in a memory file (move_file.hpp) whose descriptor comes
+/// along.
+struct Move {
+  std::uint32_t number = 0;    ///< the sender's; never used twice on a link
+  std::uint32_t end_word = 0;  ///< where a GPU of the receiver's says that a post has ended
+};
+
+/// The file of that request asks for a post.
+struct Go {
+  std::uint32_t number = 0;
+};
+
+/// That request is no more.
+struct Drop {
+  std::uint32_t number = 0;
+};
+
+using Message = std::variant<Want, Offer, Pieces, Refused, Gone, ByOwner, Move, Go, Drop>;
 
 [[nodiscard]] host_link::Other encode(const Message& message);
 /// `descriptors`: how many came with the packet.

@@ -20,7 +20,11 @@ std::vector<std::pair<Message, std::size_t>> all_messages() {
           {some_offer(), 0},
           {Pieces{{65536, 131072}}, 2},
           {Refused{1, 2, Code::not_found, "no"}, 0},
-          {Gone{7}, 0}};
+          {Gone{7}, 0},
+          {ByOwner{1, 2}, 1},
+          {Move{3, 4}, 1},
+          {Go{4}, 0},
+          {Drop{5}, 0}};
 }
 
 TEST(CudaIpcMessages, come_back_as_they_were_sent) {
@@ -40,6 +44,11 @@ TEST(CudaIpcMessages, come_back_as_they_were_sent) {
   EXPECT_EQ(std::get<Refused>(decode(encode(Refused{1, 2, Code::not_found, "no"}), 0).value()).text, "no");
   EXPECT_EQ(std::get<Want>(decode(encode(Want{1, 2}), 0).value()).device, 2U);
   EXPECT_EQ(std::get<Gone>(decode(encode(Gone{7}), 0).value()).region_id, 7U);
+  EXPECT_EQ(std::get<ByOwner>(decode(encode(ByOwner{1, 2}), 1).value()).device, 2U);
+  EXPECT_EQ(std::get<Move>(decode(encode(Move{3, 4}), 1).value()).number, 3U);
+  EXPECT_EQ(std::get<Move>(decode(encode(Move{3, 4}), 1).value()).end_word, 4U);
+  EXPECT_EQ(std::get<Go>(decode(encode(Go{4}), 0).value()).number, 4U);
+  EXPECT_EQ(std::get<Drop>(decode(encode(Drop{5}), 0).value()).number, 5U);
 }
 
 TEST(CudaIpcMessages, cut_lengthened_or_with_other_descriptors_are_corrupt) {

@@ -4,14 +4,26 @@
 #include "backends/cuda_ipc/control_messages.hpp"
 #include "backends/cuda_ipc/link.hpp"
 
+#include <chrono>
+#include <thread>
+#include <vector>
+
 namespace headrace::cuda_ipc {
 
 using host_link::RegionState;
 
+namespace {
+
+constexpr auto look_at_ends_every = std::chrono::microseconds(20);
+
+}  // namespace
+
 Instance::Instance(plugin::Host its_host, const Settings& settings, GpuSource source, Parts parts)
     : Site(its_host, cuda_ipc::protocol, settings.links, std::move(parts)),
       gpus(std::move(source), settings.moves),
-      posts([this] { wake(); }) {}
+      posts([this] { wake(); }),
+      staging(its_host, settings.staging_bytes),
+      pins_registered_(settings.pins_registered) {}
 
 Instance::~Instance() {
   live().close();  // peers find it before our memory goes
@@ -24,7 +36,7 @@ std::shared_ptr<host_link::Link> Instance::make_link(host_link::Side side, UnixS
 }
 
 Result<const Region*> Instance::add_region(const headrace_region_v1& args) {
-  HEADRACE_TRY(made, Region::make(gpus, args));
+  HEADRACE_TRY(made, Region::make(gpus, args, pins_registered_));
   HEADRACE_TRY_VOID(live().set(made->id(), RegionState::registered, !made->read_only()));
   const std::shared_ptr<const Region> region(std::move(made));
   const std::scoped_lock lock(mutex_);
@@ -35,13 +47,22 @@ Result<const Region*> Instance::add_region(const headrace_region_v1& args) {
 void Instance::remove_region(const Region* region) {
   const std::uint32_t id = region->id();
   (void)live().set(id, RegionState::gone);  // its step of the table is mapped: this cannot fail
+  std::weak_ptr<const Region> held;
   {
     const std::scoped_lock lock(mutex_);
-    regions_.erase(id);
+    const auto found = regions_.find(id);
+    held = found->second;
+    regions_.erase(found);
   }
-  with_links([id](const auto& links) {
+  std::vector<std::shared_ptr<host_link::Link>> told;
+  with_links([&](const auto& links) {
     for (const auto& link : links) static_cast<Link&>(*link).tell_gone(id);
+    told = links;
   });
+  for (const auto& link : told) static_cast<Link&>(*link).give_up(id);
+  // What our GPUs still move for peers that died, or that did not wait for it.
+  while (!held.expired())
+    if (posts.progress() == 0) std::this_thread::sleep_for(look_at_ends_every);
 }
 
 std::shared_ptr<const Region> Instance::region(std::uint32_t id) const {

@@ -8,6 +8,7 @@
 #include "backends/cuda_ipc/proof.hpp"
 #include "backends/cuda_ipc/region.hpp"
 #include "backends/cuda_ipc/settings.hpp"
+#include "backends/cuda_ipc/staging.hpp"
 #include "host_link/site.hpp"
 
 #include <cstdint>
@@ -26,11 +27,12 @@ class Instance final : public host_link::Site {
 
   Gpus gpus;
   Posts posts;
+  Staging staging;
 
   // ---- memory of ours
 
   [[nodiscard]] Result<const Region*> add_region(const headrace_region_v1& args);
-  /// Peers that reach it are told to let go.
+  /// Peers that reach it are told to let go. Waits for what GPUs of ours move between it and peers' memory.
   void remove_region(const Region* region);
   /// The region that a peer asks for; none: never was, or was deregistered.
   [[nodiscard]] std::shared_ptr<const Region> region(std::uint32_t id) const;
@@ -41,6 +43,7 @@ class Instance final : public host_link::Site {
   [[nodiscard]] std::shared_ptr<host_link::Link> make_link(host_link::Side side, UnixSocket socket,
                                                            host_link::PeerProcess process) override;
 
+  const bool pins_registered_;
   mutable std::mutex mutex_;
   std::unordered_map<std::uint32_t, std::shared_ptr<const Region>> regions_;
   std::mutex proof_mutex_;

@@ -68,6 +68,29 @@ void Link::tell_gone(std::uint32_t region_id) {
   if (is_introduced()) send(encode(Gone{region_id}));
 }
 
+std::uint32_t Link::tell_move(UniqueFd file, std::uint32_t end_word) {
+  const std::uint32_t number = next_move_.fetch_add(1);
+  auto kept = std::make_shared<const UniqueFd>(std::move(file));
+  const std::lock_guard lock(control_mutex());
+  const int descriptor = kept->get();
+  send(encode(Move{number, end_word}), {descriptor}, {std::move(kept)});
+  return number;
+}
+
+EndWordsView::Word Link::take_end_word() {
+  const std::scoped_lock lock(words_mutex_);
+  return end_words_ != nullptr ? end_words_->take() : EndWordsView::Word();
+}
+
+void Link::tell_go(std::uint32_t number) {
+  const std::lock_guard lock(control_mutex());
+  send(encode(Go{number}));
+}
+
+void Link::tell_drop(std::uint32_t number) {
+  if (usable()) note(LeavingMove{number});
+}
+
 void Link::say_first() {
   for (const Want& want : std::exchange(unsent_, {})) send(encode(want));
   attend();  // the peer's questions have waited for this, too
@@ -89,6 +112,11 @@ Result<void> Link::on_other(const host_link::Other& message, std::vector<UniqueF
   if (const auto* const want = std::get_if<Want>(&read)) note(*want);
   if (const auto* const refused = std::get_if<Refused>(&read)) note(*refused);
   if (const auto* const gone = std::get_if<Gone>(&read)) note(*gone);
+  if (const auto* const by_owner = std::get_if<ByOwner>(&read))
+    note(LeftToOwner{*by_owner, std::move(descriptors[0])});
+  if (const auto* const move = std::get_if<Move>(&read)) note(ComingMove{*move, std::move(descriptors[0])});
+  if (const auto* const go = std::get_if<Go>(&read)) note(*go);
+  if (const auto* const drop = std::get_if<Drop>(&read)) note(*drop);
   return {};
 }
 
@@ -120,6 +148,7 @@ void Link::closed() {
       if (auto region = known.lock()) all.push_back(std::move(region));
   }
   for (const auto& region : all) region->forget(why);
+  copies_.clear();
   for (Request* const request : take_starved()) request->unref();  // they have ended
   const std::scoped_lock lock(events_mutex_);
   events_.clear();
@@ -146,7 +175,25 @@ std::uint32_t Link::attended() {
   return static_cast<std::uint32_t>(events.size());
 }
 
+/// Whether it wants what no GPU but ours reaches.
+bool Link::leaves_to_us(const Want& want) const {
+  const auto region = instance_.region(want.region_id);
+  return region != nullptr && region->gpu() == nullptr && region->memory_fd() < 0;
+}
+
+Result<void> Link::send_by_owner(const Want& want) {
+  HEADRACE_TRY(words, copies_.end_words());
+  const int descriptor = words->get();
+  const std::lock_guard lock(control_mutex());
+  send(encode(ByOwner{want.region_id, want.device}), {descriptor}, {std::move(words)});
+  return {};
+}
+
 void Link::handle(const Want& want) {
+  if (leaves_to_us(want)) {
+    if (auto sent = send_by_owner(want); !sent) send_refusal(want, std::move(sent).error());
+    return;
+  }
   auto offered = offer(want);
   if (offered)
     send_offer(std::move(*offered));
@@ -163,11 +210,6 @@ Result<WholeOffer> Link::offer(const Want& want) {
 }
 
 Result<WholeOffer> Link::offer_host_memory(const Want& want, const Region& region) {
-  if (region.memory_fd() < 0)
-    return make_error(Code::not_supported,
-                      "region {} is host memory that was registered: GPUs of other processes reach what "
-                      "`allocate` made",
-                      want.region_id);
   struct stat file {};
   if (::fstat(region.memory_fd(), &file) != 0)
     return os_error(errno, "look at the memory file of region {}", want.region_id);
@@ -259,7 +301,32 @@ void Link::handle(const Refused& refused) {
     region->answered(device, Error{refused.code, fmt::format("peer {} says: {}", peer_name(), refused.text)});
 }
 
+void Link::handle(const LeftToOwner& left) {
+  {
+    const std::scoped_lock lock(words_mutex_);
+    if (end_words_ == nullptr) {
+      auto view = EndWordsView::open(left.end_words.get());
+      if (!view) return lose({view.code()}, fmt::format("from {}: {}", peer_text(), view.error().message));
+      end_words_ = std::move(*view);
+    }
+  }
+  const auto region = known_region(left.answer.region_id);
+  const int device = static_cast<int>(left.answer.device);
+  if (region != nullptr && region->awaits(device)) region->answered_by_owner(device);
+}
+
+void Link::handle(const ComingMove& coming) {
+  if (const auto taken = copies_.take(coming.move.number, coming.move.end_word, coming.file); !taken)
+    lose({taken.code()}, fmt::format("from {}: {}", peer_text(), taken.error().message));
+}
+
+void Link::handle(const LeavingMove& leaving) {
+  const std::lock_guard lock(control_mutex());
+  send(encode(Drop{leaving.number}));
+}
+
 void Link::handle(const Gone& gone) {
+  copies_.forget(gone.region_id);
   if (const auto region = known_region(gone.region_id))
     region->forget(make_error(Code::not_found,
                               "region {} of peer {} was deregistered; fetch the metadata again",

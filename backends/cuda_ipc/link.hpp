@@ -9,6 +9,7 @@
 #include "backends/cuda_ipc/control_messages.hpp"
 #include "backends/cuda_ipc/imports.hpp"
 #include "backends/cuda_ipc/instance.hpp"
+#include "backends/cuda_ipc/owner_copies.hpp"
 #include "backends/cuda_ipc/peer_region.hpp"
 #include "host_link/link.hpp"
 
@@ -48,9 +49,34 @@ class Link final : public host_link::Link {
   void add_starved(Request* request, std::uint64_t answers_seen);
   /// Tells the peer that a region of ours is gone.
   void tell_gone(std::uint32_t region_id);
+  /// Ends what we do for the peer with a region of ours, or has it end soon.
+  void give_up(std::uint32_t region_id) { copies_.give_up(region_id); }
+
+  // Requests that the peer carries out, and those of the peer's that we do.
+
+  /// Sends one; returns the number that it has on this link.
+  [[nodiscard]] std::uint32_t tell_move(UniqueFd file, std::uint32_t end_word);
+  /// For a request's ends; one without a number where the peer has given none, or too few.
+  [[nodiscard]] EndWordsView::Word take_end_word();
+  void tell_go(std::uint32_t number);
+  /// Later, for whoever drops it may be inside the link.
+  void tell_drop(std::uint32_t number);
+  /// Looks again what the file of that request of the peer's asks for, later.
+  void look_again(std::uint32_t number) { note(Go{number}); }
 
  private:
-  using Event = std::variant<Want, WholeOffer, Refused, Gone>;
+  struct ComingMove {
+    Move move;
+    UniqueFd file;
+  };
+  struct LeftToOwner {
+    ByOwner answer;
+    UniqueFd end_words;
+  };
+  struct LeavingMove {
+    std::uint32_t number = 0;
+  };
+  using Event = std::variant<Want, WholeOffer, Refused, Gone, LeftToOwner, ComingMove, Go, Drop, LeavingMove>;
 
   // With the control mutex held.
   [[nodiscard]] std::string greeting() override { return {}; }
@@ -69,9 +95,16 @@ class Link final : public host_link::Link {
   void handle(WholeOffer& offered);
   void handle(const Refused& refused);
   void handle(const Gone& gone);
+  void handle(const LeftToOwner& left);
+  void handle(const ComingMove& coming);
+  void handle(const Go& go) { copies_.go(go.number); }
+  void handle(const Drop& drop) { copies_.drop(drop.number); }
+  void handle(const LeavingMove& leaving);
   [[nodiscard]] Result<WholeOffer> offer(const Want& want);
   [[nodiscard]] static Result<WholeOffer> offer_host_memory(const Want& want, const Region& region);
   [[nodiscard]] Result<WholeOffer> offer_gpu_memory(const Want& want, const Region& region);
+  [[nodiscard]] bool leaves_to_us(const Want& want) const;
+  [[nodiscard]] Result<void> send_by_owner(const Want& want);
   void send_offer(WholeOffer offered);
   void send_refusal(const Want& want, Error error);
   [[nodiscard]] std::vector<Event> take_events();
@@ -81,6 +114,10 @@ class Link final : public host_link::Link {
 
   Instance& instance_;
   Imports imports_;
+  OwnerCopies copies_{instance_, *this};
+  std::atomic<std::uint32_t> next_move_{0};
+  std::mutex words_mutex_;
+  std::shared_ptr<EndWordsView> end_words_;  // of the peer's
 
   std::mutex regions_mutex_;
   std::unordered_map<std::uint32_t, std::weak_ptr<PeerRegion>> regions_;

@@ -24,12 +24,14 @@ using ::testing::HasSubstr;
 
 class CudaIpcLocal : public test::DirectBackend {
  protected:
-  explicit CudaIpcLocal(std::vector<cuda::FakeGpu> gpus = {{}, {}}) : fake(std::move(gpus)) {
+  explicit CudaIpcLocal(std::vector<cuda::FakeGpu> gpus = {{}, {}},
+                        const std::vector<headrace_setting_v1>& settings = {})
+      : fake(std::move(gpus)) {
     cuda::add_reference_kernels(fake);
     const GpuSource source{
         [this] { return fake.load(); },
         [] { return gpu::KernelLibrary::from_table(cuda::fake_kernels_table(), "the fake library"); }};
-    backend = CudaIpcBackend::open(plugin::Host(host.table()), {{}, folder.path()}, source).value();
+    backend = CudaIpcBackend::open(plugin::Host(host.table()), {settings, folder.path()}, source).value();
   }
   ~CudaIpcLocal() override { close(); }
 
@@ -220,6 +222,98 @@ TEST_F(CudaIpcLocal, moves_between_a_gpu_and_host_memory_whichever_side_is_local
   backend->deregister_region(on_gpu);
   backend->deregister_region(on_host);
   EXPECT_EQ(fake.live().pinned, pinned - 1);
+}
+
+/// Host memory that the driver refuses to pin, and pages of an odd length in another order.
+class CudaIpcStaged : public CudaIpcLocal {
+ protected:
+  explicit CudaIpcStaged(const char* staging_bytes = "64KiB", const char* pin = "auto")  // slots of 4 KiB
+      : CudaIpcLocal({{}, {}}, {{"staging_bytes", staging_bytes}, {"pin_registered", pin}}) {
+    bytes.resize(pages * page_bytes);
+    std::ranges::generate(bytes, [this] { return static_cast<unsigned char>(random()); });
+    far = memory(1, bytes.size());
+    headrace_region_v1 args = region_of(far, -1);
+    args.kind = HEADRACE_DRAM;
+    args.address = reinterpret_cast<std::uint64_t>(bytes.data());
+    on_host = backend->register_region(args).value();
+    on_gpu = registered(far, 1);
+    remote_handle = backend->load_local(on_gpu).value();
+    if (pin == std::string_view("auto"))
+      fake.fail("cuMemHostRegister", cuda::Outcome::out_of_memory, 1, 1000);
+  }
+  ~CudaIpcStaged() override {
+    backend->unload(remote_handle);
+    backend->deregister_region(on_gpu);
+    backend->deregister_region(on_host);
+  }
+  headrace_prepare_v1 all_pages(headrace_op_v1 op) {
+    auto local = test::uniform_side(on_host, 0, page_bytes, page_bytes),
+         remote = test::uniform_side(remote_handle, 0, page_bytes, page_bytes);
+    for (std::uint32_t i = 0; i < pages; ++i) {
+      local.indices.push_back(i * 7 % pages);
+      remote.indices.push_back(i * 7 % pages);
+    }
+    return request(op, local, remote, pages);
+  }
+  [[nodiscard]] bool same_now() const {
+    return std::memcmp(bytes.data(), reinterpret_cast<void*>(far.address()), bytes.size()) == 0;
+  }
+
+  static constexpr std::uint32_t pages = 101, page_bytes = 5003;  // longer than a slot
+  std::vector<unsigned char> bytes;
+  gpu::DeviceMemory far;
+  void *on_host = nullptr, *on_gpu = nullptr, *remote_handle = nullptr;
+};
+
+TEST_F(CudaIpcStaged, host_memory_that_cannot_be_pinned_moves_through_slots_that_are) {
+  for (const auto op : {HEADRACE_WRITE, HEADRACE_READ}) {
+    const auto args = all_pages(op);
+    void* const handle = backend->prepare(args).value();
+    for (int post = 0; post < 5; ++post) {
+      ++bytes[777 + static_cast<std::size_t>(post)];
+      EXPECT_FALSE(same_now());
+      ASSERT_EQ(run(handle, args.token), Status{});
+      ASSERT_TRUE(same_now());
+    }
+    backend->release(handle);
+  }
+}
+
+TEST_F(CudaIpcStaged, a_fault_of_the_gpu_ends_the_post_when_nobody_touches_its_memory) {
+  const auto args = all_pages(HEADRACE_READ);
+  void* const handle = backend->prepare(args).value();
+  fake.add_kernel("headrace_move_few", sizeof(headrace_move_few_v1),
+                  [](const void*) { return cuda::Outcome::illegal_address; });
+  EXPECT_EQ(run(handle, args.token).code, Code::backend_failed);
+  EXPECT_THAT(host.last_end(args.token)->text, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  backend->release(handle);
+}
+
+class CudaIpcUnpinned : public CudaIpcStaged {
+ protected:
+  CudaIpcUnpinned() : CudaIpcStaged("64KiB", "off") {}
+};
+
+TEST_F(CudaIpcUnpinned, host_memory_moves_and_is_not_pinned) {
+  const auto args = all_pages(HEADRACE_WRITE);
+  void* const handle = backend->prepare(args).value();
+  EXPECT_FALSE(same_now());
+  EXPECT_EQ(run(handle, args.token), Status{});
+  EXPECT_TRUE(same_now());
+  EXPECT_EQ(fake.calls("cuMemHostRegister"), 0);
+  backend->release(handle);
+}
+
+class CudaIpcUnstaged : public CudaIpcStaged {
+ protected:
+  CudaIpcUnstaged() : CudaIpcStaged("0") {}
+};
+
+TEST_F(CudaIpcUnstaged, host_memory_that_cannot_be_pinned_is_refused) {
+  const auto prepared = backend->prepare(all_pages(HEADRACE_READ));
+  ASSERT_FALSE(prepared);
+  EXPECT_EQ(prepared.code(), Code::not_supported);
+  EXPECT_THAT(prepared.error().message, HasSubstr("GPUs cannot reach"));
 }
 
 TEST_F(CudaIpcLocal, a_post_in_the_order_of_a_stream_sees_what_was_queued_before) {

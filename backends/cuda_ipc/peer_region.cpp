@@ -32,6 +32,11 @@ void PeerRegion::answered(int device, Result<ImportedMemory> answer) {
     way.error = std::move(answer).error();
 }
 
+void PeerRegion::answered_by_owner(int device) {
+  const std::scoped_lock lock(mutex_);
+  if (!forgotten_) ways_[device].reach = Reach::by_owner;
+}
+
 void PeerRegion::forget(const Error& why) {
   std::map<int, Way> ways;  // unmapped outside the lock
   const std::scoped_lock lock(mutex_);

@@ -23,7 +23,13 @@ class PeerRegion {
 
   [[nodiscard]] std::uint32_t id() const { return id_; }
 
-  enum class Reach : std::uint8_t { unasked, asked, here, refused };
+  enum class Reach : std::uint8_t {
+    unasked,
+    asked,
+    here,
+    by_owner,  ///< not from here: its owner moves between it and our memory
+    refused,
+  };
   struct Found {
     Reach reach = Reach::unasked;
     ImportedMemory memory;  ///< here
@@ -35,6 +41,7 @@ class PeerRegion {
   [[nodiscard]] bool awaits(int device) const;
   /// The owner's answer.
   void answered(int device, Result<ImportedMemory> answer);
+  void answered_by_owner(int device);
   /// It is out of reach for good, and its memory is let go of here.
   void forget(const Error& why);
 

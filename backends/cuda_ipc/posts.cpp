@@ -74,6 +74,7 @@ std::uint32_t Posts::end_failed() {
   {
     const std::scoped_lock lock(mutex_);
     std::erase_if(in_flight_, [&](Request* request) {
+      if (!request->ends_with_gpu()) return false;
       const auto idle = request->gpu().stream.poll_idle();
       if (idle || request->poll_done()) return false;
       failed.emplace_back(request, idle.error().message);

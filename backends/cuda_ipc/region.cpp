@@ -7,11 +7,12 @@
 
 namespace headrace::cuda_ipc {
 
-Result<std::unique_ptr<Region>> Region::make(Gpus& gpus, const headrace_region_v1& args) {
+Result<std::unique_ptr<Region>> Region::make(Gpus& gpus, const headrace_region_v1& args, bool pins) {
   std::unique_ptr<Region> region(new Region);
   region->id_ = args.region_id;
   region->address_ = args.address;
   region->length_ = args.length;
+  region->pins_ = pins || args.memory_fd >= 0;
   region->read_only_ = (args.flags & HEADRACE_REGION_READ_ONLY) != 0;
   if (args.kind == HEADRACE_VRAM) {
     HEADRACE_TRY_VOID(region->be_of_gpu(gpus, args));
@@ -54,6 +55,10 @@ Result<cuda::Address> Region::reach(const WorkingGpu& gpu) const {
 }
 
 Result<cuda::Address> Region::pin(const WorkingGpu& gpu) const {
+  if (!pins_)
+    return make_error(
+        Code::not_supported,
+        "region {} is host memory that GPUs cannot reach: the option cuda_ipc.pin_registered is off", id_);
   const std::scoped_lock lock(mutex_);
   if (!pinned_) {
     const auto access = read_only_ ? gpu::PinAccess::read : gpu::PinAccess::read_write;

@@ -17,10 +17,12 @@ namespace headrace::cuda_ipc {
 
 class Region {
  public:
-  /// Of the host's memory nothing is looked at, and no GPU is opened.
+  /// Of the host's memory nothing is looked at, and no GPU is opened. `pins`: whether memory of the host's
+  /// that was registered may be pinned.
   ///   errors   not_found (no GPU memory at that address), invalid_argument (of another GPU than was said),
   ///            exhausted, and those of Gpus::open
-  [[nodiscard]] static Result<std::unique_ptr<Region>> make(Gpus& gpus, const headrace_region_v1& args);
+  [[nodiscard]] static Result<std::unique_ptr<Region>> make(Gpus& gpus, const headrace_region_v1& args,
+                                                            bool pins = true);
 
   /// The GPU whose memory it is; none: the host's.
   [[nodiscard]] const WorkingGpu* gpu() const noexcept { return gpu_.get(); }
@@ -53,6 +55,7 @@ class Region {
   cuda::Address address_ = 0;
   std::uint64_t length_ = 0;
   bool read_only_ = false;
+  bool pins_ = true;
   std::uint64_t buffers_ = 0;
   UniqueFd memory_fd_;
   std::uint64_t memory_offset_ = 0;

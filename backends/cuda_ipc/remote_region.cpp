@@ -37,6 +37,12 @@ Result<ImportedMemory> RemoteRegion::mappable(const WorkingGpu& gpu) const {
   PeerRegion::Found found = reach(gpu.device->ordinal());
   if (found.reach == PeerRegion::Reach::here) return std::move(found.memory);
   if (found.reach == PeerRegion::Reach::refused) return std::move(found.error);
+  if (found.reach == PeerRegion::Reach::by_owner)
+    return make_error(
+        Code::not_supported,
+        "region {} of peer {} is host memory that was registered: GPUs of other processes map what "
+        "`allocate` made",
+        peer_->id(), link_->peer_name());
   if (link_->state() == host_link::LinkState::lost) return link_->why_lost().error();
   return make_error(Code::would_block, "peer {} has not said yet how region {} is reached",
                     link_->peer_name(), peer_->id());

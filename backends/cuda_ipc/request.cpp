@@ -76,19 +76,21 @@ std::uint64_t first_page_in(const headrace_prepare_v1& args, const headrace_side
 // ------------------------------------------------------------------ preparing
 
 Request::Request(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link,
-                 const WorkingGpu& gpu)
-    : instance_(instance), args_(args), link_(std::move(link)), gpu_(&gpu), touches_(touched_by(args)) {}
+                 const WorkingGpu& gpu, Client* client)
+    : instance_(instance),
+      args_(args),
+      link_(std::move(link)),
+      gpu_(&gpu),
+      touches_(touched_by(args)),
+      client_(client) {}
 
 Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1& args,
-                                  std::shared_ptr<Link> link) {
+                                  std::shared_ptr<Link> link, Client* client) {
   if (link != nullptr && link->state() == host_link::LinkState::lost) return link->why_lost().error();
   HEADRACE_TRY(driver, driver_of(instance, args));
-  std::unique_ptr<Request, void (*)(Request*)> request(new Request(instance, args, std::move(link), *driver),
-                                                       [](Request* r) { r->unref(); });
-  for (void* const handle : regions_of(*args.local)) {
-    HEADRACE_TRY(address, reach_own(local_region(handle), *driver, args.op == HEADRACE_READ));
-    request->local_.emplace(handle, address);
-  }
+  std::unique_ptr<Request, void (*)(Request*)> request(
+      new Request(instance, args, std::move(link), *driver, client), [](Request* r) { r->unref(); });
+  HEADRACE_TRY_VOID(request->reach_local());
   if (request->link_ == nullptr) {
     HEADRACE_TRY_VOID(request->prepare_local());
     return request.release();
@@ -97,6 +99,21 @@ Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1&
   if (request->find_memory(why) == Ready::never) return std::move(why).error();
   request->memory_.clear();
   return request.release();
+}
+
+Result<void> Request::reach_local() {
+  const auto handles = regions_of(*args_.local);
+  const bool on_host =
+      std::ranges::all_of(handles, [](void* handle) { return local_region(handle).gpu() == nullptr; });
+  for (void* const handle : handles) {
+    const Region& region = local_region(handle);
+    const auto address = reach_own(region, *gpu_, args_.op == HEADRACE_READ);
+    if (!address && (address.code() != Code::not_supported || !on_host || !instance_.staging.enabled()))
+      return address.error();
+    stages_ = stages_ || !address;
+    local_.emplace(handle, address ? *address : region.address());
+  }
+  return {};
 }
 
 Result<void> Request::prepare_local() {
@@ -109,10 +126,10 @@ Result<void> Request::prepare_local() {
 }
 
 /// Looks where the remote regions are, asks for those that nobody has asked for, and prepares the move if all
-/// are here and not where they were.
+/// are here and not where they were, or leaves it to the owner if it alone reaches one of them.
 Request::Ready Request::find_memory(Outcome& why) {
   memory_.clear();
-  bool all = true;
+  bool all = true, by_owner = false;
   const auto handles = regions_of(*args_.remote);
   for (std::size_t i = 0; i < handles.size(); ++i) {
     auto found = remote_region(handles[i]).reach(gpu_->device->ordinal());
@@ -120,29 +137,49 @@ Request::Ready Request::find_memory(Outcome& why) {
       why = about_region(i, found.error.code, std::move(found.error.message));
       return Ready::never;
     }
-    all = all && found.reach == PeerRegion::Reach::here;
+    by_owner = by_owner || found.reach == PeerRegion::Reach::by_owner;
+    all = all && (found.reach == PeerRegion::Reach::here || found.reach == PeerRegion::Reach::by_owner);
     if (all) memory_.push_back(std::move(found.memory));
   }
   if (!all) return Ready::not_yet;
-  if (auto prepared = prepare_move(); !prepared) {
+  if (auto prepared = by_owner ? leave_to_owner() : prepare_move(); !prepared) {
     why = {{prepared.code()}, std::move(prepared).error().message};
     return Ready::never;
   }
   return Ready::yes;
 }
 
+Result<void> Request::leave_to_owner() {
+  memory_.clear();
+  if (by_owner_ != nullptr) return {};
+  if (client_ != nullptr)
+    return make_error(
+        Code::not_supported,
+        "both sides have host memory that was registered, which no GPU but its owner's reaches");
+  HEADRACE_TRY(told, OwnerMove::prepare(link_, args_));
+  by_owner_ = std::move(told);
+  return {};
+}
+
 Result<void> Request::prepare_move() {
   const auto moved = [](const ImportedMemory& memory, cuda::Address before) {
     return memory.address == before;
   };
-  if (move_ && std::ranges::equal(memory_, prepared_for_, moved)) return {};
+  if ((move_ || staged_) && std::ranges::equal(memory_, prepared_for_, moved)) return {};
   const auto handles = regions_of(*args_.remote);
   std::unordered_map<void*, cuda::Address> remote;
   for (std::size_t i = 0; i < handles.size(); ++i) remote.emplace(handles[i], memory_[i].address);
-  HEADRACE_TRY(move, gpu::PreparedMove::prepare(
-                         gpu_->mover, args_, [this](void* handle) { return local_.at(handle); },
-                         [&remote](void* handle) { return remote.at(handle); }, touches_));
-  move_.emplace(std::move(move));
+  if (stages_) {
+    staged_ = std::make_shared<StagedMove>(
+        instance_.staging, *gpu_, args_,
+        [](void* handle) { return reinterpret_cast<std::byte*>(local_region(handle).address()); },
+        [remote](void* handle) { return remote.at(handle); });
+  } else {
+    HEADRACE_TRY(move, gpu::PreparedMove::prepare(
+                           gpu_->mover, args_, [this](void* handle) { return local_.at(handle); },
+                           [&remote](void* handle) { return remote.at(handle); }, touches_));
+    move_.emplace(std::move(move));
+  }
   prepared_for_.clear();
   for (const ImportedMemory& memory : memory_) prepared_for_.push_back(memory.address);
   return {};
@@ -193,6 +230,8 @@ Status Request::post(const headrace_post_v1& args) {
   if (!waits && !link_->usable()) return {link_->why_lost().status.code};
   if (Outcome ignored; ordered_by != nullptr && (waits || find_memory(ignored) == Ready::not_yet))
     return {Code::would_block};
+  if (ordered_by != nullptr && (by_owner_ != nullptr || stages_))
+    return {Code::not_supported};  // others than its stream take part
   if (const Status room = message_.begin(*link_, args); !room.ok()) return room;
   {
     const std::lock_guard lock(mutex_);
@@ -225,7 +264,7 @@ Result<void> Request::check_stream(cuda::Stream stream) const {
 }
 
 Status Request::post_local() {
-  if (const auto begun = move_->post(stream_); !begun) {
+  if (const auto begun = begin_move(); !begun) {
     instance_.host.log(HEADRACE_LOG_WARN, begun.error().message);
     return {begun.error().code};
   }
@@ -322,16 +361,26 @@ void Request::launch() {
     const std::lock_guard lock(mutex_);
     refused = early_;
     if (refused.status.ok()) state_ = State::running;
+    if (refused.status.ok() && by_owner_ != nullptr) by_owner_->ask();
   }
   if (!refused.status.ok()) return finish(std::move(refused), true);
-  if (auto begun = move_->post(stream_); !begun)
-    return finish({{begun.code()}, std::move(begun).error().message}, true);
+  if (by_owner_ != nullptr) {
+    by_owner_->tell_owner();
+  } else {
+    if (client_ != nullptr && !client_->may_begin()) return finish({{Code::canceled}, "canceled"}, true);
+    if (auto begun = begin_move(); !begun)
+      return finish({{begun.code()}, std::move(begun).error().message}, true);
+    if (client_ != nullptr && !stages_) client_->queued(*gpu_, stream_);
+  }
   in_flight();
 }
+
+Result<void> Request::begin_move() { return stages_ ? staged_->post() : move_->post(stream_); }
 
 // ------------------------------------------------------------------ the end
 
 void Request::ended(Outcome outcome) {
+  if (outcome.status.ok() && staged_ != nullptr) outcome = staged_->outcome();
   if (link_ == nullptr) {
     instance_.host.completed(args_.token, outcome.status, outcome.text);
     return;
@@ -341,6 +390,7 @@ void Request::ended(Outcome outcome) {
     state_ = State::beginning;
     if (outcome.status.ok()) outcome = early_;
   }
+  if (outcome.status.ok() && by_owner_ != nullptr) outcome = by_owner_->outcome();
   if (outcome.status.ok()) outcome = check_peer();
   finish(std::move(outcome), true);
 }
@@ -350,6 +400,7 @@ void Request::end_early(const Outcome& outcome) {
     const std::lock_guard lock(mutex_);
     if (state_ == State::idle) return;
     if (early_.status.ok()) early_ = outcome;
+    if (state_ == State::running && by_owner_ != nullptr) by_owner_->withdraw();
     if (state_ != State::starved) return;  // its memory is not quiet, or who has it will look
     state_ = State::beginning;
   }
@@ -365,6 +416,7 @@ void Request::cancel() {
     const std::lock_guard lock(mutex_);
     const bool stoppable = state_ != State::idle && state_ != State::running;
     if (stoppable && early_.status.ok()) early_ = canceled;
+    if (state_ == State::running && by_owner_ != nullptr) by_owner_->withdraw();
     mine = state_ == State::starved;
     if (mine) state_ = State::beginning;
   }
@@ -378,6 +430,13 @@ void Request::cancel() {
   unref();
 }
 
+void Request::tell(const Outcome& outcome) {
+  if (client_ != nullptr)
+    client_->ended(outcome);
+  else
+    instance_.host.completed(args_.token, outcome.status, outcome.text);
+}
+
 /// Tells the far side and the host. `counted`: the link knows of this post. After this the request may be
 /// gone.
 void Request::finish(Outcome outcome, bool counted) {
@@ -389,7 +448,7 @@ void Request::finish(Outcome outcome, bool counted) {
     state_ = State::idle;
   }
   if (counting != nullptr) counting->remove_active(this);
-  instance_.host.completed(args_.token, outcome.status, outcome.text);
+  tell(outcome);
   if (counting != nullptr) counting->post_finished();
 }
 

@@ -7,7 +7,9 @@
 // patience.
 #pragma once
 
+#include "backends/cuda_ipc/owner_move.hpp"
 #include "backends/cuda_ipc/remote_region.hpp"
+#include "backends/cuda_ipc/staged_move.hpp"
 #include "host_link/post_message.hpp"
 
 #include <cstdint>
@@ -22,20 +24,34 @@ namespace headrace::cuda_ipc {
 
 using host_link::Outcome;
 
+/// Whoever has a request carried out in place of the host: a peer's posts on memory that we own.
+class Client {
+ public:
+  virtual ~Client() = default;
+  /// A GPU is about to begin; false: it has been called off.
+  [[nodiscard]] virtual bool may_begin() = 0;
+  /// A GPU has been given the post on that stream.
+  virtual void queued(const WorkingGpu& gpu, cuda::Stream stream) = 0;
+  /// The post has ended. The request may be gone, or posted again, before this returns.
+  virtual void ended(const Outcome& outcome) = 0;
+};
+
 /// Counted: the host holds one reference until `release`, each list of the link another.
 class Request final : public host_link::Post {
  public:
-  /// `link`: none for a request to ourselves.
+  /// `link`: none for a request to ourselves. `client`: told in place of the host, which then knows nothing
+  /// of the request; outlives it.
   ///   errors   not_supported (local pages of several GPUs, no GPU memory, or memory that cannot be reached:
   ///   the next path
   ///            may), not_found (a region's memory was freed), invalid_argument (a read-only target of our
   ///            own), peer_lost, exhausted, backend_failed
   [[nodiscard]] static Result<Request*> prepare(Instance& instance, const headrace_prepare_v1& args,
-                                                std::shared_ptr<Link> link);
+                                                std::shared_ptr<Link> link, Client* client = nullptr);
 
   /// In the order of a stream only what can begin at once.
   [[nodiscard]] Status post(const headrace_post_v1& args);
-  /// A post that waits ends at once. One that a GPU has begun cannot be called back; its end is near.
+  /// A post that waits ends at once, also for the owner. One that a GPU has begun cannot be called back; its
+  /// end is near.
   void cancel();
 
   // For the link.
@@ -48,7 +64,12 @@ class Request final : public host_link::Post {
   // For Posts.
 
   [[nodiscard]] const WorkingGpu& gpu() const noexcept { return *gpu_; }
-  [[nodiscard]] bool poll_done() const noexcept { return move_->poll_done(); }
+  [[nodiscard]] bool poll_done() const noexcept {
+    if (by_owner_ != nullptr) return by_owner_->poll_done();
+    return staged_ != nullptr ? staged_->poll_done() : move_->poll_done();
+  }
+  /// Whether a failure of the GPU is its end: whoever else moves tells of failures by itself.
+  [[nodiscard]] bool ends_with_gpu() const noexcept { return by_owner_ == nullptr && staged_ == nullptr; }
   /// When it is expected to have ended, by the clock and with some grace.
   [[nodiscard]] std::uint64_t look_until_ns() const noexcept { return look_until_ns_; }
   /// The GPU has ended the post. After this the request may be gone.
@@ -60,17 +81,19 @@ class Request final : public host_link::Post {
     beginning,  ///< some thread has it: on its way to one of the next, or to its end
     waiting,    ///< for the link
     starved,    ///< for memory of the peer's
-    running,    ///< a GPU has it
+    running,    ///< a GPU has it, or the owner
   };
   enum class Ready : std::uint8_t { yes, not_yet, never };
 
   Request(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link,
-          const WorkingGpu& gpu);
+          const WorkingGpu& gpu, Client* client);
   ~Request() override = default;
 
+  [[nodiscard]] Result<void> reach_local();
   [[nodiscard]] Result<void> prepare_local();
   [[nodiscard]] Ready find_memory(Outcome& why);
   [[nodiscard]] Result<void> prepare_move();
+  [[nodiscard]] Result<void> leave_to_owner();
   [[nodiscard]] Outcome check_peer() const;
   [[nodiscard]] Outcome about_region(std::size_t number, Code code, std::string text) const;
   [[nodiscard]] bool take(State from);
@@ -83,6 +106,8 @@ class Request final : public host_link::Post {
   void go_on();
   void starve(std::uint64_t answers_seen);
   void launch();
+  [[nodiscard]] Result<void> begin_move();
+  void tell(const Outcome& outcome);
   void finish(Outcome outcome, bool counted);
 
   Instance& instance_;
@@ -90,13 +115,18 @@ class Request final : public host_link::Post {
   const std::shared_ptr<Link> link_;
   const WorkingGpu* const gpu_;  // the instance keeps what it has opened
   const gpu::Touches touches_;
+  Client* const client_;
 
-  std::unordered_map<void*, cuda::Address> local_;  // where the GPU reaches our own regions
+  std::unordered_map<void*, cuda::Address>
+      local_;            // where the GPU reaches our own regions, or the host does:
+  bool stages_ = false;  // some of it cannot be pinned
 
   // Made by whoever holds the post, or prepares.
   std::optional<gpu::PreparedMove> move_;
   std::vector<cuda::Address> prepared_for_;  // where the remote regions were when the move was prepared
   std::vector<ImportedMemory> memory_;       // of the remote regions, held while a GPU uses it
+  std::shared_ptr<StagedMove> staged_;       // in place of it where host memory cannot be pinned
+  std::unique_ptr<OwnerMove> by_owner_;      // in place of either
 
   std::uint64_t look_until_ns_ = 0;
   cuda::Stream stream_ = nullptr;   // that the present post is queued on

@@ -23,12 +23,21 @@ constexpr std::array rows{
         "host_copy_bytes", "4MiB", "bytes",
         "to and from host memory, at most 64 stretches that are all at least so long go by copy engine", 0,
         0},
+    headrace_option_v1{"pin_registered", "auto", "auto or off",
+                       "off: host memory that was registered is never pinned for GPUs, but copied through "
+                       "pinned memory",
+                       0, 0},
+    headrace_option_v1{"staging_bytes", "32MiB", "bytes",
+                       "of pinned memory at most, through which host memory that cannot be pinned is copied; "
+                       "0: such memory is refused",
+                       0, 0},
     host_link::ring_bytes_row,
     host_link::queue_bytes_row,
     host_link::handshake_timeout_row,
 };
 
 constexpr std::uint64_t most_multiprocessors = 4096;
+constexpr std::uint64_t most_staging_bytes = 1ULL << 40;
 
 }  // namespace
 
@@ -45,6 +54,10 @@ Result<Settings> read_settings(const plugin::CreateArgs& args) {
   settings.moves.copy_engine_bytes = copy_engine_bytes;
   HEADRACE_TRY(host_copy_bytes, options.number("host_copy_bytes", 0, UINT64_MAX));
   settings.moves.host_copy_bytes = host_copy_bytes;
+  HEADRACE_TRY(staging_bytes, options.number("staging_bytes", 0, most_staging_bytes));
+  settings.staging_bytes = staging_bytes;
+  HEADRACE_TRY(pins_registered, options.automatic("pin_registered"));
+  settings.pins_registered = pins_registered;
   HEADRACE_TRY(links, host_link::read_link_settings(options));
   settings.links = links;
   return settings;

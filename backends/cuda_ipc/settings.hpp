@@ -12,6 +12,8 @@ namespace headrace::cuda_ipc {
 struct Settings {
   gpu::MoveSettings moves;
   host_link::LinkSettings links;
+  std::uint64_t staging_bytes = 0;
+  bool pins_registered = true;
 };
 
 [[nodiscard]] std::span<const headrace_option_v1> option_rows();

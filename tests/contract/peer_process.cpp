@@ -89,7 +89,9 @@ RegionFacts PeerProcess::facts_of(const std::string& answer) const {
 }
 
 void PeerProcess::signal(int number) const {
-  if (pid_ > 0) ::kill(pid_, number);
+  if (pid_ <= 0 || ::kill(pid_, number) != 0 || number != SIGSTOP) return;
+  siginfo_t stopped{};  // it may run on for a while otherwise
+  (void)::waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED | WNOWAIT);
 }
 
 void PeerProcess::kill() {

@@ -150,6 +150,11 @@ class Process:
         self.regions[key] = self.agent.register(memory, name=key)
         return self.regions[key].id
 
+    def register_part(self, key, part, length):
+        """Another region, of the first bytes of a tensor on the host."""
+        self.regions[part] = self.agent.register(headrace.MemoryRange("dram", self.tensors[key].data_ptr(), length), name=part)
+        return self.regions[part].id
+
     def register_while_current(self, key, current):
         """With another GPU the current one."""
         torch.cuda.set_device(current)

@@ -57,10 +57,10 @@ class Refused(Exception):
 class GpuProcess:
     """gpu_process.py: an agent with memory of one GPU, told by lines what to do."""
 
-    def __init__(self, name, device, segments, runtime, backends=BACKEND):
+    def __init__(self, name, device, segments, runtime, backends=BACKEND, environment=None):
         self.name, self.device = name, device
         setting = "expandable_segments:True" if segments == "expandable" else ""
-        environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": setting, "PYTORCH_ALLOC_CONF": setting, "HEADRACE_RUNTIME_DIR": str(runtime)}
+        environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": setting, "PYTORCH_ALLOC_CONF": setting, "HEADRACE_RUNTIME_DIR": str(runtime), **(environment or {})}
         command = [sys.executable, str(HERE / "gpu_process.py"), name, str(-1 if STAND_IN else device), backends]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
@@ -129,8 +129,8 @@ def start(runtime):
     """Call it with a name, a GPU and the kind of torch's segments to start a process of this test alone."""
     started = []
 
-    def start(name, device=0, segments="plain", backends=BACKEND):
-        started.append(GpuProcess(name, device, segments, runtime, backends))
+    def start(name, device=0, segments="plain", backends=BACKEND, environment=None):
+        started.append(GpuProcess(name, device, segments, runtime, backends, environment))
         return started[-1]
 
     yield start
@@ -285,11 +285,104 @@ def test_a_gpu_reads_and_writes_what_a_peer_allocated_on_its_host(start):
         gpu.ask("move", op="write", peer=host.name, mine="pages", theirs=theirs, plan=plan)
         assert host.ask("check", key=f"allocated {number}", target_seed=2, source_seed=3, plans=[plan]) == ""
         assert ours
-    registered = host.ask("fill", key="registered", bytes=HOST, seed=2)
+
+
+def register_on_host(host, number, shares_a_page):
+    """A tensor of the host process, and the region that it is; another region may keep its first page from being pinned."""
+    whole = host.ask("fill", key=f"registered {number}", bytes=HOST, seed=2)
+    part = host.ask("register_part", key=f"registered {number}", part=f"part {number}", length=100) if shares_a_page else None
+    return whole, part
+
+
+@gpus_only
+@pytest.mark.gpu1
+@pytest.mark.parametrize("shares_a_page", [False, True])
+def test_a_gpu_reads_and_writes_what_a_peer_merely_registered_on_its_host(start, shares_a_page):
+    gpu, host = start(unique("gpu"), 0), start(unique("host"), -1)
+    gpu.ask("fill", key="small", bytes=100, seed=5)
+    for number, plan in enumerate(HOST_PLANS):
+        gpu.ask("fill", key="pages", bytes=HOST, seed=1)
+        theirs, part = register_on_host(host, number, shares_a_page)
+        introduce(gpu, host)
+        if part is not None:  # its first use pins it, and the whole can then not be pinned
+            gpu.ask("move", op="read", peer=host.name, mine="small", theirs=part, plan=["uniform", 100, 100, 1, 0])
+            assert gpu.ask("check", key="small", target_seed=5, source_seed=2, plans=[["uniform", 100, 100, 1, 0]]) == ""
+        for _ in range(2):  # the first post of a peer's makes the way
+            done = gpu.ask("move", op="read", peer=host.name, mine="pages", theirs=theirs, plan=plan)
+            assert done["backend"] == "cuda_ipc"
+        assert gpu.ask("check", key="pages", target_seed=1, source_seed=2, plans=[plan]) == ""
+        gpu.ask("fill", key="pages", bytes=HOST, seed=3)
+        gpu.ask("move", op="write", peer=host.name, mine="pages", theirs=theirs, plan=plan)
+        assert host.ask("check", key=f"registered {number}", target_seed=2, source_seed=3, plans=[plan]) == ""
+        for key in [f"registered {number}"] + ([f"part {number}"] if part is not None else []):
+            host.ask("deregister", key=key)
+
+
+@gpus_only
+@pytest.mark.gpu1
+def test_host_memory_that_cannot_be_pinned_is_refused_where_it_shall_not_be_staged(start):
+    gpu, host = start(unique("gpu"), 0), start(unique("host"), -1, environment={"HEADRACE_CUDA_IPC_STAGING_BYTES": "0"})
+    gpu.ask("fill", key="pages", bytes=HOST, seed=1)
+    whole, part = register_on_host(host, 0, True)
     introduce(gpu, host)
+    gpu.ask("move", op="read", peer=host.name, mine="pages", theirs=part, plan=["uniform", 100, 100, 1, 0])
     with pytest.raises(Refused) as refused:
-        gpu.ask("move", op="read", peer=host.name, mine="pages", theirs=registered, plan=HOST_PLANS[0])
-    assert refused.value.code == "not_supported" and "allocate" in refused.value.text
+        gpu.ask("move", op="read", peer=host.name, mine="pages", theirs=whole, plan=HOST_PLANS[0])
+    assert refused.value.code == "not_supported" and "GPUs cannot reach" in refused.value.text
+
+
+@gpus_only
+@pytest.mark.gpu1
+def test_a_notification_of_a_write_to_registered_host_memory_comes_when_the_bytes_are_there(start):
+    gpu, host = start(unique("gpu"), 0), start(unique("host"), -1)
+    for number in range(20):
+        plan = ["uniform", HOST, 16384, 4000, number]
+        _, theirs = fill(gpu, host, HOST)
+        host.begin("take")
+        gpu.ask("move", op="write", peer=host.name, mine="pages", theirs=theirs, plan=plan, notification=f"written {number}")
+        assert host.end() == {"peer": gpu.name, "payload": f"written {number}"}
+        assert host.ask("check", key="pages", target_seed=2, source_seed=1, plans=[plan]) == ""
+
+
+@gpus_only
+@pytest.mark.gpu1
+@pytest.mark.parametrize("after", [0, 1, 5])
+def test_an_owner_of_registered_host_memory_that_is_killed_ends_every_post(start, after):
+    gpu, host = start(unique("gpu"), 0), start(unique("host"), -1)
+    count = 16
+    gpu.ask("fill", key="slots", bytes=count * HOST, seed=1)
+    theirs = host.ask("fill", key="pages", bytes=HOST, seed=2)
+    introduce(gpu, host)
+    result = gpu.ask("kill_in_the_middle", peer=host.name, pid=host.pid, mine="slots", theirs=theirs, bytes=HOST, count=count, after=after,
+                     page=16384, timeout=20, source_seed=2)  # fmt: skip
+    host.process.wait(20)
+    assert set(result["codes"]) <= {"done", "peer_lost"}, result["codes"]
+    assert result["codes"][:after] == ["done"] * after
+    assert result["wrong"] == [] and result["seconds"] < 25
+    assert all(code == "peer_lost" and seconds < 1 for code, seconds in result["later"]), result["later"]
+
+
+@gpus_only
+@pytest.mark.gpu1
+def test_an_initiator_that_is_killed_leaves_its_owner_whole(start):
+    for life in range(3):
+        gpu, host = start(unique("gpu"), 0), start(unique("host"), -1)
+        theirs = host.ask("fill", key="pages", bytes=HOST, seed=2)
+        gpu.ask("fill", key="mine", bytes=HOST, seed=1)
+        introduce(gpu, host)
+        gpu.ask("move", op="read", peer=host.name, mine="mine", theirs=theirs, plan=HOST_PLANS[0])
+        gpu.begin("storm", op="read", peer=host.name, mine="mine", theirs=theirs, plans=[HOST_PLANS[0]] * 1000)
+        time.sleep(0.02 * life)
+        gpu.kill()
+        until(lambda gpu=gpu, host=host: host.ask("peers")[gpu.name]["lost"])
+        host.ask("deregister", key="pages")
+        assert host.ask("check", key="pages", target_seed=2, source_seed=2, plans=[]) == ""
+        other = start(unique("other"), 0)
+        other.ask("fill", key="mine", bytes=HOST, seed=1)
+        again = host.ask("fill", key="again", bytes=HOST, seed=4)
+        introduce(other, host)
+        other.ask("move", op="read", peer=host.name, mine="mine", theirs=again, plan=HOST_PLANS[0])
+        assert other.ask("check", key="mine", target_seed=1, source_seed=4, plans=[HOST_PLANS[0]]) == ""
 
 
 @gpus_only

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract_peer BACKEND NAME INCARNATION RUNTIME_DIR [--vram] [OPTION=VALUE ...]: an agent of its own process that does what a test
-// says over the socket at descriptor 3. Answers "ok ..." or "error SENTENCE".
+// contract_peer BACKEND NAME INCARNATION RUNTIME_DIR [--vram] [OPTION=VALUE ...]: an agent of its own process
+// that does what a test says over the socket at descriptor 3. Answers "ok ..." or "error SENTENCE".
 #include "base/hash.hpp"
 #include "contract/peer_protocol.hpp"
 #include "support/fake_gpus.hpp"
@@ -27,10 +27,12 @@ struct Owned {
 
 class Peer {
  public:
-  Peer(const std::string& backend, const std::string& name, std::uint64_t incarnation, const std::string& runtime_dir, const Settings& settings)
+  Peer(const std::string& backend, const std::string& name, std::uint64_t incarnation,
+       const std::string& runtime_dir, const Settings& settings)
       : world_(runtime_dir),
-        instance_(std::make_unique<Instance>(world_, load_plugin(backend), settings,
-                                             PluginHost::Args{.agent_name = name, .incarnation = incarnation})) {
+        instance_(
+            std::make_unique<Instance>(world_, load_plugin(backend), settings,
+                                       PluginHost::Args{.agent_name = name, .incarnation = incarnation})) {
     instance_->host().on_received = [this](const HostMessage&) {
       const std::scoped_lock lock(mutex_);
       seen_.push_back(watched_.empty() ? 0 : hash64(watched_));
@@ -66,14 +68,21 @@ class Peer {
       std::optional<FromTheHost> from_the_host;
       if (words.size() > 4) from_the_host.emplace();
       Owned owned;
-      owned.memory = std::make_unique<Memory>(words.at(1) == "shared" ? Memory::Kind::shared : Memory::Kind::plain, number(2), number(3), number(3) % 7);
+      owned.memory =
+          std::make_unique<Memory>(words.at(1) == "shared" ? Memory::Kind::shared : Memory::Kind::plain,
+                                   number(2), number(3), number(3) % 7);
       owned.region = std::make_unique<Region>(*instance_, *owned.memory);
       const RegionFacts facts = owned.region->facts();
       regions_.emplace(facts.id, std::move(owned));
       return fmt::format("{} {} {} {}", facts.id, facts.address, facts.length, to_hex(facts.public_data));
     }
-    if (verb == "hash") return std::to_string(hash64(bytes_of(number(1))));
-    if (verb == "fill") return fill_pattern(bytes_of(number(1)), number(2)), "";
+    if (verb == "hash" || verb == "fill") {
+      // The order between our driver's thread, whose GPU may have moved these bytes, and this one goes
+      // through the other process, where nobody can see it. So it goes through this lock as well.
+      const std::scoped_lock driven(instance_->turn()->mutex);
+      if (verb == "hash") return std::to_string(hash64(bytes_of(number(1))));
+      return fill_pattern(bytes_of(number(1)), number(2)), "";
+    }
     if (verb == "watch") {  // hashed inside each `received` from now on
       const std::scoped_lock lock(mutex_);
       watched_ = bytes_of(number(1));
@@ -87,7 +96,8 @@ class Peer {
       regions_.emplace(facts.id, std::move(owned));
       return fmt::format("{} {} {} {}", facts.id, facts.address, facts.length, to_hex(facts.public_data));
     }
-    if (verb == "replace") {  // ID SEED: the memory is freed, and other memory has its address, while the region stays registered
+    if (verb == "replace") {  // ID SEED: the memory is freed, and other memory has its address, while the
+                              // region stays registered
       Owned& owned = regions_.at(static_cast<std::uint32_t>(number(1)));
       const std::size_t length = owned.memory->bytes().size();
       owned.memory.reset();
@@ -104,25 +114,38 @@ class Peer {
       }
       return std::to_string(child);
     }
-    if (verb == "number") return FakeGpus::of_this_process().driver().set_process_number(static_cast<int>(number(1))), "";
-    if (verb == "deregister") return regions_.at(static_cast<std::uint32_t>(number(1))).region->deregister(), "";
+    if (verb == "number")
+      return FakeGpus::of_this_process().driver().set_process_number(static_cast<int>(number(1))), "";
+    if (verb == "hold") return FakeGpus::of_this_process().driver().hold(), "";
+    if (verb == "calls") return std::to_string(FakeGpus::of_this_process().driver().calls(words.at(1)));
+    if (verb == "fail") {  // SYMBOL: its next call finds no way to the other GPU
+      FakeGpus::of_this_process().driver().fail(words.at(1), cuda::Outcome::peer_access_unsupported);
+      return "";
+    }
+    if (verb == "deregister")
+      return regions_.at(static_cast<std::uint32_t>(number(1))).region->deregister(), "";
     if (verb == "accepted") {  // waits for the next link that came in and takes it up
       std::vector<HostLink> links;
       const bool came = world_.until([&] {
         links = instance_->host().accepted_links();
-        std::erase_if(links, [&](const HostLink& link) { return std::ranges::any_of(links_, [&](const Link& known) { return known.token() == link.token; }); });
+        std::erase_if(links, [&](const HostLink& link) {
+          return std::ranges::any_of(links_, [&](const Link& known) { return known.token() == link.token; });
+        });
         return !links.empty();
       });
       if (!came) throw std::runtime_error("no link came in: " + world_.describe());
       links_.emplace_back(*instance_, links[0].connection, links[0].token);
       return std::to_string(links_.size() - 1);
     }
-    if (verb == "send") return links_.at(number(1)).send(world_, static_cast<std::uint32_t>(number(2)), from_hex(words.at(3))), "";
+    if (verb == "send")
+      return links_.at(number(1)).send(world_, static_cast<std::uint32_t>(number(2)), from_hex(words.at(3))),
+             "";
     if (verb == "lost") return links_.at(number(1)).lost() ? "1" : "0";
     if (verb == "disconnect") return links_.at(number(1)).disconnect(), "";
     if (verb == "await") {  // as many messages
       const std::size_t count = number(1);
-      if (!world_.until([&] { return instance_->host().message_count() >= count; })) throw std::runtime_error("messages are missing: " + world_.describe());
+      if (!world_.until([&] { return instance_->host().message_count() >= count; }))
+        throw std::runtime_error("messages are missing: " + world_.describe());
       return std::to_string(instance_->host().message_count());
     }
     if (verb == "message") {
@@ -134,7 +157,9 @@ class Peer {
   }
 
  private:
-  std::span<std::byte> bytes_of(std::uint64_t id) { return regions_.at(static_cast<std::uint32_t>(id)).memory->bytes(); }
+  std::span<std::byte> bytes_of(std::uint64_t id) {
+    return regions_.at(static_cast<std::uint32_t>(id)).memory->bytes();
+  }
 
   World world_;
   std::unique_ptr<Instance> instance_;
