@@ -8,6 +8,7 @@
 
 #include <headrace/plugin/backend.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,12 @@ struct RemoteRegion {
   const Region* local = nullptr;  ///< our own
   std::uint32_t id = 0;
 };
+
+/// Whether some of a local side, whose handles are Region, is GPU memory.
+inline bool touches_gpu(const headrace_side_v1& side) {
+  const auto of_gpu = [](void* handle) { return static_cast<const Region*>(handle)->of_gpu(); };
+  return std::any_of(side.regions, side.regions + side.region_count, of_gpu);
+}
 
 class Request {
  public:
@@ -39,7 +46,8 @@ class Request {
 /// A request to a peer. All that changes is guarded by the link's lock.
 class RemoteRequest final : public Request {
  public:
-  RemoteRequest(const headrace_prepare_v1& prepared, std::shared_ptr<Link> to) : Request(prepared), link(std::move(to)) {}
+  RemoteRequest(const headrace_prepare_v1& prepared, std::shared_ptr<Link> to)
+      : Request(prepared), link(std::move(to)), of_gpu(touches_gpu(*prepared.local)) {}
 
   Status post(const headrace_post_v1& how) override;
   bool poll() override;
@@ -48,6 +56,7 @@ class RemoteRequest final : public Request {
   [[nodiscard]] bool is_write() const { return args.op == HEADRACE_WRITE; }
 
   const std::shared_ptr<Link> link;
+  const bool of_gpu;  ///< some of the local side is GPU memory
 
   bool posted = false;
   bool cut_all = false;     // no chunk is left to be cut
