@@ -317,7 +317,7 @@ Result<void> Channel::begin_read_data(const FrameHeader& header) {
   // The request stays: it waits for this chunk, and to stop waiting takes receive_.
   PageCursor cursor(answered.request->args, chunk.from, chunk.to);
   PageRun run;
-  if (answered.request->of_gpu) {
+  if (answered.request->of_gpu()) {
     begin_placing();
     while (cursor.next(run)) add_placed_run(*static_cast<const Region*>(run.local_region), run.local_offset, run.bytes);
     return {};
@@ -540,7 +540,7 @@ bool Channel::put_chunk() {
                         read_ranges_ + max_ranges <= max_unanswered_read_ranges;
   RemoteRequest* request = link_->next_work(may_read, may_write, reads_turn_);
   // Writes from GPU memory are staged first.
-  if (request != nullptr && request->of_gpu && request->is_write()) request = link_->next_work(may_read, false, true);
+  if (request != nullptr && request->of_gpu() && request->is_write()) request = link_->next_work(may_read, false, true);
   if (request == nullptr) return false;
   Chunk chunk = cut_chunk(request->args, request->next, limits_of(*request));
   const std::size_t pages = chunk.to.page - chunk.from.page + (chunk.to.skip > 0 ? 1 : 0);

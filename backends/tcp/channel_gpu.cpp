@@ -34,11 +34,6 @@ bool soon(Ended ended) {
   return true;
 }
 
-/// Of stretches of which one at least is a GPU's.
-std::shared_ptr<const gpu::WorkingGpu> first_gpu(std::span<const Stretch> stretches) {
-  return std::ranges::find_if(stretches, [](const Stretch& stretch) { return stretch.region->of_gpu(); })->region->gpu->gpu();
-}
-
 }  // namespace
 
 // ------------------------------------------------------------------ receiving
@@ -88,7 +83,7 @@ bool Channel::place_more() {
   }
   std::byte* ring = nullptr;
   if (!in.part.empty()) {
-    auto taken = in.lane.take(in.part, *first_gpu(in.part));
+    auto taken = in.lane.take(in.part, *in.part.front().region->gpu->gpu());
     if (taken && *taken == nullptr) return false;
     if (!taken) {
       incoming_.code = taken.code();
@@ -281,7 +276,7 @@ bool Channel::anything_staged() const { return gpu_out_ != nullptr && (!gpu_out_
 
 ChunkLimits Channel::limits_of(const RemoteRequest& request) const {
   ChunkLimits limits = link_->limits_;
-  if (request.of_gpu) limits.bytes = std::min(limits.bytes, context_.settings.gpu_chunk_bytes);
+  if (request.of_gpu()) limits.bytes = std::min(limits.bytes, context_.settings.gpu_chunk_bytes);
   return limits;
 }
 
@@ -365,14 +360,14 @@ bool Channel::stage_write(HostCalls& calls) {
   const std::size_t staged = gpu_out_ == nullptr ? 0 : gpu_out_->staged.size();
   const bool may = write_bytes_ < context_.settings.window_bytes && writes_.size() + staged < max_unanswered_frames;
   RemoteRequest* const request = link_->next_work(false, may, false);
-  if (request == nullptr || !request->of_gpu) return false;
+  if (request == nullptr || !request->of_gpu()) return false;
   if (gpu_out_ == nullptr) gpu_out_ = std::make_unique<GpuOutgoing>(context_.settings);
   GpuOutgoing& out = *gpu_out_;
   Chunk chunk = cut_chunk(request->args, request->next, limits_of(*request));
   out.part.clear();
   PageCursor cursor(request->args, chunk.from, chunk.to);
   for (PageRun run; cursor.next(run);) out.part.push_back({static_cast<const Region*>(run.local_region), run.local_offset, run.bytes});
-  auto taken = out.lane.take(out.part, *first_gpu(out.part));
+  auto taken = out.lane.take(out.part, *request->gpu);
   if (!taken) {
     link_->refuse(*request, calls, {taken.code()}, taken.error().message);
     return true;
