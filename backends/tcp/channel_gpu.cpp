@@ -231,6 +231,8 @@ void Channel::cancel_received() {
   if (front.request->status.ok()) front.request->status.code = Code::canceled;
   in.landings.push_back({in.frame, reader_.header(), front, Code::ok, UINT64_MAX});
   front.request = nullptr;
+  landing_.store(true);
+  thread_.look_after(shared_from_this());
 }
 
 /// Until GPUs touch nothing any more. Messages of writes that came whole are still delivered.
