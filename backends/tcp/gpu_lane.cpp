@@ -2,6 +2,7 @@
 #include "backends/tcp/gpu_lane.hpp"
 
 #include "backends/tcp/faultless_copy.hpp"
+#include "backends/tcp/peer_memory_access.hpp"
 
 #include <algorithm>
 #include <array>
@@ -158,6 +159,7 @@ void GpuLane::drop_newest() {
 
 void GpuLane::launch(GpuPart& part) {
   part.state = GpuPart::State::running;
+  const PeerMemoryAccess access;  // of a GPU that is fake: it does its work at once
   bool begun = copy_from_host(part);
   for (GpuMove& move : part.moves) {
     if (!begun) break;

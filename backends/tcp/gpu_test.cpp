@@ -196,14 +196,15 @@ TEST_F(TcpGpu, host_memory_is_read_and_messages_pass_while_a_gpu_is_busy) {
 }
 
 TEST_F(TcpGpu, what_a_busy_gpu_leaves_no_room_for_waits_in_the_socket_and_is_not_lost) {
-  open({{"sockets", "1"}, {"gpu_chunk_bytes", "64KiB"}, {"gpu_ring_bytes", "128KiB"}});
+  open({{"sockets", "1"}, {"gpu_chunk_bytes", "64KiB"}, {"gpu_ring_bytes", "128KiB"}, {"heartbeat_interval", "20ms"}, {"heartbeat_timeout", "200ms"}});
   const Memory mine = memory(-1, 4 << 20, 1), theirs = memory(0, 4 << 20, 2);
   const Region here(*a, mine), there(*b, theirs);
   const Remote remote(ab, there.facts());
   Request write(*a, HEADRACE_WRITE, &ab, uniform_side(here.handle(), 0, 4096, 4096), uniform_side(remote.handle(), 0, 4096, 4096), 1024);
   driver().hold();
   write.post();
-  wait_a_while();
+  for (int i = 0; i < 10; ++i) wait_a_while();  // longer than silence may last
+  EXPECT_FALSE(ab.lost());
   EXPECT_TRUE(write.in_flight());
   EXPECT_LT(b->host().counter("received_bytes"), 1U << 20) << "the ring holds 128 KiB";
   driver().release();
