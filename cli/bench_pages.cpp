@@ -133,11 +133,14 @@ class Runner {
             .iterations = wanted_.iterations.value_or(wanted_.single ? 4096 : 15)};
   }
 
+  /// "vram<-dram".
+  [[nodiscard]] std::string direction(Op op) const {
+    return fmt::format("{}{}{}", kind_name(here()), op == Op::read ? "<-" : "->", kind_name(there()));
+  }
+
   /// "allocated/read/", "vram<-dram/": what the case's name begins with, as the tables of figures spell it.
   [[nodiscard]] std::string prefix(Op op) const {
-    if (here() != there())
-      return fmt::format("{}{}{}{}/", wanted_.allocated ? "allocated/" : "", kind_name(here()),
-                         op == Op::read ? "<-" : "->", kind_name(there()));
+    if (here() != there()) return fmt::format("{}{}/", wanted_.allocated ? "allocated/" : "", direction(op));
     return fmt::format("{}{}/", wanted_.allocated ? "allocated/" : "", op_name(op));
   }
 
@@ -175,10 +178,12 @@ class Runner {
             fmt::format("{} {} x {}: {}\n", op_name(op), size_text(page), wanted.count, samples.explanation);
         if (wanted_.json) {
           const bool tcp = samples.path == "tcp" && wanted_.streams;
-          const std::string name =
-              tcp ? fmt::format("{}{}/{}", op == Op::read ? "" : "write/", page, *wanted_.streams)
-                  : fmt::format("{}{}x{}", prefix(op), page, wanted.count);
           const std::string where = table_name(samples.path);
+          const std::string name =
+              !tcp ? fmt::format("{}{}x{}", prefix(op), page, wanted.count)
+              : where == "tcp-gpu"
+                  ? fmt::format("{}/{}/{}", direction(op), page, *wanted_.streams)
+                  : fmt::format("{}{}/{}", op == Op::read ? "" : "write/", page, *wanted_.streams);
           row({where, name, "GB/s", "GB/s", rate});
           row({where, name, "make_us", "us", make.median() * 1e6});
         }
@@ -220,10 +225,11 @@ class Runner {
                    microseconds(first.median()), microseconds(make.median()), samples.path});
         explanations += fmt::format("{} one {}: {}\n", op_name(op), size_text(page), samples.explanation);
         if (wanted_.json) {
-          const std::string kinds = here() != there() ? wanted_.kinds + "/" : "";
-          const std::string name = fmt::format("{}{}single/{}{}", wanted_.allocated ? "allocated/" : "",
-                                               kinds, op == Op::read ? "" : "write/", page);
           const std::string where = table_name(samples.path);
+          const std::string kinds = here() != there() ? wanted_.kinds + "/" : "";
+          const std::string of = where == "tcp-gpu" && here() == there() ? "vram/" : "";
+          const std::string name = fmt::format("{}{}single/{}{}{}", wanted_.allocated ? "allocated/" : "",
+                                               kinds, of, op == Op::read ? "" : "write/", page);
           row({where, name, "p50_us", "us", time.median() * 1e6});
           row({where, name, "p99_us", "us", time.percentile(99) * 1e6});
           row({where, name, "first_p50_us", "us", first.median() * 1e6});

@@ -318,6 +318,14 @@ def single(sitting: Sitting) -> bool:
     return bench(sitting, "--single", "--page", "4K")
 
 
+def tcp(sitting: Sitting) -> bool:
+    """Pages of GPU memory over tcp at 8 streams, both directions; one page at a time; and between a GPU and host memory."""
+    whole = bench(sitting, "--backend", "tcp", "--streams", "8", "--page", "4K,64K,16M")
+    alone = bench(sitting, "--backend", "tcp", "--single", "--page", "4K")
+    mixed = bench(sitting, "--backend", "tcp", "--streams", "8", "--page", "64K", kinds="vram-dram")
+    return whole and alone and mixed
+
+
 def nixl(sitting: Sitting) -> bool:
     """NIXL and Headrace in turn."""
     given: Path | None = sitting.options.nixl
@@ -378,6 +386,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "pages": (pages, 60),
     "single": (single, 30),
     "host": (host, 120),
+    "tcp": (tcp, 90),
     "paths": (paths, 60),
     "native": (native, 60),
     "tests": (tests, 240),

@@ -3,22 +3,10 @@
 
 #include "backends/cuda_ipc/request.hpp"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-
 namespace headrace::cuda_ipc {
 namespace {
 
 constexpr unsigned map_for_writing = 2;
-
-/// Whether the driver has made its device here: on Linux, under WSL, on a Jetson. Agents without a GPU shall
-/// not pay for links that nothing can travel over, and asking the driver costs far more than a look.
-bool gpu_in_sight() {
-  constexpr std::array devices = {"/dev/nvidiactl", "/dev/dxg", "/dev/nvmap"};
-  return std::ranges::any_of(devices, [](const char* path) { return ::access(path, F_OK) == 0; });
-}
 
 Result<void> check_kind(std::int32_t kind) {
   if (kind == HEADRACE_VRAM || kind == HEADRACE_DRAM) return {};
@@ -34,7 +22,7 @@ RemoteRegion& remote_of(void* handle) { return *static_cast<RemoteRegion*>(handl
 Result<std::unique_ptr<plugin::Backend>> CudaIpcBackend::open(plugin::Host host,
                                                               const plugin::CreateArgs& args) {
   if (auto settings = read_settings(args); !settings) return std::move(settings).error();  // wrong anywhere
-  if (!gpu_in_sight()) {
+  if (!gpu::is_in_sight()) {  // agents without a GPU shall not pay for links that nothing can travel over
     return make_error(
         Code::not_supported,
         "no NVIDIA GPU here: neither /dev/nvidiactl, /dev/dxg nor /dev/nvmap is there. Install the "
@@ -91,7 +79,7 @@ void CudaIpcBackend::deregister_region(void* handle) {
 Result<std::string> CudaIpcBackend::export_region(void* handle) {
   const WorkingGpu* const gpu = static_cast<const Region*>(handle)->gpu();
   if (gpu == nullptr) return std::string();
-  const std::uint32_t mark = mark_of(gpu->device->info());
+  const std::uint32_t mark = gpu::mark_of(gpu->device->info());
   return std::string(reinterpret_cast<const char*>(&mark), sizeof mark);
 }
 

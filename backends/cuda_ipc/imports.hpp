@@ -4,7 +4,7 @@
 #pragma once
 
 #include "backends/cuda_ipc/control_messages.hpp"
-#include "backends/cuda_ipc/gpus.hpp"
+#include "gpu/gpus.hpp"
 #include "gpu/peer_memory.hpp"
 #include "gpu/pinned_memory.hpp"
 #include "host_link/memory_file.hpp"
@@ -19,6 +19,8 @@
 #include <vector>
 
 namespace headrace::cuda_ipc {
+
+using gpu::WorkingGpu;
 
 /// A stretch of a peer's memory as one of our GPUs reaches it. What holds it keeps the memory mapped.
 struct ImportedMemory {

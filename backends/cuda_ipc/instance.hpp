@@ -3,7 +3,6 @@
 // work on, and the memory that peers may reach.
 #pragma once
 
-#include "backends/cuda_ipc/gpus.hpp"
 #include "backends/cuda_ipc/posts.hpp"
 #include "backends/cuda_ipc/proof.hpp"
 #include "backends/cuda_ipc/region.hpp"
@@ -18,6 +17,8 @@
 #include <unordered_map>
 
 namespace headrace::cuda_ipc {
+
+using gpu::GpuSource;
 
 /// Any thread.
 class Instance final : public host_link::Site {

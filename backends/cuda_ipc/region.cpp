@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda_ipc/region.hpp"
 
-#include "gpu/allocation_info.hpp"
-
 #include <fcntl.h>
 
 namespace headrace::cuda_ipc {
@@ -15,7 +13,8 @@ Result<std::unique_ptr<Region>> Region::make(Gpus& gpus, const headrace_region_v
   region->pins_ = pins || args.memory_fd >= 0;
   region->read_only_ = (args.flags & HEADRACE_REGION_READ_ONLY) != 0;
   if (args.kind == HEADRACE_VRAM) {
-    HEADRACE_TRY_VOID(region->be_of_gpu(gpus, args));
+    HEADRACE_TRY(memory, gpu::RegisteredMemory::find(gpus, args.device, args.address, args.length));
+    region->memory_.emplace(std::move(memory));
   } else if (args.memory_fd >= 0) {
     region->memory_fd_.reset(::fcntl(args.memory_fd, F_DUPFD_CLOEXEC, 0));
     region->memory_offset_ = args.memory_offset;
@@ -24,33 +23,13 @@ Result<std::unique_ptr<Region>> Region::make(Gpus& gpus, const headrace_region_v
   return region;
 }
 
-Result<void> Region::be_of_gpu(Gpus& gpus, const headrace_region_v1& args) {
-  HEADRACE_TRY(gpu, gpus.open(args.device));
-  HEADRACE_TRY(info, gpu::describe_allocation(*gpu->device, args.address));
-  if (!info.on_device || info.device != args.device)
-    return make_error(Code::invalid_argument, "address {:#x} was said to be memory of GPU {}, and is {} {}",
-                      args.address, args.device,
-                      info.on_device ? "memory of GPU" : "host memory, reachable by GPU", info.device);
-  HEADRACE_TRY(buffers, gpu::identify_buffers(*gpu->device, args.address, args.length));
-  gpu_ = std::move(gpu);
-  buffers_ = buffers;
-  return {};
-}
-
 Result<void> Region::check_unchanged() const {
-  if (gpu_ == nullptr) return {};
-  HEADRACE_TRY(buffers, gpu::identify_buffers(*gpu_->device, address_, length_));
-  if (buffers == buffers_) return {};
-  return make_error(Code::not_found,
-                    "region {}: the {} bytes at {:#x} of GPU {} were freed, and other memory has their "
-                    "address now: register "
-                    "it again",
-                    id_, length_, address_, gpu_->device->ordinal());
+  return memory_ ? memory_->check_unchanged(id_) : Result<void>();
 }
 
 Result<cuda::Address> Region::reach(const WorkingGpu& gpu) const {
-  if (gpu_ == nullptr) return pin(gpu);
-  HEADRACE_TRY_VOID(gpu::enable_peer_access(*gpu.device, *gpu_->device));
+  if (!memory_) return pin(gpu);
+  HEADRACE_TRY_VOID(gpu::enable_peer_access(*gpu.device, *memory_->gpu()->device));
   return address_;
 }
 

@@ -2,9 +2,9 @@
 // Memory that was registered: a GPU's, or the host's, which GPUs reach once it is pinned.
 #pragma once
 
-#include "backends/cuda_ipc/gpus.hpp"
 #include "base/unique_fd.hpp"
 #include "gpu/pinned_memory.hpp"
+#include "gpu/registered_memory.hpp"
 
 #include <headrace/plugin/backend_v1.h>
 
@@ -14,6 +14,9 @@
 #include <optional>
 
 namespace headrace::cuda_ipc {
+
+using gpu::Gpus;
+using gpu::WorkingGpu;
 
 class Region {
  public:
@@ -25,7 +28,7 @@ class Region {
                                                             bool pins = true);
 
   /// The GPU whose memory it is; none: the host's.
-  [[nodiscard]] const WorkingGpu* gpu() const noexcept { return gpu_.get(); }
+  [[nodiscard]] const WorkingGpu* gpu() const noexcept { return memory_ ? memory_->gpu().get() : nullptr; }
   [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
   [[nodiscard]] cuda::Address address() const noexcept { return address_; }
   [[nodiscard]] std::uint64_t length() const noexcept { return length_; }
@@ -34,7 +37,7 @@ class Region {
   [[nodiscard]] int memory_fd() const noexcept { return memory_fd_.get(); }
   [[nodiscard]] std::uint64_t memory_offset() const noexcept { return memory_offset_; }
   /// A GPU's memory: which it is. The same number from two regions means the same pieces.
-  [[nodiscard]] std::uint64_t buffers() const noexcept { return buffers_; }
+  [[nodiscard]] std::uint64_t buffers() const noexcept { return memory_ ? memory_->buffers() : 0; }
 
   /// Whether the memory is still the one that was registered. An address says little: freed memory's comes
   /// back.
@@ -47,16 +50,14 @@ class Region {
 
  private:
   Region() = default;
-  [[nodiscard]] Result<void> be_of_gpu(Gpus& gpus, const headrace_region_v1& args);
   [[nodiscard]] Result<cuda::Address> pin(const WorkingGpu& gpu) const;
 
-  std::shared_ptr<const WorkingGpu> gpu_;
+  std::optional<gpu::RegisteredMemory> memory_;  // none: the host's
   std::uint32_t id_ = 0;
   cuda::Address address_ = 0;
   std::uint64_t length_ = 0;
   bool read_only_ = false;
   bool pins_ = true;
-  std::uint64_t buffers_ = 0;
   UniqueFd memory_fd_;
   std::uint64_t memory_offset_ = 0;
   mutable std::mutex mutex_;

@@ -25,6 +25,18 @@ Result<wire::Hmac> load_hmac() {
   });
 }
 
+Result<std::unique_ptr<SocketCalls>> calls_for(const Settings& settings) {
+  std::unique_ptr<SocketCalls> calls = std::make_unique<SystemCalls>();
+  if (settings.faults.empty()) return calls;
+  HEADRACE_TRY(plan, FaultPlan::parse(settings.faults));
+  return std::unique_ptr<SocketCalls>(new FaultyCalls(plan, std::move(calls)));
+}
+
+Result<void> check_kind(std::int32_t kind) {
+  if (kind == HEADRACE_DRAM || kind == HEADRACE_VRAM) return {};
+  return make_error(Code::not_supported, "tcp moves memory of the host and of GPUs, not kind {}", kind);
+}
+
 Link& link_of(void* connection) { return *static_cast<Link*>(connection); }
 Request& request_of(void* request) { return *static_cast<Request*>(request); }
 
@@ -32,16 +44,21 @@ Request& request_of(void* request) { return *static_cast<Request*>(request); }
 
 Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, const plugin::CreateArgs& args) {
   HEADRACE_TRY(settings, Settings::read(args));
-  std::unique_ptr<SocketCalls> calls = std::make_unique<SystemCalls>();
-  if (!settings.faults.empty()) {
-    HEADRACE_TRY(plan, FaultPlan::parse(settings.faults));
-    calls = std::make_unique<FaultyCalls>(plan, std::move(calls));
-  }
+  HEADRACE_TRY(calls, calls_for(settings));
   return open(host, std::move(settings), std::move(calls));
 }
 
 Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, Settings settings, std::unique_ptr<SocketCalls> calls) {
-  std::unique_ptr<TcpBackend> backend(new TcpBackend(host));
+  return open(std::unique_ptr<TcpBackend>(new TcpBackend(host, gpu::GpuSource::installed(), gpu::is_in_sight())), std::move(settings), std::move(calls));
+}
+
+Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, const plugin::CreateArgs& args, gpu::GpuSource source) {
+  HEADRACE_TRY(settings, Settings::read(args));
+  HEADRACE_TRY(calls, calls_for(settings));
+  return open(std::unique_ptr<TcpBackend>(new TcpBackend(host, std::move(source), true)), std::move(settings), std::move(calls));
+}
+
+Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(std::unique_ptr<TcpBackend> backend, Settings settings, std::unique_ptr<SocketCalls> calls) {
   backend->context_.settings = std::move(settings);
   backend->context_.calls = std::move(calls);
   HEADRACE_TRY_VOID(backend->start());
@@ -74,7 +91,8 @@ headrace_info_v1 TcpBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof info;
   info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_REVOKE_SAFE;
-  info.local_kinds = memory_kinds;
+  // A peer's GPU memory needs no GPU here.
+  info.local_kinds = context_.gpus_in_sight ? memory_kinds : HEADRACE_KIND_BIT(HEADRACE_DRAM);
   info.remote_kinds = memory_kinds;
   info.max_message_bytes = max_message_bytes;
   return info;
@@ -144,12 +162,15 @@ void TcpBackend::disconnect(void* connection) {
 }
 
 Result<void*> TcpBackend::register_region(const headrace_region_v1& region) {
-  if (region.kind != HEADRACE_DRAM)
-    return make_error(Code::not_supported, "memory of kind {} cannot be registered: tcp moves host memory (dram) alone", region.kind);
+  HEADRACE_TRY_VOID(check_kind(region.kind));
   if (region.length == 0 || region.address == 0 || region.address + region.length < region.address)
     return make_error(Code::invalid_argument, "region {} of {} bytes at {:#x} is no memory", region.region_id, region.length, region.address);
-  HEADRACE_TRY(added, context_.regions.add({region.region_id, reinterpret_cast<std::byte*>(region.address), region.length,
-                                              (region.flags & HEADRACE_REGION_READ_ONLY) == 0}));
+  Region made{region.region_id, reinterpret_cast<std::byte*>(region.address), region.length, (region.flags & HEADRACE_REGION_READ_ONLY) == 0};
+  if (region.kind == HEADRACE_VRAM) {
+    HEADRACE_TRY(memory, gpu::RegisteredMemory::find(context_.gpus, region.device, region.address, region.length));
+    made.gpu = std::make_shared<const gpu::RegisteredMemory>(std::move(memory));
+  }
+  HEADRACE_TRY(added, context_.regions.add(made));
   return static_cast<void*>(added);
 }
 
@@ -166,8 +187,7 @@ Result<void*> TcpBackend::load_local(void* handle) {
 }
 
 Result<void*> TcpBackend::load_remote(void* connection, const headrace_remote_region_v1& region) {
-  if (region.kind != HEADRACE_DRAM)
-    return make_error(Code::not_supported, "a peer's memory of kind {}: tcp moves host memory (dram) alone", region.kind);
+  HEADRACE_TRY_VOID(check_kind(region.kind));
   return static_cast<void*>(new RemoteRegion{link_of(connection).shared_from_this(), nullptr, region.region_id});
 }
 
@@ -180,6 +200,10 @@ Result<void*> TcpBackend::prepare(const headrace_prepare_v1& args) {
     const auto* const remote = static_cast<const RemoteRegion*>(args.remote->regions[i]);
     if (remote->link.get() != args.connection)
       return make_error(Code::invalid_argument, "remote region {} (id {}) was not loaded for the link of the request", i, remote->id);
+  }
+  for (std::uint64_t i = 0; i < args.local->region_count; ++i) {
+    const auto* const region = static_cast<const Region*>(args.local->regions[i]);
+    if (region->of_gpu()) HEADRACE_TRY_VOID(region->gpu->check_unchanged(region->id));
   }
   Request* request = nullptr;
   if (args.connection == nullptr) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/channel.hpp"
 
+#include "backends/tcp/channel_gpu.hpp"
 #include "backends/tcp/link.hpp"
 #include "backends/tcp/lingering_close.hpp"
 #include "base/clock.hpp"
@@ -50,6 +51,8 @@ Channel::Channel(std::shared_ptr<Link> link, unsigned index, UniqueFd fd, IoThre
 
 Result<void> Channel::watch() { return thread_.watch(shared_from_this(), fd_.get(), 0); }
 
+Channel::~Channel() = default;
+
 void Channel::start(HostCalls& calls, std::string_view early) {
   {
     const std::scoped_lock lock(receive_);
@@ -58,6 +61,9 @@ void Channel::start(HostCalls& calls, std::string_view early) {
     calls_ = &calls;
     if (auto fed = reader_.feed(std::as_bytes(std::span(early)), *this); !fed) {
       calls.lose({Code::corrupt}, fed.error().message);
+    } else if (gpu_in_ != nullptr) {
+      if (auto more = feed_gpu(); !more) calls.lose({more.error().code}, more.error().message);
+      after_receive();
     }
     calls_ = nullptr;
   }
@@ -87,7 +93,7 @@ std::uint64_t Channel::on_time(std::uint64_t now_ns) {
   const std::uint64_t again = now_ns + std::clamp<std::uint64_t>(interval / 2, 1'000'000, 250'000'000);
   HostCalls calls(*link_);
   if (index_ == 0) link_->check_cancels(now_ns, calls);
-  if (heard_.exchange(false)) heard_ns_ = now_ns;
+  if (heard_.exchange(false) || starved_.load()) heard_ns_ = now_ns;  // what the peer says may stand behind what waits
   if (spoke_.exchange(false)) spoke_ns_ = now_ns;
   if (now_ns - heard_ns_ >= timeout) {
     calls.lose({Code::peer_lost}, fmt::format("socket {} {} {} ms", index_, retired_.load() ? "was closed without the others for" : "was silent for",
@@ -119,7 +125,15 @@ bool Channel::receive(HostCalls& calls, Driver driver) {
   if (!receiving_) return false;
   calls_ = &calls;
   std::uint64_t total = 0;
-  for (int round = 0; round < rounds_of(driver) && receiving_; ++round) {
+  bool landed = false;
+  if (gpu_in_ != nullptr) {
+    landed = settle();
+    if (auto fed = feed_gpu(); !fed) {
+      receiving_ = false;
+      calls.lose({fed.error().code}, std::move(fed).error().message);
+    }
+  }
+  for (int round = 0; round < rounds_of(driver) && receiving_ && !reader_.starved(); ++round) {
     const std::span<iovec> targets = reader_.targets(receive_pieces);
     std::size_t offered = 0;
     for (const iovec& target : targets) offered += target.iov_len;
@@ -143,19 +157,22 @@ bool Channel::receive(HostCalls& calls, Driver driver) {
       break;
     }
     total += static_cast<std::uint64_t>(n);
-    if (auto taken = reader_.took(static_cast<std::size_t>(n), *this); !taken) {
+    auto taken = reader_.took(static_cast<std::size_t>(n), *this);
+    if (taken && gpu_in_ != nullptr) taken = feed_gpu();
+    if (!taken) {
       receiving_ = false;
       calls.lose({taken.error().code}, std::move(taken).error().message);
       break;
     }
     if (static_cast<std::size_t>(n) < offered) break;  // the socket is empty
   }
+  if (gpu_in_ != nullptr) landed = after_receive() || landed;
   calls_ = nullptr;
   if (total > 0) {
     heard_.store(true, std::memory_order_relaxed);
     calls.received(total);
   }
-  return total > 0;
+  return total > 0 || landed;
 }
 
 Result<void> Channel::begin(const FrameHeader& header, const RangeList& ranges) {
@@ -217,6 +234,7 @@ void Channel::unwritable(std::uint64_t at) {
   incoming_.code = Code::backend_failed;
   incoming_.good_bytes = at;
   incoming_.regions.clear();
+  drop_received();
   if (reader_.header().type == FrameType::write) calls_->refused_chunk();
 }
 
@@ -234,6 +252,8 @@ Result<void> Channel::begin_write(const FrameHeader&, const RangeList& ranges) {
   incoming_.good_bytes = UINT64_MAX;
   incoming_.regions.clear();
   Regions::View view(context_.regions);
+  const bool to_gpu = context_.regions.any_of_gpu() && find_gpu_region(view, ranges, Access::write) != nullptr;
+  if (to_gpu) begin_placing();
   std::uint64_t at = 0;
   for (std::uint32_t i = 0; i < ranges.size(); ++i) {
     const Range range = ranges[i];
@@ -248,7 +268,11 @@ Result<void> Channel::begin_write(const FrameHeader&, const RangeList& ranges) {
     }
     if (incoming_.regions.empty() || incoming_.regions.back().first != found.region)
       incoming_.regions.emplace_back(found.region, at);
-    reader_.place(found.region->base + range.offset, range.length);
+    if (to_gpu) {
+      add_placed_run(*found.region, range.offset, range.length);
+    } else {
+      reader_.place(found.region->base + range.offset, range.length);
+    }
     at += range.length;
   }
   return {};
@@ -256,12 +280,18 @@ Result<void> Channel::begin_write(const FrameHeader&, const RangeList& ranges) {
 
 Result<void> Channel::end_write(const FrameHeader& header) {
   incoming_.regions.clear();
+  if (gpu_in_ != nullptr && lands_later(header, {})) return {};
+  return landed(header, incoming_.code, incoming_.good_bytes);
+}
+
+/// A write's bytes are where they belong, or were refused.
+Result<void> Channel::landed(const FrameHeader& header, Code code, std::uint64_t good_bytes) {
   const std::scoped_lock lock(link_->mutex_);
   if (acknowledgements_.size() >= max_unanswered_frames)
     return make_error(Code::corrupt, "more than {} writes wait for their answer", max_unanswered_frames);
-  acknowledgements_.push_back({header.request, header.chunk, incoming_.code, incoming_.good_bytes});
+  acknowledgements_.push_back({header.request, header.chunk, code, good_bytes});
   if ((header.flags & flag_bound) != 0) {
-    HEADRACE_TRY_VOID(link_->inbox_.chunk(header.request, incoming_.code == Code::ok));
+    HEADRACE_TRY_VOID(link_->inbox_.chunk(header.request, code == Code::ok));
     calls_->deliver();
   }
   return {};
@@ -302,6 +332,11 @@ Result<void> Channel::begin_read_data(const FrameHeader& header) {
   // The request stays: it waits for this chunk, and to stop waiting takes receive_.
   PageCursor cursor(answered.request->args, chunk.from, chunk.to);
   PageRun run;
+  if (answered.request->of_gpu()) {
+    begin_placing();
+    while (cursor.next(run)) add_placed_run(*static_cast<const Region*>(run.local_region), run.local_offset, run.bytes);
+    return {};
+  }
   while (cursor.next(run)) reader_.place(static_cast<const Region*>(run.local_region)->base + run.local_offset, run.bytes);
   return {};
 }
@@ -309,11 +344,16 @@ Result<void> Channel::begin_read_data(const FrameHeader& header) {
 Result<void> Channel::end_read_data(const FrameHeader& header, std::span<const std::byte> payload) {
   std::uint64_t good_bytes = UINT64_MAX;
   if (header.code != 0) std::memcpy(&good_bytes, payload.data(), sizeof good_bytes);
-  const std::scoped_lock lock(link_->mutex_);
+  std::unique_lock lock(link_->mutex_);
   const Unanswered done = reads_.front();
   reads_.pop_front();
   read_bytes_ -= done.chunk.bytes;
   read_ranges_ -= done.ranges;
+  if (gpu_in_ != nullptr && header.code == 0) {
+    lock.unlock();
+    if (lands_later(header, done)) return {};
+    lock.lock();
+  }
   if (done.request == nullptr) return {};
   Status status;
   if (header.code != 0) status = {wire::code_from_wire(header.code), static_cast<std::int32_t>(header.os_error)};
@@ -348,10 +388,15 @@ void Channel::pump(HostCalls& calls, Driver driver, bool writable) {
     thread_.kick(shared_from_this());  // whoever is at it may have looked before there was what we want sent
     return;
   }
-  if (!sending_ || retired_.load() || (blocked_ && !writable)) return;
+  gathering_.store(false);
+  if (!sending_ || retired_.load()) return;
+  if (const bool starved = starved_.load(); starved != deaf_.exchange(starved))
+    listen_for(starved ? events_ & ~EPOLLIN : events_ | EPOLLIN);
+  if (blocked_ && !writable) return;
   blocked_ = false;
   for (int round = 0; round < rounds_of(driver); ++round) {
-    if (writer_.empty() && !fill()) {
+    if (writer_.empty() && !fill(calls) && !(gathered_soon() && fill(calls))) {
+      watch_gathering();
       if ((events_ & EPOLLOUT) != 0) listen_for(events_ & ~EPOLLOUT);
       return;
     }
@@ -385,21 +430,31 @@ void Channel::listen_for(std::uint32_t events) {
 }
 
 /// Puts together the next batch; false: there is nothing to send.
-bool Channel::fill() {
-  const std::scoped_lock lock(link_->mutex_);
-  idle_ = false;
-  if (link_->state_ == Link::State::ready) {
-    put_control();
-    bool more = true;
-    while (more && writer_.bytes() < batch_bytes && writer_.pieces() < batch_pieces) {
-      more = put_messages();
-      // Answers and requests of our own in turn.
-      more = (answers_turn_ ? put_answer() || put_chunk() : put_chunk() || put_answer()) || more;
-      answers_turn_ = !answers_turn_;
+bool Channel::fill(HostCalls& calls) {
+  if (gpu_out_ != nullptr) release_sent();
+  {
+    const std::scoped_lock lock(link_->mutex_);
+    idle_ = false;
+    if (link_->state_ == Link::State::ready) {
+      if (context_.regions.any_of_gpu()) stage_work(calls);
+      bool more = !mid_frame();
+      if (more) {
+        put_control();
+      } else {
+        put_staged(calls);
+      }
+      while (more && !mid_frame() && writer_.bytes() < batch_bytes && writer_.pieces() < batch_pieces) {
+        more = put_messages();
+        // Answers and requests of our own in turn.
+        more = (answers_turn_ ? put_answer() || put_chunk() : put_chunk() || put_answer()) || more;
+        answers_turn_ = !answers_turn_;
+        more = (gpu_out_ != nullptr && put_staged(calls)) || more;
+      }
     }
+    idle_ = writer_.empty() && !anything_staged();
   }
-  idle_ = writer_.empty();
-  return !idle_;
+  if (gpu_out_ != nullptr) launch_staged();
+  return !writer_.empty();
 }
 
 void Channel::put_empty(FrameType type, std::uint64_t request, std::uint16_t channel) {
@@ -459,7 +514,7 @@ bool Channel::put_messages() {
 
 /// The data of one read that the peer asked for.
 bool Channel::put_answer() {
-  if (answers_.empty() || !writer_.fits(frame_header_bytes + 8)) return false;
+  if (answers_.empty() || holds_answers() || !writer_.fits(frame_header_bytes + 8)) return false;
   const Answer& answer = answers_.front();
   FrameHeader header;
   header.type = FrameType::read_data;
@@ -502,9 +557,11 @@ bool Channel::put_chunk() {
   const bool may_write = write_bytes_ < window && writes_.size() < max_unanswered_frames;
   const bool may_read = read_bytes_ < window && reads_.size() < max_unanswered_frames &&
                         read_ranges_ + max_ranges <= max_unanswered_read_ranges;
-  RemoteRequest* const request = link_->next_work(may_read, may_write, reads_turn_);
+  RemoteRequest* request = link_->next_work(may_read, may_write, reads_turn_);
+  // Writes from GPU memory are staged first.
+  if (request != nullptr && request->of_gpu() && request->is_write()) request = link_->next_work(may_read, false, true);
   if (request == nullptr) return false;
-  ChunkLimits limits = link_->limits_;
+  ChunkLimits limits = limits_of(*request);
   limits.bytes = std::min(limits.bytes, std::max(least_chunk_bytes, share / 4));
   Chunk chunk = cut_chunk(request->args, request->next, limits);
   const std::size_t pages = chunk.to.page - chunk.from.page + (chunk.to.skip > 0 ? 1 : 0);
@@ -589,8 +646,10 @@ std::uint32_t Channel::put_ranges(const RemoteRequest& request, const Chunk& chu
 
 void Channel::abandon(std::uint64_t wire_id) {
   const std::scoped_lock receiving(receive_);
-  if (reader_.payload_left() > 0 && reader_.header().type == FrameType::read_data && reader_.header().request == wire_id)
+  if (reader_.payload_left() > 0 && reader_.header().type == FrameType::read_data && reader_.header().request == wire_id) {
+    cancel_received();
     reader_.discard();
+  }
   const std::scoped_lock state(link_->mutex_);
   for (Unanswered& chunk : reads_) {
     if (chunk.wire_id != wire_id || chunk.request == nullptr) continue;
@@ -610,11 +669,17 @@ void Channel::detach(const Region& region) {
         incoming_.code = Code::not_found;
         incoming_.good_bytes = hit->second;
         incoming_.regions.clear();
+        drop_received();
         reader_.discard();
       }
     }
+    if (region.of_gpu() && gpu_in_ != nullptr) gpu_in_->lane.wait();
   }
   const std::scoped_lock lock(send_);
+  if (region.of_gpu()) {
+    if (gpu_out_ != nullptr) gpu_out_->lane.wait();  // what has been gathered lies in the ring
+    return;
+  }
   writer_.detach(region.base, region.length);
 }
 
@@ -641,7 +706,7 @@ bool Channel::await_confirmation(std::uint64_t number, std::chrono::nanoseconds 
 
 /// Sends what is ready of messages, and a goodbye, if the socket takes it at once.
 bool Channel::say_farewell() {
-  if (!sending_ || blocked_ || retired_.load()) return false;
+  if (!sending_ || blocked_ || retired_.load() || mid_frame()) return false;
   if (!writer_.empty() && writer_.flush(*context_.calls, fd_.get(), false).result != FrameWriter::Flushed::all) return false;
   {
     const std::scoped_lock state(link_->mutex_);
@@ -657,6 +722,7 @@ void Channel::close(bool farewell) {
   if (!fd_) return;
   const bool told = farewell && say_farewell();
   receiving_ = sending_ = false;
+  if (gpu_in_ != nullptr) wait_for_unpacking();
   thread_.forget(*this, fd_.get());
   context_.calls->forget(fd_.get());
   if (told) {
@@ -666,6 +732,9 @@ void Channel::close(bool farewell) {
     fd_.reset();
   }
   writer_.clear();
+  gpu_in_.reset();
+  gpu_out_.reset();
+  gathering_ = landing_ = starved_ = false;
   const std::scoped_lock state(link_->mutex_);
   idle_ = false;
   acknowledgements_.clear();

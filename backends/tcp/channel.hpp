@@ -32,6 +32,7 @@ class RemoteRequest;
 class Channel final : public Watched, private FrameReader::Handler {
  public:
   Channel(std::shared_ptr<Link> link, unsigned index, UniqueFd fd, IoThread& thread);
+  ~Channel() override;
 
   /// Begins to receive; `early` are bytes that came with the handshake.
   Result<void> watch();
@@ -40,6 +41,7 @@ class Channel final : public Watched, private FrameReader::Handler {
   void on_ready(std::uint32_t events) override;
   void on_kick() override;
   std::uint64_t on_time(std::uint64_t now_ns) override;
+  Look on_look() override;
 
   /// Who drives: an I/O thread does all there is, a caller's thread a piece and never waits for another.
   enum class Driver { io_thread, caller };
@@ -88,6 +90,8 @@ class Channel final : public Watched, private FrameReader::Handler {
     std::uint64_t good_bytes = UINT64_MAX;
     std::vector<std::pair<const Region*, std::uint64_t>> regions;  // what it goes into, and from which byte on
   };
+  struct GpuIncoming;
+  struct GpuOutgoing;
 
   // Receiving.
   Result<void> begin(const FrameHeader& header, const RangeList& ranges) override;
@@ -98,12 +102,46 @@ class Channel final : public Watched, private FrameReader::Handler {
   Result<void> begin_read(const FrameHeader& header, const RangeList& ranges);
   Result<void> begin_read_data(const FrameHeader& header);
   Result<void> end_write(const FrameHeader& header);
+  Result<void> landed(const FrameHeader& header, Code code, std::uint64_t good_bytes);
   Result<void> end_write_ack(const FrameHeader& header, std::uint64_t good_bytes);
   Result<void> end_read_data(const FrameHeader& header, std::span<const std::byte> payload);
   bool say_farewell();
 
+  // Receiving for GPU memory, with receive_ held: channel_gpu.cpp.
+  [[nodiscard]] const Region* find_gpu_region(Regions::View& view, const RangeList& ranges, Access access) const;
+  void begin_placing();
+  void add_placed_run(const Region& region, std::uint64_t offset, std::uint64_t bytes);
+  bool place_more();
+  void launch_received();
+  void drop_received();
+  Result<void> feed_gpu();
+  bool lands_later(const FrameHeader& header, const Unanswered& answered);
+  void collect_unpacked();
+  bool settle();
+  void tell(GpuIncoming& in);
+  bool after_receive();
+  void cancel_received();
+  void wait_for_unpacking();
+
+  // Sending from GPU memory, with send_ held, and the link's lock where something is put or staged: channel_gpu.cpp.
+  void stage_work(HostCalls& calls);
+  bool stage_answer();
+  bool stage_open_part();
+  bool stage_write(HostCalls& calls);
+  void launch_staged();
+  bool put_staged(HostCalls& calls);
+  bool put_staged_write(HostCalls& calls);
+  bool put_staged_answer(HostCalls& calls);
+  void release_sent();
+  bool gathered_soon();
+  [[nodiscard]] bool mid_frame() const;
+  [[nodiscard]] bool holds_answers() const;
+  [[nodiscard]] bool anything_staged() const;
+  void watch_gathering();
+  [[nodiscard]] ChunkLimits limits_of(const RemoteRequest& request) const;
+
   // Sending: with send_ and the link's lock held.
-  bool fill();
+  bool fill(HostCalls& calls);
   void put_control();
   bool put_messages();
   bool put_answer();
@@ -124,6 +162,7 @@ class Channel final : public Watched, private FrameReader::Handler {
   Incoming incoming_;
   HostCalls* calls_ = nullptr;  // of the receive that is under way
   bool receiving_ = false;      // not before start, not after close
+  std::unique_ptr<GpuIncoming> gpu_in_;  // null: no GPU has had to do with what came
 
   std::mutex send_;
   FrameWriter writer_;
@@ -131,6 +170,8 @@ class Channel final : public Watched, private FrameReader::Handler {
   std::uint32_t events_ = 0;    // what epoll listens for
   bool sending_ = true;         // false: closed
   bool blocked_ = false;        // the socket is full
+  std::atomic<bool> deaf_{false};  // epoll does not listen for what comes: there is no room for it
+  std::unique_ptr<GpuOutgoing> gpu_out_;  // null: nothing has gone out of a GPU's memory
   UniqueFd fd_;                 // closed with both locks held
 
   // With the link's lock.
@@ -151,6 +192,10 @@ class Channel final : public Watched, private FrameReader::Handler {
   std::uint64_t write_bytes_ = 0;   // under way
   std::uint64_t read_bytes_ = 0;
   std::size_t read_ranges_ = 0;
+
+  std::atomic<bool> gathering_{false};  // frames wait for GPUs, to go out
+  std::atomic<bool> landing_{false};    // frames that came in wait for GPUs
+  std::atomic<bool> starved_{false};    // what comes in waits for room in the ring
 
   std::atomic<std::uint64_t> caller_ns_{0};  // when a caller last polled
   std::atomic<bool> retired_{false};  // the peer has said goodbye on this socket, which is not the first

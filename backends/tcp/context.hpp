@@ -6,6 +6,7 @@
 #include "backends/tcp/regions.hpp"
 #include "backends/tcp/settings.hpp"
 #include "backends/tcp/socket_calls.hpp"
+#include "gpu/gpus.hpp"
 #include "wire/hello.hpp"
 
 #include <headrace/plugin/backend.hpp>
@@ -17,9 +18,12 @@
 namespace headrace::tcp {
 
 struct Context {
-  explicit Context(plugin::Host the_host) : host(the_host) {}
+  Context(plugin::Host the_host, gpu::GpuSource source, bool gpus_are_there)
+      : host(the_host), gpus(std::move(source), {}), gpus_in_sight(gpus_are_there) {}
 
   plugin::Host host;
+  gpu::Gpus gpus;
+  const bool gpus_in_sight;
   Settings settings;
   Regions regions;
   std::unique_ptr<SocketCalls> calls;

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/frame_reader.hpp"
 
-#include "backends/tcp/peer_memory_access.hpp"
-
-#include <sys/uio.h>
-#include <unistd.h>
+#include "backends/tcp/faultless_copy.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -21,17 +17,6 @@ bool handler_places(const FrameHeader& header) {
 }
 
 bool known(FrameType type) { return type >= FrameType::write && type <= FrameType::message_ack; }
-
-/// A copy into memory of the caller's, which may be read-only or gone: the kernel says so where memcpy would end the process.
-bool copy_unless_it_faults(void* to, const void* from, std::size_t bytes) {
-  const PeerMemoryAccess access;
-  const iovec source{const_cast<void*>(from), bytes}, target{to, bytes};
-  const ssize_t copied = ::process_vm_writev(::getpid(), &source, 1, &target, 1, 0);
-  if (copied == static_cast<ssize_t>(bytes)) return true;
-  if (copied >= 0 || errno == EFAULT) return false;
-  std::memcpy(to, from, bytes);  // a filter forbids the call
-  return true;
-}
 
 }  // namespace
 
@@ -91,7 +76,7 @@ std::size_t FrameReader::advance(std::size_t bytes) {
 }
 
 void FrameReader::take_payload_from_staging(Handler& handler) {
-  const std::size_t n = static_cast<std::size_t>(std::min<std::uint64_t>(left_, end_ - begin_));
+  const std::size_t n = static_cast<std::size_t>(std::min<std::uint64_t>(discarding_ ? left_ : room(), end_ - begin_));
   if (!discarding_) {
     std::size_t copied = 0;
     while (copied < n) {
@@ -127,6 +112,10 @@ Result<void> FrameReader::took(std::size_t bytes, Handler& handler) {
     }
   }
   end_ += bytes;
+  return go_on(handler);
+}
+
+Result<void> FrameReader::go_on(Handler& handler) {
   for (;;) {
     HEADRACE_TRY(more, take_frame(handler));
     if (!more) return {};
@@ -135,6 +124,12 @@ Result<void> FrameReader::took(std::size_t bytes, Handler& handler) {
 
 Result<void> FrameReader::feed(std::span<const std::byte> bytes, Handler& handler) {
   while (!bytes.empty()) {
+    if (starved()) {  // it waits in staging
+      make_room(end_ - begin_ + bytes.size());
+      std::memcpy(staging_.get() + end_, bytes.data(), bytes.size());
+      end_ += bytes.size();
+      return {};
+    }
     std::size_t given = 0;
     for (const iovec& piece : targets(SIZE_MAX)) {
       const std::size_t n = std::min(piece.iov_len, bytes.size() - given);
@@ -174,6 +169,7 @@ Result<bool> FrameReader::take_frame(Handler& handler) {
   left_ = header_.payload;
   placed_ = 0;
   discarding_ = false;
+  more_later_ = false;
   pieces_.clear();
   next_ = 0;
   small_.clear();
@@ -190,7 +186,7 @@ Result<bool> FrameReader::take_frame(Handler& handler) {
       small_.resize(header_.payload);
       place(small_.data(), small_.size());
     }
-    if (!discarding_ && placed_ != header_.payload)
+    if (!discarding_ && !more_later_ && placed_ != header_.payload)
       return make_error(Code::internal, "{} of {} bytes of payload were given a place", placed_, header_.payload);
   }
   begin_ += needed_;
@@ -201,7 +197,7 @@ Result<bool> FrameReader::take_frame(Handler& handler) {
 void FrameReader::place(void* at, std::size_t bytes) {
   if (bytes == 0) return;
   placed_ += bytes;
-  if (!pieces_.empty()) {
+  if (next_ < pieces_.size()) {
     iovec& last = pieces_.back();
     if (static_cast<std::byte*>(last.iov_base) + last.iov_len == at) {
       last.iov_len += bytes;

@@ -47,7 +47,17 @@ class FrameReader {
 
   // For the handler, in `begin`; `discard` also later, to keep the rest of a frame out of memory that is going away.
   void place(void* at, std::size_t bytes);
+  /// Not all of the payload has its place yet: when what has one is full, the reader is starved.
+  void place_more_later() { more_later_ = true; }
   void discard();
+
+  /// Whether the rest of a payload has no place: `place` more and `go_on` before the next `targets`.
+  [[nodiscard]] bool starved() const noexcept { return in_payload_ && !discarding_ && left_ > 0 && room() == 0; }
+  /// Takes what has come already, after a place was given, or the rest was discarded, while nothing was received.
+  ///   errors  as of `took`
+  Result<void> go_on(Handler& handler);
+  /// How much of the payload has come.
+  [[nodiscard]] std::uint64_t payload_taken() const noexcept { return header_.payload - left_; }
 
   /// Whether a payload is on its way to a place of the handler's.
   [[nodiscard]] bool placing() const noexcept { return in_payload_ && !discarding_; }
@@ -61,6 +71,8 @@ class FrameReader {
   Result<bool> take_frame(Handler& handler);
   void take_payload_from_staging(Handler& handler);
   std::size_t advance(std::size_t bytes);
+  /// Of the placed part of the payload what is missing.
+  [[nodiscard]] std::uint64_t room() const noexcept { return placed_ - payload_taken(); }
 
   std::unique_ptr<std::byte[]> staging_;
   std::size_t capacity_ = staging_bytes;
@@ -69,6 +81,7 @@ class FrameReader {
   FrameHeader header_;
   bool in_payload_ = false;
   bool discarding_ = false;
+  bool more_later_ = false;     // not all of the payload has been placed
   std::uint64_t left_ = 0;      // of the payload
   std::uint64_t placed_ = 0;    // by the handler, of the payload
   std::vector<iovec> pieces_;   // where the payload goes, from next_ on

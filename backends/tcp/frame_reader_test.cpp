@@ -184,5 +184,83 @@ TEST(FrameReader, garbage_is_refused_at_its_first_header) {
   EXPECT_EQ(reader.feed(std::as_bytes(std::span(garbage)), keeper).code(), Code::corrupt);
 }
 
+/// Has room for a little of a payload at a time, and none for a while.
+struct Sparing final : FrameReader::Handler {
+  explicit Sparing(FrameReader& the_reader) : reader(the_reader) {}
+
+  Result<void> begin(const FrameHeader&, const RangeList&) override {
+    reader.place_more_later();
+    return {};
+  }
+  Result<void> end(const FrameHeader& frame, std::span<const std::byte>) override {
+    ended.push_back(frame.request);
+    return {};
+  }
+  void unwritable(std::uint64_t) override { FAIL(); }
+
+  /// The next place: right behind the last one, so that a full place and the next look like one.
+  void give_room(std::size_t bytes) {
+    reader.place(memory.data() + at, bytes);
+    at += bytes;
+  }
+
+  FrameReader& reader;
+  std::string memory = std::string(1 << 20, '.');
+  std::size_t at = 0;
+  std::vector<std::uint64_t> ended;
+};
+
+TEST(FrameReader, a_payload_whose_places_come_one_by_one_waits_for_each_and_loses_nothing) {
+  Stream stream;
+  std::string all;
+  for (std::uint64_t i = 1; i <= 4; ++i) {
+    all += text_of(20'000 * i, static_cast<unsigned>(i));
+    stream.add(header(FrameType::write, i), {{1, 0, 0, 20'000 * i}}, std::string_view(all).substr(all.size() - 20'000 * i));
+  }
+  for (const bool early : {false, true}) {
+    FrameReader reader;
+    Sparing sparing(reader);
+    std::mt19937 random{11};
+    std::string_view left = stream.bytes;
+    if (early) {  // what came before the reader was there stops at the first place that is missing
+      ASSERT_TRUE(reader.feed(std::as_bytes(std::span(left.substr(0, 30'000))), sparing).ok());
+      left.remove_prefix(30'000);
+      EXPECT_TRUE(reader.starved());
+    }
+    while (!left.empty() || reader.starved()) {
+      if (reader.starved()) {
+        const std::uint64_t missing = reader.payload_left();
+        sparing.give_room(std::min<std::uint64_t>(missing, 1 + random() % 9000));
+        ASSERT_TRUE(reader.go_on(sparing).ok());
+        continue;
+      }
+      std::size_t given = 0;
+      for (const iovec& target : reader.targets(4)) {
+        const std::size_t n = std::min(target.iov_len, left.size() - given);
+        std::memcpy(target.iov_base, left.data() + given, n);
+        given += n;
+      }
+      left.remove_prefix(given);
+      ASSERT_TRUE(reader.took(given, sparing).ok());
+    }
+    EXPECT_EQ(sparing.ended, (std::vector<std::uint64_t>{1, 2, 3, 4}));
+    EXPECT_EQ(sparing.memory.substr(0, all.size()), all) << early;
+  }
+}
+
+TEST(FrameReader, a_payload_that_waits_for_its_place_can_be_discarded) {
+  Stream stream;
+  stream.add(header(FrameType::write, 1), {{1, 0, 0, 1000}}, text_of(1000, 1));
+  stream.add(header(FrameType::ping, 2), {}, "");
+  FrameReader reader;
+  Sparing sparing(reader);
+  ASSERT_TRUE(reader.feed(std::as_bytes(std::span(stream.bytes)), sparing).ok());
+  ASSERT_TRUE(reader.starved());
+  reader.discard();
+  EXPECT_FALSE(reader.starved());
+  ASSERT_TRUE(reader.go_on(sparing).ok());
+  EXPECT_EQ(sparing.ended, (std::vector<std::uint64_t>{1, 2}));
+}
+
 }  // namespace
 }  // namespace headrace::tcp

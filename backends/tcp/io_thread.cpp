@@ -19,6 +19,8 @@ constexpr std::uint64_t bell_key = 0;
 // for it.
 constexpr std::uint64_t longest_sleep_ns = 250'000'000;
 constexpr std::uint64_t shortest_sleep_ns = 1'000'000;
+// Between two looks at work of GPUs, once the thread no longer spins.
+constexpr auto nap = std::chrono::microseconds(20);
 
 }  // namespace
 
@@ -49,11 +51,13 @@ void IoThread::stop() {
   decltype(table_) watched;
   decltype(kicked_) kicked;
   decltype(functions_) functions;
+  decltype(looking_) looking;
   {
     const std::scoped_lock lock(mutex_);
     watched.swap(table_);
     kicked.swap(kicked_);
     functions.swap(functions_);
+    looking.swap(looking_);
   }
   for (const auto& [key, object] : watched) object->on_stop();
 }
@@ -92,6 +96,16 @@ void IoThread::kick(const std::shared_ptr<Watched>& object) {
   {
     const std::scoped_lock lock(mutex_);
     kicked_.push_back(object);
+  }
+  ring();
+}
+
+void IoThread::look_after(const std::shared_ptr<Watched>& object) {
+  if (object->looked_after_.exchange(true)) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    looking_.push_back(object);
+    looks_.store(true);
   }
   ring();
 }
@@ -138,6 +152,29 @@ bool IoThread::do_queued() {
   return true;
 }
 
+/// Whether anything had come.
+bool IoThread::do_looks() {
+  if (!looks_.load(std::memory_order_relaxed)) return false;
+  std::vector<std::shared_ptr<Watched>> looking;
+  {
+    const std::scoped_lock lock(mutex_);
+    looking.swap(looking_);
+    looks_.store(false);
+  }
+  bool moved = false;
+  for (const auto& object : looking) {
+    object->looked_after_.store(false);  // whoever asks from here on is heard
+    const Watched::Look look = object->on_look();
+    moved = moved || look == Watched::Look::moved;
+    if (look != Watched::Look::over && !object->looked_after_.exchange(true)) {
+      const std::scoped_lock lock(mutex_);
+      looking_.push_back(object);
+      looks_.store(true);
+    }
+  }
+  return moved;
+}
+
 std::size_t IoThread::do_ready(Deadline deadline) {
   std::array<epoll_event, 64> events;
   const auto count = epoll_.wait(events, deadline);
@@ -180,13 +217,14 @@ void IoThread::loop() {
   std::uint64_t spin_until_ns = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
     std::size_t work = do_queued() ? 1 : 0;
+    work += do_looks() ? 1 : 0;
     if (work > 0 || (spin_ns_ != 0 && headrace::now_ns() < spin_until_ns)) {
       work += do_ready(Deadline::at_ns(0));
     } else {
       asleep_.store(true);
       // Whoever queued something before that took effect has not rung.
       const bool stay_awake = queued_.load() || stop_.load();
-      work += do_ready(stay_awake ? Deadline::at_ns(0) : next_deadline());
+      work += do_ready(stay_awake ? Deadline::at_ns(0) : looks_.load() ? Deadline::after(nap) : next_deadline());
     }
     // Sockets before timers: after a pause of this process, what a peer said meanwhile must be heard before its silence
     // is judged.

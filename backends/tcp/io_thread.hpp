@@ -28,6 +28,13 @@ class Watched : public std::enable_shared_from_this<Watched> {
   virtual void on_ready(std::uint32_t events) = 0;
   /// Somebody kicked it.
   virtual void on_kick() {}
+  /// What it waits for rings no bell: a look whether it has come.
+  enum class Look : std::uint8_t {
+    over,   ///< there is nothing to wait for
+    idle,   ///< not yet
+    moved,  ///< something had come, and there is more to wait for
+  };
+  virtual Look on_look() { return Look::over; }
   /// The time has come, or may have. Returns when to call again.
   virtual std::uint64_t on_time(std::uint64_t now_ns) = 0;
   /// The thread has stopped for good. What the object holds of others that hold it must go.
@@ -37,6 +44,7 @@ class Watched : public std::enable_shared_from_this<Watched> {
   friend class IoThread;
   std::uint64_t key_ = 0;           // in the thread's table; 0: not watched
   std::atomic<bool> kicked_{false};
+  std::atomic<bool> looked_after_{false};
 };
 
 class IoThread {
@@ -61,6 +69,8 @@ class IoThread {
   void forget(Watched& object, int fd);
   /// Calls object's on_kick soon; several kicks before that count as one.
   void kick(const std::shared_ptr<Watched>& object);
+  /// Calls object's on_look again and again, until that says that it is over.
+  void look_after(const std::shared_ptr<Watched>& object);
   /// Calls on_time of everything soon.
   void hurry();
   /// Runs `function` on the thread.
@@ -73,6 +83,7 @@ class IoThread {
   void loop();
   [[nodiscard]] Deadline next_deadline() const;
   bool do_queued();
+  bool do_looks();
   std::size_t do_ready(Deadline deadline);
   void do_timers();
   void ring();
@@ -82,15 +93,17 @@ class IoThread {
   EventFd bell_;
   const Now now_;
   const std::uint64_t spin_ns_;
-  std::mutex mutex_;  // of the three below; never held while something of others is called
+  std::mutex mutex_;  // of the four below; never held while something of others is called
   std::unordered_map<std::uint64_t, std::shared_ptr<Watched>> table_;
   std::vector<std::shared_ptr<Watched>> kicked_;
   std::vector<std::function<void()>> functions_;
+  std::vector<std::shared_ptr<Watched>> looking_;
   std::uint64_t next_key_ = 1;
   std::atomic<bool> queued_{false};  // something is in kicked_ or functions_
   std::atomic<bool> asleep_{false};
   std::atomic<bool> stop_{false};
   std::atomic<bool> hurry_{true};
+  std::atomic<bool> looks_{false};  // something is in looking_
   std::uint64_t due_ns_ = 0;
   std::thread thread_;
 };

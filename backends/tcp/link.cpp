@@ -270,21 +270,33 @@ const char* why_refused(Code code) {
   switch (code) {
     case Code::not_found: return "no such region is registered there (any more)";
     case Code::not_supported: return "its region is registered read-only";
-    case Code::backend_failed: return "its memory cannot be written: it is read-only, or its owner has unmapped it";
+    case Code::backend_failed: return "its memory cannot be reached: it is read-only, its owner has unmapped it, or its GPU has failed";
     default: return "it lies outside its region";
   }
 }
 
 }  // namespace
 
-/// The peer has answered a chunk.
-void Link::answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes, const Chunk& chunk) {
+/// No chunk of the request can be made any more.
+void Link::refuse(RemoteRequest& request, HostCalls& calls, Status status, std::string text) {
+  stop_cutting(request);
+  if (request.status.ok() || request.status.code == Code::canceled) {
+    request.status = status;
+    request.text = std::move(text);
+  }
+  end_if_done(request, calls);
+}
+
+/// A chunk has been answered: by the peer, or, with a reason, by what became of it here.
+void Link::answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes, const Chunk& chunk,
+                    std::string_view why) {
   --request.unanswered;
   if (!status.ok() && (request.status.ok() || request.canceling)) {
     if (good_bytes < chunk.bytes) status.page = position_at_byte(request.args, good_bytes, chunk.from).page;
     stop_cutting(request);
     request.status = status;
-    request.text = fmt::format("peer {} refused page {}: {}", peer_name_, status.page, why_refused(status.code));
+    request.text = why.empty() ? fmt::format("peer {} refused page {}: {}", peer_name_, status.page, why_refused(status.code))
+                               : fmt::format("page {} of {}: {}", status.page, peer_name_, why);
     if (status.code == Code::not_supported) request.status.code = Code::invalid_argument;  // no other path may write it either
   }
   end_if_done(request, calls);

@@ -61,7 +61,9 @@ class Link : public std::enable_shared_from_this<Link> {
   [[nodiscard]] std::shared_ptr<Channel> claim_idle(unsigned first);
   [[nodiscard]] RemoteRequest* next_work(bool reads, bool writes, bool reads_first);
   void took_chunk(RemoteRequest& request, const Chunk& chunk, unsigned channel);
-  void answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes, const Chunk& chunk);
+  void answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes, const Chunk& chunk,
+                std::string_view why = {});
+  void refuse(RemoteRequest& request, HostCalls& calls, Status status, std::string text);
   void end_if_done(RemoteRequest& request, HostCalls& calls);
   void end(RemoteRequest& request, HostCalls& calls, Status status, std::string text);
   void stop_cutting(RemoteRequest& request);

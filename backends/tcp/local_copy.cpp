@@ -2,6 +2,7 @@
 #include "backends/tcp/local_copy.hpp"
 
 #include "backends/tcp/chunk.hpp"
+#include "backends/tcp/gpu_copy.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -12,12 +13,23 @@ namespace {
 constexpr std::uint64_t inline_bytes = 256 * 1024;
 constexpr ChunkLimits piece_limits{512 * 1024, 1 << 16};
 
-void copy(const headrace_prepare_v1& args, const Chunk& chunk) {
+Result<void> copy(const headrace_prepare_v1& args, const Chunk& chunk) {
   PageCursor cursor(args, chunk.from, chunk.to);
   PageRun run;
+  GpuCopies by_gpu;
   while (cursor.next(run)) {
-    std::byte* const here = static_cast<const Region*>(run.local_region)->base + run.local_offset;
-    std::byte* const there = static_cast<const RemoteRegion*>(run.remote_region)->local->base + run.remote_offset;
+    const Region& mine = *static_cast<const Region*>(run.local_region);
+    const Region& other = *static_cast<const RemoteRegion*>(run.remote_region)->local;
+    if (mine.of_gpu() || other.of_gpu()) {
+      if (args.op == HEADRACE_WRITE) {
+        by_gpu.add(other, run.remote_offset, mine, run.local_offset, run.bytes);
+      } else {
+        by_gpu.add(mine, run.local_offset, other, run.remote_offset, run.bytes);
+      }
+      continue;
+    }
+    std::byte* const here = mine.base + run.local_offset;
+    std::byte* const there = other.base + run.remote_offset;
     // The two sides may be the same memory.
     if (args.op == HEADRACE_WRITE) {
       std::memmove(there, here, run.bytes);
@@ -25,6 +37,7 @@ void copy(const headrace_prepare_v1& args, const Chunk& chunk) {
       std::memmove(here, there, run.bytes);
     }
   }
+  return by_gpu.wait();
 }
 
 }  // namespace
@@ -37,10 +50,12 @@ struct LocalRequest::Job {
   std::mutex mutex;
   bool posted = false;
   bool canceled = false;
+  Status failure;  // of the post, and its text
+  std::string why;
   PagePosition next;
   unsigned pieces_under_way = 0;
 
-  [[nodiscard]] bool anything_left() const { return posted && !canceled && next.page < args.count; }
+  [[nodiscard]] bool anything_left() const { return posted && !canceled && failure.ok() && next.page < args.count; }
 
   /// Copies one piece, if one is left.
   bool work() {
@@ -52,15 +67,25 @@ struct LocalRequest::Job {
       next = skip_empty_pages(args, chunk.to);
       ++pieces_under_way;
     }
-    copy(args, chunk);
+    auto copied = copy(args, chunk);
     Status status;
+    std::string text;
     {
       const std::scoped_lock lock(mutex);
+      if (!copied && failure.ok()) {
+        failure.code = copied.code();
+        why = std::move(copied).error().message;
+      }
       if (--pieces_under_way > 0 || anything_left()) return true;
       posted = false;
-      if (next.page < args.count) status.code = Code::canceled;
+      if (!failure.ok()) {
+        status = failure;
+        text = std::move(why);
+      } else if (next.page < args.count) {
+        status.code = Code::canceled;
+      }
     }
-    context.host.completed(args.token, status);
+    context.host.completed(args.token, status, text);
     return true;
   }
 };
@@ -78,6 +103,7 @@ Status LocalRequest::post(const headrace_post_v1& how) {
     if (job_->posted) return {Code::invalid_argument};
     job_->posted = !nothing;
     job_->canceled = false;
+    job_->failure = {};
     job_->next = begin;
   }
   if (nothing) {

@@ -3,11 +3,14 @@
 #pragma once
 
 #include "backends/tcp/frame.hpp"
+#include "gpu/registered_memory.hpp"
 
 #include <headrace/result.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
@@ -16,9 +19,12 @@ namespace headrace::tcp {
 
 struct Region {
   std::uint32_t id = 0;
-  std::byte* base = nullptr;
+  std::byte* base = nullptr;  ///< of a GPU's memory: its address there, not to be touched from here
   std::uint64_t length = 0;
   bool writable = true;
+  std::shared_ptr<const gpu::RegisteredMemory> gpu{};  ///< null: the host's
+
+  [[nodiscard]] bool of_gpu() const { return gpu != nullptr; }
 };
 
 enum class Access { read, write };
@@ -31,8 +37,12 @@ class Regions {
     const std::unique_lock lock(mutex_);
     const auto [at, fresh] = by_id_.try_emplace(region.id, region);
     if (!fresh) return make_error(Code::invalid_argument, "region {} is registered already", region.id);
+    if (region.of_gpu()) any_of_gpu_.store(true, std::memory_order_relaxed);
     return &at->second;
   }
+
+  /// Whether memory of a GPU was ever added.
+  [[nodiscard]] bool any_of_gpu() const { return any_of_gpu_.load(std::memory_order_relaxed); }
 
   using Removed = std::unordered_map<std::uint32_t, Region>::node_type;
 
@@ -74,6 +84,7 @@ class Regions {
 
  private:
   mutable std::shared_mutex mutex_;
+  std::atomic<bool> any_of_gpu_{false};
   std::unordered_map<std::uint32_t, Region> by_id_;  // whose elements stay where they are
 };
 

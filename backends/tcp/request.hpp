@@ -22,6 +22,13 @@ struct RemoteRegion {
   std::uint32_t id = 0;
 };
 
+/// The first GPU that memory of a local side is of, whose handles are Region; null: it is the host's alone.
+inline std::shared_ptr<const gpu::WorkingGpu> find_gpu(const headrace_side_v1& side) {
+  for (std::uint64_t i = 0; i < side.region_count; ++i)
+    if (const auto* const region = static_cast<const Region*>(side.regions[i]); region->of_gpu()) return region->gpu->gpu();
+  return nullptr;
+}
+
 class Request {
  public:
   explicit Request(const headrace_prepare_v1& prepared) : args(prepared) {}
@@ -39,15 +46,18 @@ class Request {
 /// A request to a peer. All that changes is guarded by the link's lock.
 class RemoteRequest final : public Request {
  public:
-  RemoteRequest(const headrace_prepare_v1& prepared, std::shared_ptr<Link> to) : Request(prepared), link(std::move(to)) {}
+  RemoteRequest(const headrace_prepare_v1& prepared, std::shared_ptr<Link> to)
+      : Request(prepared), link(std::move(to)), gpu(find_gpu(*prepared.local)) {}
 
   Status post(const headrace_post_v1& how) override;
   bool poll() override;
   void cancel() override;
 
   [[nodiscard]] bool is_write() const { return args.op == HEADRACE_WRITE; }
+  [[nodiscard]] bool of_gpu() const { return gpu != nullptr; }
 
   const std::shared_ptr<Link> link;
+  const std::shared_ptr<const gpu::WorkingGpu> gpu;  ///< null: the local side is host memory
 
   bool posted = false;
   bool cut_all = false;     // no chunk is left to be cut

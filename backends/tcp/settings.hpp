@@ -23,6 +23,8 @@ struct Settings {
   std::uint64_t window_bytes = 0;
   bool zero_copy = true;
   std::uint64_t direct_bytes = 0;
+  std::uint64_t gpu_ring_bytes = 0;
+  std::uint64_t gpu_chunk_bytes = 0;
   std::chrono::nanoseconds spin{};
   std::chrono::nanoseconds heartbeat_interval{};
   std::chrono::nanoseconds heartbeat_timeout{};

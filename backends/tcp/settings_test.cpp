@@ -60,6 +60,15 @@ TEST(Settings, the_secret_comes_from_the_option_or_the_first_line_of_a_file_and_
   EXPECT_EQ(read({{"auth_token_file", file}}).code(), Code::invalid_argument) << "a mistake in the settings, which nobody may overlook";
 }
 
+TEST(Settings, the_ring_for_gpus_holds_two_of_its_pieces) {
+  EXPECT_EQ(read({}).value().gpu_ring_bytes, 4U << 20);
+  EXPECT_EQ(read({}).value().gpu_chunk_bytes, 1U << 20);
+  EXPECT_TRUE(read({{"gpu_ring_bytes", "128KiB"}, {"gpu_chunk_bytes", "64KiB"}}).ok());
+  const auto small = read({{"gpu_ring_bytes", "1MiB"}});
+  ASSERT_FALSE(small);
+  EXPECT_NE(small.error().message.find("gpu_ring_bytes"), std::string::npos) << small.error().message;
+}
+
 TEST(Settings, the_secret_is_marked_as_one) {
   for (const headrace_option_v1& row : Settings::rows())
     EXPECT_EQ((row.flags & HEADRACE_OPTION_SECRET) != 0, std::string_view(row.name) == "auth_token") << row.name;

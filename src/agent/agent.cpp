@@ -264,15 +264,29 @@ Result<int> Agent::notification_fd() { return impl_->engine->inbox().descriptor(
 
 // --- backends and telemetry
 
+namespace {
+
+/// What an instance can do here; of the kinds that its plugin knows, those that memory of this agent may be of.
+void tell_abilities(const engine::BackendInstance& instance, BackendInfo& info) {
+  info.local = instance.can(HEADRACE_LOCAL);
+  info.remote = instance.can(HEADRACE_REMOTE);
+  info.notifications = instance.can(HEADRACE_NOTIFY);
+  info.mapping = instance.can(HEADRACE_MAP);
+  info.query = instance.can(HEADRACE_QUERY);
+  std::erase_if(info.kinds, [&](MemoryKind kind) {
+    // The far side of who reaches no peers is this agent's own.
+    const int number = static_cast<int>(kind);
+    return !instance.takes_local(number) && (info.remote || !instance.takes_remote(number));
+  });
+}
+
+}  // namespace
+
 std::vector<BackendInfo> Agent::backends() const {
   std::vector<BackendInfo> infos;
   for (const engine::BackendInstance* instance : impl_->engine->backends()) {
     BackendInfo info = impl_->set->describe(impl_->set->plugins().find(instance->name()));
-    info.local = instance->can(HEADRACE_LOCAL);
-    info.remote = instance->can(HEADRACE_REMOTE);
-    info.notifications = instance->can(HEADRACE_NOTIFY);
-    info.mapping = instance->can(HEADRACE_MAP);
-    info.query = instance->can(HEADRACE_QUERY);
+    tell_abilities(*instance, info);
     infos.push_back(std::move(info));
   }
   return infos;
@@ -303,12 +317,7 @@ Result<void> ask_instance(const engine::EngineSettings& settings, const BackendS
   HEADRACE_TRY(engine, engine::Engine::open(settings, Logger::process_default()));
   auto opened = open_backend(*engine, set, found, {});
   if (opened) {
-    const engine::BackendInstance& instance = *engine->backends().front();
-    info.local = instance.can(HEADRACE_LOCAL);
-    info.remote = instance.can(HEADRACE_REMOTE);
-    info.notifications = instance.can(HEADRACE_NOTIFY);
-    info.mapping = instance.can(HEADRACE_MAP);
-    info.query = instance.can(HEADRACE_QUERY);
+    tell_abilities(*engine->backends().front(), info);
   }
   engine->close();
   return opened;

@@ -428,6 +428,54 @@ def test_explain_names_the_path_that_an_agent_with_every_backend_takes(start):
     done = here.ask("move", op="read", peer=there.name, mine="pages", theirs=region, plan=["uniform", MIB, 4096, 100, 1])
     assert done["backend"] == BACKEND
     assert BACKEND in done["explain"]
+    assert "tcp" in done["explain"], "what else there would have been"
+
+
+# Over sockets, as between hosts
+
+OVER_TCP = [
+    pytest.param((0, 1), marks=two_gpus, id="two_gpus"),
+    pytest.param((0, 0), marks=pytest.mark.gpu1, id="one_gpu"),
+    pytest.param((0, -1), marks=[pytest.mark.gpu1, gpus_only], id="gpu_and_host"),
+    pytest.param((-1, 0), marks=[pytest.mark.gpu1, gpus_only], id="host_and_gpu"),
+]
+
+
+@pytest.mark.parametrize("place", OVER_TCP)
+def test_pages_of_every_size_and_place_go_over_tcp(start, place):
+    here, there = start(unique("here"), place[0], backends="tcp"), start(unique("there"), place[1], backends="tcp")
+    plans = [["uniform", BUFFER, page, count, 500 + number] for number, (page, count) in enumerate(SIZES)]
+    plans += [["rows", BUFFER, 3001, 2000, 600], ["rows", BUFFER, 1_000_003, 7, 601]]
+    for plan in plans:
+        for op in ("read", "write"):
+            target, source = (here, there) if op == "read" else (there, here)
+            _, region = fill(here, there, BUFFER)
+            there.begin("take")
+            done = here.ask("move", op=op, peer=there.name, mine="pages", theirs=region, plan=plan, notification="moved")
+            assert done["backend"] == "tcp"
+            assert there.end() == {"peer": here.name, "payload": "moved"}
+            theirs, ours = (1, 2) if target is here else (2, 1)
+            assert target.ask("check", key="pages", target_seed=theirs, source_seed=ours, plans=[plan]) == "", f"{op} of {plan}"
+            assert source.ask("check", key="pages", target_seed=ours, source_seed=theirs, plans=[]) == "", "the source was changed"
+
+
+@pytest.mark.gpu1
+def test_a_peer_killed_while_its_gpu_sends_and_receives_over_tcp_is_lost_and_the_next_is_served(start):
+    here = start(unique("here"), 0, backends="tcp")
+    for turn in range(3):
+        there = start(unique("there"), min(1, GPUS - 1), backends="tcp")
+        introduce(here, there)
+        _, region = fill(here, there, BUFFER)
+        plan = ["uniform", BUFFER, 16384, min(16_384, BUFFER // 16384), 700 + turn]
+        op = "read" if turn % 2 == 0 else "write"
+        assert here.ask("move", op=op, peer=there.name, mine="pages", theirs=region, plan=plan)["backend"] == "tcp"
+        here.begin("move", op=op, peer=there.name, mine="pages", theirs=region, plan=plan)
+        time.sleep(0.002 * turn)
+        there.kill()
+        try:
+            here.end()  # it may have been done
+        except Refused as refused:
+            assert refused.code == "peer_lost", refused.text
 
 
 # Memory that goes

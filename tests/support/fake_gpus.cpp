@@ -2,6 +2,7 @@
 #include "support/fake_gpus.hpp"
 
 #include "backends/cuda_ipc/backend.hpp"
+#include "backends/tcp/backend.hpp"
 #include "gpu/device.hpp"
 #include "support/fake_kernels.hpp"
 #include "support/plugin_instance.hpp"
@@ -17,20 +18,27 @@ constexpr std::size_t memory_bytes = std::size_t{1} << 30;
 constexpr std::size_t least_piece_bytes = 64 << 10;
 constexpr std::size_t wanted_pieces = 7;  // of a segment
 
-/// The backend, with driver and kernels that are the fake's.
-class CudaIpcOnFakes {
+/// A backend, with driver and kernels that are the fake's.
+template <class Backend>
+class OnFakes {
  public:
-  static constexpr const char* name = cuda_ipc::CudaIpcBackend::name;
-  static constexpr const char* version = cuda_ipc::CudaIpcBackend::version;
-  static constexpr std::uint32_t memory_kinds = cuda_ipc::CudaIpcBackend::memory_kinds;
-  static constexpr bool maps = cuda_ipc::CudaIpcBackend::maps;
-  static std::span<const headrace_option_v1> options() { return cuda_ipc::CudaIpcBackend::options(); }
+  static constexpr const char* name = Backend::name;
+  static constexpr const char* version = Backend::version;
+  static constexpr std::uint32_t memory_kinds = Backend::memory_kinds;
+  static constexpr bool maps = Backend::maps;
+  static std::span<const headrace_option_v1> options() { return Backend::options(); }
   static Result<std::unique_ptr<plugin::Backend>> open(plugin::Host host, const plugin::CreateArgs& args) {
-    const cuda_ipc::GpuSource source{
+    const gpu::GpuSource source{
         [] { return FakeGpus::of_this_process().driver().load(); },
         [] { return gpu::KernelLibrary::from_table(cuda::fake_kernels_table(), "the fake library"); }};
-    return cuda_ipc::CudaIpcBackend::open(host, args, source);
+    return Backend::open(host, args, source);
   }
+};
+
+/// Beside the tcp of the build, which moves host memory where there is no GPU.
+class TcpOnFakes : public OnFakes<tcp::TcpBackend> {
+ public:
+  static constexpr const char* name = "tcp_gpu";
 };
 
 void must(cuda::Outcome outcome, const char* what) {
@@ -72,7 +80,10 @@ FakeGpus& FakeGpus::of_this_process() {
   return *gpus;
 }
 
-void FakeGpus::link_backend() { link_plugin("cuda_ipc", plugin::table<CudaIpcOnFakes>()); }
+void FakeGpus::link_backends() {
+  link_plugin("cuda_ipc", plugin::table<OnFakes<cuda_ipc::CudaIpcBackend>>());
+  link_plugin("tcp_gpu", plugin::table<TcpOnFakes>());
+}
 
 MemorySource::Taken FakeGpus::take_plain(std::size_t length_bytes) {
   const Current current(table_, device_);

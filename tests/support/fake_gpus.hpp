@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backend cuda_ipc over GPUs that are fake, for programs that link it, and memory of these GPUs for
+// The backends cuda_ipc and tcp over GPUs that are fake, for programs that link it, and memory of these GPUs for
 // tests.
 #pragma once
 
@@ -15,8 +15,8 @@ class FakeGpus final : public MemorySource {
  public:
   [[nodiscard]] static FakeGpus& of_this_process();
 
-  /// Makes `load_plugin("cuda_ipc")` answer with the backend over them.
-  static void link_backend();
+  /// Makes `load_plugin("cuda_ipc")` and `load_plugin("tcp_gpu")` answer with cuda_ipc and tcp over them.
+  static void link_backends();
 
   [[nodiscard]] cuda::FakeCuda& driver() { return driver_; }
   /// Memories come from this GPU from now on, from 0 at first.

@@ -31,6 +31,11 @@ TEST(CliPlugins, ListsWhatEachBackendCanDoAndItsOptions) {
   EXPECT_EQ(shm.at("kinds").at(0), "dram");
   EXPECT_EQ(tcp.at("remote"), true);
   EXPECT_EQ(tcp.at("mapping"), false);
+  // Of what the plugin knows, what this machine has.
+  if (!std::filesystem::exists("/dev/nvidiactl")) {
+    EXPECT_EQ(tcp.at("kinds"), Json({"dram"}));
+  }
+  EXPECT_EQ(find(backends, "posix").at("kinds"), Json({"dram", "file"}));
   const Json sockets = find(tcp.at("options"), "tcp.sockets");
   EXPECT_EQ(sockets.at("value"), "3");
   EXPECT_EQ(sockets.at("source"), "caller");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs of an instance, each opened when memory of it is first registered: before that neither the driver
-// nor the kernels are loaded, and a machine without them costs nothing.
+// The GPUs of a backend's instance, each opened when memory of it is first registered: before that neither the
+// driver nor the kernels are loaded, and a machine without them costs nothing.
 #pragma once
 
 #include "gpu/prepared_move.hpp"
@@ -13,12 +13,12 @@
 #include <optional>
 #include <vector>
 
-namespace headrace::cuda_ipc {
+namespace headrace::gpu {
 
 /// Where driver and kernels come from; tests give others.
 struct GpuSource {
   std::function<Result<cuda::DriverTable>()> driver;
-  std::function<Result<gpu::KernelLibrary>()> kernels;
+  std::function<Result<KernelLibrary>()> kernels;
 
   /// Those that are installed.
   [[nodiscard]] static GpuSource installed();
@@ -26,18 +26,22 @@ struct GpuSource {
 
 /// One GPU that moves pages.
 struct WorkingGpu {
-  std::shared_ptr<const gpu::Device> device;
-  std::shared_ptr<const gpu::Mover> mover;
-  gpu::Stream stream;  ///< for posts that name none
+  std::shared_ptr<const Device> device;
+  std::shared_ptr<const Mover> mover;
+  Stream stream;  ///< for posts that name none
 };
 
+/// Whether the driver has made its device here: on Linux, under WSL, on a Jetson. A look at files: asking the driver
+/// costs far more.
+[[nodiscard]] bool is_in_sight();
+
 /// Four bytes that tell one GPU from another, the same in every process.
-[[nodiscard]] std::uint32_t mark_of(const gpu::DeviceInfo& gpu);
+[[nodiscard]] std::uint32_t mark_of(const DeviceInfo& gpu);
 
 /// Any thread.
 class Gpus {
  public:
-  Gpus(GpuSource source, const gpu::MoveSettings& settings)
+  Gpus(GpuSource source, const MoveSettings& settings)
       : source_(std::move(source)), settings_(settings) {}
 
   /// What was refused once is refused again with the same sentence; nothing is tried twice.
@@ -55,12 +59,12 @@ class Gpus {
   [[nodiscard]] std::optional<int> find(std::uint32_t mark);
 
   const GpuSource source_;
-  const gpu::MoveSettings settings_;
+  const MoveSettings settings_;
   mutable std::mutex mutex_;
   std::optional<Result<cuda::DriverTable>> driver_;
-  std::optional<Result<gpu::KernelLibrary>> kernels_;
+  std::optional<Result<KernelLibrary>> kernels_;
   std::map<int, Result<std::shared_ptr<const WorkingGpu>>> opened_;
-  std::vector<gpu::DeviceInfo> seen_;  // once somebody has looked for a mark
+  std::vector<DeviceInfo> seen_;  // once somebody has looked for a mark
 };
 
-}  // namespace headrace::cuda_ipc
+}  // namespace headrace::gpu

@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/cuda_ipc/gpus.hpp"
+#include "gpu/gpus.hpp"
 
 #include "base/hash.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <span>
 
-namespace headrace::cuda_ipc {
+namespace headrace::gpu {
 
 GpuSource GpuSource::installed() {
-  return {[] { return cuda::load_driver(); }, [] { return gpu::KernelLibrary::load(); }};
+  return {[] { return cuda::load_driver(); }, [] { return KernelLibrary::load(); }};
 }
 
-std::uint32_t mark_of(const gpu::DeviceInfo& gpu) {
+bool is_in_sight() {
+  constexpr std::array devices = {"/dev/nvidiactl", "/dev/dxg", "/dev/nvmap"};
+  return std::ranges::any_of(devices, [](const char* path) { return ::access(path, F_OK) == 0; });
+}
+
+std::uint32_t mark_of(const DeviceInfo& gpu) {
   return static_cast<std::uint32_t>(hash64(std::as_bytes(std::span(gpu.uuid))));
 }
 
@@ -43,7 +51,7 @@ std::optional<int> Gpus::find(std::uint32_t mark) {
   if (!driver_) driver_.emplace(source_.driver());
   if (!*driver_) return {};
   if (seen_.empty()) {
-    if (auto listed = gpu::list_devices(**driver_)) seen_ = std::move(*listed);
+    if (auto listed = list_devices(**driver_)) seen_ = std::move(*listed);
   }
   const auto found = std::ranges::find(seen_, mark, mark_of);
   return found == seen_.end() ? std::nullopt : std::optional(found->ordinal);
@@ -52,14 +60,14 @@ std::optional<int> Gpus::find(std::uint32_t mark) {
 Result<std::shared_ptr<const WorkingGpu>> Gpus::start(int ordinal) {
   if (!driver_) driver_.emplace(source_.driver());
   if (!*driver_) return driver_->error();
-  HEADRACE_TRY(device, gpu::Device::open(**driver_, ordinal));
+  HEADRACE_TRY(device, Device::open(**driver_, ordinal));
   if (!kernels_) kernels_.emplace(source_.kernels());
   if (!*kernels_) return kernels_->error();
-  HEADRACE_TRY(kernels, gpu::Kernels::open(**kernels_, device));
-  HEADRACE_TRY(mover, gpu::Mover::make(std::move(kernels), settings_));
-  HEADRACE_TRY(stream, gpu::Stream::make(device, gpu::Priority::high));
+  HEADRACE_TRY(kernels, Kernels::open(**kernels_, device));
+  HEADRACE_TRY(mover, Mover::make(std::move(kernels), settings_));
+  HEADRACE_TRY(stream, Stream::make(device, Priority::high));
   return std::shared_ptr<const WorkingGpu>(
       new WorkingGpu{std::move(device), std::move(mover), std::move(stream)});
 }
 
-}  // namespace headrace::cuda_ipc
+}  // namespace headrace::gpu

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/tcp/gpu_copy.hpp"
+
+namespace headrace::tcp {
+
+void GpuCopies::add(const Region& to_region, std::uint64_t to_offset, const Region& from_region, std::uint64_t from_offset, std::uint64_t bytes) {
+  if (gpu_ == nullptr) gpu_ = (to_region.of_gpu() ? to_region : from_region).gpu->gpu();
+  if (outcome_ != cuda::Outcome::success) return;
+  const gpu::ContextGuard current(*gpu_->device);
+  outcome_ = gpu_->device->driver().memcpy_async(reinterpret_cast<cuda::Address>(to_region.base + to_offset),
+                                                 reinterpret_cast<cuda::Address>(from_region.base + from_offset), bytes, gpu_->stream.handle());
+}
+
+Result<void> GpuCopies::wait() {
+  if (gpu_ == nullptr) return {};
+  const gpu::ContextGuard current(*gpu_->device);
+  auto waited = gpu_->stream.wait_idle();
+  if (outcome_ == cuda::Outcome::success) return waited;
+  return cuda::driver_error(gpu_->device->driver(), outcome_, "copy memory of GPU {}", gpu_->device->ordinal());
+}
+
+}  // namespace headrace::tcp
