@@ -6,7 +6,7 @@
 // GPU.
 #pragma once
 
-#include "backends/cuda_ipc/gpus.hpp"
+#include "gpu/gpus.hpp"
 #include "gpu/pinned_memory.hpp"
 #include "host_link/control_socket.hpp"
 #include "host_link/memory_file.hpp"

@@ -8,7 +8,7 @@
 // has two slots: while the GPU works on one it fills, or empties, the other.
 #pragma once
 
-#include "backends/cuda_ipc/gpus.hpp"
+#include "gpu/gpus.hpp"
 #include "backends/cuda_ipc/staging.hpp"
 #include "host_link/post.hpp"
 #include "memory/page_cursor.hpp"
