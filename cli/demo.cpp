@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `headrace demo`: one process runs a prompt, its keys and values travel page by page to another, which goes
 // on with the text.
+#include "cli/bench_memory.hpp"
 #include "cli/command.hpp"
 #include "cli/demo/demo_options.hpp"
 #include "cli/file_descriptor.hpp"
@@ -24,11 +25,18 @@ constexpr const char* default_prompt =
     "gathered themselves "
     "together at the gate of the city. ";
 
+constexpr const char* trained = "book";          // the shape that has a weights file
+constexpr std::size_t random_prompt = 2048;      // tokens for random weights, to which no text means anything
+constexpr std::size_t random_texts_at_once = 4;  // a token of the large one is 128 KiB of cache
+
 struct Wanted {
   demo::DemoOptions demo;
+  std::string device = "cpu";
   std::string prompt_file;
   std::string python;
   std::optional<std::uint16_t> port;
+
+  [[nodiscard]] bool is_trained() const { return demo.shape == trained; }
 };
 
 /// Not more than the model could take: a file may be endless.
@@ -78,15 +86,70 @@ Result<std::string> export_packages(const Wanted& wanted, const Invocation& invo
     HEADRACE_CLI_TRY(said, option_value(options, "python"));
     python = said;
   }
-  std::vector<std::string> command{python, "-m", "headrace.demo_model.export"};
-  if (!wanted.demo.front.packages.empty())
-    command.insert(command.end(), {"--output", wanted.demo.front.packages});
+  const demo::FrontOptions& front = wanted.demo.front;
+  std::vector<std::string> command{python,
+                                   "-m",
+                                   "headrace.demo_model.export",
+                                   "--shape",
+                                   wanted.demo.shape,
+                                   "--device",
+                                   front.placement.kind()};
+  if (!front.model.packages.empty()) command.insert(command.end(), {"--output", front.model.packages});
   auto folder = demo::run_program(command);
   if (!folder) return std::move(folder).error().within("compile the demo's model");
   if (folder->empty())
     return fail(Code::backend_failed, "{} said no folder: is it of another version than this command?",
                 command[2]);
   return folder;
+}
+
+/// A shape with random weights takes none from a file, is too large for a CPU, and has no words to serve.
+Result<void> check_shape(const Wanted& wanted) {
+  if (wanted.is_trained()) return {};
+  const std::string& shape = wanted.demo.shape;
+  if (!wanted.demo.front.model.weights.empty())
+    return fail(Code::invalid_argument, "--shape {} has random weights: leave --model-weights out", shape);
+  if (wanted.port)
+    return fail(Code::invalid_argument,
+                "--shape {} has random weights, which write no text to serve: leave --serve out", shape);
+  if (shape == "8b" && wanted.demo.front.placement.kind() == "cpu")
+    return fail(Code::invalid_argument,
+                "--shape 8b takes 20 GB of a GPU for each worker: add --device cuda, or try --shape small on "
+                "the CPU");
+  return {};
+}
+
+/// The model's files: those that are installed, or compiled now.
+Result<void> find_model(Wanted& wanted, const Invocation& invocation) {
+  demo::ModelFiles& model = wanted.demo.front.model;
+  if (wanted.is_trained() && model.weights.empty()) {
+    HEADRACE_CLI_TRY(weights, installed_weights());
+    model.weights = weights;
+  }
+  if (wanted.is_trained() && !wanted.prompt_file.empty()) {  // before the export, which takes a while
+    HEADRACE_CLI_TRY(sizes, demo::read_model_sizes(model));
+    HEADRACE_CLI_TRY(prompt, read_prompt(wanted.prompt_file, static_cast<std::size_t>(sizes.context)));
+    wanted.demo.prompt = prompt;
+  }
+  HEADRACE_CLI_TRY(packages, export_packages(wanted, invocation));
+  model.packages = packages;
+  return {};
+}
+
+/// For random weights: the file's bytes, or as many of the usual prompt as a long one has.
+Result<void> find_random_prompt(Wanted& wanted) {
+  HEADRACE_CLI_TRY(sizes, demo::read_model_sizes(wanted.demo.front.model));
+  const auto context = static_cast<std::size_t>(sizes.context);
+  std::string& prompt = wanted.demo.prompt;
+  if (!wanted.prompt_file.empty()) {
+    HEADRACE_CLI_TRY(read, read_prompt(wanted.prompt_file, context));
+    prompt = read;
+  } else if (prompt == default_prompt) {
+    const std::size_t room = context > wanted.demo.count ? context - wanted.demo.count : 1;
+    while (prompt.size() < random_prompt) prompt += default_prompt;
+    prompt.resize(std::min(random_prompt, room));
+  }
+  return {};
 }
 
 Result<void> run_demo(Wanted wanted, const Invocation& invocation) {
@@ -96,32 +159,31 @@ Result<void> run_demo(Wanted wanted, const Invocation& invocation) {
     return fail(Code::invalid_argument,
                 "a page of {} tokens does not divide the chunk of {}: choose 1, 16, 64 or another divisor",
                 demo.front.page_tokens, demo.front.chunk_tokens);
-  if (demo.front.weights.empty()) {
-    HEADRACE_CLI_TRY(weights, installed_weights());
-    demo.front.weights = weights;
-  }
-  if (!wanted.prompt_file.empty()) {
-    HEADRACE_CLI_TRY(sizes, demo::read_model_sizes(demo.front.weights));
-    HEADRACE_CLI_TRY(prompt, read_prompt(wanted.prompt_file, static_cast<std::size_t>(sizes.context)));
-    demo.prompt = prompt;
-  }
+  HEADRACE_CLI_TRY(placement, demo::place(wanted.device, count_gpus()));
+  demo.front.placement = placement;
+  HEADRACE_CLI_CHECK(check_shape(wanted));
   demo.front.options = invocation.options;
   HEADRACE_CLI_CHECK(
       keep_tcp_door_at("127.0.0.1:0", demo.front.options));  // all its processes are on this host
-  HEADRACE_CLI_TRY(packages, export_packages(wanted, invocation));
-  demo.front.packages = packages;
+  HEADRACE_CLI_CHECK(find_model(wanted, invocation));
+  if (!wanted.is_trained()) {
+    HEADRACE_CLI_CHECK(find_random_prompt(wanted));
+    demo.front.texts_at_once = random_texts_at_once;
+  }
   return demo.port ? demo::serve_http(demo) : demo::run_once(demo);
 }
 
 void add_worker(const Command& app, Invocation& invocation) {
   auto options = std::make_shared<demo::WorkerOptions>();
   auto kind = std::make_shared<std::string>();
-  const Command command = app.add_subcommand("demo-worker", "A process of `headrace demo`, which starts it.");
+  const Command command =
+      app.add_subcommand("demo-worker", "A process of `headrace demo`, which starts it.");
   command.hide();  // not for people
   command.add_option("kind", *kind).required().check(one_of({"prefill", "decode"}), "{prefill,decode}");
   command.add_option("--name", options->name).required();
   command.add_option("--store", options->store).required();
-  command.add_option("--weights", options->weights).required();
+  command.add_option("--weights", options->weights);
+  command.add_option("--device", options->device).required();
   command.add_option("--packages", options->packages).required();
   command.add_option("--folder", options->folder).required();
   command.add_option("--page", options->page_tokens).required();
@@ -155,17 +217,24 @@ void add_demo(const Command& app, Invocation& invocation) {
       "which writes the\n"
       "text. The processes find one another through exchanged metadata alone. The model is small: it has "
       "read one book.\n"
-      "--json prints one object: prompt, text, prompt_tokens, tokens, first_token_seconds, prefill_seconds, "
-      "seconds, bytes,\npages, page_tokens, share_before_prefill_ended, GB/s, path, worker, decode_workers, "
-      "checked.\n"
+      "--shape 8b has the shapes of a model of eight billion parameters and random weights, which each "
+      "worker "
+      "makes for\nitself: it writes no text, and shows what moves and how fast.\n"
+      "--json prints one object: shape, prompt, text, token_ids, prompt_tokens, tokens, first_token_seconds, "
+      "prefill_seconds,\nseconds, tokens_per_second, bytes, pages, page_tokens, share_before_prefill_ended, "
+      "GB/s, path, "
+      "prefill_device,\ndecode_device, worker, decode_workers, checked.\n"
       "Examples:\n"
       "  headrace demo                                          a text, and what moved for it\n"
       "  headrace demo --prompt \"In the beginning\" --check      compared with one process alone, bit for "
       "bit\n"
       "  headrace demo --backend tcp --workers 3 --page 64      other paths and sizes\n"
-      "  headrace demo --serve 8000                             OpenAI's completions protocol over HTTP");
+      "  headrace demo --serve 8000                             OpenAI's completions protocol over HTTP\n"
+      "  headrace demo --device cuda --shape 8b                 prefill and decode on two GPUs, at real "
+      "size");
   const Argument prompt =
-      command.add_option("--prompt", demo.prompt, "What to go on with; a token is a byte").type_name("TEXT");
+      command.add_option("--prompt", demo.prompt, "What to go on with; a token is a byte")
+          .type_name("TEXT");
   const Argument prompt_file =
       command
           .add_option("--prompt-file", wanted->prompt_file, "The same from a file; - is the standard input")
@@ -188,8 +257,17 @@ void add_demo(const Command& app, Invocation& invocation) {
       .check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
       .show_default();
   command
+      .add_option("-d,--device", wanted->device,
+                   "cpu, cuda:N for all workers, or cuda: prefill on the first GPU, decode on the others")
+      .type_name("DEVICE")
+      .show_default();
+  command.add_option("--shape", demo.shape, "book, the trained model; 8b or small, with random weights")
+      .type_name("SHAPE")
+      .check(one_of({"book", "8b", "small"}), "{book,8b,small}")
+      .show_default();
+  command
       .add_option("--backend", demo.front.backends,
-                  "The path to take, as `headrace plugins` lists them; repeatable")
+                   "The path to take, as `headrace plugins` lists them; repeatable")
       .type_name("NAME")
       .one_value_a_time();
   command.add_option("--page", demo.front.page_tokens, "Tokens a page: 1, 2, 4, 8, 16, 32, 64, 128 or 256")
@@ -221,12 +299,12 @@ void add_demo(const Command& app, Invocation& invocation) {
     serve.excludes(of_one_text);  // a request brings its own
   command.add_option("--host", demo.host, "Address to answer on").type_name("ADDRESS").show_default();
   command
-      .add_option("--packages", demo.front.packages,
-                  "Folder of the compiled model; missing packages are exported into it")
+      .add_option("--packages", demo.front.model.packages,
+                   "Folder of the compiled model; missing packages are exported into it")
       .type_name("DIR");
   command
-      .add_option("--model-weights", demo.front.weights,
-                  "The model's weights (default: those installed with the package)")
+      .add_option("--model-weights", demo.front.model.weights,
+                   "The model's weights (default: those installed with the package)")
       .type_name("FILE");
   command
       .add_option("--python", wanted->python,

@@ -72,15 +72,20 @@ ModelJson report_of(const Wanted& wanted, Model& model, const std::vector<std::u
   report["threads"] = wanted.threads;
   report["latency_us"] = latency_json(nanoseconds);
   report["runs_per_second"] = static_cast<double>(nanoseconds.size()) / seconds;
-  report["memory"] = {{"package_bytes", memory.package_bytes},
-                      {"constant_bytes", memory.constant_bytes},
-                      {"process_bytes", memory.process_bytes},
-                      {"device_bytes", memory.device_bytes},
-                      {"device_peak_bytes", memory.device_peak_bytes}};
+  report["memory"] = {
+      {"package_bytes", memory.package_bytes},         {"constant_bytes", memory.constant_bytes},
+      {"process_bytes", memory.process_bytes},         {"device_bytes", memory.device_bytes},
+      {"device_peak_bytes", memory.device_peak_bytes}, {"device_used_bytes", memory.device_used_bytes}};
   return report;
 }
 
 Result<void> infer(Wanted wanted, const Invocation& invocation) {
+  if (!wanted.dimensions.empty() && !wanted.generate)
+    return fail(Code::invalid_argument,
+                "--dim {}: it is for inputs that are made up: add --generate, or leave it out, since a "
+                "file's tensors "
+                "have their lengths",
+                wanted.dimensions.front());
   wanted.options.options = invocation.options;
   wanted.options.runners = wanted.threads;
   const IfTaken if_taken = wanted.force ? IfTaken::replace : IfTaken::keep;
@@ -131,7 +136,8 @@ void add_infer(const Command& app, Invocation& invocation) {
       .type_name("N")
       .show_default();
   infer_command
-      .add_option("--dim", wanted->dimensions, "Length of a dynamic dimension of what is made up; repeatable")
+      .add_option("--dim", wanted->dimensions,
+                   "Length of a dynamic dimension of what --generate makes up; repeatable")
       .type_name("NAME=LENGTH");
   infer_command.add_option("-o,--output", wanted->output, "Where the outputs go, in any of these formats")
       .type_name("FILE");
@@ -163,6 +169,8 @@ void add_infer(const Command& app, Invocation& invocation) {
       "  headrace infer model.pt2 --input x.npy --output y.npy\n"
       "  headrace infer model.pt2 --input ids=tokens.npy --input rest.safetensors\n"
       "  headrace infer model.pt2 --generate --dim batch=32 --warmup 100 --runs 1000\n"
+      "  headrace infer model.pt2 --device cuda:1 --generate    a package for GPUs; its inputs are copied "
+      "there first\n"
       "  headrace infer model.pt2 --generate --runs 1000 --threads 4 --torch-threads 1");
   infer_command.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return infer(*wanted, invocation); };

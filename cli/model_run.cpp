@@ -205,6 +205,7 @@ Result<ModelInputs> gather_inputs(Model& model, const ModelRequest& request) {
     for (auto& [name, tensor] : given) inputs.tensors.push_back(std::move(tensor));
   if (model.info().device.kind == Device::Kind::cpu) return inputs;
   for (Tensor& tensor : inputs.tensors) {
+    if (tensor.data() == nullptr && tensor.shape().count() != 0) continue;  // it is left out
     HEADRACE_CLI_TRY(moved, model.copy_to(tensor, model.info().device));
     tensor = std::move(moved);
   }

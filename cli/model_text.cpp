@@ -124,10 +124,12 @@ std::string times_table(const ModelJson& report) {
   add_runs(table, report);
   const ModelJson& memory = report.at("memory");
   const auto amount = [&](const char* name) { return amount_text(memory.at(name).get<std::uint64_t>()); };
-  std::string whole = fmt::format("of constants; {} the whole process", amount("process_bytes"));
-  if (memory.at("device_peak_bytes") != 0)
-    whole += fmt::format("; {} on the GPU", amount("device_peak_bytes"));
-  table.add({"memory", amount("constant_bytes"), whole});
+  table.add({"memory", amount("constant_bytes"),
+             fmt::format("of constants; {} the whole process", amount("process_bytes"))});
+  if (memory.at("device_used_bytes") != 0)
+    table.add({"GPU memory", amount("device_bytes"),
+               fmt::format("held by torch, {} at its most; {} of the GPU used by all",
+                           amount("device_peak_bytes"), amount("device_used_bytes"))});
   return table.text();
 }
 

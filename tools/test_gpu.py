@@ -20,6 +20,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -37,6 +38,7 @@ SITE = WORK / "site"  # what goes on PYTHONPATH
 PAGES = "4K,16K,64K,256K,1M,16M"
 LABELS = ["gpu1", "gpu2", "gpu4", "kernel"]
 TAIL_LINES = 30
+COMPILER = os.environ.get("CXX", "g++")
 
 
 # On the machine that builds
@@ -212,34 +214,67 @@ def extension(sitting: Sitting) -> bool:
 
 def compile_extension(sitting: Sitting, sources: list[Path], nanobind: Path, target: Path) -> bool:
     """What cmake/parts.cmake does for the release build, without the packages that a configuration asks for."""
-    objects = WORK / "objects"
-    objects.mkdir(exist_ok=True)
-    compiler = os.environ.get("CXX", "g++")
-    flags = ["-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-fno-strict-aliasing",
-             "-ffunction-sections", "-fdata-sections", "-w", "-DNB_COMPACT_ASSERTIONS", f"-I{ROOT}", f"-I{ROOT / 'include'}",
+    flags = ["-fno-strict-aliasing", "-ffunction-sections", "-fdata-sections", "-DNB_COMPACT_ASSERTIONS",
              f"-I{nanobind / 'include'}", f"-I{nanobind / 'ext' / 'robin_map' / 'include'}", f"-I{sysconfig.get_paths()['include']}"]  # fmt: skip
-
-    def compile_one(source: Path, api: list[str]) -> tuple[Path, str]:
-        made = objects / f"{source.stem}.o"
-        own = ["-DNB_BUILD"] if source.is_relative_to(nanobind) else []
-        done = subprocess.run([compiler, *flags, *api, *own, "-c", str(source), "-o", str(made)], capture_output=True, text=True, check=False)
-        return made, done.stderr if done.returncode != 0 else ""
-
     # As Python 3.10 and 3.11 get it; failing that as the wheel for 3.12 and newer has it, with the limited API.
-    jobs = sitting.options.jobs or os.cpu_count() or 1
     for api in [[], ["-DPy_LIMITED_API=0x030C0000"]][: 2 if sys.version_info >= (3, 12) else 1]:
-        with ThreadPoolExecutor(jobs) as pool:
-            compiled = list(pool.map(lambda source, api=api: compile_one(source, api), [nanobind / "src" / "nb_combined.cpp", *sources]))
-        errors = [text for _, text in compiled if text]
-        if not errors:
+        combined = nanobind / "src" / "nb_combined.cpp"
+        objects = compile_objects(sitting, [combined, *sources], [*flags, *api], WORK / "objects", {combined: ["-DNB_BUILD"]})
+        if objects:
             break
-        sitting.note("\n".join(errors), show=False)
-        print("\n".join(errors[0].splitlines()[:TAIL_LINES]))
     else:
         return False
-    link = [compiler, "-shared", "-o", str(target), *(str(made) for made, _ in compiled), "-Wl,--gc-sections", "-Wl,-rpath,$ORIGIN/lib",
+    link = [COMPILER, "-shared", "-o", str(target), *map(str, objects), "-Wl,--gc-sections", "-Wl,-rpath,$ORIGIN/lib",
             f"-Wl,--version-script={ROOT / 'cmake' / 'python_exports.map'}", str(sitting.carried / "lib" / "libheadrace.so.0"), "-pthread"]  # fmt: skip
     return sitting.run(link)
+
+
+def compile_objects(
+    sitting: Sitting, sources: list[Path], flags: list[str], folder: Path, own_flags: dict[Path, list[str]] | None = None
+) -> list[Path]:
+    """Compiles each into the folder, as many at once as there are cores; nothing where one fails, after its first errors."""
+    folder.mkdir(exist_ok=True)
+    common = ["-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-w", f"-I{ROOT}", f"-I{ROOT / 'include'}"]
+
+    def compile_one(source: Path) -> tuple[Path, str]:
+        made = folder / f"{source.stem}.o"
+        command = [COMPILER, *common, *flags, *(own_flags or {}).get(source, []), "-c", str(source), "-o", str(made)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return made, done.stderr if done.returncode != 0 else ""
+
+    with ThreadPoolExecutor(sitting.options.jobs or os.cpu_count() or 1) as pool:
+        compiled = list(pool.map(compile_one, sources))
+    errors = [text for _, text in compiled if text]
+    if not errors:
+        return [made for made, _ in compiled]
+    sitting.note("\n".join(errors), show=False)
+    print("\n".join(errors[0].splitlines()[:TAIL_LINES]))
+    return []
+
+
+def compile_torch_runtime(sitting: Sitting) -> bool:
+    """libheadrace_torch.so and the note beside it, against the torch that is here: what cmake/torch.cmake does."""
+    found = importlib.util.find_spec("torch")
+    if found is None or not found.origin:
+        print("    torch is not installed")
+        return False
+    root = Path(found.origin).parent
+    about = runpy.run_path(str(root / "version.py"))
+    version, kind = about["__version__"], "rocm" if about.get("hip") else "cuda" if about.get("cuda") else "cpu"
+    flags = [f'-DHEADRACE_TORCH_VERSION="{version}"', f'-DHEADRACE_TORCH_ACCELERATOR="{kind}"', "-isystem", str(root / "include"),
+             "-isystem", str(root / "include" / "torch" / "csrc" / "api" / "include")]  # fmt: skip
+    if tuple(map(int, version.split(".")[:2])) >= (2, 13):
+        flags.append("-DHEADRACE_TORCH_LOADS_FOLDERS")
+    objects = compile_objects(sitting, sorted((ROOT / "bindings" / "torch").glob("*.cpp")), flags, WORK / "torch_objects")
+    if not objects:
+        return False
+    library = sitting.carried / "lib" / "libheadrace_torch.so"
+    torch_libraries = [str(root / "lib" / f"lib{name}.so") for name in ("torch", "torch_cpu", "c10")]
+    link = [COMPILER, "-shared", "-o", str(library), *map(str, objects), "-Wl,--no-as-needed", *torch_libraries, f"-Wl,-rpath,{root / 'lib'}"]
+    done = subprocess.run(link, capture_output=True, text=True, check=False)
+    sitting.note(done.stderr, show=done.returncode != 0)
+    library.with_suffix(".json").write_text(json.dumps({"torch": version, "accelerator": kind, "folder": str(root)}) + "\n")
+    return done.returncode == 0
 
 
 def machine(sitting: Sitting) -> bool:
@@ -277,6 +312,75 @@ def tests(sitting: Sitting) -> bool:
     report = f"--junitxml={sitting.out / 'test_gpu.xml'}"
     # Without a GPU each skips itself, which shall not look like success.
     return pytest(sitting, f"({' or '.join(LABELS)}) and not slow", report, *sitting.options.pytest) and sitting.gpus > 0
+
+
+def run_together(sitting: Sitting, commands: dict[str, list[str]]) -> bool:
+    """Runs all at once, each into a file of its own; the log gets them one after another, the last lines of those that failed are shown."""
+    started = {}
+    environment = {**sitting.environment, "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # or each starts a process for each core
+    for name, command in commands.items():
+        with (WORK / f"{name}.txt").open("wb") as out:
+            started[name] = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, env=environment
+            )
+    failed = []
+    for name, process in started.items():
+        try:
+            ending = f"exit code {process.wait(max(1.0, sitting.limit - time.monotonic()))}"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            ending = "out of time"
+        text = (WORK / f"{name}.txt").read_text(errors="replace")
+        sitting.note(f"$ {' '.join(commands[name])}\n{text}\n# {ending}", show=False)
+        if ending != "exit code 0":
+            failed.append(name)
+            print("\n".join(f"    {line[:300]}" for line in text.splitlines()[-TAIL_LINES:]))
+        print(f"    {name}: {ending}", flush=True)
+    return not failed
+
+
+def demo_rows(sitting: Sitting, said: dict) -> str:
+    """What `headrace demo --json` said, as rows."""
+    values = [("tokens_per_second", "1/s"), ("GB/s", "GB/s"), ("share_before_prefill_ended", "1"), ("first_token_seconds", "s"), ("bytes", "B")]
+    about = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": sitting.commit, "machine": sitting.machine}
+    case = f"demo/{said['shape']}/{said['prefill_device']}-{said['decode_device']}/{said['prompt_tokens']}"
+    rest = {"peer": None, "peer_value": None, "ratio": None, "checked": said["checked"]}
+    command = f"headrace demo --device cuda --shape {said['shape']} --check --tokens {said['tokens']}"
+    rows = [{**about, "command": command, "table": "misc", "case": case, "metric": name, "unit": unit, "value": said[name], **rest} for name, unit in values]
+    return "\n".join(map(json.dumps, rows))
+
+
+def runner(sitting: Sitting) -> bool:
+    """Models and the demo on GPUs. libheadrace_torch.so and all packages are made here, for the torch and the GPU that are here."""
+    export = [sys.executable, "-m", "headrace.demo_model.export", "--device", "cuda"]
+    folders = {shape: ROOT / "build" / "demo_gpu" / shape for shape in ("book", "8b")}
+    commands = {f"export_{shape}": [*export, "--shape", shape, "--output", str(folder)] for shape, folder in folders.items()}
+    commands["export_tests"] = [sys.executable, "tests/support/gpu_models.py", str(ROOT / "build" / "gpu_models")]
+    with ThreadPoolExecutor(1) as pool:
+        compiled = pool.submit(compile_torch_runtime, sitting)
+        exported = run_together(sitting, commands)
+        if not compiled.result():
+            return False
+    if not sitting.run([str(sitting.carried / "bin" / "headrace"), "doctor", "--device", "cuda:0"], tail=16):
+        return False
+    arguments = ["-v", "-p", "no:cacheprovider", "--durations=12", "-m", " or ".join(LABELS), f"--junitxml={sitting.out / 'test_gpu_runner.xml'}"]
+    tested = sitting.run([sys.executable, "-m", "pytest", *arguments, "-s", *sitting.options.pytest, "tests/python/test_gpu_runner.py"], tail=60)
+    shown = demo_at_size(sitting, folders["8b"])
+    return exported and tested and shown and sitting.gpus > 0
+
+
+def demo_at_size(sitting: Sitting, packages: Path) -> bool:
+    """`headrace demo --shape 8b`, its tokens compared with one process's; what it said becomes rows."""
+    command = [str(sitting.carried / "bin" / "headrace"), "demo", "--device", "cuda", "--shape", "8b", "--packages", str(packages)]
+    if not sitting.run([*command, "--python", sys.executable, "--check", "--tokens", "100", "--json"], tail=0):
+        return False
+    lines = (WORK / "stdout.txt").read_text(errors="replace").splitlines()
+    said = next(json.loads(line) for line in lines if line.startswith("{"))
+    sitting.keep_rows(demo_rows(sitting, said))
+    keys = ("prompt_tokens", "tokens", "tokens_per_second", "first_token_seconds", "bytes", "GB/s", "share_before_prefill_ended", "path")
+    sitting.note("    " + ", ".join(f"{key} {said[key]:.4g}" if isinstance(said[key], float) else f"{key} {said[key]}" for key in keys))
+    return True
 
 
 def soak(sitting: Sitting) -> bool:
@@ -390,6 +494,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "paths": (paths, 60),
     "native": (native, 60),
     "tests": (tests, 240),
+    "runner": (runner, 340),
     "assumptions": (assumptions, 60),
     "nixl": (nixl, 200),
     "memcheck": (memcheck, 50),
@@ -397,7 +502,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "soak": (soak, 240),
     "probe": (probe, 200),
 }
-EVERY_TIME = [name for name in STEPS if name != "probe"]
+EVERY_TIME = [name for name in STEPS if name not in ("runner", "probe")]  # the one needs a sitting of its own, the other is about links alone
 
 
 def run_steps(sitting: Sitting, names: list[str]) -> int:

@@ -155,8 +155,18 @@ const char* headrace_model_input_spec(const headrace_model* model, std::uint64_t
 
 std::int32_t headrace_model_run(headrace_model* model, const headrace_tensor* inputs, std::uint64_t count,
                                 headrace_outputs** outputs) {
+  return headrace_model_run_with(model, inputs, count, nullptr, outputs);
+}
+
+std::int32_t headrace_model_run_with(headrace_model* model, const headrace_tensor* inputs,
+                                     std::uint64_t count, const headrace_run_options* options,
+                                     headrace_outputs** outputs) {
   if (model == nullptr || outputs == nullptr || (inputs == nullptr && count > 0))
     return fail(Code::invalid_argument, "model, inputs or outputs is NULL");
+  if (options != nullptr && !is_whole(options)) return fail(Code::invalid_argument, short_struct);
+  headrace::RunOptions run;
+  if (options != nullptr && options->has_stream != 0) run.stream = options->stream;
+  if (options != nullptr) run.synchronize = options->do_not_wait == 0;
   return guarded([&] {
     std::vector<headrace::TensorView> views;
     for (std::uint64_t i = 0; i < count; ++i) {
@@ -166,7 +176,7 @@ std::int32_t headrace_model_run(headrace_model* model, const headrace_tensor* in
     }
     auto into = *outputs == nullptr ? std::make_unique<headrace_outputs>() : nullptr;
     headrace_outputs& kept = into ? *into : **outputs;
-    if (auto ran = model->model.run(views, kept.tensors); !ran) return fail(ran.error());
+    if (auto ran = model->model.run(views, kept.tensors, run); !ran) return fail(ran.error());
     kept.devices.clear();
     for (const headrace::Tensor& tensor : kept.tensors) kept.devices.push_back(device_text(tensor.device()));
     if (into) *outputs = into.release();
@@ -230,5 +240,6 @@ std::int32_t headrace_model_get_memory(const headrace_model* model, headrace_mod
   memory->process_bytes = measured.process_bytes;
   memory->device_bytes = measured.device_bytes;
   memory->device_peak_bytes = measured.device_peak_bytes;
+  memory->device_used_bytes = measured.device_used_bytes;
   return 0;
 }

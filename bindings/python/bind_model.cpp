@@ -7,6 +7,7 @@
 #include "bindings/python/dlpack_structs.hpp"
 #include "bindings/python/interpreter.hpp"
 #include "bindings/python/refuse_pickle.hpp"
+#include "bindings/python/stream_input.hpp"
 #include "bindings/python/tensor_input.hpp"
 #include "bindings/python/text.hpp"
 
@@ -24,12 +25,20 @@
 namespace headrace::python {
 namespace {
 
+/// A run that nobody has waited for yet.
+struct Pending {
+  std::shared_ptr<Model> model;
+  void* stream = nullptr;
+};
+
 /// An output. Arrays made of it share its memory and keep it.
 struct PyTensor {
   std::shared_ptr<Tensor> tensor;
+  std::optional<Pending> pending;  ///< it is ready in the order of that stream alone
   std::array<Py_ssize_t, most_tensor_dimensions> shape{}, strides_bytes{};
 
-  explicit PyTensor(Tensor from) : tensor(std::make_shared<Tensor>(std::move(from))) {
+  explicit PyTensor(Tensor from, std::optional<Pending> run = {})
+      : tensor(std::make_shared<Tensor>(std::move(from))), pending(std::move(run)) {
     auto stride = static_cast<Py_ssize_t>(headrace::element_bytes(tensor->dtype()));
     for (std::size_t i = tensor->shape().rank(); i-- > 0;) {
       shape[i] = static_cast<Py_ssize_t>(tensor->shape()[i]);
@@ -119,7 +128,23 @@ std::int32_t dlpack_device_type(const Tensor& tensor) {
   return tensor.device().kind == Device::Kind::cpu ? dl_cpu : dl_cuda;
 }
 
-nb::object to_dlpack(const PyTensor& self, const nb::kwargs&) {
+/// The array will be read on `reader`: on another stream than that of the run it has to be ready beforehand.
+void make_ready(PyTensor& self, const nb::kwargs& how) {
+  if (!self.pending) return;
+  // None stands for the default stream, -1 for a reader that sees to the order itself; nothing: who knows.
+  std::intptr_t reader = 0;
+  if (how.contains("stream")) {
+    const nb::object stream = how["stream"];
+    reader = stream.is_none() ? 1 : nb::cast<std::intptr_t>(stream);
+  }
+  if (reader == -1 || reader == static_cast<std::intptr_t>(dlpack_stream(self.pending->stream))) return;
+  const Pending run = *self.pending;
+  take(without_gil([&] { return run.model->wait(run.stream); }));
+  self.pending.reset();
+}
+
+nb::object to_dlpack(PyTensor& self, const nb::kwargs& how) {
+  make_ready(self, how);
   auto exported = std::make_unique<Exported>();
   exported->tensor = self.tensor;
   Tensor& tensor = *self.tensor;
@@ -195,7 +220,7 @@ std::vector<TensorInput> writable(const std::vector<TensorSpec>& specs, std::vec
 
 /// The inputs of one run in the model's order.
 std::vector<TensorInput> gather(const Model& model, ExchangeCache& exchange, const nb::args& positional,
-                                const nb::kwargs& named) {
+                                const nb::kwargs& named, std::optional<void*> stream) {
   const std::vector<TensorSpec>& specs = model.info().inputs;
   std::vector<TensorInput> inputs;
   inputs.reserve(std::max(specs.size(), positional.size()));
@@ -203,7 +228,7 @@ std::vector<TensorInput> gather(const Model& model, ExchangeCache& exchange, con
     return i < specs.size() ? specs[i].name.c_str() : "beyond the last";
   };
   for (std::size_t i = 0; i < positional.size(); ++i)
-    inputs.emplace_back(nb::handle(positional[i]).ptr(), name_of(i), exchange);
+    inputs.emplace_back(nb::handle(positional[i]).ptr(), name_of(i), exchange, stream);
   if (named.size() == 0) return writable(specs, std::move(inputs));
   std::size_t used = 0;
   for (std::size_t i = positional.size(); i < specs.size(); ++i) {
@@ -212,7 +237,7 @@ std::vector<TensorInput> gather(const Model& model, ExchangeCache& exchange, con
       inputs.emplace_back(Py_None, name_of(i), exchange);
       continue;
     }
-    inputs.emplace_back(nb::object(named[key]).ptr(), name_of(i), exchange);
+    inputs.emplace_back(nb::object(named[key]).ptr(), name_of(i), exchange, stream);
     ++used;
   }
   if (used == named.size()) return writable(specs, std::move(inputs));
@@ -222,15 +247,27 @@ std::vector<TensorInput> gather(const Model& model, ExchangeCache& exchange, con
                 (names.empty() ? "unknown names" : names));
 }
 
-nb::list run_model(PyModel& self, const nb::args& positional, const nb::kwargs& named) {
+/// The stream among the arguments by name, taken out of them; an input that is called so comes first.
+std::optional<void*> take_stream(const Model& model, nb::kwargs& named) {
+  if (named.size() == 0 || !named.contains("stream") || model.input_index("stream")) return std::nullopt;
+  const nb::object given = named["stream"];
+  nb::del(named["stream"]);
+  return given.is_none() ? std::nullopt : std::optional(to_stream(given));
+}
+
+nb::list run_model(PyModel& self, const nb::args& positional, nb::kwargs named) {
   const std::shared_ptr<Model> model = self.opened();  // an input's own code may close it
-  const std::vector<TensorInput> inputs = gather(*model, self.exchange, positional, named);
+  const std::optional<void*> stream = take_stream(*model, named);
+  const std::vector<TensorInput> inputs = gather(*model, self.exchange, positional, named, stream);
   std::vector<TensorView> views;
   views.reserve(inputs.size());
   for (const TensorInput& input : inputs) views.push_back(input.view());
-  auto outputs = take(without_gil([&] { return model->run(views); }));
+  const RunOptions options{stream, !stream.has_value()};
+  auto outputs = take(without_gil([&] { return model->run(views, options); }));
+  std::optional<Pending> pending;
+  if (stream) pending = Pending{model, *stream};
   nb::list results;
-  for (Tensor& output : outputs) results.append(nb::cast(PyTensor(std::move(output))));
+  for (Tensor& output : outputs) results.append(nb::cast(PyTensor(std::move(output), pending)));
   return results;
 }
 
@@ -284,15 +321,25 @@ nb::dict memory_dict(const PyModel& self) {
   dict["process_bytes"] = memory.process_bytes;
   dict["device_bytes"] = memory.device_bytes;
   dict["device_peak_bytes"] = memory.device_peak_bytes;
+  dict["device_used_bytes"] = memory.device_used_bytes;
   return dict;
 }
 
 constexpr const char* run_doc =
     "Runs once, on inputs by place or by name; every one is checked first.\n\n"
     "Inputs: torch tensors, NumPy arrays, whatever speaks the buffer protocol or DLPack; None: left out.\n"
+    "On a GPU inputs lie there already, and the call returns when the outputs are ready. With stream=, a\n"
+    "torch.cuda.Stream or the number of a CUDA stream, it runs in the order of that stream and returns at "
+    "once:\n"
+    "inputs stay in place until the stream has passed, and outputs are ready in its order (torch.from_dlpack "
+    "on\n"
+    "another stream waits). Without, it runs on torch's current stream, and so does a model that has an "
+    "input of\n"
+    "that name, which stream= then gives.\n"
     "Owns: inputs are read, and those that the model mutates written, in place; outputs are new memory.\n"
     "Threads: any; the GIL is given away. So many runs go on at once as there are runners.\n"
-    "Errors: InvalidArgument (which input, what it is, what was expected), BackendFailed (torch: its words).";
+    "Errors: InvalidArgument (which input, what it is, what was expected; a stream for a model on the CPU),\n"
+    "BackendFailed (torch: its words).";
 
 }  // namespace
 
@@ -359,10 +406,12 @@ void bind_model(nb::module_& module) {
           "Errors: NotFound, Corrupt (not a package, or damaged), InvalidArgument (no model of that name),\n"
           "NotSupported (no torch or another one, another machine, CPU or GPU), BackendFailed (torch: its "
           "words).")
-      .def("run", &run_model, nb::sig("def run(self, *inputs: object, **named: object) -> list[Tensor]"),
+      .def("run", &run_model,
+           nb::sig("def run(self, *inputs: object, stream: object = None, **named: object) -> list[Tensor]"),
            run_doc)
       .def("__call__", &run_model,
-           nb::sig("def __call__(self, *inputs: object, **named: object) -> list[Tensor]"),
+           nb::sig(
+               "def __call__(self, *inputs: object, stream: object = None, **named: object) -> list[Tensor]"),
            "The same as run.")
       .def_prop_ro(
           "info", [](const PyModel& self) { return from_json(model_info_json(self.opened()->info())); },
@@ -389,7 +438,8 @@ void bind_model(nb::module_& module) {
       .def("timing", &timing_dict, nb::sig("def timing(self) -> dict[str, typing.Any]"),
            "Nanoseconds of loading and running.")
       .def("memory", &memory_dict, nb::sig("def memory(self) -> dict[str, int]"),
-           "Bytes of package, constants, process and device.")
+           "Bytes of package, constants, process; of the GPU what torch holds here, its most, and what all "
+           "use.")
       .def_prop_ro(
           "closed", [](const PyModel& self) { return self.model == nullptr; }, "Whether close() was called.")
       .def("close", &PyModel::close,

@@ -5,6 +5,7 @@
 #include "bindings/python/binding.hpp"
 #include "bindings/python/refuse_pickle.hpp"
 #include "bindings/python/request_handle.hpp"
+#include "bindings/python/stream_input.hpp"
 
 #include <nanobind/stl/optional.h>
 
@@ -44,16 +45,6 @@ nb::object state_str(RequestState state) {
     return made;
   }());
   return nb::borrow(names[static_cast<std::size_t>(state)]);
-}
-
-/// A torch.cuda.Stream, or the number of a stream, of which 0 is the default one.
-void* to_stream(nb::handle given) {
-  const nb::object number = nb::getattr(given, "cuda_stream", nb::borrow(given));
-  std::uintptr_t stream = 0;
-  if (!nb::try_cast(number, stream))
-    raise(Error{Code::invalid_argument,
-                "stream: a torch.cuda.Stream, or the number of a CUDA stream, was expected"});
-  return reinterpret_cast<void*>(stream);  // NOLINT(performance-no-int-to-ptr)
 }
 
 /// What garbage collection follows: `request.on_done(lambda error: print(request))` is a cycle.

@@ -55,6 +55,10 @@ enum DlDeviceType : std::int32_t {
 
 [[nodiscard]] std::optional<DType> dtype_from_dlpack(DlDataType type);
 [[nodiscard]] DlDataType dlpack_dtype(DType type);
+/// A CUDA stream's number as `__dlpack__` takes it: the default stream is 1 there.
+[[nodiscard]] inline std::uintptr_t dlpack_stream(void* stream) {
+  return stream == nullptr ? 1 : reinterpret_cast<std::uintptr_t>(stream);
+}
 [[nodiscard]] std::optional<Device> device_from_dlpack(DlDevice device);
 
 }  // namespace headrace::python

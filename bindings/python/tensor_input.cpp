@@ -112,12 +112,14 @@ bool ExchangeCache::is_late(PyObject* object, bool complex) const {
   return is_neg_.is_valid() && (is(is_neg_) || (complex && is(is_conj_)));
 }
 
-TensorInput::TensorInput(PyObject* object, const char* name, ExchangeCache& cache) {
+TensorInput::TensorInput(PyObject* object, const char* name, ExchangeCache& cache,
+                         std::optional<void*> stream) {
   if (object == Py_None) {  // left out: a view without memory, which is for the model to judge
     view_.shape = {1};
     return;
   }
-  if (take_exchange(object, name, cache) || take_buffer(object, name) || take_dlpack(object, name)) return;
+  if (take_exchange(object, name, cache) || take_buffer(object, name) || take_dlpack(object, name, stream))
+    return;
   refuse(name, shown(object) +
                    " has no memory that can be taken: give a torch tensor, a NumPy array, or what speaks the "
                    "buffer protocol or DLPack");
@@ -150,7 +152,11 @@ bool TensorInput::take_exchange(PyObject* object, const char* name, ExchangeCach
 
 bool TensorInput::take_buffer(PyObject* object, const char* name) {
   if (PyObject_CheckBuffer(object) == 0) return false;
-  if (PyObject_GetBuffer(object, &buffer_, PyBUF_FULL_RO) != 0) throw nb::python_error();
+  if (PyObject_GetBuffer(object, &buffer_, PyBUF_FULL_RO) != 0) {
+    if (PyObject_HasAttrString(object, "__dlpack__") == 0) throw nb::python_error();
+    PyErr_Clear();  // an output that lies on a GPU, or whose type the buffer protocol does not know
+    return false;
+  }
   has_buffer_ = true;
   const auto dtype = dtype_of(buffer_.format, buffer_.itemsize);
   if (!dtype)
@@ -174,10 +180,11 @@ bool TensorInput::take_buffer(PyObject* object, const char* name) {
   return true;
 }
 
-bool TensorInput::take_dlpack(PyObject* object, const char* name) {
+bool TensorInput::take_dlpack(PyObject* object, const char* name, std::optional<void*> stream) {
   if (PyObject_HasAttrString(object, "__dlpack__") == 0) return false;
-  kept_ = nb::steal(PyObject_CallMethod(object, "__dlpack__", nullptr));
-  if (!kept_.is_valid()) throw nb::python_error();
+  nb::kwargs how = nb::steal<nb::kwargs>(PyDict_New());
+  if (stream) how["stream"] = dlpack_stream(*stream);
+  kept_ = nb::handle(object).attr("__dlpack__")(**how);
   // Not renamed to "used_dltensor": the capsule stays the owner, and goes with this object.
   const auto* const managed =
       static_cast<const DlManagedTensor*>(PyCapsule_GetPointer(kept_.ptr(), "dltensor"));

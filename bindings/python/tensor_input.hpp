@@ -10,6 +10,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <optional>
+
 namespace nb = nanobind;
 
 namespace headrace::python {
@@ -35,7 +37,10 @@ class TensorInput {
  public:
   /// Raises InvalidArgument, naming the input, where the object has no memory that can be taken, or a type
   /// that models lack.
-  TensorInput(PyObject* object, const char* name, ExchangeCache& cache);
+  ///   stream  of a GPU, on which the memory will be read: who hands it out by `__dlpack__` sees to it that
+  ///   it
+  ///           is ready there. None: the default stream
+  TensorInput(PyObject* object, const char* name, ExchangeCache& cache, std::optional<void*> stream = {});
   TensorInput(TensorInput&& other) noexcept;
   TensorInput& operator=(TensorInput&&) = delete;
   ~TensorInput();
@@ -47,7 +52,7 @@ class TensorInput {
  private:
   bool take_exchange(PyObject* object, const char* name, ExchangeCache& cache);
   bool take_buffer(PyObject* object, const char* name);
-  bool take_dlpack(PyObject* object, const char* name);
+  bool take_dlpack(PyObject* object, const char* name, std::optional<void*> stream);
 
   TensorView view_;
   Py_buffer buffer_{};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/torch/loaded_model.hpp"
 
+#include "bindings/torch/stream_scope.hpp"
 #include "bindings/torch/tensors.hpp"
 
 #include <ATen/ATen.h>
@@ -37,11 +38,17 @@ const char* package_path(const headrace_model_open_v1& args) {
 }  // namespace
 
 LoadedModel::LoadedModel(const headrace_model_open_v1& args)
-    // Single-threaded runs take no lock inside torch: the host sees to it that there is one caller.
-    : loader_(package_path(args), args.model_name, /*run_single_threaded=*/true, /*num_runners=*/1,
-              static_cast<c10::DeviceIndex>(args.device_kind == HEADRACE_CPU ? -1 : args.device_index)),
-      runner_(*loader_.get_runner()),
-      call_spec_(runner_.get_call_spec()) {}
+    : device_(args.device_kind == HEADRACE_CPU
+                  ? c10::Device(c10::DeviceType::CPU)
+                  : c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(args.device_index))) {
+  const StreamScope scope(device_, HEADRACE_MODEL_CURRENT_STREAM);
+  // Single-threaded runs take no lock inside torch: the host sees to it that there is one caller.
+  loader_ = std::make_unique<torch::inductor::AOTIModelPackageLoader>(
+      package_path(args), args.model_name, /*run_single_threaded=*/true, /*num_runners=*/1,
+      static_cast<c10::DeviceIndex>(device_.is_cpu() ? -1 : device_.index()));
+  runner_ = loader_->get_runner();
+  call_spec_ = runner_->get_call_spec();
+}
 
 void LoadedModel::bind(std::size_t index, const headrace_tensor_v1& tensor) {
   if (index >= inputs_.size()) inputs_.resize(index + 1);
@@ -53,7 +60,9 @@ void LoadedModel::bind(std::size_t index, const headrace_tensor_v1& tensor) {
 bool LoadedModel::run(void* stream, headrace_tensor_v1* outputs, std::uint64_t& count) {
   if (waiting_.empty()) {
     enter_thread();
-    waiting_ = runner_.run(inputs_, stream);
+    // torch is given no stream of its own to run on: it takes the scope's, and so do the copies below.
+    const StreamScope scope(device_, stream);
+    waiting_ = runner_->run(inputs_, nullptr);
     for (at::Tensor& result : waiting_) result = owned(std::move(result));
   }
   const std::uint64_t room = count;
@@ -67,7 +76,7 @@ bool LoadedModel::run(void* stream, headrace_tensor_v1* outputs, std::uint64_t& 
 }
 
 void LoadedModel::constants(headrace_constant_v1 tell, void* context) {
-  for (const auto& [name, tensor] : runner_.extract_constants_map(/*use_inactive=*/false)) {
+  for (const auto& [name, tensor] : runner_->extract_constants_map(/*use_inactive=*/false)) {
     headrace_tensor_v1 described;
     describe(tensor, described);
     tell(context, name.c_str(), &described);
@@ -76,9 +85,10 @@ void LoadedModel::constants(headrace_constant_v1 tell, void* context) {
 
 void LoadedModel::replace_constants(std::size_t count, const char* const* names,
                                     const headrace_tensor_v1* tensors) {
+  const StreamScope scope(device_, HEADRACE_MODEL_CURRENT_STREAM);
   // torch copies the bytes as they lie, whatever their strides: so they are laid out first as the present
   // ones are.
-  const auto present = runner_.extract_constants_map(/*use_inactive=*/false);
+  const auto present = runner_->extract_constants_map(/*use_inactive=*/false);
   std::unordered_map<std::string, at::Tensor> values;
   for (std::size_t i = 0; i < count; ++i) {
     const at::Tensor& now = present.at(names[i]);
@@ -86,7 +96,9 @@ void LoadedModel::replace_constants(std::size_t count, const char* const* names,
   }
   // In place: the host lets nobody run meanwhile, and weights are not held twice. What was folded of them is
   // folded again by the next run.
-  loader_.load_constants(values, /*use_inactive=*/false, /*check_full_update=*/false, /*user_managed=*/false);
+  loader_->load_constants(values, /*use_inactive=*/false, /*check_full_update=*/false,
+                          /*user_managed=*/false);
+  scope.synchronize();  // the next run may be on another stream
 }
 
 }  // namespace headrace::torch_runtime

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -21,13 +22,15 @@ class LoadedModel {
   [[nodiscard]] const std::vector<std::string>& call_spec() const { return call_spec_; }
   void bind(std::size_t index, const headrace_tensor_v1& tensor);
   /// The outputs, described; false: there are more than `count`, which becomes their number.
+  ///   stream  of the model's GPU; HEADRACE_MODEL_CURRENT_STREAM: this thread's
   [[nodiscard]] bool run(void* stream, headrace_tensor_v1* outputs, std::uint64_t& count);
   void constants(headrace_constant_v1 tell, void* context);
   void replace_constants(std::size_t count, const char* const* names, const headrace_tensor_v1* tensors);
 
  private:
-  torch::inductor::AOTIModelPackageLoader loader_;
-  torch::inductor::AOTIModelContainerRunner& runner_;
+  const c10::Device device_;
+  std::unique_ptr<torch::inductor::AOTIModelPackageLoader> loader_;
+  torch::inductor::AOTIModelContainerRunner* runner_ = nullptr;
   std::vector<std::string> call_spec_;
   std::vector<at::Tensor> inputs_;
   std::vector<at::Tensor> waiting_;  ///< outputs of a run for which there was no room

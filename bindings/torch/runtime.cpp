@@ -6,13 +6,13 @@
 #include "bindings/torch/gpu_info.hpp"
 #include "bindings/torch/guard.hpp"
 #include "bindings/torch/loaded_model.hpp"
+#include "bindings/torch/stream_scope.hpp"
 #include "bindings/torch/tensors.hpp"
 #include "bindings/torch/torch_version.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <memory>
 
@@ -20,6 +20,11 @@ namespace headrace::torch_runtime {
 namespace {
 
 LoadedModel& loaded(void* model) { return *static_cast<LoadedModel*>(model); }
+
+c10::Device device_of(std::int32_t kind, std::int32_t index) {
+  return kind == HEADRACE_CPU ? c10::Device(c10::DeviceType::CPU)
+                              : c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
+}
 
 void info(headrace_runtime_info_v1* info) {
   static const std::string capability = at::get_cpu_capability();
@@ -76,8 +81,10 @@ std::int32_t replace_constants(void* model, std::uint64_t count, const char* con
 
 std::int32_t allocate(headrace_tensor_v1* tensor, headrace_model_text_v1* error) {
   return guarded(error, [&] {
+    const c10::Device device = device_of(tensor->device_kind, tensor->device_index);
+    const StreamScope scope(device, HEADRACE_MODEL_CURRENT_STREAM);
     give(at::empty(at::IntArrayRef(tensor->shape, tensor->rank),
-                   at::TensorOptions().dtype(scalar_type(tensor->dtype)).device(device_of(*tensor))),
+                   at::TensorOptions().dtype(scalar_type(tensor->dtype)).device(device)),
          *tensor);
     return Code::ok;
   });
@@ -85,23 +92,22 @@ std::int32_t allocate(headrace_tensor_v1* tensor, headrace_model_text_v1* error)
 
 std::int32_t copy(const headrace_tensor_v1* to, const headrace_tensor_v1* from,
                   headrace_model_text_v1* error) {
-  return guarded(error, [&] { return borrow(*to).copy_(borrow(*from)), Code::ok; });
-}
-
-std::int32_t synchronize(std::int32_t kind, std::int32_t index, headrace_model_text_v1* error) {
   return guarded(error, [&] {
-    if (kind != HEADRACE_CPU)
-      c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)
-          ->synchronizeDevice(static_cast<c10::DeviceIndex>(index));
+    const headrace_tensor_v1& gpu = from->device_kind == HEADRACE_CPU ? *to : *from;
+    const StreamScope scope(device_of(gpu.device_kind, gpu.device_index), HEADRACE_MODEL_CURRENT_STREAM);
+    borrow(*to).copy_(borrow(*from));
+    scope.synchronize();  // torch itself waits only where one side is the host
     return Code::ok;
   });
 }
 
+std::int32_t synchronize(std::int32_t kind, std::int32_t index, void* stream, headrace_model_text_v1* error) {
+  return guarded(error, [&] { return StreamScope(device_of(kind, index), stream).synchronize(), Code::ok; });
+}
+
 std::int32_t check(std::int32_t kind, std::int32_t index, std::uint64_t number, headrace_check_v1* check) {
-  const c10::Device device = kind == HEADRACE_CPU
-                                 ? c10::Device(c10::DeviceType::CPU)
-                                 : c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
-  return static_cast<std::int32_t>(check_device(device, number, *check) ? Code::ok : Code::not_found);
+  return static_cast<std::int32_t>(check_device(device_of(kind, index), number, *check) ? Code::ok
+                                                                                        : Code::not_found);
 }
 
 constexpr headrace_model_runtime_v1 table{

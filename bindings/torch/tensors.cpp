@@ -3,7 +3,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 namespace headrace::torch_runtime {
@@ -49,9 +51,16 @@ c10::Device device_of(const headrace_tensor_v1& tensor) {
 }
 
 at::Tensor borrow(const headrace_tensor_v1& tensor) {
-  const auto options = at::TensorOptions().dtype(scalar_type(tensor.dtype)).device(device_of(tensor));
-  return at::from_blob(const_cast<void*>(tensor.data), at::IntArrayRef(tensor.shape, tensor.rank),
-                       at::IntArrayRef(tensor.strides, tensor.rank), options);
+  const c10::Device device = device_of(tensor);
+  const at::IntArrayRef shape(tensor.shape, tensor.rank);
+  // torch asks the driver whose memory it is, and refuses another GPU's; of no memory there is nothing to
+  // ask.
+  const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
+  return at::for_blob(const_cast<void*>(tensor.data), shape)
+      .strides(at::IntArrayRef(tensor.strides, tensor.rank))
+      .options(at::TensorOptions().dtype(scalar_type(tensor.dtype)).device(device))
+      .target_device(empty ? std::optional(device) : std::nullopt)
+      .make_tensor();
 }
 
 void describe(const at::Tensor& tensor, headrace_tensor_v1& out) {

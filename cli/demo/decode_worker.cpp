@@ -30,7 +30,7 @@ struct Reservation {
 class DecodeWorker {
  public:
   DecodeWorker(Agent agent, TextModel model, KvPool pool)
-      : agent_(std::move(agent)), model_(std::move(model)), pool_(std::move(pool)) {}
+      : model_(std::move(model)), pool_(std::move(pool)), agent_(std::move(agent)) {}
 
   Result<void> run() {
     HEADRACE_CLI_TRY(stop, StopSignals::open());
@@ -141,9 +141,9 @@ class DecodeWorker {
                  {"pages", pool_.shape().pages}});
   }
 
-  Agent agent_;
   TextModel model_;
   KvPool pool_;
+  Agent agent_;  // goes first: peers reach the pool by it
   std::map<std::uint64_t, Text> texts_;
   std::deque<std::uint64_t> running_;
   std::deque<Reservation> waiting_;
@@ -155,7 +155,8 @@ class DecodeWorker {
 Result<void> run_decode_worker(const WorkerOptions& options) {
   HEADRACE_CLI_TRY(model, open_model(options));
   HEADRACE_CLI_TRY(agent, open_agent(options));
-  HEADRACE_CLI_TRY(pool, KvPool::allocate(agent, model.kv_shape(options.page_tokens, options.pages)));
+  HEADRACE_CLI_TRY(
+      pool, KvPool::allocate(agent, model.kv_shape(options.page_tokens, options.pages), model.device()));
   return DecodeWorker(std::move(agent), std::move(model), std::move(pool)).run();
 }
 

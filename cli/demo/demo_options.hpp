@@ -10,6 +10,7 @@ namespace headrace::cli::demo {
 
 struct DemoOptions {
   FrontOptions front;
+  std::string shape = "book";
   std::string prompt;
   std::size_t count = 400;
   Sampling sampling;
@@ -17,6 +18,9 @@ struct DemoOptions {
   bool json = false;
   std::optional<std::uint16_t> port;  ///< serve HTTP there
   std::string host = "127.0.0.1";
+
+  /// Random weights write no text: their tokens are numbers, and no bytes.
+  [[nodiscard]] bool has_text() const { return !front.model.weights.empty(); }
 };
 
 /// Runs one prompt: the text on stdout as it comes, a table on stderr.

@@ -115,7 +115,7 @@ Result<void> Front::open() {
   if (!failed_event_) return fail(Code::exhausted, "make an eventfd: {}", system_text());
   HEADRACE_CLI_TRY(folder, WorkFolder::make());
   folder_ = std::move(folder);
-  HEADRACE_CLI_TRY(sizes, read_model_sizes(options_.weights));
+  HEADRACE_CLI_TRY(sizes, read_model_sizes(options_.model));
   context_ = static_cast<std::size_t>(sizes.context);
   AgentOptions agent;
   agent.backends = options_.backends;
@@ -127,7 +127,7 @@ Result<void> Front::open() {
     if (const auto received = read_message(notification)) take(*received);
   });
   HEADRACE_CLI_CHECK(agent_->publish());
-  HEADRACE_CLI_CHECK(start_child(weights_name));
+  if (!options_.model.weights.empty()) HEADRACE_CLI_CHECK(start_child(weights_name));
   HEADRACE_CLI_CHECK(start_child(prefill_name));
   for (std::size_t i = 0; i < options_.decode_workers; ++i) HEADRACE_CLI_CHECK(start_child(decode_name(i)));
   watcher_ = std::thread([this] { watch_children(); });
@@ -143,18 +143,24 @@ Result<void> Front::start_child(const std::string& name) {
 }
 
 Result<void> Front::start_weights() {
-  std::vector<std::string> arguments{"serve", options_.weights, "--load", "--json"};
+  std::vector<std::string> arguments{"serve", options_.model.weights, "--load", "--json"};
   for (const std::string& backend : options_.backends)
     arguments.insert(arguments.end(), {"--backend", backend});
   HEADRACE_CLI_TRY(child, Child::start(weights_name, std::move(arguments), Child::Output::piped));
   const auto said = Message::parse(child.read_line(patience(), stop_), nullptr, false);
   if (!said.is_object() || !said.contains("address"))
     return fail(Code::backend_failed, "{} (`headrace serve {}`) did not start within {} s{}", weights_name,
-                options_.weights, options_.patience_seconds, stopped_text(child.stopped_by()));
+                options_.model.weights, options_.patience_seconds, stopped_text(child.stopped_by()));
   weights_address_ = said["address"].get<std::string>();
   const std::lock_guard lock(mutex_);
   children_[weights_name] = std::move(child);
   return {};
+}
+
+const std::string& Front::device_of(const std::string& worker) const {
+  for (std::size_t i = 0; i < options_.decode_workers; ++i)
+    if (worker == decode_name(i)) return options_.placement.of_decode(i);
+  return options_.placement.prefill;
 }
 
 Result<void> Front::start_worker(const std::string& name) {
@@ -164,8 +170,9 @@ Result<void> Front::start_worker(const std::string& name) {
   };
   add("--name", name);
   add("--store", store());
-  add("--weights", weights_address_);
-  add("--packages", options_.packages);
+  if (!weights_address_.empty()) add("--weights", weights_address_);
+  add("--packages", options_.model.packages);
+  add("--device", device_of(name));
   add("--folder", folder_.path());
   add("--page", std::to_string(options_.page_tokens));
   const auto page = static_cast<std::size_t>(options_.page_tokens);

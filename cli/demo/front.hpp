@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cli/demo/messages.hpp"
+#include "cli/demo/placement.hpp"
 #include "cli/demo/processes.hpp"
 #include "cli/demo/watch_rules.hpp"
 #include "cli/demo/work_folder.hpp"
@@ -20,8 +21,8 @@
 namespace headrace::cli::demo {
 
 struct FrontOptions {
-  std::string packages;
-  std::string weights;  ///< safetensors file
+  ModelFiles model;
+  Placement placement;
   std::vector<std::string> backends;
   std::int64_t page_tokens = 16;
   std::size_t chunk_tokens = 256;
@@ -94,7 +95,7 @@ class Front {
   Result<TextStream> submit(const TextRequest& request);
   /// Asks each decode worker that is there, and waits for a moment.
   Result<std::vector<CacheStatus>> cache_status();
-  /// Of the model, as the weights file says.
+  /// Of the model.
   [[nodiscard]] std::size_t context() const { return context_; }
   /// Why nothing goes on, once it is so.
   [[nodiscard]] std::optional<Error> failure() const;
@@ -110,6 +111,7 @@ class Front {
   Result<void> start_child(const std::string& name);
   Result<void> start_weights();
   Result<void> start_worker(const std::string& name);
+  [[nodiscard]] const std::string& device_of(const std::string& worker) const;
   Result<void> await_ready();
   void take(const Received& received);
   void watch_children();

@@ -2,34 +2,63 @@
 #include "cli/demo/kv_pool.hpp"
 
 #include "cli/errors.hpp"
+#include "gpu/device_memory.hpp"
 
 #include <nlohmann/json.hpp>
 
-#include <cstring>
 #include <numeric>
 
 namespace headrace::cli::demo {
 
-KvPool::KvPool(const KvShape& shape, std::shared_ptr<std::byte> memory, RegionId region)
+KvPool::KvPool(const KvShape& shape, Device device, std::shared_ptr<std::byte> memory, RegionId region)
     : shape_(shape),
+      device_(device),
       memory_(std::move(memory)),
       region_(region),
       free_(static_cast<std::size_t>(shape.pages)) {
   std::iota(free_.rbegin(), free_.rend(), 0U);  // the lowest page goes first
 }
 
-Result<KvPool> KvPool::allocate(Agent& agent, const KvShape& shape) {
-  AllocateOptions options;
-  options.registration.name = "kv";
-  options.registration.note = write_kv_note(shape);
-  HEADRACE_CLI_TRY(region, agent.allocate(shape.bytes(), options));
-  HEADRACE_CLI_TRY(memory, agent.storage(region.id));
-  return KvPool(shape, std::move(memory), region.id);
+namespace {
+
+Result<std::shared_ptr<std::byte>> gpu_bytes(int ordinal, std::uint64_t bytes) {
+  HEADRACE_CLI_TRY(driver, cuda::load_driver());
+  HEADRACE_CLI_TRY(device, gpu::Device::open(driver, ordinal));
+  HEADRACE_CLI_TRY(memory, gpu::DeviceMemory::allocate(device, bytes));
+  const auto owner = std::make_shared<gpu::DeviceMemory>(std::move(memory));
+  return std::shared_ptr<std::byte>(owner, reinterpret_cast<std::byte*>(owner->address()));
 }
 
-KvPool KvPool::alone(const KvShape& shape) {
-  std::shared_ptr<std::byte[]> memory(new std::byte[shape.bytes()]());
-  return {shape, std::shared_ptr<std::byte>(memory, memory.get()), {}};
+}  // namespace
+
+Result<KvPool> KvPool::allocate(Agent& agent, const KvShape& shape, Device device) {
+  RegisterOptions registration;
+  registration.name = "kv";
+  registration.note = write_kv_note(shape);
+  if (device.kind == Device::Kind::cpu) {
+    AllocateOptions options;
+    options.registration = registration;
+    HEADRACE_CLI_TRY(region, agent.allocate(shape.bytes(), options));
+    HEADRACE_CLI_TRY(memory, agent.storage(region.id));
+    return KvPool(shape, device, std::move(memory), region.id);
+  }
+  HEADRACE_CLI_TRY(memory, gpu_bytes(device.index, shape.bytes()));
+  MemoryRange range;
+  range.kind = MemoryKind::vram;
+  range.device = device.index;
+  range.address = memory.get();
+  range.length_bytes = shape.bytes();
+  HEADRACE_CLI_TRY(region, agent.register_memory(range, registration));
+  return KvPool(shape, device, std::move(memory), region.id);
+}
+
+Result<KvPool> KvPool::alone(const KvShape& shape, Device device) {
+  if (device.kind == Device::Kind::cpu) {
+    std::shared_ptr<std::byte[]> memory(new std::byte[shape.bytes()]());
+    return KvPool(shape, device, std::shared_ptr<std::byte>(memory, memory.get()), {});
+  }
+  HEADRACE_CLI_TRY(memory, gpu_bytes(device.index, shape.bytes()));
+  return KvPool(shape, device, std::move(memory), {});
 }
 
 std::size_t KvPool::pages_for(std::size_t tokens) const {
@@ -49,29 +78,17 @@ void KvPool::give_back(const std::vector<std::uint32_t>& pages) {
 }
 
 TensorView KvPool::layer(std::int64_t layer) const {
-  TensorView view;
-  view.data = memory_.get() + static_cast<std::uint64_t>(layer) * shape_.layer_bytes();
-  view.shape = {shape_.pages, 2, shape_.page_tokens, shape_.kv_heads, shape_.head_width};
-  return view;
-}
-
-void KvPool::store(std::int64_t layer, std::span<const std::int64_t> slots, std::span<const float> keys,
-                   std::span<const float> values) {
-  const std::uint64_t floats = shape_.token_floats();
-  const std::uint64_t bytes = floats * sizeof(float);
-  std::byte* const base = memory_.get() + static_cast<std::uint64_t>(layer) * shape_.layer_bytes();
-  const auto page_tokens = static_cast<std::uint64_t>(shape_.page_tokens);
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    const auto slot = static_cast<std::uint64_t>(slots[i]);
-    std::byte* const key = base + slot / page_tokens * shape_.page_bytes() + slot % page_tokens * bytes;
-    std::memcpy(key, keys.data() + i * floats, bytes);
-    std::memcpy(key + page_tokens * bytes, values.data() + i * floats, bytes);
-  }
+  return {memory_.get() + static_cast<std::uint64_t>(layer) * shape_.layer_bytes(),
+          shape_.dtype,
+          {shape_.pages, 2, shape_.page_tokens, shape_.kv_heads, shape_.head_width},
+          {},
+          device_};
 }
 
 std::string write_kv_note(const KvShape& shape) {
   return nlohmann::json{
-      {"kv", {shape.layers, shape.kv_heads, shape.head_width, shape.page_tokens, shape.pages}}}
+      {"kv", {shape.layers, shape.kv_heads, shape.head_width, shape.page_tokens, shape.pages}},
+      {"dtype", dtype_name(shape.dtype)}}
       .dump();
 }
 
@@ -88,6 +105,10 @@ Result<KvShape> read_kv_note(const std::string& note) {
       return fail(Code::corrupt, "its note is not that of a cache: {}", note);
     *length = value.get<std::int64_t>();
   }
+  const auto said = json.find("dtype");
+  const auto dtype = dtype_from_name(said != json.end() && said->is_string() ? said->get<std::string>() : "");
+  if (!dtype) return fail(Code::corrupt, "its note is not that of a cache: {}", note);
+  shape.dtype = *dtype;
   return shape;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys and values of a language model's layers in pages, and the pages of one sequence.
 //
-// Layout: float32 [layer][page][2][place in the page][kv head][width]: keys, then values. A page of one layer
+// Layout: [layer][page][2][place in the page][kv head][width]: keys, then values. A page of one layer
 // is one piece of memory, so that it travels as one, and a page number means the same page in every layer.
 #pragma once
 
@@ -22,13 +22,11 @@ struct KvShape {
   std::int64_t head_width = 0;
   std::int64_t page_tokens = 0;
   std::int64_t pages = 0;
+  DType dtype = DType::float32;
 
-  [[nodiscard]] std::uint64_t token_floats() const {
-    return static_cast<std::uint64_t>(kv_heads * head_width);
-  }
   /// Of one layer.
   [[nodiscard]] std::uint64_t page_bytes() const {
-    return 2 * static_cast<std::uint64_t>(page_tokens) * token_floats() * sizeof(float);
+    return 2 * static_cast<std::uint64_t>(page_tokens * kv_heads * head_width) * element_bytes(dtype);
   }
   [[nodiscard]] std::uint64_t layer_bytes() const { return static_cast<std::uint64_t>(pages) * page_bytes(); }
   [[nodiscard]] std::uint64_t bytes() const { return static_cast<std::uint64_t>(layers) * layer_bytes(); }
@@ -46,10 +44,13 @@ struct Sequence {
 ///   threads  one
 class KvPool {
  public:
-  /// In memory that peers can reach, registered as "kv"; its note is the shape.
-  static Result<KvPool> allocate(Agent& agent, const KvShape& shape);
+  /// In memory of the device that peers can reach, registered as "kv"; its note is the shape. Of a GPU's it
+  /// is the pool that owns the memory: it goes after the agent.
+  ///   errors  those of Agent::allocate and register_memory; not_supported (there is no such GPU), exhausted
+  static Result<KvPool> allocate(Agent& agent, const KvShape& shape, Device device);
   /// In memory of this process alone.
-  static KvPool alone(const KvShape& shape);
+  ///   errors  not_supported (there is no such GPU), exhausted
+  static Result<KvPool> alone(const KvShape& shape, Device device);
 
   [[nodiscard]] const KvShape& shape() const { return shape_; }
   [[nodiscard]] RegionId region() const { return region_; }
@@ -60,16 +61,14 @@ class KvPool {
   [[nodiscard]] std::optional<std::vector<std::uint32_t>> take(std::size_t count);
   void give_back(const std::vector<std::uint32_t>& pages);
 
-  /// float32 [pages, 2, page_tokens, kv_heads, head_width].
+  /// [pages, 2, page_tokens, kv_heads, head_width].
   [[nodiscard]] TensorView layer(std::int64_t layer) const;
-  /// Writes the keys and values [count, kv_heads, head_width] of the tokens in `slots`.
-  void store(std::int64_t layer, std::span<const std::int64_t> slots, std::span<const float> keys,
-             std::span<const float> values);
 
  private:
-  KvPool(const KvShape& shape, std::shared_ptr<std::byte> memory, RegionId region);
+  KvPool(const KvShape& shape, Device device, std::shared_ptr<std::byte> memory, RegionId region);
 
   KvShape shape_;
+  Device device_;
   std::shared_ptr<std::byte> memory_;
   RegionId region_;
   std::vector<std::uint32_t> free_;

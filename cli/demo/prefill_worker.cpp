@@ -54,7 +54,7 @@ struct Job {
 class PrefillWorker {
  public:
   PrefillWorker(const WorkerOptions& options, Agent agent, TextModel model, KvPool pool)
-      : options_(options), agent_(std::move(agent)), model_(std::move(model)), pool_(std::move(pool)) {}
+      : options_(options), model_(std::move(model)), pool_(std::move(pool)), agent_(std::move(agent)) {}
 
   Result<void> run() {
     HEADRACE_CLI_TRY(local, layer_lists({}, pool_.region(), pool_.shape()));
@@ -346,9 +346,9 @@ class PrefillWorker {
   }
 
   const WorkerOptions options_;
-  Agent agent_;
   TextModel model_;
   KvPool pool_;
+  Agent agent_;                  // goes first: peers reach the pool by it
   std::vector<PageList> local_;  // of each layer
   std::map<std::string, DecodePeer> peers_;
   std::map<std::string, std::uint64_t> awaited_;  // the incarnation that was lost
@@ -363,7 +363,8 @@ class PrefillWorker {
 Result<void> run_prefill_worker(const WorkerOptions& options) {
   HEADRACE_CLI_TRY(model, open_model(options));
   HEADRACE_CLI_TRY(agent, open_agent(options));
-  HEADRACE_CLI_TRY(pool, KvPool::allocate(agent, model.kv_shape(options.page_tokens, options.pages)));
+  HEADRACE_CLI_TRY(
+      pool, KvPool::allocate(agent, model.kv_shape(options.page_tokens, options.pages), model.device()));
   return PrefillWorker(options, std::move(agent), std::move(model), std::move(pool)).run();
 }
 

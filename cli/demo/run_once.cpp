@@ -60,21 +60,39 @@ double gigabytes_per_second(const PrefillReport& report) {
   return report.transfer_seconds > 0 ? static_cast<double>(report.bytes) / report.transfer_seconds * 1e-9 : 0;
 }
 
+/// After the first token, which belongs to the prompt.
+double tokens_per_second(const Generated& generated) {
+  const double rest = generated.seconds - generated.report.first_token_seconds;
+  return rest > 0 ? static_cast<double>(generated.tokens.size() - 1) / rest : 0;
+}
+
+/// What the worker that wrote the text runs on.
+const std::string& decode_device(const DemoOptions& options, const Generated& generated) {
+  std::size_t worker = 0;
+  while (worker + 1 < options.front.decode_workers && decode_name(worker) != generated.worker) ++worker;
+  return options.front.placement.of_decode(worker);
+}
+
 Message summary(const DemoOptions& options, const Generated& generated) {
   const PrefillReport& report = generated.report;
-  return {{"prompt", options.prompt},
-          {"text", as_text(generated.tokens)},
+  return {{"shape", options.shape},
+          {"prompt", options.prompt},
+          {"text", options.has_text() ? as_text(generated.tokens) : ""},
+          {"token_ids", generated.tokens},
           {"prompt_tokens", options.prompt.size()},
           {"tokens", generated.tokens.size()},
           {"first_token_seconds", report.first_token_seconds},
           {"prefill_seconds", report.prefill_seconds},
           {"seconds", generated.seconds},
+          {"tokens_per_second", tokens_per_second(generated)},
           {"bytes", report.bytes},
           {"pages", report.pages},
           {"page_tokens", options.front.page_tokens},
           {"share_before_prefill_ended", share_before_end(report)},
           {"GB/s", gigabytes_per_second(report)},
           {"path", report.path},
+          {"prefill_device", options.front.placement.prefill},
+          {"decode_device", decode_device(options, generated)},
           {"worker", generated.worker},
           {"decode_workers", options.front.decode_workers},
           {"checked", options.check}};
@@ -83,10 +101,8 @@ Message summary(const DemoOptions& options, const Generated& generated) {
 void print_table(const DemoOptions& options, const Generated& generated) {
   const PrefillReport& report = generated.report;
   Table table({{"what"}, {"", Table::Align::right}, {""}});
-  const auto rest = generated.seconds - report.first_token_seconds;
-  const double rate = rest > 0 ? static_cast<double>(generated.tokens.size() - 1) / rest : 0;
   table.add({"tokens", fmt::format("{} + {}", options.prompt.size(), generated.tokens.size()),
-             fmt::format("of the prompt, and generated at {:.0f} a second", rate)});
+             fmt::format("of the prompt, and generated at {:.0f} a second", tokens_per_second(generated))});
   table.add({"time to first token", seconds_text(report.first_token_seconds),
              fmt::format("{} of it running the prompt", seconds_text(report.prefill_seconds))});
   table.add({"keys and values moved", amount_text(report.bytes),
@@ -94,7 +110,9 @@ void print_table(const DemoOptions& options, const Generated& generated) {
   table.add({"before prefill ended", fmt::format("{:.0f} %", 100 * share_before_end(report)),
              "of these bytes were there already"});
   table.add({"rate", fmt::format("{:.2f} GB/s", gigabytes_per_second(report)), "while pages were moving"});
-  table.add({"path", report.path, "from the prefill worker's memory to the decode worker's"});
+  table.add({"path", report.path,
+             fmt::format("from the prefill worker's memory ({}) to the decode worker's ({})",
+                         options.front.placement.prefill, decode_device(options, generated))});
   table.add({"written by", generated.worker,
              options.front.decode_workers == 1
                  ? "the decode worker"
@@ -105,7 +123,7 @@ void print_table(const DemoOptions& options, const Generated& generated) {
 /// The same prompt in this process alone.
 Result<void> compare_with_one_process(const DemoOptions& options, const TextRequest& request,
                                       const std::vector<std::int64_t>& tokens) {
-  HEADRACE_CLI_TRY(model, TextModel::open(options.front.packages, options.front.weights));
+  HEADRACE_CLI_TRY(model, TextModel::open(options.front.model, options.front.placement.prefill));
   HEADRACE_CLI_TRY(alone, generate_alone(model, request.prompt, request.count, request.sampling,
                                          options.front.chunk_tokens, options.front.page_tokens));
   const auto [here, there] = std::mismatch(alone.begin(), alone.end(), tokens.begin(), tokens.end());
@@ -120,9 +138,10 @@ Result<void> run_text(const DemoOptions& options, int stop) {
   request.count = options.count;
   request.sampling = options.sampling;
   HEADRACE_CLI_TRY(front, Front::start(options.front, stop));
-  if (!options.json) print_now(options.prompt);
-  HEADRACE_CLI_TRY(generated, generate(*front, request, !options.json));
-  if (!options.json) print_now("\n");
+  const bool print = !options.json && options.has_text();
+  if (print) print_now(options.prompt);
+  HEADRACE_CLI_TRY(generated, generate(*front, request, print));
+  if (print) print_now("\n");
   if (options.check) HEADRACE_CLI_CHECK(compare_with_one_process(options, request, generated.tokens));
   if (options.json) {
     print_now(summary(options, generated).dump(-1, ' ', false, Message::error_handler_t::replace) + "\n");

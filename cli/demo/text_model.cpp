@@ -10,15 +10,16 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <fstream>
 
 namespace headrace::cli::demo {
 namespace {
 
 constexpr std::array layer_weights{"attention_norm", "qkv", "attention_out", "mlp_norm", "gate_up", "down"};
 
-Result<Model> open_piece(const std::string& folder, const char* piece) {
+Result<Model> open_piece(const std::string& folder, const char* piece, const std::string& device) {
   ModelOptions options;
-  options.device = "cpu";
+  options.device = device;
   options.threads = 1;  // sums in one order in every process, and no cores taken from the others
   return Model::open(fmt::format("{}/{}.pt2", folder, piece), std::move(options));
 }
@@ -43,54 +44,110 @@ Result<Tensor> widened(const TensorFile::Tensor& tensor) {
   return wide;
 }
 
-/// Of the header's metadata: {"sizes": "{\"width\": 256, ...}"}.
-Result<ModelSizes> read_sizes(std::span<const std::byte> header) {
-  const std::string_view text(reinterpret_cast<const char*>(header.data()), header.size());
-  const auto json = nlohmann::json::parse(text.substr(std::min<std::size_t>(8, text.size())), nullptr, false);
-  const auto said =
-      json.is_object() ? json.value("/__metadata__/sizes"_json_pointer, std::string()) : std::string();
-  const auto sizes = nlohmann::json::parse(said, nullptr, false);
+/// What a run is given: outputs are ready in the order of the thread's stream, where the next run is too.
+constexpr RunOptions queued{std::nullopt, /*synchronize=*/false};
+
+TensorView numbers(std::span<const std::int64_t> values) {
+  return {values.data(), DType::int64, {static_cast<std::int64_t>(values.size())}, {}, {}};
+}
+
+Result<ModelSizes> sizes_of(const nlohmann::json& sizes) {
   ModelSizes found;
   const std::pair<const char*, std::int64_t*> wanted[] = {
       {"width", &found.width},           {"layers", &found.layers},         {"kv_heads", &found.kv_heads},
       {"head_width", &found.head_width}, {"vocabulary", &found.vocabulary}, {"context", &found.context}};
   for (const auto& [name, value] : wanted) {
     if (!sizes.is_object() || !sizes.contains(name) || !sizes[name].is_number_integer() || sizes[name] < 1)
-      return fail(Code::corrupt,
-                  "its metadata does not say the model's {}: is it the weights file of the demo's model?",
-                  name);
+      return fail(Code::corrupt, "it does not say the model's {}: is it of the demo's model?", name);
     *value = sizes[name].get<std::int64_t>();
   }
   return found;
 }
 
+/// Of the header's metadata: {"sizes": "{\"width\": 256, ...}"}.
+Result<ModelSizes> sizes_in_header(std::span<const std::byte> header) {
+  const std::string_view text(reinterpret_cast<const char*>(header.data()), header.size());
+  const auto json = nlohmann::json::parse(text.substr(std::min<std::size_t>(8, text.size())), nullptr, false);
+  const auto said =
+      json.is_object() ? json.value("/__metadata__/sizes"_json_pointer, std::string()) : std::string();
+  return sizes_of(nlohmann::json::parse(said, nullptr, false));
+}
+
+Result<ModelSizes> sizes_in_folder(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return fail(Code::not_found, "it cannot be read: {}", system_text());
+  return sizes_of(nlohmann::json::parse(file, nullptr, false));
+}
+
 }  // namespace
 
-Result<ModelSizes> read_model_sizes(const std::string& path) {
-  HEADRACE_CLI_TRY(file, TensorFile::open(path));
-  auto sizes = read_sizes(file.header());
+Result<ModelSizes> read_model_sizes(const ModelFiles& files) {
+  const bool random = files.weights.empty();
+  const std::string path = random ? files.packages + "/sizes.json" : files.weights;
+  const auto read = [&]() -> Result<ModelSizes> {
+    if (random) return sizes_in_folder(path);
+    HEADRACE_CLI_TRY(file, TensorFile::open(path));
+    return sizes_in_header(file.header());
+  };
+  auto sizes = read();
   if (!sizes) return std::move(sizes).error().within(path);
   return sizes;
 }
 
-Result<TextModel> TextModel::open(const std::string& packages, const std::string& weights_file) {
-  HEADRACE_CLI_TRY(embed, open_piece(packages, "embed"));
-  HEADRACE_CLI_TRY(layer, open_piece(packages, "layer"));
-  HEADRACE_CLI_TRY(head, open_piece(packages, "head"));
-  TextModel model(std::move(embed), std::move(layer), std::move(head));
-  if (auto loaded = model.load_weights(weights_file); !loaded)
-    return std::move(loaded).error().within(weights_file);
+Result<TextModel> TextModel::open(const ModelFiles& files, const std::string& device) {
+  HEADRACE_CLI_TRY(embed, open_piece(files.packages, "embed", device));
+  HEADRACE_CLI_TRY(layer, open_piece(files.packages, "layer", device));
+  HEADRACE_CLI_TRY(head, open_piece(files.packages, "head", device));
+  HEADRACE_CLI_TRY(store, open_piece(files.packages, "store", device));
+  TextModel model(std::move(embed), std::move(layer), std::move(head), std::move(store));
+  HEADRACE_CLI_TRY(sizes, read_model_sizes(files));
+  model.sizes_ = sizes;
+  const bool random = files.weights.empty();
+  Result<void> filled = random ? model.make_weights(files) : model.read_weights(files.weights);
+  if (filled) filled = model.find_weights();
+  if (!filled) return std::move(filled).error().within(random ? files.packages : files.weights);
   return model;
 }
 
-Result<void> TextModel::load_weights(const std::string& path) {
+KvShape TextModel::kv_shape(std::int64_t page_tokens, std::int64_t pages) const {
+  const DType dtype = layer_.info().inputs.at(1).dtype.value_or(DType::float32);
+  return {sizes_.layers, sizes_.kv_heads, sizes_.head_width, page_tokens, pages, dtype};
+}
+
+Result<void> TextModel::read_weights(const std::string& path) {
   HEADRACE_CLI_TRY(file, TensorFile::open(path));
-  HEADRACE_CLI_TRY(sizes, read_sizes(file.header()));
-  sizes_ = sizes;
   for (const TensorFile::Tensor& tensor : file.tensors()) {
     HEADRACE_CLI_TRY(wide, widened(tensor));
+    if (device().kind != Device::Kind::cpu) {
+      HEADRACE_CLI_TRY(there, placed(wide));
+      wide = std::move(there);
+    }
     weights_.emplace(tensor.info.name, std::move(wide));
   }
+  return {};
+}
+
+/// Layer i is that of seed i + 1, the ends are those of seed 0.
+Result<void> TextModel::make_weights(const ModelFiles& files) {
+  const std::string device = device_text(this->device());
+  HEADRACE_CLI_TRY(random_layer, open_piece(files.packages, "random_layer", device));
+  HEADRACE_CLI_TRY(random_ends, open_piece(files.packages, "random_ends", device));
+  const auto outputs = [&](Model& piece, std::int64_t seed) -> Result<std::vector<Tensor>> {
+    HEADRACE_CLI_TRY(there, placed(numbers(std::span(&seed, 1))));
+    return piece.run(std::vector<TensorView>{there});
+  };
+  HEADRACE_CLI_TRY(ends, outputs(random_ends, 0));
+  weights_.emplace("embedding", std::move(ends.at(0)));
+  weights_.emplace("norm", std::move(ends.at(1)));
+  for (std::int64_t i = 0; i < sizes_.layers; ++i) {
+    HEADRACE_CLI_TRY(made, outputs(random_layer, i + 1));
+    for (std::size_t k = 0; k < layer_weights.size(); ++k)
+      weights_.emplace(fmt::format("layers.{}.{}", i, layer_weights[k]), std::move(made.at(k)));
+  }
+  return {};
+}
+
+Result<void> TextModel::find_weights() {
   HEADRACE_CLI_TRY(embedding, weight("embedding"));
   HEADRACE_CLI_TRY(norm, weight("norm"));
   embedding_ = embedding;
@@ -111,6 +168,12 @@ Result<TensorView> TextModel::weight(const std::string& name) const {
   return found->second.view();
 }
 
+/// Host memory as it is on a CPU, for which the result refers to it; else a copy on the GPU.
+Result<Tensor> TextModel::placed(const TensorView& host) {
+  if (device().kind == Device::Kind::cpu) return Tensor(host, nullptr, nullptr);
+  return layer_.copy_to(host, device());
+}
+
 Result<void> TextModel::take(std::span<const std::int64_t> tokens, KvPool& pool, Sequence& sequence,
                              const std::function<Result<void>(std::int64_t)>& layer_done) {
   const std::size_t before = sequence.length();
@@ -118,27 +181,23 @@ Result<void> TextModel::take(std::span<const std::int64_t> tokens, KvPool& pool,
   for (std::size_t i = before; i < before + tokens.size(); ++i)
     sequence.slots.push_back(static_cast<std::int64_t>(sequence.pages[i / page] * page + i % page));
 
-  TensorView ids;
-  ids.data = tokens.data();
-  ids.dtype = DType::int64;
-  ids.shape = {static_cast<std::int64_t>(tokens.size())};
-  HEADRACE_CLI_CHECK(embed_.run(std::vector{ids, embedding_}, embedded_));
-  TensorView slots;
-  slots.data = sequence.slots.data();
-  slots.dtype = DType::int64;
-  slots.shape = {static_cast<std::int64_t>(before)};
-  const auto here = std::span(sequence.slots).subspan(before);
+  HEADRACE_CLI_TRY(ids, placed(numbers(tokens)));
+  HEADRACE_CLI_TRY(earlier, placed(numbers(std::span(sequence.slots).first(before))));
+  HEADRACE_CLI_TRY(here, placed(numbers(std::span(sequence.slots).subspan(before))));
+  HEADRACE_CLI_CHECK(embed_.run(std::vector<TensorView>{ids, embedding_}, embedded_, queued));
 
+  const RunOptions stored{std::nullopt, /*synchronize=*/layer_done != nullptr};
   std::vector<TensorView> inputs(3 + layer_weights.size());
   std::vector<Tensor> outputs;
   for (std::int64_t layer = 0; layer < sizes_.layers; ++layer) {
     inputs[0] = layer == 0 ? embedded_.front().view() : x_.front().view();
     inputs[1] = pool.layer(layer);
-    inputs[2] = slots;
+    inputs[2] = earlier;
     std::copy(layers_[static_cast<std::size_t>(layer)].begin(),
               layers_[static_cast<std::size_t>(layer)].end(), inputs.begin() + 3);
-    HEADRACE_CLI_CHECK(layer_.run(inputs, outputs));
-    pool.store(layer, here, outputs[1].elements<float>(), outputs[2].elements<float>());
+    HEADRACE_CLI_CHECK(layer_.run(inputs, outputs, queued));
+    HEADRACE_CLI_CHECK(
+        store_.run(std::vector<TensorView>{inputs[1], here, outputs[1], outputs[2]}, nothing_, stored));
     std::swap(x_, outputs);
     if (layer_done) HEADRACE_CLI_CHECK(layer_done(layer));
   }
@@ -148,11 +207,21 @@ Result<void> TextModel::take(std::span<const std::int64_t> tokens, KvPool& pool,
 Result<std::span<const float>> TextModel::logits() {
   TensorView last = x_.front().view();
   const std::int64_t rows = last.shape[0];
-  last.data = static_cast<const float*>(last.data) + (rows - 1) * sizes_.width;
+  last.data = static_cast<const std::byte*>(last.data) +
+              static_cast<std::size_t>((rows - 1) * sizes_.width) * element_bytes(last.dtype);
   last.shape = {1, sizes_.width};
   last.strides = {};
-  HEADRACE_CLI_CHECK(head_.run(std::vector{last, norm_, embedding_}, logits_));
-  return std::as_const(logits_.front()).elements<float>();
+  HEADRACE_CLI_CHECK(head_.run(std::vector<TensorView>{last, norm_, embedding_}, logits_, queued));
+  Tensor& made = logits_.front();
+  if (made.device().kind != Device::Kind::cpu) {
+    HEADRACE_CLI_TRY(host, head_.copy_to(made, Device{}));
+    made = std::move(host);
+  }
+  host_logits_.resize(static_cast<std::size_t>(made.shape().count()));
+  for (std::size_t i = 0; i < host_logits_.size(); ++i)
+    host_logits_[i] =
+        static_cast<float>(read_element(made.data(), made.dtype(), static_cast<std::int64_t>(i)));
+  return std::span<const float>(host_logits_);
 }
 
 Result<void> run_prompt(
@@ -173,7 +242,8 @@ Result<std::vector<std::int64_t>> generate_alone(TextModel& model, std::span<con
                                                  std::size_t chunk_tokens, std::int64_t page_tokens) {
   const auto page = static_cast<std::size_t>(page_tokens);
   const std::size_t pages = (prompt.size() + count + page - 1) / page;
-  KvPool pool = KvPool::alone(model.kv_shape(page_tokens, static_cast<std::int64_t>(pages)));
+  HEADRACE_CLI_TRY(
+      pool, KvPool::alone(model.kv_shape(page_tokens, static_cast<std::int64_t>(pages)), model.device()));
   Sequence sequence;
   sequence.pages = *pool.take(pages);
   HEADRACE_CLI_CHECK(run_prompt(model, prompt, chunk_tokens, pool, sequence));

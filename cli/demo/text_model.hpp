@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The demo's language model: three packages, and the weights that they take as inputs.
+// The demo's language model: packages, and the weights that they take as inputs.
 #pragma once
 
 #include <headrace/model.hpp>
@@ -15,28 +15,35 @@
 
 namespace headrace::cli::demo {
 
-/// Lengths that the weights file tells.
+/// Where a model comes from.
+struct ModelFiles {
+  std::string packages;  ///< folder of embed.pt2, layer.pt2, head.pt2, store.pt2
+  /// safetensors, bf16 or f32; empty: random_layer.pt2 and random_ends.pt2 of the folder make the weights,
+  /// the same in every process, on the device itself
+  std::string weights;
+};
+
 struct ModelSizes {
   std::int64_t width = 0, layers = 0, kv_heads = 0, head_width = 0, vocabulary = 0, context = 0;
 };
 
-/// Of a weights file.
+/// As the weights file tells them, or else sizes.json of the packages' folder.
 ///   errors  not_found, corrupt
-Result<ModelSizes> read_model_sizes(const std::string& weights_file);
+Result<ModelSizes> read_model_sizes(const ModelFiles& files);
 
 ///   threads  one
 class TextModel {
  public:
-  /// Opens embed.pt2, layer.pt2 and head.pt2 of a folder, and a weights file (bf16 or f32, safetensors).
+  /// Opens the packages for the device, "cpu" or "cuda:0", and puts the weights there.
   ///   errors  those of Model::open; corrupt (the file lacks a weight: which)
-  static Result<TextModel> open(const std::string& packages, const std::string& weights_file);
+  static Result<TextModel> open(const ModelFiles& files, const std::string& device);
 
   [[nodiscard]] const ModelSizes& sizes() const { return sizes_; }
-  [[nodiscard]] KvShape kv_shape(std::int64_t page_tokens, std::int64_t pages) const {
-    return {sizes_.layers, sizes_.kv_heads, sizes_.head_width, page_tokens, pages};
-  }
+  [[nodiscard]] Device device() const { return layer_.info().device; }
+  [[nodiscard]] KvShape kv_shape(std::int64_t page_tokens, std::int64_t pages) const;
 
-  /// Takes the next tokens of a sequence into the cache. The sequence has pages for them.
+  /// Takes the next tokens of a sequence into the cache. The sequence has pages for them. On a GPU it returns
+  /// when all is queued, unless each layer is waited for.
   ///   layer_done  called after each layer, when its keys and values lie in their pages
   Result<void> take(std::span<const std::int64_t> tokens, KvPool& pool, Sequence& sequence,
                     const std::function<Result<void>(std::int64_t layer)>& layer_done = {});
@@ -44,17 +51,24 @@ class TextModel {
   [[nodiscard]] Result<std::span<const float>> logits();
 
  private:
-  TextModel(Model embed, Model layer, Model head)
-      : embed_(std::move(embed)), layer_(std::move(layer)), head_(std::move(head)) {}
-  Result<void> load_weights(const std::string& file);
+  TextModel(Model embed, Model layer, Model head, Model store)
+      : embed_(std::move(embed)),
+        layer_(std::move(layer)),
+        head_(std::move(head)),
+        store_(std::move(store)) {}
+  Result<void> read_weights(const std::string& file);
+  Result<void> make_weights(const ModelFiles& files);
+  Result<void> find_weights();
   Result<TensorView> weight(const std::string& name) const;
+  Result<Tensor> placed(const TensorView& host);
 
-  Model embed_, layer_, head_;
+  Model embed_, layer_, head_, store_;
   ModelSizes sizes_;
-  std::map<std::string, Tensor> weights_;  // float32
+  std::map<std::string, Tensor> weights_;  // on the device
   TensorView embedding_, norm_;
   std::vector<std::vector<TensorView>> layers_;  // the inputs of each layer behind x, kv and slots
-  std::vector<Tensor> x_, embedded_, logits_;
+  std::vector<Tensor> x_, embedded_, logits_, nothing_;
+  std::vector<float> host_logits_;
 };
 
 /// Runs a prompt in chunks of so many tokens, as every process of the demo does: other chunks give other

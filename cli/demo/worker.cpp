@@ -10,12 +10,13 @@
 namespace headrace::cli::demo {
 
 Result<TextModel> open_model(const WorkerOptions& options) {
+  if (options.weights.empty()) return TextModel::open({options.packages, ""}, options.device);
   const std::string file = fmt::format("{}/{}-{}.safetensors", options.folder, options.name, ::getpid());
   std::vector<std::string> arguments{"pull", options.weights, "--output", file, "--json"};
   for (const std::string& backend : options.backends)
     arguments.insert(arguments.end(), {"--backend", backend});
   HEADRACE_CLI_CHECK(run_command(arguments));
-  auto model = TextModel::open(options.packages, file);
+  auto model = TextModel::open({options.packages, file}, options.device);
   ::unlink(file.c_str());  // they are in memory
   return model;
 }

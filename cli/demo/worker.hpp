@@ -14,10 +14,11 @@ namespace headrace::cli::demo {
 
 struct WorkerOptions {
   std::string name;
-  std::string store;     ///< where the processes find one another
-  std::string weights;   ///< address of the `headrace serve` that has them
-  std::string packages;  ///< folder of embed.pt2, layer.pt2, head.pt2
-  std::string folder;    ///< for the pulled file
+  std::string store;           ///< where the processes find one another
+  std::string weights;         ///< address of the `headrace serve` that has them; empty: made here, at random
+  std::string packages;        ///< folder of the model's packages
+  std::string device = "cpu";  ///< for the model and its cache: "cpu", "cuda:1"
+  std::string folder;          ///< for the pulled file
   std::vector<std::string> backends;
   std::int64_t page_tokens = 16;
   std::int64_t pages = 0;
@@ -27,7 +28,7 @@ struct WorkerOptions {
   std::map<std::string, std::string> options;  ///< of the agent
 };
 
-/// Runs `headrace pull` for the weights, opens packages and weights.
+/// Runs `headrace pull` for the weights, if they are to come from somewhere; opens packages and weights.
 Result<TextModel> open_model(const WorkerOptions& options);
 /// An agent in the store's namespace.
 Result<Agent> open_agent(const WorkerOptions& options);

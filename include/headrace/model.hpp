@@ -127,13 +127,17 @@ struct ModelMemory {
   std::uint64_t package_bytes = 0;
   std::uint64_t constant_bytes = 0;  ///< of those that `constants` lists
   std::uint64_t process_bytes = 0;   ///< resident, the whole process
-  std::uint64_t device_bytes = 0;    ///< that torch holds on the model's GPU; 0 on a CPU
+  /// Of the model's GPU; 0 on a CPU. What torch holds in this process, without the constants, which
+  /// AOTInductor allocates beside torch's allocator; the most that it held; what all processes use together.
+  std::uint64_t device_bytes = 0;
   std::uint64_t device_peak_bytes = 0;
+  std::uint64_t device_used_bytes = 0;
 };
 
 struct RunOptions {
-  /// GPU: the stream to run on (cudaStream_t); null: the current one.
-  void* stream = nullptr;
+  /// GPU: the stream to run on (CUstream, cudaStream_t; null: the default stream) of the model's device;
+  /// none: the one that torch has current on this thread, the default stream unless somebody changed that.
+  std::optional<void*> stream = std::nullopt;
   /// GPU: wait for the outputs. Without, they are ready in the order of the stream.
   bool synchronize = true;
 };
@@ -166,13 +170,17 @@ class Model {
   ///   owns    the inputs' memory stays the caller's and is read (where `mutated`, written) until the call
   ///   returns; with
   ///           synchronize off until the stream has passed it. Outputs are new memory of the model's device
-  ///   errors  invalid_argument (which input, what it is and what was expected), backend_failed (torch: its
-  ///   words)
+  ///   errors  invalid_argument (which input, what it is and what was expected; a stream for a model on the
+  ///   CPU), backend_failed (torch: its words)
   [[nodiscard]] HEADRACE_API Result<std::vector<Tensor>> run(std::span<const TensorView> inputs,
                                                              const RunOptions& options = {});
   /// The same into a vector that is used again and again; what was in it is freed.
   HEADRACE_API Result<void> run(std::span<const TensorView> inputs, std::vector<Tensor>& outputs,
                                 const RunOptions& options = {});
+  /// Waits until a stream of the model's GPU has passed all that it holds: for runs without `synchronize`.
+  /// Returns at once where the model runs on the CPU.
+  ///   errors  backend_failed (torch: its words)
+  [[nodiscard]] HEADRACE_API Result<void> wait(std::optional<void*> stream = std::nullopt) const;
   /// What run would say of the inputs, without running.
   [[nodiscard]] HEADRACE_API Result<void> check(std::span<const TensorView> inputs) const;
 
@@ -183,7 +191,8 @@ class Model {
   ///   changed)
   HEADRACE_API Result<void> replace_constants(const std::map<std::string, TensorView>& values);
 
-  /// A copy in the memory of `device`; of a host tensor for the CPU too.
+  /// A copy in the memory of `device`, ready when this returns; of a host tensor for the CPU too. On a GPU it
+  /// follows what torch's current stream holds, and no other: what runs elsewhere is waited for first.
   [[nodiscard]] HEADRACE_API Result<Tensor> copy_to(const TensorView& tensor, Device device);
 
   [[nodiscard]] HEADRACE_API ModelTiming timing() const;

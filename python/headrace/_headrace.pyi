@@ -1005,17 +1005,23 @@ class Model:
         NotSupported (no torch or another one, another machine, CPU or GPU), BackendFailed (torch: its words).
         """
 
-    def run(self, *inputs: object, **named: object) -> list[Tensor]:
+    def run(self, *inputs: object, stream: object = None, **named: object) -> list[Tensor]:
         """
         Runs once, on inputs by place or by name; every one is checked first.
 
         Inputs: torch tensors, NumPy arrays, whatever speaks the buffer protocol or DLPack; None: left out.
+        On a GPU inputs lie there already, and the call returns when the outputs are ready. With stream=, a
+        torch.cuda.Stream or the number of a CUDA stream, it runs in the order of that stream and returns at once:
+        inputs stay in place until the stream has passed, and outputs are ready in its order (torch.from_dlpack on
+        another stream waits). Without, it runs on torch's current stream, and so does a model that has an input of
+        that name, which stream= then gives.
         Owns: inputs are read, and those that the model mutates written, in place; outputs are new memory.
         Threads: any; the GIL is given away. So many runs go on at once as there are runners.
-        Errors: InvalidArgument (which input, what it is, what was expected), BackendFailed (torch: its words).
+        Errors: InvalidArgument (which input, what it is, what was expected; a stream for a model on the CPU),
+        BackendFailed (torch: its words).
         """
 
-    def __call__(self, *inputs: object, **named: object) -> list[Tensor]:
+    def __call__(self, *inputs: object, stream: object = None, **named: object) -> list[Tensor]:
         """The same as run."""
 
     @property
@@ -1046,7 +1052,9 @@ class Model:
         """Nanoseconds of loading and running."""
 
     def memory(self) -> dict[str, int]:
-        """Bytes of package, constants, process and device."""
+        """
+        Bytes of package, constants, process; of the GPU what torch holds here, its most, and what all use.
+        """
 
     @property
     def closed(self) -> bool:

@@ -72,6 +72,7 @@ Result<void> Model::run(std::span<const TensorView> inputs, std::vector<Tensor>&
   return (*impl_)->run(inputs, outputs, options);
 }
 
+Result<void> Model::wait(std::optional<void*> stream) const { return (*impl_)->wait(stream); }
 Result<void> Model::check(std::span<const TensorView> inputs) const { return (*impl_)->check(inputs); }
 Result<std::vector<ConstantInfo>> Model::constants() const { return (*impl_)->constants(); }
 Result<void> Model::replace_constants(const std::map<std::string, TensorView>& values) {

@@ -100,6 +100,8 @@ Result<void> check_torch(ModelInfo& info, const std::string& found) {
   return {};
 }
 
+void* runtime_stream(std::optional<void*> stream) { return stream ? *stream : HEADRACE_MODEL_CURRENT_STREAM; }
+
 headrace_runtime_info_v1 ask_runtime(const headrace_model_runtime_v1& table) {
   headrace_runtime_info_v1 runtime{};
   runtime.struct_size = sizeof runtime;
@@ -194,6 +196,12 @@ Result<void> ModelCore::run(std::span<const TensorView> inputs, std::vector<Tens
         Code::invalid_argument,
         "{} was opened before this process was forked off: open it here, or with one thread there",
         info_.path);
+  if (options.stream && info_.device.kind == Device::Kind::cpu)
+    return make_error(
+        Code::invalid_argument,
+        "{} runs on the CPU, which has no streams, and a stream is given: leave it out, or export "
+        "the model with --device cuda",
+        info_.path);
   const RunnerPool::Loan runner = pool_->take();
   if (debug_) return run_debug(*runner, inputs, outputs, options);
   return bind_and_run(*runner, inputs, outputs, options);
@@ -206,16 +214,19 @@ Result<void> ModelCore::bind_and_run(Runner& runner, std::span<const TensorView>
     HEADRACE_TRY_VOID(check_.check(inputs));
     if (auto bound = runner.bind(inputs); !bound) return std::move(bound).error().within(info_.path);
   }
-  if (auto ran = runner.run(options.stream, outputs); !ran)
+  if (auto ran = runner.run(runtime_stream(options.stream), outputs); !ran)
     return std::move(ran).error().within(fmt::format("run {}", info_.path));
-  if (info_.device.kind != Device::Kind::cpu && options.synchronize) {
-    RuntimeText text;
-    if (const std::int32_t code =
-            table_->synchronize(static_cast<std::int32_t>(info_.device.kind), info_.device.index, text.get());
-        code != 0)
-      return std::move(text.error(code)).within(fmt::format("run {}", info_.path));
-  }
+  if (options.synchronize) HEADRACE_TRY_VOID(wait(options.stream));
   run_ns_.record(now_ns() - begin);
+  return {};
+}
+
+Result<void> ModelCore::wait(std::optional<void*> stream) const {
+  if (info_.device.kind == Device::Kind::cpu) return {};
+  RuntimeText text;
+  const std::int32_t code = table_->synchronize(static_cast<std::int32_t>(info_.device.kind),
+                                                info_.device.index, runtime_stream(stream), text.get());
+  if (code != 0) return std::move(text.error(code)).within(fmt::format("run {}", info_.path));
   return {};
 }
 
@@ -347,6 +358,7 @@ ModelMemory ModelCore::memory() {
   if (table_->device_info(info_.device.index, &gpu, text.get()) == 0) {
     memory.device_bytes = gpu.held_bytes;
     memory.device_peak_bytes = gpu.held_peak_bytes;
+    memory.device_used_bytes = gpu.used_bytes;
   }
   return memory;
 }

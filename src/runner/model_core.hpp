@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,7 @@ class ModelCore {
   [[nodiscard]] Result<void> check(std::span<const TensorView> inputs) const { return check_.check(inputs); }
   [[nodiscard]] Result<void> run(std::span<const TensorView> inputs, std::vector<Tensor>& outputs,
                                  const RunOptions& options);
+  [[nodiscard]] Result<void> wait(std::optional<void*> stream) const;
   [[nodiscard]] Result<std::vector<ConstantInfo>> constants();
   [[nodiscard]] Result<void> replace_constants(const std::map<std::string, TensorView>& values);
   [[nodiscard]] Result<Tensor> copy_to(const TensorView& tensor, Device device);

@@ -59,6 +59,15 @@ static void runs_give_outputs(headrace_model* model) {
   CHECK(strcmp(output.dtype, "float32") == 0 && strcmp(output.device, "cpu") == 0);
   CHECK(output.rank == 2 && output.shape[0] == 4 && output.shape[1] == 10 && output.data != NULL);
   CHECK(headrace_outputs_get(outputs, 2, &output) == 2);
+  headrace_run_options options;
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  CHECK(headrace_model_run_with(model, &input, 1, &options, &outputs) == 0);
+  options.has_stream = 1;
+  CHECK(headrace_model_run_with(model, &input, 1, &options, &outputs) == 2);
+  CHECK(strstr(headrace_last_error(), "runs on the CPU, which has no streams") != NULL);
+  options.struct_size = 4;
+  CHECK(headrace_model_run_with(model, &input, 1, &options, &outputs) == 2);
   headrace_outputs_free(outputs);
 }
 
@@ -88,10 +97,11 @@ int main(int argc, char** argv) {
   headrace_model_timing timing;
   timing.struct_size = sizeof timing;
   CHECK(headrace_model_get_timing(model, &timing) == 0);
-  CHECK(timing.runs == 3 && timing.run_mean_ns > 0 && timing.load_ns > 0);
+  CHECK(timing.runs == 4 && timing.run_mean_ns > 0 && timing.load_ns > 0);
   headrace_model_memory memory;
   memory.struct_size = sizeof memory;
   CHECK(headrace_model_get_memory(model, &memory) == 0);
+  CHECK(memory.device_bytes == 0 && memory.device_used_bytes == 0);
   CHECK(memory.constant_bytes > 0 && memory.process_bytes > memory.constant_bytes);
   headrace_model_close(model);
   puts("the C API does what it says");

@@ -190,6 +190,9 @@ TEST_F(ModelCommand, what_is_wrong_is_said_on_stderr_with_what_to_do) {
               HasSubstr("at least 1, and is 0"));
   EXPECT_THAT(complaint({"infer", package_path("mlp"), "-g", "--dim", "nope=4"}),
               HasSubstr("--dim nope=4: no input has a dimension of that name; there is batch"));
+  EXPECT_THAT(
+      complaint({"infer", package_path("mlp"), "-i", beside("mlp_inputs.safetensors"), "--dim", "batch=4"}),
+      HasSubstr("--dim batch=4: it is for inputs that are made up: add --generate"));
   EXPECT_THAT(complaint({"infer", package_path("mlp"), "-g", "--dim", "batch=2", "--dim", "batch=3"}),
               HasSubstr("--dim batch is given twice"));
   testing::write_file(folder_.path() + "/y.json", R"({"y": [1]})");

@@ -36,10 +36,10 @@ def demo(packages, tmp_path):
     """Starts the command; what is left of it at the test's end is killed."""
     started = []
 
-    def start(*arguments, **more):
+    def start(*arguments, folder=packages, **more):
         environment = os.environ | {"TMPDIR": str(tmp_path)}
         process = subprocess.Popen(
-            [COMMAND, "demo", "--packages", packages, *map(str, arguments)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more
+            [COMMAND, "demo", "--packages", folder, *map(str, arguments)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more
         )
         started.append(process)
         return process
@@ -92,6 +92,32 @@ def test_the_tokens_are_those_of_one_process_alone(demo, path, workers, page):
     layers, token_bytes = 6, 2 * 2 * 32 * 4
     pages = layers * -(-said["prompt_tokens"] // page)
     assert (said["pages"], said["bytes"]) == (pages, pages * page * token_bytes)
+
+
+@pytest.fixture(scope="module")
+def small():
+    """As the large model with random weights in all but size."""
+    folder = BUILD.parent / "demo_small"
+    export.export_pieces(folder, cache=BUILD / "cache", target=export.Target("small"))
+    return folder
+
+
+@pytest.mark.parametrize("path", ["shm", "tcp"])
+def test_random_weights_are_the_same_in_every_process(demo, small, path):
+    process = demo("--shape", "small", "--json", "--check", "--tokens", 24, "--backend", path, "--workers", 2, folder=small)
+    said, _ = finished(process)
+    assert (said["shape"], said["text"], len(said["token_ids"]), said["path"]) == ("small", "", 24, path)
+    assert said["prompt_tokens"] == 2048 - 24 and said["share_before_prefill_ended"] >= 0.7
+    layers, token_bytes = 4, 2 * 2 * 32 * 2
+    assert said["bytes"] == layers * -(-said["prompt_tokens"] // 16) * 16 * token_bytes
+    assert (said["prefill_device"], said["decode_device"]) == ("cpu", "cpu") and said["tokens_per_second"] > 0
+
+
+def test_random_weights_print_what_moved_and_no_text(demo, small):
+    process = demo("--shape", "small", "--prompt", "any text", "--tokens", 5, folder=small)
+    out, err = process.communicate(timeout=110)
+    assert (process.returncode, out) == (0, b""), err.decode()
+    assert "8 + 5" in err.decode() and "GB/s" in err.decode()
 
 
 def test_the_text_is_that_of_the_reference(demo, packages):
@@ -164,6 +190,10 @@ def test_with_retry_the_text_goes_on_where_it_was(demo):
         (["--backend", "nosuch"], "nosuch"),
         (["--model-weights", "/nonexistent.safetensors"], "/nonexistent.safetensors"),
         (["--python", "/nonexistent"], "compile the demo's model"),
+        (["--device", "tpu"], "tpu"),
+        (["--shape", "8b"], "takes 20 GB of a GPU for each worker: add --device cuda"),
+        (["--shape", "small", "--serve", "0"], "write no text to serve"),
+        (["--shape", "small", "--model-weights", "x.safetensors"], "leave --model-weights out"),
     ],
 )
 def test_what_is_wrong_is_said(demo, arguments, expected):
@@ -182,6 +212,7 @@ def test_what_is_wrong_is_said(demo, arguments, expected):
         (["--temperature", "nan"], "--temperature"),
         (["--top-p", "nan"], "--top-p"),
         (["--page", "257"], "--page"),
+        (["--shape", "70b"], "--shape"),
         (["--serve", "0", "--check"], "--check"),
         (["--prompt", "a", "--prompt-file", "-"], "--prompt-file"),
     ],
@@ -191,6 +222,13 @@ def test_a_command_line_that_is_wrong_is_refused(demo, arguments, expected):
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (2, b"")
     assert expected in err.decode()
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_said(demo):
+    process = demo("--device", "cuda")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and "there is no GPU here: leave it out to run on the CPU" in " ".join(err.decode().split())
 
 
 def test_a_temporary_folder_that_is_none_is_named(packages):

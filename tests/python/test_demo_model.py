@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+import timeit
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from headrace.demo_model import corpus
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from headrace.demo_model import export, generate, pieces, train, weights  # noqa: E402  (they need torch)
+from headrace.demo_model import export, generate, pieces, random_weights, train, weights  # noqa: E402  (they need torch)
 from headrace.demo_model.generate import Cache, Pieces, Sampling, choose, mix, pages_for, run_chunk  # noqa: E402
-from headrace.demo_model.model import Head, LanguageModel, Sizes  # noqa: E402
+from headrace.demo_model.model import Head, LanguageModel, Sizes, Store  # noqa: E402
+from headrace.demo_model.shapes import SHAPES  # noqa: E402
 from headrace.errors import Corrupt  # noqa: E402
 from headrace.exporting import archive  # noqa: E402
 
@@ -115,6 +117,102 @@ def test_logits_depend_neither_on_page_size_nor_on_the_order_of_pages(model):
     for page in (1, 16, 64):
         free = [7 + i * 3 for i in pages_for(100, page)][::-1]
         assert torch.equal(logits_of(Pieces.eager(), model, tokens, page=page, free=free), first)
+
+
+def test_keys_and_values_are_stored_where_the_layer_looks_for_them():
+    sizes = Sizes()
+    cached = torch.randn(2, 50, sizes.kv_heads, sizes.head_width)
+    for page in (1, 16, 64):
+        expected, slots = pieces.lay_out(cached, page, order=-1)
+        kv = torch.full_like(expected, torch.nan)
+        Store()(kv, slots, *cached)
+        assert torch.equal(kv.nan_to_num(), expected.nan_to_num()) and torch.equal(kv.isnan(), expected.isnan())
+
+
+# Random weights
+
+
+def test_random_weights_are_spread_evenly_and_differ_by_seed_and_tensor():
+    def numbers(seed, number, dtype=torch.float32):
+        return random_weights.even_numbers(torch.tensor([seed]), number, (1000, 1000), 0.02, dtype)
+
+    first = numbers(5, 0)
+    assert first.mean().abs() < 1e-4 and first.std() == pytest.approx(0.02, rel=0.01)
+    assert first.abs().max() <= 0.02 * math.sqrt(3) and len(first.unique()) > 900_000
+    assert torch.equal(first, numbers(5, 0)) and torch.equal(first.to(torch.bfloat16), numbers(5, 0, torch.bfloat16))
+    for other in (numbers(6, 0), numbers(5, 1)):
+        assert torch.corrcoef(torch.stack((first.flatten(), other.flatten())))[0, 1].abs() < 0.01
+    neighbours = torch.stack((first.flatten()[:-1], first.flatten()[1:]))
+    assert torch.corrcoef(neighbours)[0, 1].abs() < 0.01
+
+
+def test_the_large_shape_is_that_of_eight_billion_parameters():
+    sizes = SHAPES["8b"].sizes
+    assert (sizes.layers, sizes.width, sizes.heads, sizes.kv_heads, sizes.head_width, sizes.hidden) == (32, 4096, 32, 8, 128, 14336)
+    count = sizes.layers * sum(math.prod(shape) for shape in sizes.layer_shapes().values()) + sizes.vocabulary * sizes.width
+    assert 7.4e9 < count < 8.1e9 and SHAPES["8b"].dtype == "bfloat16"
+    assert max(map(math.prod, sizes.layer_shapes().values())) < 2**31 > sizes.vocabulary * sizes.width  # what the numbers are made of
+
+
+@pytest.fixture(scope="module")
+def small():
+    folder = BUILD.parent / "demo_small"
+    export.export_pieces(folder, cache=BUILD / "cache", target=export.Target("small"))
+    return folder
+
+
+def test_a_shape_without_a_weights_file_tells_its_sizes(small):
+    assert json.loads((small / "sizes.json").read_text()) == {**vars(SHAPES["small"].sizes), "dtype": "bfloat16"}
+
+
+def test_packages_make_the_weights_that_pytorch_makes(small):
+    shape = SHAPES["small"]
+    pieces.check_random(small / "random_layer.pt2", shape, "cpu")
+    pieces.check_random(small / "random_ends.pt2", shape, "cpu")
+    made = torch._inductor.aoti_load_package(str(small / "random_layer.pt2"))(torch.tensor([3]))
+    assert [tuple(weight.shape) for weight in made] == list(shape.sizes.layer_shapes().values())
+    assert {weight.dtype for weight in made} == {torch.bfloat16}
+
+
+def test_an_output_that_the_buffer_protocol_has_no_word_for_is_an_input_too(small):
+    sizes = SHAPES["small"].sizes
+    embedding, norm = torch.randn(sizes.vocabulary, sizes.width, dtype=torch.bfloat16), torch.ones(sizes.width, dtype=torch.bfloat16)
+    (x,) = headrace.Model(small / "embed.pt2")(torch.tensor([5, 7]), embedding)
+    with pytest.raises(BufferError, match="no word for its elements"):
+        memoryview(x)
+    head = headrace.Model(small / "head.pt2")
+    (one,), (other,) = head(x, norm, embedding), head(torch.from_dlpack(x), norm, embedding)
+    assert torch.equal(torch.from_dlpack(one), torch.from_dlpack(other)) and one.dtype == "bfloat16"
+
+
+def test_other_weights_than_pytorchs_are_noticed(small, monkeypatch):
+    right = torch._inductor.aoti_load_package(str(small / "random_ends.pt2"))
+    monkeypatch.setattr(torch._inductor, "aoti_load_package", lambda path: lambda seed: [weight + 0.002 for weight in right(seed)])
+    with pytest.raises(Corrupt, match="not what PyTorch makes of seed 1"):
+        pieces.check_random(small / "random_ends.pt2", SHAPES["small"], "cpu")
+
+
+def test_storing_takes_no_longer_where_there_are_more_pages(packages):
+    """It writes in place: a compiler that copies the whole cache takes a thousand times as long for the larger one."""
+    store = torch._inductor.aoti_load_package(str(packages / "store.pt2"))
+    sizes = Sizes()
+    key = torch.randn(4, sizes.kv_heads, sizes.head_width)
+
+    def seconds(pages):
+        kv = torch.zeros(pages, 2, 16, sizes.kv_heads, sizes.head_width)
+        return min(timeit.repeat(lambda: store(kv, torch.tensor([1, 5, 70, 9]), key, key), number=5, repeat=5))
+
+    assert seconds(20_000) < 50 * seconds(20)
+
+
+def test_a_gpu_that_is_not_there_is_said_before_anything_is_compiled(tmp_path, monkeypatch):
+    def no_driver(name):
+        raise OSError(f"{name}: no such file")
+
+    monkeypatch.setattr(export.ctypes, "CDLL", no_driver)
+    with pytest.raises(headrace.NotSupported, match="there is no GPU here"):
+        export.export_pieces(tmp_path, target=export.Target("8b", "cuda"))
+    assert not list(tmp_path.iterdir())
 
 
 # Sampling
@@ -265,7 +363,7 @@ def test_what_is_up_to_date_is_left_alone_without_torch(packages, run_script):
 
 def test_what_is_up_to_date_needs_no_lock(packages, monkeypatch):
     monkeypatch.setattr(export, "_one_at_a_time", None)  # a folder that is not ours to write
-    assert [path.name for path in export.export_pieces(packages)] == ["embed.pt2", "layer.pt2", "head.pt2"]
+    assert [path.name for path in export.export_pieces(packages)] == ["embed.pt2", "layer.pt2", "head.pt2", "store.pt2"]
 
 
 def test_what_a_killed_export_left_is_removed_by_the_next(tmp_path, monkeypatch):
@@ -273,13 +371,13 @@ def test_what_a_killed_export_left_is_removed_by_the_next(tmp_path, monkeypatch)
     (tmp_path / ".layer-x1" / "part").touch()
     (tmp_path / ".embed-x2").touch()
     (tmp_path / "other").touch()
-    monkeypatch.setattr(export, "_export_all", lambda pieces, output, cache: None)
+    monkeypatch.setattr(export, "_export_all", lambda pieces, output, cache, target: None)
     export.export_pieces(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "other"]
 
 
-@pytest.mark.parametrize("changed", ["torch", "processor", "source"])
-def test_a_package_of_another_torch_processor_or_source_is_outdated(packages, changed):
+@pytest.mark.parametrize("changed", ["torch", "processor", "source", "shape", "device"])
+def test_a_package_of_another_torch_processor_source_shape_or_device_is_outdated(packages, changed):
     key = export.current_key()
     assert export.is_current(packages / "layer.pt2", key)
     assert not export.is_current(packages / "layer.pt2", {**key, changed: "other"})

@@ -61,6 +61,28 @@ def test_rows_that_a_program_prints_go_to_their_table_with_the_gpus_and_the_comm
     assert json.loads(file.read_text()) == {**row, "case": "read/4096x16384/sm16", "commit": "0123456789ab", "machine": sitting.machine}
 
 
+def test_commands_run_at_once_and_those_that_fail_or_take_too_long_are_shown(sitting, capsys):
+    sitting.limit = time.monotonic() + 10
+    # Each waits for what the other writes: one after another they would wait for ever.
+    meet = "import pathlib, time; here = pathlib.Path({!r}); (here / {!r}).touch()\nwhile not (here / {!r}).exists(): time.sleep(0.01)"
+    where = str(gpu.WORK)
+    assert gpu.run_together(sitting, {"one": python(meet.format(where, "a", "b")), "other": python(meet.format(where, "b", "a"))})
+    sitting.limit = time.monotonic() + 2
+    assert not gpu.run_together(sitting, {"fails": python("print('some words'); raise SystemExit(3)"), "stays": python("import time; time.sleep(60)")})
+    text = capsys.readouterr().out
+    assert "some words" in text and "fails: exit code 3" in text and "stays: out of time" in text
+
+
+def test_what_the_demo_says_becomes_rows_of_a_place_and_a_length(sitting):
+    said = {"shape": "8b", "prefill_device": "cuda:0", "decode_device": "cuda:1", "prompt_tokens": 2048, "tokens": 100, "checked": True}
+    said |= {"tokens_per_second": 90.5, "GB/s": 200.0, "share_before_prefill_ended": 0.97, "first_token_seconds": 0.5, "bytes": 268435456}
+    sitting.keep_rows(gpu.demo_rows(sitting, said))
+    (file,) = sitting.out.glob("*-h200x2-misc.jsonl")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {row["case"] for row in rows} == {"demo/8b/cuda:0-cuda:1/2048"} and all(row["checked"] and row["commit"] == "0123456789ab" for row in rows)
+    assert {row["metric"]: row["value"] for row in rows}["GB/s"] == 200.0
+
+
 def test_what_cannot_be_carried_or_is_not_there_is_said(tmp_path):
     script = str(ROOT / "tools" / "test_gpu.py")
     done = subprocess.run([sys.executable, script, "--collect", str(tmp_path / "a"), str(tmp_path)], capture_output=True, text=True, check=False)

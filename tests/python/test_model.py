@@ -94,6 +94,32 @@ def test_an_output_is_an_input_and_outlives_the_model(packages):
     assert z.numpy()[5] == 2
 
 
+def test_a_stream_for_a_model_on_the_cpu_is_refused(add):
+    with pytest.raises(headrace.InvalidArgument, match="runs on the CPU, which has no streams"):
+        add(np.zeros(1024, np.float32), stream=0)
+    with pytest.raises(headrace.InvalidArgument, match="a torch.cuda.Stream, or the number of a CUDA stream, was expected"):
+        add(np.zeros(1024, np.float32), stream="fast")
+    assert add(np.zeros(1024, np.float32), stream=None)[0].shape == (1024,)
+    assert add.memory()["device_used_bytes"] == 0
+
+
+def test_a_producer_is_told_the_stream_on_which_its_memory_will_be_read(add):
+    class Foreign:
+        def __init__(self):
+            self.array, self.told = np.zeros(1024, np.float32), []
+
+        def __dlpack__(self, **how):
+            self.told.append(how)
+            return self.array.__dlpack__()
+
+    foreign = Foreign()
+    add(foreign)
+    for stream in (0, 17):
+        with pytest.raises(headrace.InvalidArgument, match="no streams"):
+            add(foreign, stream=stream)
+    assert foreign.told == [{}, {"stream": 1}, {"stream": 17}]
+
+
 def test_inputs_can_be_named(packages):
     model = headrace.Model(str(packages / "mixed.pt2"))
     inputs = {"m": np.ones((2, 4), np.float32), "a": np.ones(16, np.float32), "ids": np.zeros(5, np.int64), "bias": np.zeros(16, np.float32)}

@@ -73,6 +73,16 @@ typedef struct headrace_tensor {
 /* Runs once on `count` inputs in the model's order. `*outputs` is NULL, or outputs of an earlier run that are used again. Free
  * them with headrace_outputs_free, also after the model was closed. */
 HEADRACE_C_API int32_t headrace_model_run(headrace_model* model, const headrace_tensor* inputs, uint64_t count, headrace_outputs** outputs);
+
+typedef struct headrace_run_options {
+  size_t struct_size;
+  void* stream;        /* of the model's GPU, a CUstream or cudaStream_t; NULL: the default stream. Looked at if has_stream */
+  int32_t has_stream;  /* 0: the stream that torch has current on this thread */
+  int32_t do_not_wait; /* 0: the outputs are ready when the call returns; else in the order of the stream */
+} headrace_run_options;
+/* The same on a stream. `options` may be NULL. */
+HEADRACE_C_API int32_t headrace_model_run_with(headrace_model* model, const headrace_tensor* inputs, uint64_t count,
+                                               const headrace_run_options* options, headrace_outputs** outputs);
 HEADRACE_C_API void headrace_outputs_free(headrace_outputs* outputs);
 HEADRACE_C_API uint64_t headrace_outputs_count(const headrace_outputs* outputs);
 /* Fills in output `index`; its memory stays the outputs'. */
@@ -97,8 +107,9 @@ typedef struct headrace_model_memory {
   uint64_t package_bytes;
   uint64_t constant_bytes;
   uint64_t process_bytes;
-  uint64_t device_bytes;
+  uint64_t device_bytes; /* of the model's GPU: what torch holds in this process, and the most that it held */
   uint64_t device_peak_bytes;
+  uint64_t device_used_bytes; /* what all processes use of it together */
 } headrace_model_memory;
 HEADRACE_C_API int32_t headrace_model_get_memory(const headrace_model* model, headrace_model_memory* memory);
 

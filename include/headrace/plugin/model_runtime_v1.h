@@ -51,6 +51,9 @@ typedef enum headrace_dtype_v1 {
   HEADRACE_FLOAT8_E5M2 = 16
 } headrace_dtype_v1;
 
+/* As a stream: the one that the framework has current on this thread for the device. NULL is the device's default stream. */
+#define HEADRACE_MODEL_CURRENT_STREAM ((void*)~(uintptr_t)0)
+
 typedef enum headrace_device_kind_v1 {
   HEADRACE_CPU = 0,
   HEADRACE_CUDA = 1 /* also AMD's GPUs */
@@ -93,6 +96,7 @@ typedef struct headrace_device_info_v1 {
   uint64_t memory_bytes;
   uint64_t held_bytes; /* that the framework holds on it now, and at most so far */
   uint64_t held_peak_bytes;
+  uint64_t used_bytes; /* that all processes together use of it; 0: not known */
 } headrace_device_info_v1;
 
 typedef struct headrace_model_open_v1 {
@@ -138,8 +142,8 @@ typedef struct headrace_model_runtime_v1 {
   /* Sets input `index` for all runs that follow, until it is set again. The memory has to be there during runs alone.
    * The host has checked it; NULL data with a shape that has elements: the input is left out. */
   int32_t (*bind)(void* model, uint64_t index, const headrace_tensor_v1* tensor, headrace_model_text_v1* error);
-  /* Runs on the bound inputs, all of which have been set. On a GPU it returns once the work is queued on `stream` (NULL:
-   * the current one). Outputs are row-major without gaps, own their memory, and alias neither an input nor a constant;
+  /* Runs on the bound inputs, all of which have been set. On a GPU it returns once the work is queued on `stream` (a
+   * cudaStream_t of the model's device; on a CPU it is not looked at). Outputs are row-major without gaps, own their memory, and alias neither an input nor a constant;
    * each is owed one `release`. `*count` is the room in `outputs` and becomes their number; exhausted: more room is
    * needed, `*count` says how much, and the next call hands these outputs out instead of running again. */
   int32_t (*run)(void* model, void* stream, headrace_tensor_v1* outputs, uint64_t* count, headrace_model_text_v1* error);
@@ -156,10 +160,11 @@ typedef struct headrace_model_runtime_v1 {
 
   /* Allocates a tensor of that type, shape and device without setting its elements, and fills in data, strides, handle. */
   int32_t (*allocate)(headrace_tensor_v1* tensor, headrace_model_text_v1* error);
-  /* Copies between tensors of the same type and shape, whatever their devices; done when it returns. */
+  /* Copies between tensors of the same type and shape, whatever their devices, after what the current streams hold; done when it
+   * returns. */
   int32_t (*copy)(const headrace_tensor_v1* to, const headrace_tensor_v1* from, headrace_model_text_v1* error);
-  /* Waits for all work of a device. Returns at once for the CPU. */
-  int32_t (*synchronize)(int32_t device_kind, int32_t device_index, headrace_model_text_v1* error);
+  /* Waits for what a stream of a device holds. Returns at once for the CPU. */
+  int32_t (*synchronize)(int32_t device_kind, int32_t device_index, void* stream, headrace_model_text_v1* error);
 
   /* Does check number `index` of a device: 0, 1, ... until it answers not_found. A check that fails answers ok and says so
    * in `check`. */

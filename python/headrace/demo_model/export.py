@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the model's three pieces into the packages embed.pt2, layer.pt2 and head.pt2.
+"""Compiles the model's pieces into the packages embed.pt2, layer.pt2, head.pt2 and store.pt2.
 
     python -m headrace.demo_model.export --output DIR
+    python -m headrace.demo_model.export --shape 8b --device cuda
 
-What is there and still fits is left alone: a package says which torch, which processor features and which source made it, and
-looking at that takes no torch. Each new one is compared with PyTorch at several sizes, and layer.pt2 must give the same bits for
-every page size and order of pages. The folder is the one line on standard output, standard error tells what is being done.
+What is there and still fits is left alone: a package says which torch, which processor features or GPU, which shape and which
+source made it, and looking at that takes no torch. Each new one is compared with PyTorch at several sizes, and layer.pt2 must give
+the same bits for every page size and order of pages. Shapes with random weights have two packages more, which make them, and
+sizes.json. The folder is the one line on standard output, standard error tells what is being done.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import fcntl
 import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -26,36 +30,70 @@ import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import BackendFailed, Error
+from ..errors import BackendFailed, Error, InvalidArgument, NotSupported
 from ..export import export_package, require_torch
 from ..exporting.archive import read_spec
+from .shapes import SHAPES, Shape
 
-PIECES = ("embed", "layer", "head")
 KEY = "made_by"
+SIZES_FILE = "sizes.json"
 
 # What compiled code may depend on, among the flags that Linux tells of a processor.
 _FEATURES = re.compile(r"(avx|amx|fma|sve|asimd|bf16|f16c|sse4)\w*")
-_SOURCES = ("model.py", "pieces.py", "export.py", "../export.py", "../exporting/package.py", "../exporting/io_spec.py")
+_SOURCES = ("model.py", "shapes.py", "random_weights.py", "pieces.py", "export.py", "../export.py", "../exporting/package.py",
+            "../exporting/io_spec.py")  # fmt: skip
+_CAPABILITY = (75, 76)  # attributes of a device, as the driver's interface numbers them
 
 
-def current_key() -> dict[str, str]:
-    """What a package depends on beyond its weights, which are inputs."""
+@dataclass(frozen=True)
+class Target:
+    """What is compiled, and for what."""
+
+    shape_name: str = "book"
+    device: str = "cpu"  # or cuda: any GPU of this machine
+
+    @property
+    def shape(self) -> Shape:
+        return SHAPES[self.shape_name]
+
+
+def current_key(target: Target = Target()) -> dict[str, str]:
+    """What a package depends on beyond its weights, which are inputs.
+
+    errors   not_supported (for a GPU, and there is none)
+    """
     try:
         torch_version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         torch_version = ""
     here = Path(__file__).parent
     source = b"".join((here / name).read_bytes() for name in _SOURCES)
-    return {"torch": torch_version, "processor": _processor(), "source": hashlib.sha256(source).hexdigest()[:16]}
+    key = {"torch": torch_version, "processor": _processor(), "source": hashlib.sha256(source).hexdigest()[:16]}
+    return {**key, "shape": target.shape_name, "device": _gpu() if target.device == "cuda" else "cpu"}
 
 
-def default_folder() -> Path:
-    """In the user's cache, where unpacked packages are too."""
+def default_folder(target: Target = Target()) -> Path:
+    """In the user's cache, where unpacked packages are too; each shape and kind of device has its own."""
     named = os.environ.get("HEADRACE_CACHE_DIR")
     cache = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
-    return cache / "demo"
+    return cache / ("demo" if target == Target() else f"demo-{target.shape_name}-{target.device}")
+
+
+def _gpu() -> str:
+    """The first GPU's compute capability, asked of the driver: "cuda 9.0"."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise NotSupported(f"--device cuda: there is no GPU here ({error}): leave it out for the processor") from error
+    device, numbers = ctypes.c_int(), (ctypes.c_int * len(_CAPABILITY))()
+    if (code := driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0)) != 0:
+        raise NotSupported(f"--device cuda: the driver shows no GPU here (error {code}): leave it out for the processor")
+    for i, attribute in enumerate(_CAPABILITY):
+        driver.cuDeviceGetAttribute(ctypes.byref(numbers, i * ctypes.sizeof(ctypes.c_int)), attribute, device)
+    return f"cuda {numbers[0]}.{numbers[1]}"
 
 
 def _processor() -> str:
@@ -73,13 +111,14 @@ def is_current(package: Path, key: dict[str, str]) -> bool:
         return False
 
 
-def export_pieces(output: Path, cache: Path | None = None) -> list[Path]:
-    """Exports what is missing or outdated into the folder; returns all three packages.
+def export_pieces(output: Path, cache: Path | None = None, target: Target = Target()) -> list[Path]:
+    """Exports what is missing or outdated into the folder; returns all packages.
 
-    errors   backend_failed when a piece could not be exported: its process has said why
+    errors   backend_failed when a piece could not be exported: its process has said why; not_supported (a GPU is asked for, and
+             there is none)
     """
-    packages = [output / f"{piece}.pt2" for piece in PIECES]
-    key = current_key()
+    packages = [output / f"{piece}.pt2" for piece in target.shape.pieces]
+    key = current_key(target)
 
     def outdated() -> list[str]:
         return [package.stem for package in packages if not is_current(package, key)]
@@ -87,29 +126,38 @@ def export_pieces(output: Path, cache: Path | None = None) -> list[Path]:
     if outdated():  # only then the folder must be ours to write
         output.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(output):
-            _sweep(output)
+            _sweep(output, target)
+            if target.shape.random:
+                _write_sizes(output, target.shape)
             if pieces := outdated():
-                _export_all(pieces, output, cache)
+                _export_all(pieces, output, cache, target)
                 return packages
     _say(f"{', '.join(package.name for package in packages)} in {output} are up to date")
     return packages
 
 
-def _sweep(output: Path) -> None:
+def _write_sizes(output: Path, shape: Shape) -> None:
+    """For the command, which else learns them from the weights file; before the packages, which alone are looked at later."""
+    (output / f".{SIZES_FILE}").write_text(json.dumps(shape.description()) + "\n")
+    os.replace(output / f".{SIZES_FILE}", output / SIZES_FILE)
+
+
+def _sweep(output: Path, target: Target) -> None:
     """Removes what an export that was killed had begun: with the lock held nobody else writes there."""
-    for piece in PIECES:
+    for piece in target.shape.pieces:
         for begun in output.glob(f".{piece}-*"):
             shutil.rmtree(begun) if begun.is_dir() and not begun.is_symlink() else begun.unlink(missing_ok=True)
 
 
-def _export_all(pieces: list[str], output: Path, cache: Path | None) -> None:
+def _export_all(pieces: list[str], output: Path, cache: Path | None, target: Target) -> None:
     """Each in a process of its own, as many at once as there are processors: compiling takes one."""
     began = time.monotonic()
-    _say(f"compiling {', '.join(pieces)} for this processor and torch: this is done once and takes a while")
+    what = "this GPU" if target.device == "cuda" else "this processor"
+    _say(f"compiling {', '.join(pieces)} for {what} and torch: this is done once and takes a while")
     running: list[subprocess.Popen[bytes]] = []
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         try:
-            codes = list(pool.map(lambda piece: _run_piece(piece, output, cache, running), pieces))
+            codes = list(pool.map(lambda piece: _run_piece(piece, output, cache, target, running), pieces))
         except BaseException:  # we are to end, and they with us: each removes what it has begun
             pool.shutdown(wait=False, cancel_futures=True)
             for process in running:
@@ -120,24 +168,40 @@ def _export_all(pieces: list[str], output: Path, cache: Path | None) -> None:
     _say(f"{', '.join(pieces)} in {output} after {time.monotonic() - began:.0f} s")
 
 
-def _run_piece(piece: str, output: Path, cache: Path | None, running: list[subprocess.Popen[bytes]]) -> int:
+def _run_piece(piece: str, output: Path, cache: Path | None, target: Target, running: list[subprocess.Popen[bytes]]) -> int:
     command = [sys.executable, "-m", "headrace.demo_model.export", "--output", str(output), "--piece", piece]
-    process = subprocess.Popen([*command, *(["--cache", str(cache)] if cache else [])])
+    command += ["--shape", target.shape_name, "--device", target.device, *(["--cache", str(cache)] if cache else [])]
+    # Each is a process already: Inductor would start as many more as there are processors for each of them.
+    process = subprocess.Popen(command, env={"TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ})
     running.append(process)
     return process.wait()
 
 
-def export_piece(piece: str, output: Path, cache: Path | None = None) -> None:
-    """Exports one piece, whether or not it is there."""
+def export_piece(piece: str, output: Path, cache: Path | None = None, target: Target = Target()) -> None:
+    """Exports one piece, whether or not it is there.
+
+    errors   invalid_argument (the shape has no such piece), and those of export_package
+    """
+    shape, device = target.shape, target.device
+    if piece not in shape.pieces:
+        raise InvalidArgument(f"shape {target.shape_name} has no piece {piece}: it has {', '.join(shape.pieces)}")
+    key = current_key(target)
     require_torch()
     import torch
 
     from . import pieces
 
     torch.manual_seed(1)
-    checks = {"layer": pieces.check_pages}
-    note = {KEY: current_key()}
-    export_package(pieces.request(piece), output / f"{piece}.pt2", verify=True, cache=cache, note=note, check=checks.get(piece))
+    checks = {"layer": lambda package: pieces.check_pages(package, shape, device)}
+    checks |= dict.fromkeys(("random_layer", "random_ends"), lambda package: pieces.check_random(package, shape, device))
+    # Weights by the thousand million are compared where they lie, by their own check.
+    verify = not piece.startswith("random")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise NotSupported(f"--device cuda: torch {torch.__version__} finds no GPU here: leave it out for the processor")
+    request = pieces.request(piece, shape, device)
+    export_package(
+        request, output / f"{piece}.pt2", device=device, verify=verify, cache=cache, note={KEY: key}, check=checks.get(piece)
+    )
 
 
 @contextmanager
@@ -154,23 +218,28 @@ def _say(text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m headrace.demo_model.export", description="Compiles the demo's language model.")
-    folder = "the folder for embed.pt2, layer.pt2 and head.pt2 (default: %(default)s)"
-    parser.add_argument("--output", type=Path, default=default_folder(), metavar="DIR", help=folder)
-    parser.add_argument("--piece", choices=PIECES, help="export this one alone, even if it is up to date")
+    folder = f"the folder for the packages (default: {default_folder()}, another for each shape and device)"
+    parser.add_argument("--output", type=Path, metavar="DIR", help=folder)
+    parser.add_argument("--shape", choices=SHAPES, default="book", help="the trained model, or one with random weights (default: book)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to compile for (default: cpu)")
+    pieces = sorted({piece for shape in SHAPES.values() for piece in shape.pieces})
+    parser.add_argument("--piece", choices=pieces, help="export this one alone, even if it is up to date")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where the compiler keeps its work (default: the user's cache)")
     options = parser.parse_args()
+    target = Target(options.shape, options.device)
+    output: Path = options.output or default_folder(target)
     signal.signal(signal.SIGTERM, _end)
     try:
         if options.piece:
-            export_piece(options.piece, options.output, options.cache)
+            export_piece(options.piece, output, options.cache, target)
         else:
-            export_pieces(options.output, options.cache)
-            print(options.output)
+            export_pieces(output, options.cache, target)
+            print(output)
     except Error as error:
         _say(str(error))
         return 1
     except OSError as error:
-        _say(f"{error.filename or options.output}: {error.strerror}: choose another folder with --packages or --output")
+        _say(f"{error.filename or output}: {error.strerror}: choose another folder with --packages or --output")
         return 1
     return 0
 

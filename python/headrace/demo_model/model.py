@@ -9,44 +9,15 @@ inputs, so that one package of a layer serves all layers.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-
-@dataclass(frozen=True)
-class Sizes:
-    """What shapes follow from. The defaults are the model of the demo, 4.3 million parameters."""
-
-    width: int = 256
-    layers: int = 6
-    heads: int = 8
-    kv_heads: int = 2
-    head_width: int = 32
-    hidden: int = 704
-    vocabulary: int = 256
-    context: int = 2048
-
-    @property
-    def query_width(self) -> int:
-        return self.heads * self.head_width
-
-    @property
-    def kv_width(self) -> int:
-        return self.kv_heads * self.head_width
-
-    def layer_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The weights of one layer, in the order in which `Layer.forward` takes them. Matrices are [out, in]."""
-        return {
-            "attention_norm": (self.width,),
-            "qkv": (self.query_width + 2 * self.kv_width, self.width),
-            "attention_out": (self.width, self.query_width),
-            "mlp_norm": (self.width,),
-            "gate_up": (2 * self.hidden, self.width),
-            "down": (self.width, self.hidden),
-        }
+if __package__:
+    from .shapes import Sizes
+else:
+    from shapes import Sizes
 
 
 ROTARY_BASE = 10000.0
@@ -201,6 +172,24 @@ class Layer(nn.Module):
         mixed = torch.bmm(weights, values.transpose(0, 1))
         mixed = mixed.view(sizes.kv_heads, length, group, sizes.head_width).transpose(0, 1)
         return mixed.reshape(length, sizes.query_width)
+
+
+class Store(nn.Module):
+    """Puts the keys and values of a chunk of T tokens into their pages, in place.
+
+      kv       [P, 2, page, kv_heads, head_width] as Layer takes it; written
+      slots    int64 [T] where each token goes, no two alike
+      key, value  [T, kv_heads, head_width] as Layer gives them
+
+    One assignment to kv as a whole: the compiler does one through a slice of it by copying all pages.
+    """
+
+    def forward(self, kv: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> tuple[()]:
+        page = kv.shape[2]
+        pages, places = slots // page, slots % page
+        sides = torch.arange(2, device=kv.device)
+        kv.index_put_((pages[:, None], sides[None, :], places[:, None]), torch.stack((key, value), dim=1))
+        return ()
 
 
 class Head(nn.Module):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the three packages are exported from: modules, example inputs, the dimensions that vary; and the check of the pages."""
+"""What the packages are exported from: modules, example inputs, the dimensions that vary; and the checks of what came out."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,43 +13,52 @@ from torch.export import Dim
 
 from ..errors import Corrupt
 from ..exporting.request import ExportRequest
-from .model import Embed, Head, Layer, Sizes
+from .model import Embed, Head, Layer, Store
+from .random_weights import SPREAD, RandomEnds, RandomLayer
+from .shapes import SHAPES, Shape, Sizes
 
 EXAMPLE_CHUNK, EXAMPLE_PAGES, EXAMPLE_PAGE, EXAMPLE_BEFORE = 5, 7, 4, 6
 
 
-def request(piece: str) -> ExportRequest:
-    """The export request of embed, layer or head. Weights are inputs, so that one layer.pt2 serves all layers."""
-    return {"embed": _embed, "layer": _layer, "head": _head}[piece](Sizes())
+def request(piece: str, shape: Shape = SHAPES["book"], device: str = "cpu") -> ExportRequest:
+    """The export request of a piece, its examples on the device. Weights are inputs, so that one layer.pt2 serves all layers."""
+    makers = {"embed": _embed, "layer": _layer, "head": _head, "store": _store, "random_layer": _random, "random_ends": _random}
+    with torch.device(device):
+        return makers[piece](piece, shape.sizes, dtype_of(shape))
+
+
+def dtype_of(shape: Shape) -> torch.dtype:
+    return getattr(torch, shape.dtype)
 
 
 def _chunk(sizes: Sizes) -> Any:
     return Dim("chunk", min=1, max=sizes.context)
 
 
-def _embed(sizes: Sizes) -> ExportRequest:
-    embedding = torch.randn(sizes.vocabulary, sizes.width)
+def _embed(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
+    embedding = torch.randn(sizes.vocabulary, sizes.width, dtype=dtype)
     tokens = torch.randint(sizes.vocabulary, (EXAMPLE_CHUNK,))
     return ExportRequest(
         Embed(), (tokens, embedding), dynamic_shapes={"tokens": {0: _chunk(sizes)}, "embedding": None}, output_names=["x"]
     )
 
 
-def _head(sizes: Sizes) -> ExportRequest:
-    weights = (torch.randn(sizes.width), torch.randn(sizes.vocabulary, sizes.width))
+def _head(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
+    weights = (torch.randn(sizes.width, dtype=dtype), torch.randn(sizes.vocabulary, sizes.width, dtype=dtype) * (16 / math.sqrt(sizes.width)))
     shapes = {"x": {0: _chunk(sizes)}, "norm": None, "embedding": None}
-    return ExportRequest(Head(), (torch.randn(EXAMPLE_CHUNK, sizes.width), *weights), dynamic_shapes=shapes, output_names=["logits"])
+    example = torch.randn(EXAMPLE_CHUNK, sizes.width, dtype=dtype)
+    return ExportRequest(Head(), (example, *weights), dynamic_shapes=shapes, output_names=["logits"])
 
 
-def _layer(sizes: Sizes) -> ExportRequest:
-    weights = layer_weights(sizes)
+def _layer(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
+    weights = layer_weights(sizes, dtype)
     before, pages, page = Dim("before", min=0, max=sizes.context), Dim("pages", min=1), Dim("page", min=1)
     shapes = {"x": {0: _chunk(sizes)}, "kv": {0: pages, 2: page}, "slots": {0: before}, **dict.fromkeys(sizes.layer_shapes())}
     example = {"chunk": EXAMPLE_CHUNK, "pages": EXAMPLE_PAGES, "page": EXAMPLE_PAGE, "before": EXAMPLE_BEFORE}
 
     def make_inputs(named: dict[str, int]) -> tuple[Tensor, ...]:
-        x = torch.randn(named["chunk"], sizes.width)
-        kv = torch.randn(named["pages"], 2, named["page"], sizes.kv_heads, sizes.head_width)
+        x = torch.randn(named["chunk"], sizes.width, dtype=dtype)
+        kv = torch.randn(named["pages"], 2, named["page"], sizes.kv_heads, sizes.head_width, dtype=dtype)
         slots = torch.randint(named["pages"] * named["page"], (named["before"],))
         return (x, kv, slots, *weights)
 
@@ -57,23 +67,63 @@ def _layer(sizes: Sizes) -> ExportRequest:
     )
 
 
-def layer_weights(sizes: Sizes) -> tuple[Tensor, ...]:
+def _store(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
+    chunk, pages, page = _chunk(sizes), Dim("pages", min=1), Dim("page", min=1)
+    shapes = {"kv": {0: pages, 2: page}, "slots": {0: chunk}, "key": {0: chunk}, "value": {0: chunk}}
+
+    def make_inputs(named: dict[str, int]) -> tuple[Tensor, ...]:
+        kv = torch.randn(named["pages"], 2, named["page"], sizes.kv_heads, sizes.head_width, dtype=dtype)
+        slots = torch.randperm(named["pages"] * named["page"])[: named["chunk"]]
+        key, value = torch.randn(2, named["chunk"], sizes.kv_heads, sizes.head_width, dtype=dtype)
+        return (kv, slots, key.clone(), value.clone())
+
+    example = make_inputs({"chunk": EXAMPLE_CHUNK, "pages": EXAMPLE_PAGES, "page": EXAMPLE_PAGE})
+    return ExportRequest(Store(), example, dynamic_shapes=shapes, make_inputs=make_inputs)
+
+
+def _random(piece: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
+    names = [*sizes.layer_shapes()] if piece == "random_layer" else ["embedding", "norm"]
+    module = (RandomLayer if piece == "random_layer" else RandomEnds)(sizes, dtype)
+    return ExportRequest(module, (torch.tensor([7]),), output_names=names)
+
+
+def _spread(sizes: Sizes) -> float:
+    """Of a weight, so that what a matrix gives is of about the size of what it takes."""
+    return 0.8 / math.sqrt(sizes.width)
+
+
+def layer_weights(sizes: Sizes, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
     """Random weights of one layer, of about the size of trained ones."""
-    return tuple(torch.ones(shape) if len(shape) == 1 else torch.randn(shape) * 0.05 for shape in sizes.layer_shapes().values())
+    spread = _spread(sizes)
+    shapes = sizes.layer_shapes().values()
+    return tuple(torch.ones(shape, dtype=dtype) if len(shape) == 1 else torch.randn(shape, dtype=dtype) * spread for shape in shapes)
 
 
-def check_pages(package: Path) -> None:
+def check_pages(package: Path, shape: Shape = SHAPES["book"], device: str = "cpu") -> None:
     """Raises corrupt unless layer.pt2 gives the same bits for the same tokens, however pages are sized and ordered."""
     layer = torch._inductor.aoti_load_package(str(package))
-    sizes = Sizes()
-    weights = layer_weights(sizes)
-    for chunk, before in ((1, 0), (1, 1), (1, 150), (1, sizes.context - 1), (48, 150)):
-        x = torch.randn(chunk, sizes.width)
-        cached = torch.randn(2, before, sizes.kv_heads, sizes.head_width)
-        results = [layer(x, *lay_out(cached, page, order), *weights) for page in (1, 16, 64) for order in (1, -1)]
-        for result in results[1:]:
-            if not all(torch.equal(ours, first) for ours, first in zip(result, results[0])):
-                raise Corrupt(f"{package}: {chunk} tokens after {before} give other bits for another page size or order of pages")
+    sizes, dtype = shape.sizes, dtype_of(shape)
+    with torch.device(device):
+        weights = layer_weights(sizes, dtype)
+        for chunk, before in ((1, 0), (1, 1), (1, 150), (1, sizes.context - 1), (48, 150)):
+            x = torch.randn(chunk, sizes.width, dtype=dtype)
+            cached = torch.randn(2, before, sizes.kv_heads, sizes.head_width, dtype=dtype)
+            results = [layer(x, *lay_out(cached, page, order), *weights) for page in (1, 16, 64) for order in (1, -1)]
+            for result in results[1:]:
+                if not all(torch.equal(ours, first) for ours, first in zip(result, results[0])):
+                    raise Corrupt(f"{package}: {chunk} tokens after {before} give other bits for another page size or order of pages")
+
+
+def check_random(package: Path, shape: Shape, device: str) -> None:
+    """Raises corrupt unless the package gives the weights that PyTorch gives, but for the rounding of a last bit."""
+    found = torch._inductor.aoti_load_package(str(package))
+    with torch.device(device):
+        module = request(package.stem, shape, device).module
+        for seed in (torch.tensor([1]), torch.tensor([1 << 20])):
+            weights = found(seed)
+            for name, ours, expected in zip(range(len(weights)), weights, module(seed)):
+                if not torch.allclose(ours, expected, rtol=2.0**-7, atol=SPREAD * 1e-3):
+                    raise Corrupt(f"{package}: output {name} is not what PyTorch makes of seed {seed.item()}")
 
 
 def lay_out(cached: Tensor, page: int, order: int = 1) -> tuple[Tensor, Tensor]:
@@ -81,9 +131,9 @@ def lay_out(cached: Tensor, page: int, order: int = 1) -> tuple[Tensor, Tensor]:
     before = cached.shape[1]
     count = -(-before // page) + 1
     pages = list(range(count))[::order]
-    slots = torch.tensor([pages[i // page] * page + i % page for i in range(before)], dtype=torch.int64)
+    slots = torch.tensor([pages[i // page] * page + i % page for i in range(before)], dtype=torch.int64, device=cached.device)
     # What lies in the rest of the pages must not matter: NaN would show in every sum.
-    kv = torch.full((count, 2, page, *cached.shape[2:]), torch.nan)
+    kv = torch.full((count, 2, page, *cached.shape[2:]), torch.nan, dtype=cached.dtype, device=cached.device)
     kv[slots // page, 0, slots % page] = cached[0]
     kv[slots // page, 1, slots % page] = cached[1]
     return kv, slots

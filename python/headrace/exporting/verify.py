@@ -48,7 +48,8 @@ def verify(program: Program, request: ExportRequest, package: Path, device: str,
 
     errors   invalid_argument (the module itself fails at a size that its dynamic dimensions allow)
     """
-    runner = torch._inductor.aoti_load_package(str(package))
+    index = torch.device(device).index
+    runner = torch._inductor.aoti_load_package(str(package), device_index=-1 if index is None else index)
     found: list[Difference] = []
     for case, args, kwargs in _cases(program, request, device):
         expected = _run(case, copy.deepcopy(request.module), args, kwargs)

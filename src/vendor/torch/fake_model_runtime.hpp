@@ -25,7 +25,9 @@ struct FakeModelRuntime {
   void (*during_run)(FakeModelRuntime&) = nullptr;
   std::mutex mutex;
   std::map<std::string, std::vector<float>> constants{{"weight", {1, 2, 3}}};
-  std::string path;  ///< of the last open
+  std::string path;                    ///< of the last open
+  int gpus = 0;                        ///< of compute capability 90, whose memory is the host's
+  std::vector<void*> streams, waited;  ///< of each run; of each synchronize. For tests with one thread
 
   FakeModelRuntime() { current() = this; }
   ~FakeModelRuntime() { current() = nullptr; }
@@ -66,7 +68,7 @@ struct FakeModelRuntime {
     tensor.data = tensor.handle;
   }
 
-  static std::int32_t run(void* model, void*, headrace_tensor_v1* outputs, std::uint64_t* count,
+  static std::int32_t run(void* model, void* stream, headrace_tensor_v1* outputs, std::uint64_t* count,
                           headrace_model_text_v1* error) {
     FakeModelRuntime& fake = *current();
     const int inside = ++fake.inside;
@@ -77,6 +79,7 @@ struct FakeModelRuntime {
     if (fake.during_run != nullptr) fake.during_run(fake);
     --fake.inside;
     if (!fake.run_error.empty()) return say(error, fake.run_error);
+    if (fake.gpus > 0) fake.streams.push_back(stream);
     const std::uint64_t room = *count;
     *count = fake.outputs;
     if (room < fake.outputs) return static_cast<std::int32_t>(Code::exhausted);
@@ -104,11 +107,20 @@ struct FakeModelRuntime {
     t.abi_minor = HEADRACE_MODEL_RUNTIME_ABI_MINOR;
     t.info = [](headrace_runtime_info_v1* info) {
       info->built_for = info->found = "2.13.0+cpu";
-      info->built_accelerator = info->found_accelerator = "cpu";
+      info->device_count = current()->gpus;
+      info->built_accelerator = info->found_accelerator = info->device_count > 0 ? "cuda" : "cpu";
       info->cpu_capability = "AVX2";
     };
-    t.device_info = [](std::int32_t, headrace_device_info_v1*, headrace_model_text_v1* error) {
-      return say(error, "the fake has no GPU");
+    t.device_info = [](std::int32_t index, headrace_device_info_v1* info,
+                       headrace_model_text_v1* error) -> std::int32_t {
+      if (index >= current()->gpus) return say(error, "the fake has no such GPU");
+      std::strcpy(info->name, "fake GPU");
+      std::strcpy(info->compute_capability, "90");
+      info->memory_bytes = 1 << 20;
+      info->held_bytes = 100;
+      info->held_peak_bytes = 200;
+      info->used_bytes = 300;
+      return 0;
     };
     t.set_threads = [](std::int32_t count) { current()->threads = count; };
     t.open = [](const headrace_model_open_v1* args, void** model,
@@ -171,7 +183,10 @@ struct FakeModelRuntime {
       std::memcpy(const_cast<void*>(to->data), from->data, bytes_of(*from));
       return 0;
     };
-    t.synchronize = [](std::int32_t, std::int32_t, headrace_model_text_v1*) -> std::int32_t { return 0; };
+    t.synchronize = [](std::int32_t, std::int32_t, void* stream, headrace_model_text_v1*) -> std::int32_t {
+      current()->waited.push_back(stream);
+      return 0;
+    };
     t.check_device = [](std::int32_t, std::int32_t, std::uint64_t index,
                         headrace_check_v1* check) -> std::int32_t {
       if (index > 0) return static_cast<std::int32_t>(Code::not_found);

@@ -20,11 +20,8 @@ ModelJson verified(const ModelJson& outputs, bool passed) {
 ModelJson inferred(const ModelJson& outputs, std::uint64_t runs) {
   const ModelJson latency{{"least", 1.5},  {"mean", 35.14},   {"p50", 40.0},
                           {"p90", 1234.0}, {"p99", 82'205.0}, {"most", 1'500'000.0}};
-  const ModelJson memory{{"package_bytes", 1},
-                         {"constant_bytes", 546'856},
-                         {"process_bytes", 118'000'000},
-                         {"device_bytes", 0},
-                         {"device_peak_bytes", 0}};
+  const ModelJson memory{{"package_bytes", 1}, {"constant_bytes", 546'856}, {"process_bytes", 118'000'000},
+                         {"device_bytes", 0},  {"device_peak_bytes", 0},    {"device_used_bytes", 0}};
   return {{"device", "cpu"},
           {"load_ms", 823.9},
           {"unpack_ms", 0.2},

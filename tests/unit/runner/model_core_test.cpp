@@ -124,6 +124,84 @@ TEST_F(ModelCoreTest, another_device_than_the_packages_is_refused) {
   EXPECT_EQ(open({}, options).code(), Code::invalid_argument);
 }
 
+class GpuModelTest : public ModelCoreTest {
+ protected:
+  GpuModelTest() {
+    fake_.gpus = 2;
+    package_.metadata = R"({"AOTI_DEVICE_KEY": "cuda", "AOTI_COMPUTE_CAPABILITY": "90"})";
+    package_.io_spec.replace(package_.io_spec.find(R"("cpu")"), 5, R"("cuda")");
+    x_.device = {Device::Kind::cuda, 1};
+  }
+  std::unique_ptr<ModelCore> opened_on(const std::string& device) {
+    ModelOptions options;
+    options.device = device;
+    auto core = open(package_, options);
+    if (!core) ADD_FAILURE() << core.error().message;
+    return std::move(core).value();
+  }
+
+  PackageText package_;
+  int stream_ = 0;
+};
+
+TEST_F(GpuModelTest, a_gpu_is_chosen_by_its_number_and_one_that_is_not_there_is_named) {
+  EXPECT_EQ(opened_on("cuda")->info().device, (Device{Device::Kind::cuda, 0}));
+  EXPECT_EQ(opened_on("cuda:1")->info().device, (Device{Device::Kind::cuda, 1}));
+  ModelOptions options;
+  options.device = "cuda:2";
+  EXPECT_THAT(open(package_, options).error().message, HasSubstr("there is no cuda:2: torch sees 2 GPUs"));
+  options.device = "cpu";
+  EXPECT_THAT(open(package_, options).error().message,
+              HasSubstr("was compiled for cuda, and cpu is asked for"));
+}
+
+TEST_F(GpuModelTest, an_input_on_another_device_is_named_and_nothing_runs) {
+  const auto core = opened_on("cuda:1");
+  x_.device = {Device::Kind::cuda, 0};
+  EXPECT_THAT(core->run(std::span(&x_, 1), outputs_, {}).error().message,
+              HasSubstr("it lies on cuda:0, and the model runs on cuda:1"));
+  x_.device = {};
+  EXPECT_THAT(core->run(std::span(&x_, 1), outputs_, {}).error().message,
+              HasSubstr("it lies on cpu, and the model runs on cuda:1"));
+  EXPECT_EQ(fake_.runs, 0);
+}
+
+TEST_F(GpuModelTest, a_run_is_on_the_callers_stream_and_waits_for_that_one_alone) {
+  const auto core = opened_on("cuda:1");
+  ASSERT_TRUE(core->run(std::span(&x_, 1), outputs_, {}));
+  ASSERT_TRUE(core->run(std::span(&x_, 1), outputs_, {.stream = &stream_}));
+  ASSERT_TRUE(core->run(std::span(&x_, 1), outputs_, {.stream = nullptr}));
+  const std::vector<void*> streams{HEADRACE_MODEL_CURRENT_STREAM, &stream_, nullptr};
+  EXPECT_EQ(fake_.streams, streams);
+  EXPECT_EQ(fake_.waited, streams);
+  EXPECT_EQ(outputs_[0].device(), (Device{Device::Kind::cuda, 1}));
+}
+
+TEST_F(GpuModelTest, without_synchronize_nothing_waits_until_it_is_asked_for) {
+  const auto core = opened_on("cuda:1");
+  ASSERT_TRUE(core->run(std::span(&x_, 1), outputs_, {.stream = &stream_, .synchronize = false}));
+  EXPECT_TRUE(fake_.waited.empty());
+  ASSERT_TRUE(core->wait(&stream_));
+  EXPECT_EQ(fake_.waited, std::vector<void*>{&stream_});
+}
+
+TEST_F(GpuModelTest, memory_tells_what_is_torchs_at_its_most_and_of_all_together) {
+  const ModelMemory memory = opened_on("cuda:1")->memory();
+  EXPECT_EQ(memory.device_bytes, 100U);
+  EXPECT_EQ(memory.device_peak_bytes, 200U);
+  EXPECT_EQ(memory.device_used_bytes, 300U);
+  EXPECT_EQ(memory.constant_bytes, 12U);
+}
+
+TEST_F(ModelCoreTest, a_stream_for_a_model_on_the_cpu_is_refused) {
+  const auto core = opened();
+  const auto refused = core->run(std::span(&x_, 1), outputs_, {.stream = nullptr});
+  EXPECT_EQ(refused.code(), Code::invalid_argument);
+  EXPECT_THAT(refused.error().message, HasSubstr("runs on the CPU, which has no streams"));
+  EXPECT_EQ(fake_.runs, 0);
+  EXPECT_TRUE(core->wait({}));
+}
+
 TEST_F(ModelCoreTest, a_newer_torch_than_the_installed_one_is_refused_and_an_older_one_warned_of) {
   PackageText text;
   const auto compiled_by = [&](const std::string& version) {
