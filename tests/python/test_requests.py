@@ -172,6 +172,33 @@ def test_waiting_for_what_was_never_posted_is_invalid(lists):
         left.make_request("read", local, remote).wait(1)
 
 
+def test_what_is_of_cuda_graphs_says_so_where_there_is_none(lists):
+    left, _, _, _, local, remote = lists
+    request = left.make_request("read", local, remote)
+    numbers = np.arange(3)
+    for ask in (request.check, lambda: request.set_indices(numbers, stream=0), lambda: request.set_indices(remote=[1, 2], stream=0)):
+        with pytest.raises(headrace.InvalidArgument, match=r"lies in no graph \(it is prepared\)"):
+            ask()
+    with pytest.raises(headrace.InvalidArgument, match="no page numbers were given"):
+        request.set_indices(stream=0)
+    with pytest.raises(headrace.InvalidArgument, match="local has 3 page numbers and remote has 2"):
+        request.set_indices(numbers, [1, 2], stream=0)
+    with pytest.raises(headrace.InvalidArgument, match="local holds -1, which is no page's number") as refused:
+        request.set_indices([0, -1], stream=0)
+    assert refused.value.page == 1
+    with pytest.raises(headrace.InvalidArgument, match="remote page number 0 is 64: the list has 64 pages"):
+        request.set_indices(remote=np.array([64], np.uint32), stream=0)
+    with pytest.raises(headrace.InvalidArgument, match="torch.cuda.Stream"):
+        request.set_indices(numbers, stream="main")
+    with pytest.raises(headrace.InvalidArgument, match="name the stream"):
+        request.post(local=numbers)
+    with pytest.raises(headrace.NotSupported, match="knows no streams"):
+        request.post(stream=0, local=numbers)
+    assert request.state == "prepared"
+    request.post()
+    request.wait(10)
+
+
 def test_timeouts_must_be_numbers_of_seconds(lists):
     left, *_, local, remote = lists
     request = left.make_request("read", local, remote, timeout=float("inf"))
