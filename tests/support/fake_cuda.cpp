@@ -277,14 +277,19 @@ struct FakeDriver {
 
   // ---- entry and exit of every function
 
-  /// Whether a call that cannot be part of a graph is forbidden to this thread just now; if so the captures that
-  /// forbid it are spoilt. Documented of cuMemAlloc and seen of cuEventQuery; of the others it is assumed.
+  /// Whether a call that cannot be part of a graph is forbidden to this thread just now; if so the captures
+  /// that forbid it are spoilt. Documented of cuMemAlloc and seen of cuEventQuery; of the others it is
+  /// assumed.
   bool disturbs_captures(const std::string& symbol) {
-    static const std::set<std::string> unsafe{
-        "cuMemAlloc",       "cuMemFree",           "cuMemHostAlloc",     "cuMemFreeHost",        "cuMemHostRegister",
-        "cuEventQuery",     "cuEventSynchronize",  "cuStreamQuery",      "cuStreamSynchronize",  "cuCtxSynchronize",
-        "cuModuleLoadData", "cuIpcOpenMemHandle",  "cuIpcCloseMemHandle", "cuCtxEnablePeerAccess"};
-    if (!unsafe.contains(symbol) || thread_modes[std::this_thread::get_id()] == CaptureMode::relaxed) return false;
+    static const std::set<std::string> unsafe{"cuMemAlloc",          "cuMemFree",
+                                              "cuMemHostAlloc",      "cuMemFreeHost",
+                                              "cuMemHostRegister",   "cuEventQuery",
+                                              "cuEventSynchronize",  "cuStreamQuery",
+                                              "cuStreamSynchronize", "cuCtxSynchronize",
+                                              "cuModuleLoadData",    "cuIpcOpenMemHandle",
+                                              "cuIpcCloseMemHandle", "cuCtxEnablePeerAccess"};
+    if (!unsafe.contains(symbol) || thread_modes[std::this_thread::get_id()] == CaptureMode::relaxed)
+      return false;
     bool disturbed = false;
     for (auto& [serial, stream] : streams) {
       if (stream->capture == nullptr || stream->capture->mode == CaptureMode::relaxed) continue;
@@ -511,7 +516,8 @@ struct FakeDriver {
   }
   Outcome stream_wait_event(Stream stream, Event event, unsigned) {
     const std::uint64_t wanted = event->recorded;
-    // A capture cannot wait for what was queued outside of it: documented. Events inside one are not modelled.
+    // A capture cannot wait for what was queued outside of it: documented. Events inside one are not
+    // modelled.
     if (StreamObject* const waiting = resolve(stream); waiting != nullptr && waiting->capture != nullptr) {
       waiting->capture->spoilt = true;
       return Outcome::stream_capture_isolation;
@@ -528,9 +534,9 @@ struct FakeDriver {
   Outcome stream_is_capturing(Stream handle, CaptureStatus* status) {
     StreamObject* const stream = resolve(handle);
     if (stream == nullptr) return Outcome::invalid_context;
-    *status = stream->capture == nullptr  ? CaptureStatus::none
-              : stream->capture->spoilt ? CaptureStatus::invalidated
-                                        : CaptureStatus::active;
+    *status = stream->capture == nullptr ? CaptureStatus::none
+              : stream->capture->spoilt  ? CaptureStatus::invalidated
+                                         : CaptureStatus::active;
     return Outcome::success;
   }
   Outcome thread_exchange_stream_capture_mode(CaptureMode* mode) {
