@@ -31,6 +31,10 @@ struct KernelSet {
   void* move_small_pages = nullptr;
   void* move_row_pages = nullptr;
   void* move_any_pages = nullptr;
+  void* move_checked_aligned_pages = nullptr;
+  void* move_checked_small_pages = nullptr;
+  void* move_checked_row_pages = nullptr;
+  void* move_checked_any_pages = nullptr;
   void* move_parts = nullptr;
   void* move_few = nullptr;
 

@@ -25,6 +25,14 @@ constexpr Wanted wanted[] = {
     {"headrace_move_any_pages", "find the kernel headrace_move_any_pages", &KernelSet::move_any_pages},
     {"headrace_move_parts", "find the kernel headrace_move_parts", &KernelSet::move_parts},
     {"headrace_move_few", "find the kernel headrace_move_few", &KernelSet::move_few},
+    {"headrace_move_checked_aligned_pages", "find the kernel headrace_move_checked_aligned_pages",
+     &KernelSet::move_checked_aligned_pages},
+    {"headrace_move_checked_small_pages", "find the kernel headrace_move_checked_small_pages",
+     &KernelSet::move_checked_small_pages},
+    {"headrace_move_checked_row_pages", "find the kernel headrace_move_checked_row_pages",
+     &KernelSet::move_checked_row_pages},
+    {"headrace_move_checked_any_pages", "find the kernel headrace_move_checked_any_pages",
+     &KernelSet::move_checked_any_pages},
 };
 
 std::int32_t find_all(KernelSet& set, const char*& failed) {

@@ -44,7 +44,7 @@ headrace_info_v1 CudaIpcBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof info;
   info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP | HEADRACE_NEEDS_VRAM |
-                   HEADRACE_STREAM;
+                   HEADRACE_STREAM | HEADRACE_CAPTURE;
   info.local_kinds = memory_kinds;
   info.remote_kinds = memory_kinds;
   info.max_message_bytes = host_link::max_message_bytes;
@@ -138,6 +138,18 @@ headrace_cost_v1 CudaIpcBackend::cost(const headrace_prepare_v1&) {
           .margin = 0.5,
           .method = "measured on H200 with NVLink"};
 }
+
+Result<bool> CudaIpcBackend::capture(void* request, const headrace_capture_v1& args) {
+  return static_cast<Request*>(request)->capture(args);
+}
+
+void CudaIpcBackend::end_capture(void* request) { static_cast<Request*>(request)->end_capture(); }
+
+Result<void> CudaIpcBackend::set_indices(void* request, const headrace_indices_v1& args) {
+  return static_cast<Request*>(request)->set_indices(args);
+}
+
+Result<std::uint64_t> CudaIpcBackend::check(void* request) { return static_cast<Request*>(request)->check(); }
 
 // ------------------------------------------------------------------ progress
 

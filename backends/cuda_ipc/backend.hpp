@@ -55,6 +55,11 @@ class CudaIpcBackend final : public plugin::Backend {
   std::uint32_t arm(bool on) override;
   headrace_cost_v1 cost(const headrace_prepare_v1& args) override;
 
+  Result<bool> capture(void* request, const headrace_capture_v1& args) override;
+  void end_capture(void* request) override;
+  Result<void> set_indices(void* request, const headrace_indices_v1& args) override;
+  Result<std::uint64_t> check(void* request) override;
+
  private:
   explicit CudaIpcBackend(std::unique_ptr<Instance> instance) : instance_(std::move(instance)) {}
 

@@ -3,6 +3,7 @@
 #include "backends/cuda_ipc/backend.hpp"
 #include "gpu/device_memory.hpp"
 #include "support/direct_backend.hpp"
+#include "support/fake_graph.hpp"
 #include "support/fake_kernels.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -24,7 +25,7 @@ using ::testing::HasSubstr;
 
 class CudaIpcLocal : public test::DirectBackend {
  protected:
-  explicit CudaIpcLocal(std::vector<cuda::FakeGpu> gpus = {{}, {}},
+  explicit CudaIpcLocal(std::vector<cuda::FakeGpu> gpus = {{}, {}, {}},
                         const std::vector<headrace_setting_v1>& settings = {})
       : fake(std::move(gpus)) {
     cuda::add_reference_kernels(fake);
@@ -79,7 +80,7 @@ TEST_F(CudaIpcLocal, opens_no_gpu_before_memory_is_registered) {
   EXPECT_EQ(fake.calls("cuInit"), 0);
   EXPECT_EQ(backend->info().abilities,
             static_cast<std::uint32_t>(HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP |
-                                       HEADRACE_NEEDS_VRAM | HEADRACE_STREAM));
+                                       HEADRACE_NEEDS_VRAM | HEADRACE_STREAM | HEADRACE_CAPTURE));
   const auto near = memory(0, 4096);
   void* const region = registered(near, 0);
   EXPECT_EQ(fake.live().modules, 1);
@@ -364,6 +365,141 @@ TEST_F(CudaIpcLocal, a_post_in_the_order_of_a_stream_sees_what_was_queued_before
     ASSERT_EQ(device->driver().stream_end_capture(stream.handle(), &graph), cuda::Outcome::success);
     ASSERT_EQ(device->driver().graph_destroy(graph), cuda::Outcome::success);
   }
+  backend->release(handle);
+  backend->unload(remote_handle);
+  backend->deregister_region(there);
+  backend->deregister_region(here);
+}
+
+TEST_F(CudaIpcLocal, remote_pages_on_several_gpus_move_in_one_post) {
+  constexpr std::uint32_t pages = 90, bytes = 700;
+  const auto near = memory(0, pages * bytes);
+  const std::vector<gpu::DeviceMemory> far = [&] {
+    std::vector<gpu::DeviceMemory> made;
+    for (const int gpu : {0, 1, 2}) made.push_back(memory(gpu, pages * bytes));
+    return made;
+  }();
+  void* const here = registered(near, 0);
+  std::vector<void*> there;
+  test::PageSide remote;
+  for (int gpu = 0; gpu < 3; ++gpu) {
+    there.push_back(registered(far[static_cast<std::size_t>(gpu)], gpu));
+    remote.regions.push_back(backend->load_local(there.back()).value());
+  }
+  for (std::uint32_t i = 0; i < pages; ++i) {
+    remote.region_of.push_back(i % 3);
+    remote.offsets.push_back(std::uint64_t{(i * 7) % pages} * bytes);
+  }
+  remote.page_bytes = bytes;
+  const auto args = request(HEADRACE_READ, test::uniform_side(here, 0, bytes, bytes), remote, pages);
+  void* const handle = backend->prepare(args).value();
+  const int launches = fake.calls("cuLaunchKernelEx");
+  EXPECT_EQ(run(handle, args.token), Status{});
+  EXPECT_EQ(fake.calls("cuLaunchKernelEx"), launches + 1);
+  for (std::uint32_t i = 0; i < pages; ++i)
+    EXPECT_EQ(std::memcmp(reinterpret_cast<void*>(near.address() + std::uint64_t{i} * bytes),
+                          reinterpret_cast<void*>(far[i % 3].address() + remote.offsets[i]), bytes),
+              0)
+        << "page " << i;
+  backend->release(handle);
+  for (void* const remote_handle : remote.regions) backend->unload(remote_handle);
+  for (void* const region : there) backend->deregister_region(region);
+  backend->deregister_region(here);
+}
+
+TEST_F(CudaIpcLocal, a_captured_request_moves_at_every_replay_what_its_numbers_say_then) {
+  constexpr std::uint32_t pages = 64, bytes = 513;
+  const auto near = memory(0, pages * bytes), far = memory(1, pages * bytes);
+  const auto stream = gpu::Stream::make(gpu::Device::open(fake.load().value(), 0).value()).value();
+  void* const here = registered(near, 0);
+  void* const there = registered(far, 1);
+  void* const remote_handle = backend->load_local(there).value();
+  const auto args = request(HEADRACE_READ, test::uniform_side(here, 0, bytes, bytes),
+                            test::uniform_side(remote_handle, 0, bytes, bytes), pages);
+  void* const handle = backend->prepare(args).value();
+  headrace_capture_v1 capture{};
+  capture.struct_size = sizeof capture;
+  capture.stream = stream.handle();
+  capture.local_pages = capture.remote_pages = pages;
+  EXPECT_FALSE(backend->capture(handle, capture).value()) << "nobody captures the stream";
+  {
+    const test::GpuGraph graph(stream, [&] {
+      capture.has_message = 1;
+      const auto refused = backend->capture(handle, capture);
+      ASSERT_FALSE(refused);
+      EXPECT_EQ(refused.code(), Code::not_supported);
+      EXPECT_THAT(refused.error().message, HasSubstr("notification"));
+      capture.has_message = 0;
+      EXPECT_TRUE(backend->capture(handle, capture).value());
+    });
+    EXPECT_FALSE(same(near, far)) << "nothing has run";
+    graph.replay();
+    EXPECT_TRUE(same(near, far));
+    EXPECT_EQ(backend->check(handle).value(), 1U);
+    std::vector<std::uint32_t> numbers(pages);
+    for (std::uint32_t i = 0; i < pages; ++i) numbers[i] = pages - 1 - i;
+    headrace_indices_v1 change{};
+    change.struct_size = sizeof change;
+    change.remote = numbers.data();
+    change.count = pages;
+    change.stream = stream.handle();
+    ASSERT_TRUE(backend->set_indices(handle, change));
+    graph.replay();
+    for (std::uint32_t i = 0; i < pages; ++i)
+      EXPECT_EQ(
+          std::memcmp(reinterpret_cast<void*>(near.address() + std::uint64_t{i} * bytes),
+                      reinterpret_cast<void*>(far.address() + std::uint64_t{numbers[i]} * bytes), bytes),
+          0);
+    EXPECT_EQ(backend->check(handle).value(), 2U);
+    numbers[5] = pages;
+    auto on_gpu = memory(0, pages * sizeof numbers[0]);
+    std::memcpy(reinterpret_cast<void*>(on_gpu.address()), numbers.data(), on_gpu.bytes());
+    change.remote = reinterpret_cast<const std::uint32_t*>(on_gpu.address());
+    change.kind = HEADRACE_VRAM;
+    ASSERT_TRUE(backend->set_indices(handle, change));
+    graph.replay();
+    const auto told = backend->check(handle);
+    ASSERT_FALSE(told);
+    EXPECT_EQ(told.code(), Code::invalid_argument);
+    EXPECT_EQ(told.error().page, 5U);
+    EXPECT_THAT(told.error().message, HasSubstr("remote list"));
+    EXPECT_EQ(backend->check(handle).value(), 3U);
+  }
+  backend->end_capture(handle);
+  EXPECT_EQ(run(handle, args.token), Status{}) << "it may be posted again";
+  EXPECT_TRUE(same(near, far)) << "with the pages that it was made with";
+  backend->release(handle);
+  backend->unload(remote_handle);
+  backend->deregister_region(there);
+  backend->deregister_region(here);
+}
+
+TEST_F(CudaIpcLocal, a_capture_that_cannot_be_leaves_nothing_behind) {
+  const auto near = memory(0, 4096), far = memory(1, 4096);
+  const auto stream = gpu::Stream::make(gpu::Device::open(fake.load().value(), 0).value()).value(),
+             other = gpu::Stream::make(gpu::Device::open(fake.load().value(), 1).value()).value();
+  void* const here = registered(near, 0);
+  void* const there = registered(far, 1);
+  void* const remote_handle = backend->load_local(there).value();
+  const auto args = request(HEADRACE_WRITE, test::uniform_side(here, 0, 512, 512),
+                            test::uniform_side(remote_handle, 0, 512, 512), 8);
+  void* const handle = backend->prepare(args).value();
+  headrace_capture_v1 capture{};
+  capture.struct_size = sizeof capture;
+  capture.local_pages = capture.remote_pages = 8;
+  {
+    capture.stream = other.handle();
+    const test::GpuGraph graph(
+        other, [&] { EXPECT_EQ(backend->capture(handle, capture).code(), Code::invalid_argument); });
+  }
+  capture.stream = stream.handle();
+  const test::GpuGraph graph(stream, [&] {
+    fake.fail("cuLaunchKernelEx", cuda::Outcome::launch_out_of_resources);
+    EXPECT_EQ(backend->capture(handle, capture).code(), Code::backend_failed);
+    EXPECT_TRUE(backend->capture(handle, capture).value());
+  });
+  graph.replay();
+  EXPECT_TRUE(same(near, far));
   backend->release(handle);
   backend->unload(remote_handle);
   backend->deregister_region(there);

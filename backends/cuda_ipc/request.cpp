@@ -247,7 +247,7 @@ Status Request::post(const headrace_post_v1& args) {
 }
 
 /// What is queued on the caller's stream is queued now, so it has to be of the GPU that moves.
-Result<void> Request::check_stream(cuda::Stream stream) const {
+Result<cuda::CaptureStatus> Request::look_at_stream(cuda::Stream stream) const {
   const gpu::Device& device = *gpu_->device;
   const cuda::DriverTable& driver = device.driver();
   const gpu::ContextGuard current(device);  // whose default stream is meant by the default stream
@@ -258,8 +258,13 @@ Result<void> Request::check_stream(cuda::Stream stream) const {
                       device.ordinal());
   cuda::CaptureStatus capture{};
   HEADRACE_CUDA_TRY(driver, driver.stream_is_capturing(stream, &capture), "look at the stream of a post");
+  return capture;
+}
+
+Result<void> Request::check_stream(cuda::Stream stream) const {
+  HEADRACE_TRY(capture, look_at_stream(stream));
   if (capture != cuda::CaptureStatus::none)
-    return make_error(Code::not_supported, "the stream of a post is being captured: posts cannot be, yet");
+    return make_error(Code::not_supported, "the stream of a post is being captured: capture the request");
   return {};
 }
 

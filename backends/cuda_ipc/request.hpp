@@ -10,6 +10,7 @@
 #include "backends/cuda_ipc/owner_move.hpp"
 #include "backends/cuda_ipc/remote_region.hpp"
 #include "backends/cuda_ipc/staged_move.hpp"
+#include "gpu/graph_move.hpp"
 #include "host_link/post_message.hpp"
 
 #include <cstdint>
@@ -53,6 +54,13 @@ class Request final : public host_link::Post {
   /// A post that waits ends at once, also for the owner. One that a GPU has begun cannot be called back; its
   /// end is near.
   void cancel();
+
+  // In CUDA graphs (request_capture.cpp).
+
+  [[nodiscard]] Result<bool> capture(const headrace_capture_v1& args);
+  void end_capture();
+  [[nodiscard]] Result<void> set_indices(const headrace_indices_v1& args);
+  [[nodiscard]] Result<std::uint64_t> check();
 
   // For the link.
 
@@ -98,7 +106,11 @@ class Request final : public host_link::Post {
   [[nodiscard]] Outcome about_region(std::size_t number, Code code, std::string text) const;
   [[nodiscard]] bool take(State from);
 
+  [[nodiscard]] Result<cuda::CaptureStatus> look_at_stream(cuda::Stream stream) const;
   [[nodiscard]] Result<void> check_stream(cuda::Stream stream) const;
+  [[nodiscard]] Result<void> find_memory_for_graph();
+  [[nodiscard]] Result<std::unique_ptr<gpu::GraphMove>> prepare_for_graph(
+      const headrace_capture_v1& args) const;
   Status post_local();
   void in_flight();
   void begin_waiting();
@@ -127,6 +139,8 @@ class Request final : public host_link::Post {
   std::vector<ImportedMemory> memory_;       // of the remote regions, held while a GPU uses it
   std::shared_ptr<StagedMove> staged_;       // in place of it where host memory cannot be pinned
   std::unique_ptr<OwnerMove> by_owner_;      // in place of either
+
+  std::unique_ptr<gpu::GraphMove> captured_;  // while it lies in a graph
 
   std::uint64_t look_until_ns_ = 0;
   cuda::Stream stream_ = nullptr;   // that the present post is queued on

@@ -48,6 +48,18 @@ std::shared_ptr<ArrayView> ArrayView::open(nb::handle object) {
   return view;
 }
 
+std::shared_ptr<ArrayView> ArrayView::open_on_gpu(nb::handle object) {
+  if (!nb::hasattr(object, "__dlpack_device__")) return nullptr;
+  const int type = nb::cast<int>(object.attr("__dlpack_device__")()[0]);
+  if (type != nb::device::cuda::value && type != nb::device::rocm::value &&
+      type != nb::device::cuda_managed::value)
+    return nullptr;
+  auto view = hold<ArrayView>();
+  constexpr int no_waiting = -1;
+  view->open_dlpack(object.attr("__dlpack__")(nb::arg("stream") = no_waiting));
+  return view;
+}
+
 ArrayView::~ArrayView() {
   if (has_buffer_) PyBuffer_Release(&buffer_);
 }

@@ -19,6 +19,10 @@ class ArrayView final : public Held {
  public:
   /// Null if the object speaks neither protocol. Raises what the object raises when it refuses.
   static std::shared_ptr<ArrayView> open(nb::handle object);
+  /// Of an object in GPU memory, whose contents are read in the order of a stream that the caller names:
+  /// DLPack is told to make no stream wait for another, which would be an error where one is being captured.
+  /// Null if the object is not in GPU memory.
+  static std::shared_ptr<ArrayView> open_on_gpu(nb::handle object);
   ~ArrayView() override;
 
   enum class Element { other, signed_integer, unsigned_integer };

@@ -3,6 +3,7 @@
 #include <headrace/request.hpp>
 
 #include "bindings/python/binding.hpp"
+#include "bindings/python/page_input.hpp"
 #include "bindings/python/refuse_pickle.hpp"
 #include "bindings/python/request_handle.hpp"
 #include "bindings/python/stream_input.hpp"
@@ -19,14 +20,15 @@ const char* refusal(Code code) {
   switch (code) {
     case Code::would_block:
       return "a queue of the path is full, or, with a stream, the way to the peer's memory is not made yet: "
-             "poll, "
-             "then post again";
+             "poll, then post again; before a capture post once without one";
     case Code::not_supported:
-      return "not posted: this path does not know the stream, or it is being captured";
+      return "not posted: this path knows no streams";
     case Code::invalid_argument:
       return "not posted: the request is under way already (wait for its end, or cancel it), the "
              "notification is longer than "
-             "64 KiB, the stream is of another GPU, or the agent is closed or of another process";
+             "64 KiB, the stream is of another GPU, the request lies in a graph (cancel it, or make "
+             "another), or the "
+             "agent is closed or of another process";
     default:
       return "";
   }
@@ -34,7 +36,7 @@ const char* refusal(Code code) {
 
 /// The state's name. One object each, made once: programs that poll ask for it all the time.
 nb::object state_str(RequestState state) {
-  constexpr std::size_t count = static_cast<std::size_t>(RequestState::canceled) + 1;
+  constexpr std::size_t count = static_cast<std::size_t>(RequestState::captured) + 1;
   static const std::array<PyObject*, count>& names = *new std::array<PyObject*, count>([] {
     std::array<PyObject*, count> made{};
     for (std::size_t i = 0; i < count; ++i) {
@@ -46,6 +48,32 @@ nb::object state_str(RequestState state) {
   }());
   return nb::borrow(names[static_cast<std::size_t>(state)]);
 }
+
+/// One side of what set_indices is given.
+struct GivenIndices {
+  GivenIndices(nb::handle object, const char* what) {
+    if (object.is_none()) return;
+    held = to_gpu_indices(object, what);
+    if (held) {
+      kind = MemoryKind::vram;
+      numbers = {reinterpret_cast<const std::uint32_t*>(held->data), static_cast<std::size_t>(held->count())};
+    } else {
+      input = to_indices(object, what);
+      numbers = input.narrow(what, room);
+    }
+    if (numbers.data() == nullptr) numbers = {&none, 0};
+  }
+  GivenIndices(const GivenIndices&) = delete;
+  GivenIndices& operator=(const GivenIndices&) = delete;
+  [[nodiscard]] bool is_given() const { return numbers.data() != nullptr; }
+
+  MemoryKind kind = MemoryKind::dram;
+  std::span<const std::uint32_t> numbers;
+  IndexInput input;
+  std::vector<std::uint32_t> room;
+  std::shared_ptr<ArrayView> held;
+  std::uint32_t none = 0;
+};
 
 /// What garbage collection follows: `request.on_done(lambda error: print(request))` is a cycle.
 int request_traverse(PyObject* self, visitproc visit, void* arg) {
@@ -102,7 +130,7 @@ void bind_values(nb::module_& module) {
 }  // namespace
 
 PyRequest::~PyRequest() {
-  if (in_flight()) {
+  if (in_flight() || request_->state() == RequestState::captured) {
     without_gil([this] {
       home_.release(request_);
       return true;
@@ -145,6 +173,18 @@ void PyRequest::check_home() const {
               "the fork"});
 }
 
+void PyRequest::post(PostOptions& options, nb::handle local, nb::handle remote) {
+  const GivenIndices ours(local, "local"), theirs(remote, "remote");
+  if (ours.is_given() || theirs.is_given()) {
+    if (ours.is_given() && theirs.is_given() && ours.kind != theirs.kind)
+      raise_invalid("local and remote: one lies on the host and the other on a GPU; put both on the GPU");
+    options.indices = {ours.numbers, theirs.numbers, ours.is_given() ? ours.kind : theirs.kind};
+    if (!options.stream)
+      raise_invalid("page numbers go with a post where its stream is being captured: name the stream");
+  }
+  post(options);
+}
+
 void PyRequest::post(const PostOptions& options) {
   check_home();
   const Status status = without_gil([&] { return request_->post(options); });
@@ -179,7 +219,39 @@ void PyRequest::wait(const Timeout& timeout) {
   }
   if (request_->state() == RequestState::prepared)
     raise(Error{Code::invalid_argument, "the request has not been posted: there is nothing to wait for"});
+  if (request_->state() == RequestState::captured)
+    raise(
+        Error{Code::invalid_argument,
+              "the request lies in a graph: wait for the graph's stream; check() tells how many replays have "
+              "ended"});
   raise(error_of(status));
+}
+
+void PyRequest::set_indices(nb::handle local, nb::handle remote, nb::handle stream) {
+  check_home();
+  const GivenIndices ours(local, "local"), theirs(remote, "remote");
+  if (ours.is_given() && theirs.is_given() && ours.numbers.size() != theirs.numbers.size())
+    raise_invalid("local has " + std::to_string(ours.numbers.size()) + " page numbers and remote has " +
+                  std::to_string(theirs.numbers.size()) + ": each page has one on each side");
+  PageIndices indices;
+  void* const queue = to_stream(stream);
+  const auto set = [&] { take(without_gil([&] { return request_->set_indices(indices, queue); })); };
+  indices.local = ours.numbers;
+  indices.kind = ours.kind;
+  if (ours.is_given() && theirs.is_given() && ours.kind != theirs.kind) {
+    set();  // one side lies here and the other on a GPU
+    indices.local = {};
+  }
+  if (theirs.is_given()) {
+    indices.remote = theirs.numbers;
+    indices.kind = theirs.kind;
+  }
+  set();
+}
+
+std::uint64_t PyRequest::check() {
+  check_home();
+  return take(without_gil([&] { return request_->check(); }));
 }
 
 void PyRequest::abandon() {
@@ -234,23 +306,30 @@ void bind_request(nb::module_& module) {
       "Owns: the page lists; the memory itself is the caller's and must stay in place until the request has "
       "ended.\n"
       "Dropping the last reference cancels what is in flight.\n"
+      "A post on a stream that is being captured leads to captured: the request lies in a CUDA graph, whose "
+      "replays run without\n"
+      "the host, one after another. It holds all that they touch: its regions cannot be deregistered, here "
+      "or by their owner.\n"
+      "It and its agent must outlive the graph.\n"
       "Threads: any; post from one thread at a time. `await request` waits in the running asyncio loop; a "
       "task that is\n"
       "canceled there cancels the request and ends when its memory is quiet.")
       .def(
           "post",
-          [](PyRequest& self, nb::handle notification, const Seconds& timeout, nb::handle stream) {
+          [](PyRequest& self, nb::handle notification, const Seconds& timeout, nb::handle stream,
+             nb::handle local, nb::handle remote) {
             PostOptions options;
             if (!notification.is_none()) options.notification = from_bytes(notification, "the notification");
             options.timeout = to_timeout(timeout);
             if (!stream.is_none()) options.stream = to_stream(stream);
-            self.post(options);
+            self.post(options, local, remote);
             return state_str(self.request().state());
           },
           nb::arg("notification") = nb::none(), nb::arg("timeout") = nb::none(),
-          nb::arg("stream") = nb::none(),
+          nb::arg("stream") = nb::none(), nb::kw_only(), nb::arg("local") = nb::none(),
+          nb::arg("remote") = nb::none(),
           nb::sig("def post(self, notification: bytes | None = None, timeout: float | None = None, stream: "
-                  "typing.Any = None) -> str"),
+                  "typing.Any = None, *, local: typing.Any = None, remote: typing.Any = None) -> str"),
           "Starts the transfer and returns its state. Small requests on mapped or attached paths are done "
           "when this\n"
           "returns: \"done\", and there is nothing to wait for.\n\n"
@@ -262,21 +341,56 @@ void bind_request(nb::module_& module) {
           "are: they move\n"
           "after what was queued on it before, and before what is queued on it later, and nobody need wait "
           "for "
-          "either.\n"
+          "either. If it\n"
+          "is being captured, the move becomes part of the graph, nothing runs yet, and the request is "
+          "\"captured\" until cancel().\n"
+          "local, remote: in a capture, page numbers on a GPU, as set_indices takes them, which the graph "
+          "reads anew at every replay:\n"
+          "a model's own block tables.\n"
           "Errors: InvalidArgument (posted already; a stream of another GPU), WouldBlock (a queue is full, "
           "or, "
           "with a stream,\n"
-          "the way to the peer's memory is not made yet: poll, retry), PeerLost, NotFound (a region has been "
-          "revoked),\n"
-          "NotSupported (its path knows no streams).")
+          "the way to the peer's memory is not made yet: poll, retry; before a capture post once without), "
+          "PeerLost, NotFound\n"
+          "(a region has been revoked), NotSupported (its path knows no streams; a notification in a "
+          "capture).")
+      .def(
+          "set_indices",
+          [](PyRequest& self, nb::handle local, nb::handle remote, nb::handle stream) {
+            self.set_indices(local, remote, stream);
+          },
+          nb::arg("local") = nb::none(), nb::arg("remote") = nb::none(), nb::kw_only(), nb::arg("stream"),
+          nb::sig("def set_indices(self, local: typing.Any = None, remote: typing.Any = None, *, stream: "
+                  "typing.Any) -> None"),
+          "Changes which pages of its lists a captured request moves, without making its graph anew: queued "
+          "on a stream.\n\n"
+          "local, remote: page numbers of one dimension, of both sides as many and at most as many as the "
+          "request has pages;\n"
+          "None: this side's first numbers stay as they are. Any integers on the host, copied before the "
+          "call returns; or int32 or\n"
+          "uint32 on a GPU (a torch tensor, or whatever speaks DLPack), read in the stream's order: keep it "
+          "until then.\n"
+          "stream: a torch.cuda.Stream, or the number of a CUDA stream, not being captured; replays that are "
+          "queued on it later see them.\n"
+          "Errors: InvalidArgument (not captured; too many, or, on the host, a number that the list does not "
+          "have), NotSupported (a\n"
+          "list is not uniform), WouldBlock (64 changes are queued: let the stream catch up).")
+      .def("check", &PyRequest::check,
+           "How many replays of a captured request have ended: their data can be read. Asks neither GPU nor "
+           "peer.\n\n"
+           "Errors: InvalidArgument (not captured; or a number that a GPU has written is not in its list: a "
+           "replay passed over\n"
+           "that page, told once), NotFound (a region has been revoked), PeerLost: replays since may have "
+           "read or written what is\n"
+           "no longer the peer's memory.")
       .def(
           "poll", [](PyRequest& self) { return state_str(self.poll()); }, nb::sig("def poll(self) -> str"),
           "The state, after giving the path a slice of this thread's time.")
       .def_prop_ro(
           "state", [](const PyRequest& self) { return state_str(self.request().state()); },
           nb::sig("def state(self) -> str"),
-          "\"prepared\", \"posted\", \"canceling\", \"done\", \"failed\" or \"canceled\", without doing "
-          "anything.")
+          "\"prepared\", \"posted\", \"canceling\", \"done\", \"failed\", \"canceled\" or \"captured\", "
+          "without doing anything.")
       .def_prop_ro("done", &PyRequest::ended, "Whether the last post has ended: done, failed or canceled.")
       .def(
           "wait", [](PyRequest& self, const Seconds& timeout) { self.wait(to_timeout(timeout)); },
@@ -285,7 +399,8 @@ void bind_request(nb::module_& module) {
           "Errors: the request's own; TimedOut if it is still running, which it then goes on doing.")
       .def("cancel", &PyRequest::cancel,
            "Asks for an early end and returns at once; wait() tells when the memory is quiet. Nothing "
-           "happens if it has ended.")
+           "happens if it has ended.\n"
+           "A captured request is let go of: its graph is not to be replayed any more.")
       .def_prop_ro("error", &PyRequest::error, nb::sig("def error(self) -> headrace.errors.Error | None"),
                    "Why the last post failed, with the peer's name and the page; None if it did not.")
       .def_prop_ro(

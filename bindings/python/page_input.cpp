@@ -6,6 +6,7 @@
 
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace headrace::python {
 namespace {
@@ -195,6 +196,23 @@ void IndexInput::widen() {
   held.reset();
 }
 
+std::span<const std::uint32_t> IndexInput::narrow(const char* what, std::vector<std::uint32_t>& room) const {
+  if (const auto* const fitting = std::get_if<std::span<const std::uint32_t>>(&indices)) return *fitting;
+  std::visit(
+      [&](auto wide) {
+        room.reserve(wide.size() + 1);  // so that none at all has an address, too
+        for (const auto number : wide) {
+          if (!std::in_range<std::uint32_t>(number))
+            raise_invalid(
+                std::string(what) + " holds " + std::to_string(number) + ", which is no page's number",
+                room.size());
+          room.push_back(static_cast<std::uint32_t>(number));
+        }
+      },
+      indices);
+  return room;
+}
+
 IndexInput all_indices(std::uint64_t count) {
   IndexInput input;
   input.own.resize(count);
@@ -274,6 +292,17 @@ IndexInput to_indices(nb::handle object, const char* what) {
   }
   input.indices = std::span<const std::int64_t>(input.own);
   return input;
+}
+
+std::shared_ptr<ArrayView> to_gpu_indices(nb::handle object, const char* what) {
+  auto view = ArrayView::open_on_gpu(object);
+  if (view == nullptr) return nullptr;
+  const std::string found = std::string(what) + " is a " + view->described() + " on a GPU";
+  if (view->element == ArrayView::Element::other || view->element_bytes != 4)
+    raise_invalid(found + ": page numbers there are int32 or uint32");
+  if (view->shape.size() != 1 || !view->is_c_contiguous())
+    raise_invalid(found + ": page numbers there have one dimension and no gaps");
+  return view;
 }
 
 RegionId to_region_id(nb::handle object) {

@@ -35,10 +35,16 @@ struct IndexInput {
 
   /// The same as 64-bit integers.
   void widen();
+  /// The same as unsigned 32-bit integers, in `room` where they are not. Raises at one that is no page's
+  /// number.
+  [[nodiscard]] std::span<const std::uint32_t> narrow(const char* what,
+                                                      std::vector<std::uint32_t>& room) const;
 };
 
 /// `what` names the argument in error messages.
 IndexInput to_indices(nb::handle object, const char* what);
+/// Page numbers in GPU memory, which only its GPU reads; null if they are not there.
+std::shared_ptr<ArrayView> to_gpu_indices(nb::handle object, const char* what);
 /// 0, 1, 2, ...: the whole list in order.
 IndexInput all_indices(std::uint64_t count);
 

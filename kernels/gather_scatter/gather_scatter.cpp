@@ -33,22 +33,30 @@ std::uint64_t blocks_for(const KernelSet& set, std::uint64_t warps, std::uint32_
 }
 
 bool can_be_told(const headrace_move_done_v1& done) { return done.word == 0 || done.state != 0; }
+bool can_be_checked(const headrace_move_pages_v1& args) {
+  return args.bounds == 0 || (args.refused != 0 && args.source.indices != 0 && args.target.indices != 0);
+}
 
 }  // namespace
 
 std::int32_t move_pages(void* kernels, const headrace_move_pages_v1* args, void* stream) {
   const auto& set = *static_cast<const KernelSet*>(kernels);
-  if (args->struct_size < sizeof *args || args->page_bytes == 0 || !can_be_told(args->done))
+  if (args->struct_size < sizeof *args || args->page_bytes == 0 || !can_be_told(args->done) ||
+      !can_be_checked(*args))
     return invalid_value;
+  const auto fitting = [args](void* told, void* checked) { return args->bounds != 0 ? checked : told; };
   const bool vectors = aligned(args->source, args->flags) && aligned(args->target, args->flags) &&
                        args->page_bytes % vector_bytes == 0;
   if (vectors && args->page_bytes < tile_bytes) {
     const std::uint64_t tiles = (args->count * args->page_bytes + tile_bytes - 1) / tile_bytes;
-    return set.launch(args->page_bytes % row_bytes == 0 ? set.move_row_pages : set.move_small_pages,
+    return set.launch(args->page_bytes % row_bytes == 0
+                          ? fitting(set.move_row_pages, set.move_checked_row_pages)
+                          : fitting(set.move_small_pages, set.move_checked_small_pages),
                       blocks_for(set, tiles, args->most_multiprocessors), threads, *args, stream);
   }
   const std::uint64_t tiles = args->count * ((args->page_bytes + tile_bytes - 1) / tile_bytes);
-  return set.launch(vectors ? set.move_aligned_pages : set.move_any_pages,
+  return set.launch(vectors ? fitting(set.move_aligned_pages, set.move_checked_aligned_pages)
+                            : fitting(set.move_any_pages, set.move_checked_any_pages),
                     blocks_for(set, tiles, args->most_multiprocessors), threads, *args, stream);
 }
 

@@ -11,29 +11,23 @@ constexpr unsigned few_threads = 256;
 constexpr Hint hint = Hint::no_allocate;
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(512)
-    headrace_move_aligned_pages(const __grid_constant__ headrace_move_pages_v1 args) {
-  move_aligned_pages<unroll, hint>(args);
-  tell_done(args.done);
-}
-
-extern "C" __global__ void __launch_bounds__(512)
-    headrace_move_small_pages(const __grid_constant__ headrace_move_pages_v1 args) {
-  move_small_pages<unroll, hint>(args);
-  tell_done(args.done);
-}
-
-extern "C" __global__ void __launch_bounds__(512)
-    headrace_move_row_pages(const __grid_constant__ headrace_move_pages_v1 args) {
-  move_row_pages<unroll, hint>(args);
-  tell_done(args.done);
-}
-
-extern "C" __global__ void __launch_bounds__(512)
-    headrace_move_any_pages(const __grid_constant__ headrace_move_pages_v1 args) {
-  move_any_pages<unroll, hint>(args);
-  tell_done(args.done);
-}
+// A kernel for lists that the host has checked, and one for those that a device may have written.
+#define HEADRACE_PAGE_KERNELS(kind)                                                               \
+  extern "C" __global__ void __launch_bounds__(512)                                               \
+      headrace_move_##kind##_pages(const __grid_constant__ headrace_move_pages_v1 args) {         \
+    move_##kind##_pages<unroll, hint, ToldPages>(args);                                           \
+    tell_done(args.done);                                                                         \
+  }                                                                                               \
+  extern "C" __global__ void __launch_bounds__(512)                                               \
+      headrace_move_checked_##kind##_pages(const __grid_constant__ headrace_move_pages_v1 args) { \
+    move_##kind##_pages<unroll, hint, CheckedPages>(args);                                        \
+    tell_done(args.done);                                                                         \
+  }
+HEADRACE_PAGE_KERNELS(aligned)
+HEADRACE_PAGE_KERNELS(small)
+HEADRACE_PAGE_KERNELS(row)
+HEADRACE_PAGE_KERNELS(any)
+#undef HEADRACE_PAGE_KERNELS
 
 extern "C" __global__ void __launch_bounds__(512)
     headrace_move_parts(const __grid_constant__ headrace_move_parts_v1 args) {

@@ -199,6 +199,53 @@ __device__ __forceinline__ unsigned long long page_address(const headrace_move_s
   return base + number * side.stride;
 }
 
+/// The pages of a launch as its arguments say: the host has checked them.
+class ToldPages {
+ public:
+  __device__ explicit ToldPages(const headrace_move_pages_v1& args) : args_(args) {}
+  [[nodiscard]] __device__ unsigned long long count() const { return args_.count; }
+  /// Where a page lies on both sides. False: it is to be passed over, and both are 0.
+  __device__ bool find(unsigned long long page, unsigned long long& source,
+                       unsigned long long& target) const {
+    source = page_address(args_.source, page);
+    target = page_address(args_.target, page);
+    return true;
+  }
+
+ private:
+  const headrace_move_pages_v1& args_;
+};
+
+/// Pages whose numbers, and how many they are, stand in a table that may hold anything by now.
+class CheckedPages {
+ public:
+  __device__ explicit CheckedPages(const headrace_move_pages_v1& args)
+      : args_(args), bounds_(*reinterpret_cast<const headrace_move_bounds_v1*>(args.bounds)) {}
+  [[nodiscard]] __device__ unsigned long long count() const {
+    return bounds_.count < args_.count ? bounds_.count : args_.count;
+  }
+  __device__ bool find(unsigned long long page, unsigned long long& source,
+                       unsigned long long& target) const {
+    const bool good = is_below(args_.source, page, bounds_.source_pages, 1) &&
+                      is_below(args_.target, page, bounds_.target_pages, 2);
+    source = good ? page_address(args_.source, page) : 0;
+    target = good ? page_address(args_.target, page) : 0;
+    return good;
+  }
+
+ private:
+  __device__ bool is_below(const headrace_move_side_v1& side, unsigned long long page,
+                           unsigned long long pages, unsigned which) const {
+    if (__ldg(reinterpret_cast<const unsigned*>(side.indices) + page) < pages) return true;
+    // Seen by whoever sees the end of the launch: tell_done's fence comes behind it.
+    *reinterpret_cast<volatile unsigned long long*>(args_.refused) = 2 * page + which;
+    return false;
+  }
+
+  const headrace_move_pages_v1& args_;
+  const headrace_move_bounds_v1 bounds_;
+};
+
 /// The warps of a launch, numbered through.
 struct WarpPlace {
   unsigned lane = threadIdx.x % warp_lanes;
@@ -231,15 +278,16 @@ struct TileWalk {
 
 /// Pages of any length and alignment. Tiles are cut where the target is aligned, so only a page's ends go by
 /// bytes.
-template <int Unroll, Hint hint>
+template <int Unroll, Hint hint, class Pages>
 __device__ __forceinline__ void move_any_pages(const headrace_move_pages_v1& args) {
   constexpr unsigned tile_bytes = row_bytes * Unroll;
   const WarpPlace warp;
+  const Pages pages(args);
   const unsigned tiles =
       static_cast<unsigned>((args.page_bytes + vector_bytes - 1 + tile_bytes - 1) / tile_bytes);
-  for (TileWalk at(warp, tiles); at.page < args.count; at.next()) {
-    Stretch part{page_address(args.source, at.page), page_address(args.target, at.page), args.page_bytes, 0,
-                 args.page_bytes};
+  for (TileWalk at(warp, tiles); at.page < pages.count(); at.next()) {
+    Stretch part{0, 0, args.page_bytes, 0, args.page_bytes};
+    if (!pages.find(at.page, part.source, part.target)) continue;
     const unsigned long long first = static_cast<unsigned long long>(at.tile) * tile_bytes;
     const unsigned skew = static_cast<unsigned>(part.target) & (vector_bytes - 1);
     if (at.tile != 0) part.begin = first - skew;
@@ -251,14 +299,16 @@ __device__ __forceinline__ void move_any_pages(const headrace_move_pages_v1& arg
 
 /// Pages of whole tiles or more, all on both sides aligned. The next page's addresses are fetched while this
 /// one travels.
-template <int Unroll, Hint hint>
+template <int Unroll, Hint hint, class Pages>
 __device__ __forceinline__ void move_aligned_pages(const headrace_move_pages_v1& args) {
   constexpr unsigned tile_bytes = row_bytes * Unroll;
   const WarpPlace warp;
+  const Pages pages(args);
   const unsigned tiles = static_cast<unsigned>((args.page_bytes + tile_bytes - 1) / tile_bytes);
   TileWalk at(warp, tiles);
-  if (at.page >= args.count) return;
-  unsigned long long source = page_address(args.source, at.page), target = page_address(args.target, at.page);
+  if (at.page >= pages.count()) return;
+  unsigned long long source, target;
+  bool is_here = pages.find(at.page, source, target);
   for (;;) {
     const unsigned long long first = static_cast<unsigned long long>(at.tile) * tile_bytes;
     const unsigned long long left = args.page_bytes - first;
@@ -266,17 +316,18 @@ __device__ __forceinline__ void move_aligned_pages(const headrace_move_pages_v1&
     auto* to = reinterpret_cast<uint4*>(target + first);
     const unsigned long long page = at.page;
     at.next();
-    const bool more = at.page < args.count;
-    if (left >= tile_bytes) {
+    const bool more = at.page < pages.count();
+    const bool is_next = more && at.page != page;
+    if (!is_here) {
+      if (is_next) is_here = pages.find(at.page, source, target);
+    } else if (left >= tile_bytes) {
       uint4 held[Unroll];
       each<Unroll>([&]<int i>() { held[i] = load<i, hint>(from + warp.lane); });
-      if (more && at.page != page)
-        source = page_address(args.source, at.page), target = page_address(args.target, at.page);
+      if (is_next) is_here = pages.find(at.page, source, target);
       each<Unroll>([&]<int i>() { store<i, hint>(to + warp.lane, held[i]); });
     } else {
       move_vectors<Unroll, hint>(from, to, left / vector_bytes, warp.lane);
-      if (more && at.page != page)
-        source = page_address(args.source, at.page), target = page_address(args.target, at.page);
+      if (is_next) is_here = pages.find(at.page, source, target);
     }
     if (!more) return;
   }
@@ -284,12 +335,13 @@ __device__ __forceinline__ void move_aligned_pages(const headrace_move_pages_v1&
 
 /// Pages smaller than a tile, all aligned: a tile is vectors of several pages, so that as many bytes travel
 /// as with large ones.
-template <int Unroll, Hint hint>
+template <int Unroll, Hint hint, class Pages>
 __device__ __forceinline__ void move_small_pages(const headrace_move_pages_v1& args) {
   constexpr unsigned tile = warp_lanes * Unroll;
   const WarpPlace warp;
+  const Pages pages(args);
   const unsigned per_page = static_cast<unsigned>(args.page_bytes / vector_bytes);
-  const unsigned long long total = args.count * per_page;
+  const unsigned long long total = pages.count() * per_page;
   for (unsigned long long first = warp.number * tile; first < total; first += warp.count * tile) {
     uint4 held[Unroll];
     uint4* to[Unroll];
@@ -299,10 +351,11 @@ __device__ __forceinline__ void move_small_pages(const headrace_move_pages_v1& a
       const unsigned at = skip + i * warp_lanes + warp.lane;  // vectors from the beginning of page0
       const unsigned long long page = page0 + at / per_page;
       to[i] = nullptr;
-      if (page >= args.count) return;
+      unsigned long long source, target;
+      if (page >= pages.count() || !pages.find(page, source, target)) return;
       const unsigned offset = at % per_page;
-      to[i] = reinterpret_cast<uint4*>(page_address(args.target, page)) + offset;
-      held[i] = load<0, hint>(reinterpret_cast<const uint4*>(page_address(args.source, page)) + offset);
+      to[i] = reinterpret_cast<uint4*>(target) + offset;
+      held[i] = load<0, hint>(reinterpret_cast<const uint4*>(source) + offset);
     });
     each<Unroll>([&]<int i>() {
       if (to[i] != nullptr) store<0, hint>(to[i], held[i]);
@@ -313,11 +366,12 @@ __device__ __forceinline__ void move_small_pages(const headrace_move_pages_v1& a
 /// Pages smaller than a tile whose length is a multiple of a row: lane i finds out where row i of the warp's
 /// next tile lies, while the present one travels, and tells the others. No division and no index is looked up
 /// twice.
-template <int Unroll, Hint hint>
+template <int Unroll, Hint hint, class Pages>
 __device__ __forceinline__ void move_row_pages(const headrace_move_pages_v1& args) {
   const WarpPlace warp;
+  const Pages pages(args);
   const unsigned per_page = static_cast<unsigned>(args.page_bytes / row_bytes);
-  const unsigned long long total = args.count * per_page;
+  const unsigned long long total = pages.count() * per_page;
   unsigned long long source = 0, target = 0;  // of lane i's row; 0: there is none
   const auto look_up = [&](unsigned long long first) {
     const unsigned long long row = first + warp.lane;
@@ -325,8 +379,8 @@ __device__ __forceinline__ void move_row_pages(const headrace_move_pages_v1& arg
     if (warp.lane >= Unroll || row >= total) return;
     const unsigned long long page = row / per_page;
     const unsigned long long skip = (row - page * per_page) * row_bytes;
-    source = page_address(args.source, page) + skip;
-    target = page_address(args.target, page) + skip;
+    unsigned long long from, to;
+    if (pages.find(page, from, to)) source = from + skip, target = to + skip;
   };
   look_up(warp.number * Unroll);
   for (unsigned long long first = warp.number * Unroll; first < total; first += warp.count * Unroll) {

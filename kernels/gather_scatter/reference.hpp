@@ -5,6 +5,7 @@
 
 #include <headrace/plugin/kernels_v1.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -24,11 +25,25 @@ inline std::uint64_t page_address(const headrace_move_side_v1& side, std::uint64
   return base + number * side.stride;
 }
 
+/// Whether both numbers of a page are within the bounds; tells if one is not.
+inline bool is_within_bounds(const headrace_move_pages_v1& args, std::uint64_t page) {
+  const auto& bounds = *at<const headrace_move_bounds_v1>(args.bounds);
+  const bool source = at<const std::uint32_t>(args.source.indices)[page] < bounds.source_pages;
+  const bool target = at<const std::uint32_t>(args.target.indices)[page] < bounds.target_pages;
+  if (!source || !target)
+    __atomic_store_n(at<std::uint64_t>(args.refused), 2 * page + (source ? 2 : 1), __ATOMIC_RELAXED);
+  return source && target;
+}
+
 /// Tells `part(source, target, bytes)` of each part that the arguments name, in order.
 template <class Part>
 void each_part(const headrace_move_pages_v1& args, Part part) {
-  for (std::uint64_t i = 0; i < args.count; ++i)
-    part(page_address(args.source, i), page_address(args.target, i), args.page_bytes);
+  std::uint64_t count = args.count;
+  if (args.bounds != 0)
+    count = std::min<std::uint64_t>(count, at<const headrace_move_bounds_v1>(args.bounds)->count);
+  for (std::uint64_t i = 0; i < count; ++i)
+    if (args.bounds == 0 || is_within_bounds(args, i))
+      part(page_address(args.source, i), page_address(args.target, i), args.page_bytes);
 }
 template <class Part>
 void each_part(const headrace_move_parts_v1& args, Part part) {

@@ -24,8 +24,8 @@ _waiting: dict[tuple[asyncio.AbstractEventLoop, int], list[asyncio.Future[None]]
 async def ended(request: Request) -> None:
     """Waits until the request has ended; raises its error. A task that is canceled here cancels the request."""
     request.poll()
-    if request.state == "prepared":
-        request.wait(0)  # raises: nothing was posted
+    if request.state in ("prepared", "captured"):
+        request.wait(0)  # raises: there is no end to wait for
     try:
         while not request.done:
             await _readable(request)

@@ -282,11 +282,14 @@ class Request:
 
     Owns: the page lists; the memory itself is the caller's and must stay in place until the request has ended.
     Dropping the last reference cancels what is in flight.
+    A post on a stream that is being captured leads to captured: the request lies in a CUDA graph, whose replays run without
+    the host, one after another. It holds all that they touch: its regions cannot be deregistered, here or by their owner.
+    It and its agent must outlive the graph.
     Threads: any; post from one thread at a time. `await request` waits in the running asyncio loop; a task that is
     canceled there cancels the request and ends when its memory is quiet.
     """
 
-    def post(self, notification: bytes | None = None, timeout: float | None = None, stream: Any = None) -> str:
+    def post(self, notification: bytes | None = None, timeout: float | None = None, stream: Any = None, *, local: Any = None, remote: Any = None) -> str:
         """
         Starts the transfer and returns its state. Small requests on mapped or attached paths are done when this
         returns: "done", and there is nothing to wait for.
@@ -294,10 +297,34 @@ class Request:
         notification: bytes, up to 64 KiB, delivered at the far side once the data is there (write) or has been taken
         (read). timeout: seconds, then it is canceled and ends timed_out; None: the request's own.
         stream: a torch.cuda.Stream, or the number of a CUDA stream, of the GPU whose memory the local pages are: they move
-        after what was queued on it before, and before what is queued on it later, and nobody need wait for either.
+        after what was queued on it before, and before what is queued on it later, and nobody need wait for either. If it
+        is being captured, the move becomes part of the graph, nothing runs yet, and the request is "captured" until cancel().
+        local, remote: in a capture, page numbers on a GPU, as set_indices takes them, which the graph reads anew at every replay:
+        a model's own block tables.
         Errors: InvalidArgument (posted already; a stream of another GPU), WouldBlock (a queue is full, or, with a stream,
-        the way to the peer's memory is not made yet: poll, retry), PeerLost, NotFound (a region has been revoked),
-        NotSupported (its path knows no streams).
+        the way to the peer's memory is not made yet: poll, retry; before a capture post once without), PeerLost, NotFound
+        (a region has been revoked), NotSupported (its path knows no streams; a notification in a capture).
+        """
+
+    def set_indices(self, local: Any = None, remote: Any = None, *, stream: Any) -> None:
+        """
+        Changes which pages of its lists a captured request moves, without making its graph anew: queued on a stream.
+
+        local, remote: page numbers of one dimension, of both sides as many and at most as many as the request has pages;
+        None: this side's first numbers stay as they are. Any integers on the host, copied before the call returns; or int32 or
+        uint32 on a GPU (a torch tensor, or whatever speaks DLPack), read in the stream's order: keep it until then.
+        stream: a torch.cuda.Stream, or the number of a CUDA stream, not being captured; replays that are queued on it later see them.
+        Errors: InvalidArgument (not captured; too many, or, on the host, a number that the list does not have), NotSupported (a
+        list is not uniform), WouldBlock (64 changes are queued: let the stream catch up).
+        """
+
+    def check(self) -> int:
+        """
+        How many replays of a captured request have ended: their data can be read. Asks neither GPU nor peer.
+
+        Errors: InvalidArgument (not captured; or a number that a GPU has written is not in its list: a replay passed over
+        that page, told once), NotFound (a region has been revoked), PeerLost: replays since may have read or written what is
+        no longer the peer's memory.
         """
 
     def poll(self) -> str:
@@ -306,7 +333,7 @@ class Request:
     @property
     def state(self) -> str:
         """
-        "prepared", "posted", "canceling", "done", "failed" or "canceled", without doing anything.
+        "prepared", "posted", "canceling", "done", "failed", "canceled" or "captured", without doing anything.
         """
 
     @property
@@ -323,6 +350,7 @@ class Request:
     def cancel(self) -> None:
         """
         Asks for an early end and returns at once; wait() tells when the memory is quiet. Nothing happens if it has ended.
+        A captured request is let go of: its graph is not to be replayed any more.
         """
 
     @property

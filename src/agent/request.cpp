@@ -20,7 +20,7 @@ struct Request::State {
 };
 
 std::string_view state_name(RequestState state) noexcept {
-  constexpr std::array<std::string_view, 6> names{"prepared", "posted", "canceling", "done", "failed", "canceled"};
+  constexpr std::array<std::string_view, 7> names{"prepared", "posted", "canceling", "done", "failed", "canceled", "captured"};
   return names[static_cast<std::size_t>(state)];
 }
 
@@ -69,6 +69,8 @@ RequestState Request::poll() { return state_->core->poll(); }
 RequestState Request::state() const { return state_->core->state(); }
 Status Request::wait(Timeout timeout) { return state_->core->wait(timeout); }
 void Request::cancel() { state_->core->cancel(); }
+Result<void> Request::set_indices(const PageIndices& indices, void* stream) { return state_->core->set_indices(indices, stream); }
+Result<std::uint64_t> Request::check() { return state_->core->check(); }
 Error Request::error() const { return state_->core->error(); }
 RequestTimes Request::times() const { return state_->core->times(); }
 std::string Request::explain() const { return state_->core->explain(); }

@@ -2,6 +2,7 @@
 #include "engine/backend_instance.hpp"
 
 #include "base/clock.hpp"
+#include "base/errors.hpp"
 
 #include <array>
 #include <thread>
@@ -33,6 +34,11 @@ headrace_sink_v1 sink_into(std::string& out) {
 Status from_c(headrace_status_v1 s) {
   const bool known = s.code >= HEADRACE_OK && s.code <= HEADRACE_INTERNAL;
   return {known ? static_cast<Code>(s.code) : Code::internal, s.os_error, s.page};
+}
+
+/// Whether the table reaches so far, and has them.
+bool has_capture_entries(const headrace_backend_v1& table) {
+  return HEADRACE_HAS(&table, check) && table.capture != nullptr && table.end_capture != nullptr && table.set_indices != nullptr && table.check != nullptr;
 }
 
 BackendInstance& self(void* context) { return *static_cast<BackendInstance*>(context); }
@@ -79,6 +85,8 @@ Result<std::unique_ptr<BackendInstance>> BackendInstance::open(const headrace_ba
   if (code != HEADRACE_OK) return text.error(code, made->name_).within("open backend");
   made->info_.struct_size = sizeof(made->info_);
   table->info(made->instance_, &made->info_);
+  if (made->can(HEADRACE_CAPTURE) && !has_capture_entries(*table))
+    return make_error(Code::not_supported, "backend {} says that it can capture, but its table lacks capture, end_capture, set_indices or check", made->name_);
   made->descriptor_ = table->descriptor(made->instance_);
   return made;
 }
@@ -182,6 +190,34 @@ headrace_cost_v1 BackendInstance::cost(const headrace_prepare_v1& args) {
     cost = {sizeof(cost), 1e9, 0, 1, 1, "the backend gave no estimate"};
   }
   return cost;
+}
+
+Result<bool> BackendInstance::capture(void* request, headrace_capture_v1 args) {
+  args.struct_size = sizeof(args);
+  args.page = HEADRACE_NO_PAGE;
+  ErrorText text;
+  const int32_t code = table_->capture(instance_, request, &args, text.out());
+  if (code == HEADRACE_OK) return args.captured != 0;
+  Error error = text.error(code, name_);
+  error.page = args.page;
+  return error;
+}
+
+Result<void> BackendInstance::set_indices(void* request, const headrace_indices_v1& args) {
+  ErrorText text;
+  const int32_t code = table_->set_indices(instance_, request, &args, text.out());
+  if (code != HEADRACE_OK) return text.error(code, name_);
+  return {};
+}
+
+Result<std::uint64_t> BackendInstance::check(void* request) {
+  headrace_check_v1 args{sizeof(headrace_check_v1), 0, HEADRACE_NO_PAGE};
+  ErrorText text;
+  const int32_t code = table_->check(instance_, request, &args, text.out());
+  if (code == HEADRACE_OK) return args.replays;
+  Error error = text.error(code, name_);
+  error.page = args.page;
+  return error;
 }
 
 std::uint32_t BackendInstance::progress() {

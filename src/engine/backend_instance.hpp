@@ -76,6 +76,12 @@ class BackendInstance {
   Status post(void* request, const headrace_post_v1& args);
   Status notify(void* connection, std::uint32_t channel, std::string_view bytes);
   headrace_cost_v1 cost(const headrace_prepare_v1& args);
+  /// With HEADRACE_CAPTURE alone, these four. Whether the stream is being captured: then the request lies in its graph.
+  Result<bool> capture(void* request, headrace_capture_v1 args);
+  void end_capture(void* request) { table_->end_capture(instance_, request); }
+  Result<void> set_indices(void* request, const headrace_indices_v1& args);
+  /// How many replays have ended.
+  Result<std::uint64_t> check(void* request);
 
   /// One pass of progress, unless another thread is in it. `arm` takes the same turn.
   std::uint32_t progress();

@@ -271,8 +271,8 @@ Result<void> Engine::deregister(std::span<const RegionId> ids, Timeout timeout) 
     return uses(own_in_flight_) || std::any_of(links.begin(), links.end(), [&](const auto& link) { return uses(link->in_flight()); });
   };
   if (in_use()) {
-    if (timeout && timeout->count() <= 0) return stay(make_error(Code::would_block, "a request that uses the region is in flight: wait for it first"));
-    if (!progress_->wait([&] { return !in_use(); }, deadline)) return stay(make_error(Code::timed_out, "a request that uses the region is still in flight: cancel it first"));
+    if (timeout && timeout->count() <= 0) return stay(make_error(Code::would_block, "a request that uses the region is in flight, or lies in a graph: wait for it, or cancel it, first"));
+    if (!progress_->wait([&] { return !in_use(); }, deadline)) return stay(make_error(Code::timed_out, "a request that uses the region is still in flight, or lies in a graph: cancel it first"));
   }
   if (auto asked = ask_peers_to_let_go(ranges, deadline); !asked) return stay(std::move(asked).error());
   for (const auto& region : going) give_back(*region);

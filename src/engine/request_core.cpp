@@ -3,6 +3,7 @@
 
 #include "engine/engine.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace headrace::engine {
@@ -46,7 +47,7 @@ Status RequestCore::post(const PostOptions* options) {
   if (!engine_->usable_status(refused)) return refused;
   RequestState before = state();
   do {
-    if (before == RequestState::posted || before == RequestState::canceling) return {Code::invalid_argument};
+    if (before == RequestState::posted || before == RequestState::canceling || before == RequestState::captured) return {Code::invalid_argument};
   } while (!state_.compare_exchange_weak(before, RequestState::posted));
 
   posted_at_ns_.store(now_ns(), std::memory_order_relaxed);
@@ -68,6 +69,11 @@ Status RequestCore::post(const PostOptions* options) {
   }
   stream_ = options != nullptr && options->stream ? *options->stream : nullptr;
   if (options != nullptr && options->stream && stream_ == nullptr) stream_ = default_stream;
+  if (options != nullptr && options->indices && stream_ == nullptr) {
+    state_.store(before);
+    return {Code::invalid_argument};
+  }
+  indices_ = options != nullptr ? options->indices : std::nullopt;
   const bool lost = path_.backend == nullptr || (path_.link && path_.link->state() == LinkState::lost);
   if (lost) {
     if (auto bound = bind(); !bound) return end({bound.code() == Code::not_supported ? Code::peer_lost : bound.code()}, bound.error().message);
@@ -78,6 +84,7 @@ Status RequestCore::post(const PostOptions* options) {
   }
   set_deadline(options);
   const Status status = start(true);
+  indices_.reset();
   if (status.code == Code::would_block) state_.store(before, std::memory_order_release);
   // A small post has ended by now: looking at the clock once more would cost it a tenth of its time.
   const std::uint64_t ended_at = ended_at_ns_.load(std::memory_order_relaxed);
@@ -90,6 +97,7 @@ Status RequestCore::start(bool first) {
   for (;;) {
     Status status{Code::peer_lost};
     std::string why;
+    bool captured = false;
     {
       const std::shared_lock lock(path_mutex_);
       const std::shared_ptr<Link> link = path_.link;
@@ -113,12 +121,13 @@ Status RequestCore::start(bool first) {
       args.message = {message_.data(), carries_message ? message_.size() : 0};
       args.stream = stream_;
       if (!link) {
-        status = path_.backend->post(path_.request, args);
+        status = hand_over(args, captured, why);
       } else if (const GatePass pass(link->gate()); pass) {
-        status = path_.backend->post(path_.request, args);
+        status = hand_over(args, captured, why);
       } else {
         why = link->lost_text();
       }
+      if (captured) return lies_in_graph();
       if (status.ok()) {
         // A cancel that came before the backend had the request has to be said again.
         if (cancel_asked_.load()) path_.backend->cancel(path_.request);
@@ -131,6 +140,129 @@ Status RequestCore::start(bool first) {
     tried_.push_back(path_.backend->name());
     if (!bind()) return end(status, why);
   }
+}
+
+/// Posts, or records the post into the graph that its stream captures.
+Status RequestCore::hand_over(const headrace_post_v1& args, bool& captured, std::string& why) {
+  if (stream_ != nullptr && (indices_ || path_.backend->can(HEADRACE_CAPTURE))) {
+    const auto asked = capture();
+    if (!asked) {
+      why = asked.error().message;
+      return {asked.code(), 0, asked.error().page};
+    }
+    captured = *asked;
+  }
+  return captured ? Status{} : path_.backend->post(path_.request, args);
+}
+
+/// Whether the stream is being captured, and the request is part of its graph now.
+Result<bool> RequestCore::capture() {
+  if (!path_.backend->can(HEADRACE_CAPTURE)) return make_error(Code::not_supported, "requests over {} cannot lie in graphs, where alone page numbers go with a post", path_.backend->name());
+  headrace_capture_v1 args{};
+  args.stream = stream_;
+  args.local_pages = plan_.local->count;
+  args.remote_pages = plan_.remote->count;
+  args.has_message = has_message_ ? 1 : 0;
+  headrace_indices_v1 indices{};
+  if (indices_) {
+    HEADRACE_TRY(good, checked(*indices_, stream_));
+    indices = good;
+    args.indices = &indices;
+  }
+  HEADRACE_TRY(captured, path_.backend->capture(path_.request, args));
+  if (!captured && indices_) return make_error(Code::invalid_argument, "page numbers go with a post where its stream is being captured: else make a request of these pages");
+  return captured;
+}
+
+/// The backend has recorded it. Nobody waits for its end, so there is no deadline.
+Status RequestCore::lies_in_graph() {
+  deadline_ns_.store(UINT64_MAX);
+  replays_.store(0);
+  engine_->counters().captured.add();
+  RequestState posted = RequestState::posted;
+  if (state_.compare_exchange_strong(posted, RequestState::captured)) return {};
+  path_.backend->end_capture(path_.request);  // canceled while it was recorded
+  const auto self = flying_in_.load()->take(flight_slot_);
+  return end({Code::canceled}, {});
+}
+
+/// Whether it lay in a graph; then it does not any more, as far as we are concerned.
+bool RequestCore::end_capture() {
+  RequestState captured = RequestState::captured;
+  if (!state_.compare_exchange_strong(captured, RequestState::canceling)) return false;
+  {
+    const std::unique_lock nobody_asks(path_mutex_);
+    path_.backend->end_capture(path_.request);
+  }
+  const auto self = flying_in_.load()->take(flight_slot_);
+  (void)end({Code::canceled}, "taken out of its graph: replay that no more");
+  return true;
+}
+
+Error RequestCore::not_in_graph() const {
+  return make_error(Code::invalid_argument, "the request lies in no graph (it is {}): post it on a stream that is being captured", state_name(state()));
+}
+
+Result<void> RequestCore::set_indices(const PageIndices& given, void* stream) {
+  HEADRACE_TRY_VOID(engine_->usable());
+  HEADRACE_TRY(args, checked(given, stream != nullptr ? stream : default_stream));
+  const std::shared_lock lock(path_mutex_);
+  if (state() != RequestState::captured) return not_in_graph();
+  return path_.backend->set_indices(path_.request, args);
+}
+
+/// Page numbers as a backend takes them; those in host memory are in the lists.
+Result<headrace_indices_v1> RequestCore::checked(const PageIndices& given, void* stream) const {
+  const auto check = [&](const char* side, const PageList::State& list, std::span<const std::uint32_t> numbers) -> Result<void> {
+    if (numbers.size() > plan_.count) return make_error(Code::invalid_argument, "{} {} page numbers are more than the request has pages: {}", numbers.size(), side, plan_.count);
+    if (given.kind != MemoryKind::dram) return {};
+    const auto wrong = std::find_if(numbers.begin(), numbers.end(), [&](std::uint32_t number) { return number >= list.count; });
+    if (wrong == numbers.end()) return {};
+    Error error = make_error(Code::invalid_argument, "{} page number {} is {}: the list has {} pages", side, wrong - numbers.begin(), *wrong, list.count);
+    error.page = static_cast<std::uint64_t>(wrong - numbers.begin());
+    return error;
+  };
+  const bool local = given.local.data() != nullptr, remote = given.remote.data() != nullptr;
+  if (given.kind != MemoryKind::dram && given.kind != MemoryKind::vram) return make_error(Code::invalid_argument, "page numbers lie in dram or in vram, not in {}", kind_name(given.kind));
+  if (!local && !remote) return make_error(Code::invalid_argument, "no page numbers were given: give them for the local side, the remote one, or both");
+  if (local && remote && given.local.size() != given.remote.size()) {
+    return make_error(Code::invalid_argument, "{} local page numbers and {} remote ones: each page has one on each side", given.local.size(), given.remote.size());
+  }
+  HEADRACE_TRY_VOID(check("local", *plan_.local, given.local));
+  HEADRACE_TRY_VOID(check("remote", *plan_.remote, given.remote));
+  headrace_indices_v1 args{};
+  args.struct_size = sizeof args;
+  args.local = given.local.data();
+  args.remote = given.remote.data();
+  args.count = local ? given.local.size() : given.remote.size();
+  args.stream = stream;
+  args.kind = static_cast<std::int32_t>(given.kind);
+  return args;
+}
+
+Result<std::uint64_t> RequestCore::check() {
+  HEADRACE_TRY_VOID(engine_->usable());
+  const std::shared_lock lock(path_mutex_);
+  if (state() != RequestState::captured) return not_in_graph();
+  auto replays = ask_for_replays();
+  if (!replays) {
+    Error& error = replays.error();
+    error.message = describe({error.code, 0, error.page}, error.message);
+    return std::move(replays).error();
+  }
+  const std::uint64_t counted = replays_.exchange(*replays);
+  if (*replays > counted) engine_->counters().replayed.add(*replays - counted);
+  return replays;
+}
+
+/// With the path held.
+Result<std::uint64_t> RequestCore::ask_for_replays() {
+  if (const auto& life = plan_.remote->life; life && life->fate.load() != Fate::alive) return Error{Code::peer_lost, "the peer is gone or has restarted: what replays read or write is no longer its memory"};
+  for (const PageListState* list : {&plan_.local, &plan_.remote})
+    if (!engine_->still_valid(**list).ok()) return Error{Code::not_found, "a region of its page lists is registered no longer: cancel the request, and replay its graph no more"};
+  if (!path_.link) return path_.backend->check(path_.request);
+  if (const GatePass pass(path_.link->gate()); pass) return path_.backend->check(path_.request);
+  return Error{Code::peer_lost, path_.link->lost_text()};
 }
 
 /// Whether the next path may try. Not in the order of a stream: what was queued after the post has seen it fail.
@@ -177,7 +309,7 @@ RequestState RequestCore::poll() {
 }
 
 Status RequestCore::wait(Timeout timeout) {
-  if (state() == RequestState::prepared) return {Code::invalid_argument};
+  if (state() == RequestState::prepared || state() == RequestState::captured) return {Code::invalid_argument};
   const auto help = [this] {
     const std::shared_lock lock(path_mutex_);
     return path_.request != nullptr && !ended() && path_.backend->poll(path_.request);
@@ -192,6 +324,7 @@ Status RequestCore::wait(Timeout timeout) {
 }
 
 void RequestCore::cancel() {
+  if (end_capture()) return;
   RequestState posted = RequestState::posted;
   cancel_asked_.store(true);
   if (!state_.compare_exchange_strong(posted, RequestState::canceling)) return;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request's life: prepared, posted, then exactly one of done, failed, canceled; and again.
+// A request's life: prepared, posted, then exactly one of done, failed, canceled; and again. Or captured, until it is canceled.
 //
 // The core is what the engine knows; the caller's handle (Request::State) owns it and abandons it when the last copy goes.
-// From post to end the in-flight list of its path keeps it alive, so that a backend may always call `completed`.
+// From post to end the in-flight list of its path keeps it alive, so that a backend may always call `completed`. A request that
+// lies in a graph stays in that list: whoever looks there for users of a region finds it.
 #pragma once
 
 #include <headrace/request.hpp>
@@ -49,6 +50,8 @@ class RequestCore : public std::enable_shared_from_this<RequestCore> {
   RequestState poll();
   Status wait(Timeout timeout);
   void cancel();
+  Result<void> set_indices(const PageIndices& indices, void* stream);
+  Result<std::uint64_t> check();
   /// The caller's last handle went: ends what is in flight.
   void abandon();
 
@@ -83,6 +86,13 @@ class RequestCore : public std::enable_shared_from_this<RequestCore> {
 
  private:
   Status start(bool first);
+  Status hand_over(const headrace_post_v1& args, bool& captured, std::string& why);
+  [[nodiscard]] Result<bool> capture();
+  [[nodiscard]] Result<headrace_indices_v1> checked(const PageIndices& given, void* stream) const;
+  Status lies_in_graph();
+  bool end_capture();
+  [[nodiscard]] Error not_in_graph() const;
+  Result<std::uint64_t> ask_for_replays();
   Status end(Status status, std::string text);
   void release_path();
   void set_deadline(const PostOptions* options);
@@ -113,8 +123,10 @@ class RequestCore : public std::enable_shared_from_this<RequestCore> {
   std::string message_;  ///< 16 bytes of key, then the notification, while it may be needed by a next path
   bool has_message_ = false;
   void* stream_ = nullptr;  ///< of the present post, for the path alone that it was posted on
+  std::optional<PageIndices> indices_;  ///< of the present post, while it is handed over
 
   std::atomic<std::uint64_t> posted_at_ns_{0}, post_ns_{0}, ended_at_ns_{0};
+  std::atomic<std::uint64_t> replays_{0};  ///< that have been counted
 
   mutable std::mutex outcome_mutex_;
   Status status_;

@@ -77,7 +77,7 @@ Result<std::shared_ptr<const Device>> Device::open(const cuda::DriverTable& driv
 
 Device::~Device() { (void)driver_.device_primary_ctx_release(info_.ordinal); }
 
-ContextGuard::ContextGuard(const Device& device) noexcept : driver_(device.driver()) {
+ContextGuard::ContextGuard(const Device& device) noexcept : driver_(device.driver()), outside_(driver_) {
   cuda::Context current = nullptr;
   if (driver_.ctx_get_current(&current) == cuda::Outcome::success && current == device.context()) return;
   // Should it fail, the call that is guarded says why.

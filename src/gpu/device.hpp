@@ -52,7 +52,25 @@ class Device {
   cuda::Context context_;
 };
 
-/// Makes the device's context current on this thread, and puts back what was current before.
+/// While it lives, captures of streams are none of this thread's business. Else a call that cannot be part of
+/// a graph, to allocate or to ask after an event, would spoil every capture of the process that minds other
+/// threads' calls, as torch's do. What is queued on a stream that is captured becomes part of its graph all
+/// the same.
+class OutsideCaptures {
+ public:
+  explicit OutsideCaptures(const cuda::DriverTable& driver) noexcept : driver_(driver) { exchange(); }
+  ~OutsideCaptures() { exchange(); }
+  OutsideCaptures(const OutsideCaptures&) = delete;
+  OutsideCaptures& operator=(const OutsideCaptures&) = delete;
+
+ private:
+  void exchange() noexcept { (void)driver_.thread_exchange_stream_capture_mode(&mode_); }
+
+  const cuda::DriverTable& driver_;
+  cuda::CaptureMode mode_ = cuda::CaptureMode::relaxed;
+};
+
+/// Makes the device's context current on this thread, outside captures, and puts back what was before.
 class ContextGuard {
  public:
   explicit ContextGuard(const Device& device) noexcept;
@@ -62,6 +80,7 @@ class ContextGuard {
 
  private:
   const cuda::DriverTable& driver_;
+  const OutsideCaptures outside_;
   bool pushed_ = false;
 };
 

@@ -43,6 +43,7 @@ Result<void> Event::hold_back(cuda::Stream stream) const {
 
 Result<bool> Event::poll_reached() const {
   const cuda::DriverTable& driver = device_->driver();
+  const OutsideCaptures outside(driver);
   const cuda::Outcome outcome = driver.event_query(event_);
   if (outcome == cuda::Outcome::not_ready) return false;
   HEADRACE_CUDA_TRY(driver, outcome, "work on GPU {}", device_->ordinal());
@@ -51,6 +52,7 @@ Result<bool> Event::poll_reached() const {
 
 Result<void> Event::wait_reached() const {
   const cuda::DriverTable& driver = device_->driver();
+  const OutsideCaptures outside(driver);
   HEADRACE_CUDA_TRY(driver, driver.event_synchronize(event_), "work on GPU {}", device_->ordinal());
   return {};
 }

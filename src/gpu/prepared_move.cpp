@@ -5,13 +5,19 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
+#include <numeric>
 #include <span>
 
 namespace headrace::gpu {
 namespace {
 
-constexpr std::uint64_t head_bytes = 64;  // of a table, before its columns
+// Of a table: its head, before the columns, and where in it the bounds are.
+constexpr std::uint64_t head_bytes = 64;
+constexpr std::uint64_t bounds_at = 16;
+static_assert(sizeof(headrace_move_state_v1) <= bounds_at &&
+              bounds_at + sizeof(headrace_move_bounds_v1) <= head_bytes);
 
 // A part is the work of one warp. Long runs are cut so that each of the warps gets several, and none below a
 // tile.
@@ -48,6 +54,11 @@ Ends ends_of(const headrace_prepare_v1& args, const PageRun& run, const Prepared
   const cuda::Address here = local(run.local_region) + run.local_offset;
   const cuda::Address there = remote(run.remote_region) + run.remote_offset;
   return args.op == HEADRACE_READ ? Ends{there, here} : Ends{here, there};
+}
+
+/// Whether each page is told by its number alone.
+bool is_by_number(const headrace_prepare_v1& args) {
+  return common_page_bytes(args) != 0 && is_regular(*args.local) && is_regular(*args.remote);
 }
 
 /// Columns that follow one another in a table.
@@ -89,6 +100,17 @@ Result<PreparedMove> PreparedMove::prepare(std::shared_ptr<const Mover> mover,
   return move;
 }
 
+Result<PreparedMove> PreparedMove::prepare_for_graph(std::shared_ptr<const Mover> mover,
+                                                     const headrace_prepare_v1& args,
+                                                     const PageLimits& limits, const AddressOf& local,
+                                                     const AddressOf& remote) {
+  PreparedMove move(std::move(mover));
+  const ContextGuard guard(move.mover_->kernels->device());
+  HEADRACE_TRY_VOID(args.count > 0 && is_by_number(args) ? move.write_pages(args, local, remote, &limits)
+                                                         : move.write_parts(args, local, remote));
+  return move;
+}
+
 Result<void> PreparedMove::choose(const headrace_prepare_v1& args, const AddressOf& local,
                                   const AddressOf& remote, Touches touches) {
   std::array<PageRun, HEADRACE_MOVE_FEW_MOST + 1> runs;
@@ -103,8 +125,7 @@ Result<void> PreparedMove::choose(const headrace_prepare_v1& args, const Address
     method_ = MoveMethod::few;
     return tell_few(args, local, remote);
   }
-  const bool pages = common_page_bytes(args) != 0 && is_regular(*args.local) && is_regular(*args.remote);
-  if (pages && count > HEADRACE_MOVE_FEW_MOST) return write_pages(args, local, remote);
+  if (count > HEADRACE_MOVE_FEW_MOST && is_by_number(args)) return write_pages(args, local, remote, nullptr);
   return write_parts(args, local, remote);
 }
 
@@ -134,8 +155,9 @@ Result<void> PreparedMove::tell_few(const headrace_prepare_v1& args, const Addre
   return upload(head_bytes);
 }
 
+/// `limits`: of a list whose numbers may change, so that it has all of them.
 Result<void> PreparedMove::write_pages(const headrace_prepare_v1& args, const AddressOf& local,
-                                       const AddressOf& remote) {
+                                       const AddressOf& remote, const PageLimits* limits) {
   method_ = MoveMethod::pages;
   parts_ = args.count;
   HEADRACE_TRY_VOID(take_table(head_bytes + 2 * args.count * sizeof(std::uint32_t)));
@@ -148,6 +170,10 @@ Result<void> PreparedMove::write_pages(const headrace_prepare_v1& args, const Ad
       std::span<std::uint32_t> column;
       told.indices = columns.add(args.count, column);
       std::memcpy(column.data(), pages.indices, column.size_bytes());
+    } else if (limits != nullptr) {
+      std::span<std::uint32_t> column;
+      told.indices = columns.add(args.count, column);
+      std::iota(column.begin(), column.end(), 0U);
     }
     return told;
   };
@@ -158,7 +184,20 @@ Result<void> PreparedMove::write_pages(const headrace_prepare_v1& args, const Ad
   pages_.page_bytes = common_page_bytes(args);
   pages_.count = args.count;
   pages_.most_multiprocessors = mover_->settings.multiprocessors;
+  if (limits != nullptr) {
+    write_bounds(args, *limits);
+    changeable_ = {pages_.bounds + offsetof(headrace_move_bounds_v1, count), here.indices, there.indices};
+  }
   return upload(columns.end());
+}
+
+void PreparedMove::write_bounds(const headrace_prepare_v1& args, const PageLimits& limits) {
+  auto& bounds = *reinterpret_cast<headrace_move_bounds_v1*>(table_.host() + bounds_at);
+  bounds.source_pages = args.op == HEADRACE_READ ? limits.remote : limits.local;
+  bounds.target_pages = args.op == HEADRACE_READ ? limits.local : limits.remote;
+  bounds.count = static_cast<std::uint32_t>(args.count);
+  pages_.bounds = table_.device() + bounds_at;
+  pages_.refused = table_.mapped() + refused_word * sizeof(std::uint64_t);
 }
 
 Result<void> PreparedMove::write_parts(const headrace_prepare_v1& args, const AddressOf& local,
@@ -227,6 +266,18 @@ Result<void> PreparedMove::post(cuda::Stream stream) {
   if (outcome == cuda::Outcome::success) return {};
   __atomic_store_n(word(), posts_, __ATOMIC_RELEASE);  // it has ended, for it has not begun
   return cuda::driver_error(device.driver(), outcome, "move {} parts by GPU {}", parts_, device.ordinal());
+}
+
+Result<void> PreparedMove::record(cuda::Stream stream) {
+  const Device& device = mover_->kernels->device();
+  const ContextGuard guard(device);
+  // A graph cannot wait for what was queued outside of it.
+  if (uploaded_ != nullptr) HEADRACE_TRY_VOID(uploaded_->wait_reached());
+  uploaded_.reset();
+  // No post has been made: the launch tells its end by counting.
+  HEADRACE_CUDA_TRY(device.driver(), launch(stream), "record a move of {} parts by GPU {}", parts_,
+                    device.ordinal());
+  return {};
 }
 
 cuda::Outcome PreparedMove::launch(cuda::Stream stream) {

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace headrace::gpu {
@@ -68,6 +69,20 @@ class PreparedMove {
                                                     const headrace_prepare_v1& args, const AddressOf& local,
                                                     const AddressOf& remote, Touches touches = Touches::gpus);
 
+  /// How many pages a regular list has on each side: numbers of pages are below these.
+  struct PageLimits {
+    std::uint64_t local = 0;
+    std::uint64_t remote = 0;
+  };
+  /// One that is to lie in a graph: by kernel, whatever the list, and by the numbers of its pages if it is
+  /// regular. It is recorded, not posted.
+  ///   errors   as of prepare
+  [[nodiscard]] static Result<PreparedMove> prepare_for_graph(std::shared_ptr<const Mover> mover,
+                                                              const headrace_prepare_v1& args,
+                                                              const PageLimits& limits,
+                                                              const AddressOf& local,
+                                                              const AddressOf& remote);
+
   [[nodiscard]] MoveMethod method() const noexcept { return method_; }
   /// How many parts the kernel or the copy engine is told, after neighbours were merged.
   [[nodiscard]] std::uint64_t parts() const noexcept { return parts_; }
@@ -78,6 +93,26 @@ class PreparedMove {
   [[nodiscard]] bool poll_done() const noexcept {
     return method_ == MoveMethod::nothing || __atomic_load_n(word(), __ATOMIC_ACQUIRE) == posts_;
   }
+
+  // Of one for a graph.
+
+  /// Queues it on a stream that is being captured. Its launches, at every replay, come one after another.
+  /// Waits until its table has arrived, some 10 us.
+  [[nodiscard]] Result<void> record(cuda::Stream stream);
+  /// How many of its launches have ended. A load, no call.
+  [[nodiscard]] std::uint64_t replays() const noexcept { return __atomic_load_n(word(), __ATOMIC_ACQUIRE); }
+  /// What a launch has told of a page that it passed over, as headrace_move_pages_v1 says; 0: nothing. Told
+  /// once.
+  [[nodiscard]] std::uint64_t take_refused() noexcept {
+    return __atomic_exchange_n(word() + refused_word, 0, __ATOMIC_ACQUIRE);
+  }
+  /// Of a regular list: where the device reads what may change between launches.
+  struct Changeable {
+    cuda::Address count = 0;  ///< a uint32_t
+    cuda::Address local = 0;  ///< a uint32_t for each page
+    cuda::Address remote = 0;
+  };
+  [[nodiscard]] const std::optional<Changeable>& changeable() const noexcept { return changeable_; }
 
  private:
   explicit PreparedMove(std::shared_ptr<const Mover> mover) : mover_(std::move(mover)) {}
@@ -91,7 +126,9 @@ class PreparedMove {
                       Touches touches);
   Result<void> tell_copies(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
   Result<void> tell_few(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
-  Result<void> write_pages(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
+  Result<void> write_pages(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote,
+                           const PageLimits* limits);
+  void write_bounds(const headrace_prepare_v1& args, const PageLimits& limits);
   Result<void> write_parts(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
   Result<void> take_table(std::uint64_t bytes);
   Result<void> upload(std::uint64_t bytes);
@@ -110,13 +147,17 @@ class PreparedMove {
   MoveMethod method_ = MoveMethod::nothing;
   std::uint64_t parts_ = 0;
   std::uint64_t posts_ = 0;
-  // Begins with the word on the host's side and the kernel's state on the device's; columns follow.
+  // Begins with the words that the device writes on the host's side, and on the device's with the kernel's
+  // state; then the bounds; columns follow.
   TablePool::Table table_;
   std::unique_ptr<Event> uploaded_;  // until it has been seen
   std::vector<Copy> copies_;
   headrace_move_few_v1 few_{};
   headrace_move_pages_v1 pages_{};
   headrace_move_parts_v1 part_list_{};
+  std::optional<Changeable> changeable_;
+
+  static constexpr std::size_t refused_word = 1;  // behind that of the end
 };
 
 }  // namespace headrace::gpu

@@ -30,6 +30,7 @@ Stream::~Stream() {
 
 Result<bool> Stream::poll_idle() const {
   const cuda::DriverTable& driver = device_->driver();
+  const OutsideCaptures outside(driver);
   const cuda::Outcome outcome = driver.stream_query(stream_);
   if (outcome == cuda::Outcome::not_ready) return false;
   HEADRACE_CUDA_TRY(driver, outcome, "work on GPU {}", device_->ordinal());
@@ -38,6 +39,7 @@ Result<bool> Stream::poll_idle() const {
 
 Result<void> Stream::wait_idle() const {
   const cuda::DriverTable& driver = device_->driver();
+  const OutsideCaptures outside(driver);
   HEADRACE_CUDA_TRY(driver, driver.stream_synchronize(stream_), "work on GPU {}", device_->ordinal());
   return {};
 }

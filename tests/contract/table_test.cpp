@@ -141,9 +141,40 @@ TEST_P(Table, abilities_kinds_and_entries_agree) {
   if (a->can(HEADRACE_QUERY)) {
     EXPECT_NE(table->query, nullptr);
   }
+  if (a->can(HEADRACE_CAPTURE)) {
+    EXPECT_TRUE(a->can(HEADRACE_STREAM)) << "a capture is of a stream";
+    ASSERT_TRUE(HEADRACE_HAS(table, check));
+    EXPECT_NE(table->capture, nullptr);
+    EXPECT_NE(table->end_capture, nullptr);
+    EXPECT_NE(table->set_indices, nullptr);
+    EXPECT_NE(table->check, nullptr);
+  }
   EXPECT_NE(info.local_kinds, 0U);
   EXPECT_NE(info.remote_kinds, 0U);
   EXPECT_EQ((info.local_kinds | info.remote_kinds) & ~table->memory_kinds, 0U) << "kinds that the table does not announce";
+}
+
+TEST_P(Table, who_cannot_capture_says_so_where_the_entries_are_there_all_the_same) {
+  const auto a = open();
+  if (a->can(HEADRACE_CAPTURE) || !HEADRACE_HAS(table, check) || table->capture == nullptr) return;
+  int request = 0;  // never looked at
+  const auto refused = [](auto&& call) {
+    ErrorText error;
+    EXPECT_EQ(call(error.out()), HEADRACE_NOT_SUPPORTED);
+    EXPECT_NE(error.length(), 0U);
+  };
+  headrace_capture_v1 capture{};
+  capture.struct_size = sizeof capture;
+  refused([&](headrace_text_v1* error) { return table->capture(a->handle(), &request, &capture, error); });
+  EXPECT_EQ(capture.captured, 0);
+  EXPECT_EQ(capture.page, HEADRACE_NO_PAGE);
+  headrace_indices_v1 indices{};
+  indices.struct_size = sizeof indices;
+  refused([&](headrace_text_v1* error) { return table->set_indices(a->handle(), &request, &indices, error); });
+  headrace_check_v1 check{};
+  check.struct_size = sizeof check;
+  refused([&](headrace_text_v1* error) { return table->check(a->handle(), &request, &check, error); });
+  table->end_capture(a->handle(), &request);
 }
 
 TEST_P(Table, connection_info_and_descriptor_do_not_change) {

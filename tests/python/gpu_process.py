@@ -86,7 +86,7 @@ class Process:
         if device >= 0:
             torch.cuda.set_device(device)
         self.agent = headrace.Agent(name, backends=backends or None)
-        self.tensors, self.regions, self.requests = {}, {}, {}
+        self.tensors, self.regions, self.requests, self.graphs = {}, {}, {}, {}
 
     # Who is who
 
@@ -180,6 +180,35 @@ class Process:
     def deregister(self, key, timeout=10.0):
         self.agent.deregister(self.regions.pop(key), timeout=timeout)
 
+    def try_deregister(self, key, timeout):
+        """The region stays known here if it is refused."""
+        self.agent.deregister(self.regions[key], timeout=timeout)
+        del self.regions[key]
+
+    def fill_on(self, key, device, bytes, seed):
+        """The same as fill, on a GPU of one's choice."""
+        with torch.cuda.device(device):
+            self.tensors[key] = pattern(bytes, seed, torch.device("cuda", device)).clone()
+            torch.cuda.synchronize()
+        self.regions[key] = self.agent.register(self.tensors[key], name=key)
+        return self.regions[key].id
+
+    def read_from_several(self, peer, mine, theirs, page, pages, seeds):
+        """One read of pages that lie in turn in each of the peer's regions. What is wrong with ours."""
+        tensor, turns = self.tensors[mine], len(theirs)
+        rows = np.array([[theirs[i % turns], i // turns * page, page] for i in range(pages)], dtype=np.uint64)
+        remote = self.agent.prepare(rows, peer=peer)
+        local = self.agent.prepare(headrace.UniformPages(self.regions[mine], 0, 0, page, pages))
+        request = self.agent.make_request("read", local, remote)
+        request.post()
+        request.wait(30)
+        expected = tensor.clone()
+        sources = [pattern(page * pages, seed, self.device) for seed in seeds]
+        for i in range(pages):
+            at = i // turns * page
+            expected[i * page : (i + 1) * page] = sources[i % turns][at : at + page]
+        return self._differences(tensor, expected)
+
     def regions_by_name(self):
         return {region.name: region.id for region in self.agent.regions()}
 
@@ -259,6 +288,139 @@ class Process:
         stream.synchronize()
         request.wait(30)
         return {"in_flight": in_flight, "wrong": self._differences(taken, wanted)}
+
+    # CUDA graphs
+
+    def capture(self, handle, op, peer, mine, theirs, page, pages, numbers="host"):
+        """A request of that name for `pages` pages of the two regions, posted into a graph that is captured as torch does it.
+
+        numbers: who names the pages of a replay: "host", "gpu" (both before the replay), or "graph" (the graph itself reads
+        them from a tensor).
+        """
+        sides = [self._length(self.regions[mine].id, None) // page, self._length(theirs, peer) // page]
+        lists = [
+            self.agent.prepare(headrace.UniformPages(region, 0, 0, page, slots), peer=whom)
+            for region, slots, whom in ((self.regions[mine], sides[0], None), (theirs, sides[1], peer))
+        ]
+        first = np.arange(pages, dtype=np.int64)
+        request = self.agent.make_request(op, *lists, first, first)
+        request.post()  # makes the way
+        request.wait(30)
+        self._quiet()
+        graph = torch.cuda.CUDAGraph()
+        tables = [torch.zeros(pages, dtype=torch.int32, device=self.device) for _ in sides]
+        given = dict(zip(("local", "remote"), tables)) if numbers == "graph" else {}
+        self._quiet()
+        with torch.cuda.graph(graph):
+            request.post(stream=torch.cuda.current_stream(), **given)
+        self.graphs[handle] = graph, request, sides, numbers, tables
+        return request.state
+
+    def replay(self, handle, op, mine, page, pages, replays, seed, source_seed):
+        """Replays with other pages each time. What is wrong with our tensor (read); for a write, the numbers of the last replay.
+
+        Reads are compared with the source's pattern each time; a write is compared by its owner.
+        """
+        graph, request, sides, numbers, tables = self.graphs[handle]
+        rng = np.random.default_rng(seed)
+        stream = torch.cuda.Stream(self.device)
+        tensor = self.tensors[mine]
+        before = request.check()
+        for replay in range(replays):
+            count = pages if numbers == "graph" or replay % 3 else int(rng.integers(0, pages + 1))
+            chosen = [rng.permutation(side)[:count].astype(np.int32) for side in sides]
+            with torch.cuda.stream(stream):
+                if op == "read":
+                    tensor.zero_()
+                self._name_pages(request, numbers, tables, chosen, stream)
+                graph.replay()
+            stream.synchronize()
+            if op == "read" and (wrong := self._wrong_pages(tensor, source_seed, page, *chosen)):
+                return f"replay {replay} of {count} pages: {wrong}"
+        if request.check() != before + replays:
+            return f"{request.check()} replays were counted, {before} before"
+        return "" if op == "read" else [side.tolist() for side in chosen]
+
+    def _name_pages(self, request, numbers, tables, chosen, stream):
+        if numbers == "host":
+            request.set_indices(*chosen, stream=stream)
+            return
+        on_gpu = [torch.from_numpy(side).to(self.device) for side in chosen]
+        if numbers == "gpu":
+            request.set_indices(*on_gpu, stream=stream)
+            stream.synchronize()  # before they go
+            return
+        for table, side in zip(tables, on_gpu):
+            table[: side.numel()].copy_(side)
+
+    def _wrong_pages(self, tensor, source_seed, page, locals_, remotes):
+        expected = torch.zeros_like(tensor)
+        self.copy_pages(expected, pattern(tensor.numel(), source_seed, self.device), page, locals_, remotes)
+        return self._differences(tensor, expected)
+
+    def copy_pages(self, target, source, page, into, out_of):
+        slots = target.numel() // page
+        rows = [torch.as_tensor(np.asarray(side, dtype=np.int64), device=self.device) for side in (into, out_of)]
+        target[: slots * page].view(slots, page)[rows[0]] = source[: slots * page].view(slots, page)[rows[1]]
+
+    def check_written(self, key, target_seed, source_seed, page, locals_, remotes):
+        """What is wrong with a tensor that held the target's pattern before a write took these pages of the source's."""
+        expected = pattern(self.tensors[key].numel(), target_seed, self.device)
+        self.copy_pages(expected, pattern(expected.numel(), source_seed, self.device), page, remotes, locals_)
+        return self._differences(self.tensors[key], expected)
+
+    def replay_with_bad_numbers(self, handle, mine, page, pages, source_seed):
+        """A read with one number out of bounds on each side in turn, written by a GPU: what `check` says, and what is wrong."""
+        graph, request, sides, _, _ = self.graphs[handle]
+        tensor = self.tensors[mine]
+        told = []
+        for side, bad in ((0, sides[0]), (1, -1)):
+            chosen = [torch.arange(pages, dtype=torch.int32, device=self.device) for _ in sides]
+            chosen[side][pages // 2] = bad
+            tensor.zero_()
+            self._quiet()
+            stream = torch.cuda.Stream(self.device)
+            request.set_indices(*chosen, stream=stream)
+            with torch.cuda.stream(stream):
+                graph.replay()
+            stream.synchronize()
+            good = [number for number in range(pages) if number != pages // 2]
+            wrong = self._wrong_pages(tensor, source_seed, page, good, good)
+            try:
+                told.append({"text": f"nothing was said of {request.check()} replays", "page": None, "wrong": wrong})
+            except headrace.InvalidArgument as error:
+                told.append({"text": str(error), "page": error.page, "wrong": wrong})
+            request.check()  # it was told once
+        return told
+
+    def wait_for_replays(self, handle, replays):
+        """Queues replays behind work of the GPU's, and sees their ends by looking into memory alone."""
+        graph, request, _, _, _ = self.graphs[handle]
+        before = request.check()
+        stream = torch.cuda.Stream(self.device)
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(100_000_000)  # cycles: some 50 ms
+            for _ in range(replays):
+                graph.replay()
+        at_once = request.check()
+        end = time.monotonic() + 30
+        while request.check() < before + replays and time.monotonic() < end:
+            pass
+        return {"at_once": at_once - before, "in_the_end": request.check() - before}
+
+    def ask_graph(self, handle, what):
+        """What a method of a captured request answers, or a property of it is."""
+        found = getattr(self.graphs[handle][1], what)
+        return found() if callable(found) else found
+
+    def replay_blindly(self, handle):
+        self.graphs[handle][0].replay()
+        self._quiet()
+
+    def drop_graph(self, handle):
+        self._quiet()
+        del self.graphs[handle]
+        gc.collect()
 
     def check(self, key, target_seed, source_seed, plans):
         """What is wrong with a tensor that held the target's pattern before these plans took pages of the source's."""
@@ -429,6 +591,7 @@ def main(name, device, backends):
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
     process.requests.clear()
+    process.graphs.clear()
     process.agent.close()
 
 

@@ -263,6 +263,133 @@ def test_a_post_in_the_order_of_a_stream_moves_between_what_comes_before_and_aft
     assert there.ask("check", key="ordered", target_seed=2, source_seed=source, plans=plans) == ""
 
 
+@gpus_only
+@pytest.mark.parametrize("place", [PLACES[0]])
+def test_pages_of_several_gpus_of_a_peer_move_in_one_post(start, place):
+    here, there = start(unique("here"), 0), start(unique("there"), 0)
+    size = 4 * MIB
+    here.ask("fill", key="mixed", bytes=size, seed=1)
+    theirs = [there.ask("fill_on", key=f"on {gpu}", device=gpu, bytes=size, seed=2 + gpu) for gpu in (0, 1)]
+    introduce(here, there)
+    for page, pages in ((4096, 1000), (3001, 1000), (MIB, 4)):
+        assert here.ask("read_from_several", peer=there.name, mine="mixed", theirs=theirs, page=page, pages=pages, seeds=[2, 3]) == ""
+
+
+# CUDA graphs
+
+GRAPHED = 16 * MIB + 48
+
+
+@pytest.fixture
+def graph(pair):
+    """Call it with what `capture` takes: both sides' tensors are filled, and a request lies in a graph until the test has ended."""
+    here, there = pair
+    made = []
+
+    def capture(op, page, pages, numbers="host"):
+        _, region = fill(here, there, GRAPHED, (1, 2), "graphed")
+        handle = f"graph {len(made)}"
+        state = here.ask("capture", handle=handle, op=op, peer=there.name, mine="graphed", theirs=region, page=page, pages=pages, numbers=numbers)
+        made.append(handle)
+        assert state == "captured"
+        return handle
+
+    yield capture
+    for handle in made:
+        if here.alive:
+            here.ask("drop_graph", handle=handle)
+
+
+@gpus_only
+@pytest.mark.parametrize("numbers", ["host", "gpu", "graph"])
+@pytest.mark.parametrize(("page", "pages"), [(512, 5000), (1000, 3000), (4096, 2000), (3001, 500), (65536, 200), (48, 9)])
+def test_a_graph_of_a_read_is_replayed_a_hundred_times_with_other_pages(pair, graph, page, pages, numbers):
+    handle = graph("read", page, pages, numbers)
+    wrong = pair[0].ask("replay", handle=handle, op="read", mine="graphed", page=page, pages=pages, replays=100, seed=page, source_seed=2)
+    assert wrong == ""
+
+
+@gpus_only
+@pytest.mark.parametrize("numbers", ["host", "gpu", "graph"])
+@pytest.mark.parametrize(("page", "pages"), [(4096, 2000), (1001, 3000)])
+def test_a_graph_of_a_write_is_replayed_a_hundred_times_with_other_pages(pair, graph, page, pages, numbers):
+    here, there = pair
+    handle = graph("write", page, pages, numbers)
+    for replay in range(100):
+        there.ask("fill", key="graphed", bytes=GRAPHED, seed=2)
+        ours, theirs = here.ask("replay", handle=handle, op="write", mine="graphed", page=page, pages=pages, replays=1, seed=replay, source_seed=2)
+        wrong = there.ask("check_written", key="graphed", target_seed=2, source_seed=1, page=page, locals_=ours, remotes=theirs)
+        assert wrong == "", f"replay {replay} of {len(ours)} pages"
+
+
+@gpus_only
+@pytest.mark.parametrize(("page", "pages"), [(4096, 101), (512, 1001), (48, 33), (999, 77)])
+def test_numbers_that_a_gpu_wrote_out_of_bounds_are_passed_over_and_told(pair, graph, page, pages):
+    handle = graph("read", page, pages, "gpu")
+    told = pair[0].ask("replay_with_bad_numbers", handle=handle, mine="graphed", page=page, pages=pages, source_seed=2)
+    for answer, side in zip(told, ("local", "remote")):
+        assert answer["wrong"] == "" and answer["page"] == pages // 2, answer
+        assert f"the {side} list" in answer["text"], answer
+
+
+@gpus_only
+def test_the_host_sees_the_ends_of_replays_without_asking_the_gpu(pair, graph):
+    handle = graph("read", 4096, 2000)
+    seen = pair[0].ask("wait_for_replays", handle=handle, replays=5)
+    assert seen == {"at_once": 0, "in_the_end": 5}
+
+
+@gpus_only
+def test_a_captured_request_holds_its_regions_until_it_is_canceled(pair, graph):
+    here, there = pair
+    handle = graph("read", 4096, 100)
+    with pytest.raises(Refused) as refused:
+        here.ask("try_deregister", key="graphed", timeout=0)
+    assert refused.value.code == "would_block" and "lies in a graph" in refused.value.text
+    with pytest.raises(Refused) as refused:
+        there.ask("try_deregister", key="graphed", timeout=0.5)
+    assert refused.value.code == "timed_out"
+
+    def is_revoked():
+        try:
+            here.ask("ask_graph", handle=handle, what="check")
+        except Refused as error:
+            return error.code == "not_found"
+        return False
+
+    until(is_revoked)
+    here.ask("replay_blindly", handle=handle)
+    here.ask("ask_graph", handle=handle, what="cancel")
+    assert here.ask("ask_graph", handle=handle, what="state") == "canceled"
+    for process in (there, here):
+        process.ask("try_deregister", key="graphed", timeout=10)
+        process.ask("free", key="graphed")
+
+
+@gpus_only
+@pytest.mark.parametrize("segments", ["plain", "expandable"])
+@pytest.mark.parametrize("place", [PLACES[0], PLACES[2]])
+def test_a_captured_request_tells_that_its_peer_has_died_and_its_replays_harm_nobody(start, place, segments):
+    here, there = start(unique("here"), place[0], segments), start(unique("there"), place[1], segments)
+    _, region = fill(here, there, GRAPHED, (1, 2), "graphed")
+    here.ask("capture", handle="graph", op="read", peer=there.name, mine="graphed", theirs=region, page=4096, pages=1000)
+    there.kill()
+
+    def is_lost():
+        try:
+            here.ask("ask_graph", handle="graph", what="check")
+        except Refused as error:
+            return error.code == "peer_lost"
+        return False
+
+    until(is_lost)
+    for _ in range(10):
+        here.ask("replay_blindly", handle="graph")
+    here.ask("drop_graph", handle="graph")
+    here.ask("fill", key="graphed", bytes=GRAPHED, seed=3)
+    assert here.ask("check", key="graphed", target_seed=3, source_seed=3, plans=[]) == ""
+
+
 # Host memory
 
 

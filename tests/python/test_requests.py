@@ -231,6 +231,60 @@ def test_waiting_for_what_was_never_posted_is_invalid(lists):
         left.make_request("read", local, remote).wait(1)
 
 
+def test_what_is_of_cuda_graphs_says_so_where_there_is_none(lists):
+    left, _, _, _, local, remote = lists
+    request = left.make_request("read", local, remote)
+    numbers = np.arange(3)
+    for ask in (request.check, lambda: request.set_indices(numbers, stream=0), lambda: request.set_indices(remote=[1, 2], stream=0)):
+        with pytest.raises(headrace.InvalidArgument, match=r"lies in no graph \(it is prepared\)"):
+            ask()
+    with pytest.raises(headrace.InvalidArgument, match="no page numbers were given"):
+        request.set_indices(stream=0)
+    with pytest.raises(headrace.InvalidArgument, match="local has 3 page numbers and remote has 2"):
+        request.set_indices(numbers, [1, 2], stream=0)
+    with pytest.raises(headrace.InvalidArgument, match="local holds -1, which is no page's number") as refused:
+        request.set_indices([0, -1], stream=0)
+    assert refused.value.page == 1
+    with pytest.raises(headrace.InvalidArgument, match="remote page number 0 is 64: the list has 64 pages"):
+        request.set_indices(remote=np.array([64], np.uint32), stream=0)
+    with pytest.raises(headrace.InvalidArgument, match="torch.cuda.Stream"):
+        request.set_indices(numbers, stream="main")
+    with pytest.raises(headrace.InvalidArgument, match="name the stream"):
+        request.post(local=numbers)
+    with pytest.raises(headrace.NotSupported, match="knows no streams"):
+        request.post(stream=0, local=numbers)
+    assert request.state == "prepared"
+    request.post()
+    request.wait(10)
+
+
+class OnGpu:
+    """An array that says that it lies on a GPU."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, *, stream):
+        assert stream == -1, "no stream may be made to wait: it might be being captured"
+        return self.array.__dlpack__()
+
+
+def test_page_numbers_on_a_gpu_are_taken_as_they_are_or_refused_by_their_kind(lists):
+    left, _, _, _, local, remote = lists
+    request = left.make_request("read", local, remote)
+    for dtype in (np.int32, np.uint32):
+        with pytest.raises(headrace.InvalidArgument, match="lies in no graph"):  # -1 is for the GPU to find out
+            request.set_indices(remote=OnGpu(np.full(3, -1).astype(dtype)), stream=0)
+    for wrong, why in ((np.arange(3), "int64 array .* are int32 or uint32"), (np.zeros((2, 2), np.int32), "have one dimension"), (np.arange(6, dtype=np.int32)[::2], "no gaps")):
+        with pytest.raises(headrace.InvalidArgument, match=why):
+            request.set_indices(OnGpu(wrong), stream=0)
+    with pytest.raises(headrace.InvalidArgument, match="put both on the GPU"):
+        request.post(stream=0, local=OnGpu(np.zeros(2, np.int32)), remote=[0, 1])
+
+
 def test_timeouts_must_be_numbers_of_seconds(lists):
     left, *_, local, remote = lists
     request = left.make_request("read", local, remote, timeout=float("inf"))

@@ -56,6 +56,9 @@ struct FunctionObject {
 
 struct GraphObject {
   std::vector<Work> works;
+  CaptureMode mode = CaptureMode::global;  // of the capture that makes it,
+  std::thread::id captured_by;             // its thread,
+  bool spoilt = false;                     // and whether a call that it forbids has come in between
 };
 
 struct GraphExecObject {
@@ -182,6 +185,7 @@ struct FakeDriver {
   std::set<ModuleObject*> modules;
   std::set<GraphObject*> graphs;
   std::set<GraphExecObject*> graph_execs;
+  std::map<std::thread::id, CaptureMode> thread_modes;  // global where a thread has said nothing
   std::map<Address, Piece> pieces;
   std::multimap<std::size_t, Address> freed;  // addresses that the next allocation of that size gets again
   std::map<PhysicalMemory, Physical> physical;
@@ -252,6 +256,7 @@ struct FakeDriver {
     if (stream == nullptr) return Outcome::invalid_context;
     if (stream->context->broken != Outcome::success) return stream->context->broken;
     if (stream->capture != nullptr) {
+      if (stream->capture->spoilt) return Outcome::stream_capture_invalidated;
       stream->capture->works.push_back(std::move(work));
       return Outcome::success;
     }
@@ -272,6 +277,30 @@ struct FakeDriver {
 
   // ---- entry and exit of every function
 
+  /// Whether a call that cannot be part of a graph is forbidden to this thread just now; if so the captures
+  /// that forbid it are spoilt. Documented of cuMemAlloc and seen of cuEventQuery; of the others it is
+  /// assumed.
+  bool disturbs_captures(const std::string& symbol) {
+    static const std::set<std::string> unsafe{"cuMemAlloc",          "cuMemFree",
+                                              "cuMemHostAlloc",      "cuMemFreeHost",
+                                              "cuMemHostRegister",   "cuEventQuery",
+                                              "cuEventSynchronize",  "cuStreamQuery",
+                                              "cuStreamSynchronize", "cuCtxSynchronize",
+                                              "cuModuleLoadData",    "cuIpcOpenMemHandle",
+                                              "cuIpcCloseMemHandle", "cuCtxEnablePeerAccess"};
+    if (!unsafe.contains(symbol) || thread_modes[std::this_thread::get_id()] == CaptureMode::relaxed)
+      return false;
+    bool disturbed = false;
+    for (auto& [serial, stream] : streams) {
+      if (stream->capture == nullptr || stream->capture->mode == CaptureMode::relaxed) continue;
+      const bool own = stream->capture->captured_by == std::this_thread::get_id();
+      const bool minds = own || (stream->capture->mode == CaptureMode::global &&
+                                 thread_modes[std::this_thread::get_id()] == CaptureMode::global);
+      stream->capture->spoilt = stream->capture->spoilt || minds;
+      disturbed = disturbed || minds;
+    }
+    return disturbed;
+  }
   std::optional<Outcome> scripted(const std::string& symbol) {
     ++counts[symbol];
     auto found = scripts.find(symbol);
@@ -487,6 +516,12 @@ struct FakeDriver {
   }
   Outcome stream_wait_event(Stream stream, Event event, unsigned) {
     const std::uint64_t wanted = event->recorded;
+    // A capture cannot wait for what was queued outside of it: documented. Events inside one are not
+    // modelled.
+    if (StreamObject* const waiting = resolve(stream); waiting != nullptr && waiting->capture != nullptr) {
+      waiting->capture->spoilt = true;
+      return Outcome::stream_capture_isolation;
+    }
     return enqueue(stream,
                    [this, event, wanted] { return !events.contains(event) || event->reached >= wanted; });
   }
@@ -499,23 +534,31 @@ struct FakeDriver {
   Outcome stream_is_capturing(Stream handle, CaptureStatus* status) {
     StreamObject* const stream = resolve(handle);
     if (stream == nullptr) return Outcome::invalid_context;
-    *status = stream->capture != nullptr ? CaptureStatus::active : CaptureStatus::none;
+    *status = stream->capture == nullptr ? CaptureStatus::none
+              : stream->capture->spoilt  ? CaptureStatus::invalidated
+                                         : CaptureStatus::active;
     return Outcome::success;
   }
-  Outcome stream_begin_capture(Stream handle, CaptureMode) {
+  Outcome thread_exchange_stream_capture_mode(CaptureMode* mode) {
+    std::swap(thread_modes[std::this_thread::get_id()], *mode);
+    return Outcome::success;
+  }
+  Outcome stream_begin_capture(Stream handle, CaptureMode mode) {
     StreamObject* const stream = resolve(handle);
     if (stream == nullptr) return Outcome::invalid_context;
     if (stream->capture != nullptr || stream == stream->context->default_stream)
       return Outcome::stream_capture_unsupported;
-    stream->capture = *graphs.insert(new GraphObject).first;
+    stream->capture = *graphs.insert(new GraphObject{{}, mode, std::this_thread::get_id()}).first;
     return Outcome::success;
   }
   Outcome stream_end_capture(Stream handle, Graph* graph) {
     StreamObject* const stream = resolve(handle);
     if (stream == nullptr || stream->capture == nullptr) return Outcome::illegal_state;
-    *graph = stream->capture;
-    stream->capture = nullptr;
-    return Outcome::success;
+    *graph = std::exchange(stream->capture, nullptr);
+    if (!(*graph)->spoilt) return Outcome::success;
+    graph_destroy(*graph);
+    *graph = nullptr;
+    return Outcome::stream_capture_invalidated;
   }
   Outcome graph_instantiate(GraphExec* exec, Graph graph, unsigned long long) {
     *exec = *graph_execs.insert(new GraphExecObject{graph->works}).first;
@@ -789,6 +832,13 @@ struct FakeDriver {
     if (!reachable(target, bytes)) return Outcome::invalid_value;
     return enqueue(stream, [target, value, bytes] {
       std::memset(pointer(target), value, bytes);
+      return true;
+    });
+  }
+  Outcome memset_d32_async(Address target, std::uint32_t value, std::size_t words, Stream stream) {
+    if (target % sizeof value != 0 || !reachable(target, words * sizeof value)) return Outcome::invalid_value;
+    return enqueue(stream, [target, value, words] {
+      std::fill_n(static_cast<std::uint32_t*>(pointer(target)), words, value);
       return true;
     });
   }
@@ -1088,6 +1138,7 @@ struct Entry<method> {
     FakeDriver& driver = *FakeDriver::current();
     std::unique_lock lock(driver.mutex);
     if (const auto outcome = driver.scripted(symbol)) return *outcome;
+    if (driver.disturbs_captures(symbol)) return Outcome::stream_capture_unsupported;
     std::unique_lock<std::mutex>* const outer = std::exchange(FakeDriver::call_lock(), &lock);
     const Outcome outcome = (driver.*method)(args...);
     FakeDriver::call_lock() = outer;

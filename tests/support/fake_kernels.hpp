@@ -6,6 +6,8 @@
 #include "kernels/library.hpp"
 #include "support/fake_cuda.hpp"
 
+#include <type_traits>
+
 namespace headrace::cuda {
 
 /// Every kernel runs its reference. One that would touch memory that it may not touch ends with
@@ -15,6 +17,15 @@ inline void add_reference_kernels(FakeCuda& fake) {
     fake.add_kernel(name, sizeof(Args), [&fake](const void* argument) {
       const Args& args = *static_cast<const Args*>(argument);
       bool good = args.done.word == 0 || fake.reachable(args.done.word, sizeof(std::uint64_t));
+      if constexpr (std::is_same_v<Args, headrace_move_pages_v1>) {
+        const std::uint64_t columns = args.count * sizeof(std::uint32_t);
+        for (const auto* side : {&args.source, &args.target})
+          good = good && (side->indices == 0 || fake.reachable(side->indices, columns));
+        if (args.bounds != 0)
+          good = good && fake.reachable(args.bounds, sizeof(headrace_move_bounds_v1)) &&
+                 fake.reachable(args.refused, sizeof(std::uint64_t));
+      }
+      if (!good) return Outcome::illegal_address;
       kernels::reference::each_part(
           args, [&](std::uint64_t source, std::uint64_t target, std::uint64_t bytes) {
             good = good && fake.reachable(source, bytes) && fake.reachable(target, bytes);
@@ -28,6 +39,10 @@ inline void add_reference_kernels(FakeCuda& fake) {
   add("headrace_move_small_pages", headrace_move_pages_v1{});
   add("headrace_move_row_pages", headrace_move_pages_v1{});
   add("headrace_move_any_pages", headrace_move_pages_v1{});
+  add("headrace_move_checked_aligned_pages", headrace_move_pages_v1{});
+  add("headrace_move_checked_small_pages", headrace_move_pages_v1{});
+  add("headrace_move_checked_row_pages", headrace_move_pages_v1{});
+  add("headrace_move_checked_any_pages", headrace_move_pages_v1{});
   add("headrace_move_parts", headrace_move_parts_v1{});
   add("headrace_move_few", headrace_move_few_v1{});
 }

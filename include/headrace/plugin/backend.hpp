@@ -102,6 +102,16 @@ class Backend {
 
   virtual Result<std::string> query(const headrace_query_v1& /*args*/) { return Error{Code::not_supported, "this backend has nothing to query"}; }
   virtual headrace_cost_v1 cost(const headrace_prepare_v1& args) = 0;
+
+  /// Whether the stream is being captured: then the request lies in its graph now.
+  virtual Result<bool> capture(void* /*request*/, const headrace_capture_v1& /*args*/) { return no_graphs(); }
+  virtual void end_capture(void* /*request*/) {}
+  virtual Result<void> set_indices(void* /*request*/, const headrace_indices_v1& /*args*/) { return no_graphs(); }
+  /// How many replays have ended.
+  virtual Result<std::uint64_t> check(void* /*request*/) { return no_graphs(); }
+
+ private:
+  static Error no_graphs() { return Error{Code::not_supported, "this backend's requests cannot lie in CUDA graphs"}; }
 };
 
 namespace detail {
@@ -155,6 +165,13 @@ void fill(T* out, const T& made) {
   const std::size_t size = std::min(out->struct_size, sizeof(T));
   std::memcpy(reinterpret_cast<char*>(out) + sizeof(out->struct_size), reinterpret_cast<const char*>(&made) + sizeof(out->struct_size),
               size - sizeof(out->struct_size));
+}
+
+/// The result, whose error's page is written down.
+template <class T>
+Result<T> telling_page(Result<T> result, uint64_t& page) {
+  page = result.ok() ? HEADRACE_NO_PAGE : result.error().page;
+  return result;
 }
 
 inline auto put(void** out) {
@@ -244,6 +261,20 @@ const headrace_backend_v1* table() {
         fill(cost, self(i)->cost(*args));
         return int32_t{HEADRACE_OK};
       });
+    };
+    t.capture = [](void* i, void* request, headrace_capture_v1* args, headrace_text_v1* error) {
+      return guarded(
+          error, [&] { return telling_page(self(i)->capture(request, *args), args->page); },
+          [&](auto& result) { args->captured = result.value() ? 1 : 0; });
+    };
+    t.end_capture = [](void* i, void* request) { shielded([&] { self(i)->end_capture(request); }); };
+    t.set_indices = [](void* i, void* request, const headrace_indices_v1* args, headrace_text_v1* error) {
+      return guarded(error, [&] { return self(i)->set_indices(request, *args); }, [](auto&) {});
+    };
+    t.check = [](void* i, void* request, headrace_check_v1* args, headrace_text_v1* error) {
+      return guarded(
+          error, [&] { return telling_page(self(i)->check(request), args->page); },
+          [&](auto& result) { args->replays = result.value(); });
     };
     return t;
   }();

@@ -40,7 +40,7 @@ extern "C" {
 #endif
 
 #define HEADRACE_BACKEND_ABI_MAJOR 1u
-#define HEADRACE_BACKEND_ABI_MINOR 0u
+#define HEADRACE_BACKEND_ABI_MINOR 1u
 #define HEADRACE_BACKEND_SYMBOL "headrace_backend_v1_table"
 
 /* The values of headrace::Code; include/headrace/result.hpp says what the caller can do at each. */
@@ -88,7 +88,8 @@ typedef enum headrace_ability_v1 {
   HEADRACE_REVOKE_SAFE = 1u << 4,   /* the owner checks each range itself, so a stale handle cannot reach memory */
   HEADRACE_QUERY = 1u << 5,         /* query */
   HEADRACE_STREAM = 1u << 6,        /* post in the order of a GPU stream */
-  HEADRACE_NEEDS_VRAM = 1u << 7     /* on one side at least of each request there is GPU memory, whatever the kinds below */
+  HEADRACE_NEEDS_VRAM = 1u << 7,    /* on one side at least of each request there is GPU memory, whatever the kinds below */
+  HEADRACE_CAPTURE = 1u << 8        /* capture, end_capture, set_indices, check; requires HEADRACE_STREAM */
 } headrace_ability_v1;
 
 typedef struct headrace_status_v1 {
@@ -291,6 +292,35 @@ typedef struct headrace_post_v1 {
   void* stream;              /* with HEADRACE_STREAM only, else NULL; the default stream is passed as CU_STREAM_LEGACY */
 } headrace_post_v1;
 
+/* Which pages the next replays move, in place of those that `prepare` named. */
+typedef struct headrace_indices_v1 {
+  size_t struct_size;
+  const uint32_t* local;  /* `count` numbers of pages; NULL: this side's first `count` stay as they are */
+  const uint32_t* remote;
+  uint64_t count;         /* at most the request's */
+  void* stream;           /* as in headrace_post_v1: replays that are queued after this, in the stream's order, see them */
+  int32_t kind;           /* HEADRACE_DRAM: valid during the call, and checked by the host. HEADRACE_VRAM: addresses of GPU
+                             memory that is read in the stream's order; nobody has checked what will be in it */
+  uint32_t reserved;
+} headrace_indices_v1;
+
+typedef struct headrace_capture_v1 {
+  size_t struct_size;
+  void* stream;          /* as in headrace_post_v1 */
+  uint64_t local_pages;  /* of the page lists that the request's pages were chosen from: new page numbers are below these */
+  uint64_t remote_pages;
+  const headrace_indices_v1* indices; /* NULL, or what the graph itself reads before it moves, at every replay */
+  int32_t has_message;   /* a message was to go along, which no graph carries */
+  int32_t captured;      /* out: 0: the stream is not being captured and nothing was done; 1: the request lies in its graph */
+  uint64_t page;         /* out, on failure: what it is about, or HEADRACE_NO_PAGE */
+} headrace_capture_v1;
+
+typedef struct headrace_check_v1 {
+  size_t struct_size;
+  uint64_t replays; /* out: that have ended */
+  uint64_t page;    /* out, on failure: what it is about, or HEADRACE_NO_PAGE */
+} headrace_check_v1;
+
 typedef struct headrace_cost_v1 {
   size_t struct_size;
   double fixed_ns;         /* before the first byte */
@@ -411,6 +441,25 @@ typedef struct headrace_backend_v1 {
   /* What a post of this request is likely to take. Asked before any link is made, to rank the paths: `connection` and both
    * sides' `regions` may be NULL (the counts and shapes are there); constant time. */
   int32_t (*cost)(void* instance, const headrace_prepare_v1* args, headrace_cost_v1* cost);
+
+  /* --- since 1.1, for backends with HEADRACE_CAPTURE; NULL, or beyond struct_size, without it */
+
+  /* If the stream is being captured, records the move into its graph, to run at every replay without the host; else does
+   * nothing, and the host posts. No post is in flight. Until `end_capture` the request is neither posted nor captured
+   * again, and holds all memory that replays touch, whatever becomes of link and peer. would_block: the way to the peer's
+   * memory is not made yet. not_supported: has_message. */
+  int32_t (*capture)(void* instance, void* request, headrace_capture_v1* args, headrace_text_v1* error);
+  /* Lets go of what `capture` took. Its graphs are not replayed any more, says the caller. It may wait for what
+   * `set_indices` has queued. */
+  void (*end_capture)(void* instance, void* request);
+  /* Queues a change of the page numbers of a captured request on the stream, which is not being captured. A replay passes over pages whose numbers are out of bounds, and
+   * `check` tells. not_supported: not a list of pages of one length at one stride in one region, on each side.
+   * would_block: too many changes are queued; ask again when the stream has caught up. */
+  int32_t (*set_indices)(void* instance, void* request, const headrace_indices_v1* args, headrace_text_v1* error);
+  /* How many replays of a captured request have ended. Fails if one may not have done what it should: not_found (a region
+   * is registered no longer), peer_lost, invalid_argument at the page (a page number was out of bounds; told once). Asks
+   * neither device nor peer. */
+  int32_t (*check)(void* instance, void* request, headrace_check_v1* args, headrace_text_v1* error);
 } headrace_backend_v1;
 
 /* The struct_size of this version, the least that a host accepts. */

@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 #define HEADRACE_KERNELS_ABI_MAJOR 1u
-#define HEADRACE_KERNELS_ABI_MINOR 0u
+#define HEADRACE_KERNELS_ABI_MINOR 1u
 #define HEADRACE_KERNELS_SYMBOL "headrace_kernels_v1_table"
 #define HEADRACE_MOVE_FEW_MOST 8
 
@@ -59,6 +59,15 @@ typedef struct headrace_move_done_v1 {
                      (move_few) */
 } headrace_move_done_v1;
 
+/* What the numbers of pages are held to that a device may write between launches, in device memory. Frozen.
+ */
+typedef struct headrace_move_bounds_v1 {
+  uint64_t source_pages; /* numbers of the source are below this, */
+  uint64_t target_pages; /* those of the target below that */
+  uint32_t count; /* pages of the next launch; of more than the arguments' `count` the first are moved */
+  uint32_t reserved;
+} headrace_move_bounds_v1;
+
 /* Pages of one length. */
 typedef struct headrace_move_pages_v1 {
   size_t struct_size;
@@ -69,6 +78,11 @@ typedef struct headrace_move_pages_v1 {
   headrace_move_done_v1 done;
   uint32_t most_multiprocessors; /* of the GPU that it may occupy; 0: all */
   uint32_t flags;                /* HEADRACE_MOVE_BASES_ALIGNED or 0 */
+  uint64_t bounds;  /* address of a headrace_move_bounds_v1; 0: none, the host has checked. Else both sides
+                       have  `indices`, and a page with a number out of bounds is passed over */
+  uint64_t refused; /* with bounds: address of a uint64_t in mapped host memory, to which 2 * page + 1 is
+                       stored for one of the pages whose source's number was out of bounds, 2 * page + 2 if
+                       the target's was */
 } headrace_move_pages_v1;
 #define HEADRACE_MOVE_BASES_ALIGNED \
   1u /* all of `bases`, which the host may not be able to read, are multiples of 16 */

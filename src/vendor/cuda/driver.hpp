@@ -48,6 +48,7 @@
   FUNCTION(stream_is_capturing, "cuStreamIsCapturing", Stream stream, CaptureStatus* status)                 \
   FUNCTION(stream_begin_capture, "cuStreamBeginCapture", Stream stream, CaptureMode mode)                    \
   FUNCTION(stream_end_capture, "cuStreamEndCapture", Stream stream, Graph* graph)                            \
+  FUNCTION(thread_exchange_stream_capture_mode, "cuThreadExchangeStreamCaptureMode", CaptureMode* mode)      \
   FUNCTION(graph_instantiate, "cuGraphInstantiateWithFlags", GraphExec* exec, Graph graph,                   \
            unsigned long long flags)                                                                         \
   FUNCTION(graph_launch, "cuGraphLaunch", GraphExec exec, Stream stream)                                     \
@@ -78,6 +79,8 @@
            Context source_context, std::size_t bytes, Stream stream)                                         \
   FUNCTION(memcpy_2d_async, "cuMemcpy2DAsync", const Copy2D* copy, Stream stream)                            \
   FUNCTION(memset_d8_async, "cuMemsetD8Async", Address target, unsigned char value, std::size_t bytes,       \
+           Stream stream)                                                                                    \
+  FUNCTION(memset_d32_async, "cuMemsetD32Async", Address target, std::uint32_t value, std::size_t words,     \
            Stream stream)                                                                                    \
   FUNCTION(ipc_get_mem_handle, "cuIpcGetMemHandle", IpcMemoryHandle* handle, Address address)                \
   FUNCTION(ipc_open_mem_handle, "cuIpcOpenMemHandle", Address* address, IpcMemoryHandle handle,              \

@@ -62,6 +62,7 @@ enum class Outcome : std::int32_t {
   system_driver_mismatch = 803,
   stream_capture_unsupported = 900,
   stream_capture_invalidated = 901,
+  stream_capture_isolation = 905,
   stream_capture_implicit = 906,
   unknown = 999,
 };

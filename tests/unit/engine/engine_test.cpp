@@ -130,6 +130,31 @@ TEST_F(EngineTest, a_request_to_oneself_passes_by_who_takes_its_far_side_nowhere
   EXPECT_EQ(OfFiles::loaded, 0);
 }
 
+/// The model backend as one that says it can capture, and has nothing to do it with.
+TEST_F(EngineTest, a_backend_that_can_capture_and_lacks_the_entries_is_refused) {
+  static headrace_backend_v1 promising = model();
+  promising.name = "promising";
+  promising.info = [](void* instance, headrace_info_v1* info) {
+    model().info(instance, info);
+    info->abilities |= HEADRACE_STREAM | HEADRACE_CAPTURE;
+  };
+  const auto engine = open("engine", OfFiles::table());
+  std::vector<std::pair<std::string, std::string>> settings;
+  for (const headrace_option_v1& row : fake::FakeBackend::options())
+    settings.emplace_back(row.name, row.default_value);
+  const auto add = [&] { return engine->add_backend({"promising", "linked in", &promising, ""}, settings); };
+  promising.set_indices = nullptr;
+  const auto lacking = add();
+  ASSERT_FALSE(lacking);
+  EXPECT_EQ(lacking.code(), Code::not_supported);
+  EXPECT_NE(lacking.error().message.find("set_indices"), std::string::npos);
+  promising.set_indices = model().set_indices;
+  promising.struct_size = HEADRACE_BACKEND_V1_SIZE;  // as in version 1.0
+  EXPECT_EQ(add().code(), Code::not_supported);
+  promising.struct_size = model().struct_size;
+  EXPECT_TRUE(add().ok());
+}
+
 TEST_F(EngineTest, a_link_from_an_agent_without_a_proper_name_is_refused) {
   const auto engine = open("engine", OfFiles::table());
   BackendInstance& backend = *engine->backends().front();

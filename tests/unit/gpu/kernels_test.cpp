@@ -169,6 +169,9 @@ TEST_F(KernelsTest, refuse_what_could_not_be_told_or_moved) {
   pages.page_bytes = 4096;
   pages.done.word = 4096;
   EXPECT_EQ(kernels->move(pages, stream.handle()), cuda::Outcome::invalid_value) << "a word without a state";
+  pages.done.word = 0;
+  pages.bounds = pages.refused = 4096;
+  EXPECT_EQ(kernels->move(pages, stream.handle()), cuda::Outcome::invalid_value) << "bounds without numbers";
   EXPECT_EQ(fake.calls("cuLaunchKernelEx"), 0);
 }
 
@@ -299,7 +302,7 @@ TEST_F(KernelLibraryTest, of_this_build_opens_if_there_was_a_compiler) {
   if (library->image_for(list_devices(driver).value()[2])) {
     const auto kernels = Kernels::open(*library, open(2));
     ASSERT_TRUE(kernels) << kernels.error().message;
-    EXPECT_EQ(fake.calls("cuFuncLoad"), 6);
+    EXPECT_EQ(fake.calls("cuFuncLoad"), 10);
   }
 }
 

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests that lie in CUDA graphs: what may be done with one, what it holds, and what it tells. Two agents
+// of this process with the backend cuda_ipc over fake GPUs.
+#include "engine/engine.hpp"
+#include "gpu/stream.hpp"
+#include "support/fake_gpus.hpp"
+#include "support/fake_graph.hpp"
+#include "support/plugin_instance.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace headrace::engine {
+namespace {
+
+using namespace std::chrono_literals;
+using test::GpuGraph;
+using testing::HasSubstr;
+
+constexpr std::uint32_t pages = 50, page_bytes = 300;
+
+class CaptureTest : public testing::Test {
+ protected:
+  CaptureTest()
+      : here(open("here")),
+        there(open("there")),
+        stream(gpu::Stream::make(
+                   gpu::Device::open(test::FakeGpus::of_this_process().driver().load().value(), 0).value())
+                   .value()) {
+    ours = registered(*here, near.base, 1);
+    theirs = registered(*there, far.base, 2);
+    EXPECT_TRUE(here->import(there->export_metadata({}).value()).ok());
+    EXPECT_TRUE(there->import(here->export_metadata({}).value()).ok());
+    request = make();
+  }
+  /// As agents do: what lies in a graph holds its engine until then.
+  ~CaptureTest() override {
+    here->close();
+    there->close();
+  }
+
+  std::shared_ptr<Engine> open(const std::string& name) {
+    test::FakeGpus::link_backend();
+    const headrace_backend_v1* const table = test::load_plugin("cuda_ipc");
+    auto engine = Engine::open({.name = name, .runtime_dir = folder.path()}, logger).value();
+    std::vector<std::pair<std::string, std::string>> settings;
+    for (std::size_t i = 0; i < table->option_count; ++i)
+      settings.emplace_back(table->options[i].name, table->options[i].default_value);
+    EXPECT_TRUE(engine->add_backend({table->name, "linked in", table, ""}, settings).ok());
+    return engine;
+  }
+  static RegionId registered(Engine& engine, std::byte* base, unsigned char value) {
+    std::memset(base, value, std::size_t{pages} * page_bytes);
+    const MemoryRange range{.address = base,
+                            .length_bytes = std::size_t{pages} * page_bytes,
+                            .kind = MemoryKind::vram,
+                            .device = 0};
+    return engine.register_regions({&range, 1}, {}, {}).value().front().id;
+  }
+  std::shared_ptr<RequestCore> make() {
+    RequestPlan plan;
+    plan.op = Op::read;
+    plan.local = here->prepare_uniform({}, true, {ours, 0, 0, page_bytes, pages}).value();
+    plan.remote = here->prepare_uniform("there", false, {theirs, 0, 0, page_bytes, pages}).value();
+    plan.count = pages;
+    plan.bytes = std::uint64_t{pages} * page_bytes;
+    return here->make_request(std::move(plan)).value();
+  }
+  /// Makes the way, then captures a post of the request.
+  std::unique_ptr<GpuGraph> captured() {
+    EXPECT_TRUE(request->post(nullptr).ok());
+    EXPECT_TRUE(request->wait(10s).ok()) << request->error().message;
+    auto graph = std::make_unique<GpuGraph>(
+        stream, [&] { EXPECT_EQ(request->post(&on_stream), Status{}) << request->error().message; });
+    EXPECT_EQ(request->state(), RequestState::captured);
+    return graph;
+  }
+  [[nodiscard]] bool moved() const {
+    return std::memcmp(near.base, far.base, std::size_t{pages} * page_bytes) == 0;
+  }
+  [[nodiscard]] Result<void> change(std::vector<std::uint32_t> local,
+                                    std::vector<std::uint32_t> remote) const {
+    return request->set_indices({.local = local, .remote = remote}, stream.handle());
+  }
+  /// Gives both agents time until it is so.
+  [[nodiscard]] bool until(const std::function<bool()>& done) const {
+    const Deadline deadline = Deadline::after(10s);
+    while (!done() && !deadline.expired()) {
+      (void)here->progress().poll();
+      (void)there->progress().poll();
+    }
+    return done();
+  }
+
+  Logger logger;
+  const test::TemporaryFolder folder;
+  test::MemorySource::Taken near =
+                                test::FakeGpus::of_this_process().take_plain(std::size_t{pages} * page_bytes),
+                            far =
+                                test::FakeGpus::of_this_process().take_plain(std::size_t{pages} * page_bytes);
+  std::shared_ptr<Engine> here, there;
+  const gpu::Stream stream;
+  const PostOptions on_stream{.stream = stream.handle()};
+  RegionId ours, theirs;
+  std::shared_ptr<RequestCore> request;
+};
+
+TEST_F(CaptureTest, a_captured_request_moves_at_replays_and_is_neither_posted_nor_waited_for) {
+  const auto graph = captured();
+  std::memset(far.base, 77, std::size_t{pages} * page_bytes);
+  EXPECT_FALSE(moved()) << "nothing runs before a replay";
+  for (std::uint64_t replay = 1; replay <= 3; ++replay) {
+    std::memset(far.base, static_cast<int>(replay), std::size_t{pages} * page_bytes);
+    graph->replay();
+    EXPECT_TRUE(moved());
+    EXPECT_EQ(request->check().value(), replay);
+  }
+  EXPECT_EQ(here->counters().captured.value(), 1U);
+  EXPECT_EQ(here->counters().replayed.value(), 3U);
+  EXPECT_EQ(request->post(nullptr).code, Code::invalid_argument);
+  EXPECT_EQ(request->post(&on_stream).code, Code::invalid_argument);
+  EXPECT_EQ(request->wait(0ns).code, Code::invalid_argument);
+  EXPECT_EQ(request->poll(), RequestState::captured);
+}
+
+TEST_F(CaptureTest, once_canceled_it_may_be_posted_again_and_captured_again) {
+  {
+    const auto graph = captured();
+    request->cancel();
+    EXPECT_EQ(request->state(), RequestState::canceled);
+    EXPECT_EQ(request->wait(0ns).code, Code::canceled);
+    EXPECT_EQ(request->check().code(), Code::invalid_argument);
+  }
+  const auto graph = captured();
+  graph->replay();
+  EXPECT_EQ(request->check().value(), 1U) << "counted from the capture on";
+}
+
+TEST_F(CaptureTest, a_capture_with_a_notification_is_refused_with_a_sentence) {
+  EXPECT_TRUE(request->post(nullptr).ok());
+  EXPECT_TRUE(request->wait(10s).ok());
+  PostOptions options = on_stream;
+  options.notification = "done";
+  const GpuGraph graph(stream, [&] { EXPECT_EQ(request->post(&options).code, Code::not_supported); });
+  EXPECT_EQ(request->state(), RequestState::failed);
+  EXPECT_THAT(request->error().message, HasSubstr("a graph carries no notification"));
+}
+
+TEST_F(CaptureTest, before_the_way_is_made_a_capture_would_block_and_changes_nothing) {
+  const auto fresh = make();
+  // The first question for the peer's memory is asked here; nobody has been given time to answer it.
+  bool asked_in_time = false;
+  const GpuGraph graph(stream, [&] {
+    const Status status = fresh->post(&on_stream);
+    asked_in_time = status.code == Code::would_block;
+    EXPECT_TRUE(asked_in_time || status.ok());
+  });
+  if (asked_in_time) {
+    EXPECT_EQ(fresh->state(), RequestState::prepared);
+  }
+  const auto later = captured();
+  later->replay();
+  EXPECT_TRUE(moved());
+}
+
+TEST_F(CaptureTest, numbers_from_the_host_are_checked_against_the_lists) {
+  EXPECT_EQ(change({0}, {0}).code(), Code::invalid_argument) << "it lies in no graph";
+  const auto graph = captured();
+  EXPECT_EQ(change({}, {}).code(), Code::invalid_argument);
+  EXPECT_EQ(change({0, 1}, {2}).code(), Code::invalid_argument);
+  EXPECT_EQ(change(std::vector<std::uint32_t>(pages + 1), {}).code(), Code::invalid_argument);
+  const auto beyond = change({}, {0, 1, pages});
+  ASSERT_FALSE(beyond);
+  EXPECT_EQ(beyond.code(), Code::invalid_argument);
+  EXPECT_EQ(beyond.error().page, 2U);
+  EXPECT_THAT(beyond.error().message, HasSubstr("remote page number 2 is 50: the list has 50 pages"));
+  std::memset(near.base, 0, std::size_t{pages} * page_bytes);
+  far.base[7 * page_bytes] = std::byte{99};
+  ASSERT_TRUE(change({3}, {7}));
+  graph->replay();
+  EXPECT_EQ(near.base[3 * page_bytes], std::byte{99});
+  EXPECT_EQ(near.base[4 * page_bytes], std::byte{0}) << "one page was to move";
+}
+
+TEST_F(CaptureTest, a_captured_post_reads_its_numbers_from_gpu_memory_at_every_replay) {
+  const auto table = test::FakeGpus::of_this_process().take_plain(pages * sizeof(std::uint32_t));
+  auto* const numbers = reinterpret_cast<std::uint32_t*>(table.base);
+  PostOptions options = on_stream;
+  options.indices = {.local = {}, .remote = {numbers, pages}, .kind = MemoryKind::vram};
+  EXPECT_TRUE(request->post(nullptr).ok());
+  EXPECT_TRUE(request->wait(10s).ok());
+  const GpuGraph graph(stream, [&] { EXPECT_EQ(request->post(&options), Status{}); });
+  for (std::uint32_t i = 0; i < pages; ++i) far.base[i * page_bytes] = std::byte(i);
+  for (const std::uint32_t shift : {1U, 20U, 49U}) {
+    for (std::uint32_t i = 0; i < pages; ++i) numbers[i] = (i + shift) % pages;
+    graph.replay();
+    for (std::uint32_t i = 0; i < pages; ++i)
+      EXPECT_EQ(near.base[i * page_bytes], std::byte((i + shift) % pages));
+  }
+  numbers[7] = 12345;
+  graph.replay();
+  const auto told = request->check();
+  ASSERT_FALSE(told);
+  EXPECT_EQ(told.code(), Code::invalid_argument);
+  EXPECT_EQ(told.error().page, 7U);
+  EXPECT_EQ(request->check().value(), 4U);
+}
+
+TEST_F(CaptureTest, numbers_with_a_post_that_is_not_captured_are_refused) {
+  const std::vector<std::uint32_t> numbers{1, 2};
+  PostOptions options;
+  options.indices = {.local = numbers};
+  EXPECT_EQ(request->post(&options).code, Code::invalid_argument) << "no stream";
+  EXPECT_EQ(request->state(), RequestState::prepared);
+  options.stream = stream.handle();
+  EXPECT_EQ(request->post(&options).code, Code::invalid_argument) << "which nobody captures";
+  EXPECT_EQ(request->state(), RequestState::failed);
+  EXPECT_THAT(request->error().message, HasSubstr("where its stream is being captured"));
+  EXPECT_TRUE(request->post(nullptr).ok());
+  EXPECT_TRUE(request->wait(10s).ok());
+}
+
+TEST_F(CaptureTest, a_peer_that_is_forgotten_takes_it_out_of_its_graph) {
+  const auto graph = captured();
+  ASSERT_TRUE(here->forget("there"));
+  EXPECT_EQ(request->state(), RequestState::canceled);
+  EXPECT_TRUE(here->deregister({&ours, 1}, 0ns));
+}
+
+TEST_F(CaptureTest, its_regions_cannot_be_deregistered_before_it_is_let_go_of) {
+  const auto graph = captured();
+  const auto refused = here->deregister({&ours, 1}, 0ns);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), Code::would_block);
+  EXPECT_THAT(refused.error().message, HasSubstr("lies in a graph"));
+  EXPECT_TRUE(request->check()) << "and it was of no consequence";
+  request->abandon();  // as the caller's last handle does
+  EXPECT_TRUE(here->deregister({&ours, 1}, 10s));
+}
+
+TEST_F(CaptureTest, an_owner_waits_with_a_deregistration_until_it_is_let_go_of) {
+  const auto graph = captured();
+  const auto timed_out = there->deregister({&theirs, 1}, 200ms);
+  ASSERT_FALSE(timed_out);
+  EXPECT_EQ(timed_out.code(), Code::timed_out);
+  ASSERT_TRUE(until([&] { return request->check().code() == Code::not_found; }));
+  EXPECT_THAT(request->check().error().message, HasSubstr("registered no longer"));
+  graph->replay();  // reads what is still there
+  request->cancel();
+  EXPECT_TRUE(there->deregister({&theirs, 1}, 10s));
+}
+
+TEST_F(CaptureTest, a_peer_that_leaves_is_told_by_check_and_replays_stay_harmless) {
+  const auto graph = captured();
+  there->close();
+  ASSERT_TRUE(until([&] { return request->check().code() == Code::peer_lost; }));
+  graph->replay();
+  EXPECT_EQ(request->check().code(), Code::peer_lost);
+  request->cancel();
+  EXPECT_EQ(request->state(), RequestState::canceled);
+}
+
+TEST_F(CaptureTest, an_agent_that_closes_lets_go_of_it) {
+  auto graph = captured();
+  graph.reset();
+  here->close();
+  EXPECT_EQ(request->state(), RequestState::canceled);
+  EXPECT_EQ(request->check().code(), Code::invalid_argument);
+}
+
+TEST_F(CaptureTest, a_post_on_a_stream_that_nobody_captures_is_a_post) {
+  EXPECT_TRUE(request->post(nullptr).ok());
+  EXPECT_TRUE(request->wait(10s).ok());
+  std::memset(far.base, 55, std::size_t{pages} * page_bytes);
+  ASSERT_TRUE(request->post(&on_stream).ok());
+  EXPECT_TRUE(request->wait(10s).ok());
+  EXPECT_TRUE(moved());
+}
+
+}  // namespace
+}  // namespace headrace::engine
