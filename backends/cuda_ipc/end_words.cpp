@@ -18,7 +18,7 @@ Result<std::unique_ptr<EndWords>> EndWords::make() {
       new EndWords(std::make_shared<const UniqueFd>(std::move(fd)), std::move(words)));
 }
 
-std::optional<cuda::Address> EndWords::address(const WorkingGpu& gpu, std::uint32_t number) {
+std::optional<cuda::Address> EndWords::address(const gpu::WorkingGpu& gpu, std::uint32_t number) {
   if (number >= end_words) return {};
   const std::scoped_lock lock(mutex_);
   if (!pinned_)

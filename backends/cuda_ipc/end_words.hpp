@@ -33,7 +33,7 @@ class EndWords {
   [[nodiscard]] static Result<std::unique_ptr<EndWords>> make();
   [[nodiscard]] const host_link::SharedFd& descriptor() const { return descriptor_; }
   /// Where GPUs of this process see a word; none: there is no such word, or they do not see it.
-  [[nodiscard]] std::optional<cuda::Address> address(const WorkingGpu& gpu, std::uint32_t number);
+  [[nodiscard]] std::optional<cuda::Address> address(const gpu::WorkingGpu& gpu, std::uint32_t number);
 
  private:
   EndWords(host_link::SharedFd descriptor, host_link::Mapping words)

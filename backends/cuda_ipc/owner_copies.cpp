@@ -26,7 +26,7 @@ Result<host_link::SharedFd> OwnerCopies::end_words() {
   return words_->descriptor();
 }
 
-std::optional<cuda::Address> OwnerCopies::end_word(const WorkingGpu& gpu, std::uint32_t number) {
+std::optional<cuda::Address> OwnerCopies::end_word(const gpu::WorkingGpu& gpu, std::uint32_t number) {
   const std::scoped_lock lock(mutex_);
   return words_ != nullptr ? words_->address(gpu, number) : std::nullopt;
 }

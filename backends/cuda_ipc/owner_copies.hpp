@@ -66,7 +66,7 @@ class OwnerCopies {
  private:
   friend class OwnerCopy;
   [[nodiscard]] std::shared_ptr<OwnerCopy> find(std::uint32_t number);
-  [[nodiscard]] std::optional<cuda::Address> end_word(const WorkingGpu& gpu, std::uint32_t number);
+  [[nodiscard]] std::optional<cuda::Address> end_word(const gpu::WorkingGpu& gpu, std::uint32_t number);
   /// The peer's region; one handle for all of its requests, so that its memory stays open between them.
   [[nodiscard]] Result<std::shared_ptr<RemoteRegion>> remote(const ToldRegion& told);
 

@@ -116,7 +116,7 @@ bool OwnerCopy::may_begin() {
   return begun_.has_value();
 }
 
-void OwnerCopy::queued(const WorkingGpu& gpu, cuda::Stream stream) {
+void OwnerCopy::queued(const gpu::WorkingGpu& gpu, cuda::Stream stream) {
   const auto word = copies_.end_word(gpu, name_.end_word);
   if (!word) return;
   const std::scoped_lock lock(mutex_);

@@ -42,7 +42,7 @@ class OwnerCopy final : public Client, public std::enable_shared_from_this<Owner
 
   [[nodiscard]] bool may_begin() override;
   /// Lets the GPU tell the peer of the end as well: then that does not wait for a thread of ours.
-  void queued(const WorkingGpu& gpu, cuda::Stream stream) override;
+  void queued(const gpu::WorkingGpu& gpu, cuda::Stream stream) override;
   void ended(const Outcome& outcome) override;
 
  private:

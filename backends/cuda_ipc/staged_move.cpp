@@ -25,7 +25,7 @@ void relax() {
 
 }  // namespace
 
-StagedMove::StagedMove(Staging& staging, const WorkingGpu& gpu, const headrace_prepare_v1& args,
+StagedMove::StagedMove(Staging& staging, const gpu::WorkingGpu& gpu, const headrace_prepare_v1& args,
                        HostAddressOf local, AddressOf remote)
     : staging_(staging), gpu_(gpu), args_(args), local_(std::move(local)), remote_(std::move(remote)) {
   for (std::uint32_t i = 0; i < args.remote->region_count; ++i)

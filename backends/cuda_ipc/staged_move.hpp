@@ -32,7 +32,7 @@ class StagedMove final : public Staging::Work, public std::enable_shared_from_th
 
   /// The local side is the host's, and the remote one within reach of the GPU. `args` and what it points to,
   /// `gpu` and `staging` stay until the last post has ended.
-  StagedMove(Staging& staging, const WorkingGpu& gpu, const headrace_prepare_v1& args, HostAddressOf local,
+  StagedMove(Staging& staging, const gpu::WorkingGpu& gpu, const headrace_prepare_v1& args, HostAddressOf local,
              AddressOf remote);
 
   /// The last post has ended.
@@ -64,7 +64,7 @@ class StagedMove final : public Staging::Work, public std::enable_shared_from_th
   void leave() { at_work_.fetch_sub(1, std::memory_order_acq_rel); }
 
   Staging& staging_;
-  const WorkingGpu& gpu_;
+  const gpu::WorkingGpu& gpu_;
   const headrace_prepare_v1 args_;
   const HostAddressOf local_;
   const AddressOf remote_;

@@ -8,7 +8,7 @@ using namespace headrace::kernels;
 #define PROBE_SHAPE(threads, unroll, hint)                                                       \
   extern "C" __global__ void __launch_bounds__(threads)                                          \
       probe_##threads##_##unroll##_##hint(const __grid_constant__ headrace_move_pages_v1 args) { \
-    move_aligned_pages<unroll, Hint::hint>(args);                                                \
+    move_aligned_pages<unroll, Hint::hint, ToldPages>(args);                                                \
     tell_done(args.done);                                                                        \
   }
 

@@ -200,7 +200,7 @@ bool RequestCore::end_capture() {
 }
 
 Error RequestCore::not_in_graph() const {
-  return make_error(Code::invalid_argument, "the request lies in no graph (it is {}): post it on a stream that is being captured", state_name(state()));
+  return make_error(Code::invalid_argument, "the request lies in no graph: post it on a stream that is being captured");
 }
 
 Result<void> RequestCore::set_indices(const PageIndices& given, void* stream) {

@@ -47,7 +47,7 @@ class CaptureTest : public testing::Test {
   }
 
   std::shared_ptr<Engine> open(const std::string& name) {
-    test::FakeGpus::link_backend();
+    test::FakeGpus::link_backends();
     const headrace_backend_v1* const table = test::load_plugin("cuda_ipc");
     auto engine = Engine::open({.name = name, .runtime_dir = folder.path()}, logger).value();
     std::vector<std::pair<std::string, std::string>> settings;
