@@ -236,7 +236,7 @@ def test_what_is_of_cuda_graphs_says_so_where_there_is_none(lists):
     request = left.make_request("read", local, remote)
     numbers = np.arange(3)
     for ask in (request.check, lambda: request.set_indices(numbers, stream=0), lambda: request.set_indices(remote=[1, 2], stream=0)):
-        with pytest.raises(headrace.InvalidArgument, match=r"lies in no graph \(it is prepared\)"):
+        with pytest.raises(headrace.InvalidArgument, match="lies in no graph"):
             ask()
     with pytest.raises(headrace.InvalidArgument, match="no page numbers were given"):
         request.set_indices(stream=0)
