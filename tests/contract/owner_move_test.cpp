@@ -20,7 +20,7 @@ namespace headrace::contract {
 namespace {
 
 std::vector<BackendCase> vram_cases() {
-  std::vector<BackendCase> cases = process_cases(HEADRACE_REMOTE);
+  std::vector<BackendCase> cases = process_cases(HEADRACE_REMOTE | HEADRACE_MAP);
   std::erase_if(cases, [](const BackendCase& which) { return !which.vram; });
   return cases;
 }
