@@ -408,9 +408,9 @@ class Process:
             pass
         return {"at_once": at_once - before, "in_the_end": request.check() - before}
 
-    def ask_graph(self, handle, what):
+    def ask_graph(self, handle, member):
         """What a method of a captured request answers, or a property of it is."""
-        found = getattr(self.graphs[handle][1], what)
+        found = getattr(self.graphs[handle][1], member)
         return found() if callable(found) else found
 
     def replay_blindly(self, handle):

@@ -352,15 +352,15 @@ def test_a_captured_request_holds_its_regions_until_it_is_canceled(pair, graph):
 
     def is_revoked():
         try:
-            here.ask("ask_graph", handle=handle, what="check")
+            here.ask("ask_graph", handle=handle, member="check")
         except Refused as error:
             return error.code == "not_found"
         return False
 
     until(is_revoked)
     here.ask("replay_blindly", handle=handle)
-    here.ask("ask_graph", handle=handle, what="cancel")
-    assert here.ask("ask_graph", handle=handle, what="state") == "canceled"
+    here.ask("ask_graph", handle=handle, member="cancel")
+    assert here.ask("ask_graph", handle=handle, member="state") == "canceled"
     for process in (there, here):
         process.ask("try_deregister", key="graphed", timeout=10)
         process.ask("free", key="graphed")
@@ -377,7 +377,7 @@ def test_a_captured_request_tells_that_its_peer_has_died_and_its_replays_harm_no
 
     def is_lost():
         try:
-            here.ask("ask_graph", handle="graph", what="check")
+            here.ask("ask_graph", handle="graph", member="check")
         except Refused as error:
             return error.code == "peer_lost"
         return False
