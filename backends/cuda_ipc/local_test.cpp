@@ -280,6 +280,23 @@ TEST_F(CudaIpcStaged, host_memory_that_cannot_be_pinned_moves_through_slots_that
   }
 }
 
+TEST_F(CudaIpcStaged, no_stream_orders_what_threads_copy) {
+  const auto args = all_pages(HEADRACE_WRITE);
+  void* const handle = backend->prepare(args).value();
+  const auto driver_of_it = gpu::Device::open(fake.load().value(), 1).value();
+  const auto stream = gpu::Stream::make(driver_of_it).value();
+  headrace_post_v1 how{};
+  how.struct_size = sizeof how;
+  how.stream = stream.handle();
+  host.post_begins(args.token);
+  EXPECT_EQ(backend->post(handle, how).code, Code::not_supported);
+  host.post_refused(args.token);
+  EXPECT_FALSE(same_now());
+  EXPECT_EQ(run(handle, args.token), Status{});
+  EXPECT_TRUE(same_now());
+  backend->release(handle);
+}
+
 TEST_F(CudaIpcStaged, a_fault_of_the_gpu_ends_the_post_when_nobody_touches_its_memory) {
   const auto args = all_pages(HEADRACE_READ);
   void* const handle = backend->prepare(args).value();

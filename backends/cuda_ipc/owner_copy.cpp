@@ -138,7 +138,7 @@ void OwnerCopy::ended(const Outcome& outcome) {
     if (begun_ && well && !gpu_tells_) control_.end_well(*begun_);
     self = std::move(self_);
     work = std::move(running_);
-    again = again_ || called_off_;  // it may have been asked for anew since
+    again = again_;
   }
   if (again) link_.look_again(name_.number);
 }

@@ -224,13 +224,14 @@ Status Request::post(const headrace_post_v1& args) {
       return {fits.error().code};
     }
   }
+  if (ordered_by != nullptr && stages_) return {Code::not_supported};  // no stream waits for threads
   stream_ = ordered_by != nullptr ? ordered_by : gpu_->stream.handle();
   if (link_ == nullptr) return args.has_message != 0 ? Status{Code::not_supported} : post_local();
   const bool waits = link_->state() == host_link::LinkState::connecting;
   if (!waits && !link_->usable()) return {link_->why_lost().status.code};
   if (Outcome ignored; ordered_by != nullptr && (waits || find_memory(ignored) == Ready::not_yet))
     return {Code::would_block};
-  if (ordered_by != nullptr && (by_owner_ != nullptr || stages_))
+  if (ordered_by != nullptr && by_owner_ != nullptr)
     return {Code::not_supported};  // others than its stream take part
   if (const Status room = message_.begin(*link_, args); !room.ok()) return room;
   {

@@ -527,10 +527,12 @@ bool Channel::put_answer() {
   Regions::View view(context_.regions);
   const RangeList ranges(answer.header, answer.ranges.data());
   std::uint64_t at = 0;
+  bool of_gpu = false;
   payload_.clear();
   for (std::uint32_t i = 0; i < ranges.size(); ++i) {
     const Range range = ranges[i];
     const auto found = view.find(range, Access::read);
+    of_gpu = of_gpu || (found.region != nullptr && found.region->of_gpu());
     if (found.region == nullptr) {
       writer_.take_back(before);
       header.code = static_cast<std::uint32_t>(found.code);
@@ -543,6 +545,10 @@ bool Channel::put_answer() {
     add_payload(found.region->base + range.offset, range.length);
     at += range.length;
   }
+  if (header.code == 0 && of_gpu) {  // its turn has come since work was staged: it is staged for the next batch
+    writer_.take_back(before);
+    return false;
+  }
   if (header.code == 0 && put_payload(at)) answers_shared_ = true;
   answer_ranges_ -= answer.header.ranges;
   answers_.pop_front();
@@ -552,7 +558,7 @@ bool Channel::put_answer() {
 /// The next chunk of a request of ours: its data, or the question for them.
 bool Channel::put_chunk() {
   // Towards the end of the work no socket takes so much that the others wait for it.
-  const std::uint64_t share = link_->uncut_bytes_ / link_->sockets_;
+  const std::uint64_t share = link_->uncut_bytes_ / link_->attached_;
   const std::uint64_t window = std::min(context_.settings.window_bytes, std::max(least_window_bytes, share));
   const bool may_write = write_bytes_ < window && writes_.size() < max_unanswered_frames;
   const bool may_read = read_bytes_ < window && reads_.size() < max_unanswered_frames &&
@@ -688,9 +694,12 @@ std::uint64_t Channel::ask_for_confirmation(HostCalls& calls) {
   std::uint64_t number = 0;
   {
     const std::scoped_lock lock(link_->mutex_);
-    if (!std::exchange(answers_shared_, false)) return 0;
-    number = ++asked_;
-    ping_due_ = true;
+    if (std::exchange(answers_shared_, false)) {
+      ++asked_;
+      ping_due_ = true;
+    }
+    if (confirmed_ >= asked_) return 0;
+    number = asked_;  // which may have been asked for the sake of another region
   }
   pump(calls, Driver::caller);
   return number;

@@ -195,6 +195,26 @@ TEST_F(TcpGpu, host_memory_is_read_and_messages_pass_while_a_gpu_is_busy) {
   EXPECT_TRUE(same_bytes(on_gpu.bytes(), on_gpu_there.bytes()));
 }
 
+TEST_F(TcpGpu, a_read_of_gpu_memory_right_behind_one_of_host_memory_passes_through_the_ring) {
+  open({{"sockets", "1"}, {"chunk_bytes", "4KiB"}});
+  const Memory mine = memory(-1, 8192, 1), on_host = memory(-1, 4096, 2), on_gpu = memory(0, 4096, 3);
+  const Region here(*a, mine), host_there(*b, on_host), gpu_there(*b, on_gpu);
+  const Remote host_remote(ab, host_there.facts()), gpu_remote(ab, gpu_there.facts());
+  PageSide theirs = uniform_side(host_remote.handle(), 0, 4096, 4096);
+  theirs.regions.push_back(gpu_remote.handle());
+  theirs.region_of = {0, 1};
+  theirs.offsets = {0, 0};
+  // Both chunks are asked for in one batch, and both answers wait when the owner puts together its own.
+  Request read(*a, HEADRACE_READ, &ab, uniform_side(here.handle(), 0, 4096, 4096), theirs, 2);
+  for (int i = 0; i < 10; ++i) {
+    const int launches = driver().calls("cuLaunchKernelEx");
+    ASSERT_TRUE(read.run().status.ok());
+    EXPECT_EQ(driver().calls("cuLaunchKernelEx"), launches + 1) << "sockets know nothing of a GPU's memory";
+    EXPECT_TRUE(same_bytes(mine.bytes().first(4096), on_host.bytes()));
+    EXPECT_TRUE(same_bytes(mine.bytes().last(4096), on_gpu.bytes()));
+  }
+}
+
 TEST_F(TcpGpu, what_a_busy_gpu_leaves_no_room_for_waits_in_the_socket_and_is_not_lost) {
   open({{"sockets", "1"}, {"gpu_chunk_bytes", "64KiB"}, {"gpu_ring_bytes", "128KiB"}, {"heartbeat_interval", "20ms"}, {"heartbeat_timeout", "200ms"}});
   const Memory mine = memory(-1, 4 << 20, 1), theirs = memory(0, 4 << 20, 2);

@@ -375,6 +375,7 @@ bool Link::attach(unsigned index, UniqueFd fd, std::string_view early, bool anno
     const std::scoped_lock lock(mutex_);
     if ((state_ == State::connecting || state_ == State::ready) && index < sockets_ && channels_[index] == nullptr) {
       channels_[index] = channel;
+      ++attached_;
       wanted = true;
       first = std::exchange(state_, State::ready) == State::connecting;
     }

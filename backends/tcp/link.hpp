@@ -88,6 +88,7 @@ class Link : public std::enable_shared_from_this<Link> {
   std::deque<RemoteRequest*> writes_;
   std::uint64_t uncut_bytes_ = 0;  // of the requests in the two queues
   std::uint64_t next_wire_id_ = 1;
+  unsigned attached_ = 0;      // sockets so far; an accepted link has room for more than its peer makes
   unsigned next_channel_ = 0;  // where the next small request is tried first
   unsigned canceling_ = 0;     // posts that wait for the peer to confirm
   MessageOutbox outbox_;

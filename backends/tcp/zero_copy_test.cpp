@@ -228,6 +228,23 @@ TEST_F(ZeroCopyOwner, deregistering_waits_until_the_peer_has_taken_what_it_read)
                           instance_.host().accepted_links().front().token).lost());
 }
 
+TEST_F(ZeroCopyOwner, two_that_deregister_at_once_both_wait) {
+  const test::Memory more(test::Memory::Kind::plain, length, 2);
+  auto other = std::make_unique<test::Region>(instance_, more);
+  peer_->read_from(other->facts().id, length);
+  EXPECT_TRUE(peer_->hear_payload(header_).size() == length);
+  EXPECT_EQ(peer_->hear_header().payload, length);
+  auto first = std::async(std::launch::async, [&] { region_ = nullptr; });
+  EXPECT_EQ(first.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  auto second = std::async(std::launch::async, [&] { other = nullptr; });
+  EXPECT_EQ(second.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  (void)peer_->hear_payload(header_);
+  const FrameHeader question = peer_->hear(FrameType::ping);
+  peer_->say_number(FrameType::pong, question.request);
+  EXPECT_EQ(first.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  EXPECT_EQ(second.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+}
+
 TEST_F(ZeroCopyOwner, deregistering_does_not_wait_for_long) {
   const auto begin = std::chrono::steady_clock::now();
   region_ = nullptr;

@@ -44,13 +44,19 @@ Result<void> PinnedMemory::find_address() {
   return {};
 }
 
-/// Whether GPUs see all of it in one stretch: then it does not matter who has pinned it.
+/// Whether GPUs see all of it in one stretch, which was pinned at once: then it does not matter who has done
+/// it. Two that were pinned by themselves, with a gap between them, look like one by their addresses.
 bool PinnedMemory::is_pinned_whole() const {
   cuda::Address first = 0, last = 0;
+  unsigned long long buffer_of_first = 0, buffer_of_last = 0;
   const cuda::DriverTable& driver = device_->driver();
-  return driver.mem_host_get_device_pointer(&first, bytes_.data(), 0) == cuda::Outcome::success &&
-         driver.mem_host_get_device_pointer(&last, &bytes_.back(), 0) == cuda::Outcome::success &&
-         last - first == bytes_.size() - 1;
+  const auto pinned = [&](std::byte& byte, cuda::Address& address, unsigned long long& buffer) {
+    return driver.mem_host_get_device_pointer(&address, &byte, 0) == cuda::Outcome::success &&
+           driver.pointer_get_attribute(&buffer, cuda::PointerAttribute::buffer_id, address) ==
+               cuda::Outcome::success;
+  };
+  return pinned(bytes_.front(), first, buffer_of_first) && pinned(bytes_.back(), last, buffer_of_last) &&
+         last - first == bytes_.size() - 1 && buffer_of_first == buffer_of_last;
 }
 
 PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {

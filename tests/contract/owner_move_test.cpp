@@ -291,6 +291,25 @@ TEST_P(OwnerMovesHere, the_owners_gpu_tells_the_end_though_none_of_its_threads_l
   EXPECT_TRUE(same_bytes(ends.near.bytes(), ends.far.bytes()));
 }
 
+TEST_P(OwnerMovesHere, an_owner_that_is_asked_for_what_was_called_off_looks_once) {
+  Pair pair = open_pair();
+  Ends ends(pair);
+  const Remote remote(pair.ab, ends.theirs->facts());
+  Request request(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(ends.mine.handle(), 0, 10'001, 10'001),
+                  uniform_side(remote.handle(), 0, 10'001, 10'001), 1);
+  ASSERT_TRUE(request.run().status.ok());
+  for (int post = 0; post < 3; ++post) {
+    request.post();
+    request.cancel();  // before the owner has heard of it
+    EXPECT_EQ(request.wait().status.code, Code::canceled);
+    int busy = 0;
+    for (int look = 0; look < 1000; ++look) busy += pair.b->progress() > 0 ? 1 : 0;
+    EXPECT_LT(busy, 10) << "it never sleeps";
+  }
+  ASSERT_TRUE(request.run().status.ok());
+  EXPECT_TRUE(same_bytes(ends.near.bytes(), ends.far.bytes()));
+}
+
 TEST_P(OwnerMovesHere, read_only_memory_is_read_and_not_written) {
   Pair pair = open_pair();
   Ends ends(pair);

@@ -73,6 +73,15 @@ TEST_F(MemoryTest, of_which_a_part_is_pinned_already_is_refused) {
   EXPECT_EQ(fake.live().pinned, 1);
 }
 
+TEST_F(MemoryTest, whose_two_ends_were_pinned_by_themselves_is_refused) {
+  const auto device = open();
+  std::array<std::byte, 100> own{};
+  const auto front = PinnedMemory::pin(device, std::span(own).first(30)).value();
+  const auto back = PinnedMemory::pin(device, std::span(own).last(30)).value();
+  EXPECT_FALSE(PinnedMemory::pin(device, own)) << "nobody has pinned what lies between them";
+  EXPECT_EQ(fake.live().pinned, 2);
+}
+
 TEST_F(MemoryTest, that_cannot_be_mapped_after_pinning_is_given_back) {
   const auto device = open();
   std::array<std::byte, 100> own{};
