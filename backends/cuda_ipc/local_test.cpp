@@ -9,6 +9,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <sys/mman.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -305,6 +307,30 @@ TEST_F(CudaIpcStaged, a_fault_of_the_gpu_ends_the_post_when_nobody_touches_its_m
   EXPECT_EQ(run(handle, args.token).code, Code::backend_failed);
   EXPECT_THAT(host.last_end(args.token)->text, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
   backend->release(handle);
+}
+
+TEST_F(CudaIpcStaged, memory_that_is_gone_or_may_not_be_written_ends_the_post_and_not_the_process) {
+  const std::size_t length = 16 * 4096;
+  for (const int protection : {PROT_READ, PROT_NONE}) {
+    void* const there = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(there, MAP_FAILED);
+    headrace_region_v1 region = region_of(far, -1);
+    region.region_id = 99;
+    region.kind = HEADRACE_DRAM;
+    region.address = reinterpret_cast<std::uint64_t>(there);
+    region.length = length;
+    void* const local = backend->register_region(region).value();
+    const auto args = request(HEADRACE_READ, test::uniform_side(local, 0, 4096, 4096),
+                              test::uniform_side(remote_handle, 0, 4096, 4096), 16);
+    void* const handle = backend->prepare(args).value();
+    EXPECT_EQ(run(handle, args.token), Status{});
+    ASSERT_EQ(::mprotect(there, length, protection), 0);
+    EXPECT_EQ(run(handle, args.token).code, Code::backend_failed);
+    EXPECT_THAT(host.last_end(args.token)->text, HasSubstr("read-only, or was unmapped"));
+    backend->release(handle);
+    backend->deregister_region(local);
+    ::munmap(there, length);
+  }
 }
 
 class CudaIpcUnpinned : public CudaIpcStaged {

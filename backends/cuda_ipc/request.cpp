@@ -229,11 +229,17 @@ Status Request::post(const headrace_post_v1& args) {
   if (link_ == nullptr) return args.has_message != 0 ? Status{Code::not_supported} : post_local();
   const bool waits = link_->state() == host_link::LinkState::connecting;
   if (!waits && !link_->usable()) return {link_->why_lost().status.code};
+  Status refused;
   if (Outcome ignored; ordered_by != nullptr && (waits || find_memory(ignored) == Ready::not_yet))
-    return {Code::would_block};
-  if (ordered_by != nullptr && by_owner_ != nullptr)
-    return {Code::not_supported};  // others than its stream take part
-  if (const Status room = message_.begin(*link_, args); !room.ok()) return room;
+    refused.code = Code::would_block;
+  else if (ordered_by != nullptr && by_owner_ != nullptr)
+    refused.code = Code::not_supported;  // others than its stream take part
+  else
+    refused = message_.begin(*link_, args);
+  if (!refused.ok()) {
+    memory_.clear();  // of a request that rests no import is held
+    return refused;
+  }
   {
     const std::lock_guard lock(mutex_);
     state_ = State::beginning;

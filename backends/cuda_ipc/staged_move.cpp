@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda_ipc/staged_move.hpp"
 
+#include "backends/cuda_ipc/faultless_copy.hpp"
+
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -16,6 +17,11 @@ namespace {
 constexpr int looks_before_sleep = 20'000;
 constexpr auto sleep_between_looks = std::chrono::microseconds(50);
 constexpr int sleeps_before_asking = 100;
+
+Error gone() {
+  return make_error(Code::backend_failed,
+                    "registered host memory is read-only, or was unmapped: deregister memory before it goes");
+}
 
 void relax() {
 #if defined(__x86_64__)
@@ -93,7 +99,7 @@ void StagedMove::list(Piece& piece, std::size_t number) const {
   std::uint64_t at = 0;
   PageCursor cursor(args_, cuts_[number], cuts_[number + 1]);
   for (PageRun run; cursor.next(run); at += run.bytes) {
-    piece.hosts.push_back(local_(run.local_region) + run.local_offset);
+    piece.hosts.push_back({local_(run.local_region) + run.local_offset, run.bytes});
     piece.slots.push_back(at);
     piece.remotes.push_back(run.remote_offset);
     piece.lengths.push_back(run.bytes);
@@ -105,9 +111,8 @@ Result<void> StagedMove::begin(Piece& piece, std::size_t number, const Staging::
                                std::size_t slot) {
   list(piece, number);
   const std::uint64_t count = piece.lengths.size();
-  if (args_.op == HEADRACE_WRITE)
-    for (std::size_t i = 0; i < count; ++i)
-      std::memcpy(lane.slot(slot) + piece.slots[i], piece.hosts[i], piece.lengths[i]);
+  if (args_.op == HEADRACE_WRITE && !copy_unless_it_faults(lane.slot(slot), piece.hosts, Way::out_of_pieces))
+    return gone();
   void* the_slot = lane.slot(slot);
   headrace_side_v1 here{}, there{};
   here.struct_size = there.struct_size = sizeof here;
@@ -142,9 +147,7 @@ Result<void> StagedMove::end(Piece& piece, std::byte* slot) const {
   auto done = await(*piece.move);
   piece.move.reset();
   if (!done) return done;
-  if (args_.op == HEADRACE_READ)
-    for (std::size_t i = 0; i < piece.lengths.size(); ++i)
-      std::memcpy(piece.hosts[i], slot + piece.slots[i], piece.lengths[i]);
+  if (args_.op == HEADRACE_READ && !copy_unless_it_faults(slot, piece.hosts, Way::into_pieces)) return gone();
   return {};
 }
 

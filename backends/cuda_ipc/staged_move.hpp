@@ -8,10 +8,12 @@
 // has two slots: while the GPU works on one it fills, or empties, the other.
 #pragma once
 
-#include "gpu/gpus.hpp"
 #include "backends/cuda_ipc/staging.hpp"
+#include "gpu/gpus.hpp"
 #include "host_link/post.hpp"
 #include "memory/page_cursor.hpp"
+
+#include <sys/uio.h>
 
 #include <atomic>
 #include <cstdint>
@@ -50,7 +52,7 @@ class StagedMove final : public Staging::Work, public std::enable_shared_from_th
  private:
   /// A piece of the request in one slot.
   struct Piece {
-    std::vector<std::byte*> hosts;  ///< where its runs are, in the slot's order
+    std::vector<iovec> hosts;  ///< its runs, in the slot's order and without gaps there
     std::vector<std::uint64_t> slots, remotes, lengths;
     std::vector<std::uint32_t> remote_of;
     std::optional<gpu::PreparedMove> move;

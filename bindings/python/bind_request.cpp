@@ -310,7 +310,7 @@ void bind_request(nb::module_& module) {
       "replays run without\n"
       "the host, one after another. It holds all that they touch: its regions cannot be deregistered, here "
       "or by their owner.\n"
-      "It and its agent must outlive the graph.\n"
+      "It and its agent must outlive the graph and replays that are queued.\n"
       "Threads: any; post from one thread at a time. `await request` waits in the running asyncio loop; a "
       "task that is\n"
       "canceled there cancels the request and ends when its memory is quiet.")

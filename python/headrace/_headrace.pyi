@@ -284,7 +284,7 @@ class Request:
     Dropping the last reference cancels what is in flight.
     A post on a stream that is being captured leads to captured: the request lies in a CUDA graph, whose replays run without
     the host, one after another. It holds all that they touch: its regions cannot be deregistered, here or by their owner.
-    It and its agent must outlive the graph.
+    It and its agent must outlive the graph and replays that are queued.
     Threads: any; post from one thread at a time. `await request` waits in the running asyncio loop; a task that is
     canceled there cancels the request and ends when its memory is quiet.
     """
