@@ -80,6 +80,89 @@ def test_a_released_handle_is_an_invalid_parameter(pair):
     left.release_dlist_handle(remote)
 
 
+def test_a_released_transfer_is_not_posted_with_a_notification_either(pair):
+    transfer = make(*pair)
+    pair[0].release_xfer_handle(transfer)
+    with pytest.raises(bind.nixlInvalidParamError, match="released"):
+        pair[0].transfer(transfer, b"said")
+    with pytest.raises(bind.nixlInvalidParamError, match="released"):
+        pair[0].transfer(transfer)
+
+
+@pytest.mark.parametrize("said, heard", [(b"", []), (b"said", [b"said"]), ("words", [b"words"]), (bytearray(b"raw"), [b"raw"]), ("", [])])
+@pytest.mark.parametrize("backends", [[], ["UCX"]])
+def test_what_a_transfer_is_made_with_reaches_the_far_side(pair, said, heard, backends):
+    left, right, here, there = pair
+    local = left.prep_xfer_dlist("", rows(here, 1024, 4), "DRAM")
+    remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 4), "DRAM")
+    transfer = left.make_prepped_xfer("READ", local, [0, 2], remote, [1, 3], said, backends)
+    left.transfer(transfer)
+    finish(left, transfer)
+    assert np.array_equal(here[: 4 * 1024].reshape(4, 1024)[[0, 2]], there[: 4 * 1024].reshape(4, 1024)[[1, 3]])
+    if heard:
+        until(lambda: right.update_notifs().get(left.name) == heard)
+    else:
+        assert left.name not in right.update_notifs()
+
+
+def test_a_transfer_that_could_not_be_made_leaves_nothing_and_says_why(pair, caplog):
+    left, right, here, there = pair
+    local = left.prep_xfer_dlist("", rows(here, 1024, 4), "DRAM")
+    remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 4), "DRAM")
+    with pytest.raises(TypeError, match="a notification is bytes or str, not int"):
+        left.make_prepped_xfer("READ", local, [0], remote, [0], 5)
+    with pytest.raises(KeyError):
+        left.make_prepped_xfer("read", local, [0], remote, [0])
+    with pytest.raises(bind.nixlInvalidParamError, match="4"):
+        left.make_prepped_xfer("READ", local, [0], remote, [4])
+    with pytest.raises(TypeError):
+        left.make_prepped_xfer("READ", local, "0", remote, [0])
+    gc.collect()
+    assert "was not freed" not in caplog.text
+
+
+def test_a_transfer_goes_on_when_the_program_has_dropped_its_agent_and_lists():
+    left, right = nixl_agent(unique("left")), nixl_agent(unique("right"))
+    here = registered(left, np.zeros(4096, np.uint8))
+    there = registered(right, np.full(4096, 7, np.uint8))
+    left.add_remote_agent(right.get_agent_metadata())
+    transfer = make(left, right, here, there)
+    raw = weakref.ref(left.agent)
+    del left
+    gc.collect()
+    assert raw() is None
+    transfer.post()
+    until(lambda: transfer.poll() == "done")
+    assert np.array_equal(here, there)
+    transfer.release()
+
+
+@pytest.mark.parametrize("outside", ["before", "behind", "another device"])
+def test_of_a_long_list_the_first_row_outside_is_named_and_the_next_list_is_none_the_worse(pair, outside):
+    left, right, here, there = pair
+    order = np.random.default_rng(3).permutation(1024)
+    good = rows(there, 1024, 1024)[order]
+    bad = good.copy()
+    for row in (700, 900):
+        if outside == "another device":
+            bad[row, 2] = 1
+        else:
+            bad[row, 0] = address(there) - 8 if outside == "before" else address(there) + there.nbytes - 1016
+    for source in (bad, left.get_xfer_descs(bad, "DRAM")):
+        with pytest.raises(bind.nixlNotFoundError, match="descriptor 700 "):
+            left.prep_xfer_dlist(right.name, source, "DRAM")
+    bad = good.copy()
+    bad[700, 1] = 0
+    with pytest.raises(bind.nixlInvalidParamError, match="page 700 has length 0"):
+        left.prep_xfer_dlist(right.name, bad, "DRAM")
+    remote = left.prep_xfer_dlist(right.name, left.get_xfer_descs(good, "DRAM"))
+    local = left.prep_xfer_dlist("", rows(here, 1024, 1024), "DRAM")
+    transfer = left.make_prepped_xfer("READ", local, np.arange(1024), remote, np.arange(1024))
+    left.transfer(transfer)
+    finish(left, transfer)
+    assert np.array_equal(here.reshape(1024, 1024), there.reshape(1024, 1024)[order])
+
+
 @pytest.mark.parametrize("number", [0, -1, 12345678, 2**64])
 def test_a_number_that_is_no_handle_is_an_invalid_parameter(pair, number):
     raw = pair[0].agent

@@ -142,6 +142,58 @@ def test_pages_of_several_lengths_up_to_the_end_of_their_region_are_found():
         table.page_rows(rows)
 
 
+def to_prepare(table, rows):
+    """What is handed to Headrace, and the table that it may have been written into."""
+    room = np.full((len(rows), 3), 2**64 - 1, np.uint64)
+    return table.rows_to_prepare(rows, room), room
+
+
+def shuffled(start, count, device=0):
+    rows = np.stack([start + np.arange(count) * 64, np.full(count, 64), np.full(count, device)], axis=1).astype(np.uint64)
+    return rows[np.random.default_rng(count).permutation(count)]
+
+
+def test_rows_that_one_region_alone_can_hold_are_moved_into_the_room_and_not_looked_at():
+    table = RegionTable([Extent(3, 5, 1000, 64 * 50, 1000), Extent(4, 6, 0, 1 << 20, 0)])
+    rows = shuffled(1000, 50, device=5)
+    pages, room = to_prepare(table, rows)
+    assert pages is room
+    assert rows_of(pages) == rows_of(table.page_rows(rows))
+    rows[7, 0] = 999  # Headrace refuses it: an offset of nearly 2^64 lies in no region
+    assert rows_of(to_prepare(table, rows)[0])[7] == (3, 2**64 - 1, 64)
+
+
+def test_all_other_rows_are_looked_at_before_they_are_prepared():
+    one = Extent(3, 0, 1000, 64 * 50, 1000)
+    two = RegionTable([one, Extent(4, 0, 1 << 20, 1 << 20, 1 << 20)])
+    devices = RegionTable([one, Extent(4, 1, 1000, 64 * 50, 1000)])
+    file = RegionTable([extent_of("file", 3, 0, 1000, 64 * 50)])
+    mixed = np.concatenate([shuffled(1000, 50), shuffled(1000, 50, device=1)])
+    for table, rows in ((two, shuffled(1000, 50)), (devices, mixed), (file, shuffled(1000, 50))):
+        pages, room = to_prepare(table, rows)
+        assert pages is not room
+        assert rows_of(pages) == rows_of(table.page_rows(rows))
+        rows[20, 0] = 999
+        with pytest.raises(nixlNotFoundError, match="descriptor 20 "):
+            to_prepare(table, rows)
+    with pytest.raises(nixlNotFoundError, match="descriptor 0 "):
+        to_prepare(RegionTable([one]), shuffled(1000, 50, device=2))
+
+
+def test_a_room_is_used_again_by_nobody_else_meanwhile_and_kept_up_to_a_size():
+    rooms = _regions.Rooms()
+    with rooms.room(100) as first, rooms.room(100) as second:
+        assert first.shape == second.shape == (100, 3)
+        assert not np.shares_memory(first, second)
+    with rooms.room(40) as again, rooms.room(40) as fresh:
+        assert np.shares_memory(again, first)
+        assert not np.shares_memory(fresh, first)
+    with rooms.room(rooms.KEPT_ROWS + 1) as large:
+        assert len(large) == rooms.KEPT_ROWS + 1
+    with rooms.room(100) as next_one:
+        assert not np.shares_memory(next_one, large)
+
+
 @pytest.mark.parametrize("address, length", [(999, 1), (1000, 101), (1100, 1), (2**64 - 1, 2**64 - 1), (1000, 2**64 - 1), (2**64 - 8, 16)])
 def test_ranges_past_the_end_or_past_the_address_space_lie_nowhere(address, length):
     for extents in ([extent_of("dram", 1, 0, 1000, 100)], [extent_of("dram", 1, 0, 1000, 100), extent_of("dram", 2, 0, 500, 10)]):

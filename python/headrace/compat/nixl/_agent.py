@@ -9,7 +9,6 @@ the translation of addresses (_regions.py).
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -35,9 +34,9 @@ from ._exchange import DEFAULT_COMM_PORT, WITHDRAWAL, AgentStore, Exchange, Stor
 from ._memory import ADDRESSED, Memory
 from ._peers import Life, Peers
 from ._plugins import PLUGINS
-from ._regions import strided_pages
+from ._regions import RegionTable, Rooms, rows_in, strided_pages
 from ._telemetry import is_collected, nixlXferTelemetry
-from ._transfer import PreparedList, Transfer, message, patiently
+from ._transfer import Lent, PreparedList, Transfer, message, patiently
 
 STRIDED_WIDTH = 5
 
@@ -59,9 +58,10 @@ class nixlAgent:
         self._peers = Peers(self._agent)
         self._memory = Memory(self._agent)
         self._backends = Backends(self._agent, self._numbers)
+        self._rooms = Rooms()
         self._lists: dict[int, PreparedList] = {}
         self._transfers: dict[int, Transfer] = {}
-        self._lent: weakref.WeakValueDictionary[int, Transfer] = weakref.WeakValueDictionary()
+        self._lent = Lent(self._numbers)
         self._exchange = Exchange(self._agent, self._store_opener(), _patience(config))
 
     def _store_opener(self) -> Callable[[], Store] | None:
@@ -133,35 +133,38 @@ class nixlAgent:
     def _prepare(self, agent_name: str, memory: nixl_mem_t, source: Any, backends: Sequence[int]) -> int:
         """Source: words, or rows of three or five columns."""
         agent_name = as_text(agent_name, "an agent's name")
-        life = self._known_life(agent_name)
+        life, table = self._side(agent_name, memory)
         paths = self._backends.paths(memory, backends)
-        pages = self._pages(agent_name, memory, source)
-        return self._keep(self._lists, PreparedList(pages, life, self._peers, paths if backends else None))
+        pages = self._pages(agent_name, table, source)
+        return self._keep(self._lists, PreparedList(pages, life, self._peers, self._lent, paths if backends else None))
 
-    def _known_life(self, agent_name: str) -> Life | None:
-        if agent_name in (NIXL_INIT_AGENT, self._name):
-            return None
-        life = self._peers.life(agent_name)
-        if life is None:
-            raise failure(nixlNotFoundError, f"agent {agent_name!r} is unknown here: add its metadata first")
-        return life
-
-    def _pages(self, agent_name: str, memory: nixl_mem_t, source: Any) -> headrace.PageList:
+    def _side(self, agent_name: str, memory: nixl_mem_t) -> tuple[Life | None, RegionTable]:
+        """The peer as it is now, None: it is us; and where its memory of that kind lies."""
         kind = kind_of(memory)
-        ours = agent_name in (NIXL_INIT_AGENT, self._name)
-        table = self._memory.ledger.table(kind) if ours else self._peers.table(agent_name, kind)
+        if agent_name in (NIXL_INIT_AGENT, self._name):
+            return None, self._memory.ledger.table(kind)
+        return self._peers.side(agent_name, kind)
+
+    def _pages(self, agent_name: str, table: RegionTable, source: Any) -> headrace.PageList:
         if len(source) == 0:
             raise failure(nixlNotFoundError, "there are no descriptors")
-        if not is_array(source):
-            pages = table.pages(source)
-        elif source.shape[1] == STRIDED_WIDTH:
-            pages = strided_pages(table, source)
-        else:
-            pages = table.page_rows(source.view("uint64"))
         try:
-            return self._agent.prepare(pages, peer=agent_name or None)
+            return self._prepared(table, source, agent_name or None)
         except headrace.Error as error:
             raise translated(error) from error
+
+    def _prepared(self, table: RegionTable, source: Any, peer: str | None) -> headrace.PageList:
+        if is_array(source) and source.shape[1] == STRIDED_WIDTH:
+            return self._agent.prepare(strided_pages(table, source), peer=peer)
+        rows = source.view("uint64") if is_array(source) else rows_in(source)
+        if rows is None:
+            return self._agent.prepare(table.pages(source), peer=peer)
+        with self._rooms.room(len(rows)) as room:
+            try:
+                return self._agent.prepare(table.rows_to_prepare(rows, room), peer=peer)
+            except headrace.Error:
+                table.page_rows(rows)  # raises if that is because a row lies in no region
+                raise
 
     def makeXferReq(
         self,
@@ -240,10 +243,11 @@ class nixlAgent:
         notification = message(notif_msg)
         if local_descs.descCount() != remote_descs.descCount():
             raise failure(nixlInvalidParamError, f"{local_descs.descCount()} local and {remote_descs.descCount()} remote descriptors")
-        life = self._known_life(remote_agent)
+        life, table = self._side(remote_agent, remote_descs.getType())
+        _, own_table = self._side(NIXL_INIT_AGENT, local_descs.getType())
         paths = self._backends.paths(local_descs.getType(), backend) & self._backends.paths(remote_descs.getType(), backend)
-        local = PreparedList(self._pages(NIXL_INIT_AGENT, local_descs.getType(), local_descs._words), None, self._peers, None)
-        remote = PreparedList(self._pages(remote_agent, remote_descs.getType(), remote_descs._words), life, self._peers, None)
+        local = PreparedList(self._pages(NIXL_INIT_AGENT, own_table, local_descs._words), None, self._peers, self._lent, None)
+        remote = PreparedList(self._pages(remote_agent, table, remote_descs._words), life, self._peers, self._lent, None)
         made = self._request(kind, op, local, remote, (None, None), sorted(paths) if backend else None)
         made.notification, made._remote = notification, remote
         return made
@@ -290,7 +294,7 @@ class nixlAgent:
         """Ends it if it is under way, and returns when nothing reads or writes for it any more."""
         self._transfer(handle).end()
         self._transfers.pop(handle, None)
-        self._lent.pop(handle, None)
+        self._lent.take_back(handle)
         return nixl_status_t.NIXL_SUCCESS
 
     def releasedDlistH(self, handle: int) -> nixl_status_t:
@@ -322,12 +326,6 @@ class nixlAgent:
             return self._lists[handle]
         except (KeyError, TypeError):
             raise no_handle(handle, "prepared list") from None
-
-    def _lend(self, transfer: Transfer) -> int:
-        """A number for a transfer that somebody else keeps, for as long as he does."""
-        handle = next(self._numbers)
-        self._lent[handle] = transfer
-        return handle
 
     def _transfer(self, handle: int) -> Transfer:
         try:

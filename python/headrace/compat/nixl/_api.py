@@ -34,6 +34,10 @@ _THREADS_PARAMETER = {"UCX": "num_threads", "OBJ": "num_threads", "LIBFABRIC": "
 _OPERATIONS = {"READ": "read", "WRITE": "write"}
 _WORDS = {"posted": "PROC", "canceling": "PROC", "done": "DONE"}
 
+# Defaults of make_prepped_xfer's, which it knows by identity.
+_SILENT = b""
+_ANY: list[str] = []
+
 
 class nixl_thread_sync_t(Enum):
     """How an agent shares itself among threads; Headrace's always do."""
@@ -232,32 +236,33 @@ class nixl_agent:
         local_indices: list[int] | np.ndarray[Any, Any],
         remote_xfer_side: nixl_prepped_dlist_handle,
         remote_indices: list[int] | np.ndarray[Any, Any],
-        notif_msg: bytes = b"",
-        backends: list[str] = [],  # noqa: B006
+        notif_msg: bytes = _SILENT,
+        backends: list[str] = _ANY,
         skip_desc_merge: bool = False,
     ) -> nixl_xfer_handle:
         """A transfer between descriptors of two prepared lists, picked by index.
 
         Indices: lists, or one-dimensional arrays of any integers (uint32 and 64 bits are read without a copy).
         """
-        # A program makes one of these for every transfer. The common case is what _make_prepared comes to, without its frame.
-        op, local, remote = _OPERATIONS[operation], local_xfer_side._thing, remote_xfer_side._thing
-        if notif_msg != b"" or backends or local.paths is not None or remote.paths is not None:
-            return self._make_special(op, local, local_indices, remote, remote_indices, notif_msg, backends)
+        # A program makes one of these for every transfer, and comes from other work: what counts is how much memory is touched.
+        here, there, remote = local_xfer_side._pages, remote_xfer_side._pages, remote_xfer_side._thing
+        if backends is not _ANY or here is None or there is None:
+            return self._make_otherwise(operation, local_xfer_side, local_indices, remote_xfer_side, remote_indices, notif_msg, backends)
         try:
-            made = self._native.make_request(op, local.pages, remote.pages, local_indices, remote_indices, None, None, nixl_xfer_handle)
-        except (headrace.Error, TypeError) as error:
-            made = self.agent._make_of_other_indices(error, nixl_xfer_handle, op, local, local_indices, remote, remote_indices, None)
-        made.notification, made._remote, made._agent, made._number = None, remote, self.agent, 0
-        return made  # type: ignore[return-value]
+            made: Any = self._native.make_request(_OPERATIONS[operation], here, there, local_indices, remote_indices, None, None, nixl_xfer_handle)  # type: ignore
+        except (headrace.Error, TypeError):
+            return self._make_otherwise(operation, local_xfer_side, local_indices, remote_xfer_side, remote_indices, notif_msg, backends)
+        made.notification, made._remote = None if notif_msg is _SILENT else message(notif_msg), remote
+        return made  # type: ignore[no-any-return]
 
-    def _make_special(
-        self, op: str, local: Any, local_indices: Any, remote: Any, remote_indices: Any, notif_msg: bytes, backends: list[str]
+    def _make_otherwise(
+        self, operation: str, here: Any, local_indices: Any, there: Any, remote_indices: Any, notif_msg: bytes, backends: list[str]
     ) -> nixl_xfer_handle:  # fmt: skip
-        chosen = self._handles(backends)
-        made = self.agent._make_prepared(nixl_xfer_handle, op, local, local_indices, remote, remote_indices, notif_msg, chosen)
-        made._agent, made._number = self.agent, 0
-        return made
+        """What goes by some backends alone, has indices that Headrace refuses, or is an error."""
+        local, remote, chosen = here._thing, there._thing, self._handles(backends)
+        return self.agent._make_prepared(
+            nixl_xfer_handle, _OPERATIONS[operation], local, local_indices, remote, remote_indices, notif_msg, chosen
+        )  # fmt: skip
 
     def initialize_xfer(
         self,
@@ -271,25 +276,25 @@ class nixl_agent:
         """A transfer between two lists, prepared for it alone."""
         op = self.nixl_ops[operation]
         chosen = self._handles(backends)
-        made = self.agent._create(nixl_xfer_handle, op, local_descs, remote_descs, remote_agent, notif_msg, chosen)
-        made._agent, made._number = self.agent, 0
-        return made
+        return self.agent._create(nixl_xfer_handle, op, local_descs, remote_descs, remote_agent, notif_msg, chosen)
 
     def transfer(self, handle: nixl_xfer_handle, notif_msg: bytes = b"") -> str:
         """Posts it: "PROC" (under way) or "DONE". A notification given here replaces the one before."""
-        if handle._agent is None:
-            raise was_released()
-        if notif_msg:
+        if notif_msg and not handle._released:
             handle.notification = message(notif_msg)
         try:
             state = handle.post(handle.notification)
         except headrace.Error as error:
             state = handle.again(error)
+        except AttributeError:  # one that was released has no notification any more, so that it is not asked before each post
+            if handle._released:
+                raise was_released() from None
+            raise
         return "DONE" if state == "done" else _WORDS[handle.other(state)]
 
     def check_xfer_state(self, handle: nixl_xfer_handle) -> str:
         """ "PROC" or "DONE"; raises if it has failed or was not posted."""
-        if handle._agent is None:
+        if handle._remote is None:
             raise was_released()
         state = handle.poll()
         return "DONE" if state == "done" else _WORDS[handle.other(state)]

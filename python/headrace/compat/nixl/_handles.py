@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import headrace
+
 from ._agent import nixlAgent
 from ._errors import failure, nixlInvalidParamError
 from ._transfer import Transfer
@@ -43,12 +45,16 @@ class _Released:
 class nixl_prepped_dlist_handle:
     """A prepared list. Transfers made of it go on after it is released."""
 
-    __slots__ = ("_handle", "_agent", "_released", "_thing")
+    __slots__ = ("_handle", "_agent", "_released", "_thing", "_pages")
+
+    _pages: headrace.PageList | None
+    """For requests that nothing need be asked about; None: it may go by some backends alone, or was released."""
 
     def __init__(self, agent: nixlAgent, value: int):
         self._agent = agent
         self._handle = value
         self._thing: Any = agent._list(value)
+        self._pages = self._thing.pages if self._thing.paths is None else None
         self._released = False
 
     __repr__ = _described
@@ -61,7 +67,7 @@ class nixl_prepped_dlist_handle:
         if not self._released:
             self._agent.releasedDlistH(self._handle)
             self._released = True
-            self._thing = _Released()
+            self._thing, self._pages = _Released(), None
 
     def __del__(self) -> None:
         # One whose constructor failed has no such attribute.
@@ -72,22 +78,20 @@ class nixl_prepped_dlist_handle:
 class nixl_xfer_handle(Transfer):
     """A transfer. Releasing it while it is under way ends it and waits until nothing reads or writes for it any more."""
 
-    __slots__ = ("_agent", "_number")
+    __slots__ = ("_number",)
 
-    _agent: nixlAgent | None
-    """None: it was released."""
     _number: int
-    """That the raw agent knows it by; 0: by none."""
+    """That the raw agent knows it by; not set: by none."""
 
     @property
     def _handle(self) -> int:
-        if not self._number and self._agent is not None:
-            self._number = self._agent._lend(self)
-        return self._number
+        if self._remote is not None and not hasattr(self, "_number"):
+            self._number = self._remote.lent.lend(self)
+        return getattr(self, "_number", 0)
 
     @property
     def _released(self) -> bool:
-        return self._agent is None
+        return self._remote is None
 
     __repr__ = _described
 
@@ -96,14 +100,15 @@ class nixl_xfer_handle(Transfer):
 
     def release(self) -> None:
         """Frees it; nothing happens the second time."""
-        if self._agent is None:
+        if self._remote is None:
             return
         self.end()
-        if self._number:
-            self._agent._lent.pop(self._number, None)
-        self._agent = None
+        if hasattr(self, "_number"):
+            self._remote.lent.take_back(self._number)
+        self._remote = None
+        del self.notification
 
     def __del__(self) -> None:
         # One whose making failed has no such attribute.
-        if getattr(self, "_agent", None) is not None:
+        if getattr(self, "_remote", None) is not None:
             _free_with_last_reference(self)

@@ -59,10 +59,17 @@ class Peers:
     def life(self, name: str) -> Life | None:
         """The peer as it is now; None: unknown."""
         info = self.info(name)
-        return Life(info.incarnation, self._forgotten.get(name, 0)) if info else None
+        return self._life(info) if info else None
+
+    def _life(self, info: headrace.PeerInfo) -> Life:
+        return Life(info.incarnation, self._forgotten.get(info.name, 0))
 
     def table(self, name: str, kind: str) -> RegionTable:
         """The peer's regions of one kind."""
+        return self.side(name, kind)[1]
+
+    def side(self, name: str, kind: str) -> tuple[Life, RegionTable]:
+        """The peer as it is now, and its regions of one kind."""
         info = self.info(name)
         if info is None:
             raise failure(nixlNotFoundError, f"agent {name!r} is unknown here: add its metadata first")
@@ -71,7 +78,7 @@ class Peers:
             known = self._known.get(name)
             if known is None or known.stamp != stamp:
                 known = self._known[name] = _Known(stamp, self._tables(name))
-        return known.tables.get(kind) or RegionTable([])
+        return self._life(info), known.tables.get(kind) or RegionTable([])
 
     def forget(self, name: str) -> bool:
         """Ends what goes on with the peer and drops its metadata. False: it was not known."""

@@ -8,7 +8,8 @@ are looked up one by one, long ones all at once with NumPy where it is installed
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import headrace
@@ -106,9 +107,8 @@ class RegionTable:
 
     def pages(self, words: Sequence[int]) -> Any:
         """The descriptors, three words each, as Headrace's pages: (region, offset, length) each, of the same count and order."""
-        if len(words) <= 3 * FEW or _numpy() is None:
-            return self._pages_one_by_one(words)
-        return self.page_rows(_numpy().frombuffer(words, _numpy().uint64).reshape(-1, 3))
+        rows = rows_in(words)
+        return self._pages_one_by_one(words) if rows is None else self.page_rows(rows)
 
     def _pages_one_by_one(self, words: Sequence[int]) -> list[tuple[int, int, int]]:
         pages = []
@@ -121,6 +121,22 @@ class RegionTable:
     def page_rows(self, rows: Any) -> Any:
         """The same for an array of three columns of uint64. Regular lists within one region become a line."""
         return self._in_a_line(rows) or self._row_by_row(rows)
+
+    def rows_to_prepare(self, rows: Any, room: Any) -> Any:
+        """The same to be prepared at once, in `room`, a table of as many rows, where one region is all that the rows can be in.
+
+        Then whether each lies in it is left to Headrace, which looks anyway: page_rows finds the words for what it refuses.
+        """
+        line = self._in_a_line(rows)
+        if line is not None:
+            return line
+        devices = rows[:, 2]
+        found = self._devices.get(int(rows[0, 2]))
+        # In files an address is an offset already, and one of length 0 has no end that Headrace knew.
+        if found is None or len(found.extents) > 1 or not found.extents[0].origin or not (devices == devices[0]).all():
+            return self._row_by_row(rows)
+        _move(rows, found.extents[0], room)
+        return room
 
     def _in_a_line(self, rows: Any) -> Any:
         """The list as base and stride, if its pages are of one length, equally far apart and in one region; else None."""
@@ -167,11 +183,7 @@ class RegionTable:
             if missing.any():
                 raise _uncovered_row(rows, places, int(missing.argmax()))
         pages = numpy.empty_like(rows)
-        # (address, length) of each row, moved one word on, is where (offset, length) belongs: one copy, not a column at a time.
-        pages.reshape(-1)[1:] = rows.reshape(-1)[:-1]
-        pages[:, 0] = extent.region
-        if extent.origin:
-            pages[:, 1] -= numpy.uint64(extent.origin)
+        _move(rows, extent, pages)
         return pages
 
     @staticmethod
@@ -187,6 +199,22 @@ class RegionTable:
         if missing.any():
             raise _uncovered_row(rows, places, int(missing.argmax()))
         return _columns_of(regions[at], addresses - origins[at], lengths)
+
+
+def _move(rows: Any, extent: Extent, pages: Any) -> None:
+    """Writes the rows, all of which are in that extent, into a table of as many as Headrace's pages."""
+    # (address, length) of each row, moved one word on, is where (offset, length) belongs: one copy, not a column at a time.
+    pages.reshape(-1)[1:] = rows.reshape(-1)[:-1]
+    pages[:, 0] = extent.region
+    if extent.origin:
+        pages[:, 1] -= _numpy().uint64(extent.origin)
+
+
+def rows_in(words: Sequence[int]) -> Any:
+    """Words of a long list as an array of three columns, where they lie; None: the list is short, or there is no NumPy."""
+    if len(words) <= 3 * FEW or _numpy() is None:
+        return None
+    return _numpy().frombuffer(words, _numpy().uint64).reshape(-1, 3)
 
 
 def _uncovered_row(rows: Any, places: Any, i: int) -> Exception:
@@ -247,6 +275,32 @@ def _expanded(places: Any) -> Any:
     first = numpy.repeat(numpy.cumsum(counts) - counts, counts)
     blocks[:, 1] += (numpy.arange(len(blocks)) - first).astype(numpy.uint64) * numpy.repeat(places[:, 3], counts)
     return blocks
+
+
+class Rooms:
+    """Tables that pages are written into on their way to Headrace, which keeps none of them. Threads: any.
+
+    One is kept for the next list: memory that is fresh from the system costs a page fault for every 4 KiB, which takes ten
+    times as long as writing to it.
+    """
+
+    KEPT_ROWS = 1 << 17
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+
+    @contextmanager
+    def room(self, count: int) -> Iterator[Any]:
+        """A table of so many rows, with anything in it."""
+        try:
+            table = self._kept.pop()
+        except IndexError:
+            table = None
+        if table is None or len(table) < count:
+            table = _numpy().empty((count, 3), _numpy().uint64)
+        yield table[:count]
+        if len(table) <= self.KEPT_ROWS:
+            self._kept[:] = [table]
 
 
 _unset = object()

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import headrace
@@ -37,17 +38,40 @@ def message(value: object) -> bytes | None:
     return as_bytes(value, "a notification") or None
 
 
+class Lent:
+    """Numbers for transfers that somebody else keeps, each for as long as he does. Threads: any."""
+
+    def __init__(self, numbers: Iterator[int]):
+        self._numbers = numbers
+        self._transfers: weakref.WeakValueDictionary[int, Transfer] = weakref.WeakValueDictionary()
+
+    def lend(self, transfer: Transfer) -> int:
+        """A number that was never given before."""
+        number = next(self._numbers)
+        self._transfers[number] = transfer
+        return number
+
+    def take_back(self, number: int) -> None:
+        """Nothing is known by it any more."""
+        self._transfers.pop(number, None)
+
+    def __getitem__(self, number: int) -> Transfer:
+        return self._transfers[number]
+
+
 class PreparedList:
-    """A prepared list and what requests must know of it."""
+    """A prepared list and what requests must know of it. It does not keep the agent of NIXL's, which keeps it."""
 
-    __slots__ = ("pages", "life", "paths", "_peers")
+    __slots__ = ("pages", "life", "paths", "lent", "_peers")
 
-    def __init__(self, pages: headrace.PageList, life: Life | None, peers: Peers, paths: frozenset[str] | None):
+    def __init__(self, pages: headrace.PageList, life: Life | None, peers: Peers, lent: Lent, paths: frozenset[str] | None):
         self.pages = pages
         self.life = life
         """Of the peer whose memory it is; None: ours."""
         self.paths = paths
         """Of Headrace's backends, those that it may go by; None: any."""
+        self.lent = lent
+        """The numbers of its agent."""
         self._peers = peers
 
     def error_of(self, error: headrace.Error) -> Exception:
@@ -74,7 +98,8 @@ class Transfer(headrace.Request):
     __slots__ = ("notification", "_remote")
 
     notification: bytes | None
-    _remote: PreparedList
+    _remote: PreparedList | None
+    """The far side; None: it was released."""
 
     def start(self, notification: str | bytes) -> str:
         """Posts it. A notification that is not empty takes the place of the one before, for later posts too."""
@@ -129,4 +154,4 @@ class Transfer(headrace.Request):
         raise failure(nixlCancelledError, "it was canceled")
 
     def _fail(self, error: headrace.Error) -> NoReturn:
-        raise self._remote.error_of(error) from error
+        raise (self._remote.error_of(error) if self._remote is not None else translated(error)) from error
