@@ -609,7 +609,7 @@ void Channel::add_payload(std::byte* at, std::uint64_t bytes) {
 
 /// Puts payload_ behind the header. Whether the peer will read it out of our memory.
 bool Channel::put_payload(std::uint64_t bytes) {
-  if (context_.settings.zero_copy && bytes >= share_bytes && bytes / payload_.size() >= share_piece_bytes) {
+  if (link_->shares() && bytes >= share_bytes && bytes / payload_.size() >= share_piece_bytes) {
     writer_.share(payload_);
     return true;
   }

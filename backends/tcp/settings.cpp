@@ -24,7 +24,7 @@ constexpr std::array<headrace_option_v1, 21> table{{
     {"congestion", "cubic", "text", "congestion control of every socket; if the kernel has or allows no such one, or at \"system\", the system's own", 0, 0},
     {"socket_buffer", "0", "bytes", "send and receive buffer of every socket; 0: the kernel tunes them", 0, 0},
     {"chunk_bytes", "1MiB", "bytes", "payload of one frame at most, 4 KiB to 64 MiB: large requests travel in chunks over all sockets", 0, 0},
-    {"zero_copy", "auto", "text", "yes: large pages go into a socket by reference, not copied; no: copied; auto: yes on one or two cores", 0, 0},
+    {"zero_copy", "auto", "text", "yes: large pages go into a socket by reference, not copied; no: copied; auto: yes where a link has more sockets, both sides counted, than there are cores", 0, 0},
     {"window", "8MiB", "bytes", "payload under way on one socket at most, beyond which others take the work", 0, 0},
     {"direct_bytes", "64KiB", "bytes", "requests up to here are sent from the thread that posts them, and received by one that polls for them", 0, 0},
     {"gpu_ring_bytes", "4MiB", "bytes", "pinned memory of one socket and direction through which GPU memory's payload passes, at least twice gpu_chunk_bytes; it is taken when GPU memory is first sent or received over the socket", 0, 0},
@@ -40,7 +40,7 @@ constexpr std::array<headrace_option_v1, 21> table{{
     {"faults", "", "list", "for tests: failures put into the system calls; see the backend's README", 0, 0},
 }};
 
-unsigned cores() {
+unsigned usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
@@ -85,9 +85,9 @@ class Reader {
     return value;
   }
 
-  bool yes_or_no(std::string_view name, bool automatic) {
+  std::optional<bool> yes_or_no(std::string_view name) {
     const std::string written = text(name);
-    if (written == "auto" || written.empty()) return automatic;
+    if (written == "auto" || written.empty()) return std::nullopt;
     if (written != "yes" && written != "no") fail(name, "yes, no or auto is needed");
     return written == "yes";
   }
@@ -123,7 +123,7 @@ std::span<const headrace_option_v1> Settings::rows() { return table; }
 Result<Settings> Settings::read(const plugin::CreateArgs& args) {
   using namespace std::chrono_literals;
   Reader reader(args);
-  const unsigned all_cores = cores();
+  const unsigned all_cores = usable_cores();
   Settings s;
   s.listen = reader.list("listen");
   s.advertise = reader.list("advertise");
@@ -135,7 +135,8 @@ Result<Settings> Settings::read(const plugin::CreateArgs& args) {
   s.socket_buffer_bytes = reader.bytes("socket_buffer", 0, 1 << 30);
   s.chunk_bytes = reader.bytes("chunk_bytes", 4096, 64 << 20);
   s.window_bytes = reader.bytes("window", 4096, std::uint64_t{1} << 40);
-  s.zero_copy = reader.yes_or_no("zero_copy", all_cores <= 2);
+  s.cores = all_cores;
+  s.zero_copy = reader.yes_or_no("zero_copy");
   s.direct_bytes = reader.bytes("direct_bytes", 0, 1 << 20);
   s.gpu_chunk_bytes = reader.bytes("gpu_chunk_bytes", 4096, 64 << 20);
   s.gpu_ring_bytes = reader.bytes("gpu_ring_bytes", 8192, std::uint64_t{1} << 32);
