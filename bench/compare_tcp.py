@@ -5,8 +5,9 @@
 Bare TCP is bench/raw_tcp: two processes, one thread a stream a side, the same congestion control, no framing. It walks
 through as much memory as a side of the benchmark has, so that both pay for the memory and neither lives in the caches alone;
 its figure from the caches stands beside, as `raw_tcp_cached`, and what it gets with pages at random places, gathered by sendmsg
-and scattered by recvmsg, as `raw_tcp_pages`: the ceiling of that pattern, which has no frames, no checks and one peer. A transfer of ours moves all the
-memory, whatever the page size: bare TCP is measured while it runs, and the 0.2 ms that threads need to wake up are the latency's. Rows go to bench/results.
+and scattered by recvmsg, as `raw_tcp_pages`: the ceiling of that pattern, which has no frames, no checks and one peer. Bare TCP is
+measured while it runs, a transfer of ours from its post on: of 16384 pages of 4 KiB, 64 MiB, the waking of threads is a part that is seen, so all
+65536 of them are moved as well (cases `4096x65536/...`). Rows go to bench/results.
 
     cmake --preset release && cmake --build --preset release
     python3 bench/compare_tcp.py
@@ -26,6 +27,7 @@ from comparison import ROOT, Rows, default_label, find_command, median, table
 STREAMS = [1, 2, 4]
 PAGES = [4096, 16384, 65536, 1 << 20]
 TOTAL = 256 << 20
+TRANSFERS = [(4096, 16384), (4096, 65536), (16384, 16384), (65536, 4096), (1 << 20, 256)]  # page and number of pages
 
 
 def run(command: list[str]) -> list[dict]:
@@ -45,17 +47,21 @@ def bare(program: str, streams: int, seconds: float, memory: int, congestion: st
     return run([program, *arguments])[0]["GB/s"]
 
 
-def ours(command: str, streams: int, op: str, pages: list[int], iterations: int, congestion: str) -> dict[int, float]:
-    """GB/s by page size; every transfer's data is compared there."""
+def ours(command: str, streams: int, op: str, iterations: int, congestion: str) -> dict[tuple[int, int], float]:
+    """GB/s by page and number of pages; every transfer's data is compared there."""
     found = {}
-    for page in pages:
+    for page, count in TRANSFERS:
         rows = run(
             [command, "bench", "pages", "--backend", "tcp", "--streams", str(streams), "--page", str(page), "--op", op, "--total", str(TOTAL),
-             "--count", str(TOTAL // page), "--iterations", str(iterations), "--warm-up", "1",
-             "--option", f"tcp.congestion={congestion}", "--json"]
+             "--count", str(count), "--iterations", str(iterations), "--warm-up", "1", "--option", f"tcp.congestion={congestion}", "--json"]
         )  # fmt: skip
-        found[page] = next(row["value"] for row in rows if row["metric"] == "GB/s")
+        found[page, count] = next(row["value"] for row in rows if row["metric"] == "GB/s")
     return found
+
+
+def case_of(page: int, count: int) -> str:
+    """The page alone, where the pages are as many as the benchmark's default."""
+    return str(page) if count == min(TOTAL // page, 16384) else f"{page}x{count}"
 
 
 def main() -> None:
@@ -80,15 +86,15 @@ def main() -> None:
     raw: dict[int, list[float]] = defaultdict(list)
     cached: dict[int, list[float]] = defaultdict(list)
     scattered: dict[tuple[int, int], list[float]] = defaultdict(list)
-    rates: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+    rates: dict[tuple[str, int, int, int], list[float]] = defaultdict(list)
     for turn in range(options.rounds):
         for streams in STREAMS:
             print(f"round {turn + 1} of {options.rounds}: {streams} streams", flush=True)
             for op in ops:
                 # Bare, ours, bare: what drifts meets both alike.
                 raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
-                for page, rate in ours(command, streams, op, PAGES, options.iterations, options.congestion).items():
-                    rates[op, page, streams].append(rate)
+                for (page, count), rate in ours(command, streams, op, options.iterations, options.congestion).items():
+                    rates[op, page, count, streams].append(rate)
                 raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
             for page in PAGES:
                 # Of all the memory: the benchmark fills all of it before each transfer, so that its pages are in no cache.
@@ -103,10 +109,10 @@ def main() -> None:
         for page in PAGES:
             rows.add(f"raw_tcp_pages/{page}/{streams}", "GB/s", "GB/s", median(scattered[page, streams]), checked=False)
         for op in ops:
-            for page in PAGES:
-                samples = rates[op, page, streams]
+            for page, count in TRANSFERS:
+                samples = rates[op, page, count, streams]
                 rate = median(samples)
-                case = f"{'' if op == 'read' else 'write/'}{page}/{streams}"
+                case = f"{'' if op == 'read' else 'write/'}{case_of(page, count)}/{streams}"
                 rows.add(case, "GB/s", "GB/s", rate, peer="bare TCP", peer_value=ceiling)
                 shown.append([
                     case, f"{rate:.2f}", f"{sum(samples) / len(samples):.2f}", f"{ceiling:.2f}", f"{rate / ceiling:.2f}",
