@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks every file of the repository: a licence line, no package registry's host name, no path of somebody's machine.
+"""Checks every file of the repository: a licence line, no package registry's host name, no path of somebody's machine, no link
+that leads out of the repository.
 
 Usage: check_sources.py [ROOT]   prints each line that breaks a rule and exits with 1 if there is one.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -39,7 +41,7 @@ def repository_files(root: Path) -> list[str]:
     """What is tracked, and what is new and not ignored."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listing = subprocess.run(command, cwd=root, check=True, capture_output=True).stdout.decode()
-    return sorted({name for name in listing.split("\0") if name and (root / name).is_file()})
+    return sorted({name for name in listing.split("\0") if name and ((root / name).is_symlink() or (root / name).is_file())})
 
 
 def needs_licence(name: str) -> bool:
@@ -49,7 +51,16 @@ def needs_licence(name: str) -> bool:
     return path.suffix in LICENSED_SUFFIXES or path.name in LICENSED_NAMES
 
 
+def check_link(root: Path, name: str) -> list[str]:
+    target = Path(os.readlink(root / name))
+    if not target.is_absolute() and (root / name).resolve().is_relative_to(root.resolve()):
+        return []
+    return [f"{name}: a link to {target}, which another machine does not have: remove it, or ignore it"]
+
+
 def check_file(root: Path, name: str) -> list[str]:
+    if (root / name).is_symlink():
+        return check_link(root, name)
     raw = (root / name).read_bytes()
     if b"\0" in raw[:8192]:
         return []

@@ -135,6 +135,8 @@ make_environment() {
   if environment_fits "$python"; then
     say "going on with the Python environment .venv"
   else
+    # `venv --clear` gives up at a link whose target is gone.
+    [[ ! -L .venv || -e .venv ]] || rm .venv
     say "making the Python environment .venv with $("$python" --version) ($python)"
     "$python" -m venv --clear .venv
   fi

@@ -57,3 +57,13 @@ def test_ignored_files_are_not_read(tmp_path):
     (tmp_path / "a.cpp").write_text("")
     (tmp_path / "b.cpp").write_text("")
     assert check_sources.repository_files(tmp_path) == [".gitignore", "a.cpp"]
+
+
+def test_refuses_a_link_that_leads_out_of_the_repository(tmp_path):
+    (tmp_path / "inside").symlink_to("a.cpp")
+    (tmp_path / "a.cpp").write_text(LICENCE)
+    (tmp_path / "absolute").symlink_to("/nowhere/at/all")
+    (tmp_path / "upwards").symlink_to("../elsewhere")
+    assert check_sources.check_file(tmp_path, "inside") == []
+    for name in ("absolute", "upwards"):
+        assert "which another machine does not have" in check_sources.check_file(tmp_path, name)[0]
