@@ -394,12 +394,13 @@ void Channel::pump(HostCalls& calls, Driver driver, bool writable) {
     listen_for(starved ? events_ & ~EPOLLIN : events_ | EPOLLIN);
   if (blocked_ && !writable) return;
   blocked_ = false;
-  for (int round = 0; round < rounds_of(driver); ++round) {
+  for (int round = 0;; ++round) {
     if (writer_.empty() && !fill(calls) && !(gathered_soon() && fill(calls))) {
       watch_gathering();
       if ((events_ & EPOLLOUT) != 0) listen_for(events_ & ~EPOLLOUT);
       return;
     }
+    if (round == rounds_of(driver)) break;
     const FrameWriter::Step step = writer_.flush(*context_.calls, fd_.get(), driver == Driver::io_thread);
     if (step.bytes > 0) {
       spoke_.store(true, std::memory_order_relaxed);
@@ -420,7 +421,7 @@ void Channel::pump(HostCalls& calls, Driver driver, bool writable) {
       return;
     }
   }
-  thread_.kick(shared_from_this());  // there may be more
+  thread_.kick(shared_from_this());  // there is more
 }
 
 void Channel::listen_for(std::uint32_t events) {

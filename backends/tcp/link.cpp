@@ -123,8 +123,8 @@ Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
     }
     if (small) {
       // A message goes over socket 0: best right behind its bytes.
-      const unsigned first = request.message != nullptr ? 0 : next_channel_++;
-      if (auto channel = claim_idle(first)) helpers.push_back(std::move(channel));
+      auto channel = request.message != nullptr ? claim_idle(0) : claim_awake();
+      if (channel != nullptr) helpers.push_back(std::move(channel));
     } else {
       for (std::uint64_t left = request.args.bytes; left > 0; left -= std::min(left, limits_.bytes)) {
         auto channel = claim_idle(next_channel_++);
@@ -225,6 +225,18 @@ std::shared_ptr<Channel> Link::claim_idle(unsigned first) {
     return channel;
   }
   return nullptr;
+}
+
+/// An idle channel for a small request, which the caller must pump: the one that the last small request had, if that has
+/// its answer, since its threads still look for more work at both ends. Of several at once each has a channel.
+std::shared_ptr<Channel> Link::claim_awake() {
+  const auto quiet = [&](unsigned index) {
+    const auto& channel = channels_[index];
+    return channel != nullptr && channel->idle_ && channel->reads_.empty() && channel->writes_.empty();
+  };
+  for (unsigned i = 0; i < sockets_; ++i)
+    if (const unsigned index = (last_small_ + i) % sockets_; quiet(index)) return claim_idle(last_small_ = index);
+  return claim_idle(next_channel_++);
 }
 
 RemoteRequest* Link::next_work(bool reads, bool writes, bool reads_first) {

@@ -59,6 +59,7 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // With mutex_ held.
   [[nodiscard]] std::shared_ptr<Channel> claim_idle(unsigned first);
+  [[nodiscard]] std::shared_ptr<Channel> claim_awake();
   /// Whether large payload goes by reference. It saves the sender work and costs the receiver some: a gain where both
   /// share the cores, as far as this machine's tell.
   [[nodiscard]] bool shares() const { return context_.settings.zero_copy.value_or(2 * attached_ > context_.settings.cores); }
@@ -92,7 +93,8 @@ class Link : public std::enable_shared_from_this<Link> {
   std::uint64_t uncut_bytes_ = 0;  // of the requests in the two queues
   std::uint64_t next_wire_id_ = 1;
   unsigned attached_ = 0;      // sockets so far; an accepted link has room for more than its peer makes
-  unsigned next_channel_ = 0;  // where the next small request is tried first
+  unsigned next_channel_ = 0;  // where the next request is tried first
+  unsigned last_small_ = 0;    // the channel of the last small one
   unsigned canceling_ = 0;     // posts that wait for the peer to confirm
   MessageOutbox outbox_;
   MessageInbox inbox_;
