@@ -556,11 +556,22 @@ bool Channel::put_answer() {
   return true;
 }
 
+// Towards the end of the work no socket takes so much that the others wait for it.
+
+std::uint64_t Channel::window_now() const {
+  return std::min(context_.settings.window_bytes, std::max(least_window_bytes, link_->uncut_bytes_ / link_->attached_));
+}
+
+ChunkLimits Channel::limits_of(const RemoteRequest& request) const {
+  ChunkLimits limits = link_->limits_;
+  limits.bytes = std::min(limits.bytes, std::max(least_chunk_bytes, link_->uncut_bytes_ / link_->attached_ / 4));
+  if (request.of_gpu()) limits.bytes = std::min(limits.bytes, context_.settings.gpu_chunk_bytes);
+  return limits;
+}
+
 /// The next chunk of a request of ours: its data, or the question for them.
 bool Channel::put_chunk() {
-  // Towards the end of the work no socket takes so much that the others wait for it.
-  const std::uint64_t share = link_->uncut_bytes_ / link_->attached_;
-  const std::uint64_t window = std::min(context_.settings.window_bytes, std::max(least_window_bytes, share));
+  const std::uint64_t window = window_now();
   const bool may_write = write_bytes_ < window && writes_.size() < max_unanswered_frames;
   const bool may_read = read_bytes_ < window && reads_.size() < max_unanswered_frames &&
                         read_ranges_ + max_ranges <= max_unanswered_read_ranges;
@@ -568,9 +579,7 @@ bool Channel::put_chunk() {
   // Writes from GPU memory are staged first.
   if (request != nullptr && request->of_gpu() && request->is_write()) request = link_->next_work(may_read, false, true);
   if (request == nullptr) return false;
-  ChunkLimits limits = limits_of(*request);
-  limits.bytes = std::min(limits.bytes, std::max(least_chunk_bytes, share / 4));
-  Chunk chunk = cut_chunk(request->args, request->next, limits);
+  Chunk chunk = cut_chunk(request->args, request->next, limits_of(*request));
   const std::size_t pages = chunk.to.page - chunk.from.page + (chunk.to.skip > 0 ? 1 : 0);
   if (!writer_.fits(frame_header_bytes + pages * range_bytes)) return false;
   reads_turn_ = request->is_write();

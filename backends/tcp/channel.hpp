@@ -138,6 +138,7 @@ class Channel final : public Watched, private FrameReader::Handler {
   [[nodiscard]] bool holds_answers() const;
   [[nodiscard]] bool anything_staged() const;
   void watch_gathering();
+  [[nodiscard]] std::uint64_t window_now() const;
   [[nodiscard]] ChunkLimits limits_of(const RemoteRequest& request) const;
 
   // Sending: with send_ and the link's lock held.

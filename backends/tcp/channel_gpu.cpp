@@ -276,12 +276,6 @@ bool Channel::mid_frame() const { return gpu_out_ != nullptr && gpu_out_->mid_fr
 bool Channel::holds_answers() const { return gpu_out_ != nullptr && gpu_out_->answers > 0; }
 bool Channel::anything_staged() const { return gpu_out_ != nullptr && (!gpu_out_->staged.empty() || gpu_out_->open); }
 
-ChunkLimits Channel::limits_of(const RemoteRequest& request) const {
-  ChunkLimits limits = link_->limits_;
-  if (request.of_gpu()) limits.bytes = std::min(limits.bytes, context_.settings.gpu_chunk_bytes);
-  return limits;
-}
-
 /// Takes what is to be gathered into the ring, while there is room: answers and chunks of our own in turn.
 void Channel::stage_work(HostCalls& calls) {
   for (int i = 0; i < most_staged_at_once; ++i) {
@@ -360,7 +354,7 @@ bool Channel::stage_open_part() {
 
 bool Channel::stage_write(HostCalls& calls) {
   const std::size_t staged = gpu_out_ == nullptr ? 0 : gpu_out_->staged.size();
-  const bool may = write_bytes_ < context_.settings.window_bytes && writes_.size() + staged < max_unanswered_frames;
+  const bool may = write_bytes_ < window_now() && writes_.size() + staged < max_unanswered_frames;
   RemoteRequest* const request = link_->next_work(false, may, false);
   if (request == nullptr || !request->of_gpu()) return false;
   if (gpu_out_ == nullptr) gpu_out_ = std::make_unique<GpuOutgoing>(context_.settings);

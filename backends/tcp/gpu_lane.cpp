@@ -16,7 +16,8 @@ namespace {
 constexpr std::uint64_t entry_bytes = 8 * 1024;
 // Up to here a part's list travels inside the launch, and one block moves it: the least time for a page.
 constexpr std::uint64_t few_bytes = 64 * 1024;
-// Stretches that are all so long go by copy engine, which takes no multiprocessor and reaches a little more.
+// Stretches that are all so long go by copy engine, which takes no multiprocessor and reaches a little more; so does one short
+// one by itself: a copy and its word take less time than a launch.
 constexpr std::uint64_t copy_engine_bytes = 128 * 1024;
 // What a kernel may occupy of the GPU: several channels' run at once, and 256 KiB on their way fill a PCIe link.
 constexpr std::uint32_t multiprocessors = 4;
@@ -94,7 +95,7 @@ Result<GpuPart*> GpuLane::take(std::span<const Stretch> stretches, const gpu::Wo
   GpuPart part;
   HEADRACE_TRY_VOID(name_tracks(stretches, part.moves));
   if (!ring_) HEADRACE_TRY_VOID(open(pins));
-  part.by_copy_engine = shape.shortest >= copy_engine_bytes;
+  part.by_copy_engine = shape.shortest >= copy_engine_bytes || (shape.stretches == 1 && shape.bytes <= few_bytes);
   const bool few = shape.stretches <= HEADRACE_MOVE_FEW_MOST && shape.bytes <= few_bytes;
   const std::uint64_t longest = few || part.by_copy_engine ? part_bytes_ : entry_bytes;
   std::uint64_t entries = 0, bytes = 0;

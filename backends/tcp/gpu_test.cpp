@@ -207,9 +207,9 @@ TEST_F(TcpGpu, a_read_of_gpu_memory_right_behind_one_of_host_memory_passes_throu
   // Both chunks are asked for in one batch, and both answers wait when the owner puts together its own.
   Request read(*a, HEADRACE_READ, &ab, uniform_side(here.handle(), 0, 4096, 4096), theirs, 2);
   for (int i = 0; i < 10; ++i) {
-    const int launches = driver().calls("cuLaunchKernelEx");
+    const int copies = driver().calls("cuMemcpyAsync");
     ASSERT_TRUE(read.run().status.ok());
-    EXPECT_EQ(driver().calls("cuLaunchKernelEx"), launches + 1) << "sockets know nothing of a GPU's memory";
+    EXPECT_EQ(driver().calls("cuMemcpyAsync"), copies + 1) << "sockets know nothing of a GPU's memory";
     EXPECT_TRUE(same_bytes(mine.bytes().first(4096), on_host.bytes()));
     EXPECT_TRUE(same_bytes(mine.bytes().last(4096), on_gpu.bytes()));
   }

@@ -29,7 +29,7 @@ constexpr std::array<headrace_option_v1, 21> table{{
     {"direct_bytes", "64KiB", "bytes", "requests up to here are sent from the thread that posts them, and received by one that polls for them", 0, 0},
     {"gpu_ring_bytes", "4MiB", "bytes", "pinned memory of one socket and direction through which GPU memory's payload passes, at least twice gpu_chunk_bytes; it is taken when GPU memory is first sent or received over the socket", 0, 0},
     {"gpu_chunk_bytes", "1MiB", "bytes", "payload that a GPU gathers or unpacks at a time, 4 KiB to 64 MiB: several such pieces are under way in the ring", 0, 0},
-    {"spin", "auto", "duration", "how long an I/O thread looks for more work before it sleeps; auto: 30us, or none on one or two cores", 0, 0},
+    {"spin", "auto", "duration", "how long an I/O thread looks for more work before it sleeps; auto: 100us, or none on one or two cores", 0, 0},
     {"heartbeat_interval", "1s", "duration", "a socket on which nothing moved for this long carries a ping", 0, 0},
     {"heartbeat_timeout", "5s", "duration", "a link one of whose sockets was silent for this long is lost", 0, 0},
     {"handshake_timeout", "5s", "duration", "a connection whose hello is not complete by then is closed", 0, 0},
@@ -142,7 +142,7 @@ Result<Settings> Settings::read(const plugin::CreateArgs& args) {
   s.gpu_ring_bytes = reader.bytes("gpu_ring_bytes", 8192, std::uint64_t{1} << 32);
   if (s.gpu_ring_bytes / 2 < s.gpu_chunk_bytes) reader.fail("gpu_ring_bytes", "it must be at least twice gpu_chunk_bytes");
   const bool spins = reader.text("spin") != "auto" && !reader.text("spin").empty();
-  s.spin = spins ? reader.duration("spin", 0ns) : (all_cores > 2 ? std::chrono::nanoseconds(30us) : 0ns);
+  s.spin = spins ? reader.duration("spin", 0ns) : (all_cores > 2 ? std::chrono::nanoseconds(100us) : 0ns);
   s.heartbeat_interval = reader.duration("heartbeat_interval", 1ms);
   s.heartbeat_timeout = reader.duration("heartbeat_timeout", 1ms);
   if (s.heartbeat_timeout <= s.heartbeat_interval)
