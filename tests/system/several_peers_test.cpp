@@ -434,6 +434,31 @@ TEST(SeveralPeersOverFake, name_the_page_at_which_a_part_was_lost) {
   EXPECT_TRUE(all.equal(0) && all.equal(1));
 }
 
+TEST(SeveralPeersOverPaths, each_take_the_path_that_reaches_them) {
+  constexpr std::size_t bytes = 1 << 16;
+  auto ours = random_bytes(2 * bytes, 1), one = random_bytes(bytes, 2), other = random_bytes(bytes, 3);
+  Agent here = must(Agent::open(unique_name("here"), {{"shm", "tcp"}, "", "", {}}));
+  Agent near = must(Agent::open(unique_name("near"), {{"shm"}, "", "", {}}));
+  Agent far = must(Agent::open(unique_name("far"), {{"tcp"}, "", "", {}}));
+  const Region mine = must(here.register_memory({ours.data(), ours.size()}));
+  std::vector<RequestPart> parts;
+  for (const auto& [peer, memory] : {std::pair(&near, &one), std::pair(&far, &other)}) {
+    const Region region = must(peer->register_memory({memory->data(), memory->size()}));
+    must(here.import_metadata(must(peer->export_metadata())));
+    must(peer->import_metadata(must(here.export_metadata())));
+    parts.push_back({must(here.prepare(UniformPages{mine.id, parts.size() * bytes, 0, 4096, bytes / 4096})),
+                     must(here.prepare(peer->name(), UniformPages{region.id, 0, 0, 4096, bytes / 4096}))});
+  }
+  Request request = must(here.make_request(Op::read, parts));
+  EXPECT_EQ(request.backend(), "shm, tcp");
+  EXPECT_EQ(request.parts()[0].backend, "shm");
+  EXPECT_EQ(request.parts()[1].backend, "tcp");
+  ASSERT_TRUE(request.post().ok()) << request.error().message;
+  ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
+  EXPECT_EQ(std::memcmp(ours.data(), one.data(), bytes), 0);
+  EXPECT_EQ(std::memcmp(ours.data() + bytes, other.data(), bytes), 0);
+}
+
 // --- peers in processes of their own
 
 class SeveralProcesses : public ::testing::TestWithParam<std::string> {
