@@ -302,9 +302,9 @@ def native(sitting: Sitting) -> bool:
     return sitting.run(["ctest", "--test-dir", str(build), "-L", f"^({'|'.join(LABELS)})$", "--output-on-failure", "--no-tests=ignore"])
 
 
-def pytest(sitting: Sitting, selection: str, *arguments: str) -> bool:
+def pytest(sitting: Sitting, selection: str, *arguments: str, file: str = "test_gpu.py") -> bool:
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--durations=12", "-m", selection, *arguments]
-    return sitting.run([*command, "tests/python/test_gpu.py"], tail=45)
+    return sitting.run([*command, f"tests/python/{file}"], tail=45)
 
 
 def tests(sitting: Sitting) -> bool:
@@ -312,6 +312,12 @@ def tests(sitting: Sitting) -> bool:
     report = f"--junitxml={sitting.out / 'test_gpu.xml'}"
     # Without a GPU each skips itself, which shall not look like success.
     return pytest(sitting, f"({' or '.join(LABELS)}) and not slow", report, *sitting.options.pytest) and sitting.gpus > 0
+
+
+def exchange(sitting: Sitting) -> bool:
+    """Every GPU to and from every other at once, and several processes on one."""
+    report = f"--junitxml={sitting.out / 'test_gpu_all_to_all.xml'}"
+    return pytest(sitting, " or ".join(LABELS), report, *sitting.options.pytest, file="test_gpu_all_to_all.py") and sitting.gpus > 0
 
 
 def run_together(sitting: Sitting, commands: dict[str, list[str]]) -> bool:
@@ -496,6 +502,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "paths": (paths, 60),
     "native": (native, 60),
     "tests": (tests, 240),
+    "exchange": (exchange, 240),
     "runner": (runner, 340),
     "assumptions": (assumptions, 60),
     "nixl": (nixl, 200),
@@ -504,7 +511,8 @@ STEPS: dict[str, tuple[Step, int]] = {
     "soak": (soak, 240),
     "probe": (probe, 200),
 }
-EVERY_TIME = [name for name in STEPS if name not in ("runner", "probe")]  # the one needs a sitting of its own, the other is about links alone
+# The first two need a sitting of their own, the other is about links alone.
+EVERY_TIME = [name for name in STEPS if name not in ("runner", "exchange", "probe")]
 
 
 def run_steps(sitting: Sitting, names: list[str]) -> int:

@@ -15,6 +15,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <deque>
 #include <thread>
 
 namespace headrace::python {
@@ -324,6 +325,58 @@ nb::object make_request(PyAgent& self, const std::string& op, const PageList& lo
         },
         here.indices);
   }));
+}
+
+/// What make_request was given for one of several peers, and the page numbers that its spans lie in.
+class PartInput {
+ public:
+  PartInput(nb::handle object, std::size_t number) {
+    const nb::object part = nb::borrow(object);
+    const bool is_sequence = PyTuple_Check(object.ptr()) != 0 || PyList_Check(object.ptr()) != 0;
+    const std::size_t length = is_sequence ? nb::len(part) : 0;
+    if ((length != 2 && length != 4) || !nb::isinstance<PageList>(part[0]) ||
+        !nb::isinstance<PageList>(part[1]))
+      raise_invalid("part " + std::to_string(number) + " is " + shown(object) +
+                    ": give (local, remote) or (local, remote, local_index, remote_index), the first two as "
+                    "`prepare` made them");
+    const auto list = [&](int side) { return nb::cast<PageList>(part[side]); };
+    part_.emplace(RequestPart{list(0), list(1)});
+    if (length == 2 || (part[2].is_none() && part[3].is_none())) return;
+    part_->local_index = local_.numbers(part[2], "local_index", part_->local.count());
+    part_->remote_index = remote_.numbers(part[3], "remote_index", part_->remote.count());
+  }
+  PartInput(const PartInput&) = delete;
+  PartInput& operator=(const PartInput&) = delete;
+
+  [[nodiscard]] const RequestPart& part() const { return *part_; }
+
+ private:
+  struct Side {
+    std::span<const std::uint32_t> numbers(const nb::object& given, const char* what, std::uint64_t count) {
+      input = given.is_none() ? all_indices(count) : to_indices(given, what);
+      const auto found = input.narrow(what, room);
+      return found.data() != nullptr ? found : std::span<const std::uint32_t>(&none, 0);
+    }
+    IndexInput input;
+    std::vector<std::uint32_t> room;
+    std::uint32_t none = 0;
+  };
+
+  std::optional<RequestPart> part_;
+  Side local_, remote_;
+};
+
+nb::object make_request_of_parts(PyAgent& self, const std::string& op, nb::handle parts,
+                                 const Names& backends, const Seconds& timeout, nb::handle cls) {
+  const Op operation = to_op(op);
+  const RequestOptions options = request_options(backends, timeout);
+  const nb::handle type = request_type(cls);
+  std::deque<PartInput> inputs;
+  std::vector<RequestPart> given;
+  for (const nb::handle part : nb::borrow(parts))
+    given.push_back(inputs.emplace_back(part, inputs.size()).part());
+  return in_python(
+      type, self.ask([&](headrace::Agent& agent) { return agent.make_request(operation, given, options); }));
 }
 
 /// Makes, posts and waits. A signal's exception leaves only when the memory is quiet.
@@ -795,6 +848,22 @@ void bind_request_methods(nb::class_<PyAgent>& agent) {
            "Errors: InvalidArgument (counts or lengths differ, an index beyond its list: which), NotFound "
            "(revoked),\n"
            "NotSupported (no common path: what each said).")
+      .def(
+          "make_request", &make_request_of_parts, nb::arg("op"), nb::arg("parts"), nb::kw_only(),
+          nb::arg("backends") = nb::none(), nb::arg("timeout") = nb::none(), nb::arg("cls") = nb::none(),
+          nb::sig("def make_request(self, op: typing.Literal['read', 'write'], parts: "
+                  "collections.abc.Iterable[tuple[PageList, PageList] | tuple[PageList, PageList, object, "
+                  "object]], *, backends: collections.abc.Sequence[str] | None = None, timeout: float | None "
+                  "= None, cls: type[Request] | None = None) -> Request"),
+          "A request to or from several peers: one post, one deadline, one end.\n\n"
+          "parts: (local, remote) or (local, remote, local_index, remote_index), as above, the remote list "
+          "of another peer\n"
+          "in each. Each takes the path that is best for it, and moves whatever becomes of the others: the "
+          "request ends when\n"
+          "the last has ended, and fails as the first that failed; Request.parts tells which peers have "
+          "their pages. What goes\n"
+          "with a post (notification, stream) goes with each part.\n"
+          "Errors: as above, with the part's number; InvalidArgument (no part; two of one peer).")
       .def(
           "read",
           [](PyAgent& self, const std::string& peer, nb::handle local, nb::handle remote,

@@ -109,6 +109,30 @@ void bind_values(nb::module_& module) {
             .format(self.posted_at_ns, self.post_ns, self.transfer_ns, self.bytes, self.pages, self.posts);
       });
 
+  nb::class_<PartInfo>(module, "PartInfo", "How a part of a request stands. A request to one peer has one.")
+      .def_prop_ro(
+          "peer", [](const PartInfo& self) { return to_str(self.peer); },
+          "The far side: the peer's name, or this agent's own.")
+      .def_prop_ro(
+          "backend", [](const PartInfo& self) { return to_str(self.backend); },
+          "The backend that carries it.")
+      .def_ro("pages", &PartInfo::pages, "How many.")
+      .def_ro("bytes", &PartInfo::bytes, "The sum of their lengths.")
+      .def_prop_ro(
+          "state", [](const PartInfo& self) { return state_str(self.state); },
+          nb::sig("def state(self) -> str"), "As Request.state.")
+      .def_prop_ro(
+          "error",
+          [](const PartInfo& self) {
+            return self.error.code == Code::ok ? nb::object(nb::none()) : to_exception(self.error);
+          },
+          nb::sig("def error(self) -> headrace.errors.Error | None"),
+          "Why its last post failed, with the page's number in the part; None if it did not.")
+      .def("__repr__", [](const PartInfo& self) {
+        return nb::str("PartInfo(peer={!r}, backend={!r}, pages={}, bytes={}, state={!r})")
+            .format(to_str(self.peer), to_str(self.backend), self.pages, self.bytes, state_str(self.state));
+      });
+
   nb::class_<CostEstimate>(module, "CostEstimate", "A guess at how long a request takes.")
       .def_prop_ro(
           "duration",
@@ -173,12 +197,12 @@ void PyRequest::check_home() const {
               "the fork"});
 }
 
-void PyRequest::post(PostOptions& options, nb::handle local, nb::handle remote) {
+void PyRequest::post(PostOptions& options, nb::handle local, nb::handle remote, std::size_t part) {
   const GivenIndices ours(local, "local"), theirs(remote, "remote");
   if (ours.is_given() || theirs.is_given()) {
     if (ours.is_given() && theirs.is_given() && ours.kind != theirs.kind)
       raise_invalid("local and remote: one lies on the host and the other on a GPU; put both on the GPU");
-    options.indices = {ours.numbers, theirs.numbers, ours.is_given() ? ours.kind : theirs.kind};
+    options.indices = {ours.numbers, theirs.numbers, ours.is_given() ? ours.kind : theirs.kind, part};
     if (!options.stream)
       raise_invalid("page numbers go with a post where its stream is being captured: name the stream");
   }
@@ -227,13 +251,14 @@ void PyRequest::wait(const Timeout& timeout) {
   raise(error_of(status));
 }
 
-void PyRequest::set_indices(nb::handle local, nb::handle remote, nb::handle stream) {
+void PyRequest::set_indices(nb::handle local, nb::handle remote, nb::handle stream, std::size_t part) {
   check_home();
   const GivenIndices ours(local, "local"), theirs(remote, "remote");
   if (ours.is_given() && theirs.is_given() && ours.numbers.size() != theirs.numbers.size())
     raise_invalid("local has " + std::to_string(ours.numbers.size()) + " page numbers and remote has " +
                   std::to_string(theirs.numbers.size()) + ": each page has one on each side");
   PageIndices indices;
+  indices.part = part;
   void* const queue = to_stream(stream);
   const auto set = [&] { take(without_gil([&] { return request_->set_indices(indices, queue); })); };
   indices.local = ours.numbers;
@@ -317,19 +342,20 @@ void bind_request(nb::module_& module) {
       .def(
           "post",
           [](PyRequest& self, nb::handle notification, const Seconds& timeout, nb::handle stream,
-             nb::handle local, nb::handle remote) {
+             nb::handle local, nb::handle remote, std::size_t part) {
             PostOptions options;
             if (!notification.is_none()) options.notification = from_bytes(notification, "the notification");
             options.timeout = to_timeout(timeout);
             if (!stream.is_none()) options.stream = to_stream(stream);
-            self.post(options, local, remote);
+            self.post(options, local, remote, part);
             return state_str(self.request().state());
           },
           nb::arg("notification") = nb::none(), nb::arg("timeout") = nb::none(),
           nb::arg("stream") = nb::none(), nb::kw_only(), nb::arg("local") = nb::none(),
-          nb::arg("remote") = nb::none(),
+          nb::arg("remote") = nb::none(), nb::arg("part") = 0,
           nb::sig("def post(self, notification: bytes | None = None, timeout: float | None = None, stream: "
-                  "typing.Any = None, *, local: typing.Any = None, remote: typing.Any = None) -> str"),
+                  "typing.Any = None, *, local: typing.Any = None, remote: typing.Any = None, part: int = 0) "
+                  "-> str"),
           "Starts the transfer and returns its state. Small requests on mapped or attached paths are done "
           "when this\n"
           "returns: \"done\", and there is nothing to wait for.\n\n"
@@ -346,7 +372,12 @@ void bind_request(nb::module_& module) {
           "\"captured\" until cancel().\n"
           "local, remote: in a capture, page numbers on a GPU, as set_indices takes them, which the graph "
           "reads anew at every replay:\n"
-          "a model's own block tables.\n"
+          "a model's own block tables. part: whose lists they number, in a request to several peers; the "
+          "other parts' pages stay.\n"
+          "Of a request to several peers a part's error is told by wait(), and raised here too where there "
+          "is "
+          "a stream: the others\n"
+          "are under way, and in a capture taken out of the graph again, which is to be thrown away.\n"
           "Errors: InvalidArgument (posted already; a stream of another GPU), WouldBlock (a queue is full, "
           "or, "
           "with a stream,\n"
@@ -356,12 +387,13 @@ void bind_request(nb::module_& module) {
           "capture).")
       .def(
           "set_indices",
-          [](PyRequest& self, nb::handle local, nb::handle remote, nb::handle stream) {
-            self.set_indices(local, remote, stream);
+          [](PyRequest& self, nb::handle local, nb::handle remote, nb::handle stream, std::size_t part) {
+            self.set_indices(local, remote, stream, part);
           },
           nb::arg("local") = nb::none(), nb::arg("remote") = nb::none(), nb::kw_only(), nb::arg("stream"),
+          nb::arg("part") = 0,
           nb::sig("def set_indices(self, local: typing.Any = None, remote: typing.Any = None, *, stream: "
-                  "typing.Any) -> None"),
+                  "typing.Any, part: int = 0) -> None"),
           "Changes which pages of its lists a captured request moves, without making its graph anew: queued "
           "on a stream.\n\n"
           "local, remote: page numbers of one dimension, of both sides as many and at most as many as the "
@@ -372,6 +404,7 @@ void bind_request(nb::module_& module) {
           "until then.\n"
           "stream: a torch.cuda.Stream, or the number of a CUDA stream, not being captured; replays that are "
           "queued on it later see them.\n"
+          "part: whose lists they number, in a request to several peers.\n"
           "Errors: InvalidArgument (not captured; too many, or, on the host, a number that the list does not "
           "have), NotSupported (a\n"
           "list is not uniform), WouldBlock (64 changes are queued: let the stream catch up).")
@@ -406,6 +439,16 @@ void bind_request(nb::module_& module) {
       .def_prop_ro(
           "times", [](const PyRequest& self) { return self.request().times(); },
           "Of the last post that ended.")
+      .def_prop_ro(
+          "parts",
+          [](const PyRequest& self) {
+            nb::list parts;
+            for (PartInfo& part : self.request().parts()) parts.append(nb::cast(std::move(part)));
+            return parts;
+          },
+          nb::sig("def parts(self) -> list[PartInfo]"),
+          "How each part stands, in the order in which they were given: which peers have their pages after a "
+          "failure.")
       .def(
           "explain", [](const PyRequest& self) { return to_str(self.request().explain()); },
           "The path, why it was chosen, and why the others were not.")
@@ -445,7 +488,7 @@ void bind_request(nb::module_& module) {
           "bytes", [](const PyRequest& self) { return self.request().bytes(); }, "The sum of their lengths.")
       .def_prop_ro(
           "peer", [](const PyRequest& self) { return to_str(self.request().peer()); },
-          "The far side: the peer's name, or this agent's own.")
+          "The far side: the peer's name, or this agent's own; of several parts all, with commas.")
       .def("__repr__",
            [](const PyRequest& self) {
              const headrace::Request& r = self.request();

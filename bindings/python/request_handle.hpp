@@ -21,14 +21,14 @@ class PyRequest {
   [[nodiscard]] headrace::Request& request() const { return *request_; }
 
   void post(const PostOptions& options);
-  /// With numbers of pages, or None, on each side.
-  void post(PostOptions& options, nb::handle local, nb::handle remote);
+  /// With numbers of pages, or None, on each side of a part.
+  void post(PostOptions& options, nb::handle local, nb::handle remote, std::size_t part);
   /// Raises what a post that was refused with this status deserves.
   [[noreturn]] void raise_refusal(Status status) const;
   RequestState poll();
   void wait(const Timeout& timeout);
   void cancel();
-  void set_indices(nb::handle local, nb::handle remote, nb::handle stream);
+  void set_indices(nb::handle local, nb::handle remote, nb::handle stream, std::size_t part);
   std::uint64_t check();
   /// Ends it and waits until the memory is quiet: before an exception leaves a call that owns the request.
   void abandon();

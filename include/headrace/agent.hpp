@@ -189,6 +189,10 @@ class Agent {
   HEADRACE_API Result<Request> make_request(Op op, const PageList& local, std::span<const std::int64_t> local_index, const PageList& remote,
                                             std::span<const std::int64_t> remote_index, const RequestOptions& options = {});
 
+  /// To or from several peers at once, a part each: one post, one deadline, one end. See RequestPart.
+  ///   errors  as above, with the part's number; invalid_argument (no part; two of one peer)
+  HEADRACE_API Result<Request> make_request(Op op, std::span<const RequestPart> parts, const RequestOptions& options = {});
+
   // --- notifications
 
   /// A message on its own, up to 64 KiB. errors: would_block (too many wait: retry), not_found, peer_lost

@@ -29,6 +29,17 @@ struct RequestOptions {
   Timeout timeout = {};                    ///< each post is canceled after this long and ends timed_out
 };
 
+/// What a request to several peers moves to or from one of them. Each part takes the path that is best for it, and moves
+/// whatever becomes of the others: the request ends when the last has ended, and fails as the first that failed. What goes
+/// with a post (notification, stream) goes with each part; a notification is delivered after that peer's own pages.
+struct RequestPart {
+  PageList local;
+  PageList remote;  ///< of another peer in each part
+  /// Page local_index[i] goes with page remote_index[i]; both without an address: page i of the lists with page i.
+  std::span<const std::uint32_t> local_index = {};
+  std::span<const std::uint32_t> remote_index = {};
+};
+
 /// Which of its lists' pages a request in a CUDA graph is to move, in place of those that it was made with.
 struct PageIndices {
   /// Numbers of pages in the local and the remote list: of both as many, at most as many as the request has pages. An empty
@@ -38,6 +49,8 @@ struct PageIndices {
   /// Where they lie. dram: they are copied before the call returns. vram: the spans' addresses are a GPU's, and its memory is
   /// read in the order of the stream; the caller keeps it until then.
   MemoryKind kind = MemoryKind::dram;
+  /// Whose lists they number, in a request to several peers; the other parts' pages stay as they are.
+  std::size_t part = 0;
 };
 
 struct PostOptions {
@@ -62,6 +75,16 @@ struct RequestTimes {
   std::uint64_t bytes = 0;
   std::uint64_t pages = 0;
   std::uint64_t posts = 0;  ///< of this request so far
+};
+
+/// How a part of a request stands. A request to one peer has one.
+struct PartInfo {
+  std::string peer;     ///< or this agent's own name
+  std::string backend;  ///< that carries it
+  std::uint64_t pages = 0;
+  std::uint64_t bytes = 0;
+  RequestState state = RequestState::prepared;
+  Error error = {Code::ok, {}, no_page};  ///< of its last post, with the page's number in the part; Code::ok: none
 };
 
 struct CostEstimate {
@@ -90,6 +113,8 @@ class Request {
   ///           stream, the way to the peer's memory is not made yet: poll, retry; before a capture, post once without),
   ///           peer_lost, not_found (a region has been revoked), not_supported (this path knows no streams; a notification
   ///           in a capture); with indices those of set_indices, and invalid_argument (the stream is not being captured)
+  ///   parts   an error of a part that others have begun beside is told by wait(). On a stream it is told here too: the
+  ///           others are under way, and with a capture taken out of the graph again, which is to be thrown away
   HEADRACE_API Status post();
   HEADRACE_API Status post(const PostOptions& options);
   /// The state, after giving the path a slice of this thread's time.
@@ -123,6 +148,8 @@ class Request {
   /// The backend that carries it.
   [[nodiscard]] HEADRACE_API std::string backend() const;
   [[nodiscard]] HEADRACE_API Result<CostEstimate> cost() const;
+  /// How each part stands, in the order in which they were given: which peers have their pages after a failure.
+  [[nodiscard]] HEADRACE_API std::vector<PartInfo> parts() const;
 
   /// Calls `done` once for the end of each post, on the agent's callback thread. Replaces an earlier one.
   HEADRACE_API void on_done(std::function<void(Status)> done);
@@ -132,6 +159,7 @@ class Request {
   [[nodiscard]] HEADRACE_API Op op() const;
   [[nodiscard]] HEADRACE_API std::uint64_t pages() const;
   [[nodiscard]] HEADRACE_API std::uint64_t bytes() const;
+  /// The far side: a peer's name, or this agent's own; of several parts all, with commas.
   [[nodiscard]] HEADRACE_API std::string_view peer() const;
 
   [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }

@@ -5,11 +5,12 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Generator,
+    Iterable,
     Mapping as _Mapping,
     Sequence
 )
 import os
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, overload
 
 import numpy
 
@@ -253,6 +254,37 @@ class RequestTimes:
 
     def __repr__(self) -> str: ...
 
+class PartInfo:
+    """How a part of a request stands. A request to one peer has one."""
+
+    @property
+    def peer(self) -> str:
+        """The far side: the peer's name, or this agent's own."""
+
+    @property
+    def backend(self) -> str:
+        """The backend that carries it."""
+
+    @property
+    def pages(self) -> int:
+        """How many."""
+
+    @property
+    def bytes(self) -> int:
+        """The sum of their lengths."""
+
+    @property
+    def state(self) -> str:
+        """As Request.state."""
+
+    @property
+    def error(self) -> headrace.errors.Error | None:
+        """
+        Why its last post failed, with the page's number in the part; None if it did not.
+        """
+
+    def __repr__(self) -> str: ...
+
 class CostEstimate:
     """A guess at how long a request takes."""
 
@@ -289,7 +321,7 @@ class Request:
     canceled there cancels the request and ends when its memory is quiet.
     """
 
-    def post(self, notification: bytes | None = None, timeout: float | None = None, stream: Any = None, *, local: Any = None, remote: Any = None) -> str:
+    def post(self, notification: bytes | None = None, timeout: float | None = None, stream: Any = None, *, local: Any = None, remote: Any = None, part: int = 0) -> str:
         """
         Starts the transfer and returns its state. Small requests on mapped or attached paths are done when this
         returns: "done", and there is nothing to wait for.
@@ -300,13 +332,15 @@ class Request:
         after what was queued on it before, and before what is queued on it later, and nobody need wait for either. If it
         is being captured, the move becomes part of the graph, nothing runs yet, and the request is "captured" until cancel().
         local, remote: in a capture, page numbers on a GPU, as set_indices takes them, which the graph reads anew at every replay:
-        a model's own block tables.
+        a model's own block tables. part: whose lists they number, in a request to several peers; the other parts' pages stay.
+        Of a request to several peers a part's error is told by wait(), and raised here too where there is a stream: the others
+        are under way, and in a capture taken out of the graph again, which is to be thrown away.
         Errors: InvalidArgument (posted already; a stream of another GPU), WouldBlock (a queue is full, or, with a stream,
         the way to the peer's memory is not made yet: poll, retry; before a capture post once without), PeerLost, NotFound
         (a region has been revoked), NotSupported (its path knows no streams; a notification in a capture).
         """
 
-    def set_indices(self, local: Any = None, remote: Any = None, *, stream: Any) -> None:
+    def set_indices(self, local: Any = None, remote: Any = None, *, stream: Any, part: int = 0) -> None:
         """
         Changes which pages of its lists a captured request moves, without making its graph anew: queued on a stream.
 
@@ -314,6 +348,7 @@ class Request:
         None: this side's first numbers stay as they are. Any integers on the host, copied before the call returns; or int32 or
         uint32 on a GPU (a torch tensor, or whatever speaks DLPack), read in the stream's order: keep it until then.
         stream: a torch.cuda.Stream, or the number of a CUDA stream, not being captured; replays that are queued on it later see them.
+        part: whose lists they number, in a request to several peers.
         Errors: InvalidArgument (not captured; too many, or, on the host, a number that the list does not have), NotSupported (a
         list is not uniform), WouldBlock (64 changes are queued: let the stream catch up).
         """
@@ -363,6 +398,12 @@ class Request:
     def times(self) -> RequestTimes:
         """Of the last post that ended."""
 
+    @property
+    def parts(self) -> list[PartInfo]:
+        """
+        How each part stands, in the order in which they were given: which peers have their pages after a failure.
+        """
+
     def explain(self) -> str:
         """The path, why it was chosen, and why the others were not."""
 
@@ -407,7 +448,9 @@ class Request:
 
     @property
     def peer(self) -> str:
-        """The far side: the peer's name, or this agent's own."""
+        """
+        The far side: the peer's name, or this agent's own; of several parts all, with commas.
+        """
 
     def __repr__(self) -> str: ...
 
@@ -851,6 +894,7 @@ class Agent:
         Errors: InvalidArgument (no pages, a zero-length page: its index), NotFound (not registered: its index).
         """
 
+    @overload
     def make_request(self, op: Literal['read', 'write'], local: PageList, remote: PageList, local_index: object = None, remote_index: object = None, backends: Sequence[str] | None = None, timeout: float | None = None, cls: type[Request] | None = None) -> Request:
         """
         A request that moves page local_index[i] of local to or from page remote_index[i] of remote.
@@ -862,6 +906,18 @@ class Agent:
         of his own with each request.
         Errors: InvalidArgument (counts or lengths differ, an index beyond its list: which), NotFound (revoked),
         NotSupported (no common path: what each said).
+        """
+
+    @overload
+    def make_request(self, op: Literal['read', 'write'], parts: Iterable[tuple[PageList, PageList] | tuple[PageList, PageList, object, object]], *, backends: Sequence[str] | None = None, timeout: float | None = None, cls: type[Request] | None = None) -> Request:
+        """
+        A request to or from several peers: one post, one deadline, one end.
+
+        parts: (local, remote) or (local, remote, local_index, remote_index), as above, the remote list of another peer
+        in each. Each takes the path that is best for it, and moves whatever becomes of the others: the request ends when
+        the last has ended, and fails as the first that failed; Request.parts tells which peers have their pages. What goes
+        with a post (notification, stream) goes with each part.
+        Errors: as above, with the part's number; InvalidArgument (no part; two of one peer).
         """
 
     def read(self, peer: str, local_pages: object, remote_pages: object, notification: bytes | None = None, timeout: float | None = None, backends: Sequence[str] | None = None) -> Request:

@@ -182,6 +182,7 @@ std::uint64_t PageList::bytes() const { return state_->bytes; }
 std::string_view PageList::peer() const { return state_->peer; }
 
 Result<Request> make_public_request(const std::shared_ptr<engine::Engine>& engine, engine::RequestPlan plan);
+Result<Request> make_public_request(const std::shared_ptr<engine::Engine>& engine, std::vector<engine::RequestPlan> plans);
 
 namespace {
 
@@ -195,10 +196,18 @@ engine::RequestPlan plan_for(Op op, const PageList& local, const PageList& remot
   return plan;
 }
 
+Result<engine::RequestPlan> plan_of_all(Op op, const PageList& local, const PageList& remote, const RequestOptions& options) {
+  if (local.count() != remote.count()) {
+    return make_error(Code::invalid_argument, "{} local pages against {} remote ones: page i goes with page i, so the counts must be equal", local.count(), remote.count());
+  }
+  auto plan = plan_for(op, local, remote, options);
+  plan.count = local.count();
+  return plan;
+}
+
 template <class Index>
-Result<Request> make_indexed(const std::shared_ptr<engine::Engine>& engine, Op op, const PageList& local, std::span<const Index> local_index, const PageList& remote,
-                             std::span<const Index> remote_index, const RequestOptions& options) {
-  HEADRACE_TRY_VOID(engine->usable());
+Result<engine::RequestPlan> plan_of_some(const std::shared_ptr<engine::Engine>& engine, Op op, const PageList& local, std::span<const Index> local_index, const PageList& remote,
+                                         std::span<const Index> remote_index, const RequestOptions& options) {
   if (local_index.size() != remote_index.size()) {
     return make_error(Code::invalid_argument, "{} local indices against {} remote ones: page i goes with page i, so the counts must be equal", local_index.size(), remote_index.size());
   }
@@ -209,18 +218,38 @@ Result<Request> make_indexed(const std::shared_ptr<engine::Engine>& engine, Op o
   HEADRACE_TRY_VOID(copy_indices(local_index, plan.local->count, "local", plan.local_index));
   plan.remote_index = engine->index_pool().take(plan.count);
   HEADRACE_TRY_VOID(copy_indices(remote_index, plan.remote->count, "remote", plan.remote_index));
+  return plan;
+}
+
+template <class Index>
+Result<Request> make_indexed(const std::shared_ptr<engine::Engine>& engine, Op op, const PageList& local, std::span<const Index> local_index, const PageList& remote,
+                             std::span<const Index> remote_index, const RequestOptions& options) {
+  HEADRACE_TRY_VOID(engine->usable());
+  HEADRACE_TRY(plan, plan_of_some(engine, op, local, local_index, remote, remote_index, options));
   return make_public_request(engine, std::move(plan));
+}
+
+Result<engine::RequestPlan> plan_of(const std::shared_ptr<engine::Engine>& engine, Op op, const RequestPart& part, const RequestOptions& options) {
+  if (part.local_index.data() == nullptr && part.remote_index.data() == nullptr) return plan_of_all(op, part.local, part.remote, options);
+  return plan_of_some(engine, op, part.local, part.local_index, part.remote, part.remote_index, options);
 }
 
 }  // namespace
 
 Result<Request> Agent::make_request(Op op, const PageList& local, const PageList& remote, const RequestOptions& options) {
-  if (local.count() != remote.count()) {
-    return make_error(Code::invalid_argument, "{} local pages against {} remote ones: page i goes with page i, so the counts must be equal", local.count(), remote.count());
-  }
-  auto plan = plan_for(op, local, remote, options);
-  plan.count = local.count();
+  HEADRACE_TRY(plan, plan_of_all(op, local, remote, options));
   return make_public_request(impl_->engine, std::move(plan));
+}
+
+Result<Request> Agent::make_request(Op op, std::span<const RequestPart> parts, const RequestOptions& options) {
+  HEADRACE_TRY_VOID(impl_->engine->usable());
+  std::vector<engine::RequestPlan> plans;
+  for (const RequestPart& part : parts) {
+    auto plan = plan_of(impl_->engine, op, part, options);
+    if (!plan) return std::move(plan).error().within(fmt::format("part {} of {}", plans.size(), parts.size()));
+    plans.push_back(std::move(*plan));
+  }
+  return make_public_request(impl_->engine, std::move(plans));
 }
 
 Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::uint32_t> local_index, const PageList& remote, std::span<const std::uint32_t> remote_index,

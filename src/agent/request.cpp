@@ -3,20 +3,22 @@
 #include <headrace/request.hpp>
 
 #include "engine/engine.hpp"
+#include "engine/request_group.hpp"
 #include "memory/page_list.hpp"
 
+#include <algorithm>
 #include <array>
 
 namespace headrace {
 
-/// Shared by the copies of one Request; the last to go abandons the core, which lives on until its memory is quiet.
+/// Shared by the copies of one Request; the last to go cancels what is in flight, which lives on until its memory is quiet.
 struct Request::State {
-  explicit State(std::shared_ptr<engine::RequestCore> c) : core(std::move(c)) {}
-  ~State() { core->abandon(); }
+  explicit State(std::shared_ptr<engine::Transfer> t) : transfer(std::move(t)) {}
+  ~State() { transfer->cancel(); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  const std::shared_ptr<engine::RequestCore> core;
+  const std::shared_ptr<engine::Transfer> transfer;
 };
 
 std::string_view state_name(RequestState state) noexcept {
@@ -54,33 +56,90 @@ Result<void> check_plan(engine::RequestPlan& plan, bool overlap) {
   return {};
 }
 
+/// Where a page of a part's destination lies.
+struct Destination {
+  std::uint32_t region;
+  std::uint64_t begin, end;
+  std::size_t part;
+  std::uint64_t page;
+  auto operator<=>(const Destination&) const = default;
+};
+
+/// What no look at one part can see: pages of several that are read to one place.
+Result<void> check_overlap_of_parts(std::span<const engine::RequestPlan> plans) {
+  std::vector<Destination> destinations;
+  for (std::size_t part = 0; part < plans.size(); ++part) {
+    const PageSelection pages = selection(*plans[part].local, plans[part].local_index);
+    for (std::uint64_t i = 0; i < plans[part].count; ++i) {
+      destinations.push_back({plans[part].local->region_ids[pages.region(i)], pages.offset(i), pages.offset(i) + pages.length(i), part, i});
+    }
+  }
+  std::ranges::sort(destinations);
+  const auto overlap = [](const Destination& a, const Destination& b) { return a.region == b.region && b.begin < a.end; };
+  const auto a = std::ranges::adjacent_find(destinations, overlap);
+  if (a == destinations.end()) return {};
+  const Destination &one = *a, &other = *(a + 1);
+  return at(other.page, make_error(Code::invalid_argument, "page {} of part {} and page {} of part {} are read to one place: what ends up there would be a matter of chance. Read them in two requests, one after the other",
+                                   one.page, one.part, other.page, other.part));
+}
+
+Result<void> check_peers_differ(std::span<const engine::RequestPlan> plans) {
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (plans[i].remote->peer != plans[j].remote->peer) continue;
+      return make_error(Code::invalid_argument, "parts {} and {} are both of peer {}: join their pages in one, so that it gets one notification, after all of them", j, i, plans[i].remote->peer);
+    }
+  }
+  return {};
+}
+
+Result<std::shared_ptr<engine::RequestCore>> make_core(engine::Engine& engine, engine::RequestPlan plan) {
+  HEADRACE_TRY_VOID(check_plan(plan, engine.checks_overlap()));
+  return engine.make_request(std::move(plan));
+}
+
 }  // namespace
 
 Result<Request> make_public_request(const std::shared_ptr<engine::Engine>& engine, engine::RequestPlan plan) {
   HEADRACE_TRY_VOID(engine->usable());
-  HEADRACE_TRY_VOID(check_plan(plan, engine->checks_overlap()));
-  HEADRACE_TRY(core, engine->make_request(std::move(plan)));
+  HEADRACE_TRY(core, make_core(*engine, std::move(plan)));
   return Request(std::make_shared<Request::State>(std::move(core)));
 }
 
-Status Request::post() { return state_->core->post(nullptr); }
-Status Request::post(const PostOptions& options) { return state_->core->post(&options); }
-RequestState Request::poll() { return state_->core->poll(); }
-RequestState Request::state() const { return state_->core->state(); }
-Status Request::wait(Timeout timeout) { return state_->core->wait(timeout); }
-void Request::cancel() { state_->core->cancel(); }
-Result<void> Request::set_indices(const PageIndices& indices, void* stream) { return state_->core->set_indices(indices, stream); }
-Result<std::uint64_t> Request::check() { return state_->core->check(); }
-Error Request::error() const { return state_->core->error(); }
-RequestTimes Request::times() const { return state_->core->times(); }
-std::string Request::explain() const { return state_->core->explain(); }
-std::string Request::backend() const { return state_->core->backend(); }
-Result<CostEstimate> Request::cost() const { return state_->core->cost(); }
-void Request::on_done(std::function<void(Status)> done) { state_->core->on_done(std::move(done)); }
-Result<int> Request::event_fd() { return state_->core->event_fd(); }
-Op Request::op() const { return state_->core->plan().op; }
-std::uint64_t Request::pages() const { return state_->core->plan().count; }
-std::uint64_t Request::bytes() const { return state_->core->plan().bytes; }
-std::string_view Request::peer() const { return state_->core->plan().remote->peer; }
+Result<Request> make_public_request(const std::shared_ptr<engine::Engine>& engine, std::vector<engine::RequestPlan> plans) {
+  HEADRACE_TRY_VOID(engine->usable());
+  if (plans.empty()) return make_error(Code::invalid_argument, "the request has no parts: give page lists of at least one peer");
+  if (plans.size() == 1) return make_public_request(engine, std::move(plans.front()));
+  HEADRACE_TRY_VOID(check_peers_differ(plans));
+  if (engine->checks_overlap() && plans.front().op == Op::read) HEADRACE_TRY_VOID(check_overlap_of_parts(plans));
+  std::vector<std::shared_ptr<engine::RequestCore>> parts;
+  for (engine::RequestPlan& plan : plans) {
+    auto core = make_core(*engine, std::move(plan));
+    if (!core) return std::move(core).error().within(fmt::format("part {} of {}", parts.size(), plans.size()));
+    parts.push_back(std::move(*core));
+  }
+  return Request(std::make_shared<Request::State>(engine::RequestGroup::make(engine, std::move(parts))));
+}
+
+Status Request::post() { return state_->transfer->post(nullptr); }
+Status Request::post(const PostOptions& options) { return state_->transfer->post(&options); }
+RequestState Request::poll() { return state_->transfer->poll(); }
+RequestState Request::state() const { return state_->transfer->state(); }
+Status Request::wait(Timeout timeout) { return state_->transfer->wait(timeout); }
+void Request::cancel() { state_->transfer->cancel(); }
+Result<void> Request::set_indices(const PageIndices& indices, void* stream) { return state_->transfer->set_indices(indices, stream); }
+Result<std::uint64_t> Request::check() { return state_->transfer->check(); }
+Error Request::error() const { return state_->transfer->error(); }
+RequestTimes Request::times() const { return state_->transfer->times(); }
+std::string Request::explain() const { return state_->transfer->explain(); }
+std::string Request::backend() const { return state_->transfer->backend(); }
+Result<CostEstimate> Request::cost() const { return state_->transfer->cost(); }
+std::vector<PartInfo> Request::parts() const { return state_->transfer->parts(); }
+void Request::on_done(std::function<void(Status)> done) { state_->transfer->on_done(std::move(done)); }
+Result<int> Request::event_fd() { return state_->transfer->event_fd(); }
+Op Request::op() const { return state_->transfer->op(); }
+std::uint64_t Request::pages() const { return state_->transfer->pages(); }
+std::uint64_t Request::bytes() const { return state_->transfer->bytes(); }
+std::string_view Request::peer() const { return state_->transfer->peer(); }
 
 }  // namespace headrace

@@ -10,7 +10,9 @@ namespace headrace::engine {
 namespace {
 
 constexpr std::size_t message_header_bytes = 16;             // request and post number (docs/wire.md)
+constexpr std::size_t longest_notification = 65536;
 constexpr std::uint64_t canceling_limit_ns = 1'000'000'000;  // then the connection goes
+constexpr std::uint64_t full_queue_ns = 100'000;             // until a path whose queue was full is asked again
 
 // How a plugin is told of the default stream.
 void* const default_stream = reinterpret_cast<void*>(std::uintptr_t{1});  // NOLINT(performance-no-int-to-ptr)
@@ -42,26 +44,49 @@ void RequestCore::release_path() {
   path_ = Path{};
 }
 
-Status RequestCore::post(const PostOptions* options) {
+void RequestCore::belong_to(Whole& whole, std::size_t number) {
+  whole_ = &whole;
+  number_ = number;
+}
+
+Status RequestCore::refusal(const PostOptions* options) const {
   Status refused;
   if (!engine_->usable_status(refused)) return refused;
+  if (!may_post(state())) return {Code::invalid_argument};
+  if (options == nullptr) return {};
+  if (options->notification && options->notification->size() > longest_notification) return {Code::invalid_argument};
+  if (options->indices && (!options->stream || (whole_ == nullptr && options->indices->part != 0))) return {Code::invalid_argument};
+  if (!options->stream) return {};
+  const std::shared_lock lock(path_mutex_);
+  return path_.backend != nullptr && !path_.backend->can(HEADRACE_STREAM) ? Status{Code::not_supported} : Status{};
+}
+
+std::uint64_t RequestCore::deadline_of(const PostOptions* options) const {
+  const Timeout timeout = options != nullptr && options->timeout ? options->timeout : plan_.timeout;
+  return timeout ? Deadline::after(*timeout).point_ns() : UINT64_MAX;
+}
+
+Status RequestCore::post(const PostOptions* options) {
+  if (const Status refused = refusal(options); !refused.ok()) return refused;
+  return post_until(deadline_of(options), options, Entry::refusable);
+}
+
+/// Nothing speaks against it but what the path may say.
+Status RequestCore::post_until(std::uint64_t deadline_ns, const PostOptions* options, Entry entry) {
+  // Before the state: who cancels from then on means this post.
+  cancel_asked_.store(false, std::memory_order_relaxed);
+  timed_out_.store(false, std::memory_order_relaxed);
   RequestState before = state();
   do {
-    if (before == RequestState::posted || before == RequestState::canceling || before == RequestState::captured) return {Code::invalid_argument};
+    if (!may_post(before)) return {Code::invalid_argument};
   } while (!state_.compare_exchange_weak(before, RequestState::posted));
 
   posted_at_ns_.store(now_ns(), std::memory_order_relaxed);
   ended_at_ns_.store(0, std::memory_order_relaxed);
-  cancel_asked_.store(false, std::memory_order_relaxed);
-  timed_out_.store(false, std::memory_order_relaxed);
   tried_.clear();
   const std::uint64_t number = posts_.fetch_add(1, std::memory_order_relaxed) + 1;
   has_message_ = options != nullptr && options->notification.has_value();
   if (has_message_) {
-    if (options->notification->size() > 65536) {
-      state_.store(before);
-      return {Code::invalid_argument};
-    }
     message_.resize(message_header_bytes + options->notification->size());
     std::memcpy(message_.data(), &id_, 8);
     std::memcpy(message_.data() + 8, &number, 8);
@@ -69,23 +94,20 @@ Status RequestCore::post(const PostOptions* options) {
   }
   stream_ = options != nullptr && options->stream ? *options->stream : nullptr;
   if (options != nullptr && options->stream && stream_ == nullptr) stream_ = default_stream;
-  if (options != nullptr && options->indices && stream_ == nullptr) {
-    state_.store(before);
-    return {Code::invalid_argument};
-  }
-  indices_ = options != nullptr ? options->indices : std::nullopt;
+  indices_ = options != nullptr && options->indices && options->indices->part == number_ ? options->indices : std::nullopt;
   const bool lost = path_.backend == nullptr || (path_.link && path_.link->state() == LinkState::lost);
   if (lost) {
     if (auto bound = bind(); !bound) return end({bound.code() == Code::not_supported ? Code::peer_lost : bound.code()}, bound.error().message);
   }
   if (stream_ != nullptr && !path_.backend->can(HEADRACE_STREAM)) {
+    if (entry == Entry::certain) return end({Code::not_supported}, "the path that is left knows no streams");
     state_.store(before, std::memory_order_release);
     return {Code::not_supported};
   }
-  set_deadline(options);
-  const Status status = start(true);
+  set_deadline(deadline_ns);
+  const Status status = start(entry);
   indices_.reset();
-  if (status.code == Code::would_block) state_.store(before, std::memory_order_release);
+  if (status.code == Code::would_block && entry == Entry::refusable) state_.store(before, std::memory_order_release);
   // A small post has ended by now: looking at the clock once more would cost it a tenth of its time.
   const std::uint64_t ended_at = ended_at_ns_.load(std::memory_order_relaxed);
   post_ns_.store((ended_at != 0 ? ended_at : now_ns()) - posted_at_ns_.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -93,7 +115,7 @@ Status RequestCore::post(const PostOptions* options) {
 }
 
 /// Hands the request to the backend of the present path. In `posted`.
-Status RequestCore::start(bool first) {
+Status RequestCore::start(Entry entry) {
   for (;;) {
     Status status{Code::peer_lost};
     std::string why;
@@ -135,11 +157,27 @@ Status RequestCore::start(bool first) {
       }
       (void)flying.take(flight_slot_);
     }
-    if (status.code == Code::would_block) return first ? status : end(status, "the path's queue is full");
+    if (status.code == Code::would_block) {
+      if (entry == Entry::refusable) return status;
+      return stream_ == nullptr ? start_later() : end(status, "a queue of its path is full, or the way to its memory is not made yet: post once without a stream before");
+    }
     if (!may_go_over(status.code)) return end(status, why);
     tried_.push_back(path_.backend->name());
     if (!bind()) return end(status, why);
   }
+}
+
+/// The path's queue is full, and what has begun elsewhere cannot be taken back: it stays posted until there is room.
+Status RequestCore::start_later() {
+  engine_->progress().at(now_ns() + full_queue_ns, [self = shared_from_this()] { self->start_again(); });
+  return {};
+}
+
+void RequestCore::start_again() {
+  if (cancel_asked_.load())
+    (void)end({Code::canceled}, {});
+  else
+    (void)start(Entry::certain);
 }
 
 /// Posts, or records the post into the graph that its stream captures.
@@ -205,6 +243,7 @@ Error RequestCore::not_in_graph() const {
 
 Result<void> RequestCore::set_indices(const PageIndices& given, void* stream) {
   HEADRACE_TRY_VOID(engine_->usable());
+  if (given.part != number_) return make_error(Code::invalid_argument, "the request has one part: number {} is none of it", given.part);
   HEADRACE_TRY(args, checked(given, stream != nullptr ? stream : default_stream));
   const std::shared_lock lock(path_mutex_);
   if (state() != RequestState::captured) return not_in_graph();
@@ -270,11 +309,9 @@ bool RequestCore::may_go_over(Code code) const {
   return stream_ == nullptr && (code == Code::backend_failed || code == Code::not_supported);
 }
 
-void RequestCore::set_deadline(const PostOptions* options) {
-  const Timeout timeout = options != nullptr && options->timeout ? options->timeout : plan_.timeout;
-  const std::uint64_t at = timeout ? Deadline::after(*timeout).point_ns() : UINT64_MAX;
+void RequestCore::set_deadline(std::uint64_t at) {
   deadline_ns_.store(at);
-  if (!timeout || timer_at_ns_.load() <= at) return;  // an armed timer looks again in time
+  if (at == UINT64_MAX || timer_at_ns_.load() <= at) return;  // an armed timer looks again in time
   timer_at_ns_.store(at);
   engine_->progress().at(at, [weak = weak_from_this()] {
     if (const auto core = weak.lock()) core->expire();
@@ -296,27 +333,23 @@ void RequestCore::expire() {
   });
 }
 
+bool RequestCore::help() {
+  const std::shared_lock lock(path_mutex_);
+  return path_.request != nullptr && !ended() && path_.backend->poll(path_.request);
+}
+
 RequestState RequestCore::poll() {
   if (ended()) return state();
-  BackendInstance* backend = nullptr;
-  {
-    const std::shared_lock lock(path_mutex_);
-    backend = path_.backend;
-    if (path_.request != nullptr) (void)backend->poll(path_.request);
-  }
+  (void)help();
   if (!ended()) (void)engine_->progress().poll();
   return state();
 }
 
 Status RequestCore::wait(Timeout timeout) {
   if (state() == RequestState::prepared || state() == RequestState::captured) return {Code::invalid_argument};
-  const auto help = [this] {
-    const std::shared_lock lock(path_mutex_);
-    return path_.request != nullptr && !ended() && path_.backend->poll(path_.request);
-  };
   const auto wait_for_end = [&] {
     const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
-    return engine_->progress().wait([this] { return ended(); }, help, deadline);
+    return engine_->progress().wait([this] { return ended(); }, [this] { return help(); }, deadline);
   };
   if (!ended() && !wait_for_end()) return {Code::timed_out};
   const std::lock_guard lock(outcome_mutex_);
@@ -355,11 +388,6 @@ void RequestCore::enforce_cancel() {
   if (link) engine_->kill_link(link, "a canceled request was still running after 1 s");
 }
 
-void RequestCore::abandon() {
-  abandoned_.store(true);
-  cancel();
-}
-
 void RequestCore::completed(Status status, std::string_view text) {
   // May run inside our own call to `post`, so it takes no lock that is held there.
   std::shared_ptr<RequestCore> self = flying_in_.load()->take(flight_slot_);
@@ -384,7 +412,7 @@ void RequestCore::fail_over(Status status, const std::string& text) {
   }
   engine_->log_room().warn("request {} to {} leaves {} for {}: {}", id_, plan_.remote->peer, failed, backend(), text);
   engine_->counters().failed_over.add();
-  (void)start(false);
+  (void)start(Entry::certain);
 }
 
 std::string RequestCore::describe(Status status, std::string_view text) const {
@@ -412,9 +440,6 @@ Status RequestCore::end(Status status, std::string text) {
     text = plan_.remote->life->detail;
   }
   const auto keep = shared_from_this();
-  RequestState to = RequestState::failed;
-  if (status.ok()) to = RequestState::done;
-  if (status.code == Code::canceled) to = RequestState::canceled;
   ended_at_ns_.store(now_ns(), std::memory_order_relaxed);
   deadline_ns_.store(UINT64_MAX);
   {
@@ -424,29 +449,14 @@ Status RequestCore::end(Status status, std::string text) {
   }
   engine_->request_ended(*this, status);
   if (status.ok() && has_message_ && !plan_.remote->life) engine_->received_from_self(std::string_view(message_).substr(message_header_bytes));
-  const bool tell = listened_to_.load();
-  std::function<void(Status)> done;
-  if (tell) {
-    const std::lock_guard lock(outcome_mutex_);
-    done = done_;
-  }
-  state_.store(to, std::memory_order_release);
-  if (tell) {
-    const std::lock_guard lock(outcome_mutex_);
-    if (event_fd_) event_fd_->signal();
-  }
-  if (done) engine_->callback([done = std::move(done), status] { done(status); });
-  engine_->progress().event();
+  bell_.ring(*engine_, status, state_, state_after(status));
+  if (whole_ != nullptr) whole_->part_ended(number_, status);
   return status;
 }
 
 void RequestCore::close() {
   cancel();
-  const auto help = [this] {
-    const std::shared_lock lock(path_mutex_);
-    return path_.request != nullptr && !ended() && path_.backend->poll(path_.request);
-  };
-  (void)engine_->progress().wait([this] { return ended(); }, help, Deadline::after(std::chrono::seconds(5)));
+  (void)engine_->progress().wait([this] { return ended(); }, [this] { return help(); }, Deadline::after(std::chrono::seconds(5)));
   if (ended()) release_path();
 }
 
@@ -503,21 +513,15 @@ Result<CostEstimate> RequestCore::cost() const {
   return estimate;
 }
 
-void RequestCore::on_done(std::function<void(Status)> done) {
-  const std::lock_guard lock(outcome_mutex_);
-  done_ = std::move(done);
-  listened_to_.store(done_ != nullptr || event_fd_.has_value());
-}
-
-Result<int> RequestCore::event_fd() {
-  const std::lock_guard lock(outcome_mutex_);
-  if (!event_fd_) {
-    auto made = EventFd::create();
-    if (!made) return std::move(made).error();
-    event_fd_.emplace(std::move(*made));
-    listened_to_.store(true);
-  }
-  return event_fd_->fd();
+std::vector<PartInfo> RequestCore::parts() const {
+  PartInfo part;
+  part.peer = plan_.remote->peer;
+  part.backend = backend();
+  part.pages = plan_.count;
+  part.bytes = plan_.bytes;
+  part.state = state();
+  part.error = error();
+  return {std::move(part)};
 }
 
 }  // namespace headrace::engine

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A request's life: prepared, posted, then exactly one of done, failed, canceled; and again. Or captured, until it is canceled.
 //
-// The core is what the engine knows; the caller's handle (Request::State) owns it and abandons it when the last copy goes.
+// The core is what the engine knows; the caller's handle (Request::State) owns it and cancels it when the last copy goes.
 // From post to end the in-flight list of its path keeps it alive, so that a backend may always call `completed`. A request that
 // lies in a graph stays in that list: whoever looks there for users of a region finds it.
 #pragma once
 
 #include <headrace/request.hpp>
 
+#include "engine/end_bell.hpp"
 #include "engine/page_list_state.hpp"
+#include "engine/transfer.hpp"
 
 #include <shared_mutex>
 
@@ -39,36 +41,60 @@ struct Path {
   PageList::State::Handles local_handles, remote_handles;
 };
 
-class RequestCore : public std::enable_shared_from_this<RequestCore> {
+/// The larger request that one is a part of.
+class Whole {
+ public:
+  /// Part `number` has ended. From any thread, also inside a backend's call; the last word about that post.
+  virtual void part_ended(std::size_t number, Status status) = 0;
+
+ protected:
+  ~Whole() = default;
+};
+
+class RequestCore final : public Transfer, public std::enable_shared_from_this<RequestCore> {
  public:
   RequestCore(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id);
-  ~RequestCore();
-  RequestCore(const RequestCore&) = delete;
-  RequestCore& operator=(const RequestCore&) = delete;
+  ~RequestCore() override;
 
-  Status post(const PostOptions* options);
-  RequestState poll();
-  Status wait(Timeout timeout);
-  void cancel();
-  Result<void> set_indices(const PageIndices& indices, void* stream);
-  Result<std::uint64_t> check();
-  /// The caller's last handle went: ends what is in flight.
-  void abandon();
+  Status post(const PostOptions* options) override;
+  RequestState poll() override;
+  Status wait(Timeout timeout) override;
+  void cancel() override;
+  Result<void> set_indices(const PageIndices& indices, void* stream) override;
+  Result<std::uint64_t> check() override;
+  void on_done(std::function<void(Status)> done) override { bell_.on_done(std::move(done)); }
+  Result<int> event_fd() override { return bell_.event_fd(); }
 
-  [[nodiscard]] RequestState state() const { return state_.load(std::memory_order_acquire); }
-  [[nodiscard]] bool ended() const {
-    const RequestState s = state();
-    return s != RequestState::posted && s != RequestState::canceling;
-  }
+  [[nodiscard]] RequestState state() const override { return state_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool ended() const { return has_ended(state()); }
   [[nodiscard]] const RequestPlan& plan() const { return plan_; }
   [[nodiscard]] std::uint64_t id() const { return id_; }
-  [[nodiscard]] Error error() const;
-  [[nodiscard]] RequestTimes times() const;
-  [[nodiscard]] std::string explain() const;
-  [[nodiscard]] std::string backend() const;
-  Result<CostEstimate> cost() const;
-  void on_done(std::function<void(Status)> done);
-  Result<int> event_fd();
+  [[nodiscard]] Error error() const override;
+  [[nodiscard]] RequestTimes times() const override;
+  [[nodiscard]] std::string explain() const override;
+  [[nodiscard]] std::string backend() const override;
+  [[nodiscard]] Result<CostEstimate> cost() const override;
+  [[nodiscard]] std::vector<PartInfo> parts() const override;
+  [[nodiscard]] Op op() const override { return plan_.op; }
+  [[nodiscard]] std::uint64_t pages() const override { return plan_.count; }
+  [[nodiscard]] std::uint64_t bytes() const override { return plan_.bytes; }
+  [[nodiscard]] std::string_view peer() const override { return plan_.remote->peer; }
+
+  // --- for the request that it is a part of
+
+  /// From now on `whole` posts it and is told of its ends. It outlives every post.
+  void belong_to(Whole& whole, std::size_t number);
+  /// What a post is refused for before anything begins; ok: nothing.
+  [[nodiscard]] Status refusal(const PostOptions* options) const;
+  /// When a post is given up, of these options.
+  [[nodiscard]] std::uint64_t deadline_of(const PostOptions* options) const;
+  enum class Entry {
+    refusable,  ///< where a queue is full nothing has begun: the post is refused
+    certain,    ///< other parts have begun: it ends as theirs do, and waits where a queue is full
+  };
+  Status post_until(std::uint64_t deadline_ns, const PostOptions* options, Entry entry);
+  /// Gives its path a slice of this thread's time. Returns whether something happened.
+  bool help();
 
   // --- for the engine
 
@@ -85,7 +111,9 @@ class RequestCore : public std::enable_shared_from_this<RequestCore> {
   void enforce_cancel();        ///< the second that canceling may take has passed
 
  private:
-  Status start(bool first);
+  Status start(Entry entry);
+  Status start_later();
+  void start_again();
   Status hand_over(const headrace_post_v1& args, bool& captured, std::string& why);
   [[nodiscard]] Result<bool> capture();
   [[nodiscard]] Result<headrace_indices_v1> checked(const PageIndices& given, void* stream) const;
@@ -95,18 +123,19 @@ class RequestCore : public std::enable_shared_from_this<RequestCore> {
   Result<std::uint64_t> ask_for_replays();
   Status end(Status status, std::string text);
   void release_path();
-  void set_deadline(const PostOptions* options);
+  void set_deadline(std::uint64_t at_ns);
   [[nodiscard]] bool may_go_over(Code code) const;
   [[nodiscard]] std::string describe(Status status, std::string_view text) const;
 
   const std::shared_ptr<Engine> engine_;
   RequestPlan plan_;  // as it was made, until the end
   const std::uint64_t id_;
+  Whole* whole_ = nullptr;  ///< null: it is one of its own
+  std::size_t number_ = 0;  ///< among its parts
 
   std::atomic<RequestState> state_{RequestState::prepared};
   std::atomic<bool> cancel_asked_{false};
   std::atomic<bool> timed_out_{false};
-  std::atomic<bool> abandoned_{false};
   std::atomic<std::uint64_t> deadline_ns_{UINT64_MAX};
   std::atomic<std::uint64_t> timer_at_ns_{UINT64_MAX};  ///< an armed timer that will look at the deadline
   std::atomic<std::uint64_t> posts_{0};
@@ -131,9 +160,7 @@ class RequestCore : public std::enable_shared_from_this<RequestCore> {
   mutable std::mutex outcome_mutex_;
   Status status_;
   std::string text_;
-  std::function<void(Status)> done_;
-  std::optional<EventFd> event_fd_;
-  std::atomic<bool> listened_to_{false};  ///< done_ or event_fd_ is set
+  EndBell bell_;
 };
 
 }  // namespace headrace::engine

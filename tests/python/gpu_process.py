@@ -440,6 +440,89 @@ class Process:
         peer, payload = self.agent.wait_notification(timeout)
         return {"peer": peer, "payload": payload.decode()}
 
+    # Several peers at once
+
+    def _slot_side(self, region, base, slot, offsets, plan, peer=None):
+        """A prepared list of what lies in the slot that begins at `base`, and the indices of the plan's pages in it."""
+        if plan.page:
+            return self.agent.prepare(headrace.UniformPages(region, base, 0, plan.page, slot // plan.page), peer=peer), offsets // plan.page
+        rows = np.column_stack([np.full(len(offsets), region), offsets + base, plan.lengths]).astype(np.uint64)
+        return self.agent.prepare(rows, peer=peer), None
+
+    def make_exchange(self, handle, op, mine, slot, parts):
+        """One request to several peers. Of each part the plan's pages lie in slot `ours` here and in slot `others` there."""
+        given = []
+        for part in parts:
+            plan = Plan.make(*part["plan"])
+            ours, others = (plan.targets, plan.sources) if op == "read" else (plan.sources, plan.targets)
+            local, local_index = self._slot_side(self.regions[mine].id, part["ours"] * slot, slot, ours, plan)
+            remote, remote_index = self._slot_side(part["theirs"], part["others"] * slot, slot, others, plan, part["peer"])
+            given.append((local, remote, local_index, remote_index))
+        self.requests[handle] = self.agent.make_request(op, given)
+        return [part.backend for part in self.requests[handle].parts]
+
+    def exchange(self, handle, rounds=1, notification=None, on_stream=False):
+        """Posts it so often, and waits for each end."""
+        request = self.requests[handle]
+        stream = torch.cuda.Stream(self.device) if on_stream else None
+        for _ in range(rounds):
+            request.post(notification.encode() if notification else None, stream=stream)
+            if on_stream:
+                stream.synchronize()
+            request.wait(60)
+
+    def capture_exchange(self, handle):
+        """The request, which has been posted before, becomes part of a graph."""
+        request = self.requests[handle]
+        graph = torch.cuda.CUDAGraph()
+        self._quiet()
+        with torch.cuda.graph(graph):
+            request.post(stream=torch.cuda.current_stream())
+        self.graphs[handle] = graph, request
+        return request.state
+
+    def replay_exchange(self, handle, op, plans):
+        """A replay with the pages of other plans, one a part, or, without any, of those that it has. How many have ended."""
+        graph, request = self.graphs[handle]
+        stream = torch.cuda.Stream(self.device)
+        for number, plan in enumerate(plans):
+            plan = Plan.make(*plan)
+            ours, others = (plan.targets, plan.sources) if op == "read" else (plan.sources, plan.targets)
+            request.set_indices(ours // plan.page, others // plan.page, stream=stream, part=number)
+        with torch.cuda.stream(stream):
+            graph.replay()
+        stream.synchronize()
+        return request.check()
+
+    def check_slots(self, key, target_seed, slot, takes):
+        """What is wrong with a tensor that held the target's pattern before each slot took a plan's pages of a source slot."""
+        expected = pattern(self.tensors[key].numel(), target_seed, self.device)
+        for take in takes:
+            source = pattern(take["source_bytes"], take["source_seed"], self.device)
+            into, out_of = take["into"] * slot, take["out_of"] * slot
+            Plan.make(*take["plan"]).apply(expected[into : into + slot], source[out_of : out_of + slot])
+        return self._differences(self.tensors[key], expected)
+
+    def check_first_slot(self, slot, plan, source_seed):
+        """What is wrong with the first slot of a tensor of zeros that took a plan's pages there."""
+        expected = torch.zeros(slot, dtype=torch.uint8, device=self.device)
+        Plan.make(*plan).apply(expected, pattern(slot, source_seed, self.device))
+        return self._differences(self.tensors["in"][:slot], expected)
+
+    def exchange_until_lost(self, handle, seconds):
+        """Posts it until it fails: how often it was done, the error, and how each part stands. Its tensor is zeroed before each."""
+        request, done, end = self.requests[handle], 0, time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.tensors["in"].zero_()
+            self._quiet()
+            try:
+                request.post(timeout=20)
+                request.wait(30)
+            except headrace.Error as error:
+                return {"done": done, "code": error.code, "text": str(error), "parts": [part.state for part in request.parts]}
+            done += 1
+        return {"done": done, "code": "", "text": "", "parts": []}
+
     # KV cache
 
     def move_blocks(self, op, peer, mine, theirs, blocks, ours, others):

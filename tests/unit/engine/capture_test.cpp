@@ -241,7 +241,7 @@ TEST_F(CaptureTest, its_regions_cannot_be_deregistered_before_it_is_let_go_of) {
   EXPECT_EQ(refused.code(), Code::would_block);
   EXPECT_THAT(refused.error().message, HasSubstr("lies in a graph"));
   EXPECT_TRUE(request->check()) << "and it was of no consequence";
-  request->abandon();  // as the caller's last handle does
+  request->cancel();  // as the caller's last handle does
   EXPECT_TRUE(here->deregister({&ours, 1}, 10s));
 }
 

@@ -69,12 +69,14 @@ class EngineTest : public ::testing::Test {
 
   std::shared_ptr<Engine> open(const std::string& name, const headrace_backend_v1* first) {
     auto engine = Engine::open({.name = name, .runtime_dir = folder_.path()}, logger_).value();
+    for (const headrace_backend_v1* const table : {first, &model()}) add(*engine, *table);
+    return engine;
+  }
+  static void add(Engine& engine, const headrace_backend_v1& table, const std::string& faults = {}) {
     std::vector<std::pair<std::string, std::string>> settings;
     for (const headrace_option_v1& row : fake::FakeBackend::options())
-      settings.emplace_back(row.name, row.default_value);
-    for (const headrace_backend_v1* const table : {first, &model()})
-      EXPECT_TRUE(engine->add_backend({table->name, "linked in", table, ""}, settings).ok());
-    return engine;
+      settings.emplace_back(row.name, std::string(row.name) == "faults" ? faults : row.default_value);
+    EXPECT_TRUE(engine.add_backend({table.name, "linked in", &table, ""}, settings).ok());
   }
   RegionId registered(Engine& engine, std::span<std::byte> bytes, int memory_fd = -1) {
     const MemoryRange range{bytes.data(), bytes.size()};
@@ -128,6 +130,38 @@ TEST_F(EngineTest, a_request_to_oneself_passes_by_who_takes_its_far_side_nowhere
   EXPECT_NE((*request)->explain().find("not of_files: does not move to or from dram"), std::string::npos)
       << (*request)->explain();
   EXPECT_EQ(OfFiles::loaded, 0);
+}
+
+TEST_F(EngineTest, a_post_that_goes_over_to_a_path_with_a_full_queue_waits_there) {
+  const auto engine = open("alone", OfFiles::table());
+  static headrace_backend_v1 failing = model(), full = model();
+  failing.name = "failing";
+  full.name = "full";
+  static std::atomic<int> refusals;
+  refusals = 3;
+  full.post = [](void* instance, void* request, const headrace_post_v1* args) {
+    if (refusals.fetch_sub(1) > 0) return headrace_status_v1{HEADRACE_WOULD_BLOCK, 0, HEADRACE_NO_PAGE};
+    return model().post(instance, request, args);
+  };
+  add(*engine, failing, "partial:1");
+  add(*engine, full);
+  const RegionId region = registered(*engine, memory);
+  memory.fill(std::byte{1});
+  RequestPlan plan;
+  plan.op = Op::read;
+  plan.local = engine->prepare_uniform({}, true, {region, 0, 4096, 4096, 1}).value();
+  plan.remote = engine->prepare_uniform("alone", false, {region, 4096, 4096, 4096, 1}).value();
+  plan.count = 1;
+  plan.bytes = 4096;
+  plan.backends = {"failing", "full"};
+  const auto request = engine->make_request(std::move(plan)).value();
+  ASSERT_EQ(request->backend(), "failing");
+  memory[4096 + 4095] = std::byte{7};
+  ASSERT_TRUE(request->post(nullptr).ok());
+  EXPECT_TRUE(request->wait(10s).ok()) << request->error().message;
+  EXPECT_EQ(request->backend(), "full");
+  EXPECT_LT(refusals, 0) << "it was asked until it had room";
+  EXPECT_EQ(memory[4095], std::byte{7});
 }
 
 /// The model backend as one that says it can capture, and has nothing to do it with.

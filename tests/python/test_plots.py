@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pictures of bench/plots show what the rows of bench/results hold. They are read here, not drawn: that needs matplotlib."""
+
+import importlib.util
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLOTS = ROOT / "bench" / "plots"
+
+
+@pytest.fixture(scope="module")
+def pages_gpu():
+    spec = importlib.util.spec_from_file_location("pages_gpu", PLOTS / "pages_gpu.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def row(case, value, date="2026-01-01T00:00:00Z", table="pages-gpu", peer=None, peer_value=None, metric="GB/s"):
+    return {"date": date, "commit": "0123456789ab", "machine": "two GPUs", "table": table, "case": case, "metric": metric,
+            "value": value, "peer": peer, "peer_value": peer_value}  # fmt: skip
+
+
+def write_rows(folder, *rows, label="h200x2"):
+    path = folder / f"2026-01-01-{label}-x.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_every_number_of_the_picture_is_a_row(pages_gpu):
+    svg = ElementTree.parse(PLOTS / "pages_gpu.svg")
+    shown = json.loads(next(e.text for e in svg.iter() if e.tag.endswith("}description")))
+    held = {}
+    for table in ("pages-gpu", "gpu-probe"):
+        for _, r in pages_gpu.rows(table):
+            found = re.search(r"(read|write)/(\d+)x\d+$", r["case"])
+            if found and r["metric"] == "GB/s":
+                held.setdefault((found[1], found[2]), set()).update({r["value"], r["peer_value"]})
+    for op in ("read", "write"):
+        assert set(shown[op]) == {"headrace", "nixl", "ceiling"}
+        for points in shown[op].values():
+            assert len(points) >= 6
+            assert all(value in held[op, size] for size, value in points.items())
+
+
+def test_of_each_case_the_latest_sitting_counts_and_the_better_of_the_peers_settings(pages_gpu, tmp_path):
+    later = "2026-01-02T00:00:00Z"
+    write_rows(
+        tmp_path,
+        row("python/read/4096x16384", 7.0, later, peer="nixl 2 threads 1.2", peer_value=3.0),
+        row("python/read/4096x16384", 7.0, later, peer="nixl 1.2", peer_value=2.0),
+        row("python/read/4096x16384", 9.0, peer="nixl 1.1", peer_value=8.0),
+        row("read/4096x16384", 11.0),
+        row("python/read/4096x16384", 5.0, metric="ratio", peer="nixl 1.1", peer_value=1.0),
+        row("pages/kernel/read/4096x16384", 12.0, table="gpu-probe"),
+        row("pages/copy_engine_2/read/4096x4096", 13.0, table="gpu-probe"),
+        row("pages/kernel/read/4096x16384/sm4", 99.0, table="gpu-probe"),
+        row("pages/kernel/read/512x16384", 98.0, table="gpu-probe"),
+    )
+    picture = pages_gpu.Picture(tmp_path)
+    assert picture.points["read"] == {"headrace": {4096: 7.0}, "nixl": {4096: 3.0}, "ceiling": {4096: 13.0}}
+    assert not picture.points["write"]["headrace"]
+    assert "2026-01-01-h200x2-x.jsonl (0123456)" in picture.small_print()
+    assert "NIXL 1.2 from Python" in picture.small_print()
+
+
+def test_without_rows_of_both_it_says_which_command_makes_them(pages_gpu, tmp_path, monkeypatch, capsys):
+    write_rows(tmp_path, row("python/read/4096x16384", 7.0, peer="nixl 1.2", peer_value=3.0), label="another")
+    pages = pages_gpu.Picture
+    monkeypatch.setattr(pages_gpu, "Picture", lambda: pages(tmp_path))
+    assert pages_gpu.main([str(tmp_path / "no.svg")]) == 1
+    assert "bench/compare_nixl.py --device cuda" in capsys.readouterr().err
+    assert not (tmp_path / "no.svg").exists()

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests to several peers in the order of a stream and in CUDA graphs: agents of this process with the
+// backend cuda_ipc over fake GPUs, and one that has a backend without streams.
+#include "engine/request_group.hpp"
+#include "backends/fake/backend.hpp"
+#include "engine/engine.hpp"
+#include "gpu/stream.hpp"
+#include "support/fake_gpus.hpp"
+#include "support/fake_graph.hpp"
+#include "support/plugin_instance.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <vector>
+
+namespace headrace::engine {
+namespace {
+
+using namespace std::chrono_literals;
+using test::GpuGraph;
+using testing::HasSubstr;
+
+constexpr std::uint32_t pages = 20, page_bytes = 300;
+constexpr std::size_t list_bytes = std::size_t{pages} * page_bytes, peers = 3;
+
+class RequestGroupTest : public testing::Test {
+ protected:
+  RequestGroupTest()
+      : here(open("here")),
+        stream(gpu::Stream::make(
+                   gpu::Device::open(test::FakeGpus::of_this_process().driver().load().value(), 0).value())
+                   .value()) {
+    near = gpus().take_plain(peers * list_bytes);
+    ours = registered(*here, near.base, peers * list_bytes, 0);
+    for (std::size_t i = 0; i < peers; ++i) {
+      far.push_back(gpus().take_plain(list_bytes));
+      others.push_back(open("peer" + std::to_string(i)));
+      theirs.push_back(registered(*others[i], far[i].base, list_bytes, static_cast<unsigned char>(i + 1)));
+      EXPECT_TRUE(here->import(others[i]->export_metadata({}).value()).ok());
+      EXPECT_TRUE(others[i]->import(here->export_metadata({}).value()).ok());
+    }
+  }
+  ~RequestGroupTest() override {
+    here->close();
+    for (const auto& other : others) other->close();
+  }
+  static test::FakeGpus& gpus() { return test::FakeGpus::of_this_process(); }
+
+  std::shared_ptr<Engine> open(const std::string& name) {
+    test::FakeGpus::link_backends();
+    const headrace_backend_v1* const table = test::load_plugin("cuda_ipc");
+    auto engine = Engine::open({.name = name, .runtime_dir = folder.path()}, logger).value();
+    std::vector<std::pair<std::string, std::string>> settings;
+    for (std::size_t i = 0; i < table->option_count; ++i)
+      settings.emplace_back(table->options[i].name, table->options[i].default_value);
+    EXPECT_TRUE(engine->add_backend({table->name, "linked in", table, ""}, settings).ok());
+    return engine;
+  }
+  static RegionId registered(Engine& engine, std::byte* base, std::size_t bytes, unsigned char value) {
+    std::memset(base, value, bytes);
+    const MemoryRange range{.address = base, .length_bytes = bytes, .kind = MemoryKind::vram, .device = 0};
+    return engine.register_regions({&range, 1}, {}, {}).value().front().id;
+  }
+  std::shared_ptr<RequestGroup> make(Op op = Op::read) {
+    std::vector<std::shared_ptr<RequestCore>> parts;
+    for (std::size_t i = 0; i < peers; ++i) {
+      RequestPlan plan;
+      plan.op = op;
+      plan.local = here->prepare_uniform({}, true, {ours, i * list_bytes, 0, page_bytes, pages}).value();
+      plan.remote =
+          here->prepare_uniform(others[i]->name(), false, {theirs[i], 0, 0, page_bytes, pages}).value();
+      plan.count = pages;
+      plan.bytes = list_bytes;
+      parts.push_back(here->make_request(std::move(plan)).value());
+    }
+    return RequestGroup::make(here, std::move(parts));
+  }
+  static void make_way(RequestGroup& group) {
+    EXPECT_TRUE(group.post(nullptr).ok());
+    EXPECT_TRUE(group.wait(10s).ok()) << group.error().message;
+  }
+  [[nodiscard]] bool moved(std::size_t peer) const {
+    return std::memcmp(near.base + peer * list_bytes, far[peer].base, list_bytes) == 0;
+  }
+  [[nodiscard]] bool all_moved() const { return moved(0) && moved(1) && moved(2); }
+
+  Logger logger;
+  const test::TemporaryFolder folder;
+  test::MemorySource::Taken near;
+  std::deque<test::MemorySource::Taken> far;
+  std::shared_ptr<Engine> here;
+  std::vector<std::shared_ptr<Engine>> others;
+  const gpu::Stream stream;
+  const PostOptions on_stream{.stream = stream.handle()};
+  RegionId ours;
+  std::vector<RegionId> theirs;
+};
+
+TEST_F(RequestGroupTest, moves_the_pages_of_all_peers_in_the_order_of_a_stream) {
+  for (const Op op : {Op::read, Op::write}) {
+    const auto group = make(op);
+    make_way(*group);
+    std::memset(near.base, 99, peers * list_bytes);
+    ASSERT_TRUE(group->post(&on_stream).ok()) << group->error().message;
+    ASSERT_TRUE(stream.wait_idle());
+    EXPECT_TRUE(all_moved()) << "before anybody waited";
+    EXPECT_TRUE(group->wait(10s).ok()) << group->error().message;
+  }
+}
+
+TEST_F(RequestGroupTest, lies_in_a_graph_with_all_parts_and_counts_the_replays_that_all_have_ended) {
+  const auto group = make();
+  make_way(*group);
+  std::memset(near.base, 0, peers * list_bytes);
+  const GpuGraph graph(stream, [&] { EXPECT_EQ(group->post(&on_stream), Status{}); });
+  EXPECT_EQ(group->state(), RequestState::captured);
+  EXPECT_FALSE(moved(0)) << "nothing runs before a replay";
+  for (std::uint64_t replay = 1; replay <= 3; ++replay) {
+    for (auto& memory : far) std::memset(memory.base, static_cast<int>(10 + replay), list_bytes);
+    graph.replay();
+    EXPECT_TRUE(all_moved());
+    EXPECT_EQ(group->check().value(), replay);
+  }
+  EXPECT_EQ(group->post(nullptr).code, Code::invalid_argument);
+  EXPECT_EQ(group->wait(0ns).code, Code::invalid_argument);
+  group->cancel();
+  EXPECT_EQ(group->state(), RequestState::canceled);
+  EXPECT_EQ(group->check().code(), Code::invalid_argument);
+  EXPECT_TRUE(here->deregister({&ours, 1}, 10s)) << "no part holds it any more";
+}
+
+TEST_F(RequestGroupTest, takes_page_numbers_for_each_part_of_a_graph) {
+  const auto group = make();
+  make_way(*group);
+  const GpuGraph graph(stream, [&] { EXPECT_EQ(group->post(&on_stream), Status{}); });
+  const std::vector<std::uint32_t> near_pages{3}, far_pages{7};
+  ASSERT_TRUE(group->set_indices({.local = near_pages, .remote = far_pages, .part = 1}, stream.handle()));
+  std::memset(near.base, 0, peers * list_bytes);
+  far[1].base[7 * page_bytes] = std::byte{99};
+  graph.replay();
+  EXPECT_EQ(near.base[list_bytes + 3 * page_bytes], std::byte{99});
+  EXPECT_EQ(near.base[list_bytes + 4 * page_bytes], std::byte{0}) << "one page of that part was to move";
+  EXPECT_TRUE(moved(0) && moved(2)) << "the others' stay as they were";
+  const auto none = group->set_indices({.local = near_pages, .part = 3}, stream.handle());
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.code(), Code::invalid_argument);
+  EXPECT_THAT(none.error().message, HasSubstr("3 parts"));
+}
+
+TEST_F(RequestGroupTest, reads_numbers_of_one_part_from_gpu_memory_at_every_replay) {
+  const auto table = gpus().take_plain(pages * sizeof(std::uint32_t));
+  auto* const numbers = reinterpret_cast<std::uint32_t*>(table.base);
+  const auto group = make();
+  make_way(*group);
+  PostOptions options = on_stream;
+  options.indices = {.local = {}, .remote = {numbers, pages}, .kind = MemoryKind::vram, .part = 2};
+  const GpuGraph graph(stream, [&] { EXPECT_EQ(group->post(&options), Status{}); });
+  for (std::uint32_t i = 0; i < pages; ++i) far[2].base[i * page_bytes] = std::byte(i);
+  for (std::uint32_t i = 0; i < pages; ++i) numbers[i] = pages - 1 - i;
+  graph.replay();
+  for (std::uint32_t i = 0; i < pages; ++i)
+    EXPECT_EQ(near.base[2 * list_bytes + i * page_bytes], std::byte(pages - 1 - i));
+  EXPECT_TRUE(moved(0) && moved(1));
+  options.indices->part = 3;
+  EXPECT_EQ(make()->post(&options).code, Code::invalid_argument);
+}
+
+TEST_F(RequestGroupTest, leaves_a_graph_whole_when_one_part_cannot_be_captured) {
+  const auto group = make();
+  make_way(*group);
+  ASSERT_TRUE(others[1]->deregister({&theirs[1], 1}, 10s));
+  {
+    const GpuGraph graph(stream, [&] {
+      const Status status = group->post(&on_stream);
+      EXPECT_TRUE(status.code == Code::not_found || status.code == Code::peer_lost) << code_name(status.code);
+    });
+    EXPECT_EQ(group->state(), RequestState::failed);
+    EXPECT_THAT(group->error().message, HasSubstr("part 1 of 3"));
+    EXPECT_THAT(group->error().message, HasSubstr("peer1"));
+  }
+  EXPECT_TRUE(here->deregister({&ours, 1}, 10s)) << "no part lies in it";
+}
+
+TEST_F(RequestGroupTest, is_refused_in_a_graph_before_any_way_is_made_and_nothing_changes) {
+  const auto group = make();
+  bool in_time = false;
+  {
+    const GpuGraph graph(stream, [&] { in_time = group->post(&on_stream).code == Code::would_block; });
+  }
+  EXPECT_TRUE(!in_time || group->state() == RequestState::prepared);
+  group->cancel();
+  make_way(*group);
+  const GpuGraph graph(stream, [&] { EXPECT_EQ(group->post(&on_stream), Status{}); });
+  graph.replay();
+  EXPECT_TRUE(all_moved());
+}
+
+TEST_F(RequestGroupTest, tells_at_once_of_a_part_that_a_stream_cannot_wait_for) {
+  const auto group = make();
+  make_way(*group);
+  // The region of the last is gone: it fails after the others have been queued.
+  ASSERT_TRUE(others[2]->deregister({&theirs[2], 1}, 10s));
+  std::memset(near.base, 0, peers * list_bytes);
+  const Status status = group->post(&on_stream);
+  EXPECT_FALSE(status.ok());
+  EXPECT_EQ(group->wait(10s), status);
+  EXPECT_THAT(group->error().message, HasSubstr("part 2 of 3"));
+  EXPECT_TRUE(moved(0) && moved(1));
+  EXPECT_EQ(group->parts()[0].state, RequestState::done);
+  EXPECT_EQ(group->parts()[2].state, RequestState::failed);
+}
+
+TEST_F(RequestGroupTest, leaves_its_graph_whole_when_one_part_is_taken_out) {
+  const auto group = make();
+  make_way(*group);
+  const GpuGraph graph(stream, [&] { EXPECT_EQ(group->post(&on_stream), Status{}); });
+  ASSERT_TRUE(here->forget("peer1"));
+  const Deadline deadline = Deadline::after(10s);
+  while (group->state() != RequestState::canceled && !deadline.expired()) (void)here->progress().poll();
+  EXPECT_EQ(group->state(), RequestState::canceled);
+  EXPECT_TRUE(here->deregister({&ours, 1}, 10s)) << "no part lies in it any more";
+}
+
+TEST_F(RequestGroupTest, an_agent_that_closes_lets_go_of_one_in_a_graph) {
+  const auto group = make();
+  make_way(*group);
+  {
+    const GpuGraph graph(stream, [&] { EXPECT_EQ(group->post(&on_stream), Status{}); });
+  }
+  here->close();
+  EXPECT_EQ(group->state(), RequestState::canceled);
+  EXPECT_EQ(group->check().code(), Code::invalid_argument);
+}
+
+}  // namespace
+}  // namespace headrace::engine
