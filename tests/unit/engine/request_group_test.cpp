@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests to several peers in the order of a stream and in CUDA graphs: agents of this process with the
-// backend cuda_ipc over fake GPUs, and one that has a backend without streams.
+// backend cuda_ipc over fake GPUs.
 #include "engine/request_group.hpp"
-#include "backends/fake/backend.hpp"
 #include "engine/engine.hpp"
 #include "gpu/stream.hpp"
 #include "support/fake_gpus.hpp"
