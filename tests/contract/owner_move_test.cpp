@@ -281,6 +281,27 @@ TEST_P(OwnerMovesHere, the_owners_gpu_tells_the_end_though_none_of_its_threads_l
   EXPECT_TRUE(same_bytes(ends.near.bytes(), ends.far.bytes()));
 }
 
+// The host of a lets go of a region before its post has ended, which it must not: then the owner's look after
+// the move finds a fault. The end word goes to the next request as soon as the post has ended, so it has to
+// be written by then.
+TEST_P(OwnerMovesHere, an_end_that_the_owners_gpu_tells_is_told_by_nobody_else) {
+  Pair pair = open_pair();
+  Ends ends(pair);
+  const Remote remote(pair.ab, ends.theirs->facts());
+  Request request = ends.request(remote);
+  ASSERT_TRUE(request.run().status.ok());
+  driver().hold();
+  const int calls = driver().calls("cuStreamWriteValue64");
+  request.post();
+  ASSERT_TRUE(world.until([&] { return driver().calls("cuStreamWriteValue64") >= calls + 2; }));
+  ends.mine.deregister();
+  driver().step(2);  // the copy and the word by which the owner hears of its end, not the initiator's
+  for (int look = 0; look < 1000; ++look) (void)world.progress();
+  EXPECT_TRUE(request.in_flight());
+  driver().release();
+  EXPECT_TRUE(request.wait().status.ok());
+}
+
 TEST_P(OwnerMovesHere, an_owner_that_is_asked_for_what_was_called_off_looks_once) {
   Pair pair = open_pair();
   Ends ends(pair);
