@@ -6,6 +6,7 @@
 #include "backends/cuda_ipc/link.hpp"
 #include "base/hash.hpp"
 #include "host_link/memory_file.hpp"
+#include "support/open_descriptors.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -317,6 +318,49 @@ TEST_P(OwnerMovesHere, an_owner_that_is_asked_for_what_was_called_off_looks_once
     EXPECT_LT(busy, 10) << "it never sleeps";
   }
   ASSERT_TRUE(request.run().status.ok());
+  EXPECT_TRUE(same_bytes(ends.near.bytes(), ends.far.bytes()));
+}
+
+TEST_P(OwnerMovesHere, posts_called_off_while_the_owner_is_stopped_are_not_told_one_by_one) {
+  Pair pair = open_pair();
+  Ends ends(pair);
+  const Remote remote(pair.ab, ends.theirs->facts());
+  Request request = ends.request(remote);
+  ASSERT_TRUE(request.run().status.ok());
+  for (int post = 0; post < 5000; ++post) {  // b does not read, and its socket holds some 300 packets
+    request.post();
+    request.cancel();
+    for (int look = 0; request.in_flight() && look < 1000; ++look) (void)pair.a->progress();
+    ASSERT_FALSE(request.in_flight());
+  }
+  std::uint32_t heard = 0;
+  for (int look = 0; look < 10'000; ++look) {
+    (void)pair.a->progress();
+    heard += pair.b->progress();
+  }
+  EXPECT_LT(heard, 1000U);
+  ASSERT_TRUE(request.run().status.ok());
+  EXPECT_TRUE(same_bytes(ends.near.bytes(), ends.far.bytes()));
+}
+
+TEST_P(OwnerMovesHere, requests_that_come_and_go_while_the_owner_is_stopped_leave_nothing_behind) {
+  Pair pair = open_pair();
+  Ends ends(pair);
+  const Remote remote(pair.ab, ends.theirs->facts());
+  ASSERT_TRUE(ends.request(remote).run().status.ok());
+  const std::size_t before = open_descriptors();
+  for (int made = 0; made < 600; ++made) {
+    {
+      Request request = ends.request(remote);
+      request.post();
+      request.cancel();
+      for (int look = 0; request.in_flight() && look < 1000; ++look) (void)pair.a->progress();
+      ASSERT_FALSE(request.in_flight());
+    }
+    (void)pair.a->progress();
+  }
+  EXPECT_LT(open_descriptors(), before + 100);
+  ASSERT_TRUE(ends.request(remote).run().status.ok());
   EXPECT_TRUE(same_bytes(ends.near.bytes(), ends.far.bytes()));
 }
 
