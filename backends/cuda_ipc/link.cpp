@@ -18,6 +18,12 @@ namespace {
 
 constexpr auto look_at_ends_every = std::chrono::microseconds(20);
 
+/// What may wait for a peer that reads nothing: one of each for a request.
+enum class Named : std::uint64_t { move = 1, go = 2 };
+host_link::MessageName name_of(Named what, std::uint32_t number) {
+  return static_cast<std::uint64_t>(what) << 32U | number;
+}
+
 }  // namespace
 
 // ------------------------------------------------------------------ the peer's regions
@@ -73,7 +79,7 @@ std::uint32_t Link::tell_move(UniqueFd file, std::uint32_t end_word) {
   auto kept = std::make_shared<const UniqueFd>(std::move(file));
   const std::lock_guard lock(control_mutex());
   const int descriptor = kept->get();
-  send(encode(Move{number, end_word}), {descriptor}, {std::move(kept)});
+  send(encode(Move{number, end_word}), {descriptor}, {std::move(kept)}, name_of(Named::move, number));
   return number;
 }
 
@@ -82,9 +88,11 @@ EndWordsView::Word Link::take_end_word() {
   return end_words_ != nullptr ? end_words_->take() : EndWordsView::Word();
 }
 
+/// It says no more than that the file is to be looked at, so one that has not left does for this post, too.
 void Link::tell_go(std::uint32_t number) {
   const std::lock_guard lock(control_mutex());
-  send(encode(Go{number}));
+  const host_link::MessageName name = name_of(Named::go, number);
+  if (!waits(name)) send(encode(Go{number}), {}, {}, name);
 }
 
 void Link::tell_drop(std::uint32_t number) {
@@ -322,7 +330,8 @@ void Link::handle(const ComingMove& coming) {
 
 void Link::handle(const LeavingMove& leaving) {
   const std::lock_guard lock(control_mutex());
-  send(encode(Drop{leaving.number}));
+  (void)take_back(name_of(Named::go, leaving.number));
+  if (!take_back(name_of(Named::move, leaving.number))) send(encode(Drop{leaving.number}));
 }
 
 void Link::handle(const Gone& gone) {

@@ -133,9 +133,13 @@ void OwnerCopy::ended(const Outcome& outcome) {
     const std::scoped_lock lock(mutex_);
     const bool well = outcome.status.ok();
     const Outcome why = !well && refused_ ? outcome_of(*refused_) : outcome;
+    // Where the GPU has moved, its word is on the way, and is the answer: what is found afterwards is about
+    // the initiator's memory, or the link. Told besides, it would give the word to another request before it
+    // is written. A GPU that failed writes none.
+    const bool answered = gpu_tells_ && outcome.status.code != Code::backend_failed;
     if (!well && !begun_ && !called_off_) begun_ = control_.begin();
-    if (begun_ && !well) control_.fail(*begun_, why);
-    if (begun_ && well && !gpu_tells_) control_.end_well(*begun_);
+    if (begun_ && !answered && !well) control_.fail(*begun_, why);
+    if (begun_ && !answered && well) control_.end_well(*begun_);
     self = std::move(self_);
     work = std::move(running_);
     again = again_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda_ipc/staged_move.hpp"
 
-#include "backends/cuda_ipc/faultless_copy.hpp"
+#include "memory/faultless_copy.hpp"
 
 #include <algorithm>
 #include <array>
@@ -111,8 +111,7 @@ Result<void> StagedMove::begin(Piece& piece, std::size_t number, const Staging::
                                std::size_t slot) {
   list(piece, number);
   const std::uint64_t count = piece.lengths.size();
-  if (args_.op == HEADRACE_WRITE && !copy_unless_it_faults(lane.slot(slot), piece.hosts, Way::out_of_pieces))
-    return gone();
+  if (args_.op == HEADRACE_WRITE && !gather_unless_it_faults(lane.slot(slot), piece.hosts)) return gone();
   void* the_slot = lane.slot(slot);
   headrace_side_v1 here{}, there{};
   here.struct_size = there.struct_size = sizeof here;
@@ -147,7 +146,7 @@ Result<void> StagedMove::end(Piece& piece, std::byte* slot) const {
   auto done = await(*piece.move);
   piece.move.reset();
   if (!done) return done;
-  if (args_.op == HEADRACE_READ && !copy_unless_it_faults(slot, piece.hosts, Way::into_pieces)) return gone();
+  if (args_.op == HEADRACE_READ && !scatter_unless_it_faults(piece.hosts, slot)) return gone();
   return {};
 }
 

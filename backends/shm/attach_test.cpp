@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/attach.hpp"
 
+#include "support/forbidden_call.hpp"
+
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -60,39 +59,17 @@ TEST(Attach, is_proved_by_the_nonce_and_by_nothing_else) {
   EXPECT_NE(why_no_attach(::getpid(), {8, value}).find("bad address"), std::string::npos);
 }
 
-/// Runs `body` in a child whose process_vm_readv answers with `error`; returns whether it answered true
-/// there.
-template <class Body>
-bool under_seccomp(int error, const Body& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    sock_filter rules[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    const sock_fprog program{static_cast<unsigned short>(std::size(rules)), rules};
-    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-        ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
-      ::_exit(2);
-    ::_exit(body() ? 0 : 1);
-  }
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
 TEST(Attach, that_the_kernel_forbids_is_told_with_what_to_do) {
   const std::uint64_t value = 0x1234567;
   const Nonce nonce{reinterpret_cast<std::uintptr_t>(&value), value};
-  EXPECT_TRUE(under_seccomp(EPERM, [&] {
+  EXPECT_TRUE(test::without_call(SYS_process_vm_readv, EPERM, [&] {
     const std::string why = why_no_attach(::getpid(), nonce);
     return why.find("ptrace_scope") != std::string::npos && why.find("seccomp") != std::string::npos &&
            why.find("allocate") != std::string::npos;
   }));
-  EXPECT_TRUE(under_seccomp(
-      ENOSYS, [&] { return why_no_attach(::getpid(), nonce).find("seccomp") != std::string::npos; }));
+  EXPECT_TRUE(test::without_call(SYS_process_vm_readv, ENOSYS, [&] {
+    return why_no_attach(::getpid(), nonce).find("seccomp") != std::string::npos;
+  }));
 }
 
 }  // namespace

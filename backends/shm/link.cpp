@@ -4,6 +4,11 @@
 #include <algorithm>
 
 namespace headrace::shm {
+namespace {
+
+host_link::MessageName name_of_share(std::uint32_t region_id) { return std::uint64_t{region_id} + 1; }
+
+}  // namespace
 
 Imports::Found Link::import(std::uint32_t region_id) {
   if (Imports::Found found = imports_.find(region_id); found.known) return found;
@@ -35,12 +40,14 @@ void Link::say_first() {
 
 void Link::share(const SharedMemory& memory) {
   const std::lock_guard lock(control_mutex());
-  if (is_introduced()) send(encode(Share{{memory.region}}), {memory.file->get()}, {memory.file});
+  if (is_introduced())
+    send(encode(Share{{memory.region}}), {memory.file->get()}, {memory.file},
+         name_of_share(memory.region.region_id));
 }
 
 void Link::unshare(std::uint32_t region_id) {
   const std::lock_guard lock(control_mutex());
-  if (is_introduced()) send(encode(Unshare{{region_id}}));
+  if (is_introduced() && !take_back(name_of_share(region_id))) send(encode(Unshare{{region_id}}));
 }
 
 // ------------------------------------------------------------------ what the peer says

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/frame_reader.hpp"
 
-#include "backends/tcp/faultless_copy.hpp"
+#include "backends/tcp/peer_memory_access.hpp"
+#include "memory/faultless_copy.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -14,6 +15,12 @@ constexpr std::size_t scrap_bytes = 64 * 1024;
 
 bool handler_places(const FrameHeader& header) {
   return header.type == FrameType::write || (header.type == FrameType::read_data && header.code == 0);
+}
+
+/// Into the caller's memory; false: it is not there.
+bool copy_to_the_caller(void* target, const std::byte* from, std::size_t bytes) {
+  const PeerMemoryAccess access;
+  return copy_unless_it_faults(target, from, bytes);
 }
 
 bool known(FrameType type) { return type >= FrameType::write && type <= FrameType::message_ack; }
@@ -84,7 +91,7 @@ void FrameReader::take_payload_from_staging(Handler& handler) {
       const std::size_t part = std::min(n - copied, piece.iov_len);
       if (!handler_places(header_)) {
         std::memcpy(piece.iov_base, staging_.get() + begin_ + copied, part);
-      } else if (!copy_unless_it_faults(piece.iov_base, staging_.get() + begin_ + copied, part)) {
+      } else if (!copy_to_the_caller(piece.iov_base, staging_.get() + begin_ + copied, part)) {
         const std::uint64_t at = header_.payload - left_;
         discard();
         left_ -= n - copied;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/gpu_lane.hpp"
 
-#include "backends/tcp/faultless_copy.hpp"
 #include "backends/tcp/peer_memory_access.hpp"
+#include "memory/faultless_copy.hpp"
 
 #include <algorithm>
 #include <array>

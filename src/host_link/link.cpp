@@ -160,10 +160,17 @@ void Link::introduce() {
   update_interest();
 }
 
-void Link::send(const ControlMessage& message, std::vector<int> descriptors, std::vector<SharedFd> kept) {
+void Link::send(const ControlMessage& message, std::vector<int> descriptors, std::vector<SharedFd> kept,
+                MessageName name) {
   if (!socket_) return;
-  socket_->send(message, std::move(descriptors), std::move(kept));
+  socket_->send(message, std::move(descriptors), std::move(kept), name);
   update_interest();
+}
+
+bool Link::take_back(MessageName name) {
+  if (!socket_ || !socket_->take_back(name)) return false;
+  update_interest();
+  return true;
 }
 
 // ------------------------------------------------------------------ the socket

@@ -118,8 +118,12 @@ class Link : public std::enable_shared_from_this<Link> {
   virtual void closed() {}
 
   /// With control_mutex_ held. Does nothing once the link is closed.
-  void send(const ControlMessage& message, std::vector<int> descriptors = {},
-            std::vector<SharedFd> kept = {});
+  void send(const ControlMessage& message, std::vector<int> descriptors = {}, std::vector<SharedFd> kept = {},
+            MessageName name = no_name);
+  /// With control_mutex_ held. Whether a message of that name still waits for the peer to read.
+  [[nodiscard]] bool waits(MessageName name) const { return socket_ && socket_->waits(name); }
+  /// With control_mutex_ held. Drops it; false: it has left, or there was none.
+  bool take_back(MessageName name);
   [[nodiscard]] bool is_introduced() const { return introduced_; }  ///< with control_mutex_ held
   [[nodiscard]] std::mutex& control_mutex() { return control_mutex_; }
   [[nodiscard]] std::string peer_text() const;

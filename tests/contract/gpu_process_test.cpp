@@ -1,36 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // GPU memory of other processes: opened once, let go of when nobody needs it, never taken for what it is not.
-#include "contract/peer_process.hpp"
+#include "contract/fake_gpu_fixture.hpp"
 
 #include "base/hash.hpp"
-#include "support/fake_gpus.hpp"
 
 #include <unistd.h>
 
 namespace headrace::contract {
 namespace {
 
-std::vector<BackendCase> vram_cases() {
-  std::vector<BackendCase> cases = process_cases(HEADRACE_REMOTE | HEADRACE_MAP);
-  std::erase_if(cases, [](const BackendCase& which) { return !which.vram; });
-  return cases;
-}
-
-class GpuProcesses : public ContractBetweenProcesses {
+class GpuProcesses : public OverFakeGpus<ContractBetweenProcesses> {
  protected:
   GpuProcesses() : before(driver().live()) {}
-  ~GpuProcesses() override { driver().release(); }
 
-  static cuda::FakeCuda& driver() { return FakeGpus::of_this_process().driver(); }
   /// What is mapped here of other processes' memory, beyond what was there when the test began.
   [[nodiscard]] int imports() const { return driver().live().imports - before.imports; }
   [[nodiscard]] int mapped_pieces() const { return driver().live().mappings - before.mappings; }
   [[nodiscard]] int pinned() const { return driver().live().pinned - before.pinned; }
-
-  static Memory host_memory(Memory::Kind kind, std::size_t bytes, std::uint64_t seed) {
-    const FromTheHost here;
-    return Memory(kind, bytes, seed);
-  }
 
   /// How a read of the first bytes of a region ends.
   PostEnd read(Instance& a, const Link& ab, const Remote& remote, const Memory& into) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Regions: registered, exported, loaded, mapped, given up; and owners that check what a peer asks for.
 #include "contract/fixture.hpp"
+#include "support/open_descriptors.hpp"
 
 #include <fmt/format.h>
 
@@ -32,6 +33,25 @@ TEST_P(Regions, come_and_go_by_the_thousand) {
     std::shuffle(order.begin(), order.end(), random);
     for (const std::size_t i : order) remotes[i].unload();
   }
+}
+
+TEST_P(Regions, that_come_and_go_while_the_peer_is_stopped_leave_nothing_behind) {
+  const Pair pair = open_pair();
+  const std::size_t before = open_descriptors();
+  // Of b nobody reads what a says. A socket holds some 300 packets.
+  for (std::uint64_t round = 0; round < 600; ++round) {
+    const Memory memory(Memory::Kind::shared, 4096, round);
+    const Region region(*pair.a, memory);
+    (void)pair.a->progress();
+  }
+  EXPECT_LT(open_descriptors(), before + 100);
+  const Memory memory(Memory::Kind::shared, 4096, 7), target(Memory::Kind::plain, 4096, 8);
+  const Region theirs(*pair.a, memory), mine(*pair.b, target);
+  const Remote remote(pair.ba, theirs.facts());
+  Request request(*pair.b, HEADRACE_READ, &pair.ba, uniform_side(mine.handle(), 0, 0, 4096),
+                  uniform_side(remote.handle(), 0, 0, 4096), 1);
+  ASSERT_TRUE(request.run().status.ok());
+  EXPECT_TRUE(same_bytes(target.bytes(), memory.bytes()));
 }
 
 TEST_P(Regions, may_overlap_and_lie_inside_one_another) {

@@ -4,8 +4,6 @@
 With HEADRACE_TEST_WITHOUT_GPU=1 what does not depend on a GPU runs over host memory and shm: to try these tests themselves.
 """
 
-import ctypes
-import importlib.util
 import json
 import os
 import select
@@ -16,30 +14,16 @@ from pathlib import Path
 
 import pytest
 from conftest import unique, until
+from gpus import count_gpus, torch_on_gpus, two_of
 
 HERE = Path(__file__).resolve().parent
 STAND_IN = os.environ.get("HEADRACE_TEST_WITHOUT_GPU") == "1"
 BACKEND = "shm" if STAND_IN else "cuda_ipc"
 MIB = 1 << 20
 ANSWER_SECONDS = 90
-
-
-def count_gpus():
-    """How many the driver shows. Asked of the driver, since torch takes seconds to start."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    return count.value if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0
-
-
 GPUS = 2 if STAND_IN else count_gpus()
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
-    pytest.mark.skipif(GPUS == 0, reason="this machine has no GPU"),
-]
-two_gpus = [pytest.mark.gpu2, pytest.mark.skipif(GPUS < 2, reason="this machine has fewer than two GPUs")]
+pytestmark = torch_on_gpus(GPUS)
+two_gpus = two_of(GPUS)
 gpus_only = pytest.mark.skipif(STAND_IN, reason="this is about GPUs, and host memory stands in for them")
 
 

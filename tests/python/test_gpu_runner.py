@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled models, and the demo, on GPUs."""
 
-import ctypes
 import importlib.util
 import json
 import os
@@ -12,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from gpus import count_gpus, torch_on_gpus, two_of
 
 import headrace
 
@@ -19,25 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "gpu_models"
 WEIGHTS = Path(headrace.__file__).parent / "demo_model" / "weights.safetensors"
 SECONDS = 170
-
-
-def count_gpus():
-    """How many the driver shows. Asked of the driver, since torch takes seconds to start."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    return count.value if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0
-
-
 GPUS = count_gpus()
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
-    pytest.mark.skipif(GPUS == 0, reason="this machine has no GPU"),
-]
+pytestmark = torch_on_gpus(GPUS)
 one_gpu = pytest.mark.gpu1
-two_gpus = [pytest.mark.gpu2, pytest.mark.skipif(GPUS < 2, reason="this machine has fewer than two GPUs")]
+two_gpus = two_of(GPUS)
 each_gpu = pytest.mark.parametrize("device", [pytest.param("cuda:0", marks=one_gpu), pytest.param("cuda:1", marks=two_gpus)])
 
 
