@@ -24,14 +24,17 @@ void copy_by_hand(std::byte* whole, std::span<const iovec> pieces, Way way) {
   }
 }
 
+/// The whole is named as the other process's memory, which the kernel takes hold of in long stretches. The pieces are
+/// touched as any system call touches its caller's; named so, each would be taken hold of by itself, under a lock of
+/// all threads.
 bool move(std::byte* whole, std::span<const iovec> pieces, Way way) {
-  const auto call = way == Way::gather ? ::process_vm_readv : ::process_vm_writev;
+  const auto call = way == Way::gather ? ::process_vm_writev : ::process_vm_readv;
   while (!pieces.empty()) {
     const auto some = pieces.first(std::min(pieces.size(), pieces_a_call));
     std::size_t bytes = 0;
     for (const iovec& piece : some) bytes += piece.iov_len;
     const iovec here{whole, bytes};
-    const ssize_t moved = call(::getpid(), &here, 1, some.data(), some.size(), 0);
+    const ssize_t moved = call(::getpid(), some.data(), some.size(), &here, 1, 0);
     if (moved < 0 && errno != EFAULT)
       copy_by_hand(whole, some, way);
     else if (moved != static_cast<ssize_t>(bytes))
