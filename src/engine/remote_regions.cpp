@@ -36,12 +36,12 @@ void RemoteRegions::erase_details(std::uint32_t id) {
   public_.erase(public_.lower_bound({id, 0}), public_.upper_bound({id, UINT32_MAX}));
 }
 
-void RemoteRegions::erase(std::span<const IdRange> gone) {
+/// Asks `goes` of the ids in rising order.
+template <class Goes>
+void RemoteRegions::erase_those(Goes goes) {
   std::size_t kept = 0;
-  std::size_t range = 0;
   for (std::size_t i = 0; i < ids_.size(); ++i) {
-    while (range < gone.size() && std::uint64_t{gone[range].first} + gone[range].count <= ids_[i]) ++range;
-    if (range < gone.size() && ids_[i] >= gone[range].first) {
+    if (goes(ids_[i])) {
       erase_details(ids_[i]);
       continue;
     }
@@ -52,20 +52,18 @@ void RemoteRegions::erase(std::span<const IdRange> gone) {
   rows_.resize(kept);
 }
 
+void RemoteRegions::erase(std::span<const IdRange> gone) {
+  erase_those([gone, range = std::size_t{0}](std::uint32_t id) mutable {
+    while (range < gone.size() && std::uint64_t{gone[range].first} + gone[range].count <= id) ++range;
+    return range < gone.size() && id >= gone[range].first;
+  });
+}
+
 void RemoteRegions::keep_only(std::span<const std::uint32_t> ids) {
-  std::size_t kept = 0;
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < ids_.size(); ++i) {
-    while (at < ids.size() && ids[at] < ids_[i]) ++at;
-    if (at == ids.size() || ids[at] != ids_[i]) {
-      erase_details(ids_[i]);
-      continue;
-    }
-    ids_[kept] = ids_[i];
-    rows_[kept++] = rows_[i];
-  }
-  ids_.resize(kept);
-  rows_.resize(kept);
+  erase_those([ids, at = std::size_t{0}](std::uint32_t id) mutable {
+    while (at < ids.size() && ids[at] < id) ++at;
+    return at == ids.size() || ids[at] != id;
+  });
 }
 
 const RemoteRegion* RemoteRegions::find(std::uint32_t id) const {

@@ -47,6 +47,8 @@ class RemoteRegions {
   [[nodiscard]] std::string_view public_data(std::uint32_t id, std::uint32_t backend) const;
 
  private:
+  template <class Goes>
+  void erase_those(Goes goes);
   void erase_details(std::uint32_t id);
 
   std::vector<std::uint32_t> ids_;

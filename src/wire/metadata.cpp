@@ -5,8 +5,7 @@
 #include "base/utf8.hpp"
 #include "wire/byte_writer.hpp"
 #include "wire/msgpack_reader.hpp"
-
-#include <msgpack/pack.hpp>
+#include "wire/msgpack_writer.hpp"
 
 #include <algorithm>
 #include <array>
@@ -185,18 +184,6 @@ Verdict check(const Metadata& m) {
 }
 
 // --- writing
-
-using Packer = msgpack::packer<ByteWriter>;
-
-void pack_text(Packer& packer, std::string_view text) {
-  packer.pack_str(static_cast<std::uint32_t>(text.size()));
-  packer.pack_str_body(text.data(), static_cast<std::uint32_t>(text.size()));
-}
-
-void pack_binary(Packer& packer, std::string_view bytes) {
-  packer.pack_bin(static_cast<std::uint32_t>(bytes.size()));
-  packer.pack_bin_body(bytes.data(), static_cast<std::uint32_t>(bytes.size()));
-}
 
 void pack_key(Packer& packer, Key key) { pack_text(packer, key_names[static_cast<std::size_t>(key)]); }
 

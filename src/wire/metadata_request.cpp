@@ -4,8 +4,7 @@
 #include "wire/byte_writer.hpp"
 #include "wire/codes.hpp"
 #include "wire/msgpack_reader.hpp"
-
-#include <msgpack/pack.hpp>
+#include "wire/msgpack_writer.hpp"
 
 #include <cstring>
 
@@ -19,18 +18,6 @@ constexpr const char* request_whole = "a metadata request";
 constexpr const char* answer_whole = "the answer to a metadata request";
 // Array, kind and the head of the longest binary, before the metadata itself.
 constexpr std::size_t send_overhead = 1 + 1 + 5;
-
-using Packer = msgpack::packer<ByteWriter>;
-
-void pack_text(Packer& packer, std::string_view text) {
-  packer.pack_str(static_cast<std::uint32_t>(text.size()));
-  packer.pack_str_body(text.data(), static_cast<std::uint32_t>(text.size()));
-}
-
-void pack_binary(Packer& packer, std::string_view bytes) {
-  packer.pack_bin(static_cast<std::uint32_t>(bytes.size()));
-  packer.pack_bin_body(bytes.data(), static_cast<std::uint32_t>(bytes.size()));
-}
 
 /// A message that `pack` fills, with its length before it.
 template <class Pack>

@@ -23,6 +23,15 @@ class Progress : public Contract {
     pollfd fds[2] = {{instance.host().bell().fd(), POLLIN, 0}, {instance.descriptor(), POLLIN, 0}};
     return ::poll(fds, instance.descriptor() >= 0 ? 2 : 1, milliseconds) > 0;
   }
+  /// Whether something happens to the one that sleeps while only the other is given time.
+  static bool wakes(Instance& other, Instance& sleeper) {
+    const Deadline deadline = Deadline::after(World::default_limit);
+    while (!deadline.expired()) {
+      other.progress();
+      if (something_happens(sleeper, 1)) return true;
+    }
+    return false;
+  }
 };
 HEADRACE_FOR_EACH_BACKEND_THAT(Progress, HEADRACE_REMOTE);
 
@@ -32,14 +41,7 @@ TEST_P(Progress, a_message_wakes_an_instance_that_sleeps_armed) {
     pair.b->host().bell().drain();
     go_to_sleep(*pair.b);
     ASSERT_TRUE(pair.ab.notify(HEADRACE_CHANNEL_USER, "wake up").ok());
-    // Only a is given time; b must be woken.
-    const Deadline deadline = Deadline::after(World::default_limit);
-    bool woken = false;
-    while (!woken && !deadline.expired()) {
-      pair.a->progress();
-      woken = something_happens(*pair.b, 1);
-    }
-    ASSERT_TRUE(woken) << "message " << i << ": " << world.describe();
+    ASSERT_TRUE(wakes(*pair.a, *pair.b)) << "message " << i << ": " << world.describe();
     pair.b->arm(false);
     ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() == i; })) << world.describe();
   }
@@ -55,13 +57,7 @@ TEST_P(Progress, a_thread_that_polls_takes_no_message_from_one_that_sleeps) {
     ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() == i; })) << world.describe();
     pair.b->host().bell().drain();
     ASSERT_TRUE(pair.ab.notify(HEADRACE_CHANNEL_USER, "two").ok());
-    const Deadline deadline = Deadline::after(World::default_limit);
-    bool woken = false;
-    while (!woken && !deadline.expired()) {
-      pair.a->progress();
-      woken = something_happens(*pair.b, 1);
-    }
-    ASSERT_TRUE(woken) << "message " << i + 1 << ": " << world.describe();
+    ASSERT_TRUE(wakes(*pair.a, *pair.b)) << "message " << i + 1 << ": " << world.describe();
     pair.b->arm(false);
     ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() == i + 1; })) << world.describe();
   }
@@ -77,13 +73,7 @@ TEST_P(Progress, what_came_in_before_arming_is_not_slept_over) {
     pair.a->progress();
     // Whether it has arrived by now or not: arm tells, or the descriptor will.
     if (pair.b->arm(true) == 0) {
-      const Deadline deadline = Deadline::after(World::default_limit);
-      bool woken = false;
-      while (!woken && !deadline.expired()) {
-        pair.a->progress();
-        woken = something_happens(*pair.b, 1);
-      }
-      ASSERT_TRUE(woken) << "message " << i << ": " << world.describe();
+      ASSERT_TRUE(wakes(*pair.a, *pair.b)) << "message " << i << ": " << world.describe();
     }
     pair.b->arm(false);
     ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() == i; })) << world.describe();
