@@ -24,6 +24,8 @@ from page_memory import memory_of  # noqa: E402
 class Nixl:
     """The peer, as its users call it: prepare, make, transfer, check."""
 
+    words = {"read": "READ", "write": "WRITE"}
+
     def __init__(self, name: str, settings: dict[str, Any]):
         # Its Python face asks whether what it is given is a tensor, and needs torch for nothing else here.
         try:
@@ -83,8 +85,8 @@ class Nixl:
         for handle in lists:
             self.agent.release_dlist_handle(handle)
 
-    def make(self, op: str, lists: tuple[Any, Any], here: np.ndarray, there: np.ndarray) -> Any:
-        return self.agent.make_prepped_xfer(op.upper(), lists[0], here, lists[1], there)
+    def make(self, word: str, lists: tuple[Any, Any], here: np.ndarray, there: np.ndarray) -> Any:
+        return self.agent.make_prepped_xfer(word, lists[0], here, lists[1], there)
 
     def release(self, request: Any) -> None:
         self.agent.release_xfer_handle(request)
@@ -101,6 +103,8 @@ class Nixl:
 
 
 class Headrace:
+    words = {"read": "read", "write": "write"}
+
     def __init__(self, name: str, settings: dict[str, Any]):
         import headrace
 
@@ -150,8 +154,8 @@ class Headrace:
     def drop(self, lists: tuple[Any, Any]) -> None:
         pass
 
-    def make(self, op: str, lists: tuple[Any, Any], here: np.ndarray, there: np.ndarray) -> Any:
-        return self.agent.make_request(op, lists[0], lists[1], here, there)
+    def make(self, word: str, lists: tuple[Any, Any], here: np.ndarray, there: np.ndarray) -> Any:
+        return self.agent.make_request(word, lists[0], lists[1], here, there)
 
     def release(self, request: Any) -> None:
         pass
@@ -225,8 +229,9 @@ class Side:
         """Makes a request, carries it out, gives the seconds of both."""
         source, target = choose(slots, count, seed)
         here, there = (target, source) if op == "read" else (source, target)
+        word = self.library.words[op]
         start = time.perf_counter()
-        request = self.library.make(op, self.lists, here, there)
+        request = self.library.make(word, self.lists, here, there)
         made = time.perf_counter()
         self.library.carry_out(request)
         done = time.perf_counter()
@@ -238,7 +243,8 @@ class Side:
         """One page a request; each has a place of its own."""
         source, target = choose(slots, count, seed)
         here, there = (target, source) if op == "read" else (source, target)
-        requests = [self.library.make(op, self.lists, here[i : i + 1], there[i : i + 1]) for i in range(count)]
+        word = self.library.words[op]
+        requests = [self.library.make(word, self.lists, here[i : i + 1], there[i : i + 1]) for i in range(count)]
         seconds = []
         clock = time.perf_counter
         carry_out = self.library.carry_out
@@ -253,11 +259,12 @@ class Side:
 
     def make(self, slots: int, count: int, dtype: str, rounds: int) -> list[float]:
         """Seconds that making a request takes, of other pages each time, as a user's are."""
+        word = self.library.words["read"]  # as it stands in a program
         seconds = []
         for i in range(rounds):
             source, target = (index.astype(dtype) for index in choose(slots, count, i))
             start = time.perf_counter()
-            request = self.library.make("read", self.lists, source, target)
+            request = self.library.make(word, self.lists, source, target)
             seconds.append(time.perf_counter() - start)
             self.library.release(request)
             del request  # Headrace's ends here, and not inside the next one's time

@@ -201,6 +201,26 @@ function(headrace_needs_plugins target)
   endif()
 endfunction()
 
+# bindings/compat_nixl/*.cpp -> the extension module headrace.compat.nixl._compiled, on Python's own interface alone. Of nanobind
+# it has the suffix.
+function(headrace_add_compat_nixl)
+  headrace_glob(sources bindings/compat_nixl/*.cpp)
+  add_library(_compiled MODULE ${sources})
+  target_include_directories(_compiled PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(_compiled PRIVATE headrace_options)
+  target_link_options(_compiled PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/python_exports.map)
+  if(TARGET Python::SABIModule AND Python_VERSION VERSION_GREATER_EQUAL 3.12 AND Python_INTERPRETER_ID STREQUAL "Python")
+    target_link_libraries(_compiled PRIVATE Python::SABIModule)
+    target_compile_definitions(_compiled PRIVATE Py_LIMITED_API=0x030C0000)
+    nanobind_extension_abi3(_compiled)
+  else()
+    target_link_libraries(_compiled PRIVATE Python::Module)
+    nanobind_extension(_compiled)
+  endif()
+  set_target_properties(_compiled PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/python/compat/nixl
+                                             LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/python_exports.map)
+endfunction()
+
 # bindings/python/*.cpp -> the extension module _headrace.
 function(headrace_add_python)
   headrace_glob(sources bindings/python/*.cpp)
@@ -226,6 +246,7 @@ function(headrace_add_python)
     PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/python
                INSTALL_RPATH "$ORIGIN/${HEADRACE_INSTALL_LIBDIR}"
                LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/python_exports.map)
+  headrace_add_compat_nixl()
 endfunction()
 
 # examples/*.cpp -> one program each, on the installed surface alone, and a test that runs it.

@@ -42,6 +42,8 @@ class ArrayView final : public Held {
   /// Its elements fill length_bytes from `data` without a gap, in whatever order.
   [[nodiscard]] bool is_dense() const;
   [[nodiscard]] std::int64_t count() const;
+  /// From one element to the next along a dimension; may be negative.
+  [[nodiscard]] std::int64_t stride_bytes(std::size_t dimension) const { return strides_bytes_[dimension]; }
   /// "int32 array of shape (3, 4)", for error messages.
   [[nodiscard]] std::string described() const;
 

@@ -47,6 +47,43 @@ void bind_pages(nb::module_& module) {
             .format(self.region.value, self.base_bytes, self.stride_bytes, self.page_bytes, self.count);
       });
 
+  nb::class_<PyRegionPages>(
+      module, "RegionPages",
+      "Pages of one region by columns: page i has lengths[i] bytes and begins at offsets[i] - origin_bytes. "
+      "For tables whose\n"
+      "rows hold more than pages need, and for offsets that count from elsewhere: with a region's address as "
+      "origin_bytes they\n"
+      "are addresses, a peer's too.")
+      .def(
+          "__init__",
+          [](PyRegionPages* self, nb::handle region, nb::handle offsets, nb::handle lengths,
+             std::uint64_t origin) { new (self) PyRegionPages(region, offsets, lengths, origin); },
+          nb::arg("region"), nb::arg("offsets").none(), nb::arg("lengths").none(),
+          nb::arg("origin_bytes") = 0,
+          nb::sig("def __init__(self, region: Region | Memory | int, offsets: object, lengths: object, "
+                  "origin_bytes: int = 0) -> None"),
+          "offsets: a one-dimensional array of uint64 or int64, read without a copy; a column of a table "
+          "will do. lengths: the\n"
+          "same of as many, or an int for all.\n"
+          "Units: bytes. Owns: keeps the arrays in place; they are read when the list is prepared.\n"
+          "Errors: InvalidArgument (other arrays, counts that differ).")
+      .def_prop_ro(
+          "region", [](const PyRegionPages& self) { return self.pages().region.value; }, "The region's id.")
+      .def_prop_ro(
+          "origin_bytes", [](const PyRegionPages& self) { return self.pages().origin_bytes; },
+          "The offset that stands for the region's start.")
+      .def_prop_ro(
+          "count", [](const PyRegionPages& self) { return self.pages().count; }, "How many.")
+      .def("__len__", [](const PyRegionPages& self) { return self.pages().count; })
+      .def("__repr__",
+           [](const PyRegionPages& self) {
+             return nb::str("RegionPages(region={}, count={}, origin_bytes={})")
+                 .format(self.pages().region.value, self.pages().count, self.pages().origin_bytes);
+           })
+      .def("__reduce__",
+           refuse_pickle("RegionPages refer to arrays of their process: send the arrays, and make them anew"),
+           nb::sig("def __reduce__(self) -> typing.NoReturn"));
+
   nb::class_<PageList>(module, "PageList",
                        "A prepared list, as Agent.prepare gives it. Immutable, shared by any number of "
                        "requests; it keeps nothing of\n"

@@ -95,6 +95,8 @@ class PageCollector {
       pages().push_back({region.id.value, 0, region.length_bytes});
     } else if (nb::isinstance<UniformPages>(item)) {
       raise_invalid("UniformPages is a list of its own: prepare it alone", i);
+    } else if (nb::isinstance<PyRegionPages>(item)) {
+      raise_invalid("RegionPages is a list of its own: prepare it alone", i);
     } else if (const auto view = ArrayView::open(item)) {
       addresses().push_back(whole_of(*view, i));
     } else {
@@ -158,12 +160,65 @@ class PageCollector {
   std::vector<Page> pages_;
 };
 
+std::shared_ptr<ArrayView> open_column(nb::handle object, const char* what) {
+  auto view = is_row(object) ? nullptr : ArrayView::open(object);
+  if (view == nullptr)
+    raise_invalid(std::string(what) + " are " + shown(object) +
+                  ": give a one-dimensional array of uint64 or int64");
+  const std::string found = std::string(what) + " are a " + view->described();
+  if (view->element == ArrayView::Element::other || view->element_bytes != 8)
+    raise_invalid(found + ": give uint64 or int64");
+  if (view->shape.size() != 1) raise_invalid(found + ": give one dimension, of a table one column");
+  if (view->kind != MemoryKind::dram) raise_invalid(found + " on a GPU: copy it to the host");
+  return view;
+}
+
+/// An int, or what stands for one; arrays of one dimension and more have an __index__ too, and mostly raise
+/// in it.
+bool is_number(nb::handle object) {
+  if (PyLong_Check(object.ptr()) != 0) return true;
+  return PyIndex_Check(object.ptr()) != 0 && !nb::hasattr(object, "__len__");
+}
+
+PageColumn column_of(const ArrayView& view) { return {view.data, view.stride_bytes(0)}; }
+
 }  // namespace
+
+PyRegionPages::PyRegionPages(nb::handle region, nb::handle offsets, nb::handle lengths,
+                             std::uint64_t origin_bytes)
+    : offsets_(open_column(offsets, "offsets")) {
+  pages_ = {to_region_id(region),
+            column_of(*offsets_),
+            {},
+            static_cast<std::uint64_t>(offsets_->count()),
+            origin_bytes};
+  if (is_number(lengths)) {
+    common_length_ = to_u64(lengths, "the length of all pages", no_page);
+    pages_.lengths = {&common_length_, 0};
+    return;
+  }
+  lengths_ = open_column(lengths, "lengths");
+  if (lengths_->count() != offsets_->count())
+    raise_invalid(std::to_string(offsets_->count()) + " offsets and " + std::to_string(lengths_->count()) +
+                  " lengths: a page has one of each");
+  pages_.lengths = column_of(*lengths_);
+}
+
+PyRegionPages::~PyRegionPages() {
+  offsets_.reset();
+  lengths_.reset();
+  free_laid_aside();
+}
 
 PageInput to_pages(nb::handle object) {
   if (nb::isinstance<UniformPages>(object)) {
     PageInput input;
     input.pages = nb::cast<UniformPages>(object);
+    return input;
+  }
+  if (nb::isinstance<PyRegionPages>(object)) {
+    PageInput input;
+    input.pages = nb::cast<const PyRegionPages&>(object).pages();
     return input;
   }
   if (nb::isinstance<PyRegion>(object)) {
@@ -186,7 +241,7 @@ PageInput to_pages(nb::handle object) {
   raise_invalid(
       "pages are " + shown(object) +
       ": give a list of pages, an N x 2 (address, length) or N x 3 (region, offset, length) array of uint64, "
-      "UniformPages, a Region or an array");
+      "UniformPages, RegionPages, a Region or an array");
 }
 
 void IndexInput::widen() {

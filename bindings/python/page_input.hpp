@@ -16,7 +16,7 @@ namespace headrace::python {
 
 /// Pages as C++ takes them. Tables of 64-bit integers are used where they lie; `held` keeps them there.
 struct PageInput {
-  std::variant<std::span<const AddressPage>, std::span<const Page>, UniformPages> pages;
+  std::variant<std::span<const AddressPage>, std::span<const Page>, UniformPages, RegionPages> pages;
 
   std::vector<AddressPage> own_addresses;
   std::vector<Page> own_pages;
@@ -24,6 +24,22 @@ struct PageInput {
 };
 
 PageInput to_pages(nb::handle object);
+
+/// RegionPages as Python holds them: the arrays stay where they are for as long as this lives.
+class PyRegionPages {
+ public:
+  /// lengths: an array, or an int for all.
+  PyRegionPages(nb::handle region, nb::handle offsets, nb::handle lengths, std::uint64_t origin_bytes);
+  ~PyRegionPages();
+  PyRegionPages(const PyRegionPages&) = delete;
+  PyRegionPages& operator=(const PyRegionPages&) = delete;
+  [[nodiscard]] const RegionPages& pages() const { return pages_; }
+
+ private:
+  RegionPages pages_;
+  std::uint64_t common_length_ = 0;
+  std::shared_ptr<ArrayView> offsets_, lengths_;
+};
 
 /// Indices into a page list. Integers of 32 and 64 bits are used where they lie.
 struct IndexInput {

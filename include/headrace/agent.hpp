@@ -173,9 +173,11 @@ class Agent {
   HEADRACE_API Result<PageList> prepare(std::span<const AddressPage> pages);
   HEADRACE_API Result<PageList> prepare(std::span<const Page> pages);
   HEADRACE_API Result<PageList> prepare(const UniformPages& pages);
+  HEADRACE_API Result<PageList> prepare(const RegionPages& pages);
   /// A peer's pages, or by our own name the far side of a transfer to ourselves.
   HEADRACE_API Result<PageList> prepare(std::string_view peer, std::span<const Page> pages);
   HEADRACE_API Result<PageList> prepare(std::string_view peer, const UniformPages& pages);
+  HEADRACE_API Result<PageList> prepare(std::string_view peer, const RegionPages& pages);
 
   /// Page i of local against page i of remote.
   ///   errors  invalid_argument (counts or lengths differ: the index), not_found (revoked), not_supported (no common path:

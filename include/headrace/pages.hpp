@@ -30,6 +30,25 @@ struct UniformPages {
   std::uint64_t count = 0;
 };
 
+/// 64-bit integers that lie `stride_bytes` apart: an array, a column of a table (any alignment, either direction), or with a stride
+/// of 0 one value for all.
+struct PageColumn {
+  const void* first = nullptr;
+  std::int64_t stride_bytes = sizeof(std::uint64_t);
+};
+
+/// `count` pages of one region, given by columns: page i has lengths[i] bytes and begins at offsets[i] - origin_bytes. For tables
+/// whose rows hold more than pages need, and for offsets that count from elsewhere: an origin that is the region's address makes
+/// them addresses, a peer's too.
+///   owns  nothing; the columns are read while the list is prepared
+struct RegionPages {
+  RegionId region;
+  PageColumn offsets = {};
+  PageColumn lengths = {};
+  std::uint64_t count = 0;
+  std::uint64_t origin_bytes = 0;
+};
+
 /// A prepared list. Immutable, cheap to copy, shared by any number of requests; it keeps nothing of the caller's arrays.
 class PageList {
  public:

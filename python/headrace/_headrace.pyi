@@ -200,6 +200,39 @@ class UniformPages:
 
     def __repr__(self) -> str: ...
 
+class RegionPages:
+    """
+    Pages of one region by columns: page i has lengths[i] bytes and begins at offsets[i] - origin_bytes. For tables whose
+    rows hold more than pages need, and for offsets that count from elsewhere: with a region's address as origin_bytes they
+    are addresses, a peer's too.
+    """
+
+    def __init__(self, region: Region | Memory | int, offsets: object, lengths: object, origin_bytes: int = 0) -> None:
+        """
+        offsets: a one-dimensional array of uint64 or int64, read without a copy; a column of a table will do. lengths: the
+        same of as many, or an int for all.
+        Units: bytes. Owns: keeps the arrays in place; they are read when the list is prepared.
+        Errors: InvalidArgument (other arrays, counts that differ).
+        """
+
+    @property
+    def region(self) -> int:
+        """The region's id."""
+
+    @property
+    def origin_bytes(self) -> int:
+        """The offset that stands for the region's start."""
+
+    @property
+    def count(self) -> int:
+        """How many."""
+
+    def __len__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> NoReturn: ...
+
 class PageList:
     """
     A prepared list, as Agent.prepare gives it. Immutable, shared by any number of requests; it keeps nothing of
@@ -843,8 +876,8 @@ class Agent:
 
         pages: a list of tuples (address, length); a list of tuples (region, offset, length), or of Regions; an N x 2 array
         (address, length) or N x 3 array (region's id, offset, length), uint64 or int64, contiguous, read without a copy;
-        UniformPages; an array or tensor, or a list of them: the memory of each is a page. In a tuple the region is a Region,
-        a Memory or an id.
+        UniformPages; RegionPages; an array or tensor, or a list of them: the memory of each is a page. In a tuple the region is
+        a Region, a Memory or an id.
         peer: whose pages. None: our own; a peer's, or by our own name the far side of a transfer to ourselves, are given
         by region.
         Units: bytes. Owns: nothing of what was given.

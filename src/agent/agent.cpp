@@ -174,8 +174,10 @@ Result<PageList> list_of(Result<engine::PageListState> state) {
 Result<PageList> Agent::prepare(std::span<const AddressPage> pages) { return list_of(impl_->engine->prepare_addresses(pages)); }
 Result<PageList> Agent::prepare(std::span<const Page> pages) { return list_of(impl_->engine->prepare_pages({}, true, pages)); }
 Result<PageList> Agent::prepare(const UniformPages& pages) { return list_of(impl_->engine->prepare_uniform({}, true, pages)); }
+Result<PageList> Agent::prepare(const RegionPages& pages) { return list_of(impl_->engine->prepare_region({}, true, pages)); }
 Result<PageList> Agent::prepare(std::string_view peer, std::span<const Page> pages) { return list_of(impl_->engine->prepare_pages(peer, false, pages)); }
 Result<PageList> Agent::prepare(std::string_view peer, const UniformPages& pages) { return list_of(impl_->engine->prepare_uniform(peer, false, pages)); }
+Result<PageList> Agent::prepare(std::string_view peer, const RegionPages& pages) { return list_of(impl_->engine->prepare_region(peer, false, pages)); }
 
 std::uint64_t PageList::count() const { return state_->count; }
 std::uint64_t PageList::bytes() const { return state_->bytes; }

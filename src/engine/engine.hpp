@@ -112,6 +112,7 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   Result<PageListState> prepare_addresses(std::span<const AddressPage> pages);
   Result<PageListState> prepare_pages(std::string_view peer, bool local, std::span<const Page> pages);
   Result<PageListState> prepare_uniform(std::string_view peer, bool local, const UniformPages& pages);
+  Result<PageListState> prepare_region(std::string_view peer, bool local, const RegionPages& pages);
   /// not_found if a region of the list has gone since; quick while nothing has.
   Status still_valid(const PageList::State& list) const;
 
@@ -181,6 +182,13 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   void end_mappings(const std::function<bool(const MappingRow&)>& which);
   bool peer_uses(const PeerLife& life, std::span<const IdRange> ranges) const;
   Result<void> ask_peers_to_let_go(std::span<const IdRange> ranges, Deadline deadline);
+  /// Whose region it is that a list of one region lies in, and how long it is (0: its backend knows).
+  struct Owner {
+    std::shared_ptr<PeerLife> life = {};  // null: this agent
+    bool far_side = false;
+    std::uint64_t region_length = 0;
+  };
+  Result<Owner> owner_of(std::string_view peer, bool local, RegionId region) const;
   Result<PageListState> finish_list(std::shared_ptr<PageList::State> list, const std::shared_ptr<PeerLife>& life, bool far_side);
   Result<PageList::State::Handles> own_handles(const PageList::State& list, BackendInstance& backend) const;
   Result<PageList::State::Handles> remote_handles(const PageList::State& list, BackendInstance& backend, const std::shared_ptr<Link>& link) const;

@@ -27,10 +27,8 @@ std::shared_ptr<PageList::State> from_columns(PageColumns columns) {
   return list;
 }
 
-/// Whether [offset, offset + length) lies in a region of `region_length` bytes. 0 stands for a file or object whose size its
-/// backend knows.
-bool inside(std::uint64_t offset, std::uint64_t length, std::uint64_t region_length) {
-  return region_length == 0 || (length <= region_length && offset <= region_length - length);
+Error past_the_end(std::uint64_t page, std::uint64_t offset, std::uint64_t length, std::uint64_t region, std::uint64_t region_length) {
+  return at_page(make_error(Code::invalid_argument, "page {} (offset {}, {} bytes) runs over the end of region {}, which has {} bytes", page, offset, length, region, region_length), page);
 }
 
 }  // namespace
@@ -107,39 +105,52 @@ Result<PageListState> Engine::prepare_pages(std::string_view peer_name, bool loc
                                   life && !life->has_metadata ? ": import its metadata first" : " (any more)"), i);
       }
     }
-    if (!inside(page.offset_bytes, page.length_bytes, region_length)) {
-      return at_page(make_error(Code::invalid_argument, "page {} (offset {}, {} bytes) runs over the end of region {}, which has {} bytes", i, page.offset_bytes, page.length_bytes,
-                                region, region_length), i);
-    }
+    if (!lies_inside(page.offset_bytes, page.length_bytes, region_length)) return past_the_end(i, page.offset_bytes, page.length_bytes, region, region_length);
     builder.add(static_cast<std::uint32_t>(region), page.offset_bytes, page.length_bytes);
   }
   lock.unlock();
   return finish_list(from_columns(std::move(builder).finish()), life, far_side);
 }
 
+Result<Engine::Owner> Engine::owner_of(std::string_view peer_name, bool local, RegionId region) const {
+  const bool far_side = !local && peer_name == settings_.name;
+  if (local || far_side) {
+    const auto own = local_region(region.value);
+    if (!own) return at_page(make_error(Code::not_found, "this agent has no region {}: register its memory first", region.value), 0);
+    return Owner{nullptr, far_side, own->info.length_bytes};
+  }
+  HEADRACE_TRY(life, peer(peer_name));
+  const std::shared_lock lock(life->mutex);
+  const RemoteRegion* const row = life->regions.find(region.value);
+  if (row == nullptr) return at_page(make_error(Code::not_found, "peer {} has no region {}: see peer_regions, and take in its metadata again if it is new", life->name, region.value), 0);
+  return Owner{life, false, row->length};
+}
+
+Result<PageListState> Engine::prepare_region(std::string_view peer_name, bool local, const RegionPages& pages) {
+  HEADRACE_TRY_VOID(usable());
+  if (pages.count == 0) return make_error(Code::invalid_argument, "the list has no pages: give at least one");
+  if (pages.offsets.first == nullptr || pages.lengths.first == nullptr) return make_error(Code::invalid_argument, "pages of a region without a column of {}: give both", pages.offsets.first == nullptr ? "offsets" : "lengths");
+  HEADRACE_TRY(owner, owner_of(peer_name, local, pages.region));
+  auto columns = columns_of(pages, owner.region_length);
+  if (!columns) {
+    const std::uint64_t misfit = first_misfit(pages, owner.region_length).value_or(0);
+    const Page page = page_at(pages, misfit);
+    if (page.length_bytes == 0) return zero_length(misfit);
+    return past_the_end(misfit, page.offset_bytes, page.length_bytes, page.region, owner.region_length);
+  }
+  return finish_list(from_columns(*std::move(columns)), owner.life, owner.far_side);
+}
+
 Result<PageListState> Engine::prepare_uniform(std::string_view peer_name, bool local, const UniformPages& pages) {
   HEADRACE_TRY_VOID(usable());
   if (pages.count == 0) return make_error(Code::invalid_argument, "the list has no pages: give at least one");
   if (pages.page_bytes == 0) return zero_length(0);
-  const bool far_side = !local && peer_name == settings_.name;
-  std::shared_ptr<PeerLife> life;
-  std::uint64_t region_length = 0;
-  if (!local && !far_side) {
-    HEADRACE_TRY(found, peer(peer_name));
-    life = std::move(found);
-    const std::shared_lock lock(life->mutex);
-    const RemoteRegion* const row = life->regions.find(pages.region.value);
-    if (row == nullptr) return at_page(make_error(Code::not_found, "peer {} has no region {}: see peer_regions, and take in its metadata again if it is new", life->name, pages.region.value), 0);
-    region_length = row->length;
-  } else {
-    const auto region = local_region(pages.region.value);
-    if (!region) return at_page(make_error(Code::not_found, "this agent has no region {}: register its memory first", pages.region.value), 0);
-    region_length = region->info.length_bytes;
-  }
+  HEADRACE_TRY(owner, owner_of(peer_name, local, pages.region));
+  const std::uint64_t region_length = owner.region_length;
   const std::uint64_t stride = pages.stride_bytes == 0 ? pages.page_bytes : pages.stride_bytes;
   // The first page that does not fit, without overflow on the way there.
   std::uint64_t fitting = 0;
-  if (inside(pages.base_bytes, pages.page_bytes, region_length)) {
+  if (lies_inside(pages.base_bytes, pages.page_bytes, region_length)) {
     const std::uint64_t room = (region_length == 0 ? UINT64_MAX : region_length) - pages.page_bytes - pages.base_bytes;
     fitting = room / stride + 1;
   }
@@ -154,7 +165,7 @@ Result<PageListState> Engine::prepare_uniform(std::string_view peer_name, bool l
   list->stride_bytes = stride;
   list->page_bytes = pages.page_bytes;
   list->region_ids = {pages.region.value};
-  return finish_list(std::move(list), life, far_side);
+  return finish_list(std::move(list), owner.life, owner.far_side);
 }
 
 Result<PageListState> Engine::finish_list(std::shared_ptr<PageList::State> list, const std::shared_ptr<PeerLife>& life, bool far_side) {

@@ -2,6 +2,7 @@
 #include "memory/page_list.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 namespace headrace {
@@ -31,6 +32,120 @@ PageColumns PageColumnsBuilder::finish() && {
     columns_.page_bytes = 0;
   }
   return std::move(columns_);
+}
+
+namespace {
+
+/// Values that lie `stride` bytes apart. For an array the stride is a constant, so that loops over it become vector code.
+template <class Stride>
+struct Values {
+  const std::byte* first;
+  Stride stride;
+  std::uint64_t operator[](std::uint64_t i) const {
+    std::uint64_t value;
+    std::memcpy(&value, first + static_cast<std::int64_t>(i) * stride, sizeof value);
+    return value;
+  }
+};
+using Array = std::integral_constant<std::int64_t, sizeof(std::uint64_t)>;
+
+/// What `use` makes of a column's values.
+template <class Use>
+auto with_values(const PageColumn& column, Use&& use) {
+  const auto* const first = static_cast<const std::byte*>(column.first);
+  if (column.stride_bytes == Array::value) return use(Values<Array>{first, {}});
+  return use(Values<std::int64_t>{first, column.stride_bytes});
+}
+
+/// So many values are looked at together: long lists that are not what is asked for show it in the first of them.
+constexpr std::uint64_t piece = 1024;
+
+bool has_one_value(const PageColumn& column, std::uint64_t count) {
+  if (column.stride_bytes == 0) return true;
+  return with_values(column, [count](auto values) {
+    const std::uint64_t first = values[0];
+    for (std::uint64_t begin = 0; begin < count; begin += piece) {
+      std::uint64_t differs = 0;
+      for (std::uint64_t i = begin; i < std::min(begin + piece, count); ++i) differs |= values[i] ^ first;
+      if (differs != 0) return false;
+    }
+    return true;
+  });
+}
+
+/// Puts offsets that are equally far apart into `columns` as base and stride, and says so. `largest`: of those looked at.
+template <class Offsets>
+bool take_line(Offsets offsets, std::uint64_t origin, PageColumns& columns, std::uint64_t& largest) {
+  const std::uint64_t base = offsets[0] - origin;
+  const std::uint64_t stride = columns.count > 1 ? offsets[1] - offsets[0] : 0;
+  largest = 0;
+  for (std::uint64_t begin = 0; begin < columns.count; begin += piece) {
+    std::uint64_t differs = 0;
+    for (std::uint64_t i = begin; i < std::min(begin + piece, columns.count); ++i) {
+      const std::uint64_t offset = offsets[i] - origin;
+      differs |= offset ^ (base + i * stride);
+      largest = std::max(largest, offset);
+    }
+    if (differs != 0) return false;
+  }
+  columns.base_offset = base;
+  columns.stride_bytes = stride;
+  return true;
+}
+
+template <class Offsets>
+std::uint64_t take_all(Offsets offsets, std::uint64_t origin, PageColumns& columns) {
+  columns.offsets.resize(columns.count);
+  std::uint64_t largest = 0;
+  for (std::uint64_t i = 0; i < columns.count; ++i) {
+    const std::uint64_t offset = offsets[i] - origin;
+    columns.offsets[i] = offset;
+    largest = std::max(largest, offset);
+  }
+  return largest;
+}
+
+/// All pages have one length: where the last of them begins tells whether all lie inside.
+std::optional<PageColumns> of_one_length(const RegionPages& pages, std::uint64_t region_length) {
+  PageColumns columns;
+  columns.count = pages.count;
+  columns.region_ids = {pages.region.value};
+  columns.page_bytes = page_at(pages, 0).length_bytes;
+  columns.bytes = columns.page_bytes * columns.count;
+  std::uint64_t largest = 0;
+  with_values(pages.offsets, [&](auto offsets) {
+    if (!take_line(offsets, pages.origin_bytes, columns, largest)) largest = take_all(offsets, pages.origin_bytes, columns);
+  });
+  if (columns.page_bytes == 0 || !lies_inside(largest, columns.page_bytes, region_length)) return std::nullopt;
+  return columns;
+}
+
+bool fits(const Page& page, std::uint64_t region_length) {
+  return page.length_bytes != 0 && lies_inside(page.offset_bytes, page.length_bytes, region_length);
+}
+
+}  // namespace
+
+Page page_at(const RegionPages& pages, std::uint64_t i) {
+  const auto value = [i](const PageColumn& column) { return with_values(column, [i](auto values) { return values[i]; }); };
+  return {pages.region.value, value(pages.offsets) - pages.origin_bytes, value(pages.lengths)};
+}
+
+std::optional<PageColumns> columns_of(const RegionPages& pages, std::uint64_t region_length) {
+  if (has_one_value(pages.lengths, pages.count)) return of_one_length(pages, region_length);
+  PageColumnsBuilder builder(pages.count);
+  for (std::uint64_t i = 0; i < pages.count; ++i) {
+    const Page page = page_at(pages, i);
+    if (!fits(page, region_length)) return std::nullopt;
+    builder.add(pages.region.value, page.offset_bytes, page.length_bytes);
+  }
+  return std::move(builder).finish();
+}
+
+std::optional<std::uint64_t> first_misfit(const RegionPages& pages, std::uint64_t region_length) {
+  for (std::uint64_t i = 0; i < pages.count; ++i)
+    if (!fits(page_at(pages, i), region_length)) return i;
+  return std::nullopt;
 }
 
 namespace {

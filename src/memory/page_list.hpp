@@ -66,6 +66,20 @@ class PageColumnsBuilder {
   bool one_length_ = true;
 };
 
+/// Whether [offset, offset + length) lies in a region of `region_length` bytes. 0 stands for a file or object whose size its
+/// backend knows.
+constexpr bool lies_inside(std::uint64_t offset, std::uint64_t length, std::uint64_t region_length) {
+  return region_length == 0 || (length <= region_length && offset <= region_length - length);
+}
+
+/// Columns of pages that are given by columns, at least one, in the cheapest shape. Nothing if a page is empty or does not lie in
+/// its region, which has `region_length` bytes (0: as in lies_inside): first_misfit tells which.
+std::optional<PageColumns> columns_of(const RegionPages& pages, std::uint64_t region_length);
+/// The first such page.
+std::optional<std::uint64_t> first_misfit(const RegionPages& pages, std::uint64_t region_length);
+/// Page i as it lies in its region; its offset wraps around where it begins before the origin.
+Page page_at(const RegionPages& pages, std::uint64_t i);
+
 /// Copies indices to 32 bits into `copy`, which has their number. invalid_argument names the first that is not below `count`.
 Result<void> copy_indices(std::span<const std::int64_t> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy);
 Result<void> copy_indices(std::span<const std::int32_t> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy);

@@ -2,7 +2,9 @@
 """NIXL's names on Headrace, beyond the recorded sequences: wrong handles, large lists, many transfers, many threads."""
 
 import gc
+import inspect
 import os
+import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -119,6 +121,138 @@ def test_a_transfer_that_could_not_be_made_leaves_nothing_and_says_why(pair, cap
         left.make_prepped_xfer("READ", local, "0", remote, [0])
     gc.collect()
     assert "was not freed" not in caplog.text
+
+
+def frames_entered(act):
+    """The names of the drop-in's functions in Python that a call goes through, and what it gives."""
+    entered = []
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_globals.get("__name__", "").startswith("headrace.compat"):
+            entered.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        made = act()
+    finally:
+        sys.setprofile(None)
+    return entered, made
+
+
+def test_a_usual_transfer_is_made_without_python_and_every_other_with_it(pair):
+    left, right, here, there = pair
+    local = left.prep_xfer_dlist("", rows(here, 1024, 4), "DRAM")
+    remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 4), "DRAM")
+    some, others = np.array([0, 2]), np.array([1, 3], np.int32)
+    usual = {
+        "short": lambda: left.make_prepped_xfer("READ", local, some, remote, others),
+        "whole": lambda: left.make_prepped_xfer("READ", local, [0, 2], remote, [1, 3], b"said", [], True),
+        "named": lambda: left.make_prepped_xfer("READ", local, some, remote, others, notif_msg=b"", skip_desc_merge=True),
+        "all named": lambda: left.make_prepped_xfer(
+            remote_indices=others, remote_xfer_side=remote, local_indices=some, local_xfer_side=local, operation="READ", backends=[]
+        ),
+        "bound": lambda: (lambda make: make("READ", local, some, remote, others))(left.make_prepped_xfer),
+        "of the class": lambda: type(left).make_prepped_xfer(left, "READ", local, some, remote, others),
+        "a word not seen before": lambda: left.make_prepped_xfer("re".upper() + "ad".upper(), local, some, remote, others),
+    }
+    unusual = {
+        "backend": lambda: left.make_prepped_xfer("READ", local, some, remote, others, b"", ["UCX"]),
+        "text": lambda: left.make_prepped_xfer("READ", local, some, remote, others, "said"),
+        "gaps": lambda: left.make_prepped_xfer("READ", local, np.array([0, 9, 2])[::2], remote, others),
+    }
+    for what, act in (*usual.items(), *unusual.items()):
+        entered, transfer = frames_entered(act)
+        assert ("make_prepped_xfer" in entered) == (what in unusual), what
+        assert what in unusual or entered == [], what
+        here[:] = 0
+        left.transfer(transfer)
+        finish(left, transfer)
+        assert np.array_equal(here[: 4 * 1024].reshape(4, 1024)[[0, 2]], there[: 4 * 1024].reshape(4, 1024)[[1, 3]])
+        assert not transfer._released and transfer._handle > 0
+    write = left.make_prepped_xfer("WRITE", local, some, remote, others)
+    there[:] = 0
+    left.transfer(write)
+    finish(left, write)
+    assert np.array_equal(there[: 4 * 1024].reshape(4, 1024)[[1, 3]], here[: 4 * 1024].reshape(4, 1024)[[0, 2]])
+
+
+def test_a_wrong_call_to_make_a_transfer_is_worded_by_python(pair):
+    left, right, here, there = pair
+    local = left.prep_xfer_dlist("", rows(here, 1024, 4), "DRAM")
+    remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 4), "DRAM")
+    whole = ("READ", local, [0], remote, [0], b"", [], False)
+    for arguments, named, words in (
+        ((), {}, "missing 5 required positional arguments: 'operation'"),
+        (whole[:4], {}, "missing 1 required positional argument: 'remote_indices'"),
+        (whole[:4], {"notif_msg": b""}, "missing 1 required positional argument: 'remote_indices'"),
+        ((*whole, 1), {}, "takes from 6 to 9 positional arguments but 10 were given"),
+        (whole[:5], {"local_indices": [0]}, "got multiple values for argument 'local_indices'"),
+        (whole[:5], {"notification": b""}, "got an unexpected keyword argument 'notification'"),
+    ):
+        with pytest.raises(TypeError, match=words) as caught:
+            left.make_prepped_xfer(*arguments, **named)
+        assert "make_prepped_xfer()" in str(caught.value)
+    with pytest.raises(AttributeError):
+        left.make_prepped_xfer("READ", 5, [0], remote, [0])
+    with pytest.raises(AttributeError):
+        left.make_prepped_xfer("READ", local, [0], None, [0])
+    with pytest.raises(KeyError):
+        left.make_prepped_xfer(5, local, [0], remote, [0])
+    with pytest.raises(KeyError):
+        left.make_prepped_xfer("READ", local, [0], remote, [0], b"", ["GDS"])
+
+
+def test_making_transfers_keeps_no_reference_however_it_ends(pair):
+    left, right, here, there = pair
+    local = left.prep_xfer_dlist("", rows(here, 1024, 4), "DRAM")
+    remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 4), "DRAM")
+    index, beyond, said = np.array([0, 2]), np.array([0, 9]), b"said" * 9
+    things = (left, left._native, local, remote, local._pages, remote._pages, remote._thing, index, beyond, said, type(local), np.ndarray, Exception)
+
+    def all_ways():
+        left.make_prepped_xfer("READ", local, index, remote, index, said)
+        left.make_prepped_xfer("WRITE", local, index, remote, index, notif_msg=said, backends=["UCX"])
+        for wrong in (("READ", local, beyond, remote, index), ("READ", 5, index, remote, index), ("", local, index, remote, index), ()):
+            with pytest.raises(Exception):
+                left.make_prepped_xfer(*wrong)
+
+    all_ways()
+    gc.collect()
+    before = [sys.getrefcount(thing) for thing in things]
+    for _ in range(50):
+        all_ways()
+    gc.collect()
+    assert [sys.getrefcount(thing) for thing in things] == before
+
+
+def test_the_method_that_makes_transfers_looks_like_any_other(pair):
+    method = nixl_agent.make_prepped_xfer
+    assert method.__name__ == "make_prepped_xfer" and method.__qualname__ == "nixl_agent.make_prepped_xfer"
+    assert method.__doc__.startswith("A transfer between descriptors of two prepared lists")
+    parameters = inspect.signature(method).parameters
+    assert list(parameters) == [
+        "self", "operation", "local_xfer_side", "local_indices", "remote_xfer_side", "remote_indices", "notif_msg", "backends", "skip_desc_merge",
+    ]  # fmt: skip
+    assert (parameters["notif_msg"].default, parameters["backends"].default, parameters["skip_desc_merge"].default) == (b"", [], False)
+    bound = pair[0].make_prepped_xfer
+    assert bound.__self__ is pair[0] and bound.__name__ == "make_prepped_xfer"
+    assert list(inspect.signature(bound).parameters) == list(parameters)[1:]
+
+    class Counting(nixl_agent):
+        made = 0
+
+        def make_prepped_xfer(self, *arguments, **named):
+            self.made += 1
+            return super().make_prepped_xfer(*arguments, **named)
+
+    left, right, here, there = pair
+    counting = Counting(unique("counting"))
+    registered(counting, here)
+    counting.add_remote_agent(right.get_agent_metadata())
+    transfer = make(counting, right, here, there)
+    counting.transfer(transfer)
+    finish(counting, transfer)
+    assert counting.made == 1 and np.array_equal(here[:4096], there[:4096])
 
 
 def test_a_transfer_goes_on_when_the_program_has_dropped_its_agent_and_lists():

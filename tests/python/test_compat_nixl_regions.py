@@ -10,6 +10,7 @@ import headrace
 from headrace.compat.nixl import _regions
 from headrace.compat.nixl._errors import nixlNotFoundError
 from headrace.compat.nixl._regions import Extent, RegionTable, extent_of, strided_pages
+from headrace.compat.nixl._rows import captured
 
 MANY = _regions.FEW + 1
 
@@ -22,11 +23,15 @@ def rows_of(pages):
     return [tuple(row) for row in (pages.tolist() if isinstance(pages, np.ndarray) else pages)]
 
 
+def table_of(words):
+    return np.frombuffer(words, np.uint64).reshape(-1, 3)
+
+
 def looked_up(table, descriptors):
     """The list, or the error's text, one by one and with NumPy."""
     results = []
     words = array("Q", [word for descriptor in descriptors for word in descriptor])
-    for look in (table._pages_one_by_one, lambda words: table.page_rows(np.frombuffer(words, np.uint64).reshape(-1, 3))):
+    for look in (table._pages_one_by_one, lambda words: table._row_by_row(table_of(words))):
         try:
             results.append(rows_of(look(words)))
         except nixlNotFoundError as error:
@@ -85,67 +90,24 @@ def test_long_lists_over_several_devices_keep_their_order(seed):
 def test_a_regular_list_in_one_region_becomes_a_line():
     table = RegionTable([extent_of("dram", 7, 0, 1000, 100_000)])
     words = array("Q", [word for i in range(MANY) for word in (1000 + 256 * i, 128, 0)])
-    pages = table.pages(words)
+    pages = table.pages_of(captured(words))
     assert isinstance(pages, headrace.UniformPages)
     assert rows_of(pages) == rows_of(table._pages_one_by_one(words))
-
-
-@pytest.mark.parametrize("change", ["order", "length", "distance"])
-def test_a_list_that_is_not_regular_does_not(change):
-    table = RegionTable([extent_of("dram", 7, 0, 1000, 100_000)])
-    rows = np.array([(1000 + 256 * i, 128, 0) for i in range(MANY)], np.uint64)
-    if change == "order":
-        rows = rows[::-1].copy()
-    elif change == "length":
-        rows[5, 1] = 64
-    else:
-        rows[5, 0] += 1
-    pages = table.page_rows(rows)
-    assert isinstance(pages, np.ndarray)
-    assert rows_of(pages) == rows_of(table._pages_one_by_one(array("Q", rows.tobytes())))
-
-
-PIECE_ROWS = _regions.PIECE // 3
-
-
-@pytest.mark.parametrize("count", [2, 3, PIECE_ROWS - 1, PIECE_ROWS, PIECE_ROWS + 1, PIECE_ROWS + 2, 2 * PIECE_ROWS + 3])
-def test_one_row_that_is_out_of_step_anywhere_is_seen(count):
-    table = RegionTable([Extent(7, 0, 4096, count * 64 + 64, 4096), Extent(8, 0, 0, 4096, 0)])
-    rows = np.stack([4096 + np.arange(count) * 64, np.full(count, 64), np.zeros(count)], axis=1).astype(np.uint64)
-    line = table.page_rows(rows)
-    assert isinstance(line, headrace.UniformPages)
-    assert rows_of(line) == [(7, i * 64, 64) for i in range(count)]
-    for row in {0, 1, count // 2, PIECE_ROWS - 1, PIECE_ROWS, PIECE_ROWS + 1, count - 2, count - 1} & set(range(count)):
-        if count == 2:
-            break  # two rows are always in step
-        changed = rows.copy()
-        changed[row, 0] += np.uint64(1)
-        assert rows_of(table.page_rows(changed)) == [(7, i * 64 + (i == row), 64) for i in range(count)]
-    for row in {0, 1, PIECE_ROWS, PIECE_ROWS + 1, count - 1} & set(range(count)):
-        changed = rows.copy()
-        changed[row, 1] -= np.uint64(1)
-        assert rows_of(table.page_rows(changed)) == [(7, i * 64, 64 - (i == row)) for i in range(count)]
 
 
 def test_a_regular_list_over_neighbouring_regions_goes_row_by_row():
     table = RegionTable([Extent(1, 0, 0, 256, 0), Extent(2, 0, 256, 256, 256)])
     rows = np.stack([np.arange(8) * 64, np.full(8, 64), np.zeros(8)], axis=1).astype(np.uint64)
-    assert rows_of(table.page_rows(rows)) == [(1 + i // 4, i % 4 * 64, 64) for i in range(8)]
+    assert rows_of(table.pages_of(captured(rows))) == [(1 + i // 4, i % 4 * 64, 64) for i in range(8)]
 
 
 def test_pages_of_several_lengths_up_to_the_end_of_their_region_are_found():
     table = RegionTable([Extent(3, 0, 1000, 500, 1000)])
     rows = np.array([(1000, 500, 0), (1490, 10, 0), (1100, 64, 0)], np.uint64)
-    assert rows_of(table.page_rows(rows)) == [(3, 0, 500), (3, 490, 10), (3, 100, 64)]
+    assert rows_of(table._row_by_row(rows)) == [(3, 0, 500), (3, 490, 10), (3, 100, 64)]
     rows[1, 1] = 11
     with pytest.raises(nixlNotFoundError, match="descriptor 1 "):
-        table.page_rows(rows)
-
-
-def to_prepare(table, rows):
-    """What is handed to Headrace, and the table that it may have been written into."""
-    room = np.full((len(rows), 3), 2**64 - 1, np.uint64)
-    return table.rows_to_prepare(rows, room), room
+        table._row_by_row(rows)
 
 
 def shuffled(start, count, device=0):
@@ -153,45 +115,32 @@ def shuffled(start, count, device=0):
     return rows[np.random.default_rng(count).permutation(count)]
 
 
-def test_rows_that_one_region_alone_can_hold_are_moved_into_the_room_and_not_looked_at():
-    table = RegionTable([Extent(3, 5, 1000, 64 * 50, 1000), Extent(4, 6, 0, 1 << 20, 0)])
-    rows = shuffled(1000, 50, device=5)
-    pages, room = to_prepare(table, rows)
-    assert pages is room
-    assert rows_of(pages) == rows_of(table.page_rows(rows))
+@pytest.mark.parametrize("lengths", ["one", "several"])
+def test_rows_that_one_region_alone_can_hold_are_handed_on_and_not_looked_at(lengths):
+    start = 1000
+    table = RegionTable([Extent(3, 5, start, 64 * 50, start), Extent(4, 6, 0, 1 << 20, 0)])
+    rows = shuffled(start, 50, device=5)
+    if lengths == "several":
+        rows[:, 1] -= np.arange(50, dtype=np.uint64)
+    pages = table.pages_of(captured(rows))
+    assert isinstance(pages, headrace.RegionPages)
+    assert (pages.region, pages.count, pages.origin_bytes) == (3, 50, start)
     rows[7, 0] = 999  # Headrace refuses it: an offset of nearly 2^64 lies in no region
-    assert rows_of(to_prepare(table, rows)[0])[7] == (3, 2**64 - 1, 64)
+    assert isinstance(table.pages_of(captured(rows)), headrace.RegionPages)
 
 
 def test_all_other_rows_are_looked_at_before_they_are_prepared():
     one = Extent(3, 0, 1000, 64 * 50, 1000)
     two = RegionTable([one, Extent(4, 0, 1 << 20, 1 << 20, 1 << 20)])
-    devices = RegionTable([one, Extent(4, 1, 1000, 64 * 50, 1000)])
     file = RegionTable([extent_of("file", 3, 0, 1000, 64 * 50)])
-    mixed = np.concatenate([shuffled(1000, 50), shuffled(1000, 50, device=1)])
-    for table, rows in ((two, shuffled(1000, 50)), (devices, mixed), (file, shuffled(1000, 50))):
-        pages, room = to_prepare(table, rows)
-        assert pages is not room
-        assert rows_of(pages) == rows_of(table.page_rows(rows))
+    for table in (two, file):
+        rows = shuffled(1000, 50)
+        assert rows_of(table.pages_of(captured(rows))) == rows_of(table._row_by_row(rows))
         rows[20, 0] = 999
         with pytest.raises(nixlNotFoundError, match="descriptor 20 "):
-            to_prepare(table, rows)
+            table.pages_of(captured(rows))
     with pytest.raises(nixlNotFoundError, match="descriptor 0 "):
-        to_prepare(RegionTable([one]), shuffled(1000, 50, device=2))
-
-
-def test_a_room_is_used_again_by_nobody_else_meanwhile_and_kept_up_to_a_size():
-    rooms = _regions.Rooms()
-    with rooms.room(100) as first, rooms.room(100) as second:
-        assert first.shape == second.shape == (100, 3)
-        assert not np.shares_memory(first, second)
-    with rooms.room(40) as again, rooms.room(40) as fresh:
-        assert np.shares_memory(again, first)
-        assert not np.shares_memory(fresh, first)
-    with rooms.room(rooms.KEPT_ROWS + 1) as large:
-        assert len(large) == rooms.KEPT_ROWS + 1
-    with rooms.room(100) as next_one:
-        assert not np.shares_memory(next_one, large)
+        RegionTable([one]).pages_of(captured(shuffled(1000, 50, device=2)))
 
 
 @pytest.mark.parametrize("address, length", [(999, 1), (1000, 101), (1100, 1), (2**64 - 1, 2**64 - 1), (1000, 2**64 - 1), (2**64 - 8, 16)])

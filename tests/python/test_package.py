@@ -14,6 +14,7 @@ import pytest
 
 import headrace
 from headrace import _headrace, errors
+from headrace.compat.nixl import _compiled as compat_compiled
 
 PUBLIC = [getattr(headrace, name) for name in headrace.__all__]
 CLASSES = [thing for thing in PUBLIC if inspect.isclass(thing)]
@@ -136,8 +137,9 @@ def shown_symbols(path):
                     yield data[texts + name : data.index(b"\0", texts + name)].decode()
 
 
-def test_the_extension_shows_nothing_that_another_library_could_take_the_place_of():
+def test_the_extensions_show_nothing_that_another_library_could_take_the_place_of():
     assert set(shown_symbols(headrace._headrace.__file__)) == {"PyInit__headrace"}
+    assert set(shown_symbols(compat_compiled.__file__)) == {"PyInit__compiled"}
 
 
 def test_backends_and_options_are_listed_with_their_meaning():

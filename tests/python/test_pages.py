@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `prepare` takes as pages, and how it refuses the rest."""
 
+import pickle
+import weakref
+
 import numpy as np
 import pytest
 
@@ -60,6 +63,107 @@ def test_uniform_pages_need_no_array(agent, memory):
     assert agent.prepare(headrace.UniformPages(memory.region, 32, 1024, 64, 4)).bytes == 256
     far = agent.prepare(headrace.UniformPages(memory.region.id, 0, 128, 64, 32), peer=agent.name)
     assert (far.bytes, far.peer) == (2048, agent.name)
+
+
+def region_pages_of(memory):
+    """The same three pages in every form."""
+    region, base = memory.region, memory.region.address
+    table = np.array([(9, 0, 64), (9, 1000, 64), (9, 500, 64)], np.uint64)
+    offsets, lengths = table[:, 1], table[:, 2]
+    return [
+        headrace.RegionPages(region, offsets, lengths),
+        headrace.RegionPages(memory, offsets.copy(), 64),
+        headrace.RegionPages(memory, offsets, np.int64(64)),
+        headrace.RegionPages(region.id, offsets.astype(np.int64), lengths.astype(np.int64)),
+        headrace.RegionPages(region, offsets + np.uint64(base), 64, base),
+        headrace.RegionPages(region, offsets=offsets[::-1].copy()[::-1], lengths=lengths[::-1], origin_bytes=0),
+        headrace.RegionPages(region, DlpackOnly(offsets.astype(np.int64)), DlpackOnly(lengths.astype(np.int64))),
+        headrace.RegionPages(region, memoryview(offsets.tobytes()).cast("Q"), 64),
+    ]
+
+
+def test_pages_of_one_region_come_as_columns_of_any_table(agent, memory):
+    view = memory.numpy()
+    view[:] = np.random.default_rng(1).integers(0, 256, 4096)
+    there = agent.prepare([(memory.region.id, at, 64) for at in (2048, 2112, 2176)], peer=agent.name)
+    for pages in region_pages_of(memory):
+        assert (pages.region, pages.count, len(pages)) == (memory.region.id, 3, 3)
+        prepared = agent.prepare(pages)
+        assert (prepared.count, prepared.bytes, prepared.peer) == (3, 192, "")
+        assert agent.prepare(pages, peer=agent.name).peer == agent.name
+        view[2048:2240] = 0
+        agent.write(agent.name, prepared, there, timeout=10)
+        assert view[2048:2240].tobytes() == b"".join(view[at : at + 64].tobytes() for at in (0, 1000, 500))
+
+
+def test_columns_are_read_when_they_are_prepared_and_then_let_go(agent, memory):
+    offsets = np.zeros(4, np.uint64)
+    pages = headrace.RegionPages(memory, offsets, 64)
+    held = weakref.ref(offsets)
+    offsets[3] = 4090
+    with pytest.raises(headrace.InvalidArgument, match="runs over the end") as caught:
+        agent.prepare(pages)
+    assert caught.value.page == 3
+    offsets[3] = 64
+    prepared = agent.prepare(pages)
+    del offsets
+    assert held() is not None
+    del pages
+    assert held() is None
+    assert prepared.bytes == 256
+
+
+@pytest.mark.parametrize(
+    ("offsets", "lengths", "origin", "error", "text", "page"),
+    [
+        (np.zeros(0, np.uint64), 1, 0, headrace.InvalidArgument, "no pages", None),
+        (np.array([0, 8], np.uint64), np.array([8, 0], np.uint64), 0, headrace.InvalidArgument, "length 0", 1),
+        (np.array([0, 8], np.uint64), 0, 0, headrace.InvalidArgument, "length 0", 0),
+        (np.array([8, 7], np.uint64), 8, 8, headrace.InvalidArgument, "page 1 .* runs over the end", 1),
+        (np.array([0, 4090], np.uint64), 7, 0, headrace.InvalidArgument, "page 1 .offset 4090, 7 bytes. runs over the end", 1),
+        (np.array([0, -8]), 8, 0, headrace.InvalidArgument, "runs over the end", 1),
+        ([0, 8], 8, 0, headrace.InvalidArgument, r"offsets are \[0, 8\]: give a one-dimensional array", None),
+        (None, 8, 0, headrace.InvalidArgument, "offsets are None", None),
+        (np.zeros(2, np.uint32), 8, 0, headrace.InvalidArgument, "offsets are a uint32 array .* give uint64 or int64", None),
+        (np.zeros(2), 8, 0, headrace.InvalidArgument, "offsets are a float64 array", None),
+        (np.zeros((2, 2), np.uint64), 8, 0, headrace.InvalidArgument, "of a table one column", None),
+        (np.zeros(2, np.uint64), np.zeros(3, np.uint64), 0, headrace.InvalidArgument, "2 offsets and 3 lengths", None),
+        (np.zeros(2, np.uint64), None, 0, headrace.InvalidArgument, "lengths are None", None),
+        (np.zeros(2, np.uint64), -1, 0, headrace.InvalidArgument, "the length of all pages is -1", None),
+        (np.zeros(2, np.uint64), 2**64, 0, headrace.InvalidArgument, "the length of all pages is", None),
+        (np.zeros(2, np.uint64), np.full(2, 8, np.int32), 0, headrace.InvalidArgument, "lengths are a int32 array", None),
+    ],
+)
+def test_wrong_columns_are_refused(agent, memory, offsets, lengths, origin, error, text, page):
+    with pytest.raises(error, match=text) as caught:
+        agent.prepare(headrace.RegionPages(memory, offsets, lengths, origin))
+    assert caught.value.page == page
+
+
+def test_columns_of_a_peers_addresses_are_prepared(pair):
+    left, right = pair
+    region = right.register(bytearray(1000), name="r")
+    left.import_metadata(right.export_metadata())
+    there = left.peer_region(right.name, "r")
+    addresses = np.array([there.address + 10, there.address, there.address + 990], np.uint64)
+    prepared = left.prepare(headrace.RegionPages(there, addresses, 10, there.address), peer=right.name)
+    assert (prepared.count, prepared.bytes, prepared.peer) == (3, 30, right.name)
+    with pytest.raises(headrace.InvalidArgument, match="runs over the end") as caught:
+        left.prepare(headrace.RegionPages(there, addresses, 11, there.address), peer=right.name)
+    assert caught.value.page == 2
+    with pytest.raises(headrace.NotFound, match="nobody"):
+        left.prepare(headrace.RegionPages(region.id, addresses, 10), peer="nobody")
+    with pytest.raises(headrace.NotFound, match="has no region 99"):
+        left.prepare(headrace.RegionPages(99, addresses, 10), peer=right.name)
+
+
+def test_columns_are_a_list_of_their_own_and_stay_in_their_process(agent, memory):
+    pages = headrace.RegionPages(memory, np.zeros(2, np.uint64), 8)
+    assert repr(pages) == f"RegionPages(region={memory.region.id}, count=2, origin_bytes=0)"
+    with pytest.raises(headrace.InvalidArgument, match="prepare it alone"):
+        agent.prepare([pages])
+    with pytest.raises(TypeError, match="send the arrays"):
+        pickle.dumps(pages)
 
 
 def test_a_list_keeps_nothing_of_the_array_that_it_was_made_from(agent, memory):

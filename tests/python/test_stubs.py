@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checked-in stub is what the compiled module says of itself.
+"""The checked-in stubs are what the compiled modules say of themselves.
 
-To write it anew:  python tests/python/test_stubs.py
+To write that of headrace._headrace anew:  python tests/python/test_stubs.py
 """
 
+import ast
 import difflib
+import inspect
 import re
 from pathlib import Path
 
 from nanobind.stubgen import ReplacePattern, StubGen
 
 from headrace import _headrace
+from headrace.compat.nixl import _compiled
 
 STUB = Path(__file__).resolve().parents[2] / "python" / "headrace" / "_headrace.pyi"
+COMPAT_STUB = STUB.parent / "compat" / "nixl" / "_compiled.pyi"
 LICENCE = "# SPDX-License-Identifier: Apache-2.0\n"
 
 
@@ -36,6 +40,18 @@ def test_the_stub_is_up_to_date():
         STUB.read_text().splitlines(), generated().splitlines(), "checked in", "of the module", lineterm=""
     )
     assert "\n".join(difference) == "", "write it anew: python tests/python/test_stubs.py"
+
+
+def test_the_stub_of_the_compiled_part_of_compat_has_its_names_and_texts():
+    tree = ast.parse(COMPAT_STUB.read_text())
+    stubs = {node.name: node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    assert set(stubs) == {name for name in vars(_compiled) if not name.startswith("__")}
+    assert ast.get_docstring(tree) == _compiled.__doc__
+    capture = stubs["capture_rows"]
+    assert inspect.getdoc(_compiled.capture_rows).split() == ast.get_docstring(capture).split()
+    assert list(inspect.signature(_compiled.capture_rows).parameters) == [argument.arg for argument in capture.args.posonlyargs]
+    members = {node.name for node in stubs["QuickMake"].body if isinstance(node, ast.FunctionDef)}
+    assert members <= set(dir(_compiled.QuickMake))
 
 
 if __name__ == "__main__":

@@ -97,6 +97,34 @@ TEST_P(OverBackend, ten_million_pages_of_any_order_arrive_slow) {
   EXPECT_EQ(request.times().pages, count);
 }
 
+TEST_P(OverBackend, pages_by_columns_of_addresses_arrive) {
+  constexpr std::size_t count = 300, page = 96;
+  auto& ours = memory(count * page, 3);
+  auto& theirs = memory(count * page, 4);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  struct Row {
+    std::uint64_t theirs, length, ours;
+  };
+  std::vector<Row> rows(count);
+  auto expected = ours;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t to = i * 7 % count * page, from = (count - 1 - i) * page, length = 1 + i % page;
+    rows[i] = {far.address + from, length, mine.address + to};
+    std::memcpy(expected.data() + to, theirs.data() + from, length);
+  }
+  const PageColumn lengths{&rows[0].length, sizeof(Row)};
+  const PageList local = must(agents.here.prepare(RegionPages{mine.id, {&rows[0].ours, sizeof(Row)}, lengths, count, mine.address}));
+  const PageList remote = must(agents.here.prepare(agents.there.name(), RegionPages{far.id, {&rows[0].theirs, sizeof(Row)}, lengths, count, far.address}));
+  EXPECT_EQ(remote.peer(), agents.there.name());
+  rows.clear();
+  Request request = must(agents.here.make_request(Op::read, local, remote));
+  ASSERT_TRUE(request.post().ok()) << request.error().message;
+  ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
+  EXPECT_TRUE(ours == expected);
+}
+
 TEST_P(OverBackend, a_request_can_be_posted_again_and_again) {
   auto& ours = memory(4096 * 16, 1);
   auto& theirs = memory(4096 * 16, 2);
@@ -481,6 +509,29 @@ TEST_P(OverBackend, wrong_requests_are_refused_with_what_to_do) {
   EXPECT_EQ(agents.here.prepare("nobody", beyond).code(), Code::not_found);
   EXPECT_EQ(agents.here.prepare(peer, UniformPages{far.id, 0, 1ull << 62, 4096, 5}).code(), Code::invalid_argument);
   EXPECT_EQ(agents.here.prepare(UniformPages{mine.id, 0, 0, 0, 5}).code(), Code::invalid_argument);
+
+  const std::vector<std::uint64_t> places{0, 8190, 4}, sizes{4, 3, 0};
+  const auto by_columns = [&](RegionId region, std::uint64_t count, std::uint64_t origin) {
+    return RegionPages{region, {places.data()}, {sizes.data()}, count, origin};
+  };
+  EXPECT_EQ(must(agents.here.prepare(by_columns(mine.id, 1, 0))).bytes(), 4u);
+  EXPECT_EQ(must(agents.here.prepare(agents.here.name(), by_columns(mine.id, 1, 0))).peer(), agents.here.name());
+  auto over = agents.here.prepare(peer, by_columns(far.id, 3, 0));
+  EXPECT_EQ(over.code(), Code::invalid_argument);
+  EXPECT_EQ(over.error().page, 1u);
+  EXPECT_NE(over.error().message.find("runs over the end"), std::string::npos) << over.error().message;
+  auto before = agents.here.prepare(by_columns(mine.id, 3, 1));
+  EXPECT_EQ(before.code(), Code::invalid_argument);
+  EXPECT_EQ(before.error().page, 0u);
+  auto empty = agents.here.prepare(RegionPages{mine.id, {places.data()}, {&sizes[2], 0}, 1});
+  EXPECT_EQ(empty.code(), Code::invalid_argument);
+  EXPECT_NE(empty.error().message.find("length 0"), std::string::npos) << empty.error().message;
+  EXPECT_EQ(agents.here.prepare(by_columns(mine.id, 0, 0)).code(), Code::invalid_argument);
+  EXPECT_EQ(agents.here.prepare(RegionPages{mine.id, {}, {sizes.data()}, 1}).code(), Code::invalid_argument);
+  EXPECT_EQ(agents.here.prepare(RegionPages{mine.id, {places.data()}, {}, 1}).code(), Code::invalid_argument);
+  EXPECT_EQ(agents.here.prepare(by_columns(RegionId{mine.id.value + 77}, 1, 0)).code(), Code::not_found);
+  EXPECT_EQ(agents.here.prepare(peer, by_columns(RegionId{far.id.value + 77}, 1, 0)).code(), Code::not_found);
+  EXPECT_EQ(agents.here.prepare("nobody", by_columns(far.id, 1, 0)).code(), Code::not_found);
   EXPECT_EQ(agents.here.prepare(std::span<const Page>{}).code(), Code::invalid_argument);
 
   const PageList two = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 2}));

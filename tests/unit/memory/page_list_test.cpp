@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <numeric>
+#include <optional>
 #include <random>
 
 namespace headrace {
@@ -186,6 +188,125 @@ TEST(overlaps, of_random_pages_are_found_exactly_when_there_are_any) {
 TEST(overlaps, pages_that_merely_touch_do_not_overlap) {
   const Side side{columns_of({{1, 0, 10}, {1, 10, 10}, {2, 5, 10}}), {}};
   EXPECT_FALSE(find_overlap(side.selection(), 3));
+}
+
+/// Pages of region 7 by columns, wherever the numbers lie.
+RegionPages by_columns(const void* offsets, std::int64_t offset_stride, const void* lengths, std::int64_t length_stride, std::uint64_t count,
+                       std::uint64_t origin = 0) {
+  return {RegionId{7}, {offsets, offset_stride}, {lengths, length_stride}, count, origin};
+}
+
+/// The same pages, one by one, as the builder takes them.
+PageColumns one_by_one(const RegionPages& pages) {
+  PageColumnsBuilder builder(pages.count);
+  for (std::uint64_t i = 0; i < pages.count; ++i) {
+    const Page page = page_at(pages, i);
+    builder.add(7, page.offset_bytes, page.length_bytes);
+  }
+  return std::move(builder).finish();
+}
+
+void expect_same(const std::optional<PageColumns>& found, const PageColumns& expected) {
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->count, expected.count);
+  EXPECT_EQ(found->bytes, expected.bytes);
+  EXPECT_EQ(found->region_of, expected.region_of);
+  EXPECT_EQ(found->offsets, expected.offsets);
+  EXPECT_EQ(found->lengths, expected.lengths);
+  EXPECT_EQ(found->base_offset, expected.base_offset);
+  EXPECT_EQ(found->stride_bytes, expected.stride_bytes);
+  EXPECT_EQ(found->page_bytes, expected.page_bytes);
+  EXPECT_EQ(found->region_ids, expected.region_ids);
+}
+
+TEST(region_pages, become_the_same_columns_as_pages_one_by_one_however_their_numbers_lie) {
+  constexpr std::uint64_t origin = 1'000'000;
+  std::mt19937_64 random(1);
+  for (const std::uint64_t count : {1, 2, 3, 1023, 1024, 1025, 5000}) {
+    for (const bool in_order : {true, false}) {
+      for (const bool one_length : {true, false}) {
+        // Rows of (something else, offset, length), then the same as arrays.
+        std::vector<std::uint64_t> table, offsets, lengths;
+        for (std::uint64_t i = 0; i < count; ++i) {
+          offsets.push_back(origin + 4096 * (in_order ? i : random() % 10'000));
+          lengths.push_back(one_length ? 4096 : 1 + random() % 4096);
+          table.insert(table.end(), {random(), offsets[i], lengths[i]});
+        }
+        const RegionPages rows = by_columns(&table[1], 24, &table[2], 24, count, origin);
+        const RegionPages arrays = by_columns(offsets.data(), 8, lengths.data(), 8, count, origin);
+        const RegionPages backwards = by_columns(&table[3 * count - 2], -24, &table[3 * count - 1], -24, count, origin);
+        for (const RegionPages& pages : {rows, arrays, backwards}) expect_same(columns_of(pages, 50'000'000), one_by_one(pages));
+        EXPECT_EQ(page_at(backwards, 0).offset_bytes, offsets.back() - origin);
+      }
+    }
+  }
+}
+
+TEST(region_pages, may_have_one_length_for_all_and_numbers_at_odd_addresses) {
+  std::vector<std::byte> room(8 * 100 + 1);
+  std::vector<std::uint64_t> offsets(100);
+  for (std::uint64_t i = 0; i < 100; ++i) offsets[i] = i * i;
+  std::memcpy(room.data() + 1, offsets.data(), 800);
+  const std::uint64_t length = 10;
+  const auto columns = columns_of(by_columns(room.data() + 1, 8, &length, 0, 100), 99 * 99 + 10);
+  ASSERT_TRUE(columns.has_value());
+  EXPECT_EQ(columns->offsets, offsets);
+  EXPECT_TRUE(columns->lengths.empty());
+  EXPECT_EQ(columns->page_bytes, 10U);
+  EXPECT_EQ(columns->bytes, 1000U);
+}
+
+TEST(region_pages, that_are_regular_keep_no_array) {
+  std::vector<std::uint64_t> offsets(3000);
+  for (std::uint64_t i = 0; i < 3000; ++i) offsets[i] = 500 + 64 * i;
+  const std::uint64_t length = 64;
+  const auto columns = columns_of(by_columns(offsets.data(), 8, &length, 0, 3000, 500), 64 * 3000);
+  ASSERT_TRUE(columns.has_value());
+  EXPECT_TRUE(columns->offsets.empty() && columns->lengths.empty() && columns->region_of.empty());
+  EXPECT_EQ(columns->base_offset, 0U);
+  EXPECT_EQ(columns->stride_bytes, 64U);
+}
+
+TEST(region_pages, are_refused_where_one_does_not_lie_in_the_region_and_the_first_is_named) {
+  constexpr std::uint64_t count = 3000, region = 64 * count;
+  for (const bool in_order : {true, false}) {
+    for (const bool one_length : {true, false}) {
+      std::vector<std::uint64_t> offsets(count), lengths(count, 64);
+      for (std::uint64_t i = 0; i < count; ++i) offsets[i] = 1000 + 64 * (in_order ? i : (i * 7) % count);
+      if (!one_length) lengths[2] = 8;
+      const RegionPages pages = by_columns(offsets.data(), 8, lengths.data(), 8, count, 1000);
+      ASSERT_TRUE(columns_of(pages, region).has_value());
+      ASSERT_EQ(first_misfit(pages, region), std::nullopt);
+      for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1024}, count - 1}) {
+        const std::uint64_t offset = offsets[at], length = lengths[at];
+        const auto refused = [&](const char* what) {
+          SCOPED_TRACE(what);
+          EXPECT_EQ(columns_of(pages, region), std::nullopt);
+          EXPECT_EQ(first_misfit(pages, region), at);
+          offsets[at] = offset;
+          lengths[at] = length;
+        };
+        offsets[at] = 999;  // before the region: the offset wraps around
+        refused("before");
+        offsets[at] = 1000 + region - lengths[at] + 1;
+        refused("past the end");
+        lengths[at] = 0;
+        refused("empty");
+        lengths[at] = UINT64_MAX;
+        refused("too long");
+        ASSERT_TRUE(columns_of(pages, region).has_value());
+      }
+    }
+  }
+  const std::uint64_t offset = 0, length = 0;
+  EXPECT_EQ(first_misfit(by_columns(&offset, 0, &length, 0, 5), 100), 0U);
+  EXPECT_EQ(columns_of(by_columns(&offset, 0, &length, 0, 5), 100), std::nullopt);
+}
+
+TEST(region_pages, of_a_region_whose_end_is_not_known_may_lie_anywhere) {
+  const std::vector<std::uint64_t> offsets{1ULL << 40, 0, 77};
+  const std::uint64_t length = 10;
+  EXPECT_TRUE(columns_of(by_columns(offsets.data(), 8, &length, 0, 3), 0).has_value());
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ from ._exchange import DEFAULT_COMM_PORT, WITHDRAWAL, AgentStore, Exchange, Stor
 from ._memory import ADDRESSED, Memory
 from ._peers import Life, Peers
 from ._plugins import PLUGINS
-from ._regions import RegionTable, Rooms, rows_in, strided_pages
+from ._regions import FEW, RegionTable, strided_pages
+from ._rows import Rows, captured
 from ._telemetry import is_collected, nixlXferTelemetry
 from ._transfer import Lent, PreparedList, Transfer, message, patiently
 
@@ -58,7 +59,6 @@ class nixlAgent:
         self._peers = Peers(self._agent)
         self._memory = Memory(self._agent)
         self._backends = Backends(self._agent, self._numbers)
-        self._rooms = Rooms()
         self._lists: dict[int, PreparedList] = {}
         self._transfers: dict[int, Transfer] = {}
         self._lent = Lent(self._numbers)
@@ -127,11 +127,11 @@ class nixlAgent:
         agent_name, memory, source, backends = of_prepare(arguments, named)
         if memory is None:
             need(source, nixlXferDList, "what is prepared")
-            return self._prepare(agent_name, source.getType(), source._words, backends)
+            return self._prepare(agent_name, source.getType(), source._source(), backends)
         return self._prepare(agent_name, memory, checked_rows(source, STRIDED_WIDTH), backends)
 
     def _prepare(self, agent_name: str, memory: nixl_mem_t, source: Any, backends: Sequence[int]) -> int:
-        """Source: words, or rows of three or five columns."""
+        """Source: words or rows of three, or an array of five columns."""
         agent_name = as_text(agent_name, "an agent's name")
         life, table = self._side(agent_name, memory)
         paths = self._backends.paths(memory, backends)
@@ -146,7 +146,7 @@ class nixlAgent:
         return self._peers.side(agent_name, kind)
 
     def _pages(self, agent_name: str, table: RegionTable, source: Any) -> headrace.PageList:
-        if len(source) == 0:
+        if not isinstance(source, Rows) and len(source) == 0:
             raise failure(nixlNotFoundError, "there are no descriptors")
         try:
             return self._prepared(table, source, agent_name or None)
@@ -154,17 +154,16 @@ class nixlAgent:
             raise translated(error) from error
 
     def _prepared(self, table: RegionTable, source: Any, peer: str | None) -> headrace.PageList:
-        if is_array(source) and source.shape[1] == STRIDED_WIDTH:
+        if is_array(source):
             return self._agent.prepare(strided_pages(table, source), peer=peer)
-        rows = source.view("uint64") if is_array(source) else rows_in(source)
+        rows = source if isinstance(source, Rows) else captured(source) if len(source) > 3 * FEW else None
         if rows is None:
             return self._agent.prepare(table.pages(source), peer=peer)
-        with self._rooms.room(len(rows)) as room:
-            try:
-                return self._agent.prepare(table.rows_to_prepare(rows, room), peer=peer)
-            except headrace.Error:
-                table.page_rows(rows)  # raises if that is because a row lies in no region
-                raise
+        try:
+            return self._agent.prepare(table.pages_of(rows), peer=peer)
+        except headrace.Error:
+            table.pages(rows.words())  # raises if that is because a row lies in no region
+            raise
 
     def makeXferReq(
         self,
@@ -246,8 +245,8 @@ class nixlAgent:
         life, table = self._side(remote_agent, remote_descs.getType())
         _, own_table = self._side(NIXL_INIT_AGENT, local_descs.getType())
         paths = self._backends.paths(local_descs.getType(), backend) & self._backends.paths(remote_descs.getType(), backend)
-        local = PreparedList(self._pages(NIXL_INIT_AGENT, own_table, local_descs._words), None, self._peers, self._lent, None)
-        remote = PreparedList(self._pages(remote_agent, table, remote_descs._words), life, self._peers, self._lent, None)
+        local = PreparedList(self._pages(NIXL_INIT_AGENT, own_table, local_descs._source()), None, self._peers, self._lent, None)
+        remote = PreparedList(self._pages(remote_agent, table, remote_descs._source()), life, self._peers, self._lent, None)
         made = self._request(kind, op, local, remote, (None, None), sorted(paths) if backend else None)
         made.notification, made._remote = notification, remote
         return made

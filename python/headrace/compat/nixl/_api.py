@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import pickle
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import headrace
 
 from . import _bindings as nixlBind
+from ._compiled import QuickMake
 from ._handles import nixl_prepped_dlist_handle, nixl_xfer_handle, was_released
 from ._inputs import MEMORIES, is_tensor, reg_list, remote_list, tensor_memory, xfer_list
-from ._descriptors import checked_rows, is_array
+from ._descriptors import described, is_array
 from ._transfer import message
 from ._unpickle import descriptors_of
 from .logging import get_logger
@@ -34,9 +35,13 @@ _THREADS_PARAMETER = {"UCX": "num_threads", "OBJ": "num_threads", "LIBFABRIC": "
 _OPERATIONS = {"READ": "read", "WRITE": "write"}
 _WORDS = {"posted": "PROC", "canceling": "PROC", "done": "DONE"}
 
-# Defaults of make_prepped_xfer's, which it knows by identity.
-_SILENT = b""
-_ANY: list[str] = []
+_Method = TypeVar("_Method")
+
+
+def _quick(method: _Method) -> _Method:
+    """make_prepped_xfer, done by compiled code where its arguments are usual: in all other cases, and where that fails, as written."""
+    made: Any = QuickMake(method, headrace.Agent.make_request, headrace.Error, nixl_prepped_dlist_handle, nixl_xfer_handle)
+    return made  # type: ignore[no-any-return]
 
 
 class nixl_thread_sync_t(Enum):
@@ -91,6 +96,8 @@ class nixl_agent_config:
 
 class nixl_agent:
     """An agent: it registers memory, knows peers, makes transfers. Threads: any."""
+
+    __slots__ = ("_native", "__dict__", "__weakref__")
 
     def __init__(self, agent_name: str, nixl_conf: nixl_agent_config | None = None, instantiate_all: bool = False):
         if nixl_conf is not None and instantiate_all:
@@ -216,7 +223,7 @@ class nixl_agent:
 
         agent_name: "NIXL_INIT_AGENT" or "" for the local side; a peer's, or our own for the far side of a transfer to ourselves.
         xfer_list: what get_xfer_descs takes, or an array of rows (address, length, device, stride, count), which needs mem_type.
-        Arrays are read without a copy.
+        Arrays are read, and not kept.
         """
         name = nixlBind.NIXL_INIT_AGENT if agent_name in ("NIXL_INIT_AGENT", "") else agent_name
         if is_array(xfer_list) and xfer_list.ndim == 2 and xfer_list.shape[1] == 5:
@@ -224,11 +231,12 @@ class nixl_agent:
                 raise ValueError("strided descriptors need a kind of memory")
             handle = self.agent.prepXferDlist(name, self.nixl_mems[mem_type], xfer_list, self._handles(backends))
         elif is_array(xfer_list) and xfer_list.ndim == 2 and xfer_list.shape[1] == 3 and mem_type is not None:
-            handle = self.agent._prepare(name, self.nixl_mems[mem_type], checked_rows(xfer_list, 3), self._handles(backends))
+            handle = self.agent._prepare(name, self.nixl_mems[mem_type], described(xfer_list), self._handles(backends))
         else:
             handle = self.agent.prepXferDlist(name, self.get_xfer_descs(xfer_list, mem_type), self._handles(backends))
         return nixl_prepped_dlist_handle(self.agent, handle)
 
+    @_quick
     def make_prepped_xfer(
         self,
         operation: str,
@@ -236,30 +244,15 @@ class nixl_agent:
         local_indices: list[int] | np.ndarray[Any, Any],
         remote_xfer_side: nixl_prepped_dlist_handle,
         remote_indices: list[int] | np.ndarray[Any, Any],
-        notif_msg: bytes = _SILENT,
-        backends: list[str] = _ANY,
+        notif_msg: bytes = b"",
+        backends: list[str] = [],  # noqa: B006
         skip_desc_merge: bool = False,
     ) -> nixl_xfer_handle:
         """A transfer between descriptors of two prepared lists, picked by index.
 
         Indices: lists, or one-dimensional arrays of any integers (uint32 and 64 bits are read without a copy).
         """
-        # A program makes one of these for every transfer, and comes from other work: what counts is how much memory is touched.
-        here, there, remote = local_xfer_side._pages, remote_xfer_side._pages, remote_xfer_side._thing
-        if backends is not _ANY or here is None or there is None:
-            return self._make_otherwise(operation, local_xfer_side, local_indices, remote_xfer_side, remote_indices, notif_msg, backends)
-        try:
-            made: Any = self._native.make_request(_OPERATIONS[operation], here, there, local_indices, remote_indices, None, None, nixl_xfer_handle)  # type: ignore
-        except (headrace.Error, TypeError):
-            return self._make_otherwise(operation, local_xfer_side, local_indices, remote_xfer_side, remote_indices, notif_msg, backends)
-        made.notification, made._remote = None if notif_msg is _SILENT else message(notif_msg), remote
-        return made  # type: ignore[no-any-return]
-
-    def _make_otherwise(
-        self, operation: str, here: Any, local_indices: Any, there: Any, remote_indices: Any, notif_msg: bytes, backends: list[str]
-    ) -> nixl_xfer_handle:  # fmt: skip
-        """What goes by some backends alone, has indices that Headrace refuses, or is an error."""
-        local, remote, chosen = here._thing, there._thing, self._handles(backends)
+        local, remote, chosen = local_xfer_side._thing, remote_xfer_side._thing, self._handles(backends)
         return self.agent._make_prepared(
             nixl_xfer_handle, _OPERATIONS[operation], local, local_indices, remote, remote_indices, notif_msg, chosen
         )  # fmt: skip

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Descriptor lists: (address, length, device) of so many pieces of one kind of memory, kept as one array of words.
 
-Lists made of a NumPy array copy it, since a program may go on using the array; nothing here imports NumPy.
+Lists made of a NumPy array keep nothing of it, since a program may go on using the array; nothing here imports NumPy.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from ._enums import nixl_mem_t
 from ._errors import failure, nixlNotFoundError
+from ._rows import Rows, captured
 from ._state import StateReader, head, record
 
 WIDTH = 3
@@ -34,6 +35,16 @@ def checked_rows(rows: Any, width: int) -> Any:
     if not rows.flags.c_contiguous:
         raise ValueError("descriptors are a C-contiguous array: pass numpy.ascontiguousarray(...)")
     return rows
+
+
+def described(table: Any) -> Rows | array[int]:
+    """An array of rows (address, length, device) in the shortest form; nothing of it is kept."""
+    rows = captured(checked_rows(table, WIDTH))
+    if rows is not None:
+        return rows
+    words = array("Q")
+    words.frombytes(table.view("uint8"))
+    return words
 
 
 def as_text(value: object, what: str) -> str:
@@ -59,18 +70,35 @@ def as_bytes(value: object, what: str) -> bytes:
 class DescriptorList:
     """What the three kinds of list share: the words, and the operations on them."""
 
-    __slots__ = ("_type", "_words", "_extras")
+    __slots__ = ("_type", "_spelt", "_rows", "_extras")
     __hash__ = None  # type: ignore[assignment]
     _has_extra = False
 
     _type: nixl_mem_t
-    _words: array[int]
+    _spelt: array[int]
+    """The words, unless there are rows."""
+    _rows: Rows | None
+    """What an array was, until somebody wants to see or to change the words: most lists are made to be prepared."""
     _extras: list[Any]
 
     def __new__(cls, *_args: object, **_kwargs: object) -> DescriptorList:
         self = super().__new__(cls)
-        self._type, self._words, self._extras = nixl_mem_t.DRAM_SEG, array("Q"), []
+        self._type, self._spelt, self._rows, self._extras = nixl_mem_t.DRAM_SEG, array("Q"), None, []
         return self
+
+    @property
+    def _words(self) -> array[int]:
+        if self._rows is not None:
+            self._spelt, self._rows = self._rows.words(), None
+        return self._spelt
+
+    @_words.setter
+    def _words(self, words: array[int]) -> None:
+        self._spelt, self._rows = words, None
+
+    def _source(self) -> Rows | array[int]:
+        """The descriptors in the form that they are kept in, to be prepared."""
+        return self._spelt if self._rows is None else self._rows
 
     def __init__(self, type: nixl_mem_t, descs: Any = None, init_size: int = 0):
         if not isinstance(type, nixl_mem_t):
@@ -116,7 +144,11 @@ class DescriptorList:
             self._words = array("Q", chain.from_iterable(descs))
 
     def _take_array(self, rows: Any) -> None:
-        self._words.frombytes(checked_rows(rows, WIDTH).view("uint8"))
+        source = described(rows)
+        if isinstance(source, Rows):
+            self._rows = source
+        else:
+            self._words = source
         if self._has_extra:
             self._extras = [self._no_extra()] * len(rows)
 
@@ -140,11 +172,11 @@ class DescriptorList:
 
     def descCount(self) -> int:
         """How many."""
-        return len(self._words) // WIDTH
+        return len(self._spelt) // WIDTH if self._rows is None else self._rows.count
 
     def isEmpty(self) -> bool:
         """Whether there are none."""
-        return not self._words
+        return self.descCount() == 0
 
     def addDesc(self, desc: tuple[Any, ...]) -> None:
         """Puts one at the end."""

@@ -1,28 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """From addresses to regions. NIXL's programs name memory by address, Headrace by (region, offset); this is the border.
 
-A RegionTable holds the regions of one agent and one kind of memory, and finds the one that a descriptor lies in. Short lists
-are looked up one by one, long ones all at once with NumPy where it is installed.
+A RegionTable holds the regions of one agent and one kind of memory, and finds the one that a descriptor lies in. A list that lies
+in one region is handed on as it is kept. Of all others short ones are looked up one by one, long ones all at once with NumPy
+where it is installed.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import headrace
 
 from ._errors import failure, nixlNotFoundError
+from ._rows import Rows
 
 FEW = 32
 """Up to so many descriptors a loop is quicker than NumPy's calls."""
 
 UNBOUNDED = 1 << 63
-
-PIECE = 3 * 4096
-"""Words of a list that are looked at together: 96 KiB."""
 
 
 class Extent(NamedTuple):
@@ -107,8 +105,8 @@ class RegionTable:
 
     def pages(self, words: Sequence[int]) -> Any:
         """The descriptors, three words each, as Headrace's pages: (region, offset, length) each, of the same count and order."""
-        rows = rows_in(words)
-        return self._pages_one_by_one(words) if rows is None else self.page_rows(rows)
+        rows = _rows_in(words)
+        return self._pages_one_by_one(words) if rows is None else self._row_by_row(rows)
 
     def _pages_one_by_one(self, words: Sequence[int]) -> list[tuple[int, int, int]]:
         pages = []
@@ -118,39 +116,26 @@ class RegionTable:
             pages.append((extent.region, address - extent.origin, length))
         return pages
 
-    def page_rows(self, rows: Any) -> Any:
-        """The same for an array of three columns of uint64. Regular lists within one region become a line."""
-        return self._in_a_line(rows) or self._row_by_row(rows)
+    def pages_of(self, rows: Rows) -> Any:
+        """The same for rows that are to be prepared at once.
 
-    def rows_to_prepare(self, rows: Any, room: Any) -> Any:
-        """The same to be prepared at once, in `room`, a table of as many rows, where one region is all that the rows can be in.
-
-        Then whether each lies in it is left to Headrace, which looks anyway: page_rows finds the words for what it refuses.
+        Where one region is all that they can lie in, whether each does is left to Headrace, which looks anyway: pages finds the
+        words for what it refuses.
         """
-        line = self._in_a_line(rows)
-        if line is not None:
-            return line
-        devices = rows[:, 2]
-        found = self._devices.get(int(rows[0, 2]))
+        found = self._devices.get(rows.device)
+        if rows.addresses is None and found is not None:
+            extent = found.find(rows.address, rows.step * (rows.count - 1) + rows.length)
+            if extent is not None:
+                return headrace.UniformPages(extent.region, rows.address - extent.origin, rows.step, rows.length, rows.count)
         # In files an address is an offset already, and one of length 0 has no end that Headrace knew.
-        if found is None or len(found.extents) > 1 or not found.extents[0].origin or not (devices == devices[0]).all():
-            return self._row_by_row(rows)
-        _move(rows, found.extents[0], room)
-        return room
-
-    def _in_a_line(self, rows: Any) -> Any:
-        """The list as base and stride, if its pages are of one length, equally far apart and in one region; else None."""
-        step = _step(rows)
-        if not step:
-            return None
-        address, length, device = rows[0].tolist()
-        found = self._devices.get(device)
-        extent = found.find(address, step * (len(rows) - 1) + length) if found else None
-        if extent is None:
-            return None
-        return headrace.UniformPages(extent.region, address - extent.origin, step, length, len(rows))
+        if rows.addresses is not None and found is not None and len(found.extents) == 1 and found.extents[0].origin:
+            extent = found.extents[0]
+            lengths = rows.length if rows.lengths is None else memoryview(rows.lengths).cast("Q")
+            return headrace.RegionPages(extent.region, memoryview(rows.addresses).cast("Q"), lengths, extent.origin)
+        return self.pages(rows.words())
 
     def _row_by_row(self, rows: Any) -> Any:
+        """The same for an array of three columns of uint64."""
         devices = rows[:, 2]
         if (devices == devices[0]).all():
             return self._on_device(rows, None)
@@ -182,9 +167,7 @@ class RegionTable:
             missing = (inside > size) | (lengths > size - inside)
             if missing.any():
                 raise _uncovered_row(rows, places, int(missing.argmax()))
-        pages = numpy.empty_like(rows)
-        _move(rows, extent, pages)
-        return pages
+        return _columns_of(extent.region, rows[:, 0] - numpy.uint64(extent.origin), lengths)
 
     @staticmethod
     def _in_many(rows: Any, places: Any, found: _Device) -> Any:
@@ -201,16 +184,7 @@ class RegionTable:
         return _columns_of(regions[at], addresses - origins[at], lengths)
 
 
-def _move(rows: Any, extent: Extent, pages: Any) -> None:
-    """Writes the rows, all of which are in that extent, into a table of as many as Headrace's pages."""
-    # (address, length) of each row, moved one word on, is where (offset, length) belongs: one copy, not a column at a time.
-    pages.reshape(-1)[1:] = rows.reshape(-1)[:-1]
-    pages[:, 0] = extent.region
-    if extent.origin:
-        pages[:, 1] -= _numpy().uint64(extent.origin)
-
-
-def rows_in(words: Sequence[int]) -> Any:
+def _rows_in(words: Sequence[int]) -> Any:
     """Words of a long list as an array of three columns, where they lie; None: the list is short, or there is no NumPy."""
     if len(words) <= 3 * FEW or _numpy() is None:
         return None
@@ -226,26 +200,6 @@ def _columns_of(regions: Any, offsets: Any, lengths: Any) -> Any:
     pages = _numpy().empty((len(offsets), 3), _numpy().uint64)
     pages[:, 0], pages[:, 1], pages[:, 2] = regions, offsets, lengths
     return pages
-
-
-def _step(rows: Any) -> int:
-    """How far apart neighbours begin, if that and their lengths and devices are the same all along; else 0."""
-    if len(rows) < 2:
-        return 0
-    (first, length, device), second, last = rows[0].tolist(), rows[1].tolist(), rows[-1].tolist()
-    step: int = second[0] - first
-    # Nearly all lists that are not regular show it at their ends.
-    if step <= 0 or second[1:] != [length, device] or last != [first + step * (len(rows) - 1), length, device]:
-        return 0
-    # Equal to its neighbour's neighbour in every word, piece by piece: a piece stays in the cache, and its memory is not given
-    # back to the system each time.
-    words = rows.reshape(-1)
-    for at in range(0, len(words) - 6, PIECE):
-        piece = words[at : at + PIECE + 6]
-        steps = piece[3:] - piece[:-3]
-        if not (steps[3:] == steps[:-3]).all():
-            return 0
-    return step
 
 
 def strided_pages(table: RegionTable, rows: Any) -> Any:
@@ -275,32 +229,6 @@ def _expanded(places: Any) -> Any:
     first = numpy.repeat(numpy.cumsum(counts) - counts, counts)
     blocks[:, 1] += (numpy.arange(len(blocks)) - first).astype(numpy.uint64) * numpy.repeat(places[:, 3], counts)
     return blocks
-
-
-class Rooms:
-    """Tables that pages are written into on their way to Headrace, which keeps none of them. Threads: any.
-
-    One is kept for the next list: memory that is fresh from the system costs a page fault for every 4 KiB, which takes ten
-    times as long as writing to it.
-    """
-
-    KEPT_ROWS = 1 << 17
-
-    def __init__(self) -> None:
-        self._kept: list[Any] = []
-
-    @contextmanager
-    def room(self, count: int) -> Iterator[Any]:
-        """A table of so many rows, with anything in it."""
-        try:
-            table = self._kept.pop()
-        except IndexError:
-            table = None
-        if table is None or len(table) < count:
-            table = _numpy().empty((count, 3), _numpy().uint64)
-        yield table[:count]
-        if len(table) <= self.KEPT_ROWS:
-            self._kept[:] = [table]
 
 
 _unset = object()

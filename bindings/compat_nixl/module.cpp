@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// headrace.compat.nixl._compiled: the two steps of NIXL's calls that are too short for a frame of Python, or
+// too long for NumPy.
+#include "bindings/compat_nixl/python.hpp"
+
+namespace headrace::compat_nixl {
+namespace {
+
+PyMethodDef functions[] = {
+    {"capture_rows", &capture_rows, METH_O,
+     "capture_rows($module, rows, /)\n--\n\n"
+     "What rows of (address, length, device) are, kept as short as they can be; None if they lie on several "
+     "devices.\n\n"
+     "rows: a contiguous buffer of three uint64 each, at least one. Nothing of it is kept.\n"
+     "Returns (count, device, address, step, length, addresses, lengths): address and length are those of "
+     "the first row. step: "
+     "how far\napart neighbours begin, if that is the same all along and so is their length; else 0, and "
+     "`addresses` has them "
+     "as uint64.\n`lengths` has the lengths as uint64 if they differ, else it is None."},
+    {nullptr, nullptr, 0, nullptr}};
+
+int fill(PyObject* module) { return add_quick_make(module) ? 0 : -1; }
+
+PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(&fill)}, {0, nullptr}};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                          "_compiled",
+                          "The compiled part of headrace.compat.nixl.",
+                          0,
+                          functions,
+                          slots,
+                          nullptr,
+                          nullptr,
+                          nullptr};
+
+}  // namespace
+}  // namespace headrace::compat_nixl
+
+extern "C" PyMODINIT_FUNC PyInit__compiled() { return PyModuleDef_Init(&headrace::compat_nixl::definition); }

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Descriptors kept in their shortest form: what it is, and that nothing is lost by it."""
+
+from array import array
+
+import numpy as np
+import pytest
+
+from headrace.compat.nixl._bindings import nixl_mem_t, nixlXferDList
+from headrace.compat.nixl._compiled import capture_rows
+from headrace.compat.nixl._rows import Rows, captured
+
+PIECE = 1024  # rows that are looked at together
+COUNTS = [2, 3, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 3]
+
+
+def regular(count, address=4096, step=256, length=64, device=3):
+    return np.stack([address + np.arange(count) * step, np.full(count, length), np.full(count, device)], axis=1).astype(np.uint64)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_regular_list_is_kept_as_three_numbers(count):
+    table = regular(count)
+    rows = captured(table)
+    assert rows == Rows(count, 3, 4096, 256, 64, None, None)
+    assert rows.words().tobytes() == table.tobytes()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_one_row_that_is_out_of_step_anywhere_is_seen(count, column):
+    for row in {0, 1, count // 2, PIECE - 1, PIECE, count - 2, count - 1} & set(range(count)):
+        if count == 2 and column == 0:
+            continue  # two rows are always in step
+        table = regular(count)
+        table[row, column] += np.uint64(1)
+        rows = captured(table)
+        if column == 2:
+            assert rows is None
+            continue
+        assert rows.step == 0
+        assert (rows.lengths is None) == (column == 0)
+        assert rows.words().tobytes() == table.tobytes()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_in_any_order_keep_their_addresses_and_lengths_where_these_differ(seed):
+    rng = np.random.default_rng(seed)
+    table = regular(int(rng.integers(2, 5000)))[::-1].copy()
+    assert captured(table).addresses == table[:, 0].tobytes()
+    assert captured(table)[4:] == (64, table[:, 0].tobytes(), None)
+    rng.shuffle(table)
+    table[:, 1] = rng.integers(1, 2**63, len(table))
+    rows = captured(table)
+    assert (rows.count, rows.device, rows.address, rows.length) == (len(table), 3, table[0, 0], table[0, 1])
+    assert (rows.addresses, rows.lengths) == (table[:, 0].tobytes(), table[:, 1].tobytes())
+    assert rows.words().tobytes() == table.tobytes()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(5, 6, 7)],
+        [(5, 6, 7), (5, 6, 7)],
+        [(2**64 - 8, 8, 0), (8, 8, 0)],  # as far apart as a step of 16 that wraps around
+        [(2**64 - 64, 8, 0), (2**64 - 32, 8, 0)],
+        [(0, 1, 0), (2**63, 1, 0)],
+        [(0, 0, 2**64 - 1), (2**63 - 1, 0, 2**64 - 1)],
+        [(2**64 - 1, 2**64 - 1, 2**64 - 1)],
+    ],
+)
+def test_the_largest_numbers_come_back_as_they_were(rows):
+    words = array("Q", [word for row in rows for word in row])
+    assert captured(words).words() == words
+
+
+def test_rows_of_several_devices_and_no_rows_are_not_kept_so():
+    assert captured(np.zeros((0, 3), np.uint64)) is None
+    assert captured(array("Q")) is None
+    table = regular(100)
+    table[99, 2] += np.uint64(1)
+    assert captured(table) is None
+
+
+def test_wrong_buffers_are_refused():
+    for wrong in (b"", b"x" * 23, b"x" * 25):
+        with pytest.raises(ValueError, match=f"a buffer of {len(wrong)} bytes"):
+            capture_rows(wrong)
+    with pytest.raises(TypeError):
+        capture_rows(5)
+    with pytest.raises((BufferError, ValueError)):
+        capture_rows(np.zeros((6, 6), np.uint64)[:, :3])
+
+
+@pytest.mark.parametrize("order", ["regular", "shuffled", "devices"])
+def test_a_list_of_an_array_is_what_a_list_of_tuples_is_and_keeps_nothing_of_the_array(order):
+    table = regular(50)
+    if order == "shuffled":
+        np.random.default_rng(1).shuffle(table)
+    if order == "devices":
+        table[7, 2] = 9
+    tuples = [tuple(row) for row in table.tolist()]
+    expected = nixlXferDList(nixl_mem_t.DRAM_SEG, tuples)
+
+    def made():
+        given = table.copy()
+        descs = nixlXferDList(nixl_mem_t.DRAM_SEG, given)
+        given[:] = 0
+        return descs
+
+    assert made().descCount() == 50 and not made().isEmpty()
+    assert made() == expected and expected == made()
+    assert list(made()) == tuples
+    assert made().__getstate__() == expected.__getstate__()
+    assert made().index(tuples[20]) == 20
+    changed = made()
+    changed.addDesc((1, 2, 3))
+    changed[0] = (4, 5, 6)
+    changed.remDesc(1)
+    assert list(changed) == [(4, 5, 6), *tuples[2:], (1, 2, 3)]
+    emptied = made()
+    emptied.clear()
+    assert emptied.isEmpty() and list(emptied) == []
