@@ -36,4 +36,6 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT,
 }  // namespace
 }  // namespace headrace::compat_nixl
 
+// The name is Python's choice.
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" PyMODINIT_FUNC PyInit__compiled() { return PyModuleDef_Init(&headrace::compat_nixl::definition); }
