@@ -167,6 +167,10 @@ def run_cases(pair: Pair, contender: str, options: argparse.Namespace, samples: 
                 samples[f"make/{count}"][f"{contender} {dtype}"] += pair.here.ask(
                     "make", slots=BUFFER // page, count=count, dtype=dtype, rounds=rounds
                 )
+                if contender == "drop-in":
+                    in_turn = pair.here.ask("make_in_turn", slots=BUFFER // page, count=count, dtype=dtype, rounds=rounds)
+                    for name, seconds in in_turn.items():
+                        samples[f"{through_dropin.IN_TURN}/{count}/{dtype}"][name] += seconds
             if options.through_dropin:
                 for order in ("regular", "shuffled"):
                     samples[f"prepare-rows/{page}x{count}/{order}"][contender] += pair.here.ask(

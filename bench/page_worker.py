@@ -270,6 +270,33 @@ class Side:
             del request  # Headrace's ends here, and not inside the next one's time
         return seconds
 
+    def make_in_turn(self, slots: int, count: int, dtype: str, rounds: int) -> dict[str, list[float]]:
+        """The same through the drop-in and on the agent of Headrace's that it stands on, of the same lists, call by call.
+
+        Where the memory of a process happens to lie makes more of a difference between two processes than is looked for here.
+        """
+        agent, native, (local, remote) = self.library.agent, self.library.agent._native, self.lists
+
+        def through_dropin(here: np.ndarray, there: np.ndarray) -> Any:
+            return agent.make_prepped_xfer("READ", local, here, remote, there)
+
+        our_pages, peer_pages = local._pages, remote._pages
+
+        def natively(here: np.ndarray, there: np.ndarray) -> Any:
+            return native.make_request("read", our_pages, peer_pages, here, there)
+
+        ways = {"drop-in": through_dropin, "native": natively}
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for i in range(rounds):
+            for name in list(ways) if i % 2 else reversed(ways):
+                make = ways[name]
+                source, target = (index.astype(dtype) for index in choose(slots, count, i))
+                start = time.perf_counter()
+                request = make(source, target)
+                seconds[name].append(time.perf_counter() - start)
+                del request
+        return seconds
+
     def register_many(self, count: int) -> dict[str, Any]:
         seconds = self.library.register_many(self.buffer, count)
         start = time.perf_counter()

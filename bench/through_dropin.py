@@ -9,6 +9,7 @@ from typing import Any
 from comparison import ROOT, Rows, median, percentile, table
 
 LIBRARY = "dropin"
+IN_TURN = "make-in-turn"  # in one process, call by call
 PACKAGES = ROOT / "packaging" / "headrace_nixl" / "src"
 
 # Registered memory alone: NIXL has no other.
@@ -34,13 +35,17 @@ def report(samples: Samples, rows: Rows) -> None:
     the native program has base and stride instead, it is another job.
     """
     shown = []
-    for case in (case for case in samples if not case.startswith(("make/", "prepare/"))):
+    for case in (case for case in samples if not case.startswith(("make/", "prepare/", IN_TURN))):
         contenders = samples[case]
         shown.append(_line(rows, case, *(contenders[name] for name in ("drop-in", "headrace registered", "nixl"))))
     for case in (case for case in samples if case.startswith("make/")):
         for dtype in ("int32", "uint32", "int64"):
             times = (samples[case][f"{name} {dtype}"] for name in ("drop-in", "headrace registered", "nixl"))
             shown.append(_line(rows, f"{case}/{dtype}", *times))
+    for case in (case for case in samples if case.startswith(IN_TURN)):
+        value, own = (median(samples[case][name]) * 1e6 for name in ("drop-in", "native"))
+        rows.add(f"dropin/{case}", "p50_us", "us", value, peer="headrace, native", peer_value=own, lower_is_better=True)
+        shown.append([case, f"{value:.2f}", f"{percentile(samples[case]['drop-in'], 99) * 1e6:.2f}", f"{own:.2f}", "", f"{own / value:.3f}", ""])
     print(table(["median", "drop-in us", "p99", "native us", "nixl us", "native / drop-in", "nixl / drop-in"], shown), "\n")
 
 

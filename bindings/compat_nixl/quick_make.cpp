@@ -170,20 +170,27 @@ class Arguments {
 };
 
 /// Headrace's word for the operation; null: it is none that NIXL has.
-PyObject* word_of(const QuickMake& self, PyObject* operation) {
-  if (operation == self.nixl_read) return self.read;
-  if (operation == self.nixl_write) return self.write;
+[[gnu::noinline]] PyObject* other_word(const QuickMake& self, PyObject* operation) {
   if (PyUnicode_Check(operation) == 0) return nullptr;
   if (PyUnicode_CompareWithASCIIString(operation, "READ") == 0) return self.read;
   if (PyUnicode_CompareWithASCIIString(operation, "WRITE") == 0) return self.write;
   return nullptr;
 }
 
+PyObject* word_of(const QuickMake& self, PyObject* operation) {
+  if (operation == self.nixl_read) [[likely]]
+    return self.read;
+  return operation == self.nixl_write ? self.write : other_word(self, operation);
+}
+
 /// What a transfer keeps of its notification; null: Python has to look at it.
-PyObject* kept(const QuickMake& self, PyObject* message) {
-  if (message == nullptr) return self.none;
+[[gnu::noinline]] PyObject* kept(const QuickMake& self, PyObject* message) {
   if (PyBytes_CheckExact(message) == 0) return nullptr;
   return PyBytes_Size(message) == 0 ? self.none : message;
+}
+
+[[gnu::noinline]] bool is_empty(PyObject* list) {
+  return PyList_CheckExact(list) != 0 && PyList_Size(list) == 0;
 }
 
 /// headrace.Agent.make_request of these; the place before the first is the callee's to use.
@@ -210,9 +217,8 @@ Reference make(const QuickMake& self, const Arguments& given) {
   using enum Arguments::Place;
   fetch(self, given);
   PyObject* const word = word_of(self, given[operation]);
-  PyObject* const said = kept(self, given[message]);
-  const bool any_path = given[backends] == nullptr ||
-                        (PyList_CheckExact(given[backends]) != 0 && PyList_Size(given[backends]) == 0);
+  PyObject* const said = given[message] == nullptr ? self.none : kept(self, given[message]);
+  const bool any_path = given[backends] == nullptr || is_empty(given[backends]);
   if (word == nullptr || said == nullptr || !any_path || self.owner == nullptr) return nullptr;
   const Reference headrace_agent = self.native.get(given[agent]);
   const Reference here = headrace_agent ? self.pages.get(given[local]) : nullptr;

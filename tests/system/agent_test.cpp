@@ -510,9 +510,9 @@ TEST_P(OverBackend, wrong_requests_are_refused_with_what_to_do) {
   EXPECT_EQ(agents.here.prepare(peer, UniformPages{far.id, 0, 1ull << 62, 4096, 5}).code(), Code::invalid_argument);
   EXPECT_EQ(agents.here.prepare(UniformPages{mine.id, 0, 0, 0, 5}).code(), Code::invalid_argument);
 
-  const std::vector<std::uint64_t> offsets{0, 8190, 4}, lengths{4, 3, 0};
+  const std::vector<std::uint64_t> places{0, 8190, 4}, sizes{4, 3, 0};
   const auto by_columns = [&](RegionId region, std::uint64_t count, std::uint64_t origin) {
-    return RegionPages{region, {offsets.data()}, {lengths.data()}, count, origin};
+    return RegionPages{region, {places.data()}, {sizes.data()}, count, origin};
   };
   EXPECT_EQ(must(agents.here.prepare(by_columns(mine.id, 1, 0))).bytes(), 4u);
   EXPECT_EQ(must(agents.here.prepare(agents.here.name(), by_columns(mine.id, 1, 0))).peer(), agents.here.name());
@@ -523,12 +523,12 @@ TEST_P(OverBackend, wrong_requests_are_refused_with_what_to_do) {
   auto before = agents.here.prepare(by_columns(mine.id, 3, 1));
   EXPECT_EQ(before.code(), Code::invalid_argument);
   EXPECT_EQ(before.error().page, 0u);
-  auto empty = agents.here.prepare(RegionPages{mine.id, {offsets.data()}, {&lengths[2], 0}, 1});
+  auto empty = agents.here.prepare(RegionPages{mine.id, {places.data()}, {&sizes[2], 0}, 1});
   EXPECT_EQ(empty.code(), Code::invalid_argument);
   EXPECT_NE(empty.error().message.find("length 0"), std::string::npos) << empty.error().message;
   EXPECT_EQ(agents.here.prepare(by_columns(mine.id, 0, 0)).code(), Code::invalid_argument);
-  EXPECT_EQ(agents.here.prepare(RegionPages{mine.id, {}, {lengths.data()}, 1}).code(), Code::invalid_argument);
-  EXPECT_EQ(agents.here.prepare(RegionPages{mine.id, {offsets.data()}, {}, 1}).code(), Code::invalid_argument);
+  EXPECT_EQ(agents.here.prepare(RegionPages{mine.id, {}, {sizes.data()}, 1}).code(), Code::invalid_argument);
+  EXPECT_EQ(agents.here.prepare(RegionPages{mine.id, {places.data()}, {}, 1}).code(), Code::invalid_argument);
   EXPECT_EQ(agents.here.prepare(by_columns(RegionId{mine.id.value + 77}, 1, 0)).code(), Code::not_found);
   EXPECT_EQ(agents.here.prepare(peer, by_columns(RegionId{far.id.value + 77}, 1, 0)).code(), Code::not_found);
   EXPECT_EQ(agents.here.prepare("nobody", by_columns(far.id, 1, 0)).code(), Code::not_found);
