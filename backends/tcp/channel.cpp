@@ -570,8 +570,7 @@ bool Channel::put_chunk() {
   ChunkLimits limits = limits_of(*request);
   limits.bytes = std::min(limits.bytes, std::max(least_chunk_bytes, share / 4));
   Chunk chunk = cut_chunk(request->args, request->next, limits);
-  const std::size_t pages = chunk.to.page - chunk.from.page + (chunk.to.skip > 0 ? 1 : 0);
-  if (!writer_.fits(frame_header_bytes + pages * range_bytes)) return false;
+  if (!writer_.fits(frame_header_bytes + most_ranges(request->args, chunk) * range_bytes)) return false;
   reads_turn_ = request->is_write();
 
   chunk.number = request->chunks;
