@@ -28,6 +28,7 @@ from ._headrace import (
     Model,
     OptionInfo,
     PageList,
+    PageView,
     PeerInfo,
     Region,
     Request,
@@ -38,6 +39,7 @@ from ._headrace import (
     list_backends,
     list_namespace,
     list_options,
+    pages_of,
     set_log_level,
     set_log_sink,
 )
@@ -80,6 +82,7 @@ __all__ = [
     "NotSupported",
     "OptionInfo",
     "PageList",
+    "PageView",
     "PeerInfo",
     "PeerLost",
     "Region",
@@ -93,6 +96,7 @@ __all__ = [
     "list_backends",
     "list_namespace",
     "list_options",
+    "pages_of",
     "set_log_level",
     "set_log_sink",
 ]
