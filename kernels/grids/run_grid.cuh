@@ -13,7 +13,7 @@
 namespace headrace::kernels {
 
 /// Division of numbers below 2^31 by one that all of a launch share, 2 or more: a multiplication and a shift.
-/// A GPU divides by a loop of some twenty instructions, and a run's place takes up to four divisions.
+/// A GPU divides by a routine of many instructions, and a run's place takes up to four divisions.
 struct Divisor {
   unsigned by;
   unsigned multiplier;  ///< ceil(2^(31 + n) / by), where 2^n is the least power that is not below `by`
