@@ -35,6 +35,14 @@ struct KernelSet {
   void* move_checked_small_pages = nullptr;
   void* move_checked_row_pages = nullptr;
   void* move_checked_any_pages = nullptr;
+  void* move_grid_tiles = nullptr;
+  void* move_grid_small = nullptr;
+  void* move_grid_aligned = nullptr;
+  void* move_grid_any = nullptr;
+  void* move_checked_grid_tiles = nullptr;
+  void* move_checked_grid_small = nullptr;
+  void* move_checked_grid_aligned = nullptr;
+  void* move_checked_grid_any = nullptr;
   void* move_parts = nullptr;
   void* move_few = nullptr;
 

@@ -2,6 +2,7 @@
 #include "kernels/library.hpp"
 
 #include "kernels/gather_scatter/gather_scatter.hpp"
+#include "kernels/grids/grids.hpp"
 #include "kernels/launch.hpp"
 
 #include <headrace/version.hpp>
@@ -33,6 +34,19 @@ constexpr Wanted wanted[] = {
      &KernelSet::move_checked_row_pages},
     {"headrace_move_checked_any_pages", "find the kernel headrace_move_checked_any_pages",
      &KernelSet::move_checked_any_pages},
+    {"headrace_move_grid_tiles", "find the kernel headrace_move_grid_tiles", &KernelSet::move_grid_tiles},
+    {"headrace_move_grid_small", "find the kernel headrace_move_grid_small", &KernelSet::move_grid_small},
+    {"headrace_move_grid_aligned", "find the kernel headrace_move_grid_aligned",
+     &KernelSet::move_grid_aligned},
+    {"headrace_move_grid_any", "find the kernel headrace_move_grid_any", &KernelSet::move_grid_any},
+    {"headrace_move_checked_grid_tiles", "find the kernel headrace_move_checked_grid_tiles",
+     &KernelSet::move_checked_grid_tiles},
+    {"headrace_move_checked_grid_small", "find the kernel headrace_move_checked_grid_small",
+     &KernelSet::move_checked_grid_small},
+    {"headrace_move_checked_grid_aligned", "find the kernel headrace_move_checked_grid_aligned",
+     &KernelSet::move_checked_grid_aligned},
+    {"headrace_move_checked_grid_any", "find the kernel headrace_move_checked_grid_any",
+     &KernelSet::move_checked_grid_any},
 };
 
 std::int32_t find_all(KernelSet& set, const char*& failed) {
@@ -88,6 +102,7 @@ headrace_kernels_v1 make_table(const headrace_kernel_image_v1* images, std::uint
   table.move_pages = move_pages;
   table.move_parts = move_parts;
   table.move_few = move_few;
+  table.move_grids = move_grids;
   return table;
 }
 

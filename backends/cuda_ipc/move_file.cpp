@@ -22,6 +22,11 @@ using Shape = Side::Shape;
 
 constexpr std::uint32_t list_magic = 0x4c435248;  // "HRCL"
 constexpr std::uint64_t head_bytes = 32, side_bytes = 24, region_bytes = 24;
+constexpr std::uint64_t grid_bytes = 8, dimension_bytes = 24;
+constexpr std::uint64_t longest_stride = std::uint64_t{1}
+                                         << 60;  // so that no sum of what they reach overflows
+
+using Wide = unsigned __int128;
 
 Shape shape_of(const headrace_side_v1& side, std::uint64_t page_bytes) {
   if (page_bytes == 0 || side.offsets != nullptr || side.region_of != nullptr) return Shape::listed;
@@ -79,6 +84,15 @@ void write_columns(Pen& pen, const headrace_side_v1& side, Shape shape, std::uin
   });
 }
 
+void write_grid(Pen& pen, const headrace_page_grid_v1& grid) {
+  pen.put(grid.run_bytes);
+  for (std::uint32_t d = 0; d < grid.dimensions; ++d) {
+    pen.put(grid.counts[d]);
+    pen.put(grid.local_strides[d]);
+    pen.put(grid.remote_strides[d]);
+  }
+}
+
 // ------------------------------------------------------------------ reading
 
 Result<std::string> read_body(int fd, std::uint64_t bytes) {
@@ -131,22 +145,57 @@ void read_columns(PacketReader& in, Side& side, std::uint64_t count) {
   side.region_of = read_column<std::uint32_t>(in, count);
 }
 
+bool is_stride(std::uint64_t stride) { return stride > 0 && stride <= longest_stride; }
+
+/// Of pages of `page_bytes` bytes.
+headrace_page_grid_v1 read_grid(PacketReader& in, std::uint64_t dimensions, std::uint64_t page_bytes) {
+  headrace_page_grid_v1 grid{};
+  if (dimensions > HEADRACE_GRID_MOST) {
+    in.fail();
+    return grid;
+  }
+  grid.dimensions = static_cast<std::uint32_t>(dimensions);
+  grid.run_bytes = in.get<std::uint64_t>();
+  grid.runs = 1;
+  for (std::uint32_t d = 0; d < grid.dimensions && in.good(); ++d) {
+    grid.counts[d] = in.get<std::uint64_t>();
+    grid.local_strides[d] = in.get<std::uint64_t>();
+    grid.remote_strides[d] = in.get<std::uint64_t>();
+    if (grid.counts[d] < 2 || __builtin_mul_overflow(grid.runs, grid.counts[d], &grid.runs) ||
+        !is_stride(grid.local_strides[d]) || !is_stride(grid.remote_strides[d]))
+      in.fail();
+  }
+  std::uint64_t bytes = 0;
+  if (__builtin_mul_overflow(grid.runs, grid.run_bytes, &bytes) || bytes == 0 || bytes != page_bytes)
+    in.fail();
+  return grid;
+}
+
 Error nonsense() {
   return make_error(Code::corrupt, "the pages of a request do not fit what they are said to be");
 }
 
 // ------------------------------------------------------------------ checking
 
-/// Whether [offset, offset + bytes) of page `i` lies in its region.
-bool lies_within(const Side& side, std::uint64_t i, std::uint64_t bytes,
-                 const std::vector<std::uint64_t>& lengths) {
+/// Whether [offset, offset + extent) of page `i` lies in its region.
+bool lies_within(const Side& side, std::uint64_t i, Wide extent, const std::vector<std::uint64_t>& lengths) {
   const std::uint32_t region = side.shape == Shape::listed ? side.region_of[i] : 0;
   if (region >= lengths.size()) return false;
-  using Wide = unsigned __int128;
   const std::uint64_t slot = side.shape == Shape::indexed ? side.indices[i] : i;
   const Wide begin =
       side.shape == Shape::listed ? Wide{side.offsets[i]} : Wide{side.base} + Wide{slot} * side.stride;
-  return begin + bytes <= lengths[region];
+  return begin + extent <= lengths[region];
+}
+
+/// What a page of `bytes` bytes spreads over on a side.
+Wide extent_of(const MoveList& list, bool owners, std::uint64_t bytes) {
+  if (!list.grid) return bytes;
+  Wide extent = list.grid->run_bytes;
+  for (std::uint32_t d = 0; d < list.grid->dimensions; ++d) {
+    const std::uint64_t stride = owners ? list.grid->remote_strides[d] : list.grid->local_strides[d];
+    extent += Wide{list.grid->counts[d] - 1} * stride;
+  }
+  return extent;
 }
 
 Error outside(const char* whose, std::uint64_t page) {
@@ -216,8 +265,12 @@ Result<std::uint64_t> MoveList::check(
   for (std::uint64_t i = 0; i < count; ++i) {
     const std::uint64_t bytes = page_bytes != 0 ? page_bytes : lengths[i];
     if (bytes == 0) return Error{Code::invalid_argument, fmt::format("page {} has no bytes", i), i};
-    if (!lies_within(owners, i, bytes, ours)) return outside("owner's", i);
-    if (!lies_within(initiators, i, bytes, theirs)) return outside("initiator's", i);
+    const Wide owners_extent = extent_of(*this, true, bytes),
+               initiators_extent = extent_of(*this, false, bytes);
+    if (bytes > owners_extent || bytes > initiators_extent)
+      return Error{Code::invalid_argument, fmt::format("page {} has more bytes than it spreads over", i), i};
+    if (!lies_within(owners, i, owners_extent, ours)) return outside("owner's", i);
+    if (!lies_within(initiators, i, initiators_extent, theirs)) return outside("initiator's", i);
     if (__builtin_add_overflow(total, bytes, &total))
       return make_error(Code::invalid_argument, "{} pages hold more than 2^64 bytes", count);
   }
@@ -231,7 +284,9 @@ Result<MoveFile> write_move_file(const headrace_prepare_v1& args, const Tell& te
   const std::uint64_t page_bytes = common_page_bytes(args);
   const Shape here = shape_of(local, page_bytes), there = shape_of(remote, page_bytes);
   const std::uint64_t lengths_bytes = page_bytes == 0 ? args.count * sizeof(std::uint64_t) : 0;
-  const std::uint64_t body = head_bytes + 2 * side_bytes +
+  const std::uint64_t shape_bytes =
+      args.grid != nullptr ? grid_bytes + args.grid->dimensions * dimension_bytes : 0;
+  const std::uint64_t body = head_bytes + 2 * side_bytes + shape_bytes +
                              (local.region_count + remote.region_count) * region_bytes +
                              column_bytes(here, args.count) + column_bytes(there, args.count) + lengths_bytes;
   if (args.count > max_move_pages || move_control_bytes + body > max_move_file_bytes ||
@@ -250,9 +305,10 @@ Result<MoveFile> write_move_file(const headrace_prepare_v1& args, const Tell& te
   pen.put(static_cast<std::uint32_t>(args.op));
   pen.put(args.count);
   pen.put(page_bytes);
-  pen.put(std::uint64_t{0});
+  pen.put(args.grid != nullptr ? std::uint64_t{args.grid->dimensions} : 0);
   write_side(pen, local, here, tell_local);
   write_side(pen, remote, there, tell_remote);
+  if (args.grid != nullptr) write_grid(pen, *args.grid);
   write_columns(pen, local, here, args.count);
   write_columns(pen, remote, there, args.count);
   if (page_bytes == 0)
@@ -285,11 +341,12 @@ Result<MoveList> decode_move_list(std::string_view body) {
   const auto op = in.get<std::uint32_t>();
   list.count = in.get<std::uint64_t>();
   list.page_bytes = in.get<std::uint64_t>();
-  if (in.get<std::uint64_t>() != 0 || magic != list_magic || op > HEADRACE_WRITE || list.count == 0)
-    return nonsense();
+  const auto dimensions = in.get<std::uint64_t>();
+  if (magic != list_magic || op > HEADRACE_WRITE || list.count == 0) return nonsense();
   list.op = static_cast<headrace_op_v1>(op);
   list.initiators = read_side(in);
   list.owners = read_side(in);
+  if (dimensions != 0) list.grid = read_grid(in, dimensions, list.page_bytes);
   const bool all_told =
       list.page_bytes != 0 || (list.initiators.shape == Shape::listed && list.owners.shape == Shape::listed);
   if (!in.good() || !all_told || list.count > max_move_pages) return nonsense();

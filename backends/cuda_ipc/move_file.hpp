@@ -114,6 +114,7 @@ struct MoveList {
   std::uint64_t count = 0;
   std::uint64_t page_bytes = 0;  ///< of all pages; 0: `lengths`
   std::vector<std::uint64_t> lengths;
+  std::optional<headrace_page_grid_v1> grid;  ///< of every page; the local side is the initiator's
   Side initiators;
   Side owners;
 

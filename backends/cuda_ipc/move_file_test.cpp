@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <random>
 #include <string>
 
@@ -17,7 +18,7 @@ using Shape = MoveList::Side::Shape;
 constexpr ToldRegion near_region{7, HEADRACE_VRAM, 1 << 20, 99}, far_region{8, HEADRACE_DRAM, 1 << 20, 0};
 
 MoveFile written(headrace_op_v1 op, const test::PageSide& near, const test::PageSide& far,
-                 std::uint64_t count) {
+                 std::uint64_t count, const headrace_page_grid_v1* grid = nullptr) {
   const headrace_side_v1 local = near.view(), remote = far.view();
   headrace_prepare_v1 args{};
   args.struct_size = sizeof args;
@@ -25,6 +26,7 @@ MoveFile written(headrace_op_v1 op, const test::PageSide& near, const test::Page
   args.count = count;
   args.local = &local;
   args.remote = &remote;
+  args.grid = grid;
   return write_move_file(
              args, [](void*) { return near_region; }, [](void*) { return far_region; })
       .value();
@@ -78,6 +80,58 @@ TEST(MoveFile, tells_pages_of_any_length_in_their_order) {
   EXPECT_TRUE(list.owners.indices.empty());
 }
 
+/// Pages of 1000 bytes, in 20 runs.
+headrace_page_grid_v1 grid() {
+  headrace_page_grid_v1 grid{};
+  grid.dimensions = 2;
+  grid.run_bytes = 50;
+  grid.runs = 20;
+  grid.counts[0] = 4, grid.local_strides[0] = 600, grid.remote_strides[0] = 50;
+  grid.counts[1] = 5, grid.local_strides[1] = 100, grid.remote_strides[1] = 200;
+  return grid;
+}
+
+TEST(MoveFile, tells_the_grid_of_its_pages_and_checks_what_they_spread_over) {
+  const headrace_page_grid_v1 told = grid();
+  const auto list = read_move_list(written(HEADRACE_READ, side(), side(), 3, &told).descriptor.get()).value();
+  ASSERT_TRUE(list.grid);
+  EXPECT_EQ(std::memcmp(&*list.grid, &told, sizeof told), 0);
+  EXPECT_EQ(list.page_bytes, 1000U);
+  // A page ends 3 * 50 + 4 * 200 + 50 bytes behind its begin on the owner's side.
+  const auto length = [](std::uint64_t bytes) {
+    return [bytes](std::size_t) { return std::optional(bytes); };
+  };
+  EXPECT_EQ(list.check(length(64 + 2 * 4096 + 1000)).value(), 3000U);
+  EXPECT_EQ(list.check(length(64 + 2 * 4096 + 999)).error().page, 2U);
+  // Only the initiator's side spreads over more than the page's bytes.
+  auto far = list;
+  far.initiators.regions[0].length = 64 + 2 * 4096 + 3 * 600 + 4 * 100 + 49;
+  EXPECT_EQ(far.check(length(1 << 20)).error().page, 2U);
+  ++far.initiators.regions[0].length;
+  EXPECT_TRUE(far.check(length(1 << 20)));
+}
+
+TEST(MoveFile, refuses_a_grid_that_cannot_be) {
+  const auto decode = [](auto change) {
+    headrace_page_grid_v1 told = grid();
+    change(told);
+    const test::PageSide pages = test::uniform_side(nullptr, 64, 4096, told.runs * told.run_bytes);
+    return decode_move_list(body_of(written(HEADRACE_READ, pages, pages, 3, &told)));
+  };
+  EXPECT_TRUE(decode([](auto&) {}));
+  EXPECT_EQ(decode([](auto& told) { told.local_strides[1] = 0; }).code(), Code::corrupt);
+  EXPECT_EQ(decode([](auto& told) { told.remote_strides[0] = UINT64_MAX; }).code(), Code::corrupt);
+  EXPECT_EQ(decode([](auto& told) { told.counts[0] = 1; }).code(), Code::corrupt);
+  EXPECT_EQ(decode([](auto& told) { told.counts[0] = 5; }).code(), Code::corrupt)
+      << "more than the page's bytes";
+  EXPECT_EQ(decode([](auto& told) { told.counts[0] = told.counts[1] = UINT64_MAX / 2; }).code(),
+            Code::corrupt);
+  // More bytes than they spread over would be more than the region has, as often as anybody likes.
+  const auto dense = decode([](auto& told) { told.remote_strides[0] = told.remote_strides[1] = 1; }).value();
+  EXPECT_EQ(dense.check([](std::size_t) { return std::optional<std::uint64_t>(1 << 20); }).code(),
+            Code::invalid_argument);
+}
+
 TEST(MoveFile, names_the_first_page_that_lies_outside) {
   auto far = side();
   far.indices = {1, 255, 256, 0};  // the last whole one is 255
@@ -94,8 +148,10 @@ TEST(MoveFile, names_the_first_page_that_lies_outside) {
 }
 
 TEST(MoveFile, cut_or_lengthened_is_corrupt) {
+  const headrace_page_grid_v1 told = grid();
   for (const auto& file :
-       {written(HEADRACE_READ, side(), side(), 3), written(HEADRACE_READ, listed(), listed(), 3)}) {
+       {written(HEADRACE_READ, side(), side(), 3), written(HEADRACE_READ, listed(), listed(), 3),
+        written(HEADRACE_READ, side(), side(), 3, &told)}) {
     const std::string body = body_of(file);
     EXPECT_TRUE(decode_move_list(body));
     for (std::size_t length = 0; length < body.size(); ++length)
@@ -106,8 +162,10 @@ TEST(MoveFile, cut_or_lengthened_is_corrupt) {
 
 TEST(MoveFile, with_flipped_bits_is_decoded_or_refused_and_checked_without_harm) {
   std::mt19937 random(3);
+  const headrace_page_grid_v1 told = grid();
   for (const auto& file :
-       {written(HEADRACE_READ, side(), side(), 3), written(HEADRACE_READ, listed(), listed(), 3)}) {
+       {written(HEADRACE_READ, side(), side(), 3), written(HEADRACE_READ, listed(), listed(), 3),
+        written(HEADRACE_READ, side(), side(), 3, &told)}) {
     const std::string body = body_of(file);
     for (int round = 0; round < 3000; ++round) {
       std::string changed = body;

@@ -50,6 +50,11 @@ Result<std::shared_ptr<OwnerCopy::Work>> OwnerCopy::make_work(const UniqueFd& fi
   args.bytes = bytes;
   args.local = &work->our_side;
   args.remote = &work->their_side;
+  if (work->list.grid) {
+    work->grid = *work->list.grid;
+    std::swap(work->grid.local_strides, work->grid.remote_strides);  // likewise
+    args.grid = &work->grid;
+  }
   HEADRACE_TRY(request, Request::prepare(instance_, args, link_.shared(), this));
   work->request = request;
   return work;

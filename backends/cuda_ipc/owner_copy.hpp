@@ -53,6 +53,7 @@ class OwnerCopy final : public Client, public std::enable_shared_from_this<Owner
     std::vector<std::shared_ptr<RemoteRegion>> theirs;
     std::vector<void*> our_handles, their_handles;
     headrace_side_v1 our_side{}, their_side{};
+    headrace_page_grid_v1 grid{};
     Request* request = nullptr;
 
     Work() = default;

@@ -111,7 +111,7 @@ FakeBackend::~FakeBackend() {
 headrace_info_v1 FakeBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof(info);
-  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP | HEADRACE_REVOKE_SAFE | HEADRACE_QUERY;
+  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP | HEADRACE_REVOKE_SAFE | HEADRACE_QUERY | HEADRACE_GRID;
   info.local_kinds = info.remote_kinds = memory_kinds;
   info.max_message_bytes = max_message_bytes;
   return info;
@@ -541,7 +541,7 @@ Status FakeBackend::check(const Request& request, std::string& text) {
         return {Code::invalid_argument, 0, page};
       }
     }
-    const std::uint64_t offset = side_offset(side, page), bytes = page_length(request.args, page);
+    const std::uint64_t offset = side_offset(side, page), bytes = remote_extent(request.args, page);
     if (inside(offset, bytes, length)) continue;
     text = fmt::format("page {}: {} bytes at {} reach beyond region {}, which has {}", page, bytes, offset, remote->region_id, length);
     return {Code::invalid_argument, 0, page};

@@ -48,7 +48,7 @@ Result<std::unique_ptr<plugin::Backend>> PosixBackend::open(plugin::Host host, c
 headrace_info_v1 PosixBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof info;
-  info.abilities = HEADRACE_LOCAL | HEADRACE_QUERY;
+  info.abilities = HEADRACE_LOCAL | HEADRACE_QUERY | HEADRACE_GRID;
   info.local_kinds = HEADRACE_KIND_BIT(HEADRACE_DRAM);
   info.remote_kinds = HEADRACE_KIND_BIT(HEADRACE_FILE);
   return info;

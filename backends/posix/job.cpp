@@ -19,7 +19,9 @@ bool continues(const PageRun& run, const PageRun& before) {
 
 }  // namespace
 
-std::uint64_t Job::pieces() const { return args_.bytes / piece_bytes_ + args_.count / runs_a_piece + 1; }
+std::uint64_t Job::pieces() const {
+  return args_.bytes / piece_bytes_ + most_stretches(args_) / runs_a_piece + 1;
+}
 
 bool Job::begin() {
   {

@@ -10,15 +10,16 @@ namespace headrace::shm {
 namespace {
 
 constexpr std::uint64_t least_chunk_bytes = 64 * 1024;
-constexpr std::uint64_t pages_a_turn = 1024;  // in a chunk or inside post: some 100 us by attach
+constexpr std::uint64_t stretches_a_turn = 1024;  // in a chunk or inside post: some 100 us by attach
 constexpr int chunks_a_turn =
     8;  // then the helper goes to the end of the pool's queue: other requests want to be served too
 
 std::uint64_t chunk_bytes_for(const Settings& settings, const headrace_prepare_v1& args) {
-  const std::uint64_t page_bytes =
-      std::max<std::uint64_t>(args.bytes / std::max<std::uint64_t>(args.count, 1), 1);
-  return page_bytes >= settings.chunk_bytes ? settings.chunk_bytes
-                                            : std::min(settings.chunk_bytes, page_bytes * pages_a_turn);
+  const std::uint64_t stretch_bytes =
+      std::max<std::uint64_t>(args.bytes / std::max<std::uint64_t>(most_stretches(args), 1), 1);
+  return stretch_bytes >= settings.chunk_bytes
+             ? settings.chunk_bytes
+             : std::min(settings.chunk_bytes, stretch_bytes * stretches_a_turn);
 }
 
 }  // namespace
@@ -128,7 +129,7 @@ void Request::begin() {
       return;
     }
   }
-  if (args_.bytes <= instance_.settings.inline_bytes && args_.count <= pages_a_turn) {
+  if (args_.bytes <= instance_.settings.inline_bytes && most_stretches(args_) <= stretches_a_turn) {
     finish(move_part(transfer(), {0, 0}, {args_.count, 0}), false);
   } else {
     begin_chunks();

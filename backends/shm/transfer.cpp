@@ -177,7 +177,8 @@ class Batch {
 
 Outcome move_part(const Transfer& transfer, PagePosition from, PagePosition to) {
   static_assert(large_batch <= attach_vector_limit);
-  if (to.page - from.page < small_batch) return Batch<small_batch>(transfer).move(from, to);
+  if (to.page - from.page < small_batch && transfer.request->grid == nullptr)
+    return Batch<small_batch>(transfer).move(from, to);
   return Batch<large_batch>(transfer).move(from, to);
 }
 

@@ -580,8 +580,7 @@ bool Channel::put_chunk() {
   if (request != nullptr && request->of_gpu() && request->is_write()) request = link_->next_work(may_read, false, true);
   if (request == nullptr) return false;
   Chunk chunk = cut_chunk(request->args, request->next, limits_of(*request));
-  const std::size_t pages = chunk.to.page - chunk.from.page + (chunk.to.skip > 0 ? 1 : 0);
-  if (!writer_.fits(frame_header_bytes + pages * range_bytes)) return false;
+  if (!writer_.fits(frame_header_bytes + most_ranges(request->args, chunk) * range_bytes)) return false;
   reads_turn_ = request->is_write();
 
   chunk.number = request->chunks;

@@ -408,8 +408,7 @@ bool Channel::put_staged_write(HostCalls& calls) {
     calls.lose({Code::backend_failed}, fmt::format("what was to be sent could not be gathered: {}", gpu_out_->lane.fault()));
     return false;
   }
-  const std::size_t pages = frame.chunk.to.page - frame.chunk.from.page + (frame.chunk.to.skip > 0 ? 1 : 0);
-  if (!writer_.fits(frame_header_bytes + pages * range_bytes)) return false;
+  if (!writer_.fits(frame_header_bytes + most_ranges(frame.request->args, frame.chunk) * range_bytes)) return false;
   FrameHeader header;
   header.type = FrameType::write;
   header.request = frame.request->wire_id;

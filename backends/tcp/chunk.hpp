@@ -20,7 +20,7 @@ struct Chunk {
 
 struct ChunkLimits {
   std::uint64_t bytes = 1 << 20;
-  std::uint64_t pages = max_ranges;  ///< for in the worst case each page is a range of its own
+  std::uint64_t ranges = max_ranges;  ///< in the worst case each page, or each run of one, is a range of its own
 };
 
 /// The first page from `from` on that has bytes, or the end.
@@ -30,9 +30,29 @@ inline PagePosition skip_empty_pages(const headrace_prepare_v1& request, PagePos
   return from;
 }
 
+/// How many ranges a chunk has at most.
+inline std::uint64_t most_ranges(const headrace_prepare_v1& request, const Chunk& chunk) {
+  const headrace_page_grid_v1* const grid = request.grid;
+  if (grid == nullptr) return chunk.to.page - chunk.from.page + (chunk.to.skip > 0 ? 1 : 0);
+  return (chunk.from.skip % grid->run_bytes + chunk.bytes + grid->run_bytes - 1) / grid->run_bytes;
+}
+
+/// Of pages that are grids: ends between two runs, unless a single run is longer than the limit.
+inline Chunk cut_runs(const headrace_prepare_v1& request, PagePosition from, const ChunkLimits& limits) {
+  const std::uint64_t run_bytes = request.grid->run_bytes, into = from.skip % run_bytes;
+  // Counted in runs from the one on that `from` lies in, so that nothing overflows.
+  const std::uint64_t runs_left = (request.count - from.page) * request.grid->runs - from.skip / run_bytes;
+  const std::uint64_t fitting = std::min((limits.bytes + into) / run_bytes, limits.ranges);
+  Chunk chunk{from, from, limits.bytes, 0};  // as much of one run
+  if (fitting > 0) chunk.bytes = std::min(fitting, runs_left) * run_bytes - into;
+  chunk.to = position_at_byte(request, chunk.bytes, from);
+  return chunk;
+}
+
 /// The next chunk from `from`, which lies on a page that has bytes. It ends between two pages, unless a single page is
 /// longer than the limit.
 inline Chunk cut_chunk(const headrace_prepare_v1& request, PagePosition from, const ChunkLimits& limits) {
+  if (request.grid != nullptr) return cut_runs(request, from, limits);
   Chunk chunk{from, from, 0, 0};
   const std::uint64_t common = common_page_bytes(request);
   const std::uint64_t first_rest = page_length(request, from.page) - from.skip;
@@ -44,12 +64,12 @@ inline Chunk cut_chunk(const headrace_prepare_v1& request, PagePosition from, co
   chunk.to = {from.page + 1, 0};
   chunk.bytes = first_rest;
   if (common != 0) {
-    const std::uint64_t more = std::min({(limits.bytes - first_rest) / common, limits.pages - 1, request.count - chunk.to.page});
+    const std::uint64_t more = std::min({(limits.bytes - first_rest) / common, limits.ranges - 1, request.count - chunk.to.page});
     chunk.to.page += more;
     chunk.bytes += more * common;
     return chunk;
   }
-  for (std::uint64_t pages = 1; pages < limits.pages && chunk.to.page < request.count; ++pages) {
+  for (std::uint64_t pages = 1; pages < limits.ranges && chunk.to.page < request.count; ++pages) {
     const std::uint64_t length = side_length(*request.local, chunk.to.page);
     // A cursor stops at an empty page, so a chunk does too.
     if (length == 0 || length > limits.bytes - chunk.bytes) break;

@@ -21,7 +21,7 @@ struct Shape {
     side.regions = regions;
     side.region_count = 1;
     side.page_bytes = side.stride_bytes = page_bytes;
-    request = {sizeof request, 1, HEADRACE_READ, 0, nullptr, count, count * page_bytes, &side, &side};
+    request = {sizeof request, 1, HEADRACE_READ, 0, nullptr, count, count * page_bytes, &side, &side, nullptr};
   }
   void own_lengths(std::vector<std::uint64_t> all) {
     lengths = std::move(all);
@@ -44,7 +44,7 @@ std::vector<Chunk> cut_all(const headrace_prepare_v1& request, const ChunkLimits
     EXPECT_EQ(chunk.from, at);
     EXPECT_GT(chunk.bytes, 0U);
     EXPECT_LE(chunk.bytes, limits.bytes);
-    EXPECT_LE(chunk.to.page - chunk.from.page, limits.pages);
+    EXPECT_LE(most_ranges(request, chunk), limits.ranges);
     bytes += chunk.bytes;
     at = skip_empty_pages(request, chunk.to);
     chunks.push_back(chunk);
@@ -102,6 +102,52 @@ TEST(Chunk, ten_million_pages_are_cut_one_chunk_at_a_time) {
   Shape shape;
   shape.uniform(10'000'000, 64);
   EXPECT_EQ(cut_all(shape.request, {1 << 20, max_ranges}).size(), (10'000'000U + max_ranges - 1) / max_ranges);
+}
+
+/// Pages of `runs` runs that lie apart on both sides.
+headrace_page_grid_v1 grid_of(std::uint64_t runs, std::uint64_t run_bytes) {
+  headrace_page_grid_v1 grid{};
+  grid.dimensions = 1;
+  grid.run_bytes = run_bytes;
+  grid.runs = grid.counts[0] = runs;
+  grid.local_strides[0] = run_bytes + 1;
+  grid.remote_strides[0] = run_bytes + 2;
+  return grid;
+}
+
+std::uint64_t runs_by_cursor(const headrace_prepare_v1& request, const Chunk& chunk) {
+  PageCursor cursor(request, chunk.from, chunk.to);
+  std::uint64_t runs = 0;
+  for (PageRun run; cursor.next(run);) ++runs;
+  return runs;
+}
+
+TEST(chunk, pages_that_are_grids_are_cut_between_runs_at_the_limit_of_ranges) {
+  const headrace_page_grid_v1 grid = grid_of(100, 256);
+  Shape shape;
+  shape.uniform(1000, grid.runs * grid.run_bytes);
+  shape.request.grid = &grid;
+  const auto chunks = cut_all(shape.request, {64 << 20, 4096});
+  ASSERT_EQ(chunks.size(), (100'000U + 4095) / 4096);
+  for (const Chunk& chunk : chunks) {
+    EXPECT_EQ(chunk.to.skip % 256, 0U);
+    EXPECT_EQ(runs_by_cursor(shape.request, chunk), most_ranges(shape.request, chunk));
+    EXPECT_EQ(bytes_by_cursor(shape.request, chunk), chunk.bytes);
+  }
+  for (const Chunk& chunk : cut_all(shape.request, {1000, 4096})) EXPECT_EQ(chunk.bytes, chunk.to.page == 1000 && chunk.to.skip == 0 ? chunk.bytes : 768U);
+}
+
+TEST(chunk, a_run_that_is_longer_than_the_limit_is_cut) {
+  const headrace_page_grid_v1 grid = grid_of(3, 1000);
+  Shape shape;
+  shape.uniform(4, 3000);
+  shape.request.grid = &grid;
+  for (const std::uint64_t limit : {1U, 7U, 999U, 1000U, 1001U, 2500U, 100'000U}) {
+    for (const Chunk& chunk : cut_all(shape.request, {limit, 4096})) {
+      EXPECT_EQ(bytes_by_cursor(shape.request, chunk), chunk.bytes);
+      EXPECT_LE(runs_by_cursor(shape.request, chunk), most_ranges(shape.request, chunk));
+    }
+  }
 }
 
 }  // namespace

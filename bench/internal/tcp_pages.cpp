@@ -274,7 +274,8 @@ int main(int argc, char** argv) {
                      request_pages,
                      request_pages * plan.page_bytes,
                      &slot->local,
-                     &slot->remote};
+                     &slot->remote,
+                     nullptr};
     side.error.must(side.backend->prepare(side.instance, &slot->prepare, &slot->request, &side.error.text),
                     "prepare");
     slots.push_back(std::move(slot));

@@ -84,7 +84,7 @@ void ArrayView::open_buffer(nb::handle object) {
   }
   for (int i = 0; i < buffer_.ndim; ++i) {
     shape.push_back(buffer_.shape != nullptr ? buffer_.shape[i] : buffer_.len / buffer_.itemsize);
-    strides_bytes_.push_back(buffer_.strides != nullptr ? buffer_.strides[i] : buffer_.itemsize);
+    strides_bytes.push_back(buffer_.strides != nullptr ? buffer_.strides[i] : buffer_.itemsize);
   }
 }
 
@@ -115,7 +115,7 @@ void ArrayView::open_dlpack(nb::handle object) {
   dtype = family + std::to_string(type.bits);
   for (std::size_t i = 0; i < array.ndim(); ++i) {
     shape.push_back(static_cast<std::int64_t>(array.shape(i)));
-    strides_bytes_.push_back(array.stride(i) * static_cast<std::int64_t>(element_bytes));
+    strides_bytes.push_back(array.stride(i) * static_cast<std::int64_t>(element_bytes));
   }
   switch (array.device_type()) {
     case nb::device::cpu::value:
@@ -141,7 +141,7 @@ std::int64_t ArrayView::count() const {
 bool ArrayView::is_c_contiguous() const {
   auto expected = static_cast<std::int64_t>(element_bytes);
   for (std::size_t i = shape.size(); i-- > 0;) {
-    if (shape[i] != 1 && strides_bytes_[i] != expected) return count() == 0;
+    if (shape[i] != 1 && strides_bytes[i] != expected) return count() == 0;
     expected *= shape[i];
   }
   return true;
@@ -151,11 +151,11 @@ bool ArrayView::is_dense() const {
   std::vector<std::size_t> order(shape.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::sort(order.begin(), order.end(),
-            [&](std::size_t a, std::size_t b) { return strides_bytes_[a] < strides_bytes_[b]; });
+            [&](std::size_t a, std::size_t b) { return strides_bytes[a] < strides_bytes[b]; });
   auto expected = static_cast<std::int64_t>(element_bytes);
   for (const std::size_t i : order) {
     if (shape[i] == 1) continue;
-    if (strides_bytes_[i] != expected) return count() == 0;
+    if (strides_bytes[i] != expected) return count() == 0;
     expected *= shape[i];
   }
   return true;

@@ -35,7 +35,8 @@ class ArrayView final : public Held {
   Element element = Element::other;
   std::size_t element_bytes = 1;
   std::string dtype;  ///< for error messages: "int32", or the format of a buffer that no word fits
-  std::vector<std::int64_t> shape;  ///< empty: a scalar
+  std::vector<std::int64_t> shape;          ///< empty: a scalar
+  std::vector<std::int64_t> strides_bytes;  ///< of each dimension; `data` is where element 0, 0, ... lies
 
   /// Rows one after another, as C has them.
   [[nodiscard]] bool is_c_contiguous() const;
@@ -57,7 +58,6 @@ class ArrayView final : public Held {
   Py_buffer buffer_{};
   bool has_buffer_ = false;
   std::unique_ptr<Dlpack> dlpack_;
-  std::vector<std::int64_t> strides_bytes_;
 };
 
 }  // namespace headrace::python

@@ -244,11 +244,14 @@ void watch_namespace(PyAgent& self, nb::object callback) {
 
 // Pages and requests
 
-PageList prepare(PyAgent& self, nb::handle pages, const std::string* peer) {
+/// `view`: what each page consists of; null: of one stretch.
+PageList prepare(PyAgent& self, nb::handle pages, const std::string* peer, const PageView* view = nullptr) {
   const PageInput input = to_pages(pages);
   if (!peer) {
     return self.ask([&](headrace::Agent& agent) {
-      return std::visit([&](const auto& p) { return agent.prepare(p); }, input.pages);
+      return std::visit(
+          [&](const auto& p) { return view != nullptr ? agent.prepare(p, *view) : agent.prepare(p); },
+          input.pages);
     });
   }
   return self.ask([&](headrace::Agent& agent) -> Result<PageList> {
@@ -260,7 +263,8 @@ PageList prepare(PyAgent& self, nb::handle pages, const std::string* peer) {
                                                      "their own process alone: give (region, offset, "
                                                      "length), or Regions from peer_regions"};
           } else {
-            return agent.prepare(std::string_view(*peer), p);
+            const std::string_view whose(*peer);
+            return view != nullptr ? agent.prepare(whose, p, *view) : agent.prepare(whose, p);
           }
         },
         input.pages);
@@ -802,9 +806,14 @@ constexpr const char* prepare_doc =
     "peer: whose pages. None: our own; a peer's, or by our own name the far side of a transfer to ourselves, "
     "are given\n"
     "by region.\n"
+    "view: what each page consists of, a PageView; None: of one stretch. A page's length is then what the "
+    "view has, or, of\n"
+    "UniformPages, 0.\n"
     "Units: bytes. Owns: nothing of what was given.\n"
-    "Errors: InvalidArgument (no pages, a zero-length page: its index), NotFound (not registered: its "
-    "index).";
+    "Errors: InvalidArgument (no pages, a zero-length page: its index; a view that cannot be: why), NotFound "
+    "(not "
+    "registered:\n"
+    "its index).";
 
 constexpr const char* transfer_doc_tail =
     "Makes a request, posts it and waits for its end. Pages: PageLists, or what prepare takes; page i of one "
@@ -823,11 +832,14 @@ void bind_request_methods(nb::class_<PyAgent>& agent) {
   agent
       .def(
           "prepare",
-          [](PyAgent& self, nb::handle pages, const std::optional<Text>& peer) {
-            return prepare(self, pages, peer ? &peer->str() : nullptr);
+          [](PyAgent& self, nb::handle pages, const std::optional<Text>& peer, const PageView* view) {
+            return prepare(self, pages, peer ? &peer->str() : nullptr, view);
           },
-          nb::arg("pages").none(), nb::arg("peer") = nb::none(),
-          nb::sig("def prepare(self, pages: object, peer: str | None = None) -> PageList"), prepare_doc)
+          nb::arg("pages").none(), nb::arg("peer") = nb::none(), nb::arg("view").none() = nb::none(),
+          nb::sig(
+              "def prepare(self, pages: object, peer: str | None = None, view: PageView | None = None) -> "
+              "PageList"),
+          prepare_doc)
       .def("make_request", &make_request, nb::arg("op"), nb::arg("local"), nb::arg("remote"),
            nb::arg("local_index") = nb::none(), nb::arg("remote_index") = nb::none(),
            nb::arg("backends") = nb::none(), nb::arg("timeout") = nb::none(), nb::arg("cls") = nb::none(),

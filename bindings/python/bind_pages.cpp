@@ -4,10 +4,134 @@
 
 #include "bindings/python/binding.hpp"
 #include "bindings/python/convert.hpp"
+#include "bindings/python/memory_handles.hpp"
 #include "bindings/python/page_input.hpp"
 #include "bindings/python/refuse_pickle.hpp"
 
+#include <utility>
+
 namespace headrace::python {
+namespace {
+
+std::vector<std::int64_t> integers(nb::handle object, const char* what) {
+  IndexInput input = to_indices(object, what);
+  input.widen();
+  const auto numbers = std::get<std::span<const std::int64_t>>(input.indices);
+  return {numbers.begin(), numbers.end()};
+}
+
+nb::tuple tuple_of(const std::vector<std::int64_t>& numbers) {
+  nb::list list;
+  for (const std::int64_t number : numbers) list.append(number);
+  return nb::tuple(list);
+}
+
+const Region& own_region(nb::handle object) {
+  if (nb::isinstance<PyRegion>(object)) return nb::cast<const PyRegion&>(object).region;
+  if (nb::isinstance<PyMemory>(object)) return nb::cast<const PyMemory&>(object).region.region;
+  raise_invalid("region is " + shown(object) +
+                ": give the Region that register returned, or what allocate returned");
+}
+
+/// The pages that are the array's along its first dimension, and what each of them consists of.
+std::pair<UniformPages, PageView> pages_of(nb::handle region_object, nb::handle array) {
+  const Region& region = own_region(region_object);
+  const auto view = ArrayView::open(array);
+  if (view == nullptr)
+    raise_invalid("array is " + shown(array) +
+                  ": give a NumPy array, a torch tensor, or what else offers its memory");
+  if (view->shape.empty() || view->count() == 0)
+    raise_invalid("the array is a " + view->described() +
+                  ": it needs a first dimension, of pages, and elements");
+  const auto address = reinterpret_cast<std::uint64_t>(view->data);
+  if (address < region.address || address - region.address >= region.length_bytes)
+    raise_invalid("the array is a " + view->described() + " that does not lie in region " +
+                  std::to_string(region.id.value) + ": give the region that its memory was registered as");
+  if (view->shape[0] > 1 && view->strides_bytes[0] <= 0)
+    raise_invalid("the array is a " + view->described() + " whose pages are " +
+                  std::to_string(view->strides_bytes[0]) +
+                  " bytes apart: pages go forward, so turn the order of its first dimension round");
+  PageView page;
+  page.item_bytes = view->element_bytes;
+  page.shape.assign(view->shape.begin() + 1, view->shape.end());
+  page.strides_bytes.assign(view->strides_bytes.begin() + 1, view->strides_bytes.end());
+  if (page.shape.empty()) page.shape = {1}, page.strides_bytes = {static_cast<std::int64_t>(page.item_bytes)};
+  const auto count = static_cast<std::uint64_t>(view->shape[0]);
+  const std::uint64_t bytes = static_cast<std::uint64_t>(view->count()) / count * page.item_bytes;
+  const auto stride = count > 1 ? static_cast<std::uint64_t>(view->strides_bytes[0]) : bytes;
+  return {UniformPages{region.id, address - region.address, stride, bytes, count}, std::move(page)};
+}
+
+void bind_page_view(nb::module_& module) {
+  nb::class_<PageView>(
+      module, "PageView",
+      "What every page of a list consists of where that is not one stretch: an array of up to four "
+      "dimensions, by its\n"
+      "strides. A page is its elements in the order of their indices, the last one fastest, and "
+      "begins where element\n"
+      "0, 0, ... lies. Lists whose views have one shape go together whatever their strides are: so "
+      "heads are split off or\n"
+      "transposed on the way. A list without a view goes with any of as many bytes a page.")
+      .def(
+          "__init__",
+          [](PageView* self, nb::handle shape, nb::handle strides, std::uint64_t item) {
+            PageView view{integers(shape, "shape"), {}, item};
+            if (!strides.is_none()) view.strides_bytes = integers(strides, "strides_bytes");
+            new (self) PageView(std::move(view));
+          },
+          nb::arg("shape"), nb::arg("strides_bytes").none() = nb::none(), nb::arg("item_bytes") = 1,
+          nb::sig("def __init__(self, shape: collections.abc.Sequence[int], strides_bytes: "
+                  "collections.abc.Sequence[int] | None = None, item_bytes: int = 1) -> None"),
+          "shape: 1 to 4 extents, at least 1 each. strides_bytes: one for each, above 0, from an element to "
+          "the next; "
+          "None: there\nare no gaps. item_bytes: of an element.\nErrors: those of a view that cannot be come "
+          "from "
+          "Agent.prepare.")
+      .def_prop_ro(
+          "shape", [](const PageView& self) { return tuple_of(self.shape); },
+          nb::sig("def shape(self) -> tuple[int, ...]"), "Extents.")
+      .def_prop_ro(
+          "strides_bytes",
+          [](const PageView& self) -> nb::object {
+            if (self.strides_bytes.empty()) return nb::none();
+            return tuple_of(self.strides_bytes);
+          },
+          nb::sig("def strides_bytes(self) -> tuple[int, ...] | None"),
+          "From an element to the next; None: no gaps.")
+      .def_ro("item_bytes", &PageView::item_bytes, "Of an element.")
+      .def(
+          "__reduce__",
+          [](nb::handle self) {
+            return nb::make_tuple(self.type(), nb::make_tuple(self.attr("shape"), self.attr("strides_bytes"),
+                                                              self.attr("item_bytes")));
+          },
+          nb::sig("def __reduce__(self) -> tuple[type[PageView], tuple[tuple[int, ...], tuple[int, ...] | "
+                  "None, int]]"))
+      .def("__repr__", [](nb::handle self) {
+        return nb::str("PageView(shape={}, strides_bytes={}, item_bytes={})")
+            .format(self.attr("shape"), self.attr("strides_bytes"), self.attr("item_bytes"));
+      });
+  module.def(
+      "pages_of",
+      [](nb::handle region, nb::handle array) {
+        auto [pages, view] = pages_of(region, array);
+        return nb::make_tuple(pages, std::move(view));
+      },
+      nb::arg("region"), nb::arg("array"),
+      nb::sig("def pages_of(region: Region | Memory, array: object) -> tuple[UniformPages, PageView]"),
+      "An array as pages: those of its first dimension, and the view that the other dimensions are.\n\n"
+      "region: of ours, in which the array lies. array: a NumPy array, a torch tensor or what else offers "
+      "its memory, "
+      "of shape\n"
+      "(pages, ...) with at most four dimensions more, and any strides: heads[:, :, 4:8], swapaxes, permute. "
+      "Nothing "
+      "is copied or\n"
+      "kept. For Agent.prepare(pages, view=view), here or, as both can be pickled, by a peer, with peer=our "
+      "name.\n"
+      "Errors: InvalidArgument (the array lies elsewhere, or its pages go backward).");
+}
+
+}  // namespace
 
 void bind_pages(nb::module_& module) {
   nb::class_<UniformPages>(module, "UniformPages",
@@ -46,6 +170,7 @@ void bind_pages(nb::module_& module) {
         return nb::str("UniformPages(region={}, base_bytes={}, stride_bytes={}, page_bytes={}, count={})")
             .format(self.region.value, self.base_bytes, self.stride_bytes, self.page_bytes, self.count);
       });
+  bind_page_view(module);
 
   nb::class_<PyRegionPages>(
       module, "RegionPages",

@@ -178,10 +178,18 @@ class Agent {
   HEADRACE_API Result<PageList> prepare(std::string_view peer, std::span<const Page> pages);
   HEADRACE_API Result<PageList> prepare(std::string_view peer, const UniformPages& pages);
   HEADRACE_API Result<PageList> prepare(std::string_view peer, const RegionPages& pages);
+  /// The same, for pages that are strided views. A page's length is what the view has, `shape` times `item_bytes`; of uniform
+  /// pages 0 will do, but their stride is to be told. Whatever the view reaches lies in the page's region.
+  ///   errors  as above; invalid_argument (a view that cannot be: what is wrong with it; a length that is not the view's)
+  HEADRACE_API Result<PageList> prepare(std::span<const AddressPage> pages, const PageView& view);
+  HEADRACE_API Result<PageList> prepare(std::span<const Page> pages, const PageView& view);
+  HEADRACE_API Result<PageList> prepare(const UniformPages& pages, const PageView& view);
+  HEADRACE_API Result<PageList> prepare(std::string_view peer, std::span<const Page> pages, const PageView& view);
+  HEADRACE_API Result<PageList> prepare(std::string_view peer, const UniformPages& pages, const PageView& view);
 
   /// Page i of local against page i of remote.
-  ///   errors  invalid_argument (counts or lengths differ: the index), not_found (revoked), not_supported (no common path:
-  ///           says what each said)
+  ///   errors  invalid_argument (counts or lengths differ: the index; views differ in shape), not_found (revoked),
+  ///           not_supported (no common path: says what each said)
   HEADRACE_API Result<Request> make_request(Op op, const PageList& local, const PageList& remote, const RequestOptions& options = {});
   /// Page local_index[i] of local against page remote_index[i] of remote.
   HEADRACE_API Result<Request> make_request(Op op, const PageList& local, std::span<const std::uint32_t> local_index, const PageList& remote,

@@ -4,6 +4,8 @@
 
 #include <headrace/memory.hpp>
 
+#include <vector>
+
 namespace headrace {
 
 /// One part of a region: a row of the N x 3 arrays (uint64: region, offset, length).
@@ -47,6 +49,20 @@ struct RegionPages {
   PageColumn lengths = {};
   std::uint64_t count = 0;
   std::uint64_t origin_bytes = 0;
+};
+
+/// What every page of a list consists of where that is not one stretch: an array of up to four dimensions, by its strides.
+///
+/// A page then is the array's elements in the order of their indices, the last index fastest, whatever their order in memory;
+/// it begins where element 0, 0, ... lies. Two sides of a request whose views have one shape move element to element, so that
+/// heads are split off, joined or transposed on the way: what differs is the strides. Pages without a view go with any view
+/// of as many bytes: they have the elements one behind another.
+struct PageView {
+  std::vector<std::int64_t> shape;          ///< 1 to 4 extents, each at least 1
+  std::vector<std::int64_t> strides_bytes;  ///< one for each, from an element to the next, above 0; none: no gaps
+  std::uint64_t item_bytes = 1;             ///< of an element, which is one stretch
+
+  static constexpr std::size_t most_dimensions = 4;
 };
 
 /// A prepared list. Immutable, cheap to copy, shared by any number of requests; it keeps nothing of the caller's arrays.

@@ -5,22 +5,20 @@
 using namespace headrace::kernels;
 
 namespace {
-constexpr int unroll = 8;
 constexpr int few_unroll = 4;
 constexpr unsigned few_threads = 256;
-constexpr Hint hint = Hint::no_allocate;
 }  // namespace
 
 // A kernel for lists that the host has checked, and one for those that a device may have written.
 #define HEADRACE_PAGE_KERNELS(kind)                                                               \
   extern "C" __global__ void __launch_bounds__(512)                                               \
       headrace_move_##kind##_pages(const __grid_constant__ headrace_move_pages_v1 args) {         \
-    move_##kind##_pages<unroll, hint, ToldPages>(args);                                           \
+    move_##kind##_pages<page_unroll, page_hint, ToldPages>(args);                                 \
     tell_done(args.done);                                                                         \
   }                                                                                               \
   extern "C" __global__ void __launch_bounds__(512)                                               \
       headrace_move_checked_##kind##_pages(const __grid_constant__ headrace_move_pages_v1 args) { \
-    move_##kind##_pages<unroll, hint, CheckedPages>(args);                                        \
+    move_##kind##_pages<page_unroll, page_hint, CheckedPages>(args);                              \
     tell_done(args.done);                                                                         \
   }
 HEADRACE_PAGE_KERNELS(aligned)
@@ -31,7 +29,7 @@ HEADRACE_PAGE_KERNELS(any)
 
 extern "C" __global__ void __launch_bounds__(512)
     headrace_move_parts(const __grid_constant__ headrace_move_parts_v1 args) {
-  move_part_list<unroll, hint>(args);
+  move_part_list<page_unroll, page_hint>(args);
   tell_done(args.done);
 }
 
@@ -46,7 +44,8 @@ __device__ __noinline__ void move_few_oddly(const headrace_move_few_v1& args) {
     for (unsigned long long end = row_bytes - skew; part.begin < part.page_bytes;
          part.begin = part.end, end += row_bytes, ++turn) {
       part.end = end < part.page_bytes ? end : part.page_bytes;
-      if (turn % static_cast<unsigned>(warp.count) == warp.number) move_stretch<1, hint>(part, warp.lane);
+      if (turn % static_cast<unsigned>(warp.count) == warp.number)
+        move_stretch<1, page_hint>(part, warp.lane);
     }
   }
 }

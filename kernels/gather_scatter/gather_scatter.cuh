@@ -20,6 +20,10 @@ constexpr unsigned all_lanes = 0xffffffffu;
 /// What caches are told of bytes that pass through once.
 enum class Hint { plain, streaming, no_allocate };
 
+// How pages travel: what was measured best.
+constexpr int page_unroll = 8;
+constexpr Hint page_hint = Hint::no_allocate;
+
 /// Calls f.template operator()<0>() to <Count - 1>: a loop whose counter is a constant of the instruction.
 template <int Count, class F>
 __device__ __forceinline__ void each(F f) {
@@ -202,8 +206,10 @@ __device__ __forceinline__ unsigned long long page_address(const headrace_move_s
 /// The pages of a launch as its arguments say: the host has checked them.
 class ToldPages {
  public:
+  using Args = headrace_move_pages_v1;
   __device__ explicit ToldPages(const headrace_move_pages_v1& args) : args_(args) {}
   [[nodiscard]] __device__ unsigned long long count() const { return args_.count; }
+  [[nodiscard]] __device__ unsigned long long bytes() const { return args_.page_bytes; }
   /// Where a page lies on both sides. False: it is to be passed over, and both are 0.
   __device__ bool find(unsigned long long page, unsigned long long& source,
                        unsigned long long& target) const {
@@ -219,11 +225,13 @@ class ToldPages {
 /// Pages whose numbers, and how many they are, stand in a table that may hold anything by now.
 class CheckedPages {
  public:
+  using Args = headrace_move_pages_v1;
   __device__ explicit CheckedPages(const headrace_move_pages_v1& args)
       : args_(args), bounds_(*reinterpret_cast<const headrace_move_bounds_v1*>(args.bounds)) {}
   [[nodiscard]] __device__ unsigned long long count() const {
     return bounds_.count < args_.count ? bounds_.count : args_.count;
   }
+  [[nodiscard]] __device__ unsigned long long bytes() const { return args_.page_bytes; }
   __device__ bool find(unsigned long long page, unsigned long long& source,
                        unsigned long long& target) const {
     const bool good = is_below(args_.source, page, bounds_.source_pages, 1) &&
@@ -279,14 +287,14 @@ struct TileWalk {
 /// Pages of any length and alignment. Tiles are cut where the target is aligned, so only a page's ends go by
 /// bytes.
 template <int Unroll, Hint hint, class Pages>
-__device__ __forceinline__ void move_any_pages(const headrace_move_pages_v1& args) {
+__device__ __forceinline__ void move_any_pages(const typename Pages::Args& args) {
   constexpr unsigned tile_bytes = row_bytes * Unroll;
   const WarpPlace warp;
   const Pages pages(args);
   const unsigned tiles =
-      static_cast<unsigned>((args.page_bytes + vector_bytes - 1 + tile_bytes - 1) / tile_bytes);
+      static_cast<unsigned>((pages.bytes() + vector_bytes - 1 + tile_bytes - 1) / tile_bytes);
   for (TileWalk at(warp, tiles); at.page < pages.count(); at.next()) {
-    Stretch part{0, 0, args.page_bytes, 0, args.page_bytes};
+    Stretch part{0, 0, pages.bytes(), 0, pages.bytes()};
     if (!pages.find(at.page, part.source, part.target)) continue;
     const unsigned long long first = static_cast<unsigned long long>(at.tile) * tile_bytes;
     const unsigned skew = static_cast<unsigned>(part.target) & (vector_bytes - 1);
@@ -300,18 +308,18 @@ __device__ __forceinline__ void move_any_pages(const headrace_move_pages_v1& arg
 /// Pages of whole tiles or more, all on both sides aligned. The next page's addresses are fetched while this
 /// one travels.
 template <int Unroll, Hint hint, class Pages>
-__device__ __forceinline__ void move_aligned_pages(const headrace_move_pages_v1& args) {
+__device__ __forceinline__ void move_aligned_pages(const typename Pages::Args& args) {
   constexpr unsigned tile_bytes = row_bytes * Unroll;
   const WarpPlace warp;
   const Pages pages(args);
-  const unsigned tiles = static_cast<unsigned>((args.page_bytes + tile_bytes - 1) / tile_bytes);
+  const unsigned tiles = static_cast<unsigned>((pages.bytes() + tile_bytes - 1) / tile_bytes);
   TileWalk at(warp, tiles);
   if (at.page >= pages.count()) return;
   unsigned long long source, target;
   bool is_here = pages.find(at.page, source, target);
   for (;;) {
     const unsigned long long first = static_cast<unsigned long long>(at.tile) * tile_bytes;
-    const unsigned long long left = args.page_bytes - first;
+    const unsigned long long left = pages.bytes() - first;
     const auto* from = reinterpret_cast<const uint4*>(source + first);
     auto* to = reinterpret_cast<uint4*>(target + first);
     const unsigned long long page = at.page;
@@ -336,11 +344,11 @@ __device__ __forceinline__ void move_aligned_pages(const headrace_move_pages_v1&
 /// Pages smaller than a tile, all aligned: a tile is vectors of several pages, so that as many bytes travel
 /// as with large ones.
 template <int Unroll, Hint hint, class Pages>
-__device__ __forceinline__ void move_small_pages(const headrace_move_pages_v1& args) {
+__device__ __forceinline__ void move_small_pages(const typename Pages::Args& args) {
   constexpr unsigned tile = warp_lanes * Unroll;
   const WarpPlace warp;
   const Pages pages(args);
-  const unsigned per_page = static_cast<unsigned>(args.page_bytes / vector_bytes);
+  const unsigned per_page = static_cast<unsigned>(pages.bytes() / vector_bytes);
   const unsigned long long total = pages.count() * per_page;
   for (unsigned long long first = warp.number * tile; first < total; first += warp.count * tile) {
     uint4 held[Unroll];
@@ -367,10 +375,10 @@ __device__ __forceinline__ void move_small_pages(const headrace_move_pages_v1& a
 /// next tile lies, while the present one travels, and tells the others. No division and no index is looked up
 /// twice.
 template <int Unroll, Hint hint, class Pages>
-__device__ __forceinline__ void move_row_pages(const headrace_move_pages_v1& args) {
+__device__ __forceinline__ void move_row_pages(const typename Pages::Args& args) {
   const WarpPlace warp;
   const Pages pages(args);
-  const unsigned per_page = static_cast<unsigned>(args.page_bytes / row_bytes);
+  const unsigned per_page = static_cast<unsigned>(pages.bytes() / row_bytes);
   const unsigned long long total = pages.count() * per_page;
   unsigned long long source = 0, target = 0;  // of lane i's row; 0: there is none
   const auto look_up = [&](unsigned long long first) {

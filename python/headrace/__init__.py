@@ -29,6 +29,7 @@ from ._headrace import (
     OptionInfo,
     PageList,
     PartInfo,
+    PageView,
     PeerInfo,
     Region,
     RegionPages,
@@ -40,6 +41,7 @@ from ._headrace import (
     list_backends,
     list_namespace,
     list_options,
+    pages_of,
     set_log_level,
     set_log_sink,
 )
@@ -83,6 +85,7 @@ __all__ = [
     "OptionInfo",
     "PageList",
     "PartInfo",
+    "PageView",
     "PeerInfo",
     "PeerLost",
     "Region",
@@ -97,6 +100,7 @@ __all__ = [
     "list_backends",
     "list_namespace",
     "list_options",
+    "pages_of",
     "set_log_level",
     "set_log_sink",
 ]

@@ -234,6 +234,47 @@ class RegionPages:
 
     def __reduce__(self) -> NoReturn: ...
 
+class PageView:
+    """
+    What every page of a list consists of where that is not one stretch: an array of up to four dimensions, by its
+    strides. A page is its elements in the order of their indices, the last one fastest, and begins where element
+    0, 0, ... lies. Lists whose views have one shape go together whatever their strides are: so heads are split off or
+    transposed on the way. A list without a view goes with any of as many bytes a page.
+    """
+
+    def __init__(self, shape: Sequence[int], strides_bytes: Sequence[int] | None = None, item_bytes: int = 1) -> None:
+        """
+        shape: 1 to 4 extents, at least 1 each. strides_bytes: one for each, above 0, from an element to the next; None: there
+        are no gaps. item_bytes: of an element.
+        Errors: those of a view that cannot be come from Agent.prepare.
+        """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents."""
+
+    @property
+    def strides_bytes(self) -> tuple[int, ...] | None:
+        """From an element to the next; None: no gaps."""
+
+    @property
+    def item_bytes(self) -> int:
+        """Of an element."""
+
+    def __reduce__(self) -> tuple[type[PageView], tuple[tuple[int, ...], tuple[int, ...] | None, int]]: ...
+
+    def __repr__(self) -> str: ...
+
+def pages_of(region: Region | Memory, array: object) -> tuple[UniformPages, PageView]:
+    """
+    An array as pages: those of its first dimension, and the view that the other dimensions are.
+
+    region: of ours, in which the array lies. array: a NumPy array, a torch tensor or what else offers its memory, of shape
+    (pages, ...) with at most four dimensions more, and any strides: heads[:, :, 4:8], swapaxes, permute. Nothing is copied or
+    kept. For Agent.prepare(pages, view=view), here or, as both can be pickled, by a peer, with peer=our name.
+    Errors: InvalidArgument (the array lies elsewhere, or its pages go backward).
+    """
+
 class PageList:
     """
     A prepared list, as Agent.prepare gives it. Immutable, shared by any number of requests; it keeps nothing of
@@ -913,7 +954,7 @@ class Agent:
         Errors: NotFound.
         """
 
-    def prepare(self, pages: object, peer: str | None = None) -> PageList:
+    def prepare(self, pages: object, peer: str | None = None, view: PageView | None = None) -> PageList:
         """
         Checks and resolves a list of pages once; requests then pick from it by index.
 
@@ -923,8 +964,11 @@ class Agent:
         a Region, a Memory or an id.
         peer: whose pages. None: our own; a peer's, or by our own name the far side of a transfer to ourselves, are given
         by region.
+        view: what each page consists of, a PageView; None: of one stretch. A page's length is then what the view has, or, of
+        UniformPages, 0.
         Units: bytes. Owns: nothing of what was given.
-        Errors: InvalidArgument (no pages, a zero-length page: its index), NotFound (not registered: its index).
+        Errors: InvalidArgument (no pages, a zero-length page: its index; a view that cannot be: why), NotFound (not registered:
+        its index).
         """
 
     @overload

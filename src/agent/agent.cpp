@@ -178,6 +178,15 @@ Result<PageList> Agent::prepare(const RegionPages& pages) { return list_of(impl_
 Result<PageList> Agent::prepare(std::string_view peer, std::span<const Page> pages) { return list_of(impl_->engine->prepare_pages(peer, false, pages)); }
 Result<PageList> Agent::prepare(std::string_view peer, const UniformPages& pages) { return list_of(impl_->engine->prepare_uniform(peer, false, pages)); }
 Result<PageList> Agent::prepare(std::string_view peer, const RegionPages& pages) { return list_of(impl_->engine->prepare_region(peer, false, pages)); }
+Result<PageList> Agent::prepare(std::span<const AddressPage> pages, const PageView& view) { return list_of(impl_->engine->prepare_addresses(pages, &view)); }
+Result<PageList> Agent::prepare(std::span<const Page> pages, const PageView& view) { return list_of(impl_->engine->prepare_pages({}, true, pages, &view)); }
+Result<PageList> Agent::prepare(const UniformPages& pages, const PageView& view) { return list_of(impl_->engine->prepare_uniform({}, true, pages, &view)); }
+Result<PageList> Agent::prepare(std::string_view peer, std::span<const Page> pages, const PageView& view) {
+  return list_of(impl_->engine->prepare_pages(peer, false, pages, &view));
+}
+Result<PageList> Agent::prepare(std::string_view peer, const UniformPages& pages, const PageView& view) {
+  return list_of(impl_->engine->prepare_uniform(peer, false, pages, &view));
+}
 
 std::uint64_t PageList::count() const { return state_->count; }
 std::uint64_t PageList::bytes() const { return state_->bytes; }

@@ -29,7 +29,7 @@ std::string_view state_name(RequestState state) noexcept {
 namespace {
 
 PageSelection selection(const PageList::State& list, const std::vector<std::uint32_t>& indices) {
-  return {list.region_of, list.offsets, list.lengths, list.base_offset, list.stride_bytes, list.page_bytes, indices};
+  return {list.region_of, list.offsets, list.lengths, list.base_offset, list.stride_bytes, list.page_bytes, indices, list.shape ? &*list.shape : nullptr};
 }
 
 Error at(std::uint64_t page, Error error) {
@@ -49,8 +49,14 @@ Result<void> check_plan(engine::RequestPlan& plan, bool overlap) {
     return at(*differs, make_error(Code::invalid_argument, "page {} has {} bytes here and {} bytes at the far side: pages that go together are of one length", *differs, ours.length(*differs), theirs.length(*differs)));
   }
   plan.bytes = bytes;
+  HEADRACE_TRY(grid, pair_shapes(ours.shape, theirs.shape));
+  plan.grid = grid;
   if (!overlap) return {};
   if (const auto pages = find_overlap(plan.op == Op::read ? ours : theirs, plan.count)) {
+    if (pages->first == pages->second) {
+      return at(pages->first, make_error(Code::invalid_argument, "page {} of the destination overlaps itself: its view, {}, names some bytes twice, so its strides are too short", pages->first,
+                                         (plan.op == Op::read ? ours : theirs).shape->described()));
+    }
     return at(pages->second, make_error(Code::invalid_argument, "pages {} and {} of the destination overlap: what ends up there would be a matter of chance. Write them in two requests, one after the other", pages->first, pages->second));
   }
   return {};

@@ -108,10 +108,10 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   /// Closes links whose request did not end within the second that canceling may take.
   void kill_link(const std::shared_ptr<Link>& link, std::string_view why);
 
-  // --- pages (engine_pages.cpp)
-  Result<PageListState> prepare_addresses(std::span<const AddressPage> pages);
-  Result<PageListState> prepare_pages(std::string_view peer, bool local, std::span<const Page> pages);
-  Result<PageListState> prepare_uniform(std::string_view peer, bool local, const UniformPages& pages);
+  // --- pages (engine_pages.cpp). `view`: what each page consists of; null: of one stretch
+  Result<PageListState> prepare_addresses(std::span<const AddressPage> pages, const PageView* view = nullptr);
+  Result<PageListState> prepare_pages(std::string_view peer, bool local, std::span<const Page> pages, const PageView* view = nullptr);
+  Result<PageListState> prepare_uniform(std::string_view peer, bool local, const UniformPages& pages, const PageView* view = nullptr);
   Result<PageListState> prepare_region(std::string_view peer, bool local, const RegionPages& pages);
   /// not_found if a region of the list has gone since; quick while nothing has.
   Status still_valid(const PageList::State& list) const;

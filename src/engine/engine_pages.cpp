@@ -13,8 +13,9 @@ Error at_page(Error error, std::uint64_t page) {
 
 Error zero_length(std::uint64_t page) { return at_page(make_error(Code::invalid_argument, "page {} has length 0: a page has at least one byte", page), page); }
 
-std::shared_ptr<PageList::State> from_columns(PageColumns columns) {
+std::shared_ptr<PageList::State> from_columns(PageColumns columns, std::optional<PageShape> shape) {
   auto list = std::make_shared<PageList::State>();
+  list->shape = std::move(shape);
   list->count = columns.count;
   list->bytes = columns.bytes;
   list->region_of = std::move(columns.region_of);
@@ -27,14 +28,31 @@ std::shared_ptr<PageList::State> from_columns(PageColumns columns) {
   return list;
 }
 
-Error past_the_end(std::uint64_t page, std::uint64_t offset, std::uint64_t length, std::uint64_t region, std::uint64_t region_length) {
-  return at_page(make_error(Code::invalid_argument, "page {} (offset {}, {} bytes) runs over the end of region {}, which has {} bytes", page, offset, length, region, region_length), page);
+Error past_the_end(std::uint64_t page, std::uint64_t offset, std::uint64_t length, std::uint64_t region, std::uint64_t region_length, bool spread = false) {
+  return at_page(make_error(Code::invalid_argument, "page {} (offset {}, {}{} bytes) runs over the end of region {}, which has {} bytes", page, offset, spread ? "spread over " : "", length, region, region_length), page);
 }
+
+Result<std::optional<PageShape>> shape_of(const PageView* view) {
+  if (view == nullptr) return std::optional<PageShape>();
+  HEADRACE_TRY(shape, PageShape::make(*view));
+  return std::optional<PageShape>(std::move(shape));
+}
+
+/// That page `page` is as long as its view has it.
+Result<void> check_length(std::uint64_t length, std::uint64_t page, const std::optional<PageShape>& shape) {
+  if (length == 0) return zero_length(page);
+  if (!shape || length == shape->bytes()) return {};
+  return at_page(make_error(Code::invalid_argument, "page {} has {} bytes, and its view, {}, has {}: give that length", page, length, shape->described(), shape->bytes()), page);
+}
+
+/// What a page of `length` bytes spreads over.
+std::uint64_t extent_of(std::uint64_t length, const std::optional<PageShape>& shape) { return shape ? shape->extent() : length; }
 
 }  // namespace
 
-Result<PageListState> Engine::prepare_addresses(std::span<const AddressPage> pages) {
+Result<PageListState> Engine::prepare_addresses(std::span<const AddressPage> pages, const PageView* view) {
   HEADRACE_TRY_VOID(usable());
+  HEADRACE_TRY(shape, shape_of(view));
   if (pages.empty()) return make_error(Code::invalid_argument, "the list has no pages: give at least one");
   PageColumnsBuilder builder(pages.size());
   std::shared_lock lock(regions_mutex_);
@@ -50,12 +68,13 @@ Result<PageListState> Engine::prepare_addresses(std::span<const AddressPage> pag
   std::uint32_t id = 0;
   for (std::size_t i = 0; i < pages.size(); ++i) {
     const AddressPage& page = pages[i];
-    if (page.length_bytes == 0) return zero_length(i);
-    const std::uint64_t last = page.address + page.length_bytes;
+    HEADRACE_TRY_VOID(check_length(page.length_bytes, i, shape));
+    const std::uint64_t extent = extent_of(page.length_bytes, shape);
+    const std::uint64_t last = page.address + extent;
     if (page.address < begin || last > end || last < page.address) {
-      const auto found = regions_.find_address(page.address, page.length_bytes);
+      const auto found = regions_.find_address(page.address, extent);
       if (!found || !(*found->record)->live.load(std::memory_order_relaxed)) {
-        return at_page(make_error(Code::not_found, "page {} (address {:#x}, {} bytes) lies in no registered region: register its memory first", i, page.address, page.length_bytes), i);
+        return at_page(make_error(Code::not_found, "page {} (address {:#x}, {} bytes) lies in no registered region: register its memory first", i, page.address, extent), i);
       }
       id = found->id;
       begin = (*found->record)->info.address;
@@ -64,11 +83,12 @@ Result<PageListState> Engine::prepare_addresses(std::span<const AddressPage> pag
     builder.add(id, page.address - begin, page.length_bytes);
   }
   lock.unlock();
-  return finish_list(from_columns(std::move(builder).finish()), nullptr, false);
+  return finish_list(from_columns(std::move(builder).finish(), std::move(shape)), nullptr, false);
 }
 
-Result<PageListState> Engine::prepare_pages(std::string_view peer_name, bool local, std::span<const Page> pages) {
+Result<PageListState> Engine::prepare_pages(std::string_view peer_name, bool local, std::span<const Page> pages, const PageView* view) {
   HEADRACE_TRY_VOID(usable());
+  HEADRACE_TRY(shape, shape_of(view));
   if (pages.empty()) return make_error(Code::invalid_argument, "the list has no pages: give at least one");
   const bool far_side = !local && peer_name == settings_.name;
   std::shared_ptr<PeerLife> life;
@@ -83,7 +103,7 @@ Result<PageListState> Engine::prepare_pages(std::string_view peer_name, bool loc
   bool known = false;
   for (std::size_t i = 0; i < pages.size(); ++i) {
     const Page& page = pages[i];
-    if (page.length_bytes == 0) return zero_length(i);
+    HEADRACE_TRY_VOID(check_length(page.length_bytes, i, shape));
     if (!known || page.region != region) {
       known = false;
       region = page.region;
@@ -105,11 +125,12 @@ Result<PageListState> Engine::prepare_pages(std::string_view peer_name, bool loc
                                   life && !life->has_metadata ? ": import its metadata first" : " (any more)"), i);
       }
     }
-    if (!lies_inside(page.offset_bytes, page.length_bytes, region_length)) return past_the_end(i, page.offset_bytes, page.length_bytes, region, region_length);
+    if (const std::uint64_t extent = extent_of(page.length_bytes, shape); !lies_inside(page.offset_bytes, extent, region_length))
+      return past_the_end(i, page.offset_bytes, extent, region, region_length, shape.has_value());
     builder.add(static_cast<std::uint32_t>(region), page.offset_bytes, page.length_bytes);
   }
   lock.unlock();
-  return finish_list(from_columns(std::move(builder).finish()), life, far_side);
+  return finish_list(from_columns(std::move(builder).finish(), std::move(shape)), life, far_side);
 }
 
 Result<Engine::Owner> Engine::owner_of(std::string_view peer_name, bool local, RegionId region) const {
@@ -141,29 +162,38 @@ Result<PageListState> Engine::prepare_region(std::string_view peer_name, bool lo
   return finish_list(from_columns(*std::move(columns)), owner.life, owner.far_side);
 }
 
-Result<PageListState> Engine::prepare_uniform(std::string_view peer_name, bool local, const UniformPages& pages) {
+Result<PageListState> Engine::prepare_uniform(std::string_view peer_name, bool local, const UniformPages& pages, const PageView* view) {
   HEADRACE_TRY_VOID(usable());
+  HEADRACE_TRY(shape, shape_of(view));
   if (pages.count == 0) return make_error(Code::invalid_argument, "the list has no pages: give at least one");
-  if (pages.page_bytes == 0) return zero_length(0);
+  const std::uint64_t page_bytes = pages.page_bytes == 0 && shape ? shape->bytes() : pages.page_bytes;
+  HEADRACE_TRY_VOID(check_length(page_bytes, 0, shape));
+  if (shape && pages.stride_bytes == 0 && pages.count > 1) {
+    return make_error(Code::invalid_argument, "the stride of {} pages that are views is 0: say how many bytes lie between two begins of pages, which the view does not tell", pages.count);
+  }
+  const std::uint64_t extent = extent_of(page_bytes, shape);
   HEADRACE_TRY(owner, owner_of(peer_name, local, pages.region));
   const std::uint64_t region_length = owner.region_length;
-  const std::uint64_t stride = pages.stride_bytes == 0 ? pages.page_bytes : pages.stride_bytes;
+  const std::uint64_t stride = pages.stride_bytes == 0 ? page_bytes : pages.stride_bytes;
   // The first page that does not fit, without overflow on the way there.
   std::uint64_t fitting = 0;
-  if (lies_inside(pages.base_bytes, pages.page_bytes, region_length)) {
-    const std::uint64_t room = (region_length == 0 ? UINT64_MAX : region_length) - pages.page_bytes - pages.base_bytes;
+  if (lies_inside(pages.base_bytes, extent, region_length)) {
+    const std::uint64_t room = (region_length == 0 ? UINT64_MAX : region_length) - extent - pages.base_bytes;
     fitting = room / stride + 1;
   }
   if (pages.count > fitting) {
-    return at_page(make_error(Code::invalid_argument, "page {} (offset {} + {} x {}, {} bytes) runs over the end of region {}, which has {} bytes", fitting, pages.base_bytes, fitting, stride,
-                              pages.page_bytes, pages.region.value, region_length), fitting);
+    return at_page(make_error(Code::invalid_argument, "page {} (offset {} + {} x {}, {}{} bytes) runs over the end of region {}, which has {} bytes", fitting, pages.base_bytes, fitting, stride,
+                              shape ? "spread over " : "", extent, pages.region.value, region_length), fitting);
   }
   auto list = std::make_shared<PageList::State>();
   list->count = pages.count;
-  list->bytes = pages.count * pages.page_bytes;
+  if (__builtin_mul_overflow(pages.count, page_bytes, &list->bytes)) {
+    return make_error(Code::invalid_argument, "{} pages of {} bytes are more than 2^64 bytes together: prepare fewer", pages.count, page_bytes);
+  }
   list->base_offset = pages.base_bytes;
   list->stride_bytes = stride;
-  list->page_bytes = pages.page_bytes;
+  list->page_bytes = page_bytes;
+  list->shape = std::move(shape);
   list->region_ids = {pages.region.value};
   return finish_list(std::move(list), owner.life, owner.far_side);
 }

@@ -13,10 +13,6 @@ struct Candidate {
   double guess_ns;
 };
 
-double guess(const headrace_cost_v1& cost, const RequestPlan& plan) {
-  return cost.fixed_ns + cost.ns_per_page * static_cast<double>(plan.count) + static_cast<double>(plan.bytes) * 1e9 / cost.bytes_per_second;
-}
-
 std::string human_time(double ns) {
   if (ns < 1e4) return fmt::format("{:.1f} us", ns / 1e3);
   if (ns < 1e7) return fmt::format("{:.0f} us", ns / 1e3);
@@ -49,6 +45,12 @@ Result<void> check_writable(const RequestPlan& plan) {
 
 }  // namespace
 
+double expected_ns(const headrace_cost_v1& cost, const RequestPlan& plan) {
+  // What a page costs is to find its place, and each run of a view costs that, too.
+  const double stretches = static_cast<double>(plan.count) * static_cast<double>(plan.grid ? plan.grid->runs : 1);
+  return cost.fixed_ns + cost.ns_per_page * stretches + static_cast<double>(plan.bytes) * 1e9 / cost.bytes_per_second;
+}
+
 Result<std::shared_ptr<RequestCore>> Engine::make_request(RequestPlan plan) {
   HEADRACE_TRY_VOID(usable());
   for (const PageListState* list : {&plan.local, &plan.remote}) {
@@ -76,6 +78,7 @@ void Engine::forget_request(RequestCore& core) {
 Result<void> Engine::eligible(const RequestPlan& plan, const BackendInstance& backend) const {
   const auto no = [](std::string why) { return Error{Code::not_supported, std::move(why)}; };
   if (!plan.backends.empty() && std::find(plan.backends.begin(), plan.backends.end(), backend.name()) == plan.backends.end()) return no("not among the backends asked for");
+  if (plan.grid && !backend.can(HEADRACE_GRID)) return no("does not move pages that are strided views");
   const std::size_t index = backend_index(backend);
   bool vram = false;
   for (const auto& region : plan.local->local_regions) {
@@ -173,6 +176,7 @@ Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector
   args.bytes = plan.bytes;
   args.local = &local_side;
   args.remote = &remote_side;
+  args.grid = plan.grid ? &*plan.grid : nullptr;
   local_side = plan.local->side(nullptr, &plan.local_index);
   remote_side = plan.remote->side(nullptr, &plan.remote_index);
 
@@ -187,7 +191,7 @@ Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector
       note(*backend, can.error().message);
       continue;
     }
-    candidates.push_back({backend, guess(backend->cost(args), plan)});
+    candidates.push_back({backend, expected_ns(backend->cost(args), plan)});
   }
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.guess_ns < b.guess_ns; });
 

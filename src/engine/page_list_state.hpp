@@ -4,8 +4,10 @@
 
 #include "engine/local_regions.hpp"
 #include "engine/peer_life.hpp"
+#include "memory/page_view.hpp"
 
 #include <algorithm>
+#include <optional>
 
 namespace headrace {
 
@@ -24,6 +26,7 @@ struct PageList::State {
   std::uint64_t base_offset = 0;
   std::uint64_t stride_bytes = 0;
   std::uint64_t page_bytes = 0;
+  std::optional<PageShape> shape;  ///< of each page; none: one stretch
 
   std::vector<std::uint32_t> region_ids;                                ///< distinct
   std::vector<std::uint32_t> sorted_ids;                                ///< the same, rising

@@ -503,10 +503,10 @@ Result<CostEstimate> RequestCore::cost() const {
   args.connection = path_.link ? path_.link->connection() : nullptr;
   args.local = &local_side_;
   args.remote = &remote_side_;
+  args.grid = plan_.grid ? &*plan_.grid : nullptr;
   const headrace_cost_v1 cost = path_.backend->cost(args);
   CostEstimate estimate;
-  const double ns = cost.fixed_ns + cost.ns_per_page * static_cast<double>(plan_.count) + static_cast<double>(plan_.bytes) * 1e9 / cost.bytes_per_second;
-  estimate.duration = std::chrono::nanoseconds(static_cast<std::int64_t>(ns));
+  estimate.duration = std::chrono::nanoseconds(static_cast<std::int64_t>(expected_ns(cost, plan_)));
   estimate.margin = cost.margin;
   estimate.method = cost.method != nullptr ? cost.method : "";
   estimate.backend = path_.backend->name();

@@ -29,9 +29,13 @@ struct RequestPlan {
   std::vector<std::uint32_t> remote_index;
   std::uint64_t count = 0;
   std::uint64_t bytes = 0;
+  std::optional<headrace_page_grid_v1> grid;  ///< what each page consists of on both sides; none: one stretch
   std::vector<std::string> backends;  ///< only these; empty: all
   Timeout timeout;
 };
+
+/// What a post is likely to take by a backend's estimate.
+double expected_ns(const headrace_cost_v1& cost, const RequestPlan& plan);
 
 /// A backend's hold on a request.
 struct Path {

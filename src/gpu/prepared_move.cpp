@@ -61,6 +61,24 @@ bool is_by_number(const headrace_prepare_v1& args) {
   return common_page_bytes(args) != 0 && is_regular(*args.local) && is_regular(*args.remote);
 }
 
+/// Of a launch that moves grids: runs are numbered with 31 bits.
+constexpr std::uint64_t most_runs = (std::uint64_t{1} << 31) - 1;
+
+Result<void> check_runs(const headrace_prepare_v1& args) {
+  if (args.grid == nullptr || args.count <= most_runs / args.grid->runs) return {};
+  return make_error(
+      Code::not_supported,
+      "the request has {} pages of {} runs each, and a GPU is told of {} at most: make several requests",
+      args.count, args.grid->runs, most_runs);
+}
+
+/// A side's bytes in a table: a number or, of pages that no number tells, a number and an address a page.
+std::uint64_t column_bytes(const headrace_prepare_v1& args, const headrace_side_v1& side) {
+  const std::uint64_t a_page =
+      is_regular(side) ? sizeof(std::uint32_t) : sizeof(std::uint32_t) + sizeof(std::uint64_t);
+  return args.count * a_page + alignof(std::uint64_t);
+}
+
 /// Columns that follow one another in a table.
 class Columns {
  public:
@@ -94,6 +112,7 @@ Result<std::shared_ptr<const Mover>> Mover::make(std::shared_ptr<const Kernels> 
 Result<PreparedMove> PreparedMove::prepare(std::shared_ptr<const Mover> mover,
                                            const headrace_prepare_v1& args, const AddressOf& local,
                                            const AddressOf& remote, Touches touches) {
+  HEADRACE_TRY_VOID(check_runs(args));
   PreparedMove move(std::move(mover));
   const ContextGuard guard(move.mover_->kernels->device());
   HEADRACE_TRY_VOID(move.choose(args, local, remote, touches));
@@ -104,10 +123,16 @@ Result<PreparedMove> PreparedMove::prepare_for_graph(std::shared_ptr<const Mover
                                                      const headrace_prepare_v1& args,
                                                      const PageLimits& limits, const AddressOf& local,
                                                      const AddressOf& remote) {
+  HEADRACE_TRY_VOID(check_runs(args));
   PreparedMove move(std::move(mover));
   const ContextGuard guard(move.mover_->kernels->device());
-  HEADRACE_TRY_VOID(args.count > 0 && is_by_number(args) ? move.write_pages(args, local, remote, &limits)
-                                                         : move.write_parts(args, local, remote));
+  if (args.count > 0 && is_by_number(args)) {
+    HEADRACE_TRY_VOID(move.write_pages(args, local, remote, &limits));
+  } else if (args.count > 0 && args.grid != nullptr) {
+    HEADRACE_TRY_VOID(move.write_pages(args, local, remote, nullptr));
+  } else {
+    HEADRACE_TRY_VOID(move.write_parts(args, local, remote));
+  }
   return move;
 }
 
@@ -125,7 +150,8 @@ Result<void> PreparedMove::choose(const headrace_prepare_v1& args, const Address
     method_ = MoveMethod::few;
     return tell_few(args, local, remote);
   }
-  if (count > HEADRACE_MOVE_FEW_MOST && is_by_number(args)) return write_pages(args, local, remote, nullptr);
+  if (args.grid != nullptr || (count > HEADRACE_MOVE_FEW_MOST && is_by_number(args)))
+    return write_pages(args, local, remote, nullptr);
   return write_parts(args, local, remote);
 }
 
@@ -155,15 +181,28 @@ Result<void> PreparedMove::tell_few(const headrace_prepare_v1& args, const Addre
   return upload(head_bytes);
 }
 
-/// `limits`: of a list whose numbers may change, so that it has all of them.
+/// `limits`: of a list whose numbers may change, so that it has all of them. Of a list of grids pages need
+/// not be told by their numbers: a table of all addresses stands for what they lie in.
 Result<void> PreparedMove::write_pages(const headrace_prepare_v1& args, const AddressOf& local,
                                        const AddressOf& remote, const PageLimits* limits) {
   method_ = MoveMethod::pages;
   parts_ = args.count;
-  HEADRACE_TRY_VOID(take_table(head_bytes + 2 * args.count * sizeof(std::uint32_t)));
+  HEADRACE_TRY_VOID(
+      take_table(head_bytes + column_bytes(args, *args.local) + column_bytes(args, *args.remote)));
   Columns columns(table_);
+  std::uint64_t all_addresses = 0;
   const auto side = [&](const headrace_side_v1& pages, const AddressOf& address_of) {
     headrace_move_side_v1 told{};
+    if (!is_regular(pages)) {
+      std::span<std::uint64_t> addresses;
+      std::span<std::uint32_t> numbers;
+      told.bases = columns.add(args.count, addresses);
+      told.base_of = columns.add(args.count, numbers);
+      std::iota(numbers.begin(), numbers.end(), 0U);
+      for (std::uint64_t i = 0; i < args.count; ++i)
+        all_addresses |= addresses[i] = address_of(side_region(pages, i)) + side_offset(pages, i);
+      return told;
+    }
     told.base = address_of(pages.regions[0]) + pages.base_offset;
     told.stride = pages.stride_bytes;
     if (pages.indices != nullptr) {
@@ -184,11 +223,26 @@ Result<void> PreparedMove::write_pages(const headrace_prepare_v1& args, const Ad
   pages_.page_bytes = common_page_bytes(args);
   pages_.count = args.count;
   pages_.most_multiprocessors = mover_->settings.multiprocessors;
+  pages_.flags = all_addresses % 16 == 0 ? HEADRACE_MOVE_BASES_ALIGNED : 0;
+  if (args.grid != nullptr) tell_grid(args);
   if (limits != nullptr) {
     write_bounds(args, *limits);
     changeable_ = {pages_.bounds + offsetof(headrace_move_bounds_v1, count), here.indices, there.indices};
   }
   return upload(columns.end());
+}
+
+void PreparedMove::tell_grid(const headrace_prepare_v1& args) {
+  static_assert(HEADRACE_GRID_MOST == HEADRACE_MOVE_GRID_MOST);
+  const headrace_page_grid_v1& grid = *args.grid;
+  method_ = MoveMethod::grids;
+  grids_.struct_size = sizeof grids_;
+  grids_.dimensions = grid.dimensions;
+  grids_.run_bytes = grid.run_bytes;
+  std::copy_n(grid.counts, grid.dimensions, grids_.counts);
+  const bool reads = args.op == HEADRACE_READ;
+  std::copy_n(reads ? grid.remote_strides : grid.local_strides, grid.dimensions, grids_.source_strides);
+  std::copy_n(reads ? grid.local_strides : grid.remote_strides, grid.dimensions, grids_.target_strides);
 }
 
 void PreparedMove::write_bounds(const headrace_prepare_v1& args, const PageLimits& limits) {
@@ -290,6 +344,10 @@ cuda::Outcome PreparedMove::launch(cuda::Stream stream) {
     case MoveMethod::pages:
       pages_.done = done();
       return mover_->kernels->move(pages_, stream);
+    case MoveMethod::grids:
+      grids_.pages = pages_;
+      grids_.pages.done = done();
+      return mover_->kernels->move(grids_, stream);
     case MoveMethod::parts:
       part_list_.done = done();
       return mover_->kernels->move(part_list_, stream);

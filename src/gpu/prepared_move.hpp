@@ -26,6 +26,7 @@ enum class MoveMethod {
   copy,     ///< by copy engine: one stretch on both sides, or a few long ones to or from host memory
   few,      ///< by a kernel that is told the parts in its launch
   pages,    ///< by a kernel that reads 4 bytes of index a page and side
+  grids,    ///< likewise, of pages that are grids of runs
   parts,    ///< by a kernel that reads source, target and length of each part
 };
 
@@ -128,6 +129,7 @@ class PreparedMove {
   Result<void> tell_few(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
   Result<void> write_pages(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote,
                            const PageLimits* limits);
+  void tell_grid(const headrace_prepare_v1& args);
   void write_bounds(const headrace_prepare_v1& args, const PageLimits& limits);
   Result<void> write_parts(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
   Result<void> take_table(std::uint64_t bytes);
@@ -154,6 +156,7 @@ class PreparedMove {
   std::vector<Copy> copies_;
   headrace_move_few_v1 few_{};
   headrace_move_pages_v1 pages_{};
+  headrace_move_grids_v1 grids_{};
   headrace_move_parts_v1 part_list_{};
   std::optional<Changeable> changeable_;
 

@@ -11,6 +11,7 @@
 #include <headrace/plugin/backend_v1.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -51,8 +52,17 @@ inline std::uint64_t side_length(const headrace_side_v1& side, std::uint64_t pag
   return side.lengths != nullptr ? side.lengths[side_slot(side, page)] : side.page_bytes;
 }
 
+/// The stretches that a page moves in, whatever could be merged beyond pages: 1, or the runs of its grid.
+inline std::uint64_t stretches_per_page(const headrace_prepare_v1& request) {
+  return request.grid != nullptr ? request.grid->runs : 1;
+}
+inline std::uint64_t most_stretches(const headrace_prepare_v1& request) {
+  return request.count * stretches_per_page(request);
+}
+
 /// All pages of the request have this length; 0: they differ, or only a look at each could tell.
 inline std::uint64_t common_page_bytes(const headrace_prepare_v1& request) {
+  if (request.grid != nullptr) return request.grid->runs * request.grid->run_bytes;
   if (request.local->lengths == nullptr) return request.local->page_bytes;
   if (request.remote->lengths == nullptr) return request.remote->page_bytes;
   return 0;
@@ -62,6 +72,16 @@ inline std::uint64_t common_page_bytes(const headrace_prepare_v1& request) {
 inline std::uint64_t page_length(const headrace_prepare_v1& request, std::uint64_t page) {
   const std::uint64_t common = common_page_bytes(request);
   return common != 0 ? common : side_length(*request.local, page);
+}
+
+/// From a page's begin on the remote side to the end of its last byte there: its length, or what its runs
+/// spread over.
+inline std::uint64_t remote_extent(const headrace_prepare_v1& request, std::uint64_t page) {
+  if (request.grid == nullptr) return page_length(request, page);
+  std::uint64_t extent = request.grid->run_bytes;
+  for (std::uint32_t d = 0; d < request.grid->dimensions; ++d)
+    extent += (request.grid->counts[d] - 1) * request.grid->remote_strides[d];
+  return extent;
 }
 
 /// Where byte `byte` of the request's payload lies, searched from `from` on (`byte` counts from there). Past
@@ -151,6 +171,42 @@ struct OwnLengths {
   const headrace_side_v1& side_;
 };
 
+/// Steps from run to run of a page.
+class GridSteps {
+ public:
+  /// Begins at run `run` of a page.
+  void begin(const headrace_page_grid_v1& grid, std::uint64_t run) {
+    local_ = remote_ = 0;
+    for (std::uint32_t d = grid.dimensions; d-- > 0;) {
+      at_[d] = run % grid.counts[d];
+      run /= grid.counts[d];
+      local_ += at_[d] * grid.local_strides[d];
+      remote_ += at_[d] * grid.remote_strides[d];
+    }
+  }
+  /// To the next one; false: that was the page's last, and the next page's first is meant.
+  bool next(const headrace_page_grid_v1& grid) {
+    for (std::uint32_t d = grid.dimensions; d-- > 0;) {
+      if (++at_[d] < grid.counts[d]) [[likely]] {
+        local_ += grid.local_strides[d];
+        remote_ += grid.remote_strides[d];
+        return true;
+      }
+      at_[d] = 0;
+      local_ -= (grid.counts[d] - 1) * grid.local_strides[d];
+      remote_ -= (grid.counts[d] - 1) * grid.remote_strides[d];
+    }
+    return false;
+  }
+  /// Behind the page's begin.
+  [[nodiscard]] std::uint64_t local() const { return local_; }
+  [[nodiscard]] std::uint64_t remote() const { return remote_; }
+
+ private:
+  std::array<std::uint64_t, HEADRACE_GRID_MOST> at_{};
+  std::uint64_t local_ = 0, remote_ = 0;
+};
+
 }  // namespace detail
 
 /// Walks pages [from, to) of a request.
@@ -177,6 +233,10 @@ class PageCursor {
         tail_(to.skip) {
     next_.first_page = from.page;
     next_.first_page_skip = from.skip;
+    if (shape_ == Shape::grid) {
+      begin_page();
+      return;
+    }
     const std::uint64_t bytes = common_ != 0 ? covered(from.page, detail::OneLength(common_))
                                              : covered(from.page, detail::OwnLengths(*request.local));
     if (bytes <= from.skip) {  // nothing lies between the two
@@ -209,6 +269,8 @@ class PageCursor {
         return walk(IndexedSide(local), IndexedSide(remote), OneLength(common_), runs);
       case Shape::any_one_length:
         return walk(AnySide(local), AnySide(remote), OneLength(common_), runs);
+      case Shape::grid:
+        return walk_grid(runs);
       case Shape::any:
         break;
     }
@@ -226,13 +288,15 @@ class PageCursor {
     indexed_plain,
     indexed_indexed,
     any_one_length,
-    any
+    any,
+    grid
   };
 
   static Shape shape_of(const headrace_prepare_v1& request) {
     const auto affine = [](const headrace_side_v1& side) {
       return side.offsets == nullptr && side.region_of == nullptr;
     };
+    if (request.grid != nullptr) return Shape::grid;
     if (common_page_bytes(request) == 0) return Shape::any;
     if (!affine(*request.local) || !affine(*request.remote)) return Shape::any_one_length;
     if (request.local->indices == nullptr)
@@ -311,6 +375,60 @@ class PageCursor {
     return filled;
   }
 
+  /// Of a request whose pages are grids: goes to byte first_page_skip of page first_page.
+  void begin_page() {
+    if (next_.first_page >= request_->count) {
+      done_ = true;
+      return;
+    }
+    const std::uint64_t run_bytes = request_->grid->run_bytes;
+    steps_.begin(*request_->grid, next_.first_page_skip / run_bytes);
+    local_begin_ = side_offset(*request_->local, next_.first_page);
+    remote_begin_ = side_offset(*request_->remote, next_.first_page);
+    next_.local_region = side_region(*request_->local, next_.first_page);
+    next_.remote_region = side_region(*request_->remote, next_.first_page);
+    begin_run(next_.first_page_skip % run_bytes);
+  }
+
+  /// The rest of a run behind its first `skip` bytes, as far as the walk goes.
+  void begin_run(std::uint64_t skip) {
+    next_.local_offset = local_begin_ + steps_.local() + skip;
+    next_.remote_offset = remote_begin_ + steps_.remote() + skip;
+    next_.bytes = request_->grid->run_bytes - skip;
+    if (next_.first_page < end_) [[likely]]
+      return;
+    const std::uint64_t left =
+        next_.first_page > end_ || tail_ <= next_.first_page_skip ? 0 : tail_ - next_.first_page_skip;
+    ends_in_run_ = left < next_.bytes;
+    next_.bytes = std::min(next_.bytes, left);
+    done_ = next_.bytes == 0;
+  }
+
+  /// Runs do not merge: the host has merged what is neighbours on both sides.
+  std::size_t walk_grid(std::span<PageRun> runs) {
+    std::size_t filled = 0;
+    while (filled < runs.size() && !done_) {
+      PageRun& run = runs[filled++];
+      run = next_;
+      run.bytes = std::min(next_.bytes, max_run_bytes_);
+      next_.first_page_skip += run.bytes;
+      if (run.bytes < next_.bytes) {  // a run that must be cut
+        next_.local_offset += run.bytes;
+        next_.remote_offset += run.bytes;
+        next_.bytes -= run.bytes;
+      } else if (ends_in_run_) {
+        done_ = true;
+      } else if (steps_.next(*request_->grid)) {
+        begin_run(0);
+      } else {
+        ++next_.first_page;
+        next_.first_page_skip = 0;
+        begin_page();
+      }
+    }
+    return filled;
+  }
+
   const headrace_prepare_v1* request_;
   std::uint64_t common_;
   std::uint64_t max_run_bytes_;
@@ -319,5 +437,9 @@ class PageCursor {
   std::uint64_t end_;   // first page that is not walked, or only up to tail_
   std::uint64_t tail_;  // bytes of page end_ that are walked
   PageRun next_;        // the page, or rest of a page, that the next run begins with
+  // Of pages that are grids.
+  detail::GridSteps steps_;
+  bool ends_in_run_ = false;                          // `to` cuts the run that comes next
+  std::uint64_t local_begin_ = 0, remote_begin_ = 0;  // of page next_.first_page
 };
 }  // namespace headrace

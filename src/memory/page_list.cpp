@@ -210,7 +210,46 @@ std::pair<std::optional<std::uint64_t>, std::uint64_t> compare_lengths(const Pag
   return {std::nullopt, bytes};
 }
 
+namespace {
+
+/// Where stretch `number` of a page begins, behind the page.
+std::uint64_t place_of(const PageShape::Steps& runs, std::uint64_t number) {
+  std::uint64_t place = 0;
+  for (std::size_t d = runs.counts.size(); d-- > 0;) {
+    if (d >= runs.dimensions) continue;
+    place += number % runs.counts[d] * runs.strides[d];
+    number /= runs.counts[d];
+  }
+  return place;
+}
+
+std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap_of_views(const PageSelection& pages, std::uint64_t count) {
+  struct Place {
+    std::uint32_t region;
+    std::uint64_t offset;
+    std::uint64_t page;
+  };
+  const PageShape::Steps runs = runs_by_place(*pages.shape);
+  std::vector<Place> places;
+  const std::uint64_t a_page = pages.shape->bytes() / runs.item_bytes;
+  places.reserve(count * a_page);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    for (std::uint64_t k = 0; k < a_page; ++k) places.push_back({pages.region(i), pages.offset(i) + place_of(runs, k), i});
+  }
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return std::pair(a.region, a.offset) < std::pair(b.region, b.offset); });
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    const Place &before = places[i - 1], &after = places[i];
+    if (before.region == after.region && before.offset + runs.item_bytes > after.offset) {
+      return std::pair(std::min(before.page, after.page), std::max(before.page, after.page));
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap(const PageSelection& pages, std::uint64_t count) {
+  if (pages.shape != nullptr) return find_overlap_of_views(pages, count);
   std::vector<std::uint64_t> order(count);
   std::iota(order.begin(), order.end(), std::uint64_t{0});
   std::sort(order.begin(), order.end(), [&](std::uint64_t a, std::uint64_t b) {

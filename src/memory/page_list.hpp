@@ -5,6 +5,7 @@
 #include <headrace/pages.hpp>
 
 #include "base/errors.hpp"
+#include "memory/page_view.hpp"
 
 #include <cstdint>
 #include <limits>
@@ -92,6 +93,7 @@ struct PageSelection {
   const std::vector<std::uint64_t>& lengths;
   std::uint64_t base_offset, stride_bytes, page_bytes;
   const std::vector<std::uint32_t>& indices;  ///< empty: all in order
+  const PageShape* shape = nullptr;           ///< null: a page is one stretch
 
   [[nodiscard]] std::uint64_t slot(std::uint64_t i) const { return indices.empty() ? i : indices[i]; }
   [[nodiscard]] std::uint64_t length(std::uint64_t i) const { return lengths.empty() ? page_bytes : lengths[slot(i)]; }
@@ -102,7 +104,8 @@ struct PageSelection {
 /// The first i whose lengths differ, and the sum of all lengths if none does.
 std::pair<std::optional<std::uint64_t>, std::uint64_t> compare_lengths(const PageSelection& a, const PageSelection& b, std::uint64_t count);
 
-/// Two pages of the selection that share a byte, if any do. n log n.
+/// Two pages of the selection that share a byte, if any do; of a view, a page may share one with itself. n log n, n being the
+/// stretches that lie apart.
 std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap(const PageSelection& pages, std::uint64_t count);
 
 }  // namespace headrace

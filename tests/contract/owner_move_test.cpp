@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstring>
 #include <numeric>
 #include <thread>
 
@@ -91,6 +92,51 @@ TEST_P(OwnerMoves, random_pages_in_registered_and_allocated_memory_move_in_one_r
       ASSERT_TRUE(near.as_expected());
       for (std::size_t i = 0; i < facts.size(); ++i) ASSERT_EQ(b->hash(facts[i]), hash64(expected[i]));
       near.refill();
+    }
+  }
+}
+
+TEST_P(OwnerMoves, pages_that_are_grids_change_their_layout_on_the_way) {
+  const auto a = open();
+  const auto b = start_peer();
+  const Link ab = connect(*a, *b);
+  // [6][5] runs of 96 bytes, transposed, with gaps on the owner's side; pages 4000 bytes apart there.
+  constexpr std::uint64_t pages = 50, run = 96, page_bytes = 30 * run, apart = 4000;
+  headrace_page_grid_v1 grid{};
+  grid.dimensions = 2;
+  grid.run_bytes = run;
+  grid.runs = 30;
+  grid.counts[0] = 6, grid.local_strides[0] = 5 * run, grid.remote_strides[0] = run;
+  grid.counts[1] = 5, grid.local_strides[1] = run, grid.remote_strides[1] = 6 * run + 32;
+  for (const headrace_op_v1 op : {HEADRACE_READ, HEADRACE_WRITE}) {
+    for (const bool indexed : {false, true}) {
+      const Memory memory(Memory::Kind::plain, pages * page_bytes, 1);
+      const Region mine(*a, memory);
+      const RegionFacts facts = b->host_region(Memory::Kind::plain, pages * apart, 2);
+      const Remote remote(ab, facts);
+      Bytes theirs(pages * apart);
+      fill_pattern(theirs, 2);
+      Bytes ours(memory.bytes().begin(), memory.bytes().end());
+      PageSide near = uniform_side(mine.handle(), 0, page_bytes, page_bytes),
+               far = uniform_side(remote.handle(), 0, apart, page_bytes);
+      std::vector<std::uint32_t> order(pages);
+      std::iota(order.begin(), order.end(), 0U);
+      if (indexed) {
+        std::ranges::shuffle(order, random);
+        far.indices = order;
+      }
+      for (std::uint64_t page = 0; page < pages; ++page)
+        for (std::uint64_t i = 0; i < 6; ++i)
+          for (std::uint64_t j = 0; j < 5; ++j) {
+            std::byte* const here = &ours[page * page_bytes + (i * 5 + j) * run];
+            std::byte* const there = &theirs[order[page] * apart + i * run + j * (6 * run + 32)];
+            std::memcpy(op == HEADRACE_READ ? here : there, op == HEADRACE_READ ? there : here, run);
+          }
+      Request request(*a, op, &ab, near, far, pages, grid);
+      const PostEnd end = request.run();
+      ASSERT_TRUE(end.status.ok()) << code_name(end.status.code) << ": " << end.text;
+      ASSERT_TRUE(same_bytes(memory.bytes(), std::span(ours)));
+      ASSERT_EQ(b->hash(facts), hash64(theirs));
     }
   }
 }

@@ -33,6 +33,7 @@ std::string written_again(const MoveList& list) {
   args.count = list.count;
   args.local = &local;
   args.remote = &remote;
+  args.grid = list.grid ? &*list.grid : nullptr;
   const auto tell = [](void* handle) { return *static_cast<const ToldRegion*>(handle); };
   const auto file = cuda_ipc::write_move_file(args, tell, tell);
   if (!file) std::abort();

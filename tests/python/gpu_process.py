@@ -135,6 +135,12 @@ class Process:
         self.tensors[key].copy_(pattern(bytes, seed, self.device))
         return memory.region.id
 
+    def fill_host(self, key, bytes, seed):
+        """The same in host memory that is merely registered."""
+        self.tensors[key] = pattern(bytes, seed, torch.device("cpu")).clone()
+        self.regions[key] = self.agent.register(self.tensors[key], name=key)
+        return self.regions[key].id
+
     def fill_cache(self, key, blocks, seed):
         """A KV cache as vLLM lays it out: keys and values, blocks, tokens, heads, elements."""
         cache = self._empty(2 * blocks * 16 * 8 * 128 * 2).view(torch.bfloat16).view(2, blocks, 16, 8, 128)
@@ -428,6 +434,61 @@ class Process:
         source = pattern(expected.numel(), source_seed, self.device)
         for plan in plans:
             Plan.make(*plan).apply(expected, source)
+        return self._differences(self.tensors[key], expected)
+
+    # Views. A layout says how a buffer of elements of two bytes is cut: {"shape", "cut": [first, last] of each dimension, "order"}
+
+    @staticmethod
+    def _view(tensor, layout):
+        size = int(np.prod(layout["shape"])) * 2
+        whole = tensor[:size].view(torch.int16).view(layout["shape"])
+        return whole[tuple(slice(*cut) for cut in layout["cut"])].permute(layout["order"])
+
+    def tell_view(self, key, layout):
+        """The pages that the layout makes of a tensor, for a peer to prepare."""
+        pages, view = headrace.pages_of(self.regions[key], self._view(self.tensors[key], layout))
+        return [[pages.region, pages.base_bytes, pages.stride_bytes, pages.page_bytes, pages.count], [view.shape, view.strides_bytes, view.item_bytes]]
+
+    def _views(self, peer, mine, layout, theirs):
+        """Both lists, ours and the one that the peer told."""
+        ours = self.tell_view(mine, layout)
+        return [
+            self.agent.prepare(headrace.UniformPages(*pages), peer=whom, view=headrace.PageView(*view))
+            for (pages, view), whom in ((ours, None), (theirs, peer))
+        ]
+
+    def move_views(self, op, peer, mine, layout, theirs, here, there):
+        """Moves our pages `here` to or from their pages `there`."""
+        request = self.agent.make_request(op, *self._views(peer, mine, layout, theirs), here, there)
+        start = time.monotonic()
+        request.post()
+        request.wait(30)
+        return {"backend": request.backend, "explain": request.explain(), "seconds": time.monotonic() - start}
+
+    def replay_views(self, peer, mine, layout, theirs, turns):
+        """Reads in a graph, whose pages change with each replay: the last ones are those of the last turn."""
+        here, there = turns[0]
+        request = self.agent.make_request("read", *self._views(peer, mine, layout, theirs), here, there)
+        request.post()  # makes the way
+        request.wait(30)
+        self._quiet()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
+        with torch.cuda.graph(graph):
+            request.post(stream=torch.cuda.current_stream())
+        for here, there in turns[1:]:
+            request.set_indices(local=np.array(here, np.uint32), remote=np.array(there, np.uint32), stream=stream)
+            with torch.cuda.stream(stream):
+                graph.replay()
+        stream.synchronize()
+        return request.check()
+
+    def check_views(self, key, layout, target_seed, source_bytes, source_layout, source_seed, moved):
+        """What is wrong with a tensor that held the target's pattern before `moved` ([into, out of]) came from the source's."""
+        device = self.tensors[key].device
+        expected = pattern(self.tensors[key].numel(), target_seed, device)
+        source = self._view(pattern(source_bytes, source_seed, device), source_layout)
+        for into, out_of in moved:
+            self._view(expected, layout)[into] = source[out_of]
         return self._differences(self.tensors[key], expected)
 
     def _differences(self, have, expected):

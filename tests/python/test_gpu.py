@@ -6,6 +6,7 @@ With HEADRACE_TEST_WITHOUT_GPU=1 what does not depend on a GPU runs over host me
 
 import json
 import os
+import random
 import select
 import subprocess
 import sys
@@ -200,6 +201,124 @@ def test_pages_of_odd_lengths_at_odd_places_arrive_where_they_belong(pair, op):
         _, region = fill(here, there, size, key="odd")
         here.ask("move", op=op, peer=there.name, mine="odd", theirs=region, plan=plan, indexed=False)
         assert target.ask("check", key="odd", target_seed=theirs, source_seed=ours, plans=[plan]) == "", f"{count} pages of up to {page} bytes"
+
+
+# Layouts that change on the way: all agree on (block, K or V, token, head, element).
+
+KV, TOKENS, HEADS, DIM = 2, 16, 8, 128
+
+
+def nhd(blocks, heads, cut=None):
+    """[2, blocks, tokens, heads, dim], heads `cut` of it."""
+    return {"shape": [KV, blocks, TOKENS, heads, DIM], "cut": [[None], [None], [None], cut or [None], [None]], "order": [1, 0, 2, 3, 4]}
+
+
+def hnd(blocks, heads, cut=None):
+    """[2, blocks, heads, tokens, dim]"""
+    return {"shape": [KV, blocks, heads, TOKENS, DIM], "cut": [[None], [None], cut or [None], [None], [None]], "order": [1, 0, 3, 2, 4]}
+
+
+BLOCKS = 40 if STAND_IN else 900
+LAYOUTS = {
+    "NHD to HND": (nhd(BLOCKS, HEADS), hnd(BLOCKS + 5, HEADS)),
+    "HND to NHD": (hnd(BLOCKS, HEADS), nhd(BLOCKS + 5, HEADS)),
+    "TP 1 from 2": (nhd(BLOCKS, HEADS, [4, 8]), nhd(BLOCKS + 5, 4)),
+    "TP 2 from 1": (nhd(BLOCKS, 4), nhd(BLOCKS + 5, HEADS, [0, 4])),
+    "TP 1 from 4": (hnd(BLOCKS, HEADS, [2, 4]), nhd(BLOCKS + 5, 2)),
+    "TP 4 from 2": (nhd(BLOCKS, 2), hnd(BLOCKS + 5, 4, [1, 3])),
+    "odd extents": (
+        {"shape": [BLOCKS, 5, 11, 37], "cut": [[None], [1, 4], [2, 9], [3, 36]], "order": [0, 1, 2, 3]},
+        {"shape": [BLOCKS + 5, 9, 3, 41], "cut": [[None], [1, 8], [None], [8, 41]], "order": [0, 2, 1, 3]},
+    ),
+    "elements apart": (
+        {"shape": [BLOCKS, 3, 5, 8], "cut": [[None]] * 4, "order": [0, 1, 2, 3]},
+        {"shape": [BLOCKS + 5, 8, 5, 3], "cut": [[None]] * 4, "order": [0, 3, 2, 1]},
+    ),
+}
+
+
+def bytes_of(layout):
+    size = 2
+    for extent in layout["shape"]:
+        size *= extent
+    return size
+
+
+def chosen_blocks(seed, count=BLOCKS - 3):
+    rng = random.Random(seed)
+    return rng.sample(range(BLOCKS), count), rng.sample(range(BLOCKS + 5), count)
+
+
+@pytest.mark.parametrize("op", ["read", "write"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_pages_change_their_layout_on_the_way(pair, layout, op):
+    here, there = pair
+    ours, theirs = LAYOUTS[layout]
+    here.begin("fill", key=f"{layout} here", bytes=bytes_of(ours), seed=5)
+    there.begin("fill", key=f"{layout} there", bytes=bytes_of(theirs), seed=6)
+    here.end(), there.end()
+    introduce(here, there)
+    told = there.ask("tell_view", key=f"{layout} there", layout=theirs)
+    mine, others = chosen_blocks(layout)
+    done = here.ask("move_views", op=op, peer=there.name, mine=f"{layout} here", layout=ours, theirs=told, here=mine, there=others)
+    assert done["backend"] == BACKEND
+    moved = [[mine, others]] if op == "read" else []
+    wrong = here.ask("check_views", key=f"{layout} here", layout=ours, target_seed=5, source_bytes=bytes_of(theirs), source_layout=theirs, source_seed=6, moved=moved)
+    assert wrong == ""
+    moved = [] if op == "read" else [[others, mine]]
+    wrong = there.ask("check_views", key=f"{layout} there", layout=theirs, target_seed=6, source_bytes=bytes_of(ours), source_layout=ours, source_seed=5, moved=moved)
+    assert wrong == ""
+
+
+@pytest.mark.parametrize("op", ["read", "write"])
+def test_pages_change_their_layout_inside_one_agent(pair, op):
+    here, _ = pair
+    for layout, (ours, theirs) in LAYOUTS.items():
+        here.ask("fill", key=f"{layout} here", bytes=bytes_of(ours), seed=5)
+        here.ask("fill", key=f"{layout} far", bytes=bytes_of(theirs), seed=6)
+        told = here.ask("tell_view", key=f"{layout} far", layout=theirs)
+        mine, others = chosen_blocks(layout)
+        here.ask("move_views", op=op, peer=here.name, mine=f"{layout} here", layout=ours, theirs=told, here=mine, there=others)
+        moved = [[mine, others]] if op == "read" else []
+        wrong = here.ask("check_views", key=f"{layout} here", layout=ours, target_seed=5, source_bytes=bytes_of(theirs), source_layout=theirs, source_seed=6, moved=moved)
+        assert wrong == "", layout
+        moved = [] if op == "read" else [[others, mine]]
+        wrong = here.ask("check_views", key=f"{layout} far", layout=theirs, target_seed=6, source_bytes=bytes_of(ours), source_layout=ours, source_seed=5, moved=moved)
+        assert wrong == "", layout
+
+
+@pytest.mark.parametrize("op", ["read", "write"])
+@pytest.mark.parametrize("memory", ["fill_host", "fill_allocated"])
+def test_pages_change_their_layout_between_a_gpu_and_a_peers_host_memory(pair, memory, op):
+    here, there = pair
+    ours, theirs = LAYOUTS["TP 1 from 4"]
+    here.ask("fill", key="device", bytes=bytes_of(ours), seed=5)
+    key = unique(memory)
+    there.ask(memory, key=key, bytes=bytes_of(theirs), seed=6)
+    introduce(here, there)
+    told = there.ask("tell_view", key=key, layout=theirs)
+    mine, others = chosen_blocks(memory)
+    here.ask("move_views", op=op, peer=there.name, mine="device", layout=ours, theirs=told, here=mine, there=others)
+    if op == "read":
+        wrong = here.ask("check_views", key="device", layout=ours, target_seed=5, source_bytes=bytes_of(theirs), source_layout=theirs, source_seed=6, moved=[[mine, others]])
+    else:
+        wrong = there.ask("check_views", key=key, layout=theirs, target_seed=6, source_bytes=bytes_of(ours), source_layout=ours, source_seed=5, moved=[[others, mine]])
+    assert wrong == ""
+
+
+@gpus_only
+def test_replays_of_a_graph_change_the_layout_of_other_pages_each_time(pair):
+    here, there = pair
+    for layout, (ours, theirs) in LAYOUTS.items():
+        here.begin("fill", key=f"{layout} here", bytes=bytes_of(ours), seed=5)
+        there.begin("fill", key=f"{layout} there", bytes=bytes_of(theirs), seed=6)
+        here.end(), there.end()
+        introduce(here, there)
+        told = there.ask("tell_view", key=f"{layout} there", layout=theirs)
+        turns = [chosen_blocks(f"{layout} {turn}", 100) for turn in range(4)]
+        assert here.ask("replay_views", peer=there.name, mine=f"{layout} here", layout=ours, theirs=told, turns=turns) == 3
+        wrong = here.ask("check_views", key=f"{layout} here", layout=ours, target_seed=5, source_bytes=bytes_of(theirs), source_layout=theirs, source_seed=6, moved=turns)
+        assert wrong == "", layout
 
 
 def test_a_uniform_list_and_a_table_of_rows_are_the_same_pages(pair):

@@ -1114,6 +1114,7 @@ struct FakeDriver {
   Outcome launch_kernel_ex(const LaunchConfig* config, Function function, void** parameters, void**) {
     if (config->grid_x == 0 || config->block_x == 0 || config->block_x > 1024) return Outcome::invalid_value;
     const Kernel& kernel = kernels.at(function->name);
+    ++counts[function->name];
     const auto* const bytes = static_cast<const std::byte*>(parameters[0]);
     auto argument = std::make_shared<std::vector<std::byte>>(bytes, bytes + kernel.bytes);
     StreamObject* const stream = resolve(config->stream);

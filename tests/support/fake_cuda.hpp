@@ -70,6 +70,7 @@ class FakeCuda {
 
   // ---- questions
 
+  /// Of a function of the driver, or of a kernel: how often it was launched.
   [[nodiscard]] int calls(const std::string& symbol) const;
   /// Whether a kernel may touch these bytes: all in one piece of memory that has not been freed.
   [[nodiscard]] bool reachable(std::uint64_t address, std::size_t bytes) const;

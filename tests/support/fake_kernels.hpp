@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/gather_scatter/reference.hpp"
+#include "kernels/grids/reference.hpp"
 #include "kernels/library.hpp"
 #include "support/fake_cuda.hpp"
 
@@ -10,20 +11,29 @@
 
 namespace headrace::cuda {
 
+/// What of a kernel's argument speaks of pages, and of the end; most arguments are that themselves.
+template <class Args>
+const Args& pages_of(const Args& args) {
+  return args;
+}
+inline const headrace_move_pages_v1& pages_of(const kernels::GridLaunch& args) { return args.pages; }
+
 /// Every kernel runs its reference. One that would touch memory that it may not touch ends with
 /// illegal_address.
 inline void add_reference_kernels(FakeCuda& fake) {
   const auto add = [&fake]<class Args>(const char* name, Args) {
     fake.add_kernel(name, sizeof(Args), [&fake](const void* argument) {
       const Args& args = *static_cast<const Args*>(argument);
-      bool good = args.done.word == 0 || fake.reachable(args.done.word, sizeof(std::uint64_t));
-      if constexpr (std::is_same_v<Args, headrace_move_pages_v1>) {
-        const std::uint64_t columns = args.count * sizeof(std::uint32_t);
-        for (const auto* side : {&args.source, &args.target})
-          good = good && (side->indices == 0 || fake.reachable(side->indices, columns));
-        if (args.bounds != 0)
-          good = good && fake.reachable(args.bounds, sizeof(headrace_move_bounds_v1)) &&
-                 fake.reachable(args.refused, sizeof(std::uint64_t));
+      const auto& pages = pages_of(args);
+      bool good = pages.done.word == 0 || fake.reachable(pages.done.word, sizeof(std::uint64_t));
+      if constexpr (std::is_same_v<std::decay_t<decltype(pages)>, headrace_move_pages_v1>) {
+        const std::uint64_t columns = pages.count * sizeof(std::uint32_t);
+        for (const auto* side : {&pages.source, &pages.target})
+          good = good && (side->indices == 0 || fake.reachable(side->indices, columns)) &&
+                 (side->base_of == 0 || fake.reachable(side->base_of, columns));
+        if (pages.bounds != 0)
+          good = good && fake.reachable(pages.bounds, sizeof(headrace_move_bounds_v1)) &&
+                 fake.reachable(pages.refused, sizeof(std::uint64_t));
       }
       if (!good) return Outcome::illegal_address;
       kernels::reference::each_part(
@@ -43,6 +53,14 @@ inline void add_reference_kernels(FakeCuda& fake) {
   add("headrace_move_checked_small_pages", headrace_move_pages_v1{});
   add("headrace_move_checked_row_pages", headrace_move_pages_v1{});
   add("headrace_move_checked_any_pages", headrace_move_pages_v1{});
+  add("headrace_move_grid_tiles", kernels::GridLaunch{});
+  add("headrace_move_grid_small", kernels::GridLaunch{});
+  add("headrace_move_grid_aligned", kernels::GridLaunch{});
+  add("headrace_move_grid_any", kernels::GridLaunch{});
+  add("headrace_move_checked_grid_tiles", kernels::GridLaunch{});
+  add("headrace_move_checked_grid_small", kernels::GridLaunch{});
+  add("headrace_move_checked_grid_aligned", kernels::GridLaunch{});
+  add("headrace_move_checked_grid_any", kernels::GridLaunch{});
   add("headrace_move_parts", headrace_move_parts_v1{});
   add("headrace_move_few", headrace_move_few_v1{});
 }

@@ -162,12 +162,13 @@ void Link::send(World& world, std::uint32_t channel, std::string_view bytes) con
 // requests
 
 Request::Request(Instance& instance, headrace_op_v1 op, const Link* link, PageSide local, PageSide remote,
-                 std::uint64_t count)
+                 std::uint64_t count, std::optional<headrace_page_grid_v1> grid)
     : instance_(instance),
       local_(std::move(local)),
       remote_(std::move(remote)),
       local_view_(local_.view()),
-      remote_view_(remote_.view()) {
+      remote_view_(remote_.view()),
+      grid_(grid) {
   args_.struct_size = sizeof(args_);
   args_.token = instance.host().new_token();
   args_.op = op;
@@ -179,6 +180,7 @@ Request::Request(Instance& instance, headrace_op_v1 op, const Link* link, PageSi
   }
   args_.local = &local_view_;
   args_.remote = &remote_view_;
+  args_.grid = grid_ ? &*grid_ : nullptr;
   ErrorText error;
   // The struct is valid for the call alone, the sides and arrays until release: a backend that keeps the
   // struct's address reads what is written here.

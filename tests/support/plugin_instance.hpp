@@ -152,9 +152,9 @@ class Remote {
 /// A prepared request. If a post is in flight when this object goes, it cancels it and waits for its end.
 class Request {
  public:
-  /// `link` null: to our own regions.
+  /// `link` null: to our own regions. `grid`: what each page consists of.
   Request(Instance& instance, headrace_op_v1 op, const Link* link, PageSide local, PageSide remote,
-          std::uint64_t count);
+          std::uint64_t count, std::optional<headrace_page_grid_v1> grid = {});
   ~Request();
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
@@ -184,6 +184,7 @@ class Request {
   Instance& instance_;
   PageSide local_, remote_;
   headrace_side_v1 local_view_{}, remote_view_{};
+  std::optional<headrace_page_grid_v1> grid_;
   headrace_prepare_v1 args_{};
   void* handle_ = nullptr;
   std::uint64_t posts_ = 0;

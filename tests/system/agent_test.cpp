@@ -73,6 +73,48 @@ TEST_P(OverBackend, moves_pages_of_odd_sizes_and_offsets_both_ways) {
   }
 }
 
+TEST_P(OverBackend, pages_that_are_views_change_their_layout_on_the_way) {
+  // A cache of ours, [2, blocks, tokens, 3 of 7 heads, dim], against one of theirs, [2, blocks, 7 heads, tokens, dim].
+  constexpr std::int64_t blocks = 11, tokens = 5, heads = 3, their_heads = 7, first = 2, dim = 24, item = 2;
+  constexpr std::int64_t our_token = heads * dim * item, our_block = tokens * our_token;
+  constexpr std::int64_t their_head = tokens * dim * item, their_block = their_heads * their_head;
+  constexpr std::int64_t base = 13;
+  auto& ours = memory(base + 2 * blocks * our_block, 1);
+  auto& theirs = memory(2 * blocks * their_block, 2);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  const PageView here{{2, tokens, heads, dim}, {blocks * our_block, our_token, dim * item, item}, item};
+  const PageView there{{2, tokens, heads, dim}, {blocks * their_block, dim * item, their_head, item}, item};
+  const PageList local = must(agents.here.prepare(UniformPages{mine.id, base, our_block, 0, blocks}, here));
+  const PageList remote =
+      must(agents.here.prepare(agents.there.name(), UniformPages{far.id, first * their_head, their_block, 0, blocks}, there));
+  EXPECT_EQ(local.bytes(), static_cast<std::uint64_t>(blocks * 2 * tokens * heads * dim * item));
+  const std::vector<std::uint32_t> to{3, 0, 10, 7}, from{1, 10, 5, 0};
+  for (const Op op : {Op::read, Op::write}) {
+    auto expect_ours = ours;
+    auto expect_theirs = theirs;
+    for (std::size_t i = 0; i < to.size(); ++i)
+      for (std::int64_t kv = 0; kv < 2; ++kv)
+        for (std::int64_t token = 0; token < tokens; ++token)
+          for (std::int64_t head = 0; head < heads; ++head) {
+            const auto at = base + kv * blocks * our_block + to[i] * our_block + token * our_token + head * dim * item;
+            const auto far_at = kv * blocks * their_block + from[i] * their_block + (first + head) * their_head + token * dim * item;
+            if (op == Op::read) std::memcpy(&expect_ours[static_cast<std::size_t>(at)], &theirs[static_cast<std::size_t>(far_at)], dim * item);
+            if (op == Op::write) std::memcpy(&expect_theirs[static_cast<std::size_t>(far_at)], &ours[static_cast<std::size_t>(at)], dim * item);
+          }
+    Request request = must(agents.here.make_request(op, local, to, remote, from));
+    for (int post = 0; post < 2; ++post) {
+      ASSERT_TRUE(request.post().ok()) << request.error().message;
+      ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
+    }
+    EXPECT_TRUE(ours == expect_ours);
+    EXPECT_TRUE(theirs == expect_theirs);
+    EXPECT_EQ(request.backend(), GetParam());
+    if (op == Op::read) std::reverse(ours.begin(), ours.end());
+  }
+}
+
 TEST_P(OverBackend, ten_million_pages_of_any_order_arrive_slow) {
   constexpr std::size_t count = 10'000'000, page = 12;
   auto& ours = memory(count * page, 5);

@@ -167,6 +167,15 @@ void fill(T* out, const T& made) {
               size - sizeof(out->struct_size));
 }
 
+/// What a host has given, with zeros for what it does not know yet.
+template <class T>
+T whole(const T& given) {
+  T all{};
+  std::memcpy(&all, &given, std::min(given.struct_size, sizeof all));
+  all.struct_size = sizeof all;
+  return all;
+}
+
 /// The result, whose error's page is written down.
 template <class T>
 Result<T> telling_page(Result<T> result, uint64_t& page) {
@@ -239,7 +248,7 @@ const headrace_backend_v1* table() {
       t.unmap = [](void* i, void* remote, void* address) { shielded([&] { self(i)->unmap(remote, address); }); };
     }
     t.prepare = [](void* i, const headrace_prepare_v1* args, void** request, headrace_text_v1* error) {
-      return guarded(error, [&] { return self(i)->prepare(*args); }, put(request));
+      return guarded(error, [&] { return self(i)->prepare(whole(*args)); }, put(request));
     };
     t.post = [](void* i, void* request, const headrace_post_v1* args) {
       return shielded(threw, [&] { return Host::to_c(self(i)->post(request, *args)); });
@@ -258,7 +267,7 @@ const headrace_backend_v1* table() {
     };
     t.cost = [](void* i, const headrace_prepare_v1* args, headrace_cost_v1* cost) {
       return shielded(int32_t{HEADRACE_INTERNAL}, [&] {
-        fill(cost, self(i)->cost(*args));
+        fill(cost, self(i)->cost(whole(*args)));
         return int32_t{HEADRACE_OK};
       });
     };

@@ -7,8 +7,8 @@
  * agent's own regions (files, object stores). C++ authors derive from `backend.hpp` instead of filling this in.
  *
  * Rules that hold for every entry
- *   sizes     every struct begins with struct_size, except status, bytes, option and setting, which are frozen (option
- *             grows by option_size). Whoever makes the struct sets it, and fields are only ever appended; read a field only
+ *   sizes     every struct begins with struct_size, except status, bytes, option, setting and page_grid, which are frozen
+ *             (option grows by option_size). Whoever makes the struct sets it, and fields are only ever appended; read a field only
  *             if struct_size covers it (HEADRACE_HAS). Of a struct that the callee fills (info, cost, map, text) struct_size
  *             is the host's: write no byte beyond it and leave it as it is
  *   meaning   what changes the meaning of an entry is used only with an ability bit that announces it; unknown bits are
@@ -40,7 +40,7 @@ extern "C" {
 #endif
 
 #define HEADRACE_BACKEND_ABI_MAJOR 1u
-#define HEADRACE_BACKEND_ABI_MINOR 1u
+#define HEADRACE_BACKEND_ABI_MINOR 2u
 #define HEADRACE_BACKEND_SYMBOL "headrace_backend_v1_table"
 
 /* The values of headrace::Code; include/headrace/result.hpp says what the caller can do at each. */
@@ -89,7 +89,8 @@ typedef enum headrace_ability_v1 {
   HEADRACE_QUERY = 1u << 5,         /* query */
   HEADRACE_STREAM = 1u << 6,        /* post in the order of a GPU stream */
   HEADRACE_NEEDS_VRAM = 1u << 7,    /* on one side at least of each request there is GPU memory, whatever the kinds below */
-  HEADRACE_CAPTURE = 1u << 8        /* capture, end_capture, set_indices, check; requires HEADRACE_STREAM */
+  HEADRACE_CAPTURE = 1u << 8,       /* capture, end_capture, set_indices, check; requires HEADRACE_STREAM */
+  HEADRACE_GRID = 1u << 9           /* since 1.2: moves pages that lie in runs, headrace_prepare_v1.grid */
 } headrace_ability_v1;
 
 typedef struct headrace_status_v1 {
@@ -270,6 +271,24 @@ typedef struct headrace_side_v1 {
   uint64_t page_bytes;
 } headrace_side_v1;
 
+/* How every page of a request lies, if not in one stretch on both sides: as runs of `run_bytes`, of which
+ * counts[0] x ... x counts[dimensions - 1] are in a page. The run with the numbers n[0], n[1], ... begins
+ *   n[0] * local_strides[0] + n[1] * local_strides[1] + ...
+ * bytes behind the local page's begin, likewise behind the remote one's. A page's bytes are counted in the order of its
+ * runs, the last dimension fastest, and its length is that of its runs together, not of what they spread over. The host has
+ * merged what can be merged: no two dimensions are one, no count is below 2, no stride is 0. The runs of one page may lie
+ * between those of another, and may overlap where they are only read. Every run lies in the page's region. Frozen. */
+#define HEADRACE_GRID_MOST 4
+typedef struct headrace_page_grid_v1 {
+  uint32_t dimensions; /* 1 to HEADRACE_GRID_MOST */
+  uint32_t reserved;
+  uint64_t run_bytes;
+  uint64_t runs; /* in a page: the product of the counts */
+  uint64_t counts[HEADRACE_GRID_MOST];
+  uint64_t local_strides[HEADRACE_GRID_MOST];
+  uint64_t remote_strides[HEADRACE_GRID_MOST];
+} headrace_page_grid_v1;
+
 typedef struct headrace_prepare_v1 {
   size_t struct_size;
   uint64_t token;   /* for host->completed */
@@ -280,6 +299,9 @@ typedef struct headrace_prepare_v1 {
   uint64_t bytes;   /* all of them together */
   const headrace_side_v1* local;
   const headrace_side_v1* remote; /* both, with their arrays, stay unchanged until `release` */
+  /* --- since 1.2 */
+  const headrace_page_grid_v1* grid; /* NULL: a page is one stretch. Else, with HEADRACE_GRID only, what its bytes are on
+                                        both sides; all pages have one length. Stays as the sides do */
 } headrace_prepare_v1;
 
 typedef struct headrace_post_v1 {

@@ -25,9 +25,10 @@ extern "C" {
 #endif
 
 #define HEADRACE_KERNELS_ABI_MAJOR 1u
-#define HEADRACE_KERNELS_ABI_MINOR 1u
+#define HEADRACE_KERNELS_ABI_MINOR 2u
 #define HEADRACE_KERNELS_SYMBOL "headrace_kernels_v1_table"
 #define HEADRACE_MOVE_FEW_MOST 8
+#define HEADRACE_MOVE_GRID_MOST 4
 
 /* ------------------------------------------------------------------ moving bytes */
 
@@ -86,6 +87,22 @@ typedef struct headrace_move_pages_v1 {
 } headrace_move_pages_v1;
 #define HEADRACE_MOVE_BASES_ALIGNED \
   1u /* all of `bases`, which the host may not be able to read, are multiples of 16 */
+
+/* Pages that consist of runs: counts[0] x ... x counts[dimensions - 1] of them, and the run with the numbers
+ * n[0], n[1], ... begins n[0] * strides[0] + n[1] * strides[1] + ... bytes behind its page's begin on that
+ * side. */
+typedef struct headrace_move_grids_v1 {
+  size_t struct_size;
+  headrace_move_pages_v1
+      pages;           /* page_bytes: of all runs of a page together. struct_size is filled in, too */
+  uint32_t dimensions; /* 1 to HEADRACE_MOVE_GRID_MOST */
+  uint32_t reserved;
+  uint64_t run_bytes;                       /* any number > 0, any alignment */
+  uint64_t counts[HEADRACE_MOVE_GRID_MOST]; /* the last dimension is the fastest; pages.count * all counts <
+                                               2^31 */
+  uint64_t source_strides[HEADRACE_MOVE_GRID_MOST];
+  uint64_t target_strides[HEADRACE_MOVE_GRID_MOST];
+} headrace_move_grids_v1;
 
 /* Parts of any length: part i is lengths[i] bytes from source_base + sources[i] to target_base + targets[i].
  * A part is moved by one warp: cut what is long. */
@@ -164,11 +181,13 @@ typedef struct headrace_kernels_v1 {
   int32_t (*move_pages)(void* kernels, const headrace_move_pages_v1* args, void* stream);
   int32_t (*move_parts)(void* kernels, const headrace_move_parts_v1* args, void* stream);
   int32_t (*move_few)(void* kernels, const headrace_move_few_v1* args, void* stream);
+  /* Since 1.2. */
+  int32_t (*move_grids)(void* kernels, const headrace_move_grids_v1* args, void* stream);
 } headrace_kernels_v1;
 
 /* The struct_size of this version, the least that a host accepts. */
 #define HEADRACE_KERNELS_V1_SIZE \
-  (offsetof(headrace_kernels_v1, move_few) + sizeof(((headrace_kernels_v1*)0)->move_few))
+  (offsetof(headrace_kernels_v1, move_grids) + sizeof(((headrace_kernels_v1*)0)->move_grids))
 
 /* The one symbol it exports: returns its table, which lives as long as the process. */
 typedef const headrace_kernels_v1* (*headrace_kernels_v1_function)(void);

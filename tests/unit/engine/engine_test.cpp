@@ -164,6 +164,35 @@ TEST_F(EngineTest, a_post_that_goes_over_to_a_path_with_a_full_queue_waits_there
   EXPECT_EQ(memory[4095], std::byte{7});
 }
 
+TEST_F(EngineTest, views_pass_by_a_backend_that_does_not_know_them) {
+  static headrace_backend_v1 older = model();
+  older.name = "older";
+  older.info = [](void* instance, headrace_info_v1* info) {
+    model().info(instance, info);
+    info->abilities &= ~static_cast<std::uint32_t>(HEADRACE_GRID);
+  };
+  const auto engine = open("alone", &older);
+  const RegionId region = registered(*engine, memory);
+  const PageView here{{4, 16}, {32, 1}, 1}, there{{4, 16}, {64, 1}, 1};
+  RequestPlan plan;
+  plan.local = engine->prepare_uniform({}, true, {region, 0, 256, 0, 2}, &here).value();
+  plan.remote = engine->prepare_uniform("alone", false, {region, 4096, 256, 64, 2}, &there).value();
+  plan.count = 2;
+  plan.bytes = 128;
+  RequestPlan stretches = plan;
+  plan.grid = pair_shapes(&*plan.local->shape, &*plan.remote->shape).value();
+  ASSERT_TRUE(plan.grid);
+  const auto request = engine->make_request(std::move(plan));
+  ASSERT_TRUE(request.ok()) << request.error().message;
+  EXPECT_EQ((*request)->backend(), "fake");
+  EXPECT_NE((*request)->explain().find("not older: does not move pages that are strided views"),
+            std::string::npos)
+      << (*request)->explain();
+  const auto plain = engine->make_request(std::move(stretches));
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ((*plain)->explain().find("strided"), std::string::npos);
+}
+
 /// The model backend as one that says it can capture, and has nothing to do it with.
 TEST_F(EngineTest, a_backend_that_can_capture_and_lacks_the_entries_is_refused) {
   static headrace_backend_v1 promising = model();

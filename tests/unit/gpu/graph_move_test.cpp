@@ -172,6 +172,51 @@ TEST_F(GraphMoveTest, a_hundred_replays_each_with_other_numbers_from_the_host) {
   }
 }
 
+TEST_F(GraphMoveTest, pages_that_are_grids_replay_with_other_numbers_and_within_their_bounds) {
+  // [4][6] runs of 128 bytes, transposed on the way, in pages 8192 bytes apart.
+  headrace_page_grid_v1 grid{};
+  grid.dimensions = 2;
+  grid.run_bytes = 128;
+  grid.runs = 24;
+  grid.counts[0] = 4, grid.local_strides[0] = 6 * 256, grid.remote_strides[0] = 128;
+  grid.counts[1] = 6, grid.local_strides[1] = 256, grid.remote_strides[1] = 4 * 128;
+  const PageSide local = test::uniform_side(&here, 0, 8192, 24 * 128),
+                 remote = test::uniform_side(&there, 0, 8192, 24 * 128);
+  headrace_prepare_v1 args = request(HEADRACE_READ, local, remote, most);
+  args.grid = &grid;
+  const auto move = prepare(args);
+  const GpuGraph graph(stream, [&] { ASSERT_TRUE(move->record(stream.handle())); });
+  for (int replay = 0; replay < 5; ++replay) {
+    const auto count = replay == 0 ? most : static_cast<std::uint32_t>(random() % (most + 1));
+    if (replay == 0) {
+      locals.resize(most), remotes.resize(most);
+      std::iota(locals.begin(), locals.end(), 0U), std::iota(remotes.begin(), remotes.end(), 0U);
+    } else {
+      locals = some(count, local_pages), remotes = some(count, remote_pages);
+      ASSERT_TRUE(change(*move, locals.data(), remotes.data(), count));
+    }
+    fill();
+    Bytes expected(at(here), at(here) + here.bytes());
+    for (std::uint32_t i = 0; i < count; ++i)
+      for (std::uint64_t a = 0; a < 4; ++a)
+        for (std::uint64_t b = 0; b < 6; ++b)
+          std::memcpy(&expected[locals[i] * 8192 + (a * 6 + b) * 256],
+                      at(there) + remotes[i] * 8192 + (b * 4 + a) * 128, 128);
+    graph.replay();
+    ASSERT_EQ(std::memcmp(expected.data(), at(here), expected.size()), 0) << "replay " << replay;
+  }
+  EXPECT_GT(fake.calls("headrace_move_checked_grid_tiles"), 0);
+  EXPECT_FALSE(move->take_refused());
+  locals = {0, local_pages}, remotes = {3, 4};
+  const auto on_gpu_locals = on_gpu(locals), on_gpu_remotes = on_gpu(remotes);
+  ASSERT_TRUE(change(*move, numbers_at(on_gpu_locals), numbers_at(on_gpu_remotes), 2, HEADRACE_VRAM));
+  graph.replay();
+  const auto refused = move->take_refused();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->page, 1U);
+  EXPECT_TRUE(refused->of_target);
+}
+
 TEST_F(GraphMoveTest, a_side_that_is_not_given_keeps_its_first_numbers) {
   const auto move = make(HEADRACE_READ, 512, 512);
   const GpuGraph graph(stream, [&] { ASSERT_TRUE(move->record(stream.handle())); });

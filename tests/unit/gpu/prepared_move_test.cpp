@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <span>
@@ -182,6 +183,107 @@ TEST_F(PreparedMoveTest, lists_of_any_length_in_several_memories_go_as_parts) {
     ASSERT_LE(next, 200000u);
   }
   EXPECT_EQ(expect_moves(request(local, remote, 60)), MoveMethod::parts);
+}
+
+/// A cache's heads, transposed on the way: pages of [16 tokens][4 of 8 heads] runs of 256 bytes.
+headrace_page_grid_v1 head_split() {
+  headrace_page_grid_v1 grid{};
+  grid.dimensions = 2;
+  grid.run_bytes = 256;
+  grid.runs = 64;
+  grid.counts[0] = 16, grid.local_strides[0] = 8 * 256, grid.remote_strides[0] = 256;
+  grid.counts[1] = 4, grid.local_strides[1] = 256, grid.remote_strides[1] = 16 * 256;
+  return grid;
+}
+
+/// What the remote memory, or the local one, must hold after the move of `args`.
+void move_grids(const headrace_prepare_v1& args,
+                const std::function<unsigned char*(const headrace_side_v1&, std::uint64_t)>& page,
+                std::vector<std::pair<unsigned char*, std::vector<unsigned char>>>& expected) {
+  const headrace_page_grid_v1& grid = *args.grid;
+  for (std::uint64_t i = 0; i < args.count; ++i)
+    for (std::uint64_t a = 0; a < grid.counts[0]; ++a)
+      for (std::uint64_t b = 0; b < grid.counts[1]; ++b) {
+        unsigned char* const here =
+            page(*args.local, i) + a * grid.local_strides[0] + b * grid.local_strides[1];
+        unsigned char* const there =
+            page(*args.remote, i) + a * grid.remote_strides[0] + b * grid.remote_strides[1];
+        const unsigned char* const from = args.op == HEADRACE_READ ? there : here;
+        expected.emplace_back(args.op == HEADRACE_READ ? here : there,
+                              std::vector(from, from + grid.run_bytes));
+      }
+}
+
+TEST_F(PreparedMoveTest, pages_that_are_grids_go_as_grids_whatever_tells_the_pages) {
+  const headrace_page_grid_v1 grid = head_split();
+  constexpr std::uint64_t block = 16 * 8 * 256, half = block / 2, count = 20;
+  for (const auto op : {HEADRACE_READ, HEADRACE_WRITE}) {
+    for (const bool listed : {false, true}) {
+      Region here = region(count * block), one = region(count * half), two = region(count * half);
+      PageSide local = test::uniform_side(&here, 4 * 256, block, half),
+               remote = test::uniform_side(&one, 0, half, half);
+      local.indices = shuffled(count, count);
+      if (listed) {
+        remote.regions = {&one, &two};
+        for (std::uint64_t i = 0; i < count; ++i) {
+          remote.offsets.push_back((count - 1 - i) * half);
+          remote.region_of.push_back(static_cast<std::uint32_t>(i % 2));
+        }
+      }
+      headrace_prepare_v1 args = request(local, remote, count, op);
+      args.grid = &grid;
+      auto move = prepare(args);
+      ASSERT_TRUE(move) << move.error().message;
+      EXPECT_EQ(move->method(), MoveMethod::grids);
+      std::vector<std::pair<unsigned char*, std::vector<unsigned char>>> expected;
+      move_grids(
+          args, [](const headrace_side_v1& side, std::uint64_t i) { return page(side, i); }, expected);
+      const int tiles = fake.calls("headrace_move_grid_tiles");
+      ASSERT_TRUE(move->post(stream.handle()));
+      ASSERT_TRUE(stream.wait_idle());
+      EXPECT_TRUE(move->poll_done());
+      EXPECT_EQ(fake.calls("headrace_move_grid_tiles"), tiles + 1);
+      for (const auto& [target, bytes] : expected)
+        ASSERT_TRUE(std::ranges::equal(std::span(target, bytes.size()), bytes));
+    }
+  }
+}
+
+TEST_F(PreparedMoveTest, a_grid_of_a_few_runs_travels_in_the_launch) {
+  headrace_page_grid_v1 grid{};
+  grid.dimensions = 1;
+  grid.run_bytes = 100;
+  grid.runs = grid.counts[0] = 4;
+  grid.local_strides[0] = 200, grid.remote_strides[0] = 300;
+  Region here = region(5000), there = region(5000);
+  PageSide local = test::uniform_side(&here, 7, 1000, 400), remote = test::uniform_side(&there, 9, 2000, 400);
+  headrace_prepare_v1 args = request(local, remote, 2);
+  args.grid = &grid;
+  auto move = prepare(args);
+  ASSERT_TRUE(move);
+  EXPECT_EQ(move->method(), MoveMethod::few);
+  EXPECT_EQ(move->parts(), 8u);
+  ASSERT_TRUE(move->post(stream.handle()));
+  ASSERT_TRUE(stream.wait_idle());
+  for (std::uint64_t i = 0; i < 2; ++i)
+    for (std::uint64_t run = 0; run < 4; ++run)
+      EXPECT_TRUE(std::ranges::equal(std::span(here.bytes() + 7 + i * 1000 + run * 200, 100),
+                                     std::span(there.bytes() + 9 + i * 2000 + run * 300, 100)));
+}
+
+TEST_F(PreparedMoveTest, more_runs_than_a_launch_can_number_are_refused_with_the_limit) {
+  headrace_page_grid_v1 grid = head_split();
+  grid.counts[0] = 1u << 20;
+  grid.runs = std::uint64_t{4} << 20;
+  Region here = region(100), there = region(100);
+  PageSide local = test::uniform_side(&here, 0, 1, grid.runs * 256),
+           remote = test::uniform_side(&there, 0, 1, grid.runs * 256);
+  headrace_prepare_v1 args = request(local, remote, 1000);
+  args.grid = &grid;
+  const auto refused = prepare(args);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), Code::not_supported);
+  EXPECT_THAT(refused.error().message, HasSubstr("2147483647"));
 }
 
 TEST_F(PreparedMoveTest, long_runs_are_cut_for_many_warps) {

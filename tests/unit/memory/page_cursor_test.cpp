@@ -251,5 +251,115 @@ TEST(page_cursor, a_walk_is_taken_up_again_at_its_position) {
   }
 }
 
+// ------------------------------------------------------------------------------------------------ grids
+
+/// A grid of random counts and strides; what a side's page spreads over stays small.
+headrace_page_grid_v1 random_grid(std::mt19937_64& random) {
+  headrace_page_grid_v1 grid{};
+  grid.dimensions = static_cast<std::uint32_t>(1 + random() % HEADRACE_GRID_MOST);
+  grid.run_bytes = 1 + random() % 9;
+  grid.runs = 1;
+  for (std::uint32_t d = 0; d < grid.dimensions; ++d) {
+    grid.runs *= grid.counts[d] = 2 + random() % 3;
+    grid.local_strides[d] = 1 + random() % 1000;
+    grid.remote_strides[d] = 1 + random() % 1000;
+  }
+  return grid;
+}
+
+/// All bytes of a request of grids, by a loop over the numbers of each run.
+std::vector<BytePair> bytes_of_grids(const headrace_prepare_v1& request) {
+  const headrace_page_grid_v1& grid = *request.grid;
+  std::vector<BytePair> bytes;
+  for (std::uint64_t page = 0; page < request.count; ++page) {
+    for (std::uint64_t run = 0; run < grid.runs; ++run) {
+      std::uint64_t local = side_offset(*request.local, page), remote = side_offset(*request.remote, page);
+      std::uint64_t rest = run;
+      for (std::uint32_t d = grid.dimensions; d-- > 0; rest /= grid.counts[d]) {
+        local += rest % grid.counts[d] * grid.local_strides[d];
+        remote += rest % grid.counts[d] * grid.remote_strides[d];
+      }
+      for (std::uint64_t b = 0; b < grid.run_bytes; ++b)
+        bytes.push_back(
+            {side_region(*request.local, page), local + b, side_region(*request.remote, page), remote + b});
+    }
+  }
+  return bytes;
+}
+
+TEST(page_cursor, grids_are_walked_run_by_run_in_the_order_of_their_numbers) {
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 200; ++round) {
+    PageSide local = uniform(random() % 99, 5000, 0), remote = uniform(random() % 99, 7000, 0, 2);
+    if (random() % 2 == 0) local.indices = {4, 0, 3, 9};
+    if (random() % 2 == 0) {
+      remote.regions = {region(2), region(3)};
+      remote.region_of = {0, 1, 1, 0};
+      remote.offsets = {70'000, 5, 9'000, 1};
+    }
+    const headrace_page_grid_v1 grid = random_grid(random);
+    local.page_bytes = remote.page_bytes = grid.runs * grid.run_bytes;
+    TwoSides request(local, remote, 4);
+    request.request.grid = &grid;
+    const auto expected = bytes_of_grids(request);
+    EXPECT_EQ(bytes_of(runs_of(PageCursor(request), 1 + random() % 50)), expected);
+    EXPECT_EQ(bytes_of(runs_of(PageCursor(request, 1 + random() % 5))), expected);
+    for (const PageRun& run : runs_of(PageCursor(request, 3), 7)) {
+      ASSERT_LE(run.bytes, 3U);
+      const auto at = static_cast<std::size_t>(run.first_page * local.page_bytes + run.first_page_skip);
+      EXPECT_EQ(run.local_offset, expected[at].local);
+      EXPECT_EQ(run.remote_offset, expected[at].remote);
+    }
+  }
+}
+
+TEST(page_cursor, grids_may_be_cut_at_any_byte) {
+  std::mt19937_64 random(12);
+  for (int round = 0; round < 300; ++round) {
+    PageSide local = uniform(0, 5000, 0), remote = uniform(0, 7000, 0, 2);
+    const headrace_page_grid_v1 grid = random_grid(random);
+    local.page_bytes = remote.page_bytes = grid.runs * grid.run_bytes;
+    TwoSides request(local, remote, 5);
+    request.request.grid = &grid;
+    const auto expected = bytes_of_grids(request);
+    std::vector<BytePair> found;
+    PagePosition at;
+    while (at.page < 5) {
+      const PagePosition next = position_at_byte(request, 1 + random() % (2 * local.page_bytes), at);
+      const auto part = bytes_of(runs_of(PageCursor(request, at, next), 3));
+      found.insert(found.end(), part.begin(), part.end());
+      EXPECT_TRUE(runs_of(PageCursor(request, next, next)).empty());
+      at = next;
+    }
+    EXPECT_EQ(found, expected);
+  }
+}
+
+TEST(page_cursor, a_walk_over_grids_can_be_taken_up_again_where_it_stopped) {
+  const PageSide local = uniform(0, 5000, 24), remote = uniform(0, 7000, 24, 2);
+  headrace_page_grid_v1 grid{.dimensions = 2,
+                             .reserved = 0,
+                             .run_bytes = 4,
+                             .runs = 6,
+                             .counts = {2, 3},
+                             .local_strides = {100, 10},
+                             .remote_strides = {4, 50}};
+  TwoSides request(local, remote, 2);
+  request.request.grid = &grid;
+  const auto expected = bytes_of_grids(request);
+  for (std::size_t taken = 0; taken <= 12; ++taken) {
+    PageCursor cursor(request);
+    std::vector<PageRun> runs(taken);
+    ASSERT_EQ(cursor.fill(runs), taken);
+    auto found = bytes_of(runs);
+    EXPECT_EQ(cursor.done(), taken == 12);
+    const auto rest = cursor.done() ? std::vector<BytePair>()
+                                    : bytes_of(runs_of(PageCursor(request, cursor.position(), {2, 0})));
+    found.insert(found.end(), rest.begin(), rest.end());
+    EXPECT_EQ(found, expected) << taken;
+  }
+  EXPECT_EQ(remote_extent(request, 0), 4U + 1 * 4 + 2 * 50);
+}
+
 }  // namespace
 }  // namespace headrace

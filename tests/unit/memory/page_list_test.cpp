@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -307,6 +308,48 @@ TEST(region_pages, of_a_region_whose_end_is_not_known_may_lie_anywhere) {
   const std::vector<std::uint64_t> offsets{1ULL << 40, 0, 77};
   const std::uint64_t length = 10;
   EXPECT_TRUE(columns_of(by_columns(offsets.data(), 8, &length, 0, 3), 0).has_value());
+}
+
+TEST(overlaps, of_views_are_found_exactly_when_two_elements_share_a_byte) {
+  std::mt19937_64 random(9);
+  int with = 0, without = 0, within = 0;
+  for (int round = 0; round < 3000; ++round) {
+    PageView view;
+    view.item_bytes = 1 + random() % 3;
+    for (std::uint64_t d = 1 + random() % 3; d > 0; --d) {
+      view.shape.push_back(static_cast<std::int64_t>(1 + random() % 3));
+      view.strides_bytes.push_back(static_cast<std::int64_t>(1 + random() % 20));
+    }
+    const auto shape = PageShape::make(view);
+    if (!shape) continue;  // more bytes than room
+    std::vector<Row> rows(1 + random() % 4);
+    for (Row& row : rows) row = {static_cast<std::uint32_t>(1 + random() % 2), random() % 150, shape->bytes()};
+    const Side side{columns_of(rows), {}};
+    PageSelection pages = side.selection();
+    pages.shape = &*shape;
+    // The reference: every byte of every element, by all of its numbers.
+    std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> owner;
+    std::set<std::pair<std::uint64_t, std::uint64_t>> overlapping;
+    for (std::uint64_t page = 0; page < rows.size(); ++page) {
+      std::vector<std::uint64_t> places{pages.offset(page)};
+      for (std::size_t d = 0; d < view.shape.size(); ++d) {
+        std::vector<std::uint64_t> more;
+        for (const std::uint64_t place : places)
+          for (std::int64_t i = 0; i < view.shape[d]; ++i) more.push_back(place + static_cast<std::uint64_t>(i * view.strides_bytes[d]));
+        places = more;
+      }
+      for (const std::uint64_t place : places)
+        for (std::uint64_t b = 0; b < view.item_bytes; ++b)
+          if (const auto [at, fresh] = owner.try_emplace({pages.region(page), place + b}, page); !fresh) overlapping.emplace(at->second, page);
+    }
+    const auto found = find_overlap(pages, rows.size());
+    ASSERT_EQ(found.has_value(), !overlapping.empty()) << "round " << round;
+    if (found && found->first == found->second) ++within;
+    ++(found ? with : without);
+  }
+  EXPECT_GT(with, 100);
+  EXPECT_GT(without, 100);
+  EXPECT_GT(within, 10);
 }
 
 }  // namespace
