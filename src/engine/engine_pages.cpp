@@ -159,7 +159,7 @@ Result<PageListState> Engine::prepare_region(std::string_view peer_name, bool lo
     if (page.length_bytes == 0) return zero_length(misfit);
     return past_the_end(misfit, page.offset_bytes, page.length_bytes, page.region, owner.region_length);
   }
-  return finish_list(from_columns(*std::move(columns)), owner.life, owner.far_side);
+  return finish_list(from_columns(*std::move(columns), std::nullopt), owner.life, owner.far_side);
 }
 
 Result<PageListState> Engine::prepare_uniform(std::string_view peer_name, bool local, const UniformPages& pages, const PageView* view) {
