@@ -428,6 +428,11 @@ def single(sitting: Sitting) -> bool:
     return bench(sitting, "--single", "--page", "4K")
 
 
+def views(sitting: Sitting) -> bool:
+    """Blocks of a KV cache that change their layout on the way between two GPUs."""
+    return sitting.run([sys.executable, "bench/gpu/views.py"], rows=True)
+
+
 def tcp(sitting: Sitting) -> bool:
     """Pages of GPU memory over tcp at 8 streams, both directions; one page at a time; and between a GPU and host memory."""
     whole = bench(sitting, "--backend", "tcp", "--streams", "8", "--page", "4K,64K,16M")
@@ -497,11 +502,12 @@ STEPS: dict[str, tuple[Step, int]] = {
     "machine": (machine, 90),
     "pages": (pages, 60),
     "single": (single, 30),
+    "views": (views, 60),
     "host": (host, 120),
     "tcp": (tcp, 90),
     "paths": (paths, 60),
     "native": (native, 60),
-    "tests": (tests, 240),
+    "tests": (tests, 300),
     "exchange": (exchange, 240),
     "runner": (runner, 340),
     "assumptions": (assumptions, 60),

@@ -44,7 +44,7 @@ class ArrayView final : public Held {
   [[nodiscard]] bool is_dense() const;
   [[nodiscard]] std::int64_t count() const;
   /// From one element to the next along a dimension; may be negative.
-  [[nodiscard]] std::int64_t stride_bytes(std::size_t dimension) const { return strides_bytes_[dimension]; }
+  [[nodiscard]] std::int64_t stride_bytes(std::size_t dimension) const { return strides_bytes[dimension]; }
   /// "int32 array of shape (3, 4)", for error messages.
   [[nodiscard]] std::string described() const;
 
