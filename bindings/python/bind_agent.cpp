@@ -244,14 +244,24 @@ void watch_namespace(PyAgent& self, nb::object callback) {
 
 // Pages and requests
 
-/// `view`: what each page consists of; null: of one stretch.
+/// `whose`: nothing for our own memory, or the peer's name. `view`: what each page consists of; null: of one stretch.
+template <class Pages, class... Whose>
+Result<PageList> prepare_in(headrace::Agent& agent, const Pages& pages, const PageView* view, Whose... whose) {
+  if (view == nullptr) return agent.prepare(whose..., pages);
+  if constexpr (std::is_same_v<Pages, RegionPages>) {
+    return Error{Code::invalid_argument,
+                 "pages by columns (RegionPages) are of one stretch each: give rows, or UniformPages, for a view"};
+  } else {
+    return agent.prepare(whose..., pages, *view);
+  }
+}
+
 PageList prepare(PyAgent& self, nb::handle pages, const std::string* peer, const PageView* view = nullptr) {
   const PageInput input = to_pages(pages);
   if (!peer) {
     return self.ask([&](headrace::Agent& agent) {
       return std::visit(
-          [&](const auto& p) { return view != nullptr ? agent.prepare(p, *view) : agent.prepare(p); },
-          input.pages);
+          [&](const auto& p) { return prepare_in(agent, p, view); }, input.pages);
     });
   }
   return self.ask([&](headrace::Agent& agent) -> Result<PageList> {
@@ -263,8 +273,7 @@ PageList prepare(PyAgent& self, nb::handle pages, const std::string* peer, const
                                                      "their own process alone: give (region, offset, "
                                                      "length), or Regions from peer_regions"};
           } else {
-            const std::string_view whose(*peer);
-            return view != nullptr ? agent.prepare(whose, p, *view) : agent.prepare(whose, p);
+            return prepare_in(agent, p, view, std::string_view(*peer));
           }
         },
         input.pages);

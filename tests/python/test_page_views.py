@@ -188,6 +188,15 @@ def test_a_view_that_cannot_be_is_refused_with_what_is_expected(agent, view, wor
         agent.prepare(headrace.UniformPages(memory, 0, 64, 0, 3), view=view())
 
 
+def test_pages_by_columns_are_no_views(agent):
+    memory = agent.allocate(4096)
+    columns = headrace.RegionPages(memory, np.array([0, 64], np.uint64), 16)
+    assert len(agent.prepare(columns)) == 2
+    for peer in (None, agent.name):
+        with pytest.raises(headrace.InvalidArgument, match="give rows, or UniformPages"):
+            agent.prepare(columns, peer=peer, view=headrace.PageView((4, 4), (8, 1)))
+
+
 def test_lengths_and_strides_of_lists_of_views_are_checked(agent):
     memory = agent.allocate(4096)
     view = headrace.PageView((4, 4), (8, 1))
