@@ -33,7 +33,7 @@ enum class MoveMethod {
 /// What chooses the way. The defaults were measured on H200 with NVLink (bench/results, gpu-probe).
 struct MoveSettings {
   /// Of the GPU that a kernel may occupy; 0: all. 32 of 132 reach 99 % of what all do, 16 reach 97 %.
-  std::uint32_t multiprocessors = 32;
+  std::uint32_t multiprocessors = 64;
   /// Lists of at most 8 parts and so many bytes travel inside the launch.
   std::uint64_t few_bytes = 65536;
   /// One stretch of at least so many bytes goes by copy engine, which is also the quickest way for a small
