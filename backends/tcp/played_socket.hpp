@@ -87,6 +87,8 @@ class PlayedSocket {
     header.request = number;
     say(header, {});
   }
+  /// To be polled.
+  [[nodiscard]] int fd() const { return fd_.get(); }
   /// The next one of this type.
   FrameHeader hear(FrameType wanted) const {
     FrameHeader header = hear();
