@@ -160,7 +160,6 @@ void GpuLane::drop_newest() {
 
 void GpuLane::launch(GpuPart& part) {
   part.state = GpuPart::State::running;
-  const PeerMemoryAccess access;  // of a GPU that is fake: it does its work at once
   bool begun = copy_from_host(part);
   for (GpuMove& move : part.moves) {
     if (!begun) break;
@@ -184,6 +183,7 @@ void GpuLane::launch(GpuPart& part) {
 }
 
 bool GpuLane::copy_from_host(const GpuPart& part) {
+  const PeerMemoryAccess access;
   for (const auto& [stretch, here] : part.from_host) {
     if (copy_unless_it_faults(here, stretch.at(), stretch.bytes)) continue;
     fault_ = fmt::format("{} bytes of region {} are not there: the memory was unmapped, or made unreadable, while it was registered", stretch.bytes, stretch.region->id);
@@ -208,6 +208,7 @@ cuda::Outcome GpuLane::begin(Track& track, const GpuPart& part, const GpuMove& m
       few.targets[i] = part.targets[move.first + i];
       few.lengths[i] = part.lengths[move.first + i];
     }
+    const PeerMemoryAccess access;  // of a GPU that is fake: it does its work inside the call
     return kernels.move(few, track.stream.handle());
   }
   headrace_move_parts_v1 parts{};
@@ -218,6 +219,7 @@ cuda::Outcome GpuLane::begin(Track& track, const GpuPart& part, const GpuMove& m
   parts.count = move.count;
   parts.done = done;
   parts.most_multiprocessors = multiprocessors;
+  const PeerMemoryAccess access;  // as above
   return kernels.move(parts, track.stream.handle());
 }
 
@@ -225,8 +227,12 @@ cuda::Outcome GpuLane::copy(Track& track, const GpuPart& part, const GpuMove& mo
   const cuda::DriverTable& driver = track.gpu->device->driver();
   const cuda::Stream stream = track.stream.handle();
   cuda::Outcome outcome = cuda::Outcome::success;
-  for (std::uint64_t i = move.first; i < move.first + move.count && outcome == cuda::Outcome::success; ++i)
-    outcome = driver.memcpy_async(part.targets[i], part.sources[i], part.lengths[i], stream);
+  for (std::uint64_t i = move.first; i < move.first + move.count && outcome == cuda::Outcome::success; ++i) {
+    const cuda::Address target = part.targets[i], source = part.sources[i];
+    const std::uint32_t bytes = part.lengths[i];
+    const PeerMemoryAccess access;  // as in `begin`
+    outcome = driver.memcpy_async(target, source, bytes, stream);
+  }
   if (outcome == cuda::Outcome::success)
     outcome = driver.stream_write_value_64(stream, track.table.mapped(), move.value, cuda::write_value_default);
   if (outcome != cuda::Outcome::success) (void)driver.stream_synchronize(stream);  // no copy may outlive the part
