@@ -201,39 +201,6 @@ class UniformPages:
 
     def __repr__(self) -> str: ...
 
-class RegionPages:
-    """
-    Pages of one region by columns: page i has lengths[i] bytes and begins at offsets[i] - origin_bytes. For tables whose
-    rows hold more than pages need, and for offsets that count from elsewhere: with a region's address as origin_bytes they
-    are addresses, a peer's too.
-    """
-
-    def __init__(self, region: Region | Memory | int, offsets: object, lengths: object, origin_bytes: int = 0) -> None:
-        """
-        offsets: a one-dimensional array of uint64 or int64, read without a copy; a column of a table will do. lengths: the
-        same of as many, or an int for all.
-        Units: bytes. Owns: keeps the arrays in place; they are read when the list is prepared.
-        Errors: InvalidArgument (other arrays, counts that differ).
-        """
-
-    @property
-    def region(self) -> int:
-        """The region's id."""
-
-    @property
-    def origin_bytes(self) -> int:
-        """The offset that stands for the region's start."""
-
-    @property
-    def count(self) -> int:
-        """How many."""
-
-    def __len__(self) -> int: ...
-
-    def __repr__(self) -> str: ...
-
-    def __reduce__(self) -> NoReturn: ...
-
 class PageView:
     """
     What every page of a list consists of where that is not one stretch: an array of up to four dimensions, by its
@@ -274,6 +241,39 @@ def pages_of(region: Region | Memory, array: object) -> tuple[UniformPages, Page
     kept. For Agent.prepare(pages, view=view), here or, as both can be pickled, by a peer, with peer=our name.
     Errors: InvalidArgument (the array lies elsewhere, or its pages go backward).
     """
+
+class RegionPages:
+    """
+    Pages of one region by columns: page i has lengths[i] bytes and begins at offsets[i] - origin_bytes. For tables whose
+    rows hold more than pages need, and for offsets that count from elsewhere: with a region's address as origin_bytes they
+    are addresses, a peer's too.
+    """
+
+    def __init__(self, region: Region | Memory | int, offsets: object, lengths: object, origin_bytes: int = 0) -> None:
+        """
+        offsets: a one-dimensional array of uint64 or int64, read without a copy; a column of a table will do. lengths: the
+        same of as many, or an int for all.
+        Units: bytes. Owns: keeps the arrays in place; they are read when the list is prepared.
+        Errors: InvalidArgument (other arrays, counts that differ).
+        """
+
+    @property
+    def region(self) -> int:
+        """The region's id."""
+
+    @property
+    def origin_bytes(self) -> int:
+        """The offset that stands for the region's start."""
+
+    @property
+    def count(self) -> int:
+        """How many."""
+
+    def __len__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> NoReturn: ...
 
 class PageList:
     """
