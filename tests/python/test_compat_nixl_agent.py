@@ -198,6 +198,8 @@ def test_a_wrong_call_to_make_a_transfer_is_worded_by_python(pair):
         left.make_prepped_xfer("READ", local, [0], None, [0])
     with pytest.raises(KeyError):
         left.make_prepped_xfer(5, local, [0], remote, [0])
+    with pytest.raises(KeyError):  # the operation is looked at before the lists, as on the wheel
+        left.make_prepped_xfer("RD", 0, [], 0, [])
     with pytest.raises(KeyError):
         left.make_prepped_xfer("READ", local, [0], remote, [0], b"", ["GDS"])
 

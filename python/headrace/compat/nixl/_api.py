@@ -252,9 +252,10 @@ class nixl_agent:
 
         Indices: lists, or one-dimensional arrays of any integers (uint32 and 64 bits are read without a copy).
         """
+        op = _OPERATIONS[operation]
         local, remote, chosen = local_xfer_side._thing, remote_xfer_side._thing, self._handles(backends)
         return self.agent._make_prepared(
-            nixl_xfer_handle, _OPERATIONS[operation], local, local_indices, remote, remote_indices, notif_msg, chosen
+            nixl_xfer_handle, op, local, local_indices, remote, remote_indices, notif_msg, chosen
         )  # fmt: skip
 
     def initialize_xfer(
