@@ -53,6 +53,14 @@ inline void add_reference_courier(FakeCuda& fake) {
   });
 }
 
+/// One that leaves at once, as if a job that is there had come right behind its last look.
+inline void add_courier_that_leaves(FakeCuda& fake) {
+  fake.add_kernel("headrace_courier", sizeof(headrace_courier_v1), [](const void* argument) {
+    kernels::reference::Courier(*static_cast<const headrace_courier_v1*>(argument)).tell_left();
+    return Outcome::success;
+  });
+}
+
 /// Every kernel runs its reference. One that would touch memory that it may not touch ends with
 /// illegal_address.
 inline void add_reference_kernels(FakeCuda& fake) {

@@ -47,17 +47,6 @@ class CourierTest : public GpuTest {
     EXPECT_EQ(driver.ctx_synchronize(), cuda::Outcome::success);
   }
 
-  /// From now on a courier behaves as if a job had come right behind its last look.
-  void leave_without_a_look() {
-    fake.add_staying_kernel("headrace_courier", sizeof(headrace_courier_v1), [](const void* argument) {
-      const kernels::reference::Courier launch(*static_cast<const headrace_courier_v1*>(argument));
-      return [launch]() -> std::optional<cuda::Outcome> {
-        launch.tell_left();
-        return cuda::Outcome::success;
-      };
-    });
-  }
-
   std::mt19937 random{11};
   std::shared_ptr<const Device> device;
   std::shared_ptr<const Kernels> kernels;
@@ -235,7 +224,7 @@ TEST_F(CourierTest, a_job_that_it_did_not_see_before_it_left_brings_it_back) {
   const auto source = filled(64), target = filled(64);
   const auto it = courier();
   const std::array parts{Courier::Part{source.address(), target.address(), 64}};
-  leave_without_a_look();
+  cuda::add_courier_that_leaves(fake);
   const auto ticket = it->post(parts);
   ASSERT_TRUE(ticket);
   wait_until_it_left();
@@ -252,7 +241,7 @@ TEST_F(CourierTest, jobs_that_it_did_not_see_are_dropped_if_it_cannot_be_launche
   const auto it = courier();
   const std::array parts{Courier::Part{source.address(), target.address(), 64}};
   const auto before = std::vector(at(target), at(target) + 64);
-  leave_without_a_look();
+  cuda::add_courier_that_leaves(fake);
   const auto ticket = it->post(parts);
   ASSERT_TRUE(ticket);
   wait_until_it_left();
