@@ -12,6 +12,7 @@
 #include <numeric>
 #include <random>
 #include <span>
+#include <thread>
 #include <vector>
 
 namespace headrace::gpu {
@@ -147,6 +148,43 @@ TEST_F(PreparedMoveTest, a_copy_that_the_driver_refuses_leaves_none_behind) {
   EXPECT_EQ(move->post(stream.handle()).code(), Code::exhausted);
   EXPECT_TRUE(move->poll_done());
   EXPECT_TRUE(stream.poll_idle().value());
+}
+
+TEST_F(PreparedMoveTest, few_parts_go_by_the_courier_where_no_order_is_asked_for) {
+  MoveSettings settings;
+  settings.courier.on = true;
+  settings.courier.most_bytes = 10'000;
+  mover = Mover::make(kernels, settings).value();
+  Region here = region(40 * 1000), there = region(40 * 1000);
+  // Every other page, so that none is its neighbour's.
+  const auto pages = [](std::uint32_t count) {
+    std::vector<std::uint32_t> numbers(count);
+    for (std::uint32_t i = 0; i < count; ++i) numbers[i] = 2 * i;
+    return numbers;
+  };
+  PageSide local = pages_of(here, 1000, pages(11)), remote = pages_of(there, 1000, pages(11));
+  EXPECT_FALSE(prepare(request(local, remote, 11))->fits_courier()) << "eleven parts";
+  PageSide longer = pages_of(here, 1001, pages(10)), its_remote = pages_of(there, 1001, pages(10));
+  EXPECT_FALSE(prepare(request(longer, its_remote, 10))->fits_courier()) << "more bytes than were allowed";
+  for (const auto op : {HEADRACE_READ, HEADRACE_WRITE}) {
+    const auto args = request(local, remote, 10, op);
+    auto move = prepare(args);
+    ASSERT_TRUE(move->fits_courier());
+    EXPECT_TRUE(move->poll_done());
+    for (const Order order : {Order::none, Order::stream, Order::none}) {
+      const int launches = fake.calls("cuLaunchKernelEx") - fake.calls("headrace_courier");
+      const auto& from = op == HEADRACE_WRITE ? *args.local : *args.remote;
+      const auto& to = op == HEADRACE_WRITE ? *args.remote : *args.local;
+      for (std::uint64_t i = 0; i < 10; ++i) ++*page(from, i);
+      ASSERT_TRUE(move->post(stream.handle(), order));
+      while (!move->poll_done()) std::this_thread::yield();
+      EXPECT_FALSE(move->was_dropped());
+      for (std::uint64_t i = 0; i < 10; ++i)
+        EXPECT_TRUE(std::ranges::equal(std::span(page(from, i), 1000), std::span(page(to, i), 1000)));
+      EXPECT_EQ(fake.calls("cuLaunchKernelEx") - fake.calls("headrace_courier") - launches,
+                order == Order::stream ? 1 : 0);
+    }
+  }
 }
 
 TEST_F(PreparedMoveTest, a_few_parts_travel_in_the_launch) {
