@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from ._compiled import pack_tuples
 from ._enums import nixl_mem_t
 from ._errors import failure, nixlNotFoundError
 from ._rows import Rows, captured
@@ -39,11 +40,16 @@ def checked_rows(rows: Any, width: int) -> Any:
 
 def described(table: Any) -> Rows | array[int]:
     """An array of rows (address, length, device) in the shortest form; nothing of it is kept."""
-    rows = captured(checked_rows(table, WIDTH))
-    if rows is not None:
-        return rows
+    return _shortest(checked_rows(table, WIDTH).view("uint8"))
+
+
+def _shortest(rows: Any) -> Rows | array[int]:
+    """Bytes of three uint64 a row in the shortest form; nothing of them is kept."""
+    found = captured(rows)
+    if found is not None:
+        return found
     words = array("Q")
-    words.frombytes(table.view("uint8"))
+    words.frombytes(rows)
     return words
 
 
@@ -96,6 +102,13 @@ class DescriptorList:
     def _words(self, words: array[int]) -> None:
         self._spelt, self._rows = words, None
 
+    def _keep(self, source: Rows | array[int]) -> None:
+        """What _source is to give."""
+        if isinstance(source, Rows):
+            self._rows = source
+        else:
+            self._words = source
+
     def _source(self) -> Rows | array[int]:
         """The descriptors in the form that they are kept in, to be prepared."""
         return self._spelt if self._rows is None else self._rows
@@ -131,6 +144,14 @@ class DescriptorList:
             self._extras = [self._no_extra() for _ in range(count)]
 
     def _take(self, descs: list[tuple[Any, ...]]) -> None:
+        packed = None if self._has_extra else pack_tuples(descs)
+        if packed is None:
+            self._take_each(descs)
+        else:
+            self._keep(_shortest(packed))
+
+    def _take_each(self, descs: list[tuple[Any, ...]]) -> None:
+        """Those that have more than numbers, or are wrong."""
         width = WIDTH + self._has_extra
         for desc in descs:
             if not isinstance(desc, tuple):
@@ -144,11 +165,7 @@ class DescriptorList:
             self._words = array("Q", chain.from_iterable(descs))
 
     def _take_array(self, rows: Any) -> None:
-        source = described(rows)
-        if isinstance(source, Rows):
-            self._rows = source
-        else:
-            self._words = source
+        self._keep(described(rows))
         if self._has_extra:
             self._extras = [self._no_extra()] * len(rows)
 
