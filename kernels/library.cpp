@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/library.hpp"
 
+#include "kernels/courier/courier.hpp"
 #include "kernels/gather_scatter/gather_scatter.hpp"
 #include "kernels/grids/grids.hpp"
 #include "kernels/launch.hpp"
@@ -26,6 +27,7 @@ constexpr Wanted wanted[] = {
     {"headrace_move_any_pages", "find the kernel headrace_move_any_pages", &KernelSet::move_any_pages},
     {"headrace_move_parts", "find the kernel headrace_move_parts", &KernelSet::move_parts},
     {"headrace_move_few", "find the kernel headrace_move_few", &KernelSet::move_few},
+    {"headrace_courier", "find the kernel headrace_courier", &KernelSet::courier},
     {"headrace_move_checked_aligned_pages", "find the kernel headrace_move_checked_aligned_pages",
      &KernelSet::move_checked_aligned_pages},
     {"headrace_move_checked_small_pages", "find the kernel headrace_move_checked_small_pages",
@@ -103,6 +105,7 @@ headrace_kernels_v1 make_table(const headrace_kernel_image_v1* images, std::uint
   table.move_parts = move_parts;
   table.move_few = move_few;
   table.move_grids = move_grids;
+  table.run_courier = run_courier;
   return table;
 }
 

@@ -20,6 +20,7 @@ constexpr auto look_at_ends_every = std::chrono::microseconds(20);
 
 Instance::Instance(plugin::Host its_host, const Settings& settings, GpuSource source, Parts parts)
     : Site(its_host, cuda_ipc::protocol, settings.links, std::move(parts)),
+      courier(settings.moves.courier),
       gpus(std::move(source), settings.moves),
       posts([this] { wake(); }),
       staging(its_host, settings.staging_bytes),

@@ -26,6 +26,7 @@ class Instance final : public host_link::Site {
   Instance(plugin::Host its_host, const Settings& settings, GpuSource source, Parts parts);
   ~Instance() override;
 
+  const gpu::CourierSettings courier;
   Gpus gpus;
   Posts posts;
   Staging staging;

@@ -10,11 +10,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <sys/mman.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -568,6 +569,157 @@ TEST_F(CudaIpcLocal, a_kernels_fault_ends_posts_with_the_drivers_words) {
   backend->unload(remote_handle);
   backend->deregister_region(there);
   backend->deregister_region(here);
+}
+
+/// One page between two GPUs, as the courier takes it.
+class CudaIpcCourier : public CudaIpcLocal {
+ protected:
+  explicit CudaIpcCourier(const std::vector<headrace_setting_v1>& settings = {{"courier", "on"},
+                                                                              {"courier_idle", "1s"}})
+      : CudaIpcLocal({{}, {}}, settings),
+        here(registered(near, 0)),
+        there(registered(far, 1)),
+        remote(backend->load_local(there).value()) {}
+  ~CudaIpcCourier() override {
+    for (void* const handle : handles) backend->release(handle);
+    backend->unload(remote);
+    backend->deregister_region(there);
+    backend->deregister_region(here);
+  }
+  struct Prepared {
+    void* handle;
+    std::uint64_t token;
+  };
+  /// Page `page` is written.
+  Prepared prepared(std::uint64_t page, std::uint64_t bytes = 4096) {
+    const auto side = [&](void* region) { return test::uniform_side(region, page * bytes, bytes, bytes); };
+    const auto args = request(HEADRACE_WRITE, side(here), side(remote), 1);
+    cost_method = backend->cost(args).method;
+    handles.push_back(backend->prepare(args).value());
+    return {handles.back(), args.token};
+  }
+  [[nodiscard]] int couriers() const { return fake.calls("headrace_courier"); }
+  [[nodiscard]] int copies() const { return fake.calls("cuMemcpyAsync"); }
+
+  static constexpr std::uint64_t pages = HEADRACE_COURIER_SLOTS + 6;
+  const gpu::DeviceMemory near = memory(0, pages * 4096), far = memory(1, pages * 4096);
+  void* const here;
+  void* const there;
+  void* const remote;
+  std::string cost_method;
+  std::vector<void*> handles;
+};
+
+TEST_F(CudaIpcCourier, carries_small_posts_one_launch_for_all_and_says_so) {
+  for (std::uint64_t page = 0; page < pages; ++page) {
+    const auto [handle, token] = prepared(page);
+    EXPECT_THAT(cost_method, HasSubstr("courier"));
+    ASSERT_EQ(run(handle, token), Status{});
+    ASSERT_EQ(run(handle, token), Status{}) << "again";
+  }
+  EXPECT_TRUE(same(near, far));
+  EXPECT_EQ(couriers(), 1);
+  EXPECT_EQ(copies(), 0);
+}
+
+TEST_F(CudaIpcCourier, leaves_long_posts_and_those_of_streams_to_launches) {
+  const auto [large, its_token] = prepared(0, pages * 4096);
+  EXPECT_THAT(cost_method, testing::Not(HasSubstr("courier")));
+  EXPECT_EQ(run(large, its_token), Status{});
+  EXPECT_TRUE(same(near, far));
+  EXPECT_EQ(copies(), 1);
+  const auto stream = gpu::Stream::make(gpu::Device::open(fake.load().value(), 0).value()).value();
+  const auto [handle, token] = prepared(1);
+  headrace_post_v1 post{};
+  post.struct_size = sizeof post;
+  post.stream = stream.handle();
+  host.post_begins(token);
+  ASSERT_EQ(backend->post(handle, post), Status{});
+  while (host.in_flight(token)) backend->progress();
+  EXPECT_EQ(copies(), 2);
+  EXPECT_EQ(couriers(), 0);
+}
+
+TEST_F(CudaIpcCourier, whose_ring_is_full_leaves_the_rest_to_launches) {
+  std::vector<Prepared> all;
+  for (std::uint64_t page = 0; page < pages; ++page) all.push_back(prepared(page));
+  fake.hold();
+  for (const auto& [handle, token] : all) ASSERT_EQ(post(handle, token), Status{});
+  EXPECT_EQ(backend->progress(), 0u);
+  fake.release();
+  for (const auto& [handle, token] : all) {
+    while (host.in_flight(token)) backend->progress();
+    EXPECT_EQ(host.last_end(token)->status, Status{});
+  }
+  EXPECT_TRUE(same(near, far));
+  EXPECT_EQ(copies(), 6);
+}
+
+TEST_F(CudaIpcCourier, that_cannot_be_launched_costs_one_warning_and_no_post) {
+  const auto [one, its_token] = prepared(0);
+  const auto [two, other_token] = prepared(1);
+  fake.fail("cuLaunchKernelEx", cuda::Outcome::out_of_memory, 1, 2);
+  EXPECT_EQ(run(one, its_token), Status{});
+  EXPECT_EQ(run(two, other_token), Status{});
+  EXPECT_EQ(copies(), 2);
+  EXPECT_THAT(host.log(), testing::ElementsAre(HasSubstr("launch the courier on GPU 0")));
+  EXPECT_EQ(
+      std::memcmp(reinterpret_cast<void*>(near.address()), reinterpret_cast<void*>(far.address()), 8192), 0);
+}
+
+TEST_F(CudaIpcCourier, that_left_before_a_post_and_cannot_come_back_fails_it) {
+  const auto [handle, token] = prepared(0);
+  cuda::add_courier_that_leaves(fake);
+  fake.hold();
+  ASSERT_EQ(post(handle, token), Status{});
+  fake.fail("cuLaunchKernelEx", cuda::Outcome::out_of_memory);
+  fake.release();
+  while (host.in_flight(token)) backend->progress();
+  EXPECT_EQ(host.last_end(token)->status.code, Code::backend_failed);
+  EXPECT_THAT(host.log(), testing::ElementsAre(HasSubstr("launch the courier on GPU 0")));
+  EXPECT_EQ(run(handle, token), Status{}) << "the next goes by launch";
+}
+
+TEST_F(CudaIpcCourier, wakes_a_sleeper_and_comes_back_for_him) {
+  const auto [handle, token] = prepared(0);
+  cuda::add_courier_that_leaves(fake);
+  fake.hold();
+  ASSERT_EQ(post(handle, token), Status{});
+  EXPECT_EQ(backend->arm(true), 0u);
+  cuda::add_reference_courier(fake);  // the next launch is as it should be
+  fake.release();
+  pollfd bell{backend->descriptor(), POLLIN, 0};
+  EXPECT_EQ(::poll(&bell, 1, 10'000), 1);
+  EXPECT_EQ(backend->arm(false), 0u);
+  while (host.in_flight(token)) backend->progress();
+  EXPECT_EQ(host.last_end(token)->status, Status{});
+  EXPECT_EQ(couriers(), 2);
+}
+
+TEST_F(CudaIpcCourier, whose_kernel_faults_ends_its_posts_with_the_drivers_words) {
+  const auto [handle, token] = prepared(0);
+  fake.add_kernel("headrace_courier", sizeof(headrace_courier_v1),
+                  [](const void*) { return cuda::Outcome::illegal_address; });
+  EXPECT_EQ(run(handle, token).code, Code::backend_failed);
+  EXPECT_THAT(host.last_end(token)->text, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+}
+
+TEST(CudaIpcCourierOptions, that_make_no_sense_are_refused) {
+  const auto opened = [](const char* name, const char* value) {
+    const test::TemporaryFolder folder;
+    test::PluginHost host{{}};
+    const std::array given{headrace_setting_v1{name, value}};
+    auto backend =
+        CudaIpcBackend::open(plugin::Host(host.table()), {given, folder.path()}, GpuSource::installed());
+    const std::string text = backend ? "" : backend.error().message;
+    if (backend) backend->reset();
+    host.instance_is_gone();
+    return text;
+  };
+  EXPECT_THAT(opened("courier", "yes"), HasSubstr("must be on or off"));
+  EXPECT_THAT(opened("courier_bytes", "2MiB"), HasSubstr("courier_bytes"));
+  EXPECT_THAT(opened("courier_idle", "2s"), HasSubstr("must be at most 1000"));
+  EXPECT_EQ(opened("courier_idle", "1s"), "");
 }
 
 TEST_F(CudaIpcLocal, memory_of_another_gpu_than_was_said_is_refused) {

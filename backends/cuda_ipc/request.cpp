@@ -387,12 +387,34 @@ void Request::launch() {
   in_flight();
 }
 
-Result<void> Request::begin_move() { return stages_ ? staged_->post() : move_->post(stream_); }
+Result<void> Request::begin_move() {
+  if (stages_) return staged_->post();
+  auto begun = move_->post(stream_, order());
+  warn_of_courier();
+  return begun;
+}
+
+/// A stream was named, or an owner tells the end on it, by what comes behind the bytes there.
+gpu::Order Request::order() const noexcept {
+  return client_ == nullptr && stream_ == gpu_->stream.handle() ? gpu::Order::none : gpu::Order::stream;
+}
+
+void Request::warn_of_courier() const {
+  if (gpu_->mover->courier == nullptr) return;
+  if (const auto failure = gpu_->mover->courier->take_failure())
+    instance_.host.log(HEADRACE_LOG_WARN,
+                       failure->message + "; small requests are launched one by one from now on");
+}
 
 // ------------------------------------------------------------------ the end
 
 void Request::ended(Outcome outcome) {
   if (outcome.status.ok() && staged_ != nullptr) outcome = staged_->outcome();
+  if (outcome.status.ok() && move_ && move_->was_dropped()) {
+    warn_of_courier();
+    outcome = {{Code::backend_failed},
+               "the courier, which had left before the request, could not be launched anew"};
+  }
   if (link_ == nullptr) {
     instance_.host.completed(args_.token, outcome.status, outcome.text);
     return;

@@ -72,7 +72,7 @@ class Request final : public host_link::Post {
   // For Posts.
 
   [[nodiscard]] const WorkingGpu& gpu() const noexcept { return *gpu_; }
-  [[nodiscard]] bool poll_done() const noexcept {
+  [[nodiscard]] bool poll_done() const {
     if (by_owner_ != nullptr) return by_owner_->poll_done();
     return staged_ != nullptr ? staged_->poll_done() : move_->poll_done();
   }
@@ -119,6 +119,8 @@ class Request final : public host_link::Post {
   void starve(std::uint64_t answers_seen);
   void launch();
   [[nodiscard]] Result<void> begin_move();
+  [[nodiscard]] gpu::Order order() const noexcept;
+  void warn_of_courier() const;
   void tell(const Outcome& outcome);
   void finish(Outcome outcome, bool counted);
 

@@ -3,14 +3,17 @@
 
 #include "base/errors.hpp"
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 
 namespace headrace::cuda_ipc {
 namespace {
 
 constexpr std::array rows{
     headrace_option_v1{"multiprocessors", "64", "count",
-                       "of the GPU that a kernel may occupy; 0: all. On H200 64 of 132 move 98 to 99 % of what all do, 32 move 95 "
+                       "of the GPU that a kernel may occupy; 0: all. On H200 64 of 132 move 98 to 99 % of "
+                       "what all do, 32 move 95 "
                        "to 99 %, 16 move 94 to 97 %",
                        0, 0},
     headrace_option_v1{"few_bytes", "64KiB", "bytes",
@@ -31,6 +34,16 @@ constexpr std::array rows{
                        "of pinned memory at most, through which host memory that cannot be pinned is copied; "
                        "0: such memory is refused",
                        0, 0},
+    headrace_option_v1{
+        "courier", "off", "on or off",
+        "on: a kernel stays on the GPU, as long as it has work, and moves small requests without a launch "
+        "for each. It occupies one multiprocessor, and who waits for the whole GPU waits for it",
+        0, 0},
+    headrace_option_v1{"courier_bytes", "64KiB", "bytes",
+                       "requests of at most 10 stretches and so many bytes are the courier's", 0, 0},
+    headrace_option_v1{
+        "courier_idle", "200us", "duration",
+        "without work the courier leaves after so long, and is launched anew for the next request", 0, 0},
     host_link::ring_bytes_row,
     host_link::queue_bytes_row,
     host_link::handshake_timeout_row,
@@ -38,6 +51,26 @@ constexpr std::array rows{
 
 constexpr std::uint64_t most_multiprocessors = 4096;
 constexpr std::uint64_t most_staging_bytes = 1ULL << 40;
+constexpr std::uint64_t most_courier_bytes = 1 << 20;  // which nobody behind it waits for long
+constexpr auto most_courier_idle = std::chrono::seconds(1);
+
+Result<gpu::CourierSettings> read_courier_settings(const BackendOptions& options) {
+  gpu::CourierSettings settings;
+  HEADRACE_TRY(on, options.enabled("courier"));
+  settings.on = on;
+  HEADRACE_TRY(most_bytes, options.number("courier_bytes", 0, most_courier_bytes));
+  settings.most_bytes = most_bytes;
+  HEADRACE_TRY(idle, options.duration("courier_idle"));
+  if (idle > most_courier_idle)
+    return make_error(
+        Code::invalid_argument,
+        "option cuda_ipc.courier_idle is {} ms and must be at most {}: who waits for the whole GPU waits "
+        "as long",
+        idle / std::chrono::milliseconds(1), most_courier_idle / std::chrono::milliseconds(1));
+  settings.idle = idle;
+  settings.stay = std::max<std::chrono::nanoseconds>(settings.stay, idle);
+  return settings;
+}
 
 }  // namespace
 
@@ -58,6 +91,8 @@ Result<Settings> read_settings(const plugin::CreateArgs& args) {
   settings.staging_bytes = staging_bytes;
   HEADRACE_TRY(pins_registered, options.automatic("pin_registered"));
   settings.pins_registered = pins_registered;
+  HEADRACE_TRY(courier, read_courier_settings(options));
+  settings.moves.courier = courier;
   HEADRACE_TRY(links, host_link::read_link_settings(options));
   settings.links = links;
   return settings;

@@ -31,11 +31,15 @@ Result<std::chrono::nanoseconds> BackendOptions::duration(const char* name) cons
   return value;
 }
 
-Result<bool> BackendOptions::automatic(const char* name) const {
+Result<bool> BackendOptions::either(const char* name, std::string_view yes) const {
   const std::string value = text(name);
-  if (value == "auto") return true;
+  if (value == yes) return true;
   if (value == "off") return false;
-  return make_error(Code::invalid_argument, "{} is \"{}\" and must be auto or off", full_name(name), value);
+  return make_error(Code::invalid_argument, "{} is \"{}\" and must be {} or off", full_name(name), value,
+                    yes);
 }
+
+Result<bool> BackendOptions::automatic(const char* name) const { return either(name, "auto"); }
+Result<bool> BackendOptions::enabled(const char* name) const { return either(name, "on"); }
 
 }  // namespace headrace

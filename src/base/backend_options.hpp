@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace headrace {
 
@@ -24,8 +25,11 @@ class BackendOptions {
   [[nodiscard]] Result<std::chrono::nanoseconds> duration(const char* name) const;
   /// "auto" is true, "off" is false.
   [[nodiscard]] Result<bool> automatic(const char* name) const;
+  /// "on" is true, "off" is false.
+  [[nodiscard]] Result<bool> enabled(const char* name) const;
 
  private:
+  [[nodiscard]] Result<bool> either(const char* name, std::string_view yes) const;
   [[nodiscard]] std::string text(const char* name) const;
   [[nodiscard]] std::string full_name(const char* name) const;
 

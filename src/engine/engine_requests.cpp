@@ -11,6 +11,7 @@ namespace {
 struct Candidate {
   BackendInstance* backend;
   double guess_ns;
+  std::string method;  // of the guess
 };
 
 std::string human_time(double ns) {
@@ -191,7 +192,8 @@ Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector
       note(*backend, can.error().message);
       continue;
     }
-    candidates.push_back({backend, expected_ns(backend->cost(args), plan)});
+    const headrace_cost_v1 cost = backend->cost(args);
+    candidates.push_back({backend, expected_ns(cost, plan), cost.method != nullptr ? cost.method : "no method"});
   }
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.guess_ns < b.guess_ns; });
 
@@ -244,9 +246,9 @@ Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector
     choice.path.request = *request;
     choice.path.local_handles = std::move(*local);
     choice.path.remote_handles = std::move(*remote);
-    choice.explanation = fmt::format("{} of {} page{}, {} bytes: {} (about {}, {})", plan.op == Op::read ? "read" : "write", plan.count, plan.count == 1 ? "" : "s",
+    choice.explanation = fmt::format("{} of {} page{}, {} bytes: {} (about {}, {}; {})", plan.op == Op::read ? "read" : "write", plan.count, plan.count == 1 ? "" : "s",
                                      plan.bytes, backend.name(), human_time(candidates[i].guess_ns),
-                                     candidates.size() == 1 ? "the only path" : i == 0 ? "the cheapest by estimate" : "those before it refused");
+                                     candidates.size() == 1 ? "the only path" : i == 0 ? "the cheapest by estimate" : "those before it refused", candidates[i].method);
     for (std::size_t j = i + 1; j < candidates.size(); ++j) {
       note(*candidates[j].backend, fmt::format("slower, about {}", human_time(candidates[j].guess_ns)));
     }

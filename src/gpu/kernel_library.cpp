@@ -57,10 +57,10 @@ Result<void> check_table(const headrace_kernels_v1* table) {
     return make_error(Code::not_supported,
                       "it is of Headrace {}, and this is {}: install both from one build",
                       table->version == nullptr ? "unknown" : table->version, HEADRACE_VERSION);
-  const std::array<bool, 7> there{table->images != nullptr,     table->open != nullptr,
+  const std::array<bool, 8> there{table->images != nullptr,     table->open != nullptr,
                                   table->close != nullptr,      table->move_pages != nullptr,
                                   table->move_parts != nullptr, table->move_few != nullptr,
-                                  table->move_grids != nullptr};
+                                  table->move_grids != nullptr, table->run_courier != nullptr};
   if (std::ranges::count(there, false) > 0)
     return make_error(Code::corrupt, "an entry of its table is missing");
   return {};

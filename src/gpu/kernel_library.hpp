@@ -62,6 +62,9 @@ class Kernels {
   [[nodiscard]] cuda::Outcome move(const headrace_move_grids_v1& args, cuda::Stream stream) const {
     return static_cast<cuda::Outcome>(table_->move_grids(set_, &args, stream));
   }
+  [[nodiscard]] cuda::Outcome run(const headrace_courier_v1& args, cuda::Stream stream) const {
+    return static_cast<cuda::Outcome>(table_->run_courier(set_, &args, stream));
+  }
 
  private:
   Kernels(const headrace_kernels_v1& table, std::shared_ptr<const Device> device, std::string image);

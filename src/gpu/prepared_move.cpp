@@ -105,8 +105,14 @@ Result<std::shared_ptr<const Mover>> Mover::make(std::shared_ptr<const Kernels> 
                                                  const MoveSettings& settings) {
   auto device = kernels->shared_device();
   HEADRACE_TRY(uploads, Stream::make(device));
-  return std::shared_ptr<const Mover>(new Mover{
-      std::move(kernels), std::make_shared<TablePool>(std::move(device)), std::move(uploads), settings});
+  std::shared_ptr<Courier> courier;
+  if (settings.courier.on) {
+    HEADRACE_TRY(made, Courier::make(kernels, settings.courier));
+    courier = std::move(made);
+  }
+  return std::shared_ptr<const Mover>(new Mover{std::move(kernels),
+                                                std::make_shared<TablePool>(std::move(device)),
+                                                std::move(uploads), settings, std::move(courier)});
 }
 
 Result<PreparedMove> PreparedMove::prepare(std::shared_ptr<const Mover> mover,
@@ -116,6 +122,7 @@ Result<PreparedMove> PreparedMove::prepare(std::shared_ptr<const Mover> mover,
   PreparedMove move(std::move(mover));
   const ContextGuard guard(move.mover_->kernels->device());
   HEADRACE_TRY_VOID(move.choose(args, local, remote, touches));
+  if (move.mover_->courier != nullptr) move.offer_to_courier(args, local, remote);
   return move;
 }
 
@@ -153,6 +160,17 @@ Result<void> PreparedMove::choose(const headrace_prepare_v1& args, const Address
   if (args.grid != nullptr || (count > HEADRACE_MOVE_FEW_MOST && is_by_number(args)))
     return write_pages(args, local, remote, nullptr);
   return write_parts(args, local, remote);
+}
+
+void PreparedMove::offer_to_courier(const headrace_prepare_v1& args, const AddressOf& local,
+                                    const AddressOf& remote) {
+  PageCursor cursor(args);
+  std::vector<Courier::Part> parts;
+  for (PageRun run; cursor.next(run) && parts.size() <= Courier::most_parts;) {
+    const Ends ends = ends_of(args, run, local, remote);
+    parts.push_back({ends.source, ends.target, run.bytes});
+  }
+  if (mover_->courier->takes(parts)) carried_ = std::move(parts);
 }
 
 Result<void> PreparedMove::tell_copies(const headrace_prepare_v1& args, const AddressOf& local,
@@ -310,8 +328,11 @@ Result<void> PreparedMove::after_upload(cuda::Stream stream) {
   return {};
 }
 
-Result<void> PreparedMove::post(cuda::Stream stream) {
+Result<void> PreparedMove::post(cuda::Stream stream, Order order) {
   if (method_ == MoveMethod::nothing) return {};
+  ticket_ = 0;
+  if (order == Order::none && fits_courier()) ticket_ = mover_->courier->post(carried_).value_or(0);
+  if (ticket_ != 0) return {};
   const Device& device = mover_->kernels->device();
   const ContextGuard guard(device);
   HEADRACE_TRY_VOID(after_upload(stream));

@@ -6,6 +6,7 @@
 // word in host memory that the device writes after the bytes, so that nobody needs to ask the driver.
 #pragma once
 
+#include "gpu/courier.hpp"
 #include "gpu/event.hpp"
 #include "gpu/kernel_library.hpp"
 #include "gpu/stream.hpp"
@@ -42,7 +43,12 @@ struct MoveSettings {
   /// To and from host memory, lists of at most 64 stretches that are all at least so long go by copy engine:
   /// 55 GB/s where the kernel reaches 52.
   std::uint64_t host_copy_bytes = 4 << 20;
+  /// Off, as long as nobody asks for it: it occupies a multiprocessor.
+  CourierSettings courier = {};
 };
+
+/// Whether a post comes behind what its stream has been given before, and before what comes later.
+enum class Order { stream, none };
 
 /// What a move reaches beside GPU memory.
 enum class Touches { gpus, host };
@@ -53,6 +59,7 @@ struct Mover {
   std::shared_ptr<TablePool> tables;
   Stream uploads;
   MoveSettings settings;
+  std::shared_ptr<Courier> courier;  ///< null: off
 
   ///   errors   exhausted, backend_failed
   [[nodiscard]] static Result<std::shared_ptr<const Mover>> make(std::shared_ptr<const Kernels> kernels,
@@ -88,11 +95,20 @@ class PreparedMove {
   /// How many parts the kernel or the copy engine is told, after neighbours were merged.
   [[nodiscard]] std::uint64_t parts() const noexcept { return parts_; }
 
-  /// Queues the move on a stream of the mover's device. The last post has ended.
-  [[nodiscard]] Result<void> post(cuda::Stream stream);
-  /// Whether the last post has ended: then its bytes can be read. A load, no call.
-  [[nodiscard]] bool poll_done() const noexcept {
+  /// Whether the courier takes it where no order is asked for.
+  [[nodiscard]] bool fits_courier() const noexcept { return !carried_.empty(); }
+
+  /// Queues the move on a stream of the mover's device, or hands it to the courier if that takes it and no
+  /// order is asked for. The last post has ended.
+  [[nodiscard]] Result<void> post(cuda::Stream stream, Order order = Order::stream);
+  /// Whether the last post has ended: then its bytes can be read, unless it was dropped. A load, no call.
+  [[nodiscard]] bool poll_done() const {
+    if (ticket_ != 0) return mover_->courier->look(ticket_) != Courier::State::pending;
     return method_ == MoveMethod::nothing || __atomic_load_n(word(), __ATOMIC_ACQUIRE) == posts_;
+  }
+  /// Of a post that has ended: whether it will never be made, for the courier could not go on.
+  [[nodiscard]] bool was_dropped() const {
+    return ticket_ != 0 && mover_->courier->look(ticket_) == Courier::State::dropped;
   }
 
   // Of one for a graph.
@@ -125,6 +141,7 @@ class PreparedMove {
 
   Result<void> choose(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote,
                       Touches touches);
+  void offer_to_courier(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
   Result<void> tell_copies(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
   Result<void> tell_few(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
   Result<void> write_pages(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote,
@@ -148,7 +165,9 @@ class PreparedMove {
   std::shared_ptr<const Mover> mover_;
   MoveMethod method_ = MoveMethod::nothing;
   std::uint64_t parts_ = 0;
-  std::uint64_t posts_ = 0;
+  std::uint64_t posts_ = 0;             // on streams
+  std::vector<Courier::Part> carried_;  // what the courier is told; empty: it does not take the list
+  Courier::Ticket ticket_ = 0;          // of the last post; 0: it went by stream
   // Begins with the words that the device writes on the host's side, and on the device's with the kernel's
   // state; then the bounds; columns follow.
   TablePool::Table table_;

@@ -48,6 +48,7 @@ std::vector<BackendCase> rows() {
       {.backend = "shm", .variant = "", .settings = {}},
       {.backend = "tcp", .variant = "", .settings = {{"zero_copy", "no"}}},
       {.backend = "cuda_ipc", .variant = "", .settings = {}, .vram = true},
+      {.backend = "cuda_ipc", .variant = "courier", .settings = {{"courier", "on"}}, .vram = true},
       {.backend = "tcp_gpu", .variant = "", .settings = {}, .vram = true},
       {.backend = "tcp_gpu",
        .variant = "small_ring",

@@ -192,7 +192,7 @@ struct FakeDriver {
   std::map<Address, std::size_t> reservations;
   struct Kernel {
     std::size_t bytes = 0;
-    std::function<Outcome(const void*)> run;
+    std::function<FakeCuda::Staying(const void*)> launch;
   };
   std::map<std::string, Kernel> kernels;
 
@@ -749,7 +749,8 @@ struct FakeDriver {
   Outcome mem_get_address_range(Address* base, std::size_t* bytes, Address inside) {
     const auto found = piece_with(inside, 1);
     // As seen on two H200: another GPU's memory is not found.
-    if (found == pieces.end() || top() == nullptr || found->second.device != top()->device) return Outcome::not_found;
+    if (found == pieces.end() || top() == nullptr || found->second.device != top()->device)
+      return Outcome::not_found;
     if (base != nullptr) *base = found->first;
     if (bytes != nullptr) *bytes = found->second.bytes;
     return Outcome::success;
@@ -878,8 +879,8 @@ struct FakeDriver {
         *address = where;
         return Outcome::success;
       }
-    // As seen on two H200: a process that has ended answers differently from memory that was freed. What is mapped when
-    // its owner frees it or ends stays readable; the documentation calls that undefined.
+    // As seen on two H200: a process that has ended answers differently from memory that was freed. What is
+    // mapped when its owner frees it or ends stays readable; the documentation calls that undefined.
     const std::string process = "/proc/" + std::to_string(text.pid);
     if (::access(process.c_str(), F_OK) != 0) return Outcome::invalid_handle;
     const std::string path = process + "/fd/" + std::to_string(text.fd);
@@ -1119,11 +1120,12 @@ struct FakeDriver {
     auto argument = std::make_shared<std::vector<std::byte>>(bytes, bytes + kernel.bytes);
     StreamObject* const stream = resolve(config->stream);
     if (stream == nullptr) return Outcome::invalid_context;
-    return enqueue(config->stream, [context = stream->context, run = kernel.run, argument] {
-      if (const Outcome outcome = run(argument->data()); outcome != Outcome::success)
-        context->broken = outcome;
-      return true;
-    });
+    return enqueue(config->stream,
+                   [context = stream->context, run = kernel.launch(argument->data()), argument] {
+                     const std::optional<Outcome> outcome = run();
+                     if (outcome && *outcome != Outcome::success) context->broken = *outcome;
+                     return outcome.has_value();
+                   });
   }
 };
 
@@ -1226,8 +1228,14 @@ void FakeCuda::step(int count) {
 }
 void FakeCuda::add_kernel(const std::string& name, std::size_t bytes,
                           std::function<Outcome(const void*)> run) {
+  add_staying_kernel(name, bytes, [run = std::move(run)](const void* argument) -> Staying {
+    return [run, argument] { return std::optional(run(argument)); };
+  });
+}
+void FakeCuda::add_staying_kernel(const std::string& name, std::size_t bytes,
+                                  std::function<Staying(const void*)> launch) {
   const std::scoped_lock lock(driver_->mutex);
-  driver_->kernels[name] = {bytes, std::move(run)};
+  driver_->kernels[name] = {bytes, std::move(launch)};
 }
 int FakeCuda::calls(const std::string& symbol) const {
   const std::scoped_lock lock(driver_->mutex);

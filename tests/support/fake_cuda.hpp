@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,11 @@ class FakeCuda {
   /// success are the context's end, as a kernel's fault is.
   void add_kernel(const std::string& name, std::size_t bytes,
                   std::function<Outcome(const void* argument)> run);
+  /// Likewise of one that stays: `launch` answers what it does until it ends, called again and again. None:
+  /// it stays.
+  using Staying = std::function<std::optional<Outcome>()>;
+  void add_staying_kernel(const std::string& name, std::size_t bytes,
+                          std::function<Staying(const void* argument)> launch);
 
   // ---- questions
 

@@ -2,11 +2,15 @@
 // The kernels of kernels/ for the fake driver: their CPU references, under their names, and an image to load.
 #pragma once
 
+#include "kernels/courier/reference.hpp"
 #include "kernels/gather_scatter/reference.hpp"
 #include "kernels/grids/reference.hpp"
 #include "kernels/library.hpp"
 #include "support/fake_cuda.hpp"
 
+#include <cstring>
+#include <memory>
+#include <optional>
 #include <type_traits>
 
 namespace headrace::cuda {
@@ -17,6 +21,45 @@ const Args& pages_of(const Args& args) {
   return args;
 }
 inline const headrace_move_pages_v1& pages_of(const kernels::GridLaunch& args) { return args.pages; }
+
+/// The courier, with all jobs that are there at one call.
+inline void add_reference_courier(FakeCuda& fake) {
+  fake.add_staying_kernel("headrace_courier", sizeof(headrace_courier_v1), [&fake](const void* argument) {
+    const auto& args = *static_cast<const headrace_courier_v1*>(argument);
+    auto courier = std::make_shared<kernels::reference::Courier>(args);
+    const bool good = fake.reachable(args.told, sizeof(headrace_courier_told_v1)) &&
+                      fake.reachable(args.jobs, HEADRACE_COURIER_SLOTS * sizeof(headrace_courier_job_v1));
+    return FakeCuda::Staying([&fake, courier, good]() -> std::optional<Outcome> {
+      bool reached = good;
+      while (reached) {
+        const bool leaves = courier->must_leave();
+        const auto job = leaves ? std::nullopt : courier->look();
+        if (!leaves && !job) return {};
+        if (leaves || (*job)[0] == 0) {
+          courier->tell_left();
+          return Outcome::success;
+        }
+        kernels::reference::each_part(
+            *job, [&](std::uint64_t source, std::uint64_t target, std::uint64_t bytes) {
+              reached = reached && fake.reachable(source, bytes) && fake.reachable(target, bytes);
+              if (reached)
+                std::memcpy(kernels::reference::at<void>(target), kernels::reference::at<const void>(source),
+                            bytes);
+            });
+        if (reached) courier->tell_finished();
+      }
+      return Outcome::illegal_address;
+    });
+  });
+}
+
+/// One that leaves at once, as if a job that is there had come right behind its last look.
+inline void add_courier_that_leaves(FakeCuda& fake) {
+  fake.add_kernel("headrace_courier", sizeof(headrace_courier_v1), [](const void* argument) {
+    kernels::reference::Courier(*static_cast<const headrace_courier_v1*>(argument)).tell_left();
+    return Outcome::success;
+  });
+}
 
 /// Every kernel runs its reference. One that would touch memory that it may not touch ends with
 /// illegal_address.
@@ -63,6 +106,7 @@ inline void add_reference_kernels(FakeCuda& fake) {
   add("headrace_move_checked_grid_any", kernels::GridLaunch{});
   add("headrace_move_parts", headrace_move_parts_v1{});
   add("headrace_move_few", headrace_move_few_v1{});
+  add_reference_courier(fake);
 }
 
 /// The launchers of kernels/ over one image that fits the fake's first kind of GPU, 9.0 and no other.

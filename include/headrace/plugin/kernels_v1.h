@@ -25,10 +25,13 @@ extern "C" {
 #endif
 
 #define HEADRACE_KERNELS_ABI_MAJOR 1u
-#define HEADRACE_KERNELS_ABI_MINOR 2u
+#define HEADRACE_KERNELS_ABI_MINOR 3u
 #define HEADRACE_KERNELS_SYMBOL "headrace_kernels_v1_table"
 #define HEADRACE_MOVE_FEW_MOST 8
 #define HEADRACE_MOVE_GRID_MOST 4
+#define HEADRACE_COURIER_SLOTS 64
+#define HEADRACE_COURIER_WORDS 32
+#define HEADRACE_COURIER_PARTS_MOST 10
 
 /* ------------------------------------------------------------------ moving bytes */
 
@@ -130,6 +133,37 @@ typedef struct headrace_move_few_v1 {
   headrace_move_done_v1 done;
 } headrace_move_few_v1;
 
+/* ------------------------------------------------------------------ a kernel that stays */
+
+/* A job for the courier. Jobs are numbered from 1 on, job n lies in slot n % HEADRACE_COURIER_SLOTS of a ring in
+ * mapped host memory. Word 0 is the number of its parts, 0: leave; part i is words 1 + 3 * i, its source,
+ * 2 + 3 * i, its target, and 3 + 3 * i, its bytes. Each word bears the job's number in its 16 highest bits: a
+ * job is there once all of its words are, whatever order they come in, so addresses have 48 bits. Whoever
+ * writes a job writes all words, word 0 last and with release. Frozen. */
+typedef struct headrace_courier_job_v1 {
+  uint64_t words[HEADRACE_COURIER_WORDS];
+} headrace_courier_job_v1;
+#define HEADRACE_COURIER_NUMBER_SHIFT 48
+#define HEADRACE_COURIER_WORD(number, value) ((uint64_t)(number) << HEADRACE_COURIER_NUMBER_SHIFT | (value))
+
+/* What the courier tells, in mapped host memory. Frozen. */
+typedef struct headrace_courier_told_v1 {
+  uint64_t finished; /* the last job that has ended; all before it have. A reader that has seen it, with
+                        acquire, sees the bytes of them all */
+  uint64_t left;     /* the launch that was the last to leave: it looks at no job any more */
+} headrace_courier_told_v1;
+
+/* One launch of the courier. */
+typedef struct headrace_courier_v1 {
+  size_t struct_size;
+  uint64_t jobs;    /* address of a headrace_courier_job_v1[HEADRACE_COURIER_SLOTS] */
+  uint64_t told;    /* address of a headrace_courier_told_v1 */
+  uint64_t first;   /* the job that it begins with: the one after told.finished, for the launch before has left */
+  uint64_t launch;  /* told when it leaves; not told before */
+  uint64_t idle_ns; /* it leaves if no job comes for so long, */
+  uint64_t stay_ns; /* and before the next job once it has stayed so long; for the first it looks in any case */
+} headrace_courier_v1;
+
 /* ------------------------------------------------------------------ the library */
 
 /* Device code for one kind of GPU. Frozen. */
@@ -183,11 +217,13 @@ typedef struct headrace_kernels_v1 {
   int32_t (*move_few)(void* kernels, const headrace_move_few_v1* args, void* stream);
   /* Since 1.2. */
   int32_t (*move_grids)(void* kernels, const headrace_move_grids_v1* args, void* stream);
+  /* Since 1.3. The launch occupies one multiprocessor until the courier leaves. */
+  int32_t (*run_courier)(void* kernels, const headrace_courier_v1* args, void* stream);
 } headrace_kernels_v1;
 
 /* The struct_size of this version, the least that a host accepts. */
 #define HEADRACE_KERNELS_V1_SIZE \
-  (offsetof(headrace_kernels_v1, move_grids) + sizeof(((headrace_kernels_v1*)0)->move_grids))
+  (offsetof(headrace_kernels_v1, run_courier) + sizeof(((headrace_kernels_v1*)0)->run_courier))
 
 /* The one symbol it exports: returns its table, which lives as long as the process. */
 typedef const headrace_kernels_v1* (*headrace_kernels_v1_function)(void);

@@ -12,7 +12,8 @@ using namespace std::chrono_literals;
 
 constexpr std::array rows{headrace_option_v1{"depth", "64KiB", "bytes", "", 0, 0},
                           headrace_option_v1{"patience", "5s", "duration", "", 0, 0},
-                          headrace_option_v1{"magic", "auto", "auto|off", "", 0, 0}};
+                          headrace_option_v1{"magic", "auto", "auto|off", "", 0, 0},
+                          headrace_option_v1{"smoke", "off", "on|off", "", 0, 0}};
 
 TEST(BackendOptions, are_the_hosts_or_else_the_tables) {
   const plugin::CreateArgs nothing;
@@ -20,18 +21,20 @@ TEST(BackendOptions, are_the_hosts_or_else_the_tables) {
   EXPECT_EQ(standard.number("depth", 0, UINT64_MAX).value(), 65536U);
   EXPECT_EQ(standard.duration("patience").value(), 5s);
   EXPECT_TRUE(standard.automatic("magic").value());
+  EXPECT_FALSE(standard.enabled("smoke").value());
   const std::array given{headrace_setting_v1{"depth", "7"}, headrace_setting_v1{"patience", "3ms"},
-                         headrace_setting_v1{"magic", "off"}};
+                         headrace_setting_v1{"magic", "off"}, headrace_setting_v1{"smoke", "on"}};
   const plugin::CreateArgs args{given, ""};
   const BackendOptions options("fancy", rows, args);
   EXPECT_EQ(options.number("depth", 7, 7).value(), 7U);
   EXPECT_EQ(options.duration("patience").value(), 3ms);
   EXPECT_FALSE(options.automatic("magic").value());
+  EXPECT_TRUE(options.enabled("smoke").value());
 }
 
 TEST(BackendOptions, that_are_wrong_are_refused_with_name_and_value) {
   const std::array given{headrace_setting_v1{"depth", "8"}, headrace_setting_v1{"patience", "soon"},
-                         headrace_setting_v1{"magic", "perhaps"}};
+                         headrace_setting_v1{"magic", "perhaps"}, headrace_setting_v1{"smoke", "auto"}};
   const plugin::CreateArgs args{given, ""};
   const BackendOptions options("fancy", rows, args);
   const auto refused = [](const auto& result, const char* name, const char* value) {
@@ -43,6 +46,7 @@ TEST(BackendOptions, that_are_wrong_are_refused_with_name_and_value) {
   refused(options.number("depth", 9, 100), "depth", "8");
   refused(options.duration("patience"), "patience", "soon");
   refused(options.automatic("magic"), "magic", "perhaps");
+  refused(options.enabled("smoke"), "smoke", "auto");
 }
 
 }  // namespace

@@ -421,7 +421,7 @@ TEST_F(KernelLibraryTest, of_this_build_opens_if_there_was_a_compiler) {
   if (library->image_for(list_devices(driver).value()[2])) {
     const auto kernels = Kernels::open(*library, open(2));
     ASSERT_TRUE(kernels) << kernels.error().message;
-    EXPECT_EQ(fake.calls("cuFuncLoad"), 18);
+    EXPECT_EQ(fake.calls("cuFuncLoad"), 19);
   }
 }
 

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/courier.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace headrace::gpu {
+namespace {
+
+constexpr std::size_t ring_at = 4096;  // behind what it tells, on pages that only the host writes
+constexpr std::size_t memory_bytes = ring_at + HEADRACE_COURIER_SLOTS * sizeof(headrace_courier_job_v1);
+
+static_assert(1 + 3 * HEADRACE_COURIER_PARTS_MOST <= HEADRACE_COURIER_WORDS);
+
+}  // namespace
+
+Result<std::shared_ptr<Courier>> Courier::make(std::shared_ptr<const Kernels> kernels,
+                                               const CourierSettings& settings) {
+  const auto& device = kernels->shared_device();
+  // High: it is launched when somebody waits already.
+  HEADRACE_TRY(stream, Stream::make(device, Priority::high));
+  HEADRACE_TRY(memory, PinnedMemory::allocate(device, memory_bytes));
+  return std::shared_ptr<Courier>(
+      new Courier(std::move(kernels), settings, std::move(stream), std::move(memory)));
+}
+
+Courier::~Courier() {
+  if (!has_left() && posted_ - finished() < HEADRACE_COURIER_SLOTS) write_job(posted_ + 1, {});
+  (void)stream_.wait_idle();  // a context that has failed runs nothing any more
+}
+
+bool Courier::takes(std::span<const Part> parts) const noexcept {
+  if (parts.empty() || parts.size() > most_parts) return false;
+  std::uint64_t bytes = 0;
+  for (const Part& part : parts) {
+    if (part.bytes > settings_.most_bytes) return false;
+    bytes += part.bytes;
+    const std::uint64_t highest =
+        std::max(part.source, part.source + part.bytes) | std::max(part.target, part.target + part.bytes);
+    if (highest >> HEADRACE_COURIER_NUMBER_SHIFT != 0) return false;
+  }
+  return bytes <= settings_.most_bytes;
+}
+
+std::optional<Courier::Ticket> Courier::post(std::span<const Part> parts) {
+  const std::scoped_lock lock(mutex_);
+  if (is_broken_.load(std::memory_order_relaxed) || posted_ - finished() >= HEADRACE_COURIER_SLOTS) return {};
+  write_job(posted_ + 1, parts);
+  ++posted_;
+  if (!has_left() || launch()) return posted_;
+  --posted_;  // nobody has seen it
+  return {};
+}
+
+Courier::State Courier::look(Ticket ticket) {
+  if (finished() >= ticket) return State::done;
+  return has_left() ? launch_for(ticket) : State::pending;
+}
+
+/// It has left, and maybe before this job.
+Courier::State Courier::launch_for(Ticket ticket) {
+  const std::scoped_lock lock(mutex_);
+  // Read behind `left`, which is told last: so this is all that it did.
+  if (finished() >= ticket) return State::done;
+  if (!has_left()) return State::pending;  // somebody else was here before us
+  if (is_broken_.load(std::memory_order_relaxed)) return State::dropped;
+  return launch() ? State::pending : State::dropped;
+}
+
+std::optional<Error> Courier::take_failure() {
+  if (!is_broken_.load(std::memory_order_relaxed)) return {};
+  const std::scoped_lock lock(mutex_);
+  return std::exchange(failure_, {});
+}
+
+headrace_courier_told_v1& Courier::told() const noexcept {
+  return *reinterpret_cast<headrace_courier_told_v1*>(memory_.bytes().data());
+}
+
+std::uint64_t Courier::finished() const noexcept {
+  return __atomic_load_n(&told().finished, __ATOMIC_ACQUIRE);
+}
+
+/// Whether no launch looks at the ring: the last one has left, or there was none.
+bool Courier::has_left() const noexcept {
+  return __atomic_load_n(&told().left, __ATOMIC_ACQUIRE) == launches_.load(std::memory_order_relaxed);
+}
+
+/// All words, so that none of a job a whole turn of the numbers ago can be taken for one of this; the first
+/// one last, for whoever sees it is to see what was written before.
+void Courier::write_job(std::uint64_t number, std::span<const Part> parts) noexcept {
+  auto* const ring = reinterpret_cast<headrace_courier_job_v1*>(memory_.bytes().data() + ring_at);
+  std::uint64_t* const words = ring[number % HEADRACE_COURIER_SLOTS].words;
+  const auto write = [&](std::size_t word, std::uint64_t value, int order) {
+    __atomic_store_n(&words[word], HEADRACE_COURIER_WORD(number, value), order);
+  };
+  for (std::size_t i = 0; i < HEADRACE_COURIER_PARTS_MOST; ++i) {
+    const Part part = i < parts.size() ? parts[i] : Part{};
+    write(1 + 3 * i, part.source, __ATOMIC_RELAXED);
+    write(2 + 3 * i, part.target, __ATOMIC_RELAXED);
+    write(3 + 3 * i, part.bytes, __ATOMIC_RELAXED);
+  }
+  for (std::size_t word = 1 + 3 * HEADRACE_COURIER_PARTS_MOST; word < HEADRACE_COURIER_WORDS; ++word)
+    write(word, 0, __ATOMIC_RELAXED);
+  write(0, parts.size(), __ATOMIC_RELEASE);
+}
+
+/// With mutex_ held, and no launch that looks.
+bool Courier::launch() {
+  const Device& device = kernels_->device();
+  const ContextGuard guard(device);
+  headrace_courier_v1 args{};
+  args.struct_size = sizeof args;
+  args.told = memory_.address();
+  args.jobs = memory_.address() + ring_at;
+  args.first = finished() + 1;
+  args.launch = launches_.load(std::memory_order_relaxed) + 1;
+  args.idle_ns = static_cast<std::uint64_t>(settings_.idle.count());
+  args.stay_ns = static_cast<std::uint64_t>(settings_.stay.count());
+  const cuda::Outcome outcome = kernels_->run(args, stream_.handle());
+  if (outcome != cuda::Outcome::success) {
+    failure_ = cuda::driver_error(device.driver(), outcome, "launch the courier on GPU {}", device.ordinal());
+    is_broken_.store(true, std::memory_order_relaxed);
+    return false;
+  }
+  launches_.store(args.launch, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace headrace::gpu

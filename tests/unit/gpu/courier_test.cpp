@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// The courier's host half over the fake driver, whose courier looks at the ring from another thread.
+#include "gpu/courier.hpp"
+
+#include "gpu/device_memory.hpp"
+#include "gpu_test.hpp"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace headrace::gpu {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+class CourierTest : public GpuTest {
+ protected:
+  CourierTest() : device(open()), kernels(Kernels::open(library(), device).value()) {}
+
+  std::shared_ptr<Courier> courier(std::chrono::nanoseconds idle = 1h, std::chrono::nanoseconds stay = 2h) {
+    return Courier::make(kernels, {.on = true, .most_bytes = 65536, .idle = idle, .stay = stay}).value();
+  }
+  DeviceMemory filled(std::size_t bytes) {
+    auto memory = DeviceMemory::allocate(device, bytes).value();
+    std::generate_n(at(memory), bytes, [this] { return static_cast<unsigned char>(random()); });
+    return memory;
+  }
+  static unsigned char* at(const DeviceMemory& memory) {
+    return reinterpret_cast<unsigned char*>(memory.address());
+  }
+  static Courier::State wait(Courier& courier, Courier::Ticket ticket) {
+    for (;;)
+      if (const auto state = courier.look(ticket); state != Courier::State::pending) return state;
+  }
+  [[nodiscard]] int launches() const { return fake.calls("headrace_courier"); }
+  /// Nothing is queued: no courier is there.
+  void wait_until_it_left() {
+    const ContextGuard guard(*device);
+    EXPECT_EQ(driver.ctx_synchronize(), cuda::Outcome::success);
+  }
+
+  std::mt19937 random{11};
+  std::shared_ptr<const Device> device;
+  std::shared_ptr<const Kernels> kernels;
+};
+
+TEST_F(CourierTest, nothing_is_launched_before_a_job_and_once_for_many) {
+  const auto source = filled(4096), target = filled(4096);
+  const auto it = courier();
+  EXPECT_EQ(launches(), 0);
+  for (unsigned i = 0; i < 300; ++i) {
+    at(source)[i] = static_cast<unsigned char>(i + 1);
+    const std::array parts{Courier::Part{source.address(), target.address(), 4096}};
+    const auto ticket = it->post(parts);
+    ASSERT_TRUE(ticket);
+    ASSERT_EQ(wait(*it, *ticket), Courier::State::done);
+    ASSERT_EQ(std::memcmp(at(source), at(target), 4096), 0) << i;
+  }
+  EXPECT_EQ(launches(), 1);
+}
+
+TEST_F(CourierTest, parts_of_any_length_and_place_arrive_and_nothing_beside_them) {
+  const auto source = filled(64 * 1024), target = filled(64 * 1024);
+  const auto it = courier();
+  for (int round = 0; round < 50; ++round) {
+    std::vector<unsigned char> expected(at(target), at(target) + target.bytes());
+    std::vector<Courier::Part> parts;
+    const std::size_t count = 1 + random() % Courier::most_parts;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t bytes = random() % 6000, from = random() % (64 * 1024 - bytes),
+                          to = i * 6500 + random() % 500;
+      if (to + bytes > target.bytes()) break;
+      parts.push_back({source.address() + from, target.address() + to, bytes});
+      std::memcpy(&expected[to], at(source) + from, bytes);
+    }
+    ASSERT_TRUE(it->takes(parts));
+    ASSERT_EQ(wait(*it, it->post(parts).value()), Courier::State::done);
+    ASSERT_EQ(std::memcmp(at(target), expected.data(), expected.size()), 0) << round;
+  }
+}
+
+TEST_F(CourierTest, jobs_end_in_the_order_of_their_tickets) {
+  const auto source = filled(64), target = filled(64);
+  const auto it = courier();
+  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
+  fake.hold();
+  Courier::Ticket last = 0;
+  for (int i = 0; i < HEADRACE_COURIER_SLOTS; ++i) {
+    const auto ticket = it->post(parts);
+    ASSERT_TRUE(ticket);
+    EXPECT_EQ(*ticket, last + 1);
+    last = *ticket;
+    EXPECT_EQ(it->look(last), Courier::State::pending);
+  }
+  fake.release();
+  EXPECT_EQ(wait(*it, last), Courier::State::done);
+  for (Courier::Ticket ticket = 1; ticket < last; ++ticket) EXPECT_EQ(it->look(ticket), Courier::State::done);
+}
+
+TEST_F(CourierTest, a_full_ring_takes_nothing_and_takes_again_once_a_job_has_ended) {
+  const auto source = filled(64), target = filled(64);
+  const auto it = courier();
+  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
+  fake.hold();
+  for (int i = 0; i < HEADRACE_COURIER_SLOTS; ++i) ASSERT_TRUE(it->post(parts));
+  EXPECT_FALSE(it->post(parts));
+  EXPECT_FALSE(it->take_failure());
+  fake.release();
+  EXPECT_EQ(wait(*it, 1), Courier::State::done);
+  const auto ticket = it->post(parts);
+  ASSERT_TRUE(ticket);
+  EXPECT_EQ(wait(*it, *ticket), Courier::State::done);
+}
+
+TEST_F(CourierTest, it_takes_neither_many_nor_long_parts_nor_such_as_lie_too_high) {
+  const auto it = courier();
+  const std::uint64_t top = std::uint64_t{1} << 48;
+  const auto takes = [&](std::vector<Courier::Part> parts) { return it->takes(parts); };
+  EXPECT_FALSE(takes({}));
+  EXPECT_TRUE(takes(std::vector<Courier::Part>(Courier::most_parts, {4096, 8192, 16})));
+  EXPECT_FALSE(takes(std::vector<Courier::Part>(Courier::most_parts + 1, {4096, 8192, 16})));
+  EXPECT_TRUE(takes({{4096, 8192, 65536}}));
+  EXPECT_FALSE(takes({{4096, 8192, 65537}}));
+  EXPECT_FALSE(takes({{4096, 8192, 65536}, {4096, 8192, 1}}));
+  EXPECT_FALSE(takes({{4096, 8192, ~std::uint64_t{0}}, {4096, 8192, 1}}));
+  EXPECT_TRUE(takes({{top - 17, 8192, 16}}));
+  EXPECT_FALSE(takes({{top - 16, 8192, 17}}));
+  EXPECT_FALSE(takes({{4096, top, 16}}));
+  EXPECT_FALSE(takes({{~std::uint64_t{0}, 4096, 16}}));
+}
+
+TEST_F(CourierTest, it_leaves_when_idle_so_that_the_gpu_falls_silent_and_comes_back_for_a_job) {
+  const auto source = filled(64), target = filled(64);
+  const auto it = courier(1us);
+  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
+  for (int round = 1; round <= 5; ++round) {
+    ++at(source)[0];
+    ASSERT_EQ(wait(*it, it->post(parts).value()), Courier::State::done);
+    wait_until_it_left();
+    EXPECT_EQ(at(target)[0], at(source)[0]);
+  }
+  EXPECT_GE(launches(), 5);
+}
+
+TEST_F(CourierTest, it_leaves_though_jobs_keep_coming_and_none_is_lost) {
+  const auto source = filled(64), target = filled(64);
+  const auto it = courier(1h, 1us);
+  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
+  fake.hold();
+  for (int i = 0; i < HEADRACE_COURIER_SLOTS; ++i) ASSERT_TRUE(it->post(parts));
+  fake.release();
+  EXPECT_EQ(wait(*it, HEADRACE_COURIER_SLOTS), Courier::State::done);
+  EXPECT_GE(launches(), 2);
+}
+
+TEST_F(CourierTest, posts_of_several_threads_race_with_its_leaving_and_none_is_lost) {
+  constexpr int threads = 3, posts = 400;
+  std::vector<DeviceMemory> sources, targets;
+  for (int i = 0; i < threads; ++i) sources.push_back(filled(64)), targets.push_back(filled(64));
+  const auto it = courier(0ns, 100us);  // it leaves whenever it finds nothing
+  {
+    std::vector<std::jthread> posters;
+    for (int i = 0; i < threads; ++i)
+      posters.emplace_back([&, i] {
+        auto* const from = at(sources[static_cast<std::size_t>(i)]);
+        auto* const to = at(targets[static_cast<std::size_t>(i)]);
+        const std::array parts{
+            Courier::Part{reinterpret_cast<cuda::Address>(from), reinterpret_cast<cuda::Address>(to), 64}};
+        for (int post = 0; post < posts; ++post) {
+          from[0] = static_cast<unsigned char>(post);
+          from[63] = static_cast<unsigned char>(post >> 8);
+          const auto ticket = it->post(parts);
+          ASSERT_TRUE(ticket);
+          ASSERT_EQ(wait(*it, *ticket), Courier::State::done);
+          ASSERT_EQ(std::memcmp(from, to, 64), 0) << post;
+        }
+      });
+  }
+  EXPECT_GT(launches(), 1);
+}
+
+TEST_F(CourierTest, numbers_go_round_without_a_job_being_taken_for_an_old_one) {
+  const auto source = filled(16), target = filled(16);
+  const auto it = courier();
+  const std::array parts{Courier::Part{source.address(), target.address(), 16}};
+  // Numbers have 16 bits in the ring.
+  constexpr Courier::Ticket rounds = (1 << 16) + 2 * HEADRACE_COURIER_SLOTS;
+  for (Courier::Ticket posted = 0; posted < rounds;) {
+    const auto ticket = it->post(parts);
+    if (ticket)
+      posted = *ticket;
+    else
+      ASSERT_EQ(wait(*it, posted), Courier::State::done);
+  }
+  at(source)[3] ^= 1;
+  ASSERT_EQ(wait(*it, rounds), Courier::State::done);
+  ASSERT_EQ(wait(*it, it->post(parts).value()), Courier::State::done);
+  EXPECT_EQ(std::memcmp(at(source), at(target), 16), 0);
+}
+
+TEST_F(CourierTest, one_that_cannot_be_launched_takes_nothing_and_says_why_once) {
+  const auto source = filled(64), target = filled(64);
+  const auto it = courier();
+  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
+  fake.fail("cuLaunchKernelEx", cuda::Outcome::out_of_memory);
+  EXPECT_FALSE(it->post(parts));
+  const auto failure = it->take_failure();
+  ASSERT_TRUE(failure);
+  EXPECT_THAT(failure->message, HasSubstr("launch the courier on GPU 0"));
+  EXPECT_FALSE(it->take_failure());
+  EXPECT_FALSE(it->post(parts)) << "it is not tried again";
+  EXPECT_EQ(fake.calls("cuLaunchKernelEx"), 1);
+}
+
+TEST_F(CourierTest, a_job_that_it_did_not_see_before_it_left_brings_it_back) {
+  const auto source = filled(64), target = filled(64);
+  const auto it = courier();
+  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
+  cuda::add_courier_that_leaves(fake);
+  const auto ticket = it->post(parts);
+  ASSERT_TRUE(ticket);
+  wait_until_it_left();
+  cuda::add_reference_courier(fake);
+  EXPECT_EQ(it->look(*ticket), Courier::State::pending);
+  EXPECT_EQ(launches(), 2);
+  EXPECT_EQ(wait(*it, *ticket), Courier::State::done);
+  EXPECT_EQ(launches(), 2);
+  EXPECT_EQ(std::memcmp(at(source), at(target), 64), 0);
+}
+
+TEST_F(CourierTest, jobs_that_it_did_not_see_are_dropped_if_it_cannot_be_launched_anew) {
+  const auto source = filled(64), target = filled(64);
+  const auto it = courier();
+  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
+  const auto before = std::vector(at(target), at(target) + 64);
+  cuda::add_courier_that_leaves(fake);
+  const auto ticket = it->post(parts);
+  ASSERT_TRUE(ticket);
+  wait_until_it_left();
+  fake.fail("cuLaunchKernelEx", cuda::Outcome::out_of_memory);
+  EXPECT_EQ(it->look(*ticket), Courier::State::dropped);
+  EXPECT_TRUE(it->take_failure());
+  EXPECT_FALSE(it->post(parts));
+  EXPECT_EQ(it->look(*ticket), Courier::State::dropped);
+  EXPECT_TRUE(std::ranges::equal(before, std::span(at(target), 64)));
+}
+
+TEST_F(CourierTest, a_fault_of_its_context_is_seen_by_asking_the_driver) {
+  const auto target = filled(64);
+  const auto it = courier();
+  const std::array parts{Courier::Part{4096, target.address(), 64}};
+  const auto ticket = it->post(parts);
+  ASSERT_TRUE(ticket);
+  const auto other = Stream::make(device);
+  while (other->poll_idle()) EXPECT_EQ(it->look(*ticket), Courier::State::pending);
+  EXPECT_EQ(it->look(*ticket), Courier::State::pending);
+}
+
+TEST_F(CourierTest, it_leaves_when_its_host_half_goes_and_gives_everything_back) {
+  const auto source = filled(64), target = filled(64);
+  const auto before = fake.live();
+  auto it = courier();  // of itself it would stay for an hour
+  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
+  ASSERT_EQ(wait(*it, it->post(parts).value()), Courier::State::done);
+  it.reset();
+  EXPECT_EQ(fake.live(), before);
+  wait_until_it_left();
+}
+
+}  // namespace
+}  // namespace headrace::gpu
