@@ -688,17 +688,22 @@ TEST_P(OverBackend, a_forked_childs_agent_answers_invalid_argument) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-/// A child that ends its copies of the agents, then stays until `pipe` has no writer any more.
-pid_t forked(TwoAgents& agents, const std::array<int, 2>& pipe) {
+/// A child that ends its copies of the request and the agents, then stays until `pipe` has no writer any more.
+pid_t forked(TwoAgents& agents, Request& request, const std::array<int, 2>& pipe) {
   const pid_t child = ::fork();
   if (child != 0) return child;
+  ::alarm(60);
   ::close(pipe[1]);
-  { const Agent first = std::move(agents.here), second = std::move(agents.there); }
+  request.cancel();
+  {
+    const Agent first = std::move(agents.here), second = std::move(agents.there);
+    const Request copy = std::move(request);  // goes first
+  }
   char nothing = 0;
   ::_exit(::read(pipe[0], &nothing, 1) == 0 ? 0 : 1);
 }
 
-TEST_P(OverBackend, posts_in_flight_outlive_a_fork_whose_child_ends_its_agents) {
+TEST_P(OverBackend, posts_in_flight_outlive_a_fork_whose_child_ends_its_requests_and_agents) {
   constexpr std::size_t size = 8 << 20, page = 64 << 10;
   auto &ours = memory(size, 1), &theirs = memory(size, 2);
   const Region near = share(agents.here, ours), far = share(agents.there, theirs);
@@ -716,7 +721,7 @@ TEST_P(OverBackend, posts_in_flight_outlive_a_fork_whose_child_ends_its_agents) 
     ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
     std::ranges::copy(random_bytes(size, 10 + static_cast<std::uint64_t>(round)), theirs.begin());
     ASSERT_TRUE(request.post().ok());
-    const pid_t child = forked(agents, pipe);
+    const pid_t child = forked(agents, request, pipe);
     ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
     told.wait(round);
     EXPECT_TRUE(ours == theirs);
