@@ -632,18 +632,9 @@ TEST_P(OverBackend, a_storm_of_cancels_ends_every_post_once_and_leaves_nothing_b
   const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, page, size / page}));
   const PageList remote = must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, page, size / page}));
   Request request = must(agents.here.make_request(Op::read, local, remote));
-  std::atomic<int> posted = 0;
-  std::jthread canceler([&](const std::stop_token& stop) {
-    std::mt19937_64 random(run_seed() + 63);
-    for (int seen = 0; !stop.stop_requested();) {
-      if (posted.load() == seen) continue;
-      ++seen;
-      for (std::uint64_t spin = random() % 4000; spin != 0; --spin) std::atomic_signal_fence(std::memory_order_seq_cst);
-      request.cancel();
-    }
-  });
+  Canceler canceler(request);
   for (int i = 0; i < posts; ++i) {
-    posted.fetch_add(1);
+    canceler.post_comes();
     const Status status = request.post();
     ASSERT_TRUE(status.ok() || status.code == Code::canceled) << request.error().message;
     const Status ended = request.wait(patience);
@@ -652,7 +643,7 @@ TEST_P(OverBackend, a_storm_of_cancels_ends_every_post_once_and_leaves_nothing_b
     ASSERT_TRUE(!ended.ok() || ours == theirs);
     std::memset(ours.data(), 0, ours.size());
   }
-  canceler = {};
+  canceler.stop();
   ASSERT_TRUE(request.post().ok()) << request.error().message;
   ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
   EXPECT_TRUE(ours == theirs);

@@ -310,19 +310,9 @@ TEST_P(SeveralPeers, may_be_read_to_places_between_one_another) {
 TEST_P(SeveralPeers, end_once_in_a_storm_of_cancels) {
   OneAndSeveral all(GetParam(), 400);
   Request request = all.request(Op::read);
-  std::atomic<int> posted = 0;
-  std::jthread canceler([&](const std::stop_token& stop) {
-    std::mt19937_64 random(run_seed() + 63);
-    for (int seen = 0; !stop.stop_requested();) {
-      if (posted.load() == seen) continue;
-      ++seen;
-      for (std::uint64_t spin = random() % 4000; spin != 0; --spin)
-        std::atomic_signal_fence(std::memory_order_seq_cst);
-      request.cancel();
-    }
-  });
+  Canceler canceler(request);
   for (int i = 0; i < 200; ++i) {
-    posted.fetch_add(1);
+    canceler.post_comes();
     const Status status = request.post();
     ASSERT_TRUE(status.ok() || status.code == Code::canceled) << request.error().message;
     const Status ended = request.wait(patience);
@@ -335,7 +325,7 @@ TEST_P(SeveralPeers, end_once_in_a_storm_of_cancels) {
     }
     std::memset(all.ours.data(), 0, all.ours.size());
   }
-  canceler = {};
+  canceler.stop();
   ASSERT_TRUE(request.post().ok()) << request.error().message;
   ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
   for (std::size_t k = 0; k < peers; ++k) EXPECT_TRUE(all.equal(k)) << k;

@@ -4,6 +4,7 @@
 #include "backends/fake/backend.hpp"
 #include "memory/allocation.hpp"
 #include "support/temporary_folder.hpp"
+#include "unit/engine/linked_backend.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -76,10 +77,7 @@ class EngineTest : public ::testing::Test {
     return engine;
   }
   static void add(Engine& engine, const headrace_backend_v1& table, const std::string& faults = {}) {
-    std::vector<std::pair<std::string, std::string>> settings;
-    for (const headrace_option_v1& row : fake::FakeBackend::options())
-      settings.emplace_back(row.name, std::string(row.name) == "faults" ? faults : row.default_value);
-    EXPECT_TRUE(engine.add_backend({table.name, "linked in", &table, ""}, settings).ok());
+    add_linked(engine, table, {{"faults", faults}});
   }
   RegionId registered(Engine& engine, std::span<std::byte> bytes, int memory_fd = -1) {
     const MemoryRange range{bytes.data(), bytes.size()};
