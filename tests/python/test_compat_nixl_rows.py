@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Descriptors kept in their shortest form: what it is, and that nothing is lost by it."""
 
+import sys
+import threading
 from array import array
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 from headrace.compat.nixl._bindings import nixl_mem_t, nixlXferDList
 from headrace.compat.nixl._compiled import capture_rows, pack_tuples
+from headrace.compat.nixl._descriptors import DescriptorList
 from headrace.compat.nixl._rows import Rows, captured
 
 PIECE = 1024  # rows that are looked at together
@@ -165,3 +168,55 @@ def test_a_wrong_tuple_among_right_ones_is_named_as_alone(row, error):
 def test_no_tuples_are_an_empty_list():
     assert pack_tuples([]) == b""
     assert nixlXferDList(nixl_mem_t.DRAM_SEG, []).isEmpty()
+
+
+def interrupted(function, code, at, other):
+    """`function()`, with `other` done on another thread, as far as it gets there, before the instruction number `at` of that code.
+
+    Returns what it returned, and whether there is an instruction of that number.
+    """
+    count, threads = 0, []
+
+    def trace(frame, event, _arg):
+        nonlocal count
+        if frame.f_code not in code:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            count += 1
+            if count == at:
+                threads.append(threading.Thread(target=other))
+                threads[0].start()
+                threads[0].join(0.02)  # it may wait for us
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        result = function()
+    finally:
+        sys.settrace(before)
+    for thread in threads:
+        thread.join()
+    return result, count >= at
+
+
+LOOKS = {
+    "count": (lambda descs: descs.descCount(), DescriptorList.descCount.__code__, 5),
+    "words": (lambda descs: descs[4], DescriptorList._words.fget.__code__, (4096 + 4 * 256, 64, 3)),
+    "source": (lambda descs: len(descs._source()) > 0, DescriptorList._source.__code__, True),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_threads_that_look_at_one_list_at_once_see_the_same(look):
+    see, code, expected = LOOKS[look]
+    at, there = 0, True
+    while there:
+        at += 1
+        descs = nixlXferDList(nixl_mem_t.DRAM_SEG, regular(5))
+        seen, there = interrupted(lambda descs=descs: see(descs), {code}, at, lambda descs=descs: descs.addDesc((1, 2, 3)))
+        assert seen in (expected, expected + 1 if look == "count" else expected), f"at instruction {at}"
+        if there:
+            assert descs.descCount() == 6 and descs[5] == (1, 2, 3), f"at instruction {at}"
+    assert at > 5

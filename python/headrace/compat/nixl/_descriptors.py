@@ -10,6 +10,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from threading import Lock
 from typing import Any
 
 from ._compiled import pack_tuples
@@ -19,6 +20,9 @@ from ._rows import Rows, captured
 from ._state import StateReader, head, record
 
 WIDTH = 3
+
+_spelling = Lock()
+"""Held while a list's rows are written out as words."""
 
 
 def is_array(value: object) -> bool:
@@ -92,10 +96,15 @@ class DescriptorList:
         self._type, self._spelt, self._rows, self._extras = nixl_mem_t.DRAM_SEG, array("Q"), None, []
         return self
 
+    # Several threads may use one list: the words are written out once, and `_rows` goes only when they are there.
+
     @property
     def _words(self) -> array[int]:
         if self._rows is not None:
-            self._spelt, self._rows = self._rows.words(), None
+            with _spelling:
+                rows = self._rows
+                if rows is not None:
+                    self._spelt, self._rows = rows.words(), None
         return self._spelt
 
     @_words.setter
@@ -111,7 +120,8 @@ class DescriptorList:
 
     def _source(self) -> Rows | array[int]:
         """The descriptors in the form that they are kept in, to be prepared."""
-        return self._spelt if self._rows is None else self._rows
+        rows = self._rows
+        return self._spelt if rows is None else rows
 
     def __init__(self, type: nixl_mem_t, descs: Any = None, init_size: int = 0):
         if not isinstance(type, nixl_mem_t):
@@ -189,7 +199,8 @@ class DescriptorList:
 
     def descCount(self) -> int:
         """How many."""
-        return len(self._spelt) // WIDTH if self._rows is None else self._rows.count
+        rows = self._rows
+        return len(self._spelt) // WIDTH if rows is None else rows.count
 
     def isEmpty(self) -> bool:
         """Whether there are none."""
