@@ -12,7 +12,8 @@ settings of NIXL_SETTINGS; ratios are to whichever of them was best at the case.
     .venv/bin/python bench/compare_nixl.py --through-dropin
         the program written for NIXL, unchanged, on NIXL and on headrace.compat.nixl, beside the same on Headrace's own API
     python bench/compare_nixl.py --device cuda --nixl-path FOLDER
-        between two GPUs, with an interpreter that has torch; FOLDER holds the package nixl, on a machine without network
+        between two GPUs, with an interpreter that has torch; FOLDER holds the package nixl, on a machine without network;
+        --kinds vram-dram between a GPU and host memory, --over tcp through sockets alone
 """
 
 from __future__ import annotations
@@ -55,10 +56,16 @@ NIXL_SETTINGS: dict[str, dict[str, Any]] = {
     "nixl no progress thread": {"enable_prog_thread": False},
 }
 OURS = {"registered": False, "allocated": True}
-GPU_OURS = "headrace registered"  # GPU memory is registered alone
+# What each library is told to go by sockets alone; NIXL has as many as its defaults make, Headrace those that the goals are about.
+OVER_TCP = {"nixl": {"UCX_TLS": "tcp,cuda_copy,self"}, "headrace": {"HEADRACE_BACKENDS": "tcp", "HEADRACE_TCP_SOCKETS": "8"}}
 
 # The GPUs of initiator and target, and the single pages that are timed between them.
 INITIATOR, TARGET = 0, 1
+Places = tuple[int | None, int | None]  # the GPUs of initiator and target; None: host memory
+HOST_MEMORY: Places = (None, None)
+KINDS: dict[str, Places] = {
+    "vram-vram": (INITIATOR, TARGET), "vram-dram": (INITIATOR, None), "dram-vram": (None, INITIATOR), "dram-dram": HOST_MEMORY,
+}  # fmt: skip
 GPU_SINGLES = [4096]
 GPU_PATIENCE = 40  # seconds for an answer: NIXL's slowest transfer takes 0.1
 
@@ -92,19 +99,23 @@ def interpreter_of(options: argparse.Namespace) -> Interpreter:
 class Pair:
     """Two processes of one library that know each other."""
 
-    def __init__(self, library: str, settings: dict[str, Any], allocated: bool, gpus: bool = False, nixl: Interpreter = OF_VENV):
+    def __init__(
+        self, library: str, settings: dict[str, Any], allocated: bool, places: Places = HOST_MEMORY, nixl: Interpreter = OF_VENV,
+        over_tcp: bool = False,
+    ):  # fmt: skip
         python, environment = nixl if library == "nixl" else (sys.executable, {})
+        environment = {**environment, **(OVER_TCP[library] if over_tcp else {})}
         if library == through_dropin.LIBRARY:
             environment = through_dropin.environment()
-        patience = GPU_PATIENCE if gpus else 120
+        patience = 120 if places == HOST_MEMORY else GPU_PATIENCE
         self.here, self.there = Worker(python, environment, patience), Worker(python, environment, patience)
         seed = random.getrandbits(60)
         library = "nixl" if library == through_dropin.LIBRARY else library  # the same program
         try:
-            for worker, name, gpu in ((self.here, "initiator", INITIATOR), (self.there, "target", TARGET)):
+            for worker, name, gpu in ((self.here, "initiator", places[0]), (self.there, "target", places[1])):
                 worker.begin(
                     "open", library=library, name=f"{library}-{name}-{seed:x}", settings=settings, buffer_bytes=BUFFER,
-                    allocated=allocated, seed=seed, device=gpu if gpus else None,
+                    allocated=allocated, seed=seed, device=gpu,
                 )  # fmt: skip
             ours, theirs = self.here.end(), self.there.end()
             self.here.ask("connect", metadata=theirs["metadata"], own=theirs["own"])
@@ -177,7 +188,7 @@ def run_cases(pair: Pair, contender: str, options: argparse.Namespace, samples: 
                         "prepare_rows", page=page, slots=count, shuffled=order == "shuffled", rounds=rounds
                     )
         pair.here.ask("drop")
-    for page in SINGLES if options.device == "cpu" else GPU_SINGLES:
+    for page in GPU_SINGLES if options.as_gpus else SINGLES:
         pair.here.ask("prepare", page=page, slots=BUFFER // page)
         for op in ("read", "write"):
             samples[f"single/{op}/{page}"][contender] += pair.singles(op, page)
@@ -199,14 +210,24 @@ def run_metadata(library: str) -> dict[str, float]:
         pair.stop()
 
 
-def report_gpus(samples: Samples, rows: Rows) -> None:
-    """What was measured, between GPUs; alone where NIXL could not be."""
+def report_gpus(samples: Samples, rows: Rows, options: argparse.Namespace) -> None:
+    """What was measured where GPUs or sockets are; alone where NIXL could not be."""
+    usual = options.kinds == "vram-vram" and not options.over  # the table that had no others beside it at first
+    here, there = options.kinds.split("-")
+    arrows = {"read": f"{here}<-{there}", "write": f"{here}->{there}"}
 
-    def compare(measured: str, metric: str, unit: str, value_of: Any, lower_is_better: bool) -> list[str]:
-        case = measured.replace("single/read/", "single/")  # as the other tables spell it
+    def spelt(measured: str, ours: str) -> str:
+        """As the other tables spell it."""
+        if not usual:
+            kind, *rest = measured.split("/")
+            measured = "/".join([arrows.get(kind, kind), *rest])
+        return ("allocated/" if "allocated" in ours else "") + measured.replace("single/read/", "single/")
+
+    def compare(measured: str, ours_is: str, metric: str, unit: str, value_of: Any, lower_is_better: bool) -> list[str]:
+        case = spelt(measured, ours_is)
         contenders = samples[measured]
-        ours = value_of(contenders[GPU_OURS]) if contenders[GPU_OURS] else None
-        peers = {name: value_of(seconds) for name, seconds in contenders.items() if name != GPU_OURS and seconds}
+        ours = value_of(contenders[ours_is]) if contenders[ours_is] else None
+        peers = {name: value_of(seconds) for name, seconds in contenders.items() if not name.startswith("headrace") and seconds}
         if ours is None or not peers:
             if ours is not None:
                 rows.add(case, metric, unit, ours, lower_is_better=lower_is_better)
@@ -218,22 +239,21 @@ def report_gpus(samples: Samples, rows: Rows) -> None:
         return [case, metric, f"{rounded(ours)}", f"{rounded(peers[best])}", f"{ratio:.1f}x", best]
 
     lines = []
-    for case in samples:
+    for case in list(samples):
         kind, *rest = case.split("/")
-        if kind in ("read", "write"):
-            page, count = map(int, rest[0].split("x"))
-            bytes_ = page * count
-            lines.append(compare(case, "GB/s", "GB/s", lambda seconds, bytes_=bytes_: bytes_ / median(seconds) / 1e9, False))
-    for case in samples:
-        kind, *rest = case.split("/")
-        if kind == "single":
-            for metric, percent in (("p50_us", 50), ("p99_us", 99)):
-                lines.append(compare(case, metric, "us", lambda seconds, percent=percent: percentile(seconds, percent) * 1e6, True))
-    print(table(["case", "metric", "headrace", "nixl, its best", "ratio", "which was"], lines), "\n")
-    for case in [name for name in samples if name.startswith("make/")]:
+        for ours_is in [f"headrace {kind}" for kind in OURS if f"headrace {kind}" in samples[case]]:
+            if kind in ("read", "write"):
+                page, count = map(int, rest[0].split("x"))
+                bytes_ = page * count
+                lines.append(compare(case, ours_is, "GB/s", "GB/s", lambda seconds, bytes_=bytes_: bytes_ / median(seconds) / 1e9, False))
+            elif kind == "single":
+                for metric, percent in (("p50_us", 50), ("p99_us", 99)):
+                    lines.append(compare(case, ours_is, metric, "us", lambda seconds, percent=percent: percentile(seconds, percent) * 1e6, True))
+    print(table(["case", "metric", "headrace", "nixl, its best", "ratio", "which was"], sorted(lines, key=lambda line: "single" in line[0])), "\n")
+    for case in [name for name in samples if name.startswith("make/")] if usual else []:
         kinds = {name: seconds for name, seconds in samples[case].items() if seconds}
         ours, theirs = (
-            min((median(seconds) for name, seconds in kinds.items() if name.startswith(GPU_OURS) == mine), default=None) for mine in (True, False)
+            min((median(seconds) for name, seconds in kinds.items() if name.startswith("headrace") == mine), default=None) for mine in (True, False)
         )
         if ours is None:
             continue
@@ -317,6 +337,15 @@ def report_metadata(rows: Rows) -> None:
     print("\n" + table([f"metadata of {REGIONS} regions", "headrace", "nixl", "ratio"], shown))
 
 
+def table_of(options: argparse.Namespace) -> str:
+    """The table of bench/results that the rows belong to."""
+    if not options.as_gpus:
+        return "pages-cpu"
+    if options.over:
+        return "tcp-cpu" if options.kinds == "dram-dram" else "tcp-gpu"
+    return "pages-gpu" if options.kinds == "vram-vram" else "pages-host"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--install", action="store_true", help="install the nixl wheel into build/nixl-venv and exit")
@@ -329,6 +358,8 @@ def main() -> None:
     parser.add_argument("--through-dropin", action="store_true", help="compare headrace.compat.nixl with NIXL and with Headrace's own API")
     parser.add_argument("--no-metadata", action="store_true", help="leave the 100,000 regions out")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="host memory, or memory of two GPUs")
+    parser.add_argument("--kinds", choices=list(KINDS), default="vram-vram", help="with --device cuda: the initiator's memory and the target's")
+    parser.add_argument("--over", choices=["tcp"], help="with --device cuda: through sockets alone, eight of Headrace's")
     parser.add_argument("--python", help="the interpreter that has NIXL, instead of the one of --install")
     parser.add_argument("--nixl-path", type=Path, metavar="FOLDER", help="that holds the package nixl; goes on its PYTHONPATH")
     parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
@@ -339,27 +370,31 @@ def main() -> None:
     options = parser.parse_args()
     if options.install:
         return install()
-    gpus = options.device == "cuda"
+    gpus = options.as_gpus = options.device == "cuda"
     if gpus and options.through_dropin:
         parser.error("--through-dropin compares in host memory")
+    if not gpus and (options.over or options.kinds != "vram-vram"):
+        parser.error("--kinds and --over go with --device cuda")
+    places = KINDS[options.kinds] if gpus else HOST_MEMORY
     # NIXL takes 0.1 s for 16384 pages between GPUs.
     options.rounds, options.iterations = options.rounds or (2 if gpus else 3), options.iterations or (5 if gpus else 7)
     nixl = interpreter_of(options)
     if nixl == OF_VENV and not Path(nixl[0]).exists():
         sys.exit(f"{VENV.relative_to(ROOT)} is not there: run `python bench/compare_nixl.py --install` first, or name NIXL with --nixl-path")
 
-    rows = Rows("pages-gpu" if gpus else "pages-cpu", options.machine_label, options.machine, options.commit)
+    rows = Rows(table_of(options), options.machine_label, options.machine, options.commit)
     print(f"{rows.common['machine']}, commit {rows.common['commit']}; NIXL {VERSION}", flush=True)
     samples: Samples = defaultdict(lambda: defaultdict(list))
     left_out = options.without.split(",")
     if gpus:
         left_out.append("nixl no progress thread")  # its target does not answer here, which takes the patience to find out
     turns = [("nixl", name, settings, False) for name, settings in NIXL_SETTINGS.items() if name not in left_out]
-    turns += [("headrace", f"headrace {kind}", {}, allocated) for kind, allocated in OURS.items() if not (gpus and allocated)]
+    allocatable = None in places  # GPU memory is registered alone
+    turns += [("headrace", f"headrace {kind}", {}, allocated) for kind, allocated in OURS.items() if allocatable or not allocated]
     if options.through_dropin:
         turns = through_dropin.TURNS
     if gpus:
-        turns.insert(1, turns.pop())  # ours right after NIXL at its defaults, should the time not suffice for all
+        turns.sort(key=lambda turn: turn[1] != "nixl" and turn[0] == "nixl")  # its defaults and ours, should the time not suffice for all
     begun, failed = time.monotonic(), False
     for turn in range(options.rounds):
         # Drift is nobody's advantage: each is first in its turn.
@@ -371,7 +406,7 @@ def main() -> None:
             print(f"round {turn + 1} of {options.rounds}: {contender}", flush=True)
             pair = None
             try:
-                pair = Pair(library, settings, allocated, gpus, nixl)
+                pair = Pair(library, settings, allocated, places, nixl, over_tcp=options.over == "tcp")
                 run_cases(pair, contender, options, samples)
             except RuntimeError as error:
                 if not gpus and (library != "nixl" or not isinstance(error, Stuck)):
@@ -389,7 +424,7 @@ def main() -> None:
                     pair.stop()
     print()
     if gpus:
-        report_gpus(samples, rows)
+        report_gpus(samples, rows, options)
     elif options.through_dropin:
         through_dropin.report(samples, rows)
     else:

@@ -17,11 +17,17 @@ GPU_CHECK_BYTES = 256 << 20
 WIPED = 0xA5A5A5A5A5A5A5A5
 
 
+def mixed(places: Any, seed: int) -> Any:
+    """Numbers made of their places and the seed: two GPUs, or a GPU and a processor, need not draw the same random ones."""
+    words = (places + seed % 2**40) * -7046029254386353131
+    return words ^ (words >> 29)
+
+
 class HostMemory:
     """What is done to buffers in host memory."""
 
     def words(self, bytes_: int, seed: int) -> np.ndarray:
-        return np.random.default_rng(seed).integers(0, 2**64, bytes_ // WORD, dtype=np.uint64)
+        return mixed(np.arange(bytes_ // WORD, dtype=np.int64), seed).view(np.uint64)
 
     def empty(self, bytes_: int) -> np.ndarray:
         buffer = np.empty(bytes_ // WORD, np.uint64)
@@ -57,10 +63,7 @@ class GpuMemory:
         torch.zeros(1, device=self.device)  # libraries find a GPU that has been started
 
     def words(self, bytes_: int, seed: int) -> Any:
-        """Mixed from their places and the seed, since two GPUs need not draw the same random numbers."""
-        words = self.torch.arange(bytes_ // WORD, dtype=self.torch.int64, device=self.device)
-        words = (words + seed % 2**40) * -7046029254386353131
-        return words ^ (words >> 29)
+        return mixed(self.torch.arange(bytes_ // WORD, dtype=self.torch.int64, device=self.device), seed)
 
     def empty(self, bytes_: int) -> Any:
         return self.torch.zeros(bytes_ // WORD, dtype=self.torch.int64, device=self.device)

@@ -46,7 +46,7 @@ class Nixl:
         else:
             self.address, self.device, self.kind = memory.data_ptr(), memory.device.index, "VRAM"
         self.agent.register_memory([(self.address, memory.nbytes, self.device, "")], mem_type=self.kind)
-        return {"address": self.address, "device": self.device}
+        return {"address": self.address, "device": self.device, "kind": self.kind}
 
     def register_many(self, memory: np.ndarray, count: int) -> float:
         step = memory.nbytes // count
@@ -65,7 +65,7 @@ class Nixl:
         return name.decode() if isinstance(name, bytes) else name
 
     def prepare(self, peer: str, there: dict[str, Any], page: int, slots: int) -> tuple[Any, Any]:
-        return self.prepare_rows(peer, self.rows(there, page, np.arange(slots, dtype=np.uint64)))
+        return self.prepare_rows(peer, there, self.rows(there, page, np.arange(slots, dtype=np.uint64)))
 
     def rows(self, there: dict[str, Any], page: int, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Both sides' pages in that order, as (address, length, device)."""
@@ -76,9 +76,9 @@ class Nixl:
 
         return of(self.address, self.device), of(there["address"], there["device"])
 
-    def prepare_rows(self, peer: str, rows: tuple[np.ndarray, np.ndarray]) -> tuple[Any, Any]:
+    def prepare_rows(self, peer: str, there: dict[str, Any], rows: tuple[np.ndarray, np.ndarray]) -> tuple[Any, Any]:
         local = self.agent.prep_xfer_dlist("NIXL_INIT_AGENT", self.agent.get_xfer_descs(rows[0], self.kind))
-        remote = self.agent.prep_xfer_dlist(peer, self.agent.get_xfer_descs(rows[1], self.kind))
+        remote = self.agent.prep_xfer_dlist(peer, self.agent.get_xfer_descs(rows[1], there["kind"]))
         return local, remote
 
     def drop(self, lists: tuple[Any, Any]) -> None:
@@ -148,7 +148,7 @@ class Headrace:
 
         return of(self.region.id), of(there["region"])
 
-    def prepare_rows(self, peer: str, rows: tuple[np.ndarray, np.ndarray]) -> tuple[Any, Any]:
+    def prepare_rows(self, peer: str, _there: dict[str, Any], rows: tuple[np.ndarray, np.ndarray]) -> tuple[Any, Any]:
         return self.agent.prepare(rows[0]), self.agent.prepare(rows[1], peer=peer)
 
     def drop(self, lists: tuple[Any, Any]) -> None:
@@ -177,11 +177,11 @@ class Side:
     def open(
         self, library: str, name: str, settings: dict[str, Any], buffer_bytes: int, allocated: bool, seed: int, device: int | None = None
     ) -> dict[str, Any]:
-        """device: the GPU that has the buffer; None: host memory."""
+        """device: the GPU that has the buffer; None: host memory, which alone can be allocated."""
         self.space = memory_of(device)
         self.library = LIBRARIES[library](name, settings)
         self.words = self.space.words(buffer_bytes, seed)
-        if allocated:
+        if allocated and device is None:
             self.buffer, self.own = self.library.allocate(buffer_bytes)
         else:
             self.buffer = self.space.empty(buffer_bytes)
@@ -219,7 +219,7 @@ class Side:
             order = np.random.default_rng(i).permutation(slots) if shuffled else np.arange(slots)
             rows = self.library.rows(self.there, page, order.astype(np.uint64))
             start = time.perf_counter()
-            lists = self.library.prepare_rows(self.peer, rows)
+            lists = self.library.prepare_rows(self.peer, self.there, rows)
             seconds.append(time.perf_counter() - start)
             self.library.drop(lists)
             del lists

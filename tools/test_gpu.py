@@ -450,18 +450,30 @@ def tcp(sitting: Sitting) -> bool:
     return whole and alone and mixed
 
 
-def nixl(sitting: Sitting) -> bool:
-    """NIXL and Headrace in turn."""
+def in_turn(sitting: Sitting, *arguments: str, seconds: int) -> bool:
+    """NIXL and Headrace; no turn begins after so many seconds."""
     given: Path | None = sitting.options.nixl
     if given is None:
         print("    not asked for: --nixl names a folder, or an archive of one, that holds the package nixl")
         return True
     folder = unpacked(given.resolve())
     return sitting.run(
-        [sys.executable, "bench/compare_nixl.py", "--device", "cuda", "--nixl-path", os.path.relpath(folder, ROOT), "--seconds", "110", "--results", os.path.relpath(sitting.out, ROOT),
-         "--machine", sitting.machine, "--commit", sitting.commit, "--machine-label", sitting.label],
+        [sys.executable, "bench/compare_nixl.py", "--device", "cuda", *arguments, "--nixl-path", os.path.relpath(folder, ROOT), "--seconds", str(seconds),
+         "--results", os.path.relpath(sitting.out, ROOT), "--machine", sitting.machine, "--commit", sitting.commit, "--machine-label", sitting.label],
         tail=60,
     )  # fmt: skip
+
+
+def nixl(sitting: Sitting) -> bool:
+    """NIXL and Headrace in turn, between two GPUs."""
+    return in_turn(sitting, seconds=110)
+
+
+def nixl_others(sitting: Sitting) -> bool:
+    """NIXL and Headrace in turn between a GPU and host memory, in host memory, and over tcp."""
+    short = ("--pages", "4096,65536,16777216", "--without", "nixl 2 threads", "--rounds", "1", "--iterations", "3", "--warm-up", "1")
+    kinds = [("vram-dram",), ("dram-vram",), ("dram-dram",), ("vram-vram", "--over", "tcp"), ("dram-dram", "--over", "tcp")]
+    return all([in_turn(sitting, *short, "--kinds", *which, seconds=60) for which in kinds])
 
 
 def unpacked(given: Path) -> Path:
@@ -520,13 +532,14 @@ STEPS: dict[str, tuple[Step, int]] = {
     "runner": (runner, 340),
     "assumptions": (assumptions, 60),
     "nixl": (nixl, 200),
+    "nixl_others": (nixl_others, 240),
     "memcheck": (memcheck, 50),
     "racecheck": (racecheck, 50),
     "soak": (soak, 240),
     "probe": (probe, 200),
 }
-# The first two need a sitting of their own, the other is about links alone.
-EVERY_TIME = [name for name in STEPS if name not in ("runner", "exchange", "courier", "probe")]
+# `probe` is about links alone, the others need a sitting of their own.
+EVERY_TIME = [name for name in STEPS if name not in ("runner", "exchange", "courier", "nixl_others", "probe")]
 
 
 def run_steps(sitting: Sitting, names: list[str]) -> int:

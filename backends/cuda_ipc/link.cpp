@@ -71,7 +71,7 @@ PeerRegion::Found Link::reach(PeerRegion& region, int device) {
 
 void Link::tell_gone(std::uint32_t region_id) {
   const std::lock_guard lock(control_mutex());
-  if (is_introduced()) send(encode(Gone{region_id}));
+  if (wanted_.erase(region_id) > 0) send(encode(Gone{region_id}));
 }
 
 std::uint32_t Link::tell_move(UniqueFd file, std::uint32_t end_word) {
@@ -117,7 +117,10 @@ Result<void> Link::on_other(const host_link::Other& message, std::vector<UniqueF
     else
       incoming_ = WholeOffer{*offer, {}};
   }
-  if (const auto* const want = std::get_if<Want>(&read)) note(*want);
+  if (const auto* const want = std::get_if<Want>(&read)) {
+    wanted_.insert(want->region_id);
+    note(*want);
+  }
   if (const auto* const refused = std::get_if<Refused>(&read)) note(*refused);
   if (const auto* const gone = std::get_if<Gone>(&read)) note(*gone);
   if (const auto* const by_owner = std::get_if<ByOwner>(&read))
@@ -283,6 +286,7 @@ void Link::send_offer(WholeOffer offered) {
 
 void Link::send_refusal(const Want& want, Error error) {
   const std::lock_guard lock(control_mutex());
+  wanted_.erase(want.region_id);
   send(encode(Refused{want.region_id, want.device, error.code, std::move(error.message)}));
 }
 

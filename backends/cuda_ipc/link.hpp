@@ -18,6 +18,7 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <variant>
 #include <vector>
 
@@ -125,6 +126,8 @@ class Link final : public host_link::Link {
   // With the control mutex held.
   std::optional<WholeOffer> incoming_;  // until all its pieces are here
   std::vector<Want> unsent_;            // before we are introduced
+  std::unordered_set<std::uint32_t>
+      wanted_;  // our regions that the peer asked for: of others it keeps nothing
 
   std::mutex events_mutex_;
   std::vector<Event> events_;

@@ -182,8 +182,8 @@ bool lies_within(const Side& side, std::uint64_t i, Wide extent, const std::vect
   const std::uint32_t region = side.shape == Shape::listed ? side.region_of[i] : 0;
   if (region >= lengths.size()) return false;
   const std::uint64_t slot = side.shape == Shape::indexed ? side.indices[i] : i;
-  const Wide begin =
-      side.shape == Shape::listed ? Wide{side.offsets[i]} : Wide{side.base} + Wide{slot} * side.stride;
+  // Modulo 2^64, as whoever moves them counts: pages that go backward have a stride that wraps around.
+  const std::uint64_t begin = side.shape == Shape::listed ? side.offsets[i] : side.base + slot * side.stride;
   return begin + extent <= lengths[region];
 }
 

@@ -132,6 +132,20 @@ TEST(MoveFile, refuses_a_grid_that_cannot_be) {
             Code::invalid_argument);
 }
 
+TEST(MoveFile, lets_pages_go_backward_as_far_as_their_region_begins) {
+  // Prepared lists that go backward are regular, too: their stride wraps around.
+  const auto backward = [](std::uint64_t base) {
+    return test::uniform_side(nullptr, base, -std::uint64_t{4096}, 1000);
+  };
+  const auto length = [](std::size_t) { return std::optional<std::uint64_t>(1 << 20); };
+  const auto checked = [&](const test::PageSide& near, const test::PageSide& far) {
+    return read_move_list(written(HEADRACE_WRITE, near, far, 3).descriptor.get()).value().check(length);
+  };
+  EXPECT_EQ(checked(backward(3 * 4096), backward(2 * 4096)).value(), 3000U);
+  EXPECT_EQ(checked(side(), backward(2 * 4096 - 1)).error().page, 2U);
+  EXPECT_EQ(checked(backward(4096 - 1), side()).error().page, 1U);
+}
+
 TEST(MoveFile, names_the_first_page_that_lies_outside) {
   auto far = side();
   far.indices = {1, 255, 256, 0};  // the last whole one is 255

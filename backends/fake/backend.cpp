@@ -517,14 +517,14 @@ void FakeBackend::end(Lock& lock, std::shared_ptr<Request> request, Status statu
 }
 
 Status FakeBackend::copy(Request& request, std::string& text) {
-  if (const Status status = check(request, text); !status.ok()) return status;
+  if (const Status status = check_remote(request, text); !status.ok()) return status;
   Status status = copy_once(request, text);
   if (status.ok() && request.mishap.duplicate) status = copy_once(request, text);
   return status;
 }
 
 /// Looks at every remote range before the first byte moves, as an owner does with the header of a write.
-Status FakeBackend::check(const Request& request, std::string& text) {
+Status FakeBackend::check_remote(const Request& request, std::string& text) {
   const headrace_side_v1& side = *request.args.remote;
   const RemoteRegion* last = nullptr;
   std::uint64_t length = 0;

@@ -93,7 +93,7 @@ class FakeBackend final : public plugin::Backend {
   // Without the lock.
   Status copy(Request& request, std::string& text);
   Status copy_once(Request& request, std::string& text);
-  Status check(const Request& request, std::string& text);
+  Status check_remote(const Request& request, std::string& text);
   static Status gone(const Request& request, const RemoteRegion& remote, std::uint64_t page, std::string& text);
   static Status broken_at(const LinkEnd& link, std::uint64_t page, std::string& text);
   void settle();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace.compat.nixl._compiled: the two steps of NIXL's calls that are too short for a frame of Python, or
-// too long for NumPy.
+// headrace.compat.nixl._compiled: the steps of NIXL's calls that are too short for a frame of Python, or too
+// long for its loops and NumPy's.
 #include "bindings/compat_nixl/python.hpp"
 
 namespace headrace::compat_nixl {
@@ -17,6 +17,12 @@ PyMethodDef functions[] = {
      "how far\napart neighbours begin, if that is the same all along and so is their length; else 0, and "
      "`addresses` has them "
      "as uint64.\n`lengths` has the lengths as uint64 if they differ, else it is None."},
+    {"pack_tuples", &pack_tuples, METH_O,
+     "pack_tuples($module, rows, /)\n--\n\n"
+     "Tuples of (address, length, device) as three uint64 each; None if one is anything else than a tuple of "
+     "three plain integers that fit.\n\n"
+     "rows: a list of them. What is wrong with one is not said: whoever goes through them by itself finds "
+     "it."},
     {nullptr, nullptr, 0, nullptr}};
 
 int fill(PyObject* module) { return add_quick_make(module) ? 0 : -1; }

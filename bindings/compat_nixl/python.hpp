@@ -24,5 +24,7 @@ inline Reference new_reference(PyObject* object) {
 bool add_quick_make(PyObject* module);
 /// What a list's rows have in common, as _compiled.pyi has it.
 PyObject* capture_rows(PyObject* module, PyObject* rows);
+/// A list of tuples as words, as _compiled.pyi has it.
+PyObject* pack_tuples(PyObject* module, PyObject* list);
 
 }  // namespace headrace::compat_nixl

@@ -44,7 +44,7 @@ void bind_telemetry(nb::module_& module) {
 
   nb::class_<TelemetrySnapshot>(
       module, "TelemetrySnapshot",
-      "What an agent has counted so far. Names carry their unit: \"tcp.sent_bytes\", \"engine.request_ns\".")
+      "What an agent has counted so far. Names carry their unit: \"tcp.sent_bytes\", \"requests.duration_ns\".")
       .def_prop_ro(
           "counters",
           [](const TelemetrySnapshot& self) {

@@ -584,7 +584,7 @@ class EventSnapshot:
 
 class TelemetrySnapshot:
     """
-    What an agent has counted so far. Names carry their unit: "tcp.sent_bytes", "engine.request_ns".
+    What an agent has counted so far. Names carry their unit: "tcp.sent_bytes", "requests.duration_ns".
     """
 
     @property

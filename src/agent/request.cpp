@@ -62,31 +62,18 @@ Result<void> check_plan(engine::RequestPlan& plan, bool overlap) {
   return {};
 }
 
-/// Where a page of a part's destination lies.
-struct Destination {
-  std::uint32_t region;
-  std::uint64_t begin, end;
-  std::size_t part;
-  std::uint64_t page;
-  auto operator<=>(const Destination&) const = default;
-};
-
 /// What no look at one part can see: pages of several that are read to one place.
 Result<void> check_overlap_of_parts(std::span<const engine::RequestPlan> plans) {
-  std::vector<Destination> destinations;
+  std::vector<PageStretch> destinations;
   for (std::size_t part = 0; part < plans.size(); ++part) {
-    const PageSelection pages = selection(*plans[part].local, plans[part].local_index);
-    for (std::uint64_t i = 0; i < plans[part].count; ++i) {
-      destinations.push_back({plans[part].local->region_ids[pages.region(i)], pages.offset(i), pages.offset(i) + pages.length(i), part, i});
-    }
+    const engine::RequestPlan& plan = plans[part];
+    add_stretches(selection(*plan.local, plan.local_index), plan.count, plan.local->region_ids, static_cast<std::uint32_t>(part), destinations);
   }
-  std::ranges::sort(destinations);
-  const auto overlap = [](const Destination& a, const Destination& b) { return a.region == b.region && b.begin < a.end; };
-  const auto a = std::ranges::adjacent_find(destinations, overlap);
-  if (a == destinations.end()) return {};
-  const Destination &one = *a, &other = *(a + 1);
+  const auto shared = find_shared(destinations);
+  if (!shared) return {};
+  const auto& [one, other] = *shared;
   return at(other.page, make_error(Code::invalid_argument, "page {} of part {} and page {} of part {} are read to one place: what ends up there would be a matter of chance. Read them in two requests, one after the other",
-                                   one.page, one.part, other.page, other.part));
+                                   one.page, one.list, other.page, other.list));
 }
 
 Result<void> check_peers_differ(std::span<const engine::RequestPlan> plans) {

@@ -43,7 +43,18 @@ bool has_capture_entries(const headrace_backend_v1& table) {
 
 BackendInstance& self(void* context) { return *static_cast<BackendInstance*>(context); }
 
+constinit thread_local int telling = 0;  // how many host functions this thread is in
+
+struct Telling {
+  Telling() { ++telling; }
+  ~Telling() { --telling; }
+  Telling(const Telling&) = delete;
+  Telling& operator=(const Telling&) = delete;
+};
+
 }  // namespace
+
+bool BackendInstance::is_telling() { return telling > 0; }
 
 void BackendInstance::fill_host(const InstanceArgs& args) {
   agent_name_ = args.agent_name;
@@ -58,15 +69,19 @@ void BackendInstance::fill_host(const InstanceArgs& args) {
   host_.now_ns = [](void*) { return headrace::now_ns(); };
   host_.count = [](void* c, const char* counter, uint64_t amount) { self(c).events_.count(counter, amount); };
   host_.completed = [](void* c, uint64_t token, headrace_status_v1 status, const char* text, size_t n) {
+    const Telling inside;
     self(c).events_.completed(token, from_c(status), text != nullptr ? std::string_view(text, n) : std::string_view());
   };
   host_.accepted = [](void* c, void* connection, const char* peer, uint64_t incarnation) {
+    const Telling inside;
     return self(c).events_.accepted(self(c), connection, peer, incarnation);
   };
   host_.link_event = [](void* c, uint64_t link, int32_t event, headrace_status_v1 status, const char* text, size_t n) {
+    const Telling inside;
     self(c).events_.link_event(link, static_cast<headrace_link_event_v1>(event), from_c(status), {text, n});
   };
   host_.received = [](void* c, uint64_t link, uint32_t channel, const void* bytes, size_t n) {
+    const Telling inside;
     self(c).events_.received(link, channel, {static_cast<const char*>(bytes), n});
   };
   host_.submit = [](void* c, void (*function)(void*), void* argument) { return self(c).events_.submit(function, argument) ? 1 : 0; };

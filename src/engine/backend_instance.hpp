@@ -44,6 +44,8 @@ class BackendInstance {
  public:
   static Result<std::unique_ptr<BackendInstance>> open(const headrace_backend_v1* table, const InstanceArgs& args, HostEvents& events);
   ~BackendInstance();
+  /// Whether this thread is inside a function of ours that a backend has called: then no entry of any is.
+  [[nodiscard]] static bool is_telling();
   BackendInstance(const BackendInstance&) = delete;
   BackendInstance& operator=(const BackendInstance&) = delete;
 

@@ -2,13 +2,15 @@
 #include "engine/end_bell.hpp"
 
 #include "engine/engine.hpp"
+#include "engine/transfer.hpp"
 
 namespace headrace::engine {
 
-void EndBell::on_done(std::function<void(Status)> done) {
+void EndBell::on_done(std::function<void(Status)> done, const std::atomic<RequestState>& state) {
   const std::lock_guard lock(mutex_);
   done_ = std::move(done);
   listened_to_.store(done_ != nullptr || event_fd_.has_value());
+  set_after_end_ = has_ended(state.load());
 }
 
 Result<int> EndBell::event_fd() {
@@ -22,19 +24,24 @@ Result<int> EndBell::event_fd() {
 }
 
 void EndBell::ring(Engine& engine, Status status, std::atomic<RequestState>& state, RequestState to) {
-  const bool tell = listened_to_.load();
-  std::function<void(Status)> done;
-  if (tell) {
-    const std::lock_guard lock(mutex_);
-    done = done_;  // now: who sees the end may ask for another
-  }
-  state.store(to, std::memory_order_release);
-  if (tell) {
-    const std::lock_guard lock(mutex_);
-    if (event_fd_) event_fd_->signal();
-  }
+  auto done = listened_to_.load() ? listener() : nullptr;  // now: who sees the end may ask for another
+  state.store(to);
+  // Looked at once more, after the end (both seq_cst): whoever began to listen meanwhile and saw none relies on being told.
+  if (listened_to_.load()) ring_late(done);
   if (done) engine.callback([done = std::move(done), status] { done(status); });
   engine.progress().event();
+}
+
+std::function<void(Status)> EndBell::listener() {
+  const std::lock_guard lock(mutex_);
+  return done_;
+}
+
+/// What is told once the end can be seen. `done`: who listened before.
+void EndBell::ring_late(std::function<void(Status)>& done) {
+  const std::lock_guard lock(mutex_);
+  if (event_fd_) event_fd_->signal();
+  if (!done && !set_after_end_) done = done_;
 }
 
 }  // namespace headrace::engine

@@ -7,6 +7,9 @@
 #include "engine/copy_pool.hpp"
 #include "wire/agent_message.hpp"
 
+#include <algorithm>
+#include <thread>
+
 namespace headrace::engine {
 
 Engine::Engine(EngineSettings settings, Logger& logger)
@@ -36,9 +39,10 @@ bool Engine::usable_status(Status& status) const {
 
 void Engine::close() {
   if (closed_.exchange(true)) return;
-  if (fork_guard_.forked()) {  // the child has neither our threads nor any business with our peers
+  if (forked()) {  // the child has neither our threads nor any business with our peers
     for (auto& backend : backends_) (void)backend.release();
     (void)progress_.release();
+    (void)callbacks_.release();
     return;
   }
   std::vector<std::shared_ptr<RequestCore>> requests;
@@ -64,8 +68,9 @@ void Engine::close() {
     link->close();
     drop_link(link);
   }
+  end_what_was_let_go();
   progress_->stop();
-  callbacks_.close();
+  callbacks_->close();
   std::vector<std::shared_ptr<LocalRegion>> regions;
   {
     const std::unique_lock lock(regions_mutex_);
@@ -82,6 +87,32 @@ void Engine::close() {
 }
 
 void Engine::defer(std::function<void()> work) { progress_->at(0, std::move(work)); }
+
+void Engine::let_go_later(std::function<void()> end) {
+  {
+    const std::lock_guard lock(let_go_mutex_);
+    if (!nobody_drives_) return defer(std::move(end));
+  }
+  end();
+}
+
+/// While somebody still drives: a request that was let go of has its backend's to give back. Those that others hold have not.
+void Engine::end_what_was_let_go() {
+  const auto some_are_left = [this] {
+    const std::lock_guard lock(requests_mutex_);
+    return std::ranges::any_of(requests_, [](RequestCore* core) { return core->weak_from_this().expired(); });
+  };
+  const Deadline deadline = Deadline::after(std::chrono::seconds(5));
+  while (some_are_left() && !deadline.expired()) {
+    (void)progress_->poll();
+    std::this_thread::yield();
+  }
+  {
+    const std::lock_guard lock(let_go_mutex_);
+    nobody_drives_ = true;
+  }
+  (void)progress_->poll();
+}
 
 std::shared_ptr<Link> Engine::link_of(std::uint64_t token) const {
   const std::shared_lock lock(peers_mutex_);
@@ -162,7 +193,7 @@ void Engine::received(std::uint64_t token, std::uint32_t channel, std::string_vi
 void Engine::hand_over_notifications() {
   const std::lock_guard lock(on_notification_mutex_);
   if (!on_notification_) return;
-  callbacks_.push([this, taken = on_notification_] {
+  callbacks_->push([this, taken = on_notification_] {
     for (Notification& n : inbox_.take({})) taken(std::move(n));
   });
 }

@@ -65,6 +65,8 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   /// invalid_argument if the agent is closed or the process has forked since.
   Result<void> usable() const;
   [[nodiscard]] bool usable_status(Status& status) const;
+  /// Whether this is a forked child's copy: it asks nothing of backends, whose sockets and memory are the parent's.
+  [[nodiscard]] bool forked() const { return fork_guard_.forked(); }
 
   [[nodiscard]] const std::string& name() const { return settings_.name; }
   [[nodiscard]] std::uint64_t incarnation() const { return incarnation_; }
@@ -72,7 +74,7 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   Progress& progress() { return *progress_; }
   [[nodiscard]] const Log& log_room() const { return log_; }
 
-  // --- backends (engine_backends.cpp)
+  // --- backends (engine_regions.cpp)
   Result<void> add_backend(const FoundBackend& found, std::vector<std::pair<std::string, std::string>> settings);
   [[nodiscard]] std::vector<BackendInstance*> backends() const;
   [[nodiscard]] std::size_t backend_index(const BackendInstance& backend) const;
@@ -127,11 +129,17 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   /// Ranks the backends that can carry the plan, and prepares on the first that takes it.
   Result<Choice> choose(const RequestPlan& plan, const std::vector<std::string>& without, std::uint64_t token, headrace_side_v1& local_side, headrace_side_v1& remote_side);
   InFlight& own_in_flight() { return own_in_flight_; }
-  /// A request ended: pending revocations may go on.
-  void request_ended(const RequestCore& core, Status status);
+  /// A request ended, `took_ns` after its post began: it is counted, and pending revocations may go on.
+  void request_ended(const RequestCore& core, Status status, std::uint64_t took_ns);
   /// Runs `work` soon, on a thread that drives, outside every backend's call.
   void defer(std::function<void()> work);
-  void callback(std::function<void()> call) { callbacks_.push(std::move(call)); }
+  /// Deletes what may hold something of a backend's or of the caller's; soon, where a backend is telling us something.
+  template <class Held>
+  void let_go(Held* held) {
+    if (!BackendInstance::is_telling()) return delete held;
+    let_go_later([held] { delete held; });
+  }
+  void callback(std::function<void()> call) { callbacks_->push(std::move(call)); }
 
   // --- notifications
   Inbox& inbox() { return inbox_; }
@@ -142,7 +150,7 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   [[nodiscard]] EngineCounters& counters() { return counters_; }
   [[nodiscard]] const Telemetry& telemetry() const { return telemetry_; }
 
-  // --- HostEvents (engine_events.cpp)
+  // --- HostEvents (engine.cpp)
   void completed(std::uint64_t token, Status status, std::string_view text) override;
   std::uint64_t accepted(BackendInstance& from, void* connection, std::string_view peer, std::uint64_t incarnation) override;
   void link_event(std::uint64_t link, headrace_link_event_v1 event, Status status, std::string_view text) override;
@@ -168,6 +176,8 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
 
   Engine(EngineSettings settings, Logger& logger);
 
+  void let_go_later(std::function<void()> end);
+  void end_what_was_let_go();
   std::shared_ptr<Link> link_of(std::uint64_t token) const;
   /// `connection`: of a link that came in, which is ready; null: of one that is about to be made.
   std::shared_ptr<Link> add_link(const std::shared_ptr<PeerLife>& life, BackendInstance& backend, void* connection);
@@ -212,7 +222,7 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   Telemetry telemetry_;
   EngineCounters counters_;
   Inbox inbox_;
-  CallbackQueue callbacks_;
+  std::unique_ptr<CallbackQueue> callbacks_ = std::make_unique<CallbackQueue>();
   std::mutex on_notification_mutex_;
   std::function<void(Notification)> on_notification_;
   std::function<void()> on_regions_changed_;
@@ -243,6 +253,8 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   IndexPool index_pool_;
   std::mutex requests_mutex_;
   std::unordered_set<RequestCore*> requests_;
+  std::mutex let_go_mutex_;
+  bool nobody_drives_ = false;  ///< what is let go of from now on holds nothing of a backend's, and goes at once
   std::atomic<std::uint64_t> next_request_{1};
   InFlight own_in_flight_;
 

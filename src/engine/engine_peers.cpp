@@ -12,6 +12,7 @@ bool Mapping::writable() const { return state_->writable; }
 bool Mapping::alive() const { return state_->row->alive.load(std::memory_order_acquire); }
 
 Mapping::State::~State() {
+  if (engine && engine->forked()) return;  // the parent's, as all that backends hold
   if (address != nullptr) backend->unmap(remote, address);
   if (remote != nullptr) backend->unload(remote);
 }

@@ -229,7 +229,7 @@ void Engine::on_regions_changed(std::function<void()> changed) {
 
 void Engine::regions_changed() {
   const std::lock_guard lock(on_notification_mutex_);
-  if (on_regions_changed_) callbacks_.push(on_regions_changed_);
+  if (on_regions_changed_) callbacks_->push(on_regions_changed_);
 }
 
 Result<void> Engine::deregister(std::span<const RegionId> ids, Timeout timeout) {

@@ -63,7 +63,7 @@ Result<std::shared_ptr<RequestCore>> Engine::make_request(RequestPlan plan) {
     }
   }
   HEADRACE_TRY_VOID(check_writable(plan));
-  auto core = std::make_shared<RequestCore>(shared_from_this(), std::move(plan), next_request_.fetch_add(1));
+  auto core = RequestCore::make(shared_from_this(), std::move(plan), next_request_.fetch_add(1));
   HEADRACE_TRY_VOID(core->bind());
   const std::lock_guard lock(requests_mutex_);
   requests_.insert(core.get());
@@ -260,10 +260,11 @@ Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector
                     reasons.empty() ? " no backend is open" : reasons);
 }
 
-void Engine::request_ended(const RequestCore& core, Status status) {
+void Engine::request_ended(const RequestCore& core, Status status, std::uint64_t took_ns) {
   const RequestPlan& plan = core.plan();
   if (status.ok()) {
     counters_.done.add();
+    counters_.request_ns.record(took_ns);
     counters_.pages.add(plan.count);
     (plan.op == Op::read ? counters_.read_bytes : counters_.written_bytes).add(plan.bytes);
   } else {

@@ -21,7 +21,12 @@ void* const default_stream = reinterpret_cast<void*>(std::uintptr_t{1});  // NOL
 
 RequestCore::RequestCore(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id) : engine_(std::move(engine)), plan_(std::move(plan)), id_(id) {}
 
+std::shared_ptr<RequestCore> RequestCore::make(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id) {
+  return {new RequestCore(std::move(engine), std::move(plan), id), [](RequestCore* core) { core->engine_->let_go(core); }};
+}
+
 RequestCore::~RequestCore() {
+  if (engine_->forked()) return;  // the backend's hold on it is the parent's
   engine_->forget_request(*this);
   release_path();
   engine_->index_pool().give(std::move(plan_.local_index));
@@ -73,12 +78,21 @@ Status RequestCore::post(const PostOptions* options) {
 
 /// Nothing speaks against it but what the path may say.
 Status RequestCore::post_until(std::uint64_t deadline_ns, const PostOptions* options, Entry entry) {
+  bool refused = false;
+  const Status status = begin_post(deadline_ns, options, entry, refused);
+  if (!refused) engine_->counters().posts.add();
+  return status;
+}
+
+/// `refused`: nothing has begun, and the request is as it was.
+Status RequestCore::begin_post(std::uint64_t deadline_ns, const PostOptions* options, Entry entry, bool& refused) {
   // Before the state: who cancels from then on means this post.
   cancel_asked_.store(false, std::memory_order_relaxed);
   timed_out_.store(false, std::memory_order_relaxed);
   RequestState before = state();
   do {
-    if (!may_post(before)) return {Code::invalid_argument};
+    refused = !may_post(before);
+    if (refused) return {Code::invalid_argument};
   } while (!state_.compare_exchange_weak(before, RequestState::posted));
 
   posted_at_ns_.store(now_ns(), std::memory_order_relaxed);
@@ -101,13 +115,15 @@ Status RequestCore::post_until(std::uint64_t deadline_ns, const PostOptions* opt
   }
   if (stream_ != nullptr && !path_.backend->can(HEADRACE_STREAM)) {
     if (entry == Entry::certain) return end({Code::not_supported}, "the path that is left knows no streams");
+    refused = true;
     state_.store(before, std::memory_order_release);
     return {Code::not_supported};
   }
   set_deadline(deadline_ns);
   const Status status = start(entry);
   indices_.reset();
-  if (status.code == Code::would_block && entry == Entry::refusable) state_.store(before, std::memory_order_release);
+  refused = status.code == Code::would_block && entry == Entry::refusable;
+  if (refused) state_.store(before, std::memory_order_release);
   // A small post has ended by now: looking at the clock once more would cost it a tenth of its time.
   const std::uint64_t ended_at = ended_at_ns_.load(std::memory_order_relaxed);
   post_ns_.store((ended_at != 0 ? ended_at : now_ns()) - posted_at_ns_.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -339,7 +355,7 @@ bool RequestCore::help() {
 }
 
 RequestState RequestCore::poll() {
-  if (ended()) return state();
+  if (ended() || engine_->forked()) return state();
   (void)help();
   if (!ended()) (void)engine_->progress().poll();
   return state();
@@ -347,6 +363,7 @@ RequestState RequestCore::poll() {
 
 Status RequestCore::wait(Timeout timeout) {
   if (state() == RequestState::prepared || state() == RequestState::captured) return {Code::invalid_argument};
+  if (!ended() && engine_->forked()) return {Code::invalid_argument};
   const auto wait_for_end = [&] {
     const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
     return engine_->progress().wait([this] { return ended(); }, [this] { return help(); }, deadline);
@@ -357,6 +374,7 @@ Status RequestCore::wait(Timeout timeout) {
 }
 
 void RequestCore::cancel() {
+  if (engine_->forked()) return;  // it is the parent's, over sockets that both have
   if (end_capture()) return;
   RequestState posted = RequestState::posted;
   cancel_asked_.store(true);
@@ -440,14 +458,15 @@ Status RequestCore::end(Status status, std::string text) {
     text = plan_.remote->life->detail;
   }
   const auto keep = shared_from_this();
-  ended_at_ns_.store(now_ns(), std::memory_order_relaxed);
+  const std::uint64_t ended_at_ns = now_ns();
+  ended_at_ns_.store(ended_at_ns, std::memory_order_relaxed);
   deadline_ns_.store(UINT64_MAX);
   {
     const std::lock_guard lock(outcome_mutex_);
     status_ = status;
     text_ = status.ok() ? std::string() : describe(status, text);
   }
-  engine_->request_ended(*this, status);
+  engine_->request_ended(*this, status, ended_at_ns - posted_at_ns_.load(std::memory_order_relaxed));
   if (status.ok() && has_message_ && !plan_.remote->life) engine_->received_from_self(std::string_view(message_).substr(message_header_bytes));
   bell_.ring(*engine_, status, state_, state_after(status));
   if (whole_ != nullptr) whole_->part_ended(number_, status);

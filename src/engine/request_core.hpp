@@ -57,7 +57,8 @@ class Whole {
 
 class RequestCore final : public Transfer, public std::enable_shared_from_this<RequestCore> {
  public:
-  RequestCore(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id);
+  /// Whoever lets go of it last may do so anywhere, also inside a backend's call: it goes by Engine::let_go.
+  static std::shared_ptr<RequestCore> make(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id);
   ~RequestCore() override;
 
   Status post(const PostOptions* options) override;
@@ -66,7 +67,7 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
   void cancel() override;
   Result<void> set_indices(const PageIndices& indices, void* stream) override;
   Result<std::uint64_t> check() override;
-  void on_done(std::function<void(Status)> done) override { bell_.on_done(std::move(done)); }
+  void on_done(std::function<void(Status)> done) override { bell_.on_done(std::move(done), state_); }
   Result<int> event_fd() override { return bell_.event_fd(); }
 
   [[nodiscard]] RequestState state() const override { return state_.load(std::memory_order_acquire); }
@@ -115,6 +116,8 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
   void enforce_cancel();        ///< the second that canceling may take has passed
 
  private:
+  RequestCore(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id);
+  Status begin_post(std::uint64_t deadline_ns, const PostOptions* options, Entry entry, bool& refused);
   Status start(Entry entry);
   Status start_later();
   void start_again();

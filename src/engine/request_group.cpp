@@ -13,7 +13,7 @@ namespace headrace::engine {
 
 std::shared_ptr<RequestGroup> RequestGroup::make(std::shared_ptr<Engine> engine,
                                                  std::vector<std::shared_ptr<RequestCore>> parts) {
-  return std::shared_ptr<RequestGroup>(new RequestGroup(std::move(engine), std::move(parts)));
+  return {new RequestGroup(std::move(engine), std::move(parts)), [](RequestGroup* group) { group->engine_->let_go(group); }};
 }
 
 RequestGroup::RequestGroup(std::shared_ptr<Engine> engine, std::vector<std::shared_ptr<RequestCore>> parts)
@@ -145,7 +145,7 @@ bool RequestGroup::help() {
 }
 
 RequestState RequestGroup::poll() {
-  if (ended()) return state();
+  if (ended() || engine_->forked()) return state();
   (void)help();
   if (!ended()) (void)engine_->progress().poll();
   return state();
@@ -153,6 +153,7 @@ RequestState RequestGroup::poll() {
 
 Status RequestGroup::wait(Timeout timeout) {
   if (state() == RequestState::prepared || state() == RequestState::captured) return {Code::invalid_argument};
+  if (!ended() && engine_->forked()) return {Code::invalid_argument};
   const auto wait_for_end = [&] {
     const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
     return engine_->progress().wait([this] { return ended(); }, [this] { return help(); }, deadline);
@@ -162,6 +163,7 @@ Status RequestGroup::wait(Timeout timeout) {
 }
 
 void RequestGroup::cancel() {
+  if (engine_->forked()) return;  // as a part's
   cancel_asked_.store(true);
   RequestState from = RequestState::posted;
   if (state_.compare_exchange_strong(from, RequestState::canceling)) return cancel_parts();

@@ -224,29 +224,36 @@ std::uint64_t place_of(const PageShape::Steps& runs, std::uint64_t number) {
 }
 
 std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap_of_views(const PageSelection& pages, std::uint64_t count) {
-  struct Place {
-    std::uint32_t region;
-    std::uint64_t offset;
-    std::uint64_t page;
-  };
-  const PageShape::Steps runs = runs_by_place(*pages.shape);
-  std::vector<Place> places;
-  const std::uint64_t a_page = pages.shape->bytes() / runs.item_bytes;
-  places.reserve(count * a_page);
-  for (std::uint64_t i = 0; i < count; ++i) {
-    for (std::uint64_t k = 0; k < a_page; ++k) places.push_back({pages.region(i), pages.offset(i) + place_of(runs, k), i});
-  }
-  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return std::pair(a.region, a.offset) < std::pair(b.region, b.offset); });
-  for (std::size_t i = 1; i < places.size(); ++i) {
-    const Place &before = places[i - 1], &after = places[i];
-    if (before.region == after.region && before.offset + runs.item_bytes > after.offset) {
-      return std::pair(std::min(before.page, after.page), std::max(before.page, after.page));
-    }
-  }
-  return std::nullopt;
+  std::vector<PageStretch> stretches;
+  add_stretches(pages, count, {}, 0, stretches);
+  const auto shared = find_shared(stretches);
+  if (!shared) return std::nullopt;
+  return std::minmax(shared->first.page, shared->second.page);
 }
 
 }  // namespace
+
+void add_stretches(const PageSelection& pages, std::uint64_t count, std::span<const std::uint32_t> region_ids, std::uint32_t list, std::vector<PageStretch>& stretches) {
+  const PageShape::Steps runs = pages.shape != nullptr ? runs_by_place(*pages.shape) : PageShape::Steps{};
+  const std::uint64_t a_page = pages.shape != nullptr ? pages.shape->bytes() / runs.item_bytes : 1;
+  stretches.reserve(stretches.size() + count * a_page);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const std::uint32_t region = region_ids.empty() ? pages.region(i) : region_ids[pages.region(i)];
+    const std::uint64_t bytes = pages.shape != nullptr ? runs.item_bytes : pages.length(i);
+    for (std::uint64_t k = 0; k < a_page; ++k) {
+      const std::uint64_t begin = pages.offset(i) + place_of(runs, k);
+      stretches.push_back({region, begin, begin + bytes, list, i});
+    }
+  }
+}
+
+std::optional<std::pair<PageStretch, PageStretch>> find_shared(std::vector<PageStretch>& stretches) {
+  std::ranges::sort(stretches);
+  // Where any two share a byte, two neighbours do: between them none begins later than the second.
+  const auto a = std::ranges::adjacent_find(stretches, [](const PageStretch& before, const PageStretch& after) { return before.region == after.region && after.begin < before.end; });
+  if (a == stretches.end()) return std::nullopt;
+  return std::pair(*a, *(a + 1));
+}
 
 std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap(const PageSelection& pages, std::uint64_t count) {
   if (pages.shape != nullptr) return find_overlap_of_views(pages, count);

@@ -7,6 +7,7 @@
 #include "base/errors.hpp"
 #include "memory/page_view.hpp"
 
+#include <compare>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -107,5 +108,19 @@ std::pair<std::optional<std::uint64_t>, std::uint64_t> compare_lengths(const Pag
 /// Two pages of the selection that share a byte, if any do; of a view, a page may share one with itself. n log n, n being the
 /// stretches that lie apart.
 std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap(const PageSelection& pages, std::uint64_t count);
+
+/// A stretch of a page that lies in one piece.
+struct PageStretch {
+  std::uint32_t region;
+  std::uint64_t begin, end;
+  std::uint32_t list;  ///< whose page it is of, where there are several
+  std::uint64_t page;
+  auto operator<=>(const PageStretch&) const = default;
+};
+
+/// Appends those of the selection's pages. `region_ids`: what the list's numbers of regions stand for; empty: themselves.
+void add_stretches(const PageSelection& pages, std::uint64_t count, std::span<const std::uint32_t> region_ids, std::uint32_t list, std::vector<PageStretch>& stretches);
+/// Two that share a byte, if any do, the one that begins first ahead; sorts them. n log n.
+std::optional<std::pair<PageStretch, PageStretch>> find_shared(std::vector<PageStretch>& stretches);
 
 }  // namespace headrace

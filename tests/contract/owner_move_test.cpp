@@ -410,6 +410,25 @@ TEST_P(OwnerMovesHere, requests_that_come_and_go_while_the_owner_is_stopped_leav
   EXPECT_TRUE(same_bytes(ends.near.bytes(), ends.far.bytes()));
 }
 
+TEST_P(OwnerMovesHere, regions_that_the_peer_never_asked_for_go_without_a_word) {
+  Pair pair = open_pair();
+  Ends ends(pair);
+  const Remote remote(pair.ab, ends.theirs->facts());
+  ASSERT_TRUE(ends.request(remote).run().status.ok());
+  const Memory memory(Memory::Kind::plain, 4096, 1);
+  const auto things_told = [&](int regions) {
+    for (int made = 0; made < regions; ++made) const Region passing(*pair.b, memory);
+    std::uint32_t things = 0;
+    for (int look = 0; look < 1000; ++look) things += pair.a->progress();
+    return things;
+  };
+  (void)things_told(0);
+  EXPECT_LT(things_told(200), 20U) << "a stopped peer would find a word for each of them";
+  // One that was asked for does not: what the peer keeps of it goes.
+  ends.theirs.reset();
+  EXPECT_EQ(ends.request(remote).run().status.code, Code::not_found);
+}
+
 TEST_P(OwnerMovesHere, read_only_memory_is_read_and_not_written) {
   Pair pair = open_pair();
   Ends ends(pair);

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Descriptors kept in their shortest form: what it is, and that nothing is lost by it."""
 
+import sys
+import threading
 from array import array
 
 import numpy as np
 import pytest
 
 from headrace.compat.nixl._bindings import nixl_mem_t, nixlXferDList
-from headrace.compat.nixl._compiled import capture_rows
+from headrace.compat.nixl._compiled import capture_rows, pack_tuples
+from headrace.compat.nixl._descriptors import DescriptorList
 from headrace.compat.nixl._rows import Rows, captured
 
 PIECE = 1024  # rows that are looked at together
@@ -121,3 +124,99 @@ def test_a_list_of_an_array_is_what_a_list_of_tuples_is_and_keeps_nothing_of_the
     emptied = made()
     emptied.clear()
     assert emptied.isEmpty() and list(emptied) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_list_of_tuples_is_the_list_of_its_array(seed):
+    rng = np.random.default_rng(seed)
+    table = rng.integers(0, 2**64, (int(rng.integers(1, 3000)), 3), dtype=np.uint64)
+    if seed % 2:
+        table[:, 2] = 3
+    tuples = [tuple(int(value) for value in row) for row in table]
+    assert pack_tuples(tuples) == table.tobytes()
+    made = nixlXferDList(nixl_mem_t.DRAM_SEG, tuples)
+    assert made == nixlXferDList(nixl_mem_t.DRAM_SEG, table)
+    assert [made[i] for i in range(len(tuples))] == tuples
+    made.addDesc((1, 2, 3))
+    assert made.descCount() == len(tuples) + 1 and made[len(tuples)] == (1, 2, 3)
+
+
+class Odd(int):
+    pass
+
+
+@pytest.mark.parametrize("row", [(1, 2), (1, 2, 3, 4), [1, 2, 3], (1, 2, -1), (1, 2**64, 3), (1, 2, None), (1, 2, 3.0), (1, 2, Odd(3)), 7])
+def test_tuples_that_are_not_plain_are_left_to_who_words_the_error(row):
+    assert pack_tuples([(1, 2, 3), row]) is None
+    with pytest.raises(TypeError, match="a list of tuples is expected"):
+        pack_tuples(((1, 2, 3),))
+
+
+def test_tuples_of_numbers_that_are_no_plain_integers_are_taken_as_before():
+    made = nixlXferDList(nixl_mem_t.DRAM_SEG, [(np.uint64(2**63), np.int32(2), True), (1, 2, Odd(3))])
+    assert [made[0], made[1]] == [(2**63, 2, 1), (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("row", "error"), [((1, 2), ValueError), ([1, 2, 3], TypeError), ((1, 2, -1), OverflowError), ((1, 2, None), TypeError)]
+)
+def test_a_wrong_tuple_among_right_ones_is_named_as_alone(row, error):
+    with pytest.raises(error):
+        nixlXferDList(nixl_mem_t.DRAM_SEG, [(1, 2, 3)] * 100 + [row])
+
+
+def test_no_tuples_are_an_empty_list():
+    assert pack_tuples([]) == b""
+    assert nixlXferDList(nixl_mem_t.DRAM_SEG, []).isEmpty()
+
+
+def interrupted(function, code, at, other):
+    """`function()`, with `other` done on another thread, as far as it gets there, before the instruction number `at` of that code.
+
+    Returns what it returned, and whether there is an instruction of that number.
+    """
+    count, threads = 0, []
+
+    def trace(frame, event, _arg):
+        nonlocal count
+        if frame.f_code not in code:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            count += 1
+            if count == at:
+                threads.append(threading.Thread(target=other))
+                threads[0].start()
+                threads[0].join(0.02)  # it may wait for us
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        result = function()
+    finally:
+        sys.settrace(before)
+    for thread in threads:
+        thread.join()
+    return result, count >= at
+
+
+LOOKS = {
+    "count": (lambda descs: descs.descCount(), DescriptorList.descCount.__code__, 5),
+    "words": (lambda descs: descs[4], DescriptorList._words.fget.__code__, (4096 + 4 * 256, 64, 3)),
+    "source": (lambda descs: len(descs._source()) > 0, DescriptorList._source.__code__, True),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_threads_that_look_at_one_list_at_once_see_the_same(look):
+    see, code, expected = LOOKS[look]
+    at, there = 0, True
+    while there:
+        at += 1
+        descs = nixlXferDList(nixl_mem_t.DRAM_SEG, regular(5))
+        seen, there = interrupted(lambda descs=descs: see(descs), {code}, at, lambda descs=descs: descs.addDesc((1, 2, 3)))
+        assert seen in (expected, expected + 1 if look == "count" else expected), f"at instruction {at}"
+        if there:
+            assert descs.descCount() == 6 and descs[5] == (1, 2, 3), f"at instruction {at}"
+    assert at > 5

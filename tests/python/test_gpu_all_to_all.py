@@ -128,24 +128,24 @@ def exchange(request, exchanges, runtime):  # noqa: F811
     return exchanges[place]
 
 
+def exchange_each(exchange, op, kind, slot, sizes, rounds):
+    """All to all of each of these sizes in turn, so often, and looks at every byte."""
+    for turn, (page, count) in enumerate(sizes):
+        exchange.fill(turn)
+        handle = exchange.make(op, kind, slot, page, count)
+        exchange.all("exchange", lambda rank, handle=handle: {"handle": handle, "rounds": rounds})
+        exchange.check(kind, slot, page, count, fill=turn)
+        exchange.drop(handle)
+
+
 @pytest.mark.parametrize("op", ["read", "write"])
 def test_all_to_all_of_every_page_size(exchange, op):
-    for turn, (page, count) in enumerate(SIZES):
-        exchange.fill(turn)
-        handle = exchange.make(op, "uniform", SLOT, page, count)
-        exchange.all("exchange", lambda rank, handle=handle: {"handle": handle, "rounds": 5})
-        exchange.check("uniform", SLOT, page, count, fill=turn)
-        exchange.drop(handle)
+    exchange_each(exchange, op, "uniform", SLOT, SIZES, rounds=5)
 
 
 @pytest.mark.parametrize("op", ["read", "write"])
 def test_all_to_all_of_odd_lengths_at_odd_places(exchange, op):
-    for turn, (page, count) in enumerate(ODD_SIZES):
-        exchange.fill(turn)
-        handle = exchange.make(op, "rows", ODD_SLOT, page, count)
-        exchange.all("exchange", lambda rank, handle=handle: {"handle": handle, "rounds": 3})
-        exchange.check("rows", ODD_SLOT, page, count, fill=turn)
-        exchange.drop(handle)
+    exchange_each(exchange, op, "rows", ODD_SLOT, ODD_SIZES, rounds=3)
 
 
 def test_each_process_is_told_by_every_other_after_its_pages(exchange):

@@ -47,9 +47,10 @@ def test_the_stub_of_the_compiled_part_of_compat_has_its_names_and_texts():
     stubs = {node.name: node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
     assert set(stubs) == {name for name in vars(_compiled) if not name.startswith("__")}
     assert ast.get_docstring(tree) == _compiled.__doc__
-    capture = stubs["capture_rows"]
-    assert inspect.getdoc(_compiled.capture_rows).split() == ast.get_docstring(capture).split()
-    assert list(inspect.signature(_compiled.capture_rows).parameters) == [argument.arg for argument in capture.args.posonlyargs]
+    for name in ("capture_rows", "pack_tuples"):
+        stub, function = stubs[name], getattr(_compiled, name)
+        assert inspect.getdoc(function).split() == ast.get_docstring(stub).split()
+        assert list(inspect.signature(function).parameters) == [argument.arg for argument in stub.args.posonlyargs]
     members = {node.name for node in stubs["QuickMake"].body if isinstance(node, ast.FunctionDef)}
     assert members <= set(dir(_compiled.QuickMake))
 

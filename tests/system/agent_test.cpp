@@ -632,18 +632,9 @@ TEST_P(OverBackend, a_storm_of_cancels_ends_every_post_once_and_leaves_nothing_b
   const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, page, size / page}));
   const PageList remote = must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, page, size / page}));
   Request request = must(agents.here.make_request(Op::read, local, remote));
-  std::atomic<int> posted = 0;
-  std::jthread canceler([&](const std::stop_token& stop) {
-    std::mt19937_64 random(run_seed() + 63);
-    for (int seen = 0; !stop.stop_requested();) {
-      if (posted.load() == seen) continue;
-      ++seen;
-      for (std::uint64_t spin = random() % 4000; spin != 0; --spin) std::atomic_signal_fence(std::memory_order_seq_cst);
-      request.cancel();
-    }
-  });
+  Canceler canceler(request);
   for (int i = 0; i < posts; ++i) {
-    posted.fetch_add(1);
+    canceler.post_comes();
     const Status status = request.post();
     ASSERT_TRUE(status.ok() || status.code == Code::canceled) << request.error().message;
     const Status ended = request.wait(patience);
@@ -652,7 +643,7 @@ TEST_P(OverBackend, a_storm_of_cancels_ends_every_post_once_and_leaves_nothing_b
     ASSERT_TRUE(!ended.ok() || ours == theirs);
     std::memset(ours.data(), 0, ours.size());
   }
-  canceler = {};
+  canceler.stop();
   ASSERT_TRUE(request.post().ok()) << request.error().message;
   ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
   EXPECT_TRUE(ours == theirs);
@@ -688,17 +679,22 @@ TEST_P(OverBackend, a_forked_childs_agent_answers_invalid_argument) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-/// A child that ends its copies of the agents, then stays until `pipe` has no writer any more.
-pid_t forked(TwoAgents& agents, const std::array<int, 2>& pipe) {
+/// A child that ends its copies of the request and the agents, then stays until `pipe` has no writer any more.
+pid_t forked(TwoAgents& agents, Request& request, const std::array<int, 2>& pipe) {
   const pid_t child = ::fork();
   if (child != 0) return child;
+  ::alarm(60);
   ::close(pipe[1]);
-  { const Agent first = std::move(agents.here), second = std::move(agents.there); }
+  request.cancel();
+  {
+    const Agent first = std::move(agents.here), second = std::move(agents.there);
+    const Request copy = std::move(request);  // goes first
+  }
   char nothing = 0;
   ::_exit(::read(pipe[0], &nothing, 1) == 0 ? 0 : 1);
 }
 
-TEST_P(OverBackend, posts_in_flight_outlive_a_fork_whose_child_ends_its_agents) {
+TEST_P(OverBackend, posts_in_flight_outlive_a_fork_whose_child_ends_its_requests_and_agents) {
   constexpr std::size_t size = 8 << 20, page = 64 << 10;
   auto &ours = memory(size, 1), &theirs = memory(size, 2);
   const Region near = share(agents.here, ours), far = share(agents.there, theirs);
@@ -716,7 +712,7 @@ TEST_P(OverBackend, posts_in_flight_outlive_a_fork_whose_child_ends_its_agents) 
     ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
     std::ranges::copy(random_bytes(size, 10 + static_cast<std::uint64_t>(round)), theirs.begin());
     ASSERT_TRUE(request.post().ok());
-    const pid_t child = forked(agents, pipe);
+    const pid_t child = forked(agents, request, pipe);
     ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
     told.wait(round);
     EXPECT_TRUE(ours == theirs);

@@ -83,7 +83,7 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
       });
       bool over = false;
       const auto began = std::chrono::steady_clock::now();
-      for (int post = 0; !over; ++post) {
+      while (!over) {
         std::fill(ours.begin(), ours.end(), std::byte{0});
         Status status = request.post();
         if (status.ok()) status = request.wait(deadline + std::chrono::seconds(3));

@@ -281,22 +281,38 @@ TEST_P(SeveralPeers, are_refused_with_the_number_of_the_part_that_is_wrong) {
   EXPECT_EQ(request.state(), RequestState::prepared);
 }
 
+TEST_P(SeveralPeers, may_be_read_to_places_between_one_another) {
+  OneAndSeveral all(GetParam(), 8, {{"check", "yes"}});
+  // Each of our pages is of all peers: four runs of the first, of the second, of the third, and again.
+  constexpr std::uint64_t run = page / 4, row = peers * run;
+  const PageView view{{4, run}, {row, 1}, 1};
+  const auto local = [&](std::uint64_t begin) {
+    return must(all.here.prepare(UniformPages{all.mine.id, begin, 4 * row, 0, all.count - 1}, view));
+  };
+  const auto remote = [&](std::size_t i) {
+    return must(all.here.prepare(all.others[i].name(),
+                                 UniformPages{all.regions[i].id, 0, 0, 4 * run, all.count - 1}));
+  };
+  std::vector<RequestPart> parts;
+  for (std::size_t i = 0; i < peers; ++i) parts.push_back({local(i * run), remote(i)});
+  Request request = must(all.here.make_request(Op::read, parts));
+  ASSERT_TRUE(request.post().ok());
+  ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
+  for (std::size_t i = 0; i < peers; ++i)
+    for (std::uint64_t r = 0; r < 4 * (all.count - 1); ++r)
+      ASSERT_EQ(std::memcmp(&all.ours[i * run + r * row], &all.theirs[i][r * run], run), 0) << i << " " << r;
+
+  // The last run of a page of the first, far behind the page's begin, is the second's first.
+  const std::vector<RequestPart> same{{local(0), remote(0)}, {local(3 * row), remote(1)}};
+  EXPECT_EQ(all.here.make_request(Op::read, same).code(), Code::invalid_argument);
+}
+
 TEST_P(SeveralPeers, end_once_in_a_storm_of_cancels) {
   OneAndSeveral all(GetParam(), 400);
   Request request = all.request(Op::read);
-  std::atomic<int> posted = 0;
-  std::jthread canceler([&](const std::stop_token& stop) {
-    std::mt19937_64 random(run_seed() + 63);
-    for (int seen = 0; !stop.stop_requested();) {
-      if (posted.load() == seen) continue;
-      ++seen;
-      for (std::uint64_t spin = random() % 4000; spin != 0; --spin)
-        std::atomic_signal_fence(std::memory_order_seq_cst);
-      request.cancel();
-    }
-  });
+  Canceler canceler(request);
   for (int i = 0; i < 200; ++i) {
-    posted.fetch_add(1);
+    canceler.post_comes();
     const Status status = request.post();
     ASSERT_TRUE(status.ok() || status.code == Code::canceled) << request.error().message;
     const Status ended = request.wait(patience);
@@ -309,7 +325,7 @@ TEST_P(SeveralPeers, end_once_in_a_storm_of_cancels) {
     }
     std::memset(all.ours.data(), 0, all.ours.size());
   }
-  canceler = {};
+  canceler.stop();
   ASSERT_TRUE(request.post().ok()) << request.error().message;
   ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
   for (std::size_t k = 0; k < peers; ++k) EXPECT_TRUE(all.equal(k)) << k;

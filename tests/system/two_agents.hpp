@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <thread>
 
 namespace headrace::test {
 
@@ -84,5 +85,27 @@ inline std::vector<std::string> all_backends() {
   }
   return names;
 }
+
+/// Cancels a request once after each word that a post comes, from another thread, at any moment.
+class Canceler {
+ public:
+  explicit Canceler(Request& request)
+      : thread_([this, &request](const std::stop_token& stop) {
+          std::mt19937_64 random(run_seed() + 63);
+          for (int seen = 0; !stop.stop_requested();) {
+            if (posts_.load() == seen) continue;
+            ++seen;
+            for (std::uint64_t spin = random() % 4000; spin != 0; --spin)
+              std::atomic_signal_fence(std::memory_order_seq_cst);
+            request.cancel();
+          }
+        }) {}
+  void post_comes() { posts_.fetch_add(1); }
+  void stop() { thread_ = {}; }
+
+ private:
+  std::atomic<int> posts_{0};
+  std::jthread thread_;
+};
 
 }  // namespace headrace::test

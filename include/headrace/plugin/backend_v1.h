@@ -255,7 +255,7 @@ typedef struct headrace_remote_region_v1 {
 
 /* One side of a request: for i < count, with k = indices ? indices[i] : i, page i begins at
  *   offsets ? offsets[k] : base_offset + k * stride_bytes
- * bytes into region regions[region_of ? region_of[k] : 0], and is
+ * bytes, modulo 2^64 (pages may go backward), into region regions[region_of ? region_of[k] : 0], and is
  *   lengths ? lengths[k] : page_bytes
  * bytes long. The host has checked every page against its region, unless the region's length is 0: then the backend checks. */
 typedef struct headrace_side_v1 {

@@ -5,8 +5,7 @@
 #include "gpu/stream.hpp"
 #include "support/fake_gpus.hpp"
 #include "support/fake_graph.hpp"
-#include "support/plugin_instance.hpp"
-#include "support/temporary_folder.hpp"
+#include "unit/engine/linked_backend.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,16 +45,7 @@ class CaptureTest : public testing::Test {
     there->close();
   }
 
-  std::shared_ptr<Engine> open(const std::string& name) {
-    test::FakeGpus::link_backends();
-    const headrace_backend_v1* const table = test::load_plugin("cuda_ipc");
-    auto engine = Engine::open({.name = name, .runtime_dir = folder.path()}, logger).value();
-    std::vector<std::pair<std::string, std::string>> settings;
-    for (std::size_t i = 0; i < table->option_count; ++i)
-      settings.emplace_back(table->options[i].name, table->options[i].default_value);
-    EXPECT_TRUE(engine->add_backend({table->name, "linked in", table, ""}, settings).ok());
-    return engine;
-  }
+  std::shared_ptr<Engine> open(const std::string& name) { return open_on_gpus(name, folder, logger); }
   static RegionId registered(Engine& engine, std::byte* base, unsigned char value) {
     std::memset(base, value, std::size_t{pages} * page_bytes);
     const MemoryRange range{.address = base,

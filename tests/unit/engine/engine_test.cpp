@@ -4,11 +4,15 @@
 #include "backends/fake/backend.hpp"
 #include "memory/allocation.hpp"
 #include "support/temporary_folder.hpp"
+#include "unit/engine/linked_backend.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <memory>
 #include <thread>
 
 namespace headrace::engine {
@@ -73,10 +77,7 @@ class EngineTest : public ::testing::Test {
     return engine;
   }
   static void add(Engine& engine, const headrace_backend_v1& table, const std::string& faults = {}) {
-    std::vector<std::pair<std::string, std::string>> settings;
-    for (const headrace_option_v1& row : fake::FakeBackend::options())
-      settings.emplace_back(row.name, std::string(row.name) == "faults" ? faults : row.default_value);
-    EXPECT_TRUE(engine.add_backend({table.name, "linked in", &table, ""}, settings).ok());
+    add_linked(engine, table, {{"faults", faults}});
   }
   RegionId registered(Engine& engine, std::span<std::byte> bytes, int memory_fd = -1) {
     const MemoryRange range{bytes.data(), bytes.size()};
@@ -84,6 +85,17 @@ class EngineTest : public ::testing::Test {
   }
   static void meet(Engine& here, const Engine& there) {
     EXPECT_TRUE(here.import(there.export_metadata({}).value()).ok());
+  }
+
+  /// A transfer of one page from the second half of our memory to the first.
+  static RequestPlan within(Engine& engine, RegionId region, std::vector<std::string> backends = {}) {
+    RequestPlan plan;
+    plan.local = engine.prepare_uniform({}, true, {region, 0, 4096, 4096, 1}).value();
+    plan.remote = engine.prepare_uniform(engine.name(), false, {region, 4096, 4096, 4096, 1}).value();
+    plan.count = 1;
+    plan.bytes = 4096;
+    plan.backends = std::move(backends);
+    return plan;
   }
 
   std::array<std::byte, 8192> memory{};
@@ -120,12 +132,7 @@ TEST_F(EngineTest, host_memory_is_mapped_without_a_link_of_gpus) {
 TEST_F(EngineTest, a_request_to_oneself_passes_by_who_takes_its_far_side_nowhere) {
   const auto engine = open("alone", OfFiles::table());
   const RegionId region = registered(*engine, memory);
-  RequestPlan plan;
-  plan.local = engine->prepare_uniform({}, true, {region, 0, 4096, 4096, 1}).value();
-  plan.remote = engine->prepare_uniform("alone", false, {region, 4096, 4096, 4096, 1}).value();
-  plan.count = 1;
-  plan.bytes = 4096;
-  const auto request = engine->make_request(std::move(plan));
+  const auto request = engine->make_request(within(*engine, region));
   ASSERT_TRUE(request.ok()) << request.error().message;
   EXPECT_NE((*request)->explain().find("not of_files: does not move to or from dram"), std::string::npos)
       << (*request)->explain();
@@ -147,14 +154,7 @@ TEST_F(EngineTest, a_post_that_goes_over_to_a_path_with_a_full_queue_waits_there
   add(*engine, full);
   const RegionId region = registered(*engine, memory);
   memory.fill(std::byte{1});
-  RequestPlan plan;
-  plan.op = Op::read;
-  plan.local = engine->prepare_uniform({}, true, {region, 0, 4096, 4096, 1}).value();
-  plan.remote = engine->prepare_uniform("alone", false, {region, 4096, 4096, 4096, 1}).value();
-  plan.count = 1;
-  plan.bytes = 4096;
-  plan.backends = {"failing", "full"};
-  const auto request = engine->make_request(std::move(plan)).value();
+  const auto request = engine->make_request(within(*engine, region, {"failing", "full"})).value();
   ASSERT_EQ(request->backend(), "failing");
   memory[4096 + 4095] = std::byte{7};
   ASSERT_TRUE(request->post(nullptr).ok());
@@ -191,6 +191,141 @@ TEST_F(EngineTest, views_pass_by_a_backend_that_does_not_know_them) {
   const auto plain = engine->make_request(std::move(stretches));
   ASSERT_TRUE(plain.ok());
   EXPECT_EQ((*plain)->explain().find("strided"), std::string::npos);
+}
+
+/// The model backend, watched: what it is asked for while it tells us of an end, and how often it is called
+/// at all.
+struct Watched {
+  static inline thread_local bool telling = false;
+  static inline std::atomic<int> released_inside = 0, released = 0, canceled = 0, polled = 0;
+  static inline decltype(headrace_host_v1::completed) tell = nullptr;
+
+  static const headrace_backend_v1* table() {
+    static headrace_backend_v1 t = model();
+    t.name = "watched";
+    t.create = [](const headrace_host_v1* host, const headrace_create_v1* args, void** instance,
+                  headrace_text_v1* error) {
+      static headrace_host_v1 watching;
+      watching = *host;
+      tell = host->completed;
+      watching.completed = [](void* context, uint64_t token, headrace_status_v1 status, const char* text,
+                              size_t length) {
+        telling = true;
+        tell(context, token, status, text, length);
+        telling = false;
+      };
+      return model().create(&watching, args, instance, error);
+    };
+    t.release = [](void* instance, void* request) {
+      ++(telling ? released_inside : released);
+      model().release(instance, request);
+    };
+    t.cancel = [](void* instance, void* request) {
+      ++canceled;
+      model().cancel(instance, request);
+    };
+    t.poll = [](void* instance, void* request) {
+      ++polled;
+      return model().poll(instance, request);
+    };
+    released_inside = released = canceled = polled = 0;
+    return &t;
+  }
+};
+
+TEST_F(EngineTest, a_request_that_nobody_holds_any_more_is_released_after_its_backend_has_told_its_end) {
+  const auto engine = open("alone", OfFiles::table());
+  add(*engine, *Watched::table(), "delay:20ms");
+  auto request = engine->make_request(within(*engine, registered(*engine, memory), {"watched"})).value();
+  // What is the caller's is let go of with it, and is not for a backend's thread either.
+  std::atomic<int> ended = 0;
+  request->on_done([held = std::shared_ptr<int>(new int, [&ended](const int* number) {
+                      delete number;
+                      ended = Watched::telling ? -1 : 1;
+                    })](Status) {});
+  ASSERT_TRUE(request->post(nullptr).ok());
+  request.reset();
+  const Deadline deadline = Deadline::after(10s);
+  while ((Watched::released + Watched::released_inside == 0 || ended == 0) && !deadline.expired())
+    (void)engine->progress().poll();
+  EXPECT_EQ(Watched::released_inside, 0) << "from inside `completed` a backend is not called";
+  EXPECT_EQ(Watched::released, 1);
+  EXPECT_EQ(ended, 1);
+}
+
+TEST_F(EngineTest, closing_gives_back_a_request_whose_end_came_just_before) {
+  auto engine = open("alone", OfFiles::table());
+  add(*engine, *Watched::table(), "delay:20ms");
+  auto request = engine->make_request(within(*engine, registered(*engine, memory), {"watched"})).value();
+  ASSERT_TRUE(request->post(nullptr).ok());
+  request.reset();
+  engine->close();
+  EXPECT_EQ(Watched::released, 1);
+  EXPECT_EQ(Watched::released_inside, 0);
+  const std::weak_ptr<Engine> gone = engine;
+  engine.reset();
+  EXPECT_TRUE(gone.expired()) << "nothing that was left to do holds it";
+}
+
+TEST_F(EngineTest, a_forked_child_asks_nothing_of_a_backend_about_its_parents_requests) {
+  auto engine = open("alone", OfFiles::table());
+  add(*engine, *Watched::table(), "delay:300ms@2");
+  const RegionId region = registered(*engine, memory);
+  auto running = engine->make_request(within(*engine, region, {"watched"})).value();
+  auto prepared = engine->make_request(within(*engine, region, {"watched"})).value();
+  std::atomic<bool> told = false;
+  prepared->on_done([&](Status) { told = true; });
+  ASSERT_TRUE(prepared->post(nullptr).ok());
+  ASSERT_TRUE(prepared->wait(10s).ok());
+  while (!told) std::this_thread::yield();  // by a thread that the child has not
+  ASSERT_TRUE(running->post(nullptr).ok());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(30);
+    Watched::released = Watched::canceled = Watched::polled = 0;
+    running->cancel();
+    const bool refused = running->wait(10s).code == Code::invalid_argument &&
+                         prepared->post(nullptr).code == Code::invalid_argument;
+    (void)running->poll();
+    running.reset();
+    prepared.reset();
+    engine.reset();
+    ::_exit(refused && Watched::released + Watched::released_inside + Watched::canceled + Watched::polled == 0
+                ? 0
+                : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_TRUE(running->wait(10s).ok());
+}
+
+TEST_F(EngineTest, every_post_that_began_is_counted_and_so_is_how_it_ended_and_how_long_it_took) {
+  static headrace_backend_v1 full = model();
+  full.name = "full";
+  static std::atomic<int> refusals;
+  refusals = 1;
+  full.post = [](void* instance, void* request, const headrace_post_v1* args) {
+    if (refusals.fetch_sub(1) > 0) return headrace_status_v1{HEADRACE_WOULD_BLOCK, 0, HEADRACE_NO_PAGE};
+    return model().post(instance, request, args);
+  };
+  const auto engine = open("alone", &full);
+  const RegionId region = registered(*engine, memory);
+  const auto request = engine->make_request(within(*engine, region, {"full"})).value();
+  const EngineCounters& counters = engine->counters();
+  EXPECT_EQ(request->post(nullptr).code, Code::would_block);
+  EXPECT_EQ(counters.posts.value(), 0U) << "nothing began";
+  ASSERT_TRUE(request->post(nullptr).ok());
+  EXPECT_EQ(counters.posts.value(), 1U);
+  ASSERT_TRUE(request->wait(10s).ok());
+  EXPECT_EQ(counters.done.value(), 1U);
+  EXPECT_EQ(counters.request_ns.snapshot().count, 1U);
+  EXPECT_EQ(counters.request_ns.snapshot().sum, request->times().transfer_ns);
+  ASSERT_TRUE(engine->deregister({&region, 1}, 10s));
+  EXPECT_EQ(request->post(nullptr).code, Code::not_found);
+  EXPECT_EQ(counters.posts.value(), 2U);
+  EXPECT_EQ(counters.failed.value(), 1U);
+  EXPECT_EQ(counters.request_ns.snapshot().count, 1U) << "of those that were done";
 }
 
 /// The model backend as one that says it can capture, and has nothing to do it with.

@@ -37,3 +37,9 @@ def capture_rows(rows: object, /) -> tuple[int, int, int, int, int, bytes | None
     far apart neighbours begin, if that is the same all along and so is their length; else 0, and `addresses` has them as uint64.
     `lengths` has the lengths as uint64 if they differ, else it is None.
     """
+
+def pack_tuples(rows: list[tuple[int, int, int]], /) -> bytes | None:
+    """Tuples of (address, length, device) as three uint64 each; None if one is anything else than a tuple of three plain integers that fit.
+
+    rows: a list of them. What is wrong with one is not said: whoever goes through them by itself finds it.
+    """

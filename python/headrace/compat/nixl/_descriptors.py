@@ -10,14 +10,19 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from threading import Lock
 from typing import Any
 
+from ._compiled import pack_tuples
 from ._enums import nixl_mem_t
 from ._errors import failure, nixlNotFoundError
 from ._rows import Rows, captured
 from ._state import StateReader, head, record
 
 WIDTH = 3
+
+_spelling = Lock()
+"""Held while a list's rows are written out as words."""
 
 
 def is_array(value: object) -> bool:
@@ -39,11 +44,16 @@ def checked_rows(rows: Any, width: int) -> Any:
 
 def described(table: Any) -> Rows | array[int]:
     """An array of rows (address, length, device) in the shortest form; nothing of it is kept."""
-    rows = captured(checked_rows(table, WIDTH))
-    if rows is not None:
-        return rows
+    return _shortest(checked_rows(table, WIDTH).view("uint8"))
+
+
+def _shortest(rows: Any) -> Rows | array[int]:
+    """Bytes of three uint64 a row in the shortest form; nothing of them is kept."""
+    found = captured(rows)
+    if found is not None:
+        return found
     words = array("Q")
-    words.frombytes(table.view("uint8"))
+    words.frombytes(rows)
     return words
 
 
@@ -86,19 +96,32 @@ class DescriptorList:
         self._type, self._spelt, self._rows, self._extras = nixl_mem_t.DRAM_SEG, array("Q"), None, []
         return self
 
+    # Several threads may use one list: the words are written out once, and `_rows` goes only when they are there.
+
     @property
     def _words(self) -> array[int]:
         if self._rows is not None:
-            self._spelt, self._rows = self._rows.words(), None
+            with _spelling:
+                rows = self._rows
+                if rows is not None:
+                    self._spelt, self._rows = rows.words(), None
         return self._spelt
 
     @_words.setter
     def _words(self, words: array[int]) -> None:
         self._spelt, self._rows = words, None
 
+    def _keep(self, source: Rows | array[int]) -> None:
+        """What _source is to give."""
+        if isinstance(source, Rows):
+            self._rows = source
+        else:
+            self._words = source
+
     def _source(self) -> Rows | array[int]:
         """The descriptors in the form that they are kept in, to be prepared."""
-        return self._spelt if self._rows is None else self._rows
+        rows = self._rows
+        return self._spelt if rows is None else rows
 
     def __init__(self, type: nixl_mem_t, descs: Any = None, init_size: int = 0):
         if not isinstance(type, nixl_mem_t):
@@ -131,6 +154,14 @@ class DescriptorList:
             self._extras = [self._no_extra() for _ in range(count)]
 
     def _take(self, descs: list[tuple[Any, ...]]) -> None:
+        packed = None if self._has_extra else pack_tuples(descs)
+        if packed is None:
+            self._take_each(descs)
+        else:
+            self._keep(_shortest(packed))
+
+    def _take_each(self, descs: list[tuple[Any, ...]]) -> None:
+        """Those that have more than numbers, or are wrong."""
         width = WIDTH + self._has_extra
         for desc in descs:
             if not isinstance(desc, tuple):
@@ -144,11 +175,7 @@ class DescriptorList:
             self._words = array("Q", chain.from_iterable(descs))
 
     def _take_array(self, rows: Any) -> None:
-        source = described(rows)
-        if isinstance(source, Rows):
-            self._rows = source
-        else:
-            self._words = source
+        self._keep(described(rows))
         if self._has_extra:
             self._extras = [self._no_extra()] * len(rows)
 
@@ -172,7 +199,8 @@ class DescriptorList:
 
     def descCount(self) -> int:
         """How many."""
-        return len(self._spelt) // WIDTH if self._rows is None else self._rows.count
+        rows = self._rows
+        return len(self._spelt) // WIDTH if rows is None else rows.count
 
     def isEmpty(self) -> bool:
         """Whether there are none."""

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engines of tests with backends that are linked in instead of loaded.
+#pragma once
+
+#include "engine/engine.hpp"
+#include "support/fake_gpus.hpp"
+#include "support/plugin_instance.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace headrace::engine {
+
+/// With the defaults of its options, but for those that are given.
+inline void add_linked(Engine& engine, const headrace_backend_v1& table,
+                       const std::map<std::string, std::string>& given = {}) {
+  std::vector<std::pair<std::string, std::string>> settings;
+  for (std::size_t i = 0; i < table.option_count; ++i) {
+    const headrace_option_v1& row = table.options[i];
+    const auto found = given.find(row.name);
+    settings.emplace_back(row.name, found != given.end() ? found->second : row.default_value);
+  }
+  EXPECT_TRUE(engine.add_backend({table.name, "linked in", &table, ""}, settings).ok());
+}
+
+/// An engine with the backend cuda_ipc over fake GPUs of this process.
+inline std::shared_ptr<Engine> open_on_gpus(const std::string& name, const test::TemporaryFolder& folder,
+                                            Logger& logger) {
+  test::FakeGpus::link_backends();
+  auto engine = Engine::open({.name = name, .runtime_dir = folder.path()}, logger).value();
+  add_linked(*engine, *test::load_plugin("cuda_ipc"));
+  return engine;
+}
+
+}  // namespace headrace::engine
