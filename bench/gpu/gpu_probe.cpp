@@ -19,7 +19,6 @@
 #include "gpu/stream.hpp"
 #include "kernels/gather_scatter/reference.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -724,17 +723,6 @@ void time_bulk(Probe& probe, cuda::Address remote) {
 
 // ------------------------------------------------------------------ long pages
 
-/// Copies in one call: cuMemcpyBatchAsync as drivers of CUDA 12.8 gave it, which newer ones keep.
-struct BatchAttributes {
-  std::int32_t source_order = 1;  // 1: of the stream, 3: any
-  cuda::MemoryLocation source_hint, target_hint;
-  std::uint32_t flags = 0;  // 1: beside kernels rather than by one
-};
-using CopyBatch = cuda::Outcome (*)(cuda::Address* targets, cuda::Address* sources, std::size_t* bytes,
-                                    std::size_t count, BatchAttributes* attributes,
-                                    std::size_t* first_of_attributes, std::size_t attribute_count,
-                                    std::size_t* failed, cuda::Stream stream);
-
 struct LongCopy {
   cuda::Address to = 0, from = 0;
   std::size_t bytes = 0;
@@ -752,10 +740,6 @@ class LongPages {
     }
     must(probe.driver, probe.driver.memset_d8_async(blank_.address(), 0, pool_bytes, stream(0)), "clear");
     must(streams_[0].wait_idle());
-    batch_ = reinterpret_cast<CopyBatch>(::dlsym(RTLD_DEFAULT, "cuMemcpyBatchAsync"));
-    if (batch_ == nullptr)
-      if (void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD))
-        batch_ = reinterpret_cast<CopyBatch>(::dlsym(library, "cuMemcpyBatchAsync"));
     open_owner();
   }
 
@@ -886,11 +870,12 @@ class LongPages {
       });
     measure("rows_of_2", [&] { in_pairs(1); });
     measure("rows_of_2_streams_2", [&] { in_pairs(2); });
-    if (batch_ == nullptr) return;
-    for (const auto& [name, order, flags] : {std::tuple{"batch", 1, 0u}, std::tuple{"batch_overlap", 1, 1u},
-                                             std::tuple{"batch_any_overlap", 3, 1u}})
+    using cuda::SourceOrder;
+    for (const auto& [name, order, flags] : {std::tuple{"batch", SourceOrder::stream, 0u},
+                                             {"batch_overlap", SourceOrder::stream, 1u},
+                                             {"batch_any_overlap", SourceOrder::any, 1u}})
       measure(name, [&, order = order, flags = flags] { in_batches(1, order, flags); });
-    measure("batch_streams_2", [&] { in_batches(2, 1, 1); });
+    measure("batch_streams_2", [&] { in_batches(2, SourceOrder::stream, 1); });
   }
 
   void deal(std::size_t used) {
@@ -936,17 +921,17 @@ class LongPages {
     for (std::size_t i = 0; i < used; ++i) tell(i, stream(i));
   }
 
-  void in_batches(std::size_t used, std::int32_t order, std::uint32_t flags) {
+  void in_batches(std::size_t used, cuda::SourceOrder order, unsigned flags) {
     for (std::size_t k = 0; k < used; ++k) {
       std::vector<cuda::Address> targets, sources;
       std::vector<std::size_t> bytes;
       for (std::size_t i = k; i < list_.size(); i += used)
         targets.push_back(list_[i].to), sources.push_back(list_[i].from), bytes.push_back(list_[i].bytes);
-      BatchAttributes attributes;
+      cuda::CopyAttributes attributes;
       attributes.source_order = order, attributes.flags = flags;
       std::size_t first = 0, failed = 0;
-      ask(batch_(targets.data(), sources.data(), bytes.data(), bytes.size(), &attributes, &first, 1, &failed,
-                 stream(k)));
+      ask(probe_.driver.memcpy_batch_async(targets.data(), sources.data(), bytes.data(), bytes.size(),
+                                           &attributes, &first, 1, &failed, stream(k)));
       tell(k, stream(k));
     }
   }
@@ -1095,7 +1080,6 @@ class LongPages {
   std::vector<gpu::Event> events_;
   const gpu::Stream high_ = must(gpu::Stream::make(probe_.device, gpu::Priority::high));
   const gpu::DeviceMemory blank_ = must(gpu::DeviceMemory::allocate(probe_.device, pool_bytes));
-  CopyBatch batch_ = nullptr;
   std::optional<gpu::PeerMemory> owner_memory_;
   std::optional<gpu::Stream> owner_stream_;
   std::vector<LongCopy> list_;
