@@ -68,22 +68,6 @@ Finding processors() {
   return finding;
 }
 
-Finding numa() {
-  std::string text;
-  std::error_code ignored;
-  std::vector<fs::path> nodes;
-  for (const auto& entry : fs::directory_iterator("/sys/devices/system/node", ignored)) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with("node") && name.find_first_not_of("0123456789", 4) == std::string::npos)
-      nodes.push_back(entry.path());
-  }
-  std::sort(nodes.begin(), nodes.end());
-  for (const fs::path& node : nodes)
-    text += fmt::format("{}{}: CPUs {}", text.empty() ? "" : "; ", node.filename().string(),
-                        line_of(node / "cpulist").value_or("?"));
-  return {"NUMA", State::note, text.empty() ? "the kernel tells of no nodes" : text, {}};
-}
-
 Finding locked_memory() {
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
@@ -282,10 +266,59 @@ std::string_view state_name(Finding::State state) {
   return "?";
 }
 
+namespace {
+
+/// The GPUs whose PCI slots the firmware puts next to a node: " GPU 0000:1b:00.0".
+std::string gpus_near(const std::string& root, const std::string& node) {
+  constexpr std::string_view nvidia = "0x10de", display = "0x03";
+  std::vector<std::string> slots;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(root + "/sys/bus/pci/devices", ignored)) {
+    const fs::path& device = entry.path();
+    if (line_of(device / "vendor") == nvidia && line_of(device / "class").value_or("").starts_with(display) &&
+        line_of(device / "numa_node") == node)
+      slots.push_back(device.filename());
+  }
+  std::sort(slots.begin(), slots.end());
+  std::string text;
+  for (const std::string& slot : slots) text += (text.empty() ? ", GPU " : " and ") + slot;
+  return text;
+}
+
+/// What a node's meminfo says it has; its lines begin with "Node 0 MemTotal:".
+std::string memory_of(const fs::path& node) {
+  std::ifstream file(node / "meminfo");
+  for (std::string line; std::getline(file, line);)
+    if (const std::size_t at = line.find("MemTotal:"); at != std::string::npos)
+      return amount_text(std::strtoull(line.c_str() + at + std::string_view("MemTotal:").size(), nullptr, 10) * 1024);
+  return "no memory";
+}
+
+}  // namespace
+
+Finding probe_numa(const std::string& root) {
+  std::string text;
+  std::error_code ignored;
+  std::vector<int> nodes;
+  const fs::path folder = root + "/sys/devices/system/node";
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("node") && name.size() > 4 && name.find_first_not_of("0123456789", 4) == std::string::npos)
+      nodes.push_back(std::atoi(name.c_str() + 4));
+  }
+  std::sort(nodes.begin(), nodes.end());
+  for (const int number : nodes) {
+    const fs::path node = folder / fmt::format("node{}", number);
+    text += fmt::format("{}node {}: {}, CPUs {}{}", text.empty() ? "" : "; ", number, memory_of(node),
+                        line_of(node / "cpulist").value_or("?"), gpus_near(root, std::to_string(number)));
+  }
+  return {"NUMA", State::note, text.empty() ? "the kernel tells of no nodes" : text, {}};
+}
+
 std::vector<Finding> probe_machine() {
   return {kernel(),
           processors(),
-          numa(),
+          probe_numa(""),
           gpus(),
           attach(),
           shared_memory(),

@@ -25,6 +25,8 @@ struct Finding {
 
 /// Forks children to try cross-memory attach: to be called while the process has one thread.
 [[nodiscard]] std::vector<Finding> probe_machine();
+/// The memories of the machine, with the CPUs and GPUs next to each. `root` is "" on the machine.
+[[nodiscard]] Finding probe_numa(const std::string& root);
 /// Where the agents' sockets lie if option runtime_dir is not set.
 [[nodiscard]] std::string default_runtime_folder();
 /// Whether a folder can hold the agents' sockets: there or makeable, ours, closed to others.

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs the GPU probe on the machine that it is on: out of a folder that holds bench_gpu_probe, libheadrace_kernels.so,
 # torch_segments.py and this script. `tools/gpu_probe.sh --collect FOLDER BUILD` puts them there from a build.
+# `--long-pages` runs that part alone.
 set -eu
 
 collect() {
@@ -19,6 +20,10 @@ fi
 
 folder=$(cd "$(dirname "$0")" && pwd)
 out=${OUT:-.}
+if [ "${1:-}" = --long-pages ]; then # long pages by every way there is, in under a minute
+  timeout 100 "$folder/bench_gpu_probe" --long-pages >"$out/gpu_probe_long.jsonl"
+  exit
+fi
 nvidia-smi topo -m || true
 timeout 60 "$folder/bench_gpu_probe" --correct --quick --pid-namespace >"$out/gpu_probe_pid_namespace.jsonl" 2>&1 || true
 tail -n 4 "$out/gpu_probe_pid_namespace.jsonl"

@@ -26,6 +26,10 @@ constexpr std::array rows{
         "host_copy_bytes", "4MiB", "bytes",
         "to and from host memory, at most 64 stretches that are all at least so long go by copy engine", 0,
         0},
+    headrace_option_v1{
+        "gpu_copy_bytes", "4MiB", "bytes",
+        "between GPUs, at most 256 stretches that are all at least so long go by copy engine, in one call; 0: none do", 0,
+        0},
     headrace_option_v1{"pin_registered", "auto", "auto or off",
                        "off: host memory that was registered is never pinned for GPUs, but copied through "
                        "pinned memory",
@@ -87,6 +91,8 @@ Result<Settings> read_settings(const plugin::CreateArgs& args) {
   settings.moves.copy_engine_bytes = copy_engine_bytes;
   HEADRACE_TRY(host_copy_bytes, options.number("host_copy_bytes", 0, UINT64_MAX));
   settings.moves.host_copy_bytes = host_copy_bytes;
+  HEADRACE_TRY(gpu_copy_bytes, options.number("gpu_copy_bytes", 0, UINT64_MAX));
+  settings.moves.gpu_copy_bytes = gpu_copy_bytes;
   HEADRACE_TRY(staging_bytes, options.number("staging_bytes", 0, most_staging_bytes));
   settings.staging_bytes = staging_bytes;
   HEADRACE_TRY(pins_registered, options.automatic("pin_registered"));

@@ -8,6 +8,7 @@
 #include "backends/shm/settings.hpp"
 #include "host_link/control_socket.hpp"
 #include "host_link/site.hpp"
+#include "memory/near_memory.hpp"
 
 #include <atomic>
 #include <condition_variable>
@@ -57,6 +58,7 @@ class Instance final : public host_link::Site {
 
   const Settings settings;
   const std::uint32_t helpers;  ///< pool threads for one request
+  const std::unique_ptr<CopyPlaces> places;  ///< for pool threads; null: they stay where they are
   TaskGate tasks;
 
   // Requests that the pool's queue had no room for; progress takes care of them.

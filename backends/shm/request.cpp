@@ -179,9 +179,12 @@ bool Request::claim(Chunk& chunk) {
   return true;
 }
 
-bool Request::work_on_chunk() {
+/// `thread`: of a thread that may be placed.
+bool Request::work_on_chunk(NearMemory* thread) {
   Chunk chunk;
   if (!claim(chunk)) return false;
+  if (thread != nullptr && chunk.move && instance_.places != nullptr)
+    if (const std::byte* const target = first_target(args_, chunk.from, chunk.to)) thread->write_to(target);
   Outcome moved;
   if (chunk.move) moved = move_part(transfer(), chunk.from, chunk.to);
   bool last = false;
@@ -267,10 +270,13 @@ bool Request::submit_helper() {
 void Request::help(void* argument) {
   auto* const request = static_cast<Request*>(argument);
   TaskGate& tasks = request->instance_.tasks;
-  bool more = true;
-  while (more) {
-    for (int i = 0; i < chunks_a_turn && more; ++i) more = request->work_on_chunk();
-    if (more && request->submit_helper()) break;
+  {
+    NearMemory thread(request->instance_.places.get());
+    bool more = true;
+    while (more) {
+      for (int i = 0; i < chunks_a_turn && more; ++i) more = request->work_on_chunk(&thread);
+      if (more && request->submit_helper()) break;
+    }
   }
   request->unref();
   tasks.leave();

@@ -59,7 +59,7 @@ class Request final : public host_link::Post {
   void begin();
   void begin_chunks();
   bool claim(Chunk& chunk);
-  bool work_on_chunk();
+  bool work_on_chunk(NearMemory* thread = nullptr);
   void drain();
   void stop(const Outcome& outcome);
   void get_help();

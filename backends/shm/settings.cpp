@@ -29,6 +29,10 @@ constexpr std::array rows{
     headrace_option_v1{"attach", "auto", "auto|off",
                        "cross-memory attach for memory that was registered, not allocated", 0, 0},
     headrace_option_v1{"map", "auto", "auto|off", "mapping of peers' memory that came from allocate", 0, 0},
+    headrace_option_v1{"numa", "auto", "auto|off",
+                       "where there are several NUMA nodes, pool threads copy on the CPUs next to the memory "
+                       "that they write",
+                       0, 0},
     host_link::handshake_timeout_row,
 };
 
@@ -54,6 +58,8 @@ Result<Settings> read_settings(const plugin::CreateArgs& args) {
   settings.attach = attach;
   HEADRACE_TRY(map, options.automatic("map"));
   settings.map = map;
+  HEADRACE_TRY(numa, options.automatic("numa"));
+  settings.numa = numa;
   return settings;
 }
 

@@ -17,6 +17,7 @@ struct Settings {
   std::uint32_t threads = 0;  ///< 0: see the option's sentence
   bool attach = true;
   bool map = true;
+  bool numa = true;
 };
 
 [[nodiscard]] std::span<const headrace_option_v1> option_rows();

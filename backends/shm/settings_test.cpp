@@ -20,6 +20,8 @@ TEST(Settings, are_read_rounded_and_refused_by_name) {
   EXPECT_EQ(read("threads", "100000").code(), Code::invalid_argument);
   EXPECT_FALSE(read("map", "off").value().map);
   EXPECT_TRUE(read("attach", "auto").value().attach);
+  EXPECT_TRUE(read("numa", "auto").value().numa);
+  EXPECT_FALSE(read("numa", "off").value().numa);
   const auto refused = read("attach", "sometimes");
   EXPECT_EQ(refused.code(), Code::invalid_argument);
   EXPECT_NE(refused.error().message.find("attach"), std::string::npos);

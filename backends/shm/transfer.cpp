@@ -182,4 +182,13 @@ Outcome move_part(const Transfer& transfer, PagePosition from, PagePosition to) 
   return Batch<large_batch>(transfer).move(from, to);
 }
 
+const std::byte* first_target(const headrace_prepare_v1& request, PagePosition from, PagePosition to) {
+  PageCursor cursor(request, from, to);
+  PageRun run;
+  if (!cursor.next(run)) return nullptr;
+  if (request.op == HEADRACE_READ) return local_address(run);
+  const std::byte* const mapped = remote_of(run).mapped();
+  return mapped == nullptr ? nullptr : mapped + run.remote_offset;
+}
+
 }  // namespace headrace::shm

@@ -28,4 +28,8 @@ struct Transfer {
 /// not_found.
 [[nodiscard]] Outcome move_part(const Transfer& transfer, PagePosition from, PagePosition to);
 
+/// Where the first byte of [from, to) is written; null if that is not mapped in this process.
+[[nodiscard]] const std::byte* first_target(const headrace_prepare_v1& request, PagePosition from,
+                                            PagePosition to);
+
 }  // namespace headrace::shm

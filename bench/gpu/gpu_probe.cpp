@@ -3,7 +3,7 @@
 // engine, to host memory, and one at a time. One JSON line a result; the last line says how many checks
 // failed.
 //
-//   bench_gpu_probe [--quick] [--shapes] [--correct] [--pid-namespace]
+//   bench_gpu_probe [--quick] [--shapes] [--correct] [--pid-namespace] [--long-pages]
 //
 // A child process owns the far memory, on the last GPU: by cudaMalloc (opened by IPC handle), and by the
 // virtual memory API (a descriptor). With one GPU both are on it, and "remote" is another process's memory on
@@ -185,6 +185,15 @@ VirtualMemory make_virtual(const Device& device, std::size_t wanted) {
   ::_exit(0);
 }
 
+gpu::SharedMemory shared_by_handle(const OwnerSays& says) {
+  gpu::SharedMemory shared;
+  shared.sharing = gpu::Sharing::ipc;
+  shared.offset = says.ipc_offset;
+  shared.bytes = pool_bytes;
+  shared.handle = says.handle;
+  return shared;
+}
+
 // ------------------------------------------------------------------ this process
 
 struct Times {
@@ -211,6 +220,7 @@ struct Probe {
   int failures = 0;
   int checks = 0;
   int rounds = 9;
+  OwnerSays owner = {};
 
   [[nodiscard]] std::uint64_t* word() const {
     return reinterpret_cast<std::uint64_t*>(word_memory.bytes().data());
@@ -711,6 +721,374 @@ void time_bulk(Probe& probe, cuda::Address remote) {
       }
 }
 
+// ------------------------------------------------------------------ long pages
+
+struct LongCopy {
+  cuda::Address to = 0, from = 0;
+  std::size_t bytes = 0;
+};
+
+/// What hides the time between two copies of long pages: several streams, calls, graphs, a kernel beside the
+/// copies, the copy engines of both GPUs. Every way moves the same scattered pages, and its bytes are
+/// compared.
+class LongPages {
+ public:
+  LongPages(Probe& probe, cuda::Address remote) : probe_(probe), remote_(remote) {
+    for (int i = 0; i < 4; ++i) {
+      streams_.push_back(must(gpu::Stream::make(probe.device)));
+      events_.push_back(must(gpu::Event::make(probe.device)));
+    }
+    must(probe.driver, probe.driver.memset_d8_async(blank_.address(), 0, pool_bytes, stream(0)), "clear");
+    must(streams_[0].wait_idle());
+    open_owner();
+  }
+
+  void run() {
+    for (const std::size_t page : pages)
+      for (const auto& [name, read] : directions) run(page, name, read);
+    print();
+  }
+
+ private:
+  static constexpr std::size_t mib = std::size_t{1} << 20;
+  static constexpr std::size_t pages[] = {mib, 4 * mib, 16 * mib, 32 * mib, 64 * mib};
+  static constexpr std::size_t part_bytes = 65536;  // of a kernel's warp
+
+  [[nodiscard]] cuda::Stream stream(std::size_t i) const { return streams_[i].handle(); }
+
+  /// The GPU of the far memory, driven from here: its copy engine may take a part.
+  void open_owner() {
+    if (probe_.owner.device == probe_.device->ordinal()) return;
+    auto device = Device::open(probe_.driver, probe_.owner.device);
+    if (!device) return;
+    const gpu::ContextGuard guard(**device);
+    auto memory = gpu::PeerMemory::open(*device, shared_by_handle(probe_.owner));
+    auto access = gpu::enable_peer_access(**device, *probe_.device);
+    auto made = gpu::Stream::make(*device);
+    if (!memory || !access || !made) {
+      fmt::print(stderr, "the owner's GPU takes no part: {}\n",
+                 !memory   ? memory.error().message
+                 : !access ? access.error().message
+                           : made.error().message);
+      return;
+    }
+    owner_memory_.emplace(std::move(*memory));
+    owner_stream_.emplace(std::move(*made));
+  }
+
+  // ---- one list
+
+  void run(std::size_t page, const char* direction, bool read) {
+    const cuda::Address near = probe_.local.address();
+    target_ = read ? near : remote_;
+    source_ = read ? remote_ : near;
+    gpu::PinnedMemory& host = read ? probe_.host_remote : probe_.host_local;
+    probe_.set(source_, host, pool_bytes, page + (read ? 5 : 6));
+    std::mt19937 random(static_cast<unsigned>(page / mib));
+    const std::size_t count = pool_bytes / page;
+    list_.clear();
+    Scattered expected;
+    expected.from = shuffled(random, count, count);
+    expected.to = shuffled(random, count, count);
+    expected.args.page_bytes = page;
+    for (std::size_t i = 0; i < count; ++i)
+      list_.push_back({target_ + expected.to[i] * page, source_ + expected.from[i] * page, page});
+    const auto measure = [&](const std::string& method, const std::function<void()>& post) {
+      probe_.copy(target_, blank_.address(), pool_bytes);
+      const Times times = time(post);
+      if (failed_ != cuda::Outcome::success) {
+        fmt::print(stderr, "{} {} of {}: {}\n", method, direction, page,
+                   cuda::outcome_text(probe_.driver, failed_));
+        row(method).emplace_back("-");
+        return;
+      }
+      report("long", method, direction, page, count, 0, times);
+      row(method).push_back(gb_per_s(times));
+      probe_.expect(arrived(probe_, expected, target_, host),
+                    fmt::format("long {} {} of {} bytes", method, direction, page));
+    };
+    copies(measure);
+    graphs(measure);
+    kernels(measure);
+    if (owner_stream_) measure("engines_of_both_gpus", [&] { by_both(read); });
+    measure_whole(direction);
+  }
+
+  /// All 256 MiB in one copy: what the engine gives without a gap.
+  void measure_whole(const char* direction) {
+    const Times times = time([&] {
+      ask(probe_.driver.memcpy_async(target_, source_, pool_bytes, stream(0)));
+      tell(0, stream(0));
+    });
+    report("long", "whole", direction, pool_bytes, 1, 0, times);
+    row("whole").push_back(gb_per_s(times));
+  }
+
+  static std::string gb_per_s(const Times& times) {
+    return fmt::format("{:.0f}", static_cast<double>(pool_bytes) / times.median / 1e9);
+  }
+
+  // ---- posts
+
+  using Measure = std::function<void(const std::string&, const std::function<void()>&)>;
+
+  void ask(cuda::Outcome outcome) {
+    if (failed_ == cuda::Outcome::success) failed_ = outcome;
+  }
+  void copy(const LongCopy& page, cuda::Stream on) {
+    ask(probe_.driver.memcpy_async(page.to, page.from, page.bytes, on));
+  }
+  /// The word of this number follows what the stream holds.
+  void tell(std::size_t word, cuda::Stream on) {
+    ask(probe_.driver.stream_write_value_64(on, probe_.word_memory.address() + 64 * word, probe_.told + 1,
+                                            0));
+    words_ |= 1u << word;
+  }
+
+  void copies(const Measure& measure) {
+    for (const std::size_t used : {std::size_t{1}, std::size_t{2}, std::size_t{4}})
+      measure(fmt::format("streams_{}", used), [&, used] {
+        deal(used);
+        for (std::size_t i = 0; i < used; ++i) tell(i, stream(i));
+      });
+    measure("streams_2_joined", [&] {
+      fork(2), deal(2), join(2);
+      tell(0, stream(0));
+    });
+    measure("two_priorities", [&] {
+      for (std::size_t i = 0; i < list_.size(); ++i) copy(list_[i], i % 2 == 0 ? stream(0) : high_.handle());
+      tell(0, stream(0)), tell(1, high_.handle());
+    });
+    if (owner_stream_)
+      measure("peer_calls", [&] {
+        const cuda::Context near = probe_.device->context(), far = owner_stream_->device().context();
+        const bool read = source_ == remote_;
+        for (const LongCopy& page : list_)
+          ask(probe_.driver.memcpy_peer_async(page.to, read ? near : far, page.from, read ? far : near,
+                                              page.bytes, stream(0)));
+        tell(0, stream(0));
+      });
+    measure("rows_of_2", [&] { in_pairs(1); });
+    measure("rows_of_2_streams_2", [&] { in_pairs(2); });
+    using cuda::SourceOrder;
+    for (const auto& [name, order, flags] : {std::tuple{"batch", SourceOrder::stream, 0u},
+                                             {"batch_overlap", SourceOrder::stream, 1u},
+                                             {"batch_any_overlap", SourceOrder::any, 1u}})
+      measure(name, [&, order = order, flags = flags] { in_batches(1, order, flags); });
+    measure("batch_streams_2", [&] { in_batches(2, SourceOrder::stream, 1); });
+  }
+
+  void deal(std::size_t used) {
+    for (std::size_t i = 0; i < list_.size(); ++i) copy(list_[i], stream(i % used));
+  }
+  void fork(std::size_t used) {
+    must(events_[0].record(stream(0)));
+    for (std::size_t i = 1; i < used; ++i) must(events_[0].hold_back(stream(i)));
+  }
+  void join(std::size_t used) {
+    for (std::size_t i = 1; i < used; ++i) {
+      must(events_[i].record(stream(i)));
+      must(events_[i].hold_back(stream(0)));
+    }
+  }
+
+  /// Two pages whose second lies behind the first on both sides are two rows of one copy.
+  void in_pairs(std::size_t used) {
+    constexpr std::size_t longest_pitch = (std::size_t{1} << 31) - 1;
+    std::vector<LongCopy> sorted = list_;
+    std::ranges::sort(sorted, {}, &LongCopy::from);
+    std::vector<bool> taken(sorted.size());
+    std::size_t turn = 0;
+    for (std::size_t i = 0; i < sorted.size(); ++i) {
+      if (taken[i]) continue;
+      const cuda::Stream on = stream(turn++ % used);
+      std::size_t j = i + 1;
+      while (j < sorted.size() &&
+             (taken[j] || sorted[j].to < sorted[i].to || sorted[j].from - sorted[i].from > longest_pitch))
+        ++j;
+      if (j == sorted.size()) {
+        copy(sorted[i], on);
+        continue;
+      }
+      taken[j] = true;
+      cuda::Copy2D rows;
+      rows.source_device = sorted[i].from, rows.target_device = sorted[i].to;
+      rows.source_pitch_bytes = sorted[j].from - sorted[i].from;
+      rows.target_pitch_bytes = sorted[j].to - sorted[i].to;
+      rows.width_bytes = sorted[i].bytes, rows.height = 2;
+      ask(probe_.driver.memcpy_2d_async(&rows, on));
+    }
+    for (std::size_t i = 0; i < used; ++i) tell(i, stream(i));
+  }
+
+  void in_batches(std::size_t used, cuda::SourceOrder order, unsigned flags) {
+    for (std::size_t k = 0; k < used; ++k) {
+      std::vector<cuda::Address> targets, sources;
+      std::vector<std::size_t> bytes;
+      for (std::size_t i = k; i < list_.size(); i += used)
+        targets.push_back(list_[i].to), sources.push_back(list_[i].from), bytes.push_back(list_[i].bytes);
+      cuda::CopyAttributes attributes;
+      attributes.source_order = order, attributes.flags = flags;
+      std::size_t first = 0, failed = 0;
+      ask(probe_.driver.memcpy_batch_async(targets.data(), sources.data(), bytes.data(), bytes.size(),
+                                           &attributes, &first, 1, &failed, stream(k)));
+      tell(k, stream(k));
+    }
+  }
+
+  void graphs(const Measure& measure) {
+    for (const std::size_t used : {std::size_t{1}, std::size_t{2}, std::size_t{4}}) {
+      cuda::Graph graph = nullptr;
+      cuda::GraphExec exec = nullptr;
+      must(probe_.driver, probe_.driver.stream_begin_capture(stream(0), cuda::CaptureMode::relaxed),
+           "capture");
+      fork(used), deal(used), join(used);
+      must(probe_.driver, probe_.driver.stream_end_capture(stream(0), &graph), "capture");
+      must(probe_.driver, probe_.driver.graph_instantiate(&exec, graph, 0), "instantiate");
+      measure(fmt::format("graph_{}", used), [&] {
+        ask(probe_.driver.graph_launch(exec, stream(0)));
+        tell(0, stream(0));
+      });
+      must(probe_.driver, probe_.driver.graph_exec_destroy(exec), "destroy");
+      must(probe_.driver, probe_.driver.graph_destroy(graph), "destroy");
+    }
+  }
+
+  // ---- a kernel takes the last bytes of the list, copies the others
+
+  void kernels(const Measure& measure) {
+    for (const std::uint32_t multiprocessors : {64u, 0u}) {
+      const auto [copied, args] = share(16, multiprocessors);
+      measure(fmt::format("kernel_{}", multiprocessors), [&, args = args] { launch(args); });
+    }
+    for (const auto& [sixteenths, multiprocessors] :
+         {std::pair{1u, 8u}, {1u, 16u}, {2u, 8u}, {2u, 16u}, {2u, 32u}, {3u, 16u}, {4u, 32u}}) {
+      const auto [copied, args] = share(sixteenths, multiprocessors);
+      measure(fmt::format("beside_{}of16_sm{}", sixteenths, multiprocessors),
+              [&, copied = copied, args = args] {
+                copy(copied.front(), stream(0));
+                launch(args);
+                for (std::size_t i = 1; i < copied.size(); ++i) copy(copied[i], stream(0));
+                tell(0, stream(0));
+              });
+    }
+  }
+
+  /// What is left to copies when a kernel takes so much, and the kernel's argument; its table is on the GPU.
+  std::pair<std::vector<LongCopy>, headrace_move_parts_v1> share(std::uint32_t sixteenths,
+                                                                 std::uint32_t multiprocessors) {
+    std::vector<LongCopy> copied = list_;
+    std::vector<std::uint64_t> sources, targets;
+    for (std::size_t left = pool_bytes / 16 * sixteenths; left > 0; left -= part_bytes) {
+      LongCopy& last = copied.back();
+      last.bytes -= part_bytes;
+      sources.push_back(last.from + last.bytes - source_);
+      targets.push_back(last.to + last.bytes - target_);
+      if (last.bytes == 0) copied.pop_back();
+    }
+    const std::size_t count = sources.size();
+    auto* const words = reinterpret_cast<std::uint64_t*>(probe_.index_staging.bytes().data());
+    std::ranges::copy(sources, words);
+    std::ranges::copy(targets, words + count);
+    std::fill_n(reinterpret_cast<std::uint32_t*>(words + 2 * count), count,
+                static_cast<std::uint32_t>(part_bytes));
+    const cuda::Address table = probe_.indices.address();
+    probe_.copy(table, probe_.index_staging.address(), 20 * count);
+    headrace_move_parts_v1 args{};
+    args.struct_size = sizeof args;
+    args.sources = table, args.targets = table + 8 * count, args.lengths = table + 16 * count;
+    args.source_base = source_, args.target_base = target_, args.count = count;
+    args.most_multiprocessors = multiprocessors;
+    return {std::move(copied), args};
+  }
+  void launch(headrace_move_parts_v1 args) {
+    args.done = {probe_.word_memory.address() + 64, probe_.told + 1, probe_.state.address()};
+    ask(probe_.kernels->move(args, high_.handle()));
+    words_ |= 2;
+  }
+
+  /// Every other page by the engine of the far GPU.
+  void by_both(bool read) {
+    const auto seen_there = [&](cuda::Address address) {
+      return (read ? address == source_ : address == target_) ? owner_memory_->address()
+                                                              : probe_.local.address();
+    };
+    for (std::size_t i = 0; i < list_.size(); i += 2) copy(list_[i], stream(0));
+    tell(0, stream(0));
+    const gpu::ContextGuard guard(owner_stream_->device());
+    for (std::size_t i = 1; i < list_.size(); i += 2)
+      copy({list_[i].to - target_ + seen_there(target_), list_[i].from - source_ + seen_there(source_),
+            list_[i].bytes},
+           owner_stream_->handle());
+    tell(1, owner_stream_->handle());
+  }
+
+  // ---- times
+
+  Times time(const std::function<void()>& post) {
+    std::vector<double> seconds;
+    failed_ = cuda::Outcome::success;
+    for (int i = 0; i < probe_.rounds + 2; ++i) {
+      words_ = 0;
+      const auto begin = Clock::now();
+      post();
+      if (failed_ != cuda::Outcome::success) {
+        must(probe_.driver, probe_.driver.ctx_synchronize(), "synchronise");
+        ++probe_.told;
+        return {};
+      }
+      wait_for_words(probe_.told + 1);
+      ++probe_.told;
+      if (i >= 2) seconds.push_back(duration<double>(Clock::now() - begin).count());
+    }
+    return summary(std::move(seconds));
+  }
+  void wait_for_words(std::uint64_t value) const {
+    const auto limit = Clock::now() + std::chrono::seconds(20);
+    for (std::size_t i = 0; i < 4; ++i) {
+      if ((words_ >> i & 1) == 0) continue;
+      std::atomic_ref<std::uint64_t> word(probe_.word()[8 * i]);
+      for (std::uint64_t spins = 1; word.load(std::memory_order_acquire) != value; ++spins)
+        if (spins % (1 << 24) == 0 && Clock::now() > limit) {
+          fmt::print(stderr, "word {} was not told in 20 s\n", i);
+          std::exit(1);
+        }
+    }
+  }
+
+  // ---- the table that people read
+
+  std::vector<std::string>& row(const std::string& method) {
+    const auto found =
+        std::ranges::find(rows_, method, &std::pair<std::string, std::vector<std::string>>::first);
+    return found != rows_.end() ? found->second
+                                : rows_.emplace_back(method, std::vector<std::string>{}).second;
+  }
+  void print() const {
+    fmt::print(stderr, "{:24}", "GB/s, read write of MiB");
+    for (const std::size_t page : pages) fmt::print(stderr, "{:>8}", page / mib);
+    for (const auto& [method, values] : rows_) {
+      fmt::print(stderr, "\n{:24}", method);
+      for (const std::string& value : values) fmt::print(stderr, "{:>4}", value);
+    }
+    fmt::print(stderr, "\n{} lists compared, {} differ\n", probe_.checks, probe_.failures);
+  }
+
+  Probe& probe_;
+  const cuda::Address remote_;
+  std::vector<gpu::Stream> streams_;
+  std::vector<gpu::Event> events_;
+  const gpu::Stream high_ = must(gpu::Stream::make(probe_.device, gpu::Priority::high));
+  const gpu::DeviceMemory blank_ = must(gpu::DeviceMemory::allocate(probe_.device, pool_bytes));
+  std::optional<gpu::PeerMemory> owner_memory_;
+  std::optional<gpu::Stream> owner_stream_;
+  std::vector<LongCopy> list_;
+  cuda::Address source_ = 0, target_ = 0;
+  cuda::Outcome failed_ = cuda::Outcome::success;
+  unsigned words_ = 0;
+  std::vector<std::pair<std::string, std::vector<std::string>>> rows_;
+};
+
 // ------------------------------------------------------------------ as the backend does it
 
 /// Requests as they come from the host's table: how long making one takes, and a post of it until its end is
@@ -802,16 +1180,8 @@ struct Options {
   bool shapes = false;         // compares shapes of the kernel
   bool correct_only = false;   // nothing is timed
   bool pid_namespace = false;  // the owner lives in one of its own; needs root
+  bool long_pages = false;     // long pages alone, by every way there is
 };
-
-gpu::SharedMemory shared_by_handle(const OwnerSays& says) {
-  gpu::SharedMemory shared;
-  shared.sharing = gpu::Sharing::ipc;
-  shared.offset = says.ipc_offset;
-  shared.bytes = pool_bytes;
-  shared.handle = says.handle;
-  return shared;
-}
 
 Probe open_probe(int socket) {
   auto driver = must(cuda::load_driver());
@@ -845,6 +1215,7 @@ Probe open_probe(int socket) {
               memory(4096),
               memory(std::size_t{8} << 20),
               pinned(std::size_t{8} << 20)};
+  probe.owner = says;
   resynchronise(probe);
   const auto opening = Clock::now();
   probe.remote_ipc.emplace(must(gpu::PeerMemory::open(device, shared_by_handle(says))));
@@ -882,6 +1253,10 @@ int run(int socket, const Options& options) {
   Probe probe = open_probe(socket);
   const gpu::ContextGuard guard(*probe.device);
   const cuda::Address ipc = probe.remote_ipc->address();
+  if (options.long_pages) {
+    LongPages(probe, ipc).run();
+    return end(probe);
+  }
   check_odd_moves(probe, ipc, "ipc", quick ? 60 : 300);
   if (probe.remote_vmm) check_odd_moves(probe, probe.remote_vmm->address(), "descriptor", quick ? 20 : 60);
   if (options.correct_only) return end(probe);
@@ -947,8 +1322,11 @@ int main(int argc, char** argv) {
       options.correct_only = true;
     } else if (argument == "--pid-namespace") {
       options.pid_namespace = true;
+    } else if (argument == "--long-pages") {
+      options.long_pages = true;
     } else {
-      fmt::print(stderr, "unknown option {}: --quick, --shapes, --correct, --pid-namespace\n", argument);
+      fmt::print(stderr, "unknown option {}: --quick, --shapes, --correct, --pid-namespace, --long-pages\n",
+                 argument);
       return 2;
     }
   }

@@ -139,11 +139,13 @@ void deregister(PyAgent& self, nb::handle regions, const Seconds& timeout) {
 }
 
 PyMemory allocate(PyAgent& self, std::size_t length, const std::string& kind, int numa_node, bool huge_pages,
-                  const std::string& name, nb::handle note, const Names& backends, bool writable) {
+                  const std::string& name, nb::handle note, const Names& backends, bool writable,
+                  int near_gpu) {
   AllocateOptions options;
   options.writable = writable;
   options.kind = take(kind_from_name(kind));
   options.numa_node = numa_node;
+  options.near_gpu = near_gpu;
   options.huge_pages = huge_pages;
   options.registration = register_options(name, note, backends);
   std::shared_ptr<std::byte> storage;
@@ -627,19 +629,24 @@ void bind_memory_methods(nb::class_<PyAgent>& agent) {
       .def("allocate", &allocate, nb::arg("length_bytes"), nb::arg("kind") = "dram",
            nb::arg("numa_node") = -1, nb::arg("huge_pages") = false, nb::arg("name") = "",
            nb::arg("note") = nb::bytes("", 0), nb::arg("backends") = nb::none(), nb::arg("writable") = true,
+           nb::arg("near_gpu") = -1,
            nb::sig("def allocate(self, length_bytes: int, kind: str = 'dram', numa_node: int = -1, "
                    "huge_pages: bool = False, name: str = '', note: bytes = b'', "
-                   "backends: collections.abc.Sequence[str] | None = None, writable: bool = True) -> Memory"),
+                   "backends: collections.abc.Sequence[str] | None = None, writable: bool = True, "
+                   "near_gpu: int = -1) -> Memory"),
            "Memory that peers on this host map and copy without the kernel's help: the fastest kind. "
            "Zero-filled,\n"
            "page-aligned, registered.\n\n"
-           "numa_node: -1 means the node of the thread that touches a page first. huge_pages: of 2 MiB. "
-           "writable: False lets\n"
-           "requests and peers read it only; the Memory object itself can always be written.\n"
+           "numa_node: -1 means that of near_gpu, or of the thread that touches a page first. huge_pages: of "
+           "2 MiB. writable:\n"
+           "False lets requests and peers read it only; the Memory object itself can always be written. "
+           "near_gpu: a CUDA ordinal:\n"
+           "memory of the node next to this GPU, where the firmware names it.\n"
            "Owns: the Memory object and its views keep the memory; the region is the agent's until "
            "deregistered.\n"
-           "Errors: InvalidArgument (length 0), Exhausted (not enough memory or huge pages), NotSupported "
-           "(kind).")
+           "Errors: InvalidArgument (length 0, no such node: says which there are, no such GPU), Exhausted (not "
+           "enough memory or\n"
+           "huge pages), NotSupported (kind; near_gpu without a driver).")
       .def(
           "map",
           [](PyAgent& self, const std::string& peer, nb::handle region, const Seconds& timeout) {

@@ -72,7 +72,8 @@ struct Region {
 
 struct AllocateOptions {
   MemoryKind kind = MemoryKind::dram;
-  int numa_node = -1;               ///< -1: the node of the thread that touches a page first
+  int numa_node = -1;               ///< -1: that of `near_gpu`, or of the thread that touches a page first
+  int near_gpu = -1;                ///< a CUDA ordinal: memory of the node next to this GPU, where the firmware names it
   bool huge_pages = false;          ///< 2 MiB pages; exhausted if the system has none reserved
   bool writable = true;             ///< false: this process fills it through `storage`; requests and peers' mappings only read
   RegisterOptions registration = {};

@@ -823,15 +823,17 @@ class Agent:
         answer: the regions stay).
         """
 
-    def allocate(self, length_bytes: int, kind: str = 'dram', numa_node: int = -1, huge_pages: bool = False, name: str = '', note: bytes = b'', backends: Sequence[str] | None = None, writable: bool = True) -> Memory:
+    def allocate(self, length_bytes: int, kind: str = 'dram', numa_node: int = -1, huge_pages: bool = False, name: str = '', note: bytes = b'', backends: Sequence[str] | None = None, writable: bool = True, near_gpu: int = -1) -> Memory:
         """
         Memory that peers on this host map and copy without the kernel's help: the fastest kind. Zero-filled,
         page-aligned, registered.
 
-        numa_node: -1 means the node of the thread that touches a page first. huge_pages: of 2 MiB. writable: False lets
-        requests and peers read it only; the Memory object itself can always be written.
+        numa_node: -1 means that of near_gpu, or of the thread that touches a page first. huge_pages: of 2 MiB. writable:
+        False lets requests and peers read it only; the Memory object itself can always be written. near_gpu: a CUDA ordinal:
+        memory of the node next to this GPU, where the firmware names it.
         Owns: the Memory object and its views keep the memory; the region is the agent's until deregistered.
-        Errors: InvalidArgument (length 0), Exhausted (not enough memory or huge pages), NotSupported (kind).
+        Errors: InvalidArgument (length 0, no such node: says which there are, no such GPU), Exhausted (not enough memory or
+        huge pages), NotSupported (kind; near_gpu without a driver).
         """
 
     def map(self, peer: str, region: Region | int, timeout: float | None = 10.0) -> Mapping:

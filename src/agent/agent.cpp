@@ -6,6 +6,7 @@
 #include "agent/core_options.hpp"
 #include "base/unix_socket.hpp"
 #include "base/utf8.hpp"
+#include "gpu/near_node.hpp"
 #include "memory/allocation.hpp"
 #include "memory/page_list.hpp"
 
@@ -114,10 +115,25 @@ Result<std::vector<Region>> Agent::register_memory(std::span<const MemoryRange> 
 Result<void> Agent::deregister(RegionId region, Timeout timeout) { return impl_->engine->deregister({&region, 1}, timeout); }
 Result<void> Agent::deregister(std::span<const RegionId> regions, Timeout timeout) { return impl_->engine->deregister(regions, timeout); }
 
+namespace {
+
+/// The node that an allocation is bound to; -1: none.
+Result<int> node_for(const AllocateOptions& options) {
+  if (options.near_gpu < -1) return make_error(Code::invalid_argument, "there is no GPU {}: they count from 0, and -1 means none", options.near_gpu);
+  if (options.numa_node != -1 || options.near_gpu == -1) return options.numa_node;
+  HEADRACE_TRY(driver, cuda::load_driver());
+  HEADRACE_TRY(node, gpu::node_near(driver, options.near_gpu));
+  return node ? static_cast<int>(*node) : -1;
+}
+
+}  // namespace
+
 Result<Region> Agent::allocate(std::size_t length_bytes, const AllocateOptions& options) {
   HEADRACE_TRY_VOID(impl_->engine->usable());
   if (options.kind != MemoryKind::dram) return make_error(Code::not_supported, "this version allocates dram only, not {}", kind_name(options.kind));
-  auto made = Allocation::make(length_bytes, options.numa_node, options.huge_pages, options.writable);
+  auto node = node_for(options);
+  if (!node) return std::move(node).error().within(fmt::format("allocate {} bytes near GPU {}", length_bytes, options.near_gpu));
+  auto made = Allocation::make(length_bytes, *node, options.huge_pages, options.writable);
   if (!made) return std::move(made).error();
   auto allocation = std::make_shared<Allocation>(std::move(*made));
   MemoryRange range;

@@ -31,13 +31,14 @@ std::uint64_t part_bytes(std::uint64_t bytes) {
 }
 
 constexpr std::uint64_t most_copies = 64;
+constexpr std::uint64_t most_copies_of_batch = 256;  // what was measured
 
-/// Whether no stretch is shorter than `least`, and there are few.
-bool are_long(const headrace_prepare_v1& args, std::uint64_t least) {
+/// Whether no stretch is shorter than `least`, and there are at most so many.
+bool are_long(const headrace_prepare_v1& args, std::uint64_t least, std::uint64_t most) {
   PageCursor cursor(args);
   std::uint64_t count = 0;
   for (PageRun run; cursor.next(run);)
-    if (run.bytes < least || ++count > most_copies) return false;
+    if (run.bytes < least || ++count > most) return false;
   return true;
 }
 
@@ -151,8 +152,11 @@ Result<void> PreparedMove::choose(const headrace_prepare_v1& args, const Address
   const MoveSettings& settings = mover_->settings;
   if (count == 0) return {};
   if ((count == 1 && args.bytes >= settings.copy_engine_bytes) ||
-      (touches == Touches::host && are_long(args, settings.host_copy_bytes)))
+      (touches == Touches::host && are_long(args, settings.host_copy_bytes, most_copies)))
     return tell_copies(args, local, remote);
+  if (touches == Touches::gpus && settings.gpu_copy_bytes != 0 &&
+      are_long(args, settings.gpu_copy_bytes, most_copies_of_batch))
+    return write_batch(args, local, remote);
   if (count <= HEADRACE_MOVE_FEW_MOST && args.bytes <= settings.few_bytes) {
     method_ = MoveMethod::few;
     return tell_few(args, local, remote);
@@ -298,6 +302,21 @@ Result<void> PreparedMove::write_parts(const headrace_prepare_v1& args, const Ad
   return upload(columns.end());
 }
 
+/// The table is for posts on the legacy stream, which takes no batch.
+Result<void> PreparedMove::write_batch(const headrace_prepare_v1& args, const AddressOf& local,
+                                       const AddressOf& remote) {
+  HEADRACE_TRY_VOID(write_parts(args, local, remote));
+  method_ = MoveMethod::batch;
+  PageCursor cursor(args);
+  for (PageRun run; cursor.next(run);) {
+    const Ends ends = ends_of(args, run, local, remote);
+    batch_.targets.push_back(ends.target);
+    batch_.sources.push_back(ends.source);
+    batch_.bytes.push_back(run.bytes);
+  }
+  return {};
+}
+
 Result<void> PreparedMove::take_table(std::uint64_t bytes) {
   HEADRACE_TRY(table, mover_->tables->take(bytes));
   table_ = std::move(table);
@@ -374,6 +393,11 @@ cuda::Outcome PreparedMove::launch(cuda::Stream stream) {
       return mover_->kernels->move(part_list_, stream);
     case MoveMethod::copy:
       return copy(stream);
+    case MoveMethod::batch:
+      if (const cuda::Outcome outcome = copy_batch(stream); outcome != cuda::Outcome::not_supported)
+        return outcome;
+      part_list_.done = done();
+      return mover_->kernels->move(part_list_, stream);
   }
   return cuda::Outcome::invalid_value;
 }
@@ -385,8 +409,29 @@ cuda::Outcome PreparedMove::copy(cuda::Stream stream) {
     outcome = driver.memcpy_async(part.target, part.source, part.bytes, stream);
     if (outcome != cuda::Outcome::success) break;
   }
-  if (outcome == cuda::Outcome::success)
-    outcome = driver.stream_write_value_64(stream, table_.mapped(), posts_, cuda::write_value_default);
+  return tell_end(outcome, stream);
+}
+
+/// not_supported: nothing was queued.
+cuda::Outcome PreparedMove::copy_batch(cuda::Stream stream) {
+  if (stream == nullptr || stream == cuda::legacy_stream) return cuda::Outcome::not_supported;
+  const cuda::DriverTable& driver = mover_->kernels->device().driver();
+  cuda::CopyAttributes attributes;
+  attributes.flags = cuda::copy_prefer_overlap;
+  std::size_t first = 0, failed = 0;
+  const cuda::Outcome outcome =
+      driver.memcpy_batch_async(batch_.targets.data(), batch_.sources.data(), batch_.bytes.data(),
+                                batch_.bytes.size(), &attributes, &first, 1, &failed, stream);
+  return outcome == cuda::Outcome::not_supported ? outcome : tell_end(outcome, stream);
+}
+
+/// Queues the word behind copies that were queued; how it went.
+cuda::Outcome PreparedMove::tell_end(cuda::Outcome copied, cuda::Stream stream) {
+  const cuda::DriverTable& driver = mover_->kernels->device().driver();
+  const cuda::Outcome outcome =
+      copied != cuda::Outcome::success
+          ? copied
+          : driver.stream_write_value_64(stream, table_.mapped(), posts_, cuda::write_value_default);
   if (outcome != cuda::Outcome::success)
     (void)driver.stream_synchronize(stream);  // no copy must outlive the post
   return outcome;

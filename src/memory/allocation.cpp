@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory/allocation.hpp"
 
+#include "topology/memory_nodes.hpp"
+
+#include <fmt/ranges.h>
 #include <linux/memfd.h>
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
@@ -58,10 +61,10 @@ Result<void> place(std::byte* at, std::size_t mapped, int node, std::size_t byte
   if (::syscall(SYS_mbind, at, mapped, MPOL_BIND, mask.data(), mask.size() * bits + 1, 0U) == 0) return {};
   const int error_number = errno;
   if (error_number == EINVAL)
-    return make_error(
-        Code::invalid_argument,
-        "allocate {} bytes on NUMA node {}: there is no such node (see /sys/devices/system/node)", bytes,
-        node);
+    return make_error(Code::invalid_argument,
+                      "allocate {} bytes on NUMA node {}: no memory of such a node may be used here; this machine "
+                      "has memory on {}",
+                      bytes, node, fmt::join(read_memory_nodes(""), ", "));
   if (error_number == ENOSYS || error_number == EPERM)
     return os_error(Code::not_supported, error_number,
                     "allocate {} bytes on NUMA node {}: placing memory is not allowed here, use node -1",

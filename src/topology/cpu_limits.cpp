@@ -14,6 +14,12 @@
 namespace headrace {
 namespace {
 
+using Mask = std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)>;
+
+Mask make_mask(int bits) {
+  return {CPU_ALLOC(bits), [](cpu_set_t* set) { CPU_FREE(set); }};
+}
+
 /// "200000 100000" is two CPUs, "max 100000" no limit.
 std::optional<double> quota_v2(const std::string& group) {
   std::istringstream words(read_small_file(group + "/cpu.max").value_or(""));
@@ -50,8 +56,7 @@ std::optional<double> tightest(const std::string& mount, std::string group, Read
 Result<std::vector<unsigned>> read_affinity() {
   // The kernel refuses a mask smaller than its own; 2^20 CPUs end the search.
   for (int bits = 1024; bits <= 1 << 20; bits *= 2) {
-    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> mask(CPU_ALLOC(bits),
-                                                                [](cpu_set_t* set) { CPU_FREE(set); });
+    const Mask mask = make_mask(bits);
     if (!mask) return make_error(Code::exhausted, "no memory for a mask of {} CPUs", bits);
     const std::size_t size = CPU_ALLOC_SIZE(bits);
     if (::sched_getaffinity(0, size, mask.get()) == 0) {
@@ -65,6 +70,18 @@ Result<std::vector<unsigned>> read_affinity() {
     if (errno != EINVAL) break;
   }
   return os_error(errno, "read the CPUs that this process may use");
+}
+
+Result<void> set_affinity(std::span<const unsigned> cpus) {
+  if (cpus.empty()) return make_error(Code::invalid_argument, "a thread needs a CPU to run on");
+  const int bits = static_cast<int>(std::ranges::max(cpus)) + 1;
+  const Mask mask = make_mask(bits);
+  if (!mask) return make_error(Code::exhausted, "no memory for a mask of {} CPUs", bits);
+  const std::size_t size = CPU_ALLOC_SIZE(bits);
+  CPU_ZERO_S(size, mask.get());
+  for (const unsigned cpu : cpus) CPU_SET_S(cpu, size, mask.get());
+  if (::sched_setaffinity(0, size, mask.get()) == 0) return {};
+  return os_error(errno, "let a thread run on {} CPUs, the first of them {}", cpus.size(), cpus.front());
 }
 
 std::optional<double> read_cpu_quota(const std::string& root) {

@@ -5,6 +5,7 @@
 #include "base/errors.hpp"
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,10 @@ struct CpuLimits {
 /// The calling thread's CPUs (affinity, which a cpuset group narrows too).
 ///   errors   what the system says
 [[nodiscard]] Result<std::vector<unsigned>> read_affinity();
+
+/// From now on the calling thread runs on these alone.
+///   errors   invalid_argument (none of them may be used), and what the system says
+[[nodiscard]] Result<void> set_affinity(std::span<const unsigned> cpus);
 
 /// The tightest quota of this process's control group and those above it, version 2 or 1. `root` is "" on the
 /// machine.

@@ -6,6 +6,7 @@ import gc
 import mmap
 import sys
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -305,6 +306,17 @@ def test_memory_is_allocated_on_a_node_and_with_huge_pages_or_not_at_all(agent):
         assert huge.region.address % (2 << 20) == 0 and int(huge.numpy().sum()) == 3 << 20
     with pytest.raises(headrace.Error, match="4095"):
         agent.allocate(4096, numa_node=4095)
+    if not Path("/sys/devices/system/node/node1023").exists():
+        with pytest.raises(headrace.Error, match="node 1023.*has memory on 0|not allowed"):
+            agent.allocate(4096, numa_node=1023)
+
+
+def test_memory_near_a_gpu_needs_that_gpu(agent):
+    assert len(agent.allocate(4096, numa_node=0, near_gpu=99)) == 4096  # a node that is named wins
+    with pytest.raises(headrace.Error, match="near GPU 99"):
+        agent.allocate(4096, near_gpu=99)
+    with pytest.raises(headrace.InvalidArgument, match="no GPU -2"):
+        agent.allocate(4096, near_gpu=-2)
 
 
 def test_too_much_memory_is_exhausted_and_none_is_invalid(agent):

@@ -77,6 +77,9 @@
   FUNCTION(memcpy_async, "cuMemcpyAsync", Address target, Address source, std::size_t bytes, Stream stream)  \
   FUNCTION(memcpy_peer_async, "cuMemcpyPeerAsync", Address target, Context target_context, Address source,   \
            Context source_context, std::size_t bytes, Stream stream)                                         \
+  FUNCTION(memcpy_batch_async, "cuMemcpyBatchAsync", Address* targets, Address* sources, std::size_t* bytes, \
+           std::size_t count, CopyAttributes* attributes, std::size_t* first_of_attributes,                  \
+           std::size_t attribute_count, std::size_t* failed, Stream stream)                                  \
   FUNCTION(memcpy_2d_async, "cuMemcpy2DAsync", const Copy2D* copy, Stream stream)                            \
   FUNCTION(memset_d8_async, "cuMemsetD8Async", Address target, unsigned char value, std::size_t bytes,       \
            Stream stream)                                                                                    \

@@ -162,6 +162,19 @@ struct AccessDescription {
   AccessFlags flags = AccessFlags::none;
 };
 
+/// When the sources of a batch of copies are read: in the stream's order, before the call returns, or at any
+/// time.
+enum class SourceOrder : std::int32_t { stream = 1, during_call = 2, any = 3 };
+inline constexpr unsigned copy_prefer_overlap = 1;  ///< beside kernels, so by copy engine
+
+/// Of copies in a batch. The hints are for memory without a fixed place.
+struct CopyAttributes {
+  SourceOrder source_order = SourceOrder::stream;
+  MemoryLocation source_hint;
+  MemoryLocation target_hint;
+  unsigned flags = 0;
+};
+
 /// Of a copy of rows; positions within each side count bytes and rows from its pointer.
 struct Copy2D {
   std::size_t source_x_bytes = 0;

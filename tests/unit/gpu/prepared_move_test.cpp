@@ -187,6 +187,94 @@ TEST_F(PreparedMoveTest, few_parts_go_by_the_courier_where_no_order_is_asked_for
   }
 }
 
+/// Long pages between GPUs: what "long" is is set lower.
+class BatchTest : public PreparedMoveTest {
+ protected:
+  BatchTest() { mover = Mover::make(kernels, MoveSettings{.few_bytes = 0, .gpu_copy_bytes = 1000}).value(); }
+
+  PageSide scattered(Region& region, std::uint32_t pages) {
+    return pages_of(region, 1000, shuffled(pages, 300));
+  }
+  [[nodiscard]] int batches() const { return fake.calls("cuMemcpyBatchAsync"); }
+
+  Region here = region(300 * 1000), there = region(300 * 1000);
+};
+
+TEST_F(BatchTest, long_stretches_between_gpus_go_by_copy_engine_in_one_call) {
+  for (const auto op : {HEADRACE_READ, HEADRACE_WRITE}) {
+    PageSide local = scattered(here, 16), remote = scattered(there, 16);
+    const int before = batches();
+    EXPECT_EQ(expect_moves(request(local, remote, 16, op)), MoveMethod::batch);
+    EXPECT_EQ(batches(), before + 2) << "one a post";
+  }
+}
+
+TEST_F(BatchTest, one_that_is_shorter_or_one_too_many_or_none_wanted_and_the_kernel_moves_them) {
+  PageSide many = scattered(here, 256), its_remote = scattered(there, 256);
+  std::iota(many.indices.begin(), many.indices.end(), 0u);  // ascending here, so that no two merge there
+  std::ranges::generate(its_remote.indices, [next = 299u]() mutable { return next--; });
+  EXPECT_EQ(expect_moves(request(many, its_remote, 256)), MoveMethod::batch);
+  many.indices.push_back(256), its_remote.indices.push_back(43);
+  EXPECT_EQ(expect_moves(request(many, its_remote, 257)), MoveMethod::pages);
+  PageSide shorter = pages_of(here, 999, shuffled(16, 300)),
+           its_other = pages_of(there, 999, shuffled(16, 300));
+  EXPECT_EQ(expect_moves(request(shorter, its_other, 16)), MoveMethod::pages);
+  mover = Mover::make(kernels, MoveSettings{.gpu_copy_bytes = 0}).value();
+  PageSide local = scattered(here, 16), remote = scattered(there, 16);
+  EXPECT_EQ(expect_moves(request(local, remote, 16)), MoveMethod::pages);
+}
+
+TEST_F(BatchTest, the_legacy_stream_takes_none_so_the_kernel_moves_them_there) {
+  const ContextGuard current(*device);
+  for (const cuda::Stream legacy : {cuda::legacy_stream, cuda::Stream{}}) {
+    PageSide local = scattered(here, 16), remote = scattered(there, 16);
+    auto move = prepare(request(local, remote, 16)).value();
+    ASSERT_EQ(move.method(), MoveMethod::batch);
+    ASSERT_TRUE(move.post(legacy));
+    ASSERT_EQ(driver.stream_synchronize(legacy), cuda::Outcome::success);
+    EXPECT_TRUE(move.poll_done());
+    for (std::uint64_t i = 0; i < 16; ++i)
+      EXPECT_TRUE(std::equal(page(local_view, i), page(local_view, i) + 1000, page(remote_view, i)));
+    ASSERT_TRUE(move.post(stream.handle())) << "and the next one goes elsewhere";
+  }
+  EXPECT_EQ(batches(), 2);
+}
+
+TEST_F(BatchTest, a_driver_that_does_not_do_it_leaves_them_to_the_kernel) {
+  fake.fail("cuMemcpyBatchAsync", cuda::Outcome::not_supported, 1, 2);
+  PageSide local = scattered(here, 16), remote = scattered(there, 16);
+  EXPECT_EQ(expect_moves(request(local, remote, 16)), MoveMethod::batch);
+  EXPECT_EQ(batches(), 2);
+}
+
+TEST_F(BatchTest, is_done_after_its_last_copy_and_not_before) {
+  PageSide local = scattered(here, 16), remote = scattered(there, 16);
+  auto move = prepare(request(local, remote, 16)).value();
+  ASSERT_TRUE(move.post(stream.handle()));
+  ASSERT_TRUE(stream.wait_idle());
+  fake.hold();
+  ASSERT_TRUE(move.post(stream.handle()));
+  fake.step(16);
+  EXPECT_FALSE(move.poll_done()) << "its end has not been told";
+  fake.step(1);
+  EXPECT_TRUE(move.poll_done());
+  fake.release();
+}
+
+TEST_F(BatchTest, that_is_refused_or_whose_end_cannot_be_told_is_over_with_the_drivers_words) {
+  PageSide local = scattered(here, 16), remote = scattered(there, 16);
+  auto move = prepare(request(local, remote, 16)).value();
+  for (const char* const call : {"cuMemcpyBatchAsync", "cuStreamWriteValue64"}) {
+    fake.fail(call, cuda::Outcome::out_of_memory);
+    const auto posted = move.post(stream.handle());
+    EXPECT_EQ(posted.code(), Code::exhausted) << call;
+    EXPECT_THAT(posted.error().message, HasSubstr("out of memory"));
+    EXPECT_TRUE(move.poll_done());
+    EXPECT_TRUE(stream.poll_idle().value()) << "no copy outlives the post";
+  }
+  EXPECT_TRUE(move.post(stream.handle()));
+}
+
 TEST_F(PreparedMoveTest, a_few_parts_travel_in_the_launch) {
   Region here = region(8000), there = region(8000);
   PageSide local = pages_of(here, 1000, {0, 1, 5, 2}), remote = pages_of(there, 1000, {3, 4, 0, 7});

@@ -8,6 +8,7 @@
 #if __has_include(<cuda.h>)
 // Names as a program of CUDA 12.8 knows them are the newer versions' where cuda.h renames by macro.
 #include <cuda.h>
+#include <cudaTypedefs.h>
 
 #include <type_traits>
 
@@ -137,6 +138,16 @@ HEADRACE_SAME_PLACE(AllocationProperties, reserved_pointer, CUmemAllocationProp,
 static_assert(offsetof(AllocationProperties, compression) == offsetof(CUmemAllocationProp, allocFlags));
 static_assert(sizeof(AccessDescription) == sizeof(CUmemAccessDesc));
 HEADRACE_SAME_PLACE(AccessDescription, flags, CUmemAccessDesc, flags);
+#if CUDA_VERSION >= 12080
+HEADRACE_SAME_VALUE(SourceOrder::stream, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+HEADRACE_SAME_VALUE(SourceOrder::during_call, CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL);
+HEADRACE_SAME_VALUE(SourceOrder::any, CU_MEMCPY_SRC_ACCESS_ORDER_ANY);
+HEADRACE_SAME_VALUE(copy_prefer_overlap, CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE);
+static_assert(sizeof(CopyAttributes) == sizeof(CUmemcpyAttributes));
+HEADRACE_SAME_PLACE(CopyAttributes, source_hint, CUmemcpyAttributes, srcLocHint);
+HEADRACE_SAME_PLACE(CopyAttributes, target_hint, CUmemcpyAttributes, dstLocHint);
+HEADRACE_SAME_PLACE(CopyAttributes, flags, CUmemcpyAttributes, flags);
+#endif
 static_assert(sizeof(Copy2D) == sizeof(CUDA_MEMCPY2D));
 HEADRACE_SAME_PLACE(Copy2D, source_device, CUDA_MEMCPY2D, srcDevice);
 HEADRACE_SAME_PLACE(Copy2D, source_pitch_bytes, CUDA_MEMCPY2D, srcPitch);
@@ -217,6 +228,10 @@ HEADRACE_SAME_FUNCTION(pointer_get_attribute, cuPointerGetAttribute);
 HEADRACE_SAME_FUNCTION(pointer_set_attribute, cuPointerSetAttribute);
 HEADRACE_SAME_FUNCTION(memcpy_async, cuMemcpyAsync);
 HEADRACE_SAME_FUNCTION(memcpy_peer_async, cuMemcpyPeerAsync);
+#if CUDA_VERSION >= \
+    12080  // newer ones have it in another shape, and in this one for those who ask for 12.8's
+static_assert(SameShape<decltype(DriverTable::memcpy_batch_async), PFN_cuMemcpyBatchAsync_v12080>::value);
+#endif
 HEADRACE_SAME_FUNCTION(memcpy_2d_async, cuMemcpy2DAsync);
 HEADRACE_SAME_FUNCTION(memset_d8_async, cuMemsetD8Async);
 HEADRACE_SAME_FUNCTION(memset_d32_async, cuMemsetD32Async);

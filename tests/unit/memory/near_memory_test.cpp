@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/near_memory.hpp"
+
+#include "topology/memory_nodes.hpp"
+#include "topology/sysfs_layout.hpp"
+#include "unit/topology/recorded_machine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace headrace {
+namespace {
+
+using Cpus = std::vector<unsigned>;
+
+Cpus range(unsigned first, unsigned count) {
+  Cpus cpus(count);
+  std::iota(cpus.begin(), cpus.end(), first);
+  return cpus;
+}
+
+/// The recorded machine with CPUs 0-3, 8-11 on node 0 and 4-7, 12-15 on node 1, and one thread that runs
+/// there. The first 100 bytes lie on node 0, the next on node 1, those after 200 nowhere yet.
+class NearMemoryTest : public testing::Test {
+ protected:
+  std::unique_ptr<CopyPlaces> places(Cpus usable) {
+    const test::RecordedMachine machine("two_sockets");
+    return std::make_unique<CopyPlaces>(
+        Topology(read_sysfs_layout(machine.root()).value(), CpuLimits{std::move(usable), {}}, "a record"),
+        ThreadSystem{[this](const void* address) { return node_of(static_cast<const std::byte*>(address)); },
+                     [this] { return runs_on; },
+                     [this](std::span<const unsigned> cpus) {
+                       ++moves;
+                       if (refused) return false;
+                       runs_on.assign(cpus.begin(), cpus.end());
+                       return true;
+                     }});
+  }
+  std::optional<unsigned> node_of(const std::byte* address) const {
+    const auto at = static_cast<std::size_t>(address - memory);
+    return at < 200 ? std::optional(static_cast<unsigned>(at / 100)) : std::nullopt;
+  }
+
+  std::byte memory[300] = {};
+  Cpus runs_on = range(0, 16);
+  int moves = 0;
+  bool refused = false;
+};
+
+TEST_F(NearMemoryTest, a_thread_runs_on_the_node_that_it_writes_and_afterwards_where_it_could_before) {
+  const auto machine = places(range(0, 16));
+  runs_on = range(1, 12);
+  {
+    NearMemory thread(machine.get());
+    thread.write_to(memory);
+    EXPECT_EQ(runs_on, (Cpus{0, 1, 2, 3, 8, 9, 10, 11}));
+    thread.write_to(memory + 50);
+    EXPECT_EQ(moves, 1) << "it is there already";
+    thread.write_to(memory + 150);
+    EXPECT_EQ(runs_on, (Cpus{4, 5, 6, 7, 12, 13, 14, 15}));
+  }
+  EXPECT_EQ(runs_on, range(1, 12));
+}
+
+TEST_F(NearMemoryTest, only_cpus_that_the_process_may_use_are_taken) {
+  const auto machine = places({2, 3, 4});
+  NearMemory thread(machine.get());
+  thread.write_to(memory);
+  EXPECT_EQ(runs_on, (Cpus{2, 3}));
+}
+
+TEST_F(NearMemoryTest, no_cpu_near_it_or_no_page_yet_leaves_the_thread_where_it_is) {
+  const auto machine = places({0, 1});
+  NearMemory thread(machine.get());
+  thread.write_to(memory + 150);
+  thread.write_to(memory + 250);
+  EXPECT_EQ(moves, 0);
+}
+
+TEST_F(NearMemoryTest, a_node_takes_no_more_threads_than_it_has_cpus) {
+  const auto machine = places({0, 1, 4});
+  std::vector<std::unique_ptr<NearMemory>> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.push_back(std::make_unique<NearMemory>(machine.get()));
+    threads.back()->write_to(memory);
+  }
+  EXPECT_EQ(moves, 2);
+  threads.front().reset();  // one leaves, so there is room
+  moves = 0;
+  threads.back()->write_to(memory);
+  EXPECT_EQ(moves, 1);
+}
+
+TEST_F(NearMemoryTest, a_refusal_leaves_the_thread_and_the_room_of_the_node) {
+  const auto machine = places({0});
+  refused = true;
+  NearMemory first(machine.get()), second(machine.get());
+  first.write_to(memory);
+  EXPECT_EQ(runs_on, range(0, 16));
+  refused = false;
+  second.write_to(memory);
+  EXPECT_EQ(runs_on, Cpus{0});
+}
+
+TEST(CopyPlaces, of_a_machine_with_one_node_are_none) {
+  NearMemory nowhere(nullptr);
+  nowhere.write_to(&nowhere);
+  if (read_memory_nodes("").size() == 1) {
+    EXPECT_EQ(CopyPlaces::read(), nullptr);
+  }
+}
+
+TEST(Affinity, of_a_thread_is_set_and_read) {
+  const auto before = read_affinity().value();
+  ASSERT_TRUE(set_affinity(std::span(before).last(1)));
+  EXPECT_EQ(read_affinity().value(), Cpus{before.back()});
+  EXPECT_TRUE(set_affinity(before));
+  EXPECT_EQ(read_affinity().value(), before);
+  EXPECT_EQ(set_affinity({}).code(), Code::invalid_argument);
+}
+
+}  // namespace
+}  // namespace headrace
