@@ -320,6 +320,12 @@ def exchange(sitting: Sitting) -> bool:
     return pytest(sitting, " or ".join(LABELS), report, *sitting.options.pytest, file="test_gpu_all_to_all.py") and sitting.gpus > 0
 
 
+def courier(sitting: Sitting) -> bool:
+    """Small pages carried by the kernel that stays."""
+    report = f"--junitxml={sitting.out / 'test_gpu_courier.xml'}"
+    return pytest(sitting, " or ".join(LABELS), report, *sitting.options.pytest, file="test_gpu_courier.py") and sitting.gpus > 0
+
+
 def run_together(sitting: Sitting, commands: dict[str, list[str]]) -> bool:
     """Runs all at once, each into a file of its own; the log gets them one after another, the last lines of those that failed are shown."""
     started = {}
@@ -424,8 +430,9 @@ def host(sitting: Sitting) -> bool:
 
 
 def single(sitting: Sitting) -> bool:
-    """One page at a time."""
-    return bench(sitting, "--single", "--page", "4K")
+    """One page at a time: by what is chosen of itself, and by the courier."""
+    chosen = bench(sitting, "--single", "--page", "4K")
+    return bench(sitting, "--single", "--page", "4K", environment={"HEADRACE_CUDA_IPC_COURIER": "on"}, suffix="/courier") and chosen
 
 
 def views(sitting: Sitting) -> bool:
@@ -510,6 +517,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "native": (native, 60),
     "tests": (tests, 300),
     "exchange": (exchange, 240),
+    "courier": (courier, 150),
     "runner": (runner, 340),
     "assumptions": (assumptions, 60),
     "nixl": (nixl, 200),
@@ -519,7 +527,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "probe": (probe, 200),
 }
 # The first two need a sitting of their own, the other is about links alone.
-EVERY_TIME = [name for name in STEPS if name not in ("runner", "exchange", "probe")]
+EVERY_TIME = [name for name in STEPS if name not in ("runner", "exchange", "courier", "probe")]
 
 
 def run_steps(sitting: Sitting, names: list[str]) -> int:

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 
@@ -637,6 +638,48 @@ class Process:
         for request in made:
             request.wait(60)
         return len(made)
+
+    def post_and_synchronise(self, handle, times):
+        """Posts it, waits for it and then for the whole GPU, again and again; the seconds of the latter."""
+        request, seconds = self.requests[handle], []
+        for _ in range(times):
+            request.post()
+            request.wait(30)
+            start = time.monotonic()
+            self._quiet()
+            seconds.append(time.monotonic() - start)
+        return seconds
+
+    def synchronise_beside_posts(self, handle, times):
+        """Waits for the whole GPU so many times while another thread posts without a pause. How many posts there were, and the seconds of each wait."""
+        request, stop, posts, failed = self.requests[handle], threading.Event(), [0], []
+
+        def post():
+            try:
+                while not stop.is_set():
+                    request.post()
+                    request.wait(30)
+                    posts[0] += 1
+            except headrace.Error as error:
+                failed.append(error)
+
+        poster = threading.Thread(target=post)
+        poster.start()
+        seconds = []
+        try:
+            while len(seconds) < times and not failed:
+                before = posts[0]
+                start = time.monotonic()
+                self._quiet()
+                seconds.append(time.monotonic() - start)
+                while posts[0] == before and not failed:
+                    time.sleep(0.0001)
+        finally:
+            stop.set()
+            poster.join()
+        if failed:
+            raise failed[0]
+        return {"posts": posts[0], "seconds": seconds}
 
     def read_until_refused(self, peer, mine, theirs, bytes, source_seed, seconds):
         """Reads a whole region again and again; how often it was read, whether each read was right, and how it ended."""
