@@ -446,8 +446,9 @@ def tcp(sitting: Sitting) -> bool:
     # As much as the larger pages are: of 64 MiB, a third of the time is the sockets' waking and waiting for the last one.
     whole = bench(sitting, "--backend", "tcp", "--streams", "8", "--page", "4K", "--count", "65536", suffix="/65536pages") and whole
     alone = bench(sitting, "--backend", "tcp", "--single", "--page", "4K")
+    carried = bench(sitting, "--backend", "tcp", "--single", "--page", "4K", environment={"HEADRACE_TCP_COURIER": "on"}, suffix="/courier")
     mixed = bench(sitting, "--backend", "tcp", "--streams", "8", "--page", "64K", kinds="vram-dram")
-    return whole and alone and mixed
+    return whole and alone and carried and mixed
 
 
 def in_turn(sitting: Sitting, *arguments: str, seconds: int) -> bool:

@@ -49,17 +49,16 @@ Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, con
 }
 
 Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, Settings settings, std::unique_ptr<SocketCalls> calls) {
-  return open(std::unique_ptr<TcpBackend>(new TcpBackend(host, gpu::GpuSource::installed(), gpu::is_in_sight())), std::move(settings), std::move(calls));
+  return open(std::unique_ptr<TcpBackend>(new TcpBackend(host, std::move(settings), gpu::GpuSource::installed(), gpu::is_in_sight())), std::move(calls));
 }
 
 Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, const plugin::CreateArgs& args, gpu::GpuSource source) {
   HEADRACE_TRY(settings, Settings::read(args));
   HEADRACE_TRY(calls, calls_for(settings));
-  return open(std::unique_ptr<TcpBackend>(new TcpBackend(host, std::move(source), true)), std::move(settings), std::move(calls));
+  return open(std::unique_ptr<TcpBackend>(new TcpBackend(host, std::move(settings), std::move(source), true)), std::move(calls));
 }
 
-Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(std::unique_ptr<TcpBackend> backend, Settings settings, std::unique_ptr<SocketCalls> calls) {
-  backend->context_.settings = std::move(settings);
+Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(std::unique_ptr<TcpBackend> backend, std::unique_ptr<SocketCalls> calls) {
   backend->context_.calls = std::move(calls);
   HEADRACE_TRY_VOID(backend->start());
   return std::unique_ptr<plugin::Backend>(std::move(backend));

@@ -54,8 +54,9 @@ class TcpBackend final : public plugin::Backend, private Admission {
   headrace_cost_v1 cost(const headrace_prepare_v1& args) override;
 
  private:
-  TcpBackend(plugin::Host host, gpu::GpuSource source, bool gpus_in_sight) : context_(host, std::move(source), gpus_in_sight) {}
-  static Result<std::unique_ptr<plugin::Backend>> open(std::unique_ptr<TcpBackend> backend, Settings settings, std::unique_ptr<SocketCalls> calls);
+  TcpBackend(plugin::Host host, Settings settings, gpu::GpuSource source, bool gpus_in_sight)
+      : context_(host, std::move(settings), std::move(source), gpus_in_sight) {}
+  static Result<std::unique_ptr<plugin::Backend>> open(std::unique_ptr<TcpBackend> backend, std::unique_ptr<SocketCalls> calls);
   Result<void> start();
   Result<std::shared_ptr<Link>> admit(const wire::Hello& peer) override;
   [[nodiscard]] std::vector<std::shared_ptr<Link>> links() const;

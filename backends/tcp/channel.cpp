@@ -454,7 +454,7 @@ bool Channel::fill(HostCalls& calls) {
     }
     idle_ = writer_.empty() && !anything_staged();
   }
-  if (gpu_out_ != nullptr) launch_staged();
+  if (gpu_out_ != nullptr) launch_staged(calls);
   return !writer_.empty();
 }
 

@@ -18,13 +18,13 @@
 namespace headrace::tcp {
 
 struct Context {
-  Context(plugin::Host the_host, gpu::GpuSource source, bool gpus_are_there)
-      : host(the_host), gpus(std::move(source), {}), gpus_in_sight(gpus_are_there) {}
+  Context(plugin::Host the_host, Settings its_settings, gpu::GpuSource source, bool gpus_are_there)
+      : host(the_host), settings(std::move(its_settings)), gpus(std::move(source), {.courier = {.on = settings.courier}}), gpus_in_sight(gpus_are_there) {}
 
   plugin::Host host;
+  const Settings settings;
   gpu::Gpus gpus;
   const bool gpus_in_sight;
-  Settings settings;
   Regions regions;
   std::unique_ptr<SocketCalls> calls;
   wire::Hmac hmac;

@@ -2,6 +2,7 @@
 // GPU memory over sockets, with GPUs that are fake: what the contract suite, which runs over them too, cannot script.
 #include "backends/tcp/backend.hpp"
 #include "support/fake_gpus.hpp"
+#include "support/fake_kernels.hpp"
 #include "support/plugin_instance.hpp"
 
 #include <gmock/gmock.h>
@@ -398,6 +399,100 @@ TEST_F(TcpGpu, an_agents_own_memories_of_every_kind_are_copied) {
   EXPECT_EQ(end.status.code, Code::backend_failed);
   EXPECT_THAT(end.text, HasSubstr("GPU 0"));
   EXPECT_TRUE(write.run().status.ok());
+}
+
+/// One page of a GPU's memory to another's, as the couriers take it.
+class TcpCourier : public TcpGpu {
+ protected:
+  TcpCourier() {
+    open({{"sockets", "1"}, {"courier", "on"}});
+    here = std::make_unique<Region>(*a, mine);
+    there = std::make_unique<Region>(*b, theirs);
+    remote = std::make_unique<Remote>(ab, there->facts());
+  }
+  ~TcpCourier() override { cuda::add_reference_courier(driver()); }
+
+  /// The first pages; eight bytes lie between two.
+  Request request(headrace_op_v1 op, std::uint64_t page_bytes = 4096, std::uint64_t pages = 1) {
+    const auto side = [&](void* region) { return uniform_side(region, 0, page_bytes + 8, page_bytes); };
+    return Request(*a, op, &ab, side(here->handle()), side(remote->handle()), pages);
+  }
+  PostEnd run(headrace_op_v1 op, std::uint64_t page_bytes = 4096, std::uint64_t pages = 1) { return request(op, page_bytes, pages).run(); }
+  bool same_pages(std::size_t page_bytes = 4096, std::size_t pages = 1) const {
+    for (std::size_t i = 0; i < pages; ++i) {
+      const std::size_t at = i * (page_bytes + 8);
+      if (!same_bytes(mine.bytes().subspan(at, page_bytes), theirs.bytes().subspan(at, page_bytes))) return false;
+    }
+    return true;
+  }
+
+  const Memory mine = memory(0, 1 << 20, 1), theirs = memory(1, 1 << 20, 2);
+  std::unique_ptr<Region> here, there;
+  std::unique_ptr<Remote> remote;
+};
+
+TEST_F(TcpCourier, gathers_and_unpacks_small_pieces_without_a_launch_or_a_copy_call_for_each) {
+  const int copies = driver().calls("cuMemcpyAsync"), launched = driver().calls("headrace_courier");
+  for (const headrace_op_v1 op : {HEADRACE_READ, HEADRACE_WRITE}) {
+    for (const std::uint64_t pages : {1, 3, 8}) {
+      fill_pattern(op == HEADRACE_READ ? theirs.bytes() : mine.bytes(), pages);
+      ASSERT_TRUE(run(op, 1000, pages).status.ok());
+      EXPECT_TRUE(same_pages(1000, pages)) << "op " << op << ", " << pages << " pages";
+    }
+  }
+  EXPECT_EQ(driver().calls("cuMemcpyAsync"), copies);
+  EXPECT_GE(driver().calls("headrace_courier"), launched + 2) << "one on each GPU, and anew when one has left";
+}
+
+TEST_F(TcpCourier, leaves_large_pieces_to_launches) {
+  const int launched = driver().calls("headrace_courier");
+  ASSERT_TRUE(run(HEADRACE_READ, 4096, 128).status.ok());  // two chunks of 256 KiB
+  EXPECT_TRUE(same_pages(4096, 128));
+  EXPECT_EQ(driver().calls("headrace_courier"), launched);
+}
+
+TEST_F(TcpCourier, is_passed_by_where_something_of_the_lane_is_still_with_a_gpu) {
+  ASSERT_TRUE(run(HEADRACE_READ).status.ok());
+  Request large = request(HEADRACE_READ, 4096, 128), small = request(HEADRACE_READ, 1000);
+  driver().hold();
+  const int copies = driver().calls("cuMemcpyAsync"), launches = driver().calls("cuLaunchKernelEx");
+  large.post();
+  ASSERT_TRUE(soon([&] { return driver().calls("cuLaunchKernelEx") > launches; })) << "the owner gathers";
+  small.post();
+  ASSERT_TRUE(soon([&] { return driver().calls("cuMemcpyAsync") > copies; })) << "and the page behind it goes by its stream";
+  driver().release();
+  EXPECT_TRUE(large.wait().status.ok());
+  EXPECT_TRUE(small.wait().status.ok());
+  EXPECT_TRUE(same_pages(4096, 128));
+}
+
+TEST_F(TcpCourier, that_cannot_be_launched_costs_a_warning_and_no_request) {
+  driver().fail("cuLaunchKernelEx", cuda::Outcome::out_of_memory, 1, 2);
+  for (const headrace_op_v1 op : {HEADRACE_READ, HEADRACE_WRITE}) {
+    fill_pattern(op == HEADRACE_READ ? theirs.bytes() : mine.bytes(), 5);
+    const PostEnd end = run(op);
+    EXPECT_TRUE(end.status.ok()) << end.text;
+    EXPECT_TRUE(same_pages());
+  }
+  EXPECT_THAT(a->host().log(), ::testing::Contains(HasSubstr("launch the courier on GPU 0")));
+  EXPECT_THAT(b->host().log(), ::testing::Contains(HasSubstr("launch the courier on GPU 1")));
+}
+
+TEST_F(TcpCourier, that_left_before_a_piece_and_cannot_come_back_fails_it_and_not_the_link) {
+  cuda::add_courier_that_leaves(driver());
+  driver().hold();
+  Request read = request(HEADRACE_READ);
+  const int launches = driver().calls("cuLaunchKernelEx");
+  read.post();
+  ASSERT_TRUE(soon([&] { return driver().calls("cuLaunchKernelEx") > launches; }));
+  driver().fail("cuLaunchKernelEx", cuda::Outcome::out_of_memory);
+  driver().release();
+  EXPECT_EQ(read.wait().status.code, Code::backend_failed);
+  EXPECT_FALSE(ab.lost());
+  cuda::add_reference_courier(driver());
+  const PostEnd end = run(HEADRACE_READ);
+  EXPECT_TRUE(end.status.ok()) << "the owner's next piece goes by a stream: " << end.text;
+  EXPECT_TRUE(same_pages());
 }
 
 }  // namespace

@@ -91,6 +91,9 @@ Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
     message.assign(static_cast<const char*>(args.message.data), args.message.length);
   }
   const bool small = request.args.bytes <= context_.settings.direct_bytes;
+  // Questions are short, whatever they ask for: sent from here they spare a wake-up of each I/O thread, one after the other,
+  // before the peer hears of any. What more there is to ask is for the I/O threads, which wake meanwhile.
+  const bool from_here = small || !request.is_write();
   HostCalls calls(*this);
   std::vector<std::shared_ptr<Channel>> helpers;
   {
@@ -133,10 +136,12 @@ Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
       }
     }
   }
-  if (small) {
-    if (!helpers.empty()) helpers.front()->pump(calls, Channel::Driver::caller);
-  } else {
-    for (const auto& channel : helpers) channel->thread_.kick(channel);
+  for (const auto& channel : helpers) {
+    if (from_here) {
+      channel->pump(calls, Channel::Driver::caller);
+    } else {
+      channel->thread_.kick(channel);
+    }
   }
   return {};
 }

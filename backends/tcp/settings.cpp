@@ -16,7 +16,7 @@
 namespace headrace::tcp {
 namespace {
 
-constexpr std::array<headrace_option_v1, 21> table{{
+constexpr std::array<headrace_option_v1, 22> table{{
     {"listen", "", "list", "addresses to listen on, host:port; empty: every interface, IPv6 and IPv4, on a free port", 0, 0},
     {"advertise", "", "list", "addresses that peers are told to connect to, host or host:port (default: the listening port); empty: those of all interfaces", 0, 0},
     {"sockets", "auto", "count", "sockets a peer, 1 to 64; auto: 4, or the number of cores if there are fewer", 0, 0},
@@ -29,6 +29,7 @@ constexpr std::array<headrace_option_v1, 21> table{{
     {"direct_bytes", "64KiB", "bytes", "requests up to here are sent from the thread that posts them, and received by one that polls for them", 0, 0},
     {"gpu_ring_bytes", "4MiB", "bytes", "pinned memory of one socket and direction through which GPU memory's payload passes, at least twice gpu_chunk_bytes; it is taken when GPU memory is first sent or received over the socket", 0, 0},
     {"gpu_chunk_bytes", "1MiB", "bytes", "payload that a GPU gathers or unpacks at a time, 4 KiB to 64 MiB: several such pieces are under way in the ring", 0, 0},
+    {"courier", "off", "text", "on: a kernel stays on the GPU, as long as it has work, and gathers and unpacks small pieces without a launch for each. It occupies one multiprocessor, and who waits for the whole GPU waits for it", 0, 0},
     {"spin", "auto", "duration", "how long an I/O thread looks for more work before it sleeps; auto: 100us, or none on one or two cores", 0, 0},
     {"heartbeat_interval", "1s", "duration", "a socket on which nothing moved for this long carries a ping", 0, 0},
     {"heartbeat_timeout", "5s", "duration", "a link one of whose sockets was silent for this long is lost", 0, 0},
@@ -92,6 +93,12 @@ class Reader {
     return written == "yes";
   }
 
+  bool on_or_off(std::string_view name) {
+    const std::string written = text(name);
+    if (written != "on" && written != "off" && !written.empty()) fail(name, "on or off is needed");
+    return written == "on";
+  }
+
   void fail(std::string_view name, std::string_view why) {
     if (!error_)
       error_ = make_error(Code::invalid_argument, "option {} is \"{}\": {}", name,
@@ -141,6 +148,7 @@ Result<Settings> Settings::read(const plugin::CreateArgs& args) {
   s.gpu_chunk_bytes = reader.bytes("gpu_chunk_bytes", 4096, 64 << 20);
   s.gpu_ring_bytes = reader.bytes("gpu_ring_bytes", 8192, std::uint64_t{1} << 32);
   if (s.gpu_ring_bytes / 2 < s.gpu_chunk_bytes) reader.fail("gpu_ring_bytes", "it must be at least twice gpu_chunk_bytes");
+  s.courier = reader.on_or_off("courier");
   const bool spins = reader.text("spin") != "auto" && !reader.text("spin").empty();
   s.spin = spins ? reader.duration("spin", 0ns) : (all_cores > 2 ? std::chrono::nanoseconds(100us) : 0ns);
   s.heartbeat_interval = reader.duration("heartbeat_interval", 1ms);

@@ -50,6 +50,7 @@ std::vector<BackendCase> rows() {
       {.backend = "cuda_ipc", .variant = "", .settings = {}, .vram = true},
       {.backend = "cuda_ipc", .variant = "courier", .settings = {{"courier", "on"}}, .vram = true},
       {.backend = "tcp_gpu", .variant = "", .settings = {}, .vram = true},
+      {.backend = "tcp_gpu", .variant = "courier", .settings = {{"courier", "on"}}, .vram = true},
       {.backend = "tcp_gpu",
        .variant = "small_ring",
        .settings = {{"gpu_chunk_bytes", "32KiB"}, {"gpu_ring_bytes", "64KiB"}, {"sockets", "3"}},
