@@ -290,7 +290,8 @@ std::string memory_of(const fs::path& node) {
   std::ifstream file(node / "meminfo");
   for (std::string line; std::getline(file, line);)
     if (const std::size_t at = line.find("MemTotal:"); at != std::string::npos)
-      return amount_text(std::strtoull(line.c_str() + at + std::string_view("MemTotal:").size(), nullptr, 10) * 1024);
+      return amount_text(
+          std::strtoull(line.c_str() + at + std::string_view("MemTotal:").size(), nullptr, 10) * 1024);
   return "no memory";
 }
 
@@ -303,7 +304,8 @@ Finding probe_numa(const std::string& root) {
   const fs::path folder = root + "/sys/devices/system/node";
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename();
-    if (name.starts_with("node") && name.size() > 4 && name.find_first_not_of("0123456789", 4) == std::string::npos)
+    if (name.starts_with("node") && name.size() > 4 &&
+        name.find_first_not_of("0123456789", 4) == std::string::npos)
       nodes.push_back(std::atoi(name.c_str() + 4));
   }
   std::sort(nodes.begin(), nodes.end());

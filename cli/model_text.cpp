@@ -209,6 +209,9 @@ std::string exam_text(const ModelJson& report) {
                           duration_text(number_of(*model, "run_ms") * 1e3)));
   std::string text = fmt::format("headrace {}\n\n", text_of(report, "version"));
   if (!table.empty()) text += table.text();
+  if (const auto torch = report.find("torch");
+      torch != report.end() && text_of(*torch, "found_accelerator") == "rocm")
+    text += "\nThis torch is ROCm's: Headrace is built for it, and has not been run on AMD hardware.\n";
   if (report.at("works").get<bool>())
     text += fmt::format("\nAll of it works on {}.\n", text_of(report, "device"));
   return text;

@@ -9,6 +9,28 @@ include(CheckCXXSourceCompiles)
 
 set(HEADRACE_TORCH_PYTHON "" CACHE FILEPATH "The Python whose torch libheadrace_torch.so is built against; empty: .venv's or python3")
 
+set(HEADRACE_BACKEND "" CACHE STRING "What the torch has to be for that libheadrace_torch.so is built against: cpu, cuda, rocm; empty: any")
+if(DEFINED ENV{BACKEND})  # make build BACKEND=rocm
+  set(HEADRACE_BACKEND "$ENV{BACKEND}" CACHE STRING "" FORCE)
+endif()
+
+# headrace_check_backend(): stops where the torch that was found is not of the kind that was asked for.
+function(headrace_check_backend)
+  if(HEADRACE_BACKEND STREQUAL "")
+    return()
+  endif()
+  if(NOT HEADRACE_BACKEND MATCHES "^(cpu|cuda|rocm)$")
+    message(FATAL_ERROR "BACKEND=${HEADRACE_BACKEND}: there are cpu, cuda and rocm, or nothing for whatever torch is installed.")
+  endif()
+  set(advice "Install one for ${HEADRACE_BACKEND}, and name its Python by -DHEADRACE_TORCH_PYTHON=... if it is not .venv's.")
+  if(torch_absent)
+    message(FATAL_ERROR "BACKEND=${HEADRACE_BACKEND} needs a torch: ${torch_absent}. ${advice}")
+  endif()
+  if(NOT torch_accelerator STREQUAL HEADRACE_BACKEND)
+    message(FATAL_ERROR "BACKEND=${HEADRACE_BACKEND}: torch ${torch_version} in ${torch_root} is one for ${torch_accelerator}. ${advice}")
+  endif()
+endfunction()
+
 # headrace_find_torch(): sets torch_python, torch_root, torch_version, torch_accelerator in the caller, or torch_absent to the
 # reason.
 function(headrace_find_torch)
@@ -90,6 +112,7 @@ function(headrace_add_torch)
     return()
   endif()
   headrace_find_torch()
+  headrace_check_backend()
   if(torch_absent)
     message(STATUS "libheadrace_torch.so is not built: ${torch_absent}. Models need it: install torch there, or name another "
                    "Python by -DHEADRACE_TORCH_PYTHON=..., and configure again")

@@ -499,6 +499,11 @@ def soaks_python(runner: Runner, stage: Stage) -> None:
         pytest(runner, stage, "-m", "slow and not (" + " or ".join(LABELS[1:]) + ")")
 
 
+def rocm(runner: Runner, stage: Stage) -> None:
+    """The model runner as for ROCm's torch; tools/check_rocm.py says what that leaves open."""
+    stage.check(runner.command(stage, [sys.executable, str(ROOT / "tools" / "check_rocm.py"), "--python", str(VENV_PYTHON)]), "check_rocm.py")
+
+
 STAGES: dict[str, tuple[str, Callable[[Runner, Stage], None]]] = {
     "setup": ("install what is missing", setup),
     "sources": ("layers, licence lines, host names, paths", sources),
@@ -517,9 +522,10 @@ STAGES: dict[str, tuple[str, Callable[[Runner, Stage], None]]] = {
     "soaks": ("the C++ tests that take minutes", soaks),
     "tsan-python": ("the Python tests in which threads share agents, under the thread sanitizer", tsan_python),
     "soaks-python": ("the Python tests that take minutes", soaks_python),
+    "rocm": ("compile the model runner as for ROCm's torch, neither linked nor run", rocm),
 }
 EVERY_DAY = ["setup", "sources", "dev", "tsan", "release", "wheel", "python", "examples", "fuzz", "tidy"]
-LONG = ["setup", "sources", "dev-build", "soaks", "clang", "fuzz-long", "tsan-python", "soaks-python", "tidy-all"]
+LONG = ["setup", "sources", "dev-build", "soaks", "clang", "fuzz-long", "tsan-python", "soaks-python", "rocm", "tidy-all"]
 
 
 # Ways to call

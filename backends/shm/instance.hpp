@@ -57,7 +57,7 @@ class Instance final : public host_link::Site {
   ~Instance() override;
 
   const Settings settings;
-  const std::uint32_t helpers;  ///< pool threads for one request
+  const std::uint32_t helpers;               ///< pool threads for one request
   const std::unique_ptr<CopyPlaces> places;  ///< for pool threads; null: they stay where they are
   TaskGate tasks;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of a GPU, without a header of CUDA or ROCm: the driver's own functions, found by name.
+// What is known of a GPU: what torch says of it, and its driver.
 #pragma once
 
 #include <headrace/plugin/model_runtime_v1.h>

@@ -2,8 +2,9 @@
 // Threads that copy, next to the memory that they write.
 //
 // On a machine with several NUMA nodes a thread that writes another node's memory sends every line over the
-// link between the sockets twice: to own it, and to write it back. Reading from afar costs half of that, so
-// the target decides. A node has only so many CPUs: threads beyond them stay where the scheduler has them.
+// link between the sockets, and has fetched it over that link first unless its stores go past the caches; a
+// line that is only read crosses once. So the target decides. A node has only so many CPUs: threads beyond
+// them stay where the scheduler has them.
 #pragma once
 
 #include "topology/topology.hpp"

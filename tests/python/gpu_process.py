@@ -296,6 +296,24 @@ class Process:
         request.wait(30)
         return {"in_flight": in_flight, "wrong": self._differences(taken, wanted)}
 
+    def move_on_stream(self, op, peer, mine, theirs, plan, default):
+        """Moves the plan's pages in the order of torch's default stream, or of another one; the request's state at the end.
+
+        One page of a like plan is moved before, which makes the way: it is to be checked, too.
+        """
+        self.move(op, peer, mine, theirs, [*plan[:3], 1, plan[4]])
+        self._quiet()
+        stream = torch.cuda.default_stream(self.device) if default else torch.cuda.Stream(self.device)
+        self.make("one", op, peer, mine, theirs, plan)
+        try:
+            request = self.requests["one"]
+            request.post(stream=stream)
+            stream.synchronize()
+            request.wait(30)
+            return request.state
+        finally:
+            self.drop("one")
+
     # CUDA graphs
 
     def capture(self, handle, op, peer, mine, theirs, page, pages, numbers="host"):

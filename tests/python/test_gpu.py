@@ -172,7 +172,7 @@ def fill(one, other, bytes_, seeds=(1, 2), key="pages"):
 # Pages
 
 BUFFER = 8 * MIB if STAND_IN else 320 * MIB
-SIZES = [(512, 1), (512, 20_000), (4096, 1), (4096, 10_007), (16384, 16_384), (65536, 1000), (MIB, 200), (16 * MIB, 1), (16 * MIB, 16)]
+SIZES = [(512, 1), (512, 20_000), (4096, 1), (4096, 10_007), (16384, 16_384), (65536, 1000), (MIB, 200), (4 * MIB, 70), (16 * MIB, 1), (16 * MIB, 16)]
 SIZES = [(page, min(count, BUFFER // page)) for page, count in SIZES if page <= BUFFER]
 
 
@@ -364,6 +364,21 @@ def test_a_post_in_the_order_of_a_stream_moves_between_what_comes_before_and_aft
     assert result == {"in_flight": True, "wrong": ""}
     plans, source = ([], 2) if op == "read" else ([["uniform", size, size, 1, 0]], 9)
     assert there.ask("check", key="ordered", target_seed=2, source_seed=source, plans=plans) == ""
+
+
+@gpus_only
+@pytest.mark.parametrize("op", ["read", "write"])
+@pytest.mark.parametrize("stream", ["own", "default"])
+def test_long_pages_move_in_the_order_of_a_stream_also_of_the_default_one(pair, op, stream):
+    """In one call of the copy engine, which the default stream does not take: there by kernel."""
+    here, there = pair
+    source, target = (there, here) if op == "read" else (here, there)
+    _, region = fill(here, there, BUFFER, key="long")
+    plan = ["uniform", BUFFER, 8 * MIB + 8, 20, 5]
+    assert here.ask("move_on_stream", op=op, peer=there.name, mine="long", theirs=region, plan=plan, default=stream == "default") == "done"
+    theirs, ours = (1, 2) if target is here else (2, 1)
+    plans = [[*plan[:3], 1, plan[4]], plan]
+    assert target.ask("check", key="long", target_seed=theirs, source_seed=ours, plans=plans) == ""
 
 
 @gpus_only

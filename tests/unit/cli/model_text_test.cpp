@@ -130,5 +130,19 @@ TEST(ExamText, WhatDoesNotWorkIsMarkedAndHasItsReason) {
                     ContainsRegex("\nthe model +bad +compiled for riscv64\n"), Not(HasSubstr("works"))));
 }
 
+TEST(ExamText, SaysOfRocmThatItHasNotBeenRun) {
+  ModelJson report{{"version", "1.2"},
+                   {"works", true},
+                   {"device", "cuda:0"},
+                   {"torch",
+                    {{"found", "2.13.0+rocm7.0"},
+                     {"found_accelerator", "rocm"},
+                     {"devices", 1},
+                     {"cpu_capability", "AVX2"}}}};
+  EXPECT_THAT(exam_text(report), HasSubstr("has not been run on AMD hardware"));
+  report["torch"]["found_accelerator"] = "cuda";
+  EXPECT_THAT(exam_text(report), Not(HasSubstr("AMD")));
+}
+
 }  // namespace
 }  // namespace headrace::cli
