@@ -48,10 +48,18 @@ class NotedCalls final : public SocketCalls {
     return system_.sendmsg(fd, message, more);
   }
   ssize_t recvmsg(int fd, msghdr* message) override { return system_.recvmsg(fd, message); }
-  ssize_t vmsplice(int pipe, const iovec* pieces, std::size_t count) override { return system_.vmsplice(pipe, pieces, count); }
-  ssize_t splice(int pipe, int fd, std::size_t bytes, bool more) override { return system_.splice(pipe, fd, bytes, more); }
-  int connect(int fd, const sockaddr* address, socklen_t length) override { return system_.connect(fd, address, length); }
-  int accept(int fd, sockaddr* address, socklen_t* length) override { return system_.accept(fd, address, length); }
+  ssize_t vmsplice(int pipe, const iovec* pieces, std::size_t count) override {
+    return system_.vmsplice(pipe, pieces, count);
+  }
+  ssize_t splice(int pipe, int fd, std::size_t bytes, bool more) override {
+    return system_.splice(pipe, fd, bytes, more);
+  }
+  int connect(int fd, const sockaddr* address, socklen_t length) override {
+    return system_.connect(fd, address, length);
+  }
+  int accept(int fd, sockaddr* address, socklen_t* length) override {
+    return system_.accept(fd, address, length);
+  }
 
  private:
   Senders& senders_;
@@ -79,7 +87,12 @@ std::vector<std::thread::id> who_begins(headrace_op_v1 op) {
   Senders noted;
   senders = &noted;
   test::World world;
-  test::Instance instance(world, plugin::table<NotedBackend>(), {{"listen", "127.0.0.1:0"}, {"threads", "2"}, {"heartbeat_interval", "60s"}, {"heartbeat_timeout", "100s"}, {"zero_copy", "no"}},
+  test::Instance instance(world, plugin::table<NotedBackend>(),
+                          {{"listen", "127.0.0.1:0"},
+                           {"threads", "2"},
+                           {"heartbeat_interval", "60s"},
+                           {"heartbeat_timeout", "100s"},
+                           {"zero_copy", "no"}},
                           test::PluginHost::Args{});
   const auto info = ConnectionInfo::parse(instance.connection_info());
   const SocketAddress to = info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front();
@@ -98,7 +111,8 @@ std::vector<std::thread::id> who_begins(headrace_op_v1 op) {
   facts.id = 1;
   facts.length = page * pages;
   const test::Remote theirs(link, facts);
-  test::Request request(instance, op, &link, test::uniform_side(mine.handle(), 0, page, page), test::uniform_side(theirs.handle(), 0, page, page), pages);
+  test::Request request(instance, op, &link, test::uniform_side(mine.handle(), 0, page, page),
+                        test::uniform_side(theirs.handle(), 0, page, page), pages);
   request.post();
   const FrameType wanted = op == HEADRACE_READ ? FrameType::read : FrameType::write;
   (void)first.hear(wanted);
