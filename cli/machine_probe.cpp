@@ -248,8 +248,6 @@ Finding etcd() {
           "apt-get install etcd-server"};
 }
 
-Finding gpus() { return {"GPUs", State::note, "not looked at: this version moves host memory only", {}}; }
-
 }  // namespace
 
 std::string_view state_name(Finding::State state) {
@@ -317,12 +315,28 @@ Finding probe_numa(const std::string& root) {
   return {"NUMA", State::note, text.empty() ? "the kernel tells of no nodes" : text, {}};
 }
 
+Finding probe_gpus(const Result<cuda::DriverTable>& driver) {
+  const auto devices =
+      driver ? gpu::list_devices(*driver) : Result<std::vector<gpu::DeviceInfo>>(driver.error());
+  // On a machine that is to have some, the backend that needs them says what to do.
+  if (!devices) return {"GPUs", State::note, devices.error().message, {}};
+  std::string text;
+  for (const gpu::DeviceInfo& device : *devices)
+    text += fmt::format("{}{}: {}, {}, sm_{}{}, {}", text.empty() ? "" : "; ", device.ordinal, device.name,
+                        amount_text(device.memory_bytes), device.major, device.minor, device.pci);
+  int version = 0;
+  if (driver->driver_get_version(&version) == cuda::Outcome::success)
+    text += fmt::format("; the driver serves CUDA {}", cuda::version_text(version));
+  return {"GPUs", State::good, text, {}};
+}
+
 std::vector<Finding> probe_machine() {
+  const Finding reached = attach();  // which forks: no driver has made threads yet
   return {kernel(),
           processors(),
           probe_numa(""),
-          gpus(),
-          attach(),
+          probe_gpus(cuda::load_driver()),
+          reached,
           shared_memory(),
           huge_pages(),
           locked_memory(),

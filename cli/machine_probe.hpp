@@ -2,6 +2,8 @@
 // What this machine and its kernel can do for moving memory, found out by trying where trying is possible.
 #pragma once
 
+#include "gpu/device.hpp"
+
 #include <string>
 #include <vector>
 
@@ -27,6 +29,8 @@ struct Finding {
 [[nodiscard]] std::vector<Finding> probe_machine();
 /// The memories of the machine, with the CPUs and GPUs next to each. `root` is "" on the machine.
 [[nodiscard]] Finding probe_numa(const std::string& root);
+/// The GPUs of this process, or the driver's sentence why there are none.
+[[nodiscard]] Finding probe_gpus(const Result<cuda::DriverTable>& driver);
 /// Where the agents' sockets lie if option runtime_dir is not set.
 [[nodiscard]] std::string default_runtime_folder();
 /// Whether a folder can hold the agents' sockets: there or makeable, ours, closed to others.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/machine_probe.hpp"
 
+#include "support/fake_cuda.hpp"
 #include "unit/topology/recorded_machine.hpp"
 
 #include <gtest/gtest.h>
@@ -28,6 +29,22 @@ TEST(machine_probe, tells_of_each_node_its_memory_cpus_and_gpus) {
 TEST(machine_probe, tells_when_the_kernel_knows_no_nodes) {
   const test::RecordedMachine machine;
   EXPECT_EQ(probe_numa(machine.root()).value, "the kernel tells of no nodes");
+}
+
+TEST(machine_probe, tells_the_gpus_and_what_their_driver_serves) {
+  cuda::FakeCuda fake(2);
+  const Finding found = probe_gpus(fake.load());
+  EXPECT_EQ(found.state, Finding::State::good);
+  EXPECT_EQ(found.value.find("0: Fake H200, "), 0U) << found.value;
+  EXPECT_NE(found.value.find("; 1: Fake H200, "), std::string::npos) << found.value;
+  EXPECT_TRUE(found.value.ends_with("; the driver serves CUDA 13.0")) << found.value;
+}
+
+TEST(machine_probe, tells_why_there_are_no_gpus) {
+  cuda::FakeCuda fake(0);
+  const Finding found = probe_gpus(fake.load());
+  EXPECT_EQ(found.state, Finding::State::note);
+  EXPECT_NE(found.value.find("GPU"), std::string::npos) << found.value;
 }
 
 }  // namespace
