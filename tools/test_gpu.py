@@ -493,16 +493,22 @@ def sanitizer(sitting: Sitting, tool: str) -> bool:
     if program is None:
         print("    compute-sanitizer is not installed")
         return False
-    return sitting.run(
-        [program, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9", str(sitting.carried / "bin" / "headrace"), "bench",
-         "pages", "--kinds", "vram-vram", "--page", "4K", "--count", "100", "--total", "1M", "--op", "both", "--iterations", "2"],
-        tail=12,
-    )  # fmt: skip
+    command = [
+        program, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9", str(sitting.carried / "bin" / "headrace"), "bench", "pages",
+        "--kinds", "vram-vram", "--page", "4K", "--total", "1M", "--op", "both",
+    ]  # fmt: skip
+    moved = sitting.run([*command, "--count", "100", "--iterations", "2"], tail=8)
+    return sitting.run([*command, "--single", "--iterations", "256"], tail=8, environment={"HEADRACE_CUDA_IPC_COURIER": "on"}) and moved
 
 
 def memcheck(sitting: Sitting) -> bool:
     """compute-sanitizer looks at each access of the kernels."""
     return sanitizer(sitting, "memcheck")
+
+
+def initcheck(sitting: Sitting) -> bool:
+    """compute-sanitizer looks for GPU memory that is read before anybody has written it."""
+    return sanitizer(sitting, "initcheck")
 
 
 def racecheck(sitting: Sitting) -> bool:
@@ -535,6 +541,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "nixl": (nixl, 200),
     "nixl_others": (nixl_others, 240),
     "memcheck": (memcheck, 50),
+    "initcheck": (initcheck, 50),
     "racecheck": (racecheck, 50),
     "soak": (soak, 240),
     "probe": (probe, 200),
