@@ -74,6 +74,8 @@ Agent::~Agent() = default;
 Agent::Agent(Agent&&) noexcept = default;
 Agent& Agent::operator=(Agent&&) noexcept = default;
 
+// By value, as the public interface has it.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 Result<Agent> Agent::open(std::string name, AgentOptions options) {
   if (!is_utf8(name)) return make_error(Code::invalid_argument, "an agent's name is UTF-8, and this one is not");
   if (name.empty() || name.size() > longest_agent_name) {

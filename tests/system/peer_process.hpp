@@ -16,7 +16,7 @@ class PeerProcess {
   PeerProcess(const std::string& name, const std::string& backend, std::size_t bytes, std::uint64_t seed, const std::vector<std::string>& options = {}) {
     int out[2], in[2];
     EXPECT_EQ(::pipe2(out, O_CLOEXEC) | ::pipe2(in, O_CLOEXEC), 0);
-    std::vector<std::string> words{HEADRACE_TEST_BIN_DIR "/system_peer", name, backend, std::to_string(bytes), std::to_string(seed)};
+    std::vector<std::string> words{(HEADRACE_TEST_BIN_DIR "/system_peer"), name, backend, std::to_string(bytes), std::to_string(seed)};
     words.insert(words.end(), options.begin(), options.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
