@@ -49,7 +49,7 @@ def collect(folder: Path, build: Path) -> None:
     if not (build / "lib" / "libheadrace_kernels.so").exists():
         sys.exit(f"{build}/lib has no libheadrace_kernels.so: build where nvcc is, `make build`")
     shutil.rmtree(folder, ignore_errors=True)
-    wanted = ["bin/headrace", "lib/libheadrace.so.0", "lib/libheadrace_kernels.so", "lib/headrace-probe-plugin", "bench/bench_gpu_probe"]
+    wanted = ["bin/headrace", "lib/libheadrace.so.0", "lib/libheadrace_kernels.so", "lib/headrace-probe-plugin", "bench/bench_gpu_probe", "bench/bench_shm_raw"]
     wanted += [str(path.relative_to(build)) for path in (build / "lib" / "backends").glob("*.so")]
     for name in wanted:
         if not (build / name).exists() and name.startswith("bench/"):
@@ -429,6 +429,15 @@ def host(sitting: Sitting) -> bool:
     return all(registered) and all(staged) and near and far
 
 
+def attach(sitting: Sitting) -> bool:
+    """Host memory of another process, on one thread and on half the cores, beside the bare loops."""
+    return sitting.run(
+        [sys.executable, "bench/compare_attach.py", "--program", str(sitting.carried / "bench" / "bench_shm_raw"), "--threads", f"1,{max(2, len(os.sched_getaffinity(0)) // 2)}",
+         "--results", os.path.relpath(sitting.out, ROOT), "--machine", sitting.machine, "--commit", sitting.commit, "--machine-label", sitting.label],
+        tail=50,
+    )  # fmt: skip
+
+
 def single(sitting: Sitting) -> bool:
     """One page at a time: by what is chosen of itself, and by the courier."""
     chosen = bench(sitting, "--single", "--page", "4K")
@@ -530,6 +539,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "single": (single, 30),
     "views": (views, 60),
     "host": (host, 120),
+    "attach": (attach, 60),
     "tcp": (tcp, 90),
     "paths": (paths, 60),
     "native": (native, 60),

@@ -515,7 +515,7 @@ int main(int argc, char** argv) {
                bare * 1e6, initiator.last_ping_pong() / bare);
     initiator.ping_pong(*mode, Mode::spin, 20'000);
     mode->store(Mode::sleep);
-    for (const std::size_t page : {4096UL, 16384UL, 65536UL, 1UL << 20})
+    for (const std::size_t page : {4096UL, 16384UL, 65536UL, 1UL << 20, 16UL << 20})
       initiator.pages(page, arguments.threads);
   }
   ::waitpid(owner, nullptr, 0);
