@@ -3,11 +3,13 @@
 
 #include "backends/cuda_ipc/backend.hpp"
 #include "backends/tcp/backend.hpp"
+#include "backends/tcp/peer_memory_access.hpp"
 #include "gpu/device.hpp"
 #include "support/fake_kernels.hpp"
 #include "support/plugin_instance.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -69,8 +71,20 @@ class Current {
 
 }  // namespace
 
+namespace {
+
+/// Of pages that another process fills once a peer has said so over a socket, which the thread sanitizer does
+/// not see. Courier and backends by themselves are judged where no FakeGpus is: in unit_gpu, backend_cuda_ipc.
+void copy_unjudged(void* target, const void* source, std::size_t bytes) {
+  const tcp::PeerMemoryAccess access;
+  std::memcpy(target, source, bytes);
+}
+
+}  // namespace
+
 FakeGpus::FakeGpus() : driver_({{.memory_bytes = memory_bytes}, {.memory_bytes = memory_bytes}}) {
   cuda::add_reference_kernels(driver_);
+  cuda::add_reference_courier(driver_, copy_unjudged);
   table_ = driver_.load().value();
 }
 

@@ -22,14 +22,18 @@ const Args& pages_of(const Args& args) {
 }
 inline const headrace_move_pages_v1& pages_of(const kernels::GridLaunch& args) { return args.pages; }
 
-/// The courier, with all jobs that are there at one call.
-inline void add_reference_courier(FakeCuda& fake) {
-  fake.add_staying_kernel("headrace_courier", sizeof(headrace_courier_v1), [&fake](const void* argument) {
+inline void copy_bytes(void* target, const void* source, std::size_t bytes) {
+  std::memcpy(target, source, bytes);
+}
+
+/// The courier, with all jobs that are there at one call, which it moves by `copy`.
+inline void add_reference_courier(FakeCuda& fake, decltype(copy_bytes)* copy = copy_bytes) {
+  fake.add_staying_kernel("headrace_courier", sizeof(headrace_courier_v1), [&fake, copy](const void* argument) {
     const auto& args = *static_cast<const headrace_courier_v1*>(argument);
     auto courier = std::make_shared<kernels::reference::Courier>(args);
     const bool good = fake.reachable(args.told, sizeof(headrace_courier_told_v1)) &&
                       fake.reachable(args.jobs, HEADRACE_COURIER_SLOTS * sizeof(headrace_courier_job_v1));
-    return FakeCuda::Staying([&fake, courier, good]() -> std::optional<Outcome> {
+    return FakeCuda::Staying([&fake, copy, courier, good]() -> std::optional<Outcome> {
       bool reached = good;
       while (reached) {
         const bool leaves = courier->must_leave();
@@ -43,8 +47,7 @@ inline void add_reference_courier(FakeCuda& fake) {
             *job, [&](std::uint64_t source, std::uint64_t target, std::uint64_t bytes) {
               reached = reached && fake.reachable(source, bytes) && fake.reachable(target, bytes);
               if (reached)
-                std::memcpy(kernels::reference::at<void>(target), kernels::reference::at<const void>(source),
-                            bytes);
+                copy(kernels::reference::at<void>(target), kernels::reference::at<const void>(source), bytes);
             });
         if (reached) courier->tell_finished();
       }
