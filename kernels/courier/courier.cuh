@@ -2,10 +2,10 @@
 // A kernel that stays on the GPU and looks at a ring of small jobs in host memory: what a launch costs is
 // paid once for many of them.
 //
-// Look-outs, a warp each, look at the next job, a word a lane, so that one read over PCIe brings a whole job.
-// They look in turns, for a read takes a microsecond and sees what was there in the middle of it: with one of
-// them a job would wait half of that until the next begins. Who finds a job claims it, and carries it alone
-// if it is one page; else the movers do, which wait at a barrier and cost nothing.
+// Look-outs, a warp each, look at the next job, at its first words: a read over PCIe of 32 bytes brings a job
+// of one part. They look in turns, for a read takes a microsecond and sees what was there in the middle of
+// it: with one of them a job would wait half of that until the next begins. Who finds a job claims it, and
+// carries it alone if it is one page; else the movers do, which wait at a barrier and cost nothing.
 #pragma once
 
 #include "kernels/gather_scatter/gather_scatter.cuh"
@@ -20,6 +20,7 @@ constexpr unsigned courier_threads = mover_threads + courier_lookouts * warp_lan
 constexpr unsigned look_cycles = 1800;  // about; the look-outs begin one after another within it
 constexpr unsigned lone_most_bytes = page_unroll * row_bytes;  // of a job that its finder carries alone
 static_assert(HEADRACE_COURIER_WORDS == warp_lanes, "a word a lane");
+static_assert(HEADRACE_COURIER_HEAD_WORDS == 4 && HEADRACE_COURIER_WORDS % 4 == 0, "a sector of memory");
 
 __device__ __forceinline__ unsigned long long clock_ns() {
   unsigned long long now;
@@ -167,18 +168,22 @@ class Lookout {
       }
       const auto* const words = reinterpret_cast<const unsigned long long*>(args_.jobs) +
                                 number % HEADRACE_COURIER_SLOTS * HEADRACE_COURIER_WORDS;
-      const unsigned long long word = look_at(words + lane_);
+      const unsigned long long head = look_at(words + lane_ % HEADRACE_COURIER_HEAD_WORDS);
       // 16 bits of the number: only the job before in this slot can still be there, and its number is near.
-      if (!__all_sync(all_lanes, word >> HEADRACE_COURIER_NUMBER_SHIFT == (number & 0xffff))) continue;
-      const unsigned long long value = word & ((1ull << HEADRACE_COURIER_NUMBER_SHIFT) - 1);
-      if (__shfl_sync(all_lanes, value, 0) == 0)
+      if (!__all_sync(all_lanes, head >> HEADRACE_COURIER_NUMBER_SHIFT == (number & 0xffff))) continue;
+      if (__shfl_sync(all_lanes, value_of(head), 0) == 0)
         leave(job);
       else if (board_.claim(job, job + 1))
-        carry(job, value);
+        carry(job, value_of(head), words);
     }
   }
 
  private:
+  __device__ static unsigned long long value_of(unsigned long long word) {
+    return word & ((1ull << HEADRACE_COURIER_NUMBER_SHIFT) - 1);
+  }
+
+  /// The look-outs begin one after another within the time of a look.
   __device__ void wait_for_place() const {
     const long long began = clock64();
     while (clock64() - began < turn_ * (look_cycles / courier_lookouts)) {
@@ -191,7 +196,7 @@ class Lookout {
     board_.hand_over(job, 0);
   }
 
-  __device__ void carry(unsigned job, unsigned long long value) {
+  __device__ void carry(unsigned job, unsigned long long value, const unsigned long long* words) {
     __syncwarp();  // what each lane has acquired, all have
     const unsigned long long parts = __shfl_sync(all_lanes, value, 0),
                              source = __shfl_sync(all_lanes, value, 1),
@@ -200,7 +205,7 @@ class Lookout {
     const bool is_aligned = ((source | target | bytes) & (vector_bytes - 1)) == 0;
     if (parts != 1 || bytes > lone_most_bytes || !is_aligned) {
       board_.wait_for_turn(job);
-      board_.hand_over(job, value);
+      board_.hand_over(job, value_of(look_at(words + lane_)));  // written before word 0, which was acquired
       return;
     }
     move_vectors<page_unroll, page_hint>(reinterpret_cast<const uint4*>(source),
