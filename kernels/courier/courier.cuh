@@ -107,8 +107,10 @@ class Board {
   static constexpr unsigned leaving = 1u << 31;  // no job is claimed any more
 
   __device__ void clear() { claimed_ = ended_ = 0; }
-  /// The job that is to be found next, or `leaving`.
-  [[nodiscard]] __device__ unsigned next() const { return *const_cast<const volatile unsigned*>(&claimed_); }
+  /// By all lanes of a warp, which get the same answer: the job that is to be found next, or `leaving`.
+  [[nodiscard]] __device__ unsigned next() const {
+    return __shfl_sync(all_lanes, *const_cast<const volatile unsigned*>(&claimed_), 0);
+  }
   /// By all lanes of a warp: whether it is theirs, of all warps. `to`: the job after it, or `leaving`.
   [[nodiscard]] __device__ bool claim(unsigned job, unsigned to) {
     unsigned before = 0;
@@ -130,6 +132,7 @@ class Board {
   __device__ void hand_over(unsigned job, unsigned long long word) {
     words_[threadIdx.x % warp_lanes] = word;
     job_ = job;
+    __syncwarp();  // the warp arrives as one
     asm volatile("barrier.cta.arrive 1, %0;" ::"n"(mover_threads + warp_lanes) : "memory");
   }
   __device__ const unsigned long long* take_over(unsigned& job) const {
@@ -232,9 +235,11 @@ __device__ __forceinline__ void move_jobs(const headrace_courier_v1& args, Board
     if (words[0] == 0) return;
     move_job(words);
     Board::gather_movers();
-    if (threadIdx.x != 0) continue;
-    tell(&reinterpret_cast<headrace_courier_told_v1*>(args.told)->finished, args.first + job);
-    board.told(job);
+    if (threadIdx.x == 0) {
+      tell(&reinterpret_cast<headrace_courier_told_v1*>(args.told)->finished, args.first + job);
+      board.told(job);
+    }
+    __syncwarp();
   }
 }
 
