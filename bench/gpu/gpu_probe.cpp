@@ -3,12 +3,13 @@
 // engine, to host memory, and one at a time. One JSON line a result; the last line says how many checks
 // failed.
 //
-//   bench_gpu_probe [--quick] [--shapes] [--correct] [--pid-namespace] [--long-pages]
+//   bench_gpu_probe [--quick] [--shapes] [--correct] [--pid-namespace] [--long-pages] [--resident]
 //
 // A child process owns the far memory, on the last GPU: by cudaMalloc (opened by IPC handle), and by the
 // virtual memory API (a descriptor). With one GPU both are on it, and "remote" is another process's memory on
 // the same GPU.
 #include "base/clock.hpp"
+#include "gpu/courier.hpp"
 #include "gpu/device.hpp"
 #include "gpu/device_memory.hpp"
 #include "gpu/event.hpp"
@@ -654,6 +655,61 @@ void time_singles(Probe& probe, cuda::Address remote, std::size_t page, int time
   });
 }
 
+/// Kernels that stay: a bare one, which is the least that this machine allows, and the courier without an
+/// agent around it.
+void time_resident(Probe& probe, cuda::Address remote, int times) {
+  constexpr std::size_t page = 4096;
+  cuda::Function function = nullptr;
+  if (probe.module != nullptr)
+    must(probe.driver, probe.driver.module_get_function(&function, probe.module, "probe_resident"),
+         "probe_resident");
+  auto* const job = reinterpret_cast<std::uint64_t*>(probe.index_staging.bytes().data());
+  // Of `do_one`, after some that nobody counts.
+  const auto measure = [&](const char* method, const char* direction, std::size_t bytes,
+                           const std::function<void(std::uint64_t)>& do_one) {
+    std::vector<double> seconds;
+    for (std::uint64_t i = 1; i <= static_cast<std::uint64_t>(times); ++i) {
+      const auto begin = Clock::now();
+      do_one(i);
+      if (i > 100) seconds.push_back(duration<double>(Clock::now() - begin).count());
+    }
+    report_single(method, direction, bytes, summary(std::move(seconds)), 0);
+  };
+  const auto courier = must(gpu::Courier::make(probe.kernels, {.on = true}));
+  for (const char* direction : {"none", "read", "write"}) {
+    const bool read = direction[0] == 'r';
+    const std::size_t bytes = direction[0] == 'n' ? 0 : page;
+    const cuda::Address from = read ? remote : probe.local.address(),
+                        to = read ? probe.local.address() : remote;
+    if (function != nullptr) {
+      headrace_move_few_v1 args{};
+      args.struct_size = sizeof args;
+      args.sources[0] = from, args.targets[0] = to, args.lengths[0] = bytes;
+      args.done = {probe.word_memory.address(), static_cast<std::uint64_t>(times),
+                   probe.index_staging.address()};
+      __atomic_store_n(job, 0, __ATOMIC_RELEASE);
+      cuda::LaunchConfig config;
+      config.block_x = 256;
+      config.stream = probe.stream.handle();
+      void* parameters[] = {&args};
+      must(probe.driver, probe.driver.launch_kernel_ex(&config, function, parameters, nullptr),
+           "probe_resident");
+      measure("resident", direction, bytes, [&](std::uint64_t number) {
+        __atomic_store_n(job, number, __ATOMIC_RELEASE);
+        probe.wait_for(number);
+      });
+      must(probe.stream.wait_idle());
+    }
+    const std::array parts{gpu::Courier::Part{from, to, bytes}};
+    measure("courier", direction, bytes, [&](std::uint64_t) {
+      const auto ticket = courier->post(parts);
+      if (!ticket) must(probe.driver, cuda::Outcome::invalid_value, "post to the courier");
+      while (courier->look(*ticket) == gpu::Courier::State::pending) {
+      }
+    });
+  }
+}
+
 /// Where the time of a small launch goes: bare kernels, on streams of several kinds.
 void time_tells(Probe& probe, cuda::Address remote, int times) {
   const gpu::Stream high = must(gpu::Stream::make(probe.device, gpu::Priority::high));
@@ -1181,6 +1237,7 @@ struct Options {
   bool correct_only = false;   // nothing is timed
   bool pid_namespace = false;  // the owner lives in one of its own; needs root
   bool long_pages = false;     // long pages alone, by every way there is
+  bool resident = false;       // kernels that stay alone
 };
 
 Probe open_probe(int socket) {
@@ -1253,6 +1310,11 @@ int run(int socket, const Options& options) {
   Probe probe = open_probe(socket);
   const gpu::ContextGuard guard(*probe.device);
   const cuda::Address ipc = probe.remote_ipc->address();
+  if (options.resident) {
+    open_shapes(probe);
+    time_resident(probe, ipc, quick ? 2000 : 20000);
+    return end(probe);
+  }
   if (options.long_pages) {
     LongPages(probe, ipc).run();
     return end(probe);
@@ -1324,9 +1386,13 @@ int main(int argc, char** argv) {
       options.pid_namespace = true;
     } else if (argument == "--long-pages") {
       options.long_pages = true;
+    } else if (argument == "--resident") {
+      options.resident = true;
     } else {
-      fmt::print(stderr, "unknown option {}: --quick, --shapes, --correct, --pid-namespace, --long-pages\n",
-                 argument);
+      fmt::print(
+          stderr,
+          "unknown option {}: --quick, --shapes, --correct, --pid-namespace, --long-pages, --resident\n",
+          argument);
       return 2;
     }
   }

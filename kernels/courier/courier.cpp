@@ -4,7 +4,7 @@
 namespace headrace::kernels {
 namespace {
 
-constexpr unsigned courier_threads = 512;  // as in courier.cuh
+constexpr unsigned courier_threads = 640;  // as in courier.cuh
 
 }  // namespace
 

@@ -6,18 +6,14 @@ using namespace headrace::kernels;
 
 extern "C" __global__ void __launch_bounds__(courier_threads)
     headrace_courier(const __grid_constant__ headrace_courier_v1 args) {
-  __shared__ unsigned long long words[HEADRACE_COURIER_WORDS];
-  auto* const told = reinterpret_cast<headrace_courier_told_v1*>(args.told);
-  const Lookout lookout(args);
-  for (unsigned long long number = args.first;; ++number) {
-    // Nobody reads the words of the job before: all have come through tell_done's barrier.
-    if (threadIdx.x < warp_lanes) words[threadIdx.x] = lookout.wait_for(number);
-    __syncthreads();
-    if (words[0] == 0) break;
-    move_job(words);
-    tell_done({reinterpret_cast<unsigned long long>(&told->finished), number, 0});
-  }
+  __shared__ Board board;
+  if (threadIdx.x == 0) board.clear();
+  __syncthreads();
+  if (threadIdx.x < mover_threads)
+    move_jobs(args, board);
+  else
+    Lookout(args, board).run();
+  __syncthreads();
   // The host reads it with acquire: then `finished` is its last value, and no job is looked at any more.
-  if (threadIdx.x == 0)
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(&told->left), "l"(args.launch) : "memory");
+  if (threadIdx.x == 0) tell(&reinterpret_cast<headrace_courier_told_v1*>(args.told)->left, args.launch);
 }

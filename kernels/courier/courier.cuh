@@ -2,18 +2,25 @@
 // A kernel that stays on the GPU and looks at a ring of small jobs in host memory: what a launch costs is
 // paid once for many of them.
 //
-// One warp looks, a word a lane, so that one read over PCIe brings a whole job; the other warps wait at a
-// barrier and cost nothing. All warps move the bytes.
+// Look-outs, a warp each, look at the next job, at its first words: a read over PCIe of 32 bytes brings a job
+// of one part. They look in turns, for a read takes a microsecond and sees what was there in the middle of
+// it: with one of them a job would wait half of that until the next begins. Who finds a job claims it, and
+// carries it alone if it is one page; else the movers do, which wait at a barrier and cost nothing.
 #pragma once
 
 #include "kernels/gather_scatter/gather_scatter.cuh"
 
 namespace headrace::kernels {
 
-constexpr unsigned courier_threads = 512;
-constexpr unsigned courier_warps = courier_threads / warp_lanes;
-static_assert((courier_warps & (courier_warps - 1)) == 0, "turns wrap around");
+constexpr unsigned mover_threads = 512;
+constexpr unsigned mover_warps = mover_threads / warp_lanes;
+static_assert((mover_warps & (mover_warps - 1)) == 0, "turns wrap around");
+constexpr unsigned courier_lookouts = 4;
+constexpr unsigned courier_threads = mover_threads + courier_lookouts * warp_lanes;  // movers first
+constexpr unsigned look_cycles = 1800;  // about; the look-outs begin one after another within it
+constexpr unsigned lone_most_bytes = page_unroll * row_bytes;  // of a job that its finder carries alone
 static_assert(HEADRACE_COURIER_WORDS == warp_lanes, "a word a lane");
+static_assert(HEADRACE_COURIER_HEAD_WORDS == 4 && HEADRACE_COURIER_WORDS % 4 == 0, "a sector of memory");
 
 __device__ __forceinline__ unsigned long long clock_ns() {
   unsigned long long now;
@@ -29,31 +36,27 @@ __device__ __forceinline__ unsigned long long look_at(const unsigned long long* 
   return value;
 }
 
-/// The look-out of one launch: what the first warp does between jobs.
-class Lookout {
+/// When a launch leaves. The GPU's clock is slow to read, so only every so many looks.
+class Stay {
  public:
-  __device__ explicit Lookout(const headrace_courier_v1& args) : args_(args), began_(clock_ns()) {}
+  static constexpr unsigned looks_between = 16;
 
-  /// This lane's word of the job, without the number; 0 in all lanes: it is time to leave. For its first job
-  /// a launch looks once at least, so that none is in vain.
-  __device__ unsigned long long wait_for(unsigned long long number) const {
-    const auto* const words = reinterpret_cast<const unsigned long long*>(args_.jobs) +
-                              number % HEADRACE_COURIER_SLOTS * HEADRACE_COURIER_WORDS;
-    const unsigned long long since = clock_ns();
-    unsigned long long now = since;
-    for (bool may_leave = number != args_.first;; may_leave = true, now = clock_ns()) {
-      const bool is_late = now - began_ >= args_.stay_ns || now - since > args_.idle_ns;
-      if (__any_sync(all_lanes, may_leave && is_late)) return 0;
-      const unsigned long long word = look_at(words + threadIdx.x);
-      // 16 bits of the number: only the job before in this slot can still be there, and its number is near.
-      if (__all_sync(all_lanes, word >> HEADRACE_COURIER_NUMBER_SHIFT == (number & 0xffff)))
-        return word & ((1ull << HEADRACE_COURIER_NUMBER_SHIFT) - 1);
-    }
+  __device__ explicit Stay(const headrace_courier_v1& args)
+      : args_(args), began_(clock_ns()), since_(began_), waits_for_(args.first) {}
+  /// Before a look for job `number`. For its first job a launch looks once at least, so that none is in vain.
+  __device__ bool is_over(unsigned long long number) {
+    if (looks_++ % looks_between != looks_between - 1) return false;
+    const unsigned long long now = clock_ns();
+    if (number != waits_for_) waits_for_ = number, since_ = now;
+    return now - began_ >= args_.stay_ns || now - since_ > args_.idle_ns;
   }
 
  private:
   const headrace_courier_v1& args_;
   const unsigned long long began_;
+  unsigned long long since_;      // the clock's last look before which a job had come
+  unsigned long long waits_for_;  // the job after that
+  unsigned looks_ = 0;
 };
 
 /// A part, in pieces that end where the target is aligned and are dealt to
@@ -63,8 +66,8 @@ __device__ __forceinline__ void deal_part(unsigned long long source, unsigned lo
                                           unsigned long long bytes, unsigned& turn) {
   const unsigned skew = static_cast<unsigned>(target) & (vector_bytes - 1);
   const unsigned pieces = static_cast<unsigned>((skew + bytes + PieceBytes - 1) / PieceBytes);
-  for (unsigned piece = (threadIdx.x / warp_lanes - turn) % courier_warps; piece < pieces;
-       piece += courier_warps) {
+  for (unsigned piece = (threadIdx.x / warp_lanes - turn) % mover_warps; piece < pieces;
+       piece += mover_warps) {
     const unsigned long long first = static_cast<unsigned long long>(piece) * PieceBytes;
     Stretch part{source, target, bytes, 0, bytes};
     if (piece != 0) part.begin = first - skew;
@@ -86,10 +89,158 @@ __device__ __forceinline__ void deal_job(const unsigned long long* words) {
 __device__ __forceinline__ void move_job(const unsigned long long* words) {
   unsigned long long bytes = 0;
   for (unsigned i = 0; i < words[0]; ++i) bytes += words[3 + 3 * i];
-  if (bytes <= courier_warps * row_bytes)
+  if (bytes <= mover_warps * row_bytes)
     deal_job<1, row_bytes>(words);
   else
     deal_job<page_unroll, page_unroll * row_bytes>(words);
+}
+
+/// The bytes come before, those of other threads by the barrier that they and this one have passed. Pairs
+/// with the acquire of whoever waits for the word. A fence besides would cost a part of a microsecond.
+__device__ __forceinline__ void tell(uint64_t* word, unsigned long long value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+
+/// What the warps of a launch tell one another, in shared memory. Jobs are counted from its first one.
+class Board {
+ public:
+  static constexpr unsigned leaving = 1u << 31;  // no job is claimed any more
+
+  __device__ void clear() { claimed_ = ended_ = 0; }
+  /// By all lanes of a warp, which get the same answer: the job that is to be found next, or `leaving`.
+  [[nodiscard]] __device__ unsigned next() const {
+    return __shfl_sync(all_lanes, *const_cast<const volatile unsigned*>(&claimed_), 0);
+  }
+  /// By all lanes of a warp: whether it is theirs, of all warps. `to`: the job after it, or `leaving`.
+  [[nodiscard]] __device__ bool claim(unsigned job, unsigned to) {
+    unsigned before = 0;
+    if (threadIdx.x % warp_lanes == 0) before = atomicCAS(&claimed_, job, to);
+    return __shfl_sync(all_lanes, before, 0) == job;
+  }
+  /// By one thread: until all jobs before this one have been told. Pairs with `told`.
+  __device__ void wait_for_turn(unsigned job) const {
+    unsigned ended;
+    do asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(ended) : "r"(shared(&ended_)) : "memory");
+    while (ended != job);
+  }
+  __device__ void told(unsigned job) {
+    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared(&ended_)), "r"(job + 1) : "memory");
+  }
+
+  // For the movers: one warp hands over, once it is its job's turn; of 0 parts: they are to go.
+
+  __device__ void hand_over(unsigned job, unsigned long long word) {
+    words_[threadIdx.x % warp_lanes] = word;
+    job_ = job;
+    __syncwarp();  // the warp arrives as one
+    asm volatile("barrier.cta.arrive 1, %0;" ::"n"(mover_threads + warp_lanes) : "memory");
+  }
+  __device__ const unsigned long long* take_over(unsigned& job) const {
+    asm volatile("barrier.cta.sync 1, %0;" ::"n"(mover_threads + warp_lanes) : "memory");
+    job = job_;
+    return words_;
+  }
+  /// All movers' bytes are before what comes behind it.
+  __device__ static void gather_movers() {
+    asm volatile("barrier.cta.sync 2, %0;" ::"n"(mover_threads) : "memory");
+  }
+
+ private:
+  __device__ static unsigned shared(const void* at) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(at));
+  }
+  unsigned claimed_, ended_, job_;
+  unsigned long long words_[HEADRACE_COURIER_WORDS];
+};
+
+/// One of the warps that look.
+class Lookout {
+ public:
+  __device__ Lookout(const headrace_courier_v1& args, Board& board)
+      : args_(args), board_(board), stay_(args) {}
+
+  /// Until the launch is to leave.
+  __device__ void run() {
+    wait_for_place();
+    for (unsigned job; (job = board_.next()) != Board::leaving;) {
+      const unsigned long long number = args_.first + job;
+      // One of them decides, and that has looked before.
+      if (turn_ == 0 && __any_sync(all_lanes, stay_.is_over(number))) {
+        leave(job);
+        continue;
+      }
+      const auto* const words = reinterpret_cast<const unsigned long long*>(args_.jobs) +
+                                number % HEADRACE_COURIER_SLOTS * HEADRACE_COURIER_WORDS;
+      const unsigned long long head = look_at(words + lane_ % HEADRACE_COURIER_HEAD_WORDS);
+      // 16 bits of the number: only the job before in this slot can still be there, and its number is near.
+      if (!__all_sync(all_lanes, head >> HEADRACE_COURIER_NUMBER_SHIFT == (number & 0xffff))) continue;
+      if (__shfl_sync(all_lanes, value_of(head), 0) == 0)
+        leave(job);
+      else if (board_.claim(job, job + 1))
+        carry(job, value_of(head), words);
+    }
+  }
+
+ private:
+  __device__ static unsigned long long value_of(unsigned long long word) {
+    return word & ((1ull << HEADRACE_COURIER_NUMBER_SHIFT) - 1);
+  }
+
+  /// The look-outs begin one after another within the time of a look.
+  __device__ void wait_for_place() const {
+    const long long began = clock64();
+    while (clock64() - began < turn_ * (look_cycles / courier_lookouts)) {
+    }
+  }
+
+  __device__ void leave(unsigned job) {
+    if (!board_.claim(job, Board::leaving)) return;  // it is there, and somebody has it
+    board_.wait_for_turn(job);
+    board_.hand_over(job, 0);
+  }
+
+  __device__ void carry(unsigned job, unsigned long long value, const unsigned long long* words) {
+    __syncwarp();  // what each lane has acquired, all have
+    const unsigned long long parts = __shfl_sync(all_lanes, value, 0),
+                             source = __shfl_sync(all_lanes, value, 1),
+                             target = __shfl_sync(all_lanes, value, 2),
+                             bytes = __shfl_sync(all_lanes, value, 3);
+    const bool is_aligned = ((source | target | bytes) & (vector_bytes - 1)) == 0;
+    if (parts != 1 || bytes > lone_most_bytes || !is_aligned) {
+      board_.wait_for_turn(job);
+      board_.hand_over(job, value_of(look_at(words + lane_)));  // written before word 0, which was acquired
+      return;
+    }
+    move_vectors<page_unroll, page_hint>(reinterpret_cast<const uint4*>(source),
+                                         reinterpret_cast<uint4*>(target), bytes / vector_bytes, lane_);
+    __syncwarp();  // all lanes' bytes come before what lane 0 tells
+    if (lane_ == 0) {
+      board_.wait_for_turn(job);
+      tell(&reinterpret_cast<headrace_courier_told_v1*>(args_.told)->finished, args_.first + job);
+      board_.told(job);
+    }
+    __syncwarp();
+  }
+
+  const headrace_courier_v1& args_;
+  Board& board_;
+  Stay stay_;
+  const unsigned turn_ = threadIdx.x / warp_lanes - mover_warps, lane_ = threadIdx.x % warp_lanes;
+};
+
+/// What the movers do until they are to go.
+__device__ __forceinline__ void move_jobs(const headrace_courier_v1& args, Board& board) {
+  for (unsigned job;;) {
+    const unsigned long long* const words = board.take_over(job);
+    if (words[0] == 0) return;
+    move_job(words);
+    Board::gather_movers();
+    if (threadIdx.x == 0) {
+      tell(&reinterpret_cast<headrace_courier_told_v1*>(args.told)->finished, args.first + job);
+      board.told(job);
+    }
+    __syncwarp();
+  }
 }
 
 }  // namespace headrace::kernels

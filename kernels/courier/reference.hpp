@@ -29,12 +29,12 @@ class Courier {
   [[nodiscard]] std::optional<Job> look() {
     has_looked_ = true;
     const auto& ring = at<const headrace_courier_job_v1>(args_.jobs)[next_ % HEADRACE_COURIER_SLOTS];
-    Job job;
-    for (std::size_t i = 0; i < job.size(); ++i) {
-      const std::uint64_t word = __atomic_load_n(&ring.words[i], __ATOMIC_ACQUIRE);
-      if (word >> HEADRACE_COURIER_NUMBER_SHIFT != (next_ & 0xffff)) return {};
-      job[i] = word & ((std::uint64_t{1} << HEADRACE_COURIER_NUMBER_SHIFT) - 1);
-    }
+    Job job{};
+    for (std::size_t i = 0; i < HEADRACE_COURIER_HEAD_WORDS; ++i)
+      if (!take(ring.words[i], job[i])) return {};
+    // Written before word 0: what is missing now is the writer's fault, and the job never comes.
+    for (std::size_t i = HEADRACE_COURIER_HEAD_WORDS; i < 1 + 3 * job[0]; ++i)
+      if (!take(ring.words[i], job[i])) return {};
     return job;
   }
   /// The job has been moved.
@@ -46,6 +46,12 @@ class Courier {
 
  private:
   using Clock = std::chrono::steady_clock;
+  /// Whether the word is of the next job.
+  [[nodiscard]] bool take(const std::uint64_t& from, std::uint64_t& value) const {
+    const std::uint64_t word = __atomic_load_n(&from, __ATOMIC_ACQUIRE);
+    value = word & ((std::uint64_t{1} << HEADRACE_COURIER_NUMBER_SHIFT) - 1);
+    return word >> HEADRACE_COURIER_NUMBER_SHIFT == (next_ & 0xffff);
+  }
   [[nodiscard]] headrace_courier_told_v1& told() const { return *at<headrace_courier_told_v1>(args_.told); }
 
   const headrace_courier_v1 args_;

@@ -11,6 +11,7 @@ constexpr std::size_t ring_at = 4096;  // behind what it tells, on pages that on
 constexpr std::size_t memory_bytes = ring_at + HEADRACE_COURIER_SLOTS * sizeof(headrace_courier_job_v1);
 
 static_assert(1 + 3 * HEADRACE_COURIER_PARTS_MOST <= HEADRACE_COURIER_WORDS);
+static_assert(HEADRACE_COURIER_HEAD_WORDS == 1 + 3, "a job of one part is its first words");
 
 }  // namespace
 
@@ -86,22 +87,21 @@ bool Courier::has_left() const noexcept {
   return __atomic_load_n(&told().left, __ATOMIC_ACQUIRE) == launches_.load(std::memory_order_relaxed);
 }
 
-/// All words, so that none of a job a whole turn of the numbers ago can be taken for one of this; the first
-/// one last, for whoever sees it is to see what was written before.
+/// The first words each time, so that none of a job a whole turn of the numbers ago can be taken for one of
+/// this; those of further parts if there are any, for each line that is written was last the GPU's. Word 0
+/// last: who sees it is to see what was written before.
 void Courier::write_job(std::uint64_t number, std::span<const Part> parts) noexcept {
   auto* const ring = reinterpret_cast<headrace_courier_job_v1*>(memory_.bytes().data() + ring_at);
   std::uint64_t* const words = ring[number % HEADRACE_COURIER_SLOTS].words;
   const auto write = [&](std::size_t word, std::uint64_t value, int order) {
     __atomic_store_n(&words[word], HEADRACE_COURIER_WORD(number, value), order);
   };
-  for (std::size_t i = 0; i < HEADRACE_COURIER_PARTS_MOST; ++i) {
+  for (std::size_t i = std::max(parts.size(), std::size_t{1}); i-- > 0;) {
     const Part part = i < parts.size() ? parts[i] : Part{};
     write(1 + 3 * i, part.source, __ATOMIC_RELAXED);
     write(2 + 3 * i, part.target, __ATOMIC_RELAXED);
     write(3 + 3 * i, part.bytes, __ATOMIC_RELAXED);
   }
-  for (std::size_t word = 1 + 3 * HEADRACE_COURIER_PARTS_MOST; word < HEADRACE_COURIER_WORDS; ++word)
-    write(word, 0, __ATOMIC_RELAXED);
   write(0, parts.size(), __ATOMIC_RELEASE);
 }
 

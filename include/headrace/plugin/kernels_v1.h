@@ -31,6 +31,7 @@ extern "C" {
 #define HEADRACE_MOVE_GRID_MOST 4
 #define HEADRACE_COURIER_SLOTS 64
 #define HEADRACE_COURIER_WORDS 32
+#define HEADRACE_COURIER_HEAD_WORDS 4
 #define HEADRACE_COURIER_PARTS_MOST 10
 
 /* ------------------------------------------------------------------ moving bytes */
@@ -137,9 +138,10 @@ typedef struct headrace_move_few_v1 {
 
 /* A job for the courier. Jobs are numbered from 1 on, job n lies in slot n % HEADRACE_COURIER_SLOTS of a ring in
  * mapped host memory. Word 0 is the number of its parts, 0: leave; part i is words 1 + 3 * i, its source,
- * 2 + 3 * i, its target, and 3 + 3 * i, its bytes. Each word bears the job's number in its 16 highest bits: a
- * job is there once all of its words are, whatever order they come in, so addresses have 48 bits. Whoever
- * writes a job writes all words, word 0 last and with release. Frozen. */
+ * 2 + 3 * i, its target, and 3 + 3 * i, its bytes. Each word bears the job's number in its 16 highest bits, so
+ * addresses have 48 bits: a job is there once its first HEADRACE_COURIER_HEAD_WORDS words are, whatever order they
+ * come in. Whoever writes a job writes these and all words of its parts, word 0 last and with release: words behind
+ * the first ones are read after word 0 has been seen. A slot begins at a multiple of 256 bytes. Frozen. */
 typedef struct headrace_courier_job_v1 {
   uint64_t words[HEADRACE_COURIER_WORDS];
 } headrace_courier_job_v1;

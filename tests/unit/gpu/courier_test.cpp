@@ -70,7 +70,7 @@ TEST_F(CourierTest, nothing_is_launched_before_a_job_and_once_for_many) {
 TEST_F(CourierTest, parts_of_any_length_and_place_arrive_and_nothing_beside_them) {
   const auto source = filled(64 * 1024), target = filled(64 * 1024);
   const auto it = courier();
-  for (int round = 0; round < 50; ++round) {
+  for (int round = 0; round < 200; ++round) {
     std::vector<unsigned char> expected(at(target), at(target) + target.bytes());
     std::vector<Courier::Part> parts;
     const std::size_t count = 1 + random() % Courier::most_parts;
