@@ -7,7 +7,8 @@ through as much memory as a side of the benchmark has, so that both pay for the 
 its figure from the caches stands beside, as `raw_tcp_cached`, and what it gets with pages at random places, gathered by sendmsg
 and scattered by recvmsg, as `raw_tcp_pages`: the ceiling of that pattern, which has no frames, no checks and one peer. Bare TCP is
 measured while it runs, a transfer of ours from its post on: of 16384 pages of 4 KiB, 64 MiB, the waking of threads is a part that is seen, so all
-65536 of them are moved as well (cases `4096x65536/...`). Rows go to bench/results.
+65536 of them are moved as well (cases `4096x65536/...`), and the bare pattern also moves as many bytes once, from the asking to the last byte
+(`raw_tcp_burst`): what a single transfer can be held against. Rows go to bench/results.
 
     cmake --preset release && cmake --build --preset release
     python3 bench/compare_tcp.py
@@ -37,13 +38,15 @@ def run(command: list[str]) -> list[dict]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def bare(program: str, streams: int, seconds: float, memory: int, congestion: str, page: int = 0) -> float:
-    """GB/s. The memory is that of all streams together, as the buffer of the benchmark is. page 0: in order."""
+def bare(program: str, streams: int, seconds: float, memory: int, congestion: str, page: int = 0, burst: int = 0) -> float:
+    """GB/s. The memory is that of all streams together, as the buffer of the benchmark is. page 0: in order; burst: so many bytes once."""
     arguments = ["--streams", str(streams), "--seconds", str(seconds), "--congestion", congestion]
     if memory:
         arguments += ["--memory", str(memory // streams)]
     if page:
         arguments += ["--page", str(page)]
+    if burst:
+        arguments += ["--burst", str(burst)]
     return run([program, *arguments])[0]["GB/s"]
 
 
@@ -86,6 +89,7 @@ def main() -> None:
     raw: dict[int, list[float]] = defaultdict(list)
     cached: dict[int, list[float]] = defaultdict(list)
     scattered: dict[tuple[int, int], list[float]] = defaultdict(list)
+    bursts: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     rates: dict[tuple[str, int, int, int], list[float]] = defaultdict(list)
     for turn in range(options.rounds):
         for streams in STREAMS:
@@ -99,6 +103,8 @@ def main() -> None:
             for page in PAGES:
                 # Of all the memory: the benchmark fills all of it before each transfer, so that its pages are in no cache.
                 scattered[page, streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion, page))
+            for page, count in TRANSFERS:
+                bursts[page, count, streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion, page, page * count))
             cached[streams].append(bare(options.raw, streams, options.seconds, 0, options.congestion))
 
     shown = []
@@ -108,6 +114,8 @@ def main() -> None:
         rows.add(f"raw_tcp_cached/{streams}", "GB/s", "GB/s", median(cached[streams]), checked=False)
         for page in PAGES:
             rows.add(f"raw_tcp_pages/{page}/{streams}", "GB/s", "GB/s", median(scattered[page, streams]), checked=False)
+        for page, count in TRANSFERS:
+            rows.add(f"raw_tcp_burst/{case_of(page, count)}/{streams}", "GB/s", "GB/s", median(bursts[page, count, streams]), checked=False)
         for op in ops:
             for page, count in TRANSFERS:
                 samples = rates[op, page, count, streams]
@@ -116,9 +124,9 @@ def main() -> None:
                 rows.add(case, "GB/s", "GB/s", rate, peer="bare TCP", peer_value=ceiling)
                 shown.append([
                     case, f"{rate:.2f}", f"{sum(samples) / len(samples):.2f}", f"{ceiling:.2f}", f"{rate / ceiling:.2f}",
-                    f"{median(scattered[page, streams]):.2f}", f"{median(scattered[page, streams]) / ceiling:.2f}", f"{median(cached[streams]):.2f}",
+                    f"{median(scattered[page, streams]):.2f}", f"{median(scattered[page, streams]) / ceiling:.2f}", f"{median(bursts[page, count, streams]):.2f}", f"{median(cached[streams]):.2f}",
                 ])  # fmt: skip
-    print("\n" + table(["page/streams", "GB/s", "mean", "bare TCP", "ratio", "bare, such pages", "its ratio", "bare, in caches"], shown))
+    print("\n" + table(["page/streams", "GB/s", "mean", "bare TCP", "ratio", "bare, such pages", "its ratio", "such a burst", "bare, in caches"], shown))
     if not options.no_rows:
         print(f"\nrows: {rows.write().relative_to(ROOT)}")
 

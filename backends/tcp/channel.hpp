@@ -182,7 +182,7 @@ class Channel final : public Watched, private FrameReader::Handler {
   std::uint64_t pong_number_ = 0;
   bool answers_shared_ = false;  // and nothing asked for since that the peer answers after it has read them
   std::uint64_t asked_ = 0, confirmed_ = 0;
-  std::condition_variable confirmed_changed_;
+  std::condition_variable_any confirmed_changed_;
   bool answers_turn_ = false;
   bool reads_turn_ = false;
   std::deque<Acknowledgement> acknowledgements_;

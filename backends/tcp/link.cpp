@@ -64,7 +64,7 @@ void RemoteRequest::cancel() { link->cancel(*this); }
 Link::Link(Context& context, std::string peer_name, std::uint64_t peer_incarnation, std::uint64_t id, std::uint64_t token,
            unsigned sockets)
     : context_(context), peer_name_(std::move(peer_name)), peer_incarnation_(peer_incarnation), id_(id), sockets_(sockets),
-      limits_{context.settings.chunk_bytes, max_ranges}, token_(token), channels_(sockets) {}
+      limits_{context.settings.chunk_bytes, max_ranges}, token_(token), mutex_(context.settings.cores > 2), channels_(sockets) {}
 
 bool Link::connecting() const {
   const std::scoped_lock lock(mutex_);

@@ -6,6 +6,7 @@
 #include "backends/tcp/context.hpp"
 #include "backends/tcp/message_inbox.hpp"
 #include "backends/tcp/message_outbox.hpp"
+#include "backends/tcp/patient_mutex.hpp"
 #include "backends/tcp/request.hpp"
 
 #include <deque>
@@ -84,7 +85,7 @@ class Link : public std::enable_shared_from_this<Link> {
   std::atomic<std::uint64_t> token_;
   std::atomic<unsigned> inside_{0};  // HostCalls alive
 
-  mutable std::mutex mutex_;
+  mutable PatientMutex mutex_;
   State state_ = State::connecting;
   std::vector<std::shared_ptr<Channel>> channels_;  // by index; null: not there
   std::unordered_set<RemoteRequest*> posted_;

@@ -5,13 +5,17 @@
 // Two processes, one thread a stream a side, blocking sockets, 1 MiB sends and receives, no framing, no
 // checks, no bookkeeping beyond a byte count. The receiving side counts. Prints one JSON line.
 //
-//   bench_raw_tcp [--streams N] [--seconds S] [--send BYTES] [--memory BYTES] [--page BYTES] [--congestion
-//   NAME] [--buffer BYTES]
+//   bench_raw_tcp [--streams N] [--seconds S] [--send BYTES] [--memory BYTES] [--page BYTES] [--burst BYTES]
+//   [--congestion NAME] [--buffer BYTES]
 //
 // --memory is the memory that each stream of each side walks through. The default is one send's worth, which
 // stays in the caches and makes the ceiling as high as it gets; a larger one shows what memory traffic costs
 // on top. With --page each side takes that memory in pages of so many bytes, in an order of its own drawn at
 // random (sendmsg and recvmsg, 1 MiB a call as before): the ceiling of that very pattern.
+//
+// With --burst so many bytes of all streams together go once, again and again for --seconds: both sides write
+// all their memory, everybody sleeps, and the time runs from the one byte a stream by which the receiver asks
+// to the last byte. What one request is held against, whose beginning and end are part of its time.
 #include "base/options.hpp"
 #include "base/unique_fd.hpp"
 
@@ -31,6 +35,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -46,6 +51,7 @@ struct Plan {
   std::size_t send_bytes = 1 << 20;
   std::size_t memory_bytes = 0;  // 0: send_bytes
   std::size_t page_bytes = 0;    // 0: in order
+  std::size_t burst_bytes = 0;   // 0: without end
   int socket_buffer_bytes = 0;   // 0: the system's own tuning
   std::string congestion = "cubic";
 };
@@ -82,6 +88,8 @@ Plan parse(int argc, char** argv) {
       plan.memory_bytes = bytes();
     else if (name == "--page")
       plan.page_bytes = bytes();
+    else if (name == "--burst")
+      plan.burst_bytes = bytes();
     else if (name == "--buffer")
       plan.socket_buffer_bytes = static_cast<int>(bytes());
     else if (name == "--congestion")
@@ -96,6 +104,10 @@ Plan parse(int argc, char** argv) {
     std::exit(2);
   }
   plan.memory_bytes = std::max(plan.memory_bytes, plan.send_bytes);
+  if (plan.burst_bytes / static_cast<std::size_t>(plan.streams) > plan.memory_bytes) {
+    std::fprintf(stderr, "a burst is at most as long as the memory of all streams\n");
+    std::exit(2);
+  }
   if (plan.page_bytes > plan.memory_bytes) {
     std::fprintf(stderr, "a page is at most as long as the memory\n");
     std::exit(2);
@@ -123,20 +135,26 @@ class Walk {
     void* memory =
         ::mmap(nullptr, plan.memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) die("mmap");
+    memory_ = {static_cast<char*>(memory), plan.memory_bytes};
     ::madvise(memory, plan.memory_bytes, MADV_HUGEPAGE);  // as the pages of `headrace bench pages`
-    std::memset(memory, 1, plan.memory_bytes);
+    fill();
     for (std::size_t at = 0; at + page_bytes_ <= plan.memory_bytes; at += page_bytes_)
       pages_.push_back(static_cast<char*>(memory) + at);
     if (plan.page_bytes != 0)
       std::shuffle(pages_.begin(), pages_.end(), std::mt19937_64(std::random_device()()));
   }
 
-  /// What the next call takes: the rest of the present page and whole ones behind it.
-  [[nodiscard]] ::msghdr next() {
+  /// As the benchmark does before each transfer: what is moved lies in no cache, as far as the memory is
+  /// larger.
+  void fill() { std::memset(memory_.data(), ++fills_, memory_.size()); }
+
+  /// What the next call takes, `most` bytes at most: the rest of the present page and whole ones behind it.
+  [[nodiscard]] ::msghdr next(std::size_t most = SIZE_MAX) {
     parts_.clear();
     std::size_t page = page_, from = from_;
-    for (std::size_t bytes = 0; bytes < a_call_ && parts_.size() < most_parts; from = 0) {
-      const std::size_t length = std::min(page_bytes_ - from, a_call_ - bytes);
+    const std::size_t wanted = std::min(a_call_, most);
+    for (std::size_t bytes = 0; bytes < wanted && parts_.size() < most_parts; from = 0) {
+      const std::size_t length = std::min(page_bytes_ - from, wanted - bytes);
       parts_.push_back({pages_[page] + from, length});
       bytes += length;
       page = page + 1 == pages_.size() ? 0 : page + 1;
@@ -155,6 +173,8 @@ class Walk {
  private:
   static constexpr std::size_t most_parts = 1024;  // of one call (IOV_MAX)
   const std::size_t page_bytes_, a_call_;
+  std::span<char> memory_;
+  int fills_ = 0;
   std::vector<char*> pages_;
   std::vector<::iovec> parts_;
   std::size_t page_ = 0, from_ = 0;
@@ -170,6 +190,29 @@ void send_stream(UniqueFd fd, const Plan& plan) {
   }
 }
 
+std::size_t share_of(const Plan& plan) { return plan.burst_bytes / static_cast<std::size_t>(plan.streams); }
+
+constexpr char please_fill = 'f', please_send = 's', filled = 'd';
+
+/// Fills its memory and sends a burst, whenever it is asked to.
+void send_bursts(UniqueFd fd, const Plan& plan) {
+  Walk walk(plan);
+  for (char word = 0; ::recv(fd.get(), &word, 1, 0) == 1;) {
+    if (word == please_fill) {
+      walk.fill();
+      if (::send(fd.get(), &filled, 1, MSG_NOSIGNAL) != 1) return;
+      continue;
+    }
+    for (std::size_t left = share_of(plan); left > 0;) {
+      const ::msghdr message = walk.next(left);
+      const ssize_t n = ::sendmsg(fd.get(), &message, MSG_NOSIGNAL);
+      if (n <= 0) return;
+      walk.advance(static_cast<std::size_t>(n));
+      left -= static_cast<std::size_t>(n);
+    }
+  }
+}
+
 [[noreturn]] void run_sender(std::uint16_t port, const Plan& plan) {
   std::vector<std::thread> threads;
   for (int i = 0; i < plan.streams; ++i) {
@@ -181,7 +224,7 @@ void send_stream(UniqueFd fd, const Plan& plan) {
     to.sin_port = htons(port);
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) < 0) die("connect");
-    threads.emplace_back(send_stream, std::move(fd), std::cref(plan));
+    threads.emplace_back(plan.burst_bytes > 0 ? send_bursts : send_stream, std::move(fd), std::cref(plan));
   }
   for (auto& thread : threads) thread.join();
   std::exit(0);
@@ -199,6 +242,81 @@ void receive_stream(int fd, const Plan& plan, Counter& counter) {
     counter.bytes.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
     walk.advance(static_cast<std::size_t>(n));
   }
+}
+
+/// How far the threads are with a burst.
+struct Burst {
+  std::atomic<unsigned> number{0};  ///< of the one that is asked for
+  std::atomic<int> unfilled{0};
+  std::atomic<int> missing{0};
+};
+
+void wait_for_zero(std::atomic<int>& count) {
+  for (int now = count.load(); now != 0; now = count.load()) count.wait(now);
+}
+
+void count_down(std::atomic<int>& count) {
+  if (count.fetch_sub(1) == 1) count.notify_all();
+}
+
+void receive_bursts(int fd, const Plan& plan, Burst& burst) {
+  Walk walk(plan);
+  for (unsigned number = 0;; ++number) {
+    burst.number.wait(number);
+    char word = please_fill;
+    if (::send(fd, &word, 1, MSG_NOSIGNAL) != 1) return;
+    walk.fill();
+    if (::recv(fd, &word, 1, 0) != 1) return;
+    count_down(burst.unfilled);
+    for (std::size_t left = share_of(plan); left > 0;) {
+      ::msghdr message = walk.next(left);
+      const ssize_t n = ::recvmsg(fd, &message, 0);
+      if (n <= 0) return;
+      walk.advance(static_cast<std::size_t>(n));
+      left -= static_cast<std::size_t>(n);
+    }
+    count_down(burst.missing);
+  }
+}
+
+/// Of the bursts of so many seconds, or of five, the median time of one.
+double measure_bursts(const std::vector<UniqueFd>& sockets, const Plan& plan) {
+  constexpr std::size_t at_least = 5, warm_up = 2;
+  Burst burst;
+  std::vector<std::thread> threads;
+  for (const UniqueFd& fd : sockets)
+    threads.emplace_back(receive_bursts, fd.get(), std::cref(plan), std::ref(burst));
+  std::vector<double> seconds;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(plan.seconds);
+  while (seconds.size() < at_least + warm_up || std::chrono::steady_clock::now() < until) {
+    burst.unfilled = burst.missing = plan.streams;
+    ++burst.number;
+    burst.number.notify_all();
+    wait_for_zero(burst.unfilled);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until all of them sleep
+    const auto begin = std::chrono::steady_clock::now();
+    for (const UniqueFd& fd : sockets)
+      if (::send(fd.get(), &please_send, 1, MSG_NOSIGNAL) != 1) die("send");
+    wait_for_zero(burst.missing);
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  for (const UniqueFd& fd : sockets) ::shutdown(fd.get(), SHUT_RDWR);
+  ++burst.number;
+  burst.number.notify_all();
+  for (std::thread& thread : threads) thread.join();
+  seconds.erase(seconds.begin(), seconds.begin() + warm_up);
+  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2),
+                   seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+void print_result(const Plan& plan, double seconds, std::uint64_t bytes) {
+  fmt::print(
+      "{{\"program\": \"raw_tcp\", \"streams\": {}, \"seconds\": {:.6f}, \"send_bytes\": {}, "
+      "\"memory_bytes\": {}, \"page_bytes\": {}, \"burst_bytes\": {}, \"congestion\": \"{}\", "
+      "\"bytes\": {}, \"GB/s\": {:.3f}}}\n",
+      plan.streams, seconds, plan.send_bytes, plan.memory_bytes, plan.page_bytes, plan.burst_bytes,
+      plan.congestion, bytes, static_cast<double>(bytes) / seconds * 1e-9);
 }
 
 }  // namespace
@@ -227,7 +345,14 @@ int main(int argc, char** argv) {
     sockets.emplace_back(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!sockets.back()) die("accept");
     tune(sockets.back().get(), plan);
+    if (plan.burst_bytes > 0) continue;
     threads.emplace_back(receive_stream, sockets.back().get(), std::cref(plan), std::ref(counter));
+  }
+  if (plan.burst_bytes > 0) {
+    const double seconds = measure_bursts(sockets, plan);
+    ::waitpid(sender, nullptr, 0);
+    print_result(plan, seconds, share_of(plan) * sockets.size());
+    return 0;
   }
   const auto total = [&] {
     std::uint64_t bytes = 0;
@@ -246,10 +371,5 @@ int main(int argc, char** argv) {
   for (auto& fd : sockets) ::shutdown(fd.get(), SHUT_RDWR);
   for (auto& thread : threads) thread.join();
   ::waitpid(sender, nullptr, 0);
-  fmt::print(
-      "{{\"program\": \"raw_tcp\", \"streams\": {}, \"seconds\": {:.3f}, \"send_bytes\": {}, "
-      "\"memory_bytes\": {}, "
-      "\"page_bytes\": {}, \"congestion\": \"{}\", \"bytes\": {}, \"GB/s\": {:.3f}}}\n",
-      plan.streams, seconds, plan.send_bytes, plan.memory_bytes, plan.page_bytes, plan.congestion, bytes,
-      static_cast<double>(bytes) / seconds * 1e-9);
+  print_result(plan, seconds, bytes);
 }

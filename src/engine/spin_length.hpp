@@ -39,7 +39,7 @@ class SpinLength {
 
  private:
   static constexpr std::uint64_t many_cores_ns =
-      30'000;  // about two wake-ups: sleeping sooner costs more than it saves
+      60'000;  // some wake-ups, and one page from GPU to GPU over tcp: sleeping sooner costs more than it saves
   static constexpr std::uint64_t few_cores_ns = 2'000;  // on two cores the spinner stands in its peer's way
 
   static std::uint64_t budget() {
