@@ -74,8 +74,8 @@ Arguments read_arguments(int argc, char** argv) {
 class BenchHost {
  public:
   BenchHost(const char* name, const std::string& runtime_dir, std::size_t threads) {
-    // The thread that posts works as well, so the pool has one less.
-    pool_ = must(WorkerPool::open(name, std::max<std::size_t>(threads - 1, 1), 1024));
+    // The thread that posts works as well, so the pool has one less: none, where it is alone.
+    if (threads > 1) pool_ = must(WorkerPool::open(name, threads - 1, 1024));
     table_.struct_size = sizeof table_;
     table_.pool_threads = static_cast<std::uint32_t>(std::max<std::size_t>(threads - 1, 1));
     table_.context = this;
@@ -103,7 +103,8 @@ class BenchHost {
       ++self(context).received;
     };
     table_.submit = [](void* context, void (*function)(void*), void* argument) {
-      return self(context).pool_->submit([function, argument] { function(argument); }) ? 1 : 0;
+      const auto& pool = self(context).pool_;
+      return pool != nullptr && pool->submit([function, argument] { function(argument); }) ? 1 : 0;
     };
     table_.wake = [](void*) {};
     const plugin::CreateArgs args{{}, runtime_dir};

@@ -4,7 +4,7 @@
 namespace headrace::kernels {
 namespace {
 
-constexpr unsigned courier_threads = 640;  // as in courier.cuh
+constexpr unsigned courier_threads = 544;  // as in courier.cuh
 
 }  // namespace
 

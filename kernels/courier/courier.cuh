@@ -3,9 +3,9 @@
 // paid once for many of them.
 //
 // Look-outs, a warp each, look at the next job, at its first words: a read over PCIe of 32 bytes brings a job
-// of one part. They look in turns, for a read takes a microsecond and sees what was there in the middle of
-// it: with one of them a job would wait half of that until the next begins. Who finds a job claims it, and
-// carries it alone if it is one page; else the movers do, which wait at a barrier and cost nothing.
+// of one part. There is one: four that look in turns, so that a job does not wait until the next read begins,
+// took a microsecond longer (bench/notes/gpu.md). Who finds a job claims it, and carries it alone if it is one
+// page; else the movers do, which wait at a barrier and cost nothing.
 #pragma once
 
 #include "kernels/gather_scatter/gather_scatter.cuh"
@@ -15,7 +15,7 @@ namespace headrace::kernels {
 constexpr unsigned mover_threads = 512;
 constexpr unsigned mover_warps = mover_threads / warp_lanes;
 static_assert((mover_warps & (mover_warps - 1)) == 0, "turns wrap around");
-constexpr unsigned courier_lookouts = 4;
+constexpr unsigned courier_lookouts = 1;
 constexpr unsigned courier_threads = mover_threads + courier_lookouts * warp_lanes;  // movers first
 constexpr unsigned look_cycles = 1800;  // about; the look-outs begin one after another within it
 constexpr unsigned lone_most_bytes = page_unroll * row_bytes;  // of a job that its finder carries alone
