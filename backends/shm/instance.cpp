@@ -13,8 +13,13 @@
 namespace headrace::shm {
 namespace {
 
+/// More get into one another's way where the kernel pins pages for an attach, and move mapped memory no
+/// faster (bench/notes/shm.md).
+constexpr std::uint32_t most_helpers = 15;
+
 std::uint32_t helpers_for(const Settings& settings, std::uint32_t pool_threads) {
-  const std::uint32_t wanted = settings.threads != 0 ? settings.threads : std::max(usable_cores() - 1, 1U);
+  const std::uint32_t wanted =
+      settings.threads != 0 ? settings.threads : std::min(usable_cores() - 1, most_helpers);
   return std::max(std::min(wanted, pool_threads), 1U);
 }
 

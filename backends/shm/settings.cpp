@@ -24,7 +24,7 @@ constexpr std::array rows{
                        0, 0},
     headrace_option_v1{"threads", "0", "count",
                        "pool threads that work on one request beside the thread that waits for it; 0: one "
-                       "less than the cores, at least 1",
+                       "less than the cores, at least 1 and at most 15",
                        0, 0},
     headrace_option_v1{"attach", "auto", "auto|off",
                        "cross-memory attach for memory that was registered, not allocated", 0, 0},
