@@ -46,13 +46,8 @@ function(headrace_add_test name label)
   # gtest_main stands last: a program with a main of its own keeps it.
   target_link_libraries(${name} PRIVATE headrace_test_support ${arg_PARTS} GTest::gmock GTest::gtest GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${headrace_tests_dir})
-  # What hangs, hangs for good: the limit is for a machine that does other work as well. Sanitizers make some tests ten times slower.
-  set(seconds 120)
-  if(HEADRACE_SANITIZE)
-    set(seconds 300)
-  endif()
   gtest_discover_tests(${name} TEST_PREFIX ${name}. TEST_LIST ${name}_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                       WORKING_DIRECTORY ${headrace_tests_dir} PROPERTIES TIMEOUT ${seconds} FIXTURES_REQUIRED "${arg_AFTER}")
+                       WORKING_DIRECTORY ${headrace_tests_dir} PROPERTIES TIMEOUT 120 FIXTURES_REQUIRED "${arg_AFTER}")
   headrace_label_tests(${name} "${label}")
 endfunction()
 
