@@ -49,6 +49,7 @@ class DecodeWorker {
     const std::string type = received.type();
     const Message& message = received.message;
     if (type == "reserve") {
+      HEADRACE_CLI_CHECK(drop(received.id()));  // asked twice: it had taken us for our earlier life
       waiting_.push_back({received.id(), received.from, message.at("tokens").get<std::size_t>()});
       return grant();
     }

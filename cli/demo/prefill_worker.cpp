@@ -315,9 +315,17 @@ class PrefillWorker {
     next_look_ = Clock::now() + look_every;
     std::vector<std::string> names;
     for (const auto& [name, peer] : peers_) names.push_back(name);
-    for (const std::string& name : names)
-      HEADRACE_CLI_CHECK(or_lost(name, send(agent_, name, {{"type", "alive"}})));
+    for (const std::string& name : names) HEADRACE_CLI_CHECK(or_lost(name, look_at(name)));
     return welcome_back();
+  }
+
+  /// Its agent may have come and gone unseen: a new one of the name takes its place, and messages reach it.
+  Result<void> look_at(const std::string& name) {
+    const std::uint64_t known = peers_.at(name).incarnation;
+    for (const PeerInfo& peer : agent_.peers())
+      if (peer.name == name && peer.incarnation != known)
+        return fail(Code::peer_lost, "it has been started anew");
+    return send(agent_, name, {{"type", "alive"}});
   }
 
   /// Those that are awaited and have another incarnation now: they get their texts once more.

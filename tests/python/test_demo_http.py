@@ -52,6 +52,12 @@ class Server:
         with urllib.request.urlopen(self.url + "/health", timeout=20) as answer:
             return json.load(answer)
 
+    def is_well(self):
+        try:
+            return self.health()["status"] == "ok"
+        except urllib.error.HTTPError:  # no worker answers: one may be starting
+            return False
+
     def workers(self):
         return self.health()["workers"]
 
@@ -420,7 +426,20 @@ def test_with_retry_the_texts_of_a_worker_that_dies_go_on(start_server):
     first, second = (text_of(begin, rest) for begin, rest in streams)
     assert first == second == server.complete(max_tokens=900, seed=5).choices[0].text
     assert "decode-0 is back" in server.errors()
-    until(lambda: server.health()["status"] == "ok" and server.all_pages_are_free())
+    until(lambda: server.is_well() and server.all_pages_are_free())
+
+
+def test_with_retry_a_worker_that_is_back_before_its_loss_was_seen_gets_its_texts_again(start_server):
+    server = start_server("--retry")
+    begin, rest = server.begun(max_tokens=900, seed=5)
+    prefill, decode = (worker(server.process, name) for name in ("prefill", "decode-0"))
+    os.kill(prefill, signal.SIGSTOP)  # it sees the old life and the new one at once
+    os.kill(decode, signal.SIGKILL)
+    until(lambda: "starting it again" in server.errors())
+    until(server.is_well)
+    os.kill(prefill, signal.SIGCONT)
+    assert text_of(begin, rest) == server.complete(max_tokens=900, seed=5).choices[0].text
+    assert "decode-0 is back" in server.errors()
 
 
 def test_a_silent_worker_of_two_is_ended_and_the_other_answers(start_server):
