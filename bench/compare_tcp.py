@@ -5,10 +5,13 @@
 Bare TCP is bench/raw_tcp: two processes, one thread a stream a side, the same congestion control, no framing. It walks
 through as much memory as a side of the benchmark has, so that both pay for the memory and neither lives in the caches alone;
 its figure from the caches stands beside, as `raw_tcp_cached`, and what it gets with pages at random places, gathered by sendmsg
-and scattered by recvmsg, as `raw_tcp_pages`: the ceiling of that pattern, which has no frames, no checks and one peer. Bare TCP is
-measured while it runs, a transfer of ours from its post on: of 16384 pages of 4 KiB, 64 MiB, the waking of threads is a part that is seen, so all
-65536 of them are moved as well (cases `4096x65536/...`), and the bare pattern also moves as many bytes once, from the asking to the last byte
-(`raw_tcp_burst`): what a single transfer can be held against. Rows go to bench/results.
+and scattered by recvmsg, as `raw_tcp_pages`: the ceiling of that pattern, which has no frames, no checks and one peer.
+
+Two comparisons, since bare TCP is measured in its stride, for a second and a half without a pause:
+- ours in its stride: two requests in flight, each posted again as soon as it has ended, a GiB in all (cases `4096/stride/...`), against bare TCP;
+- one request that finds all threads asleep, from its post to its end (`4096/...`; `4096x65536/...` are all pages of 4 KiB, where else 16384 are moved),
+  against bare TCP too, and beside what a bare program gets that moves as many bytes once, from the asking to the last byte (`raw_tcp_burst`).
+Rows go to bench/results.
 
     cmake --preset release && cmake --build --preset release
     python3 bench/compare_tcp.py
@@ -28,6 +31,7 @@ from comparison import ROOT, Rows, default_label, find_command, median, table
 STREAMS = [1, 2, 4]
 PAGES = [4096, 16384, 65536, 1 << 20]
 TOTAL = 256 << 20
+IN_STRIDE = 1 << 30  # bytes of a transfer whose requests are posted again and again
 TRANSFERS = [(4096, 16384), (4096, 65536), (16384, 16384), (65536, 4096), (1 << 20, 256)]  # page and number of pages
 
 
@@ -50,21 +54,27 @@ def bare(program: str, streams: int, seconds: float, memory: int, congestion: st
     return run([program, *arguments])[0]["GB/s"]
 
 
-def ours(command: str, streams: int, op: str, iterations: int, congestion: str) -> dict[tuple[int, int], float]:
-    """GB/s by page and number of pages; every transfer's data is compared there."""
-    found = {}
-    for page, count in TRANSFERS:
-        rows = run(
-            [command, "bench", "pages", "--backend", "tcp", "--streams", str(streams), "--page", str(page), "--op", op, "--total", str(TOTAL),
-             "--count", str(count), "--iterations", str(iterations), "--warm-up", "1", "--option", f"tcp.congestion={congestion}", "--json"]
-        )  # fmt: skip
-        found[page, count] = next(row["value"] for row in rows if row["metric"] == "GB/s")
-    return found
+def ours(command: str, streams: int, op: str, iterations: int, congestion: str, page: int, count: int, more: list[str]) -> float:
+    """GB/s; every transfer's data is compared there."""
+    rows = run(
+        [command, "bench", "pages", "--backend", "tcp", "--streams", str(streams), "--page", str(page), "--op", op, "--total", str(TOTAL),
+         "--count", str(count), "--iterations", str(iterations), "--warm-up", "1", "--option", f"tcp.congestion={congestion}", "--json", *more]
+    )  # fmt: skip
+    return next(row["value"] for row in rows if row["metric"] == "GB/s")
+
+
+def most_pages(page: int) -> int:
+    """The benchmark's default."""
+    return min(TOTAL // page, 16384)
+
+
+def again_and_again(page: int) -> list[str]:
+    return ["--in-flight", "2", "--posts", str(IN_STRIDE // (page * most_pages(page)))]
 
 
 def case_of(page: int, count: int) -> str:
     """The page alone, where the pages are as many as the benchmark's default."""
-    return str(page) if count == min(TOTAL // page, 16384) else f"{page}x{count}"
+    return str(page) if count == most_pages(page) else f"{page}x{count}"
 
 
 def main() -> None:
@@ -90,15 +100,20 @@ def main() -> None:
     cached: dict[int, list[float]] = defaultdict(list)
     scattered: dict[tuple[int, int], list[float]] = defaultdict(list)
     bursts: dict[tuple[int, int, int], list[float]] = defaultdict(list)
-    rates: dict[tuple[str, int, int, int], list[float]] = defaultdict(list)
+    once: dict[tuple[str, int, int, int], list[float]] = defaultdict(list)
+    stride: dict[tuple[str, int, int], list[float]] = defaultdict(list)
     for turn in range(options.rounds):
         for streams in STREAMS:
             print(f"round {turn + 1} of {options.rounds}: {streams} streams", flush=True)
             for op in ops:
                 # Bare, ours, bare: what drifts meets both alike.
                 raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
-                for (page, count), rate in ours(command, streams, op, options.iterations, options.congestion).items():
-                    rates[op, page, count, streams].append(rate)
+                turns = (command, streams, op, options.iterations, options.congestion)
+                for page in PAGES:
+                    stride[op, page, streams].append(ours(*turns, page, most_pages(page), again_and_again(page)))
+                raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
+                for page, count in TRANSFERS:
+                    once[op, page, count, streams].append(ours(*turns, page, count, []))
                 raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
             for page in PAGES:
                 # Of all the memory: the benchmark fills all of it before each transfer, so that its pages are in no cache.
@@ -107,7 +122,7 @@ def main() -> None:
                 bursts[page, count, streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion, page, page * count))
             cached[streams].append(bare(options.raw, streams, options.seconds, 0, options.congestion))
 
-    shown = []
+    strides, single = [], []
     for streams in STREAMS:
         ceiling = median(raw[streams])
         rows.add(f"raw_tcp/{streams}", "GB/s", "GB/s", ceiling, checked=False)
@@ -117,16 +132,22 @@ def main() -> None:
         for page, count in TRANSFERS:
             rows.add(f"raw_tcp_burst/{case_of(page, count)}/{streams}", "GB/s", "GB/s", median(bursts[page, count, streams]), checked=False)
         for op in ops:
-            for page, count in TRANSFERS:
-                samples = rates[op, page, count, streams]
+            write = "" if op == "read" else "write/"
+
+            def show(case: str, samples: list[float], ceiling: float = ceiling) -> list[str]:
                 rate = median(samples)
-                case = f"{'' if op == 'read' else 'write/'}{case_of(page, count)}/{streams}"
                 rows.add(case, "GB/s", "GB/s", rate, peer="bare TCP", peer_value=ceiling)
-                shown.append([
-                    case, f"{rate:.2f}", f"{sum(samples) / len(samples):.2f}", f"{ceiling:.2f}", f"{rate / ceiling:.2f}",
-                    f"{median(scattered[page, streams]):.2f}", f"{median(scattered[page, streams]) / ceiling:.2f}", f"{median(bursts[page, count, streams]):.2f}", f"{median(cached[streams]):.2f}",
-                ])  # fmt: skip
-    print("\n" + table(["page/streams", "GB/s", "mean", "bare TCP", "ratio", "bare, such pages", "its ratio", "such a burst", "bare, in caches"], shown))
+                return [case, f"{rate:.2f}", f"{min(samples):.2f}", f"{max(samples):.2f}", f"{ceiling:.2f}", f"{rate / ceiling:.2f}"]
+
+            for page in PAGES:
+                pattern = median(scattered[page, streams])
+                strides.append([*show(f"{write}{page}/stride/{streams}", stride[op, page, streams]), f"{pattern:.2f}", f"{pattern / ceiling:.2f}"])
+            for page, count in TRANSFERS:
+                burst = median(bursts[page, count, streams])
+                single.append([*show(f"{write}{case_of(page, count)}/{streams}", once[op, page, count, streams]), f"{burst:.2f}", f"{burst / ceiling:.2f}"])
+    columns = ["GB/s", "least", "most", "bare TCP", "ratio"]
+    print("\n" + table(["in its stride", *columns, "bare, such pages", "its ratio"], strides))
+    print("\n" + table(["one request", *columns, "such a burst", "its ratio"], single))
     if not options.no_rows:
         print(f"\nrows: {rows.write().relative_to(ROOT)}")
 

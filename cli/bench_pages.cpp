@@ -30,6 +30,7 @@ struct Wanted {
   std::string op = "read";
   unsigned threads = 1;
   unsigned in_flight = 1;
+  unsigned posts = 1;
   bool random = false;  // what is done anyway, for those who like to say it
   bool sequential = false;
   std::optional<unsigned> iterations;
@@ -128,6 +129,7 @@ class Runner {
             .scattered = !wanted_.sequential,
             .threads = wanted_.threads,
             .in_flight = wanted_.in_flight,
+            .posts = wanted_.posts,
             .new_requests = wanted_.new_requests,
             .warm_up = wanted_.warm_up,
             .iterations = wanted_.iterations.value_or(wanted_.single ? 4096 : 15)};
@@ -161,17 +163,16 @@ class Runner {
         PageCase wanted = plan(op, page);
         HEADRACE_CLI_TRY(total, parse_size(wanted_.total));
         wanted.count = wanted_.count.value_or(std::min(total / page, most_pages));
+        const std::uint64_t bytes = wanted.count * page * wanted.posts;
         ProgressBar bar(fmt::format("{} {} x {}", op_name(op), size_text(page), wanted.count),
-                        (wanted.warm_up + wanted.iterations) * wanted.count * page);
-        HEADRACE_CLI_TRY(samples, bench.pages(wanted, [&](std::uint64_t done, std::uint64_t) {
-          bar.show(done * wanted.count * page);
-        }));
+                        (wanted.warm_up + wanted.iterations) * bytes);
+        HEADRACE_CLI_TRY(
+            samples, bench.pages(wanted, [&](std::uint64_t done, std::uint64_t) { bar.show(done * bytes); }));
         bar.clear();
         const Summary time(std::move(samples.seconds)), make(std::move(samples.make_seconds));
-        const double bytes = static_cast<double>(wanted.count * page);
-        const double rate = bytes / time.median() / 1e9;
+        const double rate = static_cast<double>(bytes) / time.median() / 1e9;
         table.add({std::string(op_name(op)), size_text(page), std::to_string(wanted.count),
-                   amount_text(wanted.count * page), milliseconds(time.median()), milliseconds(time.mean),
+                   amount_text(bytes), milliseconds(time.median()), milliseconds(time.mean),
                    milliseconds(time.least), fmt::format("{:.2f}", rate), microseconds(make.median()),
                    samples.path});
         explanations +=
@@ -179,11 +180,12 @@ class Runner {
         if (wanted_.json) {
           const bool tcp = samples.path == "tcp" && wanted_.streams;
           const std::string where = table_name(samples.path);
-          const std::string name =
+          std::string name =
               !tcp ? fmt::format("{}{}x{}", prefix(op), page, wanted.count)
               : where == "tcp-gpu"
                   ? fmt::format("{}/{}/{}", direction(op), page, *wanted_.streams)
                   : fmt::format("{}{}/{}", op == Op::read ? "" : "write/", page, *wanted_.streams);
+          if (wanted.posts > 1) name += fmt::format("/{}-posts", wanted.posts);
           row({where, name, "GB/s", "GB/s", rate});
           row({where, name, "make_us", "us", make.median() * 1e6});
         }
@@ -191,12 +193,13 @@ class Runner {
     }
     const Wanted& w = wanted_;
     return finish(table, explanations,
-                  fmt::format("{} memory, {} a side, {} pages, {} thread{}, {} request{} in flight, {}; {} "
+                  fmt::format("{} memory, {} a side, {} pages, {} thread{}, {} request{} in flight, {}{}; {} "
                               "iterations, data checked after each",
                               w.allocated ? "allocated" : "registered", w.total,
                               w.sequential ? "sequential" : "scattered", w.threads, w.threads == 1 ? "" : "s",
                               w.in_flight, w.in_flight == 1 ? "" : "s",
                               w.new_requests ? "made anew each time" : "posted again each time",
+                              w.posts == 1 ? "" : fmt::format(", {} times in a row", w.posts),
                               plan(Op::read, 8).iterations));
   }
 
@@ -357,6 +360,12 @@ void add_bench_pages(const Command& bench, Invocation& invocation) {
       .type_name("N")
       .check(whole_number(1, 65536))
       .show_default();
+  pages
+      .add_option("--posts", wanted->posts,
+                  "Times that each request is posted in one transfer, again as soon as it has ended")
+      .type_name("N")
+      .check(whole_number(1, 1'000'000))
+      .show_default();
   const Argument random =
       pages.add_flag("--random", wanted->random, "Pages at random places on both sides: the default");
   pages.add_flag("--sequential", wanted->sequential, "Pages in order, one after the other").excludes(random);
@@ -394,6 +403,7 @@ void add_bench_pages(const Command& bench, Invocation& invocation) {
       "  headrace bench pages --page 4K,64K,1M --op both            registered memory, the best path\n"
       "  headrace bench pages --allocated --threads 2               memory that the peer maps, two threads\n"
       "  headrace bench pages --backend tcp --streams 2 --page 64K  over TCP with two sockets\n"
+      "  headrace bench pages --in-flight 2 --posts 16              in its stride: no beginning, no end\n"
       "  headrace bench pages --single --page 64,4K                 latency of one page: p50 and p99\n"
       "  headrace bench pages --kinds vram-vram --page 4K,1M        from GPU to GPU\n"
       "  headrace bench pages --notifications                       a message there and back");

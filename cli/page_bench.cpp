@@ -45,20 +45,29 @@ Result<void> post(Request& request) {
   return {};
 }
 
-/// Posts all, then waits for all.
-Result<void> carry_out(std::span<Request> requests) {
-  for (Request& request : requests) HEADRACE_CLI_CHECK(post(request));
-  for (Request& request : requests)
-    if (const Status status = request.wait(patience); !status.ok()) return request_error(request, status);
+Result<void> wait(Request& request) {
+  if (const Status status = request.wait(patience); !status.ok()) return request_error(request, status);
+  return {};
+}
+
+/// Posts each so many times, again as soon as it has ended, then waits for all.
+Result<void> carry_out(std::span<Request> requests, unsigned posts = 1) {
+  for (unsigned number = 0; number < posts; ++number) {
+    for (Request& request : requests) {
+      if (number > 0) HEADRACE_CLI_CHECK(wait(request));
+      HEADRACE_CLI_CHECK(post(request));
+    }
+  }
+  for (Request& request : requests) HEADRACE_CLI_CHECK(wait(request));
   return {};
 }
 
 /// The same by several threads that begin together, each with its share. Gives the time from the first's
 /// beginning to the last's end.
-Result<double> carry_out_by(unsigned threads, std::span<Request> requests) {
+Result<double> carry_out_by(unsigned threads, std::span<Request> requests, unsigned posts) {
   if (threads == 1) {
     const auto begin = Clock::now();
-    auto done = carry_out(requests);
+    auto done = carry_out(requests, posts);
     const auto end = Clock::now();
     if (!done) return std::move(done).error();
     return seconds_between(begin, end);
@@ -74,11 +83,11 @@ Result<double> carry_out_by(unsigned threads, std::span<Request> requests) {
     shares[t].requests = requests.subspan(from, requests.size() * (t + 1) / threads - from);
   }
   std::atomic<unsigned> waiting{threads};
-  const auto work = [&waiting](Share& share) {
+  const auto work = [&waiting, posts](Share& share) {
     waiting.fetch_sub(1);
     while (waiting.load() != 0) std::this_thread::yield();
     share.begin = Clock::now();
-    share.done = carry_out(share.requests);
+    share.done = carry_out(share.requests, posts);
     share.end = Clock::now();
   };
   std::vector<std::thread> others;
@@ -205,7 +214,7 @@ Result<PageSamples> PageBench::pages(const PageCase& plan, const Progress& progr
     seeds.target = fresh_seed();
     HEADRACE_CLI_CHECK(refill(plan, seeds));
     for (int post = 0; waking && post < waking_posts; ++post) HEADRACE_CLI_CHECK(carry_out({&*waking, 1}));
-    HEADRACE_CLI_TRY(seconds, carry_out_by(threads, requests));
+    HEADRACE_CLI_TRY(seconds, carry_out_by(threads, requests, plan.posts));
     if (i >= plan.warm_up) samples.seconds.push_back(seconds);
     HEADRACE_CLI_CHECK(check(plan, seeds, slots));
     progress(i + 1, plan.warm_up + plan.iterations);

@@ -18,6 +18,7 @@ struct PageCase {
   bool scattered = true;      ///< pages at random places of both buffers, else in order
   unsigned threads = 1;       ///< that share the pages of an iteration
   unsigned in_flight = 1;     ///< requests that each thread posts before it waits for them
+  unsigned posts = 1;         ///< of each request in what is timed, one after the other
   bool new_requests = false;  ///< made anew for each iteration; else made once and posted again
   unsigned warm_up = 3;
   unsigned iterations = 15;

@@ -67,6 +67,17 @@ TEST(CliBenchPages, ThreadsAndRequestsInFlightShareThePages) {
          "--count", "3"});
 }
 
+TEST(CliBenchPages, RequestsPostedSeveralTimesCountAllThatTheyMove) {
+  const auto rows = bench({"--backend", "tcp", "--streams", "1", "--page", "4K", "--total", "1M",
+                           "--in-flight", "2", "--posts", "3", "--op", "both"});
+  EXPECT_THAT(cases_of(rows, "GB/s"), ElementsAre("4096/1/3-posts", "write/4096/1/3-posts"));
+  const Outcome table = run_command({"bench", "pages", "--backend", "shm", "--page", "4K", "--total", "1M",
+                                     "--iterations", "2", "--threads", "2", "--posts", "5"});
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("5.2 MB"));
+  EXPECT_THAT(table.out, HasSubstr("5 times in a row"));
+}
+
 TEST(CliBenchPages, SequentialPagesOverTcpWithStreamsAreNamedByThem) {
   const auto rows = bench({"--backend", "tcp", "--streams", "2", "--page", "64K", "--total", "1M",
                            "--sequential", "--op", "both"});
