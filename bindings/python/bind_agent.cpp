@@ -641,7 +641,7 @@ void bind_memory_methods(nb::class_<PyAgent>& agent) {
            "2 MiB. writable:\n"
            "False lets requests and peers read it only; the Memory object itself can always be written. "
            "near_gpu: a CUDA ordinal:\n"
-           "memory of the node next to this GPU, where the firmware names it.\n"
+           "memory of the node next to this GPU, where the firmware names it and the system lets us choose.\n"
            "Owns: the Memory object and its views keep the memory; the region is the agent's until "
            "deregistered.\n"
            "Errors: InvalidArgument (length 0, no such node: says which there are, no such GPU), Exhausted (not "

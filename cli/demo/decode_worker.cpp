@@ -13,6 +13,7 @@ namespace {
 
 struct Text {
   std::uint64_t id = 0;
+  std::uint64_t attempt = 0;
   std::string prefill, front;
   Sequence sequence;
   Sampling sampling;
@@ -23,6 +24,7 @@ struct Text {
 
 struct Reservation {
   std::uint64_t id = 0;
+  std::uint64_t attempt = 0;  ///< the prefill worker's count of its askings for that text
   std::string from;
   std::size_t tokens = 0;
 };
@@ -50,7 +52,8 @@ class DecodeWorker {
     const Message& message = received.message;
     if (type == "reserve") {
       HEADRACE_CLI_CHECK(drop(received.id()));  // asked twice: it had taken us for our earlier life
-      waiting_.push_back({received.id(), received.from, message.at("tokens").get<std::size_t>()});
+      waiting_.push_back({received.id(), message.at("attempt").get<std::uint64_t>(), received.from,
+                          message.at("tokens").get<std::size_t>()});
       return grant();
     }
     if (type == "start") return start(received);
@@ -72,10 +75,12 @@ class DecodeWorker {
         HEADRACE_CLI_CHECK(await_peer(agent_, granted.from, std::chrono::seconds(10)));
       Text& text = texts_[granted.id];
       text.id = granted.id;
+      text.attempt = granted.attempt;
       text.prefill = granted.from;
       text.sequence.pages = *pages;
       HEADRACE_CLI_CHECK(
-          send(agent_, granted.from, {{"type", "reserved"}, {"id", granted.id}, {"pages", *pages}}));
+          send(agent_, granted.from,
+               {{"type", "reserved"}, {"id", granted.id}, {"attempt", granted.attempt}, {"pages", *pages}}));
     }
     return {};
   }
@@ -86,6 +91,8 @@ class DecodeWorker {
     if (found == texts_.end()) return {};  // canceled meanwhile
     Text& text = found->second;
     const Message& message = received.message;
+    if (message.at("attempt").get<std::uint64_t>() != text.attempt)
+      return {};  // its pages are another's by now
     const auto page = static_cast<std::size_t>(pool_.shape().page_tokens);
     const auto length = message.at("length").get<std::size_t>();
     for (std::size_t i = 0; i < length; ++i)

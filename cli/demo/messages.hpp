@@ -3,8 +3,9 @@
 // the "id" of a text.
 //
 //   front -> prefill   generate {prompt, count, sampling, decode}    cancel    gone {worker}
-//   prefill -> decode  reserve {tokens}      start {length, token, count, sampling, front}    cancel    alive
-//   decode -> prefill  reserved {pages}      finished
+//   prefill -> decode  reserve {attempt, tokens}    start {attempt, length, token, count, sampling, front}
+//                      cancel    alive
+//   decode -> prefill  reserved {attempt, pages}    finished
 //   prefill -> front   prefilled {token, and what moved}    alive    lost {worker}
 //   decode -> front    token {at, token}     status {free_pages, pages}
 //   front -> both      status, which prefill answers with alive

@@ -44,6 +44,7 @@ struct Job {
   std::vector<std::int64_t> prompt;
   std::size_t count = 0;
   Sampling sampling;
+  std::uint64_t attempt = 0;                ///< asked for pages so many times: an earlier answer is void
   std::vector<std::uint32_t> remote_pages;  ///< empty: the decode worker has not given any yet
   Sequence sequence;                        ///< with its pages: the prompt has been run, or is being
   std::int64_t first_token = -1;            ///< the prompt has been run
@@ -79,6 +80,7 @@ class PrefillWorker {
     if (type == "gone") return do_without(received.message.at("worker").get<std::string>()), Result<void>();
     if (found == jobs_.end()) return {};
     if (type == "reserved") {
+      if (received.message.at("attempt").get<std::uint64_t>() != found->second.attempt) return {};
       found->second.remote_pages = received.message.at("pages").get<std::vector<std::uint32_t>>();
       ready_.push_back(received.id());
     } else if (type == "finished") {
@@ -119,9 +121,11 @@ class PrefillWorker {
     if (awaited_.contains(job.decode)) return {};  // when it is there again
     if (!peers_.contains(job.decode))
       if (auto met = look_up(job.decode); !met) return or_lost(job.decode, std::move(met));
-    return or_lost(job.decode,
-                   send(agent_, job.decode,
-                        {{"type", "reserve"}, {"id", job.id}, {"tokens", job.prompt.size() + job.count}}));
+    return or_lost(job.decode, send(agent_, job.decode,
+                                    {{"type", "reserve"},
+                                     {"id", job.id},
+                                     {"attempt", ++job.attempt},
+                                     {"tokens", job.prompt.size() + job.count}}));
   }
 
   /// It was there before the front took a text for it.
@@ -234,6 +238,7 @@ class PrefillWorker {
     HEADRACE_CLI_CHECK(send(agent_, job.decode,
                             {{"type", "start"},
                              {"id", job.id},
+                             {"attempt", job.attempt},
                              {"length", job.prompt.size()},
                              {"token", job.first_token},
                              {"count", job.count},

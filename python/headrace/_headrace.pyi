@@ -830,7 +830,7 @@ class Agent:
 
         numa_node: -1 means that of near_gpu, or of the thread that touches a page first. huge_pages: of 2 MiB. writable:
         False lets requests and peers read it only; the Memory object itself can always be written. near_gpu: a CUDA ordinal:
-        memory of the node next to this GPU, where the firmware names it.
+        memory of the node next to this GPU, where the firmware names it and the system lets us choose.
         Owns: the Memory object and its views keep the memory; the region is the agent's until deregistered.
         Errors: InvalidArgument (length 0, no such node: says which there are, no such GPU), Exhausted (not enough memory or
         huge pages), NotSupported (kind; near_gpu without a driver).

@@ -136,6 +136,8 @@ Result<Region> Agent::allocate(std::size_t length_bytes, const AllocateOptions& 
   auto node = node_for(options);
   if (!node) return std::move(node).error().within(fmt::format("allocate {} bytes near GPU {}", length_bytes, options.near_gpu));
   auto made = Allocation::make(length_bytes, *node, options.huge_pages, options.writable);
+  // Near a GPU is a wish: that node may have no memory for us, and containers may forbid to choose one.
+  if (!made && options.numa_node == -1 && *node != -1) made = Allocation::make(length_bytes, -1, options.huge_pages, options.writable);
   if (!made) return std::move(made).error();
   auto allocation = std::make_shared<Allocation>(std::move(*made));
   MemoryRange range;

@@ -17,19 +17,21 @@ class Engine;
 
 class EndBell {
  public:
-  /// `state`: the one that `ring` is given. Who has not seen the end is told of it, however close it is.
-  void on_done(std::function<void(Status)> done, const std::atomic<RequestState>& state);
+  /// `state`: the one that `ring` is given; `post`: the number of the present post, or of the last. Who has not seen the end
+  /// is told of it, however close it is.
+  void on_done(std::function<void(Status)> done, const std::atomic<RequestState>& state, std::uint64_t post);
   Result<int> event_fd();
   /// The moment at which an end can be seen: `state` becomes `to`, then all are told. From any thread, also
   /// inside a backend's call.
-  void ring(Engine& engine, Status status, std::atomic<RequestState>& state, RequestState to);
+  void ring(Engine& engine, Status status, std::atomic<RequestState>& state, RequestState to, std::uint64_t post);
 
  private:
   [[nodiscard]] std::function<void(Status)> listener();
-  void ring_late(std::function<void(Status)>& done);
+  void ring_late(std::function<void(Status)>& done, std::uint64_t post);
 
   std::mutex mutex_;
   std::function<void(Status)> done_;
+  std::uint64_t set_in_ = 0;    ///< the post in which, or after which, done_ was
   bool set_after_end_ = false;  ///< done_ was: it is for the next one
   std::optional<EventFd> event_fd_;
   std::atomic<bool> listened_to_{false};  ///< done_ or event_fd_ is set

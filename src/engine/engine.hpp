@@ -128,6 +128,8 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   };
   /// Ranks the backends that can carry the plan, and prepares on the first that takes it.
   Result<Choice> choose(const RequestPlan& plan, const std::vector<std::string>& without, std::uint64_t token, headrace_side_v1& local_side, headrace_side_v1& remote_side);
+  /// What a request that was prepared on this path is expected to cost.
+  headrace_cost_v1 cost_on(const Path& path, const RequestPlan& plan, headrace_side_v1 local_side, headrace_side_v1 remote_side);
   InFlight& own_in_flight() { return own_in_flight_; }
   /// A request ended, `took_ns` after its post began: it is counted, and pending revocations may go on.
   void request_ended(const RequestCore& core, Status status, std::uint64_t took_ns);

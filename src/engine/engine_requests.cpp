@@ -260,6 +260,29 @@ Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector
                     reasons.empty() ? " no backend is open" : reasons);
 }
 
+headrace_cost_v1 Engine::cost_on(const Path& path, const RequestPlan& plan, headrace_side_v1 local_side, headrace_side_v1 remote_side) {
+  // As in `choose`: while these are held no handle of a region that is still registered goes away.
+  std::optional<GatePass> pass;
+  std::shared_lock<std::shared_mutex> remote_handles_stay;
+  if (path.link) {
+    pass.emplace(path.link->gate());
+    remote_handles_stay = std::shared_lock(path.link->handles_mutex());
+  }
+  const std::shared_lock local_handles_stay(local_handles_mutex_);
+  const bool open = !pass || static_cast<bool>(*pass);
+  if (!open || !still_valid(*plan.local).ok() || !still_valid(*plan.remote).ok()) local_side.regions = remote_side.regions = nullptr;
+  headrace_prepare_v1 args{};
+  args.struct_size = sizeof args;
+  args.op = static_cast<std::int32_t>(plan.op);
+  args.count = plan.count;
+  args.bytes = plan.bytes;
+  args.connection = open && path.link ? path.link->connection() : nullptr;
+  args.local = &local_side;
+  args.remote = &remote_side;
+  args.grid = plan.grid ? &*plan.grid : nullptr;
+  return path.backend->cost(args);
+}
+
 void Engine::request_ended(const RequestCore& core, Status status, std::uint64_t took_ns) {
   const RequestPlan& plan = core.plan();
   if (status.ok()) {

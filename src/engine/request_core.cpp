@@ -27,8 +27,8 @@ std::shared_ptr<RequestCore> RequestCore::make(std::shared_ptr<Engine> engine, R
 
 RequestCore::~RequestCore() {
   if (engine_->forked()) return;  // the backend's hold on it is the parent's
-  engine_->forget_request(*this);
   release_path();
+  engine_->forget_request(*this);  // last: an engine that closes waits for those that are still known
   engine_->index_pool().give(std::move(plan_.local_index));
   engine_->index_pool().give(std::move(plan_.remote_index));
 }
@@ -468,7 +468,7 @@ Status RequestCore::end(Status status, std::string text) {
   }
   engine_->request_ended(*this, status, ended_at_ns - posted_at_ns_.load(std::memory_order_relaxed));
   if (status.ok() && has_message_ && !plan_.remote->life) engine_->received_from_self(std::string_view(message_).substr(message_header_bytes));
-  bell_.ring(*engine_, status, state_, state_after(status));
+  bell_.ring(*engine_, status, state_, state_after(status), posts_.load(std::memory_order_relaxed));
   if (whole_ != nullptr) whole_->part_ended(number_, status);
   return status;
 }
@@ -514,16 +514,7 @@ std::string RequestCore::backend() const {
 Result<CostEstimate> RequestCore::cost() const {
   const std::shared_lock lock(path_mutex_);
   if (path_.backend == nullptr) return Error{Code::peer_lost, "the request has no path any more: import the peer's metadata and make the request again"};
-  headrace_prepare_v1 args{};
-  args.struct_size = sizeof args;
-  args.op = static_cast<std::int32_t>(plan_.op);
-  args.count = plan_.count;
-  args.bytes = plan_.bytes;
-  args.connection = path_.link ? path_.link->connection() : nullptr;
-  args.local = &local_side_;
-  args.remote = &remote_side_;
-  args.grid = plan_.grid ? &*plan_.grid : nullptr;
-  const headrace_cost_v1 cost = path_.backend->cost(args);
+  const headrace_cost_v1 cost = engine_->cost_on(path_, plan_, local_side_, remote_side_);
   CostEstimate estimate;
   estimate.duration = std::chrono::nanoseconds(static_cast<std::int64_t>(expected_ns(cost, plan_)));
   estimate.margin = cost.margin;

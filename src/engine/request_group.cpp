@@ -125,7 +125,7 @@ void RequestGroup::finish() {
   const auto keep = std::move(keep_);
   const Status status = outcome();
   ended_at_ns_.store(now_ns(), std::memory_order_relaxed);
-  bell_.ring(*engine_, status, state_, state_after(status));
+  bell_.ring(*engine_, status, state_, state_after(status), posts_.load(std::memory_order_relaxed));
 }
 
 Status RequestGroup::outcome() const {

@@ -4,7 +4,6 @@
 #include "topology/hwloc_layout.hpp"
 #include "topology/sysfs_layout.hpp"
 
-#include <linux/mempolicy.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,21 +20,13 @@ Result<MachineLayout> read_with_hwloc() {
   return read_hwloc_layout(hwloc);
 }
 
-/// Asks where a page lies without bringing it into memory; a negative errno where it does not.
+/// Asks where a page lies without bringing it into memory, as get_mempolicy would; a negative errno where it lies nowhere.
 Result<int> ask_move_pages(const void* address) {
   // Given no target nodes, move_pages moves nothing and fills in where each page is.
   const void* page = address;
   int status = -1;
   if (::syscall(SYS_move_pages, 0, 1UL, &page, nullptr, &status, 0) == 0) return status;
   return os_error(errno, "ask for the NUMA node of {}", address);
-}
-
-/// The same from another call, for containers that forbid the first. It brings the page in by reading it.
-Result<int> ask_get_mempolicy(const void* address) {
-  int node = -1;
-  if (::syscall(SYS_get_mempolicy, &node, nullptr, 0UL, address, MPOL_F_NODE | MPOL_F_ADDR) == 0) return node;
-  if (errno == EFAULT) return -EFAULT;
-  return os_error(Code::not_supported, errno, "ask for the NUMA node of {}", address);
 }
 
 }  // namespace
@@ -98,11 +89,10 @@ std::optional<unsigned> Topology::distance(unsigned from, unsigned to) const {
 }
 
 Result<unsigned> Topology::node_of_address(const void* address) const {
-  Result<int> answer = ask_move_pages(address);
-  if (!answer) answer = ask_get_mempolicy(address);
+  const Result<int> answer = ask_move_pages(address);
   if (!answer) {
     if (layout_.nodes.size() == 1) return layout_.nodes.front().id;  // nobody need be asked
-    return std::move(answer).error();
+    return answer.error();
   }
   if (*answer >= 0) return static_cast<unsigned>(*answer);
   if (*answer == -ENOENT) {

@@ -5,6 +5,7 @@ import pickle
 import pickletools
 import random
 import subprocess
+import sys
 
 import pytest
 
@@ -145,3 +146,31 @@ def test_damaged_pickles_end_in_an_error_or_a_list():
             refused += 1
     assert refused > 2000
     assert int(bind.DRAM_SEG) == 0
+
+
+FORKS_WHILE_ANOTHER_THREAD_READS = """
+import os, threading
+from headrace.compat.nixl import _bindings as bind, _descriptors
+
+made = bind.nixlXferDList(bind.DRAM_SEG, [(1000, 105, 0), (2000, 30, 7)])
+held, forked = threading.Event(), threading.Event()
+
+def hold():
+    with _descriptors._spelling:
+        held.set()
+        forked.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    os._exit(0 if made[1] == (2000, 30, 7) else 1)
+forked.set()
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+def test_a_forked_child_reads_lists_that_another_thread_was_reading():
+    subprocess.run([sys.executable, "-c", FORKS_WHILE_ANOTHER_THREAD_READS], check=True, timeout=60)

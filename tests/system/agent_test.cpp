@@ -379,11 +379,14 @@ TEST_P(OverBackend, deregistering_takes_the_region_from_the_peer_and_the_rest_st
   Status status = going.post();
   if (status.ok()) status = going.wait(patience);
   EXPECT_EQ(status.code, Code::not_found) << going.error().message;
+  EXPECT_GT(must(going.cost()).duration.count(), 0) << "asked of a path whose region is gone";
   EXPECT_EQ(agents.here.peer_region(agents.there.name(), "going").code(), Code::not_found);
   EXPECT_EQ(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}).code(), Code::not_found);
   ASSERT_TRUE(staying.post().ok());
   EXPECT_TRUE(staying.wait(patience).ok()) << staying.error().message;
   EXPECT_EQ(agents.there.deregister(far.id).code(), Code::not_found);
+  must(agents.here.deregister(mine.id, patience));
+  EXPECT_GT(must(staying.cost()).duration.count(), 0) << "the same of our own region";
 }
 
 TEST_P(OverBackend, an_update_brings_new_regions_and_takes_revoked_ones) {

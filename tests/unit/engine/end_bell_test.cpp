@@ -40,7 +40,7 @@ class EndBellTest : public ::testing::Test {
           continue;
         }
         for (int spin = rung % 97; spin > 0; --spin) std::atomic_signal_fence(std::memory_order_seq_cst);
-        round->bell.ring(*engine, {}, round->state, RequestState::done);
+        round->bell.ring(*engine, {}, round->state, RequestState::done, 1);
         rung.fetch_add(1);
       }
     });
@@ -77,7 +77,7 @@ TEST_F(EndBellTest, whoever_asked_to_be_called_before_the_end_is_called) {
   race(
       [&](EndBell& bell, const auto& state) {
         calls = std::make_shared<std::atomic<int>>(0);
-        bell.on_done([calls](Status) { ++*calls; }, state);
+        bell.on_done([calls](Status) { ++*calls; }, state, 1);
       },
       [&](EndBell&) {
         const Deadline deadline = Deadline::after(std::chrono::seconds(10));
@@ -90,15 +90,53 @@ TEST_F(EndBellTest, whoever_asks_after_the_end_is_called_at_the_next_one_alone) 
   EndBell bell;
   std::atomic<RequestState> state{RequestState::posted};
   ASSERT_TRUE(bell.event_fd());
-  bell.ring(*engine, {}, state, RequestState::done);
+  bell.ring(*engine, {}, state, RequestState::done, 1);
   std::atomic<int> calls{0};
-  bell.on_done([&](Status) { ++calls; }, state);
+  bell.on_done([&](Status) { ++calls; }, state, 1);
   state = RequestState::posted;
-  bell.ring(*engine, {}, state, RequestState::done);
+  bell.ring(*engine, {}, state, RequestState::done, 2);
   const Deadline deadline = Deadline::after(std::chrono::seconds(10));
   while (calls == 0 && !deadline.expired()) std::this_thread::yield();
   engine->close();  // nothing more is called
   EXPECT_EQ(calls, 1);
+}
+
+TEST_F(EndBellTest,
+       whoever_posts_again_and_asks_while_the_first_end_is_still_told_hears_of_the_second_alone) {
+  constexpr int rounds = 3000;
+  EndBell bell;
+  std::atomic<RequestState> state{RequestState::posted};
+  std::atomic<int> calls{0}, asked_for{0}, rung{0};
+  ASSERT_TRUE(bell.event_fd());
+  {
+    // Another thread at the bell's lock: who rings waits for it after the end can be seen.
+    const std::jthread in_the_way([&](const std::stop_token& stop) {
+      while (!stop.stop_requested()) (void)bell.event_fd();
+    });
+    const std::jthread ringer([&](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        if (asked_for.load() == rung.load()) continue;
+        bell.ring(*engine, {}, state, RequestState::done, 2 * static_cast<std::uint64_t>(rung) + 1);
+        rung.fetch_add(1);
+      }
+    });
+    for (int i = 0; i < rounds; ++i) {
+      const std::uint64_t second = 2 * static_cast<std::uint64_t>(i) + 2;
+      bell.on_done(nullptr, state, second - 2);
+      state.store(RequestState::posted);
+      asked_for.fetch_add(1);
+      while (!has_ended(state.load())) {
+      }
+      state.store(RequestState::posted);
+      bell.on_done([&](Status) { ++calls; }, state, second);
+      while (rung.load() == i) std::this_thread::yield();
+      bell.ring(*engine, {}, state, RequestState::done, second);
+    }
+  }
+  const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+  while (calls < rounds && !deadline.expired()) std::this_thread::yield();
+  engine->close();  // nothing more is called
+  EXPECT_EQ(calls, rounds);
 }
 
 }  // namespace

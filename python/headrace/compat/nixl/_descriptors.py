@@ -6,11 +6,12 @@ Lists made of a NumPy array keep nothing of it, since a program may go on using 
 
 from __future__ import annotations
 
+import os
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from ._compiled import pack_tuples
@@ -21,8 +22,17 @@ from ._state import StateReader, head, record
 
 WIDTH = 3
 
-_spelling = Lock()
-"""Held while a list's rows are written out as words."""
+_spelling = RLock()
+"""Held while a list's rows are written out as words; by a signal's handler too, which may find its own thread at it."""
+
+
+def _in_a_forked_child() -> None:
+    """The thread that held it may be none of the child's."""
+    global _spelling
+    _spelling = RLock()
+
+
+os.register_at_fork(after_in_child=_in_a_forked_child)
 
 
 def is_array(value: object) -> bool:
