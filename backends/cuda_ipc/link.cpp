@@ -69,9 +69,10 @@ PeerRegion::Found Link::reach(PeerRegion& region, int device) {
   return found;
 }
 
+/// Before the greeting nothing has been answered, and what the peer has asked for by then will be refused.
 void Link::tell_gone(std::uint32_t region_id) {
   const std::lock_guard lock(control_mutex());
-  if (wanted_.erase(region_id) > 0) send(encode(Gone{region_id}));
+  if (is_introduced() && wanted_.erase(region_id) > 0) send(encode(Gone{region_id}));
 }
 
 std::uint32_t Link::tell_move(UniqueFd file, std::uint32_t end_word) {
@@ -118,7 +119,7 @@ Result<void> Link::on_other(const host_link::Other& message, std::vector<UniqueF
       incoming_ = WholeOffer{*offer, {}};
   }
   if (const auto* const want = std::get_if<Want>(&read)) {
-    wanted_.insert(want->region_id);
+    wanted_[want->region_id].insert(want->device);
     note(*want);
   }
   if (const auto* const refused = std::get_if<Refused>(&read)) note(*refused);
@@ -286,7 +287,11 @@ void Link::send_offer(WholeOffer offered) {
 
 void Link::send_refusal(const Want& want, Error error) {
   const std::lock_guard lock(control_mutex());
-  wanted_.erase(want.region_id);
+  // Another of its GPUs may have been offered the region.
+  if (const auto wanted = wanted_.find(want.region_id); wanted != wanted_.end()) {
+    wanted->second.erase(want.device);
+    if (wanted->second.empty()) wanted_.erase(wanted);
+  }
   send(encode(Refused{want.region_id, want.device, error.code, std::move(error.message)}));
 }
 

@@ -126,8 +126,8 @@ class Link final : public host_link::Link {
   // With the control mutex held.
   std::optional<WholeOffer> incoming_;  // until all its pieces are here
   std::vector<Want> unsent_;            // before we are introduced
-  std::unordered_set<std::uint32_t>
-      wanted_;  // our regions that the peer asked for: of others it keeps nothing
+  // Our regions that the peer asked for, and for which of its GPUs: of others it keeps nothing.
+  std::unordered_map<std::uint32_t, std::unordered_set<std::uint32_t>> wanted_;
 
   std::mutex events_mutex_;
   std::vector<Event> events_;

@@ -160,10 +160,16 @@ void GpuLane::drop_newest() {
 
 void GpuLane::launch(GpuPart& part) {
   part.state = GpuPart::State::running;
-  bool begun = copy_from_host(part);
-  if (begun && hand_to_courier(part)) return;
+  if (!copy_from_host(part))
+    part.state = GpuPart::State::failed;
+  else if (!hand_to_courier(part))
+    queue(part);
+}
+
+/// In the tracks' streams.
+void GpuLane::queue(GpuPart& part) {
+  bool begun = true;
   for (GpuMove& move : part.moves) {
-    if (!begun) break;
     Track& track = *tracks_[move.track];
     const gpu::Device& device = *track.gpu->device;
     const gpu::ContextGuard current(device);
@@ -175,6 +181,7 @@ void GpuLane::launch(GpuPart& part) {
     move.value = 0;
     begun = false;
     fault_ = cuda::driver_error(device.driver(), outcome, "move {} bytes by GPU {}", part.bytes.size(), device.ordinal()).message;
+    break;
   }
   if (begun) return;
   // What another GPU has begun of it must not outlive it.
@@ -269,12 +276,17 @@ cuda::Outcome GpuLane::copy(Track& track, const GpuPart& part, const GpuMove& mo
 gpu::Courier::State GpuLane::state_of(const GpuMove& move) {
   using State = gpu::Courier::State;
   const Track& track = *tracks_[move.track];
-  if (!move.ticket) return __atomic_load_n(track.word(), __ATOMIC_ACQUIRE) >= move.value ? State::done : State::pending;
-  const State state = track.gpu->mover->courier->look(*move.ticket);
-  if (state != State::dropped) return state;
-  note_failure_of(*track.gpu->mover->courier);
-  fault_ = fmt::format("the courier on GPU {}, which had left before a piece, could not be launched anew", track.gpu->device->ordinal());
-  return state;
+  if (move.ticket) return track.gpu->mover->courier->look(*move.ticket);
+  return __atomic_load_n(track.word(), __ATOMIC_ACQUIRE) >= move.value ? State::done : State::pending;
+}
+
+/// The courier had left before the part, whose only move this is, and could not be launched anew: nobody has touched it, and it is
+/// queued after all. What it is of the host's was copied when it was launched, and may be gone.
+void GpuLane::queue_dropped(GpuPart& part) {
+  GpuMove& move = part.moves.front();
+  note_failure_of(*tracks_[move.track]->gpu->mover->courier);
+  move.ticket.reset();
+  queue(part);
 }
 
 bool GpuLane::ended(GpuPart& part) {
@@ -288,6 +300,10 @@ bool GpuLane::ended(GpuPart& part) {
       if (!track.failed && ++track.looks % looks_before_asking == 0) ask(track);
       if (!track.failed) return false;
       state = state_of(move);
+    }
+    if (state == State::dropped) {
+      queue_dropped(part);
+      return part.state == GpuPart::State::failed;
     }
     failed = state != State::done || failed;
   }

@@ -112,6 +112,8 @@ class GpuLane {
   [[nodiscard]] bool copy_from_host(const GpuPart& part);
   [[nodiscard]] bool is_alone(const GpuPart& part) const;
   [[nodiscard]] bool hand_to_courier(GpuPart& part);
+  void queue(GpuPart& part);
+  void queue_dropped(GpuPart& part);
   [[nodiscard]] cuda::Outcome begin(Track& track, const GpuPart& part, const GpuMove& move);
   [[nodiscard]] cuda::Outcome copy(Track& track, const GpuPart& part, const GpuMove& move);
   [[nodiscard]] gpu::Courier::State state_of(const GpuMove& move);

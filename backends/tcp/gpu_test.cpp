@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <thread>
+#include <tuple>
 
 namespace headrace::test {  // the tests are written in the harness's words
 namespace {
@@ -434,7 +435,7 @@ class TcpCourier : public TcpGpu {
 TEST_F(TcpCourier, gathers_and_unpacks_small_pieces_without_a_launch_or_a_copy_call_for_each) {
   const int copies = driver().calls("cuMemcpyAsync"), launched = driver().calls("headrace_courier");
   for (const headrace_op_v1 op : {HEADRACE_READ, HEADRACE_WRITE}) {
-    for (const std::uint64_t pages : {1, 3, 8}) {
+    for (const std::uint64_t pages : {1, 3, 8, 10}) {
       fill_pattern(op == HEADRACE_READ ? theirs.bytes() : mine.bytes(), pages);
       ASSERT_TRUE(run(op, 1000, pages).status.ok());
       EXPECT_TRUE(same_pages(1000, pages)) << "op " << op << ", " << pages << " pages";
@@ -478,21 +479,93 @@ TEST_F(TcpCourier, that_cannot_be_launched_costs_a_warning_and_no_request) {
   EXPECT_THAT(b->host().log(), ::testing::Contains(HasSubstr("launch the courier on GPU 1")));
 }
 
-TEST_F(TcpCourier, that_left_before_a_piece_and_cannot_come_back_fails_it_and_not_the_link) {
-  cuda::add_courier_that_leaves(driver());
-  driver().hold();
-  Request read = request(HEADRACE_READ);
-  const int launches = driver().calls("cuLaunchKernelEx");
-  read.post();
-  ASSERT_TRUE(soon([&] { return driver().calls("cuLaunchKernelEx") > launches; }));
-  driver().fail("cuLaunchKernelEx", cuda::Outcome::out_of_memory);
-  driver().release();
-  EXPECT_EQ(read.wait().status.code, Code::backend_failed);
+/// A courier that has left before its first piece, and cannot be launched anew.
+class TcpCourierThatLeft : public TcpGpu {
+ protected:
+  ~TcpCourierThatLeft() override { cuda::add_reference_courier(driver()); }
+
+  /// Returns when it, and so many launches in all, are with the GPU.
+  void post(Request& request, int launches = 1) {
+    cuda::add_courier_that_leaves(driver());
+    driver().hold();
+    const int before = driver().calls("cuLaunchKernelEx"), couriers = driver().calls("headrace_courier");
+    request.post();
+    ASSERT_TRUE(soon([&] { return driver().calls("cuLaunchKernelEx") >= before + launches; }));
+    ASSERT_EQ(driver().calls("headrace_courier"), couriers + 1);
+  }
+  static void fail_to_come_back() {
+    driver().fail("cuLaunchKernelEx", cuda::Outcome::out_of_memory);
+    cuda::add_reference_courier(driver());  // those of other GPUs are as they should be
+    driver().release();
+  }
+};
+
+/// Each of the four pieces of work that a courier does: of a read or a write, on our GPU or the owner's.
+class TcpCourierWork : public TcpCourierThatLeft, public testing::WithParamInterface<std::tuple<headrace_op_v1, bool>> {};
+INSTANTIATE_TEST_SUITE_P(each, TcpCourierWork, testing::Combine(testing::Values(HEADRACE_READ, HEADRACE_WRITE), testing::Bool()),
+                         [](const auto& work) {
+                           return fmt::format("{}_by_{}", std::get<0>(work.param) == HEADRACE_READ ? "read" : "write", std::get<1>(work.param) ? "us" : "the_owner");
+                         });
+
+TEST_P(TcpCourierWork, that_it_left_behind_is_launched) {
+  const auto [op, by_us] = GetParam();
+  open({{"sockets", "1"}, {"courier", "on"}});
+  const Memory mine = memory(by_us ? 0 : -1, 4096, 1), theirs = memory(by_us ? -1 : 1, 4096, 2);
+  const Region here(*a, mine), there(*b, theirs);
+  const Remote remote(ab, there.facts());
+  Request request(*a, op, &ab, uniform_side(here.handle(), 0, 4096, 4096), uniform_side(remote.handle(), 0, 4096, 4096), 1);
+  post(request);
+  const int couriers = driver().calls("headrace_courier");
+  fail_to_come_back();
+  const PostEnd end = request.wait();
+  EXPECT_TRUE(end.status.ok()) << end.text;
+  EXPECT_TRUE(same_bytes(mine.bytes(), theirs.bytes()));
+  ASSERT_FALSE(ab.lost());
+  fill_pattern(op == HEADRACE_READ ? theirs.bytes() : mine.bytes(), 5);
+  ASSERT_TRUE(request.run().status.ok());
+  EXPECT_TRUE(same_bytes(mine.bytes(), theirs.bytes()));
+  EXPECT_EQ(driver().calls("headrace_courier"), couriers) << "it is not tried again";
+  PluginHost& host = (by_us ? a : b)->host();
+  EXPECT_TRUE(soon([&] { return !host.log().empty(); })) << "by whatever is launched next";
+  EXPECT_THAT(host.log(), ::testing::ElementsAre(HasSubstr(fmt::format("launch the courier on GPU {}", by_us ? 0 : 1))));
+}
+
+TEST_F(TcpCourierThatLeft, before_the_beginning_of_a_long_answer_costs_a_launch_behind_its_rest) {
+  open({{"sockets", "1"}, {"courier", "on"}, {"gpu_chunk_bytes", "8KiB"}});
+  const Memory mine = memory(-1, 16'000, 1), theirs = memory(0, 17'000, 2);
+  const Region here(*a, mine), there(*b, theirs);
+  const Remote remote(ab, there.facts());
+  // One frame of two parts, of nine stretches and of eight.
+  Request read(*a, HEADRACE_READ, &ab, uniform_side(here.handle(), 0, 1000, 1000), uniform_side(remote.handle(), 0, 1008, 1000), 16);
+  post(read, 2);
+  fail_to_come_back();
+  const PostEnd end = read.wait();
+  EXPECT_TRUE(end.status.ok()) << end.text;
   EXPECT_FALSE(ab.lost());
-  cuda::add_reference_courier(driver());
-  const PostEnd end = run(HEADRACE_READ);
-  EXPECT_TRUE(end.status.ok()) << "the owner's next piece goes by a stream: " << end.text;
-  EXPECT_TRUE(same_pages());
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_TRUE(same_bytes(mine.bytes().subspan(i * 1000, 1000), theirs.bytes().subspan(i * 1008, 1000))) << i;
+}
+
+TEST_F(TcpCourierThatLeft, does_not_need_the_answers_host_memory_once_more) {
+  open({{"sockets", "1"}, {"courier", "on"}});
+  const Memory mine = memory(-1, 8192, 1), on_gpu = memory(0, 4096, 2);
+  auto on_host = std::make_unique<Memory>(memory(-1, 4096, 3));
+  const Bytes expected(on_host->bytes().begin(), on_host->bytes().end());
+  const Region here(*a, mine), gpu_there(*b, on_gpu);
+  auto host_there = std::make_unique<Region>(*b, *on_host);
+  const Remote gpu_remote(ab, gpu_there.facts()), host_remote(ab, host_there->facts());
+  PageSide theirs = uniform_side(gpu_remote.handle(), 0, 4096, 4096);
+  theirs.regions.push_back(host_remote.handle());
+  theirs.region_of = {0, 1};
+  theirs.offsets = {0, 0};
+  Request read(*a, HEADRACE_READ, &ab, uniform_side(here.handle(), 0, 4096, 4096), theirs, 2);
+  post(read);
+  host_there.reset();
+  on_host.reset();
+  fail_to_come_back();
+  const PostEnd end = read.wait();
+  EXPECT_TRUE(end.status.ok()) << end.text;
+  EXPECT_TRUE(same_bytes(mine.bytes().first(4096), on_gpu.bytes()));
+  EXPECT_TRUE(same_bytes(mine.bytes().last(4096), expected));
 }
 
 }  // namespace

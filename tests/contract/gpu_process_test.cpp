@@ -97,6 +97,27 @@ TEST_P(GpuProcesses, memory_is_let_go_of_when_it_is_revoked_or_the_link_goes) {
   }
 }
 
+TEST_P(GpuProcesses, memory_that_one_gpu_was_refused_is_let_go_of_by_the_one_that_has_it) {
+  const auto a = open();
+  const auto b = start_peer();
+  const Link ab = connect(*a, *b);
+  const Memory of_one(Memory::Kind::plain, 1000, 1);
+  FakeGpus::of_this_process().choose(1);
+  const Memory of_other(Memory::Kind::plain, 1000, 2);
+  FakeGpus::of_this_process().choose(0);
+  const RegionFacts facts = b->region(Memory::Kind::plain, 10'000, 7);
+  const Remote remote(ab, facts);
+  ASSERT_TRUE(read(*a, ab, remote, of_one).status.ok());
+  ASSERT_EQ(imports(), 1);
+  b->ask("fail cuIpcGetMemHandle");
+  const PostEnd refused = read(*a, ab, remote, of_other);
+  ASSERT_EQ(refused.status.code, Code::not_supported) << refused.text;
+  EXPECT_NE(refused.text.find("peer b says"), std::string::npos) << refused.text;
+  b->ask(fmt::format("deregister {}", facts.id));
+  EXPECT_TRUE(world.until([&] { return imports() == 0; }, std::chrono::seconds(5))) << world.describe();
+  EXPECT_EQ(read(*a, ab, remote, of_one).status.code, Code::not_found);
+}
+
 /// Each process may have the same number in a PID namespace of its own: then handles mislead the driver.
 TEST_P(GpuProcesses, that_bear_one_number_share_by_descriptor_and_not_by_handle) {
   const auto a = open();

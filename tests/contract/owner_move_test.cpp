@@ -429,6 +429,29 @@ TEST_P(OwnerMovesHere, regions_that_the_peer_never_asked_for_go_without_a_word) 
   EXPECT_EQ(ends.request(remote).run().status.code, Code::not_found);
 }
 
+TEST_P(OwnerMovesHere, a_region_that_goes_before_its_owner_has_greeted_costs_its_requests_and_not_the_link) {
+  const auto a = open("a"), b = open("b");
+  const Memory near(Memory::Kind::plain, 1000, 1), far = host_memory(Memory::Kind::plain, 1000, 2),
+                                                   kept = host_memory(Memory::Kind::plain, 1000, 3);
+  const Region mine(*a, near), stays(*b, kept);
+  Region goes(*b, far);
+  // By then the peer's question is here, which came with its hello; the answer to that has not left.
+  b->host().on_accepted = [&](const HostLink&) { std::thread([&] { goes.deregister(); }).join(); };
+  const Link ab = a->connect(*b);
+  const auto end_of = [&](const Region& theirs) {
+    const Remote remote(ab, theirs.facts());
+    Request request(*a, HEADRACE_READ, &ab, uniform_side(mine.handle(), 0, 1000, 1000),
+                    uniform_side(remote.handle(), 0, 1000, 1000), 1);
+    return request.run();
+  };
+  const PostEnd end = end_of(goes);
+  EXPECT_EQ(end.status.code, Code::not_found) << end.text;
+  EXPECT_FALSE(ab.lost()) << world.describe();
+  const Link ba = accepted(*b, *a);
+  EXPECT_TRUE(end_of(stays).status.ok());
+  EXPECT_TRUE(same_bytes(near.bytes(), kept.bytes()));
+}
+
 TEST_P(OwnerMovesHere, read_only_memory_is_read_and_not_written) {
   Pair pair = open_pair();
   Ends ends(pair);
