@@ -38,7 +38,7 @@ struct EventSnapshot {
   std::string text;
 };
 
-/// Names carry their unit: "tcp.sent_bytes", "engine.request_ns".
+/// Names carry their unit: "tcp.sent_bytes", "requests.duration_ns".
 struct TelemetrySnapshot {
   std::map<std::string, std::uint64_t> counters;
   std::map<std::string, HistogramSnapshot> histograms;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headrace moves tensors between GPU memory, host memory, files and object stores, inside one machine and across many.
+"""Headrace moves tensors between GPU memory, host memory and files, inside one machine and across many.
 
 Open an Agent, register or allocate memory, exchange metadata with peers, prepare page lists, and post requests:
 

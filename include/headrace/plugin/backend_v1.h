@@ -484,7 +484,7 @@ typedef struct headrace_backend_v1 {
   int32_t (*check)(void* instance, void* request, headrace_check_v1* args, headrace_text_v1* error);
 } headrace_backend_v1;
 
-/* The struct_size of this version, the least that a host accepts. */
+/* The struct_size of version 1.0, the least that a host accepts. */
 #define HEADRACE_BACKEND_V1_SIZE (offsetof(headrace_backend_v1, cost) + sizeof(((headrace_backend_v1*)0)->cost))
 
 /* The one symbol a plugin exports: returns its table, which lives as long as the process. */

@@ -8,11 +8,13 @@
  *
  * Rules that hold for every entry
  *   sizes      structs with struct_size are only ever appended to; whoever makes one sets it. The others are
- * frozen context    the GPU's context is current on the calling thread, the one that `open` was called in
+ *              frozen
+ *   context    the GPU's context is current on the calling thread, the one that `open` was called in
  *   errors     an entry that returns int32_t answers the driver's number (CUresult, 0: it worked)
  *   threads    launches may come from any thread, several at once; open and close of one set not beside them
  *   addresses  every address is one that the GPU can use: its own memory, a peer's that is mapped, host
- * memory that is mapped. The kernels check none unload     it is never unloaded
+ *              memory that is mapped. The kernels check none
+ *   unload     it is never unloaded
  */
 #ifndef HEADRACE_PLUGIN_KERNELS_V1_H
 #define HEADRACE_PLUGIN_KERNELS_V1_H
