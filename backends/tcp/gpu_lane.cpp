@@ -72,7 +72,7 @@ Result<std::size_t> GpuLane::track_of(const Region& region) {
   const cuda::DriverTable& driver = gpu->device->driver();
   const gpu::ContextGuard current(*gpu->device);
   HEADRACE_CUDA_TRY(driver, driver.memset_d8_async(table.device(), 0, track_table_bytes, stream.handle()), "clear the state of kernels on GPU {}", gpu->device->ordinal());
-  tracks_.push_back(std::unique_ptr<Track>(new Track{gpu, std::move(stream), std::move(table)}));
+  tracks_.push_back(std::make_unique<Track>(Track{gpu, std::move(stream), std::move(table)}));
   return tracks_.size() - 1;
 }
 

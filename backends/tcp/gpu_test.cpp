@@ -57,7 +57,7 @@ class TcpGpu : public testing::Test {
     (void)world.until([] { return false; }, std::chrono::milliseconds(50));
   }
 
-  void open(Settings settings = {{"sockets", "1"}}) {
+  void open(const Settings& settings = {{"sockets", "1"}}) {
     const headrace_backend_v1* const table = load_plugin("tcp_gpu");
     a = std::make_unique<Instance>(world, table, settings, PluginHost::Args{.agent_name = "a", .incarnation = 1});
     b = std::make_unique<Instance>(world, table, settings, PluginHost::Args{.agent_name = "b", .incarnation = 2});
