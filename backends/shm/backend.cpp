@@ -53,6 +53,7 @@ Result<void*> ShmBackend::register_region(const headrace_region_v1& region) {
   local->region_id = region.region_id;
   local->base = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(region.address));
   local->length_bytes = region.length;
+  if (region.memory_fd >= 0) local->readable = LocalRegion::Readable::yes;  // a file that cannot shrink
   SharedMemory memory;
   if (region.memory_fd >= 0 && instance_->settings.map) {
     UniqueFd file(::fcntl(region.memory_fd, F_DUPFD_CLOEXEC, 0));
@@ -72,7 +73,11 @@ Result<void*> ShmBackend::register_region(const headrace_region_v1& region) {
                                            local->shared ? RegionState::allocated : RegionState::registered,
                                            (region.flags & HEADRACE_REGION_READ_ONLY) == 0));
   local->slot = slot;
-  if (local->shared) instance_->share(std::move(memory));
+  if (local->shared) {
+    instance_->share(std::move(memory));
+  } else {
+    instance_->served.add(*local);
+  }
   return local.release();
 }
 
@@ -80,7 +85,11 @@ void ShmBackend::deregister_region(void* handle) {
   const std::unique_ptr<LocalRegion> region(static_cast<LocalRegion*>(handle));
   (void)instance_->live().set(region->region_id,
                               RegionState::gone);  // its step of the table is mapped: this cannot fail
-  if (region->shared) instance_->unshare(region->region_id);
+  if (region->shared) {
+    instance_->unshare(region->region_id);
+  } else {
+    instance_->served.remove(*region);
+  }
 }
 
 Result<void*> ShmBackend::load_local(void* handle) {

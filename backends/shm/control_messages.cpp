@@ -10,10 +10,16 @@ namespace {
 using host_link::PacketReader;
 using host_link::PacketWriter;
 
-enum class Type : std::uint16_t { share = 4, unshare = 5 };
+enum class Type : std::uint16_t { share = 4, unshare = 5, open_lane = 8, serve_lane = 9, drop_lane = 10 };
 
 host_link::Other finish(Type type, PacketWriter out) {
   return {static_cast<std::uint16_t>(type), out.take()};
+}
+
+host_link::Other of_lane(Type type, std::uint32_t lane_id) {
+  PacketWriter out;
+  out.put(lane_id);
+  return finish(type, std::move(out));
 }
 
 Share read_share(PacketReader& in) {
@@ -74,18 +80,38 @@ host_link::Other encode(const Unshare& unshare) {
   return finish(Type::unshare, std::move(out));
 }
 
-Result<std::variant<Share, Unshare>> decode(const host_link::Other& message, std::size_t descriptors) {
+host_link::Other encode(const OpenLane& lane) { return of_lane(Type::open_lane, lane.lane_id); }
+host_link::Other encode(const ServeLane& lane) { return of_lane(Type::serve_lane, lane.lane_id); }
+host_link::Other encode(const DropLane& lane) { return of_lane(Type::drop_lane, lane.lane_id); }
+
+Result<Said> decode(const host_link::Other& message, std::size_t descriptors) {
   PacketReader in(message.body);
-  std::variant<Share, Unshare> read;
-  const auto type = static_cast<Type>(message.type);
-  if (type == Type::share)
-    read = read_share(in);
-  else if (type == Type::unshare)
-    read = read_unshare(in);
-  else
-    in.fail();
-  const auto* const share = std::get_if<Share>(&read);
-  HEADRACE_TRY_VOID(check_fit(message, in, descriptors, share != nullptr ? share->regions.size() : 0));
+  Said read;
+  std::size_t expected = 0;
+  switch (static_cast<Type>(message.type)) {
+    case Type::share: {
+      Share share = read_share(in);
+      expected = share.regions.size();
+      read = std::move(share);
+      break;
+    }
+    case Type::unshare:
+      read = read_unshare(in);
+      break;
+    case Type::open_lane:
+      read = OpenLane{in.get<std::uint32_t>()};
+      expected = 1;
+      break;
+    case Type::serve_lane:
+      read = ServeLane{in.get<std::uint32_t>()};
+      break;
+    case Type::drop_lane:
+      read = DropLane{in.get<std::uint32_t>()};
+      break;
+    default:
+      in.fail();
+  }
+  HEADRACE_TRY_VOID(check_fit(message, in, descriptors, expected));
   return read;
 }
 

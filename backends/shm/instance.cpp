@@ -23,6 +23,13 @@ std::uint32_t helpers_for(const Settings& settings, std::uint32_t pool_threads) 
   return std::max(std::min(wanted, pool_threads), 1U);
 }
 
+/// Each has a thread of the owner's beside it: more than cores for both only wait for one another.
+constexpr std::uint32_t most_relay_helpers = 8;
+
+std::uint32_t relay_helpers_for(std::uint32_t helpers) {
+  return std::max(std::min({helpers, usable_cores() / 2, most_relay_helpers}), 1U);
+}
+
 Link& own(const std::shared_ptr<host_link::Link>& link) { return static_cast<Link&>(*link); }
 
 }  // namespace
@@ -38,11 +45,13 @@ Instance::Instance(plugin::Host its_host, const Settings& its_settings, Parts pa
     : Site(its_host, shm::protocol, its_settings.links, std::move(parts)),
       settings(its_settings),
       helpers(helpers_for(its_settings, its_host.pool_threads())),
+      relay_helpers(relay_helpers_for(helpers)),
       places(its_settings.numa ? CopyPlaces::read() : nullptr),
       nonce_(std::make_unique<const std::uint64_t>(random_u64())) {}
 
 Instance::~Instance() {
   live().close();  // copies that still run in peers find it before our memory goes
+  closing_.store(true, std::memory_order_release);
   tasks.wait_for_none();
   close_links();
   for (Request* const request : stranded) request->unref();
@@ -51,6 +60,13 @@ Instance::~Instance() {
 std::shared_ptr<host_link::Link> Instance::make_link(host_link::Side side, UnixSocket socket,
                                                      host_link::PeerProcess process) {
   return std::make_shared<Link>(*this, side, std::move(socket), std::move(process));
+}
+
+void Instance::serve(Link& link, LaneMemory& lane) {
+  RelayServer(served, lane).serve([&] {
+    return link.usable() && !closing_.load(std::memory_order_acquire) &&
+           lane.words().dropped.load(std::memory_order_acquire) == 0;
+  });
 }
 
 void Instance::share(SharedMemory memory) {

@@ -5,6 +5,7 @@
 
 #include "backends/shm/attach.hpp"
 #include "backends/shm/imports.hpp"
+#include "backends/shm/relay_server.hpp"
 #include "backends/shm/settings.hpp"
 #include "host_link/control_socket.hpp"
 #include "host_link/site.hpp"
@@ -18,6 +19,7 @@
 
 namespace headrace::shm {
 
+class Link;
 class Request;
 
 /// Cores that this process may run on, at least 1.
@@ -58,6 +60,7 @@ class Instance final : public host_link::Site {
 
   const Settings settings;
   const std::uint32_t helpers;               ///< pool threads for one request
+  const std::uint32_t relay_helpers;         ///< for one that reads through lanes: the peer has as many
   const std::unique_ptr<CopyPlaces> places;  ///< for pool threads; null: they stay where they are
   TaskGate tasks;
 
@@ -65,6 +68,11 @@ class Instance final : public host_link::Site {
   std::mutex stranded_mutex;
   std::vector<Request*> stranded;
   std::atomic<bool> has_stranded{false};
+
+  /// Our memory that peers read through lanes.
+  ServedRegions served;
+  /// Copies out of our memory what the peer asks for, for as long as it goes on asking.
+  void serve(Link& link, LaneMemory& lane);
 
   /// A random number, at an address that peers are told.
   [[nodiscard]] Nonce own_nonce() const { return {reinterpret_cast<std::uintptr_t>(nonce_.get()), *nonce_}; }
@@ -80,6 +88,7 @@ class Instance final : public host_link::Site {
                                                            host_link::PeerProcess process) override;
 
   const std::unique_ptr<const std::uint64_t> nonce_;
+  std::atomic<bool> closing_{false};
   std::vector<SharedMemory> shared_memory_;  // changes within with_links
 };
 

@@ -6,6 +6,8 @@
 namespace headrace::shm {
 namespace {
 
+constexpr std::size_t max_lanes = 64;  // more than a reader ever has at a time
+
 host_link::MessageName name_of_share(std::uint32_t region_id) { return std::uint64_t{region_id} + 1; }
 
 }  // namespace
@@ -71,6 +73,9 @@ Result<void> Link::on_other(const host_link::Other& message, std::vector<UniqueF
   if (const auto* const share = std::get_if<Share>(&read)) on_share(*share, descriptors);
   if (const auto* const unshare = std::get_if<Unshare>(&read))
     for (const std::uint32_t id : unshare->region_ids) imports_.forget(id);
+  if (const auto* const lane = std::get_if<OpenLane>(&read)) return on_open_lane(*lane, descriptors[0]);
+  if (const auto* const lane = std::get_if<ServeLane>(&read)) return on_serve_lane(*lane);
+  if (const auto* const lane = std::get_if<DropLane>(&read)) served_lanes_.erase(lane->lane_id);
   return {};
 }
 
@@ -83,6 +88,72 @@ void Link::on_share(const Share& share, const std::vector<UniqueFd>& descriptors
                                      share.regions[i].region_id, peer_name(), added.error().message));
     }
   }
+}
+
+// ------------------------------------------------------------------ lanes
+
+void Link::call(ReaderLane& lane) {
+  const std::lock_guard lock(control_mutex());
+  if (!lane.announced) {
+    const auto file = std::make_shared<const UniqueFd>(std::move(lane.file));
+    send(encode(OpenLane{lane.id}), {file->get()}, {file});
+    lane.announced = true;
+    instance_.host.log(HEADRACE_LOG_DEBUG,
+                       fmt::format("large reads of peer {}'s registered memory: lane {}", peer_name(), lane.id));
+  }
+  send(encode(ServeLane{lane.id}));
+}
+
+void Link::drop(std::unique_ptr<ReaderLane> lane) {
+  const std::lock_guard lock(control_mutex());
+  if (lane->announced) send(encode(DropLane{lane->id}));
+}
+
+Result<void> Link::on_open_lane(const OpenLane& lane, const UniqueFd& file) {
+  if (served_lanes_.size() >= max_lanes)
+    return make_error(Code::corrupt, "it opened more than {} lanes", max_lanes);
+  HEADRACE_TRY(memory, LaneMemory::adopt(file));
+  served_lanes_[lane.lane_id] = std::move(memory);
+  return {};
+}
+
+namespace {
+
+struct ServeTask {
+  std::shared_ptr<Link> link;
+  std::shared_ptr<LaneMemory> lane;
+  Instance* instance;
+
+  static void run(void* argument) {
+    std::unique_ptr<ServeTask> task(static_cast<ServeTask*>(argument));
+    TaskGate& tasks = task->instance->tasks;
+    task->instance->serve(*task->link, *task->lane);
+    task.reset();
+    tasks.leave();
+  }
+};
+
+}  // namespace
+
+Result<void> Link::on_serve_lane(const ServeLane& lane) {
+  const auto at = served_lanes_.find(lane.lane_id);
+  if (at == served_lanes_.end())
+    return make_error(Code::corrupt, "it asks for lane {}, which it has not opened", lane.lane_id);
+  if (!instance_.settings.relay) return {};  // nobody comes: it takes another way
+  auto task = std::make_unique<ServeTask>(shared(), at->second, &instance_);
+  instance_.tasks.enter();
+  if (instance_.host.submit(&ServeTask::run, task.get())) {
+    (void)task.release();
+  } else {
+    instance_.tasks.leave();
+  }
+  return {};
+}
+
+void Link::closed() {
+  imports_.clear();
+  lanes_.clear();
+  served_lanes_.clear();
 }
 
 }  // namespace headrace::shm

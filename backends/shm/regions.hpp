@@ -26,6 +26,12 @@ struct LocalRegion {
   std::uint64_t length_bytes = 0;
   const RegionSlot* slot = nullptr;
   bool shared = false;  ///< its memory file was sent to the peers
+
+  // For ServedRegions (relay_server.hpp).
+  enum class Readable : std::uint8_t { unknown, yes, no };
+  Readable readable = Readable::unknown;        ///< with the lock of the table
+  std::atomic<bool> gone{false};                ///< being deregistered
+  std::atomic<std::uint32_t> copied_out_of{0};  ///< threads that serve lanes
 };
 
 /// How a region is reached is found out when the link is ready, which may be after it was loaded.
@@ -60,6 +66,11 @@ class RemoteRegion {
     return now == RegionState::registered || now == RegionState::allocated;
   }
   [[nodiscard]] Link* link() const { return link_.get(); }
+  /// Whether its owner may be asked to put its bytes into a lane.
+  [[nodiscard]] bool relays() const { return relays_.load(std::memory_order_relaxed); }
+  void refuse_relay(std::uint32_t region_id) {
+    if (region_id == region_id_) relays_.store(false, std::memory_order_relaxed);
+  }
 
  private:
   const std::shared_ptr<Link> link_;  // none: our own region
@@ -68,6 +79,7 @@ class RemoteRegion {
   const std::uint64_t length_bytes_;
   std::atomic<const RegionSlot*> slot_{nullptr};
   std::atomic<std::byte*> mapped_{nullptr};
+  std::atomic<bool> relays_{true};
   std::mutex mutex_;
   std::shared_ptr<ImportedMemory> import_;  // what mapped_ points into
 };

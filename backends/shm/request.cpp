@@ -4,6 +4,8 @@
 #include "backends/shm/link.hpp"
 #include "backends/shm/regions.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 namespace headrace::shm {
@@ -11,6 +13,9 @@ namespace {
 
 constexpr std::uint64_t least_chunk_bytes = 64 * 1024;
 constexpr std::uint64_t stretches_a_turn = 1024;  // in a chunk or inside post: some 100 us by attach
+constexpr std::uint64_t least_relayed_bytes = 1 << 20;
+constexpr std::uint64_t most_relayed_bytes = 8 << 20;
+constexpr std::uint64_t most_relayed_stretch = 256 * 1024;  // longer ones are as quick by attach
 constexpr int chunks_a_turn =
     8;  // then the helper goes to the end of the pool's queue: other requests want to be served too
 
@@ -136,6 +141,20 @@ void Request::begin() {
   }
 }
 
+/// Large reads of scattered pages that are nowhere mapped here.
+bool Request::can_relay() const {
+  const Settings& settings = instance_.settings;
+  if (link_ == nullptr || args_.op != HEADRACE_READ || !settings.relay || args_.bytes < settings.relay_bytes)
+    return false;
+  if (args_.bytes / most_stretches(args_) > most_relayed_stretch || !link_->lanes().open()) return false;
+  if (link_->process().pid() == ::getpid()) return false;
+  for (std::uint64_t i = 0; i < args_.remote->region_count; ++i) {
+    const auto& region = *static_cast<const RemoteRegion*>(args_.remote->regions[i]);
+    if (region.mapped() != nullptr || !region.relays()) return false;
+  }
+  return true;
+}
+
 void Request::begin_chunks() {
   if (link_ != nullptr) message_.keep_place(*link_);
   ref();  // the end may come, and the host's release with it, while we still look for help
@@ -145,6 +164,7 @@ void Request::begin_chunks() {
     // the list.
     const std::lock_guard lock(mutex_);
     known = link_ == nullptr || link_->add_active(this);
+    relaying_.store(can_relay(), std::memory_order_relaxed);
     state_ = State::active;
     next_ = {0, 0};
     unclaimed_ = unfinished_ = args_.bytes;
@@ -166,9 +186,14 @@ bool Request::claim(Chunk& chunk) {
   chunk.from = next_;
   if (chunk.move) {
     // Towards the end the pieces get smaller, so that the threads finish together.
-    const std::uint64_t share = unclaimed_ / (2 * (instance_.helpers + 1));
-    chunk.bytes =
-        std::min(unclaimed_, std::clamp(share, std::min(least_chunk_bytes, chunk_bytes_), chunk_bytes_));
+    if (relaying_.load(std::memory_order_relaxed)) {
+      chunk.bytes =
+          std::clamp(unclaimed_ / (2 * instance_.relay_helpers), least_relayed_bytes, most_relayed_bytes);
+    } else {
+      const std::uint64_t share = unclaimed_ / (2 * (instance_.helpers + 1));
+      chunk.bytes = std::clamp(share, std::min(least_chunk_bytes, chunk_bytes_), chunk_bytes_);
+    }
+    chunk.bytes = std::min(unclaimed_, chunk.bytes);
     chunk.to = unclaimed_ == chunk.bytes ? PagePosition{args_.count, 0}
                                          : position_at_byte(args_, chunk.bytes, next_);
     next_ = chunk.to;
@@ -186,7 +211,7 @@ bool Request::work_on_chunk(NearMemory* thread) {
   if (thread != nullptr && chunk.move && instance_.places != nullptr)
     if (const std::byte* const target = first_target(args_, chunk.from, chunk.to)) thread->write_to(target);
   Outcome moved;
-  if (chunk.move) moved = move_part(transfer(), chunk.from, chunk.to);
+  if (chunk.move) moved = move(chunk, thread != nullptr);
   bool last = false;
   Outcome ended;
   {
@@ -206,13 +231,38 @@ bool Request::work_on_chunk(NearMemory* thread) {
   return true;
 }
 
+/// `through_lane`: the thread may wait for the owner.
+Outcome Request::move(const Chunk& chunk, bool through_lane) {
+  if (!through_lane || !relaying_.load(std::memory_order_relaxed))
+    return move_part(transfer(), chunk.from, chunk.to);
+  std::unique_ptr<ReaderLane> lane = link_->lanes().take();
+  RelayEnd end{.outcome = {}, .complete = false, .reached = chunk.from, .refused_region = 0};
+  if (lane != nullptr) {
+    end = lane->reader->read(transfer(), chunk.from, chunk.to, [&] { link_->call(*lane); });
+    for (std::uint64_t i = 0; end.refused_region != 0 && i < args_.remote->region_count; ++i)
+      static_cast<RemoteRegion*>(args_.remote->regions[i])->refuse_relay(end.refused_region);
+    if (auto dropped = link_->lanes().give_back(std::move(lane), end.refused_region != 0))
+      link_->drop(std::move(dropped));
+  }
+  if (end.complete || !end.outcome.status.ok()) return end.outcome;
+  stop_relaying();
+  return move_part(transfer(), end.reached, chunk.to);
+}
+
+/// The rest of the post goes as if there were no lanes.
+void Request::stop_relaying() {
+  if (!relaying_.exchange(false)) return;
+  get_help();
+  instance_.wake();  // whoever waits for the request may work on it again
+}
+
 /// Gives back all that nobody has claimed. After stop() that moves nothing.
 void Request::drain() {
   while (work_on_chunk()) {
   }
 }
 
-bool Request::poll() { return work_on_chunk(); }
+bool Request::poll() { return !relaying_.load(std::memory_order_relaxed) && work_on_chunk(); }
 
 /// Lets the current post end with `outcome` unless something else went wrong before.
 void Request::stop(const Outcome& outcome) {
@@ -244,8 +294,9 @@ void Request::cancel() {
 
 void Request::get_help() {
   const std::uint64_t chunks = (args_.bytes + chunk_bytes_ - 1) / chunk_bytes_;
-  const std::uint64_t wanted =
-      std::min<std::uint64_t>(instance_.helpers, std::max<std::uint64_t>(chunks - 1, 1));
+  const std::uint32_t most =
+      relaying_.load(std::memory_order_relaxed) ? instance_.relay_helpers : instance_.helpers;
+  const std::uint64_t wanted = std::min<std::uint64_t>(most, std::max<std::uint64_t>(chunks - 1, 1));
   std::uint64_t found = 0;
   while (found < wanted && submit_helper()) ++found;
   if (found > 0) return;

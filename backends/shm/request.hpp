@@ -58,6 +58,9 @@ class Request final : public host_link::Post {
   void begin_waiting();
   void begin();
   void begin_chunks();
+  [[nodiscard]] bool can_relay() const;
+  [[nodiscard]] Outcome move(const Chunk& chunk, bool through_lane);
+  void stop_relaying();
   bool claim(Chunk& chunk);
   bool work_on_chunk(NearMemory* thread = nullptr);
   void drain();
@@ -75,7 +78,8 @@ class Request final : public host_link::Post {
   bool paths_known_ = false;         // of all remote regions
 
   std::atomic<bool> stopped_{false};
-  host_link::PostMessage message_;  // unused without a link
+  std::atomic<bool> relaying_{false};  // this post reads through lanes: threads of the pool do it alone
+  host_link::PostMessage message_;     // unused without a link
 
   std::mutex mutex_;
   State state_ = State::idle;

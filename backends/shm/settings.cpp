@@ -33,6 +33,12 @@ constexpr std::array rows{
                        "where there are several NUMA nodes, pool threads copy on the CPUs next to the memory "
                        "that they write",
                        0, 0},
+    headrace_option_v1{
+        "relay", "auto", "auto|off",
+        "large reads of many pages of memory that was registered: the owner copies them into a "
+        "ring that both sides map, the reader out of it",
+        0, 0},
+    headrace_option_v1{"relay_bytes", "4MiB", "bytes", "reads of at least this size go that way", 0, 0},
     host_link::handshake_timeout_row,
 };
 
@@ -60,6 +66,10 @@ Result<Settings> read_settings(const plugin::CreateArgs& args) {
   settings.map = map;
   HEADRACE_TRY(numa, options.automatic("numa"));
   settings.numa = numa;
+  HEADRACE_TRY(relay, options.automatic("relay"));
+  settings.relay = relay;
+  HEADRACE_TRY(relay_bytes, options.number("relay_bytes", 0, any));
+  settings.relay_bytes = relay_bytes;
   return settings;
 }
 

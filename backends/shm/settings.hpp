@@ -18,6 +18,8 @@ struct Settings {
   bool attach = true;
   bool map = true;
   bool numa = true;
+  bool relay = true;
+  std::uint64_t relay_bytes = 0;
 };
 
 [[nodiscard]] std::span<const headrace_option_v1> option_rows();

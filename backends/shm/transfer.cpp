@@ -27,6 +27,24 @@ std::uint64_t page_of(const headrace_prepare_v1& request, const PageRun& run, st
   return position_at_byte(request, byte, {run.first_page, run.first_page_skip}).page;
 }
 
+Outcome read_only(const PageRun& run) {
+  return {
+      {Code::invalid_argument, 0, run.first_page},
+      fmt::format("page {}: region {} is registered read-only", run.first_page, remote_of(run).region_id())};
+}
+
+Outcome stale(const Transfer& transfer, const PageRun& run) {
+  const RemoteRegion& region = remote_of(run);
+  // A peer that leaves closes its links first and then deregisters: say what came first.
+  if (transfer.link != nullptr && transfer.link->has_hung_up()) return transfer.link->why_lost();
+  const char* const what = region.state() == RegionState::gone ? "was deregistered" : "was never registered";
+  const std::string owner = transfer.link != nullptr ? fmt::format("peer {}", transfer.link->peer_name())
+                                                     : std::string("this agent");
+  return {{Code::not_found, 0, run.first_page},
+          fmt::format("region {} of {} {}: page {} cannot be moved; fetch the metadata again",
+                      region.region_id(), owner, what, run.first_page)};
+}
+
 template <std::size_t N>
 class Batch {
  public:
@@ -36,58 +54,20 @@ class Batch {
     PageCursor cursor(*transfer_.request, from, to);
     Outcome outcome;
     while ((count_ = cursor.fill(runs_)) > 0) {
-      if (outcome = check_interrupted(); !outcome.status.ok()) return outcome;
-      if (outcome = check_live(); !outcome.status.ok()) return outcome;
+      if (outcome = check_interrupted(transfer_); !outcome.status.ok()) return outcome;
+      if (outcome = check_live(transfer_, runs()); !outcome.status.ok()) return outcome;
       copy_mapped();
       if (attached_ > 0) {
         if (outcome = copy_attached(); !outcome.status.ok()) return outcome;
       }
       host_link::copies_before_later_loads();
-      if (outcome = check_live(); !outcome.status.ok()) return outcome;
+      if (outcome = check_live(transfer_, runs()); !outcome.status.ok()) return outcome;
     }
     return outcome;
   }
 
  private:
-  [[nodiscard]] Outcome check_interrupted() const {
-    if (transfer_.stop != nullptr && transfer_.stop->load(std::memory_order_relaxed))
-      return {{Code::canceled}, {}};
-    if (transfer_.link != nullptr && !transfer_.link->usable()) return transfer_.link->why_lost();
-    return {};
-  }
-
-  [[nodiscard]] Outcome check_live() const {
-    const void* last = nullptr;
-    for (std::size_t i = 0; i < count_; ++i) {
-      if (runs_[i].remote_region == last) continue;
-      last = runs_[i].remote_region;
-      const RemoteRegion& region = remote_of(runs_[i]);
-      if (!region.live()) return stale(runs_[i]);
-      if (transfer_.request->op == HEADRACE_WRITE && !region.writable()) return read_only(runs_[i]);
-    }
-    // The owner marks itself closed before it gives its memory up.
-    if (transfer_.link != nullptr && transfer_.link->owner_closed()) return transfer_.link->why_lost();
-    return {};
-  }
-
-  [[nodiscard]] static Outcome read_only(const PageRun& run) {
-    return {{Code::invalid_argument, 0, run.first_page},
-            fmt::format("page {}: region {} is registered read-only", run.first_page,
-                        remote_of(run).region_id())};
-  }
-
-  [[nodiscard]] Outcome stale(const PageRun& run) const {
-    const RemoteRegion& region = remote_of(run);
-    // A peer that leaves closes its links first and then deregisters: say what came first.
-    if (transfer_.link != nullptr && transfer_.link->has_hung_up()) return transfer_.link->why_lost();
-    const char* const what =
-        region.state() == RegionState::gone ? "was deregistered" : "was never registered";
-    const std::string owner = transfer_.link != nullptr ? fmt::format("peer {}", transfer_.link->peer_name())
-                                                        : std::string("this agent");
-    return {{Code::not_found, 0, run.first_page},
-            fmt::format("region {} of {} {}: page {} cannot be moved; fetch the metadata again",
-                        region.region_id(), owner, what, run.first_page)};
-  }
+  [[nodiscard]] std::span<const PageRun> runs() const { return {runs_.data(), count_}; }
 
   void copy_mapped() {
     const bool read = transfer_.request->op == HEADRACE_READ;
@@ -152,7 +132,7 @@ class Batch {
     std::size_t into = result.bytes;
     while (at + 1 < attached_ && into >= here_[at].iov_len) into -= here_[at++].iov_len;
     const PageRun& run = runs_[run_of_[at]];
-    if (!remote_of(run).live()) return stale(run);
+    if (!remote_of(run).live()) return stale(transfer_, run);
     const std::uint64_t page = page_of(*transfer_.request, run, into);
     const Code code = result.os_error == ENOMEM ? Code::exhausted : Code::backend_failed;
     const char* const advice =
@@ -174,6 +154,27 @@ class Batch {
 };
 
 }  // namespace
+
+Outcome check_interrupted(const Transfer& transfer) {
+  if (transfer.stop != nullptr && transfer.stop->load(std::memory_order_relaxed))
+    return {{Code::canceled}, {}};
+  if (transfer.link != nullptr && !transfer.link->usable()) return transfer.link->why_lost();
+  return {};
+}
+
+Outcome check_live(const Transfer& transfer, std::span<const PageRun> runs) {
+  const void* last = nullptr;
+  for (const PageRun& run : runs) {
+    if (run.remote_region == last) continue;
+    last = run.remote_region;
+    const RemoteRegion& region = remote_of(run);
+    if (!region.live()) return stale(transfer, run);
+    if (transfer.request->op == HEADRACE_WRITE && !region.writable()) return read_only(run);
+  }
+  // The owner marks itself closed before it gives its memory up.
+  if (transfer.link != nullptr && transfer.link->owner_closed()) return transfer.link->why_lost();
+  return {};
+}
 
 Outcome move_part(const Transfer& transfer, PagePosition from, PagePosition to) {
   static_assert(large_batch <= attach_vector_limit);

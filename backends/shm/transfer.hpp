@@ -10,6 +10,7 @@
 #include <headrace/result.hpp>
 
 #include <atomic>
+#include <span>
 
 namespace headrace::shm {
 
@@ -27,6 +28,11 @@ struct Transfer {
 /// Moves [from, to). Regions are found live before and after their bytes were moved, or the outcome is
 /// not_found.
 [[nodiscard]] Outcome move_part(const Transfer& transfer, PagePosition from, PagePosition to);
+
+/// canceled if the post was stopped, or how the link was lost.
+[[nodiscard]] Outcome check_interrupted(const Transfer& transfer);
+/// not_found if a region of `runs` is not registered any more, invalid_argument if it may not be written.
+[[nodiscard]] Outcome check_live(const Transfer& transfer, std::span<const PageRun> runs);
 
 /// Where the first byte of [from, to) is written; null if that is not mapped in this process.
 [[nodiscard]] const std::byte* first_target(const headrace_prepare_v1& request, PagePosition from,

@@ -42,6 +42,10 @@ def answer(agent, arrays, request):
             case "fill":
                 arrays[request["region"]][:] = request["value"]
                 return {}
+            case "map_file":
+                arrays["file"] = np.memmap(request["path"], np.uint8, "r")
+                agent.register(arrays["file"], name="file")
+                return {}
             case "take":
                 peer, payload = agent.wait_notification(30)
                 return {"peer": peer, "payload": payload.decode()}

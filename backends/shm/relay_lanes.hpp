@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lanes through which one link reads, for the requests that take turns at them.
+#pragma once
+
+#include "backends/shm/relay_reader.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace headrace::shm {
+
+/// One that a request reads through; `id` is how the owner knows it.
+struct ReaderLane {
+  std::uint32_t id = 0;
+  bool announced = false;  ///< its memory was sent to the owner
+  UniqueFd file;           ///< until then
+  std::unique_ptr<RelayReader> reader;
+};
+
+///   threads  any
+class RelayLanes {
+ public:
+  /// Whether it is worth trying: false for a while after the owner did not come.
+  [[nodiscard]] bool open() const;
+  /// One that nobody uses; null: none now.
+  [[nodiscard]] std::unique_ptr<ReaderLane> take();
+  /// Returns the lane if it must be dropped, and the owner told. `region_refused`: that is why it failed.
+  [[nodiscard]] std::unique_ptr<ReaderLane> give_back(std::unique_ptr<ReaderLane> lane, bool region_refused);
+  void clear();
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<ReaderLane>> free_;
+  std::uint32_t next_id_ = 1;
+  std::atomic<std::uint64_t> closed_until_ns_{0};
+};
+
+}  // namespace headrace::shm

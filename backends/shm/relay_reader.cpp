@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/shm/relay_reader.hpp"
+
+#include "backends/shm/regions.hpp"
+
+#include <algorithm>
+
+namespace headrace::shm {
+
+void RelayReader::begin(const Transfer& transfer) {
+  transfer_ = &transfer;
+  state_ = State::good;
+  outcome_ = {};
+  patience_ = {};
+  for (Group& group : groups_) group.count = 0;
+}
+
+bool RelayReader::check(const Group& group) {
+  finish_streaming();
+  host_link::copies_before_later_loads();
+  const std::span<const PageRun> runs(group.runs.data(), group.count);
+  if (outcome_ = check_interrupted(*transfer_); !outcome_.status.ok()) return false;
+  outcome_ = check_live(*transfer_, runs);
+  return outcome_.status.ok();
+}
+
+void RelayReader::publish_asked(const Group& group) {
+  for (std::size_t i = 0; i < group.count; ++i) {
+    const PageRun& run = group.runs[i];
+    lane_->stretch(asked_ + i) = {static_cast<const RemoteRegion*>(run.remote_region)->region_id(), 0,
+                                  run.remote_offset, run.bytes};
+  }
+  asked_ += group.count;
+  lane_said();
+  lane_->words().asked.store(asked_);  // before `state` is looked at: the server does it the other way round
+}
+
+/// Nobody serves the lane: whoever sees that first must call somebody.
+bool RelayReader::needs_call() {
+  LaneState idle = LaneState::idle;
+  return lane_->words().state.compare_exchange_strong(idle, LaneState::called);
+}
+
+std::uint64_t RelayReader::available() {
+  const std::uint64_t given = lane_->words().given.load(std::memory_order_acquire);
+  if (given == consumed_) return 0;
+  lane_heard();
+  patience_ = {};
+  return std::min(given - consumed_, lane_ring_bytes);
+}
+
+std::uint64_t RelayReader::copy(const PageRun& run, std::uint64_t done, std::uint64_t there) {
+  const std::uint64_t bytes = std::min({there, run.bytes - done, lane_piece_bytes});
+  std::byte* const to = static_cast<const LocalRegion*>(run.local_region)->base + run.local_offset + done;
+  copy_bytes(to, lane_->ring(consumed_), bytes, transfer_->mode);
+  consumed_ += bytes;
+  if (consumed_ - published_ >= lane_piece_bytes) publish_consumed();
+  return bytes;
+}
+
+void RelayReader::publish_consumed() {
+  if (published_ == consumed_) return;
+  lane_said();
+  lane_->words().consumed.store(consumed_, std::memory_order_release);
+  published_ = consumed_;
+}
+
+/// False: the part ends here, with an outcome or for another way to go on.
+bool RelayReader::keep_waiting() {
+  publish_consumed();
+  LaneState now = lane_->words().state.load(std::memory_order_acquire);
+  if (now == LaneState::refused) return false;
+  if (patience_.is_long()) {
+    if (outcome_ = check_interrupted(*transfer_); !outcome_.status.ok()) return false;
+    const std::uint64_t waited = patience_.waited_ns();
+    if (now == LaneState::called && waited > limits_.answer_ns &&
+        lane_->words().state.compare_exchange_strong(now, LaneState::idle)) {
+      state_ = State::unanswered;
+      return false;
+    }
+    if (waited > limits_.stall_ns) return false;
+  }
+  patience_.wait();
+  return true;
+}
+
+RelayEnd RelayReader::stopped(PagePosition reached) {
+  finish_streaming();
+  LaneWords& words = lane_->words();
+  if (state_ == State::unanswered) {
+    // Nobody serves, so that the server's words are ours: what was asked for is not any more.
+    words.taken_stretches.store(asked_, std::memory_order_release);
+    consumed_ = words.given.load(std::memory_order_acquire);
+    publish_consumed();
+  } else {
+    state_ = State::spoiled;
+  }
+  return {.outcome = std::move(outcome_),
+          .complete = false,
+          .reached = reached,
+          .refused_region = words.refused_region.load(std::memory_order_acquire)};
+}
+
+}  // namespace headrace::shm

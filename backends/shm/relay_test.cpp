@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+// Both sides of a lane, each in a thread.
+#include "backends/shm/relay_reader.hpp"
+#include "backends/shm/relay_server.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace headrace::shm {
+namespace {
+
+constexpr std::size_t room = 4 << 20;
+/// On a loaded machine a thread may take long to come.
+constexpr RelayLimits patient{.answer_ns = 10'000'000'000, .stall_ns = 10'000'000'000};
+constexpr RelayLimits hasty{.answer_ns = 1'000'000, .stall_ns = 1'000'000};
+
+/// Pages of any length at any place of two regions on either side.
+struct Pages {
+  std::vector<std::uint64_t> local_offsets, remote_offsets, lengths;
+  std::vector<std::uint32_t> remote_regions;
+  std::uint64_t bytes = 0;
+
+  /// Where they lie here does not overlap.
+  Pages(std::size_t count, std::uint64_t least, std::uint64_t most, std::mt19937_64& random) {
+    std::uint64_t at = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t length = least + random() % (most - least + 1);
+      local_offsets.push_back(at + random() % 3);
+      at = local_offsets.back() + length;
+      remote_offsets.push_back(random() % (room - length + 1));
+      remote_regions.push_back(static_cast<std::uint32_t>(random() % 2));
+      lengths.push_back(length);
+      bytes += length;
+    }
+    if (at > room) throw std::logic_error("these pages have no room");
+  }
+};
+
+class Relay : public testing::Test {
+ protected:
+  Relay() : file_(), memory_(LaneMemory::create(file_).value()), served_(LaneMemory::adopt(file_).value()) {
+    std::mt19937_64 random{7};
+    for (auto& owned : owned_) {
+      owned.resize(room);
+      for (std::byte& byte : owned) byte = static_cast<std::byte>(random());
+    }
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      LocalRegion& region = theirs_[i];
+      region.region_id = 11 + 64 * i;  // both want one place among those that are held
+      region.base = owned_[i].data();
+      region.length_bytes = room;
+      slots_[i].store(static_cast<std::uint8_t>(RegionState::registered));
+      region.slot = &slots_[i];
+      regions_.add(region);
+      remotes_.push_back(std::make_unique<RemoteRegion>(region));
+    }
+    ours_.region_id = 1;
+    ours_.base = target_.data();
+    ours_.length_bytes = room;
+    reader_ = std::make_unique<RelayReader>(std::move(memory_), patient);
+  }
+  ~Relay() override { join(); }
+
+  void join() {
+    for (std::thread& server : servers_) server.join();
+    servers_.clear();
+  }
+
+  /// What reader and owner do when the reader calls.
+  void serve() {
+    servers_.emplace_back([this] { RelayServer(regions_, *served_).serve([] { return true; }); });
+  }
+
+  /// Keeps what the request is described by.
+  const headrace_prepare_v1& request(const Pages& pages) {
+    local_handle_ = &ours_;
+    remote_handles_ = {remotes_[0].get(), remotes_[1].get()};
+    headrace_side_v1 local{};
+    local.struct_size = sizeof local;
+    local.regions = &local_handle_;
+    local.region_count = 1;
+    local.offsets = pages.local_offsets.data();
+    local.lengths = pages.lengths.data();
+    headrace_side_v1 remote{};
+    remote.struct_size = sizeof remote;
+    remote.regions = remote_handles_.data();
+    remote.region_count = 2;
+    remote.offsets = pages.remote_offsets.data();
+    remote.lengths = pages.lengths.data();
+    remote.region_of = pages.remote_regions.data();
+    sides_ = {local, remote};
+    args_ = {};
+    args_.struct_size = sizeof args_;
+    args_.op = HEADRACE_READ;
+    args_.count = pages.lengths.size();
+    args_.bytes = pages.bytes;
+    args_.local = sides_.data();
+    args_.remote = &sides_[1];
+    return args_;
+  }
+
+  RelayEnd read(const Pages& pages, CopyMode mode = CopyMode::cached) {
+    const Transfer transfer{&request(pages), nullptr, mode, &stop_};
+    return reader_->read(transfer, {0, 0}, {pages.lengths.size(), 0}, [this] {
+      ++calls_;
+      if (somebody_comes_) serve();
+    });
+  }
+
+  [[nodiscard]] bool arrived(const Pages& pages) const {
+    std::vector<std::byte> expected(room, std::byte{0});
+    for (std::size_t i = 0; i < pages.lengths.size(); ++i)
+      std::copy_n(
+          owned_[pages.remote_regions[i]].begin() + static_cast<std::ptrdiff_t>(pages.remote_offsets[i]),
+          pages.lengths[i], expected.begin() + static_cast<std::ptrdiff_t>(pages.local_offsets[i]));
+    return expected == target_;
+  }
+
+  UniqueFd file_;
+  std::unique_ptr<LaneMemory> memory_, served_;
+  std::array<std::vector<std::byte>, 2> owned_;
+  std::vector<std::byte> target_ = std::vector<std::byte>(room);
+  std::array<LocalRegion, 2> theirs_;
+  LocalRegion ours_;
+  std::array<RegionSlot, 2> slots_;
+  ServedRegions regions_;
+  std::vector<std::unique_ptr<RemoteRegion>> remotes_;
+  std::unique_ptr<RelayReader> reader_;
+  std::vector<std::thread> servers_;
+  std::atomic<bool> stop_{false};
+  bool somebody_comes_ = true;
+  int calls_ = 0;
+  std::mt19937_64 random_{20};
+
+ private:
+  void* local_handle_ = nullptr;
+  std::array<void*, 2> remote_handles_{};
+  std::array<headrace_side_v1, 2> sides_{};
+  headrace_prepare_v1 args_{};
+};
+
+TEST_F(Relay, pages_of_all_sizes_arrive_and_nothing_else_changes) {
+  struct Shape {
+    std::size_t count;
+    std::uint64_t least, most;
+  };
+  for (const Shape shape :
+       {Shape{1, 1, 1}, Shape{3000, 1, 300}, Shape{900, 4096, 4096}, Shape{511, 64, 5000},
+        Shape{513, 1, 5000}, Shape{5, 300'000, 700'000}, Shape{1, 4'000'000, 4'000'000}}) {
+    for (const CopyMode mode : {CopyMode::cached, CopyMode::streaming}) {
+      std::fill(target_.begin(), target_.end(), std::byte{0});
+      const Pages pages(shape.count, shape.least, shape.most, random_);
+      const RelayEnd end = read(pages, mode);
+      ASSERT_TRUE(end.complete) << shape.count << " pages: " << end.outcome.text;
+      ASSERT_TRUE(arrived(pages)) << shape.count << " pages of " << shape.least << " to " << shape.most;
+    }
+  }
+}
+
+TEST_F(Relay, a_part_of_a_request_begins_and_ends_within_pages) {
+  const Pages pages(300, 100, 9000, random_);
+  const Transfer transfer{&request(pages), nullptr, CopyMode::cached, &stop_};
+  const auto call = [this] { serve(); };
+  for (const auto& [from, to] : {std::pair{PagePosition{0, 0}, PagePosition{10, 37}},
+                                 {PagePosition{10, 37}, PagePosition{10, 38}},
+                                 {PagePosition{10, 38}, PagePosition{300, 0}}})
+    ASSERT_TRUE(reader_->read(transfer, from, to, call).complete);
+  EXPECT_TRUE(arrived(pages));
+}
+
+TEST_F(Relay, a_server_that_has_left_is_called_again) {
+  const Pages pages(10, 4096, 4096, random_);
+  ASSERT_TRUE(read(pages).complete);
+  join();
+  ASSERT_TRUE(read(pages).complete);
+  EXPECT_EQ(calls_, 2);
+  EXPECT_TRUE(arrived(pages));
+}
+
+TEST_F(Relay, nobody_comes_and_the_lane_is_good_for_later) {
+  somebody_comes_ = false;
+  reader_ = std::make_unique<RelayReader>(LaneMemory::adopt(file_).value(), hasty);
+  const Pages pages(700, 4096, 4096, random_);
+  const RelayEnd end = read(pages);
+  EXPECT_FALSE(end.complete);
+  EXPECT_TRUE(end.outcome.status.ok());
+  EXPECT_EQ(end.reached, (PagePosition{0, 0}));
+  EXPECT_EQ(reader_->state(), RelayReader::State::unanswered);
+  serve();  // too late: there is nothing to do
+  join();
+  somebody_comes_ = true;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!read(pages).complete && std::chrono::steady_clock::now() < until)
+    if (reader_->state() != RelayReader::State::unanswered) break;
+  EXPECT_TRUE(arrived(pages));
+}
+
+TEST_F(Relay, what_is_not_registered_is_refused_by_name) {
+  regions_.remove(theirs_[1]);
+  const Pages pages(700, 4096, 4096, random_);
+  const RelayEnd end = read(pages);
+  EXPECT_FALSE(end.complete);
+  EXPECT_TRUE(end.outcome.status.ok());
+  EXPECT_EQ(end.refused_region, theirs_[1].region_id);
+  EXPECT_EQ(reader_->state(), RelayReader::State::spoiled);
+}
+
+TEST_F(Relay, a_region_that_goes_on_the_way_ends_the_part) {
+  const Pages pages(2000, 2000, 2048, random_);
+  std::thread owner([this] {
+    slots_[0].store(static_cast<std::uint8_t>(RegionState::gone));
+    regions_.remove(theirs_[0]);
+    std::fill(owned_[0].begin(), owned_[0].end(), std::byte{0});  // nobody reads it any more
+  });
+  const RelayEnd end = read(pages);
+  owner.join();
+  EXPECT_TRUE(end.outcome.status.ok() || end.outcome.status.code == Code::not_found);  // whichever came first
+}
+
+TEST_F(Relay, memory_of_a_file_or_gone_is_not_read) {
+  const auto length = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) * 4;
+  void* const mine = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mine, MAP_FAILED);
+  auto* const bytes = static_cast<std::byte*>(mine);
+  EXPECT_TRUE(can_be_read(bytes + 5, length - 5));
+  EXPECT_TRUE(is_mapped(bytes + 5, length - 5));
+  ASSERT_EQ(::mprotect(bytes + length / 2, length / 4, PROT_NONE), 0);
+  EXPECT_FALSE(can_be_read(bytes, length));
+  EXPECT_TRUE(can_be_read(bytes, length / 2));
+  ASSERT_EQ(::munmap(bytes + length / 2, length / 4), 0);
+  EXPECT_FALSE(is_mapped(bytes, length));
+  EXPECT_TRUE(is_mapped(bytes, length / 2));
+  EXPECT_FALSE(can_be_read(bytes, length));
+  ::munmap(mine, length);
+  void* const of_file = ::mmap(nullptr, room / 4, PROT_READ, MAP_SHARED, file_.get(), 0);
+  ASSERT_NE(of_file, MAP_FAILED);
+  EXPECT_FALSE(can_be_read(static_cast<std::byte*>(of_file), 4096));
+  ::munmap(of_file, room / 4);
+}
+
+TEST_F(Relay, a_stopped_part_ends_canceled) {
+  stop_ = true;
+  const Pages pages(700, 4096, 4096, random_);
+  EXPECT_EQ(read(pages).outcome.status.code, Code::canceled);
+}
+
+TEST_F(Relay, an_owner_that_leaves_in_the_middle_is_given_up) {
+  const Pages pages(900, 4096, 4096, random_);
+  const Transfer transfer{&request(pages), nullptr, CopyMode::cached, &stop_};
+  // Fills the ring before anybody reads it, then leaves instead of waiting.
+  const RelayEnd end = reader_->read(transfer, {0, 0}, {900, 0},
+                                     [this] { RelayServer(regions_, *served_).serve([] { return false; }); });
+  EXPECT_FALSE(end.complete);
+  EXPECT_TRUE(end.outcome.status.ok());
+  EXPECT_EQ(end.reached, (PagePosition{lane_ring_bytes / 4096, 0}));
+  EXPECT_EQ(end.refused_region, 0);
+  EXPECT_EQ(reader_->state(), RelayReader::State::spoiled);
+}
+
+// ------------------------------------------------------------------ a reader that lies
+
+class RelayStranger : public Relay {
+ protected:
+  /// Serves what `prepare` wrote; returns the state in which the lane is left.
+  template <class Prepare>
+  LaneState served_after(const Prepare& prepare) {
+    LaneWords& words = served_->words();
+    prepare(words);
+    words.state = LaneState::called;
+    RelayServer(regions_, *served_).serve([] { return true; });
+    return words.state;
+  }
+};
+
+TEST_F(RelayStranger, asks_beyond_a_region) {
+  EXPECT_EQ(served_after([&](LaneWords& words) {
+              served_->stretch(0) = {theirs_[0].region_id, 0, room - 10, 11};
+              words.asked = 1;
+            }),
+            LaneState::refused);
+}
+
+TEST_F(RelayStranger, asks_for_a_stretch_that_wraps) {
+  EXPECT_EQ(served_after([&](LaneWords& words) {
+              served_->stretch(0) = {theirs_[0].region_id, 0, 10, ~std::uint64_t{0} - 5};
+              words.asked = 1;
+            }),
+            LaneState::refused);
+}
+
+TEST_F(RelayStranger, asks_for_more_than_the_lane_holds) {
+  EXPECT_EQ(served_after([&](LaneWords& words) { words.asked = lane_stretches + 1; }), LaneState::refused);
+}
+
+TEST_F(RelayStranger, says_that_it_consumed_what_was_not_given) {
+  EXPECT_EQ(served_after([&](LaneWords& words) {
+              served_->stretch(0) = {theirs_[0].region_id, 0, 0, 100};
+              words.asked = 1;
+              words.consumed = 5000;
+            }),
+            LaneState::refused);
+}
+
+TEST_F(RelayStranger, asks_and_never_reads) {
+  EXPECT_EQ(served_after([&](LaneWords& words) {
+              served_->stretch(0) = {theirs_[0].region_id, 0, 0, room};
+              words.asked = 1;
+            }),
+            LaneState::refused);
+}
+
+TEST_F(RelayStranger, begins_with_positions_of_its_own_making) {
+  const std::uint64_t far = ~std::uint64_t{0} - 3;
+  EXPECT_EQ(served_after([&](LaneWords& words) {
+              words.taken_stretches = words.asked = far;
+              words.given = words.consumed = far;
+              served_->stretch(far) = {theirs_[0].region_id, 0, 3, 200};
+              words.asked = far + 1;
+            }),
+            LaneState::idle);
+  EXPECT_EQ(std::memcmp(served_->ring(far), owned_[0].data() + 3, 200), 0);
+}
+
+}  // namespace
+}  // namespace headrace::shm
