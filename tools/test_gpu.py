@@ -493,6 +493,13 @@ def tcp(sitting: Sitting) -> bool:
     return whole and alone and carried and mixed
 
 
+def tcp_host(sitting: Sitting) -> bool:
+    """Host memory over tcp beside bare TCP: in its stride, and one request beside such a burst. A turn is short."""
+    programs = ("--raw", carried_program(sitting, "bench/bench_raw_tcp"), "--command", carried_program(sitting, "bin/headrace"))
+    shape = ("--streams", "1,4,8,16", "--pages", "4096,16384,65536,16777216", "--rounds", "2", "--iterations", "3", "--seconds", "0.6")
+    return compare(sitting, "bench/compare_tcp.py", *programs, *shape, tail=100)
+
+
 def in_turn(sitting: Sitting, *arguments: str, seconds: int) -> bool:
     """NIXL and Headrace; no turn begins after so many seconds."""
     given: Path | None = sitting.options.nixl
@@ -509,10 +516,10 @@ def nixl(sitting: Sitting) -> bool:
 
 
 def nixl_others(sitting: Sitting) -> bool:
-    """NIXL and Headrace in turn between a GPU and host memory, in host memory, and over tcp."""
-    short = ("--pages", "4096,65536,16777216", "--without", "nixl 2 threads", "--rounds", "1", "--iterations", "3", "--warm-up", "1")
+    """NIXL, by its defaults and tuned, and Headrace in turn between a GPU and host memory, in host memory, and over tcp."""
+    short = ("--pages", "4096,65536,16777216", "--tuned", "--without", "nixl 2 threads", "--rounds", "1", "--iterations", "3", "--warm-up", "1")
     kinds = [("vram-dram",), ("dram-vram",), ("dram-dram",), ("vram-vram", "--over", "tcp"), ("dram-dram", "--over", "tcp")]
-    return all([in_turn(sitting, *short, "--kinds", *which, seconds=60) for which in kinds])
+    return all([in_turn(sitting, *short, "--kinds", *which, seconds=75) for which in kinds])
 
 
 def unpacked(given: Path) -> Path:
@@ -572,6 +579,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "dram": (dram, 90),
     "ceilings": (ceilings, 240),
     "tcp": (tcp, 90),
+    "tcp_host": (tcp_host, 420),
     "paths": (paths, 60),
     "native": (native, 60),
     "tests": (tests, 340),
@@ -580,7 +588,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "runner": (runner, 340),
     "assumptions": (assumptions, 60),
     "nixl": (nixl, 200),
-    "nixl_others": (nixl_others, 240),
+    "nixl_others": (nixl_others, 500),
     "memcheck": (memcheck, 50),
     "initcheck": (initcheck, 50),
     "racecheck": (racecheck, 50),
@@ -588,7 +596,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "probe": (probe, 200),
 }
 # `probe` is about links alone, the others need a sitting of their own.
-EVERY_TIME = [name for name in STEPS if name not in ("dram", "ceilings", "runner", "exchange", "courier", "nixl_others", "probe")]
+EVERY_TIME = [name for name in STEPS if name not in ("dram", "ceilings", "tcp_host", "runner", "exchange", "courier", "nixl_others", "probe")]
 
 
 def run_steps(sitting: Sitting, names: list[str]) -> int:

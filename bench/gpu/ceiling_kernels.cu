@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The barest kernels that move pages: what bench/gpu/ceilings.cpp holds Headrace's against. They share nothing with
-// kernels/, so that a mistake there is not the ceiling's too.
+// The barest kernels that move pages: what bench/gpu/ceilings.cpp holds Headrace's against. They share
+// nothing with kernels/, so that a mistake there is not the ceiling's too.
 
 namespace {
 
@@ -8,7 +8,8 @@ constexpr unsigned all_lanes = 0xffffffffu;
 
 using Address = unsigned long long;
 
-// Volatile: nothing of what a host or another GPU has written since is taken from a cache of this multiprocessor.
+// Volatile: nothing of what a host or another GPU has written since is taken from a cache of this
+// multiprocessor.
 __device__ __forceinline__ uint4 load(Address from) {
   uint4 v;
   asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -55,8 +56,9 @@ extern "C" __global__ void __launch_bounds__(32)
   move_page<32>(from, to, bytes, word, value);
 }
 
-// A warp that stays for `last` jobs. A job is 32 bytes of host memory, source and number, target and number: two lanes
-// read them at once, and each half says by itself whether it is the new one's. Without a job for two seconds it leaves.
+// A warp that stays for `last` jobs. A job is 32 bytes of host memory, source and number, target and number:
+// two lanes read them at once, and each half says by itself whether it is the new one's. Without a job for
+// two seconds it leaves.
 extern "C" __global__ void __launch_bounds__(32)
     ceiling_resident(Address job, unsigned bytes, Address word, unsigned long long last) {
   constexpr unsigned long long longest_ns = 2'000'000'000;
@@ -82,7 +84,8 @@ extern "C" __global__ void __launch_bounds__(32)
   }
 }
 
-// Many pages, each a multiple of 4 KiB, by so many warps as there are; `sources` and `targets` hold their addresses.
+// Many pages, each a multiple of 4 KiB, by so many warps as there are; `sources` and `targets` hold their
+// addresses.
 extern "C" __global__ void __launch_bounds__(512)
     ceiling_pages(const Address* sources, const Address* targets, unsigned long long count,
                   unsigned long long page_bytes) {

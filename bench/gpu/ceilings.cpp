@@ -190,6 +190,7 @@ class Gpu {
 
   /// Before `moves` calls of `move` of so many bytes in that way, on this thread.
   void begin(Way way, std::uint64_t moves, std::size_t bytes) {
+    wake();
     way_ = way;
     bytes_ = static_cast<unsigned>(bytes);
     if (way != Way::resident) return;
@@ -283,6 +284,11 @@ class Gpu {
     config.stream = stream_.handle();
     must(*device_, device_->driver().launch_kernel_ex(&config, function, parameters, nullptr),
          "cuLaunchKernelEx");
+  }
+  /// A GPU that has idled has low clocks: launches with nothing to move, until they must be up.
+  void wake() {
+    way_ = Way::kernel_256, bytes_ = 0;
+    for (const auto begin = Clock::now(); since(begin) < 0.1;) move(words_.address(), words_.address());
   }
   void tell_and_wait() {
     const std::uint64_t value = told_ + 1;
