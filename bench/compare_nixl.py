@@ -55,6 +55,26 @@ NIXL_SETTINGS: dict[str, dict[str, Any]] = {
     "nixl 2 threads": {"num_threads": 2},
     "nixl no progress thread": {"enable_prog_thread": False},
 }
+# What might help it beside host memory and over sockets, asked for by --tuned: several workers, each with connections of its own; longer
+# segments than its 8 KiB, for it sends through segments what no transport of its can read or write in place; another scheme of
+# its rendezvous, by more rails. Settings of the agent, and of the environment. (Without tcp among its transports its agent
+# does not start.)
+EIGHT_THREADS = {"num_threads": 8}
+LONG_SEGMENTS_OF_MEMORY = {"UCX_POSIX_SEG_SIZE": "256k", "UCX_SYSV_SEG_SIZE": "256k"}
+LONG_SEGMENTS_OF_TCP = {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "256k", "UCX_TCP_SNDBUF": "8m", "UCX_TCP_RCVBUF": "8m"}
+RENDEZVOUS = {"UCX_RNDV_SCHEME": "put_ppln", "UCX_MAX_RNDV_RAILS": "4", "UCX_MEMTYPE_CACHE": "n"}
+Tuned = dict[str, tuple[dict[str, Any], dict[str, str]]]
+
+
+def tuned_settings(long_segments: dict[str, str]) -> Tuned:
+    return {
+        "nixl 8 threads": (EIGHT_THREADS, {}),
+        "nixl long segments": ({}, long_segments),
+        "nixl 8 threads and long segments": (EIGHT_THREADS, long_segments),
+        "nixl rendezvous": ({}, RENDEZVOUS),
+    }
+
+
 OURS = {"registered": False, "allocated": True}
 # What each library is told to go by sockets alone; NIXL has as many as its defaults make, Headrace those that the goals are about.
 OVER_TCP = {"nixl": {"UCX_TLS": "tcp,cuda_copy,self"}, "headrace": {"HEADRACE_BACKENDS": "tcp", "HEADRACE_TCP_SOCKETS": "8"}}
@@ -101,10 +121,10 @@ class Pair:
 
     def __init__(
         self, library: str, settings: dict[str, Any], allocated: bool, places: Places = HOST_MEMORY, nixl: Interpreter = OF_VENV,
-        over_tcp: bool = False,
+        over_tcp: bool = False, more_environment: dict[str, str] | None = None,
     ):  # fmt: skip
         python, environment = nixl if library == "nixl" else (sys.executable, {})
-        environment = {**environment, **(OVER_TCP[library] if over_tcp else {})}
+        environment = {**environment, **(more_environment or {}), **(OVER_TCP[library] if over_tcp else {})}
         if library == through_dropin.LIBRARY:
             environment = through_dropin.environment()
         patience = 120 if places == HOST_MEMORY else GPU_PATIENCE
@@ -250,6 +270,8 @@ def report_gpus(samples: Samples, rows: Rows, options: argparse.Namespace) -> No
                 for metric, percent in (("p50_us", 50), ("p99_us", 99)):
                     lines.append(compare(case, ours_is, metric, "us", lambda seconds, percent=percent: percentile(seconds, percent) * 1e6, True))
     print(table(["case", "metric", "headrace", "nixl, its best", "ratio", "which was"], sorted(lines, key=lambda line: "single" in line[0])), "\n")
+    if options.tuned:
+        print_every_setting(samples)
     for case in [name for name in samples if name.startswith("make/")] if usual else []:
         kinds = {name: seconds for name, seconds in samples[case].items() if seconds}
         ours, theirs = (
@@ -260,6 +282,23 @@ def report_gpus(samples: Samples, rows: Rows, options: argparse.Namespace) -> No
         peer = f"nixl {VERSION}" if theirs else None
         rows.add(case, "ms", "ms", ours * 1e3, peer=peer, peer_value=theirs * 1e3 if theirs else None, lower_is_better=True)
         print(f"{case}: {ours * 1e3:.4f} ms" + (f", nixl {theirs * 1e3:.4f} ms, {theirs / ours:.1f}x" if theirs else ""))
+
+
+def print_every_setting(samples: Samples) -> None:
+    """What each of NIXL's settings made of each case; rows have the best and the defaults."""
+    names = list(dict.fromkeys(name for contenders in samples.values() for name in contenders if name.startswith("nixl") and "int" not in name))
+    lines = []
+    for case, contenders in samples.items():
+        kind, *rest = case.split("/")
+        if kind in ("read", "write"):
+            page, count = map(int, rest[0].split("x"))
+            values = [f"{page * count / median(contenders[name]) / 1e9:.3f}" if contenders.get(name) else "-" for name in names]
+        elif kind == "single":
+            values = [f"{median(contenders[name]) * 1e6:.1f} us" if contenders.get(name) else "-" for name in names]
+        else:
+            continue
+        lines.append([case, *values])
+    print(table(["NIXL: GB/s or p50", *names], lines), "\n")
 
 
 def best_of(contenders: dict[str, list[float]], ours: bool, kind: str = "") -> tuple[str, list[float]]:
@@ -355,6 +394,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=2, help="transfers before those")
     parser.add_argument("--pages", type=lambda text: [int(part) for part in text.split(",")], default=PAGES, help="page sizes in bytes")
     parser.add_argument("--without", default="", help="settings of NIXL to leave out, by the names printed, with commas between")
+    parser.add_argument("--tuned", action="store_true", help="with --device cuda: NIXL with more settings, of its environment too")
     parser.add_argument("--through-dropin", action="store_true", help="compare headrace.compat.nixl with NIXL and with Headrace's own API")
     parser.add_argument("--no-metadata", action="store_true", help="leave the 100,000 regions out")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="host memory, or memory of two GPUs")
@@ -373,8 +413,8 @@ def main() -> None:
     gpus = options.as_gpus = options.device == "cuda"
     if gpus and options.through_dropin:
         parser.error("--through-dropin compares in host memory")
-    if not gpus and (options.over or options.kinds != "vram-vram"):
-        parser.error("--kinds and --over go with --device cuda")
+    if not gpus and (options.over or options.tuned or options.kinds != "vram-vram"):
+        parser.error("--kinds, --over and --tuned go with --device cuda")
     places = KINDS[options.kinds] if gpus else HOST_MEMORY
     # NIXL takes 0.1 s for 16384 pages between GPUs.
     options.rounds, options.iterations = options.rounds or (2 if gpus else 3), options.iterations or (5 if gpus else 7)
@@ -388,7 +428,10 @@ def main() -> None:
     left_out = options.without.split(",")
     if gpus:
         left_out.append("nixl no progress thread")  # its target does not answer here, which takes the patience to find out
-    turns = [("nixl", name, settings, False) for name, settings in NIXL_SETTINGS.items() if name not in left_out]
+    tuned: Tuned = {} if not options.tuned else tuned_settings(LONG_SEGMENTS_OF_TCP if options.over else LONG_SEGMENTS_OF_MEMORY)
+    environments = {name: environment for name, (_, environment) in tuned.items()}
+    contenders = {**NIXL_SETTINGS, **{name: settings for name, (settings, _) in tuned.items()}}
+    turns = [("nixl", name, settings, False) for name, settings in contenders.items() if name not in left_out]
     allocatable = None in places  # GPU memory is registered alone
     turns += [("headrace", f"headrace {kind}", {}, allocated) for kind, allocated in OURS.items() if allocatable or not allocated]
     if options.through_dropin:
@@ -406,7 +449,7 @@ def main() -> None:
             print(f"round {turn + 1} of {options.rounds}: {contender}", flush=True)
             pair = None
             try:
-                pair = Pair(library, settings, allocated, places, nixl, over_tcp=options.over == "tcp")
+                pair = Pair(library, settings, allocated, places, nixl, options.over == "tcp", environments.get(contender))
                 run_cases(pair, contender, options, samples)
             except RuntimeError as error:
                 if not gpus and (library != "nixl" or not isinstance(error, Stuck)):
@@ -416,9 +459,9 @@ def main() -> None:
                 print(f"  {contender} is left out: {error}", flush=True)
                 turns.remove((library, contender, settings, allocated))
                 failed = failed or library != "nixl"
-                for contenders in samples.values() if not gpus else []:
+                for measured in samples.values() if not gpus else []:
                     for name in ("", " int32", " uint32", " int64"):
-                        contenders.pop(contender + name, None)
+                        measured.pop(contender + name, None)
             finally:
                 if pair is not None:
                     pair.stop()

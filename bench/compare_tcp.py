@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Bare TCP over loopback and `headrace bench pages --backend tcp` in turn, at 1, 2 and 4 streams.
+"""Bare TCP over loopback and `headrace bench pages --backend tcp` in turn, at 1, 2 and 4 streams or as many as --streams says.
 
 Bare TCP is bench/raw_tcp: two processes, one thread a stream a side, the same congestion control, no framing. It walks
 through as much memory as a side of the benchmark has, so that both pay for the memory and neither lives in the caches alone;
@@ -21,18 +21,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
 
-from comparison import ROOT, Rows, default_label, find_command, median, table
+from comparison import RESULTS, ROOT, Rows, default_label, find_command, median, table
 
 STREAMS = [1, 2, 4]
 PAGES = [4096, 16384, 65536, 1 << 20]
 TOTAL = 256 << 20
 IN_STRIDE = 1 << 30  # bytes of a transfer whose requests are posted again and again
-TRANSFERS = [(4096, 16384), (4096, 65536), (16384, 16384), (65536, 4096), (1 << 20, 256)]  # page and number of pages
+MOST_PAGES = 16384  # of one request: the benchmark's default
 
 
 def run(command: list[str]) -> list[dict]:
@@ -64,8 +65,16 @@ def ours(command: str, streams: int, op: str, iterations: int, congestion: str, 
 
 
 def most_pages(page: int) -> int:
-    """The benchmark's default."""
-    return min(TOTAL // page, 16384)
+    return min(TOTAL // page, MOST_PAGES)
+
+
+def transfers_of(pages: list[int]) -> list[tuple[int, int]]:
+    """Page and number of pages of the requests that find all threads asleep; of 4 KiB once more with all that there are."""
+    return [(page, count) for page in pages for count in dict.fromkeys([most_pages(page), *([TOTAL // page] if page == 4096 else [])])]
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
 
 
 def again_and_again(page: int) -> list[str]:
@@ -86,6 +95,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="of bare TCP a turn")
     parser.add_argument("--congestion", default="cubic", help="of both")
     parser.add_argument("--ops", default="read,write", help="which of them")
+    parser.add_argument("--streams", type=numbers, default=STREAMS, help="how many sockets, one turn for each")
+    parser.add_argument("--pages", type=numbers, default=PAGES, help="page sizes in bytes")
+    parser.add_argument("--machine", help="what the rows say of the machine, where it is not its processor")
+    parser.add_argument("--commit", help="what the rows say of the tree, where there is no git")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="for the rows, instead of bench/results")
     parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
     parser.add_argument("--no-rows", action="store_true", help="write nothing into bench/results")
     options = parser.parse_args()
@@ -93,8 +107,9 @@ def main() -> None:
         sys.exit(f"{options.raw} is not there: build the release preset, or name it with --raw")
     command = find_command(options.command)
     ops = options.ops.split(",")
+    pages, transfers = options.pages, transfers_of(options.pages)
 
-    rows = Rows("tcp-cpu", options.machine_label)
+    rows = Rows("tcp-cpu", options.machine_label, options.machine, options.commit)
     print(f"{rows.common['machine']}, commit {rows.common['commit']}", flush=True)
     raw: dict[int, list[float]] = defaultdict(list)
     cached: dict[int, list[float]] = defaultdict(list)
@@ -103,33 +118,33 @@ def main() -> None:
     once: dict[tuple[str, int, int, int], list[float]] = defaultdict(list)
     stride: dict[tuple[str, int, int], list[float]] = defaultdict(list)
     for turn in range(options.rounds):
-        for streams in STREAMS:
+        for streams in options.streams:
             print(f"round {turn + 1} of {options.rounds}: {streams} streams", flush=True)
             for op in ops:
                 # Bare, ours, bare: what drifts meets both alike.
                 raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
                 turns = (command, streams, op, options.iterations, options.congestion)
-                for page in PAGES:
+                for page in pages:
                     stride[op, page, streams].append(ours(*turns, page, most_pages(page), again_and_again(page)))
                 raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
-                for page, count in TRANSFERS:
+                for page, count in transfers:
                     once[op, page, count, streams].append(ours(*turns, page, count, []))
                 raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
-            for page in PAGES:
+            for page in pages:
                 # Of all the memory: the benchmark fills all of it before each transfer, so that its pages are in no cache.
                 scattered[page, streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion, page))
-            for page, count in TRANSFERS:
+            for page, count in transfers:
                 bursts[page, count, streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion, page, page * count))
             cached[streams].append(bare(options.raw, streams, options.seconds, 0, options.congestion))
 
     strides, single = [], []
-    for streams in STREAMS:
+    for streams in options.streams:
         ceiling = median(raw[streams])
         rows.add(f"raw_tcp/{streams}", "GB/s", "GB/s", ceiling, checked=False)
         rows.add(f"raw_tcp_cached/{streams}", "GB/s", "GB/s", median(cached[streams]), checked=False)
-        for page in PAGES:
+        for page in pages:
             rows.add(f"raw_tcp_pages/{page}/{streams}", "GB/s", "GB/s", median(scattered[page, streams]), checked=False)
-        for page, count in TRANSFERS:
+        for page, count in transfers:
             rows.add(f"raw_tcp_burst/{case_of(page, count)}/{streams}", "GB/s", "GB/s", median(bursts[page, count, streams]), checked=False)
         for op in ops:
             write = "" if op == "read" else "write/"
@@ -139,17 +154,17 @@ def main() -> None:
                 rows.add(case, "GB/s", "GB/s", rate, peer="bare TCP", peer_value=ceiling)
                 return [case, f"{rate:.2f}", f"{min(samples):.2f}", f"{max(samples):.2f}", f"{ceiling:.2f}", f"{rate / ceiling:.2f}"]
 
-            for page in PAGES:
+            for page in pages:
                 pattern = median(scattered[page, streams])
                 strides.append([*show(f"{write}{page}/stride/{streams}", stride[op, page, streams]), f"{pattern:.2f}", f"{pattern / ceiling:.2f}"])
-            for page, count in TRANSFERS:
+            for page, count in transfers:
                 burst = median(bursts[page, count, streams])
                 single.append([*show(f"{write}{case_of(page, count)}/{streams}", once[op, page, count, streams]), f"{burst:.2f}", f"{burst / ceiling:.2f}"])
     columns = ["GB/s", "least", "most", "bare TCP", "ratio"]
     print("\n" + table(["in its stride", *columns, "bare, such pages", "its ratio"], strides))
     print("\n" + table(["one request", *columns, "such a burst", "its ratio"], single))
     if not options.no_rows:
-        print(f"\nrows: {rows.write().relative_to(ROOT)}")
+        print(f"\nrows: {os.path.relpath(rows.write(options.results), ROOT)}")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,8 @@ def collect(folder: Path, build: Path) -> None:
     if not (build / "lib" / "libheadrace_kernels.so").exists():
         sys.exit(f"{build}/lib has no libheadrace_kernels.so: build where nvcc is, `make build`")
     shutil.rmtree(folder, ignore_errors=True)
-    wanted = ["bin/headrace", "lib/libheadrace.so.0", "lib/libheadrace_kernels.so", "lib/headrace-probe-plugin", "bench/bench_gpu_probe", "bench/bench_shm_raw"]
+    wanted = ["bin/headrace", "lib/libheadrace.so.0", "lib/libheadrace_kernels.so", "lib/headrace-probe-plugin"]
+    wanted += [f"bench/bench_{name}" for name in ("gpu_probe", "gpu_ceilings", "shm_raw", "raw_tcp")]
     wanted += [str(path.relative_to(build)) for path in (build / "lib" / "backends").glob("*.so")]
     for name in wanted:
         if not (build / name).exists() and name.startswith("bench/"):
@@ -429,19 +430,51 @@ def host(sitting: Sitting) -> bool:
     return all(registered) and all(staged) and near and far
 
 
+def compare(sitting: Sitting, script: str, *arguments: str, tail: int = 60) -> bool:
+    """A comparison of bench/, its rows beside the others."""
+    about = ["--results", os.path.relpath(sitting.out, ROOT), "--machine", sitting.machine, "--commit", sitting.commit, "--machine-label", sitting.label]
+    return sitting.run([sys.executable, script, *arguments, *about], tail=tail)
+
+
+def carried_program(sitting: Sitting, name: str) -> str:
+    """As seen from the tree, where programs run: rows name it."""
+    return os.path.relpath(sitting.carried / name, ROOT)
+
+
+def many_threads() -> int:
+    """Half the cores: the other half is the peer's."""
+    return max(2, len(os.sched_getaffinity(0)) // 2)
+
+
 def attach(sitting: Sitting) -> bool:
     """Host memory of another process, on one thread and on half the cores, beside the bare loops."""
-    return sitting.run(
-        [sys.executable, "bench/compare_attach.py", "--program", str(sitting.carried / "bench" / "bench_shm_raw"), "--threads", f"1,{max(2, len(os.sched_getaffinity(0)) // 2)}",
-         "--results", os.path.relpath(sitting.out, ROOT), "--machine", sitting.machine, "--commit", sitting.commit, "--machine-label", sitting.label],
-        tail=50,
-    )  # fmt: skip
+    raw = carried_program(sitting, "bench/bench_shm_raw")
+    return compare(sitting, "bench/compare_attach.py", "--program", raw, "--threads", f"1,{many_threads()}", tail=50)
+
+
+def dram(sitting: Sitting) -> bool:
+    """Host memory of another process with agents as they are by default, before and after the bare loops on half the cores."""
+    raw = carried_program(sitting, "bench/bench_shm_raw")
+
+    def agents() -> bool:
+        registered = bench(sitting, "--page", "4K,64K,16M", kinds="dram-dram")
+        return bench(sitting, "--allocated", "--page", "4K,64K,16M", kinds="dram-dram") and registered
+
+    before = agents()
+    bare = compare(sitting, "bench/compare_attach.py", "--program", raw, "--threads", str(many_threads()), "--rounds", "7", tail=25)
+    return agents() and bare and before
 
 
 def single(sitting: Sitting) -> bool:
     """One page at a time: by what is chosen of itself, and by the courier."""
     chosen = bench(sitting, "--single", "--page", "4K")
     return bench(sitting, "--single", "--page", "4K", environment={"HEADRACE_CUDA_IPC_COURIER": "on"}, suffix="/courier") and chosen
+
+
+def ceilings(sitting: Sitting) -> bool:
+    """One page between GPUs, one over tcp, pages of host memory: in turn with the barest programs that do the same."""
+    bare, command = carried_program(sitting, "bench/bench_gpu_ceilings"), carried_program(sitting, "bin/headrace")
+    return compare(sitting, "bench/compare_ceilings.py", "--bare", bare, "--command", command, tail=110)
 
 
 def views(sitting: Sitting) -> bool:
@@ -460,6 +493,13 @@ def tcp(sitting: Sitting) -> bool:
     return whole and alone and carried and mixed
 
 
+def tcp_host(sitting: Sitting) -> bool:
+    """Host memory over tcp beside bare TCP: in its stride, and one request beside such a burst. A turn is short."""
+    programs = ("--raw", carried_program(sitting, "bench/bench_raw_tcp"), "--command", carried_program(sitting, "bin/headrace"))
+    shape = ("--streams", "1,4,8,16", "--pages", "4096,16384,65536,16777216", "--rounds", "2", "--iterations", "3", "--seconds", "0.6")
+    return compare(sitting, "bench/compare_tcp.py", *programs, *shape, tail=100)
+
+
 def in_turn(sitting: Sitting, *arguments: str, seconds: int) -> bool:
     """NIXL and Headrace; no turn begins after so many seconds."""
     given: Path | None = sitting.options.nixl
@@ -467,11 +507,7 @@ def in_turn(sitting: Sitting, *arguments: str, seconds: int) -> bool:
         print("    not asked for: --nixl names a folder, or an archive of one, that holds the package nixl")
         return True
     folder = unpacked(given.resolve())
-    return sitting.run(
-        [sys.executable, "bench/compare_nixl.py", "--device", "cuda", *arguments, "--nixl-path", os.path.relpath(folder, ROOT), "--seconds", str(seconds),
-         "--results", os.path.relpath(sitting.out, ROOT), "--machine", sitting.machine, "--commit", sitting.commit, "--machine-label", sitting.label],
-        tail=60,
-    )  # fmt: skip
+    return compare(sitting, "bench/compare_nixl.py", "--device", "cuda", *arguments, "--nixl-path", os.path.relpath(folder, ROOT), "--seconds", str(seconds))
 
 
 def nixl(sitting: Sitting) -> bool:
@@ -480,10 +516,10 @@ def nixl(sitting: Sitting) -> bool:
 
 
 def nixl_others(sitting: Sitting) -> bool:
-    """NIXL and Headrace in turn between a GPU and host memory, in host memory, and over tcp."""
-    short = ("--pages", "4096,65536,16777216", "--without", "nixl 2 threads", "--rounds", "1", "--iterations", "3", "--warm-up", "1")
+    """NIXL, by its defaults and tuned, and Headrace in turn between a GPU and host memory, in host memory, and over tcp."""
+    short = ("--pages", "4096,65536,16777216", "--tuned", "--without", "nixl 2 threads", "--rounds", "1", "--iterations", "3", "--warm-up", "1")
     kinds = [("vram-dram",), ("dram-vram",), ("dram-dram",), ("vram-vram", "--over", "tcp"), ("dram-dram", "--over", "tcp")]
-    return all([in_turn(sitting, *short, "--kinds", *which, seconds=60) for which in kinds])
+    return all([in_turn(sitting, *short, "--kinds", *which, seconds=75) for which in kinds])
 
 
 def unpacked(given: Path) -> Path:
@@ -540,16 +576,19 @@ STEPS: dict[str, tuple[Step, int]] = {
     "views": (views, 60),
     "host": (host, 120),
     "attach": (attach, 60),
+    "dram": (dram, 110),
+    "ceilings": (ceilings, 300),
     "tcp": (tcp, 90),
+    "tcp_host": (tcp_host, 420),
     "paths": (paths, 60),
     "native": (native, 60),
-    "tests": (tests, 300),
+    "tests": (tests, 340),
     "exchange": (exchange, 240),
     "courier": (courier, 150),
     "runner": (runner, 340),
     "assumptions": (assumptions, 60),
     "nixl": (nixl, 200),
-    "nixl_others": (nixl_others, 240),
+    "nixl_others": (nixl_others, 500),
     "memcheck": (memcheck, 50),
     "initcheck": (initcheck, 50),
     "racecheck": (racecheck, 50),
@@ -557,7 +596,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "probe": (probe, 200),
 }
 # `probe` is about links alone, the others need a sitting of their own.
-EVERY_TIME = [name for name in STEPS if name not in ("runner", "exchange", "courier", "nixl_others", "probe")]
+EVERY_TIME = [name for name in STEPS if name not in ("dram", "ceilings", "tcp_host", "runner", "exchange", "courier", "nixl_others", "probe")]
 
 
 def run_steps(sitting: Sitting, names: list[str]) -> int:
