@@ -144,11 +144,11 @@ class Pair:
             self.stop()
             raise
 
-    def transfer(self, op: str, page: int, count: int) -> dict[str, Any]:
+    def transfer(self, op: str, page: int, count: int, posts: int = 1) -> dict[str, Any]:
         source, target = self._source_and_target(op)
         delta, seed, slots = random.getrandbits(63), random.getrandbits(60), BUFFER // page
         self._refresh(source, target, delta)
-        result = self.here.ask("transfer", op=op, slots=slots, count=count, seed=seed)
+        result = self.here.ask("transfer", op=op, slots=slots, count=count, seed=seed, posts=posts)
         self._check(target, page, count, seed, delta)
         return result
 
@@ -186,7 +186,7 @@ def run_cases(pair: Pair, contender: str, options: argparse.Namespace, samples: 
         samples[f"prepare/{page}"][contender].append(pair.here.ask("prepare", page=page, slots=BUFFER // page) / (BUFFER // page))
         for op in ("read", "write"):
             for i in range(options.warm_up + options.iterations):
-                result = pair.transfer(op, page, count)
+                result = pair.transfer(op, page, count, options.posts)
                 if i == 0 and op == "read" and page == options.pages[0]:
                     print(f"  {contender} goes by {result['path']}", flush=True)
                 if i >= options.warm_up:
@@ -317,7 +317,7 @@ def report(samples: Samples, rows: Rows, options: argparse.Namespace) -> None:
             for kind in OURS:
                 _, ours = best_of(contenders, ours=True, kind=kind)
                 rate, peer_rate = (count * page / median(s) / 1e9 for s in (ours, theirs))
-                case = f"{'allocated/' if kind == 'allocated' else ''}{op}/{page}x{count}"
+                case = f"{'allocated/' if kind == 'allocated' else ''}{op}/{page}x{count}{'/stride' if options.posts > 1 else ''}"
                 rows.add(case, "GB/s", "GB/s", rate, peer=f"{peer} {VERSION}", peer_value=peer_rate)
                 mean = sum(ours) / len(ours)
                 default = count * page / median(contenders["nixl"]) / 1e9
@@ -391,6 +391,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="how often each library's turn comes (default 3; between GPUs 2)")
     parser.add_argument("--iterations", type=int, help="timed transfers a case and turn (default 7; between GPUs 5)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after so many no turn begins any more")
+    parser.add_argument(
+        "--posts", type=int, default=1, metavar="N", help="post each request so many times without a pause: a rate in its stride, rows end in /stride"
+    )
     parser.add_argument("--warm-up", type=int, default=2, help="transfers before those")
     parser.add_argument("--pages", type=lambda text: [int(part) for part in text.split(",")], default=PAGES, help="page sizes in bytes")
     parser.add_argument("--without", default="", help="settings of NIXL to leave out, by the names printed, with commas between")
@@ -411,6 +414,8 @@ def main() -> None:
     if options.install:
         return install()
     gpus = options.as_gpus = options.device == "cuda"
+    if options.posts < 1 or (options.posts > 1 and (gpus or options.through_dropin)):
+        parser.error("--posts is 1 or more, and goes with neither --device cuda nor --through-dropin")
     if gpus and options.through_dropin:
         parser.error("--through-dropin compares in host memory")
     if not gpus and (options.over or options.tuned or options.kinds != "vram-vram"):

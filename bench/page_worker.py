@@ -225,19 +225,20 @@ class Side:
             del lists
         return seconds
 
-    def transfer(self, op: str, slots: int, count: int, seed: int) -> dict[str, Any]:
-        """Makes a request, carries it out, gives the seconds of both."""
+    def transfer(self, op: str, slots: int, count: int, seed: int, posts: int = 1) -> dict[str, Any]:
+        """Makes a request, carries it out so many times without a pause, gives the seconds of making and of one post."""
         source, target = choose(slots, count, seed)
         here, there = (target, source) if op == "read" else (source, target)
         word = self.library.words[op]
         start = time.perf_counter()
         request = self.library.make(word, self.lists, here, there)
         made = time.perf_counter()
-        self.library.carry_out(request)
+        for _ in range(posts):
+            self.library.carry_out(request)
         done = time.perf_counter()
         path = self.library.path(request)
         self.library.release(request)
-        return {"make": made - start, "seconds": done - made, "path": path}
+        return {"make": made - start, "seconds": (done - made) / posts, "path": path}
 
     def singles(self, op: str, slots: int, count: int, seed: int, rounds: int) -> list[float]:
         """One page a request; each has a place of its own."""

@@ -48,7 +48,8 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<Lan
 
 inline constexpr std::uint64_t lane_stretches = 1024;         ///< that may be asked for and not yet served
 inline constexpr std::uint64_t lane_ring_bytes = 256 * 1024;  ///< a core's own cache holds it
-inline constexpr std::uint64_t lane_piece_bytes = 16 * 1024;  ///< after so many the other side is told
+inline constexpr std::uint64_t lane_piece_bytes = 16 * 1024;  ///< copied at a time
+inline constexpr std::uint64_t lane_told_bytes = 32 * 1024;   ///< after so many the other side is told
 
 class LaneMemory {
  public:

@@ -38,15 +38,20 @@ void RelayReader::publish_asked(const Group& group) {
 /// Nobody serves the lane: whoever sees that first must call somebody.
 bool RelayReader::needs_call() {
   LaneState idle = LaneState::idle;
+  if (lane_->words().state.load() != idle) return false;  // looked at all the time: no locked access
   return lane_->words().state.compare_exchange_strong(idle, LaneState::called);
 }
 
 std::uint64_t RelayReader::available() {
-  const std::uint64_t given = lane_->words().given.load(std::memory_order_acquire);
-  if (given == consumed_) return 0;
-  lane_heard();
-  patience_ = {};
-  return std::min(given - consumed_, lane_ring_bytes);
+  if (given_ == consumed_) {
+    given_ = lane_->words().given.load(std::memory_order_acquire);
+    if (given_ == consumed_) return 0;
+    if (given_ - consumed_ > lane_ring_bytes)
+      given_ = consumed_ + lane_ring_bytes;  // it lies: we read nothing else
+    lane_heard();
+    patience_ = {};
+  }
+  return given_ - consumed_;
 }
 
 std::uint64_t RelayReader::copy(const PageRun& run, std::uint64_t done, std::uint64_t there) {
@@ -54,7 +59,7 @@ std::uint64_t RelayReader::copy(const PageRun& run, std::uint64_t done, std::uin
   std::byte* const to = static_cast<const LocalRegion*>(run.local_region)->base + run.local_offset + done;
   copy_bytes(to, lane_->ring(consumed_), bytes, transfer_->mode);
   consumed_ += bytes;
-  if (consumed_ - published_ >= lane_piece_bytes) publish_consumed();
+  if (consumed_ - published_ >= lane_told_bytes) publish_consumed();
   return bytes;
 }
 
@@ -90,7 +95,7 @@ RelayEnd RelayReader::stopped(PagePosition reached) {
   if (state_ == State::unanswered) {
     // Nobody serves, so that the server's words are ours: what was asked for is not any more.
     words.taken_stretches.store(asked_, std::memory_order_release);
-    consumed_ = words.given.load(std::memory_order_acquire);
+    consumed_ = given_ = words.given.load(std::memory_order_acquire);
     publish_consumed();
   } else {
     state_ = State::spoiled;

@@ -112,6 +112,7 @@ class RelayReader {
   std::uint64_t asked_ = 0;
   std::uint64_t consumed_ = 0;
   std::uint64_t published_ = 0;  // of consumed_
+  std::uint64_t given_ = 0;      // when we last looked, and we look only when that is consumed
   State state_ = State::good;
 
   // Of the part that is being read.

@@ -25,6 +25,13 @@ std::uintptr_t page_begin(const std::byte* address) {
   return reinterpret_cast<std::uintptr_t>(address) & ~(page - 1);
 }
 
+/// Inlined by force: GCC 12 takes a function that only prefetches for one without effect, and drops its
+/// calls.
+[[gnu::always_inline]] inline void prefetch(const std::byte* at, std::size_t lines) {
+  if (at == nullptr) return;
+  for (std::size_t i = 0; i < lines; ++i) __builtin_prefetch(at + 64 * i);
+}
+
 }  // namespace
 
 // ------------------------------------------------------------------ regions
@@ -91,6 +98,10 @@ bool RelayServer::begin() {
   if (!words.state.compare_exchange_strong(called, LaneState::served)) return false;
   taken_ = words.taken_stretches.load(std::memory_order_acquire);
   given_ = published_ = words.given.load(std::memory_order_acquire);
+  consumed_ = words.consumed.load(std::memory_order_acquire);
+  if (given_ - consumed_ > lane_ring_bytes)
+    consumed_ = given_ - lane_ring_bytes;  // it lies: it is refused when there is no room
+  asked_ = taken_;
   begun_ns_ = now_ns();
   return true;
 }
@@ -99,10 +110,12 @@ bool RelayServer::begin() {
 RelayServer::Step RelayServer::step() {
   if (at_.bytes == 0)
     if (const Step next = next_stretch(); next != Step::moved) return next;
-  const std::uint64_t consumed = lane_.words().consumed.load(std::memory_order_acquire);
-  if (given_ - consumed > lane_ring_bytes) return Step::refused;
   const std::uint64_t bytes = std::min(at_.bytes, lane_piece_bytes);
-  if (lane_ring_bytes - (given_ - consumed) < bytes) return Step::waits;
+  if (lane_ring_bytes - (given_ - consumed_) < bytes) {
+    consumed_ = lane_.words().consumed.load(std::memory_order_acquire);
+    if (given_ - consumed_ > lane_ring_bytes) return Step::refused;
+    if (lane_ring_bytes - (given_ - consumed_) < bytes) return Step::waits;
+  }
   const LocalRegion* const region = hold(at_.region_id);
   if (region == nullptr) return Step::refused;
   lane_heard();
@@ -110,36 +123,46 @@ RelayServer::Step RelayServer::step() {
   at_.offset += bytes;
   at_.bytes -= bytes;
   given_ += bytes;
-  if (given_ - published_ >= lane_piece_bytes) publish();
+  if (given_ - published_ >= lane_told_bytes) publish();
   patience_ = {};
   return Step::moved;
 }
 
-/// Takes up what was asked for next; what the reader wrote is read once, then checked.
+/// Takes up what was asked for next.
 RelayServer::Step RelayServer::next_stretch() {
-  const std::uint64_t asked = lane_.words().asked.load(std::memory_order_acquire);
-  if (asked == taken_) return Step::idle;
-  if (asked - taken_ > lane_stretches) return Step::refused;
-  std::memcpy(&at_, &lane_.stretch(taken_), sizeof at_);
+  if (next_ == ahead_.end())
+    if (const Step read = read_ahead(); read != Step::moved) return read;
+  at_ = *next_++;
   const LocalRegion* const region = hold(at_.region_id);
   if (region == nullptr || at_.bytes == 0 || at_.offset > region->length_bytes ||
       at_.bytes > region->length_bytes - at_.offset) {
     return Step::refused;
   }
-  if (asked - taken_ > 1) prefetch(lane_.stretch(taken_ + 1));
-  ++taken_;
+  if (next_ != ahead_.end()) prefetch(address_of(*next_), 8);
+  if (ahead_.end() - next_ > 1) prefetch(address_of(next_[1]), 1);  // for the TLB
   return Step::moved;
 }
 
-/// Starts to fetch what comes next, if it is of a region that we hold.
-void RelayServer::prefetch(const LaneStretch& next) const {
-  constexpr std::uint64_t bytes = 8 * 64;
-  const std::uint64_t offset = next.offset;
-  const Pinned& held = pinned_[next.region_id % pinned_.size()];
-  const LocalRegion* const region = held.pin.get();
-  if (region == nullptr || offset >= region->length_bytes) return;
-  for (std::uint64_t at = 0; at < std::min(bytes, region->length_bytes - offset); at += 64)
-    __builtin_prefetch(region->base + offset + at);
+/// Where it lies if it is of a region that we hold, as what came before it probably was; else null.
+const std::byte* RelayServer::address_of(const LaneStretch& stretch) const {
+  const LocalRegion* const region = pinned_[stretch.region_id % pinned_.size()].pin.get();
+  return region != nullptr && stretch.offset < region->length_bytes ? region->base + stretch.offset : nullptr;
+}
+
+/// Reads what the reader wrote: once, then it is ours. Many at a time, since each line comes out of the other
+/// core's cache.
+RelayServer::Step RelayServer::read_ahead() {
+  if (asked_ == taken_) {
+    asked_ = lane_.words().asked.load(std::memory_order_acquire);
+    if (asked_ == taken_) return Step::idle;
+    if (asked_ - taken_ > lane_stretches) return Step::refused;
+  }
+  const std::uint64_t count = std::min<std::uint64_t>(asked_ - taken_, ahead_.size());
+  next_ = ahead_.end() - static_cast<std::ptrdiff_t>(count);
+  for (std::uint64_t i = 0; i < count; ++i)
+    std::memcpy(&next_[static_cast<std::ptrdiff_t>(i)], &lane_.stretch(taken_ + i), sizeof(LaneStretch));
+  taken_ += count;
+  return Step::moved;
 }
 
 /// The region, pinned; null: it may not be read.

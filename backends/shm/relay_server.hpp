@@ -96,6 +96,7 @@ class RelayServer {
   bool begin();
   Step step();
   Step next_stretch();
+  Step read_ahead();
   bool wait();
   bool linger();
   bool leave();
@@ -104,15 +105,19 @@ class RelayServer {
   void publish();
   [[nodiscard]] const LocalRegion* hold(std::uint32_t region_id);
   void let_go();
-  void prefetch(const LaneStretch& next) const;
+  [[nodiscard]] const std::byte* address_of(const LaneStretch& stretch) const;
 
   ServedRegions& regions_;
   LaneMemory& lane_;
   std::uint64_t begun_ns_ = 0;
-  std::uint64_t taken_ = 0;        // stretches
-  std::uint64_t given_ = 0;        // bytes in the ring
-  std::uint64_t published_ = 0;    // of those
-  LaneStretch at_;                 // what is left of the one that is being served
+  std::uint64_t taken_ = 0;            // stretches
+  std::uint64_t given_ = 0;            // bytes in the ring
+  std::uint64_t published_ = 0;        // of those
+  std::uint64_t asked_ = 0;            // when we last looked, and we look only when that is served
+  std::uint64_t consumed_ = 0;         // likewise, when there is no more room
+  LaneStretch at_;                     // what is left of the one that is being served
+  std::array<LaneStretch, 64> ahead_;  // those behind it that were read already: from next_ on
+  LaneStretch* next_ = ahead_.end();
   std::array<Pinned, 64> pinned_;  // by the low bits of their id
   Patience patience_;
   bool left_ = false;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 
 namespace headrace::shm {
 namespace {
@@ -14,8 +15,14 @@ namespace {
 constexpr std::uint64_t least_chunk_bytes = 64 * 1024;
 constexpr std::uint64_t stretches_a_turn = 1024;  // in a chunk or inside post: some 100 us by attach
 constexpr std::uint64_t least_relayed_bytes = 1 << 20;
-constexpr std::uint64_t most_relayed_bytes = 8 << 20;
-constexpr std::uint64_t most_relayed_stretch = 256 * 1024;  // longer ones are as quick by attach
+constexpr std::uint64_t most_relayed_bytes = 32 << 20;
+
+/// Longer ones are as quick by attach, or quicker; later where many threads get into one another's way in the
+/// kernel (bench/notes/shm.md).
+std::uint64_t most_relayed_stretch(std::uint32_t relay_helpers) {
+  return relay_helpers < 4 ? 8 * 1024 : 32 * 1024;
+}
+
 constexpr int chunks_a_turn =
     8;  // then the helper goes to the end of the pool's queue: other requests want to be served too
 
@@ -25,6 +32,16 @@ std::uint64_t chunk_bytes_for(const Settings& settings, const headrace_prepare_v
   return stretch_bytes >= settings.chunk_bytes
              ? settings.chunk_bytes
              : std::min(settings.chunk_bytes, stretch_bytes * stretches_a_turn);
+}
+
+/// Of the first few: pages that touch are moved in one piece.
+std::uint64_t mean_run_bytes(const headrace_prepare_v1& args) {
+  constexpr std::uint64_t long_enough = 1 << 20;
+  std::array<PageRun, 16> runs;
+  const std::size_t count = PageCursor(args, long_enough).fill(runs);
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < count; ++i) bytes += runs[i].bytes;
+  return bytes / std::max<std::size_t>(count, 1);
 }
 
 }  // namespace
@@ -146,7 +163,8 @@ bool Request::can_relay() const {
   const Settings& settings = instance_.settings;
   if (link_ == nullptr || args_.op != HEADRACE_READ || !settings.relay || args_.bytes < settings.relay_bytes)
     return false;
-  if (args_.bytes / most_stretches(args_) > most_relayed_stretch || !link_->lanes().open()) return false;
+  if (!link_->lanes().open() || mean_run_bytes(args_) > most_relayed_stretch(instance_.relay_helpers))
+    return false;
   if (link_->process().pid() == ::getpid()) return false;
   for (std::uint64_t i = 0; i < args_.remote->region_count; ++i) {
     const auto& region = *static_cast<const RemoteRegion*>(args_.remote->regions[i]);
@@ -245,6 +263,9 @@ Outcome Request::move(const Chunk& chunk, bool through_lane) {
       link_->drop(std::move(dropped));
   }
   if (end.complete || !end.outcome.status.ok()) return end.outcome;
+  instance_.host.log(HEADRACE_LOG_DEBUG,
+                     fmt::format("a read from peer {} goes on by attach: its lane was {}", link_->peer_name(),
+                                 end.refused_region != 0 ? "refused" : "not served in time"));
   stop_relaying();
   return move_part(transfer(), end.reached, chunk.to);
 }
