@@ -98,8 +98,8 @@ void Link::call(ReaderLane& lane) {
     const auto file = std::make_shared<const UniqueFd>(std::move(lane.file));
     send(encode(OpenLane{lane.id}), {file->get()}, {file});
     lane.announced = true;
-    instance_.host.log(HEADRACE_LOG_DEBUG,
-                       fmt::format("large reads of peer {}'s registered memory: lane {}", peer_name(), lane.id));
+    instance_.host.log(HEADRACE_LOG_DEBUG, fmt::format("large reads of peer {}'s registered memory: lane {}",
+                                                       peer_name(), lane.id));
   }
   send(encode(ServeLane{lane.id}));
 }
@@ -112,8 +112,10 @@ void Link::drop(std::unique_ptr<ReaderLane> lane) {
 Result<void> Link::on_open_lane(const OpenLane& lane, const UniqueFd& file) {
   if (served_lanes_.size() >= max_lanes)
     return make_error(Code::corrupt, "it opened more than {} lanes", max_lanes);
-  HEADRACE_TRY(memory, LaneMemory::adopt(file));
-  served_lanes_[lane.lane_id] = std::move(memory);
+  auto memory = LaneMemory::adopt(file);
+  if (!memory && memory.code() == Code::corrupt) return std::move(memory).error();
+  // No room to map it here: nobody comes, and the reader takes another way.
+  served_lanes_[lane.lane_id] = memory ? std::move(memory).value() : nullptr;
   return {};
 }
 
@@ -127,6 +129,7 @@ struct ServeTask {
   static void run(void* argument) {
     std::unique_ptr<ServeTask> task(static_cast<ServeTask*>(argument));
     TaskGate& tasks = task->instance->tasks;
+    task->lane->queued.store(false);
     task->instance->serve(*task->link, *task->lane);
     task.reset();
     tasks.leave();
@@ -139,12 +142,19 @@ Result<void> Link::on_serve_lane(const ServeLane& lane) {
   const auto at = served_lanes_.find(lane.lane_id);
   if (at == served_lanes_.end())
     return make_error(Code::corrupt, "it asks for lane {}, which it has not opened", lane.lane_id);
-  if (!instance_.settings.relay) return {};  // nobody comes: it takes another way
+  LaneMemory* const memory = at->second.get();
+  if (memory == nullptr) return {};
+  if (!instance_.settings.relay) {
+    memory->words().state.store(LaneState::refused);
+    return {};
+  }
+  if (memory->queued.exchange(true)) return {};  // that task serves whatever is asked for then
   auto task = std::make_unique<ServeTask>(shared(), at->second, &instance_);
   instance_.tasks.enter();
   if (instance_.host.submit(&ServeTask::run, task.get())) {
     (void)task.release();
   } else {
+    memory->queued.store(false);
     instance_.tasks.leave();
   }
   return {};

@@ -34,9 +34,9 @@ std::unique_ptr<ReaderLane> RelayLanes::take() {
   return lane;
 }
 
-std::unique_ptr<ReaderLane> RelayLanes::give_back(std::unique_ptr<ReaderLane> lane, bool region_refused) {
+std::unique_ptr<ReaderLane> RelayLanes::give_back(std::unique_ptr<ReaderLane> lane, bool not_its_fault) {
   const RelayReader::State state = lane->reader->state();
-  if (state != RelayReader::State::good && !region_refused) {
+  if (state != RelayReader::State::good && !not_its_fault) {
     closed_until_ns_.store(
         now_ns() + (state == RelayReader::State::spoiled ? after_stall_ns : after_no_answer_ns),
         std::memory_order_relaxed);

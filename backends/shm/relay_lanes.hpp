@@ -27,8 +27,9 @@ class RelayLanes {
   [[nodiscard]] bool open() const;
   /// One that nobody uses; null: none now.
   [[nodiscard]] std::unique_ptr<ReaderLane> take();
-  /// Returns the lane if it must be dropped, and the owner told. `region_refused`: that is why it failed.
-  [[nodiscard]] std::unique_ptr<ReaderLane> give_back(std::unique_ptr<ReaderLane> lane, bool region_refused);
+  /// Returns the lane if it must be dropped, and the owner told. `not_its_fault`: the link may go on
+  /// with others.
+  [[nodiscard]] std::unique_ptr<ReaderLane> give_back(std::unique_ptr<ReaderLane> lane, bool not_its_fault);
   void clear();
 
  private:

@@ -7,6 +7,12 @@
 
 namespace headrace::shm {
 
+namespace {
+
+constexpr std::uint32_t looks_a_check = 1024;
+
+}  // namespace
+
 void RelayReader::begin(const Transfer& transfer) {
   transfer_ = &transfer;
   state_ = State::good;
@@ -32,7 +38,7 @@ void RelayReader::publish_asked(const Group& group) {
   }
   asked_ += group.count;
   lane_said();
-  lane_->words().asked.store(asked_);  // before `state` is looked at: the server does it the other way round
+  lane_->words().asked.store(asked_);  // `state` is looked at later, and as long as nothing comes
 }
 
 /// Nobody serves the lane: whoever sees that first must call somebody.
@@ -75,8 +81,9 @@ bool RelayReader::keep_waiting() {
   publish_consumed();
   LaneState now = lane_->words().state.load(std::memory_order_acquire);
   if (now == LaneState::refused) return false;
-  if (patience_.is_long()) {
+  if (patience_.is_long() || ++looks_ % looks_a_check == 0)
     if (outcome_ = check_interrupted(*transfer_); !outcome_.status.ok()) return false;
+  if (patience_.is_long()) {
     const std::uint64_t waited = patience_.waited_ns();
     if (now == LaneState::called && waited > limits_.answer_ns &&
         lane_->words().state.compare_exchange_strong(now, LaneState::idle)) {

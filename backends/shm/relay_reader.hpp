@@ -89,10 +89,9 @@ class RelayReader {
       const std::uint64_t there = available();
       if (there != 0) {
         done += copy(run, done, there);
-      } else if (needs_call()) {
-        call();
-      } else if (!keep_waiting()) {
-        return false;
+      } else {
+        if (needs_call()) call();
+        if (!keep_waiting()) return false;
       }
     }
     return true;
@@ -119,6 +118,7 @@ class RelayReader {
   const Transfer* transfer_ = nullptr;
   Outcome outcome_;
   Patience patience_;
+  std::uint32_t looks_ = 0;
   std::array<Group, 2> groups_;  // what is read, and what is asked for meanwhile
 };
 

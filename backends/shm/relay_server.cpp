@@ -16,8 +16,9 @@
 namespace headrace::shm {
 namespace {
 
-constexpr std::uint64_t linger_ns = 50'000;        // for the next part of a request
-constexpr std::uint64_t turn_ns = 5'000'000;       // then others may have the thread
+constexpr std::uint64_t linger_ns = 50'000;   // for the next part of a request
+constexpr std::uint64_t turn_ns = 5'000'000;  // then others may have the thread
+constexpr std::uint64_t longest_turn_ns = 1'000'000'000;
 constexpr std::uint64_t give_up_ns = 100'000'000;  // a reader that does not read: stopped, or dead
 
 std::uintptr_t page_begin(const std::byte* address) {
@@ -51,23 +52,32 @@ void ServedRegions::remove(LocalRegion& region) {
 }
 
 ServedRegions::Pin ServedRegions::pin(std::uint32_t region_id) {
-  const std::lock_guard lock(mutex_);
+  using Readable = LocalRegion::Readable;
+  std::unique_lock lock(mutex_);
   const auto at = by_id_.find(region_id);
   if (at == by_id_.end()) return {};
   LocalRegion& region = *at->second;
-  if (region.readable == LocalRegion::Readable::unknown) {
-    region.readable = can_be_read(region.base, region.length_bytes) ? LocalRegion::Readable::yes
-                                                                    : LocalRegion::Readable::no;
-  }
-  if (region.readable == LocalRegion::Readable::no || !is_mapped(region.base, region.length_bytes)) return {};
   region.copied_out_of.fetch_add(1, std::memory_order_relaxed);
-  return Pin(&region);
+  Pin pin(&region);  // `remove` waits for it: what follows may take its time without the lock
+  Readable readable = region.readable;
+  lock.unlock();
+  if (readable == Readable::unknown) {
+    const std::optional<bool> found = can_be_read(region.base, region.length_bytes);
+    if (!found) return {};
+    readable = *found ? Readable::yes : Readable::no;
+    lock.lock();
+    region.readable = readable;
+    lock.unlock();
+  }
+  if (readable == Readable::no || !is_mapped(region.base, region.length_bytes)) return {};
+  return pin;
 }
 
-bool can_be_read(const std::byte* begin, std::uint64_t length_bytes) {
+std::optional<bool> can_be_read(const std::byte* begin, std::uint64_t length_bytes) {
   auto at = reinterpret_cast<std::uintptr_t>(begin);
   const std::uintptr_t end = at + length_bytes;
   std::ifstream maps("/proc/self/maps");
+  if (!maps) return std::nullopt;
   for (std::string line; at < end && std::getline(maps, line);) {
     unsigned long from = 0;
     unsigned long to = 0;
@@ -209,23 +219,17 @@ bool RelayServer::linger() {
   return false;
 }
 
-/// Lets the lane be idle. False: something was asked for in that moment, and we serve on.
-bool RelayServer::leave() {
-  LaneWords& words = lane_.words();
+/// Lets the lane be idle, and touches none of its words any more: they are the reader's. If it asks for
+/// something in this very moment it finds nobody there, and calls.
+void RelayServer::leave() {
   let_go();
-  words.taken_stretches.store(taken_, std::memory_order_release);
+  lane_.words().taken_stretches.store(taken_, std::memory_order_release);
   LaneState served = LaneState::served;
-  if (!words.state.compare_exchange_strong(served, LaneState::idle)) return left_ = true;
-  if (words.asked.load() != taken_) {
-    LaneState idle = LaneState::idle;
-    if (words.state.compare_exchange_strong(idle, LaneState::served)) return false;
-  }
-  return left_ = true;
+  (void)lane_.words().state.compare_exchange_strong(served, LaneState::idle);
 }
 
-void RelayServer::give_up() {
-  if (!left_) refuse();
-}
+/// More than any part of a request: somebody asks without end.
+bool RelayServer::takes_too_long() const { return now_ns() - begun_ns_ > longest_turn_ns; }
 
 void RelayServer::refuse() {
   let_go();

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -53,7 +54,8 @@ class ServedRegions {
 
 /// All of it is mapped for reading and backed by memory, not by a file that somebody may cut short. Reads the
 /// list of this process's mappings.
-[[nodiscard]] bool can_be_read(const std::byte* begin, std::uint64_t length_bytes);
+/// None: it could not be read.
+[[nodiscard]] std::optional<bool> can_be_read(const std::byte* begin, std::uint64_t length_bytes);
 /// All of it is still mapped: a short system call.
 [[nodiscard]] bool is_mapped(const std::byte* begin, std::uint64_t length_bytes);
 
@@ -70,23 +72,30 @@ class RelayServer {
     for (bool more = true; more;) {
       switch (step()) {
         case Step::moved:
-          continue;
-        case Step::refused:
-          refuse();
-          return;
+          if (++moved_ % pieces_a_look == 0) {
+            let_go();  // whoever deregisters waits no longer than this
+            more = keep_on() && !takes_too_long();
+          }
+          break;
         case Step::waits:
           more = wait() && keep_on();
           break;
         case Step::idle:
-          more = keep_on() && (linger() || !leave());
+          more = keep_on();
+          if (more && !linger()) return leave();
+          break;
+        case Step::refused:
+          more = false;
           break;
       }
     }
-    give_up();
+    refuse();
   }
 
  private:
   enum class Step : std::uint8_t { moved, waits, idle, refused };
+
+  static constexpr std::uint64_t pieces_a_look = 256;
 
   struct Pinned {
     std::uint32_t region_id = 0;
@@ -99,9 +108,9 @@ class RelayServer {
   Step read_ahead();
   bool wait();
   bool linger();
-  bool leave();
-  void give_up();
+  void leave();
   void refuse();
+  [[nodiscard]] bool takes_too_long() const;
   void publish();
   [[nodiscard]] const LocalRegion* hold(std::uint32_t region_id);
   void let_go();
@@ -118,9 +127,9 @@ class RelayServer {
   LaneStretch at_;                     // what is left of the one that is being served
   std::array<LaneStretch, 64> ahead_;  // those behind it that were read already: from next_ on
   LaneStretch* next_ = ahead_.end();
-  std::array<Pinned, 64> pinned_;  // by the low bits of their id
+  std::array<Pinned, 256> pinned_;  // by the low bits of their id
   Patience patience_;
-  bool left_ = false;
+  std::uint64_t moved_ = 0;  // pieces
 };
 
 }  // namespace headrace::shm

@@ -44,43 +44,43 @@ struct Pages {
 
 class Relay : public testing::Test {
  protected:
-  Relay() : file_(), memory_(LaneMemory::create(file_).value()), served_(LaneMemory::adopt(file_).value()) {
-    std::mt19937_64 random{7};
-    for (auto& owned : owned_) {
-      owned.resize(room);
-      for (std::byte& byte : owned) byte = static_cast<std::byte>(random());
+  Relay() : file(), memory(LaneMemory::create(file).value()), served(LaneMemory::adopt(file).value()) {
+    std::mt19937_64 generator{7};
+    for (auto& bytes : owned) {
+      bytes.resize(room);
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(generator());
     }
     for (std::uint32_t i = 0; i < 2; ++i) {
-      LocalRegion& region = theirs_[i];
-      region.region_id = 11 + 64 * i;  // both want one place among those that are held
-      region.base = owned_[i].data();
+      LocalRegion& region = theirs[i];
+      region.region_id = 11 + 256 * i;  // both want one place among those that are held
+      region.base = owned[i].data();
       region.length_bytes = room;
-      slots_[i].store(static_cast<std::uint8_t>(RegionState::registered));
-      region.slot = &slots_[i];
-      regions_.add(region);
-      remotes_.push_back(std::make_unique<RemoteRegion>(region));
+      slots[i].store(static_cast<std::uint8_t>(RegionState::registered));
+      region.slot = &slots[i];
+      regions.add(region);
+      remotes.push_back(std::make_unique<RemoteRegion>(region));
     }
-    ours_.region_id = 1;
-    ours_.base = target_.data();
-    ours_.length_bytes = room;
-    reader_ = std::make_unique<RelayReader>(std::move(memory_), patient);
+    ours.region_id = 1;
+    ours.base = target.data();
+    ours.length_bytes = room;
+    reader = std::make_unique<RelayReader>(std::move(memory), patient);
   }
   ~Relay() override { join(); }
 
   void join() {
-    for (std::thread& server : servers_) server.join();
-    servers_.clear();
+    for (std::thread& server : servers) server.join();
+    servers.clear();
   }
 
   /// What reader and owner do when the reader calls.
   void serve() {
-    servers_.emplace_back([this] { RelayServer(regions_, *served_).serve([] { return true; }); });
+    servers.emplace_back([this] { RelayServer(regions, *served).serve([] { return true; }); });
   }
 
   /// Keeps what the request is described by.
   const headrace_prepare_v1& request(const Pages& pages) {
-    local_handle_ = &ours_;
-    remote_handles_ = {remotes_[0].get(), remotes_[1].get()};
+    local_handle_ = &ours;
+    remote_handles_ = {remotes[0].get(), remotes[1].get()};
     headrace_side_v1 local{};
     local.struct_size = sizeof local;
     local.regions = &local_handle_;
@@ -106,10 +106,10 @@ class Relay : public testing::Test {
   }
 
   RelayEnd read(const Pages& pages, CopyMode mode = CopyMode::cached) {
-    const Transfer transfer{&request(pages), nullptr, mode, &stop_};
-    return reader_->read(transfer, {0, 0}, {pages.lengths.size(), 0}, [this] {
-      ++calls_;
-      if (somebody_comes_) serve();
+    const Transfer transfer{&request(pages), nullptr, mode, &stop};
+    return reader->read(transfer, {0, 0}, {pages.lengths.size(), 0}, [this] {
+      ++calls;
+      if (somebody_comes) serve();
     });
   }
 
@@ -117,26 +117,26 @@ class Relay : public testing::Test {
     std::vector<std::byte> expected(room, std::byte{0});
     for (std::size_t i = 0; i < pages.lengths.size(); ++i)
       std::copy_n(
-          owned_[pages.remote_regions[i]].begin() + static_cast<std::ptrdiff_t>(pages.remote_offsets[i]),
+          owned[pages.remote_regions[i]].begin() + static_cast<std::ptrdiff_t>(pages.remote_offsets[i]),
           pages.lengths[i], expected.begin() + static_cast<std::ptrdiff_t>(pages.local_offsets[i]));
-    return expected == target_;
+    return expected == target;
   }
 
-  UniqueFd file_;
-  std::unique_ptr<LaneMemory> memory_, served_;
-  std::array<std::vector<std::byte>, 2> owned_;
-  std::vector<std::byte> target_ = std::vector<std::byte>(room);
-  std::array<LocalRegion, 2> theirs_;
-  LocalRegion ours_;
-  std::array<RegionSlot, 2> slots_;
-  ServedRegions regions_;
-  std::vector<std::unique_ptr<RemoteRegion>> remotes_;
-  std::unique_ptr<RelayReader> reader_;
-  std::vector<std::thread> servers_;
-  std::atomic<bool> stop_{false};
-  bool somebody_comes_ = true;
-  int calls_ = 0;
-  std::mt19937_64 random_{20};
+  UniqueFd file;
+  std::unique_ptr<LaneMemory> memory, served;
+  std::array<std::vector<std::byte>, 2> owned;
+  std::vector<std::byte> target = std::vector<std::byte>(room);
+  std::array<LocalRegion, 2> theirs;
+  LocalRegion ours;
+  std::array<RegionSlot, 2> slots;
+  ServedRegions regions;
+  std::vector<std::unique_ptr<RemoteRegion>> remotes;
+  std::unique_ptr<RelayReader> reader;
+  std::vector<std::thread> servers;
+  std::atomic<bool> stop{false};
+  bool somebody_comes = true;
+  int calls = 0;
+  std::mt19937_64 random{20};
 
  private:
   void* local_handle_ = nullptr;
@@ -154,8 +154,8 @@ TEST_F(Relay, pages_of_all_sizes_arrive_and_nothing_else_changes) {
        {Shape{1, 1, 1}, Shape{3000, 1, 300}, Shape{900, 4096, 4096}, Shape{511, 64, 5000},
         Shape{513, 1, 5000}, Shape{5, 300'000, 700'000}, Shape{1, 4'000'000, 4'000'000}}) {
     for (const CopyMode mode : {CopyMode::cached, CopyMode::streaming}) {
-      std::fill(target_.begin(), target_.end(), std::byte{0});
-      const Pages pages(shape.count, shape.least, shape.most, random_);
+      std::fill(target.begin(), target.end(), std::byte{0});
+      const Pages pages(shape.count, shape.least, shape.most, random);
       const RelayEnd end = read(pages, mode);
       ASSERT_TRUE(end.complete) << shape.count << " pages: " << end.outcome.text;
       ASSERT_TRUE(arrived(pages)) << shape.count << " pages of " << shape.least << " to " << shape.most;
@@ -164,59 +164,59 @@ TEST_F(Relay, pages_of_all_sizes_arrive_and_nothing_else_changes) {
 }
 
 TEST_F(Relay, a_part_of_a_request_begins_and_ends_within_pages) {
-  const Pages pages(300, 100, 9000, random_);
-  const Transfer transfer{&request(pages), nullptr, CopyMode::cached, &stop_};
+  const Pages pages(300, 100, 9000, random);
+  const Transfer transfer{&request(pages), nullptr, CopyMode::cached, &stop};
   const auto call = [this] { serve(); };
   for (const auto& [from, to] : {std::pair{PagePosition{0, 0}, PagePosition{10, 37}},
                                  {PagePosition{10, 37}, PagePosition{10, 38}},
                                  {PagePosition{10, 38}, PagePosition{300, 0}}})
-    ASSERT_TRUE(reader_->read(transfer, from, to, call).complete);
+    ASSERT_TRUE(reader->read(transfer, from, to, call).complete);
   EXPECT_TRUE(arrived(pages));
 }
 
 TEST_F(Relay, a_server_that_has_left_is_called_again) {
-  const Pages pages(10, 4096, 4096, random_);
+  const Pages pages(10, 4096, 4096, random);
   ASSERT_TRUE(read(pages).complete);
   join();
   ASSERT_TRUE(read(pages).complete);
-  EXPECT_EQ(calls_, 2);
+  EXPECT_EQ(calls, 2);
   EXPECT_TRUE(arrived(pages));
 }
 
 TEST_F(Relay, nobody_comes_and_the_lane_is_good_for_later) {
-  somebody_comes_ = false;
-  reader_ = std::make_unique<RelayReader>(LaneMemory::adopt(file_).value(), hasty);
-  const Pages pages(700, 4096, 4096, random_);
+  somebody_comes = false;
+  reader = std::make_unique<RelayReader>(LaneMemory::adopt(file).value(), hasty);
+  const Pages pages(700, 4096, 4096, random);
   const RelayEnd end = read(pages);
   EXPECT_FALSE(end.complete);
   EXPECT_TRUE(end.outcome.status.ok());
   EXPECT_EQ(end.reached, (PagePosition{0, 0}));
-  EXPECT_EQ(reader_->state(), RelayReader::State::unanswered);
+  EXPECT_EQ(reader->state(), RelayReader::State::unanswered);
   serve();  // too late: there is nothing to do
   join();
-  somebody_comes_ = true;
+  somebody_comes = true;
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (!read(pages).complete && std::chrono::steady_clock::now() < until)
-    if (reader_->state() != RelayReader::State::unanswered) break;
+    if (reader->state() != RelayReader::State::unanswered) break;
   EXPECT_TRUE(arrived(pages));
 }
 
 TEST_F(Relay, what_is_not_registered_is_refused_by_name) {
-  regions_.remove(theirs_[1]);
-  const Pages pages(700, 4096, 4096, random_);
+  regions.remove(theirs[1]);
+  const Pages pages(700, 4096, 4096, random);
   const RelayEnd end = read(pages);
   EXPECT_FALSE(end.complete);
   EXPECT_TRUE(end.outcome.status.ok());
-  EXPECT_EQ(end.refused_region, theirs_[1].region_id);
-  EXPECT_EQ(reader_->state(), RelayReader::State::spoiled);
+  EXPECT_EQ(end.refused_region, theirs[1].region_id);
+  EXPECT_EQ(reader->state(), RelayReader::State::spoiled);
 }
 
 TEST_F(Relay, a_region_that_goes_on_the_way_ends_the_part) {
-  const Pages pages(2000, 2000, 2048, random_);
+  const Pages pages(2000, 2000, 2048, random);
   std::thread owner([this] {
-    slots_[0].store(static_cast<std::uint8_t>(RegionState::gone));
-    regions_.remove(theirs_[0]);
-    std::fill(owned_[0].begin(), owned_[0].end(), std::byte{0});  // nobody reads it any more
+    slots[0].store(static_cast<std::uint8_t>(RegionState::gone));
+    regions.remove(theirs[0]);
+    std::fill(owned[0].begin(), owned[0].end(), std::byte{0});  // nobody reads it any more
   });
   const RelayEnd end = read(pages);
   owner.join();
@@ -228,39 +228,87 @@ TEST_F(Relay, memory_of_a_file_or_gone_is_not_read) {
   void* const mine = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(mine, MAP_FAILED);
   auto* const bytes = static_cast<std::byte*>(mine);
-  EXPECT_TRUE(can_be_read(bytes + 5, length - 5));
+  EXPECT_EQ(can_be_read(bytes + 5, length - 5), true);
   EXPECT_TRUE(is_mapped(bytes + 5, length - 5));
   ASSERT_EQ(::mprotect(bytes + length / 2, length / 4, PROT_NONE), 0);
-  EXPECT_FALSE(can_be_read(bytes, length));
-  EXPECT_TRUE(can_be_read(bytes, length / 2));
+  EXPECT_EQ(can_be_read(bytes, length), false);
+  EXPECT_EQ(can_be_read(bytes, length / 2), true);
   ASSERT_EQ(::munmap(bytes + length / 2, length / 4), 0);
   EXPECT_FALSE(is_mapped(bytes, length));
   EXPECT_TRUE(is_mapped(bytes, length / 2));
-  EXPECT_FALSE(can_be_read(bytes, length));
+  EXPECT_EQ(can_be_read(bytes, length), false);
   ::munmap(mine, length);
-  void* const of_file = ::mmap(nullptr, room / 4, PROT_READ, MAP_SHARED, file_.get(), 0);
+  void* const of_file = ::mmap(nullptr, room / 4, PROT_READ, MAP_SHARED, file.get(), 0);
   ASSERT_NE(of_file, MAP_FAILED);
-  EXPECT_FALSE(can_be_read(static_cast<std::byte*>(of_file), 4096));
+  EXPECT_EQ(can_be_read(static_cast<std::byte*>(of_file), 4096), false);
   ::munmap(of_file, room / 4);
 }
 
 TEST_F(Relay, a_stopped_part_ends_canceled) {
-  stop_ = true;
-  const Pages pages(700, 4096, 4096, random_);
+  stop = true;
+  const Pages pages(700, 4096, 4096, random);
   EXPECT_EQ(read(pages).outcome.status.code, Code::canceled);
 }
 
 TEST_F(Relay, an_owner_that_leaves_in_the_middle_is_given_up) {
-  const Pages pages(900, 4096, 4096, random_);
-  const Transfer transfer{&request(pages), nullptr, CopyMode::cached, &stop_};
+  const Pages pages(900, 4096, 4096, random);
+  const Transfer transfer{&request(pages), nullptr, CopyMode::cached, &stop};
   // Fills the ring before anybody reads it, then leaves instead of waiting.
-  const RelayEnd end = reader_->read(transfer, {0, 0}, {900, 0},
-                                     [this] { RelayServer(regions_, *served_).serve([] { return false; }); });
+  const RelayEnd end = reader->read(transfer, {0, 0}, {900, 0},
+                                    [this] { RelayServer(regions, *served).serve([] { return false; }); });
   EXPECT_FALSE(end.complete);
   EXPECT_TRUE(end.outcome.status.ok());
   EXPECT_EQ(end.reached, (PagePosition{lane_ring_bytes / 4096, 0}));
   EXPECT_EQ(end.refused_region, 0);
-  EXPECT_EQ(reader_->state(), RelayReader::State::spoiled);
+  EXPECT_EQ(reader->state(), RelayReader::State::spoiled);
+}
+
+TEST_F(Relay, servers_that_come_late_or_twice_change_no_page) {
+  const auto patience = RelayLimits{.answer_ns = 300'000, .stall_ns = 10'000'000'000};
+  reader = std::make_unique<RelayReader>(LaneMemory::adopt(file).value(), patience);
+  int complete = 0;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  for (int round = 0; (round < 200 || complete == 0) && std::chrono::steady_clock::now() < until; ++round) {
+    std::fill(target.begin(), target.end(), std::byte{0});
+    const Pages pages(40, 4096, 4096, random);
+    const Transfer transfer{&request(pages), nullptr, CopyMode::cached, &stop};
+    const RelayEnd end = reader->read(transfer, {0, 0}, {40, 0}, [this] {
+      for (int i = 0; i < 2; ++i) {
+        const auto late = std::chrono::microseconds(random() % 600);
+        servers.emplace_back([this, late] {
+          std::this_thread::sleep_for(late);
+          RelayServer(regions, *served).serve([] { return true; });
+        });
+      }
+    });
+    ASSERT_NE(reader->state(), RelayReader::State::spoiled);
+    if (!end.complete) continue;
+    ++complete;
+    ASSERT_TRUE(arrived(pages)) << "round " << round;
+  }
+  EXPECT_GT(complete, 0);
+}
+
+TEST_F(Relay, a_region_can_go_while_others_are_asked_for_without_end) {
+  // A reader that takes everything at once, and asks for as much again.
+  LaneWords& words = served->words();
+  served->stretch(0) = {theirs[0].region_id, 0, 0, 4096};
+  for (std::uint64_t i = 1; i < lane_stretches; ++i) served->stretch(i) = {theirs[1].region_id, 0, 0, room};
+  words.asked = lane_stretches;
+  words.state = LaneState::called;
+  std::atomic<bool> over{false};
+  std::thread hasty_reader([&] {
+    while (!over) words.consumed.store(words.given.load());
+  });
+  serve();
+  while (words.given.load() < 2 * room) std::this_thread::yield();
+  regions.remove(theirs[0]);  // was copied out of, and is not any more
+  stop = true;
+  regions.remove(theirs[1]);
+  join();
+  over = true;
+  hasty_reader.join();
+  EXPECT_EQ(words.state, LaneState::refused);
 }
 
 // ------------------------------------------------------------------ a reader that lies
@@ -270,17 +318,17 @@ class RelayStranger : public Relay {
   /// Serves what `prepare` wrote; returns the state in which the lane is left.
   template <class Prepare>
   LaneState served_after(const Prepare& prepare) {
-    LaneWords& words = served_->words();
+    LaneWords& words = served->words();
     prepare(words);
     words.state = LaneState::called;
-    RelayServer(regions_, *served_).serve([] { return true; });
+    RelayServer(regions, *served).serve([] { return true; });
     return words.state;
   }
 };
 
 TEST_F(RelayStranger, asks_beyond_a_region) {
   EXPECT_EQ(served_after([&](LaneWords& words) {
-              served_->stretch(0) = {theirs_[0].region_id, 0, room - 10, 11};
+              served->stretch(0) = {theirs[0].region_id, 0, room - 10, 11};
               words.asked = 1;
             }),
             LaneState::refused);
@@ -288,7 +336,7 @@ TEST_F(RelayStranger, asks_beyond_a_region) {
 
 TEST_F(RelayStranger, asks_for_a_stretch_that_wraps) {
   EXPECT_EQ(served_after([&](LaneWords& words) {
-              served_->stretch(0) = {theirs_[0].region_id, 0, 10, ~std::uint64_t{0} - 5};
+              served->stretch(0) = {theirs[0].region_id, 0, 10, ~std::uint64_t{0} - 5};
               words.asked = 1;
             }),
             LaneState::refused);
@@ -300,7 +348,7 @@ TEST_F(RelayStranger, asks_for_more_than_the_lane_holds) {
 
 TEST_F(RelayStranger, says_that_it_consumed_what_was_not_given) {
   EXPECT_EQ(served_after([&](LaneWords& words) {
-              served_->stretch(0) = {theirs_[0].region_id, 0, 0, 100};
+              served->stretch(0) = {theirs[0].region_id, 0, 0, 100};
               words.asked = 1;
               words.consumed = 5000;
             }),
@@ -309,7 +357,7 @@ TEST_F(RelayStranger, says_that_it_consumed_what_was_not_given) {
 
 TEST_F(RelayStranger, asks_and_never_reads) {
   EXPECT_EQ(served_after([&](LaneWords& words) {
-              served_->stretch(0) = {theirs_[0].region_id, 0, 0, room};
+              served->stretch(0) = {theirs[0].region_id, 0, 0, room};
               words.asked = 1;
             }),
             LaneState::refused);
@@ -320,11 +368,11 @@ TEST_F(RelayStranger, begins_with_positions_of_its_own_making) {
   EXPECT_EQ(served_after([&](LaneWords& words) {
               words.taken_stretches = words.asked = far;
               words.given = words.consumed = far;
-              served_->stretch(far) = {theirs_[0].region_id, 0, 3, 200};
+              served->stretch(far) = {theirs[0].region_id, 0, 3, 200};
               words.asked = far + 1;
             }),
             LaneState::idle);
-  EXPECT_EQ(std::memcmp(served_->ring(far), owned_[0].data() + 3, 200), 0);
+  EXPECT_EQ(std::memcmp(served->ring(far), owned[0].data() + 3, 200), 0);
 }
 
 }  // namespace

@@ -197,14 +197,15 @@ void Request::begin_chunks() {
   unref();
 }
 
-bool Request::claim(Chunk& chunk) {
+/// `through_lane`: for a thread that may wait for the owner, and takes more at a time.
+bool Request::claim(Chunk& chunk, bool through_lane) {
   const std::lock_guard lock(mutex_);
   if (state_ != State::active || unclaimed_ == 0) return false;
   chunk.move = outcome_.status.ok();
   chunk.from = next_;
   if (chunk.move) {
     // Towards the end the pieces get smaller, so that the threads finish together.
-    if (relaying_.load(std::memory_order_relaxed)) {
+    if (through_lane && relaying_.load(std::memory_order_relaxed)) {
       chunk.bytes =
           std::clamp(unclaimed_ / (2 * instance_.relay_helpers), least_relayed_bytes, most_relayed_bytes);
     } else {
@@ -225,7 +226,7 @@ bool Request::claim(Chunk& chunk) {
 /// `thread`: of a thread that may be placed.
 bool Request::work_on_chunk(NearMemory* thread) {
   Chunk chunk;
-  if (!claim(chunk)) return false;
+  if (!claim(chunk, thread != nullptr)) return false;
   if (thread != nullptr && chunk.move && instance_.places != nullptr)
     if (const std::byte* const target = first_target(args_, chunk.from, chunk.to)) thread->write_to(target);
   Outcome moved;
@@ -259,7 +260,8 @@ Outcome Request::move(const Chunk& chunk, bool through_lane) {
     end = lane->reader->read(transfer(), chunk.from, chunk.to, [&] { link_->call(*lane); });
     for (std::uint64_t i = 0; end.refused_region != 0 && i < args_.remote->region_count; ++i)
       static_cast<RemoteRegion*>(args_.remote->regions[i])->refuse_relay(end.refused_region);
-    if (auto dropped = link_->lanes().give_back(std::move(lane), end.refused_region != 0))
+    if (auto dropped =
+            link_->lanes().give_back(std::move(lane), end.refused_region != 0 || !end.outcome.status.ok()))
       link_->drop(std::move(dropped));
   }
   if (end.complete || !end.outcome.status.ok()) return end.outcome;
@@ -283,7 +285,13 @@ void Request::drain() {
   }
 }
 
-bool Request::poll() { return !relaying_.load(std::memory_order_relaxed) && work_on_chunk(); }
+/// A post that reads through lanes is the pool's, if it has a thread for it: a thread more would take the
+/// core that the owner's needs.
+bool Request::poll() {
+  if (relaying_.load(std::memory_order_relaxed) && helping_.load(std::memory_order_relaxed) != 0)
+    return false;
+  return work_on_chunk();
+}
 
 /// Lets the current post end with `outcome` unless something else went wrong before.
 void Request::stop(const Outcome& outcome) {
@@ -344,11 +352,15 @@ void Request::help(void* argument) {
   TaskGate& tasks = request->instance_.tasks;
   {
     NearMemory thread(request->instance_.places.get());
+    request->helping_.fetch_add(1, std::memory_order_relaxed);
     bool more = true;
     while (more) {
-      for (int i = 0; i < chunks_a_turn && more; ++i) more = request->work_on_chunk(&thread);
+      const int turn = request->relaying_.load(std::memory_order_relaxed) ? 1 : chunks_a_turn;
+      for (int i = 0; i < turn && more; ++i) more = request->work_on_chunk(&thread);
       if (more && request->submit_helper()) break;
     }
+    request->helping_.fetch_sub(1, std::memory_order_relaxed);
+    if (more && request->relaying_.load(std::memory_order_relaxed)) request->instance_.wake();
   }
   request->unref();
   tasks.leave();

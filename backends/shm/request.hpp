@@ -61,7 +61,7 @@ class Request final : public host_link::Post {
   [[nodiscard]] bool can_relay() const;
   [[nodiscard]] Outcome move(const Chunk& chunk, bool through_lane);
   void stop_relaying();
-  bool claim(Chunk& chunk);
+  bool claim(Chunk& chunk, bool through_lane);
   bool work_on_chunk(NearMemory* thread = nullptr);
   void drain();
   void stop(const Outcome& outcome);
@@ -78,8 +78,9 @@ class Request final : public host_link::Post {
   bool paths_known_ = false;         // of all remote regions
 
   std::atomic<bool> stopped_{false};
-  std::atomic<bool> relaying_{false};  // this post reads through lanes: threads of the pool do it alone
-  host_link::PostMessage message_;     // unused without a link
+  std::atomic<std::uint32_t> helping_{0};  // threads of the pool that are at it
+  std::atomic<bool> relaying_{false};      // this post reads through lanes: threads of the pool do it alone
+  host_link::PostMessage message_;         // unused without a link
 
   std::mutex mutex_;
   State state_ = State::idle;
