@@ -82,10 +82,10 @@ class LaneMemory {
   host_link::Mapping ring_;  // mapped twice in a row
 };
 
-/// In a build for the thread sanitizer, where both sides may be one process: it does not see that the two
-/// mappings are one memory.
-void lane_said() noexcept;
-void lane_heard() noexcept;
+/// Copies what a peer asked for. Our threads change that memory when the peer has told them, by way of its
+/// own process, that it has its bytes; the thread sanitizer cannot see that, nor does it see what attach
+/// reads.
+void copy_for_peer(std::byte* to, const std::byte* from, std::size_t bytes) noexcept;
 
 /// Waits longer each time: spins, then gives the core away, then sleeps.
 class Patience {

@@ -37,7 +37,6 @@ void RelayReader::publish_asked(const Group& group) {
                                   run.remote_offset, run.bytes};
   }
   asked_ += group.count;
-  lane_said();
   lane_->words().asked.store(asked_);  // `state` is looked at later, and as long as nothing comes
 }
 
@@ -54,7 +53,6 @@ std::uint64_t RelayReader::available() {
     if (given_ == consumed_) return 0;
     if (given_ - consumed_ > lane_ring_bytes)
       given_ = consumed_ + lane_ring_bytes;  // it lies: we read nothing else
-    lane_heard();
     patience_ = {};
   }
   return given_ - consumed_;
@@ -71,7 +69,6 @@ std::uint64_t RelayReader::copy(const PageRun& run, std::uint64_t done, std::uin
 
 void RelayReader::publish_consumed() {
   if (published_ == consumed_) return;
-  lane_said();
   lane_->words().consumed.store(consumed_, std::memory_order_release);
   published_ = consumed_;
 }

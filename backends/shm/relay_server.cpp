@@ -128,8 +128,7 @@ RelayServer::Step RelayServer::step() {
   }
   const LocalRegion* const region = hold(at_.region_id);
   if (region == nullptr) return Step::refused;
-  lane_heard();
-  std::memcpy(lane_.ring(given_), region->base + at_.offset, bytes);
+  copy_for_peer(lane_.ring(given_), region->base + at_.offset, bytes);
   at_.offset += bytes;
   at_.bytes -= bytes;
   given_ += bytes;
@@ -195,7 +194,6 @@ void RelayServer::let_go() {
 
 void RelayServer::publish() {
   if (published_ == given_) return;
-  lane_said();
   lane_.words().given.store(given_, std::memory_order_release);
   published_ = given_;
 }

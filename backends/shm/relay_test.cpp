@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t room = 4 << 20;
 /// On a loaded machine a thread may take long to come.
 constexpr RelayLimits patient{.answer_ns = 10'000'000'000, .stall_ns = 10'000'000'000};
-constexpr RelayLimits hasty{.answer_ns = 1'000'000, .stall_ns = 1'000'000};
+constexpr RelayLimits hasty{.answer_ns = 1'000'000, .stall_ns = 10'000'000'000};
 
 /// Pages of any length at any place of two regions on either side.
 struct Pages {
