@@ -3,6 +3,7 @@
 
 #include "backends/shm/link.hpp"
 #include "backends/shm/regions.hpp"
+#include "base/clock.hpp"
 
 #include <unistd.h>
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::uint64_t least_chunk_bytes = 64 * 1024;
 constexpr std::uint64_t stretches_a_turn = 1024;  // in a chunk or inside post: some 100 us by attach
+constexpr std::uint64_t until_pool_is_busy_ns = 2'000'000;  // then whoever waits does the work
 constexpr std::uint64_t least_relayed_bytes = 1 << 20;
 constexpr std::uint64_t most_relayed_bytes = 32 << 20;
 
@@ -161,6 +163,7 @@ void Request::begin() {
 /// Large reads of scattered pages that are nowhere mapped here.
 bool Request::can_relay() const {
   const Settings& settings = instance_.settings;
+  if (instance_.host.pool_threads() == 0) return false;
   if (link_ == nullptr || args_.op != HEADRACE_READ || !settings.relay || args_.bytes < settings.relay_bytes)
     return false;
   if (!link_->lanes().open() || mean_run_bytes(args_) > most_relayed_stretch(instance_.relay_helpers))
@@ -183,6 +186,7 @@ void Request::begin_chunks() {
     const std::lock_guard lock(mutex_);
     known = link_ == nullptr || link_->add_active(this);
     relaying_.store(can_relay(), std::memory_order_relaxed);
+    helped_ns_.store(now_ns(), std::memory_order_relaxed);
     state_ = State::active;
     next_ = {0, 0};
     unclaimed_ = unfinished_ = args_.bytes;
@@ -288,8 +292,10 @@ void Request::drain() {
 /// A post that reads through lanes is the pool's, if it has a thread for it: a thread more would take the
 /// core that the owner's needs.
 bool Request::poll() {
-  if (relaying_.load(std::memory_order_relaxed) && helping_.load(std::memory_order_relaxed) != 0)
-    return false;
+  if (relaying_.load(std::memory_order_relaxed)) {
+    if (helping_.load(std::memory_order_relaxed) != 0) return false;
+    if (now_ns() - helped_ns_.load(std::memory_order_relaxed) < until_pool_is_busy_ns) return false;
+  }
   return work_on_chunk();
 }
 
@@ -359,8 +365,8 @@ void Request::help(void* argument) {
       for (int i = 0; i < turn && more; ++i) more = request->work_on_chunk(&thread);
       if (more && request->submit_helper()) break;
     }
+    request->helped_ns_.store(now_ns(), std::memory_order_relaxed);
     request->helping_.fetch_sub(1, std::memory_order_relaxed);
-    if (more && request->relaying_.load(std::memory_order_relaxed)) request->instance_.wake();
   }
   request->unref();
   tasks.leave();

@@ -78,9 +78,10 @@ class Request final : public host_link::Post {
   bool paths_known_ = false;         // of all remote regions
 
   std::atomic<bool> stopped_{false};
-  std::atomic<std::uint32_t> helping_{0};  // threads of the pool that are at it
-  std::atomic<bool> relaying_{false};      // this post reads through lanes: threads of the pool do it alone
-  host_link::PostMessage message_;         // unused without a link
+  std::atomic<std::uint32_t> helping_{0};    // threads of the pool that are at it
+  std::atomic<std::uint64_t> helped_ns_{0};  // when the last of them left, or the post began
+  std::atomic<bool> relaying_{false};        // this post reads through lanes: threads of the pool do it alone
+  host_link::PostMessage message_;           // unused without a link
 
   std::mutex mutex_;
   State state_ = State::idle;
