@@ -646,7 +646,7 @@ void host_pages(const std::string& gpu_reads, const std::string& gpu_writes, Gpu
           if (turn > 0) seconds.push_back(since(begin));
           if (reads) gpu.copy(staging_address, target, pool_bytes);
           compare(reads ? host.bytes() : staging, reads ? staging : host.bytes(), pairs, page_bytes,
-                  name + " " + way);
+                  fmt::format("{} {}", name, way));
         }
         std::ranges::sort(seconds);
         report(name, way, "GB/s",
