@@ -65,11 +65,12 @@ class LaneMemory {
   [[nodiscard]] LaneStretch& stretch(std::uint64_t position) const {
     return reinterpret_cast<LaneStretch*>(head_.data() + stretches_offset)[position % lane_stretches];
   }
-  std::atomic<bool> queued{false};  ///< at the owner: a task that will serve it lies with the pool
   /// lane_ring_bytes from here on lie in one piece.
   [[nodiscard]] std::byte* ring(std::uint64_t position) const {
     return ring_.data() + position % lane_ring_bytes;
   }
+
+  std::atomic<bool> queued{false};  ///< at the owner: a task that will serve it lies with the pool
 
  private:
   LaneMemory(host_link::Mapping head, host_link::Mapping ring)

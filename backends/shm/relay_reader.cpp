@@ -6,7 +6,6 @@
 #include <algorithm>
 
 namespace headrace::shm {
-
 namespace {
 
 constexpr std::uint32_t looks_a_check = 1024;

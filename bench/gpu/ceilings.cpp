@@ -15,6 +15,7 @@
 // One JSON line a figure: {"case", "way", "metric", "value"}. A child process owns the far memory, on the
 // last GPU. Of single pages 256 at random places take turns, as in `headrace bench pages --single`. All data
 // is compared; a difference ends it.
+#include "bench/gpu/shuffled.hpp"
 #include "base/unique_fd.hpp"
 #include "gpu/device.hpp"
 #include "gpu/device_memory.hpp"
@@ -43,7 +44,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <numeric>
 #include <random>
 #include <set>
 #include <string>
@@ -114,14 +114,6 @@ void fill(std::span<std::byte> bytes, std::uint64_t seed) {
       words[i] = (mixed ^ (mixed >> 29)) * 0xbf58476d1ce4e5b9;
     }
   });
-}
-
-std::vector<std::uint32_t> shuffled(std::mt19937& random, std::size_t count, std::size_t of) {
-  std::vector<std::uint32_t> numbers(of);
-  std::iota(numbers.begin(), numbers.end(), 0u);
-  std::ranges::shuffle(numbers, random);
-  numbers.resize(count);
-  return numbers;
 }
 
 /// Which page goes where: pairs of places that both processes draw alike.

@@ -9,6 +9,7 @@
 // virtual memory API (a descriptor). With one GPU both are on it, and "remote" is another process's memory on
 // the same GPU.
 #include "base/clock.hpp"
+#include "bench/gpu/shuffled.hpp"
 #include "gpu/courier.hpp"
 #include "gpu/device.hpp"
 #include "gpu/device_memory.hpp"
@@ -38,7 +39,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -274,14 +274,6 @@ struct Probe {
     return summary(std::move(seconds));
   }
 };
-
-std::vector<std::uint32_t> shuffled(std::mt19937& random, std::size_t count, std::size_t of) {
-  std::vector<std::uint32_t> numbers(of);
-  std::iota(numbers.begin(), numbers.end(), 0u);
-  std::ranges::shuffle(numbers, random);
-  numbers.resize(count);
-  return numbers;
-}
 
 /// A list of pages scattered on both sides, its tables on the device.
 struct Scattered {
