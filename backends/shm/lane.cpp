@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/lane.hpp"
 
+#include "backends/shm/copy.hpp"
 #include "base/clock.hpp"
 #include "base/errors.hpp"
 
 #include <fcntl.h>
 #include <sched.h>
 
-#include <cstring>
 #include <new>
 #include <thread>
 
@@ -72,13 +72,14 @@ Result<std::unique_ptr<LaneMemory>> LaneMemory::adopt(const UniqueFd& file) {
   return lane;
 }
 
-void copy_for_peer(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+void copy_for_peer(std::byte* to, const std::byte* from, std::size_t bytes,
+                   std::span<const std::byte> next) noexcept {
 #if defined(__SANITIZE_THREAD__)
   AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
-  std::memcpy(to, from, bytes);
+  copy_and_fetch(to, from, bytes, next);
   AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
 #else
-  std::memcpy(to, from, bytes);
+  copy_and_fetch(to, from, bytes, next);
 #endif
 }
 

@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 namespace headrace::shm {
 
@@ -83,10 +84,11 @@ class LaneMemory {
   host_link::Mapping ring_;  // mapped twice in a row
 };
 
-/// Copies what a peer asked for. Our threads change that memory when the peer has told them, by way of its
-/// own process, that it has its bytes; the thread sanitizer cannot see that, nor does it see what attach
-/// reads.
-void copy_for_peer(std::byte* to, const std::byte* from, std::size_t bytes) noexcept;
+/// Copies what a peer asked for, and fetches `next` meanwhile. Our threads change that memory when the peer
+/// has told them, by way of its own process, that it has its bytes; the thread sanitizer cannot see that, nor
+/// does it see what attach reads.
+void copy_for_peer(std::byte* to, const std::byte* from, std::size_t bytes,
+                   std::span<const std::byte> next) noexcept;
 
 /// Waits longer each time: spins, then gives the core away, then sleeps.
 class Patience {

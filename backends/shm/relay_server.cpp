@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/relay_server.hpp"
 
+#include "backends/shm/copy.hpp"
 #include "base/clock.hpp"
 
 #include <sched.h>
@@ -24,13 +25,6 @@ constexpr std::uint64_t give_up_ns = 100'000'000;  // a reader that does not rea
 std::uintptr_t page_begin(const std::byte* address) {
   static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   return reinterpret_cast<std::uintptr_t>(address) & ~(page - 1);
-}
-
-/// Inlined by force: GCC 12 takes a function that only prefetches for one without effect, and drops its
-/// calls.
-[[gnu::always_inline]] inline void prefetch(const std::byte* at, std::size_t lines) {
-  if (at == nullptr) return;
-  for (std::size_t i = 0; i < lines; ++i) __builtin_prefetch(at + 64 * i);
 }
 
 }  // namespace
@@ -128,7 +122,8 @@ RelayServer::Step RelayServer::step() {
   }
   const LocalRegion* const region = hold(at_.region_id);
   if (region == nullptr) return Step::refused;
-  copy_for_peer(lane_.ring(given_), region->base + at_.offset, bytes);
+  copy_for_peer(lane_.ring(given_), region->base + at_.offset, bytes,
+                bytes == at_.bytes ? bytes_to_come(0) : std::span<const std::byte>());
   at_.offset += bytes;
   at_.bytes -= bytes;
   given_ += bytes;
@@ -147,15 +142,18 @@ RelayServer::Step RelayServer::next_stretch() {
       at_.bytes > region->length_bytes - at_.offset) {
     return Step::refused;
   }
-  if (next_ != ahead_.end()) prefetch(address_of(*next_), 8);
-  if (ahead_.end() - next_ > 1) prefetch(address_of(next_[1]), 1);  // for the TLB
+  prefetch_translation(bytes_to_come(1));
   return Step::moved;
 }
 
-/// Where it lies if it is of a region that we hold, as what came before it probably was; else null.
-const std::byte* RelayServer::address_of(const LaneStretch& stretch) const {
+/// The stretch that comes next, or so many after it, if it is of a region that we hold, as what came before
+/// it probably was; else none.
+std::span<const std::byte> RelayServer::bytes_to_come(std::ptrdiff_t after) const {
+  if (ahead_.end() - next_ <= after) return {};
+  const LaneStretch& stretch = next_[after];
   const LocalRegion* const region = pinned_[stretch.region_id % pinned_.size()].pin.get();
-  return region != nullptr && stretch.offset < region->length_bytes ? region->base + stretch.offset : nullptr;
+  if (region == nullptr || stretch.offset >= region->length_bytes) return {};
+  return {region->base + stretch.offset, std::min(stretch.bytes, region->length_bytes - stretch.offset)};
 }
 
 /// Reads what the reader wrote: once, then it is ours. Many at a time, since each line comes out of the other

@@ -6,9 +6,11 @@
 #include "backends/shm/regions.hpp"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
@@ -114,7 +116,7 @@ class RelayServer {
   void publish();
   [[nodiscard]] const LocalRegion* hold(std::uint32_t region_id);
   void let_go();
-  [[nodiscard]] const std::byte* address_of(const LaneStretch& stretch) const;
+  [[nodiscard]] std::span<const std::byte> bytes_to_come(std::ptrdiff_t after) const;
 
   ServedRegions& regions_;
   LaneMemory& lane_;

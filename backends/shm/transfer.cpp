@@ -91,16 +91,13 @@ class Batch {
     if (transfer_.mode == CopyMode::streaming) finish_streaming();
   }
 
-  static void prefetch(const PageRun& next, bool read) {
+  void prefetch(const PageRun& next, bool read) const {
     const std::byte* const remote = remote_of(next).mapped();
     if (remote == nullptr) return;
     const std::byte* const local = local_address(next);
     const std::byte* const there = remote + next.remote_offset;
-    if (read) {
-      prefetch_page(local, there);
-    } else {
-      prefetch_page(there, local);
-    }
+    prefetch_source(read ? there : local);
+    if (transfer_.mode == CopyMode::cached) prefetch_target(read ? local : there);
   }
 
   void collect(std::size_t run_index, std::byte* local) {
