@@ -131,6 +131,10 @@ class Sitting:
     def seconds_left(self) -> float:
         return self.options.budget - (time.monotonic() - self.started)
 
+    def step_seconds_left(self) -> float:
+        """At least one, so that whatever is begun at the last moment can say so."""
+        return max(1.0, self.limit - time.monotonic())
+
     def file(self, name: str) -> Path:
         """Where a command of this step leaves what it prints."""
         return WORK / f"{self.step}_{name}.txt"
@@ -142,6 +146,10 @@ class Sitting:
 
         rows: what it prints are rows, to be kept; case_suffix: told apart so from rows that other settings gave.
         """
+        shown = " ".join(part if len(part) < 60 else "..." for part in command)
+        if self.limit < time.monotonic():
+            self.note(f"    # not begun, out of time: {shown}")
+            return False
         errors, output = self.file("stderr"), self.file("stdout")
         with output.open("wb") as out, errors.open("wb") as err:
             process = subprocess.Popen(
@@ -149,7 +157,7 @@ class Sitting:
                 env={**self.environment, **(environment or {})},
             )  # fmt: skip
             try:
-                ending = f"exit code {process.wait(max(1.0, self.limit - time.monotonic()))}"
+                ending = f"exit code {process.wait(self.step_seconds_left())}"
             except subprocess.TimeoutExpired:
                 ending = "out of time"
             end_with_children(process)
@@ -157,7 +165,6 @@ class Sitting:
         if rows:
             self.keep_rows(text, case_suffix)
         text += errors.read_text(errors="replace") if rows else ""
-        shown = " ".join(part if len(part) < 60 else "..." for part in command)
         self.note(f"$ {shown}\n{text}\n# {ending}", show=False)
         ok = ending == "exit code 0"
         self.show_end(text, tail if ok else max(tail, TAIL_LINES), [] if ok else [f"# {ending}: {shown}"])
@@ -271,7 +278,10 @@ def compile_objects(
     def compile_one(source: Path) -> tuple[Path, str]:
         made = folder / f"{source.stem}.o"
         command = [COMPILER, *common, *flags, *(own_flags or {}).get(source, []), "-c", str(source), "-o", str(made)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=sitting.step_seconds_left())
+        except subprocess.TimeoutExpired:
+            return made, f"{source}: out of time"
         return made, done.stderr if done.returncode != 0 else ""
 
     with ThreadPoolExecutor(sitting.options.jobs or os.cpu_count() or 1) as pool:
@@ -364,7 +374,8 @@ def tests(sitting: Sitting) -> bool:
 def ids_of_tests(sitting: Sitting, selection: str) -> list[str]:
     """Of test_gpu.py, as pytest names them."""
     arguments = ["--collect-only", "-q", "-m", selection, *sitting.options.pytest, "tests/python/test_gpu.py"]
-    done = subprocess.run(pytest_command(*arguments), cwd=ROOT, env=sitting.environment, capture_output=True, text=True, check=False)
+    command, left = pytest_command(*arguments), sitting.step_seconds_left()
+    done = subprocess.run(command, cwd=ROOT, env=sitting.environment, capture_output=True, text=True, check=False, timeout=left)
     if done.returncode not in (0, 5):  # 5: none is left
         sitting.note(done.stdout + done.stderr)
         raise OSError(f"pytest cannot collect the tests: exit code {done.returncode}")
@@ -423,7 +434,7 @@ def run_together(sitting: Sitting, commands: dict[str, list[str]], environment: 
     failed = []
     for name, process in started.items():
         try:
-            ending = f"exit code {process.wait(max(1.0, sitting.limit - time.monotonic()))}"
+            ending = f"exit code {process.wait(sitting.step_seconds_left())}"
         except subprocess.TimeoutExpired:
             ending = "out of time"
         end_with_children(process)
@@ -662,10 +673,10 @@ class Step:
 STEPS: dict[str, Step] = {
     "extension": Step(extension, 120, 12),
     "machine": Step(machine, 90, 8),
-    "pages": Step(pages, 60, 40),
+    "pages": Step(pages, 60, 25),
     "single": Step(single, 30, 6),
-    "host": Step(host, 140, 95),
-    "tcp": Step(tcp, 90, 38),
+    "host": Step(host, 140, 55),
+    "tcp": Step(tcp, 90, 28),
     "views": Step(views, 60, 8),
     "tests": Step(tests, 240, 130),
     "memcheck": Step(memcheck, 60, 8),
@@ -739,6 +750,12 @@ def run_steps(sitting: Sitting, names: list[str]) -> int:
     return 0 if all(result == "ok" for _, _, result in lines) else 1
 
 
+def cause(errors: str) -> str:
+    """What CMake found missing, in a line, however it broke it into lines; of other errors the end."""
+    found = re.search(r"^CMake Error at [^\n]*\n(.*?)(?:\n\n\n|\nCall Stack|\Z)", errors, re.DOTALL | re.MULTILINE)
+    return " ".join(found[1].split()) if found else "\n".join(errors.splitlines()[-8:])
+
+
 def build_here() -> Path:
     """A release build of this tree, collected, where its dependencies are installed; else says what to do."""
     for command in (["cmake", "--preset", "release"], ["cmake", "--build", "--preset", "release"]):
@@ -748,7 +765,7 @@ def build_here() -> Path:
         except OSError as error:
             done = subprocess.CompletedProcess(command, 1, stderr=str(error))
         if done.returncode != 0:
-            print("\n".join((done.stderr or "").splitlines()[-8:]))
+            print(cause(done.stderr or ""))
             sys.exit(
                 "this machine cannot build Headrace: run `make setup`, or build elsewhere, `tools/test_gpu.py --collect FOLDER build/release` "
                 "there, bring FOLDER here and name it: make test-gpu ARGS=\"--carried FOLDER\""
