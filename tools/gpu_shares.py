@@ -23,6 +23,8 @@ SECONDS = {
     "test_host_memory_of_ours_goes_to_and_from_a_peers_gpu": 5,
     "test_a_captured_request_tells_that_its_peer_has_died_and_its_replays_harm_nobody": 4,
     "test_pages_move_both_ways_between_pid_namespaces": 6,
+    "test_pages_of_several_gpus_of_a_peer_move_in_one_post": 4,
+    "test_a_tensor_of_a_gpu_that_is_not_the_current_one_is_registered": 4,
     "test_pages_change_their_layout_on_the_way": 0.1,
     "test_pages_change_their_layout_between_a_gpu_and_a_peers_host_memory": 0.1,
 }
