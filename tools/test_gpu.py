@@ -362,7 +362,7 @@ def tests(sitting: Sitting) -> bool:
     common = ["-v", "--durations=5", *sitting.options.pytest]
     commands = {f"share_{number}": pytest_command(*common, f"--junitxml={WORK}/junit/{number:02}.xml", *share) for number, share in enumerate(dealt)}
     print(f"    {len(beside)} tests in {len(commands)} processes side by side, {len(alone)} alone after them", flush=True)
-    cores = max(1, len(os.sched_getaffinity(0)) // max(1, len(commands)))
+    cores = max(1, 2 * len(os.sched_getaffinity(0)) // max(1, len(commands)))  # twice its part: most of them wait most of the time
     before_those = sitting.of_step(sitting.step, sitting.limit - (ALONE_SECONDS if alone else 0))
     ok = run_together(before_those, commands, {"OMP_NUM_THREADS": str(cores)})
     if alone:

@@ -52,6 +52,11 @@ static int find(void* library, const char* name, void* pointer_to_function) {
   return found != NULL;
 }
 
+static void* context;
+
+/* Before what is done on the current GPU: a run may have made another one current. */
+static void use_gpu(void) { CHECK(driver.use_context(context) == driver_success); }
+
 /* False where there is no driver, or no GPU of that number. */
 static int open_gpu(int ordinal) {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -73,22 +78,22 @@ static int open_gpu(int ordinal) {
   int count = 0, device = 0;
   if (driver.init(0) != driver_success || driver.device_count(&count) != driver_success || count <= ordinal)
     return 0;
-  void* context = NULL;
   CHECK(driver.device_get(&device, ordinal) == driver_success);
   CHECK(driver.retain_context(&context, device) == driver_success);
-  CHECK(driver.use_context(context) == driver_success);
   return 1;
 }
 
 /* It is there when this returns: the driver's own call may come back before, and streams do not wait for it.
  */
 static void put(address to, const float* values, size_t count) {
+  use_gpu();
   CHECK(driver.put(to, values, count * sizeof *values) == driver_success);
   CHECK(driver.wait_for_all() == driver_success);
 }
 
 static address floats_on_gpu(const float* values, size_t count) {
   address memory = 0;
+  use_gpu();
   CHECK(driver.allocate(&memory, count * sizeof *values) == driver_success);
   put(memory, values, count);
   return memory;
@@ -97,6 +102,7 @@ static address floats_on_gpu(const float* values, size_t count) {
 static float* floats_from_gpu(address memory, size_t count) {
   float* const values = malloc(count * sizeof *values);
   CHECK(values != NULL);
+  use_gpu();
   CHECK(driver.get(values, memory, count * sizeof *values) == driver_success);
   return values;
 }
@@ -245,6 +251,7 @@ static void a_run_on_a_callers_stream_comes_in_its_order(const char* folder, con
   accumulation given = accumulation_on(device);
   accumulation other = accumulation_on(device); /* its memory alone: what is copied from, and to */
   void* stream = NULL;
+  use_gpu();
   CHECK(driver.make_stream(&stream, stream_non_blocking) == driver_success);
   headrace_run_options options;
   memset(&options, 0, sizeof options);
@@ -373,11 +380,13 @@ static void memory_of_the_gpu_is_told(const char* folder, const char* device) {
 
   /* What torch did not allocate is in what the GPU has in use, and in nothing else. */
   address ours = 0;
+  use_gpu();
   CHECK(driver.allocate(&ours, block) == driver_success);
   const headrace_model_memory with_ours = memory_of(model);
   CHECK(with_ours.device_bytes == after.device_bytes);
   CHECK(with_ours.device_used_bytes + slack >= after.device_used_bytes + block);
   size_t free_bytes = 0, bytes = 0;
+  use_gpu();
   CHECK(driver.memory_info(&free_bytes, &bytes) == driver_success);
   const uint64_t used = bytes - free_bytes;
   CHECK(with_ours.device_used_bytes <= used + slack && used <= with_ours.device_used_bytes + slack);
