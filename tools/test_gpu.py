@@ -219,7 +219,9 @@ def describe_gpus() -> tuple[str, str, int, float]:
     except (OSError, subprocess.SubprocessError):
         return "no GPU", "no-gpu", 0, 0.0
     name, driver, _ = (part.strip() for part in names[0].split(","))
-    least = min(float(line.rpartition(",")[2]) / 1024 for line in names)
+    # "[N/A]" of a GPU that has the host's memory: then one process at a time.
+    mebibytes = [line.rpartition(",")[2].strip() for line in names]
+    least = min(float(number) / 1024 if number.isdigit() else 0.0 for number in mebibytes)
     wire = " (NVLink)" if re.search(r"\bNV[0-9]+\b", links) else ""
     model = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
     return f"{len(names)}x {name}{wire}, {len(os.sched_getaffinity(0))} cores, driver {driver}", f"{model}x{len(names)}", len(names), least

@@ -292,3 +292,25 @@ def test_a_command_is_not_begun_when_its_step_has_no_time_left(sitting, capsys):
     assert not sitting.run(python("print('begun')"))
     text = capsys.readouterr().out
     assert "not begun, out of time" in text and "begun\n" not in text.replace("not begun", "")
+
+
+@pytest.mark.parametrize(("lines", "told"), [
+    (["NVIDIA H200, 580.1, 143771", "NVIDIA H200, 580.1, 143771"], ("h200x2", 2, 140)),
+    (["NVIDIA H100 80GB HBM3, 570.2, 81559"], ("h100-80gb-hbm3x1", 1, 79)),
+    (["NVIDIA GB10, 580.1, [N/A]"], ("gb10x1", 1, 0)),
+])  # fmt: skip
+def test_the_gpus_their_driver_and_their_memory_are_asked_of_the_system(tmp_path, monkeypatch, lines, told):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n[ $1 = topo ] && echo ' NV18 ' && exit\n" + "".join(f"echo '{line}'\n" for line in lines))
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    machine, label, count, gib = gpu.describe_gpus()
+    assert (label, count, int(gib)) == told
+    name, driver, _ = lines[0].split(", ")
+    assert machine.startswith(f"{count}x {name} (NVLink), ") and machine.endswith(f" cores, driver {driver}")
+
+
+def test_as_many_processes_run_tests_as_cores_and_the_gpus_memory_allow(sitting, monkeypatch):
+    monkeypatch.setattr(gpu.os, "sched_getaffinity", lambda _: set(range(32)))
+    for gib, processes in ((140.0, 8), (24.0, 3), (0.0, 1)):
+        sitting.gpu_gib = gib
+        assert gpu.how_many_beside(sitting) == processes
