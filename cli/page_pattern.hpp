@@ -12,8 +12,9 @@
 
 namespace headrace::cli {
 
-/// Fills the buffer, whose length is a multiple of 8: the words of one seed are all different.
-void fill_pattern(std::span<std::byte> buffer, std::uint64_t seed);
+/// Fills the buffer, whose length is a multiple of 8: the words of one seed are all different. `threads`: at
+/// once, the same bytes however many; 0: as many as pay off, which is one for little.
+void fill_pattern(std::span<std::byte> buffer, std::uint64_t seed, std::size_t threads = 0);
 /// Where `bytes` first differ from what fill_pattern(seed) puts at `offset` (both multiples of 8).
 [[nodiscard]] std::optional<std::size_t> pattern_difference(std::span<const std::byte> bytes,
                                                             std::uint64_t offset, std::uint64_t seed);
@@ -29,10 +30,10 @@ struct PagePairs {
 
 /// What is wrong with `target`, which was filled from `target_seed` and then had `pairs` moved into it out of
 /// a buffer filled from `source_seed`: pages that were not to be touched are looked at as well. Empty:
-/// nothing.
+/// nothing. `threads` as above.
 [[nodiscard]] std::string wrong_page(std::span<const std::byte> target, const PagePairs& pairs,
                                      std::uint64_t page_bytes, std::uint64_t source_seed,
-                                     std::uint64_t target_seed);
+                                     std::uint64_t target_seed, std::size_t threads = 0);
 
 /// A number that nobody has seen.
 [[nodiscard]] std::uint64_t fresh_seed();

@@ -15,6 +15,7 @@ test_gpu.log in --out, rows to files as in bench/results.
 from __future__ import annotations
 
 import argparse
+import copy
 import datetime
 import importlib.util
 import json
@@ -27,18 +28,28 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import threading
 import time
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from gpu_shares import shares  # noqa: E402  beside this file
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "gpu"
 SITE = WORK / "site"  # what goes on PYTHONPATH
+BUDGET = 470  # seconds for all, of the eight minutes that a run may take
 PAGES = "4K,16K,64K,256K,1M,16M"
 LABELS = ["gpu1", "gpu2", "gpu4", "kernel"]
+ANY_LABEL = " or ".join(LABELS)
 TAIL_LINES = 30
 COMPILER = os.environ.get("CXX", "g++")
+ALONE_SECONDS = 100  # of the tests that want the GPUs to themselves, at most
+CORES_OF_A_SHARE, GPU_GIB_OF_A_SHARE = 4, 8  # what one process that runs tests needs, with those that it starts
 
 
 # On the machine that builds
@@ -90,9 +101,11 @@ def nanobind_folder(carried: Path | None) -> Path | None:
 class Sitting:
     """One run: where things are, what is left of the time, and the log of it."""
 
-    def __init__(self, options: argparse.Namespace):
-        self.started = time.monotonic()
+    def __init__(self, options: argparse.Namespace, started: float | None = None):
+        self.started = time.monotonic() if started is None else started
         self.options = options
+        self.step = "step"
+        self.lock = threading.Lock()  # of the log, the rows and what is shown
         self.carried: Path = options.carried.resolve()
         self.out: Path = options.out.resolve()
         self.out.mkdir(parents=True, exist_ok=True)
@@ -100,7 +113,7 @@ class Sitting:
         self.log = self.out / "test_gpu.log"
         self.limit = 0.0
         self.commit = (self.carried / "commit.txt").read_text().strip() if (self.carried / "commit.txt").exists() else commit_of_tree()
-        self.machine, self.label, self.gpus = describe_gpus()
+        self.machine, self.label, self.gpus, self.gpu_gib = describe_gpus()
         self.environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH", "")])),
@@ -109,8 +122,22 @@ class Sitting:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
+    def of_step(self, name: str, limit: float) -> Sitting:
+        """The same sitting for a step, which may have others beside it: with files and a limit of its own."""
+        own = copy.copy(self)
+        own.step, own.limit = name, limit
+        return own
+
     def seconds_left(self) -> float:
         return self.options.budget - (time.monotonic() - self.started)
+
+    def step_seconds_left(self) -> float:
+        """At least one, so that whatever is begun at the last moment can say so."""
+        return max(1.0, self.limit - time.monotonic())
+
+    def file(self, name: str) -> Path:
+        """Where a command of this step leaves what it prints."""
+        return WORK / f"{self.step}_{name}.txt"
 
     def run(
         self, command: list[str], *, tail: int = TAIL_LINES, environment: dict[str, str] | None = None, rows: bool = False, case_suffix: str = ""
@@ -119,41 +146,42 @@ class Sitting:
 
         rows: what it prints are rows, to be kept; case_suffix: told apart so from rows that other settings gave.
         """
-        errors, output = WORK / "stderr.txt", WORK / "stdout.txt"
+        shown = " ".join(part if len(part) < 60 else "..." for part in command)
+        if self.limit < time.monotonic():
+            self.note(f"    # not begun, out of time: {shown}")
+            return False
+        errors, output = self.file("stderr"), self.file("stdout")
         with output.open("wb") as out, errors.open("wb") as err:
             process = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err if rows else out, start_new_session=True,
                 env={**self.environment, **(environment or {})},
             )  # fmt: skip
             try:
-                ending = f"exit code {process.wait(max(1.0, self.limit - time.monotonic()))}"
+                ending = f"exit code {process.wait(self.step_seconds_left())}"
             except subprocess.TimeoutExpired:
                 ending = "out of time"
-            # Whatever it left behind holds memory of the GPUs.
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.wait()
+            end_with_children(process)
         text = output.read_text(errors="replace")
         if rows:
             self.keep_rows(text, case_suffix)
         text += errors.read_text(errors="replace") if rows else ""
-        shown = " ".join(part if len(part) < 60 else "..." for part in command)
         self.note(f"$ {shown}\n{text}\n# {ending}", show=False)
         ok = ending == "exit code 0"
-        lines = text.splitlines()
-        for line in lines[-(tail if ok else max(tail, TAIL_LINES)) :] if tail or not ok else []:
-            print(f"    {line[:300]}")
-        if not ok:
-            print(f"    # {ending}: {shown}", flush=True)
+        self.show_end(text, tail if ok else max(tail, TAIL_LINES), [] if ok else [f"# {ending}: {shown}"])
         return ok
 
+    def show_end(self, text: str, tail: int, last: list[str]) -> None:
+        """Shows the last lines of what a command printed, and what is said of it, with no other step's in between."""
+        lines = text.splitlines()[-tail:] if tail else []
+        with self.lock:
+            print("".join(f"    {line[:300]}\n" for line in lines + last), end="", flush=True)
+
     def note(self, text: str, show: bool = True) -> None:
-        with self.log.open("a") as log:
-            log.write(text + "\n")
-        if show:
-            print(text, flush=True)
+        with self.lock:
+            with self.log.open("a") as log:
+                log.write(text + "\n")
+            if show:
+                print(text, flush=True)
 
     def keep_rows(self, text: str, case_suffix: str = "") -> None:
         """Rows that a program printed go to the file of their table, with the GPUs as the machine and the tree's commit."""
@@ -169,22 +197,34 @@ class Sitting:
                 row["commit"] = self.commit
             row["case"] = row.get("case", "") + case_suffix
             row["command"] = row["command"].replace(str(self.carried / "bin") + "/", "")
-            with (self.out / f"{datetime.date.today()}-{self.label}-{row['table']}.jsonl").open("a") as file:
+            with self.lock, (self.out / f"{datetime.date.today()}-{self.label}-{row['table']}.jsonl").open("a") as file:
                 file.write(json.dumps(row) + "\n")
 
 
-def describe_gpus() -> tuple[str, str, int]:
-    """"2x NVIDIA H200 (NVLink), 32 cores, driver 580.0", "h200x2", 2."""
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+def end_with_children(process: subprocess.Popen[bytes]) -> None:
+    """Ends it and whatever it has left behind, which would hold memory of the GPUs. It leads a session of its own."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def describe_gpus() -> tuple[str, str, int, float]:
+    """"2x NVIDIA H200 (NVLink), 32 cores, driver 580.0", "h200x2", 2, and the GiB of the GPU that has least."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"]
     try:
         names = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout.strip().splitlines()
         links = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=False, timeout=30).stdout
     except (OSError, subprocess.SubprocessError):
-        return "no GPU", "no-gpu", 0
-    name, driver = (part.strip() for part in names[0].split(","))
+        return "no GPU", "no-gpu", 0, 0.0
+    name, driver, _ = (part.strip() for part in names[0].split(","))
+    # "[N/A]" of a GPU that has the host's memory: then one process at a time.
+    mebibytes = [line.rpartition(",")[2].strip() for line in names]
+    least = min(float(number) / 1024 if number.isdigit() else 0.0 for number in mebibytes)
     wire = " (NVLink)" if re.search(r"\bNV[0-9]+\b", links) else ""
     model = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
-    return f"{len(names)}x {name}{wire}, {len(os.sched_getaffinity(0))} cores, driver {driver}", f"{model}x{len(names)}", len(names)
+    return f"{len(names)}x {name}{wire}, {len(os.sched_getaffinity(0))} cores, driver {driver}", f"{model}x{len(names)}", len(names), least
 
 
 # Steps
@@ -240,7 +280,10 @@ def compile_objects(
     def compile_one(source: Path) -> tuple[Path, str]:
         made = folder / f"{source.stem}.o"
         command = [COMPILER, *common, *flags, *(own_flags or {}).get(source, []), "-c", str(source), "-o", str(made)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=sitting.step_seconds_left())
+        except subprocess.TimeoutExpired:
+            return made, f"{source}: out of time"
         return made, done.stderr if done.returncode != 0 else ""
 
     with ThreadPoolExecutor(sitting.options.jobs or os.cpu_count() or 1) as pool:
@@ -303,53 +346,109 @@ def native(sitting: Sitting) -> bool:
     return sitting.run(["ctest", "--test-dir", str(build), "-L", f"^({'|'.join(LABELS)})$", "--output-on-failure", "--no-tests=ignore"])
 
 
+def pytest_command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+
+
 def pytest(sitting: Sitting, selection: str, *arguments: str, file: str = "test_gpu.py") -> bool:
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--durations=12", "-m", selection, *arguments]
-    return sitting.run([*command, f"tests/python/{file}"], tail=45)
+    return sitting.run(pytest_command("-v", "--durations=12", "-m", selection, *arguments, f"tests/python/{file}"), tail=45)
 
 
 def tests(sitting: Sitting) -> bool:
-    """tests/python/test_gpu.py without what takes minutes."""
-    report = f"--junitxml={sitting.out / 'test_gpu.xml'}"
+    """tests/python/test_gpu.py without what takes minutes: side by side, but for those that want the GPUs to themselves."""
+    quick = f"({ANY_LABEL}) and not slow"
+    beside, alone = (ids_of_tests(sitting, f"{quick} and {which}") for which in ("not alone", "alone"))
+    shutil.rmtree(WORK / "junit", ignore_errors=True)
+    (WORK / "junit").mkdir()
+    dealt = shares(beside, how_many_beside(sitting))
+    common = ["-v", "--durations=5", *sitting.options.pytest]
+    commands = {f"share_{number}": pytest_command(*common, f"--junitxml={WORK}/junit/{number:02}.xml", *share) for number, share in enumerate(dealt)}
+    print(f"    {len(beside)} tests in {len(commands)} processes side by side, {len(alone)} alone after them", flush=True)
+    cores = max(1, 2 * len(os.sched_getaffinity(0)) // max(1, len(commands)))  # twice its part: most of them wait most of the time
+    before_those = sitting.of_step(sitting.step, sitting.limit - (ALONE_SECONDS if alone else 0))
+    ok = run_together(before_those, commands, {"OMP_NUM_THREADS": str(cores)})
+    if alone:
+        ok = sitting.run(pytest_command(*common, f"--junitxml={WORK}/junit/alone.xml", *alone), tail=8) and ok
     # Without a GPU each skips itself, which shall not look like success.
-    return pytest(sitting, f"({' or '.join(LABELS)}) and not slow", report, *sitting.options.pytest) and sitting.gpus > 0
+    return every_test_counts(sitting, [*beside, *alone]) and ok and sitting.gpus > 0
+
+
+def ids_of_tests(sitting: Sitting, selection: str) -> list[str]:
+    """Of test_gpu.py, as pytest names them."""
+    arguments = ["--collect-only", "-q", "-m", selection, *sitting.options.pytest, "tests/python/test_gpu.py"]
+    command, left = pytest_command(*arguments), sitting.step_seconds_left()
+    done = subprocess.run(command, cwd=ROOT, env=sitting.environment, capture_output=True, text=True, check=False, timeout=left)
+    if done.returncode not in (0, 5):  # 5: none is left
+        sitting.note(done.stdout + done.stderr)
+        raise OSError(f"pytest cannot collect the tests: exit code {done.returncode}")
+    return [line for line in done.stdout.splitlines() if line.startswith("tests/") and "::" in line]
+
+
+def how_many_beside(sitting: Sitting) -> int:
+    """Processes that may run tests at once: each with a few cores and its part of the GPUs' memory."""
+    return max(1, min(len(os.sched_getaffinity(0)) // CORES_OF_A_SHARE, int(sitting.gpu_gib // GPU_GIB_OF_A_SHARE)))
+
+
+def every_test_counts(sitting: Sitting, asked_for: list[str]) -> bool:
+    """Puts the processes' reports together into test_gpu.xml, and says how many tests did what. True if each ran, once, without a failure."""
+    whole = ElementTree.Element("testsuites", name="tests/python/test_gpu.py")
+    ran: list[str] = []
+    count = {"failed": 0, "skipped": 0}
+    for report in sorted((WORK / "junit").glob("*.xml")):
+        try:
+            suites = list(ElementTree.parse(report).getroot().iter("testsuite"))
+        except ElementTree.ParseError:  # of a process that was ended meanwhile: its tests count as not run
+            continue
+        for suite in suites:
+            suite.set("name", report.stem)
+            whole.append(suite)
+            for case in suite.iter("testcase"):
+                ran.append(case.get("name", ""))
+                count["failed"] += case.find("failure") is not None or case.find("error") is not None
+                count["skipped"] += case.find("skipped") is not None
+    ElementTree.ElementTree(whole).write(sitting.out / "test_gpu.xml", encoding="utf-8", xml_declaration=True)
+    names = [test.rpartition("::")[2] for test in asked_for]
+    missing = sorted(set(names) - set(ran))
+    passed = len(ran) - count["failed"] - count["skipped"]
+    sitting.note(f"    {passed} passed, {count['failed']} failed, {count['skipped']} skipped, {len(missing)} not run, of {len(names)} tests")
+    for name in missing[:TAIL_LINES]:
+        sitting.note(f"    not run: {name}")
+    return sorted(ran) == sorted(names) and count["failed"] == 0 and bool(names)
 
 
 def exchange(sitting: Sitting) -> bool:
     """Every GPU to and from every other at once, and several processes on one."""
     report = f"--junitxml={sitting.out / 'test_gpu_all_to_all.xml'}"
-    return pytest(sitting, " or ".join(LABELS), report, *sitting.options.pytest, file="test_gpu_all_to_all.py") and sitting.gpus > 0
+    return pytest(sitting, ANY_LABEL, report, *sitting.options.pytest, file="test_gpu_all_to_all.py") and sitting.gpus > 0
 
 
 def courier(sitting: Sitting) -> bool:
     """Small pages carried by the kernel that stays."""
     report = f"--junitxml={sitting.out / 'test_gpu_courier.xml'}"
-    return pytest(sitting, " or ".join(LABELS), report, *sitting.options.pytest, file="test_gpu_courier.py") and sitting.gpus > 0
+    return pytest(sitting, ANY_LABEL, report, *sitting.options.pytest, file="test_gpu_courier.py") and sitting.gpus > 0
 
 
-def run_together(sitting: Sitting, commands: dict[str, list[str]]) -> bool:
+def run_together(sitting: Sitting, commands: dict[str, list[str]], environment: dict[str, str] | None = None) -> bool:
     """Runs all at once, each into a file of its own; the log gets them one after another, the last lines of those that failed are shown."""
     started = {}
-    environment = {**sitting.environment, "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # or each starts a process for each core
     for name, command in commands.items():
-        with (WORK / f"{name}.txt").open("wb") as out:
+        with sitting.file(name).open("wb") as out:
             started[name] = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, env=environment
-            )
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+                env={**sitting.environment, **(environment or {})},
+            )  # fmt: skip
     failed = []
     for name, process in started.items():
         try:
-            ending = f"exit code {process.wait(max(1.0, sitting.limit - time.monotonic()))}"
+            ending = f"exit code {process.wait(sitting.step_seconds_left())}"
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
             ending = "out of time"
-        text = (WORK / f"{name}.txt").read_text(errors="replace")
+        end_with_children(process)
+        text = sitting.file(name).read_text(errors="replace")
         sitting.note(f"$ {' '.join(commands[name])}\n{text}\n# {ending}", show=False)
         if ending != "exit code 0":
             failed.append(name)
-            print("\n".join(f"    {line[:300]}" for line in text.splitlines()[-TAIL_LINES:]))
-        print(f"    {name}: {ending}", flush=True)
+        sitting.show_end(text, 0 if ending == "exit code 0" else TAIL_LINES, [f"{name}: {ending}"])
     return not failed
 
 
@@ -372,12 +471,13 @@ def runner(sitting: Sitting) -> bool:
     commands["export_tests"] = [sys.executable, "tests/support/gpu_models.py", str(ROOT / "build" / "gpu_models")]
     with ThreadPoolExecutor(1) as pool:
         compiled = pool.submit(compile_torch_runtime, sitting)
-        exported = run_together(sitting, commands)
+        # Without it each starts a process for each core.
+        exported = run_together(sitting, commands, {"TORCHINDUCTOR_COMPILE_THREADS": "1"})
         if not compiled.result():
             return False
     if not sitting.run([str(sitting.carried / "bin" / "headrace"), "doctor", "--device", "cuda:0"], tail=16):
         return False
-    arguments = ["-v", "-p", "no:cacheprovider", "--durations=12", "-m", " or ".join(LABELS), f"--junitxml={sitting.out / 'test_gpu_runner.xml'}"]
+    arguments = ["-v", "-p", "no:cacheprovider", "--durations=12", "-m", ANY_LABEL, f"--junitxml={sitting.out / 'test_gpu_runner.xml'}"]
     tested = sitting.run([sys.executable, "-m", "pytest", *arguments, "-s", *sitting.options.pytest, "tests/python/test_gpu_runner.py"], tail=60)
     shown = demo_at_size(sitting, folders["8b"])
     return exported and tested and shown and sitting.gpus > 0
@@ -388,7 +488,7 @@ def demo_at_size(sitting: Sitting, packages: Path) -> bool:
     command = [str(sitting.carried / "bin" / "headrace"), "demo", "--device", "cuda", "--shape", "8b", "--packages", str(packages)]
     if not sitting.run([*command, "--python", sys.executable, "--check", "--tokens", "100", "--json"], tail=0):
         return False
-    lines = (WORK / "stdout.txt").read_text(errors="replace").splitlines()
+    lines = sitting.file("stdout").read_text(errors="replace").splitlines()
     said = next(json.loads(line) for line in lines if line.startswith("{"))
     sitting.keep_rows(demo_rows(sitting, said))
     keys = ("prompt_tokens", "tokens", "tokens_per_second", "first_token_seconds", "bytes", "GB/s", "share_before_prefill_ended", "path")
@@ -500,6 +600,9 @@ def tcp_host(sitting: Sitting) -> bool:
     return compare(sitting, "bench/compare_tcp.py", *programs, *shape, tail=100)
 
 
+LAST_TURN_SECONDS = 25  # that one may take which began in time
+
+
 def in_turn(sitting: Sitting, *arguments: str, seconds: int) -> bool:
     """NIXL and Headrace; no turn begins after so many seconds."""
     given: Path | None = sitting.options.nixl
@@ -507,6 +610,7 @@ def in_turn(sitting: Sitting, *arguments: str, seconds: int) -> bool:
         print("    not asked for: --nixl names a folder, or an archive of one, that holds the package nixl")
         return True
     folder = unpacked(given.resolve())
+    seconds = min(seconds, max(1, int(sitting.limit - time.monotonic() - LAST_TURN_SECONDS)))
     return compare(sitting, "bench/compare_nixl.py", "--device", "cuda", *arguments, "--nixl-path", os.path.relpath(folder, ROOT), "--seconds", str(seconds))
 
 
@@ -566,61 +670,103 @@ def probe(sitting: Sitting) -> bool:
     return sitting.run([str(sitting.carried / "bench" / "bench_gpu_probe"), "--correct", "--quick"], tail=40)
 
 
-Step = Callable[[Sitting], bool]
-# In the order of what would be missed most, each with the seconds that it may take.
-STEPS: dict[str, tuple[Step, int]] = {
-    "extension": (extension, 120),
-    "machine": (machine, 90),
-    "pages": (pages, 60),
-    "single": (single, 30),
-    "views": (views, 60),
-    "host": (host, 120),
-    "attach": (attach, 60),
-    "dram": (dram, 110),
-    "ceilings": (ceilings, 300),
-    "tcp": (tcp, 90),
-    "tcp_host": (tcp_host, 420),
-    "paths": (paths, 60),
-    "native": (native, 60),
-    "tests": (tests, 340),
-    "exchange": (exchange, 240),
-    "courier": (courier, 150),
-    "runner": (runner, 340),
-    "assumptions": (assumptions, 60),
-    "nixl": (nixl, 200),
-    "nixl_others": (nixl_others, 500),
-    "memcheck": (memcheck, 50),
-    "initcheck": (initcheck, 50),
-    "racecheck": (racecheck, 50),
-    "soak": (soak, 240),
-    "probe": (probe, 200),
+@dataclass
+class Step:
+    """What to do, the most seconds that it may take, and what it takes on two H200 with 32 cores, which later steps leave it."""
+
+    do: Callable[[Sitting], bool]
+    limit: float
+    usual: float
+
+
+# In the order of what would be missed most.
+STEPS: dict[str, Step] = {
+    "extension": Step(extension, 120, 12),
+    "machine": Step(machine, 90, 8),
+    "pages": Step(pages, 60, 25),
+    "single": Step(single, 30, 6),
+    "host": Step(host, 140, 55),
+    "tcp": Step(tcp, 90, 28),
+    "views": Step(views, 60, 8),
+    "tests": Step(tests, 240, 130),
+    "memcheck": Step(memcheck, 60, 8),
+    "initcheck": Step(initcheck, 60, 8),
+    "racecheck": Step(racecheck, 60, 10),
+    "soak": Step(soak, 120, 20),
+    "nixl": Step(nixl, 150, 55),
+    "paths": Step(paths, 60, 10),
+    "native": Step(native, 60, 0),
+    "attach": Step(attach, 60, 36),
+    # A sitting of their own, or what a driver is asked once.
+    "dram": Step(dram, 110, 52),
+    "ceilings": Step(ceilings, 300, 140),
+    "tcp_host": Step(tcp_host, 420, 215),
+    "exchange": Step(exchange, 240, 26),
+    "courier": Step(courier, 150, 96),
+    "runner": Step(runner, 340, 200),
+    "assumptions": Step(assumptions, 90, 30),
+    "nixl_others": Step(nixl_others, 500, 465),
+    "probe": Step(probe, 200, 100),
 }
-# `probe` is about links alone, the others need a sitting of their own.
-EVERY_TIME = [name for name in STEPS if name not in ("dram", "ceilings", "tcp_host", "runner", "exchange", "courier", "nixl_others", "probe")]
+EVERY_TIME = list(STEPS)[: list(STEPS).index("dram")]
+# Neighbours of these run at once: they measure nothing, and no one minds what the others take of the GPUs.
+SIDE_BY_SIDE = [{"extension", "machine"}, {"memcheck", "initcheck", "racecheck", "soak"}]
+
+
+def stages(names: list[str]) -> list[list[str]]:
+    """The steps in their order, those that may run side by side together."""
+    found: list[list[str]] = []
+    for name in names:
+        if found and any({name, *found[-1]} <= group for group in SIDE_BY_SIDE) and name not in found[-1]:
+            found[-1].append(name)
+        else:
+            found.append([name])
+    return found
+
+
+def usual_seconds(some_stages: list[list[str]]) -> float:
+    return sum(max(STEPS[name].usual for name in stage) for stage in some_stages)
+
+
+def run_step(sitting: Sitting, name: str, later: float) -> tuple[str, float, str]:
+    """One step, and how it went. `later`: seconds that the steps after it usually take."""
+    step, begun, left = STEPS[name], time.monotonic(), sitting.seconds_left()
+    if left < 5:
+        return name, 0.0, "not run: out of time"
+    # One that hangs does not take the time of those after it.
+    own = sitting.of_step(name, begun + min(step.limit, left, max(step.usual, left - later)))
+    own.note(f"== {name}: {step.do.__doc__ or ''}".splitlines()[0])
+    try:
+        result = "ok" if step.do(own) else "failed"
+    except Exception as error:  # a step that cannot even begin is a failure of that step
+        own.note(f"    {type(error).__name__}: {error}")
+        result = "failed"
+    seconds = time.monotonic() - begun
+    own.note(f"== {name}: {result}, {seconds:.1f} s")
+    return name, seconds, result
 
 
 def run_steps(sitting: Sitting, names: list[str]) -> int:
-    lines = []
-    for name in names:
-        step, seconds = STEPS[name]
-        begun = time.monotonic()
-        if sitting.seconds_left() < 5:
-            lines.append((name, 0.0, "not run: out of time"))
+    lines: list[tuple[str, float, str]] = []
+    todo = stages(names)
+    for number, stage in enumerate(todo):
+        later = usual_seconds(todo[number + 1 :])
+        if len(stage) == 1:  # in this thread, which a Ctrl-C reaches
+            lines.append(run_step(sitting, stage[0], later))
             continue
-        sitting.limit = begun + min(seconds, sitting.seconds_left())
-        sitting.note(f"== {name}: {step.__doc__ or ''}".splitlines()[0])
-        try:
-            result = "ok" if step(sitting) else "failed"
-        except Exception as error:  # a step that cannot even begin is a failure of that step
-            sitting.note(f"    {type(error).__name__}: {error}")
-            result = "failed"
-        lines.append((name, time.monotonic() - begun, result))
-        sitting.note(f"== {name}: {result}, {lines[-1][1]:.1f} s")
+        with ThreadPoolExecutor(len(stage)) as pool:
+            lines += pool.map(lambda name: run_step(sitting, name, later), stage)
     sitting.note(f"\n{sitting.machine}, commit {sitting.commit}")
     for name, seconds, result in lines:
         sitting.note(f"{name:<12}{seconds:>7.1f} s  {result}")
     sitting.note(f"{time.monotonic() - sitting.started:.0f} s in all; log and rows: {os.path.relpath(sitting.out, ROOT)}")
     return 0 if all(result == "ok" for _, _, result in lines) else 1
+
+
+def cause(errors: str) -> str:
+    """What CMake found missing, in a line, however it broke it into lines; of other errors the end."""
+    found = re.search(r"^CMake Error at [^\n]*\n(.*?)(?:\n\n\n|\nCall Stack|\Z)", errors, re.DOTALL | re.MULTILINE)
+    return " ".join(found[1].split()) if found else "\n".join(errors.splitlines()[-8:])
 
 
 def build_here() -> Path:
@@ -632,7 +778,7 @@ def build_here() -> Path:
         except OSError as error:
             done = subprocess.CompletedProcess(command, 1, stderr=str(error))
         if done.returncode != 0:
-            print("\n".join((done.stderr or "").splitlines()[-8:]))
+            print(cause(done.stderr or ""))
             sys.exit(
                 "this machine cannot build Headrace: run `make setup`, or build elsewhere, `tools/test_gpu.py --collect FOLDER build/release` "
                 "there, bring FOLDER here and name it: make test-gpu ARGS=\"--carried FOLDER\""
@@ -642,13 +788,14 @@ def build_here() -> Path:
 
 
 def main() -> int:
+    started = time.monotonic()  # a build here counts, too
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collect", nargs=2, type=Path, metavar=("FOLDER", "BUILD"), help="put what a GPU machine needs into FOLDER, and end")
     parser.add_argument("--carried", type=Path, metavar="FOLDER", help="what --collect made; without it, build here")
     parser.add_argument("--nixl", type=Path, metavar="FOLDER", help="of NIXL's package, or an archive of one, to compare with")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "build" / "reports" / "gpu"), help="for log, reports and rows")
     parser.add_argument("--steps", metavar="A,B", help=f"only these, of: {', '.join(STEPS)}")
-    parser.add_argument("--budget", type=float, default=470, metavar="SECONDS", help="for all steps together (default 470)")
+    parser.add_argument("--budget", type=float, default=BUDGET, metavar="SECONDS", help=f"for all, a build here included (default {BUDGET})")
     parser.add_argument("--soak-seconds", type=float, default=60, metavar="SECONDS", help="for the soak (default 60)")
     parser.add_argument("--pytest", action="append", default=[], metavar="ARGUMENT", help="one more for the step `tests`: --pytest=-x")
     parser.add_argument("--jobs", type=int, default=0, help="compilers at once (default: as many as there are cores)")
@@ -664,7 +811,7 @@ def main() -> int:
         options.carried = build_here()
     elif not (options.carried / "lib" / "libheadrace.so.0").exists():
         sys.exit(f"{options.carried} is not what --collect makes: it has no lib/libheadrace.so.0")
-    return run_steps(Sitting(options), names)
+    return run_steps(Sitting(options, started), names)
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ Result<PageList::State::Handles> Engine::remote_handles(const PageList::State& l
   return list.remember(link->token(), std::move(handles));
 }
 
-Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector<std::string>& without, std::uint64_t token, headrace_side_v1& local_side,
+Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector<FailedPath>& without, std::uint64_t token, headrace_side_v1& local_side,
                                       headrace_side_v1& remote_side) {
   std::string reasons;  // a line for each backend that does not carry it
   const auto note = [&](const BackendInstance& backend, const std::string& why) { reasons += fmt::format("\n  not {}: {}", backend.name(), why); };
@@ -183,8 +183,8 @@ Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector
 
   std::vector<Candidate> candidates;
   for (BackendInstance* backend : backends()) {
-    if (std::find(without.begin(), without.end(), backend->name()) != without.end()) {
-      note(*backend, "it failed this post already");
+    if (const auto failed = std::ranges::find(without, backend->name(), &FailedPath::backend); failed != without.end()) {
+      note(*backend, "it failed this post: " + failed->why);
       continue;
     }
     if (auto can = eligible(plan, *backend); !can) {

@@ -17,6 +17,12 @@ constexpr std::uint64_t full_queue_ns = 100'000;             // until a path who
 // How a plugin is told of the default stream.
 void* const default_stream = reinterpret_cast<void*>(std::uintptr_t{1});  // NOLINT(performance-no-int-to-ptr)
 
+/// What a failure is about. The code stands beside the message wherever an error is shown: here are the words.
+std::string words(Status status, std::string_view text) {
+  if (!text.empty()) return std::string(text);
+  return status.os_error != 0 ? os_error_text(status.os_error) : std::string(code_sentence(status.code));
+}
+
 }  // namespace
 
 RequestCore::RequestCore(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id) : engine_(std::move(engine)), plan_(std::move(plan)), id_(id) {}
@@ -178,7 +184,7 @@ Status RequestCore::start(Entry entry) {
       return stream_ == nullptr ? start_later() : end(status, "a queue of its path is full, or the way to its memory is not made yet: post once without a stream before");
     }
     if (!may_go_over(status.code)) return end(status, why);
-    tried_.push_back(path_.backend->name());
+    tried_.push_back({path_.backend->name(), words(status, why)});
     if (!bind()) return end(status, why);
   }
 }
@@ -423,7 +429,7 @@ void RequestCore::fail_over(Status status, const std::string& text) {
     return;
   }
   const std::string failed = backend();
-  tried_.push_back(failed);
+  tried_.push_back({failed, words(status, text)});
   if (!bind()) {
     (void)end(status, text);
     return;
@@ -438,10 +444,7 @@ std::string RequestCore::describe(Status status, std::string_view text) const {
   const std::string whom = plan_.remote->life ? "peer " + plan_.remote->peer : "this agent itself";
   std::string what = fmt::format("{} {}", verb, whom);
   if (status.page != no_page) what += fmt::format(" at page {}", status.page);
-  // The code stands beside the message wherever an error is shown: here are the words.
-  if (!text.empty()) return fmt::format("{}: {}", what, text);
-  if (status.os_error != 0) return fmt::format("{}: {}", what, os_error_text(status.os_error));
-  return fmt::format("{}: {}", what, code_sentence(status.code));
+  return fmt::format("{}: {}", what, words(status, text));
 }
 
 /// The one place where a post ends.

@@ -37,6 +37,11 @@ struct RequestPlan {
 /// What a post is likely to take by a backend's estimate.
 double expected_ns(const headrace_cost_v1& cost, const RequestPlan& plan);
 
+/// A backend that failed a post, and what it said.
+struct FailedPath {
+  std::string backend, why;
+};
+
 /// A backend's hold on a request.
 struct Path {
   BackendInstance* backend = nullptr;
@@ -153,7 +158,7 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
   headrace_side_v1 local_side_{}, remote_side_{};
   std::atomic<InFlight*> flying_in_{nullptr};  ///< of the present post: the path's, whose link outlives the post
   std::size_t flight_slot_ = InFlight::landed;
-  std::vector<std::string> tried_;  ///< backends that failed this post
+  std::vector<FailedPath> tried_;  ///< of this post
   std::string explanation_;
 
   std::string message_;  ///< 16 bytes of key, then the notification, while it may be needed by a next path

@@ -14,7 +14,7 @@ namespace {
 constexpr int messages_a_turn = 64;  // so that one talkative peer does not keep the others waiting
 // More than a socket holds, so that all is seen that was there when a turn began, and no flood is waited out.
 constexpr int packets_a_turn = 512;
-constexpr int last_turns = 1024;     // a lost link's ring is read to its end, but a ring holds only so much
+constexpr int last_turns = 1024;  // a lost link's ring is read to its end, but a ring holds only so much
 
 }  // namespace
 
@@ -46,7 +46,7 @@ Result<void> Link::begin(const headrace_connect_v1& args) {
 }
 
 Result<void> Link::begin() {
-  peer_name_ = "of process " + std::to_string(process_.pid());  // until its hello
+  peer_name_ = "of " + process_.text();  // until its hello
   const std::lock_guard lock(control_mutex_);
   if (!watch(socket_->fd(), EPOLLIN, Watched::socket)) return os_error(errno, "watch a link that came in");
   return {};
@@ -68,9 +68,7 @@ void Link::unwatch_all() {
 
 // ------------------------------------------------------------------ what copies and requests ask
 
-std::string Link::peer_text() const {
-  return fmt::format("peer {} (process {})", peer_name_, process_.pid());
-}
+std::string Link::peer_text() const { return fmt::format("peer {} ({})", peer_name_, process_.text()); }
 
 Outcome Link::why_lost() const {
   if (state() == LinkState::lost) {

@@ -4,6 +4,8 @@
 #include "base/clock.hpp"
 #include "base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <poll.h>
 #include <unistd.h>
 
@@ -42,6 +44,10 @@ Result<PeerProcess> PeerProcess::of(const UnixSocket& socket) {
     return std::move(pidfd).error();
   }
   return process;
+}
+
+std::string PeerProcess::text() const {
+  return pid() > 0 ? fmt::format("process {}", pid()) : std::string("a process of another PID namespace");
 }
 
 bool PeerProcess::is_this_one() const { return pid() == ::getpid(); }

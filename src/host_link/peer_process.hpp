@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 namespace headrace::host_link {
 
@@ -21,6 +22,8 @@ class PeerProcess {
 
   /// Its number in our PID namespace; 0 where it has none.
   [[nodiscard]] pid_t pid() const { return credentials_.pid; }
+  /// "process 1234", or that it is of another PID namespace.
+  [[nodiscard]] std::string text() const;
   [[nodiscard]] uid_t uid() const { return credentials_.uid; }
   /// The very process that asks. The kernel translates the number into our namespace, so a process of another
   /// one that is numbered like us is not taken for us.

@@ -138,6 +138,37 @@ TEST_P(GpuProcesses, that_bear_one_number_share_by_descriptor_and_not_by_handle)
   EXPECT_FALSE(ab.lost());
 }
 
+/// The same with a peer whose number is really of a namespace of its own: its sockets, too, name a process
+/// that has no number here, or another one.
+TEST_P(GpuProcesses, of_two_pid_namespaces_with_one_number_share_by_descriptor_and_not_by_handle) {
+  const auto a = open();
+  std::unique_ptr<PeerProcess> b;
+  try {
+    b = start_peer("b", PeerProcess::Numbers::its_own);
+  } catch (const NoPidNamespace& refused) {
+    GTEST_SKIP() << refused.what();
+  }
+  const Link ab = connect(*a, *b);
+  const Memory memory(Memory::Kind::plain, 1000, 1);
+  const RegionFacts handle = b->region(Memory::Kind::plain, 10'000, 7),
+                    pieces = b->region(Memory::Kind::shared, 500'000, 9);
+  Bytes expected(1000);
+  fill_pattern(expected, 9);
+  for (const int our_number : {1, ::getpid()}) {  // the same as the peer's, and another one
+    SCOPED_TRACE(our_number);
+    driver().set_process_number(our_number);
+    const Remote by_handle(ab, handle), by_pieces(ab, pieces);
+    const PostEnd refused = read(*a, ab, by_handle, memory);
+    EXPECT_EQ(refused.status.code, Code::not_supported);
+    EXPECT_NE(refused.text.find("PID namespaces"), std::string::npos) << refused.text;
+    ASSERT_TRUE(read(*a, ab, by_pieces, memory).status.ok());
+    EXPECT_TRUE(same_bytes(memory.bytes(), std::span(expected)));
+    EXPECT_FALSE(ab.lost());
+  }
+  b->kill();
+  EXPECT_TRUE(world.until([&] { return ab.lost(); }, std::chrono::seconds(5))) << world.describe();
+}
+
 TEST_P(GpuProcesses, that_no_wire_joins_say_so) {
   const auto a = open();
   const auto b = start_peer();

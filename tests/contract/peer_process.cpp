@@ -3,11 +3,15 @@
 
 #include "base/random.hpp"
 
+#include <fcntl.h>
+#include <sched.h>
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <optional>
 #include <system_error>
 
 extern char** environ;
@@ -18,20 +22,43 @@ namespace {
 struct SocketPair {
   SocketPair() {
     int fds[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) throw std::system_error(errno, std::generic_category(), "socketpair");
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
+      throw std::system_error(errno, std::generic_category(), "socketpair");
     ours.reset(fds[0]);
     theirs.reset(fds[1]);
   }
   UniqueFd ours, theirs;
 };
 
+/// While it lives this thread's next child is the first process of a PID namespace of its own. (It may start
+/// no thread meanwhile. A thread for this would not do: the peer ends with the one that started it.)
+class ChildrenElsewhere {
+ public:
+  ChildrenElsewhere() : home_(::open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC)) {
+    if (!home_ || ::unshare(CLONE_NEWPID) != 0) throw NoPidNamespace();
+  }
+  ~ChildrenElsewhere() {
+    if (::setns(home_.get(), CLONE_NEWPID) != 0)
+      std::abort();  // every later child would be in the wrong place
+  }
+  ChildrenElsewhere(const ChildrenElsewhere&) = delete;
+  ChildrenElsewhere& operator=(const ChildrenElsewhere&) = delete;
+
+ private:
+  UniqueFd home_;
+};
+
 }  // namespace
 
-PeerProcess::PeerProcess(const BackendCase& which, const std::string& name, std::uint64_t incarnation, const std::string& runtime_dir)
+PeerProcess::PeerProcess(const BackendCase& which, const std::string& name, std::uint64_t incarnation,
+                         const std::string& runtime_dir, Numbers numbers)
     : name_(name), vram_(which.vram), incarnation_(incarnation), line_(-1) {
   ::signal(SIGPIPE, SIG_IGN);
   SocketPair sockets;
-  std::vector<std::string> words{std::string(HEADRACE_TEST_BIN_DIR) + "/contract_peer", which.backend, name, std::to_string(incarnation), runtime_dir};
+  std::optional<ChildrenElsewhere> elsewhere;
+  if (numbers == Numbers::its_own) elsewhere.emplace();
+  std::vector<std::string> words{std::string(HEADRACE_TEST_BIN_DIR) + "/contract_peer", which.backend, name,
+                                 std::to_string(incarnation), runtime_dir};
   if (which.vram) words.emplace_back("--vram");
   for (const auto& [option, value] : which.settings) words.push_back(fmt::format("{}={}", option, value));
   std::vector<char*> arguments;
@@ -42,6 +69,7 @@ PeerProcess::PeerProcess(const BackendCase& which, const std::string& name, std:
   ::posix_spawn_file_actions_adddup2(&actions, sockets.theirs.get(), peer_control_fd);
   const int error = ::posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
+  elsewhere.reset();
   if (error != 0) throw std::system_error(error, std::generic_category(), "start " + words[0]);
   fd_ = std::move(sockets.ours);
   line_ = ControlLine(fd_.get());
@@ -58,17 +86,20 @@ PeerProcess::~PeerProcess() { kill(); }
 std::string PeerProcess::ask(const std::string& command) {
   std::string answer;
   line_.write_line(command);
-  if (!line_.read_line(answer)) throw std::runtime_error("the peer is gone, asked to " + command.substr(0, 100));
+  if (!line_.read_line(answer))
+    throw std::runtime_error("the peer is gone, asked to " + command.substr(0, 100));
   if (answer.starts_with("ok ")) return answer.substr(3);
   throw std::runtime_error("the peer, asked to " + command.substr(0, 100) + ": " + answer);
 }
 
 RegionFacts PeerProcess::region(Memory::Kind kind, std::uint64_t length, std::uint64_t seed) {
-  return facts_of(ask(fmt::format("region {} {} {}", kind == Memory::Kind::shared ? "shared" : "plain", length, seed)));
+  return facts_of(
+      ask(fmt::format("region {} {} {}", kind == Memory::Kind::shared ? "shared" : "plain", length, seed)));
 }
 
 RegionFacts PeerProcess::host_region(Memory::Kind kind, std::uint64_t length, std::uint64_t seed) {
-  RegionFacts facts = facts_of(ask(fmt::format("region {} {} {} host", kind == Memory::Kind::shared ? "shared" : "plain", length, seed)));
+  RegionFacts facts = facts_of(ask(
+      fmt::format("region {} {} {} host", kind == Memory::Kind::shared ? "shared" : "plain", length, seed)));
   facts.kind = HEADRACE_DRAM;
   return facts;
 }
@@ -106,7 +137,8 @@ void PeerProcess::quit() {
   if (!line_.read_line(answer)) answer = "nothing";
   const int status = wait_for_end();
   if (answer != "ok" || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    throw std::runtime_error(fmt::format("the peer did not end in good order: it said {} and left status {:#x}", answer, status));
+    throw std::runtime_error(
+        fmt::format("the peer did not end in good order: it said {} and left status {:#x}", answer, status));
 }
 
 int PeerProcess::wait_for_end() {
@@ -117,14 +149,16 @@ int PeerProcess::wait_for_end() {
   return status;
 }
 
-std::unique_ptr<PeerProcess> ContractBetweenProcesses::start_peer(const std::string& name) {
-  return std::make_unique<PeerProcess>(GetParam(), name, random_u64() >> 1 | 1, world.runtime_dir());
+std::unique_ptr<PeerProcess> ContractBetweenProcesses::start_peer(const std::string& name,
+                                                                  PeerProcess::Numbers numbers) {
+  return std::make_unique<PeerProcess>(GetParam(), name, random_u64() >> 1 | 1, world.runtime_dir(), numbers);
 }
 
 Link ContractBetweenProcesses::connect(Instance& a, PeerProcess& b) {
   auto link = a.try_connect(b.name(), b.incarnation(), b.connection_info());
   if (!link) throw std::runtime_error("connect: " + link.error().message);
-  if (!world.until([&] { return link->ready() || link->lost(); }) || link->lost()) throw std::runtime_error("no link: " + world.describe());
+  if (!world.until([&] { return link->ready() || link->lost(); }) || link->lost())
+    throw std::runtime_error("no link: " + world.describe());
   b.ask("accepted");
   return std::move(link).value();
 }

@@ -7,17 +7,28 @@
 
 #include <sys/types.h>
 
+#include <stdexcept>
+
 namespace headrace::contract {
+
+/// Thrown where the system does not allow what a test needs.
+struct NoPidNamespace : std::runtime_error {
+  NoPidNamespace() : std::runtime_error("this machine allows no PID namespace of one's own") {}
+};
 
 class PeerProcess {
  public:
-  PeerProcess(const BackendCase& which, const std::string& name, std::uint64_t incarnation, const std::string& runtime_dir);
+  enum class Numbers { ours, its_own };  ///< its_own: the first process of a PID namespace of its own
+
+  PeerProcess(const BackendCase& which, const std::string& name, std::uint64_t incarnation,
+              const std::string& runtime_dir, Numbers numbers = Numbers::ours);
   /// Kills it if it still runs.
   ~PeerProcess();
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
 
-  /// One command and its answer. Throws with the peer's sentence if it answers with an error, or if it is gone.
+  /// One command and its answer. Throws with the peer's sentence if it answers with an error, or if it is
+  /// gone.
   std::string ask(const std::string& command);
 
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -28,7 +39,9 @@ class PeerProcess {
   RegionFacts host_region(Memory::Kind kind, std::uint64_t length, std::uint64_t seed);
   /// Another region in the memory of that one.
   RegionFacts part(const RegionFacts& whole, std::uint64_t offset, std::uint64_t length);
-  std::uint64_t hash(const RegionFacts& region) { return std::stoull(ask(fmt::format("hash {}", region.id))); }
+  std::uint64_t hash(const RegionFacts& region) {
+    return std::stoull(ask(fmt::format("hash {}", region.id)));
+  }
 
   void signal(int number) const;
   /// SIGKILL, and waits until the system has taken it away.
@@ -51,7 +64,8 @@ class PeerProcess {
 /// Tests with peers in processes of their own.
 class ContractBetweenProcesses : public Contract {
  protected:
-  std::unique_ptr<PeerProcess> start_peer(const std::string& name = "b");
+  std::unique_ptr<PeerProcess> start_peer(const std::string& name = "b",
+                                          PeerProcess::Numbers numbers = PeerProcess::Numbers::ours);
   /// A link to the peer that both sides know.
   Link connect(Instance& a, PeerProcess& b);
 };

@@ -89,9 +89,10 @@ def until(condition, seconds=30):
 class PeerProcess:
     """tests/python/peer_process.py: an agent in a process of its own, told by lines what to do."""
 
-    def __init__(self, name, backend):
+    def __init__(self, name, backend, under=()):
+        """under: the command that starts it, if it is not to run as the tests do."""
         self.name = name
-        command = [sys.executable, str(HERE / "peer_process.py"), name, backend]
+        command = [*under, sys.executable, str(HERE / "peer_process.py"), name, backend]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.address = self.answer()["address"]
 

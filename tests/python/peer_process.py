@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """An agent in a process of its own, for the tests: one JSON object a line comes in, one goes out.
 
-Usage: peer_process.py NAME BACKEND
+Usage: peer_process.py NAME BACKENDS    BACKENDS: with commas between
 Regions: "allocated" (from allocate) and "registered" (a NumPy array), REGION_BYTES each, filled from SEED.
 """
 
+import base64
 import json
+import os
 import sys
 
 import numpy as np
@@ -21,8 +23,8 @@ def contents():
     return np.random.default_rng(SEED).integers(0, 256, REGION_BYTES, dtype=np.uint8)
 
 
-def main(name, backend):
-    with headrace.Agent(name, backends=[backend], listen="127.0.0.1:0") as agent:
+def main(name, backends):
+    with headrace.Agent(name, backends=backends.split(","), listen="127.0.0.1:0") as agent:
         arrays = {"allocated": agent.allocate(REGION_BYTES, name="allocated").numpy(), "registered": np.empty(REGION_BYTES, np.uint8)}
         agent.register(arrays["registered"], name="registered", note=b"bytes of a peer")
         for array in arrays.values():
@@ -46,6 +48,20 @@ def answer(agent, arrays, request):
                 arrays["file"] = np.memmap(request["path"], np.uint8, "r")
                 agent.register(arrays["file"], name="file")
                 return {}
+            case "dump":
+                return {"bytes": base64.b64encode(arrays[request["region"]].tobytes()).decode()}
+            case "scatter":
+                arrays[request["region"]][:] = np.random.default_rng(request["seed"]).integers(0, 256, REGION_BYTES, dtype=np.uint8)
+                return {}
+            case "pid":
+                return {"pid": os.getpid()}
+            case "metadata":
+                return {"metadata": base64.b64encode(agent.export_metadata()).decode()}
+            case "load":
+                report = agent.import_metadata(base64.b64decode(request["metadata"]))
+                return {"peer": report.peer, "restarted": report.restarted}
+            case "move":
+                return move(agent, **request)
             case "take":
                 peer, payload = agent.wait_notification(30)
                 return {"peer": peer, "payload": payload.decode()}
@@ -55,7 +71,7 @@ def answer(agent, arrays, request):
             case "fetch":
                 return {"peer": agent.fetch_metadata(request["address"]).peer}
             case "peers":
-                return {"peers": [peer.name for peer in agent.peers()]}
+                return {"peers": [peer.name for peer in agent.peers()], "lost": {peer.name: peer.detail for peer in agent.peers() if peer.lost}}
             case "publish":
                 agent.publish()
                 return {}
@@ -66,6 +82,16 @@ def answer(agent, arrays, request):
     except headrace.Error as error:
         return {"error": error.code, "text": str(error)}
     return {"error": "invalid_argument", "text": f"no command {request['command']}"}
+
+
+def move(agent, command, op, peer, mine, theirs, here, there, page, notification):
+    """Pages of our region at the offsets `here` to or from the peer's at the offsets `there`, by whichever path there is."""
+    ours = next(region for region in agent.regions() if region.name == mine)
+    sides = [np.array([(region, offset, page) for offset in offsets], dtype=np.uint64) for region, offsets in ((ours.id, here), (agent.peer_region(peer, theirs).id, there))]
+    request = agent.make_request(op, agent.prepare(sides[0]), agent.prepare(sides[1], peer), timeout=30)
+    request.post(notification.encode())
+    request.wait(60)
+    return {"backend": request.backend, "explain": request.explain()}
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import unique, until
 from gpus import count_gpus, torch_on_gpus, two_of
+from pid_namespaces import NUMBER, own_pid_namespace
 
 HERE = Path(__file__).resolve().parent
 STAND_IN = os.environ.get("HEADRACE_TEST_WITHOUT_GPU") == "1"
@@ -42,11 +43,12 @@ class Refused(Exception):
 class GpuProcess:
     """gpu_process.py: an agent with memory of one GPU, told by lines what to do."""
 
-    def __init__(self, name, device, segments, runtime, backends=BACKEND, environment=None):
+    def __init__(self, name, device, segments, runtime, backends=BACKEND, environment=None, under=()):
+        """under: the command that starts it, if it is not to run as the tests do."""
         self.name, self.device = name, device
         setting = "expandable_segments:True" if segments == "expandable" else ""
         environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": setting, "PYTORCH_ALLOC_CONF": setting, "HEADRACE_RUNTIME_DIR": str(runtime), **(environment or {})}
-        command = [sys.executable, str(HERE / "gpu_process.py"), name, str(-1 if STAND_IN else device), backends]
+        command = [*under, sys.executable, str(HERE / "gpu_process.py"), name, str(-1 if STAND_IN else device), backends]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
     def begin(self, what, **arguments):
@@ -114,8 +116,8 @@ def start(runtime):
     """Call it with a name, a GPU and the kind of torch's segments to start a process of this test alone."""
     started = []
 
-    def start(name, device=0, segments="plain", backends=BACKEND, environment=None):
-        started.append(GpuProcess(name, device, segments, runtime, backends, environment))
+    def start(name, device=0, segments="plain", backends=BACKEND, environment=None, under=()):
+        started.append(GpuProcess(name, device, segments, runtime, backends, environment, under))
         return started[-1]
 
     yield start
@@ -355,6 +357,7 @@ def test_a_notification_comes_when_the_bytes_are_there(pair):
 
 
 @gpus_only
+@pytest.mark.alone
 @pytest.mark.parametrize("op", ["read", "write"])
 def test_a_post_in_the_order_of_a_stream_moves_between_what_comes_before_and_after(pair, op):
     here, there = pair
@@ -451,6 +454,7 @@ def test_numbers_that_a_gpu_wrote_out_of_bounds_are_passed_over_and_told(pair, g
 
 
 @gpus_only
+@pytest.mark.alone
 def test_the_host_sees_the_ends_of_replays_without_asking_the_gpu(pair, graph):
     handle = graph("read", 4096, 2000)
     seen = pair[0].ask("wait_for_replays", handle=handle, replays=5)
@@ -676,6 +680,64 @@ def test_explain_names_the_path_that_an_agent_with_every_backend_takes(start):
     assert "tcp" in done["explain"], "what else there would have been"
 
 
+# Containers: PID namespaces of their own, which share the runtime folder
+
+
+@pytest.mark.parametrize("inside", ["both", "one"])
+@pytest.mark.parametrize("place", PLACES)
+def test_pages_move_both_ways_between_pid_namespaces(start, place, inside):
+    """Memory of the virtual memory API by descriptor. A handle names its process by a number, which both have here."""
+    under = own_pid_namespace()
+    one = start(unique("one"), place[0], place[2], backends="", under=under)
+    other = start(unique("other"), place[1], place[2], backends="", under=under if inside == "both" else ())
+    assert one.ask("hello")["pid"] == NUMBER
+    assert (other.ask("hello")["pid"] == NUMBER) == (inside == "both")
+    size = BUFFER // 2
+    by_descriptor = place[2] == "expandable" and not STAND_IN
+    for number, (here, there, op, kind) in enumerate([(x, y, op, kind) for x, y in ((one, other), (other, one)) for op in ("read", "write") for kind in ("uniform", "rows")]):
+        _, region = fill(here, there, size)
+        plan = [kind, size, 4096, 1000, 800 + number]
+        there.begin("take")
+        done = here.ask("move", op=op, peer=there.name, mine="pages", theirs=region, plan=plan, notification=f"moved {number}")
+        assert there.end() == {"peer": here.name, "payload": f"moved {number}"}
+        target, source, theirs, ours = (here, there, 1, 2) if op == "read" else (there, here, 2, 1)
+        assert target.ask("check", key="pages", target_seed=theirs, source_seed=ours, plans=[plan]) == "", done["explain"]
+        assert source.ask("check", key="pages", target_seed=ours, source_seed=theirs, plans=[]) == "", "the source was changed"
+        # Where the numbers differ the driver may know what a handle means.
+        allowed = {BACKEND} if by_descriptor else {"tcp"} if inside == "both" else {BACKEND, "tcp"}
+        assert done["backend"] in allowed, done["explain"]
+        if done["backend"] == "tcp":
+            assert "PID namespace" in done["explain"], done["explain"]
+
+
+@gpus_only
+@pytest.mark.gpu1
+def test_memory_whose_handle_names_a_process_of_the_same_number_is_refused_in_a_sentence(start):
+    under = own_pid_namespace()
+    here, there = (start(unique(name), min(gpu, GPUS - 1), under=under) for name, gpu in (("here", 0), ("there", 1)))
+    introduce(here, there)
+    _, region = fill(here, there, MIB)
+    with pytest.raises(Refused, match="PID namespaces") as refused:
+        here.ask("move", op="read", peer=there.name, mine="pages", theirs=region, plan=["uniform", MIB, 4096, 100, 1])
+    assert refused.value.code == "not_supported" and "expandable_segments" in refused.value.text
+
+
+@pytest.mark.gpu1
+def test_a_peer_killed_in_a_pid_namespace_of_its_own_is_lost_and_its_successor_is_used(start):
+    under, name = own_pid_namespace(), unique("mortal")
+    here = start(unique("here"), 0, "expandable", under=under, backends=BACKEND if not STAND_IN else "tcp")
+    for life in range(2):
+        there = start(name, min(1, GPUS - 1), "expandable", under=under, backends=BACKEND if not STAND_IN else "tcp")
+        loaded = here.ask("load", metadata=there.ask("metadata"))
+        assert loaded == {"peer": name, "restarted": life > 0}
+        _, region = fill(here, there, MIB)
+        plan = ["uniform", MIB, 4096, 100, life]
+        here.ask("move", op="read", peer=name, mine="pages", theirs=region, plan=plan)
+        assert here.ask("check", key="pages", target_seed=1, source_seed=2, plans=[plan]) == ""
+        there.kill()
+        until(lambda: here.ask("peers")[name]["lost"])
+
+
 # Over sockets, as between hosts
 
 OVER_TCP = [
@@ -751,6 +813,7 @@ def test_a_region_that_was_deregistered_is_not_found_and_its_memory_is_free_for_
     here.ask("deregister", key="gone"), here.ask("free", key="gone")
 
 
+@pytest.mark.alone
 def test_a_read_that_races_with_a_deregistration_is_right_or_not_found(pair):
     here, there = pair
     size = 32 * MIB if not STAND_IN else MIB
@@ -843,6 +906,7 @@ def test_a_gpu_that_is_not_there_or_not_the_memorys_is_named_in_a_sentence(start
 COUNT, SLOT = 100, MIB // 4 if STAND_IN else 64 * MIB
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("place", "after"), [
     pytest.param(*[(here, there, segments), after], marks=marks, id=f"{name}-{segments}-after_{after}")
     for name, here, there, marks, cases in [
@@ -894,6 +958,7 @@ def test_a_peer_killed_in_the_middle_of_100_reads(start, place, after):
     third_serves()
 
 
+@pytest.mark.alone
 def test_peers_that_leave_in_order_give_all_memory_back(pair, start):
     here, there = pair
     size = MIB if STAND_IN else 256 * MIB

@@ -216,6 +216,30 @@ def test_the_command_copies_files_to_the_gpu_and_back(packages, mlp, torch, tmp_
     assert made_up["outputs"][0]["shape"] == [7, 10] and made_up["outputs"][0]["not_finite"] == 0
 
 
+# From C
+
+
+@pytest.fixture
+def c_program(tmp_path):
+    """tests/c/gpu_model_test.c, compiled on the library that this package loads."""
+    library = Path(headrace.__file__).parent / "lib" / "libheadrace.so.0"
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    assert compiler, "there is no C compiler"
+    made = tmp_path / "gpu_model_test"
+    source = ROOT / "tests" / "c" / "gpu_model_test.c"
+    command = [compiler, "-std=c11", "-O1", f"-I{ROOT / 'include'}", source, "-o", made, library, f"-Wl,-rpath,{library.parent}", "-ldl", "-pthread"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+@each_gpu
+def test_c_programs_run_models_on_memory_of_the_driver_and_on_streams_of_their_own(c_program, packages, device):
+    done = subprocess.run([c_program, packages, device], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "models in GPU memory do what the C API says" in done.stdout
+
+
 # The demo
 
 

@@ -64,6 +64,24 @@ TEST(PagePattern, APageThatWasNotToBeTouchedIsLookedAtToo) {
   FAIL() << "every page is part of the request";
 }
 
+TEST(PagePattern, SeveralThreadsFillTheSameBytesAndFindTheSameFaults) {
+  Moved moved;
+  const std::vector<std::byte> right = moved.target;
+  for (const std::size_t threads : {2, 3, 7, 100}) {
+    std::vector<std::byte> filled(page * slots);
+    fill_pattern(filled, 1, threads);
+    EXPECT_EQ(filled, moved.source);
+    EXPECT_EQ(wrong_page(right, moved.pairs, page, 1, 2, threads), "");
+    for (std::size_t at = 0; at < right.size(); at += 7) {
+      moved.target = right;
+      moved.target[at] ^= std::byte{1};
+      moved.target[right.size() - 1 - at / 2] ^= std::byte{1};  // the first of two is told
+      EXPECT_EQ(wrong_page(moved.target, moved.pairs, page, 1, 2, threads),
+                wrong_page(moved.target, moved.pairs, page, 1, 2, 1));
+    }
+  }
+}
+
 TEST(PagePattern, BothProcessesChooseTheSamePages) {
   const PagePairs a = choose_pages(100, 50, true, 77), b = choose_pages(100, 50, true, 77),
                   c = choose_pages(100, 50, true, 78);
