@@ -105,7 +105,7 @@ bool Channel::place_more() {
       continue;
     }
     const std::uint64_t now = std::min(stretch.bytes, left);
-    if (now > 0) reader_.place(ring, now);
+    if (now > 0) reader_.place(ring, now, FrameReader::Memory::ours);
     ring += now;
     left -= now;
     in.placed += now;

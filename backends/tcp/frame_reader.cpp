@@ -89,7 +89,7 @@ void FrameReader::take_payload_from_staging(Handler& handler) {
     while (copied < n) {
       const iovec piece = pieces_[next_];
       const std::size_t part = std::min(n - copied, piece.iov_len);
-      if (!handler_places(header_)) {
+      if (all_ours_) {
         std::memcpy(piece.iov_base, staging_.get() + begin_ + copied, part);
       } else if (!copy_to_the_caller(piece.iov_base, staging_.get() + begin_ + copied, part)) {
         const std::uint64_t at = header_.payload - left_;
@@ -177,6 +177,7 @@ Result<bool> FrameReader::take_frame(Handler& handler) {
   placed_ = 0;
   discarding_ = false;
   more_later_ = false;
+  all_ours_ = true;
   pieces_.clear();
   next_ = 0;
   small_.clear();
@@ -191,7 +192,7 @@ Result<bool> FrameReader::take_frame(Handler& handler) {
     HEADRACE_TRY_VOID(handler.begin(header_, ranges));
     if (!handler_places(header_)) {
       small_.resize(header_.payload);
-      place(small_.data(), small_.size());
+      place(small_.data(), small_.size(), Memory::ours);
     }
     if (!discarding_ && !more_later_ && placed_ != header_.payload)
       return make_error(Code::internal, "{} of {} bytes of payload were given a place", placed_, header_.payload);
@@ -201,9 +202,10 @@ Result<bool> FrameReader::take_frame(Handler& handler) {
   return true;
 }
 
-void FrameReader::place(void* at, std::size_t bytes) {
+void FrameReader::place(void* at, std::size_t bytes, Memory memory) {
   if (bytes == 0) return;
   placed_ += bytes;
+  all_ours_ = all_ours_ && memory == Memory::ours;
   if (next_ < pieces_.size()) {
     iovec& last = pieces_.back();
     if (static_cast<std::byte*>(last.iov_base) + last.iov_len == at) {

@@ -46,7 +46,11 @@ class FrameReader {
   Result<void> feed(std::span<const std::byte> bytes, Handler& handler);
 
   // For the handler, in `begin`; `discard` also later, to keep the rest of a frame out of memory that is going away.
-  void place(void* at, std::size_t bytes);
+  enum class Memory : std::uint8_t {
+    callers,  ///< may be read-only, or gone: what has come already is put there by a call that may fail
+    ours,
+  };
+  void place(void* at, std::size_t bytes, Memory memory = Memory::callers);
   /// Not all of the payload has its place yet: when what has one is full, the reader is starved.
   void place_more_later() { more_later_ = true; }
   void discard();
@@ -82,6 +86,7 @@ class FrameReader {
   bool in_payload_ = false;
   bool discarding_ = false;
   bool more_later_ = false;     // not all of the payload has been placed
+  bool all_ours_ = true;        // no place of the frame's so far is the caller's memory
   std::uint64_t left_ = 0;      // of the payload
   std::uint64_t placed_ = 0;    // by the handler, of the payload
   std::vector<iovec> pieces_;   // where the payload goes, from next_ on

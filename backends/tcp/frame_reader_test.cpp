@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/frame_reader.hpp"
 
+#include "support/forbidden_call.hpp"
+
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <random>
@@ -37,7 +40,9 @@ std::string text_of(std::size_t bytes, unsigned seed) {
   return text;
 }
 
-/// Puts writes at their offsets in one memory; refuses region 13; keeps messages.
+constexpr std::uint32_t region_of_ours = 14;
+
+/// Puts writes at their offsets in one memory, of which a region is ours; refuses region 13; keeps messages.
 struct Keeper final : FrameReader::Handler {
   explicit Keeper(FrameReader& the_reader) : reader(the_reader) {}
 
@@ -49,7 +54,9 @@ struct Keeper final : FrameReader::Handler {
         reader.discard();
         return {};
       }
-      reader.place(memory.data() + ranges[i].offset, ranges[i].length);
+      const bool ours = ranges[i].region == region_of_ours;
+      reader.place(memory.data() + ranges[i].offset, ranges[i].length,
+                   ours ? FrameReader::Memory::ours : FrameReader::Memory::callers);
     }
     return {};
   }
@@ -260,6 +267,27 @@ TEST(FrameReader, a_payload_that_waits_for_its_place_can_be_discarded) {
   EXPECT_FALSE(reader.starved());
   ASSERT_TRUE(reader.go_on(sparing).ok());
   EXPECT_EQ(sparing.ended, (std::vector<std::uint64_t>{1, 2}));
+}
+
+TEST(FrameReader, only_memory_of_the_caller_is_written_by_a_call_that_may_fail) {
+  // A short payload comes with its header and is put where it belongs from there. Where the system copies nothing:
+  const auto faults_of = [](const std::vector<Range>& ranges) {
+    Stream stream;
+    std::size_t total = 0;
+    for (const Range& range : ranges) total += range.length;
+    const std::string payload = text_of(total, 1);
+    stream.add(header(FrameType::write, 1), ranges, payload);
+    FrameReader reader;
+    Keeper keeper(reader);
+    const bool good = give(reader, keeper, stream.bytes, 4, [] { return std::size_t{100'000}; }).ok();
+    const bool is_there = keeper.faults == 0 && keeper.memory.substr(ranges[0].offset, total) == payload;
+    return good && keeper.ended.size() == 1 && is_there == (keeper.faults == 0) ? keeper.faults : -1;
+  };
+  EXPECT_EQ(faults_of({{1, 0, 100, 4096}}), 0);
+  EXPECT_TRUE(test::without_call(SYS_process_vm_readv, EFAULT, [&] { return faults_of({{region_of_ours, 0, 100, 4096}}) == 0; }));
+  EXPECT_TRUE(test::without_call(SYS_process_vm_readv, EFAULT, [&] { return faults_of({{1, 0, 100, 4096}}) == 1; }));
+  EXPECT_TRUE(test::without_call(SYS_process_vm_readv, EFAULT,
+                                 [&] { return faults_of({{region_of_ours, 0, 100, 2000}, {1, 0, 2100, 2000}}) == 1; }));
 }
 
 }  // namespace

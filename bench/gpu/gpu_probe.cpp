@@ -668,6 +668,10 @@ void time_resident(Probe& probe, cuda::Address remote, int times) {
     report_single(method, direction, bytes, summary(std::move(seconds)), 0);
   };
   const auto courier = must(gpu::Courier::make(probe.kernels, {.on = true}));
+  constexpr std::size_t places = 256;
+  std::mt19937 random(5);
+  const auto from_places = shuffled(random, places, pool_bytes / page),
+             to_places = shuffled(random, places, pool_bytes / page);
   for (const char* direction : {"none", "read", "write"}) {
     const bool read = direction[0] == 'r';
     const std::size_t bytes = direction[0] == 'n' ? 0 : page;
@@ -692,13 +696,17 @@ void time_resident(Probe& probe, cuda::Address remote, int times) {
       });
       must(probe.stream.wait_idle());
     }
-    const std::array parts{gpu::Courier::Part{from, to, bytes}};
-    measure("courier", direction, bytes, [&](std::uint64_t) {
-      const auto ticket = courier->post(parts);
-      if (!ticket) must(probe.driver, cuda::Outcome::invalid_value, "post to the courier");
-      while (courier->look(*ticket) == gpu::Courier::State::pending) {
-      }
-    });
+    // One page again and again, and pages at random places, whose addresses take longer to translate.
+    for (const bool scattered : {false, true})
+      measure(scattered ? "courier_places" : "courier", direction, bytes, [&](std::uint64_t number) {
+        const std::uint64_t first = scattered ? from_places[number % places] * page : 0,
+                            second = scattered ? to_places[number % places] * page : 0;
+        const std::array parts{gpu::Courier::Part{from + first, to + second, bytes}};
+        const auto ticket = courier->post(parts);
+        if (!ticket) must(probe.driver, cuda::Outcome::invalid_value, "post to the courier");
+        while (courier->look(*ticket) == gpu::Courier::State::pending) {
+        }
+      });
   }
 }
 

@@ -2,10 +2,9 @@
 // A kernel that stays on the GPU and looks at a ring of small jobs in host memory: what a launch costs is
 // paid once for many of them.
 //
-// Look-outs, a warp each, look at the next job, at its first words: a read over PCIe of 32 bytes brings a job
-// of one part. There is one: four that look in turns, so that a job does not wait until the next read begins,
-// took a microsecond longer (bench/notes/gpu.md). Who finds a job claims it, and carries it alone if it is one
-// page; else the movers do, which wait at a barrier and cost nothing.
+// One warp, the look-out, looks at the next job, at its first words: a read over PCIe of 32 bytes brings a
+// job of one part. If that is one page it carries the job by itself; else the movers do, which wait at a
+// barrier and cost nothing. Four warps that looked in turns took a microsecond longer (bench/notes/gpu.md).
 #pragma once
 
 #include "kernels/gather_scatter/gather_scatter.cuh"
@@ -15,9 +14,9 @@ namespace headrace::kernels {
 constexpr unsigned mover_threads = 512;
 constexpr unsigned mover_warps = mover_threads / warp_lanes;
 static_assert((mover_warps & (mover_warps - 1)) == 0, "turns wrap around");
-constexpr unsigned courier_lookouts = 1;
-constexpr unsigned courier_threads = mover_threads + courier_lookouts * warp_lanes;  // movers first
-constexpr unsigned look_cycles = 1800;  // about; the look-outs begin one after another within it
+constexpr unsigned courier_threads = mover_threads + warp_lanes;  // movers first
+constexpr int looks_in_flight = 1;
+constexpr int look_cycles = 1600;                              // about, from a look's beginning to its end
 constexpr unsigned lone_most_bytes = page_unroll * row_bytes;  // of a job that its finder carries alone
 static_assert(HEADRACE_COURIER_WORDS == warp_lanes, "a word a lane");
 static_assert(HEADRACE_COURIER_HEAD_WORDS == 4 && HEADRACE_COURIER_WORDS % 4 == 0, "a sector of memory");
@@ -28,9 +27,18 @@ __device__ __forceinline__ unsigned long long clock_ns() {
   return now;
 }
 
-/// A word of host memory as it is now. Pairs with the release of whoever wrote word 0 of the job: the bytes
-/// that he wrote before are seen, and nothing that was cached for a job before this one.
+/// A word of host memory as it is now, which is waited for where it is used: several can be on their way. It
+/// orders nothing. Whoever has seen a job in it reads the job's memory by loads that no cache of this
+/// multiprocessor answers (Hint::strong), from addresses that the word told, or looks again, with acquire.
 __device__ __forceinline__ unsigned long long look_at(const unsigned long long* word) {
+  unsigned long long value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+
+/// Pairs with the release of whoever wrote word 0 of the job: the bytes that he wrote before are seen, and
+/// nothing that was cached for a job before this one.
+__device__ __forceinline__ unsigned long long acquire(const unsigned long long* word) {
   unsigned long long value;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
   return value;
@@ -101,22 +109,10 @@ __device__ __forceinline__ void tell(uint64_t* word, unsigned long long value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
 
-/// What the warps of a launch tell one another, in shared memory. Jobs are counted from its first one.
+/// What look-out and movers tell one another, in shared memory. Jobs are counted from the launch's first one.
 class Board {
  public:
-  static constexpr unsigned leaving = 1u << 31;  // no job is claimed any more
-
-  __device__ void clear() { claimed_ = ended_ = 0; }
-  /// By all lanes of a warp, which get the same answer: the job that is to be found next, or `leaving`.
-  [[nodiscard]] __device__ unsigned next() const {
-    return __shfl_sync(all_lanes, *const_cast<const volatile unsigned*>(&claimed_), 0);
-  }
-  /// By all lanes of a warp: whether it is theirs, of all warps. `to`: the job after it, or `leaving`.
-  [[nodiscard]] __device__ bool claim(unsigned job, unsigned to) {
-    unsigned before = 0;
-    if (threadIdx.x % warp_lanes == 0) before = atomicCAS(&claimed_, job, to);
-    return __shfl_sync(all_lanes, before, 0) == job;
-  }
+  __device__ void clear() { ended_ = 0; }
   /// By one thread: until all jobs before this one have been told. Pairs with `told`.
   __device__ void wait_for_turn(unsigned job) const {
     unsigned ended;
@@ -127,7 +123,7 @@ class Board {
     asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared(&ended_)), "r"(job + 1) : "memory");
   }
 
-  // For the movers: one warp hands over, once it is its job's turn; of 0 parts: they are to go.
+  // For the movers: the look-out hands over, once it is the job's turn; of 0 parts: they are to go.
 
   __device__ void hand_over(unsigned job, unsigned long long word) {
     words_[threadIdx.x % warp_lanes] = word;
@@ -149,83 +145,99 @@ class Board {
   __device__ static unsigned shared(const void* at) {
     return static_cast<unsigned>(__cvta_generic_to_shared(at));
   }
-  unsigned claimed_, ended_, job_;
+  unsigned ended_, job_;
   unsigned long long words_[HEADRACE_COURIER_WORDS];
 };
 
-/// One of the warps that look.
+/// The warp that looks.
 class Lookout {
  public:
   __device__ Lookout(const headrace_courier_v1& args, Board& board)
       : args_(args), board_(board), stay_(args) {}
 
-  /// Until the launch is to leave.
+  /// Until the launch is to leave. Looks are on their way in turns, so that a job need not wait until one has
+  /// come back before the next begins; those that are on their way when a job is found bring a job that has
+  /// been, which its number tells.
   __device__ void run() {
-    wait_for_place();
-    for (unsigned job; (job = board_.next()) != Board::leaving;) {
-      const unsigned long long number = args_.first + job;
-      // One of them decides, and that has looked before.
-      if (turn_ == 0 && __any_sync(all_lanes, stay_.is_over(number))) {
-        leave(job);
-        continue;
-      }
-      const auto* const words = reinterpret_cast<const unsigned long long*>(args_.jobs) +
-                                number % HEADRACE_COURIER_SLOTS * HEADRACE_COURIER_WORDS;
-      const unsigned long long head = look_at(words + lane_ % HEADRACE_COURIER_HEAD_WORDS);
-      // 16 bits of the number: only the job before in this slot can still be there, and its number is near.
-      if (!__all_sync(all_lanes, head >> HEADRACE_COURIER_NUMBER_SHIFT == (number & 0xffff))) continue;
-      if (__shfl_sync(all_lanes, value_of(head), 0) == 0)
-        leave(job);
-      else if (board_.claim(job, job + 1))
-        carry(job, value_of(head), words);
-    }
+    unsigned long long heads[looks_in_flight];
+    each<looks_in_flight>([&]<int i>() { heads[i] = begin_look(); });
+    for (bool stays = true; stays;)
+      each<looks_in_flight>([&]<int i>() {
+        if (stays) stays = answer(heads[i]);
+        if (stays) heads[i] = begin_look();
+      });
+    board_.wait_for_turn(job_);
+    board_.hand_over(job_, 0);
   }
 
  private:
   __device__ static unsigned long long value_of(unsigned long long word) {
     return word & ((1ull << HEADRACE_COURIER_NUMBER_SHIFT) - 1);
   }
+  /// 16 bits of the number: only the job before in this slot can still be there, and its number is near.
+  [[nodiscard]] __device__ bool is_of_job(unsigned long long word) const {
+    return word >> HEADRACE_COURIER_NUMBER_SHIFT == ((args_.first + job_) & 0xffff);
+  }
+  [[nodiscard]] __device__ const unsigned long long* words() const {
+    return reinterpret_cast<const unsigned long long*>(args_.jobs) +
+           (args_.first + job_) % HEADRACE_COURIER_SLOTS * HEADRACE_COURIER_WORDS;
+  }
 
-  /// The look-outs begin one after another within the time of a look.
-  __device__ void wait_for_place() const {
-    const long long began = clock64();
-    while (clock64() - began < turn_ * (look_cycles / courier_lookouts)) {
+  /// One a share of the time that a look takes, so that they do not go in one heap.
+  [[nodiscard]] __device__ unsigned long long begin_look() {
+    if constexpr (looks_in_flight > 1) {
+      while (static_cast<int>(clock() - looked_) < look_cycles / looks_in_flight) {
+      }
+      looked_ = clock();
     }
+    return look_at(words() + lane_ % HEADRACE_COURIER_HEAD_WORDS);
   }
 
-  __device__ void leave(unsigned job) {
-    if (!board_.claim(job, Board::leaving)) return;  // it is there, and somebody has it
-    board_.wait_for_turn(job);
-    board_.hand_over(job, 0);
-  }
-
-  __device__ void carry(unsigned job, unsigned long long value, const unsigned long long* words) {
-    __syncwarp();  // what each lane has acquired, all have
-    const unsigned long long parts = __shfl_sync(all_lanes, value, 0),
-                             source = __shfl_sync(all_lanes, value, 1),
-                             target = __shfl_sync(all_lanes, value, 2),
-                             bytes = __shfl_sync(all_lanes, value, 3);
+  /// What a look brought. False: the launch is to leave.
+  [[nodiscard]] __device__ bool answer(unsigned long long head) {
+    if (__any_sync(all_lanes, stay_.is_over(args_.first + job_))) return false;
+    if (!__all_sync(all_lanes, is_of_job(head))) return true;
+    const unsigned long long parts = __shfl_sync(all_lanes, value_of(head), 0),
+                             source = __shfl_sync(all_lanes, value_of(head), 1),
+                             target = __shfl_sync(all_lanes, value_of(head), 2),
+                             bytes = __shfl_sync(all_lanes, value_of(head), 3);
+    if (parts == 0) return false;
     const bool is_aligned = ((source | target | bytes) & (vector_bytes - 1)) == 0;
-    if (parts != 1 || bytes > lone_most_bytes || !is_aligned) {
-      board_.wait_for_turn(job);
-      board_.hand_over(job, value_of(look_at(words + lane_)));  // written before word 0, which was acquired
-      return;
-    }
-    move_vectors<page_unroll, page_hint>(reinterpret_cast<const uint4*>(source),
-                                         reinterpret_cast<uint4*>(target), bytes / vector_bytes, lane_);
+    if (parts == 1 && bytes <= lone_most_bytes && is_aligned)
+      carry(source, target, bytes);
+    else
+      pass_on(static_cast<unsigned>(parts));
+    ++job_;
+    return true;
+  }
+
+  __device__ void carry(unsigned long long source, unsigned long long target, unsigned long long bytes) {
+    move_vectors<page_unroll, Hint::strong>(reinterpret_cast<const uint4*>(source),
+                                            reinterpret_cast<uint4*>(target), bytes / vector_bytes, lane_);
     __syncwarp();  // all lanes' bytes come before what lane 0 tells
     if (lane_ == 0) {
-      board_.wait_for_turn(job);
-      tell(&reinterpret_cast<headrace_courier_told_v1*>(args_.told)->finished, args_.first + job);
-      board_.told(job);
+      board_.wait_for_turn(job_);
+      tell(&reinterpret_cast<headrace_courier_told_v1*>(args_.told)->finished, args_.first + job_);
+      board_.told(job_);
     }
     __syncwarp();
+  }
+
+  /// Lane 0 acquires word 0, and hands over what it has acquired; the words themselves bear the job's number.
+  __device__ void pass_on(unsigned parts) {
+    unsigned long long word;
+    do word = acquire(words() + lane_);
+    while (!__all_sync(all_lanes, lane_ > 3 * parts || is_of_job(word)));
+    board_.wait_for_turn(job_);
+    board_.hand_over(job_, value_of(word));
   }
 
   const headrace_courier_v1& args_;
   Board& board_;
   Stay stay_;
-  const unsigned turn_ = threadIdx.x / warp_lanes - mover_warps, lane_ = threadIdx.x % warp_lanes;
+  unsigned job_ = 0;  // the next
+  int looked_ = 0;    // when the last look began
+  const unsigned lane_ = threadIdx.x % warp_lanes;
 };
 
 /// What the movers do until they are to go.

@@ -17,8 +17,9 @@ constexpr unsigned vector_bytes = 16;
 constexpr unsigned row_bytes = warp_lanes * vector_bytes;  // one vector of every lane
 constexpr unsigned all_lanes = 0xffffffffu;
 
-/// What caches are told of bytes that pass through once.
-enum class Hint { plain, streaming, no_allocate };
+/// What caches are told of bytes that pass through once; `strong`: loads see what is there now, whatever was
+/// cached before.
+enum class Hint { plain, streaming, no_allocate, strong };
 
 // How pages travel: what was measured best.
 constexpr int page_unroll = 8;
@@ -50,6 +51,11 @@ __device__ __forceinline__ uint4 load(const uint4* from) {
     asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4+%5];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(from), "n"(row * static_cast<int>(row_bytes)));
+  if constexpr (hint == Hint::strong)
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0,%1,%2,%3}, [%4+%5];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from), "n"(row * static_cast<int>(row_bytes))
+                 : "memory");
   return v;
 }
 
@@ -63,7 +69,7 @@ __device__ __forceinline__ void store(uint4* to, uint4 v) {
     asm volatile("st.global.cs.v4.u32 [%0+%5], {%1,%2,%3,%4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z),
                  "r"(v.w), "n"(row * static_cast<int>(row_bytes))
                  : "memory");
-  if constexpr (hint == Hint::no_allocate)
+  if constexpr (hint == Hint::no_allocate || hint == Hint::strong)
     asm volatile("st.global.L1::no_allocate.v4.u32 [%0+%5], {%1,%2,%3,%4};" ::"l"(to), "r"(v.x), "r"(v.y),
                  "r"(v.z), "r"(v.w), "n"(row * static_cast<int>(row_bytes))
                  : "memory");

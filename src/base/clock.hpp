@@ -64,6 +64,11 @@ class Deadline {
   [[nodiscard]] static Deadline after(std::chrono::nanoseconds wait) noexcept {
     return after(wait, now_ns());
   }
+  /// For whoever has looked at the clock already.
+  [[nodiscard]] static Deadline after(std::chrono::nanoseconds wait, std::uint64_t now) noexcept {
+    // A count of nanoseconds is at most 2^63 - 1 and so is the clock's: the sum fits in 64 unsigned bits.
+    return Deadline(wait.count() <= 0 ? now : now + static_cast<std::uint64_t>(wait.count()));
+  }
   [[nodiscard]] static Deadline after(std::chrono::nanoseconds wait, const Clock& clock) noexcept {
     return after(wait, clock.now_ns());
   }
@@ -98,10 +103,6 @@ class Deadline {
   static constexpr std::uint64_t never_ns = ~std::uint64_t{0};
 
   constexpr explicit Deadline(std::uint64_t point_ns) noexcept : point_ns_(point_ns) {}
-  static Deadline after(std::chrono::nanoseconds wait, std::uint64_t now) noexcept {
-    // A count of nanoseconds is at most 2^63 - 1 and so is the clock's: the sum fits in 64 unsigned bits.
-    return Deadline(wait.count() <= 0 ? now : now + static_cast<std::uint64_t>(wait.count()));
-  }
   [[nodiscard]] std::uint64_t left(std::uint64_t now) const noexcept {
     return now >= point_ns_ ? 0 : point_ns_ - now;
   }

@@ -83,10 +83,11 @@ void Progress::stop() {
   thread_.join();
 }
 
-std::uint32_t Progress::poll() {
-  const std::uint64_t now = now_ns();
-  last_poll_ns_.store(now, std::memory_order_relaxed);
-  if (now >= timers_.next_ns()) timers_.run_due(now);
+std::uint32_t Progress::poll() { return poll_at(now_ns()); }
+
+std::uint32_t Progress::poll_at(std::uint64_t now_ns) {
+  last_poll_ns_.store(now_ns, std::memory_order_relaxed);
+  if (now_ns >= timers_.next_ns()) timers_.run_due(now_ns);
   return progress_all();
 }
 
@@ -127,8 +128,8 @@ void Progress::waiter_came() {
   if (waiters_.fetch_add(1) == 0 && asleep_.load() != 0 && !driver_waits_.load()) bell_.signal();  // the progress thread steps aside
 }
 
-void Progress::waiter_left() {
-  last_poll_ns_.store(now_ns(), std::memory_order_relaxed);
+void Progress::waiter_left(std::uint64_t looked_last_ns) {
+  last_poll_ns_.store(looked_last_ns, std::memory_order_relaxed);
   waiters_.fetch_sub(1);
 }
 

@@ -62,35 +62,39 @@ class Progress {
   template <class Done, class Help>
   bool wait(Done&& done, Help&& help, Deadline deadline) {
     if (done()) return true;
-    const Waiting counted(*this);
+    Waiting waiting(*this);
     const std::uint64_t spin_ns = spins_.next();
-    std::uint64_t spin_until = now_ns() + spin_ns;
+    std::uint64_t& now = waiting.now_ns;  // read once a round: it costs as much as all else in a look at a small request
+    std::uint64_t spin_until = now + spin_ns;
     bool spun = false;
+    const auto came = [&] {
+      if (!done()) return false;
+      if (spun) spins_.paid();
+      return true;
+    };
     for (std::uint32_t helped = 0;;) {
-      if (help()) {
-        if (++helped % help_between_polls == 0) (void)poll();  // others' work, timers and deadlines do not wait for ours
-        if (done()) return true;
-        if (deadline.expired()) return false;
-        spin_until = now_ns() + spin_ns;
+      const bool helps = help();
+      if (came()) return true;
+      now = now_ns();
+      if (!helps || ++helped % help_between_polls == 0) {  // others' work, timers and deadlines do not wait for ours
+        const bool busy = poll_at(now) > 0;
+        if (came()) return true;
+        if (busy) now = now_ns(), spin_until = now + spin_ns;
+      }
+      if (now >= deadline.point_ns()) return false;
+      if (helps) {
+        spin_until = now + spin_ns;
         continue;
       }
-      const bool busy = poll() > 0;
-      if (done()) {
-        if (spun) spins_.paid();
-        return true;
-      }
-      if (deadline.expired()) return false;
-      const std::uint64_t now = now_ns();
-      if (busy) spin_until = now + spin_ns;
       if (now < spin_until) {
         spun = true;
         continue;
       }
       if (std::exchange(spun, false)) spins_.in_vain();
       sleep([&] { return done(); }, deadline);
+      spin_until = now = now_ns();  // woken for something: one pass, then sleep again
       if (done()) return true;
-      if (deadline.expired()) return false;
-      spin_until = now_ns();  // woken for something: one pass, then sleep again
+      if (now >= deadline.point_ns()) return false;
     }
   }
   template <class Done>
@@ -112,17 +116,20 @@ class Progress {
   /// A thread that waits: while there is one, the progress thread steps aside.
   class Waiting {
    public:
-    explicit Waiting(Progress& p) : p_(p) { p_.waiter_came(); }
-    ~Waiting() { p_.waiter_left(); }
+    explicit Waiting(Progress& p) : now_ns(headrace::now_ns()), p_(p) { p_.waiter_came(); }
+    ~Waiting() { p_.waiter_left(now_ns); }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
+
+    std::uint64_t now_ns;  ///< when it looked last
 
    private:
     Progress& p_;
   };
 
   void waiter_came();
-  void waiter_left();
+  void waiter_left(std::uint64_t looked_last_ns);
+  std::uint32_t poll_at(std::uint64_t now_ns);
   void sleep(const std::function<bool()>& done, Deadline deadline);
   bool sleep_as_driver(const std::function<bool()>& done, Deadline deadline);
   void run();

@@ -72,26 +72,27 @@ Status RequestCore::refusal(const PostOptions* options) const {
   return path_.backend != nullptr && !path_.backend->can(HEADRACE_STREAM) ? Status{Code::not_supported} : Status{};
 }
 
-std::uint64_t RequestCore::deadline_of(const PostOptions* options) const {
+PostTimes RequestCore::times_from_now(const PostOptions* options) const {
   const Timeout timeout = options != nullptr && options->timeout ? options->timeout : plan_.timeout;
-  return timeout ? Deadline::after(*timeout).point_ns() : UINT64_MAX;
+  const std::uint64_t now = now_ns();
+  return {now, timeout ? Deadline::after(*timeout, now).point_ns() : UINT64_MAX};
 }
 
 Status RequestCore::post(const PostOptions* options) {
   if (const Status refused = refusal(options); !refused.ok()) return refused;
-  return post_until(deadline_of(options), options, Entry::refusable);
+  return post_at(times_from_now(options), options, Entry::refusable);
 }
 
 /// Nothing speaks against it but what the path may say.
-Status RequestCore::post_until(std::uint64_t deadline_ns, const PostOptions* options, Entry entry) {
+Status RequestCore::post_at(const PostTimes& times, const PostOptions* options, Entry entry) {
   bool refused = false;
-  const Status status = begin_post(deadline_ns, options, entry, refused);
+  const Status status = begin_post(times, options, entry, refused);
   if (!refused) engine_->counters().posts.add();
   return status;
 }
 
 /// `refused`: nothing has begun, and the request is as it was.
-Status RequestCore::begin_post(std::uint64_t deadline_ns, const PostOptions* options, Entry entry, bool& refused) {
+Status RequestCore::begin_post(const PostTimes& times, const PostOptions* options, Entry entry, bool& refused) {
   // Before the state: who cancels from then on means this post.
   cancel_asked_.store(false, std::memory_order_relaxed);
   timed_out_.store(false, std::memory_order_relaxed);
@@ -101,7 +102,7 @@ Status RequestCore::begin_post(std::uint64_t deadline_ns, const PostOptions* opt
     if (refused) return {Code::invalid_argument};
   } while (!state_.compare_exchange_weak(before, RequestState::posted));
 
-  posted_at_ns_.store(now_ns(), std::memory_order_relaxed);
+  posted_at_ns_.store(times.posted_ns, std::memory_order_relaxed);
   ended_at_ns_.store(0, std::memory_order_relaxed);
   tried_.clear();
   const std::uint64_t number = posts_.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -125,7 +126,7 @@ Status RequestCore::begin_post(std::uint64_t deadline_ns, const PostOptions* opt
     state_.store(before, std::memory_order_release);
     return {Code::not_supported};
   }
-  set_deadline(deadline_ns);
+  set_deadline(times.deadline_ns);
   const Status status = start(entry);
   indices_.reset();
   refused = status.code == Code::would_block && entry == Entry::refusable;
@@ -144,9 +145,9 @@ Status RequestCore::start(Entry entry) {
     bool captured = false;
     {
       const std::shared_lock lock(path_mutex_);
-      const std::shared_ptr<Link> link = path_.link;
+      Link* const link = path_.link.get();  // the path is ours as long as the lock
       InFlight& flying = link ? link->in_flight() : engine_->own_in_flight();
-      flying_in_.store(&flying);
+      flying_in_.store(&flying, std::memory_order_release);
       // First visible, then checked: a revocation makes the region invalid first and then looks for who is in flight.
       flying.insert(shared_from_this(), flight_slot_);
       Status valid = engine_->still_valid(*plan_.local);

@@ -42,6 +42,12 @@ struct FailedPath {
   std::string backend, why;
 };
 
+/// Of a post, by the clock.
+struct PostTimes {
+  std::uint64_t posted_ns = 0;
+  std::uint64_t deadline_ns = UINT64_MAX;  ///< when it is given up
+};
+
 /// A backend's hold on a request.
 struct Path {
   BackendInstance* backend = nullptr;
@@ -96,13 +102,13 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
   void belong_to(Whole& whole, std::size_t number);
   /// What a post is refused for before anything begins; ok: nothing.
   [[nodiscard]] Status refusal(const PostOptions* options) const;
-  /// When a post is given up, of these options.
-  [[nodiscard]] std::uint64_t deadline_of(const PostOptions* options) const;
+  /// Of a post that begins now, with these options.
+  [[nodiscard]] PostTimes times_from_now(const PostOptions* options) const;
   enum class Entry {
     refusable,  ///< where a queue is full nothing has begun: the post is refused
     certain,    ///< other parts have begun: it ends as theirs do, and waits where a queue is full
   };
-  Status post_until(std::uint64_t deadline_ns, const PostOptions* options, Entry entry);
+  Status post_at(const PostTimes& times, const PostOptions* options, Entry entry);
   /// Gives its path a slice of this thread's time. Returns whether something happened.
   bool help();
 
@@ -122,7 +128,7 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
 
  private:
   RequestCore(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id);
-  Status begin_post(std::uint64_t deadline_ns, const PostOptions* options, Entry entry, bool& refused);
+  Status begin_post(const PostTimes& times, const PostOptions* options, Entry entry, bool& refused);
   Status start(Entry entry);
   Status start_later();
   void start_again();

@@ -73,10 +73,10 @@ bool RequestGroup::begin() {
 
 /// `refused`: by the first part, and nothing has begun.
 Status RequestGroup::post_parts(const PostOptions* options, bool& refused) {
-  const std::uint64_t deadline_ns = parts_.front()->deadline_of(options);
+  const PostTimes times = parts_.front()->times_from_now(options);
   auto entry = RequestCore::Entry::refusable;
   for (const auto& part : parts_) {
-    const Status status = part->post_until(deadline_ns, options, entry);
+    const Status status = part->post_at(times, options, entry);
     // An error that has ended the part has been counted.
     refused = entry == RequestCore::Entry::refusable && !status.ok() && running_.load() == parts_.size() + 1;
     if (refused) return status;

@@ -55,15 +55,60 @@ struct Held {
   }
 };
 
-TEST(Progress, a_waiter_that_found_the_drivers_seat_taken_takes_it_when_it_is_free) {
-  SilentEvents events;
-  const test::TemporaryFolder folder;
+/// A backend that counts how often it is driven.
+struct Counted {
+  static inline std::atomic<int> passes = 0;
+
+  static const headrace_backend_v1* table() {
+    static headrace_backend_v1 t = *plugin::table<fake::FakeBackend>();
+    t.progress = [](void*) -> std::uint32_t {
+      ++passes;
+      return 0;
+    };
+    return &t;
+  }
+};
+
+Result<std::unique_ptr<BackendInstance>> open(const headrace_backend_v1* table, SilentEvents& events,
+                                              const test::TemporaryFolder& folder) {
   InstanceArgs args;
   args.agent_name = "a";
   args.runtime_dir = folder.path();
   for (const headrace_option_v1& row : fake::FakeBackend::options())
     args.settings.emplace_back(row.name, row.default_value);
-  const auto instance = BackendInstance::open(Held::table(), args, events).value();
+  return BackendInstance::open(table, args, events);
+}
+
+TEST(Progress, a_waiter_that_has_helped_to_the_end_drives_nobody_else) {
+  SilentEvents events;
+  const test::TemporaryFolder folder;
+  const auto instance = open(Counted::table(), events, folder).value();
+  const auto progress = Progress::open().value();
+  ASSERT_TRUE(progress->add(*instance).ok());
+  int helps = 0;
+  const auto help = [&] { return ++helps < 3; };  // the third sees the end
+  EXPECT_TRUE(progress->wait([&] { return helps == 3; }, help, Deadline::after(60s)));
+  EXPECT_EQ(Counted::passes, 0);
+  // Who is not helped by that looks elsewhere.
+  EXPECT_FALSE(progress->wait([] { return false; }, [] { return false; }, Deadline::after(1ms)));
+  EXPECT_GT(Counted::passes, 0);
+}
+
+TEST(Progress, a_waiter_that_helps_again_and_again_drives_the_others_too_and_keeps_its_deadline) {
+  SilentEvents events;
+  const test::TemporaryFolder folder;
+  const auto instance = open(Counted::table(), events, folder).value();
+  const auto progress = Progress::open().value();
+  ASSERT_TRUE(progress->add(*instance).ok());
+  Counted::passes = 0;
+  EXPECT_FALSE(progress->wait([] { return false; }, [] { return true; }, Deadline::after(10ms)));
+  EXPECT_GT(Counted::passes, 0);
+}
+
+TEST(Progress, a_waiter_that_found_the_drivers_seat_taken_takes_it_when_it_is_free) {
+  SilentEvents events;
+  const test::TemporaryFolder folder;
+  const auto instance = open(Held::table(), events, folder).value();
   const auto progress = Progress::open(1h).value();
   ASSERT_TRUE(progress->add(*instance).ok());
   progress->start();
