@@ -112,7 +112,8 @@ class Sitting:
         WORK.mkdir(parents=True, exist_ok=True)
         self.log = self.out / "test_gpu.log"
         self.limit = 0.0
-        self.commit = (self.carried / "commit.txt").read_text().strip() if (self.carried / "commit.txt").exists() else commit_of_tree()
+        self.carries_commit = (self.carried / "commit.txt").exists()
+        self.commit = (self.carried / "commit.txt").read_text().strip() if self.carries_commit else commit_of_tree()
         self.machine, self.label, self.gpus, self.gpu_gib = describe_gpus()
         self.environment = {
             **os.environ,
@@ -193,8 +194,8 @@ class Sitting:
                 continue
             if "NVIDIA" not in row["machine"]:
                 row["machine"] = self.machine
-            if not re.fullmatch(r"[0-9a-f]{7,}\+?", row["commit"]):
-                row["commit"] = self.commit
+            if self.carries_commit or not re.fullmatch(r"[0-9a-f]{7,}\+?", row["commit"]):
+                row["commit"] = self.commit  # what was carried need not be of the tree that lies here
             row["case"] = row.get("case", "") + case_suffix
             row["command"] = row["command"].replace(str(self.carried / "bin") + "/", "")
             with self.lock, (self.out / f"{datetime.date.today()}-{self.label}-{row['table']}.jsonl").open("a") as file:

@@ -4,7 +4,8 @@
 //
 // One warp, the look-out, looks at the next job, at its first words: a read over PCIe of 32 bytes brings a
 // job of one part. If that is one page it carries the job by itself; else the movers do, which wait at a
-// barrier and cost nothing. Four warps that looked in turns took a microsecond longer (bench/notes/gpu.md).
+// barrier and cost nothing. Several looks on their way at once, by one warp or by four in turns, took one to
+// three microseconds longer (bench/notes/gpu.md).
 #pragma once
 
 #include "kernels/gather_scatter/gather_scatter.cuh"
@@ -15,9 +16,7 @@ constexpr unsigned mover_threads = 512;
 constexpr unsigned mover_warps = mover_threads / warp_lanes;
 static_assert((mover_warps & (mover_warps - 1)) == 0, "turns wrap around");
 constexpr unsigned courier_threads = mover_threads + warp_lanes;  // movers first
-constexpr int looks_in_flight = 1;
-constexpr int look_cycles = 1600;                              // about, from a look's beginning to its end
-constexpr unsigned lone_most_bytes = page_unroll * row_bytes;  // of a job that its finder carries alone
+constexpr unsigned lone_most_bytes = page_unroll * row_bytes;     // of a job that its finder carries alone
 static_assert(HEADRACE_COURIER_WORDS == warp_lanes, "a word a lane");
 static_assert(HEADRACE_COURIER_HEAD_WORDS == 4 && HEADRACE_COURIER_WORDS % 4 == 0, "a sector of memory");
 
@@ -27,9 +26,9 @@ __device__ __forceinline__ unsigned long long clock_ns() {
   return now;
 }
 
-/// A word of host memory as it is now, which is waited for where it is used: several can be on their way. It
-/// orders nothing. Whoever has seen a job in it reads the job's memory by loads that no cache of this
-/// multiprocessor answers (Hint::strong), from addresses that the word told, or looks again, with acquire.
+/// A word of host memory as it is now. It orders nothing: whoever has seen a job in it reads the job's memory
+/// by loads that no cache of this multiprocessor answers (Hint::strong), from addresses that the word told,
+/// or looks again, with acquire.
 __device__ __forceinline__ unsigned long long look_at(const unsigned long long* word) {
   unsigned long long value;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
@@ -155,17 +154,10 @@ class Lookout {
   __device__ Lookout(const headrace_courier_v1& args, Board& board)
       : args_(args), board_(board), stay_(args) {}
 
-  /// Until the launch is to leave. Looks are on their way in turns, so that a job need not wait until one has
-  /// come back before the next begins; those that are on their way when a job is found bring a job that has
-  /// been, which its number tells.
+  /// Until the launch is to leave.
   __device__ void run() {
-    unsigned long long heads[looks_in_flight];
-    each<looks_in_flight>([&]<int i>() { heads[i] = begin_look(); });
-    for (bool stays = true; stays;)
-      each<looks_in_flight>([&]<int i>() {
-        if (stays) stays = answer(heads[i]);
-        if (stays) heads[i] = begin_look();
-      });
+    while (answer(look_at(words() + lane_ % HEADRACE_COURIER_HEAD_WORDS))) {
+    }
     board_.wait_for_turn(job_);
     board_.hand_over(job_, 0);
   }
@@ -181,16 +173,6 @@ class Lookout {
   [[nodiscard]] __device__ const unsigned long long* words() const {
     return reinterpret_cast<const unsigned long long*>(args_.jobs) +
            (args_.first + job_) % HEADRACE_COURIER_SLOTS * HEADRACE_COURIER_WORDS;
-  }
-
-  /// One a share of the time that a look takes, so that they do not go in one heap.
-  [[nodiscard]] __device__ unsigned long long begin_look() {
-    if constexpr (looks_in_flight > 1) {
-      while (static_cast<int>(clock() - looked_) < look_cycles / looks_in_flight) {
-      }
-      looked_ = clock();
-    }
-    return look_at(words() + lane_ % HEADRACE_COURIER_HEAD_WORDS);
   }
 
   /// What a look brought. False: the launch is to leave.
@@ -236,7 +218,6 @@ class Lookout {
   Board& board_;
   Stay stay_;
   unsigned job_ = 0;  // the next
-  int looked_ = 0;    // when the last look began
   const unsigned lane_ = threadIdx.x % warp_lanes;
 };
 

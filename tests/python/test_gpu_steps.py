@@ -62,9 +62,10 @@ def test_a_command_that_takes_too_long_ends_with_what_it_started(sitting, capsys
     assert "begun" in text and "out of time" in text
 
 
-def test_rows_that_a_program_prints_go_to_their_table_with_the_gpus_and_the_commit(sitting):
+@pytest.mark.parametrize("said", ["0.1.0", "fedcba987654+"])  # by the program: of no tree, or of the one that lies where it runs
+def test_rows_that_a_program_prints_go_to_their_table_with_the_gpus_and_the_commit_that_was_carried(sitting, said):
     sitting.limit = time.monotonic() + 20
-    row = {"date": "d", "commit": "0.1.0", "machine": "a processor", "command": "headrace bench pages", "table": "pages-gpu", "case": "read/4096x16384", "value": 1}
+    row = {"date": "d", "commit": said, "machine": "a processor", "command": "headrace bench pages", "table": "pages-gpu", "case": "read/4096x16384", "value": 1}
     assert sitting.run(python(f"print('some words')\nprint('''{json.dumps(row)}''')"), rows=True, case_suffix="/sm16")
     (file,) = sitting.out.glob("*-h200x2-pages-gpu.jsonl")
     assert json.loads(file.read_text()) == {**row, "case": "read/4096x16384/sm16", "commit": "0123456789ab", "machine": sitting.machine}
