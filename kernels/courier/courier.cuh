@@ -205,9 +205,12 @@ class Lookout {
     __syncwarp();
   }
 
-  /// Lane 0 acquires word 0, and hands over what it has acquired; the words themselves bear the job's number.
+  /// Hands over what comes after the look that found the job: words of a job of as many parts, 65536 jobs ago,
+  /// would bear the same number.
   __device__ void pass_on(unsigned parts) {
     unsigned long long word;
+    __threadfence_system();  // with the look, what an acquire is
+    __syncwarp();
     do word = acquire(words() + lane_);
     while (!__all_sync(all_lanes, lane_ > 3 * parts || is_of_job(word)));
     board_.wait_for_turn(job_);

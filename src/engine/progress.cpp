@@ -87,6 +87,7 @@ std::uint32_t Progress::poll() { return poll_at(now_ns()); }
 
 std::uint32_t Progress::poll_at(std::uint64_t now_ns) {
   last_poll_ns_.store(now_ns, std::memory_order_relaxed);
+  driven_ns_.store(now_ns, std::memory_order_relaxed);
   if (now_ns >= timers_.next_ns()) timers_.run_due(now_ns);
   return progress_all();
 }
@@ -99,6 +100,7 @@ std::uint32_t Progress::progress_all() {
 
 std::uint32_t Progress::poll(BackendInstance& instance) {
   const std::uint64_t now = now_ns();
+  if (others_are_due(now)) return poll_at(now);
   last_poll_ns_.store(now, std::memory_order_relaxed);
   if (now >= timers_.next_ns()) timers_.run_due(now);
   return instance.progress();
@@ -129,7 +131,8 @@ void Progress::waiter_came() {
 }
 
 void Progress::waiter_left(std::uint64_t looked_last_ns) {
-  last_poll_ns_.store(looked_last_ns, std::memory_order_relaxed);
+  // Another thread may have polled since.
+  if (looked_last_ns > last_poll_ns_.load(std::memory_order_relaxed)) last_poll_ns_.store(looked_last_ns, std::memory_order_relaxed);
   waiters_.fetch_sub(1);
 }
 

@@ -54,7 +54,7 @@ class Progress {
 
   /// One pass over all instances and due timers. Returns how many things happened.
   std::uint32_t poll();
-  /// One pass over one instance: what a request's poll needs.
+  /// One pass over one instance, which is what a request's poll needs; over all where that was too long ago.
   std::uint32_t poll(BackendInstance& instance);
 
   /// Drives until `done()` or the deadline; `help()` is tried first each round (it returns whether it did something).
@@ -65,6 +65,11 @@ class Progress {
     Waiting waiting(*this);
     const std::uint64_t spin_ns = spins_.next();
     std::uint64_t& now = waiting.now_ns;  // read once a round: it costs as much as all else in a look at a small request
+    // A small request ends before a round has been to the others: so whoever waits for one after another drives them here.
+    if (others_are_due(now)) {
+      (void)poll_at(now);
+      if (done()) return true;
+    }
     std::uint64_t spin_until = now + spin_ns;
     bool spun = false;
     const auto came = [&] {
@@ -112,6 +117,7 @@ class Progress {
   Progress(Epoll epoll, EventFd bell, UniqueFd timer, std::chrono::nanoseconds net);
 
   static constexpr std::uint32_t help_between_polls = 64;
+  static constexpr std::uint64_t most_undriven_ns = 50'000;  // while threads wait or poll for requests of one instance
 
   /// A thread that waits: while there is one, the progress thread steps aside.
   class Waiting {
@@ -130,6 +136,7 @@ class Progress {
   void waiter_came();
   void waiter_left(std::uint64_t looked_last_ns);
   std::uint32_t poll_at(std::uint64_t now_ns);
+  [[nodiscard]] bool others_are_due(std::uint64_t now_ns) const { return now_ns >= driven_ns_.load(std::memory_order_relaxed) + most_undriven_ns; }
   void sleep(const std::function<bool()>& done, Deadline deadline);
   bool sleep_as_driver(const std::function<bool()>& done, Deadline deadline);
   void run();
@@ -154,6 +161,7 @@ class Progress {
   std::atomic<std::uint32_t> events_{0};     // counts event(); the futex of waiters that are not the driver
   std::atomic<std::uint32_t> followers_{0};  // threads that sleep on events_
   std::atomic<std::uint32_t> waiters_{0};
+  std::atomic<std::uint64_t> driven_ns_{0};  ///< when all instances were last driven
   std::atomic<std::uint64_t> last_poll_ns_{0};
   std::atomic<std::uint32_t> stop_{0};
   SpinLength spins_;

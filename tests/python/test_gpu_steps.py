@@ -210,7 +210,7 @@ def tree(tmp_path, monkeypatch, sitting):
     """Call it with the text of a test_gpu.py to have it in a tree of its own; the sitting has two processes for its tests."""
     monkeypatch.setattr(gpu, "ROOT", tmp_path)
     monkeypatch.setattr(gpu, "how_many_beside", lambda _: 2)
-    sitting.limit = time.monotonic() + gpu.ALONE_SECONDS + 60
+    sitting.limit = time.monotonic() + 160
 
     def write(text):
         (tmp_path / "tests" / "python").mkdir(parents=True)
@@ -222,6 +222,7 @@ def tree(tmp_path, monkeypatch, sitting):
 
 def test_every_test_runs_once_those_that_want_the_gpus_alone_after_the_others(tree, sitting, capsys):
     tree(SOME_TESTS.format(reports=str(gpu.WORK / "junit")))
+    sitting.options.pytest = ["-v", "-q", "-q"]  # how much it says does not change which tests it finds
     assert gpu.tests(sitting)
     assert "7 passed, 0 failed, 0 skipped, 0 not run, of 7 tests" in capsys.readouterr().out
     names = [case.get("name") for case in ElementTree.parse(sitting.out / "test_gpu.xml").getroot().iter("testcase")]
@@ -244,7 +245,8 @@ def test_tests_of_a_process_that_dies_count_as_not_run(tree, sitting, capsys):
 
 def test_no_tests_at_all_and_tests_that_cannot_be_read_are_no_success(tree, sitting):
     tree("import pytest\n\n@pytest.mark.slow\ndef test_long():\n    pass\n")
-    assert not gpu.tests(sitting)
+    with pytest.raises(OSError, match="there is no test to run"):
+        gpu.tests(sitting)
     (gpu.ROOT / "tests" / "python" / "test_gpu.py").write_text("import a_module_that_is_not_there\n")
     with pytest.raises(OSError, match="cannot collect"):
         gpu.tests(sitting)

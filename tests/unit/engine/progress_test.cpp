@@ -79,19 +79,62 @@ Result<std::unique_ptr<BackendInstance>> open(const headrace_backend_v1* table, 
   return BackendInstance::open(table, args, events);
 }
 
-TEST(Progress, a_waiter_that_has_helped_to_the_end_drives_nobody_else) {
+TEST(Progress, a_waiter_that_has_helped_to_the_end_drives_nobody_else_if_that_was_done_a_moment_ago) {
   SilentEvents events;
   const test::TemporaryFolder folder;
   const auto instance = open(Counted::table(), events, folder).value();
   const auto progress = Progress::open().value();
   ASSERT_TRUE(progress->add(*instance).ok());
-  int helps = 0;
-  const auto help = [&] { return ++helps < 3; };  // the third sees the end
-  EXPECT_TRUE(progress->wait([&] { return helps == 3; }, help, Deadline::after(60s)));
-  EXPECT_EQ(Counted::passes, 0);
+  // A moment is short: the machine may take longer between two lines, but not each time.
+  bool alone = false;
+  for (int tries = 0; tries < 1000 && !alone; ++tries) {
+    (void)progress->poll();
+    Counted::passes = 0;
+    int helps = 0;
+    const auto help = [&] { return ++helps < 3; };  // the third sees the end
+    EXPECT_TRUE(progress->wait([&] { return helps == 3; }, help, Deadline::after(60s)));
+    alone = Counted::passes == 0;
+  }
+  EXPECT_TRUE(alone);
   // Who is not helped by that looks elsewhere.
   EXPECT_FALSE(progress->wait([] { return false; }, [] { return false; }, Deadline::after(1ms)));
   EXPECT_GT(Counted::passes, 0);
+}
+
+/// As a thread does that posts small requests one after another: each ends before a round has been to the others.
+/// There is nobody else to drive them: the progress thread steps aside for it.
+template <class Once>
+void expect_others_are_driven(Progress& progress, const Once& once) {
+  std::atomic<bool> rang = false;
+  progress.at(now_ns() + 1'000'000, [&] { rang = true; });
+  Counted::passes = 0;
+  const Deadline most = Deadline::after(10s);
+  while ((!rang || Counted::passes < 10) && !most.expired()) once();
+  EXPECT_TRUE(rang);
+  EXPECT_GE(Counted::passes, 10);
+}
+
+TEST(Progress, short_waits_one_after_another_drive_the_others_too) {
+  SilentEvents events;
+  const test::TemporaryFolder folder;
+  const auto instance = open(Counted::table(), events, folder).value();
+  const auto progress = Progress::open().value();
+  ASSERT_TRUE(progress->add(*instance).ok());
+  expect_others_are_driven(*progress, [&] {
+    int helps = 0;
+    EXPECT_TRUE(progress->wait([&] { return helps == 3; }, [&] { return ++helps < 3; }, Deadline::never()));
+  });
+}
+
+TEST(Progress, polls_of_one_backend_one_after_another_drive_the_others_too) {
+  SilentEvents events;
+  const test::TemporaryFolder folder;
+  const auto other = open(Counted::table(), events, folder).value();
+  const auto own = open(plugin::table<fake::FakeBackend>(), events, folder).value();
+  const auto progress = Progress::open().value();
+  ASSERT_TRUE(progress->add(*other).ok());
+  ASSERT_TRUE(progress->add(*own).ok());
+  expect_others_are_driven(*progress, [&] { (void)progress->poll(*own); });
 }
 
 TEST(Progress, a_waiter_that_helps_again_and_again_drives_the_others_too_and_keeps_its_deadline) {
