@@ -45,6 +45,7 @@ struct KernelSet {
   void* move_checked_grid_any = nullptr;
   void* move_parts = nullptr;
   void* move_few = nullptr;
+  void* move_one = nullptr;
   void* courier = nullptr;
 
   /// Queues `blocks` blocks of `threads` threads of a kernel that takes one argument by value.

@@ -27,6 +27,7 @@ constexpr Wanted wanted[] = {
     {"headrace_move_any_pages", "find the kernel headrace_move_any_pages", &KernelSet::move_any_pages},
     {"headrace_move_parts", "find the kernel headrace_move_parts", &KernelSet::move_parts},
     {"headrace_move_few", "find the kernel headrace_move_few", &KernelSet::move_few},
+    {"headrace_move_one", "find the kernel headrace_move_one", &KernelSet::move_one},
     {"headrace_courier", "find the kernel headrace_courier", &KernelSet::courier},
     {"headrace_move_checked_aligned_pages", "find the kernel headrace_move_checked_aligned_pages",
      &KernelSet::move_checked_aligned_pages},

@@ -350,8 +350,8 @@ void check_odd_moves(Probe& probe, cuda::Address remote, const char* mapping, in
     std::ranges::copy(expected, probe.seen.bytes().begin());
     probe.copy(to, probe.seen.address(), window);
 
-    const int kind = static_cast<int>(below(3));
-    const char* kernel = kind == 0 ? "pages" : kind == 1 ? "parts" : "few";
+    const int kind = static_cast<int>(below(4));
+    const char* kernel = kind == 0 ? "pages" : kind == 1 ? "parts" : kind == 2 ? "few" : "one";
     std::string shape;
     cuda::Outcome outcome{};
     const auto move_on_host = [&](std::uint64_t source_at, std::uint64_t target_at, std::uint64_t bytes) {
@@ -361,8 +361,9 @@ void check_odd_moves(Probe& probe, cuda::Address remote, const char* mapping, in
     const std::size_t slot = kind == 0 ? 1 + below(number % 5 == 0 ? 100000 : 9000) : 512 + below(20000);
     const std::size_t slots = window / slot;
     std::mt19937 shuffle(static_cast<unsigned>(number));
-    const std::size_t count = kind == 2 ? std::min<std::size_t>(1 + below(8), slots)
-                                        : 1 + below(std::min<std::size_t>(slots, 3000));
+    const std::size_t count = kind == 3   ? 1
+                              : kind == 2 ? std::min<std::size_t>(1 + below(8), slots)
+                                          : 1 + below(std::min<std::size_t>(slots, 3000));
     const auto source_slots = shuffled(shuffle, count, slots), target_slots = shuffled(shuffle, count, slots);
     if (kind == 0) {
       const bool vectors = number % 3 == 0 && slot >= 16;
@@ -389,10 +390,11 @@ void check_odd_moves(Probe& probe, cuda::Address remote, const char* mapping, in
       shape = fmt::format("{} of {} bytes, stride {}", count, args.page_bytes, stride);
     } else {
       std::vector<std::uint64_t> sources, targets, lengths;
+      const std::size_t unit = kind == 3 ? 16 : 1;
       for (std::size_t i = 0; i < count; ++i) {
-        const std::size_t bytes = below(slot + 1);
-        sources.push_back(source_slots[i] * slot + below(slot - bytes + 1));
-        targets.push_back(target_slots[i] * slot + below(slot - bytes + 1));
+        const std::size_t bytes = below(slot + 1) / unit * unit;
+        sources.push_back((source_slots[i] * slot + below(slot - bytes + 1)) / unit * unit);
+        targets.push_back((target_slots[i] * slot + below(slot - bytes + 1)) / unit * unit);
         lengths.push_back(bytes);
         move_on_host(from + sources.back(), to + targets.back(), bytes);
       }

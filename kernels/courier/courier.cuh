@@ -102,12 +102,6 @@ __device__ __forceinline__ void move_job(const unsigned long long* words) {
     deal_job<page_unroll, page_unroll * row_bytes>(words);
 }
 
-/// The bytes come before, those of other threads by the barrier that they and this one have passed. Pairs
-/// with the acquire of whoever waits for the word. A fence besides would cost a part of a microsecond.
-__device__ __forceinline__ void tell(uint64_t* word, unsigned long long value) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-}
-
 /// What look-out and movers tell one another, in shared memory. Jobs are counted from the launch's first one.
 class Board {
  public:

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/gather_scatter/gather_scatter.hpp"
 
+#include "kernels/gather_scatter/one_part.hpp"
+
 #include <algorithm>
 
 namespace headrace::kernels {
@@ -10,6 +12,13 @@ constexpr unsigned few_threads = 256;
 constexpr std::uint64_t warps_per_block = page_threads / 32;
 
 bool can_be_told(const headrace_move_done_v1& done) { return done.word == 0 || done.state != 0; }
+
+/// One small part of whole vectors, whose end is told by a value: what needs the least of a kernel.
+bool is_one_part(const headrace_move_few_v1& args) {
+  return args.count == 1 && args.lengths[0] <= one_part_most_bytes &&
+         (args.sources[0] | args.targets[0] | args.lengths[0]) % vector_bytes == 0 && args.done.word != 0 &&
+         args.done.value != 0;
+}
 
 }  // namespace
 
@@ -61,6 +70,9 @@ std::int32_t move_few(void* kernels, const headrace_move_few_v1* args, void* str
   const auto& set = *static_cast<const KernelSet*>(kernels);
   const bool told = args->done.word == 0 || args->done.value != 0 || args->done.state != 0;
   if (args->struct_size < sizeof *args || args->count > HEADRACE_MOVE_FEW_MOST || !told) return invalid_value;
+  if (is_one_part(*args))
+    return set.launch(set.move_one, 1, one_part_threads,
+                      OnePart{args->sources[0], args->targets[0], args->lengths[0], args->done}, stream);
   return set.launch(set.move_few, 1, few_threads, *args, stream);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels that move pages. Which of them fits a list is decided on the host, in gather_scatter.cpp.
 #include "gather_scatter.cuh"
+#include "one_part.hpp"
 
 using namespace headrace::kernels;
 
@@ -75,4 +76,23 @@ extern "C" __global__ void __launch_bounds__(few_threads)
     }
   }
   tell_done(args.done);
+}
+
+/// One small part, all of its loads on their way at once. What a launch does not need costs it time, for code
+/// and arguments are fetched anew nearly each time: no list, no ends by bytes, no fence but the word's own.
+extern "C" __global__ void __launch_bounds__(one_part_threads)
+    headrace_move_one(const __grid_constant__ OnePart args) {
+  constexpr int rows = one_part_threads / warp_lanes;  // of a round of all threads
+  const auto* const from = reinterpret_cast<const uint4*>(args.source) + threadIdx.x;
+  auto* const to = reinterpret_cast<uint4*>(args.target) + threadIdx.x;
+  const unsigned vectors = static_cast<unsigned>(args.bytes) / vector_bytes;
+  uint4 held[one_part_unroll];
+  each<one_part_unroll>([&]<int i>() {
+    if (threadIdx.x + i * one_part_threads < vectors) held[i] = load<i * rows, page_hint>(from);
+  });
+  each<one_part_unroll>([&]<int i>() {
+    if (threadIdx.x + i * one_part_threads < vectors) store<i * rows, page_hint>(to, held[i]);
+  });
+  __syncthreads();
+  if (threadIdx.x == 0) tell(reinterpret_cast<uint64_t*>(args.done.word), args.done.value);
 }

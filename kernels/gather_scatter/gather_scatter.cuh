@@ -427,23 +427,28 @@ __device__ __forceinline__ void move_part_list(const headrace_move_parts_v1& arg
   }
 }
 
+/// The bytes come before, those of other threads by the barrier that they and this one have passed. Pairs
+/// with the acquire of whoever waits for the word. A fence besides would cost a part of a microsecond.
+__device__ __forceinline__ void tell(uint64_t* word, unsigned long long value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+
 /// Tells the end of the move, if anybody is to be told. Every thread of every block comes here last.
 __device__ __forceinline__ void tell_done(const headrace_move_done_v1& done) {
   if (done.word == 0) return;
-  __syncthreads();  // the block's stores come before thread 0's fence
+  __syncthreads();  // the block's stores come before what thread 0 tells
   if (threadIdx.x != 0) return;
   auto* const state = reinterpret_cast<headrace_move_state_v1*>(done.state);
   unsigned long long value = done.value;
-  __threadfence_system();
   if (gridDim.x > 1) {
     // Pairs with the other blocks' fences: who arrives last has all blocks' bytes behind it.
+    __threadfence_system();
     if (atomicAdd(&state->arrived, 1) + 1 != gridDim.x) return;
     state->arrived = 0;
     __threadfence_system();
   }
   if (value == 0) value = ++state->launches;
-  // Pairs with the acquire of whoever waits for the word.
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(done.word), "l"(value) : "memory");
+  tell(reinterpret_cast<uint64_t*>(done.word), value);
 }
 
 }  // namespace headrace::kernels

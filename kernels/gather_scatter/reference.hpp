@@ -3,6 +3,8 @@
 // driver runs.
 #pragma once
 
+#include "kernels/gather_scatter/one_part.hpp"
+
 #include <headrace/plugin/kernels_v1.h>
 
 #include <algorithm>
@@ -55,6 +57,10 @@ void each_part(const headrace_move_parts_v1& args, Part part) {
 template <class Part>
 void each_part(const headrace_move_few_v1& args, Part part) {
   for (std::uint64_t i = 0; i < args.count; ++i) part(args.sources[i], args.targets[i], args.lengths[i]);
+}
+template <class Part>
+void each_part(const OnePart& args, Part part) {
+  part(args.source, args.target, args.bytes);
 }
 
 inline void tell_done(const headrace_move_done_v1& done) {

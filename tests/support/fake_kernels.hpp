@@ -109,6 +109,7 @@ inline void add_reference_kernels(FakeCuda& fake) {
   add("headrace_move_checked_grid_any", kernels::GridLaunch{});
   add("headrace_move_parts", headrace_move_parts_v1{});
   add("headrace_move_few", headrace_move_few_v1{});
+  add("headrace_move_one", kernels::OnePart{});
   add_reference_courier(fake);
 }
 

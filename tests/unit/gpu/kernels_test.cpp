@@ -5,6 +5,7 @@
 #include "gpu/pinned_memory.hpp"
 #include "gpu/stream.hpp"
 #include "gpu_test.hpp"
+#include "kernels/gather_scatter/one_part.hpp"
 #include "kernels/grids/grids.hpp"
 #include "kernels/launch.hpp"
 
@@ -274,6 +275,52 @@ TEST_F(KernelsTest, few_parts_travel_inside_the_launch) {
   EXPECT_EQ(*reinterpret_cast<const std::uint64_t*>(word.bytes().data()), 5u);
 }
 
+TEST_F(KernelsTest, one_small_part_of_whole_vectors_has_a_kernel_of_its_own) {
+  constexpr std::uint64_t most = kernels::one_part_most_bytes;
+  const auto source = filled(2 * most), target = filled(2 * most);
+  const auto word = PinnedMemory::allocate(device, sizeof(std::uint64_t)).value();
+  const auto state = table(std::vector<std::uint64_t>(sizeof(headrace_move_state_v1) / 8, 0));
+  const auto part = [&](std::uint64_t from, std::uint64_t to, std::uint64_t bytes) {
+    headrace_move_few_v1 args{};
+    args.struct_size = sizeof args;
+    args.count = 1;
+    args.sources[0] = source.address() + from, args.targets[0] = target.address() + to;
+    args.lengths[0] = bytes;
+    args.done = {word.address(), 5, state.address()};
+    return args;
+  };
+  const auto by_its_own = [&](const headrace_move_few_v1& args) {
+    const int before = fake.calls("headrace_move_one");
+    auto expected = copy_of(target);
+    for (std::uint64_t i = 0; i < args.count; ++i)
+      std::memcpy(&expected[args.targets[i] - target.address()],
+                  reinterpret_cast<const void*>(args.sources[i]), args.lengths[i]);
+    EXPECT_EQ(kernels->move(args, stream.handle()), cuda::Outcome::success);
+    EXPECT_TRUE(stream.wait_idle());
+    EXPECT_EQ(copy_of(target), expected);
+    return fake.calls("headrace_move_one") == before + 1;
+  };
+  EXPECT_TRUE(by_its_own(part(16, 4096, 4096)));
+  EXPECT_EQ(*reinterpret_cast<const std::uint64_t*>(word.bytes().data()), 5u);
+  EXPECT_TRUE(by_its_own(part(0, 0, 16)));
+  EXPECT_TRUE(by_its_own(part(0, 0, most)));
+  // What it cannot do goes to the kernel for a few.
+  EXPECT_FALSE(by_its_own(part(0, 0, most + 16)));
+  EXPECT_FALSE(by_its_own(part(8, 0, 4096)));
+  EXPECT_FALSE(by_its_own(part(0, 8, 4096)));
+  EXPECT_FALSE(by_its_own(part(0, 0, 4088)));
+  auto two = part(0, 0, 4096);
+  two.count = 2;
+  two.sources[1] = source.address() + 4096, two.targets[1] = target.address() + 8192, two.lengths[1] = 16;
+  EXPECT_FALSE(by_its_own(two));
+  auto counted = part(0, 0, 4096);
+  counted.done.value = 0;
+  EXPECT_FALSE(by_its_own(counted));
+  auto silent = part(0, 0, 4096);
+  silent.done = {};
+  EXPECT_FALSE(by_its_own(silent));
+}
+
 TEST_F(KernelsTest, refuse_what_could_not_be_told_or_moved) {
   headrace_move_few_v1 few{};
   few.struct_size = sizeof few;
@@ -421,7 +468,7 @@ TEST_F(KernelLibraryTest, of_this_build_opens_if_there_was_a_compiler) {
   if (library->image_for(list_devices(driver).value()[2])) {
     const auto kernels = Kernels::open(*library, open(2));
     ASSERT_TRUE(kernels) << kernels.error().message;
-    EXPECT_EQ(fake.calls("cuFuncLoad"), 19);
+    EXPECT_EQ(fake.calls("cuFuncLoad"), 20);
   }
 }
 
