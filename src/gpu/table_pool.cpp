@@ -7,7 +7,12 @@
 namespace headrace::gpu {
 
 std::size_t TablePool::class_of(std::size_t bytes) {
-  return static_cast<std::size_t>(std::bit_width((std::max(bytes, std::size_t{1}) - 1) / smallest_bytes));
+  if (bytes <= line_bytes) return 0;
+  return 1 + static_cast<std::size_t>(std::bit_width((bytes - 1) / smallest_table_bytes));
+}
+
+std::size_t TablePool::piece_bytes_of(std::size_t size_class) {
+  return size_class == 0 ? line_bytes : smallest_table_bytes << (size_class - 1);
 }
 
 Result<TablePool::Table> TablePool::take(std::size_t bytes) {
@@ -28,8 +33,8 @@ Result<TablePool::Table> TablePool::take(std::size_t bytes) {
 }
 
 Result<void> TablePool::refill(std::size_t size_class) {
-  const std::size_t piece_bytes = smallest_bytes << size_class;
-  const std::size_t bytes = std::max(piece_bytes, slab_bytes);
+  const std::size_t piece_bytes = piece_bytes_of(size_class);
+  const std::size_t bytes = size_class == 0 ? lines_slab_bytes : std::max(piece_bytes, slab_bytes);
   HEADRACE_TRY(memory, DeviceMemory::allocate(device_, bytes));
   HEADRACE_TRY(pinned, PinnedMemory::allocate(device_, bytes));
   for (std::size_t at = 0; at < bytes; at += piece_bytes)

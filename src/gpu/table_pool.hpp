@@ -4,6 +4,9 @@
 //
 // The driver takes 100 us and more to allocate either, and may wait for the device to free it; a request is
 // made in less than that. So pieces come in a few sizes, are cut from larger allocations, and are kept.
+//
+// Many requests have no table but a head, with the word that tells their end. Those lie line by line: a GPU
+// that writes to another page of host memory each time has its place to look up each time.
 #pragma once
 
 #include "gpu/device_memory.hpp"
@@ -61,9 +64,11 @@ class TablePool : public std::enable_shared_from_this<TablePool> {
     cuda::Address mapped = 0;
     std::byte* host = nullptr;
   };
-  static constexpr std::size_t smallest_bytes = 4096;
-  static constexpr std::size_t slab_bytes = std::size_t{1} << 20;
+  // Of class 0 and of those above it, each twice as large as the one before.
+  static constexpr std::size_t line_bytes = 64, smallest_table_bytes = 4096;
+  static constexpr std::size_t lines_slab_bytes = std::size_t{64} << 10, slab_bytes = std::size_t{1} << 20;
   static std::size_t class_of(std::size_t bytes);
+  static std::size_t piece_bytes_of(std::size_t size_class);
   Result<void> refill(std::size_t size_class);
 
   std::shared_ptr<const Device> device_;
