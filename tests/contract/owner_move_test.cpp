@@ -234,6 +234,8 @@ TEST_P(OwnerMoves, a_killed_owner_ends_posts_that_it_had_begun_and_those_that_it
       const PostEnd end = page->request.wait();
       EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::peer_lost})) << end.text;
     }
+    // Where both had ended well before, nobody has noticed yet.
+    ASSERT_TRUE(world.until([&] { return ab.lost(); })) << world.describe();
     EXPECT_TRUE(one_of(first.request.try_post().code, {Code::peer_lost}));
   }
 }
