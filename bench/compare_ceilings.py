@@ -3,14 +3,14 @@
 """Headrace and the barest program that moves the same pages the same way, in turn, where GPUs are.
 
 bench_gpu_ceilings (bench/gpu/ceilings.cpp) moves pages between two processes without an agent: one page of 4 KiB between two GPUs, by a
-launched kernel, by copy engine, by a kernel that stays; one page from GPU to GPU over a loopback socket, each leg by the same ways; many
-pages between a GPU and another process's pinned host memory. `headrace bench pages` does the same with an agent. Both compare all data.
-Each round has every one's turn; the median of the rounds counts, and the least and the most are printed beside it. Rows of the table
-ceilings-gpu go to bench/results: ours with the best bare way of its kind as the peer (`single/4096/courier` beside `bare_resident`), and
-the bare ways by themselves.
+launched kernel, by copy engine, by a kernel that stays; many pages between two GPUs, by kernel and by copy engine; one page from GPU to
+GPU over a loopback socket, each leg by the same ways; many pages between a GPU and another process's pinned host memory. `headrace bench
+pages` does the same with an agent. Both compare all data. Each round has every one's turn; the median of the rounds counts, and the least
+and the most are printed beside it. Rows of the table ceilings-gpu go to bench/results: ours with the best bare way of its kind as the
+peer (`single/4096/courier` beside `bare_resident`), and the bare ways by themselves.
 
     cmake --preset release && cmake --build --preset release
-    python3 bench/compare_ceilings.py --parts single,tcp,host
+    python3 bench/compare_ceilings.py --parts single,pages,tcp,host
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from pathlib import Path
 from comparison import RESULTS, ROOT, Rows, default_label, find_command, median, table
 
 LAUNCHED = ["bare_kernel_256", "bare_kernel_32"]
-COPIED = ["bare_copy_engine"]
+COPIED = ["bare_copy_engine", "bare_copy_engine_event"]
 RESIDENT = ["bare_resident"]
+PAGES = ["bare_kernel_sm16", "bare_kernel_sm64", "bare_kernel_sm132", "bare_copy_engine", "bare_copy_engine_one_call"]
 HOST = ["bare_kernel_sm8", "bare_kernel_sm16", "bare_kernel_sm64", "bare_copy_engine", "bare_copy_engine_one_call"]
 
 
@@ -51,6 +52,7 @@ PARTS = {
         Ours("kernel", ONE_PAGE, LAUNCHED, {"HEADRACE_CUDA_IPC_COPY_ENGINE_BYTES": "1MiB"}),
         Ours("courier", ONE_PAGE, RESIDENT, {"HEADRACE_CUDA_IPC_COURIER": "on"}),
     ],
+    "pages": [Ours("default", ["--op", "both", "--page", "4K,16K,64K,256K,1M,16M"], PAGES)],
     "tcp": [
         Ours("default", OVER_TCP, [*COPIED, *LAUNCHED]),
         Ours("courier", OVER_TCP, RESIDENT, {"HEADRACE_TCP_COURIER": "on"}),

@@ -77,6 +77,7 @@ class PageBench {
   };
   Result<void> refill(const PageCase& plan, const Seeds& seeds);
   Result<void> check(const PageCase& plan, const Seeds& seeds, std::uint64_t slots);
+  [[nodiscard]] bool by_gpu() const;
 
   PeerProcess peer_;
   BenchSide side_;

@@ -2,11 +2,11 @@
 // What the barest program gets where Headrace has a goal: the same pages between the same two processes,
 // without an agent. bench/compare_ceilings.py runs it in turn with `headrace bench pages`.
 //
-//   bench_gpu_ceilings [single] [tcp] [host]
+//   bench_gpu_ceilings [single] [pages] [tcp] [host]
 //
 // single  one page of 4 KiB at a time between two GPUs: a launched kernel, the copy engine and a stream
-// write-value, a
-//         kernel that stays; and each with nothing to move
+//         write-value, the copy engine and an event, a kernel that stays; and each with nothing to move
+// pages   many pages between two GPUs, 4 KiB to 16 MiB: by kernel and by copy engine
 // tcp     one page at a time over a loopback socket: from GPU memory into pinned memory, send, receive, from
 // pinned
 //         memory into GPU memory, each leg by the ways of `single`; and the socket alone
@@ -19,6 +19,7 @@
 #include "base/unique_fd.hpp"
 #include "gpu/device.hpp"
 #include "gpu/device_memory.hpp"
+#include "gpu/event.hpp"
 #include "gpu/kernel_library.hpp"
 #include "gpu/peer_memory.hpp"
 #include "gpu/pinned_memory.hpp"
@@ -152,11 +153,12 @@ double since(Clock::time_point begin) { return std::chrono::duration<double>(Clo
 
 // ------------------------------------------------------------------ one GPU and the ways to move a page
 
-enum class Way : std::uint32_t { none, copy_engine, kernel_256, kernel_32, resident };
-constexpr std::array ways{Way::copy_engine, Way::kernel_256, Way::kernel_32, Way::resident};
+enum class Way : std::uint32_t { none, copy_engine, copy_engine_event, kernel_256, kernel_32, resident };
+constexpr std::array ways{Way::copy_engine, Way::copy_engine_event, Way::kernel_256, Way::kernel_32,
+                          Way::resident};
 const char* name_of(Way way) {
-  constexpr const char* names[] = {"bare_socket", "bare_copy_engine", "bare_kernel_256", "bare_kernel_32",
-                                   "bare_resident"};
+  constexpr const char* names[] = {"bare_socket",     "bare_copy_engine", "bare_copy_engine_event",
+                                   "bare_kernel_256", "bare_kernel_32",   "bare_resident"};
   return names[static_cast<std::size_t>(way)];
 }
 
@@ -165,6 +167,7 @@ class Gpu {
   explicit Gpu(std::shared_ptr<const Device> device)
       : device_(std::move(device)),
         stream_(must(gpu::Stream::make(device_, gpu::Priority::high))),
+        event_(must(gpu::Event::make(device_))),
         words_(must(PinnedMemory::allocate(device_, 4096))) {
     const gpu::ContextGuard guard(*device_);
     for (std::uint64_t i = 0; i < headrace_ceiling_image_count && module_ == nullptr; ++i)
@@ -208,6 +211,11 @@ class Gpu {
         must(*device_, device_->driver().stream_write_value_64(stream_.handle(), words_.address(), value, 0),
              "cuStreamWriteValue64");
         break;
+      case Way::copy_engine_event:
+        if (bytes_ != 0)
+          must(*device_, device_->driver().memcpy_async(to, from, bytes_, stream_.handle()), "cuMemcpyAsync");
+        must(*device_, device_->driver().event_record(event_.handle(), stream_.handle()), "cuEventRecord");
+        return wait_for_event(value);
       case Way::kernel_256:
       case Way::kernel_32: {
         Address word_at = words_.address();
@@ -295,6 +303,17 @@ class Gpu {
         end_with(fmt::format("{}: the end of move {} was not seen", name_of(way_), value));
     told_ = value;
   }
+  void wait_for_event(std::uint64_t value) {
+    const auto limit = Clock::now() + patience;
+    for (std::uint64_t looks = 1;; ++looks) {
+      const cuda::Outcome outcome = device_->driver().event_query(event_.handle());
+      if (outcome == cuda::Outcome::success) break;
+      if (outcome != cuda::Outcome::not_ready) must(*device_, outcome, "cuEventQuery");
+      if (looks % (1 << 16) == 0 && Clock::now() > limit)
+        end_with(fmt::format("{}: the end of move {} was not seen", name_of(way_), value));
+    }
+    told_ = value;
+  }
   [[nodiscard]] std::uint64_t* word() const {
     return reinterpret_cast<std::uint64_t*>(words_.bytes().data());
   }
@@ -302,6 +321,7 @@ class Gpu {
 
   std::shared_ptr<const Device> device_;
   gpu::Stream stream_;
+  gpu::Event event_;
   PinnedMemory words_;  // the word that tells the end, and a resident's job in a line of its own
   cuda::Module module_ = nullptr;
   cuda::Function page_256_ = nullptr, page_32_ = nullptr, resident_ = nullptr, pages_ = nullptr;
@@ -538,6 +558,67 @@ void single(Near& near) {
   }
 }
 
+// ------------------------------------------------------------------ many pages between GPUs
+
+/// Where the pages of a request lie, as the copy engine is told and, in GPU memory, as the kernel is.
+struct Table {
+  Table(Gpu& gpu, Address source, Address target, const Pairs& pairs, std::size_t page_bytes)
+      : lengths(pairs.from.size(), page_bytes),
+        memory(must(DeviceMemory::allocate(gpu.device(), pairs.from.size() * 16))) {
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      sources.push_back(source + pairs.from[i] * page_bytes);
+      targets.push_back(target + pairs.to[i] * page_bytes);
+    }
+    const auto staging = must(PinnedMemory::allocate(gpu.device(), lengths.size() * 16));
+    std::byte* const at = staging.bytes().data();
+    std::memcpy(at, sources.data(), lengths.size() * 8);
+    std::memcpy(at + lengths.size() * 8, targets.data(), lengths.size() * 8);
+    gpu.copy(memory.address(), staging.address(), lengths.size() * 16);
+  }
+  void move(Gpu& gpu, unsigned blocks) const {
+    gpu.move_pages(memory.address(), memory.address() + lengths.size() * 8, lengths.size(), lengths[0], blocks);
+  }
+  void copy(Gpu& gpu, bool in_one) { gpu.copy_pages(sources, targets, lengths, in_one); }
+
+  std::vector<Address> sources, targets;
+  std::vector<std::size_t> lengths;
+  DeviceMemory memory;
+};
+
+void many_pages(Near& near) {
+  constexpr int turns = 10;  // the first is a warm-up
+  std::uint64_t seed = 400;
+  for (const std::size_t kib : {4, 16, 64, 256, 1024, 16384})
+    for (const Direction& direction : directions) {
+      const std::size_t bytes = kib << 10, count = std::min<std::size_t>(pool_bytes / bytes, 16384);
+      const Pairs pairs = draw(count, bytes);
+      const Address source = direction.read ? near.remote.address() : near.local.address(),
+                    target = direction.read ? near.local.address() : near.remote.address();
+      Table table(near.gpu, source, target, pairs, bytes);
+      const std::string name = fmt::format("{}/{}x{}", direction.name, bytes, count);
+      const auto measure = [&](const std::string& way, const std::function<void()>& move) {
+        near.renew(source, target, ++seed);
+        std::vector<double> seconds;
+        for (int turn = 0; turn < turns; ++turn) {
+          for (int i = 0; i < 20; ++i)
+            near.gpu.move(near.local.address(), near.local.address());  // with nothing to move: clocks stay up
+          const auto begin = Clock::now();
+          move();
+          if (turn > 0) seconds.push_back(since(begin));
+        }
+        near.check(target, pairs, bytes, fmt::format("{} {}", name, way));
+        std::ranges::sort(seconds);
+        report(name, way, "GB/s", static_cast<double>(bytes * count) / seconds[seconds.size() / 2] / 1e9);
+      };
+      near.gpu.begin(Way::kernel_32, 0, 0);
+      for (const unsigned blocks : {16u, 64u, 132u})
+        measure(fmt::format("bare_kernel_sm{}", blocks), [&] { table.move(near.gpu, blocks); });
+      if (kib < 1024) continue;
+      measure("bare_copy_engine_one_call", [&] { table.copy(near.gpu, true); });
+      measure("bare_copy_engine", [&] { table.copy(near.gpu, false); });
+    }
+}
+
 void over_tcp(Near& near) {
   const UniqueFd link(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in at{};
@@ -596,8 +677,6 @@ void over_tcp(Near& near) {
 void host_pages(const std::string& gpu_reads, const std::string& gpu_writes, Gpu& gpu, Address device_memory,
                 const PinnedMemory& host, std::span<std::byte> staging, Address staging_address) {
   constexpr int turns = 6;  // the first is a warm-up
-  const auto tables = must(DeviceMemory::allocate(gpu.device(), std::size_t{1} << 20));
-  const auto table_staging = must(PinnedMemory::allocate(gpu.device(), std::size_t{1} << 20));
   std::uint64_t seed = 300;
   for (const std::size_t page_bytes : {std::size_t{4096}, std::size_t{65536}, std::size_t{16} << 20})
     for (const bool reads : {true, false}) {
@@ -605,16 +684,7 @@ void host_pages(const std::string& gpu_reads, const std::string& gpu_writes, Gpu
       const Pairs pairs = draw(count, page_bytes);
       const Address source = reads ? host.address() : device_memory,
                     target = reads ? device_memory : host.address();
-      std::vector<Address> sources, targets;
-      for (std::size_t i = 0; i < count; ++i) {
-        sources.push_back(source + pairs.from[i] * page_bytes);
-        targets.push_back(target + pairs.to[i] * page_bytes);
-      }
-      std::vector<std::size_t> lengths(count, page_bytes);
-      auto* const table = table_staging.bytes().data();
-      std::memcpy(table, sources.data(), count * 8);
-      std::memcpy(table + count * 8, targets.data(), count * 8);
-      gpu.copy(tables.address(), table_staging.address(), count * 16);
+      Table table(gpu, source, target, pairs, page_bytes);
       const auto measure = [&](const std::string& way, const std::function<void()>& move) {
         std::vector<double> seconds;
         const std::string name = fmt::format("{}/{}x{}", reads ? gpu_reads : gpu_writes, page_bytes, count);
@@ -631,8 +701,8 @@ void host_pages(const std::string& gpu_reads, const std::string& gpu_writes, Gpu
             });
           }
           for (int i = 0; i < 20; ++i)
-            gpu.move_pages(tables.address(), tables.address() + count * 8, std::min<std::size_t>(count, 4),
-                           4096, 4);  // links wake
+            gpu.move_pages(table.memory.address(), table.memory.address() + count * 8,
+                           std::min<std::size_t>(count, 4), 4096, 4);  // links wake
           const auto begin = Clock::now();
           move();
           if (turn > 0) seconds.push_back(since(begin));
@@ -646,12 +716,10 @@ void host_pages(const std::string& gpu_reads, const std::string& gpu_writes, Gpu
       };
       for (const unsigned blocks : {8u, 16u, 64u})
         measure(fmt::format("bare_kernel_sm{}", blocks), [&] {
-          gpu.move_pages(tables.address(), tables.address() + count * 8, count, page_bytes, blocks);
+          table.move(gpu, blocks);
         });
-      if (page_bytes >= 65536)
-        measure("bare_copy_engine_one_call", [&] { gpu.copy_pages(sources, targets, lengths, true); });
-      if (page_bytes > 65536)
-        measure("bare_copy_engine", [&] { gpu.copy_pages(sources, targets, lengths, false); });
+      if (page_bytes >= 65536) measure("bare_copy_engine_one_call", [&] { table.copy(gpu, true); });
+      if (page_bytes > 65536) measure("bare_copy_engine", [&] { table.copy(gpu, false); });
     }
 }
 
@@ -685,6 +753,7 @@ int run(int socket, const std::set<std::string>& parts) {
   Near near(socket);
   const gpu::ContextGuard guard(*near.gpu.device());
   if (parts.contains("single")) single(near);
+  if (parts.contains("pages")) many_pages(near);
   if (parts.contains("host")) host(near);
   if (parts.contains("tcp")) over_tcp(near);  // last: the owner's process ends with its connection
   return 0;
@@ -695,8 +764,8 @@ int run(int socket, const std::set<std::string>& parts) {
 int main(int argc, char** argv) {
   const std::set<std::string> parts(argv + 1, argv + argc);
   for (const std::string& part : parts)
-    if (part != "single" && part != "tcp" && part != "host") {
-      fmt::print(stderr, "unknown part {}: single, tcp, host\n", part);
+    if (part != "single" && part != "pages" && part != "tcp" && part != "host") {
+      fmt::print(stderr, "unknown part {}: single, pages, tcp, host\n", part);
       return 2;
     }
   int sockets[2];
