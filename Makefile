@@ -21,7 +21,7 @@ build: setup  ## Build as shipped into build/release: library, plugins, command,
 install: $(INSTALLED)  ## Install the Python package into .venv
 
 # The file is as old as the last installation; anything newer that goes into the wheel makes another.
-WHEEL_INPUTS := $(shell find include src backends bindings cli tools/probe_plugin python cmake CMakeLists.txt layers.toml \
+WHEEL_INPUTS := $(shell find include src backends bindings cli kernels tools/probe_plugin tools/device_code.py python cmake CMakeLists.txt layers.toml \
   pyproject.toml README.md -type f -not -name '*.pyc' 2>/dev/null)
 $(INSTALLED): $(WHEEL_INPUTS) | setup
 	@$(PYTHON) tools/test.py --install

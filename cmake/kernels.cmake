@@ -1,10 +1,70 @@
 # SPDX-License-Identifier: Apache-2.0
-# Device code: kernels/*/*.cu -> cubins -> lib/libheadrace_kernels.so, if there is an nvcc. The host's half is compiled in any
-# case, as headrace_kernels_host, for tests with the fake driver.
+# Device code: kernels/*/*.cu -> cubins -> lib/libheadrace_kernels.so, if there is a compiler for it. The host's half is compiled
+# in any case, as headrace_kernels_host, for tests with the fake driver.
+#
+# What others will run (CMAKE_BUILD_TYPE=Release) is compiled by NVRTC 12.8, for all kinds of GPU: a driver runs cubins of its own
+# CUDA version and of older ones. A developer's build has one kind, by nvcc. Either takes the other's place where it is missing.
 
-set(HEADRACE_CUDA_ARCHS "90a" CACHE STRING "Kinds of GPU that device code is compiled for, for example 80;90a;100;120")
+set(archs 90a)
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  set(archs 80 90a 100 120)
+endif()
+set(HEADRACE_CUDA_ARCHS "${archs}" CACHE STRING "Kinds of GPU that device code is compiled for, for example 80;90a;100;120")
+set(HEADRACE_DEVICE_COMPILER "" CACHE STRING "What compiles device code: nvrtc, nvcc, or nothing for the one that suits the build")
+set_property(CACHE HEADRACE_DEVICE_COMPILER PROPERTY STRINGS "" nvrtc nvcc)
 find_program(HEADRACE_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
 mark_as_advanced(HEADRACE_NVCC)
+set(headrace_device_code ${PROJECT_SOURCE_DIR}/tools/device_code.py)
+
+# headrace_find_nvrtc(<python> <why not>): the Python whose package NVRTC 12.8 is, or "" and the reason.
+function(headrace_find_nvrtc python why)
+  set(candidate ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+  if(SKBUILD)
+    set(candidate "${Python_EXECUTABLE}")
+  elseif(NOT EXISTS ${candidate})
+    set(candidate python3)
+  endif()
+  execute_process(COMMAND ${candidate} ${headrace_device_code} --check RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE said
+                  ERROR_STRIP_TRAILING_WHITESPACE)
+  if(failed EQUAL 0)
+    set(${python} "${candidate}" PARENT_SCOPE)
+  else()
+    set(${python} "" PARENT_SCOPE)
+  endif()
+  set(${why} "${said}" PARENT_SCOPE)
+endfunction()
+
+# headrace_choose_device_compiler(): sets device_compiler to nvrtc, nvcc or "" in the caller, nvrtc_python with nvrtc.
+function(headrace_choose_device_compiler)
+  if(NOT HEADRACE_DEVICE_COMPILER MATCHES "^(nvrtc|nvcc|)$")
+    message(FATAL_ERROR "HEADRACE_DEVICE_COMPILER is \"${HEADRACE_DEVICE_COMPILER}\": write nvrtc, nvcc, or nothing.")
+  endif()
+  set(compiler "${HEADRACE_DEVICE_COMPILER}")
+  set(python "")
+  if(compiler STREQUAL "nvrtc" OR (compiler STREQUAL "" AND (CMAKE_BUILD_TYPE STREQUAL "Release" OR NOT HEADRACE_NVCC)))
+    headrace_find_nvrtc(python why)
+    if(NOT python AND compiler STREQUAL "nvrtc")
+      message(FATAL_ERROR "${why}")
+    elseif(python)
+      set(compiler nvrtc)
+    endif()
+  endif()
+  if(compiler STREQUAL "nvcc" AND NOT HEADRACE_NVCC)
+    message(FATAL_ERROR "HEADRACE_DEVICE_COMPILER is nvcc, and there is none: install the CUDA toolkit, or name it by -DHEADRACE_NVCC=...")
+  elseif(compiler STREQUAL "" AND HEADRACE_NVCC)
+    set(compiler nvcc)
+    if(CMAKE_BUILD_TYPE STREQUAL "Release")
+      message(STATUS "Device code by ${HEADRACE_NVCC}: drivers older than its CUDA will not run it. For drivers from 570 on: ${why}")
+    endif()
+  endif()
+  if(compiler STREQUAL "")
+    message(STATUS "libheadrace_kernels.so is not built, and GPUs need it: there is no nvcc, and ${why}")
+  else()
+    message(STATUS "Device code by ${compiler} for ${HEADRACE_CUDA_ARCHS}")
+  endif()
+  set(device_compiler "${compiler}" PARENT_SCOPE)
+  set(nvrtc_python "${python}" PARENT_SCOPE)
+endfunction()
 
 # headrace_image_table(<output> <symbol> <cubin>...): writes C++ that holds the cubins, named <anything>.sm_<arch>.cubin, as
 # `<symbol>s[]` and `<symbol>_count` of headrace_kernel_image_v1.
@@ -44,22 +104,27 @@ const uint64_t @symbol@_count = @count@;
   set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${ARGN}")
 endfunction()
 
-# headrace_cubins(<variable> <source>): a cubin of the source for each of HEADRACE_CUDA_ARCHS.
+# headrace_cubins(<variable> <source>): a cubin of the source for each of HEADRACE_CUDA_ARCHS, by device_compiler.
 function(headrace_cubins variable source)
   cmake_path(GET source STEM stem)
-  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cuh)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cuh ${PROJECT_SOURCE_DIR}/kernels/nvrtc/*.h)
+  set(includes -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR})
   set(cubins "")
   foreach(arch IN LISTS HEADRACE_CUDA_ARCHS)
     if(NOT arch MATCHES "^[0-9]+[0-9]a?$")
       message(FATAL_ERROR "HEADRACE_CUDA_ARCHS has \"${arch}\": write kinds of GPU like 80;90a;100;120.")
     endif()
     set(cubin ${PROJECT_BINARY_DIR}/kernels/${stem}.sm_${arch}.cubin)
+    if(device_compiler STREQUAL "nvrtc")
+      set(compile ${nvrtc_python} ${headrace_device_code} --arch ${arch})
+    else()
+      set(compile ${HEADRACE_NVCC} -cubin -std=c++20 -O3 $<$<CONFIG:Debug>:-lineinfo> -gencode=arch=compute_${arch},code=sm_${arch})
+    endif()
     add_custom_command(
       OUTPUT ${cubin}
-      COMMAND ${HEADRACE_NVCC} -cubin -std=c++20 -O3 $<$<CONFIG:Debug>:-lineinfo> -gencode=arch=compute_${arch},code=sm_${arch}
-              -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR} -o ${cubin} ${source}
-      DEPENDS ${source} ${headers} ${PROJECT_SOURCE_DIR}/include/headrace/plugin/kernels_v1.h
-      COMMENT "Compiling device code ${stem} for sm_${arch}"
+      COMMAND ${compile} ${includes} -o ${cubin} ${source}
+      DEPENDS ${source} ${headers} ${PROJECT_SOURCE_DIR}/include/headrace/plugin/kernels_v1.h ${headrace_device_code}
+      COMMENT "Compiling device code ${stem} for sm_${arch} by ${device_compiler}"
       VERBATIM COMMAND_EXPAND_LISTS)
     list(APPEND cubins ${cubin})
   endforeach()
@@ -79,9 +144,11 @@ function(headrace_add_kernels)
   target_include_directories(headrace_kernels_host PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(headrace_kernels_host PUBLIC headrace_options)
 
-  if(NOT HEADRACE_NVCC OR HEADRACE_FUZZ)
-    message(STATUS "libheadrace_kernels.so is not built: there is no nvcc. GPUs need it: install the CUDA toolkit, or name it by "
-                   "-DHEADRACE_NVCC=...")
+  if(HEADRACE_FUZZ)
+    return()
+  endif()
+  headrace_choose_device_compiler()
+  if(device_compiler STREQUAL "")
     return()
   endif()
   file(GLOB device_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*/*.cu)

@@ -15,8 +15,8 @@
 // One JSON line a figure: {"case", "way", "metric", "value"}. A child process owns the far memory, on the
 // last GPU. Of single pages 256 at random places take turns, as in `headrace bench pages --single`. All data
 // is compared; a difference ends it.
-#include "bench/gpu/shuffled.hpp"
 #include "base/unique_fd.hpp"
+#include "bench/gpu/shuffled.hpp"
 #include "gpu/device.hpp"
 #include "gpu/device_memory.hpp"
 #include "gpu/event.hpp"
@@ -576,7 +576,8 @@ struct Table {
     gpu.copy(memory.address(), staging.address(), lengths.size() * 16);
   }
   void move(Gpu& gpu, unsigned blocks) const {
-    gpu.move_pages(memory.address(), memory.address() + lengths.size() * 8, lengths.size(), lengths[0], blocks);
+    gpu.move_pages(memory.address(), memory.address() + lengths.size() * 8, lengths.size(), lengths[0],
+                   blocks);
   }
   void copy(Gpu& gpu, bool in_one) { gpu.copy_pages(sources, targets, lengths, in_one); }
 
@@ -601,7 +602,8 @@ void many_pages(Near& near) {
         std::vector<double> seconds;
         for (int turn = 0; turn < turns; ++turn) {
           for (int i = 0; i < 20; ++i)
-            near.gpu.move(near.local.address(), near.local.address());  // with nothing to move: clocks stay up
+            near.gpu.move(near.local.address(),
+                          near.local.address());  // with nothing to move: clocks stay up
           const auto begin = Clock::now();
           move();
           if (turn > 0) seconds.push_back(since(begin));
@@ -715,9 +717,7 @@ void host_pages(const std::string& gpu_reads, const std::string& gpu_writes, Gpu
                static_cast<double>(page_bytes * count) / seconds[seconds.size() / 2] / 1e9);
       };
       for (const unsigned blocks : {8u, 16u, 64u})
-        measure(fmt::format("bare_kernel_sm{}", blocks), [&] {
-          table.move(gpu, blocks);
-        });
+        measure(fmt::format("bare_kernel_sm{}", blocks), [&] { table.move(gpu, blocks); });
       if (page_bytes >= 65536) measure("bare_copy_engine_one_call", [&] { table.copy(gpu, true); });
       if (page_bytes > 65536) measure("bare_copy_engine", [&] { table.copy(gpu, false); });
     }

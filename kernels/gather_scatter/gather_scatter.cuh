@@ -8,8 +8,6 @@
 
 #include <headrace/plugin/kernels_v1.h>
 
-#include <utility>
-
 namespace headrace::kernels {
 
 constexpr unsigned warp_lanes = 32;
@@ -26,11 +24,12 @@ constexpr int page_unroll = 8;
 constexpr Hint page_hint = Hint::no_allocate;
 
 /// Calls f.template operator()<0>() to <Count - 1>: a loop whose counter is a constant of the instruction.
-template <int Count, class F>
+template <int Count, int i = 0, class F>
 __device__ __forceinline__ void each(F f) {
-  [&]<int... i>(std::integer_sequence<int, i...>) {
-    (f.template operator()<i>(), ...);
-  }(std::make_integer_sequence<int, Count>{});
+  if constexpr (i < Count) {
+    f.template operator()<i>();
+    each<Count, i + 1>(f);
+  }
 }
 
 /// The vector `row` rows behind `from`, which is this lane's place in row 0.

@@ -90,6 +90,17 @@ headrace_kernels_driver_v1 driver_for_kernels(const cuda::DriverTable& driver) {
   return table;
 }
 
+/// What to say where the driver did not take an image, or not all of it.
+Error refusal_of(const cuda::DriverTable& driver, cuda::Outcome outcome, std::string what) {
+  Error error = cuda::driver_error(driver, outcome, "{}", what);
+  if (outcome == cuda::Outcome::invalid_image || outcome == cuda::Outcome::no_binary_for_gpu)
+    error.message +=
+        "; a driver runs what was compiled for its own CUDA version or an older one: take a newer driver, or "
+        "a "
+        "build by NVRTC 12.8, which drivers from 570 on run";
+  return error;
+}
+
 }  // namespace
 
 Result<KernelLibrary> KernelLibrary::load(const std::string& path) {
@@ -146,8 +157,10 @@ Result<std::shared_ptr<const Kernels>> Kernels::open(const KernelLibrary& librar
   args.image = image;
   args.multiprocessors = static_cast<std::uint32_t>(kernels->device_->info().multiprocessors);
   const auto outcome = static_cast<cuda::Outcome>(library.table().open(&args, &kernels->set_));
-  HEADRACE_CUDA_TRY(kernels->device_->driver(), outcome, "kernels {} on GPU {}: {}", image->name,
-                    kernels->device_->ordinal(), args.failed == nullptr ? "open" : args.failed);
+  if (outcome != cuda::Outcome::success)
+    return refusal_of(kernels->device_->driver(), outcome,
+                      fmt::format("kernels {} on GPU {}: {}", image->name, kernels->device_->ordinal(),
+                                  args.failed == nullptr ? "open" : args.failed));
   return std::shared_ptr<const Kernels>(std::move(kernels));
 }
 

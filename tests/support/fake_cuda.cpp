@@ -342,6 +342,7 @@ struct FakeDriver {
         {Outcome::out_of_memory, "CUDA_ERROR_OUT_OF_MEMORY"},
         {Outcome::no_device, "CUDA_ERROR_NO_DEVICE"},
         {Outcome::invalid_device, "CUDA_ERROR_INVALID_DEVICE"},
+        {Outcome::invalid_image, "CUDA_ERROR_INVALID_IMAGE"},
         {Outcome::no_binary_for_gpu, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
         {Outcome::peer_access_unsupported, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"},
         {Outcome::illegal_address, "CUDA_ERROR_ILLEGAL_ADDRESS"},
@@ -356,6 +357,7 @@ struct FakeDriver {
     static const std::map<Outcome, const char*> words{
         {Outcome::out_of_memory, "out of memory"},
         {Outcome::invalid_value, "invalid argument"},
+        {Outcome::invalid_image, "device kernel image is invalid"},
         {Outcome::no_binary_for_gpu, "no kernel image is available for execution on the device"},
         {Outcome::system_driver_mismatch, "system has unsupported display driver / cuda driver combination"}};
     const auto found = words.find(outcome);

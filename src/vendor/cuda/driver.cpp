@@ -116,6 +116,7 @@ Code code_of_outcome(Outcome outcome) noexcept {
     case Outcome::not_ready:
       return Code::would_block;
     case Outcome::no_device:
+    case Outcome::invalid_image:  // of a newer CUDA than the driver's
     case Outcome::no_binary_for_gpu:
     case Outcome::peer_access_unsupported:
     case Outcome::not_supported:

@@ -436,12 +436,16 @@ TEST_F(KernelLibraryTest, that_is_not_there_is_named_with_what_to_install) {
 TEST_F(KernelLibraryTest, whose_image_does_not_load_says_which_and_leaves_nothing) {
   const auto library = KernelLibrary::from_table(cuda::fake_kernels_table(), "library").value();
   const auto device = open(2);
-  fake.fail("cuModuleLoadData", cuda::Outcome::no_binary_for_gpu);
-  const auto refused = Kernels::open(library, device);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.code(), Code::not_supported);
-  EXPECT_THAT(refused.error().message,
-              AllOf(HasSubstr("sm_90a on GPU 2"), HasSubstr("no kernel image is available")));
+  for (const auto& [outcome, words] :
+       {std::pair{cuda::Outcome::no_binary_for_gpu, "no kernel image is available"},
+        std::pair{cuda::Outcome::invalid_image, "device kernel image is invalid"}}) {
+    fake.fail("cuModuleLoadData", outcome);
+    const auto refused = Kernels::open(library, device);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.code(), Code::not_supported) << "the next path may do";
+    EXPECT_THAT(refused.error().message, AllOf(HasSubstr("sm_90a on GPU 2"), HasSubstr(words),
+                                               HasSubstr("take a newer driver, or a build by NVRTC 12.8")));
+  }
   fake.fail("cuModuleGetFunction", cuda::Outcome::not_found, 3);
   const auto lacking = Kernels::open(library, device);
   ASSERT_FALSE(lacking);
@@ -455,7 +459,7 @@ TEST_F(KernelLibraryTest, whose_image_does_not_load_says_which_and_leaves_nothin
 
 TEST_F(KernelLibraryTest, of_this_build_opens_if_there_was_a_compiler) {
   if (!std::filesystem::exists(HEADRACE_TEST_BIN_DIR "/../lib/libheadrace_kernels.so"))
-    GTEST_SKIP() << "there is no nvcc";
+    GTEST_SKIP() << "there is no compiler for device code";
   const auto library = KernelLibrary::load();
   ASSERT_TRUE(library) << library.error().message;
   EXPECT_GT(library->table().image_count, 0u);

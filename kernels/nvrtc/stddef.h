@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+// For NVRTC, which has no headers of the system's.
+#pragma once
+
+using size_t = decltype(sizeof 0);

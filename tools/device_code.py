@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles device code to a cubin with NVRTC 12.8, so that drivers from CUDA 12.8 on (570) run it.
+
+A cubin is of its compiler's time: what nvcc 13 makes is refused by drivers of CUDA 12. So builds for others take the compiler of the
+oldest driver that is served, which comes as a Python package and needs no CUDA toolkit:
+
+    pip install nvidia-cuda-nvrtc-cu12==12.8.93
+    tools/device_code.py --arch 90a -I include -I . -o out.cubin in.cu
+    tools/device_code.py --check          which NVRTC it would take; ends with 1, and says why, if there is none that serves
+
+--library names a libnvrtc.so.12 that is not a package of this Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.util
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WANTED = (12, 8)
+PACKAGE = "nvidia-cuda-nvrtc-cu12==12.8.93"
+OWN_HEADERS = ROOT / "kernels" / "nvrtc"  # instead of the system's
+
+
+def find_library() -> Path:
+    """Of this Python's package."""
+    try:
+        spec = importlib.util.find_spec("nvidia.cuda_nvrtc")
+    except ModuleNotFoundError:
+        spec = None
+    for folder in spec.submodule_search_locations or [] if spec else []:
+        library = Path(folder) / "lib" / "libnvrtc.so.12"
+        if library.exists():
+            return library
+    sys.exit(f"{sys.executable} has no NVRTC 12.8: {sys.executable} -m pip install {PACKAGE}")
+
+
+class Nvrtc:
+    def __init__(self, path: Path) -> None:
+        try:
+            self.library = ctypes.CDLL(str(path))
+        except OSError as error:
+            sys.exit(f"{path} does not load: {error}")
+        self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self.call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        self.version = (major.value, minor.value)
+        if self.version != WANTED:
+            wanted = ".".join(map(str, WANTED))
+            sys.exit(f"{path} is of CUDA {major.value}.{minor.value}, and {wanted} is what the oldest driver that is served runs: {PACKAGE}")
+
+    def call(self, name: str, *arguments: object) -> None:
+        outcome = getattr(self.library, name)(*arguments)
+        if outcome != 0:
+            raise RuntimeError(f"{name}: {self.library.nvrtcGetErrorString(outcome).decode()}")
+
+    def text(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self.call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        self.call(f"nvrtcGet{what}", program, buffer)
+        return buffer.raw
+
+    def compile(self, source: Path, options: list[str]) -> bytes:
+        """The cubin. RuntimeError: what the compiler says."""
+        program = ctypes.c_void_p()
+        self.call("nvrtcCreateProgram", ctypes.byref(program), source.read_bytes(), str(source).encode(), 0, None, None)
+        try:
+            words = [option.encode() for option in options]
+            try:
+                self.call("nvrtcCompileProgram", program, len(words), (ctypes.c_char_p * len(words))(*words))
+            except RuntimeError as error:
+                said = self.text(program, "ProgramLog").rstrip(b"\0\n").decode(errors="replace")
+                raise RuntimeError(f"{said}\n{error}") from None
+            return self.text(program, "CUBIN")
+        finally:
+            self.library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", nargs="?", type=Path, help="CUDA C++ without the runtime library")
+    parser.add_argument("-o", "--output", type=Path, help="the cubin")
+    parser.add_argument("--arch", help="the kind of GPU, as in 80 or 90a")
+    parser.add_argument("-I", "--include", action="append", default=[], metavar="FOLDER", help="where headers are looked for")
+    parser.add_argument("--library", type=Path, help="libnvrtc.so.12 of CUDA 12.8; default: that of this Python's package")
+    parser.add_argument("--check", action="store_true", help="say which NVRTC it would take, and compile nothing")
+    options = parser.parse_args()
+    compiler = Nvrtc(options.library or find_library())
+    if options.check:
+        print(".".join(map(str, compiler.version)))
+        return
+    if not (options.source and options.output and options.arch):
+        parser.error("name a source, --output and --arch")
+    includes = [f"--include-path={folder}" for folder in [OWN_HEADERS, *options.include]]
+    try:
+        cubin = compiler.compile(options.source, [f"--gpu-architecture=sm_{options.arch}", "--std=c++20", "-default-device", *includes])
+        options.output.write_bytes(cubin)
+    except (RuntimeError, OSError) as error:
+        sys.exit(f"{options.source} for sm_{options.arch}: {error}")
+
+
+if __name__ == "__main__":
+    main()
