@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda_ipc/backend.hpp"
 
+#include "backends/cuda_ipc/path_speed.hpp"
 #include "backends/cuda_ipc/request.hpp"
 
 namespace headrace::cuda_ipc {
@@ -133,13 +134,14 @@ headrace_cost_v1 CudaIpcBackend::cost(const headrace_prepare_v1& args) {
   const gpu::CourierSettings& courier = instance_->courier;
   const bool carried = courier.on && args.grid == nullptr && args.count <= gpu::Courier::most_parts &&
                        args.bytes <= courier.most_bytes;
+  const PathSpeed& speed = speed_of(touched_by(args));
   return {.struct_size = sizeof(headrace_cost_v1),
-          .fixed_ns = carried ? 4500.0 : 8000.0,
+          .fixed_ns = carried ? courier_ns : speed.fixed_ns,
           // 4096 bytes at 350 GB/s take 12 ns, 512 bytes at 250 take 2: the list is not the limit.
           .ns_per_page = 1,
-          .bytes_per_second = 350e9,
+          .bytes_per_second = speed.bytes_per_second,
           .margin = 0.5,
-          .method = carried ? "by the courier, unless a stream is named" : "measured on H200 with NVLink"};
+          .method = carried ? "by the courier, unless a stream is named" : speed.method};
 }
 
 Result<bool> CudaIpcBackend::capture(void* request, const headrace_capture_v1& args) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend between GPUs of one process, over the fake driver.
 #include "backends/cuda_ipc/backend.hpp"
+#include "backends/cuda_ipc/path_speed.hpp"
 #include "gpu/device_memory.hpp"
 #include "support/direct_backend.hpp"
 #include "support/fake_graph.hpp"
@@ -103,6 +104,7 @@ TEST_F(CudaIpcLocal, moves_scattered_pages_between_two_gpus_both_ways) {
   }
   for (const auto op : {HEADRACE_READ, HEADRACE_WRITE}) {
     const auto args = request(op, local, remote, 64);
+    EXPECT_EQ(backend->cost(args).bytes_per_second, between_gpus.bytes_per_second);
     void* const handle = backend->prepare(args).value();
     ++*reinterpret_cast<unsigned char*>(near.address());
     EXPECT_EQ(run(handle, args.token), Status{});
@@ -209,6 +211,7 @@ TEST_F(CudaIpcLocal, moves_between_a_gpu_and_host_memory_whichever_side_is_local
         remote.indices.push_back(i * 5 % 64);
       }
       const auto prepared = request(op, local, remote, 64);
+      EXPECT_EQ(backend->cost(prepared).bytes_per_second, with_host_memory.bytes_per_second);
       void* const handle = backend->prepare(prepared).value();
       ++host_bytes[777];
       EXPECT_FALSE(same_now());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda_ipc/request.hpp"
 
+#include "backends/cuda_ipc/path_speed.hpp"
 #include "base/clock.hpp"
 
 #include <algorithm>
@@ -10,10 +11,7 @@
 namespace headrace::cuda_ipc {
 namespace {
 
-// What the first GPUs that were measured do (bench/notes/gpu.md); it decides only how long a thread that
-// waits looks.
-constexpr double gpu_bytes_per_ns = 350, host_bytes_per_ns = 50;
-constexpr std::uint64_t launch_ns = 30'000;
+constexpr std::uint64_t launch_ns = 30'000;  // with some grace
 constexpr std::uint64_t longest_look_ns =
     2'000'000;  // beyond it a wake-up is lost in the time of the transfer
 
@@ -27,15 +25,6 @@ Result<cuda::Address> reach_own(const Region& region, const WorkingGpu& driver, 
   if (is_target && region.read_only())
     return make_error(Code::invalid_argument, "region {} may be read, not written", region.id());
   return region.reach(driver);
-}
-
-gpu::Touches touched_by(const headrace_prepare_v1& args) {
-  const bool gpus_alone =
-      std::ranges::all_of(regions_of(*args.local),
-                          [](void* handle) { return local_region(handle).gpu() != nullptr; }) &&
-      std::ranges::all_of(regions_of(*args.remote),
-                          [](void* handle) { return remote_region(handle).is_of_gpu(); });
-  return gpus_alone ? gpu::Touches::gpus : gpu::Touches::host;
 }
 
 /// The GPU that moves: the one whose memory the local pages are. Host memory leaves the choice to the far
@@ -72,6 +61,15 @@ std::uint64_t first_page_in(const headrace_prepare_v1& args, const headrace_side
 }
 
 }  // namespace
+
+gpu::Touches touched_by(const headrace_prepare_v1& args) {
+  const bool gpus_alone =
+      std::ranges::all_of(regions_of(*args.local),
+                          [](void* handle) { return local_region(handle).gpu() != nullptr; }) &&
+      std::ranges::all_of(regions_of(*args.remote),
+                          [](void* handle) { return remote_region(handle).is_of_gpu(); });
+  return gpus_alone ? gpu::Touches::gpus : gpu::Touches::host;
+}
 
 // ------------------------------------------------------------------ preparing
 
@@ -286,8 +284,8 @@ Status Request::post_local() {
 
 /// The GPU has it.
 void Request::in_flight() {
-  const double rate = touches_ == gpu::Touches::gpus ? gpu_bytes_per_ns : host_bytes_per_ns;
-  const auto expected = static_cast<std::uint64_t>(1.5 * static_cast<double>(args_.bytes) / rate);
+  const double bytes_per_ns = speed_of(touches_).bytes_per_second / 1e9;
+  const auto expected = static_cast<std::uint64_t>(1.5 * static_cast<double>(args_.bytes) / bytes_per_ns);
   look_until_ns_ = now_ns() + std::min(launch_ns + expected, longest_look_ns);
   instance_.posts.add(*this);
 }

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What pages take between GPUs, and between a GPU and host memory: for choosing a path, and for how long a
+// thread looks before it sleeps.
+//
+// Two H200 with NVLink and PCIe 5 (bench/results, 2026-11-22 and 23): pages of 4 KiB to 16 MiB at 340 to 386
+// GB/s between them, at 49 to 54 to and from host memory; a small request by copy engine in 8 us, by the
+// courier in 4.
+#pragma once
+
+#include "gpu/prepared_move.hpp"
+
+namespace headrace::cuda_ipc {
+
+struct PathSpeed {
+  double fixed_ns;
+  double bytes_per_second;
+  const char* method;  ///< as `explain` says it
+};
+
+inline constexpr PathSpeed between_gpus{8'000, 350e9, "measured on H200 with NVLink"};
+inline constexpr PathSpeed with_host_memory{8'000, 50e9, "measured on H200 with PCIe 5"};
+inline constexpr double courier_ns = 4'500;
+
+inline constexpr const PathSpeed& speed_of(gpu::Touches touches) {
+  return touches == gpu::Touches::gpus ? between_gpus : with_host_memory;
+}
+
+}  // namespace headrace::cuda_ipc
