@@ -330,12 +330,29 @@ Finding probe_gpus(const Result<cuda::DriverTable>& driver) {
   return {"GPUs", State::good, text, {}};
 }
 
+Finding probe_kernels(const Result<cuda::DriverTable>& driver, const Result<gpu::KernelLibrary>& library) {
+  const auto devices =
+      driver ? gpu::list_devices(*driver) : Result<std::vector<gpu::DeviceInfo>>(driver.error());
+  const bool wanted = devices && !devices->empty();
+  const auto state = [wanted](Finding::State otherwise) { return wanted ? otherwise : Finding::State::note; };
+  if (!library)
+    return {"GPU kernels", state(Finding::State::bad), library.error().message,
+            wanted ? "build the package again, as the sentence says" : ""};
+  for (std::size_t i = 0; wanted && i < devices->size(); ++i)
+    if (const auto image = library->image_for((*devices)[i]); !image)
+      return {"GPU kernels", Finding::State::bad, image.error().message,
+              "build the package again, as the sentence says"};
+  return {"GPU kernels", state(Finding::State::good), library->image_names(), {}};
+}
+
 std::vector<Finding> probe_machine() {
   const Finding reached = attach();  // which forks: no driver has made threads yet
+  const auto driver = cuda::load_driver();
   return {kernel(),
           processors(),
           probe_numa(""),
-          probe_gpus(cuda::load_driver()),
+          probe_gpus(driver),
+          probe_kernels(driver, gpu::KernelLibrary::load()),
           reached,
           shared_memory(),
           huge_pages(),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gpu/device.hpp"
+#include "gpu/kernel_library.hpp"
 
 #include <string>
 #include <vector>
@@ -31,6 +32,9 @@ struct Finding {
 [[nodiscard]] Finding probe_numa(const std::string& root);
 /// The GPUs of this process, or the driver's sentence why there are none.
 [[nodiscard]] Finding probe_gpus(const Result<cuda::DriverTable>& driver);
+/// Whether what is installed has kernels for each of them.
+[[nodiscard]] Finding probe_kernels(const Result<cuda::DriverTable>& driver,
+                                    const Result<gpu::KernelLibrary>& library);
 /// Where the agents' sockets lie if option runtime_dir is not set.
 [[nodiscard]] std::string default_runtime_folder();
 /// Whether a folder can hold the agents' sockets: there or makeable, ours, closed to others.

@@ -5,11 +5,13 @@
 # What others will run (CMAKE_BUILD_TYPE=Release) is compiled by NVRTC 12.8, for all kinds of GPU: a driver runs cubins of its own
 # CUDA version and of older ones. A developer's build has one kind, by nvcc. Either takes the other's place where it is missing.
 
-set(archs 90a)
-if(CMAKE_BUILD_TYPE STREQUAL "Release")
-  set(archs 80 90a 100 120)
+set(HEADRACE_CUDA_ARCHS "" CACHE STRING "Kinds of GPU that device code is compiled for, as in 80;90a; empty: those that suit the build")
+set(headrace_cuda_archs "${HEADRACE_CUDA_ARCHS}")
+if(headrace_cuda_archs STREQUAL "" AND CMAKE_BUILD_TYPE STREQUAL "Release")
+  set(headrace_cuda_archs 80 90a 100 120)
+elseif(headrace_cuda_archs STREQUAL "")
+  set(headrace_cuda_archs 90a)
 endif()
-set(HEADRACE_CUDA_ARCHS "${archs}" CACHE STRING "Kinds of GPU that device code is compiled for, for example 80;90a;100;120")
 set(HEADRACE_DEVICE_COMPILER "" CACHE STRING "What compiles device code: nvrtc, nvcc, or nothing for the one that suits the build")
 set_property(CACHE HEADRACE_DEVICE_COMPILER PROPERTY STRINGS "" nvrtc nvcc)
 find_program(HEADRACE_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
@@ -60,7 +62,7 @@ function(headrace_choose_device_compiler)
   if(compiler STREQUAL "")
     message(STATUS "libheadrace_kernels.so is not built, and GPUs need it: there is no nvcc, and ${why}")
   else()
-    message(STATUS "Device code by ${compiler} for ${HEADRACE_CUDA_ARCHS}")
+    message(STATUS "Device code by ${compiler} for ${headrace_cuda_archs}")
   endif()
   set(device_compiler "${compiler}" PARENT_SCOPE)
   set(nvrtc_python "${python}" PARENT_SCOPE)
@@ -104,13 +106,13 @@ const uint64_t @symbol@_count = @count@;
   set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${ARGN}")
 endfunction()
 
-# headrace_cubins(<variable> <source>): a cubin of the source for each of HEADRACE_CUDA_ARCHS, by device_compiler.
+# headrace_cubins(<variable> <source>): a cubin of the source for each of headrace_cuda_archs, by device_compiler.
 function(headrace_cubins variable source)
   cmake_path(GET source STEM stem)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cuh ${PROJECT_SOURCE_DIR}/kernels/nvrtc/*.h)
   set(includes -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR})
   set(cubins "")
-  foreach(arch IN LISTS HEADRACE_CUDA_ARCHS)
+  foreach(arch IN LISTS headrace_cuda_archs)
     if(NOT arch MATCHES "^[0-9]+[0-9]a?$")
       message(FATAL_ERROR "HEADRACE_CUDA_ARCHS has \"${arch}\": write kinds of GPU like 80;90a;100;120.")
     endif()

@@ -38,9 +38,8 @@ Result<std::filesystem::path> find_library(const std::string& path) {
                                 folder / "lib" / library_name, folder.parent_path() / "lib" / library_name})
     if (std::filesystem::exists(candidate, ignored)) return candidate;
   return make_error(Code::not_supported,
-                    "GPUs need {}, which is not in {}: this Headrace was built where no CUDA compiler was. "
-                    "Install nvcc, then "
-                    "build again",
+                    "GPUs need {}, which is not in {}: this Headrace was built where nothing compiles device "
+                    "code. Install nvidia-cuda-nvrtc-cu12==12.8.93 with pip, or nvcc, then build again",
                     library_name, folder.string());
 }
 
@@ -122,12 +121,16 @@ Result<KernelLibrary> KernelLibrary::from_table(const headrace_kernels_v1& table
   return KernelLibrary(table, std::move(where));
 }
 
-Result<const headrace_kernel_image_v1*> KernelLibrary::image_for(const DeviceInfo& device) const {
-  const std::span images(table_->images, table_->image_count);
-  const headrace_kernel_image_v1* best = nullptr;
+std::string KernelLibrary::image_names() const {
   std::string names;
-  for (const headrace_kernel_image_v1& image : images) {
+  for (const headrace_kernel_image_v1& image : std::span(table_->images, table_->image_count))
     names += (names.empty() ? "" : ", ") + std::string(image.name);
+  return names.empty() ? "none" : names;
+}
+
+Result<const headrace_kernel_image_v1*> KernelLibrary::image_for(const DeviceInfo& device) const {
+  const headrace_kernel_image_v1* best = nullptr;
+  for (const headrace_kernel_image_v1& image : std::span(table_->images, table_->image_count)) {
     if (!runs_on(image, device)) continue;
     const bool better = best == nullptr || image.exact > best->exact || image.minor > best->minor;
     if (better) best = &image;
@@ -136,8 +139,8 @@ Result<const headrace_kernel_image_v1*> KernelLibrary::image_for(const DeviceInf
   return make_error(Code::not_supported,
                     "{} has no kernels for GPU {} ({}, compute capability {}.{}), only for {}: build with "
                     "-DHEADRACE_CUDA_ARCHS={}{}",
-                    where_, device.ordinal, device.name, device.major, device.minor,
-                    names.empty() ? "none" : names, device.major, device.minor);
+                    where_, device.ordinal, device.name, device.major, device.minor, image_names(),
+                    device.major, device.minor);
 }
 
 Kernels::Kernels(const headrace_kernels_v1& table, std::shared_ptr<const Device> device, std::string image)

@@ -23,6 +23,8 @@ class KernelLibrary {
   [[nodiscard]] static Result<KernelLibrary> from_table(const headrace_kernels_v1& table, std::string where);
 
   [[nodiscard]] const headrace_kernels_v1& table() const noexcept { return *table_; }
+  /// The kinds of GPU that there are images for, as in "sm_80, sm_90a"; "none".
+  [[nodiscard]] std::string image_names() const;
   /// The image for a compute capability.
   ///   errors   not_supported (none: which there are, and how to build one)
   [[nodiscard]] Result<const headrace_kernel_image_v1*> image_for(const DeviceInfo& device) const;

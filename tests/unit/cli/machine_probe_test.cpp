@@ -2,6 +2,7 @@
 #include "cli/machine_probe.hpp"
 
 #include "support/fake_cuda.hpp"
+#include "support/fake_kernels.hpp"
 #include "unit/topology/recorded_machine.hpp"
 
 #include <gtest/gtest.h>
@@ -45,6 +46,36 @@ TEST(machine_probe, tells_why_there_are_no_gpus) {
   const Finding found = probe_gpus(fake.load());
   EXPECT_EQ(found.state, Finding::State::note);
   EXPECT_NE(found.value.find("GPU"), std::string::npos) << found.value;
+}
+
+TEST(machine_probe, tells_whether_there_are_kernels_for_the_gpus) {
+  cuda::FakeCuda fake(2);
+  const auto library = gpu::KernelLibrary::from_table(cuda::fake_kernels_table(), "the library");
+  const Finding good = probe_kernels(fake.load(), library);
+  EXPECT_EQ(good.state, Finding::State::good);
+  EXPECT_NE(good.value.find("sm_90a"), std::string::npos) << good.value;
+
+  const auto missing = gpu::KernelLibrary::load("/nowhere/libheadrace_kernels.so");
+  const Finding bad = probe_kernels(fake.load(), missing);
+  EXPECT_EQ(bad.state, Finding::State::bad);
+  EXPECT_NE(bad.value.find("/nowhere"), std::string::npos) << bad.value;
+  EXPECT_FALSE(bad.advice.empty());
+
+  headrace_kernels_v1 table = cuda::fake_kernels_table();
+  table.image_count = 0;
+  const Finding unfit = probe_kernels(fake.load(), gpu::KernelLibrary::from_table(table, "the library"));
+  EXPECT_EQ(unfit.state, Finding::State::bad);
+  EXPECT_NE(unfit.value.find("HEADRACE_CUDA_ARCHS"), std::string::npos) << unfit.value;
+}
+
+TEST(machine_probe, misses_no_kernels_where_there_are_no_gpus) {
+  cuda::FakeCuda fake(0);
+  for (const auto& library : {gpu::KernelLibrary::from_table(cuda::fake_kernels_table(), "the library"),
+                              gpu::KernelLibrary::load("/nowhere/libheadrace_kernels.so")}) {
+    const Finding found = probe_kernels(fake.load(), library);
+    EXPECT_EQ(found.state, Finding::State::note);
+    EXPECT_TRUE(found.advice.empty()) << found.advice;
+  }
 }
 
 }  // namespace
