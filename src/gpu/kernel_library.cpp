@@ -22,7 +22,10 @@ std::filesystem::path own_folder() {
   if (::dladdr(reinterpret_cast<const void*>(&list_devices), &info) == 0 || info.dli_fname == nullptr)
     return {};
   std::error_code ignored;
-  return std::filesystem::weakly_canonical(info.dli_fname, ignored).parent_path();
+  // Of a program the linker knows what it was called by, which need not be where it lies.
+  const std::filesystem::path file = info.dli_fname;
+  return std::filesystem::weakly_canonical(file.is_absolute() ? file : "/proc/self/exe", ignored)
+      .parent_path();
 }
 
 Result<std::filesystem::path> find_library(const std::string& path) {

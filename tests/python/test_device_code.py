@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import struct
 import subprocess
 import sys
@@ -95,6 +96,13 @@ class Table(ctypes.Structure):
         ("images", ctypes.POINTER(Image)),
         ("image_count", ctypes.c_uint64),
     ]
+
+
+def test_doctor_finds_the_kernels_whatever_the_command_was_called_by() -> None:
+    """The script `headrace` starts it by a name alone."""
+    done = subprocess.run([sys.executable, "-m", "headrace", "doctor", "--json"], capture_output=True, text=True, timeout=120, check=False)
+    found = [finding for finding in json.loads(done.stdout)["findings"] if finding["name"] == "GPU kernels"]
+    assert [finding["value"] for finding in found] == ["sm_80, sm_90a, sm_100, sm_120"]
 
 
 def test_the_package_has_kernels_for_all_kinds_of_gpu_from_driver_570_on() -> None:
