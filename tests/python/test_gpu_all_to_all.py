@@ -21,6 +21,7 @@ four_gpus = [pytest.mark.gpu4, pytest.mark.skipif(GPUS < 4, reason="this machine
 PLACES = [
     pytest.param((0, 0, 0), marks=pytest.mark.gpu1, id="three_processes_on_one_gpu"),
     pytest.param((0, 1), marks=two_gpus, id="two_gpus"),
+    pytest.param((0, 1, 0, 1), marks=two_gpus, id="four_processes_on_two_gpus"),
     pytest.param((0, 1, 2, 3), marks=four_gpus, id="four_gpus"),
 ]
 # What a process sends to, or gets from, one other lies in a slot; the second kind begins at odd addresses.
