@@ -402,11 +402,10 @@ Result<void> check_user(const RemoteRegion& row, std::uint32_t id, std::string_v
 /// What the backends that were asked for a mapping have said.
 class Refusals {
  public:
-  void add(std::string_view backend, std::string_view why) { text_ += fmt::format("\n  {}: {}", backend, why); }
-  void add_link(const Error& error) { text_ += "\n  " + error.message; }
+  void add(std::string_view said) { text_.append("\n  ").append(said); }
   /// The first that says more than that it does not map such memory decides what the caller can do.
-  void add(const BackendInstance& backend, const Error& error) {
-    add(backend.name(), error.message);
+  void add(const Error& error) {
+    add(error.message);
     if (code_ == Code::not_supported) code_ = error.code;
   }
   [[nodiscard]] Error whole(std::uint32_t id, std::string_view peer, int kind) const {
@@ -437,12 +436,12 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
   for (BackendInstance* backend : backends()) {
     if (!backend->can(HEADRACE_MAP) || !backend->takes_remote(row.kind)) continue;
     if (device < 0 && backend->can(HEADRACE_NEEDS_VRAM)) {  // no link of GPUs only to hear it from there
-      refusals.add(backend->name(), "it maps memory for GPUs, not for the CPU");
+      refusals.add(backend->name() + ": it maps memory for GPUs, not for the CPU");
       continue;
     }
     auto link = link_to(life, *backend);
     if (!link) {
-      refusals.add_link(link.error());
+      refusals.add(link.error().message);
       continue;
     }
     if (!progress_->wait([&] { return (*link)->state() != LinkState::connecting; }, deadline)) return make_error(Code::timed_out, "peer {} did not answer in time: is its process alive, and can it be reached from here?", name);
@@ -467,7 +466,7 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
       return mapping;
     }
     if (mapped.code() == Code::would_block) return make_error(Code::timed_out, "peer {} did not hand over region {} for mapping in time: try again with more", name, region.value);
-    refusals.add(*backend, mapped.error());
+    refusals.add(mapped.error());
   }
   return refusals.whole(region.value, name, row.kind);
 }
@@ -491,7 +490,7 @@ Result<void> Engine::map_over(Mapping::State& mapping, const RemoteRegion& row, 
   args.public_data = {public_data.data(), public_data.size()};
   const auto try_once = [&]() -> Result<void> {
     const GatePass pass(link.gate());
-    if (!pass) return make_error(Code::not_supported, "{}", link.lost_text());
+    if (!pass) return make_error(Code::not_supported, "{}: {}", backend.name(), link.lost_text());
     if (mapping.remote == nullptr) {
       HEADRACE_TRY(loaded, backend.load_remote(link.connection(), args));
       mapping.remote = loaded;
