@@ -58,18 +58,24 @@ Result<cuda::Address> RemoteRegion::map(const WorkingGpu& gpu, bool writes) {
   const cuda::Address address = memory.address;
   const std::scoped_lock lock(mutex_);
   Mapped& mapped = mapped_[address];
+  mapped.device = gpu.device;
   mapped.memory = std::move(memory);
   ++mapped.count;
   return address;
 }
 
 void RemoteRegion::unmap(cuda::Address address) {
-  Mapped last;  // unmapped outside the lock
-  const std::scoped_lock lock(mutex_);
-  const auto found = mapped_.find(address);
-  if (found == mapped_.end() || --found->second.count > 0) return;
-  last = std::move(found->second);
-  mapped_.erase(found);
+  Mapped last;
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto found = mapped_.find(address);
+    if (found == mapped_.end() || --found->second.count > 0) return;
+    last = std::move(found->second);
+    mapped_.erase(found);
+  }
+  // Its user's kernels are queued on streams that nobody here knows, and the driver takes memory of
+  // descriptors away from under them. A GPU that cannot be waited for has failed, and runs none any more.
+  if (last.memory.mapping != nullptr) (void)last.device->wait_idle();
 }
 
 }  // namespace headrace::cuda_ipc

@@ -38,10 +38,12 @@ class RemoteRegion {
   ///   errors   would_block (the owner's answer is on its way), not_supported (no way, or read-only),
   ///   not_found
   [[nodiscard]] Result<cuda::Address> map(const WorkingGpu& gpu, bool writes);
+  /// The last one of an address waits until the GPU has done what is queued on it.
   void unmap(cuda::Address address);
 
  private:
   struct Mapped {
+    std::shared_ptr<const gpu::Device> device;
     ImportedMemory memory;
     std::uint32_t count = 0;
   };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // <headrace/agent.hpp>
 #include <headrace/agent.hpp>
+#include <headrace/tensor.hpp>
 
 #include "bindings/python/agent_handle.hpp"
 #include "bindings/python/array_view.hpp"
@@ -138,6 +139,16 @@ void deregister(PyAgent& self, nb::handle regions, const Seconds& timeout) {
   free_laid_aside();
 }
 
+/// Who uses a mapping: a GPU by its number, or by its name as torch writes it; None: the CPU, -1.
+int to_ordinal(nb::handle device) {
+  if (device.is_none()) return -1;
+  int ordinal = -1;
+  if (PyIndex_Check(device.ptr()) != 0 && nb::try_cast(nb::object(device.attr("__index__")()), ordinal))
+    return ordinal;
+  const Device named = take(device_from_text(to_text(nb::str(device), "the device")));
+  return named.kind == Device::Kind::cpu ? -1 : named.index;
+}
+
 PyMemory allocate(PyAgent& self, std::size_t length, const std::string& kind, int numa_node, bool huge_pages,
                   const std::string& name, nb::handle note, const Names& backends, bool writable,
                   int near_gpu) {
@@ -246,13 +257,16 @@ void watch_namespace(PyAgent& self, nb::object callback) {
 
 // Pages and requests
 
-/// `whose`: nothing for our own memory, or the peer's name. `view`: what each page consists of; null: of one stretch.
+/// `whose`: nothing for our own memory, or the peer's name. `view`: what each page consists of; null: of one
+/// stretch.
 template <class Pages, class... Whose>
-Result<PageList> prepare_in(headrace::Agent& agent, const Pages& pages, const PageView* view, Whose... whose) {
+Result<PageList> prepare_in(headrace::Agent& agent, const Pages& pages, const PageView* view,
+                            Whose... whose) {
   if (view == nullptr) return agent.prepare(whose..., pages);
   if constexpr (std::is_same_v<Pages, RegionPages>) {
-    return Error{Code::invalid_argument,
-                 "pages by columns (RegionPages) are of one stretch each: give rows, or UniformPages, for a view"};
+    return Error{
+        Code::invalid_argument,
+        "pages by columns (RegionPages) are of one stretch each: give rows, or UniformPages, for a view"};
   } else {
     return agent.prepare(whose..., pages, *view);
   }
@@ -262,8 +276,7 @@ PageList prepare(PyAgent& self, nb::handle pages, const std::string* peer, const
   const PageInput input = to_pages(pages);
   if (!peer) {
     return self.ask([&](headrace::Agent& agent) {
-      return std::visit(
-          [&](const auto& p) { return prepare_in(agent, p, view); }, input.pages);
+      return std::visit([&](const auto& p) { return prepare_in(agent, p, view); }, input.pages);
     });
   }
   return self.ask([&](headrace::Agent& agent) -> Result<PageList> {
@@ -644,20 +657,32 @@ void bind_memory_methods(nb::class_<PyAgent>& agent) {
            "memory of the node next to this GPU, where the firmware names it and the system lets us choose.\n"
            "Owns: the Memory object and its views keep the memory; the region is the agent's until "
            "deregistered.\n"
-           "Errors: InvalidArgument (length 0, no such node: says which there are, no such GPU), Exhausted (not "
+           "Errors: InvalidArgument (length 0, no such node: says which there are, no such GPU), Exhausted "
+           "(not "
            "enough memory or\n"
            "huge pages), NotSupported (kind; near_gpu without a driver).")
       .def(
           "map",
-          [](PyAgent& self, const std::string& peer, nb::handle region, const Seconds& timeout) {
+          [](PyAgent& self, const std::string& peer, nb::handle region, const Seconds& timeout,
+             nb::handle device) {
             const RegionId id = to_region_id(region);
             const Timeout time = to_timeout(timeout);
-            return PyMapping(self.ask([&](headrace::Agent& a) { return a.map(peer, id, time); }));
+            const int user = to_ordinal(device);
+            return PyMapping(self.ask([&](headrace::Agent& a) { return a.map(peer, id, time, user); }));
           },
           nb::arg("peer"), nb::arg("region"), nb::arg("timeout") = ten_seconds,
-          nb::sig("def map(self, peer: str, region: Region | int, timeout: float | None = 10.0) -> Mapping"),
-          "A peer's allocated region as memory of this process.\n\n"
-          "Errors: NotFound, NotSupported (on another host, or not from allocate), PeerLost, TimedOut.")
+          nb::arg("device") = nb::none(),
+          nb::sig(
+              "def map(self, peer: str, region: Region | int, timeout: float | None = 10.0, device: object "
+              "= None) -> Mapping"),
+          "A peer's region as memory of this process: for the CPU what the peer got from allocate, for the "
+          "kernels of a\n"
+          "GPU its GPU memory, too.\n\n"
+          "device: the GPU of this process that will use it: 1, \"cuda:1\", a torch.device; None: the CPU.\n"
+          "Errors: NotFound, NotSupported (on another host, host memory that was merely registered, no way "
+          "from this GPU:\n"
+          "what each backend said), InvalidArgument (no such GPU; GPU memory for the CPU), PeerLost, "
+          "TimedOut.")
       .def("regions", &own_regions, nb::sig("def regions(self) -> list[Region]"), "What is registered now.")
       .def("query", &query, nb::arg("what"), nb::arg("backend"),
            nb::sig("def query(self, what: MemoryRange, backend: str) -> dict[str, str] | None"),

@@ -4,6 +4,7 @@
 
 #include "bindings/python/binding.hpp"
 #include "bindings/python/convert.hpp"
+#include "bindings/python/dlpack_capsule.hpp"
 #include "bindings/python/memory_handles.hpp"
 #include "bindings/python/refuse_pickle.hpp"
 #include "bindings/python/text.hpp"
@@ -19,8 +20,19 @@ int memory_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
                            static_cast<Py_ssize_t>(memory.region.region.length_bytes), 0, flags);
 }
 
+/// False, and an exception is set, where the CPU cannot use its addresses.
+bool check_cpu(const PyMapping& mapping) noexcept {
+  if (mapping.device() < 0) return true;
+  PyErr_Format(PyExc_BufferError,
+               "it is mapped for the kernels of GPU %d, and the CPU cannot use its addresses: use "
+               "torch.from_dlpack",
+               mapping.device());
+  return false;
+}
+
 int mapping_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
   const auto& mapping = *nb::inst_ptr<PyMapping>(self);
+  if (!check_cpu(mapping)) return -1;
   const auto bytes = mapping.bytes();
   return PyBuffer_FillInfo(view, self, bytes.data(), static_cast<Py_ssize_t>(bytes.size()),
                            mapping.writable() ? 0 : 1, flags);
@@ -33,6 +45,43 @@ nb::object as_numpy(nb::handle self, const nb::object& dtype, const nb::object& 
   const nb::module_ numpy = nb::module_::import_("numpy");
   if (shape.is_none()) return numpy.attr("frombuffer")(self, nb::arg("dtype") = dtype);
   return numpy.attr("ndarray")(shape, nb::arg("dtype") = dtype, nb::arg("buffer") = self);
+}
+
+nb::object mapping_as_numpy(nb::handle self, const nb::object& dtype, const nb::object& shape) {
+  if (!check_cpu(*nb::inst_ptr<PyMapping>(self))) throw nb::python_error();
+  return as_numpy(self, dtype, shape);
+}
+
+DlDevice dlpack_device(const PyMapping& self) {
+  if (self.device() < 0) return {dl_cpu, 0};
+  return {dl_cuda, self.device()};
+}
+
+nb::object mapping_to_dlpack(const PyMapping& self, const nb::kwargs& how) {
+  return dlpack_capsule({.data = self.bytes().data(),
+                         .dtype = DType::uint8,
+                         .shape = {static_cast<std::int64_t>(self.bytes().size())},
+                         .device = dlpack_device(self),
+                         .read_only = !self.writable(),
+                         .owner = self.share()},
+                        how);
+}
+
+std::uint64_t address_of(const PyMapping& self) {
+  return reinterpret_cast<std::uint64_t>(self.bytes().data());
+}
+
+/// As Numba, CuPy and torch read it. Who uses it keeps the object, and so the memory.
+nb::dict cuda_array_interface(const PyMapping& self) {
+  if (self.device() < 0) throw nb::attribute_error("it is mapped for the CPU: use its buffer");
+  nb::dict interface;
+  interface["version"] = 3;
+  interface["shape"] = nb::make_tuple(self.bytes().size());
+  interface["typestr"] = "|u1";
+  interface["data"] = nb::make_tuple(address_of(self), !self.writable());
+  interface["strides"] = nb::none();
+  interface["stream"] = nb::none();  // nothing of ours is queued that a reader had to wait for
+  return interface;
 }
 
 nb::str region_repr(const PyRegion& self) {
@@ -145,16 +194,49 @@ void bind_memory(nb::module_& module) {
                          "or maps it (Agent.map)"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));
 
-  nb::class_<PyMapping>(module, "Mapping", nb::type_slots(mapping_slots),
-                        "A peer's region as memory of this process, with the buffer protocol.\n\n"
-                        "Owns: the mapping stays while this object or any view of it lives, or until the "
-                        "peer revokes it, leaves or\n"
-                        "dies: then `alive` turns false, and what is read is old bytes, never a fault.")
-      .def_prop_ro("writable", &PyMapping::writable,
-                   "False if its owner lets it be read only: then so do its views.")
+  nb::class_<PyMapping>(
+      module, "Mapping", nb::type_slots(mapping_slots),
+      "A peer's region as memory of this process: for the CPU with the buffer protocol, for the kernels of a "
+      "GPU by\n"
+      "DLPack, torch.from_dlpack(mapping), and __cuda_array_interface__: one dimension of uint8 over all of "
+      "it.\n\n"
+      "Owns: the mapping stays while this object or any view or tensor of it lives. Once the peer has "
+      "revoked "
+      "it, left or\n"
+      "died `alive` is false, and what is read is old bytes, never a fault. The end of a mapping for a GPU "
+      "waits until that\n"
+      "GPU has done what was queued on it.")
+      .def_prop_ro("device", &PyMapping::device, "The GPU whose kernels use it, by its ordinal; -1: the CPU.")
+      .def_prop_ro("address", &address_of,
+                   "Of the first byte, for whom `device` names: the CPU, or the kernels of that GPU.")
+      .def_prop_ro(
+          "writable", &PyMapping::writable,
+          "False if its owner lets it be read only: then so do its views. Nothing keeps a kernel from "
+          "writing GPU memory.")
       .def_prop_ro("alive", &PyMapping::alive, "False once the peer has revoked the region, left or died.")
-      .def("numpy", &as_numpy, nb::arg("dtype") = "uint8", nb::arg("shape") = nb::none(),
-           nb::sig(numpy_signature), numpy_doc)
+      .def("numpy", &mapping_as_numpy, nb::arg("dtype") = "uint8", nb::arg("shape") = nb::none(),
+           nb::sig(numpy_signature),
+           "The memory as a NumPy array, without a copy; imports NumPy.\n\n"
+           "Shapes: one dimension over all of it, or `shape`, which may take less.\n"
+           "Owns: the array keeps the memory in place.\n"
+           "Errors: ValueError (the bytes do not suffice for, or do not divide by, dtype and shape), "
+           "BufferError (it is\n"
+           "mapped for a GPU: use torch.from_dlpack).")
+      .def("__dlpack__", &mapping_to_dlpack, nb::sig("def __dlpack__(self, **kwargs: object) -> typing.Any"),
+           "For torch.from_dlpack and its like. torch does not heed that memory can be read only: do not "
+           "write it.\n\n"
+           "Errors: BufferError (it can be read only, and the reader knows no version 1 of DLPack).")
+      .def(
+          "__dlpack_device__",
+          [](const PyMapping& self) {
+            const DlDevice device = dlpack_device(self);
+            return nb::make_tuple(device.type, device.index);
+          },
+          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
+          "DLPack's type and number of the device.")
+      .def_prop_ro("__cuda_array_interface__", &cuda_array_interface,
+                   nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]"),
+                   "Version 3, for Numba, CuPy and torch. AttributeError if it is mapped for the CPU.")
       .def("__len__", [](const PyMapping& self) { return self.bytes().size(); })
       .def("__reduce__", refuse_pickle("a Mapping belongs to its process: map the region there"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));

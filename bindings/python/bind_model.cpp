@@ -4,6 +4,7 @@
 
 #include "bindings/python/binding.hpp"
 #include "bindings/python/convert.hpp"
+#include "bindings/python/dlpack_capsule.hpp"
 #include "bindings/python/dlpack_structs.hpp"
 #include "bindings/python/interpreter.hpp"
 #include "bindings/python/refuse_pickle.hpp"
@@ -109,21 +110,6 @@ int tensor_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
 
 PyType_Slot tensor_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&tensor_buffer)}, {0, nullptr}};
 
-/// What a capsule owns: the memory, and the lengths that its description points to.
-struct Exported {
-  DlManagedTensor managed{};
-  std::shared_ptr<Tensor> tensor;
-  std::array<std::int64_t, most_tensor_dimensions> shape{}, strides{};
-};
-
-void free_exported(DlManagedTensor* managed) { delete static_cast<Exported*>(managed->owner); }
-
-void free_capsule(PyObject* capsule) {
-  if (PyCapsule_IsValid(capsule, "dltensor") == 0) return;  // somebody took it over
-  auto* const managed = static_cast<DlManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
-  managed->release(managed);
-}
-
 std::int32_t dlpack_device_type(const Tensor& tensor) {
   return tensor.device().kind == Device::Kind::cpu ? dl_cpu : dl_cuda;
 }
@@ -145,28 +131,13 @@ void make_ready(PyTensor& self, const nb::kwargs& how) {
 
 nb::object to_dlpack(PyTensor& self, const nb::kwargs& how) {
   make_ready(self, how);
-  auto exported = std::make_unique<Exported>();
-  exported->tensor = self.tensor;
-  Tensor& tensor = *self.tensor;
-  std::int64_t stride = 1;
-  for (std::size_t i = tensor.shape().rank(); i-- > 0;) {
-    exported->shape[i] = tensor.shape()[i];
-    exported->strides[i] = stride;
-    stride *= std::max<std::int64_t>(tensor.shape()[i], 1);
-  }
-  exported->managed.tensor = {tensor.data(),
-                              {dlpack_device_type(tensor), tensor.device().index},
-                              static_cast<std::int32_t>(tensor.shape().rank()),
-                              dlpack_dtype(tensor.dtype()),
-                              exported->shape.data(),
-                              exported->strides.data(),
-                              0};
-  exported->managed.owner = exported.get();
-  exported->managed.release = &free_exported;
-  nb::object capsule = nb::steal(PyCapsule_New(&exported->managed, "dltensor", &free_capsule));
-  if (!capsule.is_valid()) throw nb::python_error();
-  (void)exported.release();
-  return capsule;
+  const Tensor& tensor = *self.tensor;
+  return dlpack_capsule({.data = self.tensor->data(),
+                         .dtype = tensor.dtype(),
+                         .shape = tensor.shape(),
+                         .device = {dlpack_device_type(tensor), tensor.device().index},
+                         .owner = self.tensor},
+                        how);
 }
 
 nb::tuple shape_tuple(const Shape& shape) {

@@ -30,11 +30,21 @@ struct DlManagedTensor {
   void* owner;
   void (*release)(DlManagedTensor*);
 };
+struct DlVersion {
+  std::uint32_t major, minor;
+};
+/// Since version 1.
+struct DlManagedTensorVersioned {
+  DlVersion version;
+  void* owner;
+  void (*release)(DlManagedTensorVersioned*);
+  std::uint64_t flags;
+  DlTensor tensor;
+};
+inline constexpr std::uint64_t dl_read_only = 1;
 /// Of a type's `__dlpack_c_exchange_api__`; functions that are not used here stand for themselves.
 struct DlExchangeTable {
-  struct {
-    std::uint32_t major, minor;
-  } version;
+  DlVersion version;
   DlExchangeTable* older;
   void* allocate;
   void* export_managed;

@@ -25,20 +25,37 @@ struct PyMemory {
   std::shared_ptr<std::byte> storage;
 };
 
-/// A peer's memory, mapped here.
+/// A peer's memory, mapped here. What is made of it holds `share()`, in this process.
 class PyMapping {
  public:
-  explicit PyMapping(Mapping mapping) : mapping_(std::make_shared<Mapping>(std::move(mapping))) {}
+  explicit PyMapping(Mapping mapping) : kept_(std::make_shared<Kept>(std::move(mapping))) {}
   PyMapping(PyMapping&&) = default;
-  ~PyMapping() { home_.release(mapping_); }
+  PyMapping& operator=(PyMapping&&) = delete;
+  /// A mapping for a GPU waits for this GPU at its end.
+  ~PyMapping() {
+    if (kept_ == nullptr || device() < 0) return;
+    const WithoutGil scope;
+    kept_.reset();
+  }
 
-  [[nodiscard]] std::span<std::byte> bytes() const { return mapping_->bytes(); }
-  [[nodiscard]] bool writable() const { return mapping_->writable(); }
-  [[nodiscard]] bool alive() const { return mapping_->alive(); }
+  [[nodiscard]] std::span<std::byte> bytes() const { return kept_->mapping->bytes(); }
+  [[nodiscard]] int device() const { return kept_->mapping->device(); }
+  [[nodiscard]] bool writable() const { return kept_->mapping->writable(); }
+  [[nodiscard]] bool alive() const { return kept_->mapping->alive(); }
+  [[nodiscard]] std::shared_ptr<const void> share() const { return kept_; }
 
  private:
-  HomeProcess home_;
-  std::shared_ptr<Mapping> mapping_;
+  struct Kept {
+    explicit Kept(Mapping made) : mapping(std::make_shared<Mapping>(std::move(made))) {}
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+    ~Kept() { home.release(mapping); }
+
+    const HomeProcess home;
+    std::shared_ptr<Mapping> mapping;
+  };
+
+  std::shared_ptr<Kept> kept_;
 };
 
 }  // namespace headrace::python

@@ -123,8 +123,11 @@ class Agent {
   /// agent's end too: for those who hand out views of it.
   ///   errors  not_found, not_supported (the region was registered: its memory is the caller's)
   HEADRACE_API Result<std::shared_ptr<std::byte>> storage(RegionId region) const;
-  /// A peer's allocated region as memory of ours. not_supported: on another host, or not from `allocate`.
-  HEADRACE_API Result<Mapping> map(std::string_view peer, RegionId region, Timeout timeout = std::chrono::seconds(10));
+  /// A peer's region as memory of ours: for the CPU what it got from `allocate`, for the kernels of a GPU its GPU memory, too.
+  ///   device   who will use it: a GPU of this process by its ordinal, or -1, the CPU
+  ///   errors   not_found (no such region, or deregistered), not_supported (on another host, merely registered host memory, no way
+  ///            from this GPU: what each backend said), invalid_argument (no such GPU; GPU memory for the CPU), timed_out
+  HEADRACE_API Result<Mapping> map(std::string_view peer, RegionId region, Timeout timeout = std::chrono::seconds(10), int device = -1);
   [[nodiscard]] HEADRACE_API std::vector<Region> regions() const;
   /// Does this file, block device or object exist? nullopt: no. Else what the backend knows, "bytes" among it.
   ///   errors  not_found (no such backend is open here), not_supported (it keeps nothing of the kind: who can be asked),

@@ -79,14 +79,20 @@ struct AllocateOptions {
   RegisterOptions registration = {};
 };
 
-/// A peer's region as memory of this process. The memory stays until the last copy is gone, or until the peer revokes it,
-/// leaves or dies: then `alive()` turns false, and what is read is old bytes, never a fault.
+/// A peer's region as memory of this process. The memory stays until the last copy is gone. Once the peer has revoked it, left
+/// or died `alive()` is false, and what is read is old bytes, never a fault (but for memory of cudaMalloc of another agent in this
+/// process, which is that memory itself, and goes with it).
+///   threads  any. The last copy of a mapping for a GPU waits until this GPU has done what was queued on it: kernels that were
+///            launched before may use the memory to their end
 class Mapping {
  public:
   struct State;
   explicit Mapping(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  /// Of a region that is not writable the bytes can be read only: a write ends the process.
+  /// Of a mapping for a GPU, addresses that its kernels and copies use; the CPU does not. Of a region that is not writable the
+  /// bytes can be read only: a write of the CPU's ends the process, and nothing keeps a kernel from writing GPU memory.
   [[nodiscard]] HEADRACE_API std::span<std::byte> bytes() const;
+  /// The GPU whose kernels use it, by its ordinal in this process; -1: the CPU.
+  [[nodiscard]] HEADRACE_API int device() const;
   [[nodiscard]] HEADRACE_API bool writable() const;
   [[nodiscard]] HEADRACE_API bool alive() const;
 

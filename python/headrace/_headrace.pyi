@@ -135,15 +135,29 @@ class Memory:
 
 class Mapping:
     """
-    A peer's region as memory of this process, with the buffer protocol.
+    A peer's region as memory of this process: for the CPU with the buffer protocol, for the kernels of a GPU by
+    DLPack, torch.from_dlpack(mapping), and __cuda_array_interface__: one dimension of uint8 over all of it.
 
-    Owns: the mapping stays while this object or any view of it lives, or until the peer revokes it, leaves or
-    dies: then `alive` turns false, and what is read is old bytes, never a fault.
+    Owns: the mapping stays while this object or any view or tensor of it lives. Once the peer has revoked it, left or
+    died `alive` is false, and what is read is old bytes, never a fault. The end of a mapping for a GPU waits until that
+    GPU has done what was queued on it.
     """
 
     @property
+    def device(self) -> int:
+        """The GPU whose kernels use it, by its ordinal; -1: the CPU."""
+
+    @property
+    def address(self) -> int:
+        """
+        Of the first byte, for whom `device` names: the CPU, or the kernels of that GPU.
+        """
+
+    @property
     def writable(self) -> bool:
-        """False if its owner lets it be read only: then so do its views."""
+        """
+        False if its owner lets it be read only: then so do its views. Nothing keeps a kernel from writing GPU memory.
+        """
 
     @property
     def alive(self) -> bool:
@@ -155,7 +169,24 @@ class Mapping:
 
         Shapes: one dimension over all of it, or `shape`, which may take less.
         Owns: the array keeps the memory in place.
-        Errors: ValueError (the bytes do not suffice for, or do not divide by, dtype and shape).
+        Errors: ValueError (the bytes do not suffice for, or do not divide by, dtype and shape), BufferError (it is
+        mapped for a GPU: use torch.from_dlpack).
+        """
+
+    def __dlpack__(self, **kwargs: object) -> Any:
+        """
+        For torch.from_dlpack and its like. torch does not heed that memory can be read only: do not write it.
+
+        Errors: BufferError (it can be read only, and the reader knows no version 1 of DLPack).
+        """
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's type and number of the device."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """
+        Version 3, for Numba, CuPy and torch. AttributeError if it is mapped for the CPU.
         """
 
     def __len__(self) -> int: ...
@@ -836,11 +867,14 @@ class Agent:
         huge pages), NotSupported (kind; near_gpu without a driver).
         """
 
-    def map(self, peer: str, region: Region | int, timeout: float | None = 10.0) -> Mapping:
+    def map(self, peer: str, region: Region | int, timeout: float | None = 10.0, device: object = None) -> Mapping:
         """
-        A peer's allocated region as memory of this process.
+        A peer's region as memory of this process: for the CPU what the peer got from allocate, for the kernels of a
+        GPU its GPU memory, too.
 
-        Errors: NotFound, NotSupported (on another host, or not from allocate), PeerLost, TimedOut.
+        device: the GPU of this process that will use it: 1, "cuda:1", a torch.device; None: the CPU.
+        Errors: NotFound, NotSupported (on another host, host memory that was merely registered, no way from this GPU:
+        what each backend said), InvalidArgument (no such GPU; GPU memory for the CPU), PeerLost, TimedOut.
         """
 
     def regions(self) -> list[Region]:

@@ -151,8 +151,8 @@ Result<Region> Agent::allocate(std::size_t length_bytes, const AllocateOptions& 
 
 Result<std::shared_ptr<std::byte>> Agent::storage(RegionId region) const { return impl_->engine->storage(region); }
 
-Result<Mapping> Agent::map(std::string_view peer, RegionId region, Timeout timeout) {
-  HEADRACE_TRY(state, impl_->engine->map(peer, region, timeout));
+Result<Mapping> Agent::map(std::string_view peer, RegionId region, Timeout timeout, int device) {
+  HEADRACE_TRY(state, impl_->engine->map(peer, region, timeout, device));
   return Mapping(std::move(state));
 }
 

@@ -162,9 +162,9 @@ Result<void*> BackendInstance::load_remote(void* connection, const headrace_remo
   return remote;
 }
 
-Result<std::pair<void*, std::uint64_t>> BackendInstance::map(void* remote, bool writable) {
+Result<std::pair<void*, std::uint64_t>> BackendInstance::map(void* remote, int device, bool writable) {
   if (table_->map == nullptr || !can(HEADRACE_MAP)) return Error{Code::not_supported, name_ + ": this backend does not map memory"};
-  headrace_map_v1 args{sizeof(headrace_map_v1), -1, writable ? 3U : 1U, nullptr, 0};
+  headrace_map_v1 args{sizeof(headrace_map_v1), device, writable ? 3U : 1U, nullptr, 0};
   ErrorText text;
   const int32_t code = table_->map(instance_, remote, &args, text.out());
   if (code != HEADRACE_OK) return text.error(code, name_);

@@ -63,8 +63,8 @@ class BackendInstance {
   Result<std::string> export_region(void* handle);
   Result<void*> load_local(void* handle);
   Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region);
-  /// would_block: ask again after some progress.
-  Result<std::pair<void*, std::uint64_t>> map(void* remote, bool writable);
+  /// For the kernels of GPU `device`, or -1, the CPU. would_block: ask again after some progress.
+  Result<std::pair<void*, std::uint64_t>> map(void* remote, int device, bool writable);
   void unmap(void* remote, void* address) { table_->unmap(instance_, remote, address); }
   void unload(void* remote) { table_->unload(instance_, remote); }
   void deregister_region(void* handle) { table_->deregister_region(instance_, handle); }

@@ -102,7 +102,7 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   Result<std::shared_ptr<PeerLife>> peer(std::string_view name) const;
   Result<void> connect(std::string_view peer, Timeout timeout, const std::vector<std::string>& backends);
   Result<void> forget(std::string_view peer);
-  Result<std::shared_ptr<Mapping::State>> map(std::string_view peer, RegionId region, Timeout timeout);
+  Result<std::shared_ptr<Mapping::State>> map(std::string_view peer, RegionId region, Timeout timeout, int device = -1);
   Result<void> notify(std::string_view peer, std::string_view payload);
   /// A link over this backend, made now if there is none. Not from inside a backend's call.
   Result<std::shared_ptr<Link>> link_to(const std::shared_ptr<PeerLife>& life, BackendInstance& backend);
@@ -190,6 +190,7 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   void agent_message(const std::shared_ptr<Link>& link, const std::string& bytes);
   void let_go(const std::shared_ptr<Link>& link, std::uint64_t sequence, std::vector<IdRange> ranges);
   void answer_revokes();
+  Result<void> map_over(Mapping::State& mapping, const RemoteRegion& row, Deadline deadline);
   /// Mappings of these rows are not alive any more.
   void end_mappings(const std::function<bool(const MappingRow&)>& which);
   bool peer_uses(const PeerLife& life, std::span<const IdRange> ranges) const;
@@ -280,6 +281,7 @@ struct Mapping::State {
   void* remote = nullptr;
   void* address = nullptr;
   std::uint64_t length = 0;
+  int device = -1;  ///< whose kernels use it; -1: the CPU
   bool writable = true;
 };
 

@@ -8,6 +8,7 @@
 namespace headrace {
 
 std::span<std::byte> Mapping::bytes() const { return {static_cast<std::byte*>(state_->address), static_cast<std::size_t>(state_->length)}; }
+int Mapping::device() const { return state_->device; }
 bool Mapping::writable() const { return state_->writable; }
 bool Mapping::alive() const { return state_->row->alive.load(std::memory_order_acquire); }
 
@@ -389,7 +390,37 @@ void Engine::end_mappings(const std::function<bool(const MappingRow&)>& which) {
     if (const auto row = weak.lock(); row && which(*row)) row->alive.store(false);
 }
 
-Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, RegionId region, Timeout timeout) {
+namespace {
+
+/// Whether such memory can be used there at all, whoever maps it.
+Result<void> check_user(const RemoteRegion& row, std::uint32_t id, std::string_view peer, int device) {
+  if (device < -1) return make_error(Code::invalid_argument, "there is no GPU {}: they count from 0, and -1 means the CPU", device);
+  if (device >= 0 || row.kind != HEADRACE_VRAM) return {};
+  return make_error(Code::invalid_argument, "region {} of peer {} is GPU memory, which the CPU cannot read: name the GPU that will use it (device)", id, peer);
+}
+
+/// What the backends that were asked for a mapping have said.
+class Refusals {
+ public:
+  void add(std::string_view said) { text_.append("\n  ").append(said); }
+  /// The first that says more than that it does not map such memory decides what the caller can do.
+  void add(const Error& error) {
+    add(error.message);
+    if (code_ == Code::not_supported) code_ = error.code;
+  }
+  [[nodiscard]] Error whole(std::uint32_t id, std::string_view peer, int kind) const {
+    return make_error(code_, "region {} of peer {} cannot be mapped:{}", id, peer,
+                      text_.empty() ? fmt::format(" no backend here maps {}", kind_name(static_cast<MemoryKind>(kind))) : text_);
+  }
+
+ private:
+  std::string text_;
+  Code code_ = Code::not_supported;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, RegionId region, Timeout timeout, int device) {
   HEADRACE_TRY_VOID(usable());
   HEADRACE_TRY(life, peer(name));
   const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
@@ -400,12 +431,17 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
     if (found == nullptr) return make_error(Code::not_found, "peer {} has no region {}: see peer_regions, and take in its metadata again if it is new", name, region.value);
     row = *found;
   }
-  std::string refusals;
+  HEADRACE_TRY_VOID(check_user(row, region.value, name, device));
+  Refusals refusals;
   for (BackendInstance* backend : backends()) {
     if (!backend->can(HEADRACE_MAP) || !backend->takes_remote(row.kind)) continue;
+    if (device < 0 && backend->can(HEADRACE_NEEDS_VRAM)) {  // no link of GPUs only to hear it from there
+      refusals.add(backend->name() + ": it maps memory for GPUs, not for the CPU");
+      continue;
+    }
     auto link = link_to(life, *backend);
     if (!link) {
-      refusals += "\n  " + link.error().message;
+      refusals.add(link.error().message);
       continue;
     }
     if (!progress_->wait([&] { return (*link)->state() != LinkState::connecting; }, deadline)) return make_error(Code::timed_out, "peer {} did not answer in time: is its process alive, and can it be reached from here?", name);
@@ -416,46 +452,10 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
     mapping->row->life = life;
     mapping->row->link = *link;
     mapping->row->region_id = region.value;
+    mapping->device = device;
     mapping->writable = row.writable;
-    headrace_remote_region_v1 args{};
-    args.struct_size = sizeof args;
-    args.region_id = region.value;
-    args.kind = row.kind;
-    args.address = row.address;
-    args.length = row.length;
-    std::string public_data;
-    {
-      const std::shared_lock lock(life->mutex);
-      public_data = life->regions.public_data(region.value, static_cast<std::uint32_t>(life->backend_number(backend->name())));
-    }
-    args.public_data = {public_data.data(), public_data.size()};
-    std::string why = (*link)->lost_text();
-    bool refused = false;
-    const auto try_once = [&]() -> bool {
-      const GatePass pass((*link)->gate());
-      if (!pass) return refused = true;
-      if (mapping->remote == nullptr) {
-        auto loaded = backend->load_remote((*link)->connection(), args);
-        if (!loaded) {
-          why = loaded.error().message;
-          return refused = true;
-        }
-        mapping->remote = *loaded;
-      }
-      auto mapped = backend->map(mapping->remote, mapping->writable);
-      if (!mapped && mapped.code() == Code::would_block) return false;
-      if (!mapped) {
-        why = mapped.error().message;
-        return refused = true;
-      }
-      mapping->address = mapped->first;
-      mapping->length = mapped->second;
-      return true;
-    };
-    while (!try_once() && !deadline.expired()) {
-      (void)progress_->wait([] { return false; }, Deadline::earliest(deadline, Deadline::after(std::chrono::milliseconds(1))));
-    }
-    if (mapping->address != nullptr) {
+    auto mapped = map_over(*mapping, row, deadline);
+    if (mapped) {
       {
         const std::unique_lock lock(peers_mutex_);
         std::erase_if(mappings_, [](const auto& weak) { return weak.expired(); });
@@ -465,11 +465,47 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
       if (!still_there(*mapping->row)) mapping->row->alive.store(false);
       return mapping;
     }
-    if (!refused) return make_error(Code::timed_out, "peer {} did not hand over region {} for mapping in time: try again with more", name, region.value);
-    refusals += fmt::format("\n  {}: {}", backend->name(), why);
+    if (mapped.code() == Code::would_block) return make_error(Code::timed_out, "peer {} did not hand over region {} for mapping in time: try again with more", name, region.value);
+    refusals.add(mapped.error());
   }
-  return make_error(Code::not_supported, "region {} of peer {} cannot be mapped:{}", region.value, name,
-                    refusals.empty() ? fmt::format(" no backend here maps {}", kind_name(static_cast<MemoryKind>(row.kind))) : refusals);
+  return refusals.whole(region.value, name, row.kind);
+}
+
+/// Has its backend map it, over its link, which is not connecting any more. would_block: not in time.
+Result<void> Engine::map_over(Mapping::State& mapping, const RemoteRegion& row, Deadline deadline) {
+  PeerLife& life = *mapping.row->life;
+  Link& link = *mapping.row->link;
+  BackendInstance& backend = *mapping.backend;
+  headrace_remote_region_v1 args{};
+  args.struct_size = sizeof args;
+  args.region_id = mapping.row->region_id;
+  args.kind = row.kind;
+  args.address = row.address;
+  args.length = row.length;
+  std::string public_data;
+  {
+    const std::shared_lock lock(life.mutex);
+    public_data = life.regions.public_data(args.region_id, static_cast<std::uint32_t>(life.backend_number(backend.name())));
+  }
+  args.public_data = {public_data.data(), public_data.size()};
+  const auto try_once = [&]() -> Result<void> {
+    const GatePass pass(link.gate());
+    if (!pass) return make_error(Code::not_supported, "{}: {}", backend.name(), link.lost_text());
+    if (mapping.remote == nullptr) {
+      HEADRACE_TRY(loaded, backend.load_remote(link.connection(), args));
+      mapping.remote = loaded;
+    }
+    HEADRACE_TRY(mapped, backend.map(mapping.remote, mapping.device, mapping.writable));
+    mapping.address = mapped.first;
+    mapping.length = mapped.second;
+    return {};
+  };
+  Result<void> outcome = try_once();
+  while (outcome.code() == Code::would_block && !deadline.expired()) {
+    (void)progress_->wait([] { return false; }, Deadline::earliest(deadline, Deadline::after(std::chrono::milliseconds(1))));
+    outcome = try_once();
+  }
+  return outcome;
 }
 
 // --- revocation

@@ -77,6 +77,12 @@ Result<std::shared_ptr<const Device>> Device::open(const cuda::DriverTable& driv
 
 Device::~Device() { (void)driver_.device_primary_ctx_release(info_.ordinal); }
 
+Result<void> Device::wait_idle() const {
+  const ContextGuard guard(*this);
+  HEADRACE_CUDA_TRY(driver_, driver_.ctx_synchronize(), "wait for GPU {}", ordinal());
+  return {};
+}
+
 ContextGuard::ContextGuard(const Device& device) noexcept : driver_(device.driver()), outside_(driver_) {
   cuda::Context current = nullptr;
   if (driver_.ctx_get_current(&current) == cuda::Outcome::success && current == device.context()) return;

@@ -43,6 +43,10 @@ class Device {
   [[nodiscard]] const cuda::DriverTable& driver() const noexcept { return driver_; }
   [[nodiscard]] cuda::Context context() const noexcept { return context_; }
 
+  /// Until all that this process has queued on it by now is done, on streams of whomever. It cannot be waited
+  /// for while one of them is being captured.
+  [[nodiscard]] Result<void> wait_idle() const;
+
  private:
   Device(const cuda::DriverTable& driver, DeviceInfo info, cuda::Context context)
       : driver_(driver), info_(std::move(info)), context_(context) {}

@@ -87,7 +87,7 @@ class Process:
         if device >= 0:
             torch.cuda.set_device(device)
         self.agent = headrace.Agent(name, backends=backends or None)
-        self.tensors, self.regions, self.requests, self.graphs = {}, {}, {}, {}
+        self.tensors, self.regions, self.requests, self.graphs, self.mappings = {}, {}, {}, {}, {}
 
     # Who is who
 
@@ -520,6 +520,89 @@ class Process:
         peer, payload = self.agent.wait_notification(timeout)
         return {"peer": peer, "payload": payload.decode()}
 
+    # Mappings: a peer's memory as a tensor of this GPU, or of the CPU where host memory stands in
+
+    def fill_read_only(self, key, bytes, seed):
+        """The same as fill, in memory that requests and mappings only read."""
+        self.fill_unregistered(key, bytes, seed)
+        self.regions[key] = self.agent.register(self.tensors[key], name=key, writable=False)
+        return self.regions[key].id
+
+    def map(self, handle, peer, theirs, device=None):
+        """A mapping of that name for this process's GPU, or `device`; what it says of itself."""
+        if device is None and self.ordinal >= 0:
+            device = self.ordinal
+        mapping = self.mappings[handle] = self.agent.map(peer, theirs, device=device)
+        return {"device": mapping.device, "bytes": len(mapping), "writable": mapping.writable, "dlpack": list(mapping.__dlpack_device__())}
+
+    def is_mapping_alive(self, handle):
+        return self.mappings[handle].alive
+
+    def mapping_address(self, handle):
+        return self.mappings[handle].address
+
+    def check_mapping(self, handle, seed):
+        """What is wrong with it, as kernels of this GPU read it in place."""
+        tensor = torch.from_dlpack(self.mappings[handle])
+        assert tensor.dtype == torch.uint8 and tensor.device == self.device and tensor.dim() == 1, (tensor.dtype, tensor.device, tensor.shape)
+        expected = pattern(tensor.numel(), seed, self.device)
+        sums = [int(side.sum(dtype=torch.int64)) for side in (tensor, expected)]
+        return self._differences(tensor, expected) or ("" if sums[0] == sums[1] else f"the sum is {sums[0]}, not {sums[1]}")
+
+    def check_copies_of_mapping(self, handle, seed):
+        """What is wrong with copies of it: on this GPU, and on the host."""
+        tensor = torch.from_dlpack(self.mappings[handle])
+        expected = pattern(tensor.numel(), seed, self.device)
+        return self._differences(tensor.clone(), expected) or self._differences(tensor.cpu(), expected.cpu())
+
+    def write_mapping(self, handle, seed, peer=None):
+        """By a kernel, in place; tells the peer once it is done."""
+        tensor = torch.from_dlpack(self.mappings[handle])
+        torch.bitwise_xor(pattern(tensor.numel(), seed, self.device), 0, out=tensor)
+        self._quiet()
+        if peer:
+            self.agent.notify(peer, b"written")
+
+    def unmap(self, handle):
+        del self.mappings[handle]
+        gc.collect()
+
+    def let_go_of_mapping_in_use(self, handle, seed):
+        """Lets go of it while a kernel that reads it is queued; what is wrong with what that kernel read."""
+        expected = pattern(len(self.mappings[handle]), seed, self.device)
+        read = torch.bitwise_xor(expected, 0).zero_()  # the kernel is loaded, and memory there, before anything is queued
+        self._quiet()
+        stream = torch.cuda.Stream(self.device)
+        tensor = torch.from_dlpack(self.mappings[handle])
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(400_000_000)  # cycles: some 200 ms
+            torch.bitwise_xor(tensor, 0, out=read)
+        in_flight = not stream.query()
+        del tensor
+        self.unmap(handle)
+        self._quiet()
+        return {"in_flight": in_flight, "wrong": self._differences(read, expected)}
+
+    def refuse_host_views(self, handle):
+        """What is said to those who want a mapping for a GPU as memory of the CPU."""
+        mapping, said = self.mappings[handle], []
+        for wish in (lambda: memoryview(mapping), lambda: bytes(mapping), mapping.numpy, lambda: mapping.numpy("uint16", (8,))):
+            try:
+                wish()
+            except BufferError as error:
+                said.append(str(error))
+        return said
+
+    def describe_mapping(self, handle):
+        """Its __cuda_array_interface__, and whether a reader who knows no version 1 of DLPack gets it."""
+        mapping = self.mappings[handle]
+        try:
+            mapping.__dlpack__()
+            plain = True
+        except BufferError:
+            plain = False
+        return {"interface": mapping.__cuda_array_interface__, "address": mapping.address, "plain": plain}
+
     # Several peers at once
 
     def _slot_side(self, region, base, slot, offsets, plan, peer=None):
@@ -797,6 +880,7 @@ def main(name, device, backends):
         answers.flush()
     process.requests.clear()
     process.graphs.clear()
+    process.mappings.clear()
     process.agent.close()
 
 

@@ -901,6 +901,177 @@ def test_a_gpu_that_is_not_there_or_not_the_memorys_is_named_in_a_sentence(start
         process.ask("register_address", key="pages", length=1 << 40)
 
 
+# Mappings
+
+MAPPED = MIB + 13 if STAND_IN else 48 * MIB + 13
+MAPPABLE = "fill_allocated" if STAND_IN else "fill"
+
+
+def map_for_us(here, there, key, seed=2, how=MAPPABLE, bytes_=MAPPED):
+    """Memory of the peer's, filled, and mapped by us under the same name; its region's id."""
+    region = there.ask(how, key=key, bytes=bytes_, seed=seed)
+    introduce(here, there)
+    device = -1 if STAND_IN else here.device
+    told = here.ask("map", handle=key, peer=there.name, theirs=region)
+    assert told == {"device": device, "bytes": bytes_, "writable": how != "fill_read_only", "dlpack": [1, 0] if STAND_IN else [2, device]}
+    return region
+
+
+def take_back(there, key):
+    there.ask("deregister", key=key)
+    there.ask("free", key=key)
+
+
+def test_a_peers_memory_is_mapped_and_read_and_written_by_kernels(pair):
+    here, there = pair
+    key = unique("mapped")
+    map_for_us(here, there, key)
+    assert here.ask("check_mapping", handle=key, seed=2) == ""
+    assert here.ask("check_copies_of_mapping", handle=key, seed=2) == ""
+    there.ask("fill", key=key, bytes=MAPPED, seed=3)
+    assert here.ask("check_mapping", handle=key, seed=3) == "", "what the owner wrote after it was mapped"
+    there.begin("take")
+    here.ask("write_mapping", handle=key, seed=4, peer=there.name)
+    assert there.end() == {"peer": here.name, "payload": "written"}
+    assert there.ask("check", key=key, target_seed=4, source_seed=4, plans=[]) == ""
+    here.ask("unmap", handle=key)
+    take_back(there, key)
+
+
+def test_a_region_that_is_mapped_twice_stays_until_both_are_let_go_of(pair):
+    here, there = pair
+    key = unique("twice")
+    region = map_for_us(here, there, key)
+    here.ask("map", handle="again", peer=there.name, theirs=region)
+    addresses = [here.ask("mapping_address", handle=handle) for handle in (key, "again")]
+    assert STAND_IN or addresses[0] == addresses[1]
+    here.ask("unmap", handle=key)
+    assert here.ask("check_mapping", handle="again", seed=2) == ""
+    here.ask("unmap", handle="again")
+    take_back(there, key)
+
+
+def test_a_mapping_outlives_its_region_and_then_shows_old_bytes(pair):
+    here, there = pair
+    key = unique("revoked")
+    region = map_for_us(here, there, key)
+    there.ask("deregister", key=key)
+    assert not here.ask("is_mapping_alive", handle=key)
+    assert here.ask("check_mapping", handle=key, seed=2) == ""
+    with pytest.raises(Refused) as refused:
+        here.ask("map", handle="late", peer=there.name, theirs=region)
+    assert refused.value.code == "not_found"
+    here.ask("unmap", handle=key)
+    there.ask("free", key=key)
+    map_for_us(here, there, key)
+    assert here.ask("check_mapping", handle=key, seed=2) == ""
+    here.ask("unmap", handle=key)
+    take_back(there, key)
+
+
+@gpus_only
+def test_a_mapping_is_let_go_of_after_the_kernels_that_use_it(pair):
+    here, there = pair
+    key = unique("busy")
+    map_for_us(here, there, key)
+    there.ask("deregister", key=key)  # now nothing but the mapping keeps the memory here
+    assert here.ask("let_go_of_mapping_in_use", handle=key, seed=2) == {"in_flight": True, "wrong": ""}
+    there.ask("free", key=key)
+    here.ask("fill", key="after", bytes=MIB, seed=1)
+    assert here.ask("check", key="after", target_seed=1, source_seed=1, plans=[]) == "", "the GPU is well"
+
+
+@gpus_only
+def test_a_mapping_of_read_only_memory_says_so(pair):
+    here, there = pair
+    key = unique("read-only")
+    map_for_us(here, there, key, how="fill_read_only")
+    told = here.ask("describe_mapping", handle=key)
+    interface = {"version": 3, "shape": [MAPPED], "typestr": "|u1", "data": [told["address"], True], "strides": None, "stream": None}
+    assert told["interface"] == interface and not told["plain"]
+    assert here.ask("check_mapping", handle=key, seed=2) == ""
+    here.ask("unmap", handle=key)
+    take_back(there, key)
+
+
+@gpus_only
+def test_a_mapping_for_a_gpu_is_not_the_cpus_and_gpu_memory_is_not_mapped_for_it(pair):
+    here, there = pair
+    key = unique("refused")
+    region = map_for_us(here, there, key)
+    told = here.ask("describe_mapping", handle=key)
+    assert told["interface"]["data"] == [told["address"], False] and told["plain"]
+    said = here.ask("refuse_host_views", handle=key)
+    assert len(said) == 4 and all("torch.from_dlpack" in sentence for sentence in said), said
+    here.ask("unmap", handle=key)
+    for device, code, text in [("cpu", "invalid_argument", "name the GPU"), (99, "invalid_argument", "there is no GPU 99: this process sees"),
+                               (-2, "invalid_argument", "there is no GPU -2")]:  # fmt: skip
+        with pytest.raises(Refused, match=text) as refused:
+            here.ask("map", handle=key, peer=there.name, theirs=region, device=device)
+        assert refused.value.code == code
+    take_back(there, key)
+
+
+@gpus_only
+@pytest.mark.gpu1
+def test_what_a_peer_allocated_on_its_host_is_mapped_for_a_gpu(start):
+    gpu, host = start(unique("gpu"), 0), start(unique("host"), -1)
+    map_for_us(gpu, host, "allocated", how="fill_allocated")
+    assert gpu.ask("check_mapping", handle="allocated", seed=2) == ""
+    host.begin("take")
+    gpu.ask("write_mapping", handle="allocated", seed=4, peer=host.name)
+    assert host.end() == {"peer": gpu.name, "payload": "written"}
+    assert host.ask("check", key="allocated", target_seed=4, source_seed=4, plans=[]) == ""
+    host.ask("deregister", key="allocated")
+    assert not gpu.ask("is_mapping_alive", handle="allocated")
+    assert gpu.ask("check_mapping", handle="allocated", seed=4) == ""
+    gpu.ask("unmap", handle="allocated")
+    registered = host.ask("fill_host", key="registered", bytes=MIB, seed=5)
+    introduce(gpu, host)
+    with pytest.raises(Refused, match="`allocate`") as refused:
+        gpu.ask("map", handle="registered", peer=host.name, theirs=registered)
+    assert refused.value.code == "not_supported"
+
+
+@gpus_only
+@pytest.mark.gpu1
+def test_host_memory_that_is_mapped_for_a_gpu_is_copied_as_that_gpus(start):
+    gpu, host = start(unique("gpu"), 0), start(unique("host"), -1)
+    map_for_us(gpu, host, "allocated", how="fill_allocated")
+    assert gpu.ask("check_copies_of_mapping", handle="allocated", seed=2) == ""
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_mapping_of_a_peer_that_was_killed_shows_old_bytes(start, place):
+    here, there = start(unique("here"), place[0], place[2]), start(unique("mortal"), place[1], place[2])
+    map_for_us(here, there, "orphan")
+    there.kill()
+    until(lambda: not here.ask("is_mapping_alive", handle="orphan"))
+    assert here.ask("check_mapping", handle="orphan", seed=2) == ""
+    here.ask("unmap", handle="orphan")
+    here.ask("fill", key="after", bytes=MIB, seed=1)
+    assert here.ask("check", key="after", target_seed=1, source_seed=1, plans=[]) == ""
+
+
+@gpus_only
+@pytest.mark.alone
+def test_memory_that_was_mapped_is_free_again_after_the_mapping(pair):
+    here, there = pair
+    size = 256 * MIB
+    map_for_us(here, there, "first", bytes_=MIB)  # with all that either GPU needs to reach the other
+    here.ask("check_mapping", handle="first", seed=2)
+    here.ask("unmap", handle="first")
+    here.ask("release_memory"), take_back(there, "first")
+    before = there.ask("used")
+    map_for_us(here, there, "large", bytes_=size)
+    assert here.ask("check_mapping", handle="large", seed=2) == ""
+    here.ask("release_memory")
+    assert there.ask("used") >= before + size
+    here.ask("unmap", handle="large")
+    take_back(there, "large")
+    until(lambda: there.ask("used") <= before + size // 2, 20)
+
+
 # Peers that die
 
 COUNT, SLOT = 100, MIB // 4 if STAND_IN else 64 * MIB

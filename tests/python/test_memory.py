@@ -369,6 +369,78 @@ def test_memory_that_was_merely_registered_cannot_be_mapped(pair):
         left.map("nobody", 1)
 
 
+@pytest.fixture
+def mapped():
+    """Two agents over shm, and a region of the second one's that the first one may map, or only read."""
+    with headrace.Agent(unique("left"), ["shm"]) as left, headrace.Agent(unique("right"), ["shm"]) as right:
+        memory, weights = right.allocate(8192, name="shared"), right.allocate(4096, name="weights", writable=False)
+        memory.numpy()[:] = 5
+        weights.numpy()[:] = 6
+        introduce(left, right)
+        yield left, right, memory, left.map(right.name, memory.region.id), left.map(right.name, weights.region.id)
+
+
+def test_a_mapping_for_the_cpu_says_so_and_where_it_lies(mapped):
+    _, _, _, mapping, _ = mapped
+    assert mapping.device == -1
+    assert mapping.address == mapping.numpy().ctypes.data
+    assert not hasattr(mapping, "__cuda_array_interface__")
+
+
+def test_whom_a_mapping_is_for_is_a_number_or_a_name(mapped):
+    left, right, memory, _, _ = mapped
+    for cpu in (None, -1, "cpu"):
+        assert left.map(right.name, memory.region.id, device=cpu).device == -1
+    for gpu, number in ((0, 0), (np.int64(3), 3), ("cuda:1", 1), ("cuda", 0)):
+        with pytest.raises(headrace.NotSupported, match=f"cannot be mapped:\n  shm: shm maps memory for the CPU, not for GPU {number}$"):
+            left.map(right.name, memory.region.id, device=gpu)
+    with pytest.raises(headrace.InvalidArgument, match="there is no GPU -2: they count from 0"):
+        left.map(right.name, memory.region.id, device=-2)
+    for nothing in ("gpu", 1.5, 1 << 40, object()):
+        with pytest.raises(headrace.InvalidArgument, match="there is no device .*: write cpu, cuda or cuda:1"):
+            left.map(right.name, memory.region.id, device=nothing)
+
+
+def test_a_mapping_is_handed_to_other_libraries_by_dlpack(mapped):
+    _, _, memory, mapping, _ = mapped
+    assert mapping.__dlpack_device__() == (1, 0)
+    array = np.from_dlpack(mapping)
+    assert array.shape == (8192,) and array.dtype == np.uint8 and array.ctypes.data == mapping.address
+    memory.numpy()[17] = 99
+    assert array[17] == 99
+
+
+def test_what_was_made_of_a_mapping_by_dlpack_keeps_it(mapped):
+    left, right, memory, mapping, _ = mapped
+    array = np.from_dlpack(left.map(right.name, memory.region.id))
+    gc.collect()
+    right.deregister(memory)
+    assert not mapping.alive
+    del memory
+    gc.collect()
+    assert (array == 5).all()
+
+
+def test_dlpack_hands_out_read_only_memory_to_readers_who_can_know_it(mapped):
+    _, _, _, mapping, weights = mapped
+    array = np.from_dlpack(weights)
+    assert (array == 6).all() and not array.flags.writeable
+    for older in ({}, {"max_version": None}, {"max_version": (0, 8)}):
+        assert '"dltensor"' in repr(mapping.__dlpack__(**older))
+        with pytest.raises(BufferError, match="can be read only, which DLPack before version 1 cannot say"):
+            weights.__dlpack__(**older)
+    assert '"dltensor_versioned"' in repr(mapping.__dlpack__(max_version=(1, 0)))
+
+
+def test_dlpack_copies_nothing_and_moves_nothing(mapped):
+    _, _, _, mapping, _ = mapped
+    mapping.__dlpack__(copy=False, dl_device=(1, 0), stream=None)
+    with pytest.raises(BufferError, match="never copied"):
+        mapping.__dlpack__(copy=True)
+    with pytest.raises(BufferError, match="on the device where it lies"):
+        mapping.__dlpack__(dl_device=(2, 0))
+
+
 def test_a_query_asks_a_backend_that_is_open(agent):
     backend = agent.backends()[0].name
     with pytest.raises(headrace.NotFound, match=f"no_such is not open in this agent, which has {backend}"):

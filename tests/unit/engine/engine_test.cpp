@@ -47,6 +47,19 @@ struct OfGpus {
   }
 };
 
+/// The same, as one that takes the host's memory, too, on the other side of a GPU's.
+struct OfGpusAndHost {
+  static const headrace_backend_v1* table() {
+    static headrace_backend_v1 t = *OfGpus::table();
+    t.name = "of_gpus_and_host";
+    t.info = [](void* instance, headrace_info_v1* info) {
+      model().info(instance, info);
+      info->abilities |= HEADRACE_NEEDS_VRAM;
+    };
+    return &t;
+  }
+};
+
 /// The model backend as one that moves between host memory and files.
 struct OfFiles {
   static inline std::atomic<int> loaded = 0;
@@ -129,6 +142,17 @@ TEST_F(EngineTest, host_memory_is_mapped_without_a_link_of_gpus) {
   EXPECT_EQ(here->map("there", {region.value + 1}, 10s).code(), Code::not_found);
 }
 
+TEST_F(EngineTest, host_memory_is_mapped_for_the_cpu_without_a_link_of_gpus_that_reach_it) {
+  const auto here = open("here", OfGpusAndHost::table()), there = open("there", OfGpusAndHost::table());
+  const Allocation allocation = Allocation::make(8192).value();
+  const RegionId region = registered(*there, allocation.bytes(), allocation.fd());
+  meet(*here, *there);
+  ASSERT_TRUE(here->map("there", region, 10s));
+  EXPECT_EQ(OfGpus::links, 0);
+  EXPECT_EQ(here->map("there", region, 10s, 0).code(), Code::not_supported);
+  EXPECT_EQ(OfGpus::links, 1) << "for a GPU it is asked";
+}
+
 TEST_F(EngineTest, a_request_to_oneself_passes_by_who_takes_its_far_side_nowhere) {
   const auto engine = open("alone", OfFiles::table());
   const RegionId region = registered(*engine, memory);
@@ -160,7 +184,10 @@ TEST_F(EngineTest, a_post_that_goes_over_to_a_path_with_a_full_queue_waits_there
   ASSERT_TRUE(request->post(nullptr).ok());
   EXPECT_TRUE(request->wait(10s).ok()) << request->error().message;
   EXPECT_EQ(request->backend(), "full");
-  EXPECT_NE(request->explain().find("not failing: it failed this post: the fault script stopped the copy after 1 byte"), std::string::npos) << request->explain();
+  EXPECT_NE(request->explain().find(
+                "not failing: it failed this post: the fault script stopped the copy after 1 byte"),
+            std::string::npos)
+      << request->explain();
   EXPECT_LT(refusals, 0) << "it was asked until it had room";
   EXPECT_EQ(memory[4095], std::byte{7});
 }
