@@ -16,6 +16,16 @@ Result<void> check_kind(std::int32_t kind) {
 
 RemoteRegion& remote_of(void* handle) { return *static_cast<RemoteRegion*>(handle); }
 
+/// By the first region of each side, since a cost is told in constant time. While paths are ranked there are
+/// none.
+gpu::Touches reached_by(const headrace_prepare_v1& args) {
+  const headrace_side_v1 &local = *args.local, &remote = *args.remote;
+  if (local.regions == nullptr || remote.regions == nullptr) return gpu::Touches::gpus;
+  const bool gpus = static_cast<const Region*>(local.regions[0])->gpu() != nullptr &&
+                    remote_of(remote.regions[0]).is_of_gpu();
+  return gpus ? gpu::Touches::gpus : gpu::Touches::host;
+}
+
 }  // namespace
 
 // ------------------------------------------------------------------ life
@@ -134,7 +144,7 @@ headrace_cost_v1 CudaIpcBackend::cost(const headrace_prepare_v1& args) {
   const gpu::CourierSettings& courier = instance_->courier;
   const bool carried = courier.on && args.grid == nullptr && args.count <= gpu::Courier::most_parts &&
                        args.bytes <= courier.most_bytes;
-  const PathSpeed& speed = speed_of(touched_by(args));
+  const PathSpeed& speed = speed_of(reached_by(args));
   return {.struct_size = sizeof(headrace_cost_v1),
           .fixed_ns = carried ? courier_ns : speed.fixed_ns,
           // 4096 bytes at 350 GB/s take 12 ns, 512 bytes at 250 take 2: the list is not the limit.

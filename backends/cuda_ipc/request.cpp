@@ -27,6 +27,15 @@ Result<cuda::Address> reach_own(const Region& region, const WorkingGpu& driver, 
   return region.reach(driver);
 }
 
+gpu::Touches touched_by(const headrace_prepare_v1& args) {
+  const bool gpus_alone =
+      std::ranges::all_of(regions_of(*args.local),
+                          [](void* handle) { return local_region(handle).gpu() != nullptr; }) &&
+      std::ranges::all_of(regions_of(*args.remote),
+                          [](void* handle) { return remote_region(handle).is_of_gpu(); });
+  return gpus_alone ? gpu::Touches::gpus : gpu::Touches::host;
+}
+
 /// The GPU that moves: the one whose memory the local pages are. Host memory leaves the choice to the far
 /// side: its own GPU, or any that reaches it.
 Result<const WorkingGpu*> driver_of(Instance& instance, const headrace_prepare_v1& args) {
@@ -61,15 +70,6 @@ std::uint64_t first_page_in(const headrace_prepare_v1& args, const headrace_side
 }
 
 }  // namespace
-
-gpu::Touches touched_by(const headrace_prepare_v1& args) {
-  const bool gpus_alone =
-      std::ranges::all_of(regions_of(*args.local),
-                          [](void* handle) { return local_region(handle).gpu() != nullptr; }) &&
-      std::ranges::all_of(regions_of(*args.remote),
-                          [](void* handle) { return remote_region(handle).is_of_gpu(); });
-  return gpus_alone ? gpu::Touches::gpus : gpu::Touches::host;
-}
 
 // ------------------------------------------------------------------ preparing
 

@@ -37,9 +37,6 @@ class Client {
   virtual void ended(const Outcome& outcome) = 0;
 };
 
-/// What a request of these regions reaches.
-[[nodiscard]] gpu::Touches touched_by(const headrace_prepare_v1& args);
-
 /// Counted: the host holds one reference until `release`, each list of the link another.
 class Request final : public host_link::Post {
  public:
