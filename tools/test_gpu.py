@@ -661,6 +661,9 @@ def memcheck(sitting: Sitting) -> bool:
 
 def initcheck(sitting: Sitting) -> bool:
     """compute-sanitizer looks for GPU memory that is read before anybody has written it."""
+    if sitting.gpus < 2:
+        sitting.note("    not run: it needs two GPUs, since what another process has written to its own GPU counts as never written")
+        return False
     return sanitizer(sitting, "initcheck")
 
 
