@@ -240,14 +240,15 @@ class Runner {
         }
       }
     }
+    const bool gpus = here() == MemoryKind::vram || there() == MemoryKind::vram;
     return finish(
         table, explanations,
         fmt::format(
             "{} memory, one page a request, one request at a time, {} times; 256 requests in turn, "
-            "eight times over, data checked before and after, GPUs kept busy until then. First: the turn "
-            "before these eight, right after all memory was filled anew, so that nothing is in a cache, "
-            "and a GPU has idled",
-            wanted_.allocated ? "allocated" : "registered", plan(Op::read, 8).iterations));
+            "eight times over, data checked before and after{}. First: the turn before these eight, right "
+            "after all memory was filled anew, so that nothing is in a cache{}",
+            wanted_.allocated ? "allocated" : "registered", plan(Op::read, 8).iterations,
+            gpus ? ", after GPUs were kept busy for 100 ms" : "", gpus ? ", by GPUs that have idled" : ""));
   }
 
   struct Asleep {

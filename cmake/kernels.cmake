@@ -2,16 +2,10 @@
 # Device code: kernels/*/*.cu -> cubins -> lib/libheadrace_kernels.so, if there is a compiler for it. The host's half is compiled
 # in any case, as headrace_kernels_host, for tests with the fake driver.
 #
-# What others will run (CMAKE_BUILD_TYPE=Release) is compiled by NVRTC 12.8, for all kinds of GPU: a driver runs cubins of its own
-# CUDA version and of older ones. A developer's build has one kind, by nvcc. Either takes the other's place where it is missing.
+# What others will run is compiled by NVRTC 12.8, for all kinds of GPU: a driver runs cubins of its own CUDA version and of older
+# ones. A developer's build (CMAKE_BUILD_TYPE=Debug) has one kind, by nvcc. Either takes the other's place where it is missing.
 
 set(HEADRACE_CUDA_ARCHS "" CACHE STRING "Kinds of GPU that device code is compiled for, as in 80;90a; empty: those that suit the build")
-set(headrace_cuda_archs "${HEADRACE_CUDA_ARCHS}")
-if(headrace_cuda_archs STREQUAL "" AND CMAKE_BUILD_TYPE STREQUAL "Release")
-  set(headrace_cuda_archs 80 90a 100 120)
-elseif(headrace_cuda_archs STREQUAL "")
-  set(headrace_cuda_archs 90a)
-endif()
 set(HEADRACE_DEVICE_COMPILER "" CACHE STRING "What compiles device code: nvrtc, nvcc, or nothing for the one that suits the build")
 set_property(CACHE HEADRACE_DEVICE_COMPILER PROPERTY STRINGS "" nvrtc nvcc)
 find_program(HEADRACE_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
@@ -39,14 +33,35 @@ function(headrace_find_nvrtc python why)
   set(${why} "${said}" PARENT_SCOPE)
 endfunction()
 
-# headrace_choose_device_compiler(): sets device_compiler to nvrtc, nvcc or "" in the caller, nvrtc_python with nvrtc.
+# headrace_choose_archs(<compiler>): sets headrace_cuda_archs in the caller. Kinds that an older nvcc does not know are left out.
+function(headrace_choose_archs compiler)
+  set(archs "${HEADRACE_CUDA_ARCHS}")
+  if(archs STREQUAL "" AND CMAKE_BUILD_TYPE STREQUAL "Debug")
+    set(archs 90a)
+  elseif(archs STREQUAL "")
+    set(archs 80 90a 100 120)
+    if(compiler STREQUAL "nvcc")
+      execute_process(COMMAND ${HEADRACE_NVCC} --list-gpu-code OUTPUT_VARIABLE known ERROR_QUIET)
+      foreach(arch 80 90a 100 120)
+        string(REPLACE "a" "" number ${arch})
+        if(NOT known MATCHES "sm_${number}[^0-9]")
+          list(REMOVE_ITEM archs ${arch})
+        endif()
+      endforeach()
+    endif()
+  endif()
+  set(headrace_cuda_archs "${archs}" PARENT_SCOPE)
+endfunction()
+
+# headrace_choose_device_compiler(): sets device_compiler to nvrtc, nvcc or "" in the caller, nvrtc_python with nvrtc, and
+# headrace_cuda_archs.
 function(headrace_choose_device_compiler)
   if(NOT HEADRACE_DEVICE_COMPILER MATCHES "^(nvrtc|nvcc|)$")
     message(FATAL_ERROR "HEADRACE_DEVICE_COMPILER is \"${HEADRACE_DEVICE_COMPILER}\": write nvrtc, nvcc, or nothing.")
   endif()
   set(compiler "${HEADRACE_DEVICE_COMPILER}")
   set(python "")
-  if(compiler STREQUAL "nvrtc" OR (compiler STREQUAL "" AND (CMAKE_BUILD_TYPE STREQUAL "Release" OR NOT HEADRACE_NVCC)))
+  if(compiler STREQUAL "nvrtc" OR (compiler STREQUAL "" AND (NOT CMAKE_BUILD_TYPE STREQUAL "Debug" OR NOT HEADRACE_NVCC)))
     headrace_find_nvrtc(python why)
     if(NOT python AND compiler STREQUAL "nvrtc")
       message(FATAL_ERROR "${why}")
@@ -58,10 +73,11 @@ function(headrace_choose_device_compiler)
     message(FATAL_ERROR "HEADRACE_DEVICE_COMPILER is nvcc, and there is none: install the CUDA toolkit, or name it by -DHEADRACE_NVCC=...")
   elseif(compiler STREQUAL "" AND HEADRACE_NVCC)
     set(compiler nvcc)
-    if(CMAKE_BUILD_TYPE STREQUAL "Release")
-      message(STATUS "Device code by ${HEADRACE_NVCC}: drivers older than its CUDA will not run it. For drivers from 570 on: ${why}")
+    if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+      message(WARNING "Device code by ${HEADRACE_NVCC}: drivers older than its CUDA will not run it. For drivers from 570 on: ${why}")
     endif()
   endif()
+  headrace_choose_archs("${compiler}")
   if(compiler STREQUAL "")
     message(STATUS "libheadrace_kernels.so is not built, and GPUs need it: there is no nvcc, and ${why}")
   else()
@@ -69,6 +85,7 @@ function(headrace_choose_device_compiler)
   endif()
   set(device_compiler "${compiler}" PARENT_SCOPE)
   set(nvrtc_python "${python}" PARENT_SCOPE)
+  set(headrace_cuda_archs "${headrace_cuda_archs}" PARENT_SCOPE)
 endfunction()
 
 # headrace_image_table(<output> <symbol> <cubin>...): writes C++ that holds the cubins, named <anything>.sm_<arch>.cubin, as
@@ -109,7 +126,8 @@ const uint64_t @symbol@_count = @count@;
   set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${ARGN}")
 endfunction()
 
-# headrace_cubins(<variable> <source>): a cubin of the source for each of headrace_cuda_archs, by device_compiler.
+# headrace_cubins(<variable> <source> [<what it includes>...]): a cubin of the source for each of headrace_cuda_archs, by
+# device_compiler.
 function(headrace_cubins variable source)
   cmake_path(GET source STEM stem)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cuh ${PROJECT_SOURCE_DIR}/kernels/nvrtc/*.h)
@@ -128,7 +146,7 @@ function(headrace_cubins variable source)
     add_custom_command(
       OUTPUT ${cubin}
       COMMAND ${compile} ${includes} -o ${cubin} ${source}
-      DEPENDS ${source} ${headers} ${PROJECT_SOURCE_DIR}/include/headrace/plugin/kernels_v1.h ${headrace_device_code}
+      DEPENDS ${source} ${ARGN} ${headers} ${PROJECT_SOURCE_DIR}/include/headrace/plugin/kernels_v1.h ${headrace_device_code}
       COMMENT "Compiling device code ${stem} for sm_${arch} by ${device_compiler}"
       VERBATIM COMMAND_EXPAND_LISTS)
     list(APPEND cubins ${cubin})
@@ -163,8 +181,7 @@ function(headrace_add_kernels)
     string(APPEND includes "#include \"${source}\"\n")
   endforeach()
   file(CONFIGURE OUTPUT ${all} @ONLY CONTENT "@includes@")
-  headrace_cubins(cubins ${all})
-  set_property(SOURCE ${cubins} APPEND PROPERTY OBJECT_DEPENDS ${device_sources})
+  headrace_cubins(cubins ${all} ${device_sources})
   set(images ${PROJECT_BINARY_DIR}/kernels/images.cpp)
   headrace_image_table(${images} headrace_kernel_image ${cubins})
   add_library(headrace_kernels SHARED ${exports} ${images})

@@ -2,7 +2,7 @@
 // What pages take between GPUs, and between a GPU and host memory: for choosing a path, and for how long a
 // thread looks before it sleeps.
 //
-// Two H200 with NVLink and PCIe 5 (bench/results, 2026-11-22 and 23): pages of 4 KiB to 16 MiB at 340 to 386
+// Two H200 with NVLink and PCIe 5 (bench/results, 2026-11-22 and 23): pages of 4 KiB to 16 MiB at 332 to 386
 // GB/s between them, at 49 to 54 to and from host memory; a small request by copy engine in 8 us, by the
 // courier in 4.
 #pragma once

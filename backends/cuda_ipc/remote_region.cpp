@@ -2,8 +2,22 @@
 #include "backends/cuda_ipc/remote_region.hpp"
 
 #include <cstring>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 namespace headrace::cuda_ipc {
+namespace {
+
+/// Rather held to the end of the process than taken from under a kernel.
+void keep_for_good(ImportedMemory memory) {
+  static auto& mutex = *new std::mutex;  // neither goes before the last thread
+  static auto& kept = *new std::vector<ImportedMemory>;
+  const std::scoped_lock lock(mutex);
+  kept.push_back(std::move(memory));
+}
+
+}  // namespace
 
 RemoteRegion::RemoteRegion(std::shared_ptr<Link> link, const headrace_remote_region_v1& told)
     : link_(std::move(link)),
@@ -74,8 +88,8 @@ void RemoteRegion::unmap(cuda::Address address) {
     mapped_.erase(found);
   }
   // Its user's kernels are queued on streams that nobody here knows, and the driver takes memory of
-  // descriptors away from under them. A GPU that cannot be waited for has failed, and runs none any more.
-  if (last.memory.mapping != nullptr) (void)last.device->wait_idle();
+  // descriptors away from under them. A GPU cannot be waited for while a stream of it is being captured.
+  if (last.memory.mapping != nullptr && !last.device->wait_idle().ok()) keep_for_good(std::move(last.memory));
 }
 
 }  // namespace headrace::cuda_ipc

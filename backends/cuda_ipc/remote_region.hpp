@@ -36,9 +36,10 @@ class RemoteRegion {
 
   /// The region as memory of a GPU of ours, until `unmap`, whatever becomes of link and owner.
   ///   errors   would_block (the owner's answer is on its way), not_supported (no way, or read-only),
-  ///   not_found
+  ///            not_found
   [[nodiscard]] Result<cuda::Address> map(const WorkingGpu& gpu, bool writes);
-  /// The last one of an address waits until the GPU has done what is queued on it.
+  /// The last one of an address waits until the GPU has done what is queued on it; where it cannot, the memory stays
+  /// mapped for good.
   void unmap(cuda::Address address);
 
  private:

@@ -8,8 +8,7 @@
 //         write-value, the copy engine and an event, a kernel that stays; and each with nothing to move
 // pages   many pages between two GPUs, 4 KiB to 16 MiB: by kernel and by copy engine
 // tcp     one page at a time over a loopback socket: from GPU memory into pinned memory, send, receive, from
-// pinned
-//         memory into GPU memory, each leg by the ways of `single`; and the socket alone
+//         pinned memory into GPU memory, each leg by the ways of `single`; and the socket alone
 // host    many pages between a GPU and pinned host memory of another process, by kernel and by copy engine
 //
 // One JSON line a figure: {"case", "way", "metric", "value"}. A child process owns the far memory, on the

@@ -201,11 +201,12 @@ void bind_memory(nb::module_& module) {
       "DLPack, torch.from_dlpack(mapping), and __cuda_array_interface__: one dimension of uint8 over all of "
       "it.\n\n"
       "Owns: the mapping stays while this object or any view or tensor of it lives. Once the peer has "
-      "revoked "
-      "it, left or\n"
-      "died `alive` is false, and what is read is old bytes, never a fault. The end of a mapping for a GPU "
-      "waits until that\n"
-      "GPU has done what was queued on it.")
+      "revoked it, left or\n"
+      "died `alive` is false: what it had allocated by its agent then shows old bytes, never a fault; GPU "
+      "memory shows them,\n"
+      "or what its owner has put there since, so let go of it. The end of a mapping for a GPU waits until "
+      "that GPU has done\n"
+      "what was queued on it, which cannot be while a stream of it is being captured: it then stays mapped.")
       .def_prop_ro("device", &PyMapping::device, "The GPU whose kernels use it, by its ordinal; -1: the CPU.")
       .def_prop_ro("address", &address_of,
                    "Of the first byte, for whom `device` names: the CPU, or the kernels of that GPU.")

@@ -31,12 +31,6 @@ class PyMapping {
   explicit PyMapping(Mapping mapping) : kept_(std::make_shared<Kept>(std::move(mapping))) {}
   PyMapping(PyMapping&&) = default;
   PyMapping& operator=(PyMapping&&) = delete;
-  /// A mapping for a GPU waits for this GPU at its end.
-  ~PyMapping() {
-    if (kept_ == nullptr || device() < 0) return;
-    const WithoutGil scope;
-    kept_.reset();
-  }
 
   [[nodiscard]] std::span<std::byte> bytes() const { return kept_->mapping->bytes(); }
   [[nodiscard]] int device() const { return kept_->mapping->device(); }
@@ -49,7 +43,19 @@ class PyMapping {
     explicit Kept(Mapping made) : mapping(std::make_shared<Mapping>(std::move(made))) {}
     Kept(const Kept&) = delete;
     Kept& operator=(const Kept&) = delete;
-    ~Kept() { home.release(mapping); }
+    /// A mapping for a GPU waits for this GPU at its end, and Python does not wait with it. The last to hold
+    /// it may be another library's tensor, on a thread that Python knows or on another.
+    ~Kept() {
+      const bool waits = mapping->device() >= 0 && home.is_here();
+      if (!waits || Py_IsInitialized() == 0 || PyGILState_GetThisThreadState() == nullptr)
+        return home.release(mapping);
+      const PyGILState_STATE gil = PyGILState_Ensure();
+      {
+        const WithoutGil scope;
+        home.release(mapping);
+      }
+      PyGILState_Release(gil);
+    }
 
     const HomeProcess home;
     std::shared_ptr<Mapping> mapping;

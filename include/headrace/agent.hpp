@@ -126,7 +126,7 @@ class Agent {
   /// A peer's region as memory of ours: for the CPU what it got from `allocate`, for the kernels of a GPU its GPU memory, too.
   ///   device   who will use it: a GPU of this process by its ordinal, or -1, the CPU
   ///   errors   not_found (no such region, or deregistered), not_supported (on another host, merely registered host memory, no way
-  ///            from this GPU: what each backend said), invalid_argument (no such GPU; GPU memory for the CPU), timed_out
+  ///            from this GPU: what each backend said), invalid_argument (no such GPU; GPU memory for the CPU), peer_lost, timed_out
   HEADRACE_API Result<Mapping> map(std::string_view peer, RegionId region, Timeout timeout = std::chrono::seconds(10), int device = -1);
   [[nodiscard]] HEADRACE_API std::vector<Region> regions() const;
   /// Does this file, block device or object exist? nullopt: no. Else what the backend knows, "bytes" among it.

@@ -80,10 +80,12 @@ struct AllocateOptions {
 };
 
 /// A peer's region as memory of this process. The memory stays until the last copy is gone. Once the peer has revoked it, left
-/// or died `alive()` is false, and what is read is old bytes, never a fault (but for memory of cudaMalloc of another agent in this
-/// process, which is that memory itself, and goes with it).
-///   threads  any. The last copy of a mapping for a GPU waits until this GPU has done what was queued on it: kernels that were
-///            launched before may use the memory to their end
+/// or died `alive()` is false. What was allocated by the agent then shows old bytes, never a fault. GPU memory shows them, too, or
+/// what its owner has put there since, and what a kernel writes lands there; what became of memory of cudaMalloc that its owner
+/// has freed is left open by NVIDIA, so let go once it is not alive.
+///   threads  any. The last copy of a mapping for a GPU waits until this GPU has done what was queued on it, on streams of its
+///            primary context: kernels that were launched before may use the memory to their end. While a stream of it is being
+///            captured nobody can wait, which may spoil the capture, and the memory stays mapped to the end of the process
 class Mapping {
  public:
   struct State;

@@ -139,8 +139,9 @@ class Mapping:
     DLPack, torch.from_dlpack(mapping), and __cuda_array_interface__: one dimension of uint8 over all of it.
 
     Owns: the mapping stays while this object or any view or tensor of it lives. Once the peer has revoked it, left or
-    died `alive` is false, and what is read is old bytes, never a fault. The end of a mapping for a GPU waits until that
-    GPU has done what was queued on it.
+    died `alive` is false: what it had allocated by its agent then shows old bytes, never a fault; GPU memory shows them,
+    or what its owner has put there since, so let go of it. The end of a mapping for a GPU waits until that GPU has done
+    what was queued on it, which cannot be while a stream of it is being captured: it then stays mapped.
     """
 
     @property
@@ -872,7 +873,7 @@ class Agent:
         A peer's region as memory of this process: for the CPU what the peer got from allocate, for the kernels of a
         GPU its GPU memory, too.
 
-        device: the GPU of this process that will use it: 1, "cuda:1", a torch.device; None: the CPU.
+        device: the GPU of this process that will use it: 1, "cuda:1", a torch.device ("cuda" is GPU 0); None: the CPU.
         Errors: NotFound, NotSupported (on another host, host memory that was merely registered, no way from this GPU:
         what each backend said), InvalidArgument (no such GPU; GPU memory for the CPU), PeerLost, TimedOut.
         """

@@ -441,7 +441,10 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
     }
     auto link = link_to(life, *backend);
     if (!link) {
-      refusals.add(link.error().message);
+      if (link.code() == Code::peer_lost)
+        refusals.add(link.error());
+      else
+        refusals.add(link.error().message);  // of a way that is not there nothing decides
       continue;
     }
     if (!progress_->wait([&] { return (*link)->state() != LinkState::connecting; }, deadline)) return make_error(Code::timed_out, "peer {} did not answer in time: is its process alive, and can it be reached from here?", name);
@@ -490,7 +493,7 @@ Result<void> Engine::map_over(Mapping::State& mapping, const RemoteRegion& row, 
   args.public_data = {public_data.data(), public_data.size()};
   const auto try_once = [&]() -> Result<void> {
     const GatePass pass(link.gate());
-    if (!pass) return make_error(Code::not_supported, "{}: {}", backend.name(), link.lost_text());
+    if (!pass) return make_error(Code::peer_lost, "{}: {}", backend.name(), link.lost_text());
     if (mapping.remote == nullptr) {
       HEADRACE_TRY(loaded, backend.load_remote(link.connection(), args));
       mapping.remote = loaded;

@@ -246,9 +246,10 @@ Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector
     choice.path.request = *request;
     choice.path.local_handles = std::move(*local);
     choice.path.remote_handles = std::move(*remote);
+    const headrace_cost_v1 told = backend.cost(args);  // by now it is known what lies at the two ends
     choice.explanation = fmt::format("{} of {} page{}, {} bytes: {} (about {}, {}; {})", plan.op == Op::read ? "read" : "write", plan.count, plan.count == 1 ? "" : "s",
-                                     plan.bytes, backend.name(), human_time(candidates[i].guess_ns),
-                                     candidates.size() == 1 ? "the only path" : i == 0 ? "the cheapest by estimate" : "those before it refused", candidates[i].method);
+                                     plan.bytes, backend.name(), human_time(expected_ns(told, plan)),
+                                     candidates.size() == 1 ? "the only path" : i == 0 ? "the cheapest by estimate" : "those before it refused", told.method != nullptr ? told.method : "no method");
     for (std::size_t j = i + 1; j < candidates.size(); ++j) {
       note(*candidates[j].backend, fmt::format("slower, about {}", human_time(candidates[j].guess_ns)));
     }

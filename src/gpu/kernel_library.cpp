@@ -22,9 +22,9 @@ std::filesystem::path own_folder() {
   if (::dladdr(reinterpret_cast<const void*>(&list_devices), &info) == 0 || info.dli_fname == nullptr)
     return {};
   std::error_code ignored;
-  // Of a program the linker knows what it was called by, which need not be where it lies.
+  // Of a program the linker knows what it was called by: a name alone was found on PATH.
   const std::filesystem::path file = info.dli_fname;
-  return std::filesystem::weakly_canonical(file.is_absolute() ? file : "/proc/self/exe", ignored)
+  return std::filesystem::weakly_canonical(file.has_parent_path() ? file : "/proc/self/exe", ignored)
       .parent_path();
 }
 
@@ -98,8 +98,7 @@ Error refusal_of(const cuda::DriverTable& driver, cuda::Outcome outcome, std::st
   if (outcome == cuda::Outcome::invalid_image || outcome == cuda::Outcome::no_binary_for_gpu)
     error.message +=
         "; a driver runs what was compiled for its own CUDA version or an older one: take a newer driver, or "
-        "a "
-        "build by NVRTC 12.8, which drivers from 570 on run";
+        "a build by NVRTC 12.8, which drivers from 570 on run";
   return error;
 }
 

@@ -583,6 +583,33 @@ class Process:
         self._quiet()
         return {"in_flight": in_flight, "wrong": self._differences(read, expected)}
 
+    def let_go_of_last_tensor(self, handle, seed):
+        """The mapping goes before what was made of it, whose end waits for a kernel. How other threads of Python get on meanwhile."""
+        expected = pattern(len(self.mappings[handle]), seed, self.device)
+        read = torch.bitwise_xor(expected, 0).zero_()
+        self._quiet()
+        tensor = torch.from_dlpack(self.mappings[handle])
+        self.unmap(handle)
+        turns, over = [0], threading.Event()
+
+        def take_turns():
+            while not over.wait(0.001):
+                turns[0] += 1
+
+        other = threading.Thread(target=take_turns)
+        other.start()
+        stream = torch.cuda.Stream(self.device)
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(400_000_000)  # cycles: some 200 ms
+            torch.bitwise_xor(tensor, 0, out=read)
+        in_flight, before = not stream.query(), turns[0]
+        del tensor
+        meanwhile = turns[0] - before
+        over.set()
+        other.join()
+        self._quiet()
+        return {"in_flight": in_flight, "others_ran": meanwhile >= 20, "wrong": self._differences(read, expected)}
+
     def refuse_host_views(self, handle):
         """What is said to those who want a mapping for a GPU as memory of the CPU."""
         mapping, said = self.mappings[handle], []

@@ -982,6 +982,15 @@ def test_a_mapping_is_let_go_of_after_the_kernels_that_use_it(pair):
 
 
 @gpus_only
+def test_a_tensor_outlives_its_mapping_and_python_goes_on_while_its_end_waits(pair):
+    here, there = pair
+    key = unique("tensor")
+    map_for_us(here, there, key)
+    assert here.ask("let_go_of_last_tensor", handle=key, seed=2) == {"in_flight": True, "others_ran": True, "wrong": ""}
+    take_back(there, key)
+
+
+@gpus_only
 def test_a_mapping_of_read_only_memory_says_so(pair):
     here, there = pair
     key = unique("read-only")
