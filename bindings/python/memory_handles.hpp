@@ -47,8 +47,10 @@ class PyMapping {
     /// it may be another library's tensor, on a thread that Python knows or on another.
     ~Kept() {
       const bool waits = mapping->device() >= 0 && home.is_here();
-      if (!waits || Py_IsInitialized() == 0 || PyGILState_GetThisThreadState() == nullptr)
-        return home.release(mapping);
+      if (!waits || Py_IsInitialized() == 0 || PyGILState_GetThisThreadState() == nullptr) {
+        home.release(mapping);
+        return;
+      }
       const PyGILState_STATE gil = PyGILState_Ensure();
       {
         const WithoutGil scope;
