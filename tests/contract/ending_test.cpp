@@ -185,6 +185,7 @@ TEST_P(Endings, host_functions_are_called_without_a_lock) {
   int calls = 0, done = 0;
   std::vector<Status> statuses;
   std::atomic<int> once_completed{0}, once_received{0};
+  std::atomic<int> left_completed{0}, left_received{0};  // calls that are through: a pool's thread may tell an end
   // Lets the other thread work and waits until it is through, inside the host function.
   const auto hand_over = [&] {
     std::unique_lock lock(mutex);
@@ -206,9 +207,11 @@ TEST_P(Endings, host_functions_are_called_without_a_lock) {
   });
   pair.a->host().on_completed = [&](std::uint64_t token, Status) {
     if (token == first.token() && once_completed++ == 0) hand_over();
+    ++left_completed;
   };
   pair.b->host().on_received = [&](const HostMessage&) {
     if (once_received++ == 0) hand_over();
+    ++left_received;
   };
   EXPECT_TRUE(first.run().status.ok());
   // The host knows that the first has ended before the other thread has posted the second.
@@ -219,6 +222,7 @@ TEST_P(Endings, host_functions_are_called_without_a_lock) {
   other.join();
   ASSERT_EQ(statuses.size(), 2U);
   EXPECT_TRUE(statuses[0].ok() && statuses[1].ok());
+  ASSERT_TRUE(world.until([&] { return left_completed == 2 && left_received == 1; })) << world.describe();
   pair.a->host().on_completed = nullptr;
   pair.b->host().on_received = nullptr;
 }
