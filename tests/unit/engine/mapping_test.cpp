@@ -159,6 +159,20 @@ TEST_F(MappingTest, is_let_go_of_once_its_gpu_has_done_what_was_queued) {
   EXPECT_EQ(memory.base[bytes - 1], std::byte{9});
 }
 
+TEST_F(MappingTest, stays_where_its_gpu_cannot_be_waited_for) {
+  const auto memory = gpus().take_shared(bytes);
+  const RegionId region = gpu_region(memory, 0);
+  std::optional<Mapping> mapping = map(region, 0);
+  ASSERT_TRUE(there->deregister({&region, 1}, 10s)) << "so that nothing but the mapping holds it";
+  const std::byte* const at = mapping->bytes().data();
+  const int mapped = pieces(), waits = driver().calls("cuCtxSynchronize");
+  driver().fail("cuCtxSynchronize", cuda::Outcome::stream_capture_unsupported);
+  mapping.reset();
+  EXPECT_EQ(driver().calls("cuCtxSynchronize"), waits + 1);
+  EXPECT_EQ(pieces(), mapped) << "what is queued, or captured, may use it";
+  EXPECT_EQ(*at, std::byte{7});
+}
+
 TEST_F(MappingTest, of_a_read_only_region_says_so) {
   const auto memory = gpus().take_shared(bytes);
   const Mapping mapping = map(gpu_region(memory, 0, false), 0);
