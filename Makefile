@@ -46,8 +46,9 @@ demo-weights: install  ## Move a model's weights from one process to two others,
 
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.h' '*.cu' '*.cuh')
 
-format: setup  ## Lay out the C++ sources with clang-format
+format: setup  ## Lay out the C++ and Python sources
 	@$(CLANG_FORMAT) -i $(SOURCES)
+	@$(VENV_PYTHON) -m ruff format --quiet
 
 lint: setup  ## Check layers, licence lines, host names, and the layout of the C++ sources
 	@$(VENV_PYTHON) tools/check_layers.py

@@ -80,10 +80,24 @@ class Sitting:
         package = str(PACKAGES / f"{name}.pt2")
         commands = {
             "headrace": [str(self.programs / "bench_aot_model"), package, shape, str(runs), str(callers)],
-            "loader": [str(self.programs / "bench_aot_loader"), str(self.folder / name), shape, str(runs), str(callers)],
+            "loader": [
+                str(self.programs / "bench_aot_loader"),
+                str(self.folder / name),
+                shape,
+                str(runs),
+                str(callers),
+            ],
         }
         if callers == 1:
-            commands["headrace python"] = [sys.executable, "-c", PYTHON, "headrace", package, shape, str(runs)]
+            commands["headrace python"] = [
+                sys.executable,
+                "-c",
+                PYTHON,
+                "headrace",
+                package,
+                shape,
+                str(runs),
+            ]
             commands["torch python"] = [sys.executable, "-c", PYTHON, "torch", package, shape, str(runs)]
         found: dict[str, dict[str, list[float]]] = {who: {} for who in commands}
         outputs: dict[str, bytes] = {}
@@ -97,34 +111,59 @@ class Sitting:
             sys.exit(f"{name}: the outputs differ: {', '.join(outputs)}")
         return found
 
-
     def measure_load(self, name: str, rounds: int) -> tuple[float, float]:
         """Median microseconds of a first load in a fresh process: Headrace's and the bare loader's, in turn."""
         shape, package = CASES[name][0], str(PACKAGES / f"{name}.pt2")
         ours, theirs = [], []
         for _ in range(rounds):
-            for samples, program, path in ((ours, "bench_aot_model", package), (theirs, "bench_aot_loader", str(self.folder / name))):
-                samples.append(run([str(self.programs / program), path, shape, "1", "1", str(self.folder / "output")])["load_us"])
+            for samples, program, path in (
+                (ours, "bench_aot_model", package),
+                (theirs, "bench_aot_loader", str(self.folder / name)),
+            ):
+                samples.append(
+                    run([str(self.programs / program), path, shape, "1", "1", str(self.folder / "output")])[
+                        "load_us"
+                    ]
+                )
         return median(ours), median(theirs)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=Path, default=ROOT / "build" / "release" / "bench", help="folder of bench_aot_model and bench_aot_loader")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--programs",
+        type=Path,
+        default=ROOT / "build" / "release" / "bench",
+        help="folder of bench_aot_model and bench_aot_loader",
+    )
     parser.add_argument("--rounds", type=int, default=5, help="processes of each kind")
     parser.add_argument("--load-rounds", type=int, default=41, help="processes of each kind that only load")
     parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
     parser.add_argument("--no-rows", action="store_true", help="write nothing into bench/results")
     options = parser.parse_args()
-    subprocess.run([sys.executable, str(ROOT / "tests" / "support" / "export_models.py"), str(PACKAGES)], check=True)
+    subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "support" / "export_models.py"), str(PACKAGES)], check=True
+    )
     rows = Rows("aot", options.machine_label)
     print(f"{rows.common['machine']}, commit {rows.common['commit']}", flush=True)
 
     shown: list[list[str]] = []
 
-    def add(case: str, metric: str, unit: str, ours: float, peer: str, theirs: float, lower: bool = True) -> None:
+    def add(
+        case: str, metric: str, unit: str, ours: float, peer: str, theirs: float, lower: bool = True
+    ) -> None:
         rows.add(case, metric, unit, ours, peer=peer, peer_value=theirs, lower_is_better=lower)
-        shown.append([case, metric, f"{ours:.3f} {unit}", f"{peer} {theirs:.3f} {unit}", f"{theirs / ours if lower else ours / theirs:.2f}"])
+        shown.append(
+            [
+                case,
+                metric,
+                f"{ours:.3f} {unit}",
+                f"{peer} {theirs:.3f} {unit}",
+                f"{theirs / ours if lower else ours / theirs:.2f}",
+            ]
+        )
 
     with tempfile.TemporaryDirectory(prefix="headrace-aot-") as folder:
         os.environ["HEADRACE_CACHE_DIR"] = str(Path(folder) / "cache")
@@ -133,17 +172,57 @@ def main() -> None:
         one_caller = {}
         for name in CASES:
             found = sitting.measure(name)
-            middle = {who: {key: median(samples) for key, samples in values.items()} for who, values in found.items()}
+            middle = {
+                who: {key: median(samples) for key, samples in values.items()}
+                for who, values in found.items()
+            }
             one_caller[name] = middle
-            add(f"{name}/cpp", "p50_us", "us", middle["headrace"]["p50_us"], "bare C++ loader", middle["loader"]["p50_us"])
-            add(f"{name}/python", "p50_us", "us", middle["headrace python"]["p50_us"], "PyTorch's Python runner", middle["torch python"]["p50_us"])
+            add(
+                f"{name}/cpp",
+                "p50_us",
+                "us",
+                middle["headrace"]["p50_us"],
+                "bare C++ loader",
+                middle["loader"]["p50_us"],
+            )
+            add(
+                f"{name}/python",
+                "p50_us",
+                "us",
+                middle["headrace python"]["p50_us"],
+                "PyTorch's Python runner",
+                middle["torch python"]["p50_us"],
+            )
             ours, theirs = sitting.measure_load(name, options.load_rounds)  # the cache is filled by now
             add(f"load/{name}", "ms", "ms", ours / 1e3, "bare C++ loader, unpacked", theirs / 1e3)
-            add(f"load/{name}/python", "ms", "ms", middle["headrace python"]["load_us"] / 1e3, "PyTorch's Python runner", middle["torch python"]["load_us"] / 1e3)
+            add(
+                f"load/{name}/python",
+                "ms",
+                "ms",
+                middle["headrace python"]["load_us"] / 1e3,
+                "PyTorch's Python runner",
+                middle["torch python"]["load_us"] / 1e3,
+            )
         two = sitting.measure("mlp", callers=2)
         ours = median(two["headrace"]["runs_per_second"])
-        add("mlp/2 threads", "runs_per_second", "1/s", ours, "itself with 1 thread", one_caller["mlp"]["headrace"]["runs_per_second"], lower=False)
-        add("mlp/2 threads/cpp", "runs_per_second", "1/s", ours, "bare C++ loader, 2 runners", median(two["loader"]["runs_per_second"]), lower=False)
+        add(
+            "mlp/2 threads",
+            "runs_per_second",
+            "1/s",
+            ours,
+            "itself with 1 thread",
+            one_caller["mlp"]["headrace"]["runs_per_second"],
+            lower=False,
+        )
+        add(
+            "mlp/2 threads/cpp",
+            "runs_per_second",
+            "1/s",
+            ours,
+            "bare C++ loader, 2 runners",
+            median(two["loader"]["runs_per_second"]),
+            lower=False,
+        )
     print("\n" + table(["case", "metric", "headrace", "peer", "times better"], shown))
     if not options.no_rows:
         print(f"\nrows: {rows.write().relative_to(ROOT)}")

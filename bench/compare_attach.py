@@ -21,26 +21,43 @@ from pathlib import Path
 
 from comparison import RESULTS, ROOT, Rows, default_label, table
 
-LINE = re.compile(r"(attach|mapped) (read|write)\s+(\d+): bare .* best +([\d.]+) median GB/s, shm .* best +([\d.]+) median, .* median ([\d.]+)")
+LINE = re.compile(
+    r"(attach|mapped) (read|write)\s+(\d+): bare .* best +([\d.]+) median GB/s, shm .* best +([\d.]+) median, .* median ([\d.]+)"
+)
 BARE = {"attach": "bare attach", "mapped": "bare memcpy"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", default="1,2", help="how many, one run for each number")
     parser.add_argument("--rounds", type=int, default=9, help="timed transfers of each")
-    parser.add_argument("--program", default=str(ROOT / "build" / "release" / "bench" / "bench_shm_raw"), help="bench_shm_raw")
+    parser.add_argument(
+        "--program", default=str(ROOT / "build" / "release" / "bench" / "bench_shm_raw"), help="bench_shm_raw"
+    )
     parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
     parser.add_argument("--machine", help="what the rows say of the machine, where it is not its processor")
     parser.add_argument("--commit", help="what the rows say of the tree, where there is no git")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="for the rows, instead of bench/results")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=RESULTS,
+        metavar="FOLDER",
+        help="for the rows, instead of bench/results",
+    )
     options = parser.parse_args()
     if not Path(options.program).exists():
         sys.exit(f"{options.program} is not there: build the release preset, or name it with --program")
     rows = Rows("attach-cpu", options.machine_label, options.machine, options.commit)
     shown = []
     for threads in options.threads.split(","):
-        done = subprocess.run([options.program, "--threads", threads, "--rounds", str(options.rounds)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [options.program, "--threads", threads, "--rounds", str(options.rounds)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         found = LINE.findall(done.stdout)
         if done.returncode != 0 or not found:
             sys.exit(f"{options.program} ended with {done.returncode}\n{done.stdout}{done.stderr}")

@@ -29,8 +29,20 @@ from comparison import RESULTS, ROOT, Rows, default_label, find_command, median,
 LAUNCHED = ["bare_kernel_256", "bare_kernel_32"]
 COPIED = ["bare_copy_engine", "bare_copy_engine_event"]
 RESIDENT = ["bare_resident"]
-PAGES = ["bare_kernel_sm16", "bare_kernel_sm64", "bare_kernel_sm132", "bare_copy_engine", "bare_copy_engine_one_call"]
-HOST = ["bare_kernel_sm8", "bare_kernel_sm16", "bare_kernel_sm64", "bare_copy_engine", "bare_copy_engine_one_call"]
+PAGES = [
+    "bare_kernel_sm16",
+    "bare_kernel_sm64",
+    "bare_kernel_sm132",
+    "bare_copy_engine",
+    "bare_copy_engine_one_call",
+]
+HOST = [
+    "bare_kernel_sm8",
+    "bare_kernel_sm16",
+    "bare_kernel_sm64",
+    "bare_copy_engine",
+    "bare_copy_engine_one_call",
+]
 
 
 @dataclasses.dataclass
@@ -71,13 +83,24 @@ Samples = dict[Key, dict[str, list[float]]]  # -> way -> a value a round
 def run(command: list[str], environment: dict[str, str], seconds: float) -> list[dict]:
     """The rows that it printed; none, and why, where it failed."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment}, timeout=seconds)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **environment},
+            timeout=seconds,
+        )
     except subprocess.TimeoutExpired:
         print(f"  out of time: {' '.join(command)}", flush=True)
         return []
     if done.returncode != 0:
         print(f"  {' '.join(command)} ended with {done.returncode}: {done.stderr.strip()[-500:]}", flush=True)
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")] if done.returncode == 0 else []
+    return (
+        [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        if done.returncode == 0
+        else []
+    )
 
 
 def take(samples: Samples, rows: list[dict], way: str | None = None) -> bool:
@@ -109,41 +132,104 @@ def report(part: str, samples: Samples, rows: Rows) -> None:
             peers = {way: bare[way] for way in ours.against if way in bare}
             peer = best(peers, key=lambda way: peers[way]) if peers else None
             peer_value = peers[peer] if peer else None
-            rows.add(f"{case}/{ours.way}", metric, unit, value, peer=peer, peer_value=peer_value, lower_is_better=lower)
+            rows.add(
+                f"{case}/{ours.way}",
+                metric,
+                unit,
+                value,
+                peer=peer,
+                peer_value=peer_value,
+                lower_is_better=lower,
+            )
             apart = ["", "", "", "", ""]
             if peer and peer_value:
                 ratio = peer_value / value if lower else value / peer_value
-                apart = [f"{peer_value:.2f}", f"{min(ways[peer]):.2f}", f"{max(ways[peer]):.2f}", f"{ratio:.3f}", peer]
-            lines.append([f"{case}/{ours.way}", metric, f"{value:.2f}", f"{min(values):.2f}", f"{max(values):.2f}", *apart])
+                apart = [
+                    f"{peer_value:.2f}",
+                    f"{min(ways[peer]):.2f}",
+                    f"{max(ways[peer]):.2f}",
+                    f"{ratio:.3f}",
+                    peer,
+                ]
+            lines.append(
+                [
+                    f"{case}/{ours.way}",
+                    metric,
+                    f"{value:.2f}",
+                    f"{min(values):.2f}",
+                    f"{max(values):.2f}",
+                    *apart,
+                ]
+            )
         for way, value in bare.items():
-            rows.add(f"{case}/{way}", metric, unit, value, checked=way != "bare_socket" and not case.endswith("/nothing"))
-    print("\n" + table(["case", "metric", "headrace", "least", "most", "bare", "least", "most", "ratio", "which was"], lines))
+            rows.add(
+                f"{case}/{way}",
+                metric,
+                unit,
+                value,
+                checked=way != "bare_socket" and not case.endswith("/nothing"),
+            )
+    print(
+        "\n"
+        + table(
+            ["case", "metric", "headrace", "least", "most", "bare", "least", "most", "ratio", "which was"],
+            lines,
+        )
+    )
     others = [
-        [case, metric, *(f"{way.removeprefix('bare_')} {median(values):.2f}" for way, values in ways.items() if way.startswith("bare_"))]
+        [
+            case,
+            metric,
+            *(
+                f"{way.removeprefix('bare_')} {median(values):.2f}"
+                for way, values in ways.items()
+                if way.startswith("bare_")
+            ),
+        ]
         for (case, metric), ways in samples.items()
         if metric != "p99_us"
     ]
     width = max((len(line) for line in others), default=0)
-    print("\n" + table(["bare", "metric", *[""] * (width - 2)], [line + [""] * (width - len(line)) for line in others]), flush=True)
+    print(
+        "\n"
+        + table(
+            ["bare", "metric", *[""] * (width - 2)], [line + [""] * (width - len(line)) for line in others]
+        ),
+        flush=True,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--rounds", type=int, default=3, help="how often each one's turn comes")
     parser.add_argument("--command", help="the headrace to measure; default: the release build's")
-    parser.add_argument("--bare", default=str(ROOT / "build" / "release" / "bench" / "bench_gpu_ceilings"), help="bench_gpu_ceilings")
+    parser.add_argument(
+        "--bare",
+        default=str(ROOT / "build" / "release" / "bench" / "bench_gpu_ceilings"),
+        help="bench_gpu_ceilings",
+    )
     parser.add_argument("--patience", type=float, default=60, help="seconds that one program may take")
     parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
     parser.add_argument("--machine", help="what the rows say of the machine, where it is not its processor")
     parser.add_argument("--commit", help="what the rows say of the tree, where there is no git")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="for the rows, instead of bench/results")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=RESULTS,
+        metavar="FOLDER",
+        help="for the rows, instead of bench/results",
+    )
     options = parser.parse_args()
     parts = options.parts.split(",")
     if unknown := [part for part in parts if part not in PARTS]:
         parser.error(f"no part {', '.join(unknown)}: {', '.join(PARTS)}")
     if not Path(options.bare).exists():
-        sys.exit(f"{options.bare} is not there: build the release preset where nvcc is, or name it with --bare")
+        sys.exit(
+            f"{options.bare} is not there: build the release preset where nvcc is, or name it with --bare"
+        )
     options.command = find_command(options.command)
     rows = Rows("ceilings-gpu", options.machine_label, options.machine, options.commit)
     print(f"{rows.common['machine']}, commit {rows.common['commit']}", flush=True)

@@ -52,7 +52,10 @@ def starts(rounds: int) -> dict[str, list[float]]:
 
 def notifications(command: str, rounds: int) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [command, "bench", "pages", "--notifications", "--iterations", str(rounds), "--json"], capture_output=True, text=True, check=True
+        [command, "bench", "pages", "--notifications", "--iterations", str(rounds), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -65,7 +68,9 @@ def prepare_and_make(library: str, rounds: int) -> dict[str, float]:
         prepares, makes = [], []
         for _ in range(rounds):
             prepares.append(pair.here.ask("prepare", page=4096, slots=slots) / (2 * slots))
-            makes += [s / PAGES for s in pair.here.ask("make", slots=slots, count=PAGES, dtype="int64", rounds=10)]
+            makes += [
+                s / PAGES for s in pair.here.ask("make", slots=slots, count=PAGES, dtype="int64", rounds=10)
+            ]
             pair.here.ask("drop")
         return {"prepare": median(prepares), "make": median(makes)}
     finally:
@@ -73,7 +78,9 @@ def prepare_and_make(library: str, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--command", help="the headrace to measure; default: the release build's")
     parser.add_argument("--rounds", type=int, default=15, help="fresh processes for import and first agent")
     parser.add_argument("--round-trips", type=int, default=20000, help="notifications")
@@ -88,7 +95,15 @@ def main() -> None:
         rows.add(name.replace(" ", "_"), "ms", "ms", median(samples) * 1e3, checked=False)
         shown.append([name, f"{median(samples) * 1e3:.1f} ms", f"{min(samples) * 1e3:.1f} ms", ""])
     for row in notifications(find_command(options.command), options.round_trips):
-        rows.add(row["case"], row["metric"], row["unit"], row["value"], peer=row["peer"], peer_value=row["peer_value"], lower_is_better=True)
+        rows.add(
+            row["case"],
+            row["metric"],
+            row["unit"],
+            row["value"],
+            peer=row["peer"],
+            peer_value=row["peer_value"],
+            lower_is_better=True,
+        )
         beside = f"{row['peer']} {row['peer_value']:.1f} us" if row["peer"] else ""
         shown.append([f"{row['case']} {row['metric']}", f"{row['value']:.2f} us", "", beside])
 
@@ -98,8 +113,24 @@ def main() -> None:
     peer = f"nixl {compare_nixl.VERSION}" if nixl else None
     for name, seconds in ours.items():
         peer_value = theirs[name] * 1e6 if nixl else None
-        rows.add(f"{name}/python", "us_per_page", "us", seconds * 1e6, peer=peer, peer_value=peer_value, lower_is_better=True, checked=False)
-        shown.append([f"{name} a page", f"{seconds * 1e6:.4f} us", "", f"nixl {peer_value:.4f} us" if nixl else "nixl is not installed"])
+        rows.add(
+            f"{name}/python",
+            "us_per_page",
+            "us",
+            seconds * 1e6,
+            peer=peer,
+            peer_value=peer_value,
+            lower_is_better=True,
+            checked=False,
+        )
+        shown.append(
+            [
+                f"{name} a page",
+                f"{seconds * 1e6:.4f} us",
+                "",
+                f"nixl {peer_value:.4f} us" if nixl else "nixl is not installed",
+            ]
+        )
     print("\n" + table(["what", "median", "least", "beside"], shown))
     if nixl:
         compare_nixl.report_metadata(rows)

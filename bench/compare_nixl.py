@@ -61,7 +61,12 @@ NIXL_SETTINGS: dict[str, dict[str, Any]] = {
 # does not start.)
 EIGHT_THREADS = {"num_threads": 8}
 LONG_SEGMENTS_OF_MEMORY = {"UCX_POSIX_SEG_SIZE": "256k", "UCX_SYSV_SEG_SIZE": "256k"}
-LONG_SEGMENTS_OF_TCP = {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "256k", "UCX_TCP_SNDBUF": "8m", "UCX_TCP_RCVBUF": "8m"}
+LONG_SEGMENTS_OF_TCP = {
+    "UCX_TCP_TX_SEG_SIZE": "256k",
+    "UCX_TCP_RX_SEG_SIZE": "256k",
+    "UCX_TCP_SNDBUF": "8m",
+    "UCX_TCP_RCVBUF": "8m",
+}
 RENDEZVOUS = {"UCX_RNDV_SCHEME": "put_ppln", "UCX_MAX_RNDV_RAILS": "4", "UCX_MEMTYPE_CACHE": "n"}
 Tuned = dict[str, tuple[dict[str, Any], dict[str, str]]]
 
@@ -77,7 +82,10 @@ def tuned_settings(long_segments: dict[str, str]) -> Tuned:
 
 OURS = {"registered": False, "allocated": True}
 # What each library is told to go by sockets alone; NIXL has as many as its defaults make, Headrace those that the goals are about.
-OVER_TCP = {"nixl": {"UCX_TLS": "tcp,cuda_copy,self"}, "headrace": {"HEADRACE_BACKENDS": "tcp", "HEADRACE_TCP_SOCKETS": "8"}}
+OVER_TCP = {
+    "nixl": {"UCX_TLS": "tcp,cuda_copy,self"},
+    "headrace": {"HEADRACE_BACKENDS": "tcp", "HEADRACE_TCP_SOCKETS": "8"},
+}
 
 # The GPUs of initiator and target, and the single pages that are timed between them.
 INITIATOR, TARGET = 0, 1
@@ -113,7 +121,9 @@ def interpreter_of(options: argparse.Namespace) -> Interpreter:
         return OF_VENV
     if options.nixl_path is None:
         return options.python, {}
-    return options.python or sys.executable, {"PYTHONPATH": os.pathsep.join([str(options.nixl_path), os.environ.get("PYTHONPATH", "")])}
+    return options.python or sys.executable, {
+        "PYTHONPATH": os.pathsep.join([str(options.nixl_path), os.environ.get("PYTHONPATH", "")])
+    }
 
 
 class Pair:
@@ -156,7 +166,9 @@ class Pair:
         source, target = self._source_and_target(op)
         delta, seed, slots = random.getrandbits(63), random.getrandbits(60), BUFFER // page
         self._refresh(source, target, delta)
-        seconds = self.here.ask("singles", op=op, slots=slots, count=SINGLE_COUNT, seed=seed, rounds=SINGLE_ROUNDS)
+        seconds = self.here.ask(
+            "singles", op=op, slots=slots, count=SINGLE_COUNT, seed=seed, rounds=SINGLE_ROUNDS
+        )
         self._check(target, page, SINGLE_COUNT, seed, delta)
         return seconds[SINGLE_COUNT:]  # the first round is a warm-up
 
@@ -183,7 +195,9 @@ class Pair:
 def run_cases(pair: Pair, contender: str, options: argparse.Namespace, samples: Samples) -> None:
     for page in options.pages:
         count = min(BUFFER // page, MOST_PAGES)
-        samples[f"prepare/{page}"][contender].append(pair.here.ask("prepare", page=page, slots=BUFFER // page) / (BUFFER // page))
+        samples[f"prepare/{page}"][contender].append(
+            pair.here.ask("prepare", page=page, slots=BUFFER // page) / (BUFFER // page)
+        )
         for op in ("read", "write"):
             for i in range(options.warm_up + options.iterations):
                 result = pair.transfer(op, page, count, options.posts)
@@ -199,7 +213,9 @@ def run_cases(pair: Pair, contender: str, options: argparse.Namespace, samples: 
                     "make", slots=BUFFER // page, count=count, dtype=dtype, rounds=rounds
                 )
                 if contender == "drop-in":
-                    in_turn = pair.here.ask("make_in_turn", slots=BUFFER // page, count=count, dtype=dtype, rounds=rounds)
+                    in_turn = pair.here.ask(
+                        "make_in_turn", slots=BUFFER // page, count=count, dtype=dtype, rounds=rounds
+                    )
                     for name, seconds in in_turn.items():
                         samples[f"{through_dropin.IN_TURN}/{count}/{dtype}"][name] += seconds
             if options.through_dropin:
@@ -232,7 +248,9 @@ def run_metadata(library: str) -> dict[str, float]:
 
 def report_gpus(samples: Samples, rows: Rows, options: argparse.Namespace) -> None:
     """What was measured where GPUs or sockets are; alone where NIXL could not be."""
-    usual = options.kinds == "vram-vram" and not options.over  # the table that had no others beside it at first
+    usual = (
+        options.kinds == "vram-vram" and not options.over
+    )  # the table that had no others beside it at first
     here, there = options.kinds.split("-")
     arrows = {"read": f"{here}<-{there}", "write": f"{here}->{there}"}
 
@@ -243,18 +261,39 @@ def report_gpus(samples: Samples, rows: Rows, options: argparse.Namespace) -> No
             measured = "/".join([arrows.get(kind, kind), *rest])
         return ("allocated/" if "allocated" in ours else "") + measured.replace("single/read/", "single/")
 
-    def compare(measured: str, ours_is: str, metric: str, unit: str, value_of: Any, lower_is_better: bool) -> list[str]:
+    def compare(
+        measured: str, ours_is: str, metric: str, unit: str, value_of: Any, lower_is_better: bool
+    ) -> list[str]:
         case = spelt(measured, ours_is)
         contenders = samples[measured]
         ours = value_of(contenders[ours_is]) if contenders[ours_is] else None
-        peers = {name: value_of(seconds) for name, seconds in contenders.items() if not name.startswith("headrace") and seconds}
+        peers = {
+            name: value_of(seconds)
+            for name, seconds in contenders.items()
+            if not name.startswith("headrace") and seconds
+        }
         if ours is None or not peers:
             if ours is not None:
                 rows.add(case, metric, unit, ours, lower_is_better=lower_is_better)
-            return [case, metric, f"{rounded(ours)}", ", ".join(f"{rounded(value)}" for value in peers.values()), "", ", ".join(peers)]
+            return [
+                case,
+                metric,
+                f"{rounded(ours)}",
+                ", ".join(f"{rounded(value)}" for value in peers.values()),
+                "",
+                ", ".join(peers),
+            ]
         best = (min if lower_is_better else max)(peers, key=lambda name: peers[name])
         for name in dict.fromkeys([best, *(name for name in peers if name == "nixl")]):
-            rows.add(case, metric, unit, ours, peer=f"{name} {VERSION}", peer_value=peers[name], lower_is_better=lower_is_better)
+            rows.add(
+                case,
+                metric,
+                unit,
+                ours,
+                peer=f"{name} {VERSION}",
+                peer_value=peers[name],
+                lower_is_better=lower_is_better,
+            )
         ratio = peers[best] / ours if lower_is_better else ours / peers[best]
         return [case, metric, f"{rounded(ours)}", f"{rounded(peers[best])}", f"{ratio:.1f}x", best]
 
@@ -265,36 +304,87 @@ def report_gpus(samples: Samples, rows: Rows, options: argparse.Namespace) -> No
             if kind in ("read", "write"):
                 page, count = map(int, rest[0].split("x"))
                 bytes_ = page * count
-                lines.append(compare(case, ours_is, "GB/s", "GB/s", lambda seconds, bytes_=bytes_: bytes_ / median(seconds) / 1e9, False))
+                lines.append(
+                    compare(
+                        case,
+                        ours_is,
+                        "GB/s",
+                        "GB/s",
+                        lambda seconds, bytes_=bytes_: bytes_ / median(seconds) / 1e9,
+                        False,
+                    )
+                )
             elif kind == "single":
                 for metric, percent in (("p50_us", 50), ("p99_us", 99)):
-                    lines.append(compare(case, ours_is, metric, "us", lambda seconds, percent=percent: percentile(seconds, percent) * 1e6, True))
-    print(table(["case", "metric", "headrace", "nixl, its best", "ratio", "which was"], sorted(lines, key=lambda line: "single" in line[0])), "\n")
+                    lines.append(
+                        compare(
+                            case,
+                            ours_is,
+                            metric,
+                            "us",
+                            lambda seconds, percent=percent: percentile(seconds, percent) * 1e6,
+                            True,
+                        )
+                    )
+    print(
+        table(
+            ["case", "metric", "headrace", "nixl, its best", "ratio", "which was"],
+            sorted(lines, key=lambda line: "single" in line[0]),
+        ),
+        "\n",
+    )
     if options.tuned:
         print_every_setting(samples)
     for case in [name for name in samples if name.startswith("make/")] if usual else []:
         kinds = {name: seconds for name, seconds in samples[case].items() if seconds}
         ours, theirs = (
-            min((median(seconds) for name, seconds in kinds.items() if name.startswith("headrace") == mine), default=None) for mine in (True, False)
+            min(
+                (median(seconds) for name, seconds in kinds.items() if name.startswith("headrace") == mine),
+                default=None,
+            )
+            for mine in (True, False)
         )
         if ours is None:
             continue
         peer = f"nixl {VERSION}" if theirs else None
-        rows.add(case, "ms", "ms", ours * 1e3, peer=peer, peer_value=theirs * 1e3 if theirs else None, lower_is_better=True)
-        print(f"{case}: {ours * 1e3:.4f} ms" + (f", nixl {theirs * 1e3:.4f} ms, {theirs / ours:.1f}x" if theirs else ""))
+        rows.add(
+            case,
+            "ms",
+            "ms",
+            ours * 1e3,
+            peer=peer,
+            peer_value=theirs * 1e3 if theirs else None,
+            lower_is_better=True,
+        )
+        print(
+            f"{case}: {ours * 1e3:.4f} ms"
+            + (f", nixl {theirs * 1e3:.4f} ms, {theirs / ours:.1f}x" if theirs else "")
+        )
 
 
 def print_every_setting(samples: Samples) -> None:
     """What each of NIXL's settings made of each case; rows have the best and the defaults."""
-    names = list(dict.fromkeys(name for contenders in samples.values() for name in contenders if name.startswith("nixl") and "int" not in name))
+    names = list(
+        dict.fromkeys(
+            name
+            for contenders in samples.values()
+            for name in contenders
+            if name.startswith("nixl") and "int" not in name
+        )
+    )
     lines = []
     for case, contenders in samples.items():
         kind, *rest = case.split("/")
         if kind in ("read", "write"):
             page, count = map(int, rest[0].split("x"))
-            values = [f"{page * count / median(contenders[name]) / 1e9:.3f}" if contenders.get(name) else "-" for name in names]
+            values = [
+                f"{page * count / median(contenders[name]) / 1e9:.3f}" if contenders.get(name) else "-"
+                for name in names
+            ]
         elif kind == "single":
-            values = [f"{median(contenders[name]) * 1e6:.1f} us" if contenders.get(name) else "-" for name in names]
+            values = [
+                f"{median(contenders[name]) * 1e6:.1f} us" if contenders.get(name) else "-" for name in names
+            ]
         else:
             continue
         lines.append([case, *values])
@@ -303,7 +393,9 @@ def print_every_setting(samples: Samples) -> None:
 
 def best_of(contenders: dict[str, list[float]], ours: bool, kind: str = "") -> tuple[str, list[float]]:
     """The contender of that side with the lowest median."""
-    chosen = {name: s for name, s in contenders.items() if name.startswith("headrace") == ours and kind in name}
+    chosen = {
+        name: s for name, s in contenders.items() if name.startswith("headrace") == ours and kind in name
+    }
     return min(chosen.items(), key=lambda item: median(item[1]))
 
 
@@ -341,7 +433,15 @@ def report(samples: Samples, rows: Rows, options: argparse.Namespace) -> None:
                     ("p50_us", median(ours) * 1e6, median(theirs) * 1e6),
                     ("p99_us", percentile(ours, 99) * 1e6, percentile(theirs, 99) * 1e6),
                 ):
-                    rows.add(case, metric, "us", value, peer=f"{peer} {VERSION}", peer_value=peer_value, lower_is_better=True)
+                    rows.add(
+                        case,
+                        metric,
+                        "us",
+                        value,
+                        peer=f"{peer} {VERSION}",
+                        peer_value=peer_value,
+                        lower_is_better=True,
+                    )
                 shown.append([
                     case, f"{median(ours) * 1e6:.2f}", f"{percentile(ours, 99) * 1e6:.2f}", f"{median(theirs) * 1e6:.2f}",
                     f"{percentile(theirs, 99) * 1e6:.2f}", f"{median(theirs) / median(ours):.1f}x",
@@ -351,8 +451,18 @@ def report(samples: Samples, rows: Rows, options: argparse.Namespace) -> None:
     for case in sorted(name for name in samples if name.startswith("make/")):
         peer, theirs = best_of(samples[case], ours=False)
         _, ours = best_of(samples[case], ours=True)
-        rows.add(case, "ms", "ms", median(ours) * 1e3, peer=f"{peer} {VERSION}", peer_value=median(theirs) * 1e3, lower_is_better=True)
-        print(f"{case}: {median(ours) * 1e3:.4f} ms, nixl {median(theirs) * 1e3:.4f} ms, {median(theirs) / median(ours):.1f}x")
+        rows.add(
+            case,
+            "ms",
+            "ms",
+            median(ours) * 1e3,
+            peer=f"{peer} {VERSION}",
+            peer_value=median(theirs) * 1e3,
+            lower_is_better=True,
+        )
+        print(
+            f"{case}: {median(ours) * 1e3:.4f} ms, nixl {median(theirs) * 1e3:.4f} ms, {median(theirs) / median(ours):.1f}x"
+        )
     for page in options.pages[:1]:
         contenders = samples[f"prepare/{page}"]
         peer, theirs = best_of(contenders, ours=False)
@@ -386,29 +496,77 @@ def table_of(options: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--install", action="store_true", help="install the nixl wheel into build/nixl-venv and exit")
-    parser.add_argument("--rounds", type=int, help="how often each library's turn comes (default 3; between GPUs 2)")
-    parser.add_argument("--iterations", type=int, help="timed transfers a case and turn (default 7; between GPUs 5)")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="after so many no turn begins any more")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--posts", type=int, default=1, metavar="N", help="post each request so many times without a pause: a rate in its stride, rows end in /stride"
+        "--install", action="store_true", help="install the nixl wheel into build/nixl-venv and exit"
+    )
+    parser.add_argument(
+        "--rounds", type=int, help="how often each library's turn comes (default 3; between GPUs 2)"
+    )
+    parser.add_argument(
+        "--iterations", type=int, help="timed transfers a case and turn (default 7; between GPUs 5)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="after so many no turn begins any more"
+    )
+    parser.add_argument(
+        "--posts",
+        type=int,
+        default=1,
+        metavar="N",
+        help="post each request so many times without a pause: a rate in its stride, rows end in /stride",
     )
     parser.add_argument("--warm-up", type=int, default=2, help="transfers before those")
-    parser.add_argument("--pages", type=lambda text: [int(part) for part in text.split(",")], default=PAGES, help="page sizes in bytes")
-    parser.add_argument("--without", default="", help="settings of NIXL to leave out, by the names printed, with commas between")
-    parser.add_argument("--tuned", action="store_true", help="with --device cuda: NIXL with more settings, of its environment too")
-    parser.add_argument("--through-dropin", action="store_true", help="compare headrace.compat.nixl with NIXL and with Headrace's own API")
+    parser.add_argument(
+        "--pages",
+        type=lambda text: [int(part) for part in text.split(",")],
+        default=PAGES,
+        help="page sizes in bytes",
+    )
+    parser.add_argument(
+        "--without",
+        default="",
+        help="settings of NIXL to leave out, by the names printed, with commas between",
+    )
+    parser.add_argument(
+        "--tuned",
+        action="store_true",
+        help="with --device cuda: NIXL with more settings, of its environment too",
+    )
+    parser.add_argument(
+        "--through-dropin",
+        action="store_true",
+        help="compare headrace.compat.nixl with NIXL and with Headrace's own API",
+    )
     parser.add_argument("--no-metadata", action="store_true", help="leave the 100,000 regions out")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="host memory, or memory of two GPUs")
-    parser.add_argument("--kinds", choices=list(KINDS), default="vram-vram", help="with --device cuda: the initiator's memory and the target's")
-    parser.add_argument("--over", choices=["tcp"], help="with --device cuda: through sockets alone, eight of Headrace's")
+    parser.add_argument(
+        "--device", choices=["cpu", "cuda"], default="cpu", help="host memory, or memory of two GPUs"
+    )
+    parser.add_argument(
+        "--kinds",
+        choices=list(KINDS),
+        default="vram-vram",
+        help="with --device cuda: the initiator's memory and the target's",
+    )
+    parser.add_argument(
+        "--over", choices=["tcp"], help="with --device cuda: through sockets alone, eight of Headrace's"
+    )
     parser.add_argument("--python", help="the interpreter that has NIXL, instead of the one of --install")
-    parser.add_argument("--nixl-path", type=Path, metavar="FOLDER", help="that holds the package nixl; goes on its PYTHONPATH")
+    parser.add_argument(
+        "--nixl-path", type=Path, metavar="FOLDER", help="that holds the package nixl; goes on its PYTHONPATH"
+    )
     parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
     parser.add_argument("--machine", help="what the rows say of the machine, where it is not its processor")
     parser.add_argument("--commit", help="what the rows say of the tree, where there is no git")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="for the rows, instead of bench/results")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=RESULTS,
+        metavar="FOLDER",
+        help="for the rows, instead of bench/results",
+    )
     parser.add_argument("--no-rows", action="store_true", help="write nothing into bench/results")
     options = parser.parse_args()
     if options.install:
@@ -422,27 +580,44 @@ def main() -> None:
         parser.error("--kinds, --over and --tuned go with --device cuda")
     places = KINDS[options.kinds] if gpus else HOST_MEMORY
     # NIXL takes 0.1 s for 16384 pages between GPUs.
-    options.rounds, options.iterations = options.rounds or (2 if gpus else 3), options.iterations or (5 if gpus else 7)
+    options.rounds, options.iterations = (
+        options.rounds or (2 if gpus else 3),
+        options.iterations or (5 if gpus else 7),
+    )
     nixl = interpreter_of(options)
     if nixl == OF_VENV and not Path(nixl[0]).exists():
-        sys.exit(f"{VENV.relative_to(ROOT)} is not there: run `python bench/compare_nixl.py --install` first, or name NIXL with --nixl-path")
+        sys.exit(
+            f"{VENV.relative_to(ROOT)} is not there: run `python bench/compare_nixl.py --install` first, or name NIXL with --nixl-path"
+        )
 
     rows = Rows(table_of(options), options.machine_label, options.machine, options.commit)
     print(f"{rows.common['machine']}, commit {rows.common['commit']}; NIXL {VERSION}", flush=True)
     samples: Samples = defaultdict(lambda: defaultdict(list))
     left_out = options.without.split(",")
     if gpus:
-        left_out.append("nixl no progress thread")  # its target does not answer here, which takes the patience to find out
-    tuned: Tuned = {} if not options.tuned else tuned_settings(LONG_SEGMENTS_OF_TCP if options.over else LONG_SEGMENTS_OF_MEMORY)
+        left_out.append(
+            "nixl no progress thread"
+        )  # its target does not answer here, which takes the patience to find out
+    tuned: Tuned = (
+        {}
+        if not options.tuned
+        else tuned_settings(LONG_SEGMENTS_OF_TCP if options.over else LONG_SEGMENTS_OF_MEMORY)
+    )
     environments = {name: environment for name, (_, environment) in tuned.items()}
     contenders = {**NIXL_SETTINGS, **{name: settings for name, (settings, _) in tuned.items()}}
     turns = [("nixl", name, settings, False) for name, settings in contenders.items() if name not in left_out]
     allocatable = None in places  # GPU memory is registered alone
-    turns += [("headrace", f"headrace {kind}", {}, allocated) for kind, allocated in OURS.items() if allocatable or not allocated]
+    turns += [
+        ("headrace", f"headrace {kind}", {}, allocated)
+        for kind, allocated in OURS.items()
+        if allocatable or not allocated
+    ]
     if options.through_dropin:
         turns = through_dropin.TURNS
     if gpus:
-        turns.sort(key=lambda turn: turn[1] != "nixl" and turn[0] == "nixl")  # its defaults and ours, should the time not suffice for all
+        turns.sort(
+            key=lambda turn: turn[1] != "nixl" and turn[0] == "nixl"
+        )  # its defaults and ours, should the time not suffice for all
     begun, failed = time.monotonic(), False
     for turn in range(options.rounds):
         # Drift is nobody's advantage: each is first in its turn.
@@ -454,7 +629,15 @@ def main() -> None:
             print(f"round {turn + 1} of {options.rounds}: {contender}", flush=True)
             pair = None
             try:
-                pair = Pair(library, settings, allocated, places, nixl, options.over == "tcp", environments.get(contender))
+                pair = Pair(
+                    library,
+                    settings,
+                    allocated,
+                    places,
+                    nixl,
+                    options.over == "tcp",
+                    environments.get(contender),
+                )
                 run_cases(pair, contender, options, samples)
             except RuntimeError as error:
                 if not gpus and (library != "nixl" or not isinstance(error, Stuck)):

@@ -43,7 +43,9 @@ def run(command: list[str]) -> list[dict]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def bare(program: str, streams: int, seconds: float, memory: int, congestion: str, page: int = 0, burst: int = 0) -> float:
+def bare(
+    program: str, streams: int, seconds: float, memory: int, congestion: str, page: int = 0, burst: int = 0
+) -> float:
     """GB/s. The memory is that of all streams together, as the buffer of the benchmark is. page 0: in order; burst: so many bytes once."""
     arguments = ["--streams", str(streams), "--seconds", str(seconds), "--congestion", congestion]
     if memory:
@@ -55,7 +57,16 @@ def bare(program: str, streams: int, seconds: float, memory: int, congestion: st
     return run([program, *arguments])[0]["GB/s"]
 
 
-def ours(command: str, streams: int, op: str, iterations: int, congestion: str, page: int, count: int, more: list[str]) -> float:
+def ours(
+    command: str,
+    streams: int,
+    op: str,
+    iterations: int,
+    congestion: str,
+    page: int,
+    count: int,
+    more: list[str],
+) -> float:
     """GB/s; every transfer's data is compared there."""
     rows = run(
         [command, "bench", "pages", "--backend", "tcp", "--streams", str(streams), "--page", str(page), "--op", op, "--total", str(TOTAL),
@@ -70,7 +81,11 @@ def most_pages(page: int) -> int:
 
 def transfers_of(pages: list[int]) -> list[tuple[int, int]]:
     """Page and number of pages of the requests that find all threads asleep; of 4 KiB once more with all that there are."""
-    return [(page, count) for page in pages for count in dict.fromkeys([most_pages(page), *([TOTAL // page] if page == 4096 else [])])]
+    return [
+        (page, count)
+        for page in pages
+        for count in dict.fromkeys([most_pages(page), *([TOTAL // page] if page == 4096 else [])])
+    ]
 
 
 def numbers(text: str) -> list[int]:
@@ -87,19 +102,31 @@ def case_of(page: int, count: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--command", help="the headrace to measure; default: the release build's")
-    parser.add_argument("--raw", default=str(ROOT / "build" / "release" / "bench" / "bench_raw_tcp"), help="bench_raw_tcp")
+    parser.add_argument(
+        "--raw", default=str(ROOT / "build" / "release" / "bench" / "bench_raw_tcp"), help="bench_raw_tcp"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="how often each one's turn comes")
     parser.add_argument("--iterations", type=int, default=5, help="transfers a turn")
     parser.add_argument("--seconds", type=float, default=1.5, help="of bare TCP a turn")
     parser.add_argument("--congestion", default="cubic", help="of both")
     parser.add_argument("--ops", default="read,write", help="which of them")
-    parser.add_argument("--streams", type=numbers, default=STREAMS, help="how many sockets, one turn for each")
+    parser.add_argument(
+        "--streams", type=numbers, default=STREAMS, help="how many sockets, one turn for each"
+    )
     parser.add_argument("--pages", type=numbers, default=PAGES, help="page sizes in bytes")
     parser.add_argument("--machine", help="what the rows say of the machine, where it is not its processor")
     parser.add_argument("--commit", help="what the rows say of the tree, where there is no git")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="for the rows, instead of bench/results")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=RESULTS,
+        metavar="FOLDER",
+        help="for the rows, instead of bench/results",
+    )
     parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
     parser.add_argument("--no-rows", action="store_true", help="write nothing into bench/results")
     options = parser.parse_args()
@@ -125,16 +152,22 @@ def main() -> None:
                 raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
                 turns = (command, streams, op, options.iterations, options.congestion)
                 for page in pages:
-                    stride[op, page, streams].append(ours(*turns, page, most_pages(page), again_and_again(page)))
+                    stride[op, page, streams].append(
+                        ours(*turns, page, most_pages(page), again_and_again(page))
+                    )
                 raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
                 for page, count in transfers:
                     once[op, page, count, streams].append(ours(*turns, page, count, []))
                 raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
             for page in pages:
                 # Of all the memory: the benchmark fills all of it before each transfer, so that its pages are in no cache.
-                scattered[page, streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion, page))
+                scattered[page, streams].append(
+                    bare(options.raw, streams, options.seconds, TOTAL, options.congestion, page)
+                )
             for page, count in transfers:
-                bursts[page, count, streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion, page, page * count))
+                bursts[page, count, streams].append(
+                    bare(options.raw, streams, options.seconds, TOTAL, options.congestion, page, page * count)
+                )
             cached[streams].append(bare(options.raw, streams, options.seconds, 0, options.congestion))
 
     strides, single = [], []
@@ -143,23 +176,54 @@ def main() -> None:
         rows.add(f"raw_tcp/{streams}", "GB/s", "GB/s", ceiling, checked=False)
         rows.add(f"raw_tcp_cached/{streams}", "GB/s", "GB/s", median(cached[streams]), checked=False)
         for page in pages:
-            rows.add(f"raw_tcp_pages/{page}/{streams}", "GB/s", "GB/s", median(scattered[page, streams]), checked=False)
+            rows.add(
+                f"raw_tcp_pages/{page}/{streams}",
+                "GB/s",
+                "GB/s",
+                median(scattered[page, streams]),
+                checked=False,
+            )
         for page, count in transfers:
-            rows.add(f"raw_tcp_burst/{case_of(page, count)}/{streams}", "GB/s", "GB/s", median(bursts[page, count, streams]), checked=False)
+            rows.add(
+                f"raw_tcp_burst/{case_of(page, count)}/{streams}",
+                "GB/s",
+                "GB/s",
+                median(bursts[page, count, streams]),
+                checked=False,
+            )
         for op in ops:
             write = "" if op == "read" else "write/"
 
             def show(case: str, samples: list[float], ceiling: float = ceiling) -> list[str]:
                 rate = median(samples)
                 rows.add(case, "GB/s", "GB/s", rate, peer="bare TCP", peer_value=ceiling)
-                return [case, f"{rate:.2f}", f"{min(samples):.2f}", f"{max(samples):.2f}", f"{ceiling:.2f}", f"{rate / ceiling:.2f}"]
+                return [
+                    case,
+                    f"{rate:.2f}",
+                    f"{min(samples):.2f}",
+                    f"{max(samples):.2f}",
+                    f"{ceiling:.2f}",
+                    f"{rate / ceiling:.2f}",
+                ]
 
             for page in pages:
                 pattern = median(scattered[page, streams])
-                strides.append([*show(f"{write}{page}/stride/{streams}", stride[op, page, streams]), f"{pattern:.2f}", f"{pattern / ceiling:.2f}"])
+                strides.append(
+                    [
+                        *show(f"{write}{page}/stride/{streams}", stride[op, page, streams]),
+                        f"{pattern:.2f}",
+                        f"{pattern / ceiling:.2f}",
+                    ]
+                )
             for page, count in transfers:
                 burst = median(bursts[page, count, streams])
-                single.append([*show(f"{write}{case_of(page, count)}/{streams}", once[op, page, count, streams]), f"{burst:.2f}", f"{burst / ceiling:.2f}"])
+                single.append(
+                    [
+                        *show(f"{write}{case_of(page, count)}/{streams}", once[op, page, count, streams]),
+                        f"{burst:.2f}",
+                        f"{burst / ceiling:.2f}",
+                    ]
+                )
     columns = ["GB/s", "least", "most", "bare TCP", "ratio"]
     print("\n" + table(["in its stride", *columns, "bare, such pages", "its ratio"], strides))
     print("\n" + table(["one request", *columns, "such a burst", "its ratio"], single))

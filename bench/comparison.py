@@ -36,13 +36,18 @@ def machine() -> str:
 def commit() -> str:
     """Of the tree; a + says that it was changed."""
     command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    return (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+        or "unknown"
+    )
 
 
 class Rows:
     """The rows of one run, each a line of JSON as docs and TARGETS expect them."""
 
-    def __init__(self, table: str, label: str, machine_text: str | None = None, commit_text: str | None = None):
+    def __init__(
+        self, table: str, label: str, machine_text: str | None = None, commit_text: str | None = None
+    ):
         """The texts stand for what this machine says of itself, and for the commit where there is no git."""
         self.table = table
         self.started = datetime.datetime.now(datetime.timezone.utc)
@@ -60,11 +65,24 @@ class Rows:
         """`ratio` says how many times better than the peer."""
         ratio = None
         if peer_value is not None:
-            ratio = (peer_value / value if lower_is_better else value / peer_value) if value and peer_value else None
+            ratio = (
+                (peer_value / value if lower_is_better else value / peer_value)
+                if value and peer_value
+                else None
+            )
         self.lines.append(
             {
-                **self.common, "command": self.command, "table": table or self.table, "case": case, "metric": metric, "unit": unit,
-                "value": rounded(value), "peer": peer, "peer_value": rounded(peer_value), "ratio": rounded(ratio), "checked": checked,
+                **self.common,
+                "command": self.command,
+                "table": table or self.table,
+                "case": case,
+                "metric": metric,
+                "unit": unit,
+                "value": rounded(value),
+                "peer": peer,
+                "peer_value": rounded(peer_value),
+                "ratio": rounded(ratio),
+                "checked": checked,
             }  # fmt: skip
         )
 
@@ -108,7 +126,11 @@ class Worker:
         self.patience = patience
         script = Path(__file__).resolve().parent / "page_worker.py"
         self.process = subprocess.Popen(
-            [python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+            [python, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
         )
 
     def ask(self, what: str, **arguments: Any) -> Any:
@@ -161,7 +183,11 @@ def pack(value: Any) -> Any:
 
 def unpack(value: Any) -> Any:
     if isinstance(value, dict):
-        return base64.b64decode(value["base64"]) if set(value) == {"base64"} else {key: unpack(item) for key, item in value.items()}
+        return (
+            base64.b64decode(value["base64"])
+            if set(value) == {"base64"}
+            else {key: unpack(item) for key, item in value.items()}
+        )
     if isinstance(value, list):
         return [unpack(item) for item in value]
     return value
@@ -181,6 +207,9 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = []
     for row in [header, *rows]:
-        cells = [cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))]
+        cells = [
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths))
+        ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)

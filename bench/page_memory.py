@@ -40,9 +40,20 @@ class HostMemory:
     def wipe(self, buffer: np.ndarray) -> None:
         buffer.fill(WIPED)
 
-    def first_wrong(self, buffer: np.ndarray, words: np.ndarray, page: int, source: np.ndarray, target: np.ndarray, delta: int) -> int | None:
+    def first_wrong(
+        self,
+        buffer: np.ndarray,
+        words: np.ndarray,
+        page: int,
+        source: np.ndarray,
+        target: np.ndarray,
+        delta: int,
+    ) -> int | None:
         """The number of the first page of the target that is not as the source's page plus `delta`."""
-        have, want = (side[: side.size * WORD // page * page // WORD].reshape(-1, page // WORD) for side in (buffer, words))
+        have, want = (
+            side[: side.size * WORD // page * page // WORD].reshape(-1, page // WORD)
+            for side in (buffer, words)
+        )
         step = max(1, CHECK_BYTES // page)
         for at in range(0, len(source), step):
             same = want[source[at : at + step]] + np.uint64(delta) == have[target[at : at + step]]
@@ -76,11 +87,18 @@ class GpuMemory:
         buffer.fill_(WIPED - 2**64)
         self._quiet()
 
-    def first_wrong(self, buffer: Any, words: Any, page: int, source: np.ndarray, target: np.ndarray, delta: int) -> int | None:
-        have, want = (side[: side.numel() * WORD // page * page // WORD].view(-1, page // WORD) for side in (buffer, words))
+    def first_wrong(
+        self, buffer: Any, words: Any, page: int, source: np.ndarray, target: np.ndarray, delta: int
+    ) -> int | None:
+        have, want = (
+            side[: side.numel() * WORD // page * page // WORD].view(-1, page // WORD)
+            for side in (buffer, words)
+        )
         step = max(1, GPU_CHECK_BYTES // page)
         for at in range(0, len(source), step):
-            sources, targets = (self.torch.from_numpy(side[at : at + step]).to(self.device) for side in (source, target))
+            sources, targets = (
+                self.torch.from_numpy(side[at : at + step]).to(self.device) for side in (source, target)
+            )
             same = (want[sources] + delta == have[targets]).all(dim=1)
             if not bool(same.all()):
                 return at + int(self.torch.nonzero(~same)[0])

@@ -76,7 +76,9 @@ class Nixl:
 
         return of(self.address, self.device), of(there["address"], there["device"])
 
-    def prepare_rows(self, peer: str, there: dict[str, Any], rows: tuple[np.ndarray, np.ndarray]) -> tuple[Any, Any]:
+    def prepare_rows(
+        self, peer: str, there: dict[str, Any], rows: tuple[np.ndarray, np.ndarray]
+    ) -> tuple[Any, Any]:
         local = self.agent.prep_xfer_dlist("NIXL_INIT_AGENT", self.agent.get_xfer_descs(rows[0], self.kind))
         remote = self.agent.prep_xfer_dlist(peer, self.agent.get_xfer_descs(rows[1], there["kind"]))
         return local, remote
@@ -148,7 +150,9 @@ class Headrace:
 
         return of(self.region.id), of(there["region"])
 
-    def prepare_rows(self, peer: str, _there: dict[str, Any], rows: tuple[np.ndarray, np.ndarray]) -> tuple[Any, Any]:
+    def prepare_rows(
+        self, peer: str, _there: dict[str, Any], rows: tuple[np.ndarray, np.ndarray]
+    ) -> tuple[Any, Any]:
         return self.agent.prepare(rows[0]), self.agent.prepare(rows[1], peer=peer)
 
     def drop(self, lists: tuple[Any, Any]) -> None:
@@ -175,7 +179,14 @@ class Side:
     """The agent, its buffer, and what the buffer should hold."""
 
     def open(
-        self, library: str, name: str, settings: dict[str, Any], buffer_bytes: int, allocated: bool, seed: int, device: int | None = None
+        self,
+        library: str,
+        name: str,
+        settings: dict[str, Any],
+        buffer_bytes: int,
+        allocated: bool,
+        seed: int,
+        device: int | None = None,
     ) -> dict[str, Any]:
         """device: the GPU that has the buffer; None: host memory, which alone can be allocated."""
         self.space = memory_of(device)
@@ -202,7 +213,11 @@ class Side:
         """What is wrong with the pages that should have come; empty: nothing."""
         source, target = choose(slots, count, seed)
         i = self.space.first_wrong(self.buffer, self.words, page, source, target, delta)
-        return "" if i is None else f"page {i} of {count}, {page} bytes, is wrong (from {source[i]} to {target[i]})"
+        return (
+            ""
+            if i is None
+            else f"page {i} of {count}, {page} bytes, is wrong (from {source[i]} to {target[i]})"
+        )
 
     def prepare(self, page: int, slots: int) -> float:
         start = time.perf_counter()
@@ -245,7 +260,9 @@ class Side:
         source, target = choose(slots, count, seed)
         here, there = (target, source) if op == "read" else (source, target)
         word = self.library.words[op]
-        requests = [self.library.make(word, self.lists, here[i : i + 1], there[i : i + 1]) for i in range(count)]
+        requests = [
+            self.library.make(word, self.lists, here[i : i + 1], there[i : i + 1]) for i in range(count)
+        ]
         seconds = []
         clock = time.perf_counter
         carry_out = self.library.carry_out

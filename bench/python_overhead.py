@@ -37,7 +37,10 @@ print(json.dumps({"import": imported - begin, "first_agent": time.perf_counter()
 def starts(rounds: int) -> dict[str, list[float]]:
     """Seconds in fresh processes."""
     answers = [
-        json.loads(subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, check=True).stdout) for _ in range(rounds)
+        json.loads(
+            subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, check=True).stdout
+        )
+        for _ in range(rounds)
     ]
     return {name: [answer[name] for answer in answers] for name in answers[0]}
 
@@ -75,23 +78,34 @@ def makes(agent: headrace.Agent, memory: headrace.Memory) -> dict[str, Callable[
     order = np.random.default_rng(1).permutation(COUNT)
     forms: dict[str, Any] = {dtype: order.astype(dtype) for dtype in ("uint32", "int64", "int32", "uint64")}
     forms["list of ints"] = order.tolist()
-    return {name: lambda index=index: agent.make_request("read", local, remote, index, index) for name, index in forms.items()}
+    return {
+        name: lambda index=index: agent.make_request("read", local, remote, index, index)
+        for name, index in forms.items()
+    }
 
 
 def small_calls(agent: headrace.Agent, memory: headrace.Memory) -> dict[str, Callable[[], Any]]:
     region = memory.region.id
-    request = agent.make_request("write", agent.prepare([(region, 0, 64)]), agent.prepare([(region, PAGE, 64)], peer=agent.name))
+    request = agent.make_request(
+        "write", agent.prepare([(region, 0, 64)]), agent.prepare([(region, PAGE, 64)], peer=agent.name)
+    )
 
     def carry_out() -> None:
         request.post()
         request.wait()
 
     carry_out()
-    return {"poll of an ended request": request.poll, "post and wait, 64 bytes to oneself": carry_out, "state": lambda: request.state}
+    return {
+        "poll of an ended request": request.poll,
+        "post and wait, 64 bytes to oneself": carry_out,
+        "state": lambda: request.state,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
     parser.add_argument("--no-rows", action="store_true", help="write nothing into bench/results")
@@ -110,9 +124,23 @@ def main() -> None:
         memory = agent.allocate(PAGE * COUNT)
         gc.disable()
         for name, call in prepares(agent, memory).items():
-            show(f"prepare {COUNT} pages, {name}", timed(call, options.rounds), f"python/prepare/{name}", "ns_per_page", "ns", 1e9 / COUNT)
+            show(
+                f"prepare {COUNT} pages, {name}",
+                timed(call, options.rounds),
+                f"python/prepare/{name}",
+                "ns_per_page",
+                "ns",
+                1e9 / COUNT,
+            )
         for name, call in makes(agent, memory).items():
-            show(f"make from {COUNT} indices, {name}", timed(call, options.rounds), f"python/make/{COUNT}/{name}", "ms", "ms", 1e3)
+            show(
+                f"make from {COUNT} indices, {name}",
+                timed(call, options.rounds),
+                f"python/make/{COUNT}/{name}",
+                "ms",
+                "ms",
+                1e3,
+            )
         for name, call in small_calls(agent, memory).items():
             show(name, timed(call, options.rounds, 2000), f"python/{name}", "us", "us", 1e6)
     print("\n" + table(["what", "median", "least"], shown))

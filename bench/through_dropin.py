@@ -37,20 +37,54 @@ def report(samples: Samples, rows: Rows) -> None:
     shown = []
     for case in (case for case in samples if not case.startswith(("make/", "prepare/", IN_TURN))):
         contenders = samples[case]
-        shown.append(_line(rows, case, *(contenders[name] for name in ("drop-in", "headrace registered", "nixl"))))
+        shown.append(
+            _line(rows, case, *(contenders[name] for name in ("drop-in", "headrace registered", "nixl")))
+        )
     for case in (case for case in samples if case.startswith("make/")):
         for dtype in ("int32", "uint32", "int64"):
             times = (samples[case][f"{name} {dtype}"] for name in ("drop-in", "headrace registered", "nixl"))
             shown.append(_line(rows, f"{case}/{dtype}", *times))
     for case in (case for case in samples if case.startswith(IN_TURN)):
         value, own = (median(samples[case][name]) * 1e6 for name in ("drop-in", "native"))
-        rows.add(f"dropin/{case}", "p50_us", "us", value, peer="headrace, native", peer_value=own, lower_is_better=True)
-        shown.append([case, f"{value:.2f}", f"{percentile(samples[case]['drop-in'], 99) * 1e6:.2f}", f"{own:.2f}", "", f"{own / value:.3f}", ""])
-    print(table(["median", "drop-in us", "p99", "native us", "nixl us", "native / drop-in", "nixl / drop-in"], shown), "\n")
+        rows.add(
+            f"dropin/{case}",
+            "p50_us",
+            "us",
+            value,
+            peer="headrace, native",
+            peer_value=own,
+            lower_is_better=True,
+        )
+        shown.append(
+            [
+                case,
+                f"{value:.2f}",
+                f"{percentile(samples[case]['drop-in'], 99) * 1e6:.2f}",
+                f"{own:.2f}",
+                "",
+                f"{own / value:.3f}",
+                "",
+            ]
+        )
+    print(
+        table(
+            ["median", "drop-in us", "p99", "native us", "nixl us", "native / drop-in", "nixl / drop-in"],
+            shown,
+        ),
+        "\n",
+    )
 
 
 def _line(rows: Rows, case: str, ours: list[float], native: list[float], theirs: list[float]) -> list[str]:
     value, own, peer = (median(times) * 1e6 for times in (ours, native, theirs))
     for name, other in (("headrace, native", own), ("nixl 1.5.1", peer)):
         rows.add(f"dropin/{case}", "p50_us", "us", value, peer=name, peer_value=other, lower_is_better=True)
-    return [case, f"{value:.2f}", f"{percentile(ours, 99) * 1e6:.2f}", f"{own:.2f}", f"{peer:.2f}", f"{own / value:.3f}", f"{peer / value:.2f}"]
+    return [
+        case,
+        f"{value:.2f}",
+        f"{percentile(ours, 99) * 1e6:.2f}",
+        f"{own:.2f}",
+        f"{peer:.2f}",
+        f"{own / value:.3f}",
+        f"{peer / value:.2f}",
+    ]

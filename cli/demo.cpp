@@ -176,8 +176,7 @@ Result<void> run_demo(Wanted wanted, const Invocation& invocation) {
 void add_worker(const Command& app, Invocation& invocation) {
   auto options = std::make_shared<demo::WorkerOptions>();
   auto kind = std::make_shared<std::string>();
-  const Command command =
-      app.add_subcommand("demo-worker", "A process of `headrace demo`, which starts it.");
+  const Command command = app.add_subcommand("demo-worker", "A process of `headrace demo`, which starts it.");
   command.hide();  // not for people
   command.add_option("kind", *kind).required().check(one_of({"prefill", "decode"}), "{prefill,decode}");
   command.add_option("--name", options->name).required();
@@ -233,8 +232,7 @@ void add_demo(const Command& app, Invocation& invocation) {
       "  headrace demo --device cuda --shape 8b                 prefill and decode on two GPUs, at real "
       "size");
   const Argument prompt =
-      command.add_option("--prompt", demo.prompt, "What to go on with; a token is a byte")
-          .type_name("TEXT");
+      command.add_option("--prompt", demo.prompt, "What to go on with; a token is a byte").type_name("TEXT");
   const Argument prompt_file =
       command
           .add_option("--prompt-file", wanted->prompt_file, "The same from a file; - is the standard input")
@@ -258,7 +256,7 @@ void add_demo(const Command& app, Invocation& invocation) {
       .show_default();
   command
       .add_option("-d,--device", wanted->device,
-                   "cpu, cuda:N for all workers, or cuda: prefill on the first GPU, decode on the others")
+                  "cpu, cuda:N for all workers, or cuda: prefill on the first GPU, decode on the others")
       .type_name("DEVICE")
       .show_default();
   command.add_option("--shape", demo.shape, "book, the trained model; 8b or small, with random weights")
@@ -267,7 +265,7 @@ void add_demo(const Command& app, Invocation& invocation) {
       .show_default();
   command
       .add_option("--backend", demo.front.backends,
-                   "The path to take, as `headrace plugins` lists them; repeatable")
+                  "The path to take, as `headrace plugins` lists them; repeatable")
       .type_name("NAME")
       .one_value_a_time();
   command.add_option("--page", demo.front.page_tokens, "Tokens a page: 1, 2, 4, 8, 16, 32, 64, 128 or 256")
@@ -300,11 +298,11 @@ void add_demo(const Command& app, Invocation& invocation) {
   command.add_option("--host", demo.host, "Address to answer on").type_name("ADDRESS").show_default();
   command
       .add_option("--packages", demo.front.model.packages,
-                   "Folder of the compiled model; missing packages are exported into it")
+                  "Folder of the compiled model; missing packages are exported into it")
       .type_name("DIR");
   command
       .add_option("--model-weights", demo.front.model.weights,
-                   "The model's weights (default: those installed with the package)")
+                  "The model's weights (default: those installed with the package)")
       .type_name("FILE");
   command
       .add_option("--python", wanted->python,

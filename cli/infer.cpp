@@ -137,7 +137,7 @@ void add_infer(const Command& app, Invocation& invocation) {
       .show_default();
   infer_command
       .add_option("--dim", wanted->dimensions,
-                   "Length of a dynamic dimension of what --generate makes up; repeatable")
+                  "Length of a dynamic dimension of what --generate makes up; repeatable")
       .type_name("NAME=LENGTH");
   infer_command.add_option("-o,--output", wanted->output, "Where the outputs go, in any of these formats")
       .type_name("FILE");

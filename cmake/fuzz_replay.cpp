@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main of a fuzz target where there is no libFuzzer: gives each file named on the command line to the target once,
-// so that what a fuzzer once found stays found under every compiler.
+// The main of a fuzz target where there is no libFuzzer: gives each file named on the command line to the
+// target once, so that what a fuzzer once found stays found under every compiler.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two agents that find each other by name in etcd; neither is told of the other.
 
-    etcd &
-    python examples/etcd_agents.py etcd://127.0.0.1:2379/example
+etcd &
+python examples/etcd_agents.py etcd://127.0.0.1:2379/example
 """
 
 import sys

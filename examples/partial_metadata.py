@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metadata in parts: tell a peer how to reach you, then of each region as it is needed, then of what has changed since.
 
-    python examples/partial_metadata.py
+python examples/partial_metadata.py
 """
 
 import headrace

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two processes: one computes pages, the other pulls some of them and says so.
 
-    python examples/two_peers.py
+python examples/two_peers.py
 """
 
 import multiprocessing
@@ -41,7 +41,9 @@ def decode(address, done):
         request.post(notification=f"took pages {wanted}".encode(), timeout=30)
         request.wait()
         assert [mine[i * PAGE] for i in range(len(wanted))] == wanted
-        print(f"decode: {request.bytes} bytes in {request.times.transfer_ns / 1e6:.2f} ms\n{request.explain()}")
+        print(
+            f"decode: {request.bytes} bytes in {request.times.transfer_ns / 1e6:.2f} ms\n{request.explain()}"
+        )
         done.set()
 
 

@@ -34,11 +34,15 @@ class Rules:
     @classmethod
     def read(cls, path: Path) -> "Rules":
         table = tomllib.loads(path.read_text())
-        rules = cls(table["rooms"], table.get("folders", {}), table.get("foreign", {}), table.get("foreign_only", {}))
+        rules = cls(
+            table["rooms"], table.get("folders", {}), table.get("foreign", {}), table.get("foreign_only", {})
+        )
         for name, folder in rules.folders.items():
             for room in folder["rooms"]:
                 if room not in rules.rooms:
-                    raise ValueError(f"layers.toml: folder {name} names the room {room}, which [rooms] does not have")
+                    raise ValueError(
+                        f"layers.toml: folder {name} names the room {room}, which [rooms] does not have"
+                    )
         return rules
 
 

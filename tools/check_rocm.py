@@ -24,7 +24,9 @@ HIP_ERROR = f"HIP's header is not to be had: `apt-get install {PACKAGE}`, or let
 
 
 def torch_folder(python: str) -> Path:
-    found = subprocess.run([python, "-c", FIND_TORCH], capture_output=True, text=True, check=False).stdout.strip()
+    found = subprocess.run(
+        [python, "-c", FIND_TORCH], capture_output=True, text=True, check=False
+    ).stdout.strip()
     if not found:
         sys.exit(f"{python} has no torch: name a Python that has one by --python")
     return Path(found)
@@ -46,8 +48,21 @@ def hip_headers(work: Path) -> Path:
 
 
 def compile_one(compiler: str, source: Path, torch: Path, hip: Path) -> bool:
-    command = [compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-D__HIP_PLATFORM_AMD__", "-DUSE_ROCM"]
-    command += ['-DHEADRACE_TORCH_VERSION="0.0.0+rocm"', '-DHEADRACE_TORCH_ACCELERATOR="rocm"', "-DHEADRACE_TORCH_LOADS_FOLDERS"]
+    command = [
+        compiler,
+        "-std=c++20",
+        "-fsyntax-only",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-D__HIP_PLATFORM_AMD__",
+        "-DUSE_ROCM",
+    ]
+    command += [
+        '-DHEADRACE_TORCH_VERSION="0.0.0+rocm"',
+        '-DHEADRACE_TORCH_ACCELERATOR="rocm"',
+        "-DHEADRACE_TORCH_LOADS_FOLDERS",
+    ]
     command += ["-I", str(ROOT), "-I", str(ROOT / "include")]
     for folder in (torch / "include", torch / "include/torch/csrc/api/include", hip):
         command += ["-isystem", str(folder)]
@@ -57,9 +72,13 @@ def compile_one(compiler: str, source: Path, torch: Path, hip: Path) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="a Python that has torch")
-    parser.add_argument("--work", type=Path, default=ROOT / "build/rocm", help="where HIP's header is unpacked")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / "build/rocm", help="where HIP's header is unpacked"
+    )
     parser.add_argument("--compiler", default="c++")
     options = parser.parse_args()
     torch, hip = torch_folder(options.python), hip_headers(options.work)

@@ -31,17 +31,29 @@ REGISTRY_HOSTS = [
     ("ghcr", "io"), ("quay", "io"), ("nvcr", "io"), ("anaconda", "org"), ("anaconda", "com"), ("download.pytorch", "org"),
     ("pypi.nvidia", "com"), ("huggingface", "co"),
 ]  # fmt: skip
-REGISTRY = re.compile(r"(?<![\w-])(?:[\w-]+\.)*(?:" + "|".join(re.escape(f"{a}.{b}") for a, b in REGISTRY_HOSTS) + r")\b", re.I)
+REGISTRY = re.compile(
+    r"(?<![\w-])(?:[\w-]+\.)*(?:" + "|".join(re.escape(f"{a}.{b}") for a, b in REGISTRY_HOSTS) + r")\b", re.I
+)
 
 # Folders that exist on one machine only. Written apart for the same reason.
-MACHINE_PATH = re.compile(r"(?<![\w.~}])/(?:" + "|".join(["ro" + "ot", "ho" + "me/[a-z_][a-z0-9_-]*", "wo" + "rk", "Us" + "ers"]) + r")(?:/|\b)")
+MACHINE_PATH = re.compile(
+    r"(?<![\w.~}])/(?:"
+    + "|".join(["ro" + "ot", "ho" + "me/[a-z_][a-z0-9_-]*", "wo" + "rk", "Us" + "ers"])
+    + r")(?:/|\b)"
+)
 
 
 def repository_files(root: Path) -> list[str]:
     """What is tracked, and what is new and not ignored."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listing = subprocess.run(command, cwd=root, check=True, capture_output=True).stdout.decode()
-    return sorted({name for name in listing.split("\0") if name and ((root / name).is_symlink() or (root / name).is_file())})
+    return sorted(
+        {
+            name
+            for name in listing.split("\0")
+            if name and ((root / name).is_symlink() or (root / name).is_file())
+        }
+    )
 
 
 def needs_licence(name: str) -> bool:
@@ -70,9 +82,13 @@ def check_file(root: Path, name: str) -> list[str]:
         problems.append(f"{name}: no line `{LICENCE_LINE}` among the first {LICENCE_WITHIN_LINES}")
     for number, line in enumerate(lines, start=1):
         if match := REGISTRY.search(line):
-            problems.append(f"{name}:{number}: names the package registry {match[0]}: say what to install, not from where")
+            problems.append(
+                f"{name}:{number}: names the package registry {match[0]}: say what to install, not from where"
+            )
         if match := MACHINE_PATH.search(line):
-            problems.append(f"{name}:{number}: names {match[0]}, a folder of one machine: use a relative path")
+            problems.append(
+                f"{name}:{number}: names {match[0]}, a folder of one machine: use a relative path"
+            )
     return problems
 
 

@@ -122,7 +122,9 @@ class Server:
             ready, _, _ = select.select([self.process.stdout], [], [], START_SECONDS)
             line = self.process.stdout.readline() if ready else ""
             if not line:
-                raise RuntimeError(f"headrace serve did not start within {START_SECONDS} s: exit code {self.process.poll()}")
+                raise RuntimeError(
+                    f"headrace serve did not start within {START_SECONDS} s: exit code {self.process.poll()}"
+                )
             self.address = json.loads(line)["address"]
         except BaseException:
             self.stop()
@@ -147,7 +149,11 @@ class Server:
 def pull_at_once(command: str, address: str, backend: str, outputs: list[Path]) -> list[dict]:
     """Starts all pulls, waits for all, gives what each reports."""
     pulls = [
-        subprocess.Popen([command, "pull", address, "-o", str(output), "--backend", backend, "--json"], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [command, "pull", address, "-o", str(output), "--backend", backend, "--json"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for output in outputs
     ]
     reports = []
@@ -169,16 +175,28 @@ def run(command: str, folder: Path, options: argparse.Namespace) -> bool:
     source = folder / "model.safetensors"
     start = time.monotonic()
     count, size = write_model(source, options.megabytes * 1_000_000)
-    print(f"made {count} tensors, {size / 1e6:.1f} MB of random weights, in {time.monotonic() - start:.1f} s", flush=True)
+    print(
+        f"made {count} tensors, {size / 1e6:.1f} MB of random weights, in {time.monotonic() - start:.1f} s",
+        flush=True,
+    )
     start = time.monotonic()
     alike = True
-    lines = [f"{'path':<5} {'pull':>4} {'tensors':>8} {'MB':>8} {'seconds':>8} {'GB/s':>6}  compared with the source"]
+    lines = [
+        f"{'path':<5} {'pull':>4} {'tensors':>8} {'MB':>8} {'seconds':>8} {'GB/s':>6}  compared with the source"
+    ]
     with Server(command, source, not options.map) as server:
-        print(f"serving at {server.address}, ready after {time.monotonic() - start:.1f} s; {PULLERS} pulls at once", flush=True)
+        print(
+            f"serving at {server.address}, ready after {time.monotonic() - start:.1f} s; {PULLERS} pulls at once",
+            flush=True,
+        )
         for backend in ("shm", "tcp"):
             outputs = [folder / f"{backend}-{number}.safetensors" for number in range(PULLERS)]
             for number, report in enumerate(pull_at_once(command, server.address, backend, outputs)):
-                same = report["path"] == backend and report["tensors"] == count and same_bytes(source, outputs[number])
+                same = (
+                    report["path"] == backend
+                    and report["tensors"] == count
+                    and same_bytes(source, outputs[number])
+                )
                 alike = alike and same
                 lines.append(
                     f"{report['path']:<5} {number + 1:>4} {report['tensors']:>8} {report['bytes'] / 1e6:>8.1f} {report['seconds']:>8.3f} "
@@ -188,15 +206,23 @@ def run(command: str, folder: Path, options: argparse.Namespace) -> bool:
         if (code := server.stop()) != 0:
             raise RuntimeError(f"headrace serve ended with exit code {code}")
     print("\n".join(["", *lines]))
-    print("(the first pulls pay for memory that a virtual machine has given back to its host: bench/notes/shm.md)")
+    print(
+        "(the first pulls pay for memory that a virtual machine has given back to its host: bench/notes/shm.md)"
+    )
     return alike
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--megabytes", type=int, default=256, help="size of the weights (default 256)")
-    parser.add_argument("--command", help="the headrace to run; default: that of the PATH, else of the release build")
-    parser.add_argument("--map", action="store_true", help="serve the mapped file, not a copy in shared memory")
+    parser.add_argument(
+        "--command", help="the headrace to run; default: that of the PATH, else of the release build"
+    )
+    parser.add_argument(
+        "--map", action="store_true", help="serve the mapped file, not a copy in shared memory"
+    )
     options = parser.parse_args()
     command = find_command(options.command)
     folder = Path(tempfile.mkdtemp(prefix="headrace-demo-"))

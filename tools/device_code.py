@@ -51,7 +51,9 @@ class Nvrtc:
         self.version = (major.value, minor.value)
         if self.version != WANTED:
             wanted = ".".join(map(str, WANTED))
-            sys.exit(f"{path} is of CUDA {major.value}.{minor.value}, and {wanted} is what the oldest driver that is served runs: {PACKAGE}")
+            sys.exit(
+                f"{path} is of CUDA {major.value}.{minor.value}, and {wanted} is what the oldest driver that is served runs: {PACKAGE}"
+            )
 
     def call(self, name: str, *arguments: object) -> None:
         outcome = getattr(self.library, name)(*arguments)
@@ -68,7 +70,15 @@ class Nvrtc:
     def compile(self, source: Path, options: list[str]) -> bytes:
         """The cubin. RuntimeError: what the compiler says."""
         program = ctypes.c_void_p()
-        self.call("nvrtcCreateProgram", ctypes.byref(program), source.read_bytes(), str(source).encode(), 0, None, None)
+        self.call(
+            "nvrtcCreateProgram",
+            ctypes.byref(program),
+            source.read_bytes(),
+            str(source).encode(),
+            0,
+            None,
+            None,
+        )
         try:
             words = [option.encode() for option in options]
             try:
@@ -82,13 +92,21 @@ class Nvrtc:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("source", nargs="?", type=Path, help="CUDA C++ without the runtime library")
     parser.add_argument("-o", "--output", type=Path, help="the cubin")
     parser.add_argument("--arch", help="the kind of GPU, as in 80 or 90a")
-    parser.add_argument("-I", "--include", action="append", default=[], metavar="FOLDER", help="where headers are looked for")
-    parser.add_argument("--library", type=Path, help="libnvrtc.so.12 of CUDA 12.8; default: that of this Python's package")
-    parser.add_argument("--check", action="store_true", help="say which NVRTC it would take, and compile nothing")
+    parser.add_argument(
+        "-I", "--include", action="append", default=[], metavar="FOLDER", help="where headers are looked for"
+    )
+    parser.add_argument(
+        "--library", type=Path, help="libnvrtc.so.12 of CUDA 12.8; default: that of this Python's package"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="say which NVRTC it would take, and compile nothing"
+    )
     options = parser.parse_args()
     compiler = Nvrtc(options.library or find_library())
     if options.check:
@@ -98,7 +116,10 @@ def main() -> None:
         parser.error("name a source, --output and --arch")
     includes = [f"--include-path={folder}" for folder in [OWN_HEADERS, *options.include]]
     try:
-        cubin = compiler.compile(options.source, [f"--gpu-architecture=sm_{options.arch}", "--std=c++20", "-default-device", *includes])
+        cubin = compiler.compile(
+            options.source,
+            [f"--gpu-architecture=sm_{options.arch}", "--std=c++20", "-default-device", *includes],
+        )
         options.output.write_bytes(cubin)
     except (RuntimeError, OSError) as error:
         sys.exit(f"{options.source} for sm_{options.arch}: {error}")

@@ -17,7 +17,8 @@ test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev etcd-server iproute2
   clang-16 clang-tidy-16 clang-format-16 libclang-rt-16-dev
 )
-python_packages=("scikit-build-core>=0.10" "nanobind>=2.2" "nvidia-cuda-nvrtc-cu12==12.8.93" numpy pytest openai)
+python_packages=("scikit-build-core>=0.10" "nanobind>=2.2" "nvidia-cuda-nvrtc-cu12==12.8.93" numpy pytest openai
+  ruff==0.17.6)
 torch_package="torch==2.13.0"  # the newest that the tests are run with; a newer one may be gigabytes larger
 
 word_every=30  # seconds: the longest silence while pip works

@@ -39,10 +39,22 @@ LABELS = ["slow", "gpu1", "gpu2", "gpu4", "kernel", "fabric", "rdma"]
 SET_ASIDE = f"^({'|'.join(LABELS)})$"
 
 # What the thread sanitizer is asked about: the parts that have threads.
-THREADED = ["unit_base", "unit_memory", "unit_telemetry", "unit_metadata", "unit_engine", "unit_agent", "contract", "system"]
+THREADED = [
+    "unit_base",
+    "unit_memory",
+    "unit_telemetry",
+    "unit_metadata",
+    "unit_engine",
+    "unit_agent",
+    "contract",
+    "system",
+]
 THREADED_LABELS = "^(base|memory|telemetry|metadata|engine|agent|backend|contract|system)$"
 
-THREADED_PYTHON = [f"tests/python/test_{name}.py" for name in ("threads", "requests", "notifications", "asyncio", "compat_nixl_agent")]
+THREADED_PYTHON = [
+    f"tests/python/test_{name}.py"
+    for name in ("threads", "requests", "notifications", "asyncio", "compat_nixl_agent")
+]
 
 # Checks that cost a fifth of the sanitized build and find little beside the address sanitizer, which ends a read through a
 # null pointer and one past an object anyway. The preset `dev` has them.
@@ -91,7 +103,9 @@ class Stage:
         if any(pattern.search(reason) for pattern in allowed):
             self.skips.append(Case(name, reason))
         else:
-            self.failures.append(Case(name, f"skipped for a reason that tests/allowed_skips.txt does not have: {reason}"))
+            self.failures.append(
+                Case(name, f"skipped for a reason that tests/allowed_skips.txt does not have: {reason}")
+            )
 
 
 class Runner:
@@ -112,7 +126,13 @@ class Runner:
         return left
 
     def command(
-        self, stage: Stage, command: list[str], *, environment: dict[str, str] | None = None, quiet: bool = False, log_name: str = ""
+        self,
+        stage: Stage,
+        command: list[str],
+        *,
+        environment: dict[str, str] | None = None,
+        quiet: bool = False,
+        log_name: str = "",
     ) -> bool:
         """Runs one command into the stage's log. True when it succeeded; its last lines are shown when it did not."""
         shown = " ".join(part if len(part) < 80 else part[:60] + "..." for part in command)
@@ -195,7 +215,11 @@ def count_junit(runner: Runner, stage: Stage, report: Path, what: str) -> None:
     if not cases:
         stage.check(False, what, "it ran no test")
     for case in cases:
-        name = ".".join(filter(None, [case.get("classname"), case.get("name")])) if what == "pytest" else case.get("name", "?")
+        name = (
+            ".".join(filter(None, [case.get("classname"), case.get("name")]))
+            if what == "pytest"
+            else case.get("name", "?")
+        )
         skipped = case.find("skipped")
         bad = [element for element in (case.find("failure"), case.find("error")) if element is not None]
         output = case.findtext("system-out") or ""
@@ -218,9 +242,20 @@ def skip_reason(skipped: ElementTree.Element | None, output: str) -> str:
 # Steps that several stages share
 
 
-def configure_and_build(runner: Runner, stage: Stage, preset: str, targets: list[str], settings: list[str] = []) -> bool:
+def configure_and_build(
+    runner: Runner, stage: Stage, preset: str, targets: list[str], settings: list[str] = []
+) -> bool:
     ok = runner.command(stage, ["cmake", "--preset", preset, *settings]) and runner.command(
-        stage, ["cmake", "--build", "--preset", preset, "--parallel", str(JOBS), *(["--target", *targets] if targets else [])]
+        stage,
+        [
+            "cmake",
+            "--build",
+            "--preset",
+            preset,
+            "--parallel",
+            str(JOBS),
+            *(["--target", *targets] if targets else []),
+        ],
     )
     return stage.check(ok, f"build {preset}")
 
@@ -252,12 +287,22 @@ def layout_wrapper(preset: str) -> list[str]:
 def targets_of(runner: Runner, preset: str) -> set[str]:
     """The names that the configured build knows."""
     listing = subprocess.run(
-        ["ninja", "-C", str(BUILD / preset), "-t", "targets", "all"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["ninja", "-C", str(BUILD / preset), "-t", "targets", "all"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     ).stdout
     return {line.split(":")[0] for line in listing.splitlines()}
 
 
-def pytest(runner: Runner, stage: Stage, *arguments: str, environment: dict[str, str] | None = None, wrapper: list[str] | None = None) -> None:
+def pytest(
+    runner: Runner,
+    stage: Stage,
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    wrapper: list[str] | None = None,
+) -> None:
     if not list((ROOT / "tests" / "python").glob("**/test_*.py")):
         stage.check(False, "pytest", "tests/python has no test_*.py")
         return
@@ -274,7 +319,10 @@ def pytest(runner: Runner, stage: Stage, *arguments: str, environment: dict[str,
 
 def venv_environment() -> dict[str, str]:
     """The environment's own programs come first, `headrace` among them."""
-    return {"PATH": f"{VENV_PYTHON.parent}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": str(VENV_PYTHON.parent.parent)}
+    return {
+        "PATH": f"{VENV_PYTHON.parent}{os.pathsep}{os.environ['PATH']}",
+        "VIRTUAL_ENV": str(VENV_PYTHON.parent.parent),
+    }
 
 
 # Stages
@@ -289,7 +337,12 @@ def run_setup() -> bool:
     log = REPORTS / "setup.log"
     with log.open("w") as out:
         process = subprocess.Popen(
-            ["tools/setup.sh"], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ["tools/setup.sh"],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         assert process.stdout is not None
         for line in process.stdout:
@@ -334,7 +387,8 @@ def wheel(runner: Runner, stage: Stage) -> None:
     stage.check(install_wheel(runner, stage), "pip install .")
     script = "import headrace, sys; sys.exit('torch' in sys.modules)"
     stage.check(
-        runner.command(stage, [str(VENV_PYTHON), "-c", script], environment=venv_environment()), "import headrace without torch"
+        runner.command(stage, [str(VENV_PYTHON), "-c", script], environment=venv_environment()),
+        "import headrace without torch",
     )
 
 
@@ -353,7 +407,15 @@ def install_wheel(runner: Runner, stage: Stage) -> bool:
 def python(runner: Runner, stage: Stage) -> None:
     # Ahead of the tests, each of which has its limit: compiling the demo's model takes a minute.
     folder = BUILD / "demo_model"
-    export = [str(VENV_PYTHON), "-m", "headrace.demo_model.export", "--output", str(folder), "--cache", str(folder / "cache")]
+    export = [
+        str(VENV_PYTHON),
+        "-m",
+        "headrace.demo_model.export",
+        "--output",
+        str(folder),
+        "--cache",
+        str(folder / "cache"),
+    ]
     stage.check(runner.command(stage, export, environment=venv_environment()), "headrace.demo_model.export")
     pytest(runner, stage, "-m", "not (" + " or ".join(LABELS) + ")")
 
@@ -403,7 +465,12 @@ def changed_sources() -> list[str]:
         base = git("rev-parse", "HEAD~1")
     if not base:
         return git("ls-files")
-    return sorted({*git("diff", "--name-only", "--diff-filter=d", base[0]), *git("ls-files", "--others", "--exclude-standard")})
+    return sorted(
+        {
+            *git("diff", "--name-only", "--diff-filter=d", base[0]),
+            *git("ls-files", "--others", "--exclude-standard"),
+        }
+    )
 
 
 def run_tidy(runner: Runner, stage: Stage, files: list[str], minutes: float | None) -> None:
@@ -424,11 +491,20 @@ def run_tidy(runner: Runner, stage: Stage, files: list[str], minutes: float | No
         while pending and len(running) < JOBS:
             name = pending.pop(0)
             if stop_at and time.monotonic() > stop_at:
-                stage.skip(name, f"clang-tidy had its {minutes} minutes: `make tidy` takes the rest", runner.allowed_skips)
+                stage.skip(
+                    name,
+                    f"clang-tidy had its {minutes} minutes: `make tidy` takes the rest",
+                    runner.allowed_skips,
+                )
                 continue
             command = ["clang-tidy-16", "--quiet", "-p", str(database.parent), name]
             log = (REPORTS / f"tidy-{len(files) - len(pending)}.log").open("w+")
-            running[name] = (subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT), log)
+            running[name] = (
+                subprocess.Popen(
+                    command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                ),
+                log,
+            )
         for name, (process, log) in list(running.items()):
             try:
                 runner.seconds_left()
@@ -450,7 +526,9 @@ def tidy(runner: Runner, stage: Stage) -> None:
 
 
 def tidy_all(runner: Runner, stage: Stage) -> None:
-    listing = subprocess.run(["git", "ls-files", "*.cpp"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(
+        ["git", "ls-files", "*.cpp"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     run_tidy(runner, stage, listing.split(), None)
 
 
@@ -469,20 +547,31 @@ def tsan_python(runner: Runner, stage: Stage) -> None:
     """The Python module built for the thread sanitizer, in a folder of its own, and the tests in which threads share agents."""
     folder = BUILD / "tsan-python"
     package = folder / "package" / "headrace"
-    settings = ["-DHEADRACE_PYTHON=ON", "-DHEADRACE_TESTS=OFF", "-DHEADRACE_EXAMPLES=OFF", f"-DPython_EXECUTABLE={VENV_PYTHON}"]
+    settings = [
+        "-DHEADRACE_PYTHON=ON",
+        "-DHEADRACE_TESTS=OFF",
+        "-DHEADRACE_EXAMPLES=OFF",
+        f"-DPython_EXECUTABLE={VENV_PYTHON}",
+    ]
     built = (
-        runner.command(stage, ["cmake", "--preset", "tsan", "-B", str(folder), *settings], environment=venv_environment())
+        runner.command(
+            stage, ["cmake", "--preset", "tsan", "-B", str(folder), *settings], environment=venv_environment()
+        )
         and runner.command(stage, ["cmake", "--build", str(folder), "--parallel", str(JOBS)])
         and runner.command(stage, ["cmake", "--install", str(folder), "--prefix", str(package)])
     )
     if not stage.check(built, "build tsan-python"):
         return
     shutil.copytree(ROOT / "python" / "headrace", package, dirs_exist_ok=True)
-    reports = REPORTS / "tsan-python.races"  # a file a process: pytest keeps to itself what passing tests print
+    reports = (
+        REPORTS / "tsan-python.races"
+    )  # a file a process: pytest keeps to itself what passing tests print
     for old in REPORTS.glob(f"{reports.name}.*"):
         old.unlink()
     # Python itself knows nothing of the sanitizer, which has to be there first.
-    library = subprocess.run(["gcc", "-print-file-name=libtsan.so"], capture_output=True, text=True, check=True).stdout.strip()
+    library = subprocess.run(
+        ["gcc", "-print-file-name=libtsan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     environment = {
         "PYTHONPATH": str(package.parent),
         "LD_PRELOAD": library,
@@ -501,7 +590,12 @@ def soaks_python(runner: Runner, stage: Stage) -> None:
 
 def rocm(runner: Runner, stage: Stage) -> None:
     """The model runner as for ROCm's torch; tools/check_rocm.py says what that leaves open."""
-    stage.check(runner.command(stage, [sys.executable, str(ROOT / "tools" / "check_rocm.py"), "--python", str(VENV_PYTHON)]), "check_rocm.py")
+    stage.check(
+        runner.command(
+            stage, [sys.executable, str(ROOT / "tools" / "check_rocm.py"), "--python", str(VENV_PYTHON)]
+        ),
+        "check_rocm.py",
+    )
 
 
 STAGES: dict[str, tuple[str, Callable[[Runner, Stage], None]]] = {
@@ -520,12 +614,26 @@ STAGES: dict[str, tuple[str, Callable[[Runner, Stage], None]]] = {
     "fuzz-long": (f"{FUZZ_SECONDS_LONG} s of fuzzing each reader", fuzz_long),
     "tidy-all": ("clang-tidy on every source", tidy_all),
     "soaks": ("the C++ tests that take minutes", soaks),
-    "tsan-python": ("the Python tests in which threads share agents, under the thread sanitizer", tsan_python),
+    "tsan-python": (
+        "the Python tests in which threads share agents, under the thread sanitizer",
+        tsan_python,
+    ),
     "soaks-python": ("the Python tests that take minutes", soaks_python),
     "rocm": ("compile the model runner as for ROCm's torch, neither linked nor run", rocm),
 }
 EVERY_DAY = ["setup", "sources", "dev", "tsan", "release", "wheel", "python", "examples", "fuzz", "tidy"]
-LONG = ["setup", "sources", "dev-build", "soaks", "clang", "fuzz-long", "tsan-python", "soaks-python", "rocm", "tidy-all"]
+LONG = [
+    "setup",
+    "sources",
+    "dev-build",
+    "soaks",
+    "clang",
+    "fuzz-long",
+    "tsan-python",
+    "soaks-python",
+    "rocm",
+    "tidy-all",
+]
 
 
 # Ways to call
@@ -543,7 +651,9 @@ def run_stages(names: list[str], budget_minutes: float | None) -> int:
         runner.stages[-1].failures.append(Case("budget", ""))
         done = {stage.name for stage in runner.stages}
         left = [name for name in names if name not in done]
-        print(f"== out of time: {budget_minutes} minutes are spent; cut off: {runner.stages[-1].name}; not run: {', '.join(left) or 'none'}")
+        print(
+            f"== out of time: {budget_minutes} minutes are spent; cut off: {runner.stages[-1].name}; not run: {', '.join(left) or 'none'}"
+        )
     minutes = (time.monotonic() - start) / 60
     return report(runner.stages, minutes)
 
@@ -555,7 +665,9 @@ def report(stages: list[Stage], minutes: float) -> int:
     skipped = sum(len(stage.skips) for stage in stages)
     print(f"\n{'stage':<14}{'minutes':>8}{'passed':>8}{'failed':>8}{'skipped':>8}")
     for stage in stages:
-        print(f"{stage.name:<14}{stage.minutes:>8.1f}{stage.passed:>8}{len(stage.failures):>8}{len(stage.skips):>8}")
+        print(
+            f"{stage.name:<14}{stage.minutes:>8.1f}{stage.passed:>8}{len(stage.failures):>8}{len(stage.skips):>8}"
+        )
     print(f"{'all':<14}{minutes:>8.1f}{passed:>8}{failed:>8}{skipped:>8}")
     for stage in stages:
         for case in stage.failures:
@@ -576,15 +688,24 @@ def one(pattern: str) -> int:
     if not pattern:
         print("which test? make one T=<regular expression>", file=sys.stderr)
         return 2
-    for command in (["tools/setup.sh"], ["cmake", "--preset", "dev"], ["cmake", "--build", "--preset", "dev"]):
+    for command in (
+        ["tools/setup.sh"],
+        ["cmake", "--preset", "dev"],
+        ["cmake", "--build", "--preset", "dev"],
+    ):
         if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
             return 1
     native = ["ctest", "--test-dir", "build/dev", "--output-on-failure", "-R", pattern]
-    found = "Total Tests: 0" not in subprocess.run([*native, "-N"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found = (
+        "Total Tests: 0"
+        not in subprocess.run([*native, "-N"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    )
     codes = [subprocess.run(native, cwd=ROOT, check=False).returncode] if found else []
     if re.fullmatch(r"\w+", pattern) or not found:
         python = [str(VENV_PYTHON), "-m", "pytest", "-q", "-k", pattern]
-        code = subprocess.run(python, cwd=ROOT, env={**os.environ, **venv_environment()}, check=False).returncode
+        code = subprocess.run(
+            python, cwd=ROOT, env={**os.environ, **venv_environment()}, check=False
+        ).returncode
         if code != 5:  # 5: no Python test of that name
             codes.append(code)
     if not codes:
@@ -594,12 +715,16 @@ def one(pattern: str) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--stages", metavar="A,B", help=f"run these stages alone, of: {', '.join(STAGES)}")
     group.add_argument("--long", action="store_true", help=f"run {', '.join(LONG)}, however long they take")
     group.add_argument("--one", metavar="T", help="run the tests whose names match")
-    group.add_argument("--install", action="store_true", help="build the Python package and install it into .venv")
+    group.add_argument(
+        "--install", action="store_true", help="build the Python package and install it into .venv"
+    )
     options = parser.parse_args(arguments)
     REPORTS.mkdir(parents=True, exist_ok=True)
     if options.install:

@@ -49,7 +49,10 @@ ANY_LABEL = " or ".join(LABELS)
 TAIL_LINES = 30
 COMPILER = os.environ.get("CXX", "g++")
 ALONE_SHARE = 0.5  # of the step's time, for the tests that want the GPUs to themselves: what they take of it where there is enough
-CORES_OF_A_SHARE, GPU_GIB_OF_A_SHARE = 4, 8  # what one process that runs tests needs, with those that it starts
+CORES_OF_A_SHARE, GPU_GIB_OF_A_SHARE = (
+    4,
+    8,
+)  # what one process that runs tests needs, with those that it starts
 
 
 # On the machine that builds
@@ -60,7 +63,12 @@ def collect(folder: Path, build: Path) -> None:
     if not (build / "lib" / "libheadrace_kernels.so").exists():
         sys.exit(f"{build}/lib has no libheadrace_kernels.so: build where nvcc is, `make build`")
     shutil.rmtree(folder, ignore_errors=True)
-    wanted = ["bin/headrace", "lib/libheadrace.so.0", "lib/libheadrace_kernels.so", "lib/headrace-probe-plugin"]
+    wanted = [
+        "bin/headrace",
+        "lib/libheadrace.so.0",
+        "lib/libheadrace_kernels.so",
+        "lib/headrace-probe-plugin",
+    ]
     wanted += [f"bench/bench_{name}" for name in ("gpu_probe", "gpu_ceilings", "shm_raw", "raw_tcp")]
     wanted += [str(path.relative_to(build)) for path in (build / "lib" / "backends").glob("*.so")]
     for name in wanted:
@@ -75,7 +83,9 @@ def collect(folder: Path, build: Path) -> None:
         print("nanobind is not installed for this Python: the GPU machine must have it", file=sys.stderr)
     else:
         for part in ("include", "src", "ext"):
-            shutil.copytree(nanobind / part, folder / "nanobind" / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                nanobind / part, folder / "nanobind" / part, ignore=shutil.ignore_patterns("__pycache__")
+            )
     (folder / "commit.txt").write_text(commit_of_tree() + "\n")
     total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{folder}: {total / 1e6:.1f} MB")
@@ -83,7 +93,10 @@ def collect(folder: Path, build: Path) -> None:
 
 def commit_of_tree() -> str:
     command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    return (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+        or "unknown"
+    )
 
 
 def nanobind_folder(carried: Path | None) -> Path | None:
@@ -113,7 +126,9 @@ class Sitting:
         self.log = self.out / "test_gpu.log"
         self.limit = 0.0
         self.carries_commit = (self.carried / "commit.txt").exists()
-        self.commit = (self.carried / "commit.txt").read_text().strip() if self.carries_commit else commit_of_tree()
+        self.commit = (
+            (self.carried / "commit.txt").read_text().strip() if self.carries_commit else commit_of_tree()
+        )
         self.machine, self.label, self.gpus, self.gpu_gib = describe_gpus()
         self.environment = {
             **os.environ,
@@ -141,7 +156,13 @@ class Sitting:
         return WORK / f"{self.step}_{name}.txt"
 
     def run(
-        self, command: list[str], *, tail: int = TAIL_LINES, environment: dict[str, str] | None = None, rows: bool = False, case_suffix: str = ""
+        self,
+        command: list[str],
+        *,
+        tail: int = TAIL_LINES,
+        environment: dict[str, str] | None = None,
+        rows: bool = False,
+        case_suffix: str = "",
     ) -> bool:
         """Runs it into the log, for as long as the step may take, and shows its last lines. True if it succeeded.
 
@@ -198,7 +219,10 @@ class Sitting:
                 row["commit"] = self.commit  # what was carried need not be of the tree that lies here
             row["case"] = row.get("case", "") + case_suffix
             row["command"] = row["command"].replace(str(self.carried / "bin") + "/", "")
-            with self.lock, (self.out / f"{datetime.date.today()}-{self.label}-{row['table']}.jsonl").open("a") as file:
+            with (
+                self.lock,
+                (self.out / f"{datetime.date.today()}-{self.label}-{row['table']}.jsonl").open("a") as file,
+            ):
                 file.write(json.dumps(row) + "\n")
 
 
@@ -212,11 +236,17 @@ def end_with_children(process: subprocess.Popen[bytes]) -> None:
 
 
 def describe_gpus() -> tuple[str, str, int, float]:
-    """"2x NVIDIA H200 (NVLink), 32 cores, driver 580.0", "h200x2", 2, and the GiB of the GPU that has least."""
+    """ "2x NVIDIA H200 (NVLink), 32 cores, driver 580.0", "h200x2", 2, and the GiB of the GPU that has least."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"]
     try:
-        names = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout.strip().splitlines()
-        links = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=False, timeout=30).stdout
+        names = (
+            subprocess.run(query, capture_output=True, text=True, check=True, timeout=30)
+            .stdout.strip()
+            .splitlines()
+        )
+        links = subprocess.run(
+            ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=False, timeout=30
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return "no GPU", "no-gpu", 0, 0.0
     name, driver, _ = (part.strip() for part in names[0].split(","))
@@ -225,7 +255,12 @@ def describe_gpus() -> tuple[str, str, int, float]:
     least = min(float(number) / 1024 if number.isdigit() else 0.0 for number in mebibytes)
     wire = " (NVLink)" if re.search(r"\bNV[0-9]+\b", links) else ""
     model = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
-    return f"{len(names)}x {name}{wire}, {len(os.sched_getaffinity(0))} cores, driver {driver}", f"{model}x{len(names)}", len(names), least
+    return (
+        f"{len(names)}x {name}{wire}, {len(os.sched_getaffinity(0))} cores, driver {driver}",
+        f"{model}x{len(names)}",
+        len(names),
+        least,
+    )
 
 
 # Steps
@@ -261,7 +296,9 @@ def compile_extension(sitting: Sitting, sources: list[Path], nanobind: Path, tar
     # As Python 3.10 and 3.11 get it; failing that as the wheel for 3.12 and newer has it, with the limited API.
     for api in [[], ["-DPy_LIMITED_API=0x030C0000"]][: 2 if sys.version_info >= (3, 12) else 1]:
         combined = nanobind / "src" / "nb_combined.cpp"
-        objects = compile_objects(sitting, [combined, *sources], [*flags, *api], WORK / "objects", {combined: ["-DNB_BUILD"]})
+        objects = compile_objects(
+            sitting, [combined, *sources], [*flags, *api], WORK / "objects", {combined: ["-DNB_BUILD"]}
+        )
         if objects:
             break
     else:
@@ -272,17 +309,42 @@ def compile_extension(sitting: Sitting, sources: list[Path], nanobind: Path, tar
 
 
 def compile_objects(
-    sitting: Sitting, sources: list[Path], flags: list[str], folder: Path, own_flags: dict[Path, list[str]] | None = None
+    sitting: Sitting,
+    sources: list[Path],
+    flags: list[str],
+    folder: Path,
+    own_flags: dict[Path, list[str]] | None = None,
 ) -> list[Path]:
     """Compiles each into the folder, as many at once as there are cores; nothing where one fails, after its first errors."""
     folder.mkdir(exist_ok=True)
-    common = ["-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-w", f"-I{ROOT}", f"-I{ROOT / 'include'}"]
+    common = [
+        "-std=c++20",
+        "-O2",
+        "-DNDEBUG",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-fvisibility-inlines-hidden",
+        "-w",
+        f"-I{ROOT}",
+        f"-I{ROOT / 'include'}",
+    ]
 
     def compile_one(source: Path) -> tuple[Path, str]:
         made = folder / f"{source.stem}.o"
-        command = [COMPILER, *common, *flags, *(own_flags or {}).get(source, []), "-c", str(source), "-o", str(made)]
+        command = [
+            COMPILER,
+            *common,
+            *flags,
+            *(own_flags or {}).get(source, []),
+            "-c",
+            str(source),
+            "-o",
+            str(made),
+        ]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=sitting.step_seconds_left())
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=sitting.step_seconds_left()
+            )
         except subprocess.TimeoutExpired:
             return made, f"{source}: out of time"
         return made, done.stderr if done.returncode != 0 else ""
@@ -305,20 +367,36 @@ def compile_torch_runtime(sitting: Sitting) -> bool:
         return False
     root = Path(found.origin).parent
     about = runpy.run_path(str(root / "version.py"))
-    version, kind = about["__version__"], "rocm" if about.get("hip") else "cuda" if about.get("cuda") else "cpu"
+    version, kind = (
+        about["__version__"],
+        "rocm" if about.get("hip") else "cuda" if about.get("cuda") else "cpu",
+    )
     flags = [f'-DHEADRACE_TORCH_VERSION="{version}"', f'-DHEADRACE_TORCH_ACCELERATOR="{kind}"', "-isystem", str(root / "include"),
              "-isystem", str(root / "include" / "torch" / "csrc" / "api" / "include")]  # fmt: skip
     if tuple(map(int, version.split(".")[:2])) >= (2, 13):
         flags.append("-DHEADRACE_TORCH_LOADS_FOLDERS")
-    objects = compile_objects(sitting, sorted((ROOT / "bindings" / "torch").glob("*.cpp")), flags, WORK / "torch_objects")
+    objects = compile_objects(
+        sitting, sorted((ROOT / "bindings" / "torch").glob("*.cpp")), flags, WORK / "torch_objects"
+    )
     if not objects:
         return False
     library = sitting.carried / "lib" / "libheadrace_torch.so"
     torch_libraries = [str(root / "lib" / f"lib{name}.so") for name in ("torch", "torch_cpu", "c10")]
-    link = [COMPILER, "-shared", "-o", str(library), *map(str, objects), "-Wl,--no-as-needed", *torch_libraries, f"-Wl,-rpath,{root / 'lib'}"]
+    link = [
+        COMPILER,
+        "-shared",
+        "-o",
+        str(library),
+        *map(str, objects),
+        "-Wl,--no-as-needed",
+        *torch_libraries,
+        f"-Wl,-rpath,{root / 'lib'}",
+    ]
     done = subprocess.run(link, capture_output=True, text=True, check=False)
     sitting.note(done.stderr, show=done.returncode != 0)
-    library.with_suffix(".json").write_text(json.dumps({"torch": version, "accelerator": kind, "folder": str(root)}) + "\n")
+    library.with_suffix(".json").write_text(
+        json.dumps({"torch": version, "accelerator": kind, "folder": str(root)}) + "\n"
+    )
     return done.returncode == 0
 
 
@@ -329,7 +407,13 @@ def machine(sitting: Sitting) -> bool:
         sitting.run(["nvidia-smi", "topo", "-m"], tail=0)
         sitting.run(["nvidia-smi"], tail=0)
     # torch's first import reads gigabytes from the disk, which shall not count as somebody's silence later.
-    torch = sitting.run([sys.executable, "-c", "import torch; print('torch', torch.__version__, torch.cuda.device_count(), 'GPUs')"])
+    torch = sitting.run(
+        [
+            sys.executable,
+            "-c",
+            "import torch; print('torch', torch.__version__, torch.cuda.device_count(), 'GPUs')",
+        ]
+    )
     return sitting.run([str(sitting.carried / "bin" / "headrace"), "plugins"]) and torch
 
 
@@ -344,7 +428,17 @@ def native(sitting: Sitting) -> bool:
     if not sitting.options.built_here:
         print("    the build was carried here, without its tests")
         return True
-    return sitting.run(["ctest", "--test-dir", str(build), "-L", f"^({'|'.join(LABELS)})$", "--output-on-failure", "--no-tests=ignore"])
+    return sitting.run(
+        [
+            "ctest",
+            "--test-dir",
+            str(build),
+            "-L",
+            f"^({'|'.join(LABELS)})$",
+            "--output-on-failure",
+            "--no-tests=ignore",
+        ]
+    )
 
 
 def pytest_command(*arguments: str) -> list[str]:
@@ -352,7 +446,9 @@ def pytest_command(*arguments: str) -> list[str]:
 
 
 def pytest(sitting: Sitting, selection: str, *arguments: str, file: str = "test_gpu.py") -> bool:
-    return sitting.run(pytest_command("-v", "--durations=12", "-m", selection, *arguments, f"tests/python/{file}"), tail=45)
+    return sitting.run(
+        pytest_command("-v", "--durations=12", "-m", selection, *arguments, f"tests/python/{file}"), tail=45
+    )
 
 
 def tests(sitting: Sitting) -> bool:
@@ -362,13 +458,25 @@ def tests(sitting: Sitting) -> bool:
     shutil.rmtree(WORK / "junit", ignore_errors=True)
     (WORK / "junit").mkdir()
     if not beside and not alone:
-        raise OSError(f"there is no test to run: of test_gpu.py, {quick} {' '.join(sitting.options.pytest)}".rstrip())
+        raise OSError(
+            f"there is no test to run: of test_gpu.py, {quick} {' '.join(sitting.options.pytest)}".rstrip()
+        )
     dealt = shares(beside, how_many_beside(sitting))
     common = ["-v", "--durations=5", *sitting.options.pytest]
-    commands = {f"share_{number}": pytest_command(*common, f"--junitxml={WORK}/junit/{number:02}.xml", *share) for number, share in enumerate(dealt)}
-    print(f"    {len(beside)} tests in {len(commands)} processes side by side, {len(alone)} alone after them", flush=True)
-    cores = max(1, 2 * len(os.sched_getaffinity(0)) // max(1, len(commands)))  # twice its part: most of them wait most of the time
-    before_those = sitting.of_step(sitting.step, sitting.limit - (ALONE_SHARE * sitting.step_seconds_left() if alone else 0))
+    commands = {
+        f"share_{number}": pytest_command(*common, f"--junitxml={WORK}/junit/{number:02}.xml", *share)
+        for number, share in enumerate(dealt)
+    }
+    print(
+        f"    {len(beside)} tests in {len(commands)} processes side by side, {len(alone)} alone after them",
+        flush=True,
+    )
+    cores = max(
+        1, 2 * len(os.sched_getaffinity(0)) // max(1, len(commands))
+    )  # twice its part: most of them wait most of the time
+    before_those = sitting.of_step(
+        sitting.step, sitting.limit - (ALONE_SHARE * sitting.step_seconds_left() if alone else 0)
+    )
     ok = run_together(before_those, commands, {"OMP_NUM_THREADS": str(cores)})
     if alone:
         ok = sitting.run(pytest_command(*common, f"--junitxml={WORK}/junit/alone.xml", *alone), tail=8) and ok
@@ -379,9 +487,18 @@ def tests(sitting: Sitting) -> bool:
 def ids_of_tests(sitting: Sitting, selection: str) -> list[str]:
     """Of test_gpu.py, as pytest names them."""
     # What is asked for comes first: what this needs is not for it to change.
-    arguments = [*sitting.options.pytest, "--collect-only", "--verbosity=-1", "-m", selection, "tests/python/test_gpu.py"]
+    arguments = [
+        *sitting.options.pytest,
+        "--collect-only",
+        "--verbosity=-1",
+        "-m",
+        selection,
+        "tests/python/test_gpu.py",
+    ]
     command, left = pytest_command(*arguments), sitting.step_seconds_left()
-    done = subprocess.run(command, cwd=ROOT, env=sitting.environment, capture_output=True, text=True, check=False, timeout=left)
+    done = subprocess.run(
+        command, cwd=ROOT, env=sitting.environment, capture_output=True, text=True, check=False, timeout=left
+    )
     if done.returncode not in (0, 5):  # 5: none is left
         sitting.note(done.stdout + done.stderr)
         raise OSError(f"pytest cannot collect the tests: exit code {done.returncode}")
@@ -390,7 +507,9 @@ def ids_of_tests(sitting: Sitting, selection: str) -> list[str]:
 
 def how_many_beside(sitting: Sitting) -> int:
     """Processes that may run tests at once: each with a few cores and its part of the GPUs' memory."""
-    return max(1, min(len(os.sched_getaffinity(0)) // CORES_OF_A_SHARE, int(sitting.gpu_gib // GPU_GIB_OF_A_SHARE)))
+    return max(
+        1, min(len(os.sched_getaffinity(0)) // CORES_OF_A_SHARE, int(sitting.gpu_gib // GPU_GIB_OF_A_SHARE))
+    )
 
 
 def every_test_counts(sitting: Sitting, asked_for: list[str]) -> bool:
@@ -414,7 +533,9 @@ def every_test_counts(sitting: Sitting, asked_for: list[str]) -> bool:
     names = [test.rpartition("::")[2] for test in asked_for]
     missing = sorted(set(names) - set(ran))
     passed = len(ran) - count["failed"] - count["skipped"]
-    sitting.note(f"    {passed} passed, {count['failed']} failed, {count['skipped']} skipped, {len(missing)} not run, of {len(names)} tests")
+    sitting.note(
+        f"    {passed} passed, {count['failed']} failed, {count['skipped']} skipped, {len(missing)} not run, of {len(names)} tests"
+    )
     for name in missing[:TAIL_LINES]:
         sitting.note(f"    not run: {name}")
     return sorted(ran) == sorted(names) and count["failed"] == 0 and bool(names)
@@ -423,16 +544,24 @@ def every_test_counts(sitting: Sitting, asked_for: list[str]) -> bool:
 def exchange(sitting: Sitting) -> bool:
     """Every GPU to and from every other at once, and several processes on one."""
     report = f"--junitxml={sitting.out / 'test_gpu_all_to_all.xml'}"
-    return pytest(sitting, ANY_LABEL, report, *sitting.options.pytest, file="test_gpu_all_to_all.py") and sitting.gpus > 0
+    return (
+        pytest(sitting, ANY_LABEL, report, *sitting.options.pytest, file="test_gpu_all_to_all.py")
+        and sitting.gpus > 0
+    )
 
 
 def courier(sitting: Sitting) -> bool:
     """Small pages carried by the kernel that stays."""
     report = f"--junitxml={sitting.out / 'test_gpu_courier.xml'}"
-    return pytest(sitting, ANY_LABEL, report, *sitting.options.pytest, file="test_gpu_courier.py") and sitting.gpus > 0
+    return (
+        pytest(sitting, ANY_LABEL, report, *sitting.options.pytest, file="test_gpu_courier.py")
+        and sitting.gpus > 0
+    )
 
 
-def run_together(sitting: Sitting, commands: dict[str, list[str]], environment: dict[str, str] | None = None) -> bool:
+def run_together(
+    sitting: Sitting, commands: dict[str, list[str]], environment: dict[str, str] | None = None
+) -> bool:
     """Runs all at once, each into a file of its own; the log gets them one after another, the last lines of those that failed are shown."""
     started = {}
     for name, command in commands.items():
@@ -458,12 +587,34 @@ def run_together(sitting: Sitting, commands: dict[str, list[str]], environment: 
 
 def demo_rows(sitting: Sitting, said: dict) -> str:
     """What `headrace demo --json` said, as rows."""
-    values = [("tokens_per_second", "1/s"), ("GB/s", "GB/s"), ("share_before_prefill_ended", "1"), ("first_token_seconds", "s"), ("bytes", "B")]
-    about = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": sitting.commit, "machine": sitting.machine}
+    values = [
+        ("tokens_per_second", "1/s"),
+        ("GB/s", "GB/s"),
+        ("share_before_prefill_ended", "1"),
+        ("first_token_seconds", "s"),
+        ("bytes", "B"),
+    ]
+    about = {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "commit": sitting.commit,
+        "machine": sitting.machine,
+    }
     case = f"demo/{said['shape']}/{said['prefill_device']}-{said['decode_device']}/{said['prompt_tokens']}"
     rest = {"peer": None, "peer_value": None, "ratio": None, "checked": said["checked"]}
     command = f"headrace demo --device cuda --shape {said['shape']} --check --tokens {said['tokens']}"
-    rows = [{**about, "command": command, "table": "misc", "case": case, "metric": name, "unit": unit, "value": said[name], **rest} for name, unit in values]
+    rows = [
+        {
+            **about,
+            "command": command,
+            "table": "misc",
+            "case": case,
+            "metric": name,
+            "unit": unit,
+            "value": said[name],
+            **rest,
+        }
+        for name, unit in values
+    ]
     return "\n".join(map(json.dumps, rows))
 
 
@@ -471,8 +622,15 @@ def runner(sitting: Sitting) -> bool:
     """Models and the demo on GPUs. libheadrace_torch.so and all packages are made here, for the torch and the GPU that are here."""
     export = [sys.executable, "-m", "headrace.demo_model.export", "--device", "cuda"]
     folders = {shape: ROOT / "build" / "demo_gpu" / shape for shape in ("book", "8b")}
-    commands = {f"export_{shape}": [*export, "--shape", shape, "--output", str(folder)] for shape, folder in folders.items()}
-    commands["export_tests"] = [sys.executable, "tests/support/gpu_models.py", str(ROOT / "build" / "gpu_models")]
+    commands = {
+        f"export_{shape}": [*export, "--shape", shape, "--output", str(folder)]
+        for shape, folder in folders.items()
+    }
+    commands["export_tests"] = [
+        sys.executable,
+        "tests/support/gpu_models.py",
+        str(ROOT / "build" / "gpu_models"),
+    ]
     with ThreadPoolExecutor(1) as pool:
         compiled = pool.submit(compile_torch_runtime, sitting)
         # Without it each starts a process for each core.
@@ -481,22 +639,66 @@ def runner(sitting: Sitting) -> bool:
             return False
     if not sitting.run([str(sitting.carried / "bin" / "headrace"), "doctor", "--device", "cuda:0"], tail=16):
         return False
-    arguments = ["-v", "-p", "no:cacheprovider", "--durations=12", "-m", ANY_LABEL, f"--junitxml={sitting.out / 'test_gpu_runner.xml'}"]
-    tested = sitting.run([sys.executable, "-m", "pytest", *arguments, "-s", *sitting.options.pytest, "tests/python/test_gpu_runner.py"], tail=60)
+    arguments = [
+        "-v",
+        "-p",
+        "no:cacheprovider",
+        "--durations=12",
+        "-m",
+        ANY_LABEL,
+        f"--junitxml={sitting.out / 'test_gpu_runner.xml'}",
+    ]
+    tested = sitting.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            *arguments,
+            "-s",
+            *sitting.options.pytest,
+            "tests/python/test_gpu_runner.py",
+        ],
+        tail=60,
+    )
     shown = demo_at_size(sitting, folders["8b"])
     return exported and tested and shown and sitting.gpus > 0
 
 
 def demo_at_size(sitting: Sitting, packages: Path) -> bool:
     """`headrace demo --shape 8b`, its tokens compared with one process's; what it said becomes rows."""
-    command = [str(sitting.carried / "bin" / "headrace"), "demo", "--device", "cuda", "--shape", "8b", "--packages", str(packages)]
-    if not sitting.run([*command, "--python", sys.executable, "--check", "--tokens", "100", "--json"], tail=0):
+    command = [
+        str(sitting.carried / "bin" / "headrace"),
+        "demo",
+        "--device",
+        "cuda",
+        "--shape",
+        "8b",
+        "--packages",
+        str(packages),
+    ]
+    if not sitting.run(
+        [*command, "--python", sys.executable, "--check", "--tokens", "100", "--json"], tail=0
+    ):
         return False
     lines = sitting.file("stdout").read_text(errors="replace").splitlines()
     said = next(json.loads(line) for line in lines if line.startswith("{"))
     sitting.keep_rows(demo_rows(sitting, said))
-    keys = ("prompt_tokens", "tokens", "tokens_per_second", "first_token_seconds", "bytes", "GB/s", "share_before_prefill_ended", "path")
-    sitting.note("    " + ", ".join(f"{key} {said[key]:.4g}" if isinstance(said[key], float) else f"{key} {said[key]}" for key in keys))
+    keys = (
+        "prompt_tokens",
+        "tokens",
+        "tokens_per_second",
+        "first_token_seconds",
+        "bytes",
+        "GB/s",
+        "share_before_prefill_ended",
+        "path",
+    )
+    sitting.note(
+        "    "
+        + ", ".join(
+            f"{key} {said[key]:.4g}" if isinstance(said[key], float) else f"{key} {said[key]}" for key in keys
+        )
+    )
     return True
 
 
@@ -514,15 +716,36 @@ def assumptions(sitting: Sitting) -> bool:
     return sitting.run([sys.executable, "bench/gpu/driver_assumptions.py", "--out", str(output)], tail=60)
 
 
-def bench(sitting: Sitting, *arguments: str, kinds: str = "vram-vram", environment: dict[str, str] | None = None, suffix: str = "") -> bool:
-    command = [str(sitting.carried / "bin" / "headrace"), "bench", "pages", "--kinds", kinds, "--op", "both", "--json", *arguments]
+def bench(
+    sitting: Sitting,
+    *arguments: str,
+    kinds: str = "vram-vram",
+    environment: dict[str, str] | None = None,
+    suffix: str = "",
+) -> bool:
+    command = [
+        str(sitting.carried / "bin" / "headrace"),
+        "bench",
+        "pages",
+        "--kinds",
+        kinds,
+        "--op",
+        "both",
+        "--json",
+        *arguments,
+    ]
     return sitting.run(command, rows=True, environment=environment, case_suffix=suffix)
 
 
 def pages(sitting: Sitting) -> bool:
     """Pages of every size between two GPUs, both directions; small ones also by 16 multiprocessors alone."""
     whole = bench(sitting, "--page", PAGES)
-    return bench(sitting, "--page", "4K", environment={"HEADRACE_CUDA_IPC_MULTIPROCESSORS": "16"}, suffix="/sm16") and whole
+    return (
+        bench(
+            sitting, "--page", "4K", environment={"HEADRACE_CUDA_IPC_MULTIPROCESSORS": "16"}, suffix="/sm16"
+        )
+        and whole
+    )
 
 
 def host(sitting: Sitting) -> bool:
@@ -532,13 +755,25 @@ def host(sitting: Sitting) -> bool:
     registered = [bench(sitting, "--page", "4K,64K,16M", kinds=kinds) for kinds in ("vram-dram", "dram-vram")]
     # Memory that may not be pinned: nothing tells the two sides of it apart but the process that copies.
     unpinned = {"HEADRACE_CUDA_IPC_PIN_REGISTERED": "off"}
-    staged = [bench(sitting, "--page", "4K,64K,16M", kinds=kinds, environment=unpinned, suffix="/unpinned") for kinds in ("vram-dram", "dram-vram")]
+    staged = [
+        bench(sitting, "--page", "4K,64K,16M", kinds=kinds, environment=unpinned, suffix="/unpinned")
+        for kinds in ("vram-dram", "dram-vram")
+    ]
     return all(registered) and all(staged) and near and far
 
 
 def compare(sitting: Sitting, script: str, *arguments: str, tail: int = 60) -> bool:
     """A comparison of bench/, its rows beside the others."""
-    about = ["--results", os.path.relpath(sitting.out, ROOT), "--machine", sitting.machine, "--commit", sitting.commit, "--machine-label", sitting.label]
+    about = [
+        "--results",
+        os.path.relpath(sitting.out, ROOT),
+        "--machine",
+        sitting.machine,
+        "--commit",
+        sitting.commit,
+        "--machine-label",
+        sitting.label,
+    ]
     return sitting.run([sys.executable, script, *arguments, *about], tail=tail)
 
 
@@ -555,7 +790,9 @@ def many_threads() -> int:
 def attach(sitting: Sitting) -> bool:
     """Host memory of another process, on one thread and on half the cores, beside the bare loops."""
     raw = carried_program(sitting, "bench/bench_shm_raw")
-    return compare(sitting, "bench/compare_attach.py", "--program", raw, "--threads", f"1,{many_threads()}", tail=50)
+    return compare(
+        sitting, "bench/compare_attach.py", "--program", raw, "--threads", f"1,{many_threads()}", tail=50
+    )
 
 
 def dram(sitting: Sitting) -> bool:
@@ -567,19 +804,42 @@ def dram(sitting: Sitting) -> bool:
         return bench(sitting, "--allocated", "--page", "4K,64K,16M", kinds="dram-dram") and registered
 
     before = agents()
-    bare = compare(sitting, "bench/compare_attach.py", "--program", raw, "--threads", str(many_threads()), "--rounds", "7", tail=25)
+    bare = compare(
+        sitting,
+        "bench/compare_attach.py",
+        "--program",
+        raw,
+        "--threads",
+        str(many_threads()),
+        "--rounds",
+        "7",
+        tail=25,
+    )
     return agents() and bare and before
 
 
 def single(sitting: Sitting) -> bool:
     """One page at a time: by what is chosen of itself, and by the courier."""
     chosen = bench(sitting, "--single", "--page", "4K")
-    return bench(sitting, "--single", "--page", "4K", environment={"HEADRACE_CUDA_IPC_COURIER": "on"}, suffix="/courier") and chosen
+    return (
+        bench(
+            sitting,
+            "--single",
+            "--page",
+            "4K",
+            environment={"HEADRACE_CUDA_IPC_COURIER": "on"},
+            suffix="/courier",
+        )
+        and chosen
+    )
 
 
 def ceilings(sitting: Sitting) -> bool:
     """One page between GPUs, one over tcp, pages of host memory: in turn with the barest programs that do the same."""
-    bare, command = carried_program(sitting, "bench/bench_gpu_ceilings"), carried_program(sitting, "bin/headrace")
+    bare, command = (
+        carried_program(sitting, "bench/bench_gpu_ceilings"),
+        carried_program(sitting, "bin/headrace"),
+    )
     return compare(sitting, "bench/compare_ceilings.py", "--bare", bare, "--command", command, tail=110)
 
 
@@ -592,17 +852,56 @@ def tcp(sitting: Sitting) -> bool:
     """Pages of GPU memory over tcp at 8 streams, both directions; one page at a time; and between a GPU and host memory."""
     whole = bench(sitting, "--backend", "tcp", "--streams", "8", "--page", "4K,64K,16M")
     # As much as the larger pages are: of 64 MiB, a third of the time is the sockets' waking and waiting for the last one.
-    whole = bench(sitting, "--backend", "tcp", "--streams", "8", "--page", "4K", "--count", "65536", suffix="/65536pages") and whole
+    whole = (
+        bench(
+            sitting,
+            "--backend",
+            "tcp",
+            "--streams",
+            "8",
+            "--page",
+            "4K",
+            "--count",
+            "65536",
+            suffix="/65536pages",
+        )
+        and whole
+    )
     alone = bench(sitting, "--backend", "tcp", "--single", "--page", "4K")
-    carried = bench(sitting, "--backend", "tcp", "--single", "--page", "4K", environment={"HEADRACE_TCP_COURIER": "on"}, suffix="/courier")
+    carried = bench(
+        sitting,
+        "--backend",
+        "tcp",
+        "--single",
+        "--page",
+        "4K",
+        environment={"HEADRACE_TCP_COURIER": "on"},
+        suffix="/courier",
+    )
     mixed = bench(sitting, "--backend", "tcp", "--streams", "8", "--page", "64K", kinds="vram-dram")
     return whole and alone and carried and mixed
 
 
 def tcp_host(sitting: Sitting) -> bool:
     """Host memory over tcp beside bare TCP: in its stride, and one request beside such a burst. A turn is short."""
-    programs = ("--raw", carried_program(sitting, "bench/bench_raw_tcp"), "--command", carried_program(sitting, "bin/headrace"))
-    shape = ("--streams", "1,4,8,16", "--pages", "4096,16384,65536,16777216", "--rounds", "2", "--iterations", "3", "--seconds", "0.6")
+    programs = (
+        "--raw",
+        carried_program(sitting, "bench/bench_raw_tcp"),
+        "--command",
+        carried_program(sitting, "bin/headrace"),
+    )
+    shape = (
+        "--streams",
+        "1,4,8,16",
+        "--pages",
+        "4096,16384,65536,16777216",
+        "--rounds",
+        "2",
+        "--iterations",
+        "3",
+        "--seconds",
+        "0.6",
+    )
     return compare(sitting, "bench/compare_tcp.py", *programs, *shape, tail=100)
 
 
@@ -617,7 +916,17 @@ def in_turn(sitting: Sitting, *arguments: str, seconds: int) -> bool:
         return True
     folder = unpacked(given.resolve())
     seconds = min(seconds, max(1, int(sitting.limit - time.monotonic() - LAST_TURN_SECONDS)))
-    return compare(sitting, "bench/compare_nixl.py", "--device", "cuda", *arguments, "--nixl-path", os.path.relpath(folder, ROOT), "--seconds", str(seconds))
+    return compare(
+        sitting,
+        "bench/compare_nixl.py",
+        "--device",
+        "cuda",
+        *arguments,
+        "--nixl-path",
+        os.path.relpath(folder, ROOT),
+        "--seconds",
+        str(seconds),
+    )
 
 
 def nixl(sitting: Sitting) -> bool:
@@ -627,8 +936,26 @@ def nixl(sitting: Sitting) -> bool:
 
 def nixl_others(sitting: Sitting) -> bool:
     """NIXL, by its defaults and tuned, and Headrace in turn between a GPU and host memory, in host memory, and over tcp."""
-    short = ("--pages", "4096,65536,16777216", "--tuned", "--without", "nixl 2 threads", "--rounds", "1", "--iterations", "3", "--warm-up", "1")
-    kinds = [("vram-dram",), ("dram-vram",), ("dram-dram",), ("vram-vram", "--over", "tcp"), ("dram-dram", "--over", "tcp")]
+    short = (
+        "--pages",
+        "4096,65536,16777216",
+        "--tuned",
+        "--without",
+        "nixl 2 threads",
+        "--rounds",
+        "1",
+        "--iterations",
+        "3",
+        "--warm-up",
+        "1",
+    )
+    kinds = [
+        ("vram-dram",),
+        ("dram-vram",),
+        ("dram-dram",),
+        ("vram-vram", "--over", "tcp"),
+        ("dram-dram", "--over", "tcp"),
+    ]
     return all([in_turn(sitting, *short, "--kinds", *which, seconds=75) for which in kinds])
 
 
@@ -638,13 +965,18 @@ def unpacked(given: Path) -> Path:
         target = WORK / "nixl"
         if not target.exists():
             with tarfile.open(given) as archive:  # Pythons before 3.11.4 trust without being told
-                archive.extractall(target, **({"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}))
+                archive.extractall(
+                    target,
+                    **({"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}),
+                )
         given = target
     return next(path.parent for path in [given / "nixl", *given.glob("*/nixl")] if path.is_dir())
 
 
 def sanitizer(sitting: Sitting, tool: str) -> bool:
-    program = shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ["PATH"], "/usr/local/cuda/bin"]))
+    program = shutil.which(
+        "compute-sanitizer", path=os.pathsep.join([os.environ["PATH"], "/usr/local/cuda/bin"])
+    )
     if program is None:
         raise NotRun("compute-sanitizer is not installed")
     command = [
@@ -652,7 +984,14 @@ def sanitizer(sitting: Sitting, tool: str) -> bool:
         "--kinds", "vram-vram", "--page", "4K", "--total", "1M", "--op", "both",
     ]  # fmt: skip
     moved = sitting.run([*command, "--count", "100", "--iterations", "2"], tail=8)
-    return sitting.run([*command, "--single", "--iterations", "256"], tail=8, environment={"HEADRACE_CUDA_IPC_COURIER": "on"}) and moved
+    return (
+        sitting.run(
+            [*command, "--single", "--iterations", "256"],
+            tail=8,
+            environment={"HEADRACE_CUDA_IPC_COURIER": "on"},
+        )
+        and moved
+    )
 
 
 def memcheck(sitting: Sitting) -> bool:
@@ -772,13 +1111,17 @@ def run_steps(sitting: Sitting, names: list[str]) -> int:
     sitting.note(f"\n{sitting.machine}, commit {sitting.commit}")
     for name, seconds, result in lines:
         sitting.note(f"{name:<12}{seconds:>7.1f} s  {result}")
-    sitting.note(f"{time.monotonic() - sitting.started:.0f} s in all; log and rows: {os.path.relpath(sitting.out, ROOT)}")
+    sitting.note(
+        f"{time.monotonic() - sitting.started:.0f} s in all; log and rows: {os.path.relpath(sitting.out, ROOT)}"
+    )
     return 0 if all(result == "ok" for _, _, result in lines) else 1
 
 
 def cause(errors: str) -> str:
     """What CMake found missing, in a line, however it broke it into lines; of other errors the end."""
-    found = re.search(r"^CMake Error at [^\n]*\n(.*?)(?:\n\n\n|\nCall Stack|\Z)", errors, re.DOTALL | re.MULTILINE)
+    found = re.search(
+        r"^CMake Error at [^\n]*\n(.*?)(?:\n\n\n|\nCall Stack|\Z)", errors, re.DOTALL | re.MULTILINE
+    )
     return " ".join(found[1].split()) if found else "\n".join(errors.splitlines()[-8:])
 
 
@@ -787,14 +1130,16 @@ def build_here() -> Path:
     for command in (["cmake", "--preset", "release"], ["cmake", "--build", "--preset", "release"]):
         print(f"$ {' '.join(command)}", flush=True)
         try:
-            done = subprocess.run(command, cwd=ROOT, capture_output="--build" not in command, text=True, check=False)
+            done = subprocess.run(
+                command, cwd=ROOT, capture_output="--build" not in command, text=True, check=False
+            )
         except OSError as error:
             done = subprocess.CompletedProcess(command, 1, stderr=str(error))
         if done.returncode != 0:
             print(cause(done.stderr or ""))
             sys.exit(
                 "this machine cannot build Headrace: run `make setup`, or build elsewhere, `tools/test_gpu.py --collect FOLDER build/release` "
-                "there, bring FOLDER here and name it: make test-gpu ARGS=\"--carried FOLDER\""
+                'there, bring FOLDER here and name it: make test-gpu ARGS="--carried FOLDER"'
             )
     collect(WORK / "collected", ROOT / "build" / "release")
     return WORK / "collected"
@@ -802,16 +1147,49 @@ def build_here() -> Path:
 
 def main() -> int:
     started = time.monotonic()  # a build here counts, too
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--collect", nargs=2, type=Path, metavar=("FOLDER", "BUILD"), help="put what a GPU machine needs into FOLDER, and end")
-    parser.add_argument("--carried", type=Path, metavar="FOLDER", help="what --collect made; without it, build here")
-    parser.add_argument("--nixl", type=Path, metavar="FOLDER", help="of NIXL's package, or an archive of one, to compare with")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "build" / "reports" / "gpu"), help="for log, reports and rows")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--collect",
+        nargs=2,
+        type=Path,
+        metavar=("FOLDER", "BUILD"),
+        help="put what a GPU machine needs into FOLDER, and end",
+    )
+    parser.add_argument(
+        "--carried", type=Path, metavar="FOLDER", help="what --collect made; without it, build here"
+    )
+    parser.add_argument(
+        "--nixl", type=Path, metavar="FOLDER", help="of NIXL's package, or an archive of one, to compare with"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(os.environ.get("OUT") or ROOT / "build" / "reports" / "gpu"),
+        help="for log, reports and rows",
+    )
     parser.add_argument("--steps", metavar="A,B", help=f"only these, of: {', '.join(STEPS)}")
-    parser.add_argument("--budget", type=float, default=BUDGET, metavar="SECONDS", help=f"for all, a build here included (default {BUDGET})")
-    parser.add_argument("--soak-seconds", type=float, default=60, metavar="SECONDS", help="for the soak (default 60)")
-    parser.add_argument("--pytest", action="append", default=[], metavar="ARGUMENT", help="one more for the step `tests`: --pytest=-x")
-    parser.add_argument("--jobs", type=int, default=0, help="compilers at once (default: as many as there are cores)")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=BUDGET,
+        metavar="SECONDS",
+        help=f"for all, a build here included (default {BUDGET})",
+    )
+    parser.add_argument(
+        "--soak-seconds", type=float, default=60, metavar="SECONDS", help="for the soak (default 60)"
+    )
+    parser.add_argument(
+        "--pytest",
+        action="append",
+        default=[],
+        metavar="ARGUMENT",
+        help="one more for the step `tests`: --pytest=-x",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=0, help="compilers at once (default: as many as there are cores)"
+    )
     options = parser.parse_args()
     if options.collect:
         collect(*options.collect)

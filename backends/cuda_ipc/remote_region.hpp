@@ -38,8 +38,8 @@ class RemoteRegion {
   ///   errors   would_block (the owner's answer is on its way), not_supported (no way, or read-only),
   ///            not_found
   [[nodiscard]] Result<cuda::Address> map(const WorkingGpu& gpu, bool writes);
-  /// The last one of an address waits until the GPU has done what is queued on it; where it cannot, the memory stays
-  /// mapped for good.
+  /// The last one of an address waits until the GPU has done what is queued on it; where it cannot, the
+  /// memory stays mapped for good.
   void unmap(cuda::Address address);
 
  private:

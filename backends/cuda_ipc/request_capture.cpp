@@ -23,9 +23,10 @@ Result<bool> Request::capture(const headrace_capture_v1& args) {
   HEADRACE_TRY_VOID(find_memory_for_graph());
   if (by_owner_ != nullptr || stages_) {
     memory_.clear();
-    return make_error(Code::not_supported,
-                      "host memory that was registered, not allocated, moves with the help of its process, which "
-                      "no graph calls: take memory from `allocate`");
+    return make_error(
+        Code::not_supported,
+        "host memory that was registered, not allocated, moves with the help of its process, which "
+        "no graph calls: take memory from `allocate`");
   }
   auto move = prepare_for_graph(args);
   auto recorded = move ? Result<void>() : Result<void>(std::move(move).error());

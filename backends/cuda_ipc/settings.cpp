@@ -26,10 +26,10 @@ constexpr std::array rows{
         "host_copy_bytes", "4MiB", "bytes",
         "to and from host memory, at most 64 stretches that are all at least so long go by copy engine", 0,
         0},
-    headrace_option_v1{
-        "gpu_copy_bytes", "4MiB", "bytes",
-        "between GPUs, at most 256 stretches that are all at least so long go by copy engine, in one call; 0: none do", 0,
-        0},
+    headrace_option_v1{"gpu_copy_bytes", "4MiB", "bytes",
+                       "between GPUs, at most 256 stretches that are all at least so long go by copy engine, "
+                       "in one call; 0: none do",
+                       0, 0},
     headrace_option_v1{"pin_registered", "auto", "auto or off",
                        "off: host memory that was registered is never pinned for GPUs, but copied through "
                        "pinned memory",

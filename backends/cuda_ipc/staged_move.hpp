@@ -34,8 +34,8 @@ class StagedMove final : public Staging::Work, public std::enable_shared_from_th
 
   /// The local side is the host's, and the remote one within reach of the GPU. `args` and what it points to,
   /// `gpu` and `staging` stay until the last post has ended.
-  StagedMove(Staging& staging, const gpu::WorkingGpu& gpu, const headrace_prepare_v1& args, HostAddressOf local,
-             AddressOf remote);
+  StagedMove(Staging& staging, const gpu::WorkingGpu& gpu, const headrace_prepare_v1& args,
+             HostAddressOf local, AddressOf remote);
 
   /// The last post has ended.
   ///   errors   exhausted (the host's pool takes no more): it has not begun

@@ -14,18 +14,27 @@
 namespace headrace::fake {
 namespace {
 
-constexpr std::uint64_t max_message_bytes = 65'536 + 16;  // what an agent may send: 64 KiB and its own 16 bytes
-constexpr std::uint64_t max_undelivered = 256;            // messages on one link that the far host has not heard yet
-constexpr std::uint64_t run_bytes = 256 << 10;            // copied between two looks at cancel
+constexpr std::uint64_t max_message_bytes =
+    65'536 + 16;                                // what an agent may send: 64 KiB and its own 16 bytes
+constexpr std::uint64_t max_undelivered = 256;  // messages on one link that the far host has not heard yet
+constexpr std::uint64_t run_bytes = 256 << 10;  // copied between two looks at cancel
 
 constexpr std::array<headrace_option_v1, 4> option_rows{{
-    {"completion", "progress", "text", "who does the work: inline (the caller that causes it), progress (whoever calls progress), thread (one of its own)", 0, 0},
-    {"queue_depth", "1024", "count", "posts in flight of one instance, beyond which post answers would_block", 0, 0},
-    {"faults", "", "text", "what goes wrong: drop, delay:TIME, duplicate, reorder, kill:PAGE, partial:BYTES, deny; with @N, @N..M or @N.. for the N-th to the M-th time", 0, 0},
+    {"completion", "progress", "text",
+     "who does the work: inline (the caller that causes it), progress (whoever calls progress), thread (one "
+     "of its own)",
+     0, 0},
+    {"queue_depth", "1024", "count", "posts in flight of one instance, beyond which post answers would_block",
+     0, 0},
+    {"faults", "", "text",
+     "what goes wrong: drop, delay:TIME, duplicate, reorder, kill:PAGE, partial:BYTES, deny; with @N, @N..M "
+     "or @N.. for the N-th to the M-th time",
+     0, 0},
     {"objects", "", "list", "the objects that a query finds: KEY=BYTES, several with commas", 0, 0},
 }};
 
-/// The network of all instances that one process opens through the plugin. Never destroyed, for no plugin is unloaded.
+/// The network of all instances that one process opens through the plugin. Never destroyed, for no plugin is
+/// unloaded.
 FakeNetwork& process_network() {
   static FakeNetwork* const network = new FakeNetwork;
   return *network;
@@ -35,18 +44,22 @@ Result<Completion> completion_of(std::string_view text) {
   if (text == "inline") return Completion::caller;
   if (text == "progress") return Completion::progress;
   if (text == "thread") return Completion::thread;
-  return make_error(Code::invalid_argument, "option completion is \"{}\": it must be inline, progress or thread", text);
+  return make_error(Code::invalid_argument,
+                    "option completion is \"{}\": it must be inline, progress or thread", text);
 }
 
 Result<std::uint64_t> depth_of(std::string_view text) {
   std::uint64_t depth = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), depth);
   if (error != std::errc() || end != text.data() + text.size() || depth == 0)
-    return make_error(Code::invalid_argument, "option queue_depth is \"{}\": it must be a whole number from 1 on", text);
+    return make_error(Code::invalid_argument,
+                      "option queue_depth is \"{}\": it must be a whole number from 1 on", text);
   return depth;
 }
 
-bool inside(std::uint64_t offset, std::uint64_t bytes, std::uint64_t length) { return offset <= length && bytes <= length - offset; }
+bool inside(std::uint64_t offset, std::uint64_t bytes, std::uint64_t length) {
+  return offset <= length && bytes <= length - offset;
+}
 
 }  // namespace
 
@@ -54,11 +67,13 @@ bool inside(std::uint64_t offset, std::uint64_t bytes, std::uint64_t length) { r
 
 std::span<const headrace_option_v1> FakeBackend::options() { return option_rows; }
 
-Result<std::unique_ptr<plugin::Backend>> FakeBackend::open(plugin::Host host, const plugin::CreateArgs& args) {
+Result<std::unique_ptr<plugin::Backend>> FakeBackend::open(plugin::Host host,
+                                                           const plugin::CreateArgs& args) {
   return open(host, args, process_network(), std::make_shared<FaultScript>());
 }
 
-Result<std::unique_ptr<plugin::Backend>> FakeBackend::open(plugin::Host host, const plugin::CreateArgs& args, FakeNetwork& network,
+Result<std::unique_ptr<plugin::Backend>> FakeBackend::open(plugin::Host host, const plugin::CreateArgs& args,
+                                                           FakeNetwork& network,
                                                            std::shared_ptr<FaultScript> script) {
   HEADRACE_TRY(completion, completion_of(args.setting("completion")));
   HEADRACE_TRY(depth, depth_of(args.setting("queue_depth")));
@@ -71,14 +86,23 @@ Result<std::unique_ptr<plugin::Backend>> FakeBackend::open(plugin::Host host, co
   if (!timer) return os_error(errno, "create a timer");
   HEADRACE_TRY_VOID(epoll.add(bell.fd(), EPOLLIN, 0));
   HEADRACE_TRY_VOID(epoll.add(timer.get(), EPOLLIN, 0));
-  return std::unique_ptr<plugin::Backend>(
-      new FakeBackend(host, network, std::move(script), completion, depth, std::move(objects), std::move(epoll), std::move(bell), std::move(timer)));
+  return std::unique_ptr<plugin::Backend>(new FakeBackend(host, network, std::move(script), completion, depth,
+                                                          std::move(objects), std::move(epoll),
+                                                          std::move(bell), std::move(timer)));
 }
 
-FakeBackend::FakeBackend(plugin::Host host, FakeNetwork& network, std::shared_ptr<FaultScript> script, Completion completion,
-                         std::uint64_t queue_depth, Objects objects, Epoll epoll, EventFd bell, UniqueFd timer)
-    : host_(host), network_(network), script_(std::move(script)), completion_(completion), queue_depth_(queue_depth),
-      objects_(std::move(objects)), epoll_(std::move(epoll)), bell_(std::move(bell)), timer_(std::move(timer)) {
+FakeBackend::FakeBackend(plugin::Host host, FakeNetwork& network, std::shared_ptr<FaultScript> script,
+                         Completion completion, std::uint64_t queue_depth, Objects objects, Epoll epoll,
+                         EventFd bell, UniqueFd timer)
+    : host_(host),
+      network_(network),
+      script_(std::move(script)),
+      completion_(completion),
+      queue_depth_(queue_depth),
+      objects_(std::move(objects)),
+      epoll_(std::move(epoll)),
+      bell_(std::move(bell)),
+      timer_(std::move(timer)) {
   {
     const Lock lock(network_.mutex_);
     number_ = network_.next_instance_++;
@@ -111,7 +135,8 @@ FakeBackend::~FakeBackend() {
 headrace_info_v1 FakeBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof(info);
-  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP | HEADRACE_REVOKE_SAFE | HEADRACE_QUERY | HEADRACE_GRID;
+  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP | HEADRACE_REVOKE_SAFE |
+                   HEADRACE_QUERY | HEADRACE_GRID;
   info.local_kinds = info.remote_kinds = memory_kinds;
   info.max_message_bytes = max_message_bytes;
   return info;
@@ -119,30 +144,39 @@ headrace_info_v1 FakeBackend::info() {
 
 // ------------------------------------------------------------------------------------------------ links
 
-Result<std::string> FakeBackend::connection_info() { return fmt::format("fake:{}:{}", network_.name(), number_); }
+Result<std::string> FakeBackend::connection_info() {
+  return fmt::format("fake:{}:{}", network_.name(), number_);
+}
 
 Result<void*> FakeBackend::connect(const headrace_connect_v1& args) {
-  const std::string_view info(static_cast<const char*>(args.connection_info.data), args.connection_info.length);
+  const std::string_view info(static_cast<const char*>(args.connection_info.data),
+                              args.connection_info.length);
   const std::string here = fmt::format("fake:{}:", network_.name());
   if (!info.starts_with("fake:"))
-    return make_error(Code::invalid_argument, "connection information of {} bytes for {} is not a fake backend's", info.size(), args.peer_name);
+    return make_error(Code::invalid_argument,
+                      "connection information of {} bytes for {} is not a fake backend's", info.size(),
+                      args.peer_name);
   if (!info.starts_with(here))
-    return make_error(Code::not_supported, "{} is at \"{}\", and fake reaches only the instances at \"{}\"", args.peer_name, info, here);
+    return make_error(Code::not_supported, "{} is at \"{}\", and fake reaches only the instances at \"{}\"",
+                      args.peer_name, info, here);
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(info.data() + here.size(), info.data() + info.size(), number);
   if (error != std::errc() || end != info.data() + info.size())
-    return make_error(Code::invalid_argument, "connection information \"{}\" for {} ends in no number", info, args.peer_name);
+    return make_error(Code::invalid_argument, "connection information \"{}\" for {} ends in no number", info,
+                      args.peer_name);
 
   auto mine = std::make_shared<LinkEnd>();
   auto theirs = std::make_shared<LinkEnd>();
   {
     const Lock lock(network_.mutex_);
     const auto found = network_.instances_.find(number);
-    if (found == network_.instances_.end()) return make_error(Code::peer_lost, "{} at \"{}\" is gone", args.peer_name, info);
+    if (found == network_.instances_.end())
+      return make_error(Code::peer_lost, "{} at \"{}\" is gone", args.peer_name, info);
     FakeBackend* const peer = found->second;
     if (args.peer_incarnation != 0 && peer->host_.incarnation() != args.peer_incarnation)
-      return make_error(Code::peer_lost, "{} at \"{}\" is another life of it: incarnation {:x} instead of {:x}", args.peer_name, info,
-                        peer->host_.incarnation(), args.peer_incarnation);
+      return make_error(Code::peer_lost,
+                        "{} at \"{}\" is another life of it: incarnation {:x} instead of {:x}",
+                        args.peer_name, info, peer->host_.incarnation(), args.peer_incarnation);
     mine->owner = theirs->peer = this;
     mine->peer = theirs->owner = peer;
     mine->other = theirs;
@@ -230,8 +264,9 @@ void FakeBackend::lost(Lock& lock, const std::shared_ptr<LinkEnd>& link) {
 
 void FakeBackend::end_waiting(Lock& lock, LinkEnd& link, Status status, const std::string& text) {
   for (;;) {  // the set changes while a post is being completed
-    const auto waiting = std::find_if(link.in_flight.begin(), link.in_flight.end(),
-                                      [](const auto& request) { return request->state == RequestState::waiting; });
+    const auto waiting = std::find_if(link.in_flight.begin(), link.in_flight.end(), [](const auto& request) {
+      return request->state == RequestState::waiting;
+    });
     if (waiting == link.in_flight.end()) return;
     end(lock, *waiting, status, text);
   }
@@ -270,9 +305,11 @@ std::shared_ptr<LinkEnd> FakeBackend::link_of(void* connection) const {
 
 Result<void*> FakeBackend::register_region(const headrace_region_v1& region) {
   if (region.kind != HEADRACE_DRAM)
-    return make_error(Code::not_supported, "fake takes host memory only, region {} is of kind {}", region.region_id, region.kind);
+    return make_error(Code::not_supported, "fake takes host memory only, region {} is of kind {}",
+                      region.region_id, region.kind);
   if (region.address == 0 || region.length == 0 || region.address > UINT64_MAX - region.length)
-    return make_error(Code::invalid_argument, "region {}: {} bytes at {:#x} are no memory", region.region_id, region.length, region.address);
+    return make_error(Code::invalid_argument, "region {}: {} bytes at {:#x} are no memory", region.region_id,
+                      region.length, region.address);
   auto made = std::make_shared<Region>();
   made->id = region.region_id;
   made->base = reinterpret_cast<std::byte*>(region.address);
@@ -285,7 +322,8 @@ Result<void*> FakeBackend::register_region(const headrace_region_v1& region) {
   }
   const Lock lock(network_.mutex_);
   if (!regions_by_id_.emplace(made->id, made).second)
-    return make_error(Code::invalid_argument, "region {} is registered already: ids are never used twice", region.region_id);
+    return make_error(Code::invalid_argument, "region {} is registered already: ids are never used twice",
+                      region.region_id);
   regions_.emplace(made.get(), made);
   return static_cast<void*>(made.get());
 }
@@ -314,8 +352,9 @@ Result<void*> FakeBackend::load_local(void* handle) {
 
 Result<void*> FakeBackend::load_remote(void* connection, const headrace_remote_region_v1& region) {
   if (region.public_data.length != 0)
-    return make_error(Code::corrupt, "region {} comes with {} bytes of public data, a fake instance gives out none", region.region_id,
-                      region.public_data.length);
+    return make_error(Code::corrupt,
+                      "region {} comes with {} bytes of public data, a fake instance gives out none",
+                      region.region_id, region.public_data.length);
   auto made = std::make_shared<RemoteRegion>();
   made->region_id = region.region_id;
   const Lock lock(network_.mutex_);
@@ -341,22 +380,28 @@ std::shared_ptr<Region> FakeBackend::find_region(const RemoteRegion& remote) {
 }
 
 Result<std::span<std::byte>> FakeBackend::map(void* remote, int device, unsigned access) {
-  if (device >= 0) return make_error(Code::not_supported, "fake maps for the CPU only, not for device {}", device);
+  if (device >= 0)
+    return make_error(Code::not_supported, "fake maps for the CPU only, not for device {}", device);
   const Lock lock(network_.mutex_);
   const RemoteRegion& loaded = *remotes_.at(remote);
-  if (loaded.link && loaded.link->broken) return Error{loaded.link->lost_status.code, "map: " + loaded.link->lost_text};
+  if (loaded.link && loaded.link->broken)
+    return Error{loaded.link->lost_status.code, "map: " + loaded.link->lost_text};
   if (loaded.link && loaded.link->state == LinkState::connecting)
     return make_error(Code::would_block, "map region {}: its link is not ready yet", loaded.region_id);
   const auto region = find_region(loaded);
-  if (!region) return make_error(Code::not_found, "map region {}: its owner does not have it any more", loaded.region_id);
+  if (!region)
+    return make_error(Code::not_found, "map region {}: its owner does not have it any more",
+                      loaded.region_id);
   if (region->memory_fd < 0)
-    return make_error(Code::not_supported, "map region {}: only memory from allocate can be mapped, this was merely registered",
+    return make_error(Code::not_supported,
+                      "map region {}: only memory from allocate can be mapped, this was merely registered",
                       region->id);
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const std::uint64_t begin = region->memory_offset / page * page;
   const std::size_t skew = region->memory_offset - begin;
   const int protection = ((access & 1U) != 0 ? PROT_READ : 0) | ((access & 2U) != 0 ? PROT_WRITE : 0);
-  void* const at = ::mmap(nullptr, skew + region->length, protection, MAP_SHARED, region->memory_fd, static_cast<off_t>(begin));
+  void* const at = ::mmap(nullptr, skew + region->length, protection, MAP_SHARED, region->memory_fd,
+                          static_cast<off_t>(begin));
   if (at == MAP_FAILED) return os_error(errno, "map {} bytes of region {}", region->length, region->id);
   auto* const address = static_cast<std::byte*>(at) + skew;
   mappings_.emplace(address, std::pair(at, skew + region->length));
@@ -379,7 +424,8 @@ void FakeBackend::unmap(void* /*remote*/, void* address) {
 std::shared_ptr<Request> FakeBackend::request_of(void* handle) const { return requests_.at(handle); }
 
 Result<void*> FakeBackend::prepare(const headrace_prepare_v1& args) {
-  if (script_->next_preparation_denied()) return make_error(Code::not_supported, "the fault script denies this preparation");
+  if (script_->next_preparation_denied())
+    return make_error(Code::not_supported, "the fault script denies this preparation");
   auto request = std::make_shared<Request>();
   request->args = args;
   const Lock lock(network_.mutex_);
@@ -398,8 +444,10 @@ Status FakeBackend::post(void* handle, const headrace_post_v1& args) {
     if (request->state != RequestState::idle) return {Code::invalid_argument};
     LinkEnd* const link = request->link.get();
     if (link != nullptr && link->broken) return link->lost_status;
-    if (args.has_message != 0 && (link == nullptr || args.message.length > max_message_bytes)) return {Code::invalid_argument};
-    if (posts_in_flight_ >= queue_depth_ || (args.has_message != 0 && link->undelivered >= max_undelivered)) return {Code::would_block};
+    if (args.has_message != 0 && (link == nullptr || args.message.length > max_message_bytes))
+      return {Code::invalid_argument};
+    if (posts_in_flight_ >= queue_depth_ || (args.has_message != 0 && link->undelivered >= max_undelivered))
+      return {Code::would_block};
     request->mishap = script_->next_action();
     request->state = RequestState::waiting;
     request->cancel = false;
@@ -413,8 +461,10 @@ Status FakeBackend::post(void* handle, const headrace_post_v1& args) {
     }
     ++posts_in_flight_;
     if (link != nullptr) link->in_flight.insert(request);
-    if (link != nullptr && link->state == LinkState::connecting) link->until_ready.push_back(request);
-    else schedule(request, now);
+    if (link != nullptr && link->state == LinkState::connecting)
+      link->until_ready.push_back(request);
+    else
+      schedule(request, now);
   }
   settle();
   return {};
@@ -425,7 +475,8 @@ bool FakeBackend::poll(void* handle) {
   Lock lock(network_.mutex_);
   const std::shared_ptr<Request> request = request_of(handle);
   const Mishap& mishap = request->mishap;
-  if (request->state != RequestState::waiting || mishap.drop || mishap.reorder || mishap.delay_ns != 0) return false;
+  if (request->state != RequestState::waiting || mishap.drop || mishap.reorder || mishap.delay_ns != 0)
+    return false;
   if (request->link && request->link->state == LinkState::connecting) return false;
   run(lock, request);
   return true;
@@ -484,7 +535,8 @@ void FakeBackend::run(Lock& lock, const std::shared_ptr<Request>& request) {
   lock.lock();
   if (link) --link->busy;
   if (link && request->mishap.kill_page && status.code == Code::peer_lost && !link->broken) {
-    if (const auto other = link->other.lock()) lose(*other, {Code::peer_lost}, "the fault script killed the link");
+    if (const auto other = link->other.lock())
+      lose(*other, {Code::peer_lost}, "the fault script killed the link");
     lose(*link, {Code::peer_lost}, "the fault script killed the link");
   }
   end(lock, request, status, text);
@@ -545,15 +597,19 @@ Status FakeBackend::check_remote(const Request& request, std::string& text) {
     }
     const std::uint64_t offset = side_offset(side, page), bytes = remote_extent(request.args, page);
     if (inside(offset, bytes, length)) continue;
-    text = fmt::format("page {}: {} bytes at {} reach beyond region {}, which has {}", page, bytes, offset, remote->region_id, length);
+    text = fmt::format("page {}: {} bytes at {} reach beyond region {}, which has {}", page, bytes, offset,
+                       remote->region_id, length);
     return {Code::invalid_argument, 0, page};
   }
   return {};
 }
 
-/// The region cannot be found: because its owner gave it up, or because the owner went and took the link along.
-Status FakeBackend::gone(const Request& request, const RemoteRegion& remote, std::uint64_t page, std::string& text) {
-  if (request.link && request.link->broken.load(std::memory_order_acquire)) return broken_at(*request.link, page, text);
+/// The region cannot be found: because its owner gave it up, or because the owner went and took the link
+/// along.
+Status FakeBackend::gone(const Request& request, const RemoteRegion& remote, std::uint64_t page,
+                         std::string& text) {
+  if (request.link && request.link->broken.load(std::memory_order_acquire))
+    return broken_at(*request.link, page, text);
   text = fmt::format("page {}: its owner does not have region {} any more", page, remote.region_id);
   return {Code::not_found, 0, page};
 }
@@ -587,7 +643,8 @@ Status FakeBackend::copy_once(Request& request, std::string& text) {
       text = fmt::format("canceled at page {}", run.first_page);
       return {Code::canceled, 0, run.first_page};
     }
-    if (request.link && request.link->broken.load(std::memory_order_acquire)) return broken_at(*request.link, run.first_page, text);
+    if (request.link && request.link->broken.load(std::memory_order_acquire))
+      return broken_at(*request.link, run.first_page, text);
     const auto& handle = *static_cast<const RemoteRegion*>(run.remote_region);
     std::shared_ptr<Region> region;
     {
@@ -599,8 +656,10 @@ Status FakeBackend::copy_once(Request& request, std::string& text) {
     const std::shared_lock together(region->gate);
     if (region->gone) return gone(request, handle, run.first_page, text);
     std::byte* const remote = region->base + run.remote_offset;
-    if (args.op == HEADRACE_READ) std::memmove(local, remote, run.bytes);
-    else std::memmove(remote, local, run.bytes);
+    if (args.op == HEADRACE_READ)
+      std::memmove(local, remote, run.bytes);
+    else
+      std::memmove(remote, local, run.bytes);
   }
   return at_the_stop;
 }
@@ -622,7 +681,8 @@ Status FakeBackend::notify(void* connection, std::uint32_t channel, std::string_
     message.sequence = ++link.channels[channel].sent;
     message.bytes = bytes;
     if (mishap.kill_page) {
-      if (const auto other = link.other.lock()) lose(*other, {Code::peer_lost}, "the fault script killed the link");
+      if (const auto other = link.other.lock())
+        lose(*other, {Code::peer_lost}, "the fault script killed the link");
       lose(link, {Code::peer_lost}, "the fault script killed the link");
     } else {
       send(link, std::move(message), mishap, now);
@@ -658,7 +718,8 @@ void FakeBackend::deliver(Event event) {
   owner.push(std::move(event));
 }
 
-/// Puts messages back into the order in which they were sent and gives each to the host once, whatever the way did to them.
+/// Puts messages back into the order in which they were sent and gives each to the host once, whatever the
+/// way did to them.
 void FakeBackend::receive(Lock& lock, const std::shared_ptr<LinkEnd>& link, Message message) {
   LinkEnd::Channel& channel = link->channels[message.channel];
   const std::uint32_t number = message.channel;
@@ -686,8 +747,10 @@ void FakeBackend::receive(Lock& lock, const std::shared_ptr<LinkEnd>& link, Mess
 
 void FakeBackend::push(Event event) {
   inbox_.push_back(std::move(event));
-  if (completion_ == Completion::thread) work_.notify_one();
-  else if (armed_) bell_.signal(), rung_ = true;
+  if (completion_ == Completion::thread)
+    work_.notify_one();
+  else if (armed_)
+    bell_.signal(), rung_ = true;
 }
 
 /// Something waits that only progress (or the instance's thread) sees to.
@@ -716,7 +779,8 @@ void FakeBackend::set_timer(std::uint64_t now) {
   timer_set_ = true;
 }
 
-/// Does what waits for this instance, until nothing is left, unless another thread is at it: that one will see it too.
+/// Does what waits for this instance, until nothing is left, unless another thread is at it: that one will
+/// see it too.
 std::uint32_t FakeBackend::drain(Lock& lock, bool release_late) {
   if (draining_) return 0;
   draining_ = true;
@@ -747,22 +811,30 @@ void FakeBackend::bring_due(std::uint64_t now) {
   while (!delayed_.empty() && delayed_.begin()->first <= now) {
     Event event = std::move(delayed_.begin()->second);
     delayed_.erase(delayed_.begin());
-    if (event.kind == Event::Kind::message) deliver(std::move(event));
-    else inbox_.push_back(std::move(event));
+    if (event.kind == Event::Kind::message)
+      deliver(std::move(event));
+    else
+      inbox_.push_back(std::move(event));
   }
   set_timer(now);
 }
 
 void FakeBackend::handle(Lock& lock, Event& event) {
   switch (event.kind) {
-    case Event::Kind::accept: return accept(lock, event.link);
-    case Event::Kind::ready: return ready(lock, event.link);
-    case Event::Kind::message: return receive(lock, event.link, std::move(event.message));
-    case Event::Kind::lost: return lost(lock, event.link);
-    case Event::Kind::run: break;
+    case Event::Kind::accept:
+      return accept(lock, event.link);
+    case Event::Kind::ready:
+      return ready(lock, event.link);
+    case Event::Kind::message:
+      return receive(lock, event.link, std::move(event.message));
+    case Event::Kind::lost:
+      return lost(lock, event.link);
+    case Event::Kind::run:
+      break;
   }
   // It may have been canceled, carried out by poll, or even posted again since.
-  if (event.request->state != RequestState::waiting || event.request->post_number != event.post_number) return;
+  if (event.request->state != RequestState::waiting || event.request->post_number != event.post_number)
+    return;
   run(lock, event.request);
   for (Event& late : std::exchange(late_runs_, {})) inbox_.push_back(std::move(late));
 }
@@ -771,10 +843,12 @@ void FakeBackend::handle(Lock& lock, Event& event) {
 void FakeBackend::settle() {
   Lock lock(network_.mutex_);
   for (;;) {
-    const auto due = std::find_if(network_.instances_.begin(), network_.instances_.end(), [](const auto& entry) {
-      const FakeBackend& instance = *entry.second;
-      return instance.completion_ == Completion::caller && !instance.draining_ && !instance.inbox_.empty();
-    });
+    const auto due =
+        std::find_if(network_.instances_.begin(), network_.instances_.end(), [](const auto& entry) {
+          const FakeBackend& instance = *entry.second;
+          return instance.completion_ == Completion::caller && !instance.draining_ &&
+                 !instance.inbox_.empty();
+        });
     if (due == network_.instances_.end()) return;
     due->second->drain(lock, false);
   }
@@ -811,8 +885,10 @@ void FakeBackend::work() {
     drain(lock, true);
     if (stop_ || !inbox_.empty()) continue;
     // The host's clock may be turned by hand: while something is delayed, look at it every millisecond.
-    if (delayed_.empty()) work_.wait(lock);
-    else work_.wait_for(lock, std::chrono::milliseconds(1));
+    if (delayed_.empty())
+      work_.wait(lock);
+    else
+      work_.wait_for(lock, std::chrono::milliseconds(1));
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model backend: moves bytes between agents of one process with memcpy, keeps every sentence of backend_v1.h, and goes
-// wrong on request. Read it before writing another one. README.md has its options and limits.
+// The model backend: moves bytes between agents of one process with memcpy, keeps every sentence of
+// backend_v1.h, and goes wrong on request. Read it before writing another one. README.md has its options and
+// limits.
 #pragma once
 
 #include "backends/fake/network.hpp"
@@ -25,9 +26,10 @@ class FakeBackend final : public plugin::Backend {
 
   /// What the plugin calls: the network of the process, faults from the options.
   static Result<std::unique_ptr<Backend>> open(plugin::Host host, const plugin::CreateArgs& args);
-  /// What tests call: their own network, which must outlive the instance, and a script that they may add to later.
-  static Result<std::unique_ptr<Backend>> open(plugin::Host host, const plugin::CreateArgs& args, FakeNetwork& network,
-                                               std::shared_ptr<FaultScript> script);
+  /// What tests call: their own network, which must outlive the instance, and a script that they may add to
+  /// later.
+  static Result<std::unique_ptr<Backend>> open(plugin::Host host, const plugin::CreateArgs& args,
+                                               FakeNetwork& network, std::shared_ptr<FaultScript> script);
 
   ~FakeBackend() override;
   FakeBackend(const FakeBackend&) = delete;
@@ -62,8 +64,9 @@ class FakeBackend final : public plugin::Backend {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
-  FakeBackend(plugin::Host host, FakeNetwork& network, std::shared_ptr<FaultScript> script, Completion completion,
-              std::uint64_t queue_depth, Objects objects, Epoll epoll, EventFd bell, UniqueFd timer);
+  FakeBackend(plugin::Host host, FakeNetwork& network, std::shared_ptr<FaultScript> script,
+              Completion completion, std::uint64_t queue_depth, Objects objects, Epoll epoll, EventFd bell,
+              UniqueFd timer);
 
   // With the network's lock held. `now` is the host's clock, read before.
   void push(Event event);
@@ -94,7 +97,8 @@ class FakeBackend final : public plugin::Backend {
   Status copy(Request& request, std::string& text);
   Status copy_once(Request& request, std::string& text);
   Status check_remote(const Request& request, std::string& text);
-  static Status gone(const Request& request, const RemoteRegion& remote, std::uint64_t page, std::string& text);
+  static Status gone(const Request& request, const RemoteRegion& remote, std::uint64_t page,
+                     std::string& text);
   static Status broken_at(const LinkEnd& link, std::uint64_t page, std::string& text);
   void settle();
   void work();
@@ -110,11 +114,11 @@ class FakeBackend final : public plugin::Backend {
   // All guarded by network_.mutex_.
   std::deque<Event> inbox_;
   std::multimap<std::uint64_t, Event> delayed_;  // by the host's clock
-  std::vector<Event> late_runs_;                 // reordered posts: after the next one, or when there is nothing else
-  std::vector<Event> late_messages_;             // the same for messages
-  bool draining_ = false;                        // a thread is doing what the inbox says
+  std::vector<Event> late_runs_;      // reordered posts: after the next one, or when there is nothing else
+  std::vector<Event> late_messages_;  // the same for messages
+  bool draining_ = false;             // a thread is doing what the inbox says
   bool armed_ = false;
-  bool rung_ = false;                            // bell_ has been rung since progress looked
+  bool rung_ = false;  // bell_ has been rung since progress looked
   bool timer_set_ = false;
   bool stop_ = false;
   std::uint64_t posts_in_flight_ = 0;

@@ -13,7 +13,8 @@ using test::Instance, test::Link, test::Region, test::Request;  // not the backe
 
 constexpr std::uint64_t pages = 16, page_bytes = 1000;
 
-/// The fake as a table whose instances join the test's own network: what a table cannot be told goes by these variables.
+/// The fake as a table whose instances join the test's own network: what a table cannot be told goes by these
+/// variables.
 struct TestBackend {
   static constexpr const char* name = FakeBackend::name;
   static constexpr const char* version = FakeBackend::version;
@@ -47,11 +48,14 @@ class Faults : public testing::TestWithParam<std::string> {
   std::unique_ptr<Instance> open(const std::string& agent_name, std::shared_ptr<FaultScript> faults) {
     TestBackend::network = &network;
     TestBackend::script = std::move(faults);
-    return std::make_unique<Instance>(world, plugin::table<TestBackend>(), Settings{{"completion", GetParam()}},
-                                      PluginHost::Args{.agent_name = agent_name, .incarnation = agent_name == "a" ? 11U : 22U, .clock = &clock});
+    return std::make_unique<Instance>(
+        world, plugin::table<TestBackend>(), Settings{{"completion", GetParam()}},
+        PluginHost::Args{
+            .agent_name = agent_name, .incarnation = agent_name == "a" ? 11U : 22U, .clock = &clock});
   }
   std::unique_ptr<Request> write() {
-    return std::make_unique<Request>(*a, HEADRACE_WRITE, &ab, uniform_side(mine->handle(), 0, page_bytes, page_bytes),
+    return std::make_unique<Request>(*a, HEADRACE_WRITE, &ab,
+                                     uniform_side(mine->handle(), 0, page_bytes, page_bytes),
                                      uniform_side(remote->handle(), 0, 2 * page_bytes, page_bytes), pages);
   }
   void go_wrong(const std::string& text) { script->add(FaultScript::parse(text).value()); }
@@ -59,7 +63,9 @@ class Faults : public testing::TestWithParam<std::string> {
   std::uint64_t pages_moved() const {
     std::uint64_t moved = 0;
     for (std::uint64_t page = 0; page < pages; ++page)
-      if (same_bytes(source.bytes().subspan(page * page_bytes, page_bytes), target.bytes().subspan(2 * page * page_bytes, page_bytes))) ++moved;
+      if (same_bytes(source.bytes().subspan(page * page_bytes, page_bytes),
+                     target.bytes().subspan(2 * page * page_bytes, page_bytes)))
+        ++moved;
     return moved;
   }
   std::vector<std::string> heard() {
@@ -76,13 +82,15 @@ class Faults : public testing::TestWithParam<std::string> {
   FakeClock clock;
   World world;
   std::shared_ptr<FaultScript> script = std::make_shared<FaultScript>();
-  Memory source{Memory::Kind::plain, pages * page_bytes, 1}, target{Memory::Kind::plain, 2 * pages * page_bytes, 2};
+  Memory source{Memory::Kind::plain, pages* page_bytes, 1},
+      target{Memory::Kind::plain, 2 * pages* page_bytes, 2};
   std::unique_ptr<Instance> a, b;
   Link ab, ba;
   std::unique_ptr<Region> mine, theirs;
   std::unique_ptr<Remote> remote;
 };
-INSTANTIATE_TEST_SUITE_P(completion, Faults, testing::Values("inline", "progress", "thread"), [](const auto& chosen) { return chosen.param; });
+INSTANTIATE_TEST_SUITE_P(completion, Faults, testing::Values("inline", "progress", "thread"),
+                         [](const auto& chosen) { return chosen.param; });
 
 TEST_P(Faults, a_dropped_post_waits_until_it_is_canceled) {
   go_wrong("drop@1");
@@ -96,7 +104,8 @@ TEST_P(Faults, a_dropped_post_waits_until_it_is_canceled) {
   EXPECT_EQ(pages_moved(), 0U);
   request->post("second");
   EXPECT_TRUE(request->wait().status.ok());
-  ASSERT_TRUE(world.until([&] { return !heard().empty(); })) << "a message must not wait for one whose request failed";
+  ASSERT_TRUE(world.until([&] { return !heard().empty(); }))
+      << "a message must not wait for one whose request failed";
   EXPECT_EQ(heard(), std::vector<std::string>{"second"});
 }
 
@@ -154,7 +163,8 @@ TEST_P(Faults, duplicates_write_the_same_bytes_and_deliver_one_message) {
   }
   ASSERT_TRUE(world.until([&] { return heard().size() >= 10; }));
   let_everything_happen();
-  EXPECT_EQ(heard(), (std::vector<std::string>{"post 0", "note 0", "post 1", "note 1", "post 2", "note 2", "post 3", "note 3", "post 4", "note 4"}));
+  EXPECT_EQ(heard(), (std::vector<std::string>{"post 0", "note 0", "post 1", "note 1", "post 2", "note 2",
+                                               "post 3", "note 3", "post 4", "note 4"}));
   EXPECT_EQ(pages_moved(), pages);
   EXPECT_EQ(request->ends(), 5U);
 }
@@ -242,13 +252,16 @@ TEST_P(Faults, the_queue_has_an_end) {
   go_wrong("drop");
   TestBackend::network = &network;
   TestBackend::script = script;
-  const auto c = std::make_unique<Instance>(world, plugin::table<TestBackend>(), Settings{{"completion", GetParam()}, {"queue_depth", "3"}},
+  const auto c = std::make_unique<Instance>(world, plugin::table<TestBackend>(),
+                                            Settings{{"completion", GetParam()}, {"queue_depth", "3"}},
                                             PluginHost::Args{.agent_name = "c", .incarnation = 33});
   const Region own(*c, source);
   const Remote far(*c, own);
   std::vector<std::unique_ptr<Request>> requests;
   for (int i = 0; i < 4; ++i)
-    requests.push_back(std::make_unique<Request>(*c, HEADRACE_WRITE, nullptr, uniform_side(own.handle(), 0, 8, 8), uniform_side(far.handle(), 100, 8, 8), 1));
+    requests.push_back(std::make_unique<Request>(*c, HEADRACE_WRITE, nullptr,
+                                                 uniform_side(own.handle(), 0, 8, 8),
+                                                 uniform_side(far.handle(), 100, 8, 8), 1));
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(requests[static_cast<std::size_t>(i)]->try_post().ok());
   EXPECT_EQ(requests[3]->try_post().code, Code::would_block);
   requests[0]->cancel();
@@ -260,8 +273,9 @@ TEST_P(Faults, instances_of_another_network_are_out_of_reach) {
   FakeNetwork elsewhere;
   TestBackend::network = &elsewhere;
   TestBackend::script = std::make_shared<FaultScript>();
-  const auto c = std::make_unique<Instance>(world, plugin::table<TestBackend>(), Settings{{"completion", GetParam()}},
-                                            PluginHost::Args{.agent_name = "c", .incarnation = 33});
+  const auto c =
+      std::make_unique<Instance>(world, plugin::table<TestBackend>(), Settings{{"completion", GetParam()}},
+                                 PluginHost::Args{.agent_name = "c", .incarnation = 33});
   const auto link = a->try_connect("c", 33, c->connection_info());
   ASSERT_FALSE(link);
   EXPECT_EQ(link.code(), Code::not_supported);
@@ -286,7 +300,8 @@ TEST(fault_script, reads_kinds_values_and_counts) {
 }
 
 TEST(fault_script, refuses_what_makes_no_sense_and_quotes_it) {
-  for (const char* text : {"explode", "drop:3", "delay", "delay:soon", "kill:x", "drop@0", "drop@5..4", "drop@", "drop@x", "partial:-1", "kill:1@2..x"}) {
+  for (const char* text : {"explode", "drop:3", "delay", "delay:soon", "kill:x", "drop@0", "drop@5..4",
+                           "drop@", "drop@x", "partial:-1", "kill:1@2..x"}) {
     const auto faults = FaultScript::parse(std::string("duplicate,") + text);
     ASSERT_EQ(faults.code(), Code::invalid_argument) << text;
     EXPECT_NE(faults.error().message.find(text), std::string::npos) << faults.error().message;
@@ -297,11 +312,15 @@ TEST(fault_script, is_read_from_the_options_at_create) {
   World world;
   PluginHost host({});
   const headrace_backend_v1* const table = plugin::table<FakeBackend>();
-  for (const auto& [option, value] : {std::pair<std::string, std::string>{"faults", "explode"}, {"completion", "never"}, {"queue_depth", "0"}}) {
+  for (const auto& [option, value] : {std::pair<std::string, std::string>{"faults", "explode"},
+                                      {"completion", "never"},
+                                      {"queue_depth", "0"}}) {
     const CreateArguments arguments(*table, {{option, value}}, world.runtime_dir());
     ErrorText error;
     void* instance = nullptr;
-    EXPECT_EQ(table->create(host.table(), arguments.args(), &instance, error.out()), HEADRACE_INVALID_ARGUMENT) << option;
+    EXPECT_EQ(table->create(host.table(), arguments.args(), &instance, error.out()),
+              HEADRACE_INVALID_ARGUMENT)
+        << option;
     EXPECT_NE(error.str().find(value), std::string::npos) << error.str();
   }
 }

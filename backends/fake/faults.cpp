@@ -39,17 +39,21 @@ Result<std::uint64_t> number(std::string_view text, std::string_view whole) {
 
 Result<std::uint64_t> value_of(const Row& row, std::string_view text, std::string_view whole) {
   if ((row.value == Value::none) != text.empty())
-    return make_error(Code::invalid_argument, "faults: \"{}\": {} {}", whole, row.name,
-                      row.value == Value::none ? "takes no value" : "needs a value, as in kill:7, partial:4096, delay:5ms");
+    return make_error(
+        Code::invalid_argument, "faults: \"{}\": {} {}", whole, row.name,
+        row.value == Value::none ? "takes no value" : "needs a value, as in kill:7, partial:4096, delay:5ms");
   switch (row.value) {
-    case Value::none: return std::uint64_t{0};
-    case Value::pages: return number(text, whole);
+    case Value::none:
+      return std::uint64_t{0};
+    case Value::pages:
+      return number(text, whole);
     case Value::bytes: {
       auto bytes = parse_bytes(text);
       if (!bytes) return std::move(bytes).error().within(fmt::format("faults: \"{}\"", whole));
       return bytes;
     }
-    case Value::duration: break;
+    case Value::duration:
+      break;
   }
   auto wait = parse_duration(text);
   if (!wait) return std::move(wait).error().within(fmt::format("faults: \"{}\"", whole));
@@ -74,19 +78,26 @@ Result<Fault> parse_one(std::string_view whole) {
       }
     }
     if (fault.first == 0 || fault.last < fault.first)
-      return make_error(Code::invalid_argument, "faults: \"{}\": counting begins at 1 and the last does not come before the first", whole);
+      return make_error(Code::invalid_argument,
+                        "faults: \"{}\": counting begins at 1 and the last does not come before the first",
+                        whole);
   }
   const auto colon = rest.find(':');
   const std::string_view name = trim(rest.substr(0, colon));
   for (const Row& row : rows) {
     if (row.name != name) continue;
-    HEADRACE_TRY(value, value_of(row, colon == std::string_view::npos ? std::string_view() : trim(rest.substr(colon + 1)), whole));
+    HEADRACE_TRY(
+        value,
+        value_of(row, colon == std::string_view::npos ? std::string_view() : trim(rest.substr(colon + 1)),
+                 whole));
     fault.kind = row.kind;
     fault.value = value;
     return fault;
   }
   return make_error(Code::invalid_argument,
-                    "faults: \"{}\": there is no fault \"{}\", only drop, delay, duplicate, reorder, kill, partial and deny", whole, name);
+                    "faults: \"{}\": there is no fault \"{}\", only drop, delay, duplicate, reorder, kill, "
+                    "partial and deny",
+                    whole, name);
 }
 
 }  // namespace
@@ -122,13 +133,26 @@ Mishap FaultScript::next_action() {
   for (const Fault& fault : faults_) {
     if (actions_ < fault.first || actions_ > fault.last) continue;
     switch (fault.kind) {
-      case FaultKind::drop: mishap.drop = true; break;
-      case FaultKind::delay: mishap.delay_ns += fault.value; break;
-      case FaultKind::duplicate: mishap.duplicate = true; break;
-      case FaultKind::reorder: mishap.reorder = true; break;
-      case FaultKind::kill: mishap.kill_page = fault.value; break;
-      case FaultKind::partial: mishap.partial_bytes = fault.value; break;
-      case FaultKind::deny: break;
+      case FaultKind::drop:
+        mishap.drop = true;
+        break;
+      case FaultKind::delay:
+        mishap.delay_ns += fault.value;
+        break;
+      case FaultKind::duplicate:
+        mishap.duplicate = true;
+        break;
+      case FaultKind::reorder:
+        mishap.reorder = true;
+        break;
+      case FaultKind::kill:
+        mishap.kill_page = fault.value;
+        break;
+      case FaultKind::partial:
+        mishap.partial_bytes = fault.value;
+        break;
+      case FaultKind::deny:
+        break;
     }
   }
   return mishap;
@@ -138,7 +162,8 @@ bool FaultScript::next_preparation_denied() {
   const std::scoped_lock lock(mutex_);
   ++preparations_;
   for (const Fault& fault : faults_)
-    if (fault.kind == FaultKind::deny && preparations_ >= fault.first && preparations_ <= fault.last) return true;
+    if (fault.kind == FaultKind::deny && preparations_ >= fault.first && preparations_ <= fault.last)
+      return true;
   return false;
 }
 

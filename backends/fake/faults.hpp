@@ -25,8 +25,9 @@ enum class FaultKind {
 struct Fault {
   FaultKind kind = FaultKind::drop;
   std::uint64_t value = 0;
-  std::uint64_t first = 1;           ///< from the first-th on ...
-  std::uint64_t last = UINT64_MAX;   ///< ... to the last-th. Posts and messages count together, preparations apart
+  std::uint64_t first = 1;  ///< from the first-th on ...
+  std::uint64_t last =
+      UINT64_MAX;  ///< ... to the last-th. Posts and messages count together, preparations apart
 };
 
 /// What befalls one post or message.
@@ -39,13 +40,14 @@ struct Mishap {
   std::optional<std::uint64_t> partial_bytes;
 };
 
-/// The faults of one instance, in the order in which it acts: the same script and the same calls give the same faults.
-/// Thread-safe; tests may add while the instance runs.
+/// The faults of one instance, in the order in which it acts: the same script and the same calls give the
+/// same faults. Thread-safe; tests may add while the instance runs.
 class FaultScript {
  public:
   FaultScript() = default;
 
-  /// "drop@3, delay:5ms@4..6, kill:7": KIND[:VALUE][@NTH | @FIRST..LAST | @FIRST..], comma separated. Without @: always.
+  /// "drop@3, delay:5ms@4..6, kill:7": KIND[:VALUE][@NTH | @FIRST..LAST | @FIRST..], comma separated. Without
+  /// @: always.
   ///   errors   invalid_argument, with the part that is wrong and what may stand there
   static Result<std::vector<Fault>> parse(std::string_view text);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The network of fake instances: who is there, what travels between them, and the one lock over all of it.
 //
-// A model is to be read, so one mutex guards every link, region and request of a network. It is never held while bytes are
-// copied nor while a host is called.
+// A model is to be read, so one mutex guards every link, region and request of a network. It is never held
+// while bytes are copied nor while a host is called.
 #pragma once
 
 #include "backends/fake/faults.hpp"
@@ -28,8 +28,8 @@ namespace headrace::fake {
 class FakeBackend;
 struct LinkEnd;
 
-/// Memory of one instance that others may reach. Whoever copies holds `gate` shared; deregistration takes it alone, so
-/// that nobody is in the memory once it returns.
+/// Memory of one instance that others may reach. Whoever copies holds `gate` shared; deregistration takes it
+/// alone, so that nobody is in the memory once it returns.
 struct Region {
   std::uint32_t id = 0;
   std::byte* base = nullptr;
@@ -47,7 +47,7 @@ struct Region {
 struct RemoteRegion {
   std::shared_ptr<LinkEnd> link;  ///< null: our own
   std::uint32_t region_id = 0;
-  std::shared_ptr<Region> own;   ///< our own region, kept while it is loaded
+  std::shared_ptr<Region> own;  ///< our own region, kept while it is loaded
 };
 
 enum class RequestState {
@@ -69,7 +69,8 @@ struct Request {
   std::atomic<bool> cancel{false};
 };
 
-/// A message on its way. One whose request failed travels as `nothing`, so that those behind it need not wait for it.
+/// A message on its way. One whose request failed travels as `nothing`, so that those behind it need not wait
+/// for it.
 struct Message {
   std::uint32_t channel = 0;
   std::uint64_t sequence = 0;
@@ -82,15 +83,15 @@ enum class LinkState { connecting, open, lost, closed };
 /// One side's end of a link. Its address is the `connection` that the host knows.
 struct LinkEnd {
   FakeBackend* owner = nullptr;
-  FakeBackend* peer = nullptr;        ///< null once the other end is closed
+  FakeBackend* peer = nullptr;  ///< null once the other end is closed
   std::weak_ptr<LinkEnd> other;
-  std::uint64_t token = 0;            ///< of the host; 0 until it has accepted
+  std::uint64_t token = 0;  ///< of the host; 0 until it has accepted
   LinkState state = LinkState::connecting;
-  std::atomic<bool> broken{false};    ///< lost or closed: copies stop at the next run
-  Status lost_status;                 ///< written before `broken`, then constant
+  std::atomic<bool> broken{false};  ///< lost or closed: copies stop at the next run
+  Status lost_status;               ///< written before `broken`, then constant
   std::string lost_text;
-  bool told_lost = false;             ///< the host has heard of it, or need not
-  int busy = 0;                       ///< threads that copy for it or are in a host function with its token
+  bool told_lost = false;  ///< the host has heard of it, or need not
+  int busy = 0;            ///< threads that copy for it or are in a host function with its token
   std::set<std::shared_ptr<Request>> in_flight;
   std::vector<std::shared_ptr<Request>> until_ready;  ///< posts made while connecting
 
@@ -100,7 +101,8 @@ struct LinkEnd {
     std::map<std::uint64_t, Message> early;
   };
   std::map<std::uint32_t, Channel> channels;
-  std::uint64_t undelivered = 0;  ///< messages sent from here that the other end has not yet given to its host
+  std::uint64_t undelivered =
+      0;  ///< messages sent from here that the other end has not yet given to its host
 };
 
 /// Something that an instance is to do on its own time.
@@ -112,14 +114,16 @@ struct Event {
   Message message;
 };
 
-/// Instances that can reach one another: those of one process for the plugin, those that a test gives one network else.
+/// Instances that can reach one another: those of one process for the plugin, those that a test gives one
+/// network else.
 class FakeNetwork {
  public:
   FakeNetwork();
   FakeNetwork(const FakeNetwork&) = delete;
   FakeNetwork& operator=(const FakeNetwork&) = delete;
 
-  /// Told to peers in `connection_info`; drawn at random, so that another process's network is not taken for this one.
+  /// Told to peers in `connection_info`; drawn at random, so that another process's network is not taken for
+  /// this one.
   [[nodiscard]] const std::string& name() const { return name_; }
 
  private:

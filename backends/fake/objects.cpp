@@ -14,9 +14,11 @@ namespace {
 
 Result<std::string_view> key_of(const headrace_region_v1& region) {
   if (region.kind != HEADRACE_OBJECT)
-    return make_error(Code::not_supported, "fake knows objects by their keys, and nothing of memory kind {}", region.kind);
+    return make_error(Code::not_supported, "fake knows objects by their keys, and nothing of memory kind {}",
+                      region.kind);
   if (region.name == nullptr || *region.name == '\0')
-    return make_error(Code::invalid_argument, "an object is asked for by its key, and this one has none: set the range's path");
+    return make_error(Code::invalid_argument,
+                      "an object is asked for by its key, and this one has none: set the range's path");
   return std::string_view(region.name);
 }
 
@@ -28,10 +30,12 @@ Result<Objects> Objects::parse(std::string_view text) {
     const std::size_t equals = item.rfind('=');
     std::uint64_t bytes = 0;
     const bool has_key = equals != std::string_view::npos && equals > 0;
-    const auto [end, error] = has_key ? std::from_chars(item.data() + equals + 1, item.data() + item.size(), bytes)
-                                      : std::from_chars_result{item.data(), std::errc::invalid_argument};
+    const auto [end, error] =
+        has_key ? std::from_chars(item.data() + equals + 1, item.data() + item.size(), bytes)
+                : std::from_chars_result{item.data(), std::errc::invalid_argument};
     if (error != std::errc() || end != item.data() + item.size())
-      return make_error(Code::invalid_argument, "option objects has \"{}\": write KEY=BYTES, several with commas", item);
+      return make_error(Code::invalid_argument,
+                        "option objects has \"{}\": write KEY=BYTES, several with commas", item);
     if (!objects.bytes_by_key_.emplace(item.substr(0, equals), bytes).second)
       return make_error(Code::invalid_argument, "option objects has \"{}\" twice", item.substr(0, equals));
   }

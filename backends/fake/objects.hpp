@@ -18,7 +18,8 @@ class Objects {
   static Result<Objects> parse(std::string_view text);
 
   /// The answer to HEADRACE_QUERY: a msgpack array, for each region nil or {"bytes": n, "key": its key}.
-  ///   errors  not_supported (asked for something else than an object), invalid_argument (an object without a key)
+  ///   errors  not_supported (asked for something else than an object), invalid_argument (an object without a
+  ///   key)
   [[nodiscard]] Result<std::string> answer(const headrace_query_v1& args) const;
 
  private:

@@ -8,7 +8,8 @@ namespace headrace::fake {
 namespace {
 
 TEST(FakeObjects, an_option_that_is_no_list_of_keys_and_bytes_is_refused_with_the_part_that_is_wrong) {
-  for (const char* wrong : {"weights", "weights=", "=4", "weights=many", "weights=-1", "weights=4k", "weights=99999999999999999999", "a=1, weights"}) {
+  for (const char* wrong : {"weights", "weights=", "=4", "weights=many", "weights=-1", "weights=4k",
+                            "weights=99999999999999999999", "a=1, weights"}) {
     const auto objects = Objects::parse(wrong);
     EXPECT_EQ(objects.code(), Code::invalid_argument) << wrong;
     EXPECT_NE(objects.error().message.find("write KEY=BYTES"), std::string::npos) << objects.error().message;

@@ -48,17 +48,23 @@ Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, con
   return open(host, std::move(settings), std::move(calls));
 }
 
-Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, Settings settings, std::unique_ptr<SocketCalls> calls) {
-  return open(std::unique_ptr<TcpBackend>(new TcpBackend(host, std::move(settings), gpu::GpuSource::installed(), gpu::is_in_sight())), std::move(calls));
+Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, Settings settings,
+                                                          std::unique_ptr<SocketCalls> calls) {
+  return open(std::unique_ptr<TcpBackend>(
+                  new TcpBackend(host, std::move(settings), gpu::GpuSource::installed(), gpu::is_in_sight())),
+              std::move(calls));
 }
 
-Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, const plugin::CreateArgs& args, gpu::GpuSource source) {
+Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, const plugin::CreateArgs& args,
+                                                          gpu::GpuSource source) {
   HEADRACE_TRY(settings, Settings::read(args));
   HEADRACE_TRY(calls, calls_for(settings));
-  return open(std::unique_ptr<TcpBackend>(new TcpBackend(host, std::move(settings), std::move(source), true)), std::move(calls));
+  return open(std::unique_ptr<TcpBackend>(new TcpBackend(host, std::move(settings), std::move(source), true)),
+              std::move(calls));
 }
 
-Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(std::unique_ptr<TcpBackend> backend, std::unique_ptr<SocketCalls> calls) {
+Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(std::unique_ptr<TcpBackend> backend,
+                                                          std::unique_ptr<SocketCalls> calls) {
   backend->context_.calls = std::move(calls);
   HEADRACE_TRY_VOID(backend->start());
   return std::unique_ptr<plugin::Backend>(std::move(backend));
@@ -70,7 +76,8 @@ Result<void> TcpBackend::start() {
     context_.hmac = std::move(hmac);
   }
   for (unsigned i = 0; i < context_.settings.threads; ++i) {
-    HEADRACE_TRY(thread, IoThread::open(i, [host = context_.host] { return host.now_ns(); }, context_.settings.spin));
+    HEADRACE_TRY(thread, IoThread::open(
+                             i, [host = context_.host] { return host.now_ns(); }, context_.settings.spin));
     context_.threads.push_back(std::move(thread));
   }
   HEADRACE_TRY(listener, Listener::open(context_, *this));
@@ -100,11 +107,13 @@ headrace_info_v1 TcpBackend::info() {
 Result<std::string> TcpBackend::connection_info() { return listener_->info().text(); }
 
 Result<void*> TcpBackend::connect(const headrace_connect_v1& args) {
-  HEADRACE_TRY(info, ConnectionInfo::parse({static_cast<const char*>(args.connection_info.data), args.connection_info.length}));
+  HEADRACE_TRY(info, ConnectionInfo::parse(
+                         {static_cast<const char*>(args.connection_info.data), args.connection_info.length}));
   std::vector<TcpAddress> addresses = info.for_host(listener_->info().host);
-  if (addresses.empty()) return make_error(Code::not_supported, "peer {} gives no address to connect to", args.peer_name);
-  auto link = std::make_shared<Link>(context_, args.peer_name, args.peer_incarnation, random_u64(), args.link_token,
-                                     context_.settings.sockets);
+  if (addresses.empty())
+    return make_error(Code::not_supported, "peer {} gives no address to connect to", args.peer_name);
+  auto link = std::make_shared<Link>(context_, args.peer_name, args.peer_incarnation, random_u64(),
+                                     args.link_token, context_.settings.sockets);
   {
     const std::scoped_lock lock(mutex_);
     links_.emplace(link.get(), link);
@@ -119,8 +128,11 @@ Result<void*> TcpBackend::connect(const headrace_connect_v1& args) {
 Result<std::shared_ptr<Link>> TcpBackend::admit(const wire::Hello& peer) {
   if (peer.channel != 0) {
     for (const auto& link : links())
-      if (link->id() == peer.link_id && link->peer_incarnation() == peer.incarnation && link->peer_name() == peer.name) return link;
-    return make_error(Code::not_found, "socket {} of \"{}\" is for a link that is not there (any more)", peer.channel, peer.name);
+      if (link->id() == peer.link_id && link->peer_incarnation() == peer.incarnation &&
+          link->peer_name() == peer.name)
+        return link;
+    return make_error(Code::not_found, "socket {} of \"{}\" is for a link that is not there (any more)",
+                      peer.channel, peer.name);
   }
   // How many sockets a link has is the connecting side's choice; here they are taken as they come.
   constexpr unsigned most_sockets = 64;
@@ -133,7 +145,8 @@ Result<std::shared_ptr<Link>> TcpBackend::admit(const wire::Hello& peer) {
   if (token == 0) {
     link->disconnect();
     take(link.get());
-    return make_error(Code::peer_lost, "agent \"{}\" takes no connection from \"{}\" now", context_.host.agent_name(), peer.name);
+    return make_error(Code::peer_lost, "agent \"{}\" takes no connection from \"{}\" now",
+                      context_.host.agent_name(), peer.name);
   }
   link->accepted(token);
   return link;
@@ -154,8 +167,8 @@ std::shared_ptr<Link> TcpBackend::take(const Link* link) {
 }
 
 void TcpBackend::disconnect(void* connection) {
-  // It stays in the list until it is quiet: deregister_region must find it. Requests and regions that were prepared for
-  // it hold it until they are given back.
+  // It stays in the list until it is quiet: deregister_region must find it. Requests and regions that were
+  // prepared for it hold it until they are given back.
   link_of(connection).disconnect();
   take(&link_of(connection));
 }
@@ -163,10 +176,13 @@ void TcpBackend::disconnect(void* connection) {
 Result<void*> TcpBackend::register_region(const headrace_region_v1& region) {
   HEADRACE_TRY_VOID(check_kind(region.kind));
   if (region.length == 0 || region.address == 0 || region.address + region.length < region.address)
-    return make_error(Code::invalid_argument, "region {} of {} bytes at {:#x} is no memory", region.region_id, region.length, region.address);
-  Region made{region.region_id, reinterpret_cast<std::byte*>(region.address), region.length, (region.flags & HEADRACE_REGION_READ_ONLY) == 0};
+    return make_error(Code::invalid_argument, "region {} of {} bytes at {:#x} is no memory", region.region_id,
+                      region.length, region.address);
+  Region made{region.region_id, reinterpret_cast<std::byte*>(region.address), region.length,
+              (region.flags & HEADRACE_REGION_READ_ONLY) == 0};
   if (region.kind == HEADRACE_VRAM) {
-    HEADRACE_TRY(memory, gpu::RegisteredMemory::find(context_.gpus, region.device, region.address, region.length));
+    HEADRACE_TRY(memory,
+                 gpu::RegisteredMemory::find(context_.gpus, region.device, region.address, region.length));
     made.gpu = std::make_shared<const gpu::RegisteredMemory>(std::move(memory));
   }
   HEADRACE_TRY(added, context_.regions.add(made));
@@ -174,7 +190,8 @@ Result<void*> TcpBackend::register_region(const headrace_region_v1& region) {
 }
 
 void TcpBackend::deregister_region(void* handle) {
-  // First no frame finds it any more, then those that found it before let go. The object lives until then: they compare.
+  // First no frame finds it any more, then those that found it before let go. The object lives until then:
+  // they compare.
   const Regions::Removed region = context_.regions.remove(static_cast<const Region*>(handle));
   if (region.empty()) return;
   for (const auto& link : links()) link->detach(region.mapped());
@@ -187,7 +204,8 @@ Result<void*> TcpBackend::load_local(void* handle) {
 
 Result<void*> TcpBackend::load_remote(void* connection, const headrace_remote_region_v1& region) {
   HEADRACE_TRY_VOID(check_kind(region.kind));
-  return static_cast<void*>(new RemoteRegion{link_of(connection).shared_from_this(), nullptr, region.region_id});
+  return static_cast<void*>(
+      new RemoteRegion{link_of(connection).shared_from_this(), nullptr, region.region_id});
 }
 
 void TcpBackend::unload(void* remote) { delete static_cast<RemoteRegion*>(remote); }
@@ -198,7 +216,8 @@ Result<void*> TcpBackend::prepare(const headrace_prepare_v1& args) {
   for (std::uint64_t i = 0; i < args.remote->region_count; ++i) {
     const auto* const remote = static_cast<const RemoteRegion*>(args.remote->regions[i]);
     if (remote->link.get() != args.connection)
-      return make_error(Code::invalid_argument, "remote region {} (id {}) was not loaded for the link of the request", i, remote->id);
+      return make_error(Code::invalid_argument,
+                        "remote region {} (id {}) was not loaded for the link of the request", i, remote->id);
   }
   for (std::uint64_t i = 0; i < args.local->region_count; ++i) {
     const auto* const region = static_cast<const Region*>(args.local->regions[i]);
@@ -213,7 +232,9 @@ Result<void*> TcpBackend::prepare(const headrace_prepare_v1& args) {
   return static_cast<void*>(request);
 }
 
-Status TcpBackend::post(void* request, const headrace_post_v1& args) { return request_of(request).post(args); }
+Status TcpBackend::post(void* request, const headrace_post_v1& args) {
+  return request_of(request).post(args);
+}
 bool TcpBackend::poll(void* request) { return request_of(request).poll(); }
 void TcpBackend::cancel(void* request) { request_of(request).cancel(); }
 void TcpBackend::release(void* request) { delete &request_of(request); }

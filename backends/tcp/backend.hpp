@@ -20,14 +20,17 @@ class TcpBackend final : public plugin::Backend, private Admission {
  public:
   static constexpr const char* name = "tcp";
   static constexpr const char* version = "1.0.0";
-  static constexpr std::uint32_t memory_kinds = HEADRACE_KIND_BIT(HEADRACE_DRAM) | HEADRACE_KIND_BIT(HEADRACE_VRAM);
+  static constexpr std::uint32_t memory_kinds =
+      HEADRACE_KIND_BIT(HEADRACE_DRAM) | HEADRACE_KIND_BIT(HEADRACE_VRAM);
   static constexpr bool maps = false;
   static std::span<const headrace_option_v1> options() { return Settings::rows(); }
   static Result<std::unique_ptr<plugin::Backend>> open(plugin::Host host, const plugin::CreateArgs& args);
   /// The same over other system calls, for tests.
-  static Result<std::unique_ptr<plugin::Backend>> open(plugin::Host host, Settings settings, std::unique_ptr<SocketCalls> calls);
+  static Result<std::unique_ptr<plugin::Backend>> open(plugin::Host host, Settings settings,
+                                                       std::unique_ptr<SocketCalls> calls);
   /// The same with another driver and other kernels, for tests.
-  static Result<std::unique_ptr<plugin::Backend>> open(plugin::Host host, const plugin::CreateArgs& args, gpu::GpuSource source);
+  static Result<std::unique_ptr<plugin::Backend>> open(plugin::Host host, const plugin::CreateArgs& args,
+                                                       gpu::GpuSource source);
 
   ~TcpBackend() override;
 
@@ -56,7 +59,8 @@ class TcpBackend final : public plugin::Backend, private Admission {
  private:
   TcpBackend(plugin::Host host, Settings settings, gpu::GpuSource source, bool gpus_in_sight)
       : context_(host, std::move(settings), std::move(source), gpus_in_sight) {}
-  static Result<std::unique_ptr<plugin::Backend>> open(std::unique_ptr<TcpBackend> backend, std::unique_ptr<SocketCalls> calls);
+  static Result<std::unique_ptr<plugin::Backend>> open(std::unique_ptr<TcpBackend> backend,
+                                                       std::unique_ptr<SocketCalls> calls);
   Result<void> start();
   Result<std::shared_ptr<Link>> admit(const wire::Hello& peer) override;
   [[nodiscard]] std::vector<std::shared_ptr<Link>> links() const;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who has which bytes of a ring: pieces of any length, each in one stretch, given back in the order in which they were taken.
+// Who has which bytes of a ring: pieces of any length, each in one stretch, given back in the order in which
+// they were taken.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ class ByteRing {
 
   explicit ByteRing(std::uint64_t capacity) : capacity_(capacity) {}
 
-  /// Where a piece of so many bytes (> 0) begins, a multiple of the alignment; none: there is no room for it now.
+  /// Where a piece of so many bytes (> 0) begins, a multiple of the alignment; none: there is no room for it
+  /// now.
   [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t bytes) {
     const auto begin = find(bytes);
     if (begin) pieces_.push_back({*begin, *begin + bytes});

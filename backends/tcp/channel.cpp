@@ -2,8 +2,8 @@
 #include "backends/tcp/channel.hpp"
 
 #include "backends/tcp/channel_gpu.hpp"
-#include "backends/tcp/link.hpp"
 #include "backends/tcp/lingering_close.hpp"
+#include "backends/tcp/link.hpp"
 #include "base/clock.hpp"
 #include "wire/codes.hpp"
 
@@ -19,18 +19,19 @@ namespace {
 constexpr std::uint64_t batch_bytes = 256 * 1024;
 constexpr std::size_t batch_pieces = 768;
 constexpr std::size_t inline_message_bytes = 1024;
-// What a socket may take at least, however little is left: enough to keep it busy over the way there and back inside a
-// machine (4 GB/s for half a millisecond), and so that the last chunk of one is no long wait for all.
+// What a socket may take at least, however little is left: enough to keep it busy over the way there and back
+// inside a machine (4 GB/s for half a millisecond), and so that the last chunk of one is no long wait for
+// all.
 constexpr std::uint64_t least_window_bytes = 2 << 20;
 constexpr std::uint64_t least_chunk_bytes = 256 * 1024;
-// Payload from here on is sent by reference, if its pieces are so long on the average: a page each costs about what
-// copying it costs if it is much shorter.
+// Payload from here on is sent by reference, if its pieces are so long on the average: a page each costs
+// about what copying it costs if it is much shorter.
 constexpr std::uint64_t share_bytes = 64 * 1024;
 constexpr std::uint64_t share_piece_bytes = 4096;
 // Pieces of memory that one receive is offered. More would be looked at by the kernel and mostly not filled.
 constexpr std::size_t receive_pieces = 256;
-// A caller that polled so recently is about to poll again, and will find what came: the I/O thread leaves it to him
-// instead of fighting for the socket with him.
+// A caller that polled so recently is about to poll again, and will find what came: the I/O thread leaves it
+// to him instead of fighting for the socket with him.
 constexpr std::uint64_t caller_takes_ns = 3'000;
 // Rounds of a driver before it looks after others: receives, and batches sent.
 constexpr int io_thread_rounds = 8;
@@ -41,7 +42,8 @@ int rounds_of(Channel::Driver driver) {
 }
 
 Error out_of_order(std::string_view what, const FrameHeader& header) {
-  return make_error(Code::corrupt, "{} for chunk {} of request {}, which is not the next one", what, header.chunk, header.request);
+  return make_error(Code::corrupt, "{} for chunk {} of request {}, which is not the next one", what,
+                    header.chunk, header.request);
 }
 
 }  // namespace
@@ -75,7 +77,8 @@ void Channel::start(HostCalls& calls, std::string_view early) {
 }
 
 void Channel::on_ready(std::uint32_t events) {
-  if (events == EPOLLIN && headrace::now_ns() - caller_ns_.load(std::memory_order_relaxed) < caller_takes_ns) return;
+  if (events == EPOLLIN && headrace::now_ns() - caller_ns_.load(std::memory_order_relaxed) < caller_takes_ns)
+    return;
   HostCalls calls(*link_);
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) receive(calls, Driver::io_thread);
   pump(calls, Driver::io_thread, (events & EPOLLOUT) != 0);
@@ -93,11 +96,14 @@ std::uint64_t Channel::on_time(std::uint64_t now_ns) {
   const std::uint64_t again = now_ns + std::clamp<std::uint64_t>(interval / 2, 1'000'000, 250'000'000);
   HostCalls calls(*link_);
   if (index_ == 0) link_->check_cancels(now_ns, calls);
-  if (heard_.exchange(false) || starved_.load()) heard_ns_ = now_ns;  // what the peer says may stand behind what waits
+  if (heard_.exchange(false) || starved_.load())
+    heard_ns_ = now_ns;  // what the peer says may stand behind what waits
   if (spoke_.exchange(false)) spoke_ns_ = now_ns;
   if (now_ns - heard_ns_ >= timeout) {
-    calls.lose({Code::peer_lost}, fmt::format("socket {} {} {} ms", index_, retired_.load() ? "was closed without the others for" : "was silent for",
-                                              (now_ns - heard_ns_) / 1'000'000));
+    calls.lose({Code::peer_lost},
+               fmt::format("socket {} {} {} ms", index_,
+                           retired_.load() ? "was closed without the others for" : "was silent for",
+                           (now_ns - heard_ns_) / 1'000'000));
     return again;
   }
   const bool quiet = now_ns - heard_ns_ >= interval || now_ns - spoke_ns_ >= interval;
@@ -149,7 +155,8 @@ bool Channel::receive(HostCalls& calls, Driver driver) {
         continue;
       }
       if (errno != EAGAIN && errno != EWOULDBLOCK)
-        calls.lose({Code::peer_lost, errno}, fmt::format("receive on socket {}: {}", index_, os_error_text(errno)));
+        calls.lose({Code::peer_lost, errno},
+                   fmt::format("receive on socket {}: {}", index_, os_error_text(errno)));
       break;
     }
     if (n == 0) {
@@ -177,26 +184,34 @@ bool Channel::receive(HostCalls& calls, Driver driver) {
 
 Result<void> Channel::begin(const FrameHeader& header, const RangeList& ranges) {
   switch (header.type) {
-    case FrameType::write: return begin_write(header, ranges);
-    case FrameType::read: return begin_read(header, ranges);
-    case FrameType::read_data: return begin_read_data(header);
-    default: return {};
+    case FrameType::write:
+      return begin_write(header, ranges);
+    case FrameType::read:
+      return begin_read(header, ranges);
+    case FrameType::read_data:
+      return begin_read_data(header);
+    default:
+      return {};
   }
 }
 
 Result<void> Channel::end(const FrameHeader& header, std::span<const std::byte> payload) {
   switch (header.type) {
-    case FrameType::write: return end_write(header);
+    case FrameType::write:
+      return end_write(header);
     case FrameType::write_ack: {
       std::uint64_t good_bytes = 0;
       std::memcpy(&good_bytes, payload.data(), sizeof good_bytes);
       return end_write_ack(header, good_bytes);
     }
-    case FrameType::read_data: return end_read_data(header, payload);
+    case FrameType::read_data:
+      return end_read_data(header, payload);
     case FrameType::message: {
-      if (index_ != 0) return make_error(Code::corrupt, "a message came over socket {}; they go over socket 0", index_);
+      if (index_ != 0)
+        return make_error(Code::corrupt, "a message came over socket {}; they go over socket 0", index_);
       const std::scoped_lock lock(link_->mutex_);
-      HEADRACE_TRY_VOID(link_->inbox_.message(header, {reinterpret_cast<const char*>(payload.data()), payload.size()}));
+      HEADRACE_TRY_VOID(
+          link_->inbox_.message(header, {reinterpret_cast<const char*>(payload.data()), payload.size()}));
       calls_->deliver();
       return {};
     }
@@ -211,7 +226,8 @@ Result<void> Channel::end(const FrameHeader& header, std::span<const std::byte> 
       return {};
     }
     case FrameType::goodbye:
-      // The last message lies before the goodbye of socket 0. Others may say theirs earlier: then they are only done.
+      // The last message lies before the goodbye of socket 0. Others may say theirs earlier: then they are
+      // only done.
       if (index_ == 0) {
         calls_->lose({Code::peer_lost}, "it said goodbye");
       } else {
@@ -224,7 +240,8 @@ Result<void> Channel::end(const FrameHeader& header, std::span<const std::byte> 
       confirmed_changed_.notify_all();
       return {};
     }
-    case FrameType::read: return {};
+    case FrameType::read:
+      return {};
   }
   return {};
 }
@@ -238,8 +255,8 @@ void Channel::unwritable(std::uint64_t at) {
   if (reader_.header().type == FrameType::write) calls_->refused_chunk();
 }
 
-/// The peer has closed this socket on purpose: the link's end follows over socket 0, or our heartbeat makes one, since
-/// nothing is heard here any more. What waits for an answer over this socket ends with the link.
+/// The peer has closed this socket on purpose: the link's end follows over socket 0, or our heartbeat makes
+/// one, since nothing is heard here any more. What waits for an answer over this socket ends with the link.
 void Channel::retire() {
   receiving_ = false;
   retired_.store(true);
@@ -252,7 +269,8 @@ Result<void> Channel::begin_write(const FrameHeader&, const RangeList& ranges) {
   incoming_.good_bytes = UINT64_MAX;
   incoming_.regions.clear();
   Regions::View view(context_.regions);
-  const bool to_gpu = context_.regions.any_of_gpu() && find_gpu_region(view, ranges, Access::write) != nullptr;
+  const bool to_gpu =
+      context_.regions.any_of_gpu() && find_gpu_region(view, ranges, Access::write) != nullptr;
   if (to_gpu) begin_placing();
   std::uint64_t at = 0;
   for (std::uint32_t i = 0; i < ranges.size(); ++i) {
@@ -299,13 +317,16 @@ Result<void> Channel::landed(const FrameHeader& header, Code code, std::uint64_t
 
 Result<void> Channel::begin_read(const FrameHeader& header, const RangeList& ranges) {
   HEADRACE_TRY(total, ranges.total_bytes());
-  if (total == 0) return make_error(Code::corrupt, "a read of nothing, chunk {} of request {}", header.chunk, header.request);
+  if (total == 0)
+    return make_error(Code::corrupt, "a read of nothing, chunk {} of request {}", header.chunk,
+                      header.request);
   Answer answer{header, {}};
   answer.ranges.assign(ranges.data(), ranges.data() + ranges_bytes(header));
   answer.header.payload = total;
   const std::scoped_lock lock(link_->mutex_);
   if (answers_.size() >= max_unanswered_frames || answer_ranges_ + header.ranges > max_unanswered_read_ranges)
-    return make_error(Code::corrupt, "more than {} reads with {} ranges wait for their answer", answers_.size(), answer_ranges_);
+    return make_error(Code::corrupt, "more than {} reads with {} ranges wait for their answer",
+                      answers_.size(), answer_ranges_);
   answer_ranges_ += header.ranges;
   answers_.push_back(std::move(answer));
   return {};
@@ -315,7 +336,8 @@ Result<void> Channel::begin_read_data(const FrameHeader& header) {
   Unanswered answered;
   {
     const std::scoped_lock lock(link_->mutex_);
-    if (reads_.empty() || reads_.front().wire_id != header.request || reads_.front().chunk.number != header.chunk)
+    if (reads_.empty() || reads_.front().wire_id != header.request ||
+        reads_.front().chunk.number != header.chunk)
       return out_of_order("data", header);
     answered = reads_.front();
   }
@@ -323,8 +345,8 @@ Result<void> Channel::begin_read_data(const FrameHeader& header) {
   incoming_.code = Code::ok;
   if (header.code != 0) return {};
   if (header.payload != chunk.bytes)
-    return make_error(Code::corrupt, "{} bytes of data for chunk {} of request {}, which has {}", header.payload, header.chunk,
-                      header.request, chunk.bytes);
+    return make_error(Code::corrupt, "{} bytes of data for chunk {} of request {}, which has {}",
+                      header.payload, header.chunk, header.request, chunk.bytes);
   if (answered.request == nullptr) {
     reader_.discard();
     return {};
@@ -334,10 +356,12 @@ Result<void> Channel::begin_read_data(const FrameHeader& header) {
   PageRun run;
   if (answered.request->of_gpu()) {
     begin_placing();
-    while (cursor.next(run)) add_placed_run(*static_cast<const Region*>(run.local_region), run.local_offset, run.bytes);
+    while (cursor.next(run))
+      add_placed_run(*static_cast<const Region*>(run.local_region), run.local_offset, run.bytes);
     return {};
   }
-  while (cursor.next(run)) reader_.place(static_cast<const Region*>(run.local_region)->base + run.local_offset, run.bytes);
+  while (cursor.next(run))
+    reader_.place(static_cast<const Region*>(run.local_region)->base + run.local_offset, run.bytes);
   return {};
 }
 
@@ -356,7 +380,8 @@ Result<void> Channel::end_read_data(const FrameHeader& header, std::span<const s
   }
   if (done.request == nullptr) return {};
   Status status;
-  if (header.code != 0) status = {wire::code_from_wire(header.code), static_cast<std::int32_t>(header.os_error)};
+  if (header.code != 0)
+    status = {wire::code_from_wire(header.code), static_cast<std::int32_t>(header.os_error)};
   if (header.code == 0 && incoming_.code != Code::ok) {
     status = {incoming_.code, EFAULT};
     good_bytes = incoming_.good_bytes;
@@ -367,13 +392,15 @@ Result<void> Channel::end_read_data(const FrameHeader& header, std::span<const s
 
 Result<void> Channel::end_write_ack(const FrameHeader& header, std::uint64_t good_bytes) {
   const std::scoped_lock lock(link_->mutex_);
-  if (writes_.empty() || writes_.front().wire_id != header.request || writes_.front().chunk.number != header.chunk)
+  if (writes_.empty() || writes_.front().wire_id != header.request ||
+      writes_.front().chunk.number != header.chunk)
     return out_of_order("an acknowledgement", header);
   const Unanswered done = writes_.front();
   writes_.pop_front();
   write_bytes_ -= done.chunk.bytes;
   Status status;
-  if (header.code != 0) status = {wire::code_from_wire(header.code), static_cast<std::int32_t>(header.os_error)};
+  if (header.code != 0)
+    status = {wire::code_from_wire(header.code), static_cast<std::int32_t>(header.os_error)};
   link_->answered(*done.request, *calls_, status, good_bytes, done.chunk);
   return {};
 }
@@ -409,9 +436,12 @@ void Channel::pump(HostCalls& calls, Driver driver, bool writable) {
     if (step.result == FrameWriter::Flushed::failed) {
       sending_ = false;
       if (step.error == EFAULT) {
-        calls.lose({Code::backend_failed, step.error}, "memory that was to be sent is not there: it was unmapped, or made unreadable, while it was registered; deregister it first");
+        calls.lose({Code::backend_failed, step.error},
+                   "memory that was to be sent is not there: it was unmapped, or made unreadable, while it "
+                   "was registered; deregister it first");
       } else {
-        calls.lose({Code::peer_lost, step.error}, fmt::format("send on socket {}: {}", index_, os_error_text(step.error)));
+        calls.lose({Code::peer_lost, step.error},
+                   fmt::format("send on socket {}: {}", index_, os_error_text(step.error)));
       }
       return;
     }
@@ -524,7 +554,8 @@ bool Channel::put_answer() {
   header.payload = answer.header.payload;
   const FrameWriter::Mark before = writer_.mark();
   writer_.put(header);
-  // Looked up only now: from here on the batch holds pointers into the regions, and `detach` knows where to find them.
+  // Looked up only now: from here on the batch holds pointers into the regions, and `detach` knows where to
+  // find them.
   Regions::View view(context_.regions);
   const RangeList ranges(answer.header, answer.ranges.data());
   std::uint64_t at = 0;
@@ -546,7 +577,8 @@ bool Channel::put_answer() {
     add_payload(found.region->base + range.offset, range.length);
     at += range.length;
   }
-  if (header.code == 0 && of_gpu) {  // its turn has come since work was staged: it is staged for the next batch
+  if (header.code == 0 &&
+      of_gpu) {  // its turn has come since work was staged: it is staged for the next batch
     writer_.take_back(before);
     return false;
   }
@@ -559,12 +591,14 @@ bool Channel::put_answer() {
 // Towards the end of the work no socket takes so much that the others wait for it.
 
 std::uint64_t Channel::window_now() const {
-  return std::min(context_.settings.window_bytes, std::max(least_window_bytes, link_->uncut_bytes_ / link_->attached_));
+  return std::min(context_.settings.window_bytes,
+                  std::max(least_window_bytes, link_->uncut_bytes_ / link_->attached_));
 }
 
 ChunkLimits Channel::limits_of(const RemoteRequest& request) const {
   ChunkLimits limits = link_->limits_;
-  limits.bytes = std::min(limits.bytes, std::max(least_chunk_bytes, link_->uncut_bytes_ / link_->attached_ / 4));
+  limits.bytes =
+      std::min(limits.bytes, std::max(least_chunk_bytes, link_->uncut_bytes_ / link_->attached_ / 4));
   if (request.of_gpu()) limits.bytes = std::min(limits.bytes, context_.settings.gpu_chunk_bytes);
   return limits;
 }
@@ -577,7 +611,8 @@ bool Channel::put_chunk() {
                         read_ranges_ + max_ranges <= max_unanswered_read_ranges;
   RemoteRequest* request = link_->next_work(may_read, may_write, reads_turn_);
   // Writes from GPU memory are staged first.
-  if (request != nullptr && request->of_gpu() && request->is_write()) request = link_->next_work(may_read, false, true);
+  if (request != nullptr && request->of_gpu() && request->is_write())
+    request = link_->next_work(may_read, false, true);
   if (request == nullptr) return false;
   Chunk chunk = cut_chunk(request->args, request->next, limits_of(*request));
   if (!writer_.fits(frame_header_bytes + most_ranges(request->args, chunk) * range_bytes)) return false;
@@ -609,7 +644,8 @@ bool Channel::put_chunk() {
 }
 
 void Channel::add_payload(std::byte* at, std::uint64_t bytes) {
-  if (!payload_.empty() && static_cast<std::byte*>(payload_.back().iov_base) + payload_.back().iov_len == at) {
+  if (!payload_.empty() &&
+      static_cast<std::byte*>(payload_.back().iov_base) + payload_.back().iov_len == at) {
     payload_.back().iov_len += bytes;
   } else if (bytes > 0) {
     payload_.push_back({at, bytes});
@@ -644,7 +680,8 @@ std::uint32_t Channel::put_ranges(const RemoteRequest& request, const Chunk& chu
         alike = false;
         break;
       }
-      const Range range{static_cast<const RemoteRegion*>(run.remote_region)->id, 0, run.remote_offset, run.bytes};
+      const Range range{static_cast<const RemoteRegion*>(run.remote_region)->id, 0, run.remote_offset,
+                        run.bytes};
       writer_.put(&range, uniform ? uniform_range_bytes : range_bytes);
       payload_.push_back({static_cast<const Region*>(run.local_region)->base + run.local_offset, run.bytes});
     }
@@ -661,7 +698,8 @@ std::uint32_t Channel::put_ranges(const RemoteRequest& request, const Chunk& chu
 
 void Channel::abandon(std::uint64_t wire_id) {
   const std::scoped_lock receiving(receive_);
-  if (reader_.payload_left() > 0 && reader_.header().type == FrameType::read_data && reader_.header().request == wire_id) {
+  if (reader_.payload_left() > 0 && reader_.header().type == FrameType::read_data &&
+      reader_.header().request == wire_id) {
     cancel_received();
     reader_.discard();
   }
@@ -698,7 +736,8 @@ void Channel::detach(const Region& region) {
   writer_.detach(region.base, region.length);
 }
 
-/// Asks the peer, which answers in order, to say when it has taken what it reads out of our memory. 0: there is nothing.
+/// Asks the peer, which answers in order, to say when it has taken what it reads out of our memory. 0: there
+/// is nothing.
 std::uint64_t Channel::ask_for_confirmation(HostCalls& calls) {
   std::uint64_t number = 0;
   {
@@ -725,7 +764,9 @@ bool Channel::await_confirmation(std::uint64_t number, std::chrono::nanoseconds 
 /// Sends what is ready of messages, and a goodbye, if the socket takes it at once.
 bool Channel::say_farewell() {
   if (!sending_ || blocked_ || retired_.load() || mid_frame()) return false;
-  if (!writer_.empty() && writer_.flush(*context_.calls, fd_.get(), false).result != FrameWriter::Flushed::all) return false;
+  if (!writer_.empty() &&
+      writer_.flush(*context_.calls, fd_.get(), false).result != FrameWriter::Flushed::all)
+    return false;
   {
     const std::scoped_lock state(link_->mutex_);
     put_control();

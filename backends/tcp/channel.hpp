@@ -5,7 +5,8 @@
 //   receive_   one thread at a time takes bytes from the socket   (what comes in, where it goes)
 //   send_      one thread at a time puts bytes into it            (the batch on its way)
 //   link's     short: queues, windows, requests
-// Payload is only ever written with receive_ held and sent with send_ held: whoever holds both knows the memory quiet.
+// Payload is only ever written with receive_ held and sent with send_ held: whoever holds both knows the
+// memory quiet.
 #pragma once
 
 #include "backends/tcp/chunk.hpp"
@@ -52,13 +53,14 @@ class Channel final : public Watched, private FrameReader::Handler {
 
   /// Keeps what is still to come for this post of a read out of its memory, and counts it as answered.
   void abandon(std::uint64_t wire_id);
-  /// Keeps peers out of a region that is going away: the rest of a write into it is thrown away, the rest of an answer from it is
-  /// copied first.
+  /// Keeps peers out of a region that is going away: the rest of a write into it is thrown away, the rest of
+  /// an answer from it is copied first.
   void detach(const Region& region);
   /// For answers that the peer may still be reading out of our memory; see ask_for_confirmation.
   [[nodiscard]] std::uint64_t ask_for_confirmation(HostCalls& calls);
   [[nodiscard]] bool await_confirmation(std::uint64_t number, std::chrono::nanoseconds patience);
-  /// No memory is touched after it; with `farewell` the peer is told, if it can be done at once. The socket is closed.
+  /// No memory is touched after it; with `farewell` the peer is told, if it can be done at once. The socket
+  /// is closed.
   void close(bool farewell);
 
   [[nodiscard]] unsigned index() const { return index_; }
@@ -88,7 +90,8 @@ class Channel final : public Watched, private FrameReader::Handler {
   struct Incoming {
     Code code = Code::ok;
     std::uint64_t good_bytes = UINT64_MAX;
-    std::vector<std::pair<const Region*, std::uint64_t>> regions;  // what it goes into, and from which byte on
+    std::vector<std::pair<const Region*, std::uint64_t>>
+        regions;  // what it goes into, and from which byte on
   };
   struct GpuIncoming;
   struct GpuOutgoing;
@@ -108,7 +111,8 @@ class Channel final : public Watched, private FrameReader::Handler {
   bool say_farewell();
 
   // Receiving for GPU memory, with receive_ held: channel_gpu.cpp.
-  [[nodiscard]] const Region* find_gpu_region(Regions::View& view, const RangeList& ranges, Access access) const;
+  [[nodiscard]] const Region* find_gpu_region(Regions::View& view, const RangeList& ranges,
+                                              Access access) const;
   void begin_placing();
   void add_placed_run(const Region& region, std::uint64_t offset, std::uint64_t bytes);
   bool place_more();
@@ -123,7 +127,8 @@ class Channel final : public Watched, private FrameReader::Handler {
   void cancel_received();
   void wait_for_unpacking();
 
-  // Sending from GPU memory, with send_ held, and the link's lock where something is put or staged: channel_gpu.cpp.
+  // Sending from GPU memory, with send_ held, and the link's lock where something is put or staged:
+  // channel_gpu.cpp.
   void stage_work(HostCalls& calls);
   bool stage_answer();
   bool stage_open_part();
@@ -161,19 +166,19 @@ class Channel final : public Watched, private FrameReader::Handler {
   std::mutex receive_;
   FrameReader reader_;
   Incoming incoming_;
-  HostCalls* calls_ = nullptr;  // of the receive that is under way
-  bool receiving_ = false;      // not before start, not after close
+  HostCalls* calls_ = nullptr;           // of the receive that is under way
+  bool receiving_ = false;               // not before start, not after close
   std::unique_ptr<GpuIncoming> gpu_in_;  // null: no GPU has had to do with what came
 
   std::mutex send_;
   FrameWriter writer_;
-  std::vector<iovec> payload_;  // of the frame that is being put together
-  std::uint32_t events_ = 0;    // what epoll listens for
-  bool sending_ = true;         // false: closed
-  bool blocked_ = false;        // the socket is full
-  std::atomic<bool> deaf_{false};  // epoll does not listen for what comes: there is no room for it
+  std::vector<iovec> payload_;            // of the frame that is being put together
+  std::uint32_t events_ = 0;              // what epoll listens for
+  bool sending_ = true;                   // false: closed
+  bool blocked_ = false;                  // the socket is full
+  std::atomic<bool> deaf_{false};         // epoll does not listen for what comes: there is no room for it
   std::unique_ptr<GpuOutgoing> gpu_out_;  // null: nothing has gone out of a GPU's memory
-  UniqueFd fd_;                 // closed with both locks held
+  UniqueFd fd_;                           // closed with both locks held
 
   // With the link's lock.
   bool idle_ = true;  // nothing to send, and nobody is about to
@@ -190,7 +195,7 @@ class Channel final : public Watched, private FrameReader::Handler {
   std::size_t answer_ranges_ = 0;
   std::deque<Unanswered> writes_;
   std::deque<Unanswered> reads_;
-  std::uint64_t write_bytes_ = 0;   // under way
+  std::uint64_t write_bytes_ = 0;  // under way
   std::uint64_t read_bytes_ = 0;
   std::size_t read_ranges_ = 0;
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A channel's traffic to and from GPU memory.
 //
-// Receiving: the reader is given places in the ring, a part at a time; a part that has come is unpacked while the next one is
-// received, and a frame is told when its last part has been unpacked. Sending: chunks and answers are staged, that is gathered
-// into the ring, ahead of the one that is being sent, and handed to the writer in order.
+// Receiving: the reader is given places in the ring, a part at a time; a part that has come is unpacked while
+// the next one is received, and a frame is told when its last part has been unpacked. Sending: chunks and
+// answers are staged, that is gathered into the ring, ahead of the one that is being sent, and handed to the
+// writer in order.
 //
-// No thread waits for a GPU, save at the end of a link and where a region goes: whoever finds nothing else to do leaves the
-// channel to its I/O thread's looks.
+// No thread waits for a GPU, save at the end of a link and where a region goes: whoever finds nothing else to
+// do leaves the channel to its I/O thread's looks.
 #include "backends/tcp/channel_gpu.hpp"
 
 #include "backends/tcp/link.hpp"
@@ -17,8 +18,8 @@
 namespace headrace::tcp {
 namespace {
 
-// How long a thread looks for the end of a small move before it leaves it to the I/O thread's looks: a launch and its word take
-// some 6 us, handing over to another thread takes longer.
+// How long a thread looks for the end of a small move before it leaves it to the I/O thread's looks: a launch
+// and its word take some 6 us, handing over to another thread takes longer.
 constexpr std::uint64_t small_move_ns = 20'000;
 // Staged at most by one look at the queues, so that no thread launches for long.
 constexpr int most_staged_at_once = 16;
@@ -38,7 +39,8 @@ bool soon(Ended ended) {
 
 // ------------------------------------------------------------------ receiving
 
-/// Of the regions that a frame names the first that is a GPU's; null: there is none, or some of it cannot be reached.
+/// Of the regions that a frame names the first that is a GPU's; null: there is none, or some of it cannot be
+/// reached.
 const Region* Channel::find_gpu_region(Regions::View& view, const RangeList& ranges, Access access) const {
   const Region* of_gpu = nullptr;
   for (std::uint32_t i = 0; i < ranges.size(); ++i) {
@@ -64,7 +66,8 @@ void Channel::add_placed_run(const Region& region, std::uint64_t offset, std::ui
   if (bytes > 0) gpu_in_->stretches.push_back({&region, offset, bytes});
 }
 
-/// Gives the reader places for the next part of the frame; the host's memory is a place itself. False: the ring is full.
+/// Gives the reader places for the next part of the frame; the host's memory is a place itself. False: the
+/// ring is full.
 bool Channel::place_more() {
   GpuIncoming& in = *gpu_in_;
   const std::uint64_t most = context_.settings.gpu_chunk_bytes;
@@ -143,13 +146,14 @@ Result<void> Channel::feed_gpu() {
   return {};
 }
 
-/// A frame has come whole. True: it is told later, when GPUs have unpacked it and what came before; acknowledgements keep
-/// the order of the writes.
+/// A frame has come whole. True: it is told later, when GPUs have unpacked it and what came before;
+/// acknowledgements keep the order of the writes.
 bool Channel::lands_later(const FrameHeader& header, const Unanswered& answered) {
   GpuIncoming& in = *gpu_in_;
   const bool of_gpu = std::exchange(in.receiving, false);
   if (of_gpu) launch_received();
-  if (!of_gpu && (answered.request != nullptr || header.type == FrameType::read_data || in.quiet())) return false;
+  if (!of_gpu && (answered.request != nullptr || header.type == FrameType::read_data || in.quiet()))
+    return false;
   if (!of_gpu) ++in.frame;
   in.landings.push_back({in.frame, header, answered, incoming_.code, incoming_.good_bytes});
   return true;
@@ -182,7 +186,8 @@ bool Channel::settle() {
   GpuIncoming& in = *gpu_in_;
   collect_unpacked();
   bool any = false;
-  while (!in.landings.empty() && (in.lane.parts().empty() || in.lane.oldest().frame > in.landings.front().frame)) {
+  while (!in.landings.empty() &&
+         (in.lane.parts().empty() || in.lane.oldest().frame > in.landings.front().frame)) {
     tell(in);
     any = true;
   }
@@ -201,10 +206,12 @@ void Channel::tell(GpuIncoming& in) {
   }
   if (landing.answered.request == nullptr) return;
   const std::scoped_lock lock(link_->mutex_);
-  link_->answered(*landing.answered.request, *calls_, {landing.code}, landing.good_bytes, landing.answered.chunk, in.why);
+  link_->answered(*landing.answered.request, *calls_, {landing.code}, landing.good_bytes,
+                  landing.answered.chunk, in.why);
 }
 
-/// What has come is on its way to GPUs, or there: looks for the end of a small one, and leaves the rest to the I/O thread.
+/// What has come is on its way to GPUs, or there: looks for the end of a small one, and leaves the rest to
+/// the I/O thread.
 bool Channel::after_receive() {
   GpuIncoming& in = *gpu_in_;
   bool any = settle();
@@ -275,13 +282,16 @@ Watched::Look Channel::on_look() {
 
 bool Channel::mid_frame() const { return gpu_out_ != nullptr && gpu_out_->mid_frame; }
 bool Channel::holds_answers() const { return gpu_out_ != nullptr && gpu_out_->answers > 0; }
-bool Channel::anything_staged() const { return gpu_out_ != nullptr && (!gpu_out_->staged.empty() || gpu_out_->open); }
+bool Channel::anything_staged() const {
+  return gpu_out_ != nullptr && (!gpu_out_->staged.empty() || gpu_out_->open);
+}
 
 /// Takes what is to be gathered into the ring, while there is room: answers and chunks of our own in turn.
 void Channel::stage_work(HostCalls& calls) {
   for (int i = 0; i < most_staged_at_once; ++i) {
     const bool answers_first = gpu_out_ != nullptr && gpu_out_->answers_turn;
-    if (!(answers_first ? stage_answer() || stage_write(calls) : stage_write(calls) || stage_answer())) return;
+    if (!(answers_first ? stage_answer() || stage_write(calls) : stage_write(calls) || stage_answer()))
+      return;
     gpu_out_->answers_turn = !answers_first;
   }
 }
@@ -293,7 +303,8 @@ bool Channel::stage_answer() {
   {
     Regions::View view(context_.regions);
     const Answer& answer = answers_.front();
-    const Region* const region = find_gpu_region(view, RangeList(answer.header, answer.ranges.data()), Access::read);
+    const Region* const region =
+        find_gpu_region(view, RangeList(answer.header, answer.ranges.data()), Access::read);
     if (region == nullptr) return false;
     memory = region->gpu;
   }
@@ -363,7 +374,8 @@ bool Channel::stage_write(HostCalls& calls) {
   Chunk chunk = cut_chunk(request->args, request->next, limits_of(*request));
   out.part.clear();
   PageCursor cursor(request->args, chunk.from, chunk.to);
-  for (PageRun run; cursor.next(run);) out.part.push_back({static_cast<const Region*>(run.local_region), run.local_offset, run.bytes});
+  for (PageRun run; cursor.next(run);)
+    out.part.push_back({static_cast<const Region*>(run.local_region), run.local_offset, run.bytes});
   auto taken = out.lane.take(out.part, *request->gpu);
   if (!taken) {
     link_->refuse(*request, calls, {taken.code()}, taken.error().message);
@@ -395,7 +407,8 @@ bool Channel::put_staged(HostCalls& calls) {
   bool any = false;
   while (!out.staged.empty() && writer_.bytes() < batch_bytes) {
     const GpuOutgoing::Staged& frame = out.staged.front();
-    if (frame.part != nullptr && (frame.part->state == GpuPart::State::taken || !out.lane.ended(*frame.part))) break;
+    if (frame.part != nullptr && (frame.part->state == GpuPart::State::taken || !out.lane.ended(*frame.part)))
+      break;
     if (!(frame.request != nullptr ? put_staged_write(calls) : put_staged_answer(calls))) break;
     if (frame.part != nullptr) ++out.lent;
     out.staged.pop_front();
@@ -408,10 +421,12 @@ bool Channel::put_staged_write(HostCalls& calls) {
   const GpuOutgoing::Staged& frame = gpu_out_->staged.front();
   if (frame.part->state == GpuPart::State::failed) {
     // The peer may have been told to expect it.
-    calls.lose({Code::backend_failed}, fmt::format("what was to be sent could not be gathered: {}", gpu_out_->lane.fault()));
+    calls.lose({Code::backend_failed},
+               fmt::format("what was to be sent could not be gathered: {}", gpu_out_->lane.fault()));
     return false;
   }
-  if (!writer_.fits(frame_header_bytes + most_ranges(frame.request->args, frame.chunk) * range_bytes)) return false;
+  if (!writer_.fits(frame_header_bytes + most_ranges(frame.request->args, frame.chunk) * range_bytes))
+    return false;
   FrameHeader header;
   header.type = FrameType::write;
   header.request = frame.request->wire_id;
@@ -432,8 +447,9 @@ bool Channel::put_staged_answer(HostCalls& calls) {
   if (!writer_.fits(frame_header_bytes + 8)) return false;
   const bool failed = frame.part == nullptr || frame.part->state == GpuPart::State::failed;
   if (failed && !(frame.first && frame.last)) {
-    calls.lose({Code::backend_failed}, fmt::format("a long answer that had begun cannot be ended: {}",
-                                                    frame.part == nullptr ? "its memory has gone" : out.lane.fault()));
+    calls.lose({Code::backend_failed},
+               fmt::format("a long answer that had begun cannot be ended: {}",
+                           frame.part == nullptr ? "its memory has gone" : out.lane.fault()));
     return false;
   }
   if (frame.first) {
@@ -442,7 +458,8 @@ bool Channel::put_staged_answer(HostCalls& calls) {
     header.request = frame.header.request;
     header.chunk = frame.header.chunk;
     header.payload = failed ? 8 : frame.header.payload;
-    if (failed) header.code = static_cast<std::uint32_t>(frame.part == nullptr ? frame.code : Code::backend_failed);
+    if (failed)
+      header.code = static_cast<std::uint32_t>(frame.part == nullptr ? frame.code : Code::backend_failed);
     writer_.put(header);
     if (failed) writer_.put(&frame.good_bytes, 8);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A piece of a request that one frame carries. Chunks are cut when a socket is free to take one, never before: a request
-// of ten million pages costs no more memory than one of a single page.
+// A piece of a request that one frame carries. Chunks are cut when a socket is free to take one, never
+// before: a request of ten million pages costs no more memory than one of a single page.
 #pragma once
 
 #include "backends/tcp/frame.hpp"
@@ -20,7 +20,8 @@ struct Chunk {
 
 struct ChunkLimits {
   std::uint64_t bytes = 1 << 20;
-  std::uint64_t ranges = max_ranges;  ///< in the worst case each page, or each run of one, is a range of its own
+  std::uint64_t ranges =
+      max_ranges;  ///< in the worst case each page, or each run of one, is a range of its own
 };
 
 /// The first page from `from` on that has bytes, or the end.
@@ -49,8 +50,8 @@ inline Chunk cut_runs(const headrace_prepare_v1& request, PagePosition from, con
   return chunk;
 }
 
-/// The next chunk from `from`, which lies on a page that has bytes. It ends between two pages, unless a single page is
-/// longer than the limit.
+/// The next chunk from `from`, which lies on a page that has bytes. It ends between two pages, unless a
+/// single page is longer than the limit.
 inline Chunk cut_chunk(const headrace_prepare_v1& request, PagePosition from, const ChunkLimits& limits) {
   if (request.grid != nullptr) return cut_runs(request, from, limits);
   Chunk chunk{from, from, 0, 0};
@@ -64,7 +65,8 @@ inline Chunk cut_chunk(const headrace_prepare_v1& request, PagePosition from, co
   chunk.to = {from.page + 1, 0};
   chunk.bytes = first_rest;
   if (common != 0) {
-    const std::uint64_t more = std::min({(limits.bytes - first_rest) / common, limits.ranges - 1, request.count - chunk.to.page});
+    const std::uint64_t more =
+        std::min({(limits.bytes - first_rest) / common, limits.ranges - 1, request.count - chunk.to.page});
     chunk.to.page += more;
     chunk.bytes += more * common;
     return chunk;

@@ -21,7 +21,8 @@ struct Shape {
     side.regions = regions;
     side.region_count = 1;
     side.page_bytes = side.stride_bytes = page_bytes;
-    request = {sizeof request, 1, HEADRACE_READ, 0, nullptr, count, count * page_bytes, &side, &side, nullptr};
+    request = {sizeof request,     1,     HEADRACE_READ, 0,      nullptr, count,
+               count * page_bytes, &side, &side,         nullptr};
   }
   void own_lengths(std::vector<std::uint64_t> all) {
     lengths = std::move(all);
@@ -90,7 +91,8 @@ TEST(Chunk, random_lengths_with_empty_pages_are_all_covered) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 50; ++round) {
     std::vector<std::uint64_t> lengths(1 + random() % 3000);
-    for (auto& length : lengths) length = random() % 10 == 0 ? 0 : 1 + random() % (random() % 50 == 0 ? 100'000 : 300);
+    for (auto& length : lengths)
+      length = random() % 10 == 0 ? 0 : 1 + random() % (random() % 50 == 0 ? 100'000 : 300);
     Shape shape;
     shape.own_lengths(std::move(lengths));
     for (const Chunk& chunk : cut_all(shape.request, {1 + random() % 20'000, 1 + random() % 100}))
@@ -101,7 +103,8 @@ TEST(Chunk, random_lengths_with_empty_pages_are_all_covered) {
 TEST(Chunk, ten_million_pages_are_cut_one_chunk_at_a_time) {
   Shape shape;
   shape.uniform(10'000'000, 64);
-  EXPECT_EQ(cut_all(shape.request, {1 << 20, max_ranges}).size(), (10'000'000U + max_ranges - 1) / max_ranges);
+  EXPECT_EQ(cut_all(shape.request, {1 << 20, max_ranges}).size(),
+            (10'000'000U + max_ranges - 1) / max_ranges);
 }
 
 /// Pages of `runs` runs that lie apart on both sides.
@@ -134,7 +137,8 @@ TEST(chunk, pages_that_are_grids_are_cut_between_runs_at_the_limit_of_ranges) {
     EXPECT_EQ(runs_by_cursor(shape.request, chunk), most_ranges(shape.request, chunk));
     EXPECT_EQ(bytes_by_cursor(shape.request, chunk), chunk.bytes);
   }
-  for (const Chunk& chunk : cut_all(shape.request, {1000, 4096})) EXPECT_EQ(chunk.bytes, chunk.to.page == 1000 && chunk.to.skip == 0 ? chunk.bytes : 768U);
+  for (const Chunk& chunk : cut_all(shape.request, {1000, 4096}))
+    EXPECT_EQ(chunk.bytes, chunk.to.page == 1000 && chunk.to.skip == 0 ? chunk.bytes : 768U);
 }
 
 TEST(chunk, a_run_that_is_longer_than_the_limit_is_cut) {

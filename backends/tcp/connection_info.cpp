@@ -36,14 +36,18 @@ std::string ConnectionInfo::text() const {
 }
 
 Result<ConnectionInfo> ConnectionInfo::parse(std::string_view text) {
-  if (next_word(text) != opening) return make_error(Code::corrupt, "connection information of a tcp backend begins with \"{}\"", opening);
+  if (next_word(text) != opening)
+    return make_error(Code::corrupt, "connection information of a tcp backend begins with \"{}\"", opening);
   if (const auto version = next_word(text); version != "1")
-    return make_error(Code::not_supported, "connection information of version \"{}\" is not known here, only 1", version.substr(0, 16));
+    return make_error(Code::not_supported,
+                      "connection information of version \"{}\" is not known here, only 1",
+                      version.substr(0, 16));
   ConnectionInfo info;
   const std::string_view host = next_word(text);
   const auto [end, error] = std::from_chars(host.data(), host.data() + host.size(), info.host, 16);
   if (error != std::errc() || end != host.data() + host.size())
-    return make_error(Code::corrupt, "\"{}\" in connection information is not a host's number", host.substr(0, 32));
+    return make_error(Code::corrupt, "\"{}\" in connection information is not a host's number",
+                      host.substr(0, 32));
   while (!text.empty()) {
     if (info.addresses.size() == max_addresses)
       return make_error(Code::corrupt, "connection information has more than {} addresses", max_addresses);
@@ -59,9 +63,9 @@ Result<ConnectionInfo> ConnectionInfo::parse(std::string_view text) {
 std::vector<TcpAddress> ConnectionInfo::for_host(std::uint64_t other) const {
   std::vector<TcpAddress> ordered = addresses;
   if (host == 0 || other == 0) return ordered;
-  const auto first_loopback = std::stable_partition(ordered.begin(), ordered.end(), [&](const TcpAddress& address) {
-    return is_loopback(address) == (host == other);
-  });
+  const auto first_loopback = std::stable_partition(
+      ordered.begin(), ordered.end(),
+      [&](const TcpAddress& address) { return is_loopback(address) == (host == other); });
   if (host != other && first_loopback != ordered.begin()) ordered.erase(first_loopback, ordered.end());
   return ordered;
 }
@@ -82,11 +86,13 @@ std::vector<SocketAddress> interface_addresses(int family) {
   for (const ifaddrs* entry = all.get(); entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
     const int its_family = entry->ifa_addr->sa_family;
-    if ((its_family != AF_INET && its_family != AF_INET6) || (family != AF_UNSPEC && family != its_family)) continue;
+    if ((its_family != AF_INET && its_family != AF_INET6) || (family != AF_UNSPEC && family != its_family))
+      continue;
     SocketAddress address;
     address.length = its_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     std::memcpy(&address.storage, entry->ifa_addr, address.length);
-    if (its_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr))
+    if (its_family == AF_INET6 &&
+        IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr))
       continue;
     ((entry->ifa_flags & IFF_LOOPBACK) != 0 ? loopback : others).push_back(address);
   }
@@ -96,7 +102,8 @@ std::vector<SocketAddress> interface_addresses(int family) {
 
 bool is_numeric(const TcpAddress& address) {
   in6_addr ignored{};
-  return ::inet_pton(AF_INET, address.host.c_str(), &ignored) == 1 || ::inet_pton(AF_INET6, address.host.c_str(), &ignored) == 1;
+  return ::inet_pton(AF_INET, address.host.c_str(), &ignored) == 1 ||
+         ::inet_pton(AF_INET6, address.host.c_str(), &ignored) == 1;
 }
 
 bool is_loopback(const TcpAddress& address) {

@@ -17,8 +17,9 @@ TEST(ConnectionInfo, what_is_written_is_read_back) {
 }
 
 TEST(ConnectionInfo, nonsense_is_refused_with_a_sentence) {
-  for (const char* text : {"", "x", "headrace-tcp", "headrace-tcp 1", "headrace-tcp 1 zz", "headrace-tcp 1 1 nowhere", "headrace-tcp 1 1 h:0",
-                           "headrace-tcp 1 1 :7", "headrace-tcp 1 1 h:1  h:2"})
+  for (const char* text :
+       {"", "x", "headrace-tcp", "headrace-tcp 1", "headrace-tcp 1 zz", "headrace-tcp 1 1 nowhere",
+        "headrace-tcp 1 1 h:0", "headrace-tcp 1 1 :7", "headrace-tcp 1 1 h:1  h:2"})
     EXPECT_FALSE(ConnectionInfo::parse(text).ok()) << text;
   EXPECT_EQ(ConnectionInfo::parse("headrace-tcp 2 1 h:1").code(), Code::not_supported);
   std::string many = "headrace-tcp 1 1";
@@ -43,7 +44,8 @@ TEST(ConnectionInfo, this_machine_has_addresses_and_a_name_for_itself) {
   EXPECT_NE(this_host(), 0U);
   EXPECT_EQ(this_host(), this_host());
   bool loopback = false;
-  for (const SocketAddress& address : interface_addresses(AF_UNSPEC)) loopback = loopback || address.text().starts_with("127.");
+  for (const SocketAddress& address : interface_addresses(AF_UNSPEC))
+    loopback = loopback || address.text().starts_with("127.");
   EXPECT_TRUE(loopback);
   EXPECT_TRUE(is_numeric({"::1", 1}));
   EXPECT_FALSE(is_numeric({"localhost", 1}));

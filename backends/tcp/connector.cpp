@@ -18,11 +18,16 @@ constexpr std::uint64_t stagger_ns = 250'000'000;
 Code worse(Code a, Code b) {
   const auto weight = [](Code code) {
     switch (code) {
-      case Code::not_supported: return 4;
-      case Code::invalid_argument: return 4;  // tokens do not fit, or the wrong port: this path cannot reach it
-      case Code::corrupt: return 3;
-      case Code::timed_out: return 1;
-      default: return 2;
+      case Code::not_supported:
+        return 4;
+      case Code::invalid_argument:
+        return 4;  // tokens do not fit, or the wrong port: this path cannot reach it
+      case Code::corrupt:
+        return 3;
+      case Code::timed_out:
+        return 1;
+      default:
+        return 2;
     }
   };
   return weight(b) > weight(a) ? b : a;
@@ -41,8 +46,10 @@ Result<void> Connector::start(Context& context, Resolver& resolver, std::shared_
 }
 
 Connector::Connector(Context& context, std::shared_ptr<Link> link)
-    : context_(context), link_(std::move(link)),
-      deadline_ns_(context.host.now_ns() + static_cast<std::uint64_t>(context.settings.connect_timeout.count())) {}
+    : context_(context),
+      link_(std::move(link)),
+      deadline_ns_(context.host.now_ns() +
+                   static_cast<std::uint64_t>(context.settings.connect_timeout.count())) {}
 
 void Connector::begin(std::vector<TcpAddress> addresses, Resolver& resolver) {
   for (const TcpAddress& address : addresses) {
@@ -77,7 +84,8 @@ std::uint64_t Connector::on_time(std::uint64_t now_ns) {
   if (done_) return never;
   if (!link_->connecting()) return stop(), never;  // disconnected meanwhile
   if (now_ns >= deadline_ns_) {
-    failures_.push_back(fmt::format("nothing came of it within {} ms", context_.settings.connect_timeout.count() / 1'000'000));
+    failures_.push_back(fmt::format("nothing came of it within {} ms",
+                                    context_.settings.connect_timeout.count() / 1'000'000));
     worst_ = worse(Code::timed_out, worst_ == Code::peer_lost ? Code::timed_out : worst_);
     candidates_.clear();
     resolving_ = 0;
@@ -94,7 +102,9 @@ void Connector::try_next() {
   while (!done_ && !candidates_.empty()) {
     const SocketAddress address = candidates_.front();
     candidates_.pop_front();
-    auto greeting = greet(address, 0, [me = self(), address](Greeting::Outcome outcome) { me->tried(address, std::move(outcome)); });
+    auto greeting = greet(address, 0, [me = self(), address](Greeting::Outcome outcome) {
+      me->tried(address, std::move(outcome));
+    });
     if (!greeting) {
       failed(address.text(), greeting.error());
       continue;
@@ -106,9 +116,11 @@ void Connector::try_next() {
   }
 }
 
-Result<std::shared_ptr<Greeting>> Connector::greet(const SocketAddress& address, unsigned channel, Greeting::Done done) {
+Result<std::shared_ptr<Greeting>> Connector::greet(const SocketAddress& address, unsigned channel,
+                                                   Greeting::Done done) {
   HEADRACE_TRY(fd, open_socket(address, context_.settings));
-  if (context_.calls->connect(fd.get(), address.get(), address.length) < 0 && errno != EINPROGRESS && errno != EINTR)
+  if (context_.calls->connect(fd.get(), address.get(), address.length) < 0 && errno != EINPROGRESS &&
+      errno != EINTR)
     return make_error(Code::peer_lost, "{}", os_error_text(errno));
   wire::Handshake::Config config;
   config.role = wire::HelloRole::connecting;
@@ -120,7 +132,8 @@ Result<std::shared_ptr<Greeting>> Connector::greet(const SocketAddress& address,
   config.mine.expected_incarnation = link_->peer_incarnation();
   config.token = context_.settings.token;
   config.hmac = context_.hmac;
-  return Greeting::start(context_, context_.first_thread(), std::move(fd), std::move(config), true, std::move(done));
+  return Greeting::start(context_, context_.first_thread(), std::move(fd), std::move(config), true,
+                         std::move(done));
 }
 
 void Connector::tried(const SocketAddress& address, Greeting::Outcome outcome) {
@@ -140,8 +153,8 @@ void Connector::open_others(const SocketAddress& address) {
   const unsigned sockets = context_.settings.sockets;
   for (unsigned channel = 1; channel < sockets; ++channel) {
     const auto miss = [me = self(), channel, sockets, address](const Error& why) {
-      me->context_.log(HEADRACE_LOG_WARN, "socket {} of {} to peer {} at {}: {}; the link goes on without it", channel + 1, sockets,
-                       me->link_->peer_name(), address.text(), why.message);
+      me->context_.log(HEADRACE_LOG_WARN, "socket {} of {} to peer {} at {}: {}; the link goes on without it",
+                       channel + 1, sockets, me->link_->peer_name(), address.text(), why.message);
     };
     auto greeting = greet(address, channel, [me = self(), channel, miss](Greeting::Outcome outcome) {
       if (outcome.result.ok()) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings a link about: finds the address at which the peer answers, shakes hands there, then opens the other sockets.
+// Brings a link about: finds the address at which the peer answers, shakes hands there, then opens the other
+// sockets.
 //
-// Addresses are tried one after the other, the next one when the last has failed or kept us waiting; the first at which
-// the expected incarnation of the peer shakes hands wins.
+// Addresses are tried one after the other, the next one when the last has failed or kept us waiting; the
+// first at which the expected incarnation of the peer shakes hands wins.
 #pragma once
 
 #include "backends/tcp/connection_info.hpp"
@@ -41,7 +42,8 @@ class Connector final : public Watched {
   void begin(std::vector<TcpAddress> addresses, Resolver& resolver);
   void resolved(const TcpAddress& address, Result<std::vector<SocketAddress>> answer);
   void try_next();
-  Result<std::shared_ptr<Greeting>> greet(const SocketAddress& address, unsigned channel, Greeting::Done done);
+  Result<std::shared_ptr<Greeting>> greet(const SocketAddress& address, unsigned channel,
+                                          Greeting::Done done);
   void tried(const SocketAddress& address, Greeting::Outcome outcome);
   void open_others(const SocketAddress& address);
   void failed(const std::string& where, const Error& why);

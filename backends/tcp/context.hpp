@@ -19,7 +19,10 @@ namespace headrace::tcp {
 
 struct Context {
   Context(plugin::Host the_host, Settings its_settings, gpu::GpuSource source, bool gpus_are_there)
-      : host(the_host), settings(std::move(its_settings)), gpus(std::move(source), {.courier = {.on = settings.courier}}), gpus_in_sight(gpus_are_there) {}
+      : host(the_host),
+        settings(std::move(its_settings)),
+        gpus(std::move(source), {.courier = {.on = settings.courier}}),
+        gpus_in_sight(gpus_are_there) {}
 
   plugin::Host host;
   const Settings settings;
@@ -33,7 +36,9 @@ struct Context {
   std::vector<std::unique_ptr<IoThread>> threads;  // last: they stop before the rest goes
 
   IoThread& first_thread() { return *threads.front(); }
-  IoThread& some_thread() { return *threads[next_thread.fetch_add(1, std::memory_order_relaxed) % threads.size()]; }
+  IoThread& some_thread() {
+    return *threads[next_thread.fetch_add(1, std::memory_order_relaxed) % threads.size()];
+  }
 
   template <class... Args>
   void log(headrace_log_level_v1 level, fmt::format_string<Args...> text, Args&&... args) const {

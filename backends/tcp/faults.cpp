@@ -46,16 +46,23 @@ Result<FaultPlan> FaultPlan::parse(std::string_view text) {
   for (const std::string_view part : split_list(text)) {
     const std::size_t equals = part.find('=');
     const std::string_view name = trim(part.substr(0, equals));
-    const auto* const known = std::find_if(names.begin(), names.end(), [&](const Name& n) { return n.name == name; });
+    const auto* const known =
+        std::find_if(names.begin(), names.end(), [&](const Name& n) { return n.name == name; });
     if (known == names.end()) {
-      return make_error(Code::invalid_argument, "there is no fault \"{}\": short_reads, short_writes, eagain, eintr, reset_after, refuse or seed", name);
+      return make_error(
+          Code::invalid_argument,
+          "there is no fault \"{}\": short_reads, short_writes, eagain, eintr, reset_after, refuse or seed",
+          name);
     }
     plan.*known->field = known->middling;
     if (equals == std::string_view::npos) continue;
     HEADRACE_TRY(value, parse_bytes(part.substr(equals + 1)));
     plan.*known->field = value;
   }
-  if (plan.eagain > 95 || plan.eintr > 95) return make_error(Code::invalid_argument, "faults eagain={} eintr={}: at most 95 of 100, or nothing ever moves", plan.eagain, plan.eintr);
+  if (plan.eagain > 95 || plan.eintr > 95)
+    return make_error(Code::invalid_argument,
+                      "faults eagain={} eintr={}: at most 95 of 100, or nothing ever moves", plan.eagain,
+                      plan.eintr);
   return plan;
 }
 
@@ -106,7 +113,8 @@ ssize_t FaultyCalls::vmsplice(int pipe, const iovec* pieces, std::size_t count) 
 ssize_t FaultyCalls::splice(int pipe, int fd, std::size_t bytes, bool more) {
   const Trouble trouble = draw(fd, plan_.short_writes);
   if (trouble.error != 0) return errno = trouble.error, -1;
-  const ssize_t n = real_->splice(pipe, fd, trouble.limit == 0 ? bytes : std::min<std::size_t>(bytes, trouble.limit), more);
+  const ssize_t n =
+      real_->splice(pipe, fd, trouble.limit == 0 ? bytes : std::min<std::size_t>(bytes, trouble.limit), more);
   carried(fd, n);
   return n;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A SocketCalls that misbehaves on purpose, in a way that its seed repeats: what networks and kernels do once a year,
-// at every call.
+// A SocketCalls that misbehaves on purpose, in a way that its seed repeats: what networks and kernels do once
+// a year, at every call.
 #pragma once
 
 #include "backends/tcp/socket_calls.hpp"
@@ -33,7 +33,8 @@ struct FaultPlan {
 
 class FaultyCalls final : public SocketCalls {
  public:
-  FaultyCalls(const FaultPlan& plan, std::unique_ptr<SocketCalls> real) : plan_(plan), real_(std::move(real)), random_(plan.seed) {}
+  FaultyCalls(const FaultPlan& plan, std::unique_ptr<SocketCalls> real)
+      : plan_(plan), real_(std::move(real)), random_(plan.seed) {}
 
   ssize_t sendmsg(int fd, const msghdr* message, bool more) override;
   ssize_t recvmsg(int fd, msghdr* message) override;

@@ -5,32 +5,44 @@ namespace headrace::tcp {
 namespace {
 
 Error wrong(const FrameHeader& header, std::string_view what) {
-  return make_error(Code::corrupt, "a frame of type {} for request {} with {} ranges and {} bytes of payload: {}",
+  return make_error(Code::corrupt,
+                    "a frame of type {} for request {} with {} ranges and {} bytes of payload: {}",
                     static_cast<int>(header.type), header.request, header.ranges, header.payload, what);
 }
 
 }  // namespace
 
 Result<void> check(const FrameHeader& header) {
-  if (header.ranges > max_ranges) return wrong(header, fmt::format("at most {} ranges are allowed", max_ranges));
+  if (header.ranges > max_ranges)
+    return wrong(header, fmt::format("at most {} ranges are allowed", max_ranges));
   const auto expect = [&](bool ranges, std::uint64_t least, std::uint64_t most) -> Result<void> {
     if (ranges != (header.ranges > 0)) return wrong(header, ranges ? "it needs ranges" : "it has no ranges");
-    if (header.payload < least || header.payload > most) return wrong(header, fmt::format("{} to {} bytes are allowed", least, most));
+    if (header.payload < least || header.payload > most)
+      return wrong(header, fmt::format("{} to {} bytes are allowed", least, most));
     return {};
   };
   switch (header.type) {
-    case FrameType::write: return expect(true, 1, UINT64_MAX);
-    case FrameType::write_ack: return expect(false, 8, 8);
-    case FrameType::read: return expect(true, 0, 0);
-    case FrameType::read_data: return header.code == 0 ? expect(false, 1, UINT64_MAX) : expect(false, 8, 8);
-    case FrameType::message: return expect(false, 0, header.code == 0 ? max_message_bytes : 0);
+    case FrameType::write:
+      return expect(true, 1, UINT64_MAX);
+    case FrameType::write_ack:
+      return expect(false, 8, 8);
+    case FrameType::read:
+      return expect(true, 0, 0);
+    case FrameType::read_data:
+      return header.code == 0 ? expect(false, 1, UINT64_MAX) : expect(false, 8, 8);
+    case FrameType::message:
+      return expect(false, 0, header.code == 0 ? max_message_bytes : 0);
     case FrameType::ping:
     case FrameType::pong:
-    case FrameType::goodbye: return expect(false, 0, 0);
-    case FrameType::message_ack: return expect(false, 0, 0);
+    case FrameType::goodbye:
+      return expect(false, 0, 0);
+    case FrameType::message_ack:
+      return expect(false, 0, 0);
   }
-  if ((header.flags & flag_optional) == 0) return wrong(header, "this version does not know the type, and it is not optional");
-  if (header.payload > max_unknown_payload) return wrong(header, fmt::format("at most {} bytes can be passed over", max_unknown_payload));
+  if ((header.flags & flag_optional) == 0)
+    return wrong(header, "this version does not know the type, and it is not optional");
+  if (header.payload > max_unknown_payload)
+    return wrong(header, fmt::format("at most {} bytes can be passed over", max_unknown_payload));
   return {};
 }
 
@@ -38,7 +50,8 @@ Result<std::uint64_t> RangeList::total_bytes() const {
   std::uint64_t total = 0;
   if (uniform_ && count_ > 0) {
     if (__builtin_mul_overflow((*this)[0].length, std::uint64_t{count_}, &total))
-      return make_error(Code::corrupt, "{} ranges of {} bytes are more than 64 bits hold", count_, (*this)[0].length);
+      return make_error(Code::corrupt, "{} ranges of {} bytes are more than 64 bits hold", count_,
+                        (*this)[0].length);
     return total;
   }
   for (std::uint32_t i = 0; i < count_; ++i) {

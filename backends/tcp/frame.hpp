@@ -33,9 +33,9 @@ inline constexpr std::uint8_t flag_uniform = 1U << 2;  ///< all ranges have one 
 inline constexpr std::uint32_t max_ranges = 4096;
 inline constexpr std::uint64_t max_message_bytes = 64 * 1024 + 16;
 inline constexpr std::uint64_t max_unknown_payload = 1 << 20;
-inline constexpr std::size_t max_unanswered_frames = 1024;             ///< writes and reads each, a channel
-inline constexpr std::size_t max_unanswered_read_ranges = 64 * 1024;   ///< a channel
-inline constexpr std::size_t max_unacknowledged_messages = 1024;       ///< a channel of messages
+inline constexpr std::size_t max_unanswered_frames = 1024;            ///< writes and reads each, a channel
+inline constexpr std::size_t max_unanswered_read_ranges = 64 * 1024;  ///< a channel
+inline constexpr std::size_t max_unacknowledged_messages = 1024;      ///< a channel of messages
 inline constexpr std::uint64_t max_unacknowledged_message_bytes = 4 << 20;
 inline constexpr std::size_t max_message_channels = 16;
 

@@ -83,7 +83,8 @@ std::size_t FrameReader::advance(std::size_t bytes) {
 }
 
 void FrameReader::take_payload_from_staging(Handler& handler) {
-  const std::size_t n = static_cast<std::size_t>(std::min<std::uint64_t>(discarding_ ? left_ : room(), end_ - begin_));
+  const std::size_t n =
+      static_cast<std::size_t>(std::min<std::uint64_t>(discarding_ ? left_ : room(), end_ - begin_));
   if (!discarding_) {
     std::size_t copied = 0;
     while (copied < n) {
@@ -195,7 +196,8 @@ Result<bool> FrameReader::take_frame(Handler& handler) {
       place(small_.data(), small_.size(), Memory::ours);
     }
     if (!discarding_ && !more_later_ && placed_ != header_.payload)
-      return make_error(Code::internal, "{} of {} bytes of payload were given a place", placed_, header_.payload);
+      return make_error(Code::internal, "{} of {} bytes of payload were given a place", placed_,
+                        header_.payload);
   }
   begin_ += needed_;
   in_payload_ = true;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns what comes out of a socket into frames, without copying payload: it says where the next bytes belong, the owner
-// lets the socket put them there and says how many came.
+// Turns what comes out of a socket into frames, without copying payload: it says where the next bytes belong,
+// the owner lets the socket put them there and says how many came.
 //
-// Headers and ranges go through a small staging buffer. While payload is on its way the staging buffer stands behind the
-// payload's place in the list of targets, so that one receive can finish a frame and bring the next header.
+// Headers and ranges go through a small staging buffer. While payload is on its way the staging buffer stands
+// behind the payload's place in the list of targets, so that one receive can finish a frame and bring the
+// next header.
 #pragma once
 
 #include "backends/tcp/frame.hpp"
@@ -24,12 +25,14 @@ class FrameReader {
   class Handler {
    public:
     virtual ~Handler() = default;
-    /// Header and ranges of a frame are there; the ranges' bytes are valid during the call. For `write`, and `read_data`
-    /// that is no error: say by `place` where the payload goes, in order, or `discard`. An error ends the link.
+    /// Header and ranges of a frame are there; the ranges' bytes are valid during the call. For `write`, and
+    /// `read_data` that is no error: say by `place` where the payload goes, in order, or `discard`. An error
+    /// ends the link.
     virtual Result<void> begin(const FrameHeader& header, const RangeList& ranges) = 0;
     /// The whole frame is there. `payload` is what was neither placed nor discarded.
     virtual Result<void> end(const FrameHeader& header, std::span<const std::byte> payload) = 0;
-    /// The place cannot be written, from payload byte `at` on: it is read-only, or no memory any more. The rest is discarded.
+    /// The place cannot be written, from payload byte `at` on: it is read-only, or no memory any more. The
+    /// rest is discarded.
     virtual void unwritable(std::uint64_t at) = 0;
   };
 
@@ -45,7 +48,8 @@ class FrameReader {
   /// Bytes that were received before this reader was there.
   Result<void> feed(std::span<const std::byte> bytes, Handler& handler);
 
-  // For the handler, in `begin`; `discard` also later, to keep the rest of a frame out of memory that is going away.
+  // For the handler, in `begin`; `discard` also later, to keep the rest of a frame out of memory that is
+  // going away.
   enum class Memory : std::uint8_t {
     callers,  ///< may be read-only, or gone: what has come already is put there by a call that may fail
     ours,
@@ -56,8 +60,11 @@ class FrameReader {
   void discard();
 
   /// Whether the rest of a payload has no place: `place` more and `go_on` before the next `targets`.
-  [[nodiscard]] bool starved() const noexcept { return in_payload_ && !discarding_ && left_ > 0 && room() == 0; }
-  /// Takes what has come already, after a place was given, or the rest was discarded, while nothing was received.
+  [[nodiscard]] bool starved() const noexcept {
+    return in_payload_ && !discarding_ && left_ > 0 && room() == 0;
+  }
+  /// Takes what has come already, after a place was given, or the rest was discarded, while nothing was
+  /// received.
   ///   errors  as of `took`
   Result<void> go_on(Handler& handler);
   /// How much of the payload has come.
@@ -85,11 +92,11 @@ class FrameReader {
   FrameHeader header_;
   bool in_payload_ = false;
   bool discarding_ = false;
-  bool more_later_ = false;     // not all of the payload has been placed
-  bool all_ours_ = true;        // no place of the frame's so far is the caller's memory
-  std::uint64_t left_ = 0;      // of the payload
-  std::uint64_t placed_ = 0;    // by the handler, of the payload
-  std::vector<iovec> pieces_;   // where the payload goes, from next_ on
+  bool more_later_ = false;    // not all of the payload has been placed
+  bool all_ours_ = true;       // no place of the frame's so far is the caller's memory
+  std::uint64_t left_ = 0;     // of the payload
+  std::uint64_t placed_ = 0;   // by the handler, of the payload
+  std::vector<iovec> pieces_;  // where the payload goes, from next_ on
   std::size_t next_ = 0;
   bool staging_in_pieces_ = false;  // between targets() and took()
   std::vector<std::byte> small_;    // payload that the reader keeps for the handler's `end`

@@ -62,7 +62,8 @@ struct Keeper final : FrameReader::Handler {
   }
   Result<void> end(const FrameHeader& frame, std::span<const std::byte> payload) override {
     ended.push_back(frame.request);
-    if (frame.type == FrameType::message) messages.emplace_back(reinterpret_cast<const char*>(payload.data()), payload.size());
+    if (frame.type == FrameType::message)
+      messages.emplace_back(reinterpret_cast<const char*>(payload.data()), payload.size());
     return {};
   }
 
@@ -77,7 +78,8 @@ struct Keeper final : FrameReader::Handler {
 
 /// As a socket would: fills targets with at most `most()` bytes a call.
 template <class Most>
-Result<void> give(FrameReader& reader, Keeper& keeper, std::string_view bytes, std::size_t pieces, Most most) {
+Result<void> give(FrameReader& reader, Keeper& keeper, std::string_view bytes, std::size_t pieces,
+                  Most most) {
   while (!bytes.empty()) {
     std::size_t left = std::min<std::size_t>(most(), bytes.size());
     std::size_t given = 0;
@@ -134,7 +136,8 @@ TEST_P(FrameReaderSplits, frames_come_out_whole_however_they_are_cut) {
   FrameReader reader;
   Keeper keeper(reader);
   std::mt19937_64 random(GetParam().first);
-  const auto given = give(reader, keeper, stream.bytes, GetParam().second, [&] { return 1 + random() % GetParam().first; });
+  const auto given =
+      give(reader, keeper, stream.bytes, GetParam().second, [&] { return 1 + random() % GetParam().first; });
   ASSERT_TRUE(given.ok()) << given.error().message;
   EXPECT_EQ(keeper.ended, (std::vector<std::uint64_t>{1, 2, 3, 4, 6, 7, 8, 9}));
   EXPECT_EQ(keeper.messages, (std::vector<std::string>{"hello", text_of(max_message_bytes, 6)}));
@@ -143,8 +146,9 @@ TEST_P(FrameReaderSplits, frames_come_out_whole_however_they_are_cut) {
   EXPECT_EQ(reader.payload_left(), 0U);
 }
 INSTANTIATE_TEST_SUITE_P(most_bytes_and_pieces, FrameReaderSplits,
-                         testing::Values(std::pair{1, 1024}, std::pair{2, 1}, std::pair{39, 3}, std::pair{41, 2}, std::pair{5000, 1},
-                                         std::pair{65536, 7}, std::pair{10'000'000, 1024}));
+                         testing::Values(std::pair{1, 1024}, std::pair{2, 1}, std::pair{39, 3},
+                                         std::pair{41, 2}, std::pair{5000, 1}, std::pair{65536, 7},
+                                         std::pair{10'000'000, 1024}));
 
 TEST(FrameReader, bytes_from_before_are_fed_alike) {
   std::string expected;
@@ -222,7 +226,8 @@ TEST(FrameReader, a_payload_whose_places_come_one_by_one_waits_for_each_and_lose
   std::string all;
   for (std::uint64_t i = 1; i <= 4; ++i) {
     all += text_of(20'000 * i, static_cast<unsigned>(i));
-    stream.add(header(FrameType::write, i), {{1, 0, 0, 20'000 * i}}, std::string_view(all).substr(all.size() - 20'000 * i));
+    stream.add(header(FrameType::write, i), {{1, 0, 0, 20'000 * i}},
+               std::string_view(all).substr(all.size() - 20'000 * i));
   }
   for (const bool early : {false, true}) {
     FrameReader reader;
@@ -270,7 +275,8 @@ TEST(FrameReader, a_payload_that_waits_for_its_place_can_be_discarded) {
 }
 
 TEST(FrameReader, only_memory_of_the_caller_is_written_by_a_call_that_may_fail) {
-  // A short payload comes with its header and is put where it belongs from there. Where the system copies nothing:
+  // A short payload comes with its header and is put where it belongs from there. Where the system copies
+  // nothing:
   const auto faults_of = [](const std::vector<Range>& ranges) {
     Stream stream;
     std::size_t total = 0;
@@ -284,10 +290,15 @@ TEST(FrameReader, only_memory_of_the_caller_is_written_by_a_call_that_may_fail) 
     return good && keeper.ended.size() == 1 && is_there == (keeper.faults == 0) ? keeper.faults : -1;
   };
   EXPECT_EQ(faults_of({{1, 0, 100, 4096}}), 0);
-  EXPECT_TRUE(test::without_call(SYS_process_vm_readv, EFAULT, [&] { return faults_of({{region_of_ours, 0, 100, 4096}}) == 0; }));
-  EXPECT_TRUE(test::without_call(SYS_process_vm_readv, EFAULT, [&] { return faults_of({{1, 0, 100, 4096}}) == 1; }));
-  EXPECT_TRUE(test::without_call(SYS_process_vm_readv, EFAULT,
-                                 [&] { return faults_of({{region_of_ours, 0, 100, 2000}, {1, 0, 2100, 2000}}) == 1; }));
+  EXPECT_TRUE(test::without_call(SYS_process_vm_readv, EFAULT, [&] {
+    return faults_of({{region_of_ours, 0, 100, 4096}}) == 0;
+  }));
+  EXPECT_TRUE(test::without_call(SYS_process_vm_readv, EFAULT, [&] {
+    return faults_of({{1, 0, 100, 4096}}) == 1;
+  }));
+  EXPECT_TRUE(test::without_call(SYS_process_vm_readv, EFAULT, [&] {
+    return faults_of({{region_of_ours, 0, 100, 2000}, {1, 0, 2100, 2000}}) == 1;
+  }));
 }
 
 }  // namespace

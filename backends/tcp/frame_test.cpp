@@ -27,9 +27,10 @@ TEST(Frame, a_header_lies_as_the_wire_document_says) {
   made.os_error = 0x54535251;
   std::vector<unsigned char> bytes(frame_header_bytes);
   std::memcpy(bytes.data(), &made, bytes.size());
-  const std::vector<unsigned char> expected{1,    4,    0x05, 0x06, 0x01, 0x02, 0x03, 0x04, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06,
-                                            0x07, 0x28, 0x31, 0x32, 0x33, 0x34, 0x41, 0x42, 0x43, 0x44, 0x11, 0x12, 0x13, 0x14,
-                                            0x15, 0x16, 0x17, 0x18, 0x21, 0x22, 0x23, 0x24, 0x51, 0x52, 0x53, 0x54};
+  const std::vector<unsigned char> expected{1,    4,    0x05, 0x06, 0x01, 0x02, 0x03, 0x04, 0x01, 0x02,
+                                            0x03, 0x04, 0x05, 0x06, 0x07, 0x28, 0x31, 0x32, 0x33, 0x34,
+                                            0x41, 0x42, 0x43, 0x44, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16,
+                                            0x17, 0x18, 0x21, 0x22, 0x23, 0x24, 0x51, 0x52, 0x53, 0x54};
   EXPECT_EQ(bytes, expected);
 }
 
@@ -52,7 +53,8 @@ TEST(Frame, every_type_keeps_to_its_ranges_and_payload) {
   EXPECT_TRUE(check(header(FrameType::message, 0, max_message_bytes)).ok());
   EXPECT_FALSE(check(header(FrameType::message, 0, max_message_bytes + 1)).ok());
   EXPECT_FALSE(check(header(FrameType::message, 0, 1, 6)).ok());
-  for (const FrameType type : {FrameType::ping, FrameType::pong, FrameType::goodbye, FrameType::message_ack}) {
+  for (const FrameType type :
+       {FrameType::ping, FrameType::pong, FrameType::goodbye, FrameType::message_ack}) {
     EXPECT_TRUE(check(header(type, 0, 0)).ok());
     EXPECT_FALSE(check(header(type, 0, 1)).ok());
     EXPECT_FALSE(check(header(type, 1, 0)).ok());
@@ -93,7 +95,10 @@ TEST(Frame, ranges_are_read_back_with_and_without_common_length) {
 
 TEST(Frame, lengths_that_do_not_fit_64_bits_together_are_refused) {
   const std::vector<Range> own{{1, 0, 2, UINT64_MAX}, {4, 0, 5, 1}};
-  EXPECT_EQ(RangeList(header(FrameType::read, 2, 0), reinterpret_cast<const std::byte*>(own.data())).total_bytes().code(), Code::corrupt);
+  EXPECT_EQ(RangeList(header(FrameType::read, 2, 0), reinterpret_cast<const std::byte*>(own.data()))
+                .total_bytes()
+                .code(),
+            Code::corrupt);
   std::vector<std::byte> bytes(8 + 2 * uniform_range_bytes);
   const std::uint64_t length = (1ULL << 63) + 1;
   std::memcpy(bytes.data(), &length, 8);

@@ -95,12 +95,14 @@ bool FrameWriter::fill_pipe(SocketCalls& calls, const Stretch& shared) {
 /// The socket does not take pages by reference: from here on they are copied.
 void FrameWriter::empty_pipe() {
   kept_.push_back(std::make_unique<std::string>(pipe_->drain()));
-  pieces_.insert(pieces_.begin() + static_cast<std::ptrdiff_t>(next_), {kept_.back()->data(), kept_.back()->size()});
+  pieces_.insert(pieces_.begin() + static_cast<std::ptrdiff_t>(next_),
+                 {kept_.back()->data(), kept_.back()->size()});
   shared_.clear();
   pipe_ = nullptr;
 }
 
-ssize_t FrameWriter::send_copies(SocketCalls& calls, int fd, std::size_t end, bool more, std::size_t& offered) {
+ssize_t FrameWriter::send_copies(SocketCalls& calls, int fd, std::size_t end, bool more,
+                                 std::size_t& offered) {
   msghdr message{};
   message.msg_iov = &pieces_[next_];
   message.msg_iovlen = std::min(end - next_, pieces_a_call);
@@ -134,7 +136,8 @@ FrameWriter::Step FrameWriter::flush(SocketCalls& calls, int fd, bool may_share)
     if (offered > 0) {
       n = pipe_->give(calls, fd, next_ < pieces_.size());
     } else {
-      n = send_copies(calls, fd, shared != nullptr ? shared->begin : pieces_.size(), shared != nullptr, offered);
+      n = send_copies(calls, fd, shared != nullptr ? shared->begin : pieces_.size(), shared != nullptr,
+                      offered);
     }
     if (n < 0) {
       if (errno == EINTR) continue;
@@ -144,7 +147,8 @@ FrameWriter::Step FrameWriter::flush(SocketCalls& calls, int fd, bool may_share)
       }
       step.error = errno;
       // ENOBUFS: the kernel is out of memory for the moment.
-      step.result = errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS ? Flushed::blocked : Flushed::failed;
+      step.result =
+          errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS ? Flushed::blocked : Flushed::failed;
       return step;
     }
     step.bytes += static_cast<std::uint64_t>(n);

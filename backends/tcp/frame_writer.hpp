@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch of frames on its way into a socket: headers and ranges in a buffer of its own, payload where it lies.
+// A batch of frames on its way into a socket: headers and ranges in a buffer of its own, payload where it
+// lies.
 //
-// Frames are put in while there is room, then the whole is flushed, over as many calls as the socket wants. Lent payload
-// is copied into the socket. Shared payload goes in by reference, through a pipe (vmsplice, splice): half of the work of
-// sending is saved, and inside a machine the receiver copies straight out of the sender's memory.
+// Frames are put in while there is room, then the whole is flushed, over as many calls as the socket wants.
+// Lent payload is copied into the socket. Shared payload goes in by reference, through a pipe (vmsplice,
+// splice): half of the work of sending is saved, and inside a machine the receiver copies straight out of the
+// sender's memory.
 #pragma once
 
 #include "backends/tcp/frame.hpp"
@@ -38,7 +40,8 @@ class FrameWriter {
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t pieces() const noexcept { return pieces_.size(); }
 
-  /// Whether `bytes` more of headers and ranges fit without moving what is there. Always true of an empty batch.
+  /// Whether `bytes` more of headers and ranges fit without moving what is there. Always true of an empty
+  /// batch.
   [[nodiscard]] bool fits(std::size_t bytes);
   /// Room for so many bytes of headers and ranges, which `fits`.
   std::byte* head(std::size_t bytes);

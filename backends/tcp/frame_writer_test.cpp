@@ -95,7 +95,8 @@ TEST(FrameWriter, memory_that_goes_away_is_copied_first) {
   ScriptedCalls calls;
   const std::string expected = fill(writer, lent);
   calls.steps = {{12, 0}};
-  EXPECT_EQ(writer.flush(calls, 0, false).result, FrameWriter::Flushed::blocked);  // within the first lent piece
+  EXPECT_EQ(writer.flush(calls, 0, false).result,
+            FrameWriter::Flushed::blocked);  // within the first lent piece
   writer.detach(reinterpret_cast<const std::byte*>(lent.data()), lent.size());
   lent.assign(100, '!');
   EXPECT_EQ(writer.flush(calls, 0, false).result, FrameWriter::Flushed::all);

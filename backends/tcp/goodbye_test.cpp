@@ -18,7 +18,8 @@ using ::testing::HasSubstr;
 class Goodbye : public ::testing::Test {
  protected:
   void open(const test::Settings& settings) {
-    instance_ = std::make_unique<test::Instance>(world_, plugin::table<TcpBackend>(), settings, test::PluginHost::Args{});
+    instance_ = std::make_unique<test::Instance>(world_, plugin::table<TcpBackend>(), settings,
+                                                 test::PluginHost::Args{});
     const auto info = ConnectionInfo::parse(instance_->connection_info());
     const auto address = info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front();
     first_ = std::make_unique<PlayedSocket>(address, 0);
@@ -93,7 +94,8 @@ TEST_F(Goodbye, of_another_socket_alone_ends_the_link_and_its_posts_within_the_h
   const test::Memory memory(test::Memory::Kind::plain, 8 << 20, 1);
   const test::Region mine(*instance_, memory);
   const test::Remote theirs(link_, region_of_peer(8 << 20));
-  test::Request request(*instance_, HEADRACE_WRITE, &link_, test::uniform_side(mine.handle(), 0, 1 << 20, 1 << 20),
+  test::Request request(*instance_, HEADRACE_WRITE, &link_,
+                        test::uniform_side(mine.handle(), 0, 1 << 20, 1 << 20),
                         test::uniform_side(theirs.handle(), 0, 1 << 20, 1 << 20), 8);
   request.post();
   second_->hear(FrameType::write);  // chunks of it are on their way over both sockets
@@ -121,7 +123,8 @@ TEST_F(Goodbye, is_not_needed_for_the_end_of_the_first_socket_to_end_the_link) {
 TEST_F(Goodbye, answers_a_socket_that_is_not_wanted_and_the_link_goes_on) {
   open(one_thread);
   const auto info = ConnectionInfo::parse(instance_->connection_info());
-  const PlayedSocket twice(info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front(), 1);
+  const PlayedSocket twice(info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front(),
+                           1);
   EXPECT_EQ(twice.hear().type, FrameType::goodbye);
   settle();
   EXPECT_FALSE(link_.lost());

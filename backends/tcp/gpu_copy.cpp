@@ -3,12 +3,14 @@
 
 namespace headrace::tcp {
 
-void GpuCopies::add(const Region& to_region, std::uint64_t to_offset, const Region& from_region, std::uint64_t from_offset, std::uint64_t bytes) {
+void GpuCopies::add(const Region& to_region, std::uint64_t to_offset, const Region& from_region,
+                    std::uint64_t from_offset, std::uint64_t bytes) {
   if (gpu_ == nullptr) gpu_ = (to_region.of_gpu() ? to_region : from_region).gpu->gpu();
   if (outcome_ != cuda::Outcome::success) return;
   const gpu::ContextGuard current(*gpu_->device);
-  outcome_ = gpu_->device->driver().memcpy_async(reinterpret_cast<cuda::Address>(to_region.base + to_offset),
-                                                 reinterpret_cast<cuda::Address>(from_region.base + from_offset), bytes, gpu_->stream.handle());
+  outcome_ = gpu_->device->driver().memcpy_async(
+      reinterpret_cast<cuda::Address>(to_region.base + to_offset),
+      reinterpret_cast<cuda::Address>(from_region.base + from_offset), bytes, gpu_->stream.handle());
 }
 
 Result<void> GpuCopies::wait() {
@@ -16,7 +18,8 @@ Result<void> GpuCopies::wait() {
   const gpu::ContextGuard current(*gpu_->device);
   auto waited = gpu_->stream.wait_idle();
   if (outcome_ == cuda::Outcome::success) return waited;
-  return cuda::driver_error(gpu_->device->driver(), outcome_, "copy memory of GPU {}", gpu_->device->ordinal());
+  return cuda::driver_error(gpu_->device->driver(), outcome_, "copy memory of GPU {}",
+                            gpu_->device->ordinal());
 }
 
 }  // namespace headrace::tcp

@@ -16,19 +16,25 @@ namespace {
 constexpr std::uint64_t entry_bytes = 8 * 1024;
 // Up to here a part's list travels inside the launch, and one block moves it: the least time for a page.
 constexpr std::uint64_t few_bytes = 64 * 1024;
-// Stretches that are all so long go by copy engine, which takes no multiprocessor and reaches a little more; so does one short
-// one by itself: a copy and its word take less time than a launch.
+// Stretches that are all so long go by copy engine, which takes no multiprocessor and reaches a little more;
+// so does one short one by itself: a copy and its word take less time than a launch.
 constexpr std::uint64_t copy_engine_bytes = 128 * 1024;
-// What a kernel may occupy of the GPU: several channels' run at once, and 256 KiB on their way fill a PCIe link.
+// What a kernel may occupy of the GPU: several channels' run at once, and 256 KiB on their way fill a PCIe
+// link.
 constexpr std::uint32_t multiprocessors = 4;
 constexpr std::uint64_t list_bytes_an_entry = 2 * sizeof(std::uint64_t) + sizeof(std::uint32_t);
 constexpr std::size_t track_table_bytes = 64;
-// A GPU whose context has died writes no word: the driver is asked now and then. Asking costs a microsecond, looking nothing.
+// A GPU whose context has died writes no word: the driver is asked now and then. Asking costs a microsecond,
+// looking nothing.
 constexpr std::uint32_t looks_before_asking = 1024;
 constexpr auto wait_step = std::chrono::microseconds(20);
 
-std::uint64_t aligned(std::uint64_t bytes) { return (bytes + ByteRing::alignment - 1) / ByteRing::alignment * ByteRing::alignment; }
-std::uint64_t entries_of(std::uint64_t bytes, std::uint64_t longest) { return (bytes + longest - 1) / longest; }
+std::uint64_t aligned(std::uint64_t bytes) {
+  return (bytes + ByteRing::alignment - 1) / ByteRing::alignment * ByteRing::alignment;
+}
+std::uint64_t entries_of(std::uint64_t bytes, std::uint64_t longest) {
+  return (bytes + longest - 1) / longest;
+}
 cuda::Address address_of(const void* at) { return reinterpret_cast<cuda::Address>(at); }
 
 struct Shape {
@@ -53,7 +59,8 @@ Shape shape_of(std::span<const Stretch> stretches) {
 // ------------------------------------------------------------------ memory
 
 Result<void> GpuLane::open(const gpu::WorkingGpu& gpu) {
-  const std::uint64_t lists = aligned((max_ranges + entries_of(part_bytes_, entry_bytes)) * list_bytes_an_entry);
+  const std::uint64_t lists =
+      aligned((max_ranges + entries_of(part_bytes_, entry_bytes)) * list_bytes_an_entry);
   const std::uint64_t capacity = ring_bytes_ / part_bytes_ * (lists + aligned(part_bytes_));
   HEADRACE_TRY(memory, gpu::PinnedMemory::allocate(gpu.device, capacity));
   memory_ = std::move(memory);
@@ -71,7 +78,8 @@ Result<std::size_t> GpuLane::track_of(const Region& region) {
   std::memset(table.host(), 0, track_table_bytes);
   const cuda::DriverTable& driver = gpu->device->driver();
   const gpu::ContextGuard current(*gpu->device);
-  HEADRACE_CUDA_TRY(driver, driver.memset_d8_async(table.device(), 0, track_table_bytes, stream.handle()), "clear the state of kernels on GPU {}", gpu->device->ordinal());
+  HEADRACE_CUDA_TRY(driver, driver.memset_d8_async(table.device(), 0, track_table_bytes, stream.handle()),
+                    "clear the state of kernels on GPU {}", gpu->device->ordinal());
   tracks_.push_back(std::make_unique<Track>(Track{gpu, std::move(stream), std::move(table)}));
   return tracks_.size() - 1;
 }
@@ -95,7 +103,8 @@ Result<GpuPart*> GpuLane::take(std::span<const Stretch> stretches, const gpu::Wo
   GpuPart part;
   HEADRACE_TRY_VOID(name_tracks(stretches, part.moves));
   if (!ring_) HEADRACE_TRY_VOID(open(pins));
-  part.by_copy_engine = shape.shortest >= copy_engine_bytes || (shape.stretches == 1 && shape.bytes <= few_bytes);
+  part.by_copy_engine =
+      shape.shortest >= copy_engine_bytes || (shape.stretches == 1 && shape.bytes <= few_bytes);
   const bool few = shape.stretches <= HEADRACE_MOVE_FEW_MOST && shape.bytes <= few_bytes;
   const std::uint64_t longest = few || part.by_copy_engine ? part_bytes_ : entry_bytes;
   std::uint64_t entries = 0, bytes = 0;
@@ -143,7 +152,8 @@ void GpuLane::write_lists(GpuPart& part, std::span<const Stretch> stretches, std
 
 /// Where GPUs see a place in the ring.
 cuda::Address GpuLane::mapped(const void* at) const {
-  return memory_.address() + static_cast<cuda::Address>(static_cast<const std::byte*>(at) - memory_.bytes().data());
+  return memory_.address() +
+         static_cast<cuda::Address>(static_cast<const std::byte*>(at) - memory_.bytes().data());
 }
 
 void GpuLane::release_oldest() {
@@ -180,7 +190,9 @@ void GpuLane::queue(GpuPart& part) {
     --track.launches;
     move.value = 0;
     begun = false;
-    fault_ = cuda::driver_error(device.driver(), outcome, "move {} bytes by GPU {}", part.bytes.size(), device.ordinal()).message;
+    fault_ = cuda::driver_error(device.driver(), outcome, "move {} bytes by GPU {}", part.bytes.size(),
+                                device.ordinal())
+                 .message;
     break;
   }
   if (begun) return;
@@ -194,7 +206,10 @@ bool GpuLane::copy_from_host(const GpuPart& part) {
   const PeerMemoryAccess access;
   for (const auto& [stretch, here] : part.from_host) {
     if (copy_unless_it_faults(here, stretch.at(), stretch.bytes)) continue;
-    fault_ = fmt::format("{} bytes of region {} are not there: the memory was unmapped, or made unreadable, while it was registered", stretch.bytes, stretch.region->id);
+    fault_ = fmt::format(
+        "{} bytes of region {} are not there: the memory was unmapped, or made unreadable, while it was "
+        "registered",
+        stretch.bytes, stretch.region->id);
     return false;
   }
   return true;
@@ -202,18 +217,21 @@ bool GpuLane::copy_from_host(const GpuPart& part) {
 
 /// Whether nothing else of the lane is with a GPU.
 bool GpuLane::is_alone(const GpuPart& part) const {
-  return std::ranges::none_of(parts_, [&part](const GpuPart& other) { return &other != &part && other.state == GpuPart::State::running; });
+  return std::ranges::none_of(parts_, [&part](const GpuPart& other) {
+    return &other != &part && other.state == GpuPart::State::running;
+  });
 }
 
-/// A small part that nothing is before goes by the GPU's courier, where there is one: it keeps no order with the track's stream.
-/// False: it does not, take the ordinary way.
+/// A small part that nothing is before goes by the GPU's courier, where there is one: it keeps no order with
+/// the track's stream. False: it does not, take the ordinary way.
 bool GpuLane::hand_to_courier(GpuPart& part) {
   if (part.moves.size() != 1 || !is_alone(part)) return false;
   GpuMove& move = part.moves.front();
   const std::shared_ptr<gpu::Courier>& courier = tracks_[move.track]->gpu->mover->courier;
   if (courier == nullptr || move.count > gpu::Courier::most_parts) return false;
   std::array<gpu::Courier::Part, gpu::Courier::most_parts> job;
-  for (std::uint64_t i = 0; i < move.count; ++i) job[i] = {part.sources[move.first + i], part.targets[move.first + i], part.lengths[move.first + i]};
+  for (std::uint64_t i = 0; i < move.count; ++i)
+    job[i] = {part.sources[move.first + i], part.targets[move.first + i], part.lengths[move.first + i]};
   const std::span<const gpu::Courier::Part> whole(job.data(), move.count);
   if (!courier->takes(whole)) return false;
   move.ticket = courier->post(whole);
@@ -222,7 +240,8 @@ bool GpuLane::hand_to_courier(GpuPart& part) {
 }
 
 void GpuLane::note_failure_of(gpu::Courier& courier) {
-  if (const auto failure = courier.take_failure()) warning_ = fmt::format("{}; small pieces are launched one by one from now on", failure->message);
+  if (const auto failure = courier.take_failure())
+    warning_ = fmt::format("{}; small pieces are launched one by one from now on", failure->message);
 }
 
 cuda::Outcome GpuLane::begin(Track& track, const GpuPart& part, const GpuMove& move) {
@@ -267,12 +286,15 @@ cuda::Outcome GpuLane::copy(Track& track, const GpuPart& part, const GpuMove& mo
     outcome = driver.memcpy_async(target, source, bytes, stream);
   }
   if (outcome == cuda::Outcome::success)
-    outcome = driver.stream_write_value_64(stream, track.table.mapped(), move.value, cuda::write_value_default);
-  if (outcome != cuda::Outcome::success) (void)driver.stream_synchronize(stream);  // no copy may outlive the part
+    outcome =
+        driver.stream_write_value_64(stream, track.table.mapped(), move.value, cuda::write_value_default);
+  if (outcome != cuda::Outcome::success)
+    (void)driver.stream_synchronize(stream);  // no copy may outlive the part
   return outcome;
 }
 
-/// Of what a stream does, pairs with the release of the kernels' end and of the stream's write: the bytes are there.
+/// Of what a stream does, pairs with the release of the kernels' end and of the stream's write: the bytes are
+/// there.
 gpu::Courier::State GpuLane::state_of(const GpuMove& move) {
   using State = gpu::Courier::State;
   const Track& track = *tracks_[move.track];
@@ -280,8 +302,9 @@ gpu::Courier::State GpuLane::state_of(const GpuMove& move) {
   return __atomic_load_n(track.word(), __ATOMIC_ACQUIRE) >= move.value ? State::done : State::pending;
 }
 
-/// The courier had left before the part, whose only move this is, and could not be launched anew: nobody has touched it, and it is
-/// queued after all. What it is of the host's was copied when it was launched, and may be gone.
+/// The courier had left before the part, whose only move this is, and could not be launched anew: nobody has
+/// touched it, and it is queued after all. What it is of the host's was copied when it was launched, and may
+/// be gone.
 void GpuLane::queue_dropped(GpuPart& part) {
   GpuMove& move = part.moves.front();
   note_failure_of(*tracks_[move.track]->gpu->mover->courier);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pinned host memory through which one channel's payload passes between sockets and GPUs in one direction, and the GPUs' work
-// on it. Sockets know host memory alone; GPUs gather into it before it is sent, and unpack what was received.
+// Pinned host memory through which one channel's payload passes between sockets and GPUs in one direction,
+// and the GPUs' work on it. Sockets know host memory alone; GPUs gather into it before it is sent, and unpack
+// what was received.
 //
-// Payload passes in parts. A part is taken, launched, and released in the order in which parts were taken; several are under
-// way at once, so that GPU and socket work at the same time. The end of a part is a word in memory that its GPU writes.
+// Payload passes in parts. A part is taken, launched, and released in the order in which parts were taken;
+// several are under way at once, so that GPU and socket work at the same time. The end of a part is a word in
+// memory that its GPU writes.
 #pragma once
 
 #include "backends/tcp/byte_ring.hpp"
@@ -30,12 +32,13 @@ struct Stretch {
   [[nodiscard]] std::byte* at() const { return region->base + offset; }
 };
 
-/// What one launch moves between the ring and one GPU's memory: `count` entries from `first` on of the part's lists.
+/// What one launch moves between the ring and one GPU's memory: `count` entries from `first` on of the part's
+/// lists.
 struct GpuMove {
   std::size_t track = 0;
   std::uint64_t first = 0;
   std::uint64_t count = 0;
-  std::uint64_t value = 0;  ///< that the track's word reaches with it; 0: not launched
+  std::uint64_t value = 0;                       ///< that the track's word reaches with it; 0: not launched
   std::optional<gpu::Courier::Ticket> ticket{};  ///< it is a job of the GPU's courier instead
 };
 
@@ -45,13 +48,14 @@ struct GpuPart {
   std::span<std::byte> bytes;  ///< of the ring
   State state = State::taken;
   bool by_copy_engine = false;
-  std::uint64_t frame = 0;  ///< the lane's owner's: which frame it is of, and which of its bytes it begins with
+  std::uint64_t frame =
+      0;  ///< the lane's owner's: which frame it is of, and which of its bytes it begins with
   std::uint64_t at = 0;
 
   // The lane's own.
   std::vector<GpuMove> moves;
   std::vector<std::pair<Stretch, std::byte*>> from_host;  // what is to be copied into `bytes`, and where
-  std::uint64_t* sources = nullptr;  // lists in the ring, which the GPUs read there
+  std::uint64_t* sources = nullptr;                       // lists in the ring, which the GPUs read there
   std::uint64_t* targets = nullptr;
   std::uint32_t* lengths = nullptr;
 };
@@ -64,16 +68,18 @@ class GpuLane {
     unpack,  ///< ring to GPUs
   };
 
-  /// Nothing is allocated before the first part is taken. `part_bytes`: of the longest part; twice that, or more, is `ring_bytes`.
-  GpuLane(Way way, std::uint64_t ring_bytes, std::uint64_t part_bytes) : way_(way), ring_bytes_(ring_bytes), part_bytes_(part_bytes) {}
+  /// Nothing is allocated before the first part is taken. `part_bytes`: of the longest part; twice that, or
+  /// more, is `ring_bytes`.
+  GpuLane(Way way, std::uint64_t ring_bytes, std::uint64_t part_bytes)
+      : way_(way), ring_bytes_(ring_bytes), part_bytes_(part_bytes) {}
   /// Waits for what runs.
   ~GpuLane() { wait(); }
   GpuLane(const GpuLane&) = delete;
   GpuLane& operator=(const GpuLane&) = delete;
 
-  /// Makes a part of these stretches (1 to max_ranges, part_bytes together at most), back to back. The host's are copied into
-  /// it when it is launched to gather; to be unpacked, a part is of GPUs' memory alone. `pins`: any GPU that is open.
-  /// Null: there is no room now. It stays where it is until it is released.
+  /// Makes a part of these stretches (1 to max_ranges, part_bytes together at most), back to back. The host's
+  /// are copied into it when it is launched to gather; to be unpacked, a part is of GPUs' memory alone.
+  /// `pins`: any GPU that is open. Null: there is no room now. It stays where it is until it is released.
   ///   errors  exhausted, backend_failed, not_found (memory that was freed while it was registered)
   [[nodiscard]] Result<GpuPart*> take(std::span<const Stretch> stretches, const gpu::WorkingGpu& pins);
   /// Begins the work on a part that was taken. What cannot be begun has failed.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU memory over sockets, with GPUs that are fake: what the contract suite, which runs over them too, cannot script.
+// GPU memory over sockets, with GPUs that are fake: what the contract suite, which runs over them too, cannot
+// script.
 #include "backends/tcp/backend.hpp"
 #include "support/fake_gpus.hpp"
 #include "support/fake_kernels.hpp"
@@ -59,8 +60,10 @@ class TcpGpu : public testing::Test {
 
   void open(const Settings& settings = {{"sockets", "1"}}) {
     const headrace_backend_v1* const table = load_plugin("tcp_gpu");
-    a = std::make_unique<Instance>(world, table, settings, PluginHost::Args{.agent_name = "a", .incarnation = 1});
-    b = std::make_unique<Instance>(world, table, settings, PluginHost::Args{.agent_name = "b", .incarnation = 2});
+    a = std::make_unique<Instance>(world, table, settings,
+                                   PluginHost::Args{.agent_name = "a", .incarnation = 1});
+    b = std::make_unique<Instance>(world, table, settings,
+                                   PluginHost::Args{.agent_name = "b", .incarnation = 2});
     ab = a->connect(*b);
     ASSERT_TRUE(world.until([&] { return ab.ready(); })) << world.describe();
     ASSERT_TRUE(world.until([&] { return b->host().accepted_links().size() == 1; }));
@@ -79,7 +82,8 @@ TEST_F(TcpGpu, no_gpu_is_opened_before_its_memory_is_registered) {
   const Memory mine = memory(-1, 1000, 1), theirs = memory(-1, 1000, 2);
   const Region here(*a, mine), there(*b, theirs);
   const Remote remote(ab, there.facts());
-  Request read(*a, HEADRACE_READ, &ab, uniform_side(here.handle(), 0, 10, 10), uniform_side(remote.handle(), 0, 10, 10), 100);
+  Request read(*a, HEADRACE_READ, &ab, uniform_side(here.handle(), 0, 10, 10),
+               uniform_side(remote.handle(), 0, 10, 10), 100);
   ASSERT_TRUE(read.run().status.ok());
   EXPECT_EQ(driver().calls("cuInit"), before);
   EXPECT_EQ(a->info().local_kinds, HEADRACE_KIND_BIT(HEADRACE_DRAM) | HEADRACE_KIND_BIT(HEADRACE_VRAM));
@@ -88,9 +92,11 @@ TEST_F(TcpGpu, no_gpu_is_opened_before_its_memory_is_registered) {
 TEST(TcpWithout, a_driver_says_so_at_registration_and_still_reaches_gpus_of_peers) {
   PluginHost host{{}};
   std::vector<headrace_setting_v1> settings;
-  for (const headrace_option_v1& row : tcp::Settings::rows()) settings.push_back({row.name, row.default_value});
-  const gpu::GpuSource source{[]() -> Result<cuda::DriverTable> { return make_error(Code::not_supported, "no NVIDIA driver"); },
-                              [] { return gpu::KernelLibrary::load(); }};
+  for (const headrace_option_v1& row : tcp::Settings::rows())
+    settings.push_back({row.name, row.default_value});
+  const gpu::GpuSource source{
+      []() -> Result<cuda::DriverTable> { return make_error(Code::not_supported, "no NVIDIA driver"); },
+      [] { return gpu::KernelLibrary::load(); }};
   const auto backend = tcp::TcpBackend::open(plugin::Host(host.table()), {settings, {}}, source).value();
   headrace_region_v1 region{};
   region.struct_size = sizeof region;
@@ -127,12 +133,14 @@ TEST_F(TcpGpu, one_request_mixes_memory_of_two_gpus_and_the_host_on_both_sides) 
       remote_handles.push_back(remotes.back().handle());
     }
     const std::vector<std::uint64_t> sizes(places.size(), 900'000);
-    for (const RandomPages& shape : {RandomPages{500, 1, 300, 30}, RandomPages{200, 4096, 4096}, RandomPages{4, 200'000, 400'000}}) {
+    for (const RandomPages& shape :
+         {RandomPages{500, 1, 300, 30}, RandomPages{200, 4096, 4096}, RandomPages{4, 200'000, 400'000}}) {
       for (const headrace_op_v1 op : {HEADRACE_READ, HEADRACE_WRITE}) {
         const auto pages = random_pages(random, shape, op, sizes, sizes);
         move_pages(pages, op, local, remote);
         Request request(*a, op, &ab, side_of(pages, true, SideShape::general, local_handles, random),
-                        side_of(pages, false, SideShape::general_indexed, remote_handles, random), pages.size());
+                        side_of(pages, false, SideShape::general_indexed, remote_handles, random),
+                        pages.size());
         const PostEnd end = request.run();
         ASSERT_TRUE(end.status.ok()) << end.text;
         for (std::size_t i = 0; i < places.size(); ++i) {
@@ -156,7 +164,8 @@ TEST_F(TcpGpu, a_write_ends_and_its_message_comes_when_the_gpu_has_unpacked_it) 
   const Memory mine = memory(-1, 100'000, 1), theirs = memory(0, 100'000, 2);
   const Region here(*a, mine), there(*b, theirs);
   const Remote remote(ab, there.facts());
-  Request write(*a, HEADRACE_WRITE, &ab, uniform_side(here.handle(), 0, 100, 100), uniform_side(remote.handle(), 0, 100, 100), 1000);
+  Request write(*a, HEADRACE_WRITE, &ab, uniform_side(here.handle(), 0, 100, 100),
+                uniform_side(remote.handle(), 0, 100, 100), 1000);
   ASSERT_TRUE(write.run().status.ok());
   fill_pattern(mine.bytes(), 3);
   const Bytes before(theirs.bytes().begin(), theirs.bytes().end());
@@ -169,7 +178,9 @@ TEST_F(TcpGpu, a_write_ends_and_its_message_comes_when_the_gpu_has_unpacked_it) 
   EXPECT_EQ(b->host().message_count(), 0U);
   EXPECT_TRUE(same_bytes(theirs.bytes(), before));
   Bytes seen;
-  b->host().on_received = [&](const HostMessage&) { seen.assign(theirs.bytes().begin(), theirs.bytes().end()); };
+  b->host().on_received = [&](const HostMessage&) {
+    seen.assign(theirs.bytes().begin(), theirs.bytes().end());
+  };
   driver().release();
   ASSERT_TRUE(write.wait().status.ok());
   ASSERT_TRUE(world.until([&] { return b->host().message_count() == 1; }));
@@ -179,11 +190,14 @@ TEST_F(TcpGpu, a_write_ends_and_its_message_comes_when_the_gpu_has_unpacked_it) 
 
 TEST_F(TcpGpu, host_memory_is_read_and_messages_pass_while_a_gpu_is_busy) {
   open();
-  const Memory on_gpu = memory(0, 8 << 20, 1), on_gpu_there = memory(0, 8 << 20, 2), mine = memory(-1, 10'000, 3), theirs = memory(-1, 10'000, 4);
+  const Memory on_gpu = memory(0, 8 << 20, 1), on_gpu_there = memory(0, 8 << 20, 2),
+               mine = memory(-1, 10'000, 3), theirs = memory(-1, 10'000, 4);
   const Region gpu_here(*a, on_gpu), gpu_there(*b, on_gpu_there), here(*a, mine), there(*b, theirs);
   const Remote gpu_remote(ab, gpu_there.facts()), remote(ab, there.facts());
-  Request slow(*a, HEADRACE_WRITE, &ab, uniform_side(gpu_here.handle(), 0, 4096, 4096), uniform_side(gpu_remote.handle(), 0, 4096, 4096), 2048);
-  Request quick(*a, HEADRACE_READ, &ab, uniform_side(here.handle(), 0, 10, 10), uniform_side(remote.handle(), 0, 10, 10), 1000);
+  Request slow(*a, HEADRACE_WRITE, &ab, uniform_side(gpu_here.handle(), 0, 4096, 4096),
+               uniform_side(gpu_remote.handle(), 0, 4096, 4096), 2048);
+  Request quick(*a, HEADRACE_READ, &ab, uniform_side(here.handle(), 0, 10, 10),
+                uniform_side(remote.handle(), 0, 10, 10), 1000);
   driver().hold();
   slow.post();
   const PostEnd end = quick.run();
@@ -218,11 +232,16 @@ TEST_F(TcpGpu, a_read_of_gpu_memory_right_behind_one_of_host_memory_passes_throu
 }
 
 TEST_F(TcpGpu, what_a_busy_gpu_leaves_no_room_for_waits_in_the_socket_and_is_not_lost) {
-  open({{"sockets", "1"}, {"gpu_chunk_bytes", "64KiB"}, {"gpu_ring_bytes", "128KiB"}, {"heartbeat_interval", "20ms"}, {"heartbeat_timeout", "200ms"}});
+  open({{"sockets", "1"},
+        {"gpu_chunk_bytes", "64KiB"},
+        {"gpu_ring_bytes", "128KiB"},
+        {"heartbeat_interval", "20ms"},
+        {"heartbeat_timeout", "200ms"}});
   const Memory mine = memory(-1, 4 << 20, 1), theirs = memory(0, 4 << 20, 2);
   const Region here(*a, mine), there(*b, theirs);
   const Remote remote(ab, there.facts());
-  Request write(*a, HEADRACE_WRITE, &ab, uniform_side(here.handle(), 0, 4096, 4096), uniform_side(remote.handle(), 0, 4096, 4096), 1024);
+  Request write(*a, HEADRACE_WRITE, &ab, uniform_side(here.handle(), 0, 4096, 4096),
+                uniform_side(remote.handle(), 0, 4096, 4096), 1024);
   driver().hold();
   write.post();
   for (int i = 0; i < 10; ++i) wait_a_while();  // longer than silence may last
@@ -241,7 +260,8 @@ TEST_F(TcpGpu, a_region_goes_when_the_gpu_has_ended_what_peers_made_it_do) {
   for (const headrace_op_v1 op : {HEADRACE_WRITE, HEADRACE_READ}) {
     Region there(*b, theirs);
     const Remote remote(ab, there.facts());
-    Request request(*a, op, &ab, uniform_side(here.handle(), 0, 1000, 1000), uniform_side(remote.handle(), 0, 1000, 1000), 100);
+    Request request(*a, op, &ab, uniform_side(here.handle(), 0, 1000, 1000),
+                    uniform_side(remote.handle(), 0, 1000, 1000), 100);
     ASSERT_TRUE(request.run().status.ok());
     driver().hold();
     const int launches = driver().calls("cuLaunchKernelEx");
@@ -265,7 +285,8 @@ TEST_F(TcpGpu, a_canceled_read_ends_when_no_gpu_writes_its_memory_any_more) {
   const Memory mine = memory(0, 100'000, 1), theirs = memory(-1, 100'000, 2);
   const Region here(*a, mine), there(*b, theirs);
   const Remote remote(ab, there.facts());
-  Request read(*a, HEADRACE_READ, &ab, uniform_side(here.handle(), 0, 1000, 1000), uniform_side(remote.handle(), 0, 1000, 1000), 100);
+  Request read(*a, HEADRACE_READ, &ab, uniform_side(here.handle(), 0, 1000, 1000),
+               uniform_side(remote.handle(), 0, 1000, 1000), 100);
   ASSERT_TRUE(read.run().status.ok());
   driver().hold();
   const int launches = driver().calls("cuLaunchKernelEx");
@@ -297,7 +318,8 @@ TEST_F(TcpGpu, a_link_that_ends_waits_for_the_gpu_and_gives_all_back) {
     const Memory mine = memory(0, 3 << 20, 1), theirs = memory(0, 3 << 20, 2);
     const Region here(*a, mine), there(*b, theirs);
     const Remote remote(ab, there.facts());
-    Request write(*a, HEADRACE_WRITE, &ab, uniform_side(here.handle(), 0, 4096, 4096), uniform_side(remote.handle(), 0, 4096, 4096), 768);
+    Request write(*a, HEADRACE_WRITE, &ab, uniform_side(here.handle(), 0, 4096, 4096),
+                  uniform_side(remote.handle(), 0, 4096, 4096), 768);
     ASSERT_TRUE(write.run().status.ok());
     EXPECT_GT(driver().live().pinned, before.pinned);
     driver().hold();
@@ -322,7 +344,8 @@ TEST_F(TcpGpu, what_a_gpu_refuses_ends_the_request_and_not_the_process) {
   const Region here(*a, mine), there(*b, theirs), host_here(*a, host);
   const Remote remote(ab, there.facts());
   const auto run = [&](headrace_op_v1 op, const Region& local) {
-    Request request(*a, op, &ab, uniform_side(local.handle(), 0, 1000, 1000), uniform_side(remote.handle(), 0, 1000, 1000), 100);
+    Request request(*a, op, &ab, uniform_side(local.handle(), 0, 1000, 1000),
+                    uniform_side(remote.handle(), 0, 1000, 1000), 100);
     return request.run();
   };
   ASSERT_TRUE(run(HEADRACE_WRITE, here).status.ok());
@@ -351,7 +374,8 @@ TEST_F(TcpGpu, a_request_that_finds_no_memory_for_the_ring_says_so) {
   const Region here(*a, mine), there(*b, theirs);
   const Remote remote(ab, there.facts());
   for (const headrace_op_v1 op : {HEADRACE_WRITE, HEADRACE_READ}) {
-    Request request(*a, op, &ab, uniform_side(here.handle(), 0, 1000, 1000), uniform_side(remote.handle(), 0, 1000, 1000), 100);
+    Request request(*a, op, &ab, uniform_side(here.handle(), 0, 1000, 1000),
+                    uniform_side(remote.handle(), 0, 1000, 1000), 100);
     if (op == HEADRACE_WRITE) {  // the first also makes what kernels keep
       ASSERT_TRUE(request.run().status.ok());
       continue;
@@ -373,7 +397,8 @@ TEST_F(TcpGpu, memory_that_its_owner_freed_while_it_was_registered_is_not_found)
   const Remote remote(ab, there.facts());
   theirs.reset();
   for (const headrace_op_v1 op : {HEADRACE_WRITE, HEADRACE_READ}) {
-    Request request(*a, op, &ab, uniform_side(here.handle(), 0, 100, 100), uniform_side(remote.handle(), 0, 100, 100), 100);
+    Request request(*a, op, &ab, uniform_side(here.handle(), 0, 100, 100),
+                    uniform_side(remote.handle(), 0, 100, 100), 100);
     EXPECT_EQ(request.run().status.code, Code::not_found) << op;
   }
   EXPECT_FALSE(ab.lost());
@@ -386,15 +411,18 @@ TEST_F(TcpGpu, an_agents_own_memories_of_every_kind_are_copied) {
       const Memory source = memory(from, bytes, 1), target = memory(to, bytes, 2);
       const Region one(*a, source), other(*a, target);
       const Remote far(*a, other);
-      Request write(*a, HEADRACE_WRITE, nullptr, uniform_side(one.handle(), 0, 100, 100), uniform_side(far.handle(), 0, 100, 100), bytes / 100);
+      Request write(*a, HEADRACE_WRITE, nullptr, uniform_side(one.handle(), 0, 100, 100),
+                    uniform_side(far.handle(), 0, 100, 100), bytes / 100);
       ASSERT_TRUE(write.run().status.ok());
-      EXPECT_TRUE(same_bytes(source.bytes().first(bytes / 100 * 100), target.bytes().first(bytes / 100 * 100)));
+      EXPECT_TRUE(
+          same_bytes(source.bytes().first(bytes / 100 * 100), target.bytes().first(bytes / 100 * 100)));
     }
   }
   const Memory source = memory(0, 1000, 1), target = memory(-1, 1000, 2);
   const Region one(*a, source), other(*a, target);
   const Remote far(*a, other);
-  Request write(*a, HEADRACE_WRITE, nullptr, uniform_side(one.handle(), 0, 100, 100), uniform_side(far.handle(), 0, 100, 100), 10);
+  Request write(*a, HEADRACE_WRITE, nullptr, uniform_side(one.handle(), 0, 100, 100),
+                uniform_side(far.handle(), 0, 100, 100), 10);
   driver().fail("cuMemcpyAsync", cuda::Outcome::unknown);
   const PostEnd end = write.run();
   EXPECT_EQ(end.status.code, Code::backend_failed);
@@ -418,11 +446,14 @@ class TcpCourier : public TcpGpu {
     const auto side = [&](void* region) { return uniform_side(region, 0, page_bytes + 8, page_bytes); };
     return Request(*a, op, &ab, side(here->handle()), side(remote->handle()), pages);
   }
-  PostEnd run(headrace_op_v1 op, std::uint64_t page_bytes = 4096, std::uint64_t pages = 1) { return request(op, page_bytes, pages).run(); }
+  PostEnd run(headrace_op_v1 op, std::uint64_t page_bytes = 4096, std::uint64_t pages = 1) {
+    return request(op, page_bytes, pages).run();
+  }
   bool same_pages(std::size_t page_bytes = 4096, std::size_t pages = 1) const {
     for (std::size_t i = 0; i < pages; ++i) {
       const std::size_t at = i * (page_bytes + 8);
-      if (!same_bytes(mine.bytes().subspan(at, page_bytes), theirs.bytes().subspan(at, page_bytes))) return false;
+      if (!same_bytes(mine.bytes().subspan(at, page_bytes), theirs.bytes().subspan(at, page_bytes)))
+        return false;
     }
     return true;
   }
@@ -442,7 +473,8 @@ TEST_F(TcpCourier, gathers_and_unpacks_small_pieces_without_a_launch_or_a_copy_c
     }
   }
   EXPECT_EQ(driver().calls("cuMemcpyAsync"), copies);
-  EXPECT_GE(driver().calls("headrace_courier"), launched + 2) << "one on each GPU, and anew when one has left";
+  EXPECT_GE(driver().calls("headrace_courier"), launched + 2)
+      << "one on each GPU, and anew when one has left";
 }
 
 TEST_F(TcpCourier, leaves_large_pieces_to_launches) {
@@ -460,7 +492,8 @@ TEST_F(TcpCourier, is_passed_by_where_something_of_the_lane_is_still_with_a_gpu)
   large.post();
   ASSERT_TRUE(soon([&] { return driver().calls("cuLaunchKernelEx") > launches; })) << "the owner gathers";
   small.post();
-  ASSERT_TRUE(soon([&] { return driver().calls("cuMemcpyAsync") > copies; })) << "and the page behind it goes by its stream";
+  ASSERT_TRUE(soon([&] { return driver().calls("cuMemcpyAsync") > copies; }))
+      << "and the page behind it goes by its stream";
   driver().release();
   EXPECT_TRUE(large.wait().status.ok());
   EXPECT_TRUE(small.wait().status.ok());
@@ -501,10 +534,14 @@ class TcpCourierThatLeft : public TcpGpu {
 };
 
 /// Each of the four pieces of work that a courier does: of a read or a write, on our GPU or the owner's.
-class TcpCourierWork : public TcpCourierThatLeft, public testing::WithParamInterface<std::tuple<headrace_op_v1, bool>> {};
-INSTANTIATE_TEST_SUITE_P(each, TcpCourierWork, testing::Combine(testing::Values(HEADRACE_READ, HEADRACE_WRITE), testing::Bool()),
+class TcpCourierWork : public TcpCourierThatLeft,
+                       public testing::WithParamInterface<std::tuple<headrace_op_v1, bool>> {};
+INSTANTIATE_TEST_SUITE_P(each, TcpCourierWork,
+                         testing::Combine(testing::Values(HEADRACE_READ, HEADRACE_WRITE), testing::Bool()),
                          [](const auto& work) {
-                           return fmt::format("{}_by_{}", std::get<0>(work.param) == HEADRACE_READ ? "read" : "write", std::get<1>(work.param) ? "us" : "the_owner");
+                           return fmt::format("{}_by_{}",
+                                              std::get<0>(work.param) == HEADRACE_READ ? "read" : "write",
+                                              std::get<1>(work.param) ? "us" : "the_owner");
                          });
 
 TEST_P(TcpCourierWork, that_it_left_behind_is_launched) {
@@ -513,7 +550,8 @@ TEST_P(TcpCourierWork, that_it_left_behind_is_launched) {
   const Memory mine = memory(by_us ? 0 : -1, 4096, 1), theirs = memory(by_us ? -1 : 1, 4096, 2);
   const Region here(*a, mine), there(*b, theirs);
   const Remote remote(ab, there.facts());
-  Request request(*a, op, &ab, uniform_side(here.handle(), 0, 4096, 4096), uniform_side(remote.handle(), 0, 4096, 4096), 1);
+  Request request(*a, op, &ab, uniform_side(here.handle(), 0, 4096, 4096),
+                  uniform_side(remote.handle(), 0, 4096, 4096), 1);
   post(request);
   const int couriers = driver().calls("headrace_courier");
   fail_to_come_back();
@@ -527,7 +565,8 @@ TEST_P(TcpCourierWork, that_it_left_behind_is_launched) {
   EXPECT_EQ(driver().calls("headrace_courier"), couriers) << "it is not tried again";
   PluginHost& host = (by_us ? a : b)->host();
   EXPECT_TRUE(soon([&] { return !host.log().empty(); })) << "by whatever is launched next";
-  EXPECT_THAT(host.log(), ::testing::ElementsAre(HasSubstr(fmt::format("launch the courier on GPU {}", by_us ? 0 : 1))));
+  EXPECT_THAT(host.log(),
+              ::testing::ElementsAre(HasSubstr(fmt::format("launch the courier on GPU {}", by_us ? 0 : 1))));
 }
 
 TEST_F(TcpCourierThatLeft, before_the_beginning_of_a_long_answer_costs_a_launch_behind_its_rest) {
@@ -536,13 +575,16 @@ TEST_F(TcpCourierThatLeft, before_the_beginning_of_a_long_answer_costs_a_launch_
   const Region here(*a, mine), there(*b, theirs);
   const Remote remote(ab, there.facts());
   // One frame of two parts, of nine stretches and of eight.
-  Request read(*a, HEADRACE_READ, &ab, uniform_side(here.handle(), 0, 1000, 1000), uniform_side(remote.handle(), 0, 1008, 1000), 16);
+  Request read(*a, HEADRACE_READ, &ab, uniform_side(here.handle(), 0, 1000, 1000),
+               uniform_side(remote.handle(), 0, 1008, 1000), 16);
   post(read, 2);
   fail_to_come_back();
   const PostEnd end = read.wait();
   EXPECT_TRUE(end.status.ok()) << end.text;
   EXPECT_FALSE(ab.lost());
-  for (std::size_t i = 0; i < 16; ++i) EXPECT_TRUE(same_bytes(mine.bytes().subspan(i * 1000, 1000), theirs.bytes().subspan(i * 1008, 1000))) << i;
+  for (std::size_t i = 0; i < 16; ++i)
+    EXPECT_TRUE(same_bytes(mine.bytes().subspan(i * 1000, 1000), theirs.bytes().subspan(i * 1008, 1000)))
+        << i;
 }
 
 TEST_F(TcpCourierThatLeft, does_not_need_the_answers_host_memory_once_more) {

@@ -12,7 +12,8 @@
 namespace headrace::tcp {
 
 Result<std::shared_ptr<Greeting>> Greeting::start(const Context& context, IoThread& thread, UniqueFd fd,
-                                                  wire::Handshake::Config config, bool connecting, Done done) {
+                                                  wire::Handshake::Config config, bool connecting,
+                                                  Done done) {
   HEADRACE_TRY(handshake, wire::Handshake::begin(std::move(config)));
   const int raw = fd.get();
   std::shared_ptr<Greeting> greeting(
@@ -21,10 +22,17 @@ Result<std::shared_ptr<Greeting>> Greeting::start(const Context& context, IoThre
   return greeting;
 }
 
-Greeting::Greeting(const Context& context, IoThread& thread, UniqueFd fd, wire::Handshake handshake, bool connecting, Done done)
-    : context_(context), thread_(thread), fd_(std::move(fd)), handshake_(std::move(handshake)), connecting_(connecting),
-      wants_out_(connecting), done_(std::move(done)),
-      deadline_ns_(context.host.now_ns() + static_cast<std::uint64_t>(context.settings.handshake_timeout.count())) {}
+Greeting::Greeting(const Context& context, IoThread& thread, UniqueFd fd, wire::Handshake handshake,
+                   bool connecting, Done done)
+    : context_(context),
+      thread_(thread),
+      fd_(std::move(fd)),
+      handshake_(std::move(handshake)),
+      connecting_(connecting),
+      wants_out_(connecting),
+      done_(std::move(done)),
+      deadline_ns_(context.host.now_ns() +
+                   static_cast<std::uint64_t>(context.settings.handshake_timeout.count())) {}
 
 void Greeting::stop() {
   if (!fd_) return;
@@ -37,7 +45,8 @@ void Greeting::stop() {
 std::uint64_t Greeting::on_time(std::uint64_t now_ns) {
   if (!fd_) return never;
   if (now_ns < deadline_ns_) return deadline_ns_;
-  finish(make_error(Code::timed_out, "{} within {} ms", connecting_ ? "it did not answer" : "the handshake was not complete",
+  finish(make_error(Code::timed_out, "{} within {} ms",
+                    connecting_ ? "it did not answer" : "the handshake was not complete",
                     context_.settings.handshake_timeout.count() / 1'000'000));
   return never;
 }
@@ -79,7 +88,8 @@ bool Greeting::send() {
       continue;
     }
     if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) return finish(make_error(Code::peer_lost, "{}", os_error_text(errno))), false;
+    if (errno != EAGAIN && errno != EWOULDBLOCK)
+      return finish(make_error(Code::peer_lost, "{}", os_error_text(errno))), false;
     break;
   }
   const bool want_out = !handshake_.to_send().empty();
@@ -102,7 +112,8 @@ bool Greeting::receive() {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
     if (n < 0) return finish(make_error(Code::peer_lost, "{}", os_error_text(errno))), false;
-    if (n == 0) return finish(make_error(Code::peer_lost, "it closed the connection during the handshake")), false;
+    if (n == 0)
+      return finish(make_error(Code::peer_lost, "it closed the connection during the handshake")), false;
     const std::string_view came(bytes.data(), static_cast<std::size_t>(n));
     const std::size_t taken = handshake_.feed(came);
     early_.append(came.substr(taken));

@@ -14,7 +14,8 @@ namespace headrace::tcp {
 
 class Greeting final : public Watched {
  public:
-  /// What came of it. On success `fd` is the connection, and `early` what the peer said right after its handshake.
+  /// What came of it. On success `fd` is the connection, and `early` what the peer said right after its
+  /// handshake.
   struct Outcome {
     Result<void> result;
     UniqueFd fd;
@@ -23,8 +24,8 @@ class Greeting final : public Watched {
   };
   using Done = std::function<void(Outcome)>;
 
-  /// Begins; `done` is called once, on `thread`, unless it is stopped before. With `connecting` the socket's connect is
-  /// under way.
+  /// Begins; `done` is called once, on `thread`, unless it is stopped before. With `connecting` the socket's
+  /// connect is under way.
   static Result<std::shared_ptr<Greeting>> start(const Context& context, IoThread& thread, UniqueFd fd,
                                                  wire::Handshake::Config config, bool connecting, Done done);
 
@@ -41,7 +42,8 @@ class Greeting final : public Watched {
   void on_stop() override { done_ = nullptr; }
 
  private:
-  Greeting(const Context& context, IoThread& thread, UniqueFd fd, wire::Handshake handshake, bool connecting, Done done);
+  Greeting(const Context& context, IoThread& thread, UniqueFd fd, wire::Handshake handshake, bool connecting,
+           Done done);
 
   void move_on();
   bool send();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a piece of work on a link wants to tell the host, said when the work has let go of its locks: the contract forbids
-// to call the host with a lock held.
+// What a piece of work on a link wants to tell the host, said when the work has let go of its locks: the
+// contract forbids to call the host with a lock held.
 //
-// Make one before taking any lock. While one lives, `disconnect` waits: after it returns the host hears nothing of the
-// link any more.
+// Make one before taking any lock. While one lives, `disconnect` waits: after it returns the host hears
+// nothing of the link any more.
 #pragma once
 
 #include <headrace/result.hpp>

@@ -15,8 +15,8 @@ namespace headrace::tcp {
 namespace {
 
 constexpr std::uint64_t bell_key = 0;
-// The clock of on_time may be one that a test turns by hand: it is looked at this often at least while anything waits
-// for it.
+// The clock of on_time may be one that a test turns by hand: it is looked at this often at least while
+// anything waits for it.
 constexpr std::uint64_t longest_sleep_ns = 250'000'000;
 constexpr std::uint64_t shortest_sleep_ns = 1'000'000;
 // Between two looks at work of GPUs, once the thread no longer spins.
@@ -64,8 +64,8 @@ void IoThread::stop() {
 
 Result<void> IoThread::watch(const std::shared_ptr<Watched>& object, int fd, std::uint32_t events) {
   {
-    // The descriptor is added under the lock that the thread takes to find the object: whatever it then does with the
-    // descriptor, closing it included, comes after.
+    // The descriptor is added under the lock that the thread takes to find the object: whatever it then does
+    // with the descriptor, closing it included, comes after.
     const std::scoped_lock lock(mutex_);
     object->key_ = next_key_++;
     if (fd >= 0) {
@@ -123,7 +123,8 @@ void IoThread::hurry() {
   ring();
 }
 
-/// What was queued is seen by the thread before it sleeps, or it is asleep and we wake it: both sides write, then read.
+/// What was queued is seen by the thread before it sleeps, or it is asleep and we wake it: both sides write,
+/// then read.
 void IoThread::ring() {
   queued_.store(true);
   if (asleep_.load()) bell_.signal();
@@ -209,7 +210,8 @@ void IoThread::do_timers() {
 Deadline IoThread::next_deadline() const {
   if (due_ns_ == Watched::never) return Deadline::never();
   const std::uint64_t now = now_();
-  const std::uint64_t wait = std::clamp(due_ns_ > now ? due_ns_ - now : 0, shortest_sleep_ns, longest_sleep_ns);
+  const std::uint64_t wait =
+      std::clamp(due_ns_ > now ? due_ns_ - now : 0, shortest_sleep_ns, longest_sleep_ns);
   return Deadline::after(std::chrono::nanoseconds(wait));
 }
 
@@ -224,10 +226,12 @@ void IoThread::loop() {
       asleep_.store(true);
       // Whoever queued something before that took effect has not rung.
       const bool stay_awake = queued_.load() || stop_.load();
-      work += do_ready(stay_awake ? Deadline::at_ns(0) : looks_.load() ? Deadline::after(nap) : next_deadline());
+      work += do_ready(stay_awake      ? Deadline::at_ns(0)
+                       : looks_.load() ? Deadline::after(nap)
+                                       : next_deadline());
     }
-    // Sockets before timers: after a pause of this process, what a peer said meanwhile must be heard before its silence
-    // is judged.
+    // Sockets before timers: after a pause of this process, what a peer said meanwhile must be heard before
+    // its silence is judged.
     do_timers();
     if (work > 0 && spin_ns_ != 0) spin_until_ns = headrace::now_ns() + spin_ns_;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread that sleeps on its sockets and wakes the objects they belong to. The tcp backend's work that nobody else's
-// thread does happens here.
+// A thread that sleeps on its sockets and wakes the objects they belong to. The tcp backend's work that
+// nobody else's thread does happens here.
 #pragma once
 
 #include "base/epoll.hpp"
@@ -42,7 +42,7 @@ class Watched : public std::enable_shared_from_this<Watched> {
 
  private:
   friend class IoThread;
-  std::uint64_t key_ = 0;           // in the thread's table; 0: not watched
+  std::uint64_t key_ = 0;  // in the thread's table; 0: not watched
   std::atomic<bool> kicked_{false};
   std::atomic<bool> looked_after_{false};
 };
@@ -78,7 +78,10 @@ class IoThread {
 
  private:
   IoThread(Epoll epoll, EventFd bell, Now now, std::chrono::nanoseconds spin)
-      : epoll_(std::move(epoll)), bell_(std::move(bell)), now_(std::move(now)), spin_ns_(static_cast<std::uint64_t>(spin.count())) {}
+      : epoll_(std::move(epoll)),
+        bell_(std::move(bell)),
+        now_(std::move(now)),
+        spin_ns_(static_cast<std::uint64_t>(spin.count())) {}
 
   void loop();
   [[nodiscard]] Deadline next_deadline() const;

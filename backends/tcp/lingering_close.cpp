@@ -51,7 +51,8 @@ class LingeringClose final : public Watched {
 
 void close_lingering(IoThread& thread, UniqueFd fd, const Context& context) {
   ::shutdown(fd.get(), SHUT_WR);
-  const auto closing = std::make_shared<LingeringClose>(thread, std::move(fd), context.host.now_ns() + patience_ns);
+  const auto closing =
+      std::make_shared<LingeringClose>(thread, std::move(fd), context.host.now_ns() + patience_ns);
   (void)closing->watch();  // if it cannot be watched it is closed at once
 }
 

@@ -9,8 +9,8 @@
 namespace headrace::tcp {
 namespace {
 
-// A canceled write waits for the peer's word this long, then the link goes: with the I/O thread's tick less than the
-// second that the contract allows.
+// A canceled write waits for the peer's word this long, then the link goes: with the I/O thread's tick less
+// than the second that the contract allows.
 constexpr std::uint64_t cancel_patience_ns = 600'000'000;
 // So long it may take the peer to read what lies in its sockets of a region that is going away.
 constexpr std::chrono::seconds take_patience{1};
@@ -18,11 +18,14 @@ constexpr std::chrono::seconds take_patience{1};
 /// How the posts of a link end that was lost for this reason.
 Code code_for_posts(Code loss) {
   switch (loss) {
-    case Code::canceled: return Code::backend_failed;  // closed for another's sake
+    case Code::canceled:
+      return Code::backend_failed;  // closed for another's sake
     case Code::not_supported:
     case Code::corrupt:
-    case Code::backend_failed: return loss;
-    default: return Code::peer_lost;
+    case Code::backend_failed:
+      return loss;
+    default:
+      return Code::peer_lost;
   }
 }
 
@@ -47,7 +50,8 @@ void HostCalls::flush() {
   if (sent_ > 0) host.count("sent_bytes", std::exchange(sent_, 0));
   if (received_ > 0) host.count("received_bytes", std::exchange(received_, 0));
   if (refused_ > 0) host.count("refused_chunks", std::exchange(refused_, 0));
-  for (const std::string& text : std::exchange(warnings_, {})) link_.context_.log(HEADRACE_LOG_WARN, "{}", text);
+  for (const std::string& text : std::exchange(warnings_, {}))
+    link_.context_.log(HEADRACE_LOG_WARN, "{}", text);
   for (const End& end : std::exchange(ends_, {})) host.completed(end.token, end.status, end.text);
   if (std::exchange(deliver_, false)) link_.deliver();
   if (auto loss = std::exchange(loss_, std::nullopt)) link_.lose(loss->status, std::move(loss->why));
@@ -61,10 +65,17 @@ void RemoteRequest::cancel() { link->cancel(*this); }
 
 // ------------------------------------------------------------------ Link
 
-Link::Link(Context& context, std::string peer_name, std::uint64_t peer_incarnation, std::uint64_t id, std::uint64_t token,
-           unsigned sockets)
-    : context_(context), peer_name_(std::move(peer_name)), peer_incarnation_(peer_incarnation), id_(id), sockets_(sockets),
-      limits_{context.settings.chunk_bytes, max_ranges}, token_(token), mutex_(context.settings.cores > 2), channels_(sockets) {}
+Link::Link(Context& context, std::string peer_name, std::uint64_t peer_incarnation, std::uint64_t id,
+           std::uint64_t token, unsigned sockets)
+    : context_(context),
+      peer_name_(std::move(peer_name)),
+      peer_incarnation_(peer_incarnation),
+      id_(id),
+      sockets_(sockets),
+      limits_{context.settings.chunk_bytes, max_ranges},
+      token_(token),
+      mutex_(context.settings.cores > 2),
+      channels_(sockets) {}
 
 bool Link::connecting() const {
   const std::scoped_lock lock(mutex_);
@@ -91,8 +102,9 @@ Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
     message.assign(static_cast<const char*>(args.message.data), args.message.length);
   }
   const bool small = request.args.bytes <= context_.settings.direct_bytes;
-  // Questions are short, whatever they ask for: sent from here they spare a wake-up of each I/O thread, one after the other,
-  // before the peer hears of any. What more there is to ask is for the I/O threads, which wake meanwhile.
+  // Questions are short, whatever they ask for: sent from here they spare a wake-up of each I/O thread, one
+  // after the other, before the peer hears of any. What more there is to ask is for the I/O threads, which
+  // wake meanwhile.
   const bool from_here = small || !request.is_write();
   HostCalls calls(*this);
   std::vector<std::shared_ptr<Channel>> helpers;
@@ -176,8 +188,8 @@ void Link::cancel(RemoteRequest& request) {
     end_if_done(request, calls);
     if (request.is_write()) return;  // it ends with the peer's word, or with the link: check_cancels
   }
-  // A read's data may come whenever they like once they are kept out of the memory. The post is named by its wire id: it
-  // may end by itself meanwhile, and the request be posted again.
+  // A read's data may come whenever they like once they are kept out of the memory. The post is named by its
+  // wire id: it may end by itself meanwhile, and the request be posted again.
   for (const auto& channel : channels()) channel->abandon(wire_id);
   const std::scoped_lock lock(mutex_);
   if (request.posted && request.wire_id == wire_id) end_if_done(request, calls);
@@ -209,7 +221,8 @@ void Link::detach(const Region& region) {
   std::vector<std::pair<std::shared_ptr<Channel>, std::uint64_t>> asked;
   for (const auto& channel : channels()) {
     channel->detach(region);
-    if (const std::uint64_t number = channel->ask_for_confirmation(calls); number != 0) asked.emplace_back(channel, number);
+    if (const std::uint64_t number = channel->ask_for_confirmation(calls); number != 0)
+      asked.emplace_back(channel, number);
   }
   for (const auto& [channel, number] : asked) {
     if (channel->await_confirmation(number, take_patience)) continue;
@@ -232,15 +245,17 @@ std::shared_ptr<Channel> Link::claim_idle(unsigned first) {
   return nullptr;
 }
 
-/// An idle channel for a small request, which the caller must pump: the one that the last small request had, if that has
-/// its answer, since its threads still look for more work at both ends. Of several at once each has a channel.
+/// An idle channel for a small request, which the caller must pump: the one that the last small request had,
+/// if that has its answer, since its threads still look for more work at both ends. Of several at once each
+/// has a channel.
 std::shared_ptr<Channel> Link::claim_awake() {
   const auto quiet = [&](unsigned index) {
     const auto& channel = channels_[index];
     return channel != nullptr && channel->idle_ && channel->reads_.empty() && channel->writes_.empty();
   };
   for (unsigned i = 0; i < sockets_; ++i)
-    if (const unsigned index = (last_small_ + i) % sockets_; quiet(index)) return claim_idle(last_small_ = index);
+    if (const unsigned index = (last_small_ + i) % sockets_; quiet(index))
+      return claim_idle(last_small_ = index);
   return claim_idle(next_channel_++);
 }
 
@@ -285,10 +300,15 @@ namespace {
 
 const char* why_refused(Code code) {
   switch (code) {
-    case Code::not_found: return "no such region is registered there (any more)";
-    case Code::not_supported: return "its region is registered read-only";
-    case Code::backend_failed: return "its memory cannot be reached: it is read-only, its owner has unmapped it, or its GPU has failed";
-    default: return "it lies outside its region";
+    case Code::not_found:
+      return "no such region is registered there (any more)";
+    case Code::not_supported:
+      return "its region is registered read-only";
+    case Code::backend_failed:
+      return "its memory cannot be reached: it is read-only, its owner has unmapped it, or its GPU has "
+             "failed";
+    default:
+      return "it lies outside its region";
   }
 }
 
@@ -305,16 +325,18 @@ void Link::refuse(RemoteRequest& request, HostCalls& calls, Status status, std::
 }
 
 /// A chunk has been answered: by the peer, or, with a reason, by what became of it here.
-void Link::answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes, const Chunk& chunk,
-                    std::string_view why) {
+void Link::answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes,
+                    const Chunk& chunk, std::string_view why) {
   --request.unanswered;
   if (!status.ok() && (request.status.ok() || request.canceling)) {
     if (good_bytes < chunk.bytes) status.page = position_at_byte(request.args, good_bytes, chunk.from).page;
     stop_cutting(request);
     request.status = status;
-    request.text = why.empty() ? fmt::format("peer {} refused page {}: {}", peer_name_, status.page, why_refused(status.code))
+    request.text = why.empty() ? fmt::format("peer {} refused page {}: {}", peer_name_, status.page,
+                                             why_refused(status.code))
                                : fmt::format("page {} of {}: {}", status.page, peer_name_, why);
-    if (status.code == Code::not_supported) request.status.code = Code::invalid_argument;  // no other path may write it either
+    if (status.code == Code::not_supported)
+      request.status.code = Code::invalid_argument;  // no other path may write it either
   }
   end_if_done(request, calls);
 }
@@ -381,7 +403,8 @@ void Link::deliver() {
 void Link::accepted(std::uint64_t token) { token_.store(token); }
 
 bool Link::attach(unsigned index, UniqueFd fd, std::string_view early, bool announce) {
-  const auto channel = std::make_shared<Channel>(shared_from_this(), index, std::move(fd), context_.some_thread());
+  const auto channel =
+      std::make_shared<Channel>(shared_from_this(), index, std::move(fd), context_.some_thread());
   if (auto watched = channel->watch(); !watched) {
     context_.log(HEADRACE_LOG_WARN, "socket {} to peer {}: {}", index, peer_name_, watched.error().message);
     return false;
@@ -390,7 +413,8 @@ bool Link::attach(unsigned index, UniqueFd fd, std::string_view early, bool anno
   bool wanted = false, first = false;
   {
     const std::scoped_lock lock(mutex_);
-    if ((state_ == State::connecting || state_ == State::ready) && index < sockets_ && channels_[index] == nullptr) {
+    if ((state_ == State::connecting || state_ == State::ready) && index < sockets_ &&
+        channels_[index] == nullptr) {
       channels_[index] = channel;
       ++attached_;
       wanted = true;
@@ -398,11 +422,13 @@ bool Link::attach(unsigned index, UniqueFd fd, std::string_view early, bool anno
     }
   }
   if (!wanted) {
-    channel->close(true);  // with a goodbye: what the peer still hears over other sockets is not cut off by this one
+    channel->close(
+        true);  // with a goodbye: what the peer still hears over other sockets is not cut off by this one
     return false;
   }
   if (first && announce)
-    context_.host.link_event(token_.load(), HEADRACE_LINK_READY, {}, fmt::format("connected to peer {}", peer_name_));
+    context_.host.link_event(token_.load(), HEADRACE_LINK_READY, {},
+                             fmt::format("connected to peer {}", peer_name_));
   channel->start(calls, early);
   return true;
 }
@@ -412,8 +438,9 @@ bool Link::check_cancels(std::uint64_t now_ns, HostCalls& calls) {
   if (canceling_ == 0) return false;
   for (const RemoteRequest* request : posted_) {
     if (!request->canceling || now_ns < request->cancel_ns + cancel_patience_ns) continue;
-    calls.lose({Code::canceled}, fmt::format("closed to end a canceled request that it did not confirm within {} ms",
-                                             (now_ns - request->cancel_ns) / 1'000'000));
+    calls.lose({Code::canceled},
+               fmt::format("closed to end a canceled request that it did not confirm within {} ms",
+                           (now_ns - request->cancel_ns) / 1'000'000));
     return true;
   }
   return false;

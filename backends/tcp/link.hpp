@@ -24,8 +24,8 @@ class Link : public std::enable_shared_from_this<Link> {
   enum class State { connecting, ready, lost, closed };
 
   /// `token` is 0 for a link that the host has not accepted yet.
-  Link(Context& context, std::string peer_name, std::uint64_t peer_incarnation, std::uint64_t id, std::uint64_t token,
-       unsigned sockets);
+  Link(Context& context, std::string peer_name, std::uint64_t peer_incarnation, std::uint64_t id,
+       std::uint64_t token, unsigned sockets);
 
   [[nodiscard]] const std::string& peer_name() const { return peer_name_; }
   [[nodiscard]] std::uint64_t peer_incarnation() const { return peer_incarnation_; }
@@ -44,8 +44,8 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // What happens to it.
   void accepted(std::uint64_t token);
-  /// A socket has shaken hands. The link is ready with its first one; `announce` says so to the host. False: it is not
-  /// wanted (any more).
+  /// A socket has shaken hands. The link is ready with its first one; `announce` says so to the host. False:
+  /// it is not wanted (any more).
   bool attach(unsigned index, UniqueFd fd, std::string_view early, bool announce);
   /// The end, unless it has ended before. Not with a lock held.
   void lose(Status status, std::string why);
@@ -61,13 +61,15 @@ class Link : public std::enable_shared_from_this<Link> {
   // With mutex_ held.
   [[nodiscard]] std::shared_ptr<Channel> claim_idle(unsigned first);
   [[nodiscard]] std::shared_ptr<Channel> claim_awake();
-  /// Whether large payload goes by reference. It saves the sender work and costs the receiver some: a gain where both
-  /// share the cores, as far as this machine's tell.
-  [[nodiscard]] bool shares() const { return context_.settings.zero_copy.value_or(2 * attached_ > context_.settings.cores); }
+  /// Whether large payload goes by reference. It saves the sender work and costs the receiver some: a gain
+  /// where both share the cores, as far as this machine's tell.
+  [[nodiscard]] bool shares() const {
+    return context_.settings.zero_copy.value_or(2 * attached_ > context_.settings.cores);
+  }
   [[nodiscard]] RemoteRequest* next_work(bool reads, bool writes, bool reads_first);
   void took_chunk(RemoteRequest& request, const Chunk& chunk, unsigned channel);
-  void answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes, const Chunk& chunk,
-                std::string_view why = {});
+  void answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes,
+                const Chunk& chunk, std::string_view why = {});
   void refuse(RemoteRequest& request, HostCalls& calls, Status status, std::string text);
   void end_if_done(RemoteRequest& request, HostCalls& calls);
   void end(RemoteRequest& request, HostCalls& calls, Status status, std::string text);
@@ -89,7 +91,7 @@ class Link : public std::enable_shared_from_this<Link> {
   State state_ = State::connecting;
   std::vector<std::shared_ptr<Channel>> channels_;  // by index; null: not there
   std::unordered_set<RemoteRequest*> posted_;
-  std::deque<RemoteRequest*> reads_;   // that have chunks left to be cut, the next one first
+  std::deque<RemoteRequest*> reads_;  // that have chunks left to be cut, the next one first
   std::deque<RemoteRequest*> writes_;
   std::uint64_t uncut_bytes_ = 0;  // of the requests in the two queues
   std::uint64_t next_wire_id_ = 1;

@@ -20,7 +20,8 @@ constexpr int accepts_a_round = 32;
 /// One listening socket.
 class Listener::Door final : public Watched {
  public:
-  Door(Listener& owner, UniqueFd socket, const SocketAddress& where) : fd(std::move(socket)), address(where), owner_(owner) {}
+  Door(Listener& owner, UniqueFd socket, const SocketAddress& where)
+      : fd(std::move(socket)), address(where), owner_(owner) {}
 
   void on_ready(std::uint32_t) override { owner_.accept_from(*this); }
   std::uint64_t on_time(std::uint64_t now_ns) override {
@@ -43,7 +44,8 @@ Result<std::unique_ptr<Listener>> Listener::open(Context& context, Admission& ad
   std::unique_ptr<Listener> listener(new Listener(context, admission));
   HEADRACE_TRY_VOID(listener->listen());
   HEADRACE_TRY_VOID(listener->advertise());
-  for (const auto& door : listener->doors_) HEADRACE_TRY_VOID(context.first_thread().watch(door, door->fd.get(), EPOLLIN));
+  for (const auto& door : listener->doors_)
+    HEADRACE_TRY_VOID(context.first_thread().watch(door, door->fd.get(), EPOLLIN));
   return listener;
 }
 
@@ -81,7 +83,8 @@ Result<void> Listener::advertise() {
   for (const std::string& text : context_.settings.advertise) {
     HEADRACE_TRY(address, TcpAddress::parse(text, doors_.front()->address.port()));
     if (address.host.empty() || address.port == 0 || address.host.find(' ') != std::string::npos)
-      return make_error(Code::invalid_argument, "option advertise: \"{}\" is no address that a peer could connect to", text);
+      return make_error(Code::invalid_argument,
+                        "option advertise: \"{}\" is no address that a peer could connect to", text);
     add(std::move(address));
   }
   if (!info_.addresses.empty()) return {};
@@ -102,7 +105,8 @@ Result<void> Listener::advertise() {
       HEADRACE_TRY_VOID(put(door->address));
       continue;
     }
-    for (const SocketAddress& at : interface_addresses(wild6 ? AF_UNSPEC : AF_INET)) HEADRACE_TRY_VOID(put(at));
+    for (const SocketAddress& at : interface_addresses(wild6 ? AF_UNSPEC : AF_INET))
+      HEADRACE_TRY_VOID(put(at));
   }
   return {};
 }
@@ -117,8 +121,8 @@ void Listener::accept_from(Door& door) {
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-    context_.log(HEADRACE_LOG_WARN, "accept a connection on {}: {}; trying again in {} ms", door.address.text(),
-                 os_error_text(errno), pause_ns / 1'000'000);
+    context_.log(HEADRACE_LOG_WARN, "accept a connection on {}: {}; trying again in {} ms",
+                 door.address.text(), os_error_text(errno), pause_ns / 1'000'000);
     door.paused_until_ns = context_.host.now_ns() + pause_ns;
     (void)context_.first_thread().change(door, door.fd.get(), 0);
     context_.first_thread().hurry();
@@ -131,7 +135,8 @@ void Listener::greet(UniqueFd fd) {
   if (pending_.size() >= context_.settings.max_pending) {
     // Honest peers are done within a round trip: the oldest is the least likely to be one.
     context_.host.count("handshakes_dropped", 1);
-    pending_.front()->drop(make_error(Code::exhausted, "{} connections with unfinished handshakes are all that is allowed",
+    pending_.front()->drop(make_error(Code::exhausted,
+                                      "{} connections with unfinished handshakes are all that is allowed",
                                       context_.settings.max_pending));
     pending_.pop_front();
   }
@@ -163,7 +168,8 @@ void Listener::greet(UniqueFd fd) {
     }
     admitted->attach(outcome.peer.channel, std::move(outcome.fd), outcome.early, false);
   };
-  auto greeting = Greeting::start(context_, context_.first_thread(), std::move(fd), std::move(config), false, std::move(done));
+  auto greeting = Greeting::start(context_, context_.first_thread(), std::move(fd), std::move(config), false,
+                                  std::move(done));
   if (!greeting) {
     context_.log(HEADRACE_LOG_WARN, "connection from {}: {}", from, greeting.error().message);
     return;

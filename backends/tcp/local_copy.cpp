@@ -43,7 +43,8 @@ Result<void> copy(const headrace_prepare_v1& args, const Chunk& chunk) {
 }  // namespace
 
 struct LocalRequest::Job {
-  explicit Job(Context& the_context, const headrace_prepare_v1& prepared) : context(the_context), args(prepared) {}
+  explicit Job(Context& the_context, const headrace_prepare_v1& prepared)
+      : context(the_context), args(prepared) {}
 
   Context& context;
   const headrace_prepare_v1 args;
@@ -55,7 +56,9 @@ struct LocalRequest::Job {
   PagePosition next;
   unsigned pieces_under_way = 0;
 
-  [[nodiscard]] bool anything_left() const { return posted && !canceled && failure.ok() && next.page < args.count; }
+  [[nodiscard]] bool anything_left() const {
+    return posted && !canceled && failure.ok() && next.page < args.count;
+  }
 
   /// Copies one piece, if one is left.
   bool work() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request from this agent to itself: no socket, a copy. Small ones on the thread that posts, large ones in pieces on the
-// host's pool and on whatever thread polls.
+// A request from this agent to itself: no socket, a copy. Small ones on the thread that posts, large ones in
+// pieces on the host's pool and on whatever thread polls.
 #pragma once
 
 #include "backends/tcp/context.hpp"

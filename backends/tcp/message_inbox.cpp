@@ -25,17 +25,18 @@ Result<void> MessageInbox::chunk(std::uint64_t request, bool landed) {
 
 Result<void> MessageInbox::message(const FrameHeader& header, std::string bytes) {
   if (!lanes_.contains(header.channel) && lanes_.size() == max_message_channels)
-    return make_error(Code::corrupt, "a message on channel {}, the {}th: at most {} are allowed", header.channel,
-                      lanes_.size() + 1, max_message_channels);
+    return make_error(Code::corrupt, "a message on channel {}, the {}th: at most {} are allowed",
+                      header.channel, lanes_.size() + 1, max_message_channels);
   Lane& lane = lanes_[header.channel];
-  if (lane.queue.size() == max_unacknowledged_messages || lane.bytes + bytes.size() > max_unacknowledged_message_bytes)
-    return make_error(Code::corrupt, "{} messages of {} bytes wait on channel {}, and more came", lane.queue.size(), lane.bytes,
-                      header.channel);
+  if (lane.queue.size() == max_unacknowledged_messages ||
+      lane.bytes + bytes.size() > max_unacknowledged_message_bytes)
+    return make_error(Code::corrupt, "{} messages of {} bytes wait on channel {}, and more came",
+                      lane.queue.size(), lane.bytes, header.channel);
   if (header.request != 0) {
     Write& write = writes_[header.request];
     if (write.chunks || write.chunks_seen > header.chunks)
-      return make_error(Code::corrupt, "a message for request {} of {} chunks, of which {} came", header.request, header.chunks,
-                        write.chunks_seen);
+      return make_error(Code::corrupt, "a message for request {} of {} chunks, of which {} came",
+                        header.request, header.chunks, write.chunks_seen);
     write.chunks = header.chunks;
   }
   lane.bytes += bytes.size();

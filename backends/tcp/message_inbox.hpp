@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages that came in, until they may be delivered: each after the write that it is bound to, in order a channel.
+// Messages that came in, until they may be delivered: each after the write that it is bound to, in order a
+// channel.
 //
-// The chunks of a write come over any socket, its message over socket 0; so either may be first. Chunks that announce a
-// message are counted by request until the message says how many there were.
+// The chunks of a write come over any socket, its message over socket 0; so either may be first. Chunks that
+// announce a message are counted by request until the message says how many there were.
 #pragma once
 
 #include "backends/tcp/frame.hpp"

@@ -86,11 +86,13 @@ TEST(MessageOutbox, dropped_messages_leave_no_debt_behind) {
     ASSERT_TRUE(inbox.chunk(i, true).ok());
     ASSERT_TRUE(inbox.message(next->header, next->bytes).ok());
     EXPECT_FALSE(inbox.next());
-    while (const auto ack = inbox.acknowledgement()) ASSERT_TRUE(outbox.acknowledged(ack->channel, ack->delivered).ok());
+    while (const auto ack = inbox.acknowledgement())
+      ASSERT_TRUE(outbox.acknowledged(ack->channel, ack->delivered).ok());
   }
 }
 
-FrameHeader message(std::uint16_t channel, std::uint64_t request = 0, std::uint32_t chunks = 0, std::uint32_t code = 0) {
+FrameHeader message(std::uint16_t channel, std::uint64_t request = 0, std::uint32_t chunks = 0,
+                    std::uint32_t code = 0) {
   FrameHeader header;
   header.type = FrameType::message;
   header.channel = channel;
@@ -130,9 +132,11 @@ TEST(MessageInbox, a_message_of_a_failed_or_dropped_write_is_not_delivered) {
 TEST(MessageInbox, a_peer_that_goes_beyond_the_limits_is_found_out) {
   MessageInbox inbox;
   ASSERT_TRUE(inbox.message(message(0, 1, 1), "waits").ok());
-  for (std::size_t i = 1; i < max_unacknowledged_messages; ++i) ASSERT_TRUE(inbox.message(message(0), "x").ok());
+  for (std::size_t i = 1; i < max_unacknowledged_messages; ++i)
+    ASSERT_TRUE(inbox.message(message(0), "x").ok());
   EXPECT_EQ(inbox.message(message(0), "x").code(), Code::corrupt);
-  for (std::uint16_t channel = 1; channel < max_message_channels; ++channel) ASSERT_TRUE(inbox.message(message(channel), "x").ok());
+  for (std::uint16_t channel = 1; channel < max_message_channels; ++channel)
+    ASSERT_TRUE(inbox.message(message(channel), "x").ok());
   EXPECT_EQ(inbox.message(message(99), "x").code(), Code::corrupt);
   EXPECT_EQ(inbox.message(message(0, 1, 1), "twice").code(), Code::corrupt);
   ASSERT_TRUE(inbox.chunk(1, true).ok());
@@ -157,7 +161,8 @@ TEST(MessageInbox, the_sender_hears_before_it_has_to_stop) {
     const auto next = outbox.next();
     ASSERT_TRUE(inbox.message(next->header, next->bytes).ok());
     ASSERT_TRUE(inbox.next());
-    while (const auto ack = inbox.acknowledgement()) ASSERT_TRUE(outbox.acknowledged(ack->channel, ack->delivered).ok());
+    while (const auto ack = inbox.acknowledgement())
+      ASSERT_TRUE(outbox.acknowledged(ack->channel, ack->delivered).ok());
   }
 }
 

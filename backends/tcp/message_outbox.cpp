@@ -11,7 +11,8 @@ bool MessageOutbox::has_room(std::uint16_t channel, std::size_t bytes) const {
          lane.bytes + bytes <= max_unacknowledged_message_bytes;
 }
 
-std::shared_ptr<OutMessage> MessageOutbox::add(std::uint16_t channel, std::string bytes, OutMessage::State state) {
+std::shared_ptr<OutMessage> MessageOutbox::add(std::uint16_t channel, std::string bytes,
+                                               OutMessage::State state) {
   Lane& lane = lanes_[channel];
   auto message = std::make_shared<OutMessage>();
   message->channel = channel;
@@ -67,11 +68,13 @@ std::optional<MessageOutbox::Next> MessageOutbox::next() {
 
 Result<void> MessageOutbox::acknowledged(std::uint16_t channel, std::uint64_t delivered_in_all) {
   const auto at = lanes_.find(channel);
-  if (at == lanes_.end()) return make_error(Code::corrupt, "messages of channel {} were acknowledged, none was sent", channel);
+  if (at == lanes_.end())
+    return make_error(Code::corrupt, "messages of channel {} were acknowledged, none was sent", channel);
   Lane& lane = at->second;
-  if (delivered_in_all < lane.acknowledged || delivered_in_all - lane.acknowledged > lane.unacknowledged.size()) {
-    return make_error(Code::corrupt, "{} messages of channel {} were acknowledged after {}, {} are under way", delivered_in_all,
-                      channel, lane.acknowledged, lane.unacknowledged.size());
+  if (delivered_in_all < lane.acknowledged ||
+      delivered_in_all - lane.acknowledged > lane.unacknowledged.size()) {
+    return make_error(Code::corrupt, "{} messages of channel {} were acknowledged after {}, {} are under way",
+                      delivered_in_all, channel, lane.acknowledged, lane.unacknowledged.size());
   }
   for (; lane.acknowledged < delivered_in_all; ++lane.acknowledged) {
     lane.bytes -= lane.unacknowledged.front();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages on their way to the peer: in order a channel, each at most once, and never more than the peer agreed to hold.
+// Messages on their way to the peer: in order a channel, each at most once, and never more than the peer
+// agreed to hold.
 //
-// A message that belongs to a request takes its place in the order when it is posted and holds back later ones of its
-// channel. A write's may go as soon as all chunks of the write have been handed to sockets, for the peer waits until they
-// have landed; a read's when the last byte is here.
+// A message that belongs to a request takes its place in the order when it is posted and holds back later
+// ones of its channel. A write's may go as soon as all chunks of the write have been handed to sockets, for
+// the peer waits until they have landed; a read's when the last byte is here.
 #pragma once
 
 #include "backends/tcp/frame.hpp"
@@ -37,7 +38,9 @@ class MessageOutbox {
   /// Whether one more of this size may be added now.
   [[nodiscard]] bool has_room(std::uint16_t channel, std::size_t bytes) const;
   /// Whether the channel can be used at all.
-  [[nodiscard]] bool knows(std::uint16_t channel) const { return lanes_.contains(channel) || lanes_.size() < max_message_channels; }
+  [[nodiscard]] bool knows(std::uint16_t channel) const {
+    return lanes_.contains(channel) || lanes_.size() < max_message_channels;
+  }
 
   std::shared_ptr<OutMessage> add(std::uint16_t channel, std::string bytes, OutMessage::State state);
   /// The next one to be sent, if there is one, and the frame header for it. The caller sends it.

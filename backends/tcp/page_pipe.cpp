@@ -21,7 +21,8 @@ std::unique_ptr<PagePipe> PagePipe::open() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) < 0) return nullptr;
   UniqueFd out(ends[0]), in(ends[1]);
-  if (::fcntl(in.get(), F_SETPIPE_SZ, wanted_bytes) < 0 && ::fcntl(in.get(), F_SETPIPE_SZ, least_bytes) < 0) return nullptr;
+  if (::fcntl(in.get(), F_SETPIPE_SZ, wanted_bytes) < 0 && ::fcntl(in.get(), F_SETPIPE_SZ, least_bytes) < 0)
+    return nullptr;
   return std::unique_ptr<PagePipe>(new PagePipe(std::move(in), std::move(out)));
 }
 

@@ -14,7 +14,8 @@ namespace headrace::tcp {
 
 class PagePipe {
  public:
-  /// Null where the system gives no pipe that is long enough to be worth it (its pages for one user are limited).
+  /// Null where the system gives no pipe that is long enough to be worth it (its pages for one user are
+  /// limited).
   [[nodiscard]] static std::unique_ptr<PagePipe> open();
 
   /// Bytes that are in it.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Accesses to the caller's pages that the thread sanitizer must not judge. It sees no order through a socket: pages that
-// one side's thread fills are looked at by another thread once the peer has said so, in a frame or through its process.
-// Suppressing the reports is not enough: each costs time, 64 MiB of them minutes.
+// Accesses to the caller's pages that the thread sanitizer must not judge. It sees no order through a socket:
+// pages that one side's thread fills are looked at by another thread once the peer has said so, in a frame or
+// through its process. Suppressing the reports is not enough: each costs time, 64 MiB of them minutes.
 #pragma once
 
 #if defined(__SANITIZE_THREAD__)

@@ -17,10 +17,12 @@ namespace headrace::tcp {
 /// A socket to an instance that has shaken hands, with calls that wait.
 class PlayedSocket {
  public:
-  PlayedSocket(const SocketAddress& to, unsigned channel) : fd_(::socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  PlayedSocket(const SocketAddress& to, unsigned channel)
+      : fd_(::socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const timeval patience{.tv_sec = 30, .tv_usec = 0};
     ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    if (::connect(fd_.get(), to.get(), to.length) < 0) throw std::runtime_error("cannot connect to " + to.text());
+    if (::connect(fd_.get(), to.get(), to.length) < 0)
+      throw std::runtime_error("cannot connect to " + to.text());
     wire::Handshake::Config config;
     config.mine.name = "played";
     config.mine.incarnation = 7;
@@ -35,7 +37,8 @@ class PlayedSocket {
       read(&byte, 1);
       handshake.feed({&byte, 1});
     }
-    if (handshake.state() != wire::Handshake::State::done) throw std::runtime_error(handshake.refusal().message);
+    if (handshake.state() != wire::Handshake::State::done)
+      throw std::runtime_error(handshake.refusal().message);
   }
 
   void say(FrameType type, std::string_view payload = {}) const {
@@ -104,7 +107,8 @@ class PlayedSocket {
     write(bytes.data(), bytes.size());
   }
   void write(const void* bytes, std::size_t count) const {
-    if (::send(fd_.get(), bytes, count, MSG_NOSIGNAL) != static_cast<ssize_t>(count)) throw std::runtime_error("cannot send");
+    if (::send(fd_.get(), bytes, count, MSG_NOSIGNAL) != static_cast<ssize_t>(count))
+      throw std::runtime_error("cannot send");
   }
   void read(void* bytes, std::size_t count) const {
     if (count > 0 && ::recv(fd_.get(), bytes, count, MSG_WAITALL) != static_cast<ssize_t>(count))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that peers may reach: what was registered, by id. Every range that comes in is looked up here first.
+// The memory that peers may reach: what was registered, by id. Every range that comes in is looked up here
+// first.
 #pragma once
 
 #include "backends/tcp/frame.hpp"
@@ -46,8 +47,9 @@ class Regions {
 
   using Removed = std::unordered_map<std::uint32_t, Region>::node_type;
 
-  /// From the return on no range finds it. Ranges that were looked up before are the caller's to call back: it does so
-  /// with the region in hand (`mapped()`, where it always was), for they point into it. Empty: it is not there.
+  /// From the return on no range finds it. Ranges that were looked up before are the caller's to call back:
+  /// it does so with the region in hand (`mapped()`, where it always was), for they point into it. Empty: it
+  /// is not there.
   [[nodiscard]] Removed remove(const Region* region) {
     const std::unique_lock lock(mutex_);
     return by_id_.extract(region->id);

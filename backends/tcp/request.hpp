@@ -25,7 +25,8 @@ struct RemoteRegion {
 /// The first GPU that memory of a local side is of, whose handles are Region; null: it is the host's alone.
 inline std::shared_ptr<const gpu::WorkingGpu> find_gpu(const headrace_side_v1& side) {
   for (std::uint64_t i = 0; i < side.region_count; ++i)
-    if (const auto* const region = static_cast<const Region*>(side.regions[i]); region->of_gpu()) return region->gpu->gpu();
+    if (const auto* const region = static_cast<const Region*>(side.regions[i]); region->of_gpu())
+      return region->gpu->gpu();
   return nullptr;
 }
 
@@ -60,16 +61,16 @@ class RemoteRequest final : public Request {
   const std::shared_ptr<const gpu::WorkingGpu> gpu;  ///< null: the local side is host memory
 
   bool posted = false;
-  bool cut_all = false;     // no chunk is left to be cut
+  bool cut_all = false;  // no chunk is left to be cut
   bool canceling = false;
   std::uint64_t cancel_ns = 0;
-  std::uint64_t wire_id = 0;     // of this post
-  std::uint64_t uncut_bytes = 0; // not yet in a chunk
-  PagePosition next;             // where the next chunk begins
-  std::uint32_t chunks = 0;      // cut so far
-  std::uint32_t unanswered = 0;  // of them
-  unsigned last_channel = 0;     // that took a chunk
-  Status status;                 // the first error
+  std::uint64_t wire_id = 0;      // of this post
+  std::uint64_t uncut_bytes = 0;  // not yet in a chunk
+  PagePosition next;              // where the next chunk begins
+  std::uint32_t chunks = 0;       // cut so far
+  std::uint32_t unanswered = 0;   // of them
+  unsigned last_channel = 0;      // that took a chunk
+  Status status;                  // the first error
   std::string text;
   std::shared_ptr<OutMessage> message;
 };

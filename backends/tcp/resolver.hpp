@@ -38,7 +38,8 @@ class Resolver {
     Done done;
   };
   void answer() {
-    while (auto question = questions_.pop()) question->done(question->address.resolve(TcpAddress::Use::connect));
+    while (auto question = questions_.pop())
+      question->done(question->address.resolve(TcpAddress::Use::connect));
   }
 
   BoundedQueue<Question> questions_{256};

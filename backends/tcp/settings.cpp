@@ -17,26 +17,58 @@ namespace headrace::tcp {
 namespace {
 
 constexpr std::array<headrace_option_v1, 22> table{{
-    {"listen", "", "list", "addresses to listen on, host:port; empty: every interface, IPv6 and IPv4, on a free port", 0, 0},
-    {"advertise", "", "list", "addresses that peers are told to connect to, host or host:port (default: the listening port); empty: those of all interfaces", 0, 0},
-    {"sockets", "auto", "count", "sockets a peer, 1 to 64; auto: 4, or the number of cores if there are fewer", 0, 0},
+    {"listen", "", "list",
+     "addresses to listen on, host:port; empty: every interface, IPv6 and IPv4, on a free port", 0, 0},
+    {"advertise", "", "list",
+     "addresses that peers are told to connect to, host or host:port (default: the listening port); empty: "
+     "those of all interfaces",
+     0, 0},
+    {"sockets", "auto", "count",
+     "sockets a peer, 1 to 64; auto: 4, or the number of cores if there are fewer", 0, 0},
     {"threads", "auto", "count", "I/O threads of this agent, 1 to 64; auto: one a socket", 0, 0},
-    {"congestion", "cubic", "text", "congestion control of every socket; if the kernel has or allows no such one, or at \"system\", the system's own", 0, 0},
-    {"socket_buffer", "0", "bytes", "send and receive buffer of every socket; 0: the kernel tunes them", 0, 0},
-    {"chunk_bytes", "1MiB", "bytes", "payload of one frame at most, 4 KiB to 64 MiB: large requests travel in chunks over all sockets", 0, 0},
-    {"zero_copy", "auto", "text", "yes: large pages go into a socket by reference, not copied; no: copied; auto: yes where a link has more sockets, both sides counted, than there are cores", 0, 0},
-    {"window", "8MiB", "bytes", "payload under way on one socket at most, beyond which others take the work", 0, 0},
-    {"direct_bytes", "64KiB", "bytes", "requests up to here are sent from the thread that posts them, and received by one that polls for them", 0, 0},
-    {"gpu_ring_bytes", "4MiB", "bytes", "pinned memory of one socket and direction through which GPU memory's payload passes, at least twice gpu_chunk_bytes; it is taken when GPU memory is first sent or received over the socket", 0, 0},
-    {"gpu_chunk_bytes", "1MiB", "bytes", "payload that a GPU gathers or unpacks at a time, 4 KiB to 64 MiB: several such pieces are under way in the ring", 0, 0},
-    {"courier", "off", "text", "on: a kernel stays on the GPU, as long as it has work, and gathers and unpacks small pieces without a launch for each. It occupies one multiprocessor, and who waits for the whole GPU waits for it", 0, 0},
-    {"spin", "auto", "duration", "how long an I/O thread looks for more work before it sleeps; auto: 100us, or none on one or two cores", 0, 0},
-    {"heartbeat_interval", "1s", "duration", "a socket on which nothing moved for this long carries a ping", 0, 0},
-    {"heartbeat_timeout", "5s", "duration", "a link one of whose sockets was silent for this long is lost", 0, 0},
-    {"handshake_timeout", "5s", "duration", "a connection whose hello is not complete by then is closed", 0, 0},
+    {"congestion", "cubic", "text",
+     "congestion control of every socket; if the kernel has or allows no such one, or at \"system\", the "
+     "system's own",
+     0, 0},
+    {"socket_buffer", "0", "bytes", "send and receive buffer of every socket; 0: the kernel tunes them", 0,
+     0},
+    {"chunk_bytes", "1MiB", "bytes",
+     "payload of one frame at most, 4 KiB to 64 MiB: large requests travel in chunks over all sockets", 0, 0},
+    {"zero_copy", "auto", "text",
+     "yes: large pages go into a socket by reference, not copied; no: copied; auto: yes where a link has "
+     "more sockets, both sides counted, than there are cores",
+     0, 0},
+    {"window", "8MiB", "bytes", "payload under way on one socket at most, beyond which others take the work",
+     0, 0},
+    {"direct_bytes", "64KiB", "bytes",
+     "requests up to here are sent from the thread that posts them, and received by one that polls for them",
+     0, 0},
+    {"gpu_ring_bytes", "4MiB", "bytes",
+     "pinned memory of one socket and direction through which GPU memory's payload passes, at least twice "
+     "gpu_chunk_bytes; it is taken when GPU memory is first sent or received over the socket",
+     0, 0},
+    {"gpu_chunk_bytes", "1MiB", "bytes",
+     "payload that a GPU gathers or unpacks at a time, 4 KiB to 64 MiB: several such pieces are under way in "
+     "the ring",
+     0, 0},
+    {"courier", "off", "text",
+     "on: a kernel stays on the GPU, as long as it has work, and gathers and unpacks small pieces without a "
+     "launch for each. It occupies one multiprocessor, and who waits for the whole GPU waits for it",
+     0, 0},
+    {"spin", "auto", "duration",
+     "how long an I/O thread looks for more work before it sleeps; auto: 100us, or none on one or two cores",
+     0, 0},
+    {"heartbeat_interval", "1s", "duration", "a socket on which nothing moved for this long carries a ping",
+     0, 0},
+    {"heartbeat_timeout", "5s", "duration", "a link one of whose sockets was silent for this long is lost", 0,
+     0},
+    {"handshake_timeout", "5s", "duration", "a connection whose hello is not complete by then is closed", 0,
+     0},
     {"connect_timeout", "10s", "duration", "a link that has not come about by then is lost", 0, 0},
-    {"max_pending", "64", "count", "connections with unfinished hello at most; the oldest is closed for a newer one", 0, 0},
-    {"auth_token", "", "text", "secret that all agents share; both sides prove that they know it", HEADRACE_OPTION_SECRET, 0},
+    {"max_pending", "64", "count",
+     "connections with unfinished hello at most; the oldest is closed for a newer one", 0, 0},
+    {"auth_token", "", "text", "secret that all agents share; both sides prove that they know it",
+     HEADRACE_OPTION_SECRET, 0},
     {"auth_token_file", "", "text", "file whose first line is the secret, instead of auth_token", 0, 0},
     {"faults", "", "list", "for tests: failures put into the system calls; see the backend's README", 0, 0},
 }};
@@ -65,14 +97,16 @@ class Reader {
   std::uint64_t bytes(std::string_view name, std::uint64_t least, std::uint64_t most) {
     auto value = parse_bytes(text(name));
     if (!value) return fail(name, value.error().message), least;
-    if (*value < least || *value > most) return fail(name, fmt::format("{} to {} bytes are allowed", least, most)), least;
+    if (*value < least || *value > most)
+      return fail(name, fmt::format("{} to {} bytes are allowed", least, most)), least;
     return *value;
   }
 
   std::chrono::nanoseconds duration(std::string_view name, std::chrono::nanoseconds least) {
     auto value = parse_duration(text(name));
     if (!value) return fail(name, value.error().message), least;
-    if (*value < least) return fail(name, fmt::format("at least {} ms are needed", least.count() / 1'000'000)), least;
+    if (*value < least)
+      return fail(name, fmt::format("at least {} ms are needed", least.count() / 1'000'000)), least;
     return *value;
   }
 
@@ -119,7 +153,8 @@ Result<std::string> first_line(const std::string& path) {
   if (got < 0) return os_error(errno, "read the secret from auth_token_file {}", path);
   std::string_view line(text.data(), static_cast<std::size_t>(got));
   line = trim(line.substr(0, line.find('\n')));
-  if (line.empty()) return make_error(Code::invalid_argument, "auth_token_file {} has an empty first line", path);
+  if (line.empty())
+    return make_error(Code::invalid_argument, "auth_token_file {} has an empty first line", path);
   return std::string(line);
 }
 
@@ -135,7 +170,8 @@ Result<Settings> Settings::read(const plugin::CreateArgs& args) {
   s.listen = reader.list("listen");
   s.advertise = reader.list("advertise");
   s.sockets = reader.count("sockets", std::min(4U, all_cores), 64);
-  // On two cores too: sending costs more than receiving, and with one thread a side the sender's core is the limit.
+  // On two cores too: sending costs more than receiving, and with one thread a side the sender's core is the
+  // limit.
   s.threads = reader.count("threads", s.sockets, 64);
   s.congestion = reader.text("congestion");
   if (s.congestion == "system") s.congestion.clear();
@@ -147,7 +183,8 @@ Result<Settings> Settings::read(const plugin::CreateArgs& args) {
   s.direct_bytes = reader.bytes("direct_bytes", 0, 1 << 20);
   s.gpu_chunk_bytes = reader.bytes("gpu_chunk_bytes", 4096, 64 << 20);
   s.gpu_ring_bytes = reader.bytes("gpu_ring_bytes", 8192, std::uint64_t{1} << 32);
-  if (s.gpu_ring_bytes / 2 < s.gpu_chunk_bytes) reader.fail("gpu_ring_bytes", "it must be at least twice gpu_chunk_bytes");
+  if (s.gpu_ring_bytes / 2 < s.gpu_chunk_bytes)
+    reader.fail("gpu_ring_bytes", "it must be at least twice gpu_chunk_bytes");
   s.courier = reader.on_or_off("courier");
   const bool spins = reader.text("spin") != "auto" && !reader.text("spin").empty();
   s.spin = spins ? reader.duration("spin", 0ns) : (all_cores > 2 ? std::chrono::nanoseconds(100us) : 0ns);
@@ -163,7 +200,8 @@ Result<Settings> Settings::read(const plugin::CreateArgs& args) {
   if (reader.error()) return *reader.error();
   if (const std::string file = reader.text("auth_token_file"); !file.empty()) {
     if (!s.token.empty())
-      return make_error(Code::invalid_argument, "auth_token and auth_token_file ({}) are both set: choose one", file);
+      return make_error(Code::invalid_argument,
+                        "auth_token and auth_token_file ({}) are both set: choose one", file);
     HEADRACE_TRY(token, first_line(file));
     s.token = std::move(token);
   }

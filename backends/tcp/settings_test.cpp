@@ -34,10 +34,18 @@ TEST(Settings, the_defaults_of_the_table_are_valid) {
 }
 
 TEST(Settings, a_wrong_value_is_refused_with_name_and_value) {
-  const std::vector<std::pair<std::string, std::string>> wrong{
-      {"sockets", "0"},       {"sockets", "65"},         {"sockets", "two"},         {"threads", "-1"}, {"chunk_bytes", "1"},
-      {"window", "lots"},     {"direct_bytes", "2MiB"},  {"spin", "soon"},           {"heartbeat_interval", "0"},
-      {"max_pending", "none"}, {"heartbeat_timeout", "1s"}, {"zero_copy", "maybe"}};
+  const std::vector<std::pair<std::string, std::string>> wrong{{"sockets", "0"},
+                                                               {"sockets", "65"},
+                                                               {"sockets", "two"},
+                                                               {"threads", "-1"},
+                                                               {"chunk_bytes", "1"},
+                                                               {"window", "lots"},
+                                                               {"direct_bytes", "2MiB"},
+                                                               {"spin", "soon"},
+                                                               {"heartbeat_interval", "0"},
+                                                               {"max_pending", "none"},
+                                                               {"heartbeat_timeout", "1s"},
+                                                               {"zero_copy", "maybe"}};
   for (const auto& [name, value] : wrong) {
     const auto settings = read({{name, value}});
     ASSERT_FALSE(settings.ok()) << name << "=" << value;
@@ -57,7 +65,8 @@ TEST(Settings, the_secret_comes_from_the_option_or_the_first_line_of_a_file_and_
   EXPECT_EQ(read({{"auth_token", "abc"}})->token, "abc");
   EXPECT_EQ(read({{"auth_token", "abc"}, {"auth_token_file", file}}).code(), Code::invalid_argument);
   std::remove(file.c_str());
-  EXPECT_EQ(read({{"auth_token_file", file}}).code(), Code::invalid_argument) << "a mistake in the settings, which nobody may overlook";
+  EXPECT_EQ(read({{"auth_token_file", file}}).code(), Code::invalid_argument)
+      << "a mistake in the settings, which nobody may overlook";
 }
 
 TEST(Settings, the_ring_for_gpus_holds_two_of_its_pieces) {
@@ -79,7 +88,8 @@ TEST(Settings, the_courier_is_asked_for_by_name) {
 
 TEST(Settings, the_secret_is_marked_as_one) {
   for (const headrace_option_v1& row : Settings::rows())
-    EXPECT_EQ((row.flags & HEADRACE_OPTION_SECRET) != 0, std::string_view(row.name) == "auth_token") << row.name;
+    EXPECT_EQ((row.flags & HEADRACE_OPTION_SECRET) != 0, std::string_view(row.name) == "auth_token")
+        << row.name;
 }
 
 TEST(Faults, a_plan_is_read_from_text) {

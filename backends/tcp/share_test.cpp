@@ -13,9 +13,11 @@ namespace {
 TEST(Share, of_the_one_socket_of_a_link_that_came_in_is_all) {
   constexpr std::uint64_t length = 8 << 20;
   test::World world;
-  test::Instance instance(world, plugin::table<TcpBackend>(), {{"listen", "127.0.0.1:0"}}, test::PluginHost::Args{});
+  test::Instance instance(world, plugin::table<TcpBackend>(), {{"listen", "127.0.0.1:0"}},
+                          test::PluginHost::Args{});
   const auto info = ConnectionInfo::parse(instance.connection_info());
-  const PlayedSocket peer(info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front(), 0);
+  const PlayedSocket peer(info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front(),
+                          0);
   ASSERT_TRUE(world.until([&] { return instance.host().accepted_links().size() == 1; }));
   const auto accepted = instance.host().accepted_links().front();
   test::Link link(instance, accepted.connection, accepted.token);
@@ -29,7 +31,8 @@ TEST(Share, of_the_one_socket_of_a_link_that_came_in_is_all) {
                         test::uniform_side(theirs.handle(), 0, length, length), 1);
   request.post();
   const FrameHeader first = peer.hear(FrameType::write);
-  EXPECT_EQ(first.payload, 1U << 20) << "the longest chunk: most of the request is left, and no other socket could take it";
+  EXPECT_EQ(first.payload, 1U << 20)
+      << "the longest chunk: most of the request is left, and no other socket could take it";
   link.disconnect();
 }
 

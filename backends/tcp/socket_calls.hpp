@@ -47,7 +47,9 @@ class SystemCalls final : public SocketCalls {
   ssize_t splice(int pipe, int fd, std::size_t bytes, bool more) override {
     return ::splice(pipe, nullptr, fd, nullptr, bytes, SPLICE_F_NONBLOCK | (more ? SPLICE_F_MORE : 0U));
   }
-  int connect(int fd, const sockaddr* address, socklen_t length) override { return ::connect(fd, address, length); }
+  int connect(int fd, const sockaddr* address, socklen_t length) override {
+    return ::connect(fd, address, length);
+  }
   int accept(int fd, sockaddr* address, socklen_t* length) override {
     return ::accept4(fd, address, length, SOCK_NONBLOCK | SOCK_CLOEXEC);
   }

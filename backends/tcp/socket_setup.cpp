@@ -32,7 +32,8 @@ void tune(int fd, const Settings& settings) {
   set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   // A kernel without it, or a container that may not choose: then the system's.
   if (!settings.congestion.empty())
-    (void)::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, settings.congestion.data(), static_cast<socklen_t>(settings.congestion.size()));
+    (void)::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, settings.congestion.data(),
+                       static_cast<socklen_t>(settings.congestion.size()));
 }
 
 Result<UniqueFd> open_socket(const SocketAddress& address, const Settings& settings) {
@@ -50,7 +51,8 @@ Result<UniqueFd> open_listener(const SocketAddress& address, const Settings& set
   tune(fd.get(), settings);
   set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (address.family() == AF_INET6) set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  if (::bind(fd.get(), address.get(), address.length) < 0) return os_error(errno, "bind to {}", address.text());
+  if (::bind(fd.get(), address.get(), address.length) < 0)
+    return os_error(errno, "bind to {}", address.text());
   if (::listen(fd.get(), backlog) < 0) return os_error(errno, "listen on {}", address.text());
   return fd;
 }

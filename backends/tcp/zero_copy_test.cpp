@@ -29,7 +29,8 @@ struct Pair {
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t length = sizeof at;
     auto* const address = reinterpret_cast<sockaddr*>(&at);
-    if (::bind(listener.get(), address, length) < 0 || ::listen(listener.get(), 1) < 0) throw std::runtime_error("listen");
+    if (::bind(listener.get(), address, length) < 0 || ::listen(listener.get(), 1) < 0)
+      throw std::runtime_error("listen");
     ::getsockname(listener.get(), address, &length);
     first = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (::connect(first.get(), address, length) < 0) throw std::runtime_error("connect");
@@ -44,7 +45,9 @@ class CountedCalls final : public SocketCalls {
   std::uint64_t shared = 0, copied = 0;
   int vmsplice_error = 0, splice_error = 0;
 
-  ssize_t sendmsg(int fd, const msghdr* message, bool more) override { return count(copied, system_.sendmsg(fd, message, more)); }
+  ssize_t sendmsg(int fd, const msghdr* message, bool more) override {
+    return count(copied, system_.sendmsg(fd, message, more));
+  }
   ssize_t recvmsg(int fd, msghdr* message) override { return system_.recvmsg(fd, message); }
   ssize_t vmsplice(int pipe, const iovec* pieces, std::size_t n) override {
     if (vmsplice_error != 0) return errno = vmsplice_error, -1;
@@ -54,8 +57,12 @@ class CountedCalls final : public SocketCalls {
     if (splice_error != 0) return errno = splice_error, -1;
     return count(shared, system_.splice(pipe, fd, bytes, more));
   }
-  int connect(int fd, const sockaddr* address, socklen_t length) override { return system_.connect(fd, address, length); }
-  int accept(int fd, sockaddr* address, socklen_t* length) override { return system_.accept(fd, address, length); }
+  int connect(int fd, const sockaddr* address, socklen_t length) override {
+    return system_.connect(fd, address, length);
+  }
+  int accept(int fd, sockaddr* address, socklen_t* length) override {
+    return system_.accept(fd, address, length);
+  }
 
  private:
   static ssize_t count(std::uint64_t& into, ssize_t n) {
@@ -83,7 +90,8 @@ class ZeroCopy : public ::testing::Test {
       expected += "head of a frame";
       std::vector<iovec> payload;
       for (std::size_t i = 0; i < 100; ++i) {
-        const std::size_t at = (static_cast<std::size_t>(frame) * 100 + 99 - i) * 8192 + i, length = 4096 + 37 * i;
+        const std::size_t at = (static_cast<std::size_t>(frame) * 100 + 99 - i) * 8192 + i,
+                          length = 4096 + 37 * i;
         payload.push_back({memory_.data() + at, length});
         expected.append(memory_, at, length);
       }
@@ -98,7 +106,8 @@ class ZeroCopy : public ::testing::Test {
   std::string send(FrameWriter& writer, SocketCalls& calls, std::size_t bytes) {
     auto received = std::async(std::launch::async, [&] {
       std::string got(bytes, '\0');
-      got.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::recv(pair_.second.get(), got.data(), bytes, MSG_WAITALL))));
+      got.resize(static_cast<std::size_t>(
+          std::max<ssize_t>(0, ::recv(pair_.second.get(), got.data(), bytes, MSG_WAITALL))));
       return got;
     });
     FrameWriter::Step step;
@@ -130,7 +139,8 @@ TEST_F(ZeroCopy, what_is_shared_arrives_in_its_place_and_is_not_copied_into_the_
 }
 
 TEST_F(ZeroCopy, short_calls_and_interruptions_lose_nothing) {
-  FaultyCalls calls(FaultPlan::parse("short_writes=20000,eagain=20,eintr=20").value(), std::make_unique<SystemCalls>());
+  FaultyCalls calls(FaultPlan::parse("short_writes=20000,eagain=20,eintr=20").value(),
+                    std::make_unique<SystemCalls>());
   FrameWriter writer;
   const std::string expected = fill(writer);
   EXPECT_TRUE(send(writer, calls, expected.size()) == expected);
@@ -203,7 +213,9 @@ class ZeroCopyOwner : public ::testing::Test {
   }
 
   test::World world_;
-  test::Instance instance_{world_, plugin::table<TcpBackend>(), {{"listen", "127.0.0.1:0"}, {"zero_copy", "yes"}, {"socket_buffer", "4MiB"}},
+  test::Instance instance_{world_,
+                           plugin::table<TcpBackend>(),
+                           {{"listen", "127.0.0.1:0"}, {"zero_copy", "yes"}, {"socket_buffer", "4MiB"}},
                            test::PluginHost::Args{}};
   const test::Memory memory_{test::Memory::Kind::plain, length, 1};
   std::unique_ptr<PlayedSocket> peer_;
@@ -215,7 +227,8 @@ TEST_F(ZeroCopyOwner, deregistering_waits_until_the_peer_has_taken_what_it_read)
   const std::string before(reinterpret_cast<const char*>(memory_.bytes().data()), length);
   auto gone = std::async(std::launch::async, [&] {
     region_ = nullptr;
-    std::memset(const_cast<std::byte*>(memory_.bytes().data()), '!', length);  // its memory is used for something else
+    std::memset(const_cast<std::byte*>(memory_.bytes().data()), '!',
+                length);  // its memory is used for something else
   });
   EXPECT_EQ(gone.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
   EXPECT_TRUE(peer_->hear_payload(header_) == before);
@@ -225,7 +238,8 @@ TEST_F(ZeroCopyOwner, deregistering_waits_until_the_peer_has_taken_what_it_read)
   peer_->say_number(FrameType::pong, question.request);
   EXPECT_EQ(gone.wait_for(std::chrono::seconds(10)), std::future_status::ready);
   EXPECT_FALSE(test::Link(instance_, instance_.host().accepted_links().front().connection,
-                          instance_.host().accepted_links().front().token).lost());
+                          instance_.host().accepted_links().front().token)
+                   .lost());
 }
 
 TEST_F(ZeroCopyOwner, two_that_deregister_at_once_both_wait) {
@@ -249,7 +263,9 @@ TEST_F(ZeroCopyOwner, deregistering_does_not_wait_for_long) {
   const auto begin = std::chrono::steady_clock::now();
   region_ = nullptr;
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
-  const auto lost = [&] { return instance_.host().link(instance_.host().accepted_links().front().token)->lost; };
+  const auto lost = [&] {
+    return instance_.host().link(instance_.host().accepted_links().front().token)->lost;
+  };
   ASSERT_TRUE(world_.until(lost)) << world_.describe();
 }
 

@@ -100,7 +100,9 @@ class Driver:
     def open(self, handle: IpcHandle) -> tuple[int, int]:
         """The outcome, and the address."""
         address = ctypes.c_uint64()
-        return self.ask("cuIpcOpenMemHandle_v2", ctypes.byref(address), handle, LAZY_PEER_ACCESS), address.value
+        return self.ask(
+            "cuIpcOpenMemHandle_v2", ctypes.byref(address), handle, LAZY_PEER_ACCESS
+        ), address.value
 
     def close(self, address: int) -> int:
         return self.ask("cuIpcCloseMemHandle", ctypes.c_uint64(address))
@@ -123,7 +125,9 @@ class Driver:
 
     def range_of(self, address: int) -> list[int] | str:
         base, length = ctypes.c_uint64(), ctypes.c_size_t()
-        code = self.ask("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(length), ctypes.c_uint64(address))
+        code = self.ask(
+            "cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(length), ctypes.c_uint64(address)
+        )
         return [address - base.value, length.value] if code == 0 else self.word(code)
 
     # The virtual memory API
@@ -131,19 +135,45 @@ class Driver:
     def create(self, device: int, bytes_: int) -> int:
         properties = AllocationProperties(type=1, handle_types=DESCRIPTOR, location=Location(1, device))
         memory = ctypes.c_uint64()
-        self.do("cuMemCreate", ctypes.byref(memory), ctypes.c_size_t(bytes_), ctypes.byref(properties), ctypes.c_ulonglong(0))
+        self.do(
+            "cuMemCreate",
+            ctypes.byref(memory),
+            ctypes.c_size_t(bytes_),
+            ctypes.byref(properties),
+            ctypes.c_ulonglong(0),
+        )
         return memory.value
 
     def reserve(self, bytes_: int) -> int:
         address = ctypes.c_uint64()
-        self.do("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(bytes_), ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_ulonglong(0))
+        self.do(
+            "cuMemAddressReserve",
+            ctypes.byref(address),
+            ctypes.c_size_t(bytes_),
+            ctypes.c_size_t(0),
+            ctypes.c_uint64(0),
+            ctypes.c_ulonglong(0),
+        )
         return address.value
 
     def map_at(self, address: int, memory: int, device: int, bytes_: int) -> int:
         """The outcome of letting the GPU reach it."""
-        self.do("cuMemMap", ctypes.c_uint64(address), ctypes.c_size_t(bytes_), ctypes.c_size_t(0), ctypes.c_uint64(memory), ctypes.c_ulonglong(0))
+        self.do(
+            "cuMemMap",
+            ctypes.c_uint64(address),
+            ctypes.c_size_t(bytes_),
+            ctypes.c_size_t(0),
+            ctypes.c_uint64(memory),
+            ctypes.c_ulonglong(0),
+        )
         access = Access(Location(1, device), 3)
-        return self.ask("cuMemSetAccess", ctypes.c_uint64(address), ctypes.c_size_t(bytes_), ctypes.byref(access), ctypes.c_size_t(1))
+        return self.ask(
+            "cuMemSetAccess",
+            ctypes.c_uint64(address),
+            ctypes.c_size_t(bytes_),
+            ctypes.byref(access),
+            ctypes.c_size_t(1),
+        )
 
     def unmap(self, address: int, bytes_: int) -> None:
         self.do("cuMemUnmap", ctypes.c_uint64(address), ctypes.c_size_t(bytes_))
@@ -153,12 +183,20 @@ class Driver:
 
     def descriptor(self, memory: int) -> int:
         descriptor = ctypes.c_int(-1)
-        self.do("cuMemExportToShareableHandle", ctypes.byref(descriptor), ctypes.c_uint64(memory), DESCRIPTOR, ctypes.c_ulonglong(0))
+        self.do(
+            "cuMemExportToShareableHandle",
+            ctypes.byref(descriptor),
+            ctypes.c_uint64(memory),
+            DESCRIPTOR,
+            ctypes.c_ulonglong(0),
+        )
         return descriptor.value
 
     def import_descriptor(self, descriptor: int) -> tuple[int, int]:
         memory = ctypes.c_uint64()
-        code = self.ask("cuMemImportFromShareableHandle", ctypes.byref(memory), ctypes.c_void_p(descriptor), DESCRIPTOR)
+        code = self.ask(
+            "cuMemImportFromShareableHandle", ctypes.byref(memory), ctypes.c_void_p(descriptor), DESCRIPTOR
+        )
         return code, memory.value
 
 
@@ -169,7 +207,14 @@ class Exporter:
     def __init__(self, device: int, wrapper: list[str] | None = None):
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(15)
-        command = [*(wrapper or []), sys.executable, __file__, "--exporter", str(theirs.fileno()), str(device)]
+        command = [
+            *(wrapper or []),
+            sys.executable,
+            __file__,
+            "--exporter",
+            str(theirs.fileno()),
+            str(device),
+        ]
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
         theirs.close()
         self.facts = self._answer()[0]
@@ -212,7 +257,11 @@ def serve(channel: socket.socket, device: int) -> None:
 
     def allocate(value: int) -> dict[str, Any]:
         address = driver.allocate(BYTES, value)
-        return {"address": address, "handle": bytes(driver.handle(address).bytes).hex(), "buffer_id": driver.buffer_id(address)}
+        return {
+            "address": address,
+            "handle": bytes(driver.handle(address).bytes).hex(),
+            "buffer_id": driver.buffer_id(address),
+        }
 
     def free(address: int) -> dict[str, Any]:
         driver.free(address)
@@ -234,7 +283,13 @@ def serve(channel: socket.socket, device: int) -> None:
     def look(address: int) -> dict[str, Any]:
         return driver.read(address, 4096)
 
-    actions: dict[str, Callable[..., dict[str, Any]]] = {"allocate": allocate, "free": free, "share": share, "unshare": unshare, "look": look}
+    actions: dict[str, Callable[..., dict[str, Any]]] = {
+        "allocate": allocate,
+        "free": free,
+        "share": share,
+        "unshare": unshare,
+        "look": look,
+    }
     channel.send(json.dumps({"pid": os.getpid()}).encode())
     while data := channel.recv(65536):
         what, *arguments = json.loads(data)
@@ -324,7 +379,11 @@ def handle_outlives_exporter(driver: Driver, far: int, result: dict[str, Any]) -
     exporter = Exporter(far)
     code, address = driver.open(as_handle(exporter.ask("allocate", 9)["handle"]))
     exporter.kill()
-    result |= {"open": driver.word(code), "read_after_death": driver.read(address, 4096), "end_of_it": driver.read(address + BYTES - 16)}
+    result |= {
+        "open": driver.word(code),
+        "read_after_death": driver.read(address, 4096),
+        "end_of_it": driver.read(address + BYTES - 16),
+    }
     driver.context(far)
     result["held_mib"] = (driver.used() - before) / MIB
     driver.context(0)
@@ -370,9 +429,21 @@ def exporter_dies_under_work(driver: Driver, far: int, result: dict[str, Any]) -
         code, address = driver.open(as_handle(exporter.ask("allocate", 6)["handle"]))
         for _ in range(2000):  # some 0.4 s at the speed of the link
             if how == "kernels":
-                driver.do("cuMemsetD32Async", ctypes.c_uint64(address), ctypes.c_uint(0x06060606), ctypes.c_size_t(BYTES // 4), stream)
+                driver.do(
+                    "cuMemsetD32Async",
+                    ctypes.c_uint64(address),
+                    ctypes.c_uint(0x06060606),
+                    ctypes.c_size_t(BYTES // 4),
+                    stream,
+                )
             else:
-                driver.do("cuMemcpyDtoDAsync_v2", ctypes.c_uint64(mine), ctypes.c_uint64(address), ctypes.c_size_t(BYTES), stream)
+                driver.do(
+                    "cuMemcpyDtoDAsync_v2",
+                    ctypes.c_uint64(mine),
+                    ctypes.c_uint64(address),
+                    ctypes.c_size_t(BYTES),
+                    stream,
+                )
         time.sleep(0.05)
         running = driver.ask("cuStreamQuery", stream)
         os.kill(exporter.process.pid, signal.SIGKILL)
@@ -436,7 +507,11 @@ def ways_between_gpus(driver: Driver, far: int, result: dict[str, Any]) -> None:
     code, memory = driver.import_descriptor(shared["descriptor"])
     for device in range(driver.devices()):
         driver.context(device)
-        result[f"set_access_gpu{device}"] = driver.word(driver.map_at(driver.reserve(BYTES), memory, device, BYTES)) if code == 0 else driver.word(code)
+        result[f"set_access_gpu{device}"] = (
+            driver.word(driver.map_at(driver.reserve(BYTES), memory, device, BYTES))
+            if code == 0
+            else driver.word(code)
+        )
     exporter.leave()
 
 
@@ -474,14 +549,27 @@ def what_opening_costs(driver: Driver, far: int, result: dict[str, Any]) -> None
         driver.free(own)
         os.close(shared["descriptor"])
     exporter.leave()
-    result |= {name: {"first": round(values[0], 4), "median": round(sorted(values)[len(values) // 2], 4)} for name, values in times.items()}
+    result |= {
+        name: {"first": round(values[0], 4), "median": round(sorted(values)[len(values) // 2], 4)}
+        for name, values in times.items()
+    }
 
 
 def exporter_in_another_pid_namespace(driver: Driver, far: int, result: dict[str, Any]) -> None:
     """With a /proc of its own; then with our own number there, by which handles name their process."""
     for case, number in (("other_number", None), ("our_number", os.getpid())):
         follow = f"echo {number - 1} > /proc/sys/kernel/ns_last_pid; " if number else ""
-        wrapper = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", follow + '"$@"; exit $?', "sh"]
+        wrapper = [
+            "unshare",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "sh",
+            "-c",
+            follow + '"$@"; exit $?',
+            "sh",
+        ]
         try:
             exporter = Exporter(far, wrapper)
             mine = driver.allocate(BYTES, 8) if number else 0
@@ -522,7 +610,13 @@ def answer_one(name: str) -> int:
 
 def run_one(name: str) -> dict[str, Any]:
     """The same in a process group of its own, with a limit."""
-    process = subprocess.Popen([sys.executable, __file__, "--answer", name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--answer", name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         out, err = process.communicate(timeout=SECONDS)
         ending = f"exit code {process.returncode}"
@@ -535,11 +629,17 @@ def run_one(name: str) -> dict[str, Any]:
             pass
         process.wait()
     lines = [line for line in out.splitlines() if line.startswith("{")]
-    return json.loads(lines[-1]) if lines else {"what": "assumption", "case": name, "failed": f"{ending}: {err[-500:]}"}
+    return (
+        json.loads(lines[-1])
+        if lines
+        else {"what": "assumption", "case": name, "failed": f"{ending}: {err[-500:]}"}
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", help=f"some of: {', '.join(one.__name__ for one in QUESTIONS)}")
     parser.add_argument("--out", help="a file for the lines, beside stdout")
     parser.add_argument("--answer", help=argparse.SUPPRESS)

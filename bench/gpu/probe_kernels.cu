@@ -8,7 +8,7 @@ using namespace headrace::kernels;
 #define PROBE_SHAPE(threads, unroll, hint)                                                       \
   extern "C" __global__ void __launch_bounds__(threads)                                          \
       probe_##threads##_##unroll##_##hint(const __grid_constant__ headrace_move_pages_v1 args) { \
-    move_aligned_pages<unroll, Hint::hint, ToldPages>(args);                                                \
+    move_aligned_pages<unroll, Hint::hint, ToldPages>(args);                                     \
     tell_done(args.done);                                                                        \
   }
 
@@ -50,9 +50,9 @@ PROBE_TELL(256, plain, PROBE_PLAIN)
 PROBE_TELL(256, release, PROBE_RELEASE)
 PROBE_TELL(256, fence, __threadfence_system(); PROBE_PLAIN)
 
-// The least that a kernel which stays can take for a page: one thread looks at a word of host memory, the block
-// moves, one thread tells. Jobs 1 to done.value; their number is looked for at done.state, a word of host memory.
-// Without a job for a second it leaves.
+// The least that a kernel which stays can take for a page: one thread looks at a word of host memory, the
+// block moves, one thread tells. Jobs 1 to done.value; their number is looked for at done.state, a word of
+// host memory. Without a job for a second it leaves.
 extern "C" __global__ void __launch_bounds__(256)
     probe_resident(const __grid_constant__ headrace_move_few_v1 args) {
   constexpr unsigned long long longest_ns = 1'000'000'000;

@@ -38,7 +38,9 @@ def measurements(line: dict) -> Iterator[tuple[str, str, str, float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("probe", type=Path)
     parser.add_argument("--commit", required=True)
     parser.add_argument("--date", required=True)
@@ -54,7 +56,9 @@ def main() -> int:
     # other copies and one copy of all were not.
     good = ends[-1]["failed"] == 0
     for line in lines:
-        compared = line.get("method") == "kernel" or (line.get("what") == "long" and line["method"] != "whole")
+        compared = line.get("method") == "kernel" or (
+            line.get("what") == "long" and line["method"] != "whole"
+        )
         for case, metric, unit, value in measurements(line) if "what" in line else ():
             row = {"date": arguments.date, "commit": arguments.commit, "machine": arguments.host, "command": arguments.command,
                    "table": "gpu-probe", "case": case, "metric": metric, "unit": unit, "value": value, "peer": None,

@@ -65,17 +65,29 @@ def measure(rows: Rows, name: str, op: str, blocks: int, iterations: int) -> Non
         lists = {}
         for tensor, view, is_near in ((source, wanted, op == "write"), (target, seen, op == "read")):
             pages, shape = headrace.pages_of(agent.register(tensor), view)
-            lists[tensor.data_ptr()] = agent.prepare(pages, view=shape) if is_near else agent.prepare(pages, peer="views", view=shape)
-        local, remote = (lists[target.data_ptr()], lists[source.data_ptr()]) if op == "read" else (lists[source.data_ptr()], lists[target.data_ptr()])
+            lists[tensor.data_ptr()] = (
+                agent.prepare(pages, view=shape)
+                if is_near
+                else agent.prepare(pages, peer="views", view=shape)
+            )
+        local, remote = (
+            (lists[target.data_ptr()], lists[source.data_ptr()])
+            if op == "read"
+            else (lists[source.data_ptr()], lists[target.data_ptr()])
+        )
         here, there = (at_target, at_source) if op == "read" else (at_source, at_target)
-        request = agent.make_request(op, local, remote, here.to(torch.int32).numpy(), there.to(torch.int32).numpy())
+        request = agent.make_request(
+            op, local, remote, here.to(torch.int32).numpy(), there.to(torch.int32).numpy()
+        )
 
         def move() -> None:
             request.post()
             request.wait(timeout=30)
 
         ours = seconds(move, iterations)
-        same = bool((seen[at_target.to(seen.device)] == wanted[at_source.to(wanted.device)].to(seen.device)).all())
+        same = bool(
+            (seen[at_target.to(seen.device)] == wanted[at_source.to(wanted.device)].to(seen.device)).all()
+        )
         by_source, by_target = at_source.to(wanted.device), at_target.to(seen.device)
 
         def by_torch() -> None:
@@ -84,15 +96,27 @@ def measure(rows: Rows, name: str, op: str, blocks: int, iterations: int) -> Non
 
         theirs = seconds(by_torch, iterations)
     gigabytes = wanted.numel() * 2 / 1e9
-    rows.add(f"views/{name}/{op}", "GB/s", "GB/s", gigabytes / ours, peer=f"torch {torch.__version__}", peer_value=gigabytes / theirs, checked=same)
+    rows.add(
+        f"views/{name}/{op}",
+        "GB/s",
+        "GB/s",
+        gigabytes / ours,
+        peer=f"torch {torch.__version__}",
+        peer_value=gigabytes / theirs,
+        checked=same,
+    )
     print(json.dumps(rows.lines[-1]), flush=True)
     if not same:
         raise SystemExit(f"{name} {op}: the target does not hold what it should")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=4096, help="of 64 KiB, K and V together (default 4096: 256 MiB)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--blocks", type=int, default=4096, help="of 64 KiB, K and V together (default 4096: 256 MiB)"
+    )
     parser.add_argument("--iterations", type=int, default=30)
     options = parser.parse_args()
     rows = Rows("pages-gpu", "gpu")

@@ -38,7 +38,11 @@ def rows(table: str, folder: Path = RESULTS) -> list[tuple[str, Row]]:
     """(file, row) of that table, the oldest first."""
     found = []
     for path in sorted(folder.glob(f"*-{MACHINE}-*.jsonl")):
-        found += [(path.name, row) for row in map(json.loads, path.read_text().splitlines()) if row["table"] == table]
+        found += [
+            (path.name, row)
+            for row in map(json.loads, path.read_text().splitlines())
+            if row["table"] == table
+        ]
     return sorted(found, key=lambda pair: pair[1]["date"])
 
 
@@ -106,28 +110,69 @@ def draw(picture: Picture, output: Path) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    matplotlib.rcParams.update({"svg.fonttype": "path", "svg.hashsalt": "headrace", "font.family": "DejaVu Sans", "font.size": 11})
+    matplotlib.rcParams.update(
+        {"svg.fonttype": "path", "svg.hashsalt": "headrace", "font.family": "DejaVu Sans", "font.size": 11}
+    )
     figure, panels = pyplot.subplots(1, 2, figsize=(11, 4.9), sharey=True)
     for panel, op in zip(panels, OPERATIONS, strict=True):
         draw_panel(panel, op, picture.points[op])
     panels[0].set_ylabel("GB/s")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", ncols=len(labels), frameon=False, bbox_to_anchor=(0.5, 0.925))
+    figure.legend(
+        handles, labels, loc="upper center", ncols=len(labels), frameon=False, bbox_to_anchor=(0.5, 0.925)
+    )
     figure.suptitle("Scattered pages from GPU memory to another process's GPU memory", fontsize=13, y=0.985)
-    figure.text(0.5, 0.012, picture.small_print(), ha="center", va="bottom", fontsize=7.5, color="#444444", linespacing=1.5)
+    figure.text(
+        0.5,
+        0.012,
+        picture.small_print(),
+        ha="center",
+        va="bottom",
+        fontsize=7.5,
+        color="#444444",
+        linespacing=1.5,
+    )
     figure.subplots_adjust(left=0.065, right=0.985, top=0.79, bottom=0.235, wspace=0.06)
-    figure.savefig(output, metadata={"Date": None, "Title": "Pages between two GPUs, GB/s over page size", "Description": picture.description()})
+    figure.savefig(
+        output,
+        metadata={
+            "Date": None,
+            "Title": "Pages between two GPUs, GB/s over page size",
+            "Description": picture.description(),
+        },
+    )
 
 
 def draw_panel(panel: Any, op: str, contenders: dict[str, Points]) -> None:
     for name, style in STYLES.items():
         points = sorted(contenders[name].items())
-        panel.plot([size for size, _ in points], [value for _, value in points], markersize=6, clip_on=False, zorder=3, **style)
+        panel.plot(
+            [size for size, _ in points],
+            [value for _, value in points],
+            markersize=6,
+            clip_on=False,
+            zorder=3,
+            **style,
+        )
     for name in ("headrace", "nixl"):
         for size, value in contenders[name].items():
             text = f"{value:.1f}" if value < 10 else f"{value:.0f}"
-            away, side = ((0, -15), "center") if name == "headrace" else ((0, 9), "center") if value < 50 else ((-7, 6), "right")
-            panel.annotate(text, (size, value), away, textcoords="offset points", ha=side, fontsize=9, color=STYLES[name]["color"])
+            away, side = (
+                ((0, -15), "center")
+                if name == "headrace"
+                else ((0, 9), "center")
+                if value < 50
+                else ((-7, 6), "right")
+            )
+            panel.annotate(
+                text,
+                (size, value),
+                away,
+                textcoords="offset points",
+                ha=side,
+                fontsize=9,
+                color=STYLES[name]["color"],
+            )
     sizes = sorted(contenders["headrace"])
     panel.set_xscale("log", base=2)
     panel.set_xticks(sizes, [page_name(size) for size in sizes])
@@ -135,7 +180,10 @@ def draw_panel(panel: Any, op: str, contenders: dict[str, Points]) -> None:
     panel.set_xlim(sizes[0] / 1.6, sizes[-1] * 1.6)
     panel.set_ylim(0, 400)
     panel.set_xlabel("page size (logarithmic)")
-    panel.set_title({"read": "read: the other GPU's pages into ours", "write": "write: our pages into the other GPU"}[op], fontsize=11)
+    panel.set_title(
+        {"read": "read: the other GPU's pages into ours", "write": "write: our pages into the other GPU"}[op],
+        fontsize=11,
+    )
     panel.grid(axis="y", color="#dddddd", linewidth=0.8)
     panel.spines[["top", "right"]].set_visible(False)
 
@@ -144,14 +192,24 @@ def main(arguments: list[str]) -> int:
     output = Path(arguments[0]) if arguments else PICTURE
     picture = Picture()
     if not picture.points["read"]["headrace"]:
-        print(f"{RESULTS} holds no row of pages-gpu that a peer was measured in: run bench/compare_nixl.py --device cuda", file=sys.stderr)
+        print(
+            f"{RESULTS} holds no row of pages-gpu that a peer was measured in: run bench/compare_nixl.py --device cuda",
+            file=sys.stderr,
+        )
         return 1
     try:
         draw(picture, output)
     except ModuleNotFoundError as error:
         print(f"{error}: pip install matplotlib", file=sys.stderr)
         return 1
-    print(f"{output}: " + ", ".join(f"{len(points)} points {op} {name}" for op in OPERATIONS for name, points in picture.points[op].items()))
+    print(
+        f"{output}: "
+        + ", ".join(
+            f"{len(points)} points {op} {name}"
+            for op in OPERATIONS
+            for name, points in picture.points[op].items()
+        )
+    )
     return 0
 
 

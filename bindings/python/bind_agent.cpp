@@ -657,7 +657,8 @@ void bind_memory_methods(nb::class_<PyAgent>& agent) {
            "memory of the node next to this GPU, where the firmware names it and the system lets us choose.\n"
            "Owns: the Memory object and its views keep the memory; the region is the agent's until "
            "deregistered.\n"
-           "Errors: InvalidArgument (length 0, no such node: says which there are, no such GPU), Exhausted (not "
+           "Errors: InvalidArgument (length 0, no such node: says which there are, no such GPU), Exhausted "
+           "(not "
            "enough memory or\n"
            "huge pages), NotSupported (kind; near_gpu without a driver).")
       .def(
@@ -677,7 +678,8 @@ void bind_memory_methods(nb::class_<PyAgent>& agent) {
           "A peer's region as memory of this process: for the CPU what the peer got from allocate, for the "
           "kernels of a\n"
           "GPU its GPU memory, too.\n\n"
-          "device: the GPU of this process that will use it: 1, \"cuda:1\", a torch.device (\"cuda\" is GPU 0); None: the CPU.\n"
+          "device: the GPU of this process that will use it: 1, \"cuda:1\", a torch.device (\"cuda\" is GPU "
+          "0); None: the CPU.\n"
           "Errors: NotFound, NotSupported (on another host, host memory that was merely registered, no way "
           "from this GPU:\n"
           "what each backend said), InvalidArgument (no such GPU; GPU memory for the CPU), PeerLost, "

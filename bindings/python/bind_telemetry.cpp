@@ -42,9 +42,9 @@ void bind_telemetry(nb::module_& module) {
             .format(self.time_ns, to_str(self.room), to_str(self.text));
       });
 
-  nb::class_<TelemetrySnapshot>(
-      module, "TelemetrySnapshot",
-      "What an agent has counted so far. Names carry their unit: \"tcp.sent_bytes\", \"requests.duration_ns\".")
+  nb::class_<TelemetrySnapshot>(module, "TelemetrySnapshot",
+                                "What an agent has counted so far. Names carry their unit: "
+                                "\"tcp.sent_bytes\", \"requests.duration_ns\".")
       .def_prop_ro(
           "counters",
           [](const TelemetrySnapshot& self) {

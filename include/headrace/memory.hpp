@@ -37,20 +37,21 @@ struct RegionId {
 
 /// What is to be registered.
 struct MemoryRange {
-  void* address = nullptr;                ///< dram, vram
-  std::size_t length_bytes = 0;           ///< dram, vram: > 0; file, block, object: 0 means all of it
+  void* address = nullptr;       ///< dram, vram
+  std::size_t length_bytes = 0;  ///< dram, vram: > 0; file, block, object: 0 means all of it
   MemoryKind kind = MemoryKind::dram;
-  int device = -1;                        ///< vram: ordinal
-  int file_descriptor = -1;               ///< file, block: an open descriptor, or -1 and a path; stays the caller's
-  std::string path = {};                       ///< file, block: path; object: key
-  bool writable = true;                   ///< false: requests read it and never write it, neither ours nor peers'
+  int device = -1;           ///< vram: ordinal
+  int file_descriptor = -1;  ///< file, block: an open descriptor, or -1 and a path; stays the caller's
+  std::string path = {};     ///< file, block: path; object: key
+  bool writable = true;      ///< false: requests read it and never write it, neither ours nor peers'
 };
 
 struct RegisterOptions {
-  std::string name = {};                    ///< unique in the agent; empty: unnamed
-  std::string note = {};                    ///< travels with the metadata, up to 64 KiB: dtype and shape, a checksum, ...
-  std::vector<std::string> backends = {};   ///< only these; empty: every one that takes the kind
-  std::shared_ptr<const void> keep_alive = {};  ///< held until the region is deregistered: the array or tensor behind it
+  std::string name = {};  ///< unique in the agent; empty: unnamed
+  std::string note = {};  ///< travels with the metadata, up to 64 KiB: dtype and shape, a checksum, ...
+  std::vector<std::string> backends = {};  ///< only these; empty: every one that takes the kind
+  std::shared_ptr<const void> keep_alive =
+      {};  ///< held until the region is deregistered: the array or tensor behind it
 };
 
 /// A region of this agent or of a peer.
@@ -72,26 +73,31 @@ struct Region {
 
 struct AllocateOptions {
   MemoryKind kind = MemoryKind::dram;
-  int numa_node = -1;               ///< -1: that of `near_gpu`, or of the thread that touches a page first
-  int near_gpu = -1;                ///< a CUDA ordinal: memory of the node next to this GPU, where the firmware names it
-  bool huge_pages = false;          ///< 2 MiB pages; exhausted if the system has none reserved
-  bool writable = true;             ///< false: this process fills it through `storage`; requests and peers' mappings only read
+  int numa_node = -1;  ///< -1: that of `near_gpu`, or of the thread that touches a page first
+  int near_gpu = -1;   ///< a CUDA ordinal: memory of the node next to this GPU, where the firmware names it
+  bool huge_pages = false;  ///< 2 MiB pages; exhausted if the system has none reserved
+  bool writable =
+      true;  ///< false: this process fills it through `storage`; requests and peers' mappings only read
   RegisterOptions registration = {};
 };
 
-/// A peer's region as memory of this process. The memory stays until the last copy is gone. Once the peer has revoked it, left
-/// or died `alive()` is false. What was allocated by the agent then shows old bytes, never a fault. GPU memory shows them, too, or
-/// what its owner has put there since, and what a kernel writes lands there; what became of memory of cudaMalloc that its owner
-/// has freed is left open by NVIDIA, so let go once it is not alive.
-///   threads  any. The last copy of a mapping for a GPU waits until this GPU has done what was queued on it, on streams of its
-///            primary context: kernels that were launched before may use the memory to their end. While a stream of it is being
-///            captured nobody can wait, which may spoil the capture, and the memory stays mapped to the end of the process
+/// A peer's region as memory of this process. The memory stays until the last copy is gone. Once the peer has
+/// revoked it, left or died `alive()` is false. What was allocated by the agent then shows old bytes, never a
+/// fault. GPU memory shows them, too, or what its owner has put there since, and what a kernel writes lands
+/// there; what became of memory of cudaMalloc that its owner has freed is left open by NVIDIA, so let go once
+/// it is not alive.
+///   threads  any. The last copy of a mapping for a GPU waits until this GPU has done what was queued on it,
+///   on streams of its
+///            primary context: kernels that were launched before may use the memory to their end. While a
+///            stream of it is being captured nobody can wait, which may spoil the capture, and the memory
+///            stays mapped to the end of the process
 class Mapping {
  public:
   struct State;
   explicit Mapping(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  /// Of a mapping for a GPU, addresses that its kernels and copies use; the CPU does not. Of a region that is not writable the
-  /// bytes can be read only: a write of the CPU's ends the process, and nothing keeps a kernel from writing GPU memory.
+  /// Of a mapping for a GPU, addresses that its kernels and copies use; the CPU does not. Of a region that is
+  /// not writable the bytes can be read only: a write of the CPU's ends the process, and nothing keeps a
+  /// kernel from writing GPU memory.
   [[nodiscard]] HEADRACE_API std::span<std::byte> bytes() const;
   /// The GPU whose kernels use it, by its ordinal in this process; -1: the CPU.
   [[nodiscard]] HEADRACE_API int device() const;

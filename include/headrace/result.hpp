@@ -25,15 +25,16 @@ enum class Code : std::int32_t {
   timed_out = 5,         ///< the deadline passed
   canceled = 6,          ///< somebody asked for it to end
   peer_lost = 7,         ///< the peer died, restarted or cannot be reached: reconnect or give up
-  exhausted = 8,         ///< memory, descriptors or a declared limit ran out: release some, or raise the limit
-  corrupt = 9,           ///< bytes that came in are not what they should be
-  backend_failed = 10,   ///< the path failed: another path, or the same one later, may work
-  internal = 11,         ///< a broken promise of ours: report it
+  exhausted = 8,        ///< memory, descriptors or a declared limit ran out: release some, or raise the limit
+  corrupt = 9,          ///< bytes that came in are not what they should be
+  backend_failed = 10,  ///< the path failed: another path, or the same one later, may work
+  internal = 11,        ///< a broken promise of ours: report it
 };
 
 /// The code's name as it is written in this header, for example "peer_lost".
 HEADRACE_API std::string_view code_name(Code code) noexcept;
-/// What happened and what the caller can do next, in words: for a status that comes without a sentence of its own.
+/// What happened and what the caller can do next, in words: for a status that comes without a sentence of its
+/// own.
 HEADRACE_API std::string_view code_sentence(Code code) noexcept;
 
 inline constexpr std::uint64_t no_page = ~std::uint64_t{0};
@@ -41,8 +42,8 @@ inline constexpr std::uint64_t no_page = ~std::uint64_t{0};
 /// The end of a data-path call. Trivially copyable, never allocates.
 struct Status {
   Code code = Code::ok;
-  std::int32_t os_error = 0;      ///< errno where the system said no, else 0
-  std::uint64_t page = no_page;   ///< index in the page list that the error is about, or no_page
+  std::int32_t os_error = 0;     ///< errno where the system said no, else 0
+  std::uint64_t page = no_page;  ///< index in the page list that the error is about, or no_page
 
   [[nodiscard]] constexpr bool ok() const noexcept { return code == Code::ok; }
   friend constexpr bool operator==(const Status&, const Status&) = default;

@@ -199,8 +199,8 @@ class Lookout {
     __syncwarp();
   }
 
-  /// Hands over what comes after the look that found the job: words of a job of as many parts, 65536 jobs ago,
-  /// would bear the same number.
+  /// Hands over what comes after the look that found the job: words of a job of as many parts, 65536 jobs
+  /// ago, would bear the same number.
   __device__ void pass_on(unsigned parts) {
     unsigned long long word;
     __threadfence_system();  // with the look, what an acquire is

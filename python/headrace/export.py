@@ -37,7 +37,9 @@ def require_torch() -> None:
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise NotSupported(f"exporting needs torch, 2.11 or newer ({error}): install it (pip install torch), or headrace[model]") from error
+        raise NotSupported(
+            f"exporting needs torch, 2.11 or newer ({error}): install it (pip install torch), or headrace[model]"
+        ) from error
 
 
 def export_package(
@@ -52,10 +54,10 @@ def export_package(
 ) -> list[str]:
     """Compiles, compares if asked, and writes. Returns a line for each comparison.
 
-      note     further keys for the io spec
-      check    sees the package before it appears under its name, and raises if it must not
-      owns     moves the request's module and inputs to the device
-      errors   those of exporting.output, exporting.package and exporting.verify; corrupt when the package differs from the module
+    note     further keys for the io spec
+    check    sees the package before it appears under its name, and raises if it must not
+    owns     moves the request's module and inputs to the device
+    errors   those of exporting.output, exporting.package and exporting.verify; corrupt when the package differs from the module
     """
     check_output(Path(output))
     import torch
@@ -63,7 +65,9 @@ def export_package(
     from .exporting import package
 
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise NotSupported(f"device {device}: torch {torch.__version__} finds no GPU here: export where there is one, or with --device cpu")
+        raise NotSupported(
+            f"device {device}: torch {torch.__version__} finds no GPU here: export where there is one, or with --device cpu"
+        )
     request.move_to(device)
     began = time.monotonic()
     name = Path(output).name
@@ -77,7 +81,10 @@ def export_package(
     lines: list[str] = []
 
     def look(candidate: Path) -> None:
-        _say(f"{name}: compiled after {time.monotonic() - began:.0f} s" + (", comparing with PyTorch" if verify else ""))
+        _say(
+            f"{name}: compiled after {time.monotonic() - began:.0f} s"
+            + (", comparing with PyTorch" if verify else "")
+        )
         if verify:
             lines.extend(_compare(program, request, candidate, device, tolerance))
         if check is not None:
@@ -88,7 +95,9 @@ def export_package(
     return lines
 
 
-def _compare(program: Program, request: ExportRequest, candidate: Path, device: str, tolerance: float | None) -> list[str]:
+def _compare(
+    program: Program, request: ExportRequest, candidate: Path, device: str, tolerance: float | None
+) -> list[str]:
     from .exporting.verify import verify
 
     differences = verify(program, request, candidate, device, tolerance)
@@ -102,7 +111,9 @@ class Different(InvalidArgument):
     """The package gives other numbers than the module."""
 
     def __init__(self, lines: list[str]) -> None:
-        super().__init__("the package differs from PyTorch by more than the tolerance and was not written: --tolerance allows more")
+        super().__init__(
+            "the package differs from PyTorch by more than the tolerance and was not written: --tolerance allows more"
+        )
         self.lines = lines
 
 
@@ -125,12 +136,33 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         epilog="The function returns (module, args), (module, args, kwargs), or a dict with the keys module and args, and as wanted "
         "kwargs, dynamic_shapes, input_names, output_names, make_inputs.",
     )
-    parser.add_argument("target", metavar="module.py:function", help="the file, and the function in it that returns what to export")
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the package to write; its name ends in .pt2")
+    parser.add_argument(
+        "target",
+        metavar="module.py:function",
+        help="the file, and the function in it that returns what to export",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the package to write; its name ends in .pt2",
+    )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    parser.add_argument("--verify", action="store_true", help="compare with PyTorch first, on the example and at other sizes")
-    parser.add_argument("--tolerance", type=float, help="largest difference allowed, of 1 + the value (default: by dtype, 1e-4 for float32)")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="where the compiler keeps its work (default: the user's cache)")
+    parser.add_argument(
+        "--verify", action="store_true", help="compare with PyTorch first, on the example and at other sizes"
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        help="largest difference allowed, of 1 + the value (default: by dtype, 1e-4 for float32)",
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help="where the compiler keeps its work (default: the user's cache)",
+    )
     return parser.parse_args(arguments)
 
 
@@ -142,7 +174,14 @@ def main(arguments: list[str] | None = None) -> int:
         require_torch()
         from .exporting.request import read_request
 
-        lines = export_package(read_request(options.target), options.output, options.device, options.verify, options.tolerance, options.cache)
+        lines = export_package(
+            read_request(options.target),
+            options.output,
+            options.device,
+            options.verify,
+            options.tolerance,
+            options.cache,
+        )
     except Different as error:
         print(*error.lines, sep="\n")
         return _fail(error)

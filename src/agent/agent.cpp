@@ -17,13 +17,16 @@ namespace {
 
 constexpr std::size_t longest_agent_name = 255;
 
-std::vector<std::pair<std::string, std::string>> settings_of(const std::vector<OptionInfo>& options, const std::string& backend) {
+std::vector<std::pair<std::string, std::string>> settings_of(const std::vector<OptionInfo>& options,
+                                                             const std::string& backend) {
   std::vector<std::pair<std::string, std::string>> settings;
-  for (const OptionInfo& option : options) settings.emplace_back(option.name.substr(backend.size() + 1), option.value);
+  for (const OptionInfo& option : options)
+    settings.emplace_back(option.name.substr(backend.size() + 1), option.value);
   return settings;
 }
 
-Result<void> open_backend(engine::Engine& engine, const BackendSet& set, const engine::FoundBackend& found, const std::map<std::string, std::string>& options) {
+Result<void> open_backend(engine::Engine& engine, const BackendSet& set, const engine::FoundBackend& found,
+                          const std::map<std::string, std::string>& options) {
   if (found.table == nullptr) return Error{Code::backend_failed, found.refusal};
   HEADRACE_TRY(resolved, set.resolve(*found.table, options));
   return engine.add_backend(found, settings_of(resolved, found.name));
@@ -34,12 +37,14 @@ Result<void> open_backends(engine::Engine& engine, BackendSet& set, const std::v
   const Log log(Logger::process_default(), "agent");
   if (!asked.empty()) {
     for (const std::string& name : asked) {
-      if (auto opened = open_backend(engine, set, set.plugins().find(name), {}); !opened) return std::move(opened).error();
+      if (auto opened = open_backend(engine, set, set.plugins().find(name), {}); !opened)
+        return std::move(opened).error();
     }
     return {};
   }
   for (const engine::FoundBackend& found : set.plugins().find_all()) {
-    if (found.table == nullptr || found.name == engine::model_backend) continue;  // the model backend is for tests: only by name
+    if (found.table == nullptr || found.name == engine::model_backend)
+      continue;  // the model backend is for tests: only by name
     if (auto opened = open_backend(engine, set, found, {}); !opened) {
       if (opened.code() == Code::invalid_argument) return std::move(opened).error();
       log.info("backend {} does not open here: {}", found.name, opened.error().message);
@@ -53,7 +58,8 @@ Result<engine::EngineSettings> engine_settings(std::string name, const Options& 
   engine::EngineSettings settings;
   settings.name = std::move(name);
   HEADRACE_TRY(capacity, core.integer("inbox_capacity"));
-  if (capacity < 1) return make_error(Code::invalid_argument, "option inbox_capacity is {}: at least 1 is needed", capacity);
+  if (capacity < 1)
+    return make_error(Code::invalid_argument, "option inbox_capacity is {}: at least 1 is needed", capacity);
   settings.inbox_capacity = static_cast<std::size_t>(capacity);
   HEADRACE_TRY(inbox_bytes, core.bytes("inbox_bytes"));
   settings.inbox_bytes = inbox_bytes;
@@ -77,9 +83,11 @@ Agent& Agent::operator=(Agent&&) noexcept = default;
 // By value, as the public interface has it.
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
 Result<Agent> Agent::open(std::string name, AgentOptions options) {
-  if (!is_utf8(name)) return make_error(Code::invalid_argument, "an agent's name is UTF-8, and this one is not");
+  if (!is_utf8(name))
+    return make_error(Code::invalid_argument, "an agent's name is UTF-8, and this one is not");
   if (name.empty() || name.size() > longest_agent_name) {
-    return make_error(Code::invalid_argument, "an agent's name has 1 to {} bytes, this one has {}", longest_agent_name, name.size());
+    return make_error(Code::invalid_argument, "an agent's name has 1 to {} bytes, this one has {}",
+                      longest_agent_name, name.size());
   }
   const std::string context = "open agent " + name;
   HEADRACE_TRY(set, BackendSet::open(options.options));
@@ -91,10 +99,12 @@ Result<Agent> Agent::open(std::string name, AgentOptions options) {
 
   HEADRACE_TRY(by_option, impl->set->core().list("backends"));
   const std::vector<std::string>& asked = options.backends.empty() ? by_option : options.backends;
-  if (auto opened = open_backends(*impl->engine, *impl->set, asked); !opened) return std::move(opened).error().within(context);
+  if (auto opened = open_backends(*impl->engine, *impl->set, asked); !opened)
+    return std::move(opened).error().within(context);
   if (auto names = impl->set->check_names({}); !names) return std::move(names).error().within(context);
   HEADRACE_TRY(store, impl->set->core().text("store"));
-  auto exchange = Exchange::open(*impl->engine, options.listen, options.store.empty() ? store : options.store, impl->set->core());
+  auto exchange = Exchange::open(*impl->engine, options.listen, options.store.empty() ? store : options.store,
+                                 impl->set->core());
   if (!exchange) return std::move(exchange).error().within(context);
   impl->exchange = std::move(*exchange);
   return Agent(std::move(impl));
@@ -110,18 +120,25 @@ Result<Region> Agent::register_memory(const MemoryRange& range, const RegisterOp
   return std::move(regions.front());
 }
 
-Result<std::vector<Region>> Agent::register_memory(std::span<const MemoryRange> ranges, const RegisterOptions& options) {
+Result<std::vector<Region>> Agent::register_memory(std::span<const MemoryRange> ranges,
+                                                   const RegisterOptions& options) {
   return impl_->engine->register_regions(ranges, options, {});
 }
 
-Result<void> Agent::deregister(RegionId region, Timeout timeout) { return impl_->engine->deregister({&region, 1}, timeout); }
-Result<void> Agent::deregister(std::span<const RegionId> regions, Timeout timeout) { return impl_->engine->deregister(regions, timeout); }
+Result<void> Agent::deregister(RegionId region, Timeout timeout) {
+  return impl_->engine->deregister({&region, 1}, timeout);
+}
+Result<void> Agent::deregister(std::span<const RegionId> regions, Timeout timeout) {
+  return impl_->engine->deregister(regions, timeout);
+}
 
 namespace {
 
 /// The node that an allocation is bound to; -1: none.
 Result<int> node_for(const AllocateOptions& options) {
-  if (options.near_gpu < -1) return make_error(Code::invalid_argument, "there is no GPU {}: they count from 0, and -1 means none", options.near_gpu);
+  if (options.near_gpu < -1)
+    return make_error(Code::invalid_argument, "there is no GPU {}: they count from 0, and -1 means none",
+                      options.near_gpu);
   if (options.numa_node != -1 || options.near_gpu == -1) return options.numa_node;
   HEADRACE_TRY(driver, cuda::load_driver());
   HEADRACE_TRY(node, gpu::node_near(driver, options.near_gpu));
@@ -132,12 +149,17 @@ Result<int> node_for(const AllocateOptions& options) {
 
 Result<Region> Agent::allocate(std::size_t length_bytes, const AllocateOptions& options) {
   HEADRACE_TRY_VOID(impl_->engine->usable());
-  if (options.kind != MemoryKind::dram) return make_error(Code::not_supported, "this version allocates dram only, not {}", kind_name(options.kind));
+  if (options.kind != MemoryKind::dram)
+    return make_error(Code::not_supported, "this version allocates dram only, not {}",
+                      kind_name(options.kind));
   auto node = node_for(options);
-  if (!node) return std::move(node).error().within(fmt::format("allocate {} bytes near GPU {}", length_bytes, options.near_gpu));
+  if (!node)
+    return std::move(node).error().within(
+        fmt::format("allocate {} bytes near GPU {}", length_bytes, options.near_gpu));
   auto made = Allocation::make(length_bytes, *node, options.huge_pages, options.writable);
   // Near a GPU is a wish: that node may have no memory for us, and containers may forbid to choose one.
-  if (!made && options.numa_node == -1 && *node != -1) made = Allocation::make(length_bytes, -1, options.huge_pages, options.writable);
+  if (!made && options.numa_node == -1 && *node != -1)
+    made = Allocation::make(length_bytes, -1, options.huge_pages, options.writable);
   if (!made) return std::move(made).error();
   auto allocation = std::make_shared<Allocation>(std::move(*made));
   MemoryRange range;
@@ -149,7 +171,9 @@ Result<Region> Agent::allocate(std::size_t length_bytes, const AllocateOptions& 
   return std::move(regions.front());
 }
 
-Result<std::shared_ptr<std::byte>> Agent::storage(RegionId region) const { return impl_->engine->storage(region); }
+Result<std::shared_ptr<std::byte>> Agent::storage(RegionId region) const {
+  return impl_->engine->storage(region);
+}
 
 Result<Mapping> Agent::map(std::string_view peer, RegionId region, Timeout timeout, int device) {
   HEADRACE_TRY(state, impl_->engine->map(peer, region, timeout, device));
@@ -175,9 +199,16 @@ Result<ImportReport> Agent::import_metadata(std::string_view bytes) {
 }
 
 std::vector<PeerInfo> Agent::peers() const { return impl_->engine->peers(); }
-Result<std::vector<Region>> Agent::peer_regions(std::string_view peer) const { return impl_->engine->peer_regions(peer); }
-Result<Region> Agent::peer_region(std::string_view peer, std::string_view region_name) const { return impl_->engine->peer_region(peer, region_name); }
-Result<void> Agent::connect(std::string_view peer, Timeout timeout, const std::vector<std::string>& backends) { return impl_->engine->connect(peer, timeout, backends); }
+Result<std::vector<Region>> Agent::peer_regions(std::string_view peer) const {
+  return impl_->engine->peer_regions(peer);
+}
+Result<Region> Agent::peer_region(std::string_view peer, std::string_view region_name) const {
+  return impl_->engine->peer_region(peer, region_name);
+}
+Result<void> Agent::connect(std::string_view peer, Timeout timeout,
+                            const std::vector<std::string>& backends) {
+  return impl_->engine->connect(peer, timeout, backends);
+}
 Result<void> Agent::forget(std::string_view peer) { return impl_->engine->forget(peer); }
 
 // --- pages and requests
@@ -191,16 +222,36 @@ Result<PageList> list_of(Result<engine::PageListState> state) {
 
 }  // namespace
 
-Result<PageList> Agent::prepare(std::span<const AddressPage> pages) { return list_of(impl_->engine->prepare_addresses(pages)); }
-Result<PageList> Agent::prepare(std::span<const Page> pages) { return list_of(impl_->engine->prepare_pages({}, true, pages)); }
-Result<PageList> Agent::prepare(const UniformPages& pages) { return list_of(impl_->engine->prepare_uniform({}, true, pages)); }
-Result<PageList> Agent::prepare(const RegionPages& pages) { return list_of(impl_->engine->prepare_region({}, true, pages)); }
-Result<PageList> Agent::prepare(std::string_view peer, std::span<const Page> pages) { return list_of(impl_->engine->prepare_pages(peer, false, pages)); }
-Result<PageList> Agent::prepare(std::string_view peer, const UniformPages& pages) { return list_of(impl_->engine->prepare_uniform(peer, false, pages)); }
-Result<PageList> Agent::prepare(std::string_view peer, const RegionPages& pages) { return list_of(impl_->engine->prepare_region(peer, false, pages)); }
-Result<PageList> Agent::prepare(std::span<const AddressPage> pages, const PageView& view) { return list_of(impl_->engine->prepare_addresses(pages, &view)); }
-Result<PageList> Agent::prepare(std::span<const Page> pages, const PageView& view) { return list_of(impl_->engine->prepare_pages({}, true, pages, &view)); }
-Result<PageList> Agent::prepare(const UniformPages& pages, const PageView& view) { return list_of(impl_->engine->prepare_uniform({}, true, pages, &view)); }
+Result<PageList> Agent::prepare(std::span<const AddressPage> pages) {
+  return list_of(impl_->engine->prepare_addresses(pages));
+}
+Result<PageList> Agent::prepare(std::span<const Page> pages) {
+  return list_of(impl_->engine->prepare_pages({}, true, pages));
+}
+Result<PageList> Agent::prepare(const UniformPages& pages) {
+  return list_of(impl_->engine->prepare_uniform({}, true, pages));
+}
+Result<PageList> Agent::prepare(const RegionPages& pages) {
+  return list_of(impl_->engine->prepare_region({}, true, pages));
+}
+Result<PageList> Agent::prepare(std::string_view peer, std::span<const Page> pages) {
+  return list_of(impl_->engine->prepare_pages(peer, false, pages));
+}
+Result<PageList> Agent::prepare(std::string_view peer, const UniformPages& pages) {
+  return list_of(impl_->engine->prepare_uniform(peer, false, pages));
+}
+Result<PageList> Agent::prepare(std::string_view peer, const RegionPages& pages) {
+  return list_of(impl_->engine->prepare_region(peer, false, pages));
+}
+Result<PageList> Agent::prepare(std::span<const AddressPage> pages, const PageView& view) {
+  return list_of(impl_->engine->prepare_addresses(pages, &view));
+}
+Result<PageList> Agent::prepare(std::span<const Page> pages, const PageView& view) {
+  return list_of(impl_->engine->prepare_pages({}, true, pages, &view));
+}
+Result<PageList> Agent::prepare(const UniformPages& pages, const PageView& view) {
+  return list_of(impl_->engine->prepare_uniform({}, true, pages, &view));
+}
 Result<PageList> Agent::prepare(std::string_view peer, std::span<const Page> pages, const PageView& view) {
   return list_of(impl_->engine->prepare_pages(peer, false, pages, &view));
 }
@@ -213,11 +264,13 @@ std::uint64_t PageList::bytes() const { return state_->bytes; }
 std::string_view PageList::peer() const { return state_->peer; }
 
 Result<Request> make_public_request(const std::shared_ptr<engine::Engine>& engine, engine::RequestPlan plan);
-Result<Request> make_public_request(const std::shared_ptr<engine::Engine>& engine, std::vector<engine::RequestPlan> plans);
+Result<Request> make_public_request(const std::shared_ptr<engine::Engine>& engine,
+                                    std::vector<engine::RequestPlan> plans);
 
 namespace {
 
-engine::RequestPlan plan_for(Op op, const PageList& local, const PageList& remote, const RequestOptions& options) {
+engine::RequestPlan plan_for(Op op, const PageList& local, const PageList& remote,
+                             const RequestOptions& options) {
   engine::RequestPlan plan;
   plan.op = op;
   plan.local = local.state();
@@ -227,9 +280,13 @@ engine::RequestPlan plan_for(Op op, const PageList& local, const PageList& remot
   return plan;
 }
 
-Result<engine::RequestPlan> plan_of_all(Op op, const PageList& local, const PageList& remote, const RequestOptions& options) {
+Result<engine::RequestPlan> plan_of_all(Op op, const PageList& local, const PageList& remote,
+                                        const RequestOptions& options) {
   if (local.count() != remote.count()) {
-    return make_error(Code::invalid_argument, "{} local pages against {} remote ones: page i goes with page i, so the counts must be equal", local.count(), remote.count());
+    return make_error(
+        Code::invalid_argument,
+        "{} local pages against {} remote ones: page i goes with page i, so the counts must be equal",
+        local.count(), remote.count());
   }
   auto plan = plan_for(op, local, remote, options);
   plan.count = local.count();
@@ -237,12 +294,19 @@ Result<engine::RequestPlan> plan_of_all(Op op, const PageList& local, const Page
 }
 
 template <class Index>
-Result<engine::RequestPlan> plan_of_some(const std::shared_ptr<engine::Engine>& engine, Op op, const PageList& local, std::span<const Index> local_index, const PageList& remote,
-                                         std::span<const Index> remote_index, const RequestOptions& options) {
+Result<engine::RequestPlan> plan_of_some(const std::shared_ptr<engine::Engine>& engine, Op op,
+                                         const PageList& local, std::span<const Index> local_index,
+                                         const PageList& remote, std::span<const Index> remote_index,
+                                         const RequestOptions& options) {
   if (local_index.size() != remote_index.size()) {
-    return make_error(Code::invalid_argument, "{} local indices against {} remote ones: page i goes with page i, so the counts must be equal", local_index.size(), remote_index.size());
+    return make_error(
+        Code::invalid_argument,
+        "{} local indices against {} remote ones: page i goes with page i, so the counts must be equal",
+        local_index.size(), remote_index.size());
   }
-  if (local_index.empty()) return make_error(Code::invalid_argument, "the request has no pages: give at least one index on each side");
+  if (local_index.empty())
+    return make_error(Code::invalid_argument,
+                      "the request has no pages: give at least one index on each side");
   auto plan = plan_for(op, local, remote, options);
   plan.count = local_index.size();
   plan.local_index = engine->index_pool().take(plan.count);
@@ -253,54 +317,65 @@ Result<engine::RequestPlan> plan_of_some(const std::shared_ptr<engine::Engine>& 
 }
 
 template <class Index>
-Result<Request> make_indexed(const std::shared_ptr<engine::Engine>& engine, Op op, const PageList& local, std::span<const Index> local_index, const PageList& remote,
+Result<Request> make_indexed(const std::shared_ptr<engine::Engine>& engine, Op op, const PageList& local,
+                             std::span<const Index> local_index, const PageList& remote,
                              std::span<const Index> remote_index, const RequestOptions& options) {
   HEADRACE_TRY_VOID(engine->usable());
   HEADRACE_TRY(plan, plan_of_some(engine, op, local, local_index, remote, remote_index, options));
   return make_public_request(engine, std::move(plan));
 }
 
-Result<engine::RequestPlan> plan_of(const std::shared_ptr<engine::Engine>& engine, Op op, const RequestPart& part, const RequestOptions& options) {
-  if (part.local_index.data() == nullptr && part.remote_index.data() == nullptr) return plan_of_all(op, part.local, part.remote, options);
+Result<engine::RequestPlan> plan_of(const std::shared_ptr<engine::Engine>& engine, Op op,
+                                    const RequestPart& part, const RequestOptions& options) {
+  if (part.local_index.data() == nullptr && part.remote_index.data() == nullptr)
+    return plan_of_all(op, part.local, part.remote, options);
   return plan_of_some(engine, op, part.local, part.local_index, part.remote, part.remote_index, options);
 }
 
 }  // namespace
 
-Result<Request> Agent::make_request(Op op, const PageList& local, const PageList& remote, const RequestOptions& options) {
+Result<Request> Agent::make_request(Op op, const PageList& local, const PageList& remote,
+                                    const RequestOptions& options) {
   HEADRACE_TRY(plan, plan_of_all(op, local, remote, options));
   return make_public_request(impl_->engine, std::move(plan));
 }
 
-Result<Request> Agent::make_request(Op op, std::span<const RequestPart> parts, const RequestOptions& options) {
+Result<Request> Agent::make_request(Op op, std::span<const RequestPart> parts,
+                                    const RequestOptions& options) {
   HEADRACE_TRY_VOID(impl_->engine->usable());
   std::vector<engine::RequestPlan> plans;
   for (const RequestPart& part : parts) {
     auto plan = plan_of(impl_->engine, op, part, options);
-    if (!plan) return std::move(plan).error().within(fmt::format("part {} of {}", plans.size(), parts.size()));
+    if (!plan)
+      return std::move(plan).error().within(fmt::format("part {} of {}", plans.size(), parts.size()));
     plans.push_back(std::move(*plan));
   }
   return make_public_request(impl_->engine, std::move(plans));
 }
 
-Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::uint32_t> local_index, const PageList& remote, std::span<const std::uint32_t> remote_index,
+Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::uint32_t> local_index,
+                                    const PageList& remote, std::span<const std::uint32_t> remote_index,
                                     const RequestOptions& options) {
   return make_indexed(impl_->engine, op, local, local_index, remote, remote_index, options);
 }
 
-Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::int32_t> local_index, const PageList& remote, std::span<const std::int32_t> remote_index,
+Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::int32_t> local_index,
+                                    const PageList& remote, std::span<const std::int32_t> remote_index,
                                     const RequestOptions& options) {
   return make_indexed(impl_->engine, op, local, local_index, remote, remote_index, options);
 }
 
-Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::int64_t> local_index, const PageList& remote, std::span<const std::int64_t> remote_index,
+Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::int64_t> local_index,
+                                    const PageList& remote, std::span<const std::int64_t> remote_index,
                                     const RequestOptions& options) {
   return make_indexed(impl_->engine, op, local, local_index, remote, remote_index, options);
 }
 
 // --- notifications
 
-Result<void> Agent::notify(std::string_view peer, std::string_view payload) { return impl_->engine->notify(peer, payload); }
+Result<void> Agent::notify(std::string_view peer, std::string_view payload) {
+  return impl_->engine->notify(peer, payload);
+}
 
 std::vector<Notification> Agent::take_notifications(const NotificationFilter& filter) {
   engine::Engine& engine = *impl_->engine;
@@ -314,19 +389,27 @@ Result<Notification> Agent::wait_notification(Timeout timeout, const Notificatio
   HEADRACE_TRY_VOID(engine.usable());
   std::optional<Notification> taken;
   const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
-  if (engine.progress().wait([&] { return taken || (taken = engine.inbox().take_one(filter)) || !engine.usable(); }, deadline) && taken) return *std::move(taken);
+  if (engine.progress().wait(
+          [&] { return taken || (taken = engine.inbox().take_one(filter)) || !engine.usable(); }, deadline) &&
+      taken)
+    return *std::move(taken);
   HEADRACE_TRY_VOID(engine.usable());
-  return make_error(Code::timed_out, "no notification{}{} came in time: wait again, or look whether the peer lives", filter.peer.empty() ? "" : " of peer ", filter.peer);
+  return make_error(Code::timed_out,
+                    "no notification{}{} came in time: wait again, or look whether the peer lives",
+                    filter.peer.empty() ? "" : " of peer ", filter.peer);
 }
 
-void Agent::on_notification(std::function<void(Notification)> taken) { impl_->engine->on_notification(std::move(taken)); }
+void Agent::on_notification(std::function<void(Notification)> taken) {
+  impl_->engine->on_notification(std::move(taken));
+}
 Result<int> Agent::notification_fd() { return impl_->engine->inbox().descriptor(); }
 
 // --- backends and telemetry
 
 namespace {
 
-/// What an instance can do here; of the kinds that its plugin knows, those that memory of this agent may be of.
+/// What an instance can do here; of the kinds that its plugin knows, those that memory of this agent may be
+/// of.
 void tell_abilities(const engine::BackendInstance& instance, BackendInfo& info) {
   info.local = instance.can(HEADRACE_LOCAL);
   info.remote = instance.can(HEADRACE_REMOTE);
@@ -352,7 +435,8 @@ std::vector<BackendInfo> Agent::backends() const {
   return infos;
 }
 
-Result<void> Agent::create_backend(const std::string& name, const std::map<std::string, std::string>& options) {
+Result<void> Agent::create_backend(const std::string& name,
+                                   const std::map<std::string, std::string>& options) {
   auto opened = open_backend(*impl_->engine, *impl_->set, impl_->set->plugins().find(name), options);
   if (!opened) return std::move(opened).error().within("create backend " + name);
   impl_->set->created_with(name, options);
@@ -373,7 +457,8 @@ Result<void> check_options(const BackendSet& set, const std::vector<engine::Foun
 }
 
 /// Abilities are an instance's: one is opened in an engine of its own, and asked.
-Result<void> ask_instance(const engine::EngineSettings& settings, const BackendSet& set, const engine::FoundBackend& found, BackendInfo& info) {
+Result<void> ask_instance(const engine::EngineSettings& settings, const BackendSet& set,
+                          const engine::FoundBackend& found, BackendInfo& info) {
   HEADRACE_TRY(engine, engine::Engine::open(settings, Logger::process_default()));
   auto opened = open_backend(*engine, set, found, {});
   if (opened) {

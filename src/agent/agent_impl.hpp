@@ -12,7 +12,8 @@ namespace headrace {
 
 class Agent::Impl {
  public:
-  Impl(std::shared_ptr<engine::Engine> e, std::unique_ptr<BackendSet> s) : engine(std::move(e)), set(std::move(s)) {}
+  Impl(std::shared_ptr<engine::Engine> e, std::unique_ptr<BackendSet> s)
+      : engine(std::move(e)), set(std::move(s)) {}
   ~Impl() {
     exchange.reset();  // it answers with the engine's regions: first
     engine->close();

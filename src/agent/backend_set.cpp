@@ -12,10 +12,14 @@ namespace {
 
 std::string origin_name(const OptionValue& value) {
   switch (value.origin) {
-    case OptionOrigin::caller: return "caller";
-    case OptionOrigin::environment: return "environment";
-    case OptionOrigin::file: return "file";
-    case OptionOrigin::standard: break;
+    case OptionOrigin::caller:
+      return "caller";
+    case OptionOrigin::environment:
+      return "environment";
+    case OptionOrigin::file:
+      return "file";
+    case OptionOrigin::standard:
+      break;
   }
   return "default";
 }
@@ -58,7 +62,8 @@ Result<std::unique_ptr<BackendSet>> BackendSet::open(const std::map<std::string,
   set->given_ = split_options(options);
   OptionSources sources;
   sources.given = set->given_.core;
-  // Tables of the file belong to backends, which are not known before plugin_path is: each looks at its own later.
+  // Tables of the file belong to backends, which are not known before plugin_path is: each looks at its own
+  // later.
   sources.other_tables = {"*"};
   HEADRACE_TRY(core, Options::resolve(core_options, sources));
   set->core_.emplace(std::move(core));
@@ -67,7 +72,8 @@ Result<std::unique_ptr<BackendSet>> BackendSet::open(const std::map<std::string,
   HEADRACE_TRY(folders, set->core_->list("plugin_path"));
   engine::PluginPaths paths = engine::default_plugin_paths(folders);
   paths.cache_folder = cache_folder(*set->core_);
-  set->plugins_ = std::make_unique<engine::PluginHost>(std::move(paths), Log(Logger::process_default(), "plugins"));
+  set->plugins_ =
+      std::make_unique<engine::PluginHost>(std::move(paths), Log(Logger::process_default(), "plugins"));
   return set;
 }
 
@@ -82,18 +88,22 @@ std::vector<OptionRow> BackendSet::rows(const headrace_backend_v1& table) const 
   return rows;
 }
 
-Result<std::vector<OptionInfo>> BackendSet::resolve(const headrace_backend_v1& table, const std::map<std::string, std::string>& more) const {
+Result<std::vector<OptionInfo>> BackendSet::resolve(const headrace_backend_v1& table,
+                                                    const std::map<std::string, std::string>& more) const {
   OptionSources sources;
   {
     const std::lock_guard lock(given_mutex_);
-    if (const auto at = given_.backends.find(table.name); at != given_.backends.end()) sources.given = at->second;
+    if (const auto at = given_.backends.find(table.name); at != given_.backends.end())
+      sources.given = at->second;
   }
   for (const auto& [name, value] : more) sources.given[name] = value;
   sources.scope = table.name;
   const std::vector<OptionRow> table_rows = rows(table);
   auto options = Options::resolve(table_rows, sources);
   // One secret for all: a backend that asks for one has the agent's, unless it is given its own.
-  const auto unset = [&](const char* name) { return options->value(name) && options->value(name)->origin == OptionOrigin::standard; };
+  const auto unset = [&](const char* name) {
+    return options->value(name) && options->value(name)->origin == OptionOrigin::standard;
+  };
   if (options && unset("auth_token") && (!options->value("auth_token_file") || unset("auth_token_file"))) {
     if (const auto token = core_->value("auth_token"); token && !token->text.empty()) {
       sources.given["auth_token"] = token->text;
@@ -111,7 +121,8 @@ void BackendSet::created_with(const std::string& backend, const std::map<std::st
 
 std::vector<engine::FoundBackend> BackendSet::shown(std::vector<engine::FoundBackend> all) const {
   const auto asked = core_->list("backends");
-  const bool by_name = asked && std::find(asked->begin(), asked->end(), engine::model_backend) != asked->end();
+  const bool by_name =
+      asked && std::find(asked->begin(), asked->end(), engine::model_backend) != asked->end();
   const std::lock_guard lock(given_mutex_);
   if (!by_name && !given_.backends.contains(std::string(engine::model_backend)))
     std::erase_if(all, [](const engine::FoundBackend& found) { return found.name == engine::model_backend; });
@@ -121,9 +132,11 @@ std::vector<engine::FoundBackend> BackendSet::shown(std::vector<engine::FoundBac
 Result<void> BackendSet::check_names(const std::vector<engine::FoundBackend>& found) const {
   const std::lock_guard lock(given_mutex_);
   for (const auto& [backend, values] : given_.backends) {
-    const bool known = std::any_of(found.begin(), found.end(), [&](const auto& f) { return f.name == backend; });
+    const bool known =
+        std::any_of(found.begin(), found.end(), [&](const auto& f) { return f.name == backend; });
     if (known || plugins_->find(backend).table != nullptr) continue;
-    return make_error(Code::invalid_argument, "option {}.{}: there is no backend {}: did you mean {}?", backend, values.begin()->first, backend, nearest_backend(backend));
+    return make_error(Code::invalid_argument, "option {}.{}: there is no backend {}: did you mean {}?",
+                      backend, values.begin()->first, backend, nearest_backend(backend));
   }
   return {};
 }
@@ -146,7 +159,8 @@ BackendInfo BackendSet::describe(const engine::FoundBackend& found) const {
   info.version = found.table->version;
   info.mapping = found.table->map != nullptr;
   for (int kind = 0; kind <= static_cast<int>(MemoryKind::object); ++kind)
-    if ((found.table->memory_kinds & HEADRACE_KIND_BIT(kind)) != 0) info.kinds.push_back(static_cast<MemoryKind>(kind));
+    if ((found.table->memory_kinds & HEADRACE_KIND_BIT(kind)) != 0)
+      info.kinds.push_back(static_cast<MemoryKind>(kind));
   if (auto options = resolve(*found.table)) {
     info.options = std::move(*options);
     for (const std::string& name : secrets(*found.table))
@@ -158,12 +172,15 @@ BackendInfo BackendSet::describe(const engine::FoundBackend& found) const {
   return info;
 }
 
-std::vector<OptionInfo> option_infos(const Options& options, const std::string& prefix, const std::vector<std::string>& secret) {
+std::vector<OptionInfo> option_infos(const Options& options, const std::string& prefix,
+                                     const std::vector<std::string>& secret) {
   std::vector<OptionInfo> infos;
   for (const OptionRow& row : options.rows()) {
     const OptionValue value = *options.value(row.name);
-    const bool hidden = std::find(secret.begin(), secret.end(), row.name) != secret.end() && !value.text.empty();
-    infos.push_back({prefix + row.name, row.default_value, hidden ? "(set)" : value.text, row.unit, row.sentence, origin_name(value)});
+    const bool hidden =
+        std::find(secret.begin(), secret.end(), row.name) != secret.end() && !value.text.empty();
+    infos.push_back({prefix + row.name, row.default_value, hidden ? "(set)" : value.text, row.unit,
+                     row.sentence, origin_name(value)});
   }
   return infos;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which backends there are, with their options resolved: what an agent opens, and what `headrace plugins` and `doctor` print.
+// Which backends there are, with their options resolved: what an agent opens, and what `headrace plugins` and
+// `doctor` print.
 #pragma once
 
 #include <headrace/agent.hpp>
@@ -30,7 +31,8 @@ class BackendSet {
   /// The rows of a backend's table, as our own kind of rows.
   std::vector<OptionRow> rows(const headrace_backend_v1& table) const;
   /// Every row resolved. `more` wins over what the caller gave at open.
-  Result<std::vector<OptionInfo>> resolve(const headrace_backend_v1& table, const std::map<std::string, std::string>& more = {}) const;
+  Result<std::vector<OptionInfo>> resolve(const headrace_backend_v1& table,
+                                          const std::map<std::string, std::string>& more = {}) const;
   /// The backend was opened later, with these options: they count as the caller's from now on.
   void created_with(const std::string& backend, const std::map<std::string, std::string>& options);
   /// All of them but the model backend, which is for tests: it is shown to those who name it in an option.
@@ -49,6 +51,7 @@ class BackendSet {
 };
 
 /// The rows of a resolved table with values and where they come from; secrets are hidden.
-std::vector<OptionInfo> option_infos(const Options& options, const std::string& prefix, const std::vector<std::string>& secret);
+std::vector<OptionInfo> option_infos(const Options& options, const std::string& prefix,
+                                     const std::vector<std::string>& secret);
 
 }  // namespace headrace

@@ -11,11 +11,13 @@ constexpr auto store_patience = std::chrono::seconds(10);  // for what the calle
 
 }  // namespace
 
-Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const std::string& listen, const std::string& store, const Options& core) {
+Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const std::string& listen,
+                                                 const std::string& store, const Options& core) {
   HEADRACE_TRY(token, core.text("auth_token"));
   HEADRACE_TRY(ttl, core.duration("store_ttl"));
   HEADRACE_TRY(handshake, core.duration("handshake_timeout"));
-  std::unique_ptr<Exchange> exchange(new Exchange(engine, {engine.name(), engine.incarnation(), token, {}}, ttl));
+  std::unique_ptr<Exchange> exchange(
+      new Exchange(engine, {engine.name(), engine.incarnation(), token, {}}, ttl));
   if (!store.empty()) {
     HEADRACE_TRY(options, metadata::StoreOptions::read(core));
     HEADRACE_TRY(opened, metadata::open_store(store, options, Logger::process_default()));
@@ -23,8 +25,12 @@ Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const s
   }
   if (!listen.empty()) {
     metadata::MetadataHandlers handlers;
-    handlers.fetch = [self = exchange.get()](const std::string& label, std::uint64_t since) -> Result<std::string> {
-      if (!label.empty()) return make_error(Code::not_found, "this agent has no metadata under label {}: labels belong to stores, ask it without one", label);
+    handlers.fetch = [self = exchange.get()](const std::string& label,
+                                             std::uint64_t since) -> Result<std::string> {
+      if (!label.empty())
+        return make_error(
+            Code::not_found,
+            "this agent has no metadata under label {}: labels belong to stores, ask it without one", label);
       ExportOptions update;
       update.since_version = since;
       return self->export_bytes(update);
@@ -34,7 +40,8 @@ Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const s
       return {};
     };
     metadata::MetadataServerOptions options{listen, exchange->identity_, handshake};
-    HEADRACE_TRY(server, metadata::MetadataServer::open(std::move(options), std::move(handlers), Logger::process_default()));
+    HEADRACE_TRY(server, metadata::MetadataServer::open(std::move(options), std::move(handlers),
+                                                        Logger::process_default()));
     exchange->server_ = std::move(server);
   }
   return exchange;
@@ -56,7 +63,8 @@ Result<ImportReport> Exchange::import_bytes(std::string_view bytes) {
   return engine_.import(std::move(metadata));
 }
 
-Result<ImportReport> Exchange::fetch(const std::string& address, Deadline deadline, const std::string& label) {
+Result<ImportReport> Exchange::fetch(const std::string& address, Deadline deadline,
+                                     const std::string& label) {
   HEADRACE_TRY_VOID(engine_.usable());
   auto bytes = metadata::fetch_from(address, identity_, label, 0, deadline);
   if (!bytes) return std::move(bytes).error().within("fetch metadata from " + address);
@@ -74,7 +82,10 @@ Result<void> Exchange::send(const std::string& address, const ExportOptions& opt
 Result<void> Exchange::need_store() const {
   HEADRACE_TRY_VOID(engine_.usable());
   if (store_) return {};
-  return make_error(Code::invalid_argument, "agent {} has no store: open it with one (etcd://host:port/namespace, file:///folder, memory:NAME) or set HEADRACE_STORE", engine_.name());
+  return make_error(Code::invalid_argument,
+                    "agent {} has no store: open it with one (etcd://host:port/namespace, file:///folder, "
+                    "memory:NAME) or set HEADRACE_STORE",
+                    engine_.name());
 }
 
 Result<void> Exchange::publish(const ExportOptions& options, const std::string& label) {
@@ -98,8 +109,11 @@ void Exchange::publish_again() {
   }
   for (const auto& [label, options] : published) {
     auto bytes = export_bytes(options);
-    if (!bytes) continue;  // it named regions that are gone: the entry stays as it was, and the peers hear of the revocation
-    if (auto done = store_->publish(engine_.name(), label, *bytes, ttl_, Deadline::after(store_patience)); !done) {
+    if (!bytes)
+      continue;  // it named regions that are gone: the entry stays as it was, and the peers hear of the
+                 // revocation
+    if (auto done = store_->publish(engine_.name(), label, *bytes, ttl_, Deadline::after(store_patience));
+        !done) {
       engine_.log_room().warn("could not renew what {} published: {}", engine_.name(), done.error().message);
     }
   }
@@ -112,8 +126,11 @@ Result<void> Exchange::unpublish() {
     const std::lock_guard lock(mutex_);
     published.swap(published_);
   }
-  if (published.empty()) return make_error(Code::not_found, "agent {} has published nothing: there is nothing to take back", engine_.name());
-  for (const auto& [label, options] : published) HEADRACE_TRY_VOID(store_->remove(engine_.name(), label, Deadline::after(store_patience)));
+  if (published.empty())
+    return make_error(Code::not_found, "agent {} has published nothing: there is nothing to take back",
+                      engine_.name());
+  for (const auto& [label, options] : published)
+    HEADRACE_TRY_VOID(store_->remove(engine_.name(), label, Deadline::after(store_patience)));
   return {};
 }
 
@@ -142,8 +159,8 @@ Result<void> Exchange::keep_watching() {
   return {};
 }
 
-/// A peer that we found here is kept up to date: an update or a new life is imported, and one that left without a link that
-/// says otherwise is forgotten.
+/// A peer that we found here is kept up to date: an update or a new life is imported, and one that left
+/// without a link that says otherwise is forgotten.
 void Exchange::on_event(const metadata::StoreEvent& event) {
   std::optional<std::string> label;
   std::function<void(const PeerEvent&)> tell;
@@ -153,7 +170,8 @@ void Exchange::on_event(const metadata::StoreEvent& event) {
     tell = on_event_;
   }
   if (label && event.kind != metadata::StoreEvent::Kind::left) {
-    if (auto bytes = store_->fetch(event.name, *label, Deadline::after(store_patience))) (void)import_bytes(*bytes);
+    if (auto bytes = store_->fetch(event.name, *label, Deadline::after(store_patience)))
+      (void)import_bytes(*bytes);
   } else if (label) {
     for (const PeerInfo& peer : engine_.peers())
       if (peer.name == event.name && !peer.connected) (void)engine_.forget(event.name);
@@ -187,13 +205,26 @@ Deadline until(Timeout timeout) { return timeout ? Deadline::after(*timeout) : D
 }  // namespace
 
 std::string Agent::listen_address() const { return impl_->exchange->listen_address(); }
-Result<ImportReport> Agent::fetch_metadata(const std::string& address, Timeout timeout, const std::string& label) { return impl_->exchange->fetch(address, until(timeout), label); }
-Result<void> Agent::send_metadata(const std::string& address, const ExportOptions& options, Timeout timeout) { return impl_->exchange->send(address, options, until(timeout)); }
-Result<void> Agent::publish(const ExportOptions& options, const std::string& label) { return impl_->exchange->publish(options, label); }
+Result<ImportReport> Agent::fetch_metadata(const std::string& address, Timeout timeout,
+                                           const std::string& label) {
+  return impl_->exchange->fetch(address, until(timeout), label);
+}
+Result<void> Agent::send_metadata(const std::string& address, const ExportOptions& options, Timeout timeout) {
+  return impl_->exchange->send(address, options, until(timeout));
+}
+Result<void> Agent::publish(const ExportOptions& options, const std::string& label) {
+  return impl_->exchange->publish(options, label);
+}
 Result<void> Agent::unpublish() { return impl_->exchange->unpublish(); }
-Result<ImportReport> Agent::find(const std::string& peer, Timeout timeout, const std::string& label) { return impl_->exchange->find(peer, until(timeout), label); }
-Result<std::vector<std::string>> Agent::list_namespace(Timeout timeout) { return impl_->exchange->list(until(timeout)); }
-Result<void> Agent::watch_namespace(std::function<void(const PeerEvent&)> event) { return impl_->exchange->watch(std::move(event)); }
+Result<ImportReport> Agent::find(const std::string& peer, Timeout timeout, const std::string& label) {
+  return impl_->exchange->find(peer, until(timeout), label);
+}
+Result<std::vector<std::string>> Agent::list_namespace(Timeout timeout) {
+  return impl_->exchange->list(until(timeout));
+}
+Result<void> Agent::watch_namespace(std::function<void(const PeerEvent&)> event) {
+  return impl_->exchange->watch(std::move(event));
+}
 
 Result<std::vector<PeerInfo>> list_namespace(const std::string& store, Timeout timeout) {
   OptionSources sources;

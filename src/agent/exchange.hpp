@@ -13,7 +13,8 @@ namespace headrace {
 class Exchange {
  public:
   /// `listen` and `store` may be empty; `core` holds the rows of metadata::option_rows.
-  static Result<std::unique_ptr<Exchange>> open(engine::Engine& engine, const std::string& listen, const std::string& store, const Options& core);
+  static Result<std::unique_ptr<Exchange>> open(engine::Engine& engine, const std::string& listen,
+                                                const std::string& store, const Options& core);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -28,7 +29,8 @@ class Exchange {
   Result<void> watch(std::function<void(const PeerEvent&)> event);
 
  private:
-  Exchange(engine::Engine& engine, metadata::SocketIdentity identity, std::chrono::nanoseconds ttl) : engine_(engine), identity_(std::move(identity)), ttl_(ttl) {}
+  Exchange(engine::Engine& engine, metadata::SocketIdentity identity, std::chrono::nanoseconds ttl)
+      : engine_(engine), identity_(std::move(identity)), ttl_(ttl) {}
 
   Result<std::string> export_bytes(const ExportOptions& options) const;
   Result<ImportReport> import_bytes(std::string_view bytes);

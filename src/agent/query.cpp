@@ -15,30 +15,41 @@ using Known = std::map<std::string, std::string>;
 constexpr std::chrono::seconds patience{30};
 
 std::string described(const MemoryRange& what) {
-  return fmt::format("{} {}", kind_name(what.kind), what.path.empty() ? fmt::format("behind descriptor {}", what.file_descriptor) : what.path);
+  return fmt::format(
+      "{} {}", kind_name(what.kind),
+      what.path.empty() ? fmt::format("behind descriptor {}", what.file_descriptor) : what.path);
 }
 
 /// Why `asked` cannot be asked, and who can.
-Error nothing_to_ask(const engine::BackendInstance& asked, const std::vector<engine::BackendInstance*>& all, const MemoryRange& what) {
+Error nothing_to_ask(const engine::BackendInstance& asked, const std::vector<engine::BackendInstance*>& all,
+                     const MemoryRange& what) {
   std::vector<std::string_view> able;
   for (const engine::BackendInstance* instance : all)
     if (instance->can(HEADRACE_QUERY)) able.push_back(instance->name());
   if (!able.empty())
-    return make_error(Code::not_supported, "query of {}: backend {} keeps no files, devices or objects; ask {}, which this agent has open", described(what),
-                      asked.name(), fmt::join(able, " or "));
+    return make_error(
+        Code::not_supported,
+        "query of {}: backend {} keeps no files, devices or objects; ask {}, which this agent has open",
+        described(what), asked.name(), fmt::join(able, " or "));
   return make_error(Code::not_supported,
-                    "query of {}: backend {} keeps no files, devices or objects, and neither does another that this agent has open: it takes one for "
+                    "query of {}: backend {} keeps no files, devices or objects, and neither does another "
+                    "that this agent has open: it takes one for "
                     "storage, and `headrace plugins` lists those of this version",
                     described(what), asked.name());
 }
 
 std::string as_text(const msgpack::object& value) {
   switch (value.type) {
-    case msgpack::type::STR: return value.as<std::string>();
-    case msgpack::type::POSITIVE_INTEGER: return std::to_string(value.as<std::uint64_t>());
-    case msgpack::type::NEGATIVE_INTEGER: return std::to_string(value.as<std::int64_t>());
-    case msgpack::type::BOOLEAN: return value.as<bool>() ? "true" : "false";
-    default: return "";
+    case msgpack::type::STR:
+      return value.as<std::string>();
+    case msgpack::type::POSITIVE_INTEGER:
+      return std::to_string(value.as<std::uint64_t>());
+    case msgpack::type::NEGATIVE_INTEGER:
+      return std::to_string(value.as<std::int64_t>());
+    case msgpack::type::BOOLEAN:
+      return value.as<bool>() ? "true" : "false";
+    default:
+      return "";
   }
 }
 
@@ -47,13 +58,17 @@ Result<std::optional<Known>> read_answer(const std::string& bytes, const std::st
   try {
     const auto answer = msgpack::unpack(bytes.data(), bytes.size());
     const auto rows = answer.get().as<std::vector<msgpack::object>>();
-    if (rows.size() != 1) return make_error(Code::internal, "backend {} answered {} rows to a query for one", backend, rows.size());
+    if (rows.size() != 1)
+      return make_error(Code::internal, "backend {} answered {} rows to a query for one", backend,
+                        rows.size());
     if (rows.front().is_nil()) return std::optional<Known>();
     Known known;
-    for (const auto& [key, value] : rows.front().as<std::map<std::string, msgpack::object>>()) known[key] = as_text(value);
+    for (const auto& [key, value] : rows.front().as<std::map<std::string, msgpack::object>>())
+      known[key] = as_text(value);
     return std::optional(std::move(known));
   } catch (const std::exception& e) {
-    return make_error(Code::internal, "backend {} answered a query with something else than msgpack: {}", backend, e.what());
+    return make_error(Code::internal, "backend {} answered a query with something else than msgpack: {}",
+                      backend, e.what());
   }
 }
 
@@ -62,14 +77,19 @@ Result<std::optional<Known>> read_answer(const std::string& bytes, const std::st
 Result<std::optional<Known>> Agent::query(const MemoryRange& what, const std::string& backend) {
   HEADRACE_TRY_VOID(impl_->engine->usable());
   if (what.kind == MemoryKind::dram || what.kind == MemoryKind::vram)
-    return make_error(Code::invalid_argument, "a query asks whether a file, block device or object exists, not about {}: set the range's kind and path",
+    return make_error(Code::invalid_argument,
+                      "a query asks whether a file, block device or object exists, not about {}: set the "
+                      "range's kind and path",
                       kind_name(what.kind));
   const std::vector<engine::BackendInstance*> all = impl_->engine->backends();
-  const auto found = std::find_if(all.begin(), all.end(), [&](const auto* instance) { return instance->name() == backend; });
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const auto* instance) { return instance->name() == backend; });
   if (found == all.end()) {
     std::vector<std::string_view> names;
     for (const engine::BackendInstance* instance : all) names.push_back(instance->name());
-    return make_error(Code::not_found, "backend {} is not open in this agent, which has {}: open it with create_backend", backend, fmt::join(names, ", "));
+    return make_error(Code::not_found,
+                      "backend {} is not open in this agent, which has {}: open it with create_backend",
+                      backend, fmt::join(names, ", "));
   }
   if (!(*found)->can(HEADRACE_QUERY)) return nothing_to_ask(**found, all, what);
   engine::LocalRegion region;

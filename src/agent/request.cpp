@@ -11,7 +11,8 @@
 
 namespace headrace {
 
-/// Shared by the copies of one Request; the last to go cancels what is in flight, which lives on until its memory is quiet.
+/// Shared by the copies of one Request; the last to go cancels what is in flight, which lives on until its
+/// memory is quiet.
 struct Request::State {
   explicit State(std::shared_ptr<engine::Transfer> t) : transfer(std::move(t)) {}
   ~State() { transfer->cancel(); }
@@ -22,14 +23,16 @@ struct Request::State {
 };
 
 std::string_view state_name(RequestState state) noexcept {
-  constexpr std::array<std::string_view, 7> names{"prepared", "posted", "canceling", "done", "failed", "canceled", "captured"};
+  constexpr std::array<std::string_view, 7> names{"prepared", "posted",   "canceling", "done",
+                                                  "failed",   "canceled", "captured"};
   return names[static_cast<std::size_t>(state)];
 }
 
 namespace {
 
 PageSelection selection(const PageList::State& list, const std::vector<std::uint32_t>& indices) {
-  return {list.region_of, list.offsets, list.lengths, list.base_offset, list.stride_bytes, list.page_bytes, indices, list.shape ? &*list.shape : nullptr};
+  return {list.region_of,    list.offsets,    list.lengths, list.base_offset,
+          list.stride_bytes, list.page_bytes, indices,      list.shape ? &*list.shape : nullptr};
 }
 
 Error at(std::uint64_t page, Error error) {
@@ -38,15 +41,22 @@ Error at(std::uint64_t page, Error error) {
 }
 
 Result<void> check_plan(engine::RequestPlan& plan, bool overlap) {
-  if (plan.local->life || plan.local->far_side) return make_error(Code::invalid_argument, "the local list was prepared for peer {}: prepare it without a peer", plan.local->peer);
+  if (plan.local->life || plan.local->far_side)
+    return make_error(Code::invalid_argument,
+                      "the local list was prepared for peer {}: prepare it without a peer", plan.local->peer);
   if (!plan.remote->life && !plan.remote->far_side) {
-    return make_error(Code::invalid_argument, "the remote list was prepared without a peer: name one, or this agent itself for a transfer to oneself");
+    return make_error(Code::invalid_argument,
+                      "the remote list was prepared without a peer: name one, or this agent itself for a "
+                      "transfer to oneself");
   }
   const PageSelection ours = selection(*plan.local, plan.local_index);
   const PageSelection theirs = selection(*plan.remote, plan.remote_index);
   const auto [differs, bytes] = compare_lengths(ours, theirs, plan.count);
   if (differs) {
-    return at(*differs, make_error(Code::invalid_argument, "page {} has {} bytes here and {} bytes at the far side: pages that go together are of one length", *differs, ours.length(*differs), theirs.length(*differs)));
+    return at(*differs, make_error(Code::invalid_argument,
+                                   "page {} has {} bytes here and {} bytes at the far side: pages that go "
+                                   "together are of one length",
+                                   *differs, ours.length(*differs), theirs.length(*differs)));
   }
   plan.bytes = bytes;
   HEADRACE_TRY(grid, pair_shapes(ours.shape, theirs.shape));
@@ -54,10 +64,17 @@ Result<void> check_plan(engine::RequestPlan& plan, bool overlap) {
   if (!overlap) return {};
   if (const auto pages = find_overlap(plan.op == Op::read ? ours : theirs, plan.count)) {
     if (pages->first == pages->second) {
-      return at(pages->first, make_error(Code::invalid_argument, "page {} of the destination overlaps itself: its view, {}, names some bytes twice, so its strides are too short", pages->first,
-                                         (plan.op == Op::read ? ours : theirs).shape->described()));
+      return at(pages->first,
+                make_error(Code::invalid_argument,
+                           "page {} of the destination overlaps itself: its view, {}, names some bytes "
+                           "twice, so its strides are too short",
+                           pages->first, (plan.op == Op::read ? ours : theirs).shape->described()));
     }
-    return at(pages->second, make_error(Code::invalid_argument, "pages {} and {} of the destination overlap: what ends up there would be a matter of chance. Write them in two requests, one after the other", pages->first, pages->second));
+    return at(pages->second,
+              make_error(Code::invalid_argument,
+                         "pages {} and {} of the destination overlap: what ends up there would be a matter "
+                         "of chance. Write them in two requests, one after the other",
+                         pages->first, pages->second));
   }
   return {};
 }
@@ -67,20 +84,27 @@ Result<void> check_overlap_of_parts(std::span<const engine::RequestPlan> plans) 
   std::vector<PageStretch> destinations;
   for (std::size_t part = 0; part < plans.size(); ++part) {
     const engine::RequestPlan& plan = plans[part];
-    add_stretches(selection(*plan.local, plan.local_index), plan.count, plan.local->region_ids, static_cast<std::uint32_t>(part), destinations);
+    add_stretches(selection(*plan.local, plan.local_index), plan.count, plan.local->region_ids,
+                  static_cast<std::uint32_t>(part), destinations);
   }
   const auto shared = find_shared(destinations);
   if (!shared) return {};
   const auto& [one, other] = *shared;
-  return at(other.page, make_error(Code::invalid_argument, "page {} of part {} and page {} of part {} are read to one place: what ends up there would be a matter of chance. Read them in two requests, one after the other",
-                                   one.page, one.list, other.page, other.list));
+  return at(other.page,
+            make_error(Code::invalid_argument,
+                       "page {} of part {} and page {} of part {} are read to one place: what ends up there "
+                       "would be a matter of chance. Read them in two requests, one after the other",
+                       one.page, one.list, other.page, other.list));
 }
 
 Result<void> check_peers_differ(std::span<const engine::RequestPlan> plans) {
   for (std::size_t i = 0; i < plans.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       if (plans[i].remote->peer != plans[j].remote->peer) continue;
-      return make_error(Code::invalid_argument, "parts {} and {} are both of peer {}: join their pages in one, so that it gets one notification, after all of them", j, i, plans[i].remote->peer);
+      return make_error(Code::invalid_argument,
+                        "parts {} and {} are both of peer {}: join their pages in one, so that it gets one "
+                        "notification, after all of them",
+                        j, i, plans[i].remote->peer);
     }
   }
   return {};
@@ -99,16 +123,21 @@ Result<Request> make_public_request(const std::shared_ptr<engine::Engine>& engin
   return Request(std::make_shared<Request::State>(std::move(core)));
 }
 
-Result<Request> make_public_request(const std::shared_ptr<engine::Engine>& engine, std::vector<engine::RequestPlan> plans) {
+Result<Request> make_public_request(const std::shared_ptr<engine::Engine>& engine,
+                                    std::vector<engine::RequestPlan> plans) {
   HEADRACE_TRY_VOID(engine->usable());
-  if (plans.empty()) return make_error(Code::invalid_argument, "the request has no parts: give page lists of at least one peer");
+  if (plans.empty())
+    return make_error(Code::invalid_argument,
+                      "the request has no parts: give page lists of at least one peer");
   if (plans.size() == 1) return make_public_request(engine, std::move(plans.front()));
   HEADRACE_TRY_VOID(check_peers_differ(plans));
-  if (engine->checks_overlap() && plans.front().op == Op::read) HEADRACE_TRY_VOID(check_overlap_of_parts(plans));
+  if (engine->checks_overlap() && plans.front().op == Op::read)
+    HEADRACE_TRY_VOID(check_overlap_of_parts(plans));
   std::vector<std::shared_ptr<engine::RequestCore>> parts;
   for (engine::RequestPlan& plan : plans) {
     auto core = make_core(*engine, std::move(plan));
-    if (!core) return std::move(core).error().within(fmt::format("part {} of {}", parts.size(), plans.size()));
+    if (!core)
+      return std::move(core).error().within(fmt::format("part {} of {}", parts.size(), plans.size()));
     parts.push_back(std::move(*core));
   }
   return Request(std::make_shared<Request::State>(engine::RequestGroup::make(engine, std::move(parts))));
@@ -120,7 +149,9 @@ RequestState Request::poll() { return state_->transfer->poll(); }
 RequestState Request::state() const { return state_->transfer->state(); }
 Status Request::wait(Timeout timeout) { return state_->transfer->wait(timeout); }
 void Request::cancel() { state_->transfer->cancel(); }
-Result<void> Request::set_indices(const PageIndices& indices, void* stream) { return state_->transfer->set_indices(indices, stream); }
+Result<void> Request::set_indices(const PageIndices& indices, void* stream) {
+  return state_->transfer->set_indices(indices, stream);
+}
 Result<std::uint64_t> Request::check() { return state_->transfer->check(); }
 Error Request::error() const { return state_->transfer->error(); }
 RequestTimes Request::times() const { return state_->transfer->times(); }

@@ -63,11 +63,9 @@ Result<ConfigFile> read_config(std::span<const OptionRow> rows, const OptionSour
     if (!sources.scope.empty()) {
       if (!lies_in(full_name, sources.scope)) continue;
       name = full_name.substr(sources.scope.size() + 1);
-    } else if (std::ranges::any_of(sources.other_tables,
-                                   [&](const auto& table) {
-                                     return table == "*" ? full_name.find('.') != std::string::npos
-                                                         : lies_in(full_name, table);
-                                   })) {
+    } else if (std::ranges::any_of(sources.other_tables, [&](const auto& table) {
+                 return table == "*" ? full_name.find('.') != std::string::npos : lies_in(full_name, table);
+               })) {
       continue;
     }
     if (!has_row(rows, name))

@@ -48,8 +48,8 @@ struct OptionSources {
   /// The table that the rows lie in, for a backend its name: row "sockets" of scope "tcp" is
   /// HEADRACE_TCP_SOCKETS and `sockets` under [tcp]. Empty: the rows' names are whole.
   std::string scope = {};
-  /// Tables of the file that somebody else resolves ("tcp", "shm"; "*": all of them): not unknown here. Not looked at with a
-  /// scope, which looks at its own table alone.
+  /// Tables of the file that somebody else resolves ("tcp", "shm"; "*": all of them): not unknown here. Not
+  /// looked at with a scope, which looks at its own table alone.
   std::vector<std::string> other_tables = {};
 };
 

@@ -44,9 +44,11 @@ std::string_view code_sentence(Code code) noexcept {
     case Code::would_block:
       return "a queue is full: poll, then try again";
     case Code::invalid_argument:
-      return "the call cannot be carried out as it is: mend its arguments, or wait for what it needs to have ended";
+      return "the call cannot be carried out as it is: mend its arguments, or wait for what it needs to have "
+             "ended";
     case Code::not_found:
-      return "no such peer, region or name is known, or no longer: take in the metadata anew and prepare the lists again";
+      return "no such peer, region or name is known, or no longer: take in the metadata anew and prepare the "
+             "lists again";
     case Code::not_supported:
       return "no path can do this: use other memory, or another backend";
     case Code::timed_out:
@@ -54,7 +56,8 @@ std::string_view code_sentence(Code code) noexcept {
     case Code::canceled:
       return "it was canceled";
     case Code::peer_lost:
-      return "the peer has died, left or restarted, or cannot be reached: import its metadata when it is back";
+      return "the peer has died, left or restarted, or cannot be reached: import its metadata when it is "
+             "back";
     case Code::exhausted:
       return "memory, descriptors or a declared limit ran out: release some, or raise the limit";
     case Code::corrupt:

@@ -27,8 +27,9 @@ class ErrorText {
 };
 
 headrace_sink_v1 sink_into(std::string& out) {
-  return {sizeof(headrace_sink_v1), &out,
-          [](void* context, const void* bytes, size_t length) { static_cast<std::string*>(context)->append(static_cast<const char*>(bytes), length); }};
+  return {sizeof(headrace_sink_v1), &out, [](void* context, const void* bytes, size_t length) {
+            static_cast<std::string*>(context)->append(static_cast<const char*>(bytes), length);
+          }};
 }
 
 Status from_c(headrace_status_v1 s) {
@@ -38,7 +39,8 @@ Status from_c(headrace_status_v1 s) {
 
 /// Whether the table reaches so far, and has them.
 bool has_capture_entries(const headrace_backend_v1& table) {
-  return HEADRACE_HAS(&table, check) && table.capture != nullptr && table.end_capture != nullptr && table.set_indices != nullptr && table.check != nullptr;
+  return HEADRACE_HAS(&table, check) && table.capture != nullptr && table.end_capture != nullptr &&
+         table.set_indices != nullptr && table.check != nullptr;
 }
 
 BackendInstance& self(void* context) { return *static_cast<BackendInstance*>(context); }
@@ -64,19 +66,25 @@ void BackendInstance::fill_host(const InstanceArgs& args) {
   host_.context = this;
   host_.agent_name = agent_name_.c_str();
   host_.incarnation = args.incarnation;
-  host_.log_enabled = [](void* c, int32_t level) { return self(c).events_.log_enabled(self(c).name_, level) ? 1 : 0; };
-  host_.log = [](void* c, int32_t level, const char* text, size_t n) { self(c).events_.log(self(c).name_, level, {text, n}); };
+  host_.log_enabled = [](void* c, int32_t level) {
+    return self(c).events_.log_enabled(self(c).name_, level) ? 1 : 0;
+  };
+  host_.log = [](void* c, int32_t level, const char* text, size_t n) {
+    self(c).events_.log(self(c).name_, level, {text, n});
+  };
   host_.now_ns = [](void*) { return headrace::now_ns(); };
   host_.count = [](void* c, const char* counter, uint64_t amount) { self(c).events_.count(counter, amount); };
   host_.completed = [](void* c, uint64_t token, headrace_status_v1 status, const char* text, size_t n) {
     const Telling inside;
-    self(c).events_.completed(token, from_c(status), text != nullptr ? std::string_view(text, n) : std::string_view());
+    self(c).events_.completed(token, from_c(status),
+                              text != nullptr ? std::string_view(text, n) : std::string_view());
   };
   host_.accepted = [](void* c, void* connection, const char* peer, uint64_t incarnation) {
     const Telling inside;
     return self(c).events_.accepted(self(c), connection, peer, incarnation);
   };
-  host_.link_event = [](void* c, uint64_t link, int32_t event, headrace_status_v1 status, const char* text, size_t n) {
+  host_.link_event = [](void* c, uint64_t link, int32_t event, headrace_status_v1 status, const char* text,
+                        size_t n) {
     const Telling inside;
     self(c).events_.link_event(link, static_cast<headrace_link_event_v1>(event), from_c(status), {text, n});
   };
@@ -84,31 +92,39 @@ void BackendInstance::fill_host(const InstanceArgs& args) {
     const Telling inside;
     self(c).events_.received(link, channel, {static_cast<const char*>(bytes), n});
   };
-  host_.submit = [](void* c, void (*function)(void*), void* argument) { return self(c).events_.submit(function, argument) ? 1 : 0; };
+  host_.submit = [](void* c, void (*function)(void*), void* argument) {
+    return self(c).events_.submit(function, argument) ? 1 : 0;
+  };
   host_.wake = [](void* c) { self(c).events_.wake(); };
 }
 
-Result<std::unique_ptr<BackendInstance>> BackendInstance::open(const headrace_backend_v1* table, const InstanceArgs& args, HostEvents& events) {
+Result<std::unique_ptr<BackendInstance>> BackendInstance::open(const headrace_backend_v1* table,
+                                                               const InstanceArgs& args, HostEvents& events) {
   std::unique_ptr<BackendInstance> made(new BackendInstance(table, table->name, events));
   made->fill_host(args);
   std::vector<headrace_setting_v1> settings;
   settings.reserve(args.settings.size());
   for (const auto& [name, value] : args.settings) settings.push_back({name.c_str(), value.c_str()});
-  headrace_create_v1 create{sizeof(headrace_create_v1), settings.data(), settings.size(), args.runtime_dir.c_str()};
+  headrace_create_v1 create{sizeof(headrace_create_v1), settings.data(), settings.size(),
+                            args.runtime_dir.c_str()};
   ErrorText text;
   const int32_t code = table->create(&made->host_, &create, &made->instance_, text.out());
   if (code != HEADRACE_OK) return text.error(code, made->name_).within("open backend");
   made->info_.struct_size = sizeof(made->info_);
   table->info(made->instance_, &made->info_);
   if (made->can(HEADRACE_CAPTURE) && !has_capture_entries(*table))
-    return make_error(Code::not_supported, "backend {} says that it can capture, but its table lacks capture, end_capture, set_indices or check", made->name_);
+    return make_error(
+        Code::not_supported,
+        "backend {} says that it can capture, but its table lacks capture, end_capture, set_indices or check",
+        made->name_);
   made->descriptor_ = table->descriptor(made->instance_);
   return made;
 }
 
 BackendInstance::~BackendInstance() {
   if (instance_ == nullptr) return;
-  while (turn_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();  // destroy never runs beside progress
+  while (turn_.test_and_set(std::memory_order_acquire))
+    std::this_thread::yield();  // destroy never runs beside progress
   table_->destroy(instance_);
 }
 
@@ -163,7 +179,8 @@ Result<void*> BackendInstance::load_remote(void* connection, const headrace_remo
 }
 
 Result<std::pair<void*, std::uint64_t>> BackendInstance::map(void* remote, int device, bool writable) {
-  if (table_->map == nullptr || !can(HEADRACE_MAP)) return Error{Code::not_supported, name_ + ": this backend does not map memory"};
+  if (table_->map == nullptr || !can(HEADRACE_MAP))
+    return Error{Code::not_supported, name_ + ": this backend does not map memory"};
   headrace_map_v1 args{sizeof(headrace_map_v1), device, writable ? 3U : 1U, nullptr, 0};
   ErrorText text;
   const int32_t code = table_->map(instance_, remote, &args, text.out());
@@ -180,7 +197,8 @@ Result<void*> BackendInstance::prepare(const headrace_prepare_v1& args) {
 }
 
 Result<std::string> BackendInstance::query(const headrace_region_v1& region, std::uint64_t deadline_ns) {
-  if (table_->query == nullptr || !can(HEADRACE_QUERY)) return Error{Code::not_supported, name_ + ": it has nothing to query"};
+  if (table_->query == nullptr || !can(HEADRACE_QUERY))
+    return Error{Code::not_supported, name_ + ": it has nothing to query"};
   std::string out;
   const auto sink = sink_into(out);
   ErrorText text;
@@ -191,7 +209,9 @@ Result<std::string> BackendInstance::query(const headrace_region_v1& region, std
   return out;
 }
 
-Status BackendInstance::post(void* request, const headrace_post_v1& args) { return from_c(table_->post(instance_, request, &args)); }
+Status BackendInstance::post(void* request, const headrace_post_v1& args) {
+  return from_c(table_->post(instance_, request, &args));
+}
 
 Status BackendInstance::notify(void* connection, std::uint32_t channel, std::string_view bytes) {
   return from_c(table_->notify(instance_, connection, channel, bytes.data(), bytes.size()));
@@ -244,7 +264,8 @@ std::uint32_t BackendInstance::progress() {
 
 std::uint32_t BackendInstance::arm(bool on) {
   if (table_->arm == nullptr) return 0;
-  while (turn_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();  // a pass of progress is short
+  while (turn_.test_and_set(std::memory_order_acquire))
+    std::this_thread::yield();  // a pass of progress is short
   const std::uint32_t arrived = table_->arm(instance_, on ? 1 : 0);
   turn_.clear(std::memory_order_release);
   return arrived;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One open backend: the C table behind it with Result and spans, and the host table that the backend calls back through.
+// One open backend: the C table behind it with Result and spans, and the host table that the backend calls
+// back through.
 #pragma once
 
 #include <headrace/plugin/backend_v1.h>
@@ -16,14 +17,16 @@ namespace headrace::engine {
 
 class BackendInstance;
 
-/// What an instance tells us. Called from any thread, also from inside a call to the instance: implementations call no entry
-/// of any backend and no code of the caller's, they note what is to be done.
+/// What an instance tells us. Called from any thread, also from inside a call to the instance:
+/// implementations call no entry of any backend and no code of the caller's, they note what is to be done.
 class HostEvents {
  public:
   virtual ~HostEvents() = default;
   virtual void completed(std::uint64_t token, Status status, std::string_view text) = 0;
-  virtual std::uint64_t accepted(BackendInstance& from, void* connection, std::string_view peer, std::uint64_t incarnation) = 0;
-  virtual void link_event(std::uint64_t link, headrace_link_event_v1 event, Status status, std::string_view text) = 0;
+  virtual std::uint64_t accepted(BackendInstance& from, void* connection, std::string_view peer,
+                                 std::uint64_t incarnation) = 0;
+  virtual void link_event(std::uint64_t link, headrace_link_event_v1 event, Status status,
+                          std::string_view text) = 0;
   virtual void received(std::uint64_t link, std::uint32_t channel, std::string_view bytes) = 0;
   virtual bool submit(void (*function)(void*), void* argument) = 0;
   virtual void wake() = 0;
@@ -42,7 +45,8 @@ struct InstanceArgs {
 
 class BackendInstance {
  public:
-  static Result<std::unique_ptr<BackendInstance>> open(const headrace_backend_v1* table, const InstanceArgs& args, HostEvents& events);
+  static Result<std::unique_ptr<BackendInstance>> open(const headrace_backend_v1* table,
+                                                       const InstanceArgs& args, HostEvents& events);
   ~BackendInstance();
   /// Whether this thread is inside a function of ours that a backend has called: then no entry of any is.
   [[nodiscard]] static bool is_telling();
@@ -52,8 +56,12 @@ class BackendInstance {
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] const headrace_info_v1& info() const { return info_; }
   [[nodiscard]] bool can(headrace_ability_v1 ability) const { return (info_.abilities & ability) != 0; }
-  [[nodiscard]] bool takes_local(int kind) const { return (info_.local_kinds & HEADRACE_KIND_BIT(kind)) != 0; }
-  [[nodiscard]] bool takes_remote(int kind) const { return (info_.remote_kinds & HEADRACE_KIND_BIT(kind)) != 0; }
+  [[nodiscard]] bool takes_local(int kind) const {
+    return (info_.local_kinds & HEADRACE_KIND_BIT(kind)) != 0;
+  }
+  [[nodiscard]] bool takes_remote(int kind) const {
+    return (info_.remote_kinds & HEADRACE_KIND_BIT(kind)) != 0;
+  }
   [[nodiscard]] const headrace_backend_v1& table() const { return *table_; }
   [[nodiscard]] void* handle() const { return instance_; }
 
@@ -78,7 +86,8 @@ class BackendInstance {
   Status post(void* request, const headrace_post_v1& args);
   Status notify(void* connection, std::uint32_t channel, std::string_view bytes);
   headrace_cost_v1 cost(const headrace_prepare_v1& args);
-  /// With HEADRACE_CAPTURE alone, these four. Whether the stream is being captured: then the request lies in its graph.
+  /// With HEADRACE_CAPTURE alone, these four. Whether the stream is being captured: then the request lies in
+  /// its graph.
   Result<bool> capture(void* request, headrace_capture_v1 args);
   void end_capture(void* request) { table_->end_capture(instance_, request); }
   Result<void> set_indices(void* request, const headrace_indices_v1& args);
@@ -91,7 +100,8 @@ class BackendInstance {
   [[nodiscard]] int descriptor() const { return descriptor_; }
 
  private:
-  BackendInstance(const headrace_backend_v1* table, std::string name, HostEvents& events) : table_(table), name_(std::move(name)), events_(events) {}
+  BackendInstance(const headrace_backend_v1* table, std::string name, HostEvents& events)
+      : table_(table), name_(std::move(name)), events_(events) {}
   void fill_host(const InstanceArgs& args);
 
   const headrace_backend_v1* table_;

@@ -24,8 +24,8 @@ class CallbackQueue {
     state_->ready.notify_one();
   }
 
-  /// Drops what is queued and ends the thread once its present call is over. On the callback thread itself (a callback
-  /// that ends the agent) it does not wait.
+  /// Drops what is queued and ends the thread once its present call is over. On the callback thread itself (a
+  /// callback that ends the agent) it does not wait.
   void close() {
     std::thread ending;
     {

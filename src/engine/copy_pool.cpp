@@ -16,7 +16,8 @@ constexpr std::size_t queue_capacity = 65536;
 
 std::unique_ptr<WorkerPool> open_pool() {
   auto pool = WorkerPool::open("hr-copy", copy_pool_threads(), queue_capacity);
-  if (!pool) pool = WorkerPool::open("hr-copy", 0, queue_capacity);  // no threads to be had: waiters copy alone
+  if (!pool)
+    pool = WorkerPool::open("hr-copy", 0, queue_capacity);  // no threads to be had: waiters copy alone
   return std::move(pool).value();
 }
 

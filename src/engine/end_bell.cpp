@@ -6,7 +6,8 @@
 
 namespace headrace::engine {
 
-void EndBell::on_done(std::function<void(Status)> done, const std::atomic<RequestState>& state, std::uint64_t post) {
+void EndBell::on_done(std::function<void(Status)> done, const std::atomic<RequestState>& state,
+                      std::uint64_t post) {
   const std::lock_guard lock(mutex_);
   done_ = std::move(done);
   set_in_ = post;
@@ -24,10 +25,12 @@ Result<int> EndBell::event_fd() {
   return event_fd_->fd();
 }
 
-void EndBell::ring(Engine& engine, Status status, std::atomic<RequestState>& state, RequestState to, std::uint64_t post) {
+void EndBell::ring(Engine& engine, Status status, std::atomic<RequestState>& state, RequestState to,
+                   std::uint64_t post) {
   auto done = listened_to_.load() ? listener() : nullptr;  // now: who sees the end may ask for another
   state.store(to);
-  // Looked at once more, after the end (both seq_cst): whoever began to listen meanwhile and saw none relies on being told.
+  // Looked at once more, after the end (both seq_cst): whoever began to listen meanwhile and saw none relies
+  // on being told.
   if (listened_to_.load()) ring_late(done, post);
   if (done) engine.callback([done = std::move(done), status] { done(status); });
   engine.progress().event();
@@ -38,7 +41,8 @@ std::function<void(Status)> EndBell::listener() {
   return done_;
 }
 
-/// What is told once the end can be seen. `done`: who listened before. By now another post may be under way, and listened to.
+/// What is told once the end can be seen. `done`: who listened before. By now another post may be under way,
+/// and listened to.
 void EndBell::ring_late(std::function<void(Status)>& done, std::uint64_t post) {
   const std::lock_guard lock(mutex_);
   if (event_fd_) event_fd_->signal();

@@ -17,13 +17,14 @@ class Engine;
 
 class EndBell {
  public:
-  /// `state`: the one that `ring` is given; `post`: the number of the present post, or of the last. Who has not seen the end
-  /// is told of it, however close it is.
+  /// `state`: the one that `ring` is given; `post`: the number of the present post, or of the last. Who has
+  /// not seen the end is told of it, however close it is.
   void on_done(std::function<void(Status)> done, const std::atomic<RequestState>& state, std::uint64_t post);
   Result<int> event_fd();
   /// The moment at which an end can be seen: `state` becomes `to`, then all are told. From any thread, also
   /// inside a backend's call.
-  void ring(Engine& engine, Status status, std::atomic<RequestState>& state, RequestState to, std::uint64_t post);
+  void ring(Engine& engine, Status status, std::atomic<RequestState>& state, RequestState to,
+            std::uint64_t post);
 
  private:
   [[nodiscard]] std::function<void(Status)> listener();

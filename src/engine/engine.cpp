@@ -13,7 +13,13 @@
 namespace headrace::engine {
 
 Engine::Engine(EngineSettings settings, Logger& logger)
-    : settings_(std::move(settings)), incarnation_(random_u64() | 1), logger_(logger), log_(logger, "engine"), telemetry_(clock_), counters_(telemetry_), inbox_(settings_.inbox_capacity, settings_.inbox_bytes) {}
+    : settings_(std::move(settings)),
+      incarnation_(random_u64() | 1),
+      logger_(logger),
+      log_(logger, "engine"),
+      telemetry_(clock_),
+      counters_(telemetry_),
+      inbox_(settings_.inbox_capacity, settings_.inbox_bytes) {}
 
 Result<std::shared_ptr<Engine>> Engine::open(EngineSettings settings, Logger& logger) {
   std::shared_ptr<Engine> engine(new Engine(std::move(settings), logger));
@@ -26,8 +32,12 @@ Result<std::shared_ptr<Engine>> Engine::open(EngineSettings settings, Logger& lo
 Engine::~Engine() { close(); }
 
 Result<void> Engine::usable() const {
-  if (fork_guard_.forked()) return make_error(Code::invalid_argument, "agent {} was opened before this process was forked: open one of its own in the child", settings_.name);
-  if (closed_.load(std::memory_order_acquire)) return make_error(Code::invalid_argument, "agent {} is closed: open another", settings_.name);
+  if (fork_guard_.forked())
+    return make_error(Code::invalid_argument,
+                      "agent {} was opened before this process was forked: open one of its own in the child",
+                      settings_.name);
+  if (closed_.load(std::memory_order_acquire))
+    return make_error(Code::invalid_argument, "agent {} is closed: open another", settings_.name);
   return {};
 }
 
@@ -62,7 +72,8 @@ void Engine::close() {
     for (const auto& [token, link] : links_) links.push_back(link);
   }
   for (const auto& link : links) {
-    if (const GatePass pass(link->gate()); pass && link->connection() != nullptr && link->state() == LinkState::ready) {
+    if (const GatePass pass(link->gate());
+        pass && link->connection() != nullptr && link->state() == LinkState::ready) {
       (void)link->backend().notify(link->connection(), HEADRACE_CHANNEL_AGENT, *goodbye);
     }
     link->close();
@@ -74,7 +85,8 @@ void Engine::close() {
   std::vector<std::shared_ptr<LocalRegion>> regions;
   {
     const std::unique_lock lock(regions_mutex_);
-    regions_.for_each([&](std::uint32_t, const std::shared_ptr<LocalRegion>& region) { regions.push_back(region); });
+    regions_.for_each(
+        [&](std::uint32_t, const std::shared_ptr<LocalRegion>& region) { regions.push_back(region); });
   }
   for (const auto& region : regions) give_back(*region);
   const std::unique_lock lock(backends_mutex_);
@@ -96,7 +108,8 @@ void Engine::let_go_later(std::function<void()> end) {
   end();
 }
 
-/// While somebody still drives: a request that was let go of has its backend's to give back. Those that others hold have not.
+/// While somebody still drives: a request that was let go of has its backend's to give back. Those that
+/// others hold have not.
 void Engine::end_what_was_let_go() {
   const auto some_are_left = [this] {
     const std::lock_guard lock(requests_mutex_);
@@ -120,16 +133,20 @@ std::shared_ptr<Link> Engine::link_of(std::uint64_t token) const {
   return at != links_.end() ? at->second : nullptr;
 }
 
-void Engine::completed(std::uint64_t token, Status status, std::string_view text) { reinterpret_cast<RequestCore*>(token)->completed(status, text); }
+void Engine::completed(std::uint64_t token, Status status, std::string_view text) {
+  reinterpret_cast<RequestCore*>(token)->completed(status, text);
+}
 
-std::uint64_t Engine::accepted(BackendInstance& from, void* connection, std::string_view peer, std::uint64_t incarnation) {
+std::uint64_t Engine::accepted(BackendInstance& from, void* connection, std::string_view peer,
+                               std::uint64_t incarnation) {
   if (closed_.load()) return 0;
   if (peer.empty() || !is_utf8(peer)) {
     log_.warn("refused a link over {} from an agent whose name is empty or not UTF-8", from.name());
     return 0;
   }
   if (peer == settings_.name && incarnation != incarnation_) {
-    log_.warn("refused a link over {} from another agent that is called {} too: names must be unique", from.name(), peer);
+    log_.warn("refused a link over {} from another agent that is called {} too: names must be unique",
+              from.name(), peer);
     return 0;
   }
   const auto life = life_of(peer, incarnation);
@@ -139,7 +156,8 @@ std::uint64_t Engine::accepted(BackendInstance& from, void* connection, std::str
   return link->token();
 }
 
-void Engine::link_event(std::uint64_t token, headrace_link_event_v1 event, Status status, std::string_view text) {
+void Engine::link_event(std::uint64_t token, headrace_link_event_v1 event, Status status,
+                        std::string_view text) {
   const auto link = link_of(token);
   if (!link) return;
   const auto life = link->life();
@@ -150,8 +168,10 @@ void Engine::link_event(std::uint64_t token, headrace_link_event_v1 event, Statu
     log_.info("connected to peer {} over {}", peer, link->backend().name());
   } else {
     link->set_lost(status, text);
-    log_.info("link to peer {} over {} is lost, {}: {}", peer, link->backend().name(), code_name(status.code), text);
-    telemetry_.event("engine", fmt::format("link to {} over {} lost: {}", peer, link->backend().name(), text));
+    log_.info("link to peer {} over {} is lost, {}: {}", peer, link->backend().name(), code_name(status.code),
+              text);
+    telemetry_.event("engine",
+                     fmt::format("link to {} over {} lost: {}", peer, link->backend().name(), text));
     if (life) {
       const std::unique_lock lock(life->mutex);
       life->detail = std::string(link->backend().name()) + ": " + std::string(text);
@@ -179,10 +199,13 @@ void Engine::received(std::uint64_t token, std::uint32_t channel, std::string_vi
     return;
   }
   counters_.notifications_received.add(1);
-  if (!inbox_.put({life->incarnation, message->request, message->post_number}, {life->name, std::string(message->payload)})) {
+  if (!inbox_.put({life->incarnation, message->request, message->post_number},
+                  {life->name, std::string(message->payload)})) {
     counters_.notifications_dropped.add(1);
-    log_.error("dropped a notification of peer {}: {} messages or {} bytes wait already (options inbox_capacity, inbox_bytes); take them", life->name, settings_.inbox_capacity,
-               settings_.inbox_bytes);
+    log_.error(
+        "dropped a notification of peer {}: {} messages or {} bytes wait already (options inbox_capacity, "
+        "inbox_bytes); take them",
+        life->name, settings_.inbox_capacity, settings_.inbox_bytes);
     return;
   }
   hand_over_notifications();
@@ -206,16 +229,22 @@ void Engine::on_notification(std::function<void(Notification)> taken) {
   hand_over_notifications();
 }
 
-bool Engine::submit(void (*function)(void*), void* argument) { return copy_pool().submit([function, argument] { function(argument); }); }
+bool Engine::submit(void (*function)(void*), void* argument) {
+  return copy_pool().submit([function, argument] { function(argument); });
+}
 
 void Engine::wake() { progress_->wake(); }
 
-bool Engine::log_enabled(const std::string& backend, int level) { return static_cast<LogLevel>(level) <= logger_.level_of(backend).load(std::memory_order_relaxed); }
+bool Engine::log_enabled(const std::string& backend, int level) {
+  return static_cast<LogLevel>(level) <= logger_.level_of(backend).load(std::memory_order_relaxed);
+}
 
 void Engine::log(const std::string& backend, int level, std::string_view text) {
   if (log_enabled(backend, level)) logger_.write(static_cast<LogLevel>(level), backend, text);
 }
 
-void Engine::count(std::string_view counter, std::uint64_t amount) { telemetry_.counter(counter).add(amount); }
+void Engine::count(std::string_view counter, std::uint64_t amount) {
+  telemetry_.counter(counter).add(amount);
+}
 
 }  // namespace headrace::engine

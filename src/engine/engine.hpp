@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine: backends, regions, peers and requests of one agent, and the rules between them.
 //
-// Locks, outermost first: a life's `connecting`, then nothing of ours across a backend's call. `regions_mutex_`, `peers_mutex_` and a
-// life's `mutex` are leaves, taken one at a time and never held while a backend or a callback runs. What a backend tells us from inside a
-// call is noted and done later by whoever drives (`defer`).
+// Locks, outermost first: a life's `connecting`, then nothing of ours across a backend's call.
+// `regions_mutex_`, `peers_mutex_` and a life's `mutex` are leaves, taken one at a time and never held while
+// a backend or a callback runs. What a backend tells us from inside a call is noted and done later by whoever
+// drives (`defer`).
 #pragma once
 
 #include <headrace/agent.hpp>
@@ -37,17 +38,28 @@ struct EngineSettings {
 /// Looked up once: the data path counts through these.
 struct EngineCounters {
   explicit EngineCounters(Telemetry& t)
-      : posts(t.counter("requests.posted")), done(t.counter("requests.done")), failed(t.counter("requests.failed")),
-        canceled(t.counter("requests.canceled")), failed_over(t.counter("requests.failed_over")), read_bytes(t.counter("requests.read_bytes")),
-        written_bytes(t.counter("requests.written_bytes")), captured(t.counter("requests.captured")), replayed(t.counter("requests.replayed")), pages(t.counter("requests.pages")),
-        notifications_sent(t.counter("notifications.sent")), notifications_received(t.counter("notifications.received")),
-        notifications_dropped(t.counter("notifications.dropped")), request_ns(t.histogram("requests.duration_ns")) {}
-  Counter &posts, &done, &failed, &canceled, &failed_over, &read_bytes, &written_bytes, &captured, &replayed, &pages, &notifications_sent, &notifications_received, &notifications_dropped;
+      : posts(t.counter("requests.posted")),
+        done(t.counter("requests.done")),
+        failed(t.counter("requests.failed")),
+        canceled(t.counter("requests.canceled")),
+        failed_over(t.counter("requests.failed_over")),
+        read_bytes(t.counter("requests.read_bytes")),
+        written_bytes(t.counter("requests.written_bytes")),
+        captured(t.counter("requests.captured")),
+        replayed(t.counter("requests.replayed")),
+        pages(t.counter("requests.pages")),
+        notifications_sent(t.counter("notifications.sent")),
+        notifications_received(t.counter("notifications.received")),
+        notifications_dropped(t.counter("notifications.dropped")),
+        request_ns(t.histogram("requests.duration_ns")) {}
+  Counter &posts, &done, &failed, &canceled, &failed_over, &read_bytes, &written_bytes, &captured, &replayed,
+      &pages, &notifications_sent, &notifications_received, &notifications_dropped;
   Histogram& request_ns;
 };
 
-/// A mapping as the engine knows it. The last one to let go of a row may do so anywhere, also inside a backend's call or with
-/// a lock: unlike the end of the mapping itself it calls no backend and ends no engine.
+/// A mapping as the engine knows it. The last one to let go of a row may do so anywhere, also inside a
+/// backend's call or with a lock: unlike the end of the mapping itself it calls no backend and ends no
+/// engine.
 struct MappingRow {
   std::shared_ptr<PeerLife> life;
   std::shared_ptr<Link> link;
@@ -60,12 +72,14 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   static Result<std::shared_ptr<Engine>> open(EngineSettings settings, Logger& logger);
   ~Engine() override;
 
-  /// Ends everything: requests are canceled and waited for, peers told, links closed. Later calls answer invalid_argument.
+  /// Ends everything: requests are canceled and waited for, peers told, links closed. Later calls answer
+  /// invalid_argument.
   void close();
   /// invalid_argument if the agent is closed or the process has forked since.
   Result<void> usable() const;
   [[nodiscard]] bool usable_status(Status& status) const;
-  /// Whether this is a forked child's copy: it asks nothing of backends, whose sockets and memory are the parent's.
+  /// Whether this is a forked child's copy: it asks nothing of backends, whose sockets and memory are the
+  /// parent's.
   [[nodiscard]] bool forked() const { return fork_guard_.forked(); }
 
   [[nodiscard]] const std::string& name() const { return settings_.name; }
@@ -75,7 +89,8 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   [[nodiscard]] const Log& log_room() const { return log_; }
 
   // --- backends (engine_regions.cpp)
-  Result<void> add_backend(const FoundBackend& found, std::vector<std::pair<std::string, std::string>> settings);
+  Result<void> add_backend(const FoundBackend& found,
+                           std::vector<std::pair<std::string, std::string>> settings);
   [[nodiscard]] std::vector<BackendInstance*> backends() const;
   [[nodiscard]] std::size_t backend_index(const BackendInstance& backend) const;
 
@@ -84,7 +99,8 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
     int memory_fd = -1;
     std::shared_ptr<const void> keep;
   };
-  Result<std::vector<Region>> register_regions(std::span<const MemoryRange> ranges, const RegisterOptions& options, const Backing& backing);
+  Result<std::vector<Region>> register_regions(std::span<const MemoryRange> ranges,
+                                               const RegisterOptions& options, const Backing& backing);
   Result<void> deregister(std::span<const RegionId> regions, Timeout timeout);
   [[nodiscard]] std::vector<Region> regions() const;
   /// The allocation behind a region, co-owned.
@@ -102,7 +118,8 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   Result<std::shared_ptr<PeerLife>> peer(std::string_view name) const;
   Result<void> connect(std::string_view peer, Timeout timeout, const std::vector<std::string>& backends);
   Result<void> forget(std::string_view peer);
-  Result<std::shared_ptr<Mapping::State>> map(std::string_view peer, RegionId region, Timeout timeout, int device = -1);
+  Result<std::shared_ptr<Mapping::State>> map(std::string_view peer, RegionId region, Timeout timeout,
+                                              int device = -1);
   Result<void> notify(std::string_view peer, std::string_view payload);
   /// A link over this backend, made now if there is none. Not from inside a backend's call.
   Result<std::shared_ptr<Link>> link_to(const std::shared_ptr<PeerLife>& life, BackendInstance& backend);
@@ -112,8 +129,10 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
 
   // --- pages (engine_pages.cpp). `view`: what each page consists of; null: of one stretch
   Result<PageListState> prepare_addresses(std::span<const AddressPage> pages, const PageView* view = nullptr);
-  Result<PageListState> prepare_pages(std::string_view peer, bool local, std::span<const Page> pages, const PageView* view = nullptr);
-  Result<PageListState> prepare_uniform(std::string_view peer, bool local, const UniformPages& pages, const PageView* view = nullptr);
+  Result<PageListState> prepare_pages(std::string_view peer, bool local, std::span<const Page> pages,
+                                      const PageView* view = nullptr);
+  Result<PageListState> prepare_uniform(std::string_view peer, bool local, const UniformPages& pages,
+                                        const PageView* view = nullptr);
   Result<PageListState> prepare_region(std::string_view peer, bool local, const RegionPages& pages);
   /// not_found if a region of the list has gone since; quick while nothing has.
   Status still_valid(const PageList::State& list) const;
@@ -127,15 +146,18 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
     std::string explanation;
   };
   /// Ranks the backends that can carry the plan, and prepares on the first that takes it.
-  Result<Choice> choose(const RequestPlan& plan, const std::vector<FailedPath>& without, std::uint64_t token, headrace_side_v1& local_side, headrace_side_v1& remote_side);
+  Result<Choice> choose(const RequestPlan& plan, const std::vector<FailedPath>& without, std::uint64_t token,
+                        headrace_side_v1& local_side, headrace_side_v1& remote_side);
   /// What a request that was prepared on this path is expected to cost.
-  headrace_cost_v1 cost_on(const Path& path, const RequestPlan& plan, headrace_side_v1 local_side, headrace_side_v1 remote_side);
+  headrace_cost_v1 cost_on(const Path& path, const RequestPlan& plan, headrace_side_v1 local_side,
+                           headrace_side_v1 remote_side);
   InFlight& own_in_flight() { return own_in_flight_; }
   /// A request ended, `took_ns` after its post began: it is counted, and pending revocations may go on.
   void request_ended(const RequestCore& core, Status status, std::uint64_t took_ns);
   /// Runs `work` soon, on a thread that drives, outside every backend's call.
   void defer(std::function<void()> work);
-  /// Deletes what may hold something of a backend's or of the caller's; soon, where a backend is telling us something.
+  /// Deletes what may hold something of a backend's or of the caller's; soon, where a backend is telling us
+  /// something.
   template <class Held>
   void let_go(Held* held) {
     if (!BackendInstance::is_telling()) return delete held;
@@ -154,8 +176,10 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
 
   // --- HostEvents (engine.cpp)
   void completed(std::uint64_t token, Status status, std::string_view text) override;
-  std::uint64_t accepted(BackendInstance& from, void* connection, std::string_view peer, std::uint64_t incarnation) override;
-  void link_event(std::uint64_t link, headrace_link_event_v1 event, Status status, std::string_view text) override;
+  std::uint64_t accepted(BackendInstance& from, void* connection, std::string_view peer,
+                         std::uint64_t incarnation) override;
+  void link_event(std::uint64_t link, headrace_link_event_v1 event, Status status,
+                  std::string_view text) override;
   void received(std::uint64_t link, std::uint32_t channel, std::string_view bytes) override;
   bool submit(void (*function)(void*), void* argument) override;
   void wake() override;
@@ -182,7 +206,8 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   void end_what_was_let_go();
   std::shared_ptr<Link> link_of(std::uint64_t token) const;
   /// `connection`: of a link that came in, which is ready; null: of one that is about to be made.
-  std::shared_ptr<Link> add_link(const std::shared_ptr<PeerLife>& life, BackendInstance& backend, void* connection);
+  std::shared_ptr<Link> add_link(const std::shared_ptr<PeerLife>& life, BackendInstance& backend,
+                                 void* connection);
   void drop_link(const std::shared_ptr<Link>& link);
   std::shared_ptr<PeerLife> life_of(std::string_view peer, std::uint64_t incarnation);
   void end_life(const std::shared_ptr<PeerLife>& life, Fate fate, const std::string& why);
@@ -202,13 +227,17 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
     std::uint64_t region_length = 0;
   };
   Result<Owner> owner_of(std::string_view peer, bool local, RegionId region) const;
-  Result<PageListState> finish_list(std::shared_ptr<PageList::State> list, const std::shared_ptr<PeerLife>& life, bool far_side);
+  Result<PageListState> finish_list(std::shared_ptr<PageList::State> list,
+                                    const std::shared_ptr<PeerLife>& life, bool far_side);
   Result<PageList::State::Handles> own_handles(const PageList::State& list, BackendInstance& backend) const;
-  Result<PageList::State::Handles> remote_handles(const PageList::State& list, BackendInstance& backend, const std::shared_ptr<Link>& link) const;
+  Result<PageList::State::Handles> remote_handles(const PageList::State& list, BackendInstance& backend,
+                                                  const std::shared_ptr<Link>& link) const;
   Result<void> eligible(const RequestPlan& plan, const BackendInstance& backend) const;
   std::shared_ptr<LocalRegion> local_region(std::uint32_t id) const;
-  std::shared_ptr<LocalRegion> local_region_at(std::uint64_t address, std::uint64_t length, std::uint64_t& offset);
-  bool register_with_backends(LocalRegion& region, const std::vector<BackendInstance*>& all, const std::vector<std::string>& only, std::string& refusals);
+  std::shared_ptr<LocalRegion> local_region_at(std::uint64_t address, std::uint64_t length,
+                                               std::uint64_t& offset);
+  bool register_with_backends(LocalRegion& region, const std::vector<BackendInstance*>& all,
+                              const std::vector<std::string>& only, std::string& refusals);
   void give_back(LocalRegion& region);
   static Region described(const LocalRegion& region, const std::vector<BackendInstance*>& all);
   void hand_over_notifications();
@@ -257,7 +286,8 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
   std::mutex requests_mutex_;
   std::unordered_set<RequestCore*> requests_;
   std::mutex let_go_mutex_;
-  bool nobody_drives_ = false;  ///< what is let go of from now on holds nothing of a backend's, and goes at once
+  bool nobody_drives_ =
+      false;  ///< what is let go of from now on holds nothing of a backend's, and goes at once
   std::atomic<std::uint64_t> next_request_{1};
   InFlight own_in_flight_;
 

@@ -11,7 +11,10 @@ Error at_page(Error error, std::uint64_t page) {
   return error;
 }
 
-Error zero_length(std::uint64_t page) { return at_page(make_error(Code::invalid_argument, "page {} has length 0: a page has at least one byte", page), page); }
+Error zero_length(std::uint64_t page) {
+  return at_page(
+      make_error(Code::invalid_argument, "page {} has length 0: a page has at least one byte", page), page);
+}
 
 std::shared_ptr<PageList::State> from_columns(PageColumns columns, std::optional<PageShape> shape) {
   auto list = std::make_shared<PageList::State>();
@@ -28,8 +31,13 @@ std::shared_ptr<PageList::State> from_columns(PageColumns columns, std::optional
   return list;
 }
 
-Error past_the_end(std::uint64_t page, std::uint64_t offset, std::uint64_t length, std::uint64_t region, std::uint64_t region_length, bool spread = false) {
-  return at_page(make_error(Code::invalid_argument, "page {} (offset {}, {}{} bytes) runs over the end of region {}, which has {} bytes", page, offset, spread ? "spread over " : "", length, region, region_length), page);
+Error past_the_end(std::uint64_t page, std::uint64_t offset, std::uint64_t length, std::uint64_t region,
+                   std::uint64_t region_length, bool spread = false) {
+  return at_page(
+      make_error(Code::invalid_argument,
+                 "page {} (offset {}, {}{} bytes) runs over the end of region {}, which has {} bytes", page,
+                 offset, spread ? "spread over " : "", length, region, region_length),
+      page);
 }
 
 Result<std::optional<PageShape>> shape_of(const PageView* view) {
@@ -42,11 +50,16 @@ Result<std::optional<PageShape>> shape_of(const PageView* view) {
 Result<void> check_length(std::uint64_t length, std::uint64_t page, const std::optional<PageShape>& shape) {
   if (length == 0) return zero_length(page);
   if (!shape || length == shape->bytes()) return {};
-  return at_page(make_error(Code::invalid_argument, "page {} has {} bytes, and its view, {}, has {}: give that length", page, length, shape->described(), shape->bytes()), page);
+  return at_page(
+      make_error(Code::invalid_argument, "page {} has {} bytes, and its view, {}, has {}: give that length",
+                 page, length, shape->described(), shape->bytes()),
+      page);
 }
 
 /// What a page of `length` bytes spreads over.
-std::uint64_t extent_of(std::uint64_t length, const std::optional<PageShape>& shape) { return shape ? shape->extent() : length; }
+std::uint64_t extent_of(std::uint64_t length, const std::optional<PageShape>& shape) {
+  return shape ? shape->extent() : length;
+}
 
 }  // namespace
 
@@ -74,7 +87,12 @@ Result<PageListState> Engine::prepare_addresses(std::span<const AddressPage> pag
     if (page.address < begin || last > end || last < page.address) {
       const auto found = regions_.find_address(page.address, extent);
       if (!found || !(*found->record)->live.load(std::memory_order_relaxed)) {
-        return at_page(make_error(Code::not_found, "page {} (address {:#x}, {} bytes) lies in no registered region: register its memory first", i, page.address, extent), i);
+        return at_page(
+            make_error(
+                Code::not_found,
+                "page {} (address {:#x}, {} bytes) lies in no registered region: register its memory first",
+                i, page.address, extent),
+            i);
       }
       id = found->id;
       begin = (*found->record)->info.address;
@@ -86,7 +104,8 @@ Result<PageListState> Engine::prepare_addresses(std::span<const AddressPage> pag
   return finish_list(from_columns(std::move(builder).finish(), std::move(shape)), nullptr, false);
 }
 
-Result<PageListState> Engine::prepare_pages(std::string_view peer_name, bool local, std::span<const Page> pages, const PageView* view) {
+Result<PageListState> Engine::prepare_pages(std::string_view peer_name, bool local,
+                                            std::span<const Page> pages, const PageView* view) {
   HEADRACE_TRY_VOID(usable());
   HEADRACE_TRY(shape, shape_of(view));
   if (pages.empty()) return make_error(Code::invalid_argument, "the list has no pages: give at least one");
@@ -121,11 +140,14 @@ Result<PageListState> Engine::prepare_pages(std::string_view peer_name, bool loc
       }
       if (!known) {
         const std::string whose = life ? "peer " + life->name + " has" : "this agent has";
-        return at_page(make_error(Code::not_found, "page {} names region {}, and {} none of that id{}", i, region, whose,
-                                  life && !life->has_metadata ? ": import its metadata first" : " (any more)"), i);
+        return at_page(
+            make_error(Code::not_found, "page {} names region {}, and {} none of that id{}", i, region, whose,
+                       life && !life->has_metadata ? ": import its metadata first" : " (any more)"),
+            i);
       }
     }
-    if (const std::uint64_t extent = extent_of(page.length_bytes, shape); !lies_inside(page.offset_bytes, extent, region_length))
+    if (const std::uint64_t extent = extent_of(page.length_bytes, shape);
+        !lies_inside(page.offset_bytes, extent, region_length))
       return past_the_end(i, page.offset_bytes, extent, region, region_length, shape.has_value());
     builder.add(static_cast<std::uint32_t>(region), page.offset_bytes, page.length_bytes);
   }
@@ -137,20 +159,31 @@ Result<Engine::Owner> Engine::owner_of(std::string_view peer_name, bool local, R
   const bool far_side = !local && peer_name == settings_.name;
   if (local || far_side) {
     const auto own = local_region(region.value);
-    if (!own) return at_page(make_error(Code::not_found, "this agent has no region {}: register its memory first", region.value), 0);
+    if (!own)
+      return at_page(
+          make_error(Code::not_found, "this agent has no region {}: register its memory first", region.value),
+          0);
     return Owner{nullptr, far_side, own->info.length_bytes};
   }
   HEADRACE_TRY(life, peer(peer_name));
   const std::shared_lock lock(life->mutex);
   const RemoteRegion* const row = life->regions.find(region.value);
-  if (row == nullptr) return at_page(make_error(Code::not_found, "peer {} has no region {}: see peer_regions, and take in its metadata again if it is new", life->name, region.value), 0);
+  if (row == nullptr)
+    return at_page(
+        make_error(Code::not_found,
+                   "peer {} has no region {}: see peer_regions, and take in its metadata again if it is new",
+                   life->name, region.value),
+        0);
   return Owner{life, false, row->length};
 }
 
-Result<PageListState> Engine::prepare_region(std::string_view peer_name, bool local, const RegionPages& pages) {
+Result<PageListState> Engine::prepare_region(std::string_view peer_name, bool local,
+                                             const RegionPages& pages) {
   HEADRACE_TRY_VOID(usable());
   if (pages.count == 0) return make_error(Code::invalid_argument, "the list has no pages: give at least one");
-  if (pages.offsets.first == nullptr || pages.lengths.first == nullptr) return make_error(Code::invalid_argument, "pages of a region without a column of {}: give both", pages.offsets.first == nullptr ? "offsets" : "lengths");
+  if (pages.offsets.first == nullptr || pages.lengths.first == nullptr)
+    return make_error(Code::invalid_argument, "pages of a region without a column of {}: give both",
+                      pages.offsets.first == nullptr ? "offsets" : "lengths");
   HEADRACE_TRY(owner, owner_of(peer_name, local, pages.region));
   auto columns = columns_of(pages, owner.region_length);
   if (!columns) {
@@ -162,14 +195,18 @@ Result<PageListState> Engine::prepare_region(std::string_view peer_name, bool lo
   return finish_list(from_columns(*std::move(columns), std::nullopt), owner.life, owner.far_side);
 }
 
-Result<PageListState> Engine::prepare_uniform(std::string_view peer_name, bool local, const UniformPages& pages, const PageView* view) {
+Result<PageListState> Engine::prepare_uniform(std::string_view peer_name, bool local,
+                                              const UniformPages& pages, const PageView* view) {
   HEADRACE_TRY_VOID(usable());
   HEADRACE_TRY(shape, shape_of(view));
   if (pages.count == 0) return make_error(Code::invalid_argument, "the list has no pages: give at least one");
   const std::uint64_t page_bytes = pages.page_bytes == 0 && shape ? shape->bytes() : pages.page_bytes;
   HEADRACE_TRY_VOID(check_length(page_bytes, 0, shape));
   if (shape && pages.stride_bytes == 0 && pages.count > 1) {
-    return make_error(Code::invalid_argument, "the stride of {} pages that are views is 0: say how many bytes lie between two begins of pages, which the view does not tell", pages.count);
+    return make_error(Code::invalid_argument,
+                      "the stride of {} pages that are views is 0: say how many bytes lie between two begins "
+                      "of pages, which the view does not tell",
+                      pages.count);
   }
   const std::uint64_t extent = extent_of(page_bytes, shape);
   HEADRACE_TRY(owner, owner_of(peer_name, local, pages.region));
@@ -182,13 +219,20 @@ Result<PageListState> Engine::prepare_uniform(std::string_view peer_name, bool l
     fitting = room / stride + 1;
   }
   if (pages.count > fitting) {
-    return at_page(make_error(Code::invalid_argument, "page {} (offset {} + {} x {}, {}{} bytes) runs over the end of region {}, which has {} bytes", fitting, pages.base_bytes, fitting, stride,
-                              shape ? "spread over " : "", extent, pages.region.value, region_length), fitting);
+    return at_page(
+        make_error(
+            Code::invalid_argument,
+            "page {} (offset {} + {} x {}, {}{} bytes) runs over the end of region {}, which has {} bytes",
+            fitting, pages.base_bytes, fitting, stride, shape ? "spread over " : "", extent,
+            pages.region.value, region_length),
+        fitting);
   }
   auto list = std::make_shared<PageList::State>();
   list->count = pages.count;
   if (__builtin_mul_overflow(pages.count, page_bytes, &list->bytes)) {
-    return make_error(Code::invalid_argument, "{} pages of {} bytes are more than 2^64 bytes together: prepare fewer", pages.count, page_bytes);
+    return make_error(Code::invalid_argument,
+                      "{} pages of {} bytes are more than 2^64 bytes together: prepare fewer", pages.count,
+                      page_bytes);
   }
   list->base_offset = pages.base_bytes;
   list->stride_bytes = stride;
@@ -198,7 +242,8 @@ Result<PageListState> Engine::prepare_uniform(std::string_view peer_name, bool l
   return finish_list(std::move(list), owner.life, owner.far_side);
 }
 
-Result<PageListState> Engine::finish_list(std::shared_ptr<PageList::State> list, const std::shared_ptr<PeerLife>& life, bool far_side) {
+Result<PageListState> Engine::finish_list(std::shared_ptr<PageList::State> list,
+                                          const std::shared_ptr<PeerLife>& life, bool far_side) {
   list->life = life;
   list->far_side = far_side;
   if (life) list->peer = life->name;

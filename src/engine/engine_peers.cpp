@@ -7,7 +7,9 @@
 
 namespace headrace {
 
-std::span<std::byte> Mapping::bytes() const { return {static_cast<std::byte*>(state_->address), static_cast<std::size_t>(state_->length)}; }
+std::span<std::byte> Mapping::bytes() const {
+  return {static_cast<std::byte*>(state_->address), static_cast<std::size_t>(state_->length)};
+}
 int Mapping::device() const { return state_->device; }
 bool Mapping::writable() const { return state_->writable; }
 bool Mapping::alive() const { return state_->row->alive.load(std::memory_order_acquire); }
@@ -27,7 +29,9 @@ Result<std::shared_ptr<PeerLife>> Engine::peer(std::string_view name) const {
     const std::shared_lock lock(peers_mutex_);
     if (const auto at = peers_.find(name); at != peers_.end()) return at->second;
   }
-  return make_error(Code::not_found, "peer {} is unknown: import its metadata first (import_metadata, fetch_metadata or find)", name);
+  return make_error(Code::not_found,
+                    "peer {} is unknown: import its metadata first (import_metadata, fetch_metadata or find)",
+                    name);
 }
 
 /// The record of this life, made if need be; an earlier life of the name ends with it.
@@ -42,14 +46,16 @@ std::shared_ptr<PeerLife> Engine::life_of(std::string_view peer, std::uint64_t i
     life = at;
   }
   if (former) {
-    log_.info("peer {} has restarted: incarnation {:016x} replaces {:016x}", peer, incarnation, former->incarnation);
+    log_.info("peer {} has restarted: incarnation {:016x} replaces {:016x}", peer, incarnation,
+              former->incarnation);
     telemetry_.event("engine", fmt::format("peer {} restarted", peer));
     end_life(former, Fate::replaced, fmt::format("peer {} has restarted since", peer));
   }
   return life;
 }
 
-/// Nothing of this life is used any more; its links are closed soon, which ends what is in flight. Calls no backend.
+/// Nothing of this life is used any more; its links are closed soon, which ends what is in flight. Calls no
+/// backend.
 void Engine::end_life(const std::shared_ptr<PeerLife>& life, Fate fate, const std::string& why) {
   life->fate.store(fate);
   life->epoch.fetch_add(1);
@@ -64,7 +70,8 @@ void Engine::end_life(const std::shared_ptr<PeerLife>& life, Fate fate, const st
   }
 }
 
-std::shared_ptr<Link> Engine::add_link(const std::shared_ptr<PeerLife>& life, BackendInstance& backend, void* connection) {
+std::shared_ptr<Link> Engine::add_link(const std::shared_ptr<PeerLife>& life, BackendInstance& backend,
+                                       void* connection) {
   std::shared_ptr<Link> link;
   {
     const std::unique_lock lock(peers_mutex_);
@@ -118,7 +125,8 @@ void Engine::kill_link(const std::shared_ptr<Link>& link, std::string_view why) 
   progress_->event();
 }
 
-Result<std::shared_ptr<Link>> Engine::link_to(const std::shared_ptr<PeerLife>& life, BackendInstance& backend) {
+Result<std::shared_ptr<Link>> Engine::link_to(const std::shared_ptr<PeerLife>& life,
+                                              BackendInstance& backend) {
   const std::lock_guard one_at_a_time(life->connecting);
   if (life->fate.load() != Fate::alive) {
     const std::shared_lock lock(life->mutex);
@@ -131,7 +139,11 @@ Result<std::shared_ptr<Link>> Engine::link_to(const std::shared_ptr<PeerLife>& l
     const int number = life->backend_number(backend.name());
     if (number >= 0) info = life->backends[static_cast<std::size_t>(number)].info;
   }
-  if (!info) return make_error(Code::not_found, "the metadata of peer {} says nothing about how to reach it over {}: import its connection information", life->name, backend.name());
+  if (!info)
+    return make_error(Code::not_found,
+                      "the metadata of peer {} says nothing about how to reach it over {}: import its "
+                      "connection information",
+                      life->name, backend.name());
   // Known under its token before the backend is asked: it may speak of the link before `connect` returns.
   const auto link = add_link(life, backend, nullptr);
   headrace_connect_v1 args{};
@@ -159,7 +171,8 @@ Result<void> Engine::connect(std::string_view name, Timeout timeout, const std::
   Code code = Code::not_supported;
   const std::vector<BackendInstance*> open = backends();
   for (const std::string& asked : wanted) {
-    if (std::none_of(open.begin(), open.end(), [&](const BackendInstance* b) { return b->name() == asked; })) refusals += fmt::format("\n  {}: not open in this agent", asked);
+    if (std::none_of(open.begin(), open.end(), [&](const BackendInstance* b) { return b->name() == asked; }))
+      refusals += fmt::format("\n  {}: not open in this agent", asked);
   }
   for (BackendInstance* backend : open) {
     if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), backend->name()) == wanted.end()) continue;
@@ -172,8 +185,14 @@ Result<void> Engine::connect(std::string_view name, Timeout timeout, const std::
       refusals += "\n  " + link.error().message;
     }
   }
-  const auto settled = [&] { return std::all_of(links.begin(), links.end(), [](const auto& link) { return link->state() != LinkState::connecting; }); };
-  if (!progress_->wait(settled, deadline)) return make_error(Code::timed_out, "peer {} did not answer in time: is its process alive, and can it be reached from here?", name);
+  const auto settled = [&] {
+    return std::all_of(links.begin(), links.end(),
+                       [](const auto& link) { return link->state() != LinkState::connecting; });
+  };
+  if (!progress_->wait(settled, deadline))
+    return make_error(
+        Code::timed_out,
+        "peer {} did not answer in time: is its process alive, and can it be reached from here?", name);
   bool ready = false;
   for (const auto& link : links) {
     if (link->state() == LinkState::ready) {
@@ -184,7 +203,10 @@ Result<void> Engine::connect(std::string_view name, Timeout timeout, const std::
     }
   }
   if (ready) return {};
-  return make_error(code, "no way to peer {}:{}", name, refusals.empty() ? " no backend that both have is open here: see Agent::backends, and those of the peer in Agent::peers" : refusals);
+  return make_error(code, "no way to peer {}:{}", name,
+                    refusals.empty() ? " no backend that both have is open here: see Agent::backends, and "
+                                       "those of the peer in Agent::peers"
+                                     : refusals);
 }
 
 Result<void> Engine::forget(std::string_view name) {
@@ -217,10 +239,13 @@ Result<void> Engine::notify(std::string_view name, std::string_view payload) {
   std::string refusals;
   Code code = Code::peer_lost;
   std::vector<BackendInstance*> order = backends();
-  // Every agent has host memory, and a backend of GPUs alone may be in the driver for milliseconds before it looks for messages.
-  std::stable_partition(order.begin(), order.end(), [](BackendInstance* b) { return b->takes_remote(HEADRACE_DRAM); });
+  // Every agent has host memory, and a backend of GPUs alone may be in the driver for milliseconds before it
+  // looks for messages.
+  std::stable_partition(order.begin(), order.end(),
+                        [](BackendInstance* b) { return b->takes_remote(HEADRACE_DRAM); });
   // A link that is there comes before one that would have to be made.
-  std::stable_partition(order.begin(), order.end(), [&](BackendInstance* b) { return life->usable_link(*b) != nullptr; });
+  std::stable_partition(order.begin(), order.end(),
+                        [&](BackendInstance* b) { return life->usable_link(*b) != nullptr; });
   for (BackendInstance* backend : order) {
     if (!backend->can(HEADRACE_NOTIFY)) continue;
     auto link = link_to(life, *backend);
@@ -230,7 +255,8 @@ Result<void> Engine::notify(std::string_view name, std::string_view payload) {
     }
     // What a link takes while it is being made goes with it unsaid if nobody is there.
     if (life->out_of_reach.load() && (*link)->state() == LinkState::connecting) {
-      refusals += fmt::format("\n  {} (a new connection is being tried: send again once it is there)", life->detail_text());
+      refusals += fmt::format("\n  {} (a new connection is being tried: send again once it is there)",
+                              life->detail_text());
       continue;
     }
     const GatePass pass((*link)->gate());
@@ -240,26 +266,36 @@ Result<void> Engine::notify(std::string_view name, std::string_view payload) {
       counters_.notifications_sent.add();
       return {};
     }
-    if (status.code == Code::would_block) return make_error(Code::would_block, "too many messages to peer {} wait to be taken: try again", name);
+    if (status.code == Code::would_block)
+      return make_error(Code::would_block, "too many messages to peer {} wait to be taken: try again", name);
     code = status.code;
     const std::string why = (*link)->lost_text();
     refusals += fmt::format("\n  {}: {}", backend->name(), why.empty() ? code_sentence(status.code) : why);
   }
-  return make_error(code, "no way to notify peer {}:{}", name, refusals.empty() ? " no backend that both have carries messages" : refusals);
+  return make_error(code, "no way to notify peer {}:{}", name,
+                    refusals.empty() ? " no backend that both have carries messages" : refusals);
 }
 
 void Engine::received_from_self(std::string_view payload) {
   counters_.notifications_sent.add();
   counters_.notifications_received.add();
-  if (!inbox_.put({incarnation_, 0, 0}, {settings_.name, std::string(payload)})) counters_.notifications_dropped.add();
+  if (!inbox_.put({incarnation_, 0, 0}, {settings_.name, std::string(payload)}))
+    counters_.notifications_dropped.add();
   hand_over_notifications();
   progress_->event();
 }
 
 Result<ImportReport> Engine::import(wire::Metadata metadata) {
   HEADRACE_TRY_VOID(usable());
-  if (metadata.name == settings_.name && metadata.incarnation == incarnation_) return make_error(Code::invalid_argument, "this metadata is of this agent itself, {}: import that of a peer; a transfer to oneself needs none", metadata.name);
-  if (metadata.name == settings_.name) return make_error(Code::invalid_argument, "the peer is called {} as this agent is: give one of the two another name", metadata.name);
+  if (metadata.name == settings_.name && metadata.incarnation == incarnation_)
+    return make_error(
+        Code::invalid_argument,
+        "this metadata is of this agent itself, {}: import that of a peer; a transfer to oneself needs none",
+        metadata.name);
+  if (metadata.name == settings_.name)
+    return make_error(Code::invalid_argument,
+                      "the peer is called {} as this agent is: give one of the two another name",
+                      metadata.name);
   bool known = false;
   {
     const std::shared_lock lock(peers_mutex_);
@@ -287,14 +323,18 @@ Result<void> Engine::take_regions(PeerLife& life, wire::Metadata& m) {
   const std::unique_lock lock(life.mutex);
   const bool whole = m.since == 0 && !m.partial;
   if (m.since > 0 && m.since > life.version) {
-    return make_error(Code::not_found, "this update of peer {} starts from version {}, we hold {}: ask it for a full export", life.name, m.since, life.version);
+    return make_error(Code::not_found,
+                      "this update of peer {} starts from version {}, we hold {}: ask it for a full export",
+                      life.name, m.since, life.version);
   }
   if (whole && life.has_metadata && m.version < life.version) return {};  // older news that came late
   life.has_metadata = true;
   for (std::size_t b = 0; b < m.backends.size(); ++b) {
     auto& backend = m.backends[b];
     if (b < life.backends.size() && life.backends[b].name != backend.name) {
-      return make_error(Code::corrupt, "metadata of peer {} renames its backend {} from {} to {} within one incarnation", life.name, b, life.backends[b].name, backend.name);
+      return make_error(Code::corrupt,
+                        "metadata of peer {} renames its backend {} from {} to {} within one incarnation",
+                        life.name, b, life.backends[b].name, backend.name);
     }
     if (b == life.backends.size()) life.backends.push_back({backend.name, backend.version, std::nullopt});
     if (backend.info) life.backends[b].info = std::move(backend.info);
@@ -371,7 +411,8 @@ Result<std::vector<Region>> Engine::peer_regions(std::string_view name) const {
   const std::shared_lock lock(life->mutex);
   std::vector<Region> all;
   all.reserve(life->regions.size());
-  for (std::size_t i = 0; i < life->regions.size(); ++i) all.push_back(describe(*life, life->regions.ids()[i], life->regions.rows()[i]));
+  for (std::size_t i = 0; i < life->regions.size(); ++i)
+    all.push_back(describe(*life, life->regions.ids()[i], life->regions.rows()[i]));
   return all;
 }
 
@@ -380,7 +421,11 @@ Result<Region> Engine::peer_region(std::string_view name, std::string_view regio
   const std::shared_lock lock(life->mutex);
   const auto id = life->regions.find_name(region_name);
   const RemoteRegion* const row = id ? life->regions.find(*id) : nullptr;
-  if (row == nullptr) return make_error(Code::not_found, "peer {} has no region called {}: see peer_regions, and take in its metadata again if it is new", name, region_name);
+  if (row == nullptr)
+    return make_error(
+        Code::not_found,
+        "peer {} has no region called {}: see peer_regions, and take in its metadata again if it is new",
+        name, region_name);
   return describe(*life, *id, *row);
 }
 
@@ -394,9 +439,14 @@ namespace {
 
 /// Whether such memory can be used there at all, whoever maps it.
 Result<void> check_user(const RemoteRegion& row, std::uint32_t id, std::string_view peer, int device) {
-  if (device < -1) return make_error(Code::invalid_argument, "there is no GPU {}: they count from 0, and -1 means the CPU", device);
+  if (device < -1)
+    return make_error(Code::invalid_argument, "there is no GPU {}: they count from 0, and -1 means the CPU",
+                      device);
   if (device >= 0 || row.kind != HEADRACE_VRAM) return {};
-  return make_error(Code::invalid_argument, "region {} of peer {} is GPU memory, which the CPU cannot read: name the GPU that will use it (device)", id, peer);
+  return make_error(
+      Code::invalid_argument,
+      "region {} of peer {} is GPU memory, which the CPU cannot read: name the GPU that will use it (device)",
+      id, peer);
 }
 
 /// What the backends that were asked for a mapping have said.
@@ -410,7 +460,9 @@ class Refusals {
   }
   [[nodiscard]] Error whole(std::uint32_t id, std::string_view peer, int kind) const {
     return make_error(code_, "region {} of peer {} cannot be mapped:{}", id, peer,
-                      text_.empty() ? fmt::format(" no backend here maps {}", kind_name(static_cast<MemoryKind>(kind))) : text_);
+                      text_.empty()
+                          ? fmt::format(" no backend here maps {}", kind_name(static_cast<MemoryKind>(kind)))
+                          : text_);
   }
 
  private:
@@ -420,7 +472,8 @@ class Refusals {
 
 }  // namespace
 
-Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, RegionId region, Timeout timeout, int device) {
+Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, RegionId region, Timeout timeout,
+                                                    int device) {
   HEADRACE_TRY_VOID(usable());
   HEADRACE_TRY(life, peer(name));
   const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
@@ -428,7 +481,11 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
   {
     const std::shared_lock lock(life->mutex);
     const RemoteRegion* const found = life->regions.find(region.value);
-    if (found == nullptr) return make_error(Code::not_found, "peer {} has no region {}: see peer_regions, and take in its metadata again if it is new", name, region.value);
+    if (found == nullptr)
+      return make_error(
+          Code::not_found,
+          "peer {} has no region {}: see peer_regions, and take in its metadata again if it is new", name,
+          region.value);
     row = *found;
   }
   HEADRACE_TRY_VOID(check_user(row, region.value, name, device));
@@ -447,7 +504,10 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
         refusals.add(link.error().message);  // of a way that is not there nothing decides
       continue;
     }
-    if (!progress_->wait([&] { return (*link)->state() != LinkState::connecting; }, deadline)) return make_error(Code::timed_out, "peer {} did not answer in time: is its process alive, and can it be reached from here?", name);
+    if (!progress_->wait([&] { return (*link)->state() != LinkState::connecting; }, deadline))
+      return make_error(
+          Code::timed_out,
+          "peer {} did not answer in time: is its process alive, and can it be reached from here?", name);
     auto mapping = std::make_shared<Mapping::State>();
     mapping->engine = shared_from_this();
     mapping->backend = backend;
@@ -468,7 +528,10 @@ Result<std::shared_ptr<Mapping::State>> Engine::map(std::string_view name, Regio
       if (!still_there(*mapping->row)) mapping->row->alive.store(false);
       return mapping;
     }
-    if (mapped.code() == Code::would_block) return make_error(Code::timed_out, "peer {} did not hand over region {} for mapping in time: try again with more", name, region.value);
+    if (mapped.code() == Code::would_block)
+      return make_error(Code::timed_out,
+                        "peer {} did not hand over region {} for mapping in time: try again with more", name,
+                        region.value);
     refusals.add(mapped.error());
   }
   return refusals.whole(region.value, name, row.kind);
@@ -488,7 +551,8 @@ Result<void> Engine::map_over(Mapping::State& mapping, const RemoteRegion& row, 
   std::string public_data;
   {
     const std::shared_lock lock(life.mutex);
-    public_data = life.regions.public_data(args.region_id, static_cast<std::uint32_t>(life.backend_number(backend.name())));
+    public_data = life.regions.public_data(args.region_id,
+                                           static_cast<std::uint32_t>(life.backend_number(backend.name())));
   }
   args.public_data = {public_data.data(), public_data.size()};
   const auto try_once = [&]() -> Result<void> {
@@ -505,7 +569,8 @@ Result<void> Engine::map_over(Mapping::State& mapping, const RemoteRegion& row, 
   };
   Result<void> outcome = try_once();
   while (outcome.code() == Code::would_block && !deadline.expired()) {
-    (void)progress_->wait([] { return false; }, Deadline::earliest(deadline, Deadline::after(std::chrono::milliseconds(1))));
+    (void)progress_->wait([] { return false; },
+                          Deadline::earliest(deadline, Deadline::after(std::chrono::milliseconds(1))));
     outcome = try_once();
   }
   return outcome;
@@ -533,7 +598,8 @@ void Engine::agent_message(const std::shared_ptr<Link>& link, const std::string&
   } else if (const auto* revoked = std::get_if<wire::Revoked>(&*message)) {
     {
       const std::lock_guard lock(revokes_mutex_);
-      if (const auto round = rounds_.find(revoked->sequence); round != rounds_.end()) round->second.waiting.erase(link->token());
+      if (const auto round = rounds_.find(revoked->sequence); round != rounds_.end())
+        round->second.waiting.erase(link->token());
     }
     progress_->event();
   } else if (std::holds_alternative<wire::Goodbye>(*message)) {
@@ -552,7 +618,9 @@ void Engine::let_go(const std::shared_ptr<Link>& link, std::uint64_t sequence, s
   }
   life->epoch.fetch_add(1);
   end_mappings([&](const MappingRow& row) {
-    return row.life == life && std::ranges::any_of(ranges, [&](const IdRange& range) { return row.region_id - range.first < range.count; });
+    return row.life == life && std::ranges::any_of(ranges, [&](const IdRange& range) {
+             return row.region_id - range.first < range.count;
+           });
   });
   {
     const std::lock_guard lock(revokes_mutex_);
@@ -581,7 +649,8 @@ void Engine::answer_revokes() {
     }
     const GatePass pass(revoke.link->gate());
     if (!pass) continue;
-    const Status sent = revoke.link->notify(*wire::encode(wire::AgentMessage{wire::Revoked{revoke.sequence}}));
+    const Status sent =
+        revoke.link->notify(*wire::encode(wire::AgentMessage{wire::Revoked{revoke.sequence}}));
     if (sent.code == Code::would_block) {
       full = true;
       still.push_back(std::move(revoke));
@@ -612,7 +681,8 @@ Result<void> Engine::ask_peers_to_let_go(std::span<const IdRange> ranges, Deadli
       for (const auto& link : links) rounds_[sequence].waiting.emplace(link->token(), link);
     }
     sequences.push_back(sequence);
-    const std::string message = *wire::encode(wire::AgentMessage{wire::Revoke{sequence, {part.begin(), part.end()}}});
+    const std::string message =
+        *wire::encode(wire::AgentMessage{wire::Revoke{sequence, {part.begin(), part.end()}}});
     for (const auto& link : links) {
       Status sent{Code::would_block};
       while (sent.code == Code::would_block) {
@@ -631,7 +701,8 @@ Result<void> Engine::ask_peers_to_let_go(std::span<const IdRange> ranges, Deadli
   }
   const auto answered = [&] {
     const std::lock_guard lock(revokes_mutex_);
-    return std::all_of(sequences.begin(), sequences.end(), [&](std::uint64_t s) { return rounds_[s].waiting.empty(); });
+    return std::all_of(sequences.begin(), sequences.end(),
+                       [&](std::uint64_t s) { return rounds_[s].waiting.empty(); });
   };
   if (!progress_->wait(answered, deadline)) {
     const std::lock_guard lock(revokes_mutex_);
@@ -640,7 +711,9 @@ Result<void> Engine::ask_peers_to_let_go(std::span<const IdRange> ranges, Deadli
       for (const auto& [token, link] : rounds_[s].waiting)
         if (const auto life = link->life()) names.insert(life->name);
     for (const std::string& name : names) silent += (silent.empty() ? "" : ", ") + name;
-    outcome = make_error(Code::timed_out, "no answer from {}: the regions stay registered; try again, or forget the peer", silent);
+    outcome =
+        make_error(Code::timed_out,
+                   "no answer from {}: the regions stay registered; try again, or forget the peer", silent);
   }
   const std::lock_guard lock(revokes_mutex_);
   for (const std::uint64_t s : sequences) rounds_.erase(s);

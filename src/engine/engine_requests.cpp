@@ -21,7 +21,8 @@ std::string human_time(double ns) {
 }
 
 /// The first page of the request that lies in that region of the list.
-std::uint64_t first_page_in(const PageList::State& list, const std::vector<std::uint32_t>& index, std::uint64_t count, std::uint32_t region) {
+std::uint64_t first_page_in(const PageList::State& list, const std::vector<std::uint32_t>& index,
+                            std::uint64_t count, std::uint32_t region) {
   for (std::uint64_t i = 0; i < count; ++i) {
     const std::uint64_t k = index.empty() ? i : index[i];
     if (list.region_ids[list.region_of.empty() ? 0 : list.region_of[k]] == region) return i;
@@ -33,11 +34,13 @@ std::uint64_t first_page_in(const PageList::State& list, const std::vector<std::
 Result<void> check_writable(const RequestPlan& plan) {
   const PageList::State& target = plan.op == Op::read ? *plan.local : *plan.remote;
   for (const std::uint32_t region : target.read_only_ids) {
-    const std::uint64_t page = first_page_in(target, plan.op == Op::read ? plan.local_index : plan.remote_index, plan.count, region);
+    const std::uint64_t page =
+        first_page_in(target, plan.op == Op::read ? plan.local_index : plan.remote_index, plan.count, region);
     if (page == no_page) continue;
-    Error error = make_error(Code::invalid_argument, "page {}: region {} of {} is registered read-only: {}", page, region,
-                             target.life ? "peer " + target.peer : "this agent",
-                             target.life ? "only its owner can make it writable, when it registers it" : "register its memory as writable to have it written");
+    Error error = make_error(Code::invalid_argument, "page {}: region {} of {} is registered read-only: {}",
+                             page, region, target.life ? "peer " + target.peer : "this agent",
+                             target.life ? "only its owner can make it writable, when it registers it"
+                                         : "register its memory as writable to have it written");
     error.page = page;
     return error;
   }
@@ -48,8 +51,10 @@ Result<void> check_writable(const RequestPlan& plan) {
 
 double expected_ns(const headrace_cost_v1& cost, const RequestPlan& plan) {
   // What a page costs is to find its place, and each run of a view costs that, too.
-  const double stretches = static_cast<double>(plan.count) * static_cast<double>(plan.grid ? plan.grid->runs : 1);
-  return cost.fixed_ns + cost.ns_per_page * stretches + static_cast<double>(plan.bytes) * 1e9 / cost.bytes_per_second;
+  const double stretches =
+      static_cast<double>(plan.count) * static_cast<double>(plan.grid ? plan.grid->runs : 1);
+  return cost.fixed_ns + cost.ns_per_page * stretches +
+         static_cast<double>(plan.bytes) * 1e9 / cost.bytes_per_second;
 }
 
 Result<std::shared_ptr<RequestCore>> Engine::make_request(RequestPlan plan) {
@@ -57,9 +62,13 @@ Result<std::shared_ptr<RequestCore>> Engine::make_request(RequestPlan plan) {
   for (const PageListState* list : {&plan.local, &plan.remote}) {
     if (Status valid = still_valid(**list); !valid.ok()) {
       if ((*list)->life && (*list)->life->fate.load() != Fate::alive) {
-        return make_error(Code::peer_lost, "peer {} is gone or has restarted: import its metadata and prepare its pages again", (*list)->peer);
+        return make_error(Code::peer_lost,
+                          "peer {} is gone or has restarted: import its metadata and prepare its pages again",
+                          (*list)->peer);
       }
-      return make_error(Code::not_found, "a region of the {} page list is registered no longer: prepare the list again", (*list)->life ? "remote" : "local");
+      return make_error(Code::not_found,
+                        "a region of the {} page list is registered no longer: prepare the list again",
+                        (*list)->life ? "remote" : "local");
     }
   }
   HEADRACE_TRY_VOID(check_writable(plan));
@@ -78,14 +87,18 @@ void Engine::forget_request(RequestCore& core) {
 /// Whether a backend can carry the plan at all; the error says why not. Looks at tables only, makes no link.
 Result<void> Engine::eligible(const RequestPlan& plan, const BackendInstance& backend) const {
   const auto no = [](std::string why) { return Error{Code::not_supported, std::move(why)}; };
-  if (!plan.backends.empty() && std::find(plan.backends.begin(), plan.backends.end(), backend.name()) == plan.backends.end()) return no("not among the backends asked for");
+  if (!plan.backends.empty() &&
+      std::find(plan.backends.begin(), plan.backends.end(), backend.name()) == plan.backends.end())
+    return no("not among the backends asked for");
   if (plan.grid && !backend.can(HEADRACE_GRID)) return no("does not move pages that are strided views");
   const std::size_t index = backend_index(backend);
   bool vram = false;
   for (const auto& region : plan.local->local_regions) {
     vram = vram || region->info.kind == MemoryKind::vram;
-    if (!backend.takes_local(static_cast<int>(region->info.kind))) return no(fmt::format("does not move {} here", kind_name(region->info.kind)));
-    if (region->handles.local(index) == nullptr) return no(fmt::format("local region {} is not registered with it", region->info.id.value));
+    if (!backend.takes_local(static_cast<int>(region->info.kind)))
+      return no(fmt::format("does not move {} here", kind_name(region->info.kind)));
+    if (region->handles.local(index) == nullptr)
+      return no(fmt::format("local region {} is not registered with it", region->info.id.value));
   }
   const auto has_its_vram = [&]() -> Result<void> {
     if (vram || !backend.can(HEADRACE_NEEDS_VRAM)) return {};
@@ -95,8 +108,10 @@ Result<void> Engine::eligible(const RequestPlan& plan, const BackendInstance& ba
     if (!backend.can(HEADRACE_LOCAL)) return no("does not move between regions of one agent");
     for (const auto& region : plan.remote->local_regions) {
       vram = vram || region->info.kind == MemoryKind::vram;
-      if (!backend.takes_remote(static_cast<int>(region->info.kind))) return no(fmt::format("does not move to or from {}", kind_name(region->info.kind)));
-      if (region->handles.local(index) == nullptr) return no(fmt::format("region {} is not registered with it", region->info.id.value));
+      if (!backend.takes_remote(static_cast<int>(region->info.kind)))
+        return no(fmt::format("does not move to or from {}", kind_name(region->info.kind)));
+      if (region->handles.local(index) == nullptr)
+        return no(fmt::format("region {} is not registered with it", region->info.id.value));
     }
     return has_its_vram();
   }
@@ -107,15 +122,20 @@ Result<void> Engine::eligible(const RequestPlan& plan, const BackendInstance& ba
   if (number < 0) return no(fmt::format("peer {} does not have it", life.name));
   for (const std::uint32_t id : plan.remote->region_ids) {
     const RemoteRegion* const region = life.regions.find(id);
-    if (region == nullptr) return Error{Code::not_found, fmt::format("peer {} has no region {} any more", life.name, id)};
+    if (region == nullptr)
+      return Error{Code::not_found, fmt::format("peer {} has no region {} any more", life.name, id)};
     vram = vram || region->kind == HEADRACE_VRAM;
-    if (!backend.takes_remote(region->kind)) return no(fmt::format("does not move to or from a peer's {}", kind_name(static_cast<MemoryKind>(region->kind))));
-    if ((region->backends >> number & 1) == 0) return no(fmt::format("peer {} did not register region {} with it", life.name, id));
+    if (!backend.takes_remote(region->kind))
+      return no(fmt::format("does not move to or from a peer's {}",
+                            kind_name(static_cast<MemoryKind>(region->kind))));
+    if ((region->backends >> number & 1) == 0)
+      return no(fmt::format("peer {} did not register region {} with it", life.name, id));
   }
   return has_its_vram();
 }
 
-Result<PageList::State::Handles> Engine::own_handles(const PageList::State& list, BackendInstance& backend) const {
+Result<PageList::State::Handles> Engine::own_handles(const PageList::State& list,
+                                                     BackendInstance& backend) const {
   const std::size_t index = backend_index(backend);
   const std::uint64_t key = reinterpret_cast<std::uint64_t>(&backend);
   if (auto known = list.remembered(key)) return known;
@@ -136,7 +156,8 @@ Result<PageList::State::Handles> Engine::own_handles(const PageList::State& list
   return list.remember(key, std::move(handles));
 }
 
-Result<PageList::State::Handles> Engine::remote_handles(const PageList::State& list, BackendInstance& backend, const std::shared_ptr<Link>& link) const {
+Result<PageList::State::Handles> Engine::remote_handles(const PageList::State& list, BackendInstance& backend,
+                                                        const std::shared_ptr<Link>& link) const {
   if (!link) return own_handles(list, backend);
   if (auto known = list.remembered(link->token())) return known;
   const PeerLife& life = *list.life;
@@ -150,11 +171,13 @@ Result<PageList::State::Handles> Engine::remote_handles(const PageList::State& l
     {
       const std::shared_lock lock(life.mutex);
       const RemoteRegion* const region = life.regions.find(id);
-      if (region == nullptr) return make_error(Code::not_found, "peer {} has no region {} any more", life.name, id);
+      if (region == nullptr)
+        return make_error(Code::not_found, "peer {} has no region {} any more", life.name, id);
       remote.kind = region->kind;
       remote.address = region->address;
       remote.length = region->length;
-      public_data = life.regions.public_data(id, static_cast<std::uint32_t>(life.backend_number(backend.name())));
+      public_data =
+          life.regions.public_data(id, static_cast<std::uint32_t>(life.backend_number(backend.name())));
     }
     remote.public_data = {public_data.data(), public_data.size()};
     HEADRACE_TRY(handle, link->load(id, remote));
@@ -163,10 +186,13 @@ Result<PageList::State::Handles> Engine::remote_handles(const PageList::State& l
   return list.remember(link->token(), std::move(handles));
 }
 
-Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector<FailedPath>& without, std::uint64_t token, headrace_side_v1& local_side,
+Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector<FailedPath>& without,
+                                      std::uint64_t token, headrace_side_v1& local_side,
                                       headrace_side_v1& remote_side) {
   std::string reasons;  // a line for each backend that does not carry it
-  const auto note = [&](const BackendInstance& backend, const std::string& why) { reasons += fmt::format("\n  not {}: {}", backend.name(), why); };
+  const auto note = [&](const BackendInstance& backend, const std::string& why) {
+    reasons += fmt::format("\n  not {}: {}", backend.name(), why);
+  };
   Code worst = Code::not_supported;
 
   headrace_prepare_v1 args{};
@@ -183,7 +209,8 @@ Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector
 
   std::vector<Candidate> candidates;
   for (BackendInstance* backend : backends()) {
-    if (const auto failed = std::ranges::find(without, backend->name(), &FailedPath::backend); failed != without.end()) {
+    if (const auto failed = std::ranges::find(without, backend->name(), &FailedPath::backend);
+        failed != without.end()) {
       note(*backend, "it failed this post: " + failed->why);
       continue;
     }
@@ -193,9 +220,11 @@ Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector
       continue;
     }
     const headrace_cost_v1 cost = backend->cost(args);
-    candidates.push_back({backend, expected_ns(cost, plan), cost.method != nullptr ? cost.method : "no method"});
+    candidates.push_back(
+        {backend, expected_ns(cost, plan), cost.method != nullptr ? cost.method : "no method"});
   }
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.guess_ns < b.guess_ns; });
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.guess_ns < b.guess_ns; });
 
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     BackendInstance& backend = *candidates[i].backend;
@@ -231,7 +260,8 @@ Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector
       continue;
     }
     auto local = own_handles(*plan.local, backend);
-    auto remote = local ? remote_handles(*plan.remote, backend, choice.path.link) : Result<PageList::State::Handles>(local.error());
+    auto remote = local ? remote_handles(*plan.remote, backend, choice.path.link)
+                        : Result<PageList::State::Handles>(local.error());
     if (!remote) {
       refused(remote.error());
       continue;
@@ -247,9 +277,14 @@ Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector
     choice.path.local_handles = std::move(*local);
     choice.path.remote_handles = std::move(*remote);
     const headrace_cost_v1 told = backend.cost(args);  // by now it is known what lies at the two ends
-    choice.explanation = fmt::format("{} of {} page{}, {} bytes: {} (about {}, {}; {})", plan.op == Op::read ? "read" : "write", plan.count, plan.count == 1 ? "" : "s",
-                                     plan.bytes, backend.name(), human_time(expected_ns(told, plan)),
-                                     candidates.size() == 1 ? "the only path" : i == 0 ? "the cheapest by estimate" : "those before it refused", told.method != nullptr ? told.method : "no method");
+    choice.explanation =
+        fmt::format("{} of {} page{}, {} bytes: {} (about {}, {}; {})",
+                    plan.op == Op::read ? "read" : "write", plan.count, plan.count == 1 ? "" : "s",
+                    plan.bytes, backend.name(), human_time(expected_ns(told, plan)),
+                    candidates.size() == 1 ? "the only path"
+                    : i == 0               ? "the cheapest by estimate"
+                                           : "those before it refused",
+                    told.method != nullptr ? told.method : "no method");
     for (std::size_t j = i + 1; j < candidates.size(); ++j) {
       note(*candidates[j].backend, fmt::format("slower, about {}", human_time(candidates[j].guess_ns)));
     }
@@ -257,11 +292,13 @@ Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector
     return choice;
   }
   if (plan.remote->life && plan.remote->life->fate.load() != Fate::alive) worst = Code::peer_lost;
-  return make_error(worst, "no path {} {}:{}", plan.op == Op::read ? "to read from" : "to write to", plan.remote->life ? "peer " + plan.remote->peer : "this agent itself",
+  return make_error(worst, "no path {} {}:{}", plan.op == Op::read ? "to read from" : "to write to",
+                    plan.remote->life ? "peer " + plan.remote->peer : "this agent itself",
                     reasons.empty() ? " no backend is open" : reasons);
 }
 
-headrace_cost_v1 Engine::cost_on(const Path& path, const RequestPlan& plan, headrace_side_v1 local_side, headrace_side_v1 remote_side) {
+headrace_cost_v1 Engine::cost_on(const Path& path, const RequestPlan& plan, headrace_side_v1 local_side,
+                                 headrace_side_v1 remote_side) {
   // As in `choose`: while these are held no handle of a region that is still registered goes away.
   std::optional<GatePass> pass;
   std::shared_lock<std::shared_mutex> remote_handles_stay;
@@ -271,7 +308,8 @@ headrace_cost_v1 Engine::cost_on(const Path& path, const RequestPlan& plan, head
   }
   const std::shared_lock local_handles_stay(local_handles_mutex_);
   const bool open = !pass || static_cast<bool>(*pass);
-  if (!open || !still_valid(*plan.local).ok() || !still_valid(*plan.remote).ok()) local_side.regions = remote_side.regions = nullptr;
+  if (!open || !still_valid(*plan.local).ok() || !still_valid(*plan.remote).ok())
+    local_side.regions = remote_side.regions = nullptr;
   headrace_prepare_v1 args{};
   args.struct_size = sizeof args;
   args.op = static_cast<std::int32_t>(plan.op);

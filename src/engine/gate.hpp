@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that go in and out of something that will be closed: after `close` nobody is inside and nobody gets in.
+// Calls that go in and out of something that will be closed: after `close` nobody is inside and nobody gets
+// in.
 #pragma once
 
 #include <atomic>
@@ -17,8 +18,8 @@ class Gate {
     return false;
   }
   void leave() noexcept { state_.fetch_sub(1); }
-  /// Lets nobody in any more and waits for those inside; they are inside a backend's call, which never waits for a peer.
-  /// Must not be called from inside.
+  /// Lets nobody in any more and waits for those inside; they are inside a backend's call, which never waits
+  /// for a peer. Must not be called from inside.
   void close() noexcept {
     state_.fetch_or(closed_bit);
     while ((state_.load() & ~closed_bit) != 0) std::this_thread::yield();

@@ -4,8 +4,8 @@
 namespace headrace::engine {
 namespace {
 
-// A message comes twice only when a request went over to its next path after the first had delivered: a request of the
-// last moments. This many requests are far more than can be in flight over a failing path.
+// A message comes twice only when a request went over to its next path after the first had delivered: a
+// request of the last moments. This many requests are far more than can be in flight over a failing path.
 constexpr std::size_t remembered_requests = 65536;
 
 bool fits(const Notification& n, const NotificationFilter& filter) {
@@ -36,7 +36,9 @@ bool Inbox::seen(const MessageKey& key) {
 
 bool Inbox::put(const MessageKey& key, Notification notification) {
   const std::lock_guard lock(mutex_);
-  if (messages_.size() >= capacity_ || (!messages_.empty() && bytes_ + notification.payload.size() > capacity_bytes_)) return false;
+  if (messages_.size() >= capacity_ ||
+      (!messages_.empty() && bytes_ + notification.payload.size() > capacity_bytes_))
+    return false;
   if (seen(key)) return true;
   bytes_ += notification.payload.size();
   messages_.push_back(std::move(notification));

@@ -23,9 +23,11 @@ struct MessageKey {
 
 class Inbox {
  public:
-  Inbox(std::size_t capacity, std::size_t capacity_bytes) : capacity_(capacity), capacity_bytes_(capacity_bytes) {}
+  Inbox(std::size_t capacity, std::size_t capacity_bytes)
+      : capacity_(capacity), capacity_bytes_(capacity_bytes) {}
 
-  /// False if it is full: the message is dropped, and counted by the caller. A message seen already is taken for delivered.
+  /// False if it is full: the message is dropped, and counted by the caller. A message seen already is taken
+  /// for delivered.
   bool put(const MessageKey& key, Notification notification);
   std::vector<Notification> take(const NotificationFilter& filter);
   std::optional<Notification> take_one(const NotificationFilter& filter);
@@ -40,8 +42,10 @@ class Inbox {
   std::size_t bytes_ = 0;  // of the payloads that wait
   std::mutex mutex_;
   std::deque<Notification> messages_;
-  std::unordered_map<std::uint64_t, std::unordered_map<std::uint64_t, std::uint64_t>> last_post_;  // incarnation -> request -> post
-  std::deque<std::pair<std::uint64_t, std::uint64_t>> remembered_;  // the same, oldest first, to forget them again
+  std::unordered_map<std::uint64_t, std::unordered_map<std::uint64_t, std::uint64_t>>
+      last_post_;  // incarnation -> request -> post
+  std::deque<std::pair<std::uint64_t, std::uint64_t>>
+      remembered_;  // the same, oldest first, to forget them again
   std::optional<EventFd> bell_;
   std::atomic<std::size_t> waiting_{0};
 };

@@ -76,7 +76,8 @@ void Link::unload(std::span<const wire::IdRange> ranges) {
 
 void Link::close() {
   gate_.close();
-  if (void* const connection = connection_.exchange(nullptr); connection != nullptr) backend_.disconnect(connection);
+  if (void* const connection = connection_.exchange(nullptr); connection != nullptr)
+    backend_.disconnect(connection);
   std::unordered_map<std::uint32_t, void*> remotes;
   {
     const std::lock_guard lock(mutex_);

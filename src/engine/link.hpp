@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A link: one connection of one backend to one life of one peer, with what was loaded for it and what is in flight on it.
+// A link: one connection of one backend to one life of one peer, with what was loaded for it and what is in
+// flight on it.
 #pragma once
 
 #include "engine/backend_instance.hpp"
@@ -18,8 +19,8 @@ namespace headrace::engine {
 class RequestCore;
 struct PeerLife;
 
-/// The posts that are running over a link (or, for transfers to oneself, over an instance). Posting takes this lock and no
-/// other, so that one peer's traffic cannot hold up another's.
+/// The posts that are running over a link (or, for transfers to oneself, over an instance). Posting takes
+/// this lock and no other, so that one peer's traffic cannot hold up another's.
 class InFlight {
  public:
   /// `slot` is the core's own: where it stands here while it flies.
@@ -64,7 +65,8 @@ enum class LinkState : std::uint32_t { connecting, ready, lost };
 
 class Link {
  public:
-  Link(std::uint64_t token, BackendInstance& backend, std::weak_ptr<PeerLife> life) : token_(token), backend_(backend), life_(std::move(life)) {}
+  Link(std::uint64_t token, BackendInstance& backend, std::weak_ptr<PeerLife> life)
+      : token_(token), backend_(backend), life_(std::move(life)) {}
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
@@ -84,15 +86,15 @@ class Link {
   Gate& gate() { return gate_; }
   InFlight& in_flight() { return in_flight_; }
 
-  /// Sends a message of the agents' own. The gate must be held. would_block also while the connection is being made: others know
-  /// the link before `connect` has returned.
+  /// Sends a message of the agents' own. The gate must be held. would_block also while the connection is
+  /// being made: others know the link before `connect` has returned.
   Status notify(std::string_view message);
   /// The peer's region for this link, loaded at first use. The gate must be held.
   Result<void*> load(std::uint32_t region_id, const headrace_remote_region_v1& region);
   /// Drops the handles of these regions; no post uses them any more. The gate must be held.
   void unload(std::span<const wire::IdRange> ranges);
-  /// Held shared by whoever prepares with loaded handles, exclusively by `unload`: a handle is not given back under a call
-  /// that takes it.
+  /// Held shared by whoever prepares with loaded handles, exclusively by `unload`: a handle is not given back
+  /// under a call that takes it.
   std::shared_mutex& handles_mutex() { return handles_mutex_; }
 
   /// Ends it: nobody uses the connection when this returns; every post on it has been completed.

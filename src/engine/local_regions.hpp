@@ -12,16 +12,21 @@
 
 namespace headrace::engine {
 
-/// Each backend's handles for a region. As many rows as backends were open when it was registered: 100,000 regions with rows
-/// for all that could ever be open would be page faults above all. A backend that was opened later has no row, and no handle.
+/// Each backend's handles for a region. As many rows as backends were open when it was registered: 100,000
+/// regions with rows for all that could ever be open would be page faults above all. A backend that was
+/// opened later has no row, and no handle.
 class RegionHandles {
  public:
   explicit RegionHandles(std::size_t backends) : rows_(std::make_unique<Row[]>(backends)), count_(backends) {}
 
   /// As `register_region` gave it; null: not registered with this backend.
-  [[nodiscard]] void* local(std::size_t backend) const { return backend < count_ ? rows_[backend].local : nullptr; }
+  [[nodiscard]] void* local(std::size_t backend) const {
+    return backend < count_ ? rows_[backend].local : nullptr;
+  }
   /// As `load_local` gave it, at first use.
-  [[nodiscard]] void* far(std::size_t backend) const { return backend < count_ ? rows_[backend].far : nullptr; }
+  [[nodiscard]] void* far(std::size_t backend) const {
+    return backend < count_ ? rows_[backend].far : nullptr;
+  }
   void set_local(std::size_t backend, void* handle) { rows_[backend].local = handle; }
   void set_far(std::size_t backend, void* handle) { rows_[backend].far = handle; }
 

@@ -11,7 +11,8 @@
 
 namespace headrace {
 
-/// Immutable but for two caches: the handles of its regions for each path, and the epoch at which all were last seen alive.
+/// Immutable but for two caches: the handles of its regions for each path, and the epoch at which all were
+/// last seen alive.
 struct PageList::State {
   std::shared_ptr<engine::PeerLife> life;  ///< whose memory; null: our own
   bool far_side = false;                   ///< our own, as the remote side of a transfer to ourselves
@@ -28,10 +29,11 @@ struct PageList::State {
   std::uint64_t page_bytes = 0;
   std::optional<PageShape> shape;  ///< of each page; none: one stretch
 
-  std::vector<std::uint32_t> region_ids;                                ///< distinct
-  std::vector<std::uint32_t> sorted_ids;                                ///< the same, rising
-  std::vector<std::uint32_t> read_only_ids;                             ///< those of them that may not be written: mostly none
-  std::vector<std::shared_ptr<engine::LocalRegion>> local_regions;      ///< of our own lists, in the order of region_ids
+  std::vector<std::uint32_t> region_ids;     ///< distinct
+  std::vector<std::uint32_t> sorted_ids;     ///< the same, rising
+  std::vector<std::uint32_t> read_only_ids;  ///< those of them that may not be written: mostly none
+  std::vector<std::shared_ptr<engine::LocalRegion>>
+      local_regions;  ///< of our own lists, in the order of region_ids
 
   mutable std::atomic<std::uint64_t> checked_epoch{0};
 
@@ -44,7 +46,8 @@ struct PageList::State {
     });
   }
 
-  [[nodiscard]] headrace_side_v1 side(const Handles& handles, const std::vector<std::uint32_t>* indices) const {
+  [[nodiscard]] headrace_side_v1 side(const Handles& handles,
+                                      const std::vector<std::uint32_t>* indices) const {
     headrace_side_v1 s{};
     s.struct_size = sizeof s;
     s.regions = handles ? handles->data() : nullptr;

@@ -25,12 +25,14 @@ enum class Fate : std::uint32_t {
 };
 
 struct PeerLife {
-  PeerLife(std::string peer_name, std::uint64_t peer_incarnation) : name(std::move(peer_name)), incarnation(peer_incarnation) {}
+  PeerLife(std::string peer_name, std::uint64_t peer_incarnation)
+      : name(std::move(peer_name)), incarnation(peer_incarnation) {}
 
   const std::string name;
   const std::uint64_t incarnation;
 
-  /// Grows with each revocation, after `regions` has lost them: a page list that was checked at the present epoch is valid.
+  /// Grows with each revocation, after `regions` has lost them: a page list that was checked at the present
+  /// epoch is valid.
   std::atomic<std::uint64_t> epoch{1};
   std::atomic<Fate> fate{Fate::alive};
   /// A link to it was lost because nobody was there any more, and none has been ready since.

@@ -27,13 +27,16 @@ constexpr std::string_view file_suffix = ".so";
 constexpr auto probe_timeout = std::chrono::seconds(10);
 
 bool name_ok(std::string_view name) {
-  return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; });
+  return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
 }
 
 /// The folder of the library (or program) that holds this very code.
 fs::path own_folder() {
   Dl_info info{};
-  if (::dladdr(reinterpret_cast<const void*>(&check_table), &info) == 0 || info.dli_fname == nullptr) return {};
+  if (::dladdr(reinterpret_cast<const void*>(&check_table), &info) == 0 || info.dli_fname == nullptr)
+    return {};
   std::error_code ignored;
   return fs::canonical(info.dli_fname, ignored).parent_path();
 }
@@ -45,20 +48,39 @@ std::string read_file(const fs::path& path) {
 
 /// The required entries of the table, for the sentence that names the missing one.
 Result<void> check_entries(const headrace_backend_v1& t) {
-  const std::pair<const char*, bool> entries[] = {
-      {"create", t.create != nullptr}, {"destroy", t.destroy != nullptr}, {"info", t.info != nullptr},
-      {"connection_info", t.connection_info != nullptr}, {"connect", t.connect != nullptr}, {"disconnect", t.disconnect != nullptr},
-      {"register_region", t.register_region != nullptr}, {"deregister_region", t.deregister_region != nullptr},
-      {"export_region", t.export_region != nullptr}, {"load_local", t.load_local != nullptr}, {"load_remote", t.load_remote != nullptr},
-      {"unload", t.unload != nullptr}, {"prepare", t.prepare != nullptr}, {"post", t.post != nullptr}, {"poll", t.poll != nullptr},
-      {"cancel", t.cancel != nullptr}, {"release", t.release != nullptr}, {"notify", t.notify != nullptr},
-      {"progress", t.progress != nullptr}, {"descriptor", t.descriptor != nullptr}, {"cost", t.cost != nullptr}};
+  const std::pair<const char*, bool> entries[] = {{"create", t.create != nullptr},
+                                                  {"destroy", t.destroy != nullptr},
+                                                  {"info", t.info != nullptr},
+                                                  {"connection_info", t.connection_info != nullptr},
+                                                  {"connect", t.connect != nullptr},
+                                                  {"disconnect", t.disconnect != nullptr},
+                                                  {"register_region", t.register_region != nullptr},
+                                                  {"deregister_region", t.deregister_region != nullptr},
+                                                  {"export_region", t.export_region != nullptr},
+                                                  {"load_local", t.load_local != nullptr},
+                                                  {"load_remote", t.load_remote != nullptr},
+                                                  {"unload", t.unload != nullptr},
+                                                  {"prepare", t.prepare != nullptr},
+                                                  {"post", t.post != nullptr},
+                                                  {"poll", t.poll != nullptr},
+                                                  {"cancel", t.cancel != nullptr},
+                                                  {"release", t.release != nullptr},
+                                                  {"notify", t.notify != nullptr},
+                                                  {"progress", t.progress != nullptr},
+                                                  {"descriptor", t.descriptor != nullptr},
+                                                  {"cost", t.cost != nullptr}};
   for (const auto& [name, there] : entries) {
-    if (!there) return make_error(Code::not_supported, "its table has no entry `{}`: fill in every required entry of backend_v1.h", name);
+    if (!there)
+      return make_error(Code::not_supported,
+                        "its table has no entry `{}`: fill in every required entry of backend_v1.h", name);
   }
-  if ((t.map == nullptr) != (t.unmap == nullptr)) return make_error(Code::not_supported, "its table has only one of `map` and `unmap`: offer both or neither");
+  if ((t.map == nullptr) != (t.unmap == nullptr))
+    return make_error(Code::not_supported,
+                      "its table has only one of `map` and `unmap`: offer both or neither");
   if (t.option_count > 0 && (t.options == nullptr || t.option_size < sizeof(headrace_option_v1))) {
-    return make_error(Code::not_supported, "its table announces {} options in rows of {} bytes; a row has at least {}", t.option_count, t.option_size, sizeof(headrace_option_v1));
+    return make_error(Code::not_supported,
+                      "its table announces {} options in rows of {} bytes; a row has at least {}",
+                      t.option_count, t.option_size, sizeof(headrace_option_v1));
   }
   return {};
 }
@@ -66,18 +88,26 @@ Result<void> check_entries(const headrace_backend_v1& t) {
 }  // namespace
 
 Result<void> check_table(const headrace_backend_v1* table, std::string_view expected_name) {
-  if (table == nullptr) return make_error(Code::not_supported, "{}() returned no table", HEADRACE_BACKEND_SYMBOL);
+  if (table == nullptr)
+    return make_error(Code::not_supported, "{}() returned no table", HEADRACE_BACKEND_SYMBOL);
   if (table->struct_size < HEADRACE_BACKEND_V1_SIZE) {
-    return make_error(Code::not_supported, "its table has struct_size {}, the first version has {}: build it against backend_v1.h of Headrace 0.1 or later",
+    return make_error(Code::not_supported,
+                      "its table has struct_size {}, the first version has {}: build it against backend_v1.h "
+                      "of Headrace 0.1 or later",
                       table->struct_size, HEADRACE_BACKEND_V1_SIZE);
   }
   if (table->abi_major != HEADRACE_BACKEND_ABI_MAJOR) {
-    return make_error(Code::not_supported, "it speaks plugin version {}.{}, this Headrace speaks {}.{}: use a plugin built for major version {}", table->abi_major,
-                      table->abi_minor, HEADRACE_BACKEND_ABI_MAJOR, HEADRACE_BACKEND_ABI_MINOR, HEADRACE_BACKEND_ABI_MAJOR);
+    return make_error(
+        Code::not_supported,
+        "it speaks plugin version {}.{}, this Headrace speaks {}.{}: use a plugin built for major version {}",
+        table->abi_major, table->abi_minor, HEADRACE_BACKEND_ABI_MAJOR, HEADRACE_BACKEND_ABI_MINOR,
+        HEADRACE_BACKEND_ABI_MAJOR);
   }
-  if (table->name == nullptr || !name_ok(table->name)) return make_error(Code::not_supported, "its table has no valid name; names are [a-z0-9_]+");
+  if (table->name == nullptr || !name_ok(table->name))
+    return make_error(Code::not_supported, "its table has no valid name; names are [a-z0-9_]+");
   if (!expected_name.empty() && table->name != expected_name) {
-    return make_error(Code::not_supported, "its table is called `{}` but its file `{}{}{}`: rename one", table->name, file_prefix, expected_name, file_suffix);
+    return make_error(Code::not_supported, "its table is called `{}` but its file `{}{}{}`: rename one",
+                      table->name, file_prefix, expected_name, file_suffix);
   }
   if (table->version == nullptr) return make_error(Code::not_supported, "its table has no version: name one");
   return check_entries(*table);
@@ -110,7 +140,8 @@ std::map<std::string, std::pair<std::string, bool>> PluginHost::files() const {
       for (const auto& entry : fs::directory_iterator(folder, ignored)) {
         const std::string file = entry.path().filename().string();
         if (!file.starts_with(file_prefix) || !file.ends_with(file_suffix)) continue;
-        const std::string name = file.substr(file_prefix.size(), file.size() - file_prefix.size() - file_suffix.size());
+        const std::string name =
+            file.substr(file_prefix.size(), file.size() - file_prefix.size() - file_suffix.size());
         files.try_emplace(name, entry.path().string(), own);
       }
     }
@@ -134,7 +165,11 @@ FoundBackend PluginHost::find(const std::string& name) {
     std::string folders;
     for (const auto* list : {&paths_.own_folders, &paths_.other_folders})
       for (const std::string& folder : *list) folders += (folders.empty() ? "" : ", ") + folder;
-    return {name, {}, nullptr, fmt::format("there is no backend `{}` in {}; there are: {}", name, folders, known.empty() ? "none" : known)};
+    return {name,
+            {},
+            nullptr,
+            fmt::format("there is no backend `{}` in {}; there are: {}", name, folders,
+                        known.empty() ? "none" : known)};
   }
   FoundBackend found = load(name, at->second.first, at->second.second);
   const std::lock_guard lock(mutex_);
@@ -170,8 +205,10 @@ FoundBackend PluginHost::load(const std::string& name, const std::string& path, 
     const char* why = ::dlerror();
     return refuse(why != nullptr ? why : "dlopen gave no reason");
   }
-  const auto function = reinterpret_cast<headrace_backend_v1_function>(::dlsym(library, HEADRACE_BACKEND_SYMBOL));
-  if (function == nullptr) return refuse(fmt::format("it does not export {}: is it a Headrace plugin?", HEADRACE_BACKEND_SYMBOL));
+  const auto function =
+      reinterpret_cast<headrace_backend_v1_function>(::dlsym(library, HEADRACE_BACKEND_SYMBOL));
+  if (function == nullptr)
+    return refuse(fmt::format("it does not export {}: is it a Headrace plugin?", HEADRACE_BACKEND_SYMBOL));
   const headrace_backend_v1* table = nullptr;
   try {
     table = function();
@@ -189,13 +226,19 @@ FoundBackend PluginHost::load(const std::string& name, const std::string& path, 
 /// Lets a child process load and open the plugin, so that one that crashes or hangs takes nobody along.
 Result<void> PluginHost::probe(const std::string& path) {
   const std::string content = read_file(path);
-  if (content.empty()) return make_error(Code::not_found, "it cannot be read: look at the file's permissions");
+  if (content.empty())
+    return make_error(Code::not_found, "it cannot be read: look at the file's permissions");
   const std::uint64_t digest = hash64(std::as_bytes(std::span(content)));
-  const fs::path verdict_file = paths_.cache_folder.empty() ? fs::path() : fs::path(paths_.cache_folder) / fmt::format("{:016x}-{}.{}", digest, HEADRACE_BACKEND_ABI_MAJOR, HEADRACE_BACKEND_ABI_MINOR);
+  const fs::path verdict_file =
+      paths_.cache_folder.empty()
+          ? fs::path()
+          : fs::path(paths_.cache_folder) /
+                fmt::format("{:016x}-{}.{}", digest, HEADRACE_BACKEND_ABI_MAJOR, HEADRACE_BACKEND_ABI_MINOR);
   if (!verdict_file.empty() && fs::exists(verdict_file)) {
     const std::string verdict = read_file(verdict_file);
     if (verdict == "ok") return {};
-    return make_error(Code::not_supported, "{} (remembered in {}; delete that file to try again)", verdict, verdict_file.string());
+    return make_error(Code::not_supported, "{} (remembered in {}; delete that file to try again)", verdict,
+                      verdict_file.string());
   }
 
   int out[2];
@@ -204,9 +247,11 @@ Result<void> PluginHost::probe(const std::string& path) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, write_end.get(), 1);
-  char* const arguments[] = {const_cast<char*>(paths_.probe_program.c_str()), const_cast<char*>(path.c_str()), nullptr};
+  char* const arguments[] = {const_cast<char*>(paths_.probe_program.c_str()), const_cast<char*>(path.c_str()),
+                             nullptr};
   pid_t child = -1;
-  const int failed = ::posix_spawn(&child, paths_.probe_program.c_str(), &actions, nullptr, arguments, environ);
+  const int failed =
+      ::posix_spawn(&child, paths_.probe_program.c_str(), &actions, nullptr, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
   if (failed != 0) return os_error(failed, "start {} to try it in a child process", paths_.probe_program);
   write_end.reset();
@@ -217,7 +262,10 @@ Result<void> PluginHost::probe(const std::string& path) {
     if (deadline.expired()) {
       ::kill(child, SIGKILL);
       ::waitpid(child, &status, 0);
-      return make_error(Code::timed_out, "it did not finish its trial in a child process within 10 s: its create() may not wait, and the machine may be busy");  // not remembered: the machine may have been busy
+      return make_error(
+          Code::timed_out,
+          "it did not finish its trial in a child process within 10 s: its create() may not wait, and the "
+          "machine may be busy");  // not remembered: the machine may have been busy
     }
     ::usleep(2000);
   }
@@ -226,9 +274,12 @@ Result<void> PluginHost::probe(const std::string& path) {
   said.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
   std::string verdict = "ok";
   if (WIFSIGNALED(status)) {
-    verdict = fmt::format("it ended its trial in a child process with signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
+    verdict = fmt::format("it ended its trial in a child process with signal {} ({})", WTERMSIG(status),
+                          ::strsignal(WTERMSIG(status)));
   } else if (WEXITSTATUS(status) != 0) {
-    verdict = said.empty() ? fmt::format("its trial in a child process ended with exit status {}", WEXITSTATUS(status)) : said;
+    verdict = said.empty()
+                  ? fmt::format("its trial in a child process ended with exit status {}", WEXITSTATUS(status))
+                  : said;
   }
   if (!verdict_file.empty()) {
     std::error_code ignored;

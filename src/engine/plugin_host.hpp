@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds, checks and loads backends: shared objects `headrace_backend_<name>.so` in a list of folders, or linked in.
+// Finds, checks and loads backends: shared objects `headrace_backend_<name>.so` in a list of folders, or
+// linked in.
 #pragma once
 
 #include <headrace/plugin/backend_v1.h>
@@ -28,8 +29,9 @@ inline constexpr std::string_view model_backend = "fake";
 struct PluginPaths {
   std::vector<std::string> own_folders;    ///< came with Headrace: trusted to initialise in this process
   std::vector<std::string> other_folders;  ///< tried in a child process first
-  std::string probe_program;               ///< the child: loads the plugin named by its argument, opens an instance, exits 0
-  std::string cache_folder;                ///< verdicts of the child by the file's content; empty: not kept
+  std::string
+      probe_program;  ///< the child: loads the plugin named by its argument, opens an instance, exits 0
+  std::string cache_folder;  ///< verdicts of the child by the file's content; empty: not kept
 };
 
 /// Where this installation keeps its backends (beside the library), and the folders of option plugin_path.

@@ -16,8 +16,9 @@ namespace headrace::engine {
 namespace {
 
 constexpr std::uint64_t bell_key = 0, instance_key = 1, timer_key = 2;  // in epoll
-constexpr std::uint64_t user_polls_ns = 50'000;      // a poll this recent: the user drives
-constexpr std::uint64_t aside_ns = 1'000'000;        // how long the progress thread stays aside before it looks again
+constexpr std::uint64_t user_polls_ns = 50'000;                         // a poll this recent: the user drives
+constexpr std::uint64_t aside_ns =
+    1'000'000;  // how long the progress thread stays aside before it looks again
 }  // namespace
 
 bool Timers::add(std::uint64_t at_ns, std::function<void()> function) {
@@ -60,7 +61,9 @@ Progress::~Progress() { stop(); }
 
 Result<void> Progress::add(BackendInstance& instance) {
   const std::size_t at = instance_count_.load();
-  if (at == max_backends) return make_error(Code::exhausted, "an agent opens at most {} backends: name those that it needs", max_backends);
+  if (at == max_backends)
+    return make_error(Code::exhausted, "an agent opens at most {} backends: name those that it needs",
+                      max_backends);
   if (instance.descriptor() >= 0) HEADRACE_TRY_VOID(epoll_.add(instance.descriptor(), EPOLLIN, instance_key));
   instances_[at].store(&instance);
   instance_count_.store(at + 1);
@@ -94,7 +97,8 @@ std::uint32_t Progress::poll_at(std::uint64_t now_ns) {
 
 std::uint32_t Progress::progress_all() {
   std::uint32_t done = 0;
-  for (std::size_t i = 0, n = instance_count_.load(std::memory_order_acquire); i < n; ++i) done += instances_[i].load(std::memory_order_relaxed)->progress();
+  for (std::size_t i = 0, n = instance_count_.load(std::memory_order_acquire); i < n; ++i)
+    done += instances_[i].load(std::memory_order_relaxed)->progress();
   return done;
 }
 
@@ -108,12 +112,14 @@ std::uint32_t Progress::poll(BackendInstance& instance) {
 
 std::uint32_t Progress::arm_all(bool on) {
   std::uint32_t arrived = 0;
-  for (std::size_t i = 0, n = instance_count_.load(std::memory_order_acquire); i < n; ++i) arrived += instances_[i].load(std::memory_order_relaxed)->arm(on);
+  for (std::size_t i = 0, n = instance_count_.load(std::memory_order_acquire); i < n; ++i)
+    arrived += instances_[i].load(std::memory_order_relaxed)->arm(on);
   return arrived;
 }
 
 void Progress::event() {
-  events_.fetch_add(1);  // seq_cst: pairs with the loads in sleep(), which announce themselves before they look
+  events_.fetch_add(
+      1);  // seq_cst: pairs with the loads in sleep(), which announce themselves before they look
   if (followers_.load() > 0) futex_wake(events_, futex_all);
   if (driver_waits_.load() && asleep_.load() != 0) bell_.signal();
 }
@@ -127,12 +133,14 @@ void Progress::at(std::uint64_t at_ns, std::function<void()> function) {
 }
 
 void Progress::waiter_came() {
-  if (waiters_.fetch_add(1) == 0 && asleep_.load() != 0 && !driver_waits_.load()) bell_.signal();  // the progress thread steps aside
+  if (waiters_.fetch_add(1) == 0 && asleep_.load() != 0 && !driver_waits_.load())
+    bell_.signal();  // the progress thread steps aside
 }
 
 void Progress::waiter_left(std::uint64_t looked_last_ns) {
   // Another thread may have polled since.
-  if (looked_last_ns > last_poll_ns_.load(std::memory_order_relaxed)) last_poll_ns_.store(looked_last_ns, std::memory_order_relaxed);
+  if (looked_last_ns > last_poll_ns_.load(std::memory_order_relaxed))
+    last_poll_ns_.store(looked_last_ns, std::memory_order_relaxed);
   waiters_.fetch_sub(1);
 }
 
@@ -149,8 +157,8 @@ void Progress::sleep(const std::function<bool()>& done, Deadline deadline) {
   }
   followers_.fetch_add(1);
   const std::uint32_t seen = events_.load();
-  // Who leaves the driver's seat looks for followers after it (make_way), and we look at the seat after we have become
-  // one. Both change followers_, so one of the two sees the other. The time is a net below that.
+  // Who leaves the driver's seat looks for followers after it (make_way), and we look at the seat after we
+  // have become one. Both change followers_, so one of the two sees the other. The time is a net below that.
   const std::unique_lock seat(driver_, std::try_to_lock);
   if (!seat.owns_lock() && !done()) {
     const Deadline soon = Deadline::after(net_);
@@ -159,8 +167,9 @@ void Progress::sleep(const std::function<bool()>& done, Deadline deadline) {
   followers_.fetch_sub(1);
 }
 
-/// A timer wound to an earlier time stays: it ends a sleep that could have been longer, once. Setting a timeout anew for every
-/// sleep costs microseconds on virtual machines, and most sleeps end long before theirs.
+/// A timer wound to an earlier time stays: it ends a sleep that could have been longer, once. Setting a
+/// timeout anew for every sleep costs microseconds on virtual machines, and most sleeps end long before
+/// theirs.
 void Progress::wind_timer(std::uint64_t at_ns) {
   if (at_ns >= timer_at_ns_) return;
   itimerspec at{};
@@ -176,7 +185,8 @@ void Progress::take_timer() {
   timer_at_ns_ = UINT64_MAX;
 }
 
-/// Sleeps once, until a descriptor rings, the bell, a timer or the deadline. Needs driver_. Returns whether it slept.
+/// Sleeps once, until a descriptor rings, the bell, a timer or the deadline. Needs driver_. Returns whether
+/// it slept.
 bool Progress::sleep_as_driver(const std::function<bool()>& done, Deadline deadline) {
   asleep_.store(1);
   bool slept = false;
@@ -185,7 +195,8 @@ bool Progress::sleep_as_driver(const std::function<bool()>& done, Deadline deadl
     wind_timer(std::min(deadline.point_ns(), timers_.next_ns()));
     const auto count = epoll_.wait(ready, Deadline::never());
     slept = true;
-    // Only a bell that rang is read, which saves a system call a wake-up. One that rings after this ends the next sleep at once.
+    // Only a bell that rang is read, which saves a system call a wake-up. One that rings after this ends the
+    // next sleep at once.
     for (const epoll_event& event : std::span(ready).first(count ? *count : 0)) {
       if (event.data.u64 == bell_key) bell_.drain();
       if (event.data.u64 == timer_key) take_timer();
@@ -198,7 +209,8 @@ bool Progress::sleep_as_driver(const std::function<bool()>& done, Deadline deadl
 
 void Progress::run() {
   const auto others_drive = [this] {
-    return stop_.load() != 0 || waiters_.load() > 0 || now_ns() - last_poll_ns_.load(std::memory_order_relaxed) < user_polls_ns;
+    return stop_.load() != 0 || waiters_.load() > 0 ||
+           now_ns() - last_poll_ns_.load(std::memory_order_relaxed) < user_polls_ns;
   };
   while (stop_.load() == 0) {
     if (others_drive()) {
@@ -218,8 +230,14 @@ void Progress::drive() {
   const std::uint64_t polled = last_poll_ns_.load(std::memory_order_relaxed);
   timers_.run_due(now_ns());
   if (progress_all() > 0) return;
-  // A user that polls by itself does not need peers to ring: only sleep armed when nobody has polled meanwhile.
-  sleep_as_driver([&] { return stop_.load() != 0 || waiters_.load() > 0 || last_poll_ns_.load(std::memory_order_relaxed) != polled; }, Deadline::never());
+  // A user that polls by itself does not need peers to ring: only sleep armed when nobody has polled
+  // meanwhile.
+  sleep_as_driver(
+      [&] {
+        return stop_.load() != 0 || waiters_.load() > 0 ||
+               last_poll_ns_.load(std::memory_order_relaxed) != polled;
+      },
+      Deadline::never());
 }
 
 /// The driver's seat is free: whoever waits and found it taken has to take it.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who drives the backends, and where threads sleep.
 //
-// Any thread that polls or waits drives all instances itself, one thread at a time per instance. A thread that has to
-// sleep becomes the one *driver*: it arms the instances and sleeps in epoll on their descriptors, so that a message wakes the very
-// thread that wants it; further waiters sleep on a futex and are woken at each event. The progress thread is the driver
-// while nobody waits or polls, and steps aside when somebody comes.
+// Any thread that polls or waits drives all instances itself, one thread at a time per instance. A thread
+// that has to sleep becomes the one *driver*: it arms the instances and sleeps in epoll on their descriptors,
+// so that a message wakes the very thread that wants it; further waiters sleep on a futex and are woken at
+// each event. The progress thread is the driver while nobody waits or polls, and steps aside when somebody
+// comes.
 #pragma once
 
 #include "base/clock.hpp"
@@ -24,13 +25,15 @@
 
 namespace headrace::engine {
 
-inline constexpr std::size_t max_backends = 16;  ///< of one agent: the bits of a region's backend mask on the wire
+inline constexpr std::size_t max_backends =
+    16;  ///< of one agent: the bits of a region's backend mask on the wire
 
 /// Functions to be run at a time, by whoever drives.
 class Timers {
  public:
   using Id = std::uint64_t;
-  /// Runs `function` once, at `at_ns` or soon after. Returns whether it is now the earliest (then wake the driver).
+  /// Runs `function` once, at `at_ns` or soon after. Returns whether it is now the earliest (then wake the
+  /// driver).
   bool add(std::uint64_t at_ns, std::function<void()> function);
   void run_due(std::uint64_t now_ns);
   [[nodiscard]] std::uint64_t next_ns() const { return next_.load(std::memory_order_acquire); }
@@ -57,15 +60,17 @@ class Progress {
   /// One pass over one instance, which is what a request's poll needs; over all where that was too long ago.
   std::uint32_t poll(BackendInstance& instance);
 
-  /// Drives until `done()` or the deadline; `help()` is tried first each round (it returns whether it did something).
-  /// Returns done(). `done` may be called by this thread at any time and must be cheap.
+  /// Drives until `done()` or the deadline; `help()` is tried first each round (it returns whether it did
+  /// something). Returns done(). `done` may be called by this thread at any time and must be cheap.
   template <class Done, class Help>
   bool wait(Done&& done, Help&& help, Deadline deadline) {
     if (done()) return true;
     Waiting waiting(*this);
     const std::uint64_t spin_ns = spins_.next();
-    std::uint64_t& now = waiting.now_ns;  // read once a round: it costs as much as all else in a look at a small request
-    // A small request ends before a round has been to the others: so whoever waits for one after another drives them here.
+    std::uint64_t& now =
+        waiting.now_ns;  // read once a round: it costs as much as all else in a look at a small request
+    // A small request ends before a round has been to the others: so whoever waits for one after another
+    // drives them here.
     if (others_are_due(now)) {
       (void)poll_at(now);
       if (done()) return true;
@@ -81,7 +86,8 @@ class Progress {
       const bool helps = help();
       if (came()) return true;
       now = now_ns();
-      if (!helps || ++helped % help_between_polls == 0) {  // others' work, timers and deadlines do not wait for ours
+      if (!helps ||
+          ++helped % help_between_polls == 0) {  // others' work, timers and deadlines do not wait for ours
         const bool busy = poll_at(now) > 0;
         if (came()) return true;
         if (busy) now = now_ns(), spin_until = now + spin_ns;
@@ -104,7 +110,8 @@ class Progress {
   }
   template <class Done>
   bool wait(Done&& done, Deadline deadline) {
-    return wait(std::forward<Done>(done), [] { return false; }, deadline);
+    return wait(
+        std::forward<Done>(done), [] { return false; }, deadline);
   }
 
   /// Something changed that waiters may look for (a request ended, a message came): call after the change.
@@ -117,7 +124,8 @@ class Progress {
   Progress(Epoll epoll, EventFd bell, UniqueFd timer, std::chrono::nanoseconds net);
 
   static constexpr std::uint32_t help_between_polls = 64;
-  static constexpr std::uint64_t most_undriven_ns = 50'000;  // while threads wait or poll for requests of one instance
+  static constexpr std::uint64_t most_undriven_ns =
+      50'000;  // while threads wait or poll for requests of one instance
 
   /// A thread that waits: while there is one, the progress thread steps aside.
   class Waiting {
@@ -136,7 +144,9 @@ class Progress {
   void waiter_came();
   void waiter_left(std::uint64_t looked_last_ns);
   std::uint32_t poll_at(std::uint64_t now_ns);
-  [[nodiscard]] bool others_are_due(std::uint64_t now_ns) const { return now_ns >= driven_ns_.load(std::memory_order_relaxed) + most_undriven_ns; }
+  [[nodiscard]] bool others_are_due(std::uint64_t now_ns) const {
+    return now_ns >= driven_ns_.load(std::memory_order_relaxed) + most_undriven_ns;
+  }
   void sleep(const std::function<bool()>& done, Deadline deadline);
   bool sleep_as_driver(const std::function<bool()>& done, Deadline deadline);
   void run();
@@ -153,7 +163,8 @@ class Progress {
   UniqueFd timer_;                          // a timerfd in epoll_
   std::uint64_t timer_at_ns_ = UINT64_MAX;  // what it is wound to; needs driver_
   Timers timers_;
-  std::array<std::atomic<BackendInstance*>, max_backends> instances_{};  // grows only; no lock across a backend's call
+  std::array<std::atomic<BackendInstance*>, max_backends>
+      instances_{};  // grows only; no lock across a backend's call
   std::atomic<std::size_t> instance_count_{0};
   std::mutex driver_;                        // held by the thread that sleeps in epoll
   std::atomic<std::uint32_t> asleep_{0};     // 1: the driver is, or is about to be, in epoll

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What we know of a peer's regions: columns sorted by id, filled by memcpy from metadata, so that 100,000 load in a few ms.
+// What we know of a peer's regions: columns sorted by id, filled by memcpy from metadata, so that 100,000
+// load in a few ms.
 #pragma once
 
 #include <headrace/memory.hpp>
@@ -43,7 +44,9 @@ class RemoteRegions {
   void set_name(std::uint32_t id, std::string name, std::string note);
   [[nodiscard]] std::optional<std::uint32_t> find_name(std::string_view name) const;
   [[nodiscard]] const std::pair<std::string, std::string>* name_and_note(std::uint32_t id) const;
-  void set_public(std::uint32_t id, std::uint32_t backend, std::string bytes) { public_[{id, backend}] = std::move(bytes); }
+  void set_public(std::uint32_t id, std::uint32_t backend, std::string bytes) {
+    public_[{id, backend}] = std::move(bytes);
+  }
   [[nodiscard]] std::string_view public_data(std::uint32_t id, std::uint32_t backend) const;
 
  private:

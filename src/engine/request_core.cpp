@@ -9,15 +9,16 @@
 namespace headrace::engine {
 namespace {
 
-constexpr std::size_t message_header_bytes = 16;             // request and post number (docs/wire.md)
+constexpr std::size_t message_header_bytes = 16;  // request and post number (docs/wire.md)
 constexpr std::size_t longest_notification = 65536;
 constexpr std::uint64_t canceling_limit_ns = 1'000'000'000;  // then the connection goes
-constexpr std::uint64_t full_queue_ns = 100'000;             // until a path whose queue was full is asked again
+constexpr std::uint64_t full_queue_ns = 100'000;  // until a path whose queue was full is asked again
 
 // How a plugin is told of the default stream.
 void* const default_stream = reinterpret_cast<void*>(std::uintptr_t{1});  // NOLINT(performance-no-int-to-ptr)
 
-/// What a failure is about. The code stands beside the message wherever an error is shown: here are the words.
+/// What a failure is about. The code stands beside the message wherever an error is shown: here are the
+/// words.
 std::string words(Status status, std::string_view text) {
   if (!text.empty()) return std::string(text);
   return status.os_error != 0 ? os_error_text(status.os_error) : std::string(code_sentence(status.code));
@@ -25,10 +26,13 @@ std::string words(Status status, std::string_view text) {
 
 }  // namespace
 
-RequestCore::RequestCore(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id) : engine_(std::move(engine)), plan_(std::move(plan)), id_(id) {}
+RequestCore::RequestCore(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id)
+    : engine_(std::move(engine)), plan_(std::move(plan)), id_(id) {}
 
-std::shared_ptr<RequestCore> RequestCore::make(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id) {
-  return {new RequestCore(std::move(engine), std::move(plan), id), [](RequestCore* core) { core->engine_->let_go(core); }};
+std::shared_ptr<RequestCore> RequestCore::make(std::shared_ptr<Engine> engine, RequestPlan plan,
+                                               std::uint64_t id) {
+  return {new RequestCore(std::move(engine), std::move(plan), id),
+          [](RequestCore* core) { core->engine_->let_go(core); }};
 }
 
 RequestCore::~RequestCore() {
@@ -41,7 +45,8 @@ RequestCore::~RequestCore() {
 
 Result<void> RequestCore::bind() {
   release_path();
-  auto choice = engine_->choose(plan_, tried_, reinterpret_cast<std::uint64_t>(this), local_side_, remote_side_);
+  auto choice =
+      engine_->choose(plan_, tried_, reinterpret_cast<std::uint64_t>(this), local_side_, remote_side_);
   if (!choice) return std::move(choice).error();
   const std::unique_lock lock(path_mutex_);
   path_ = std::move(choice->path);
@@ -65,11 +70,14 @@ Status RequestCore::refusal(const PostOptions* options) const {
   if (!engine_->usable_status(refused)) return refused;
   if (!may_post(state())) return {Code::invalid_argument};
   if (options == nullptr) return {};
-  if (options->notification && options->notification->size() > longest_notification) return {Code::invalid_argument};
-  if (options->indices && (!options->stream || (whole_ == nullptr && options->indices->part != 0))) return {Code::invalid_argument};
+  if (options->notification && options->notification->size() > longest_notification)
+    return {Code::invalid_argument};
+  if (options->indices && (!options->stream || (whole_ == nullptr && options->indices->part != 0)))
+    return {Code::invalid_argument};
   if (!options->stream) return {};
   const std::shared_lock lock(path_mutex_);
-  return path_.backend != nullptr && !path_.backend->can(HEADRACE_STREAM) ? Status{Code::not_supported} : Status{};
+  return path_.backend != nullptr && !path_.backend->can(HEADRACE_STREAM) ? Status{Code::not_supported}
+                                                                          : Status{};
 }
 
 PostTimes RequestCore::times_from_now(const PostOptions* options) const {
@@ -92,7 +100,8 @@ Status RequestCore::post_at(const PostTimes& times, const PostOptions* options, 
 }
 
 /// `refused`: nothing has begun, and the request is as it was.
-Status RequestCore::begin_post(const PostTimes& times, const PostOptions* options, Entry entry, bool& refused) {
+Status RequestCore::begin_post(const PostTimes& times, const PostOptions* options, Entry entry,
+                               bool& refused) {
   // Before the state: who cancels from then on means this post.
   cancel_asked_.store(false, std::memory_order_relaxed);
   timed_out_.store(false, std::memory_order_relaxed);
@@ -111,14 +120,18 @@ Status RequestCore::begin_post(const PostTimes& times, const PostOptions* option
     message_.resize(message_header_bytes + options->notification->size());
     std::memcpy(message_.data(), &id_, 8);
     std::memcpy(message_.data() + 8, &number, 8);
-    std::memcpy(message_.data() + message_header_bytes, options->notification->data(), options->notification->size());
+    std::memcpy(message_.data() + message_header_bytes, options->notification->data(),
+                options->notification->size());
   }
   stream_ = options != nullptr && options->stream ? *options->stream : nullptr;
   if (options != nullptr && options->stream && stream_ == nullptr) stream_ = default_stream;
-  indices_ = options != nullptr && options->indices && options->indices->part == number_ ? options->indices : std::nullopt;
+  indices_ = options != nullptr && options->indices && options->indices->part == number_ ? options->indices
+                                                                                         : std::nullopt;
   const bool lost = path_.backend == nullptr || (path_.link && path_.link->state() == LinkState::lost);
   if (lost) {
-    if (auto bound = bind(); !bound) return end({bound.code() == Code::not_supported ? Code::peer_lost : bound.code()}, bound.error().message);
+    if (auto bound = bind(); !bound)
+      return end({bound.code() == Code::not_supported ? Code::peer_lost : bound.code()},
+                 bound.error().message);
   }
   if (stream_ != nullptr && !path_.backend->can(HEADRACE_STREAM)) {
     if (entry == Entry::certain) return end({Code::not_supported}, "the path that is left knows no streams");
@@ -133,7 +146,8 @@ Status RequestCore::begin_post(const PostTimes& times, const PostOptions* option
   if (refused) state_.store(before, std::memory_order_release);
   // A small post has ended by now: looking at the clock once more would cost it a tenth of its time.
   const std::uint64_t ended_at = ended_at_ns_.load(std::memory_order_relaxed);
-  post_ns_.store((ended_at != 0 ? ended_at : now_ns()) - posted_at_ns_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  post_ns_.store((ended_at != 0 ? ended_at : now_ns()) - posted_at_ns_.load(std::memory_order_relaxed),
+                 std::memory_order_relaxed);
   return status;
 }
 
@@ -148,7 +162,8 @@ Status RequestCore::start(Entry entry) {
       Link* const link = path_.link.get();  // the path is ours as long as the lock
       InFlight& flying = link ? link->in_flight() : engine_->own_in_flight();
       flying_in_.store(&flying, std::memory_order_release);
-      // First visible, then checked: a revocation makes the region invalid first and then looks for who is in flight.
+      // First visible, then checked: a revocation makes the region invalid first and then looks for who is in
+      // flight.
       flying.insert(shared_from_this(), flight_slot_);
       Status valid = engine_->still_valid(*plan_.local);
       if (valid.ok()) valid = engine_->still_valid(*plan_.remote);
@@ -160,7 +175,8 @@ Status RequestCore::start(Entry entry) {
       args.struct_size = sizeof args;
       args.post_number = posts_.load(std::memory_order_relaxed);
       args.deadline_ns = deadline_ns_.load(std::memory_order_relaxed);
-      const bool carries_message = has_message_ && link != nullptr;  // one to ourselves stays here until the end
+      const bool carries_message =
+          has_message_ && link != nullptr;  // one to ourselves stays here until the end
       args.has_message = carries_message ? 1 : 0;
       args.channel = HEADRACE_CHANNEL_USER;
       args.message = {message_.data(), carries_message ? message_.size() : 0};
@@ -182,7 +198,10 @@ Status RequestCore::start(Entry entry) {
     }
     if (status.code == Code::would_block) {
       if (entry == Entry::refusable) return status;
-      return stream_ == nullptr ? start_later() : end(status, "a queue of its path is full, or the way to its memory is not made yet: post once without a stream before");
+      return stream_ == nullptr ? start_later()
+                                : end(status,
+                                      "a queue of its path is full, or the way to its memory is not made "
+                                      "yet: post once without a stream before");
     }
     if (!may_go_over(status.code)) return end(status, why);
     tried_.push_back({path_.backend->name(), words(status, why)});
@@ -190,7 +209,8 @@ Status RequestCore::start(Entry entry) {
   }
 }
 
-/// The path's queue is full, and what has begun elsewhere cannot be taken back: it stays posted until there is room.
+/// The path's queue is full, and what has begun elsewhere cannot be taken back: it stays posted until there
+/// is room.
 Status RequestCore::start_later() {
   engine_->progress().at(now_ns() + full_queue_ns, [self = shared_from_this()] { self->start_again(); });
   return {};
@@ -218,7 +238,10 @@ Status RequestCore::hand_over(const headrace_post_v1& args, bool& captured, std:
 
 /// Whether the stream is being captured, and the request is part of its graph now.
 Result<bool> RequestCore::capture() {
-  if (!path_.backend->can(HEADRACE_CAPTURE)) return make_error(Code::not_supported, "requests over {} cannot lie in graphs, where alone page numbers go with a post", path_.backend->name());
+  if (!path_.backend->can(HEADRACE_CAPTURE))
+    return make_error(Code::not_supported,
+                      "requests over {} cannot lie in graphs, where alone page numbers go with a post",
+                      path_.backend->name());
   headrace_capture_v1 args{};
   args.stream = stream_;
   args.local_pages = plan_.local->count;
@@ -231,7 +254,10 @@ Result<bool> RequestCore::capture() {
     args.indices = &indices;
   }
   HEADRACE_TRY(captured, path_.backend->capture(path_.request, args));
-  if (!captured && indices_) return make_error(Code::invalid_argument, "page numbers go with a post where its stream is being captured: else make a request of these pages");
+  if (!captured && indices_)
+    return make_error(
+        Code::invalid_argument,
+        "page numbers go with a post where its stream is being captured: else make a request of these pages");
   return captured;
 }
 
@@ -261,12 +287,15 @@ bool RequestCore::end_capture() {
 }
 
 Error RequestCore::not_in_graph() const {
-  return make_error(Code::invalid_argument, "the request lies in no graph: post it on a stream that is being captured");
+  return make_error(Code::invalid_argument,
+                    "the request lies in no graph: post it on a stream that is being captured");
 }
 
 Result<void> RequestCore::set_indices(const PageIndices& given, void* stream) {
   HEADRACE_TRY_VOID(engine_->usable());
-  if (given.part != number_) return make_error(Code::invalid_argument, "the request has one part: number {} is none of it", given.part);
+  if (given.part != number_)
+    return make_error(Code::invalid_argument, "the request has one part: number {} is none of it",
+                      given.part);
   HEADRACE_TRY(args, checked(given, stream != nullptr ? stream : default_stream));
   const std::shared_lock lock(path_mutex_);
   if (state() != RequestState::captured) return not_in_graph();
@@ -275,20 +304,31 @@ Result<void> RequestCore::set_indices(const PageIndices& given, void* stream) {
 
 /// Page numbers as a backend takes them; those in host memory are in the lists.
 Result<headrace_indices_v1> RequestCore::checked(const PageIndices& given, void* stream) const {
-  const auto check = [&](const char* side, const PageList::State& list, std::span<const std::uint32_t> numbers) -> Result<void> {
-    if (numbers.size() > plan_.count) return make_error(Code::invalid_argument, "{} {} page numbers are more than the request has pages: {}", numbers.size(), side, plan_.count);
+  const auto check = [&](const char* side, const PageList::State& list,
+                         std::span<const std::uint32_t> numbers) -> Result<void> {
+    if (numbers.size() > plan_.count)
+      return make_error(Code::invalid_argument, "{} {} page numbers are more than the request has pages: {}",
+                        numbers.size(), side, plan_.count);
     if (given.kind != MemoryKind::dram) return {};
-    const auto wrong = std::find_if(numbers.begin(), numbers.end(), [&](std::uint32_t number) { return number >= list.count; });
+    const auto wrong = std::find_if(numbers.begin(), numbers.end(),
+                                    [&](std::uint32_t number) { return number >= list.count; });
     if (wrong == numbers.end()) return {};
-    Error error = make_error(Code::invalid_argument, "{} page number {} is {}: the list has {} pages", side, wrong - numbers.begin(), *wrong, list.count);
+    Error error = make_error(Code::invalid_argument, "{} page number {} is {}: the list has {} pages", side,
+                             wrong - numbers.begin(), *wrong, list.count);
     error.page = static_cast<std::uint64_t>(wrong - numbers.begin());
     return error;
   };
   const bool local = given.local.data() != nullptr, remote = given.remote.data() != nullptr;
-  if (given.kind != MemoryKind::dram && given.kind != MemoryKind::vram) return make_error(Code::invalid_argument, "page numbers lie in dram or in vram, not in {}", kind_name(given.kind));
-  if (!local && !remote) return make_error(Code::invalid_argument, "no page numbers were given: give them for the local side, the remote one, or both");
+  if (given.kind != MemoryKind::dram && given.kind != MemoryKind::vram)
+    return make_error(Code::invalid_argument, "page numbers lie in dram or in vram, not in {}",
+                      kind_name(given.kind));
+  if (!local && !remote)
+    return make_error(Code::invalid_argument,
+                      "no page numbers were given: give them for the local side, the remote one, or both");
   if (local && remote && given.local.size() != given.remote.size()) {
-    return make_error(Code::invalid_argument, "{} local page numbers and {} remote ones: each page has one on each side", given.local.size(), given.remote.size());
+    return make_error(Code::invalid_argument,
+                      "{} local page numbers and {} remote ones: each page has one on each side",
+                      given.local.size(), given.remote.size());
   }
   HEADRACE_TRY_VOID(check("local", *plan_.local, given.local));
   HEADRACE_TRY_VOID(check("remote", *plan_.remote, given.remote));
@@ -319,15 +359,21 @@ Result<std::uint64_t> RequestCore::check() {
 
 /// With the path held.
 Result<std::uint64_t> RequestCore::ask_for_replays() {
-  if (const auto& life = plan_.remote->life; life && life->fate.load() != Fate::alive) return Error{Code::peer_lost, "the peer is gone or has restarted: what replays read or write is no longer its memory"};
+  if (const auto& life = plan_.remote->life; life && life->fate.load() != Fate::alive)
+    return Error{Code::peer_lost,
+                 "the peer is gone or has restarted: what replays read or write is no longer its memory"};
   for (const PageListState* list : {&plan_.local, &plan_.remote})
-    if (!engine_->still_valid(**list).ok()) return Error{Code::not_found, "a region of its page lists is registered no longer: cancel the request, and replay its graph no more"};
+    if (!engine_->still_valid(**list).ok())
+      return Error{Code::not_found,
+                   "a region of its page lists is registered no longer: cancel the request, and replay its "
+                   "graph no more"};
   if (!path_.link) return path_.backend->check(path_.request);
   if (const GatePass pass(path_.link->gate()); pass) return path_.backend->check(path_.request);
   return Error{Code::peer_lost, path_.link->lost_text()};
 }
 
-/// Whether the next path may try. Not in the order of a stream: what was queued after the post has seen it fail.
+/// Whether the next path may try. Not in the order of a stream: what was queued after the post has seen it
+/// fail.
 bool RequestCore::may_go_over(Code code) const {
   return stream_ == nullptr && (code == Code::backend_failed || code == Code::not_supported);
 }
@@ -435,7 +481,8 @@ void RequestCore::fail_over(Status status, const std::string& text) {
     (void)end(status, text);
     return;
   }
-  engine_->log_room().warn("request {} to {} leaves {} for {}: {}", id_, plan_.remote->peer, failed, backend(), text);
+  engine_->log_room().warn("request {} to {} leaves {} for {}: {}", id_, plan_.remote->peer, failed,
+                           backend(), text);
   engine_->counters().failed_over.add();
   (void)start(Entry::certain);
 }
@@ -455,7 +502,8 @@ Status RequestCore::end(Status status, std::string text) {
     text = "its deadline passed before all pages had moved: give it more time, or look at how the peer is";
   } else if (status.code == Code::not_found && text.empty()) {
     text = "a region of its page lists is registered no longer: prepare the lists again";
-    if (const auto& life = plan_.remote->life; life && life->fate.load() != Fate::alive) status.code = Code::peer_lost;
+    if (const auto& life = plan_.remote->life; life && life->fate.load() != Fate::alive)
+      status.code = Code::peer_lost;
   }
   if (status.code == Code::peer_lost && text.empty() && plan_.remote->life) {
     const std::shared_lock lock(plan_.remote->life->mutex);
@@ -471,7 +519,8 @@ Status RequestCore::end(Status status, std::string text) {
     text_ = status.ok() ? std::string() : describe(status, text);
   }
   engine_->request_ended(*this, status, ended_at_ns - posted_at_ns_.load(std::memory_order_relaxed));
-  if (status.ok() && has_message_ && !plan_.remote->life) engine_->received_from_self(std::string_view(message_).substr(message_header_bytes));
+  if (status.ok() && has_message_ && !plan_.remote->life)
+    engine_->received_from_self(std::string_view(message_).substr(message_header_bytes));
   bell_.ring(*engine_, status, state_, state_after(status), posts_.load(std::memory_order_relaxed));
   if (whole_ != nullptr) whole_->part_ended(number_, status);
   return status;
@@ -479,7 +528,8 @@ Status RequestCore::end(Status status, std::string text) {
 
 void RequestCore::close() {
   cancel();
-  (void)engine_->progress().wait([this] { return ended(); }, [this] { return help(); }, Deadline::after(std::chrono::seconds(5)));
+  (void)engine_->progress().wait([this] { return ended(); }, [this] { return help(); },
+                                 Deadline::after(std::chrono::seconds(5)));
   if (ended()) release_path();
 }
 
@@ -517,7 +567,9 @@ std::string RequestCore::backend() const {
 
 Result<CostEstimate> RequestCore::cost() const {
   const std::shared_lock lock(path_mutex_);
-  if (path_.backend == nullptr) return Error{Code::peer_lost, "the request has no path any more: import the peer's metadata and make the request again"};
+  if (path_.backend == nullptr)
+    return Error{Code::peer_lost,
+                 "the request has no path any more: import the peer's metadata and make the request again"};
   const headrace_cost_v1 cost = engine_->cost_on(path_, plan_, local_side_, remote_side_);
   CostEstimate estimate;
   estimate.duration = std::chrono::nanoseconds(static_cast<std::int64_t>(expected_ns(cost, plan_)));

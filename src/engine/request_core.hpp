@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request's life: prepared, posted, then exactly one of done, failed, canceled; and again. Or captured, until it is canceled.
+// A request's life: prepared, posted, then exactly one of done, failed, canceled; and again. Or captured,
+// until it is canceled.
 //
-// The core is what the engine knows; the caller's handle (Request::State) owns it and cancels it when the last copy goes.
-// From post to end the in-flight list of its path keeps it alive, so that a backend may always call `completed`. A request that
-// lies in a graph stays in that list: whoever looks there for users of a region finds it.
+// The core is what the engine knows; the caller's handle (Request::State) owns it and cancels it when the
+// last copy goes. From post to end the in-flight list of its path keeps it alive, so that a backend may
+// always call `completed`. A request that lies in a graph stays in that list: whoever looks there for users
+// of a region finds it.
 #pragma once
 
 #include <headrace/request.hpp>
@@ -25,12 +27,12 @@ struct RequestPlan {
   Op op = Op::read;
   PageListState local;
   PageListState remote;
-  std::vector<std::uint32_t> local_index;   ///< empty: the whole list in order
+  std::vector<std::uint32_t> local_index;  ///< empty: the whole list in order
   std::vector<std::uint32_t> remote_index;
   std::uint64_t count = 0;
   std::uint64_t bytes = 0;
   std::optional<headrace_page_grid_v1> grid;  ///< what each page consists of on both sides; none: one stretch
-  std::vector<std::string> backends;  ///< only these; empty: all
+  std::vector<std::string> backends;          ///< only these; empty: all
   Timeout timeout;
 };
 
@@ -69,7 +71,8 @@ class Whole {
 class RequestCore final : public Transfer, public std::enable_shared_from_this<RequestCore> {
  public:
   /// Whoever lets go of it last may do so anywhere, also inside a backend's call: it goes by Engine::let_go.
-  static std::shared_ptr<RequestCore> make(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id);
+  static std::shared_ptr<RequestCore> make(std::shared_ptr<Engine> engine, RequestPlan plan,
+                                           std::uint64_t id);
   ~RequestCore() override;
 
   Status post(const PostOptions* options) override;
@@ -78,7 +81,9 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
   void cancel() override;
   Result<void> set_indices(const PageIndices& indices, void* stream) override;
   Result<std::uint64_t> check() override;
-  void on_done(std::function<void(Status)> done) override { bell_.on_done(std::move(done), state_, posts_.load()); }
+  void on_done(std::function<void(Status)> done) override {
+    bell_.on_done(std::move(done), state_, posts_.load());
+  }
   Result<int> event_fd() override { return bell_.event_fd(); }
 
   [[nodiscard]] RequestState state() const override { return state_.load(std::memory_order_acquire); }
@@ -123,8 +128,8 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
   /// Ends whatever runs because the agent closes: waits, and gives the backend its request back.
   void close();
   [[nodiscard]] bool uses(const Link& link) const;
-  void expire();                ///< a deadline may have passed
-  void enforce_cancel();        ///< the second that canceling may take has passed
+  void expire();          ///< a deadline may have passed
+  void enforce_cancel();  ///< the second that canceling may take has passed
 
  private:
   RequestCore(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id);
@@ -158,18 +163,20 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
   std::atomic<std::uint64_t> timer_at_ns_{UINT64_MAX};  ///< an armed timer that will look at the deadline
   std::atomic<std::uint64_t> posts_{0};
 
-  // Calls into the backend on `path_.request` are made under the shared lock; changing the path under the exclusive one.
+  // Calls into the backend on `path_.request` are made under the shared lock; changing the path under the
+  // exclusive one.
   mutable std::shared_mutex path_mutex_;
   Path path_;
   headrace_side_v1 local_side_{}, remote_side_{};
-  std::atomic<InFlight*> flying_in_{nullptr};  ///< of the present post: the path's, whose link outlives the post
+  std::atomic<InFlight*> flying_in_{
+      nullptr};  ///< of the present post: the path's, whose link outlives the post
   std::size_t flight_slot_ = InFlight::landed;
   std::vector<FailedPath> tried_;  ///< of this post
   std::string explanation_;
 
   std::string message_;  ///< 16 bytes of key, then the notification, while it may be needed by a next path
   bool has_message_ = false;
-  void* stream_ = nullptr;  ///< of the present post, for the path alone that it was posted on
+  void* stream_ = nullptr;              ///< of the present post, for the path alone that it was posted on
   std::optional<PageIndices> indices_;  ///< of the present post, while it is handed over
 
   std::atomic<std::uint64_t> posted_at_ns_{0}, post_ns_{0}, ended_at_ns_{0};

@@ -13,7 +13,8 @@ namespace headrace::engine {
 
 std::shared_ptr<RequestGroup> RequestGroup::make(std::shared_ptr<Engine> engine,
                                                  std::vector<std::shared_ptr<RequestCore>> parts) {
-  return {new RequestGroup(std::move(engine), std::move(parts)), [](RequestGroup* group) { group->engine_->let_go(group); }};
+  return {new RequestGroup(std::move(engine), std::move(parts)),
+          [](RequestGroup* group) { group->engine_->let_go(group); }};
 }
 
 RequestGroup::RequestGroup(std::shared_ptr<Engine> engine, std::vector<std::shared_ptr<RequestCore>> parts)

@@ -22,7 +22,9 @@ class RequestGroup final : public Transfer, public Whole, public std::enable_sha
   void cancel() override;
   Result<void> set_indices(const PageIndices& indices, void* stream) override;
   Result<std::uint64_t> check() override;
-  void on_done(std::function<void(Status)> done) override { bell_.on_done(std::move(done), state_, posts_.load()); }
+  void on_done(std::function<void(Status)> done) override {
+    bell_.on_done(std::move(done), state_, posts_.load());
+  }
   Result<int> event_fd() override { return bell_.event_fd(); }
 
   [[nodiscard]] RequestState state() const override { return state_.load(std::memory_order_acquire); }

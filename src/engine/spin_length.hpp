@@ -38,9 +38,9 @@ class SpinLength {
   static constexpr std::uint32_t try_every = 32;  ///< of those waits, one looks
 
  private:
-  static constexpr std::uint64_t many_cores_ns =
-      60'000;  // some wake-ups, and one page from GPU to GPU over tcp: sleeping sooner costs more than it saves
-  static constexpr std::uint64_t few_cores_ns = 2'000;  // on two cores the spinner stands in its peer's way
+  static constexpr std::uint64_t many_cores_ns = 60'000;  // some wake-ups, and one page from GPU to GPU over
+                                                          // tcp: sleeping sooner costs more than it saves
+  static constexpr std::uint64_t few_cores_ns = 2'000;    // on two cores the spinner stands in its peer's way
 
   static std::uint64_t budget() {
     cpu_set_t set;

@@ -43,8 +43,8 @@ class Device {
   [[nodiscard]] const cuda::DriverTable& driver() const noexcept { return driver_; }
   [[nodiscard]] cuda::Context context() const noexcept { return context_; }
 
-  /// Until all that this process has queued on it by now is done, on streams of its primary context, which are
-  /// the CUDA runtime's and torch's, too. It cannot be waited for while one of them is being captured.
+  /// Until all that this process has queued on it by now is done, on streams of its primary context, which
+  /// are the CUDA runtime's and torch's, too. It cannot be waited for while one of them is being captured.
   [[nodiscard]] Result<void> wait_idle() const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs of a backend's instance, each opened when memory of it is first registered: before that neither the
-// driver nor the kernels are loaded, and a machine without them costs nothing.
+// The GPUs of a backend's instance, each opened when memory of it is first registered: before that neither
+// the driver nor the kernels are loaded, and a machine without them costs nothing.
 #pragma once
 
 #include "gpu/prepared_move.hpp"
@@ -31,8 +31,8 @@ struct WorkingGpu {
   Stream stream;  ///< for posts that name none
 };
 
-/// Whether the driver has made its device here: on Linux, under WSL, on a Jetson. A look at files: asking the driver
-/// costs far more.
+/// Whether the driver has made its device here: on Linux, under WSL, on a Jetson. A look at files: asking the
+/// driver costs far more.
 [[nodiscard]] bool is_in_sight();
 
 /// Four bytes that tell one GPU from another, the same in every process.
@@ -41,8 +41,7 @@ struct WorkingGpu {
 /// Any thread.
 class Gpus {
  public:
-  Gpus(GpuSource source, const MoveSettings& settings)
-      : source_(std::move(source)), settings_(settings) {}
+  Gpus(GpuSource source, const MoveSettings& settings) : source_(std::move(source)), settings_(settings) {}
 
   /// What was refused once is refused again with the same sentence; nothing is tried twice.
   ///   errors   not_supported (no driver, no kernels for this GPU, ...: the sentence says which),

@@ -34,8 +34,8 @@ Result<void> RegisteredMemory::check_unchanged(std::uint32_t region_id) const {
 
 bool RegisteredMemory::begins_as_before() const {
   unsigned long long buffer = 0;
-  const cuda::Outcome outcome = gpu_->device->driver().pointer_get_attribute(
-      &buffer, cuda::PointerAttribute::buffer_id, address_);
+  const cuda::Outcome outcome =
+      gpu_->device->driver().pointer_get_attribute(&buffer, cuda::PointerAttribute::buffer_id, address_);
   return outcome == cuda::Outcome::success && buffer == first_buffer_;
 }
 

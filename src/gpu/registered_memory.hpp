@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a GPU that was registered. Addresses come back: whether it is still the same memory is told by the
-// driver's buffer ids.
+// Memory of a GPU that was registered. Addresses come back: whether it is still the same memory is told by
+// the driver's buffer ids.
 #pragma once
 
 #include "gpu/gpus.hpp"

@@ -22,7 +22,8 @@ class PostMessage {
   [[nodiscard]] Status begin(Link& link, const headrace_post_v1& args);
   /// The post will end later: what is sent on the channel meanwhile comes after its message.
   void keep_place(Link& link);
-  /// Sends it if the bytes were moved and somebody is there to hear of it; that nobody is becomes the outcome.
+  /// Sends it if the bytes were moved and somebody is there to hear of it; that nobody is becomes the
+  /// outcome.
   void end(Link& link, Outcome& outcome);
 
  private:

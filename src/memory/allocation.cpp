@@ -61,10 +61,11 @@ Result<void> place(std::byte* at, std::size_t mapped, int node, std::size_t byte
   if (::syscall(SYS_mbind, at, mapped, MPOL_BIND, mask.data(), mask.size() * bits + 1, 0U) == 0) return {};
   const int error_number = errno;
   if (error_number == EINVAL)
-    return make_error(Code::invalid_argument,
-                      "allocate {} bytes on NUMA node {}: no memory of such a node may be used here; this machine "
-                      "has memory on {}",
-                      bytes, node, fmt::join(read_memory_nodes(""), ", "));
+    return make_error(
+        Code::invalid_argument,
+        "allocate {} bytes on NUMA node {}: no memory of such a node may be used here; this machine "
+        "has memory on {}",
+        bytes, node, fmt::join(read_memory_nodes(""), ", "));
   if (error_number == ENOSYS || error_number == EPERM)
     return os_error(Code::not_supported, error_number,
                     "allocate {} bytes on NUMA node {}: placing memory is not allowed here, use node -1",
@@ -97,7 +98,8 @@ Result<Allocation> Allocation::make(std::size_t bytes, int numa_node, bool huge_
   Allocation allocation(std::move(fd), {begin, bytes}, mapped);
   // Only now: F_SEAL_FUTURE_WRITE forbids every later mapping that could be written.
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (writable ? 0 : F_SEAL_FUTURE_WRITE);
-  if (::fcntl(allocation.fd(), F_ADD_SEALS, seals) != 0) return failed(errno, bytes, huge_pages, "seal its size");
+  if (::fcntl(allocation.fd(), F_ADD_SEALS, seals) != 0)
+    return failed(errno, bytes, huge_pages, "seal its size");
   if (numa_node >= 0) HEADRACE_TRY_VOID(place(begin, mapped, numa_node, bytes));
   return allocation;
 }

@@ -17,13 +17,13 @@ class Allocation {
   /// Maps `bytes` bytes of zeros, rounded up to whole pages.
   ///   numa_node    -1: each page on the node of the thread that touches it first
   ///   huge_pages   pages of 2 MiB, taken from those that the system keeps in reserve
-  ///   writable     false: the mapping made here is the last one that can be written; peers map it for reading
-  ///   errors       invalid_argument (0 bytes, a node that is not there), exhausted (memory, reserved pages,
-  ///   descriptors,
+  ///   writable     false: the mapping made here is the last one that can be written; peers map it for
+  ///   reading errors       invalid_argument (0 bytes, a node that is not there), exhausted (memory, reserved
+  ///   pages, descriptors,
   ///                address space: the text says which limit to raise), not_supported (no memfd or no NUMA
   ///                policy here)
-  [[nodiscard]] static Result<Allocation> make(std::size_t bytes, int numa_node = -1,
-                                               bool huge_pages = false, bool writable = true);
+  [[nodiscard]] static Result<Allocation> make(std::size_t bytes, int numa_node = -1, bool huge_pages = false,
+                                               bool writable = true);
 
   Allocation(Allocation&& other) noexcept
       : fd_(std::move(other.fd_)),

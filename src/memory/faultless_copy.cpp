@@ -24,9 +24,9 @@ void copy_by_hand(std::byte* whole, std::span<const iovec> pieces, Way way) {
   }
 }
 
-/// The whole is named as the other process's memory, which the kernel takes hold of in long stretches. The pieces are
-/// touched as any system call touches its caller's; named so, each would be taken hold of by itself, under a lock of
-/// all threads.
+/// The whole is named as the other process's memory, which the kernel takes hold of in long stretches. The
+/// pieces are touched as any system call touches its caller's; named so, each would be taken hold of by
+/// itself, under a lock of all threads.
 bool move(std::byte* whole, std::span<const iovec> pieces, Way way) {
   const auto call = way == Way::gather ? ::process_vm_writev : ::process_vm_readv;
   while (!pieces.empty()) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Index vectors of requests that have ended, kept for those that come: memory that the allocator has given back to the system
-// costs a page fault for every 4 KiB when it is written again, more than the copying of the indices.
+// Index vectors of requests that have ended, kept for those that come: memory that the allocator has given
+// back to the system costs a page fault for every 4 KiB when it is written again, more than the copying of
+// the indices.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ class IndexPool {
   }
 
  private:
-  static constexpr std::size_t least_kept = 1024;     // smaller ones cost no page faults
+  static constexpr std::size_t least_kept = 1024;  // smaller ones cost no page faults
   static constexpr std::size_t most_indices = 1 << 20;
   static constexpr std::size_t most_kept = 8;
 

@@ -15,7 +15,8 @@ PageColumnsBuilder::PageColumnsBuilder(std::uint64_t count) {
 
 std::uint32_t PageColumnsBuilder::slot_for(std::uint32_t region_id) {
   if (slots_.empty()) slots_.emplace(columns_.region_ids.front(), 0);
-  const auto [at, fresh] = slots_.try_emplace(region_id, static_cast<std::uint32_t>(columns_.region_ids.size()));
+  const auto [at, fresh] =
+      slots_.try_emplace(region_id, static_cast<std::uint32_t>(columns_.region_ids.size()));
   if (fresh) columns_.region_ids.push_back(region_id);
   return at->second;
 }
@@ -36,7 +37,8 @@ PageColumns PageColumnsBuilder::finish() && {
 
 namespace {
 
-/// Values that lie `stride` bytes apart. For an array the stride is a constant, so that loops over it become vector code.
+/// Values that lie `stride` bytes apart. For an array the stride is a constant, so that loops over it become
+/// vector code.
 template <class Stride>
 struct Values {
   const std::byte* first;
@@ -57,7 +59,8 @@ auto with_values(const PageColumn& column, Use&& use) {
   return use(Values<std::int64_t>{first, column.stride_bytes});
 }
 
-/// So many values are looked at together: long lists that are not what is asked for show it in the first of them.
+/// So many values are looked at together: long lists that are not what is asked for show it in the first of
+/// them.
 constexpr std::uint64_t piece = 1024;
 
 bool has_one_value(const PageColumn& column, std::uint64_t count) {
@@ -73,7 +76,8 @@ bool has_one_value(const PageColumn& column, std::uint64_t count) {
   });
 }
 
-/// Puts offsets that are equally far apart into `columns` as base and stride, and says so. `largest`: of those looked at.
+/// Puts offsets that are equally far apart into `columns` as base and stride, and says so. `largest`: of
+/// those looked at.
 template <class Offsets>
 bool take_line(Offsets offsets, std::uint64_t origin, PageColumns& columns, std::uint64_t& largest) {
   const std::uint64_t base = offsets[0] - origin;
@@ -114,9 +118,11 @@ std::optional<PageColumns> of_one_length(const RegionPages& pages, std::uint64_t
   columns.bytes = columns.page_bytes * columns.count;
   std::uint64_t largest = 0;
   with_values(pages.offsets, [&](auto offsets) {
-    if (!take_line(offsets, pages.origin_bytes, columns, largest)) largest = take_all(offsets, pages.origin_bytes, columns);
+    if (!take_line(offsets, pages.origin_bytes, columns, largest))
+      largest = take_all(offsets, pages.origin_bytes, columns);
   });
-  if (columns.page_bytes == 0 || !lies_inside(largest, columns.page_bytes, region_length)) return std::nullopt;
+  if (columns.page_bytes == 0 || !lies_inside(largest, columns.page_bytes, region_length))
+    return std::nullopt;
   return columns;
 }
 
@@ -127,7 +133,9 @@ bool fits(const Page& page, std::uint64_t region_length) {
 }  // namespace
 
 Page page_at(const RegionPages& pages, std::uint64_t i) {
-  const auto value = [i](const PageColumn& column) { return with_values(column, [i](auto values) { return values[i]; }); };
+  const auto value = [i](const PageColumn& column) {
+    return with_values(column, [i](auto values) { return values[i]; });
+  };
   return {pages.region.value, value(pages.offsets) - pages.origin_bytes, value(pages.lengths)};
 }
 
@@ -150,8 +158,9 @@ std::optional<std::uint64_t> first_misfit(const RegionPages& pages, std::uint64_
 
 namespace {
 
-/// The largest index seen, and the upper halves of all in one: what tells a good list from a bad one without a branch an index,
-/// so that the loop becomes vector code (this file is compiled for that). The rare error is searched for again.
+/// The largest index seen, and the upper halves of all in one: what tells a good list from a bad one without
+/// a branch an index, so that the loop becomes vector code (this file is compiled for that). The rare error
+/// is searched for again.
 struct Extent {
   std::uint32_t largest = 0;
   std::uint64_t upper = 0;
@@ -170,33 +179,42 @@ Extent narrow(std::span<const Index> indices, std::uint32_t* copy) {
 }
 
 template <class Index>
-Result<void> copy_checked(std::span<const Index> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy) {
+Result<void> copy_checked(std::span<const Index> indices, std::uint64_t count, const char* whose,
+                          std::span<std::uint32_t> copy) {
   const Extent extent = narrow(indices, copy.data());
   if (extent.upper == 0 && (extent.largest < count || indices.empty())) {
     // A negative 32-bit index looks like one of 2^31 or more, of which only a list that long has any.
-    if (!std::is_same_v<Index, std::int32_t> || extent.largest <= std::numeric_limits<std::int32_t>::max()) return {};
+    if (!std::is_same_v<Index, std::int32_t> || extent.largest <= std::numeric_limits<std::int32_t>::max())
+      return {};
   }
-  const std::uint64_t limit = std::min<std::uint64_t>(count, std::uint64_t{std::numeric_limits<std::uint32_t>::max()} + 1);
+  const std::uint64_t limit =
+      std::min<std::uint64_t>(count, std::uint64_t{std::numeric_limits<std::uint32_t>::max()} + 1);
   std::size_t first = 0;
   while (static_cast<std::uint64_t>(static_cast<std::int64_t>(indices[first])) < limit) ++first;
-  Error error = make_error(Code::invalid_argument, "{} index {} is {}, and the list has {} pages", whose, first, indices[first], count);
+  Error error = make_error(Code::invalid_argument, "{} index {} is {}, and the list has {} pages", whose,
+                           first, indices[first], count);
   error.page = first;
   return error;
 }
 
 }  // namespace
 
-Result<void> copy_indices(std::span<const std::int64_t> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy) {
+Result<void> copy_indices(std::span<const std::int64_t> indices, std::uint64_t count, const char* whose,
+                          std::span<std::uint32_t> copy) {
   return copy_checked(indices, count, whose, copy);
 }
-Result<void> copy_indices(std::span<const std::int32_t> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy) {
+Result<void> copy_indices(std::span<const std::int32_t> indices, std::uint64_t count, const char* whose,
+                          std::span<std::uint32_t> copy) {
   return copy_checked(indices, count, whose, copy);
 }
-Result<void> copy_indices(std::span<const std::uint32_t> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy) {
+Result<void> copy_indices(std::span<const std::uint32_t> indices, std::uint64_t count, const char* whose,
+                          std::span<std::uint32_t> copy) {
   return copy_checked(indices, count, whose, copy);
 }
 
-std::pair<std::optional<std::uint64_t>, std::uint64_t> compare_lengths(const PageSelection& a, const PageSelection& b, std::uint64_t count) {
+std::pair<std::optional<std::uint64_t>, std::uint64_t> compare_lengths(const PageSelection& a,
+                                                                       const PageSelection& b,
+                                                                       std::uint64_t count) {
   if (a.lengths.empty() && b.lengths.empty()) {
     if (a.page_bytes != b.page_bytes && count > 0) return {0, 0};
     return {std::nullopt, a.page_bytes * count};
@@ -223,7 +241,8 @@ std::uint64_t place_of(const PageShape::Steps& runs, std::uint64_t number) {
   return place;
 }
 
-std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap_of_views(const PageSelection& pages, std::uint64_t count) {
+std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap_of_views(const PageSelection& pages,
+                                                                             std::uint64_t count) {
   std::vector<PageStretch> stretches;
   add_stretches(pages, count, {}, 0, stretches);
   const auto shared = find_shared(stretches);
@@ -233,7 +252,8 @@ std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap_of_views(con
 
 }  // namespace
 
-void add_stretches(const PageSelection& pages, std::uint64_t count, std::span<const std::uint32_t> region_ids, std::uint32_t list, std::vector<PageStretch>& stretches) {
+void add_stretches(const PageSelection& pages, std::uint64_t count, std::span<const std::uint32_t> region_ids,
+                   std::uint32_t list, std::vector<PageStretch>& stretches) {
   const PageShape::Steps runs = pages.shape != nullptr ? runs_by_place(*pages.shape) : PageShape::Steps{};
   const std::uint64_t a_page = pages.shape != nullptr ? pages.shape->bytes() / runs.item_bytes : 1;
   stretches.reserve(stretches.size() + count * a_page);
@@ -250,12 +270,16 @@ void add_stretches(const PageSelection& pages, std::uint64_t count, std::span<co
 std::optional<std::pair<PageStretch, PageStretch>> find_shared(std::vector<PageStretch>& stretches) {
   std::ranges::sort(stretches);
   // Where any two share a byte, two neighbours do: between them none begins later than the second.
-  const auto a = std::ranges::adjacent_find(stretches, [](const PageStretch& before, const PageStretch& after) { return before.region == after.region && after.begin < before.end; });
+  const auto a =
+      std::ranges::adjacent_find(stretches, [](const PageStretch& before, const PageStretch& after) {
+        return before.region == after.region && after.begin < before.end;
+      });
   if (a == stretches.end()) return std::nullopt;
   return std::pair(*a, *(a + 1));
 }
 
-std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap(const PageSelection& pages, std::uint64_t count) {
+std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap(const PageSelection& pages,
+                                                                    std::uint64_t count) {
   if (pages.shape != nullptr) return find_overlap_of_views(pages, count);
   std::vector<std::uint64_t> order(count);
   std::iota(order.begin(), order.end(), std::uint64_t{0});
@@ -265,7 +289,8 @@ std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap(const PageSe
   for (std::size_t i = 1; i < order.size(); ++i) {
     const std::uint64_t before = order[i - 1];
     const std::uint64_t after = order[i];
-    if (pages.region(before) == pages.region(after) && pages.offset(before) + pages.length(before) > pages.offset(after)) {
+    if (pages.region(before) == pages.region(after) &&
+        pages.offset(before) + pages.length(before) > pages.offset(after)) {
       return std::pair(std::min(before, after), std::max(before, after));
     }
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Building blocks of prepared lists: columns from rows, the cheapest shape that says the same, and checks over indices.
+// Building blocks of prepared lists: columns from rows, the cheapest shape that says the same, and checks
+// over indices.
 #pragma once
 
 #include <headrace/pages.hpp>
@@ -68,24 +69,29 @@ class PageColumnsBuilder {
   bool one_length_ = true;
 };
 
-/// Whether [offset, offset + length) lies in a region of `region_length` bytes. 0 stands for a file or object whose size its
-/// backend knows.
+/// Whether [offset, offset + length) lies in a region of `region_length` bytes. 0 stands for a file or object
+/// whose size its backend knows.
 constexpr bool lies_inside(std::uint64_t offset, std::uint64_t length, std::uint64_t region_length) {
   return region_length == 0 || (length <= region_length && offset <= region_length - length);
 }
 
-/// Columns of pages that are given by columns, at least one, in the cheapest shape. Nothing if a page is empty or does not lie in
-/// its region, which has `region_length` bytes (0: as in lies_inside): first_misfit tells which.
+/// Columns of pages that are given by columns, at least one, in the cheapest shape. Nothing if a page is
+/// empty or does not lie in its region, which has `region_length` bytes (0: as in lies_inside): first_misfit
+/// tells which.
 std::optional<PageColumns> columns_of(const RegionPages& pages, std::uint64_t region_length);
 /// The first such page.
 std::optional<std::uint64_t> first_misfit(const RegionPages& pages, std::uint64_t region_length);
 /// Page i as it lies in its region; its offset wraps around where it begins before the origin.
 Page page_at(const RegionPages& pages, std::uint64_t i);
 
-/// Copies indices to 32 bits into `copy`, which has their number. invalid_argument names the first that is not below `count`.
-Result<void> copy_indices(std::span<const std::int64_t> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy);
-Result<void> copy_indices(std::span<const std::int32_t> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy);
-Result<void> copy_indices(std::span<const std::uint32_t> indices, std::uint64_t count, const char* whose, std::span<std::uint32_t> copy);
+/// Copies indices to 32 bits into `copy`, which has their number. invalid_argument names the first that is
+/// not below `count`.
+Result<void> copy_indices(std::span<const std::int64_t> indices, std::uint64_t count, const char* whose,
+                          std::span<std::uint32_t> copy);
+Result<void> copy_indices(std::span<const std::int32_t> indices, std::uint64_t count, const char* whose,
+                          std::span<std::uint32_t> copy);
+Result<void> copy_indices(std::span<const std::uint32_t> indices, std::uint64_t count, const char* whose,
+                          std::span<std::uint32_t> copy);
 
 /// One side of a request as columns and indices see it; no handles needed.
 struct PageSelection {
@@ -97,17 +103,26 @@ struct PageSelection {
   const PageShape* shape = nullptr;           ///< null: a page is one stretch
 
   [[nodiscard]] std::uint64_t slot(std::uint64_t i) const { return indices.empty() ? i : indices[i]; }
-  [[nodiscard]] std::uint64_t length(std::uint64_t i) const { return lengths.empty() ? page_bytes : lengths[slot(i)]; }
-  [[nodiscard]] std::uint64_t offset(std::uint64_t i) const { return offsets.empty() ? base_offset + slot(i) * stride_bytes : offsets[slot(i)]; }
-  [[nodiscard]] std::uint32_t region(std::uint64_t i) const { return region_of.empty() ? 0 : region_of[slot(i)]; }
+  [[nodiscard]] std::uint64_t length(std::uint64_t i) const {
+    return lengths.empty() ? page_bytes : lengths[slot(i)];
+  }
+  [[nodiscard]] std::uint64_t offset(std::uint64_t i) const {
+    return offsets.empty() ? base_offset + slot(i) * stride_bytes : offsets[slot(i)];
+  }
+  [[nodiscard]] std::uint32_t region(std::uint64_t i) const {
+    return region_of.empty() ? 0 : region_of[slot(i)];
+  }
 };
 
 /// The first i whose lengths differ, and the sum of all lengths if none does.
-std::pair<std::optional<std::uint64_t>, std::uint64_t> compare_lengths(const PageSelection& a, const PageSelection& b, std::uint64_t count);
+std::pair<std::optional<std::uint64_t>, std::uint64_t> compare_lengths(const PageSelection& a,
+                                                                       const PageSelection& b,
+                                                                       std::uint64_t count);
 
-/// Two pages of the selection that share a byte, if any do; of a view, a page may share one with itself. n log n, n being the
-/// stretches that lie apart.
-std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap(const PageSelection& pages, std::uint64_t count);
+/// Two pages of the selection that share a byte, if any do; of a view, a page may share one with itself. n
+/// log n, n being the stretches that lie apart.
+std::optional<std::pair<std::uint64_t, std::uint64_t>> find_overlap(const PageSelection& pages,
+                                                                    std::uint64_t count);
 
 /// A stretch of a page that lies in one piece.
 struct PageStretch {
@@ -118,8 +133,10 @@ struct PageStretch {
   auto operator<=>(const PageStretch&) const = default;
 };
 
-/// Appends those of the selection's pages. `region_ids`: what the list's numbers of regions stand for; empty: themselves.
-void add_stretches(const PageSelection& pages, std::uint64_t count, std::span<const std::uint32_t> region_ids, std::uint32_t list, std::vector<PageStretch>& stretches);
+/// Appends those of the selection's pages. `region_ids`: what the list's numbers of regions stand for; empty:
+/// themselves.
+void add_stretches(const PageSelection& pages, std::uint64_t count, std::span<const std::uint32_t> region_ids,
+                   std::uint32_t list, std::vector<PageStretch>& stretches);
 /// Two that share a byte, if any do, the one that begins first ahead; sorts them. n log n.
 std::optional<std::pair<PageStretch, PageStretch>> find_shared(std::vector<PageStretch>& stretches);
 

@@ -36,7 +36,11 @@ Result<UniqueFd> connect_one(const SocketAddress& address, Deadline deadline) {
   int error = ::connect(fd.get(), address.get(), address.length) == 0 ? 0 : errno;
   if (error == EINPROGRESS) {
     HEADRACE_TRY(ready, wait_for(fd.get(), POLLOUT, deadline));
-    if (!ready) return make_error(Code::timed_out, "connect to {}: no answer in time: is an agent listening there, and no firewall between?", address.text());
+    if (!ready)
+      return make_error(
+          Code::timed_out,
+          "connect to {}: no answer in time: is an agent listening there, and no firewall between?",
+          address.text());
     socklen_t size = sizeof error;
     if (::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) < 0) error = errno;
   }

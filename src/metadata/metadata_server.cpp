@@ -273,7 +273,8 @@ class MetadataServer::Loop {
   [[nodiscard]] Deadline deadline_of(const Client& client) const {
     const auto timeout = static_cast<std::uint64_t>(options_.handshake_timeout.count());
     const auto for_each_mib = static_cast<std::uint64_t>(options_.timeout_per_mib.count());
-    return Deadline::at_ns(client.phase_began_ns + timeout + (client.session.phase_bytes() * for_each_mib >> 20));
+    return Deadline::at_ns(client.phase_began_ns + timeout +
+                           (client.session.phase_bytes() * for_each_mib >> 20));
   }
 
   [[nodiscard]] Deadline next_deadline() const {
@@ -292,8 +293,8 @@ class MetadataServer::Loop {
     }
   }
 
-  /// Closed the usual way, the system would keep what the client has not taken, and the client not hear of the end
-  /// behind it, for as long as it answers the system's probes: for ever, if it likes.
+  /// Closed the usual way, the system would keep what the client has not taken, and the client not hear of
+  /// the end behind it, for as long as it answers the system's probes: for ever, if it likes.
   static void reset_at_close(const Client& client) {
     const linger at_once{.l_onoff = 1, .l_linger = 0};
     ::setsockopt(client.fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);

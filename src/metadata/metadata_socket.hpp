@@ -26,13 +26,13 @@ struct MetadataServerOptions {
   SocketIdentity identity;
   std::chrono::nanoseconds handshake_timeout = std::chrono::seconds(5);
   std::chrono::nanoseconds timeout_per_mib = std::chrono::seconds(1);  ///< slow for any network
-  std::size_t most_clients = 128;                          ///< at once
+  std::size_t most_clients = 128;                                      ///< at once
   std::size_t most_buffered_bytes = std::size_t{2} << 30;  ///< of all requests and answers under way
 };
 
 /// One thread serves all clients. A client has the handshake_timeout for the handshake, and the same again
-/// plus timeout_per_mib for its request and for taking the answer; one that is slower is dropped, with a reset.
-/// Where too many come, those that have not said hello go first.
+/// plus timeout_per_mib for its request and for taking the answer; one that is slower is dropped, with a
+/// reset. Where too many come, those that have not said hello go first.
 class MetadataServer {
  public:
   ///   errors  invalid_argument (address, name), not_found (no such host), exhausted, not_supported (a token,

@@ -20,7 +20,8 @@ Result<MachineLayout> read_with_hwloc() {
   return read_hwloc_layout(hwloc);
 }
 
-/// Asks where a page lies without bringing it into memory, as get_mempolicy would; a negative errno where it lies nowhere.
+/// Asks where a page lies without bringing it into memory, as get_mempolicy would; a negative errno where it
+/// lies nowhere.
 Result<int> ask_move_pages(const void* address) {
   // Given no target nodes, move_pages moves nothing and fills in where each page is.
   const void* page = address;

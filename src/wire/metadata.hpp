@@ -27,7 +27,7 @@ struct MetadataLimits {
   static constexpr std::size_t note_bytes = 64 * 1024;
   static constexpr std::size_t public_data_bytes = 4096;
   static constexpr std::size_t gone_ranges = std::size_t{1} << 20;
-  static constexpr std::uint8_t greatest_kind = 4;  ///< regions of greater kinds are passed over
+  static constexpr std::uint8_t greatest_kind = 4;     ///< regions of greater kinds are passed over
   static constexpr std::uint8_t read_only_bit = 0x80;  ///< of a kind: peers may not write the region
 };
 

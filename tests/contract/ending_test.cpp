@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ends: canceled, disconnected, a peer that goes. Whatever happens, each post ends once and its memory is quiet then.
+// Ends: canceled, disconnected, a peer that goes. Whatever happens, each post ends once and its memory is
+// quiet then.
 #include "contract/fixture.hpp"
 
 #include <fmt/format.h>
@@ -17,15 +18,19 @@ class Endings : public Contract {
 
   /// A request that is large enough to be in flight for a while, in one direction or the other.
   struct Large {
-    Memory mine{Memory::Kind::plain, page_bytes * pages, 1}, theirs{Memory::Kind::plain, page_bytes * pages, 2};
+    Memory mine{Memory::Kind::plain, page_bytes* pages, 1}, theirs{Memory::Kind::plain, page_bytes* pages, 2};
     Region local, owner;
     Remote remote;
     Request request;
     Large(const Link& link, Instance& peer, headrace_op_v1 op)
-        : local(link.instance(), mine), owner(peer, theirs), remote(link, owner.facts()),
+        : local(link.instance(), mine),
+          owner(peer, theirs),
+          remote(link, owner.facts()),
           request(link.instance(), op, &link, uniform_side(local.handle(), 0, page_bytes, page_bytes),
                   uniform_side(remote.handle(), 0, page_bytes, page_bytes), pages) {}
-    [[nodiscard]] const Memory& destination() const { return request.args().op == HEADRACE_READ ? mine : theirs; }
+    [[nodiscard]] const Memory& destination() const {
+      return request.args().op == HEADRACE_READ ? mine : theirs;
+    }
     [[nodiscard]] const Memory& source() const { return request.args().op == HEADRACE_READ ? theirs : mine; }
   };
 };
@@ -65,7 +70,8 @@ TEST_P(Endings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_then) 
     for (int i = 0; i < 200; ++i) (void)world.progress();
     if (!pair.ab.lost()) {  // closing the link is a way to keep the promise
       pair.ab.send(world, HEADRACE_CHANNEL_USER, "and then");
-      ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() == 1 || pair.ab.lost(); })) << world.describe();
+      ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() == 1 || pair.ab.lost(); }))
+          << world.describe();
     }
     EXPECT_TRUE(all_bytes(large.destination().bytes(), std::byte{0x77}));
   }
@@ -91,7 +97,8 @@ TEST_P(Endings, cancel_from_another_thread_races_the_end_without_harm) {
   const Memory memory(Memory::Kind::plain, 64'000, 1), target(Memory::Kind::plain, 64'000, 2);
   const Region mine(*pair.a, memory), theirs(*pair.b, target);
   const Remote remote(pair.ab, theirs.facts());
-  Request request(*pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), 0, 640, 640), uniform_side(remote.handle(), 0, 640, 640), 100);
+  Request request(*pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), 0, 640, 640),
+                  uniform_side(remote.handle(), 0, 640, 640), 100);
   std::atomic<bool> stop{false};
   std::thread canceler([&] {
     while (!stop) {
@@ -115,7 +122,9 @@ TEST_P(Endings, disconnect_ends_every_post_before_it_returns) {
   for (const bool progressed : {false, true}) {
     Pair pair = open_pair();
     std::vector<std::unique_ptr<Large>> requests;
-    for (int i = 0; i < 4; ++i) requests.push_back(std::make_unique<Large>(pair.ab, *pair.b, i % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ));
+    for (int i = 0; i < 4; ++i)
+      requests.push_back(
+          std::make_unique<Large>(pair.ab, *pair.b, i % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ));
     for (const auto& large : requests) large->request.post("never mind");
     if (progressed) (void)world.progress();
     pair.ab.disconnect();
@@ -169,8 +178,8 @@ TEST_P(Endings, a_peer_that_comes_back_is_reached_by_a_new_link) {
   }
 }
 
-/// The re-entry rule: while a host function runs, another thread may use the instance. A backend that holds a lock there
-/// hangs here.
+/// The re-entry rule: while a host function runs, another thread may use the instance. A backend that holds a
+/// lock there hangs here.
 TEST_P(Endings, host_functions_are_called_without_a_lock) {
   const Pair pair = open_pair();
   const Memory memory(Memory::Kind::plain, 3000, 1), target(Memory::Kind::plain, 3000, 2);
@@ -185,20 +194,23 @@ TEST_P(Endings, host_functions_are_called_without_a_lock) {
   int calls = 0, done = 0;
   std::vector<Status> statuses;
   std::atomic<int> once_completed{0}, once_received{0};
-  std::atomic<int> left_completed{0}, left_received{0};  // calls that are through: a pool's thread may tell an end
+  std::atomic<int> left_completed{0},
+      left_received{0};  // calls that are through: a pool's thread may tell an end
   // Lets the other thread work and waits until it is through, inside the host function.
   const auto hand_over = [&] {
     std::unique_lock lock(mutex);
     const int mine_is = ++calls;
     changed.notify_all();
-    EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(20), [&] { return done >= mine_is; })) << "a call hangs while a host function runs";
+    EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(20), [&] { return done >= mine_is; }))
+        << "a call hangs while a host function runs";
   };
   std::jthread other([&] {
     for (int handled = 0; handled < 2; ++handled) {
       std::unique_lock lock(mutex);
       if (!changed.wait_for(lock, std::chrono::seconds(30), [&] { return calls > handled; })) return;
       lock.unlock();
-      const Status posted = handled == 0 ? second.try_post() : pair.ba.notify(HEADRACE_CHANNEL_USER, "answer");
+      const Status posted =
+          handled == 0 ? second.try_post() : pair.ba.notify(HEADRACE_CHANNEL_USER, "answer");
       lock.lock();
       statuses.push_back(posted);
       ++done;
@@ -235,7 +247,8 @@ HEADRACE_FOR_EACH_BACKEND_THAT(LocalEndings, HEADRACE_LOCAL);
 TEST_P(LocalEndings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_then) {
   const auto a = open();
   for (int round = 0; round < 12; ++round) {
-    const Memory source(Memory::Kind::plain, 16 << 20, 1), target(far_kind(*a, Memory::Kind::plain), 16 << 20, 2);
+    const Memory source(Memory::Kind::plain, 16 << 20, 1),
+        target(far_kind(*a, Memory::Kind::plain), 16 << 20, 2);
     const Region from(*a, source), to(*a, target);
     const Remote remote(*a, to);
     Request request(*a, HEADRACE_WRITE, nullptr, uniform_side(from.handle(), 0, 64 << 10, 64 << 10),

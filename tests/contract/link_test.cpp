@@ -2,8 +2,8 @@
 // Links: made, made twice, refused, given up, and lost.
 #include "contract/fixture.hpp"
 
-#include <algorithm>
 #include <fmt/format.h>
+#include <algorithm>
 
 namespace headrace::contract {
 namespace {
@@ -11,7 +11,8 @@ namespace {
 class Links : public Contract {
  protected:
   /// How an attempt that cannot succeed ends: at once, or as a link that is lost.
-  Status failure_of(Instance& from, const std::string& peer, std::uint64_t incarnation, const std::string& info) {
+  Status failure_of(Instance& from, const std::string& peer, std::uint64_t incarnation,
+                    const std::string& info) {
     auto link = from.try_connect(peer, incarnation, info);
     if (!link) return {link.code()};
     EXPECT_TRUE(world.until([&] { return link->lost(); })) << world.describe();
@@ -33,7 +34,8 @@ class Links : public Contract {
       const PostEnd end = request.wait();
       ASSERT_TRUE(end.status.ok()) << end.text;
       ASSERT_TRUE(same_bytes(source.bytes(), target.bytes()));
-      ASSERT_TRUE(world.until([&] { return to->instance().host().message_count() > heard; })) << world.describe();
+      ASSERT_TRUE(world.until([&] { return to->instance().host().message_count() > heard; }))
+          << world.describe();
       const HostMessage message = to->instance().host().messages().back();
       EXPECT_EQ(message.link, to->token());
       EXPECT_EQ(message.bytes, "from " + from->instance().name());
@@ -82,7 +84,8 @@ TEST_P(Links, to_an_instance_that_is_gone_fail) {
   const std::string info = b->connection_info();
   const std::uint64_t incarnation = b->incarnation();
   b.reset();
-  EXPECT_TRUE(one_of(failure_of(*a, "b", incarnation, info).code, {Code::peer_lost, Code::not_supported, Code::timed_out}));
+  EXPECT_TRUE(one_of(failure_of(*a, "b", incarnation, info).code,
+                     {Code::peer_lost, Code::not_supported, Code::timed_out}));
 }
 
 TEST_P(Links, to_another_life_of_the_peer_fail_as_peer_lost) {
@@ -95,8 +98,10 @@ TEST_P(Links, with_damaged_connection_information_fail_and_harm_nobody) {
   const auto a = open("a"), b = open("b");
   const std::string info = b->connection_info();
   // Cut, lengthened and replaced, not flipped at random: a flipped address would be a stranger's.
-  std::vector<std::string> damaged{"", "x", std::string(70'000, '\xff'), std::string(info.size(), '\0'), info + "tail"};
-  for (std::size_t length = 1; length < info.size(); length += 1 + info.size() / 20) damaged.push_back(info.substr(0, length));
+  std::vector<std::string> damaged{"", "x", std::string(70'000, '\xff'), std::string(info.size(), '\0'),
+                                   info + "tail"};
+  for (std::size_t length = 1; length < info.size(); length += 1 + info.size() / 20)
+    damaged.push_back(info.substr(0, length));
   for (const std::string& bytes : damaged) {
     // What was cut off may not have mattered, so it may work; it must end either way, and harm nobody.
     auto link = a->try_connect("b", b->incarnation(), bytes);
@@ -116,7 +121,8 @@ TEST_P(Links, with_damaged_connection_information_fail_and_harm_nobody) {
 TEST_P(Links, that_the_peer_refuses_are_lost_where_they_were_made) {
   const auto a = open("a"), b = open("b");
   b->host().accept_links(false);
-  EXPECT_TRUE(one_of(failure_of(*a, "b", b->incarnation(), b->connection_info()).code, {Code::peer_lost, Code::canceled}));
+  EXPECT_TRUE(one_of(failure_of(*a, "b", b->incarnation(), b->connection_info()).code,
+                     {Code::peer_lost, Code::canceled}));
   b->host().accept_links(true);
   const Link again = a->connect(*b);
   EXPECT_TRUE(world.until([&] { return again.ready(); })) << "a refusal must not last";
@@ -151,7 +157,8 @@ TEST_P(Links, take_messages_and_posts_before_they_are_ready) {
   const Region mine(*a, source), theirs(*b, target);
   const Link ab = a->connect(*b);
   const Remote remote(ab, theirs.facts());
-  Request request(*a, HEADRACE_WRITE, &ab, uniform_side(mine.handle(), 0, 400, 400), uniform_side(remote.handle(), 0, 400, 400), 10);
+  Request request(*a, HEADRACE_WRITE, &ab, uniform_side(mine.handle(), 0, 400, 400),
+                  uniform_side(remote.handle(), 0, 400, 400), 10);
   ASSERT_TRUE(ab.notify(HEADRACE_CHANNEL_USER, "first").ok());
   const std::string second = "second";
   ASSERT_TRUE(request.try_post(&second).ok());
@@ -173,7 +180,9 @@ TEST_P(Links, between_many_agents_do_not_mix) {
   for (auto& from : agents)
     for (auto& to : agents)
       if (from != to) links.push_back(from->connect(*to));
-  ASSERT_TRUE(world.until([&] { return std::ranges::all_of(links, [](const Link& link) { return link.ready(); }); })) << world.describe();
+  ASSERT_TRUE(world.until([&] {
+    return std::ranges::all_of(links, [](const Link& link) { return link.ready(); });
+  })) << world.describe();
   std::size_t l = 0;
   for (auto& from : agents)
     for (auto& to : agents)

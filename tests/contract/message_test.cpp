@@ -17,7 +17,8 @@ TEST_P(Messages, of_every_length_arrive_whole) {
   const Pair pair = open_pair();
   const std::uint64_t limit = pair.a->info().max_message_bytes;
   std::vector<std::string> sent;
-  for (const std::uint64_t length : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{7}, std::uint64_t{4096}, std::uint64_t{65'536 + 16}, limit}) {
+  for (const std::uint64_t length : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{7},
+                                     std::uint64_t{4096}, std::uint64_t{65'536 + 16}, limit}) {
     std::string bytes(length, '\0');
     for (char& c : bytes) c = static_cast<char>(random());
     pair.ab.send(world, HEADRACE_CHANNEL_USER, bytes);
@@ -39,7 +40,8 @@ TEST_P(Messages, longer_than_the_limit_are_refused_and_disturb_nothing) {
   const Memory memory(Memory::Kind::plain, 100, 1);
   const Region mine(*pair.a, memory), theirs(*pair.b, memory);
   const Remote remote(pair.ab, theirs.facts());
-  Request request(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(mine.handle(), 0, 50, 50), uniform_side(remote.handle(), 50, 50, 50), 1);
+  Request request(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(mine.handle(), 0, 50, 50),
+                  uniform_side(remote.handle(), 50, 50, 50), 1);
   EXPECT_EQ(request.try_post(&too_long).code, Code::invalid_argument);
   EXPECT_EQ(request.ends(), 0U);
   request.post("short enough");
@@ -54,7 +56,9 @@ TEST_P(Messages, of_two_channels_and_two_directions_arrive_in_order_under_load) 
   world.start_driver();
   const auto send_all = [&](const Link& link) {
     try {
-      for (int i = 0; i < count; ++i) link.send(world, static_cast<std::uint32_t>(i % 2), fmt::format("{}{}", i, std::string(static_cast<std::size_t>(i % 500), '.')));
+      for (int i = 0; i < count; ++i)
+        link.send(world, static_cast<std::uint32_t>(i % 2),
+                  fmt::format("{}{}", i, std::string(static_cast<std::size_t>(i % 500), '.')));
     } catch (const std::exception& e) {
       ADD_FAILURE() << e.what();
     }
@@ -62,14 +66,17 @@ TEST_P(Messages, of_two_channels_and_two_directions_arrive_in_order_under_load) 
   std::thread forth([&] { send_all(pair.ab); }), back([&] { send_all(pair.ba); });
   forth.join();
   back.join();
-  for (const auto& [instance, link] : {std::pair(pair.b.get(), &pair.ba), std::pair(pair.a.get(), &pair.ab)}) {
+  for (const auto& [instance, link] :
+       {std::pair(pair.b.get(), &pair.ba), std::pair(pair.a.get(), &pair.ab)}) {
     ASSERT_TRUE(world.until([&] { return instance->host().message_count() >= count; })) << world.describe();
     std::map<std::uint32_t, int> next{{0, 0}, {1, 1}};
     for (const HostMessage& message : instance->host().messages()) {
       int& expected = next[message.channel];
       ASSERT_EQ(message.link, link->token());
-      ASSERT_EQ(message.bytes.substr(0, message.bytes.find('.')), std::to_string(expected)) << "on channel " << message.channel;
-      ASSERT_EQ(message.bytes.size(), std::to_string(expected).size() + static_cast<std::size_t>(expected % 500));
+      ASSERT_EQ(message.bytes.substr(0, message.bytes.find('.')), std::to_string(expected))
+          << "on channel " << message.channel;
+      ASSERT_EQ(message.bytes.size(),
+                std::to_string(expected).size() + static_cast<std::size_t>(expected % 500));
       expected += 2;
     }
     ASSERT_EQ(instance->host().message_count(), static_cast<std::size_t>(count));
@@ -85,13 +92,15 @@ TEST_P(Messages, from_many_threads_arrive_once_each_and_in_the_order_of_their_th
   for (int t = 0; t < threads; ++t)
     senders.emplace_back([&, t] {
       try {
-        for (int i = 0; i < count; ++i) pair.ab.send(world, HEADRACE_CHANNEL_USER, fmt::format("{} {}", t, i));
+        for (int i = 0; i < count; ++i)
+          pair.ab.send(world, HEADRACE_CHANNEL_USER, fmt::format("{} {}", t, i));
       } catch (const std::exception& e) {
         ADD_FAILURE() << e.what();
       }
     });
   for (std::thread& sender : senders) sender.join();
-  EXPECT_TRUE(world.until([&] { return pair.b->host().message_count() == threads * count; })) << world.describe();
+  EXPECT_TRUE(world.until([&] { return pair.b->host().message_count() == threads * count; }))
+      << world.describe();
   world.stop_driver();
   std::map<std::string, int> next;
   for (const HostMessage& message : pair.b->host().messages()) {
@@ -100,13 +109,15 @@ TEST_P(Messages, from_many_threads_arrive_once_each_and_in_the_order_of_their_th
   }
 }
 
-/// Each post writes a number all over the target and says it in its message; the receiver looks at the bytes inside
-/// `received`, where they must be there already. The sender waits for the message before it posts again.
+/// Each post writes a number all over the target and says it in its message; the receiver looks at the bytes
+/// inside `received`, where they must be there already. The sender waits for the message before it posts
+/// again.
 TEST_P(Messages, of_a_write_come_once_and_after_its_bytes) {
   const Pair pair = open_pair();
   for (const std::uint64_t page_bytes : {8ULL, 600ULL, 20'000ULL}) {
     constexpr std::uint64_t pages = 30;
-    const Memory source(Memory::Kind::plain, page_bytes * pages, 1), target(Memory::Kind::shared, page_bytes * 2 * pages, 2, 5);
+    const Memory source(Memory::Kind::plain, page_bytes * pages, 1),
+        target(Memory::Kind::shared, page_bytes * 2 * pages, 2, 5);
     const Region mine(*pair.a, source), theirs(*pair.b, target);
     const Remote remote(pair.ab, theirs.facts());
     Request request(*pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), 0, page_bytes, page_bytes),
@@ -124,10 +135,13 @@ TEST_P(Messages, of_a_write_come_once_and_after_its_bytes) {
       request.post(std::to_string(i));
       const PostEnd end = request.wait();
       ASSERT_TRUE(end.status.ok()) << end.text;
-      ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() >= before + static_cast<std::size_t>(i); })) << world.describe();
+      ASSERT_TRUE(world.until([&] {
+        return pair.b->host().message_count() >= before + static_cast<std::size_t>(i);
+      })) << world.describe();
       ASSERT_EQ(pair.b->host().messages().back().bytes, std::to_string(i));
     }
-    EXPECT_EQ(stale_pages.load(), 0U) << "pages that were not there when the message came, of bytes: " << page_bytes;
+    EXPECT_EQ(stale_pages.load(), 0U)
+        << "pages that were not there when the message came, of bytes: " << page_bytes;
     EXPECT_EQ(pair.b->host().message_count(), before + posts);
     pair.b->host().on_received = nullptr;
   }
@@ -157,8 +171,9 @@ TEST_P(Messages, of_requests_and_on_their_own_keep_the_order_in_which_they_were_
   const Remote remote(pair.ab, theirs.facts());
   std::vector<std::unique_ptr<Request>> requests;
   for (std::uint64_t i = 0; i < 6; ++i)
-    requests.push_back(std::make_unique<Request>(*pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), i * 50'000, 500 * (i + 1), 500),
-                                                 uniform_side(remote.handle(), i * 50'000, 500 * (i + 1), 500), 100 / (i + 1)));
+    requests.push_back(std::make_unique<Request>(
+        *pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), i * 50'000, 500 * (i + 1), 500),
+        uniform_side(remote.handle(), i * 50'000, 500 * (i + 1), 500), 100 / (i + 1)));
   int sent = 0;
   for (int round = 0; round < 50; ++round) {
     for (const auto& request : requests) {
@@ -167,7 +182,8 @@ TEST_P(Messages, of_requests_and_on_their_own_keep_the_order_in_which_they_were_
     }
     for (const auto& request : requests) ASSERT_TRUE(request->wait().status.ok());
   }
-  ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() >= static_cast<std::size_t>(sent); })) << world.describe();
+  ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() >= static_cast<std::size_t>(sent); }))
+      << world.describe();
   const auto messages = pair.b->host().messages();
   ASSERT_EQ(messages.size(), static_cast<std::size_t>(sent));
   for (int i = 0; i < sent; ++i) ASSERT_EQ(messages[static_cast<std::size_t>(i)].bytes, std::to_string(i));

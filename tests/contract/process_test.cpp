@@ -32,7 +32,9 @@ struct FarArena {
   }
   [[nodiscard]] testing::AssertionResult as_expected() {
     for (std::size_t i = 0; i < facts.size(); ++i)
-      if (peer.hash(facts[i]) != hash64(expected[i])) return testing::AssertionFailure() << "region " << i << " of the peer holds other bytes than it should";
+      if (peer.hash(facts[i]) != hash64(expected[i]))
+        return testing::AssertionFailure()
+               << "region " << i << " of the peer holds other bytes than it should";
     return testing::AssertionSuccess();
   }
   PeerProcess& peer;
@@ -52,14 +54,16 @@ TEST_P(Processes, random_pages_move_both_ways_and_nothing_else_changes) {
   for (const RegionFacts& facts : far.facts) remotes.emplace_back(ab, facts);
   std::vector<std::uint64_t> far_sizes(far.facts.size(), 2 << 20);
   std::uint64_t seed = 1000;
-  const std::vector<RandomPages> shapes = {{.count = 1, .min_bytes = 1, .max_bytes = 1},
-                                           {.count = 5000, .min_bytes = 1, .max_bytes = 300},
-                                           {.count = 1000, .min_bytes = 513, .max_bytes = 513},
-                                           {.count = 257, .min_bytes = 4096, .max_bytes = 4096, .neighbours = 50},
-                                           {.count = 4, .min_bytes = 300'000, .max_bytes = 400'000}};
+  const std::vector<RandomPages> shapes = {
+      {.count = 1, .min_bytes = 1, .max_bytes = 1},
+      {.count = 5000, .min_bytes = 1, .max_bytes = 300},
+      {.count = 1000, .min_bytes = 513, .max_bytes = 513},
+      {.count = 257, .min_bytes = 4096, .max_bytes = 4096, .neighbours = 50},
+      {.count = 4, .min_bytes = 300'000, .max_bytes = 400'000}};
   for (const headrace_op_v1 op : {HEADRACE_READ, HEADRACE_WRITE}) {
     for (const RandomPages& shape : shapes) {
-      SCOPED_TRACE(fmt::format("{} of {} pages of {}..{} bytes", op == HEADRACE_READ ? "read" : "write", shape.count, shape.min_bytes, shape.max_bytes));
+      SCOPED_TRACE(fmt::format("{} of {} pages of {}..{} bytes", op == HEADRACE_READ ? "read" : "write",
+                               shape.count, shape.min_bytes, shape.max_bytes));
       const auto pages = random_pages(random, shape, op, near.sizes(), far_sizes);
       Request request(*a, op, &ab, side_of(pages, true, SideShape::general_indexed, near.handles(), random),
                       side_of(pages, false, SideShape::general, handles_of(remotes), random), pages.size());
@@ -85,11 +89,13 @@ TEST_P(Processes, one_page_of_64_mib_moves) {
     const Region mine(*a, memory);
     const RegionFacts facts = b->region(kind, bytes, 2);
     const Remote remote(ab, facts);
-    Request write(*a, HEADRACE_WRITE, &ab, uniform_side(mine.handle(), 0, bytes, bytes), uniform_side(remote.handle(), 0, bytes, bytes), 1);
+    Request write(*a, HEADRACE_WRITE, &ab, uniform_side(mine.handle(), 0, bytes, bytes),
+                  uniform_side(remote.handle(), 0, bytes, bytes), 1);
     ASSERT_TRUE(write.run().status.ok());
     ASSERT_EQ(b->hash(facts), hash64(memory.bytes()));
     b->ask(fmt::format("fill {} 77", facts.id));
-    Request read(*a, HEADRACE_READ, &ab, uniform_side(mine.handle(), 0, bytes, bytes), uniform_side(remote.handle(), 0, bytes, bytes), 1);
+    Request read(*a, HEADRACE_READ, &ab, uniform_side(mine.handle(), 0, bytes, bytes),
+                 uniform_side(remote.handle(), 0, bytes, bytes), 1);
     ASSERT_TRUE(read.run().status.ok());
     ASSERT_EQ(b->hash(facts), hash64(memory.bytes()));
   }
@@ -105,7 +111,8 @@ TEST_P(Processes, the_message_of_a_write_comes_after_its_bytes) {
   const Memory memory(Memory::Kind::plain, page_bytes * pages, 1);
   const Region mine(*a, memory);
   const Remote remote(ab, facts);
-  Request request(*a, HEADRACE_WRITE, &ab, uniform_side(mine.handle(), 0, page_bytes, page_bytes), uniform_side(remote.handle(), 0, page_bytes, page_bytes), pages);
+  Request request(*a, HEADRACE_WRITE, &ab, uniform_side(mine.handle(), 0, page_bytes, page_bytes),
+                  uniform_side(remote.handle(), 0, page_bytes, page_bytes), pages);
   for (std::uint64_t i = 0; i < 40; ++i) {
     fill_pattern(memory.bytes(), 500 + i);
     request.post(std::to_string(i));
@@ -114,7 +121,8 @@ TEST_P(Processes, the_message_of_a_write_comes_after_its_bytes) {
     ASSERT_EQ(std::stoull(b->ask(fmt::format("await {}", i + 1))), i + 1);
     const auto words = words_of(b->ask(fmt::format("message {}", i)));
     ASSERT_EQ(from_hex(words.at(2)), std::to_string(i));
-    ASSERT_EQ(std::stoull(words.at(1)), hash64(memory.bytes())) << "bytes were missing when message " << i << " came";
+    ASSERT_EQ(std::stoull(words.at(1)), hash64(memory.bytes()))
+        << "bytes were missing when message " << i << " came";
   }
 }
 
@@ -147,8 +155,10 @@ struct Traffic {
       regions.push_back(std::make_unique<Region>(a, *memories.back()));
       remotes.push_back(std::make_unique<Remote>(ab, b.region(kind, bytes, i)));
       const std::uint64_t page = i < 2 ? 4096 : 1 << 20;
-      requests.push_back(std::make_unique<Request>(a, i % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ, &ab, uniform_side(regions.back()->handle(), 0, page, page),
-                                                   uniform_side(remotes.back()->handle(), 0, page, page), bytes / page));
+      requests.push_back(std::make_unique<Request>(a, i % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ, &ab,
+                                                   uniform_side(regions.back()->handle(), 0, page, page),
+                                                   uniform_side(remotes.back()->handle(), 0, page, page),
+                                                   bytes / page));
     }
   }
   std::vector<std::unique_ptr<Memory>> memories;
@@ -219,7 +229,8 @@ TEST_P(Processes, links_to_a_process_that_is_gone_fail) {
     return;
   }
   ASSERT_TRUE(world.until([&] { return link->lost(); })) << world.describe();
-  EXPECT_TRUE(one_of(a->host().link(link->token())->lost_status.code, {Code::peer_lost, Code::not_supported, Code::timed_out}));
+  EXPECT_TRUE(one_of(a->host().link(link->token())->lost_status.code,
+                     {Code::peer_lost, Code::not_supported, Code::timed_out}));
 }
 
 TEST_P(Processes, posts_to_a_stopped_peer_end_soon_after_they_are_canceled) {
@@ -232,17 +243,23 @@ TEST_P(Processes, posts_to_a_stopped_peer_end_soon_after_they_are_canceled) {
     for (const auto& request : traffic.requests) request->post();
     for (int i = 0; i < round * 10; ++i) (void)world.progress();
     for (const auto& request : traffic.requests) request->cancel();
-    const Deadline soon = Deadline::after(std::chrono::seconds(10));  // a second is promised; the machine may be busy
+    const Deadline soon =
+        Deadline::after(std::chrono::seconds(10));  // a second is promised; the machine may be busy
     for (const auto& request : traffic.requests) {
-      ASSERT_TRUE(world.until([&] { return !request->in_flight(); }, std::chrono::nanoseconds(soon.remaining_ns()))) << world.describe();
-      EXPECT_TRUE(one_of(a->host().last_end(request->token())->status.code, {Code::ok, Code::canceled, Code::backend_failed, Code::peer_lost}));
+      ASSERT_TRUE(
+          world.until([&] { return !request->in_flight(); }, std::chrono::nanoseconds(soon.remaining_ns())))
+          << world.describe();
+      EXPECT_TRUE(one_of(a->host().last_end(request->token())->status.code,
+                         {Code::ok, Code::canceled, Code::backend_failed, Code::peer_lost}));
     }
     b->signal(SIGCONT);
   }
 }
 
 class CheckedProcesses : public Processes {};
-INSTANTIATE_TEST_SUITE_P(backend, CheckedProcesses, testing::ValuesIn(process_cases(HEADRACE_REMOTE | HEADRACE_REVOKE_SAFE)), CaseName());
+INSTANTIATE_TEST_SUITE_P(backend, CheckedProcesses,
+                         testing::ValuesIn(process_cases(HEADRACE_REMOTE | HEADRACE_REVOKE_SAFE)),
+                         CaseName());
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CheckedProcesses);
 
 TEST_P(CheckedProcesses, forged_ranges_and_regions_given_up_are_kept_out) {
@@ -258,13 +275,16 @@ TEST_P(CheckedProcesses, forged_ranges_and_regions_given_up_are_kept_out) {
     forged.length = UINT64_MAX;
     const Remote remote(ab, forged);
     const auto end_of = [&](headrace_op_v1 op, std::uint64_t offset) {
-      Request request(*a, op, &ab, uniform_side(mine.handle(), 0, 1000, 1000), uniform_side(remote.handle(), offset, 1000, 1000), 1);
+      Request request(*a, op, &ab, uniform_side(mine.handle(), 0, 1000, 1000),
+                      uniform_side(remote.handle(), offset, 1000, 1000), 1);
       const Status refused = request.try_post();
       return refused.ok() ? request.wait().status : refused;
     };
-    for (const std::uint64_t offset : {std::uint64_t{9001}, std::uint64_t{10'000}, UINT64_MAX - 999, UINT64_MAX / 2})
+    for (const std::uint64_t offset :
+         {std::uint64_t{9001}, std::uint64_t{10'000}, UINT64_MAX - 999, UINT64_MAX / 2})
       for (const headrace_op_v1 op : {HEADRACE_WRITE, HEADRACE_READ})
-        EXPECT_TRUE(one_of(end_of(op, offset).code, {Code::invalid_argument, Code::not_found})) << "offset " << offset;
+        EXPECT_TRUE(one_of(end_of(op, offset).code, {Code::invalid_argument, Code::not_found}))
+            << "offset " << offset;
     EXPECT_EQ(b->hash(facts), before);
     EXPECT_TRUE(end_of(HEADRACE_READ, 9000).ok()) << "the link must go on";
     b->ask(fmt::format("deregister {}", facts.id));

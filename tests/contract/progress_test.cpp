@@ -84,7 +84,8 @@ TEST_P(Progress, an_idle_instance_lets_the_host_sleep) {
   const Pair pair = open_pair();
   pair.ab.send(world, HEADRACE_CHANNEL_USER, "done with that");
   ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() == 1; })) << world.describe();
-  // Without anything to do, armed instances stay silent: three quiet stretches of 20 ms in a row, looked for in 10 s.
+  // Without anything to do, armed instances stay silent: three quiet stretches of 20 ms in a row, looked for
+  // in 10 s.
   const Deadline deadline = Deadline::after(std::chrono::seconds(10));
   int quiet = 0;
   while (quiet < 3 && !deadline.expired()) {
@@ -104,7 +105,8 @@ TEST_P(Progress, an_end_wakes_an_initiator_that_sleeps_armed) {
   const Memory memory(Memory::Kind::plain, 300'000, 1), target(Memory::Kind::plain, 300'000, 2);
   const Region mine(*pair.a, memory), theirs(*pair.b, target);
   const Remote remote(pair.ab, theirs.facts());
-  Request request(*pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), 0, 3000, 3000), uniform_side(remote.handle(), 0, 3000, 3000), 100);
+  Request request(*pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), 0, 3000, 3000),
+                  uniform_side(remote.handle(), 0, 3000, 3000), 100);
   for (int i = 0; i < 30; ++i) {
     pair.a->host().bell().drain();
     request.post();

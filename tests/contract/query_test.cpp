@@ -36,7 +36,8 @@ class Query : public Contract {
   Answer ask(Instance& instance, const std::vector<headrace_region_v1>& regions) const {
     std::vector<const headrace_region_v1*> views;
     for (const headrace_region_v1& region : regions) views.push_back(&region);
-    const headrace_query_v1 args{sizeof(args), views.data(), views.size(), std::numeric_limits<std::uint64_t>::max()};
+    const headrace_query_v1 args{sizeof(args), views.data(), views.size(),
+                                 std::numeric_limits<std::uint64_t>::max()};
     const Sink sink;
     ErrorText error;
     Answer answer;
@@ -47,8 +48,10 @@ class Query : public Contract {
     answer.handle = msgpack::unpack(sink.bytes().data(), sink.bytes().size(), end);
     EXPECT_EQ(end, sink.bytes().size()) << "one array, and nothing behind it";
     for (const msgpack::object& row : answer.handle.get().as<std::vector<msgpack::object>>()) {
-      if (row.is_nil()) answer.rows.emplace_back();
-      else answer.rows.emplace_back(row.as<Fields>());
+      if (row.is_nil())
+        answer.rows.emplace_back();
+      else
+        answer.rows.emplace_back(row.as<Fields>());
     }
     return answer;
   }
@@ -112,7 +115,8 @@ TEST_P(RemoteQuery, is_answered_to_several_threads_while_a_link_is_made_and_used
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {
     threads.emplace_back([&] {
-      for (int i = 0; i < 200; ++i) EXPECT_EQ(ask(*pair.a, {object("there is no such key")}).code, HEADRACE_OK);
+      for (int i = 0; i < 200; ++i)
+        EXPECT_EQ(ask(*pair.a, {object("there is no such key")}).code, HEADRACE_OK);
     });
   }
   for (int i = 0; i < 50; ++i) pair.ab.send(world, HEADRACE_CHANNEL_USER, "hello");

@@ -24,7 +24,8 @@ TEST_P(Regions, come_and_go_by_the_thousand) {
     for (std::uint64_t i = 0; i < 1000; ++i) regions.emplace_back(*pair.b, memory, i * 64, 64);
     for (const Region& region : regions) remotes.emplace_back(pair.ab, region.facts());
     for (const std::size_t i : {0U, 1U, 500U, 999U}) {
-      Request request(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(mine.handle(), 0, 64, 64), uniform_side(remotes[i].handle(), 0, 64, 64), 1);
+      Request request(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(mine.handle(), 0, 64, 64),
+                      uniform_side(remotes[i].handle(), 0, 64, 64), 1);
       ASSERT_TRUE(request.run().status.ok());
       ASSERT_TRUE(same_bytes(target.bytes(), memory.bytes().subspan(i * 64, 64)));
     }
@@ -58,7 +59,8 @@ TEST_P(Regions, may_overlap_and_lie_inside_one_another) {
   const Pair pair = open_pair();
   for (const Memory::Kind kind : {Memory::Kind::plain, Memory::Kind::shared}) {
     const Memory memory(kind, 10'000, 1, 3), target(Memory::Kind::plain, 10'000, 2);
-    const Region whole(*pair.b, memory), again(*pair.b, memory), inner(*pair.b, memory, 1001, 3000), mine(*pair.a, target);
+    const Region whole(*pair.b, memory), again(*pair.b, memory), inner(*pair.b, memory, 1001, 3000),
+        mine(*pair.a, target);
     const Remote a(pair.ab, whole.facts()), b(pair.ab, again.facts()), c(pair.ab, inner.facts());
     PageSide local = uniform_side(mine.handle(), 0, 100, 100), remote = uniform_side(nullptr, 0, 0, 100);
     remote.regions = {a.handle(), b.handle(), c.handle()};
@@ -80,7 +82,8 @@ TEST_P(Regions, are_loaded_once_a_link_and_unloaded_in_any_order) {
   Remote first_link(pair.ab, theirs.facts()), second_link(second, theirs.facts());
   first_link.unload();
   pair.ab.disconnect();
-  Request request(*pair.a, HEADRACE_READ, &second, uniform_side(mine.handle(), 0, 1000, 1000), uniform_side(second_link.handle(), 0, 1000, 1000), 1);
+  Request request(*pair.a, HEADRACE_READ, &second, uniform_side(mine.handle(), 0, 1000, 1000),
+                  uniform_side(second_link.handle(), 0, 1000, 1000), 1);
   ASSERT_TRUE(request.run().status.ok());
   EXPECT_TRUE(same_bytes(memory.bytes(), target.bytes()));
 }
@@ -90,8 +93,10 @@ TEST_P(Regions, requests_may_be_released_after_all_that_they_name_is_gone) {
   const Memory memory(Memory::Kind::plain, 1000, 1);
   Region theirs(*pair.b, memory), mine(*pair.a, memory);
   Remote remote(pair.ab, theirs.facts());
-  Request never_posted(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(mine.handle(), 0, 10, 10), uniform_side(remote.handle(), 500, 10, 10), 5);
-  Request posted(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(mine.handle(), 0, 10, 10), uniform_side(remote.handle(), 500, 10, 10), 5);
+  Request never_posted(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(mine.handle(), 0, 10, 10),
+                       uniform_side(remote.handle(), 500, 10, 10), 5);
+  Request posted(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(mine.handle(), 0, 10, 10),
+                 uniform_side(remote.handle(), 500, 10, 10), 5);
   ASSERT_TRUE(posted.run().status.ok());
   pair.ab.disconnect();
   remote.unload();
@@ -105,14 +110,16 @@ TEST_P(Regions, that_are_read_only_are_read_and_not_written) {
   for (const Memory::Kind kind : {Memory::Kind::plain, Memory::Kind::shared}) {
     const Memory memory(kind, 300'000, 1), source(Memory::Kind::plain, 300'000, 2);
     const Bytes before(memory.bytes().begin(), memory.bytes().end());
-    const Region closed(*pair.b, memory, 0, 200'000, HEADRACE_REGION_READ_ONLY), open(*pair.b, memory, 200'000, 100'000), mine(*pair.a, source);
+    const Region closed(*pair.b, memory, 0, 200'000, HEADRACE_REGION_READ_ONLY),
+        open(*pair.b, memory, 200'000, 100'000), mine(*pair.a, source);
     const Remote closed_there(pair.ab, closed.facts()), open_there(pair.ab, open.facts());
     for (const std::uint64_t bytes : {std::uint64_t{17}, std::uint64_t{100'000}}) {
       PageSide remote = uniform_side(nullptr, 0, 0, bytes);
       remote.regions = {open_there.handle(), closed_there.handle()};
       remote.region_of = {0, 1};
       remote.offsets = {0, 100'000};
-      Request write(*pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), 0, bytes, bytes), remote, 2);
+      Request write(*pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), 0, bytes, bytes), remote,
+                    2);
       const PostEnd refused = write.run();
       EXPECT_EQ(refused.status.code, Code::invalid_argument) << refused.text;
       EXPECT_EQ(refused.status.page, 1U);
@@ -129,12 +136,14 @@ TEST_P(Regions, that_are_read_only_are_read_and_not_written) {
 
 class CheckedRegions : public Contract {
  protected:
-  /// Posts a write and a read of `bytes` at `offset` of the remote handle; both must fail at page 1, after a good page 0.
+  /// Posts a write and a read of `bytes` at `offset` of the remote handle; both must fail at page 1, after a
+  /// good page 0.
   void expect_refused(const Pair& pair, const Remote& remote, std::uint64_t offset, std::uint64_t bytes) {
     const Memory memory(Memory::Kind::plain, 2 * bytes, 9);
     const Region mine(*pair.a, memory);
     for (const headrace_op_v1 op : {HEADRACE_WRITE, HEADRACE_READ}) {
-      PageSide local = uniform_side(mine.handle(), 0, bytes, bytes), side = uniform_side(remote.handle(), 0, 0, bytes);
+      PageSide local = uniform_side(mine.handle(), 0, bytes, bytes),
+               side = uniform_side(remote.handle(), 0, 0, bytes);
       side.offsets = {0, offset};
       Request request(*pair.a, op, &pair.ab, local, side, 2);
       const Status refused = request.try_post();
@@ -163,12 +172,15 @@ TEST_P(CheckedRegions, keep_forged_ranges_out) {
   expect_refused(pair, remote, UINT64_MAX - registered + 1, 100);
   expect_refused(pair, remote, UINT64_MAX / 2, 100);
   const auto bytes = memory.bytes();
-  EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + registered, before.begin())) << "bytes before the region were written";
-  EXPECT_TRUE(std::equal(bytes.begin() + registered + 100, bytes.end(), before.begin() + registered + 100)) << "bytes that no good page names were written";
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + registered, before.begin()))
+      << "bytes before the region were written";
+  EXPECT_TRUE(std::equal(bytes.begin() + registered + 100, bytes.end(), before.begin() + registered + 100))
+      << "bytes that no good page names were written";
 
   const Memory target(Memory::Kind::plain, 100, 2);
   const Region mine(*pair.a, target);
-  Request good(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(mine.handle(), 0, 100, 100), uniform_side(remote.handle(), registered - 100, 100, 100), 1);
+  Request good(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(mine.handle(), 0, 100, 100),
+               uniform_side(remote.handle(), registered - 100, 100, 100), 1);
   ASSERT_TRUE(good.run().status.ok()) << "the link must go on after a refused request";
   EXPECT_TRUE(same_bytes(target.bytes(), memory.bytes().subspan(2 * registered - 100, 100)));
 }
@@ -183,7 +195,8 @@ TEST_P(CheckedRegions, keep_out_region_ids_that_never_were) {
     const Remote remote(pair.ab, forged);
     const Memory target(Memory::Kind::plain, 100, 2);
     const Region mine(*pair.a, target);
-    Request request(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(mine.handle(), 0, 100, 100), uniform_side(remote.handle(), 0, 100, 100), 1);
+    Request request(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(mine.handle(), 0, 100, 100),
+                    uniform_side(remote.handle(), 0, 100, 100), 1);
     const Status refused = request.try_post();
     const Status status = refused.ok() ? request.wait().status : refused;
     EXPECT_EQ(status.code, Code::not_found) << "id " << id << ": " << code_name(status.code);
@@ -198,7 +211,8 @@ TEST_P(CheckedRegions, are_out_of_reach_once_deregistered) {
     auto memory = std::make_unique<Memory>(kind, 50'000, 1);
     auto theirs = std::make_unique<Region>(*pair.b, *memory);
     const Remote remote(pair.ab, theirs->facts());
-    Request request(*pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), 0, 1000, 1000), uniform_side(remote.handle(), 0, 1000, 1000), 50);
+    Request request(*pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), 0, 1000, 1000),
+                    uniform_side(remote.handle(), 0, 1000, 1000), 50);
     ASSERT_TRUE(request.run().status.ok());
     theirs.reset();
     memory.reset();  // touching it now is an error that the address sanitizer sees
@@ -218,7 +232,8 @@ TEST_P(CheckedRegions, may_be_deregistered_while_a_peer_uses_them) {
     auto memory = std::make_unique<Memory>(Memory::Kind::plain, 1 << 20, 1);
     auto theirs = std::make_unique<Region>(*pair.b, *memory);
     const Remote remote(pair.ab, theirs->facts());
-    Request request(*pair.a, round % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ, &pair.ab, uniform_side(mine.handle(), 0, 16 << 10, 16 << 10),
+    Request request(*pair.a, round % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ, &pair.ab,
+                    uniform_side(mine.handle(), 0, 16 << 10, 16 << 10),
                     uniform_side(remote.handle(), 0, 16 << 10, 16 << 10), 64);
     request.post();
     theirs.reset();  // returns when no peer can reach it any more ...
@@ -257,7 +272,8 @@ TEST_P(MappedRegions, are_the_owners_memory) {
   for (const Region* region : {&whole, &part}) {
     const Remote remote(pair.ab, region->facts());
     const auto mapped = map(*pair.a, remote);
-    const auto owned = memory.bytes().subspan(region->facts().address - memory.address(), region->facts().length);
+    const auto owned =
+        memory.bytes().subspan(region->facts().address - memory.address(), region->facts().length);
     ASSERT_EQ(mapped.size(), owned.size());
     EXPECT_TRUE(same_bytes(mapped, owned));
     mapped.back() = std::byte{0xab};

@@ -19,12 +19,14 @@ HEADRACE_FOR_EACH_BACKEND(Table);
 std::vector<headrace_option_v1> option_rows(const headrace_backend_v1& table) {
   std::vector<headrace_option_v1> rows;
   for (std::size_t i = 0; i < table.option_count; ++i)
-    rows.push_back(*reinterpret_cast<const headrace_option_v1*>(reinterpret_cast<const char*>(table.options) + i * table.option_size));
+    rows.push_back(*reinterpret_cast<const headrace_option_v1*>(reinterpret_cast<const char*>(table.options) +
+                                                                i * table.option_size));
   return rows;
 }
 
 bool is_name(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == std::string_view::npos;
+  return !text.empty() &&
+         text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == std::string_view::npos;
 }
 
 TEST_P(Table, names_its_version_its_kinds_and_itself) {
@@ -81,11 +83,14 @@ TEST_P(Table, lists_options_that_a_person_can_read) {
 TEST_P(Table, create_refuses_values_that_make_no_sense_and_names_the_option) {
   PluginHost host({});
   for (const headrace_option_v1& row : option_rows(*table)) {
-    if (std::string_view(row.unit) == "text" || std::string_view(row.unit) == "list") continue;  // any text may be right
+    if (std::string_view(row.unit) == "text" || std::string_view(row.unit) == "list")
+      continue;  // any text may be right
     const CreateArguments arguments(*table, {{row.name, "no such value"}}, world.runtime_dir());
     ErrorText error;
     void* instance = nullptr;
-    EXPECT_EQ(table->create(host.table(), arguments.args(), &instance, error.out()), HEADRACE_INVALID_ARGUMENT) << row.name;
+    EXPECT_EQ(table->create(host.table(), arguments.args(), &instance, error.out()),
+              HEADRACE_INVALID_ARGUMENT)
+        << row.name;
     EXPECT_NE(error.str().find(row.name), std::string::npos) << error.str();
     EXPECT_NE(error.str().find("no such value"), std::string::npos) << error.str();
   }
@@ -133,7 +138,8 @@ TEST_P(Table, abilities_kinds_and_entries_agree) {
     EXPECT_TRUE(a->can(HEADRACE_NOTIFY)) << "revocations travel as messages";
   }
   if (a->can(HEADRACE_NOTIFY)) {
-    EXPECT_GE(info.max_message_bytes, 65'536U + 16) << "agents send 64 KiB with 16 bytes of their own before them";
+    EXPECT_GE(info.max_message_bytes, 65'536U + 16)
+        << "agents send 64 KiB with 16 bytes of their own before them";
   }
   if (a->can(HEADRACE_MAP)) {
     EXPECT_NE(table->map, nullptr);
@@ -151,7 +157,8 @@ TEST_P(Table, abilities_kinds_and_entries_agree) {
   }
   EXPECT_NE(info.local_kinds, 0U);
   EXPECT_NE(info.remote_kinds, 0U);
-  EXPECT_EQ((info.local_kinds | info.remote_kinds) & ~table->memory_kinds, 0U) << "kinds that the table does not announce";
+  EXPECT_EQ((info.local_kinds | info.remote_kinds) & ~table->memory_kinds, 0U)
+      << "kinds that the table does not announce";
 }
 
 TEST_P(Table, who_cannot_capture_says_so_where_the_entries_are_there_all_the_same) {
@@ -170,7 +177,8 @@ TEST_P(Table, who_cannot_capture_says_so_where_the_entries_are_there_all_the_sam
   EXPECT_EQ(capture.page, HEADRACE_NO_PAGE);
   headrace_indices_v1 indices{};
   indices.struct_size = sizeof indices;
-  refused([&](headrace_text_v1* error) { return table->set_indices(a->handle(), &request, &indices, error); });
+  refused(
+      [&](headrace_text_v1* error) { return table->set_indices(a->handle(), &request, &indices, error); });
   headrace_check_v1 check{};
   check.struct_size = sizeof check;
   refused([&](headrace_text_v1* error) { return table->check(a->handle(), &request, &check, error); });
@@ -223,12 +231,14 @@ std::multiset<std::string> descriptors() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
     const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
-    if (!gone && target.find("/proc/") != 0) names.insert(target.substr(0, target.find(":[")));  // without the inode
+    if (!gone && target.find("/proc/") != 0)
+      names.insert(target.substr(0, target.find(":[")));  // without the inode
   }
   return names;
 }
 std::ptrdiff_t threads() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"),
+                       std::filesystem::directory_iterator());
 }
 
 TEST_P(Table, destroy_leaves_no_descriptor_and_no_thread) {
@@ -247,7 +257,8 @@ TEST_P(Table, destroy_leaves_no_descriptor_and_no_thread) {
   for (int i = 0; i < 5; ++i) ASSERT_NO_FATAL_FAILURE(live_once());
   EXPECT_EQ(descriptors(), descriptors_before);
   // A thread that was joined stays in /proc for a moment.
-  EXPECT_TRUE(world.until([&] { return threads() <= threads_before; })) << threads() << " threads, " << threads_before << " before";
+  EXPECT_TRUE(world.until([&] { return threads() <= threads_before; }))
+      << threads() << " threads, " << threads_before << " before";
 }
 
 TEST_P(Table, instances_of_one_process_live_side_by_side) {
@@ -255,7 +266,8 @@ TEST_P(Table, instances_of_one_process_live_side_by_side) {
   for (int i = 0; i < 8; ++i) instances.push_back(open(fmt::format("agent-{}", i)));
   if (!instances[0]->can(HEADRACE_REMOTE)) return;
   std::set<std::string> where;
-  for (const auto& instance : instances) EXPECT_TRUE(where.insert(instance->connection_info()).second) << "two instances at one place";
+  for (const auto& instance : instances)
+    EXPECT_TRUE(where.insert(instance->connection_info()).second) << "two instances at one place";
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame reader and the two ends of message order, on bytes that a hostile peer chose. The first byte says how many
-// bytes come at a time and how many pieces of memory the socket is offered.
+// The frame reader and the two ends of message order, on bytes that a hostile peer chose. The first byte says
+// how many bytes come at a time and how many pieces of memory the socket is offered.
 #include "backends/tcp/frame_reader.hpp"
 #include "backends/tcp/message_inbox.hpp"
 #include "backends/tcp/message_outbox.hpp"
@@ -46,10 +46,13 @@ struct Owner final : FrameReader::Handler {
   }
   void unwritable(std::uint64_t) override { std::abort(); }
   Result<void> end(const FrameHeader& header, std::span<const std::byte> payload) override {
-    if (header.type == FrameType::write && (header.flags & flag_bound) != 0) HEADRACE_TRY_VOID(inbox.chunk(header.request, !refused));
+    if (header.type == FrameType::write && (header.flags & flag_bound) != 0)
+      HEADRACE_TRY_VOID(inbox.chunk(header.request, !refused));
     if (header.type == FrameType::message)
-      HEADRACE_TRY_VOID(inbox.message(header, {reinterpret_cast<const char*>(payload.data()), payload.size()}));
-    if (header.type == FrameType::message_ack) HEADRACE_TRY_VOID(outbox.acknowledged(header.channel, header.request));
+      HEADRACE_TRY_VOID(
+          inbox.message(header, {reinterpret_cast<const char*>(payload.data()), payload.size()}));
+    if (header.type == FrameType::message_ack)
+      HEADRACE_TRY_VOID(outbox.acknowledged(header.channel, header.request));
     while (inbox.next()) {
     }
     while (inbox.acknowledgement()) {

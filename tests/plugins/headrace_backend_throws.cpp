@@ -3,4 +3,6 @@
 
 #include <stdexcept>
 
-const headrace_backend_v1* headrace_backend_v1_table() { throw std::runtime_error("the flux is out of phase"); }
+const headrace_backend_v1* headrace_backend_v1_table() {
+  throw std::runtime_error("the flux is out of phase");
+}

@@ -20,24 +20,42 @@ inline headrace_backend_v1 sound_table(const char* name) {
     return int32_t{HEADRACE_OK};
   };
   t.destroy = [](void*) {};
-  t.info = [](void*, headrace_info_v1* info) { info->abilities = info->local_kinds = info->remote_kinds = 0; };
+  t.info = [](void*, headrace_info_v1* info) {
+    info->abilities = info->local_kinds = info->remote_kinds = 0;
+  };
   t.connection_info = [](void*, const headrace_sink_v1*, headrace_text_v1*) { return int32_t{HEADRACE_OK}; };
-  t.connect = [](void*, const headrace_connect_v1*, void**, headrace_text_v1*) { return int32_t{HEADRACE_NOT_SUPPORTED}; };
+  t.connect = [](void*, const headrace_connect_v1*, void**, headrace_text_v1*) {
+    return int32_t{HEADRACE_NOT_SUPPORTED};
+  };
   t.disconnect = [](void*, void*) {};
-  t.register_region = [](void*, const headrace_region_v1*, void**, headrace_text_v1*) { return int32_t{HEADRACE_NOT_SUPPORTED}; };
+  t.register_region = [](void*, const headrace_region_v1*, void**, headrace_text_v1*) {
+    return int32_t{HEADRACE_NOT_SUPPORTED};
+  };
   t.deregister_region = [](void*, void*) {};
-  t.export_region = [](void*, void*, const headrace_sink_v1*, headrace_text_v1*) { return int32_t{HEADRACE_OK}; };
+  t.export_region = [](void*, void*, const headrace_sink_v1*, headrace_text_v1*) {
+    return int32_t{HEADRACE_OK};
+  };
   t.load_local = [](void*, void*, void**, headrace_text_v1*) { return int32_t{HEADRACE_NOT_SUPPORTED}; };
-  t.load_remote = [](void*, void*, const headrace_remote_region_v1*, void**, headrace_text_v1*) { return int32_t{HEADRACE_NOT_SUPPORTED}; };
+  t.load_remote = [](void*, void*, const headrace_remote_region_v1*, void**, headrace_text_v1*) {
+    return int32_t{HEADRACE_NOT_SUPPORTED};
+  };
   t.unload = [](void*, void*) {};
-  t.prepare = [](void*, const headrace_prepare_v1*, void**, headrace_text_v1*) { return int32_t{HEADRACE_NOT_SUPPORTED}; };
-  t.post = [](void*, void*, const headrace_post_v1*) { return headrace_status_v1{HEADRACE_NOT_SUPPORTED, 0, HEADRACE_NO_PAGE}; };
+  t.prepare = [](void*, const headrace_prepare_v1*, void**, headrace_text_v1*) {
+    return int32_t{HEADRACE_NOT_SUPPORTED};
+  };
+  t.post = [](void*, void*, const headrace_post_v1*) {
+    return headrace_status_v1{HEADRACE_NOT_SUPPORTED, 0, HEADRACE_NO_PAGE};
+  };
   t.poll = [](void*, void*) { return int32_t{0}; };
   t.cancel = [](void*, void*) {};
   t.release = [](void*, void*) {};
-  t.notify = [](void*, void*, uint32_t, const void*, size_t) { return headrace_status_v1{HEADRACE_NOT_SUPPORTED, 0, HEADRACE_NO_PAGE}; };
+  t.notify = [](void*, void*, uint32_t, const void*, size_t) {
+    return headrace_status_v1{HEADRACE_NOT_SUPPORTED, 0, HEADRACE_NO_PAGE};
+  };
   t.progress = [](void*) { return uint32_t{0}; };
   t.descriptor = [](void*) { return int32_t{-1}; };
-  t.cost = [](void*, const headrace_prepare_v1*, headrace_cost_v1*) { return int32_t{HEADRACE_NOT_SUPPORTED}; };
+  t.cost = [](void*, const headrace_prepare_v1*, headrace_cost_v1*) {
+    return int32_t{HEADRACE_NOT_SUPPORTED};
+  };
   return t;
 }

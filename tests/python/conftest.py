@@ -24,7 +24,9 @@ _numbers = itertools.count()
 
 
 def pytest_addoption(parser):
-    parser.addoption("--soak-seconds", type=float, default=600, help="how long the soak between GPUs may take")
+    parser.addoption(
+        "--soak-seconds", type=float, default=600, help="how long the soak between GPUs may take"
+    )
 
 
 def pytest_configure(config):
@@ -73,7 +75,10 @@ def agent(backend):
 @pytest.fixture
 def pair(backend):
     """Two agents of one process that know each other, without regions yet."""
-    with headrace.Agent(unique("left"), [backend]) as left, headrace.Agent(unique("right"), [backend]) as right:
+    with (
+        headrace.Agent(unique("left"), [backend]) as left,
+        headrace.Agent(unique("right"), [backend]) as right,
+    ):
         introduce(left, right)
         yield left, right
 
@@ -142,7 +147,13 @@ def run_script():
     """Runs a program in a fresh interpreter; its exit code, output and errors."""
 
     def run(text, *arguments, seconds=60):
-        done = subprocess.run([sys.executable, "-c", text, *arguments], capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", text, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
         return done.returncode, done.stdout, done.stderr
 
     return run

@@ -66,13 +66,16 @@ class Plan:
         if self.page:
             slots = target.numel() // self.page
             rows = [torch.from_numpy(side // self.page).to(device) for side in (self.targets, self.sources)]
-            target[: slots * self.page].view(slots, self.page)[rows[0]] = source[: slots * self.page].view(slots, self.page)[rows[1]]
+            target[: slots * self.page].view(slots, self.page)[rows[0]] = source[: slots * self.page].view(
+                slots, self.page
+            )[rows[1]]
             return
         lengths = torch.from_numpy(self.lengths).to(device)
         before = torch.cumsum(lengths, 0) - lengths
         at = torch.arange(int(self.lengths.sum()), device=device)
         to, where = (
-            torch.repeat_interleave(torch.from_numpy(side).to(device) - before, lengths) + at for side in (self.targets, self.sources)
+            torch.repeat_interleave(torch.from_numpy(side).to(device) - before, lengths) + at
+            for side in (self.targets, self.sources)
         )
         target[to] = source[where]
 
@@ -126,7 +129,10 @@ class Process:
         self.tensors[key] = self._empty(bytes)
         self.tensors[key].copy_(pattern(bytes, seed, self.device))
         self._quiet()
-        return {"address": self.tensors[key].data_ptr(), "storage": self.tensors[key].untyped_storage().data_ptr()}
+        return {
+            "address": self.tensors[key].data_ptr(),
+            "storage": self.tensors[key].untyped_storage().data_ptr(),
+        }
 
     def fill_allocated(self, key, bytes, seed):
         """The same in host memory that the agent allocates."""
@@ -159,7 +165,9 @@ class Process:
 
     def register_part(self, key, part, length):
         """Another region, of the first bytes of a tensor on the host."""
-        self.regions[part] = self.agent.register(headrace.MemoryRange("dram", self.tensors[key].data_ptr(), length), name=part)
+        self.regions[part] = self.agent.register(
+            headrace.MemoryRange("dram", self.tensors[key].data_ptr(), length), name=part
+        )
         return self.regions[part].id
 
     def register_while_current(self, key, current):
@@ -232,7 +240,9 @@ class Process:
         """A prepared list, and the indices of the plan's pages in it."""
         if plan.page and indexed:
             slots = self._length(region, peer) // plan.page
-            return self.agent.prepare(headrace.UniformPages(region, 0, 0, plan.page, slots), peer=peer), offsets // plan.page
+            return self.agent.prepare(
+                headrace.UniformPages(region, 0, 0, plan.page, slots), peer=peer
+            ), offsets // plan.page
         rows = np.column_stack([np.full(len(offsets), region), offsets, plan.lengths]).astype(np.uint64)
         return self.agent.prepare(rows, peer=peer), None
 
@@ -246,7 +256,9 @@ class Process:
         ours, others = (plan.targets, plan.sources) if op == "read" else (plan.sources, plan.targets)
         local, local_index = self._side(self.regions[mine].id, ours, plan, indexed)
         remote, remote_index = self._side(theirs, others, plan, indexed, peer)
-        self.requests[handle] = self.agent.make_request(op, local, remote, local_index, remote_index, backends=backends, timeout=timeout)
+        self.requests[handle] = self.agent.make_request(
+            op, local, remote, local_index, remote_index, backends=backends, timeout=timeout
+        )
         return {"backend": self.requests[handle].backend, "explain": self.requests[handle].explain()}
 
     def post(self, handle, notification=None, timeout=30):
@@ -385,7 +397,9 @@ class Process:
 
     def copy_pages(self, target, source, page, into, out_of):
         slots = target.numel() // page
-        rows = [torch.as_tensor(np.asarray(side, dtype=np.int64), device=self.device) for side in (into, out_of)]
+        rows = [
+            torch.as_tensor(np.asarray(side, dtype=np.int64), device=self.device) for side in (into, out_of)
+        ]
         target[: slots * page].view(slots, page)[rows[0]] = source[: slots * page].view(slots, page)[rows[1]]
 
     def check_written(self, key, target_seed, source_seed, page, locals_, remotes):
@@ -412,7 +426,9 @@ class Process:
             good = [number for number in range(pages) if number != pages // 2]
             wrong = self._wrong_pages(tensor, source_seed, page, good, good)
             try:
-                told.append({"text": f"nothing was said of {request.check()} replays", "page": None, "wrong": wrong})
+                told.append(
+                    {"text": f"nothing was said of {request.check()} replays", "page": None, "wrong": wrong}
+                )
             except headrace.InvalidArgument as error:
                 told.append({"text": str(error), "page": error.page, "wrong": wrong})
             request.check()  # it was told once
@@ -466,7 +482,10 @@ class Process:
     def tell_view(self, key, layout):
         """The pages that the layout makes of a tensor, for a peer to prepare."""
         pages, view = headrace.pages_of(self.regions[key], self._view(self.tensors[key], layout))
-        return [[pages.region, pages.base_bytes, pages.stride_bytes, pages.page_bytes, pages.count], [view.shape, view.strides_bytes, view.item_bytes]]
+        return [
+            [pages.region, pages.base_bytes, pages.stride_bytes, pages.page_bytes, pages.count],
+            [view.shape, view.strides_bytes, view.item_bytes],
+        ]
 
     def _views(self, peer, mine, layout, theirs):
         """Both lists, ours and the one that the peer told."""
@@ -495,7 +514,9 @@ class Process:
         with torch.cuda.graph(graph):
             request.post(stream=torch.cuda.current_stream())
         for here, there in turns[1:]:
-            request.set_indices(local=np.array(here, np.uint32), remote=np.array(there, np.uint32), stream=stream)
+            request.set_indices(
+                local=np.array(here, np.uint32), remote=np.array(there, np.uint32), stream=stream
+            )
             with torch.cuda.stream(stream):
                 graph.replay()
         stream.synchronize()
@@ -533,7 +554,12 @@ class Process:
         if device is None and self.ordinal >= 0:
             device = self.ordinal
         mapping = self.mappings[handle] = self.agent.map(peer, theirs, device=device)
-        return {"device": mapping.device, "bytes": len(mapping), "writable": mapping.writable, "dlpack": list(mapping.__dlpack_device__())}
+        return {
+            "device": mapping.device,
+            "bytes": len(mapping),
+            "writable": mapping.writable,
+            "dlpack": list(mapping.__dlpack_device__()),
+        }
 
     def is_mapping_alive(self, handle):
         return self.mappings[handle].alive
@@ -544,10 +570,16 @@ class Process:
     def check_mapping(self, handle, seed):
         """What is wrong with it, as kernels of this GPU read it in place."""
         tensor = torch.from_dlpack(self.mappings[handle])
-        assert tensor.dtype == torch.uint8 and tensor.device == self.device and tensor.dim() == 1, (tensor.dtype, tensor.device, tensor.shape)
+        assert tensor.dtype == torch.uint8 and tensor.device == self.device and tensor.dim() == 1, (
+            tensor.dtype,
+            tensor.device,
+            tensor.shape,
+        )
         expected = pattern(tensor.numel(), seed, self.device)
         sums = [int(side.sum(dtype=torch.int64)) for side in (tensor, expected)]
-        return self._differences(tensor, expected) or ("" if sums[0] == sums[1] else f"the sum is {sums[0]}, not {sums[1]}")
+        return self._differences(tensor, expected) or (
+            "" if sums[0] == sums[1] else f"the sum is {sums[0]}, not {sums[1]}"
+        )
 
     def check_copies_of_mapping(self, handle, seed):
         """What is wrong with copies of it: on this GPU, and on the host."""
@@ -570,7 +602,9 @@ class Process:
     def let_go_of_mapping_in_use(self, handle, seed):
         """Lets go of it while a kernel that reads it is queued; what is wrong with what that kernel read."""
         expected = pattern(len(self.mappings[handle]), seed, self.device)
-        read = torch.bitwise_xor(expected, 0).zero_()  # the kernel is loaded, and memory there, before anything is queued
+        read = torch.bitwise_xor(
+            expected, 0
+        ).zero_()  # the kernel is loaded, and memory there, before anything is queued
         self._quiet()
         stream = torch.cuda.Stream(self.device)
         tensor = torch.from_dlpack(self.mappings[handle])
@@ -608,12 +642,21 @@ class Process:
         over.set()
         other.join()
         self._quiet()
-        return {"in_flight": in_flight, "others_ran": meanwhile >= 20, "wrong": self._differences(read, expected)}
+        return {
+            "in_flight": in_flight,
+            "others_ran": meanwhile >= 20,
+            "wrong": self._differences(read, expected),
+        }
 
     def refuse_host_views(self, handle):
         """What is said to those who want a mapping for a GPU as memory of the CPU."""
         mapping, said = self.mappings[handle], []
-        for wish in (lambda: memoryview(mapping), lambda: bytes(mapping), mapping.numpy, lambda: mapping.numpy("uint16", (8,))):
+        for wish in (
+            lambda: memoryview(mapping),
+            lambda: bytes(mapping),
+            mapping.numpy,
+            lambda: mapping.numpy("uint16", (8,)),
+        ):
             try:
                 wish()
             except BufferError as error:
@@ -635,8 +678,12 @@ class Process:
     def _slot_side(self, region, base, slot, offsets, plan, peer=None):
         """A prepared list of what lies in the slot that begins at `base`, and the indices of the plan's pages in it."""
         if plan.page:
-            return self.agent.prepare(headrace.UniformPages(region, base, 0, plan.page, slot // plan.page), peer=peer), offsets // plan.page
-        rows = np.column_stack([np.full(len(offsets), region), offsets + base, plan.lengths]).astype(np.uint64)
+            return self.agent.prepare(
+                headrace.UniformPages(region, base, 0, plan.page, slot // plan.page), peer=peer
+            ), offsets // plan.page
+        rows = np.column_stack([np.full(len(offsets), region), offsets + base, plan.lengths]).astype(
+            np.uint64
+        )
         return self.agent.prepare(rows, peer=peer), None
 
     def make_exchange(self, handle, op, mine, slot, parts):
@@ -646,7 +693,9 @@ class Process:
             plan = Plan.make(*part["plan"])
             ours, others = (plan.targets, plan.sources) if op == "read" else (plan.sources, plan.targets)
             local, local_index = self._slot_side(self.regions[mine].id, part["ours"] * slot, slot, ours, plan)
-            remote, remote_index = self._slot_side(part["theirs"], part["others"] * slot, slot, others, plan, part["peer"])
+            remote, remote_index = self._slot_side(
+                part["theirs"], part["others"] * slot, slot, others, plan, part["peer"]
+            )
             given.append((local, remote, local_index, remote_index))
         self.requests[handle] = self.agent.make_request(op, given)
         return [part.backend for part in self.requests[handle].parts]
@@ -709,7 +758,12 @@ class Process:
                 request.post(timeout=20)
                 request.wait(30)
             except headrace.Error as error:
-                return {"done": done, "code": error.code, "text": str(error), "parts": [part.state for part in request.parts]}
+                return {
+                    "done": done,
+                    "code": error.code,
+                    "text": str(error),
+                    "parts": [part.state for part in request.parts],
+                }
             done += 1
         return {"done": done, "code": "", "text": "", "parts": []}
 
@@ -729,7 +783,8 @@ class Process:
     def check_blocks(self, key, target_seed, source_seed, sources, targets):
         shape = self.tensors[key].shape
         expected, source = (
-            pattern(self.tensors[key].numel() * 2, seed, self.device).view(torch.int16).view(shape) for seed in (target_seed, source_seed)
+            pattern(self.tensors[key].numel() * 2, seed, self.device).view(torch.int16).view(shape)
+            for seed in (target_seed, source_seed)
         )
         expected[:, targets] = source[:, sources]
         return self._differences(self.tensors[key].view(torch.int16).view(-1), expected.view(-1))
@@ -747,7 +802,9 @@ class Process:
         made = []
         for part in range(requests):
             which = slice(part, None, requests)
-            sides = [np.ascontiguousarray(side[which]) for side in (whole.sources, whole.targets, whole.lengths)]
+            sides = [
+                np.ascontiguousarray(side[which]) for side in (whole.sources, whole.targets, whole.lengths)
+            ]
             if not len(sides[0]):
                 continue
             dealt = Plan(*sides)
@@ -811,7 +868,11 @@ class Process:
 
     def read_until_refused(self, peer, mine, theirs, bytes, source_seed, seconds):
         """Reads a whole region again and again; how often it was read, whether each read was right, and how it ended."""
-        request = self.agent.make_request("read", self.agent.prepare([(self.regions[mine], 0, bytes)]), self.agent.prepare([(theirs, 0, bytes)], peer))
+        request = self.agent.make_request(
+            "read",
+            self.agent.prepare([(self.regions[mine], 0, bytes)]),
+            self.agent.prepare([(theirs, 0, bytes)], peer),
+        )
         expected = pattern(bytes, source_seed, self.device)
         done, end = 0, time.monotonic() + seconds
         while time.monotonic() < end:
@@ -838,7 +899,11 @@ class Process:
         local = self.agent.prepare(headrace.UniformPages(self.regions[mine], 0, 0, page, pages * count))
         shuffled = np.random.default_rng(after).permutation(pages).astype(np.int64)
         for slot in range(count):
-            requests.append(self.agent.make_request("read", local, remote, shuffled + slot * pages, shuffled, timeout=timeout))
+            requests.append(
+                self.agent.make_request(
+                    "read", local, remote, shuffled + slot * pages, shuffled, timeout=timeout
+                )
+            )
         self.tensors[mine].zero_()
         self._quiet()
         starts, codes = [], [None] * count
@@ -863,7 +928,9 @@ class Process:
                 os.kill(pid, signal.SIGKILL)
         expected = pattern(bytes, source_seed, self.device)
         slots = self.tensors[mine].view(count, bytes)
-        wrong = [slot for slot in range(count) if codes[slot] == "done" and not torch.equal(slots[slot], expected)]
+        wrong = [
+            slot for slot in range(count) if codes[slot] == "done" and not torch.equal(slots[slot], expected)
+        ]
         later = []
         for request in requests[:3]:
             start = time.monotonic()

@@ -136,7 +136,9 @@ def vllm(note: Notes, library: str) -> None:
     from nixl._bindings import nixlXferTelemetry
 
     note("telemetry's class", lambda: nixlXferTelemetry.__name__)
-    config = note("config", lambda: nixl_agent_config(backends=["UCX"], num_threads=2, capture_telemetry=True))
+    config = note(
+        "config", lambda: nixl_agent_config(backends=["UCX"], num_threads=2, capture_telemetry=True)
+    )
     prefill = note("prefill agent", lambda: nixl_agent("prefill-0", config))
     decode = note("decode agent", lambda: nixl_agent("decode-0", config))
     theirs, ours = np.arange(LAYERS * 16 * BLOCK).astype(np.uint8), np.zeros(LAYERS * 40 * BLOCK, np.uint8)
@@ -150,17 +152,25 @@ def vllm(note: Notes, library: str) -> None:
     decode.register_memory(our_regions, backends=["UCX"])
     metadata = note("get_agent_metadata", prefill.get_agent_metadata, value=False)
     note("add_remote_agent", lambda: decode.add_remote_agent(metadata))
-    local_descs = note("get_xfer_descs of an array", lambda: decode.get_xfer_descs(block_rows(ours, 40), "DRAM"))
+    local_descs = note(
+        "get_xfer_descs of an array", lambda: decode.get_xfer_descs(block_rows(ours, 40), "DRAM")
+    )
     tuples = [tuple(int(word) for word in row) for row in block_rows(theirs, 16)]
     remote_descs = note("get_xfer_descs of tuples", lambda: decode.get_xfer_descs(tuples, "DRAM"))
     local = note("prep_xfer_dlist local", lambda: decode.prep_xfer_dlist("NIXL_INIT_AGENT", local_descs))
     remote = note("prep_xfer_dlist remote", lambda: decode.prep_xfer_dlist("prefill-0", remote_descs))
     here = np.array([40 * layer + block for layer in range(LAYERS) for block in (7, 8, 30)], np.int64)
     there = np.array([16 * layer + block for layer in range(LAYERS) for block in (3, 4, 15)], np.int64)
-    read = note("make_prepped_xfer", lambda: decode.make_prepped_xfer("READ", local, here, remote, there, notif_msg=b"request-1:1"))
+    read = note(
+        "make_prepped_xfer",
+        lambda: decode.make_prepped_xfer("READ", local, here, remote, there, notif_msg=b"request-1:1"),
+    )
     note("transfer", lambda: decode.transfer(read) in ("DONE", "PROC"))
     note("check_xfer_state", lambda: finished(decode, read))
-    moved = [bool((ours[BLOCK * h :][:BLOCK] == theirs[BLOCK * t :][:BLOCK]).all()) for h, t in zip(here, there, strict=True)]
+    moved = [
+        bool((ours[BLOCK * h :][:BLOCK] == theirs[BLOCK * t :][:BLOCK]).all())
+        for h, t in zip(here, there, strict=True)
+    ]
     note("blocks that came", lambda: moved)
     telemetry = note("get_xfer_telemetry", lambda: decode.get_xfer_telemetry(read))
     for field in ("startTime", "postDuration", "xferDuration"):
@@ -173,7 +183,10 @@ def vllm(note: Notes, library: str) -> None:
     note("send_notif", lambda: decode.send_notif("prefill-0", notif_msg=b"HB:decode-0"))
     note("heartbeat", lambda: until(prefill.get_new_notifs))
     note("unequal indices", lambda: decode.make_prepped_xfer("READ", local, here[:2], remote, there))
-    note("index beyond its list", lambda: decode.make_prepped_xfer("READ", local, np.array([160]), remote, np.array([0])))
+    note(
+        "index beyond its list",
+        lambda: decode.make_prepped_xfer("READ", local, np.array([160]), remote, np.array([0])),
+    )
     note("release_dlist_handle", lambda: decode.release_dlist_handle(remote))
     note("remove_remote_agent", lambda: decode.remove_remote_agent("prefill-0"))
     note("prep after remove", lambda: decode.prep_xfer_dlist("prefill-0", remote_descs))
@@ -251,29 +264,64 @@ def sglang(note: Notes, library: str) -> None:
     note("register_memory", lambda: prefill.register_memory([(address(ours), 8192, 0, "")], "DRAM"))
     decode.register_memory([(address(theirs), 4096, 0, ""), (address(theirs) + 4096, 4096, 0, "")], "DRAM")
     note("add_remote_agent", lambda: prefill.add_remote_agent(decode.get_agent_metadata()))
-    source = note("get_xfer_descs", lambda: prefill.get_xfer_descs([(address(ours) + 64 * i, 64, 0) for i in range(8)], "DRAM"))
+    source = note(
+        "get_xfer_descs",
+        lambda: prefill.get_xfer_descs([(address(ours) + 64 * i, 64, 0) for i in range(8)], "DRAM"),
+    )
     target = prefill.get_xfer_descs([(address(theirs) + 1024 * i, 64, 0) for i in range(8)], "DRAM")
-    write = note("initialize_xfer", lambda: prefill.initialize_xfer("WRITE", source, target, "decode-1", b"room_3_kv_1_2"))
+    write = note(
+        "initialize_xfer",
+        lambda: prefill.initialize_xfer("WRITE", source, target, "decode-1", b"room_3_kv_1_2"),
+    )
     note("state before transfer", lambda: prefill.check_xfer_state(write))
     note("transfer", lambda: prefill.transfer(write) in ("DONE", "PROC"))
     note("check_xfer_state", lambda: finished(prefill, write))
     note("bytes that came", lambda: [int(theirs[1024 * i : 1024 * i + 64].sum()) for i in range(8)])
     note("get_new_notifs", lambda: until(decode.get_new_notifs))
-    note("repeated with another message", lambda: (prefill.transfer(write, b"room_3_aux") in ("DONE", "PROC"), finished(prefill, write)))
+    note(
+        "repeated with another message",
+        lambda: (prefill.transfer(write, b"room_3_aux") in ("DONE", "PROC"), finished(prefill, write)),
+    )
     note("get_new_notifs of it", lambda: until(decode.get_new_notifs))
-    note("repeated without one", lambda: (prefill.transfer(write) in ("DONE", "PROC"), finished(prefill, write)))
+    note(
+        "repeated without one",
+        lambda: (prefill.transfer(write) in ("DONE", "PROC"), finished(prefill, write)),
+    )
     note("get_new_notifs once more", lambda: until(decode.get_new_notifs))
     note("release_xfer_handle", lambda: prefill.release_xfer_handle(write))
     strided = np.array([[address(theirs), 64, 0, 128, 4], [address(theirs) + 4096, 64, 0, 64, 2]], np.uint64)
-    lists = note("prep local", lambda: prefill.prep_xfer_dlist("", source)), note("prep strided", lambda: prefill.prep_xfer_dlist("decode-1", strided, "DRAM"))
-    again = note("make of both", lambda: prefill.make_prepped_xfer("WRITE", lists[0], [0, 1, 2, 3, 4, 5], lists[1], np.array([5, 4, 3, 2, 1, 0], np.int32), b"tail"))
+    lists = (
+        note("prep local", lambda: prefill.prep_xfer_dlist("", source)),
+        note("prep strided", lambda: prefill.prep_xfer_dlist("decode-1", strided, "DRAM")),
+    )
+    again = note(
+        "make of both",
+        lambda: prefill.make_prepped_xfer(
+            "WRITE", lists[0], [0, 1, 2, 3, 4, 5], lists[1], np.array([5, 4, 3, 2, 1, 0], np.int32), b"tail"
+        ),
+    )
     note("transfer of it", lambda: (prefill.transfer(again) in ("DONE", "PROC"), finished(prefill, again)))
     note("strided bytes", lambda: [int(theirs[at : at + 64].sum()) for at in (0, 128, 256, 384, 4096, 4160)])
     note("strided without a kind", lambda: prefill.prep_xfer_dlist("decode-1", strided))
     note("strided of int32", lambda: prefill.prep_xfer_dlist("decode-1", strided.astype(np.int32), "DRAM"))
-    note("strided, overlapping blocks", lambda: prefill.prep_xfer_dlist("decode-1", np.array([[address(theirs), 64, 0, 32, 4]], np.uint64), "DRAM"))
-    note("strided, no blocks", lambda: prefill.prep_xfer_dlist("decode-1", np.array([[address(theirs), 64, 0, 64, 0]], np.uint64), "DRAM"))
-    note("strided, past the end", lambda: prefill.prep_xfer_dlist("decode-1", np.array([[address(theirs), 64, 0, 4096, 3]], np.uint64), "DRAM"))
+    note(
+        "strided, overlapping blocks",
+        lambda: prefill.prep_xfer_dlist(
+            "decode-1", np.array([[address(theirs), 64, 0, 32, 4]], np.uint64), "DRAM"
+        ),
+    )
+    note(
+        "strided, no blocks",
+        lambda: prefill.prep_xfer_dlist(
+            "decode-1", np.array([[address(theirs), 64, 0, 64, 0]], np.uint64), "DRAM"
+        ),
+    )
+    note(
+        "strided, past the end",
+        lambda: prefill.prep_xfer_dlist(
+            "decode-1", np.array([[address(theirs), 64, 0, 4096, 3]], np.uint64), "DRAM"
+        ),
+    )
     note("query_memory without a backend", lambda: prefill.query_memory([(0, 0, 0, "/")], "FILES", "FILE"))
     note("query_memory of a network", lambda: prefill.query_memory([(0, 0, 0, "/")], "UCX", "FILE"))
     note("register_memory of files", lambda: prefill.register_memory([(0, 4096, 3, "")], "FILE"))
@@ -286,19 +334,35 @@ def sglang(note: Notes, library: str) -> None:
 
 def lmcache(note: Notes, library: str) -> None:
     import nixl._bindings as bind
-    from nixl._api import nixl_agent, nixl_agent_config, nixl_prepped_dlist_handle, nixl_thread_sync_t, nixl_xfer_handle
+    from nixl._api import (
+        nixl_agent,
+        nixl_agent_config,
+        nixl_prepped_dlist_handle,
+        nixl_thread_sync_t,
+        nixl_xfer_handle,
+    )
 
-    agent = nixl_agent("cache", nixl_agent_config(backends=[], sync_mode=nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT))
+    agent = nixl_agent(
+        "cache", nixl_agent_config(backends=[], sync_mode=nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT)
+    )
     note("create_backend", lambda: agent.create_backend("UCX", {}))
     pool = np.arange(32 * BLOCK).astype(np.uint8)
-    regions = note("nixlRegDList", lambda: bind.nixlRegDList(bind.DRAM_SEG, [(address(pool), pool.nbytes, 0, "")]))
+    regions = note(
+        "nixlRegDList", lambda: bind.nixlRegDList(bind.DRAM_SEG, [(address(pool), pool.nbytes, 0, "")])
+    )
     note("register_memory", lambda: agent.register_memory(regions))
-    slots = note("nixlXferDList", lambda: bind.nixlXferDList(bind.DRAM_SEG, [(address(pool) + BLOCK * i, BLOCK, 0) for i in range(32)]))
+    slots = note(
+        "nixlXferDList",
+        lambda: bind.nixlXferDList(bind.DRAM_SEG, [(address(pool) + BLOCK * i, BLOCK, 0) for i in range(32)]),
+    )
     note("get_xfer_descs of a list", lambda: agent.get_xfer_descs(slots) is slots)
     local = note("prep_xfer_dlist local", lambda: agent.prep_xfer_dlist("", slots))
     own = note("prep_xfer_dlist of ourselves", lambda: agent.prep_xfer_dlist("cache", slots))
     note("handle's class", lambda: isinstance(local, nixl_prepped_dlist_handle))
-    write = note("make_prepped_xfer", lambda: agent.make_prepped_xfer("WRITE", local, list(range(4)), own, list(range(16, 20))))
+    write = note(
+        "make_prepped_xfer",
+        lambda: agent.make_prepped_xfer("WRITE", local, list(range(4)), own, list(range(16, 20))),
+    )
     note("handle's class of it", lambda: isinstance(write, nixl_xfer_handle))
     note("transfer", lambda: (agent.transfer(write) in ("DONE", "PROC"), finished(agent, write)))
     note("what came", lambda: bool((pool[: 4 * BLOCK] == pool[16 * BLOCK : 20 * BLOCK]).all()))
@@ -309,22 +373,43 @@ def lmcache(note: Notes, library: str) -> None:
     note("sides swapped", lambda: agent.make_prepped_xfer("WRITE", own, [0], local, [1]))
     note("no indices", lambda: agent.make_prepped_xfer("WRITE", local, [], own, []))
     note("negative index", lambda: agent.make_prepped_xfer("WRITE", local, [-1], own, [0]))
-    note("indices of two dimensions", lambda: agent.make_prepped_xfer("WRITE", local, np.zeros((1, 1), int), own, np.zeros((1, 1), int)))
+    note(
+        "indices of two dimensions",
+        lambda: agent.make_prepped_xfer("WRITE", local, np.zeros((1, 1), int), own, np.zeros((1, 1), int)),
+    )
     for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float64", "bool"):
         index = np.arange(2).astype(name)
-        note(f"indices of {name}", lambda index=index: agent.make_prepped_xfer("WRITE", local, index, own, index))
-    note("indices with gaps", lambda: agent.make_prepped_xfer("WRITE", local, np.arange(8)[::2], own, np.arange(8)[::2]))
+        note(
+            f"indices of {name}",
+            lambda index=index: agent.make_prepped_xfer("WRITE", local, index, own, index),
+        )
+    note(
+        "indices with gaps",
+        lambda: agent.make_prepped_xfer("WRITE", local, np.arange(8)[::2], own, np.arange(8)[::2]),
+    )
     note("a tuple of indices", lambda: agent.make_prepped_xfer("WRITE", local, (0, 1), own, (2, 3)))
     note("a message that is a str", lambda: agent.make_prepped_xfer("WRITE", local, [0], own, [1], "text"))
     note("a message that is None", lambda: agent.make_prepped_xfer("WRITE", local, [0], own, [1], None))
     note("an operation that is none", lambda: agent.make_prepped_xfer("COPY", local, [0], own, [1]))
-    note("a backend that is none", lambda: agent.make_prepped_xfer("WRITE", local, [0], own, [1], b"", ["NOSUCH"]))
-    note("a backend that is one", lambda: agent.make_prepped_xfer("WRITE", local, [0], own, [1], b"", ["UCX"]))
-    note("other lengths", lambda: agent.make_prepped_xfer("WRITE", agent.prep_xfer_dlist("", [(address(pool), 8, 0)], "DRAM"), [0], own, [0]))
+    note(
+        "a backend that is none",
+        lambda: agent.make_prepped_xfer("WRITE", local, [0], own, [1], b"", ["NOSUCH"]),
+    )
+    note(
+        "a backend that is one", lambda: agent.make_prepped_xfer("WRITE", local, [0], own, [1], b"", ["UCX"])
+    )
+    note(
+        "other lengths",
+        lambda: agent.make_prepped_xfer(
+            "WRITE", agent.prep_xfer_dlist("", [(address(pool), 8, 0)], "DRAM"), [0], own, [0]
+        ),
+    )
     note("telemetry that is off", lambda: agent.get_xfer_telemetry(write))
     note("release_xfer_handle", lambda: agent.release_xfer_handle(write))
     note("release_xfer_handle again", lambda: agent.release_xfer_handle(write))
-    note("release_dlist_handle", lambda: (agent.release_dlist_handle(local), agent.release_dlist_handle(local)))
+    note(
+        "release_dlist_handle", lambda: (agent.release_dlist_handle(local), agent.release_dlist_handle(local))
+    )
     note("deregister_memory", lambda: agent.deregister_memory(regions))
     note("deregister_memory again", lambda: agent.deregister_memory(regions))
 
@@ -356,15 +441,24 @@ def storage_in(note: Notes, folder: Path) -> None:
     file, missing = folder / "kv", folder / "missing"
     file.write_bytes(content.tobytes())
     memory = np.zeros(16384, np.uint8)
-    note("register_memory of DRAM", lambda: agent.register_memory([(address(memory), memory.nbytes, 0, "")], "DRAM"))
+    note(
+        "register_memory of DRAM",
+        lambda: agent.register_memory([(address(memory), memory.nbytes, 0, "")], "DRAM"),
+    )
     descriptor, reader = os.open(file, os.O_RDWR), os.open(file, os.O_RDONLY)
-    whole = note("register_memory of a descriptor", lambda: agent.register_memory([(0, 16384, descriptor, "")], "FILE"))
-    unbounded = note("register_memory of all of a file", lambda: agent.register_memory([(0, 0, reader, "")], "FILE"))
+    whole = note(
+        "register_memory of a descriptor", lambda: agent.register_memory([(0, 16384, descriptor, "")], "FILE")
+    )
+    unbounded = note(
+        "register_memory of all of a file", lambda: agent.register_memory([(0, 0, reader, "")], "FILE")
+    )
 
     def move(what: str, op: str, offset: int, size: int, device: int, at: int = 0) -> None:
         def transferred() -> str:
             source = agent.get_xfer_descs([(address(memory) + at, size, 0)], "DRAM")
-            handle = agent.initialize_xfer(op, source, agent.get_xfer_descs([(offset, size, device)], "FILE"), "tier")
+            handle = agent.initialize_xfer(
+                op, source, agent.get_xfer_descs([(offset, size, device)], "FILE"), "tier"
+            )
             try:
                 state = agent.transfer(handle)
                 return state if state == "DONE" else finished(agent, handle)
@@ -391,45 +485,80 @@ def storage_in(note: Notes, folder: Path) -> None:
     move("a device that is not registered", "READ", 0, 10, 777)
 
     path_device, other_device, new_device = 50001, 50002, 50003
-    by_path = note("register_memory of a path", lambda: agent.register_memory([(0, 0, path_device, f"rw:{file}")], "FILE"))
+    by_path = note(
+        "register_memory of a path",
+        lambda: agent.register_memory([(0, 0, path_device, f"rw:{file}")], "FILE"),
+    )
     move("read of the path", "READ", 5, 4096, path_device)
     note("what was read of the path", lambda: same(5, 4096))
     move("write beyond the end", "WRITE", 20000, 100, path_device)
     note("how long it is then", lambda: file.stat().st_size)
-    note("a number that stands for a file", lambda: agent.register_memory([(0, 0, path_device, f"rw:{file}")], "FILE"))
+    note(
+        "a number that stands for a file",
+        lambda: agent.register_memory([(0, 0, path_device, f"rw:{file}")], "FILE"),
+    )
     two = [(0, 0, 50009, f"rw:{file}"), (0, 0, 50009, f"ro:{file}")]
     note("one number for two paths", lambda: agent.register_memory(two, "FILE"))
-    note("register_memory for reading", lambda: agent.register_memory([(0, 0, other_device, f"ro:{file}")], "FILE"))
+    note(
+        "register_memory for reading",
+        lambda: agent.register_memory([(0, 0, other_device, f"ro:{file}")], "FILE"),
+    )
     move("read of it", "READ", 0, 100, other_device)
     move("write to it", "WRITE", 0, 100, other_device)
-    note("register_memory of a missing path", lambda: agent.register_memory([(0, 0, new_device, f"rw:{missing}")], "FILE"))
-    note("register_memory that creates", lambda: agent.register_memory([(0, 0, new_device, f"rw,create:{missing}")], "FILE"))
+    note(
+        "register_memory of a missing path",
+        lambda: agent.register_memory([(0, 0, new_device, f"rw:{missing}")], "FILE"),
+    )
+    note(
+        "register_memory that creates",
+        lambda: agent.register_memory([(0, 0, new_device, f"rw,create:{missing}")], "FILE"),
+    )
     move("write to the new file", "WRITE", 0, 4096, new_device)
     note("what stands in it", lambda: missing.read_bytes() == memory[:4096].tobytes())
     note("as whom it was created", lambda: missing.stat().st_mode & 0o700)
-    note("register_memory of every flag", lambda: agent.register_memory([(0, 0, 50004, f"rw,sync,create,noatime:{file}")], "FILE"))
+    note(
+        "register_memory of every flag",
+        lambda: agent.register_memory([(0, 0, 50004, f"rw,sync,create,noatime:{file}")], "FILE"),
+    )
     move("read with every flag", "READ", 0, 4096, 50004)
     note("deregister_memory of a path", lambda: agent.deregister_memory(by_path))
     move("read after it", "READ", 0, 10, path_device)
-    note("the number is free again", lambda: agent.register_memory([(0, 0, path_device, f"ro:{file}")], "FILE"))
+    note(
+        "the number is free again", lambda: agent.register_memory([(0, 0, path_device, f"ro:{file}")], "FILE")
+    )
 
     def asked(what: str, *said: str) -> None:
         def query() -> Any:
             answers = agent.query_memory([(0, 0, 0, one) for one in said], "POSIX", "FILE")
-            return [answer and {**answer, "mode": int(answer["mode"]) & 0o170000, "mtime": answer["mtime"].isdigit()} for answer in answers]
+            return [
+                answer
+                and {**answer, "mode": int(answer["mode"]) & 0o170000, "mtime": answer["mtime"].isdigit()}
+                for answer in answers
+            ]
 
         note(what, query)
 
     asked("query_memory", str(file), str(folder / "nothing"), str(missing))
     asked("query_memory without a path", "")
     asked("query_memory as it would be opened", f"ro:{file}")
-    note("query_memory of a folder", lambda: sorted(agent.query_memory([(0, 0, 0, str(folder))], "POSIX", "FILE")[0]))
+    note(
+        "query_memory of a folder",
+        lambda: sorted(agent.query_memory([(0, 0, 0, str(folder))], "POSIX", "FILE")[0]),
+    )
 
     blocks = [(address(memory) + 512 * i, 512, 0) for i in range(8)]
     local = note("prep_xfer_dlist of memory", lambda: agent.prep_xfer_dlist("", blocks, "DRAM"))
-    own = note("prep_xfer_dlist of a file", lambda: agent.prep_xfer_dlist("tier", [(512 * i, 512, descriptor) for i in range(8)], "FILE"))
-    here = note("prep_xfer_dlist of a file, local", lambda: agent.prep_xfer_dlist("", [(512 * i, 512, descriptor) for i in range(8)], "FILE"))
-    read = note("make_prepped_xfer", lambda: agent.make_prepped_xfer("READ", local, [0, 1, 2], own, [3, 4, 5]))
+    own = note(
+        "prep_xfer_dlist of a file",
+        lambda: agent.prep_xfer_dlist("tier", [(512 * i, 512, descriptor) for i in range(8)], "FILE"),
+    )
+    here = note(
+        "prep_xfer_dlist of a file, local",
+        lambda: agent.prep_xfer_dlist("", [(512 * i, 512, descriptor) for i in range(8)], "FILE"),
+    )
+    read = note(
+        "make_prepped_xfer", lambda: agent.make_prepped_xfer("READ", local, [0, 1, 2], own, [3, 4, 5])
+    )
     note("state before transfer", lambda: agent.check_xfer_state(read))
     note("transfer", lambda: (agent.transfer(read) in ("DONE", "PROC"), finished(agent, read)))
     note("what came", lambda: same(512 * 3, 512 * 3))
@@ -439,7 +568,10 @@ def storage_in(note: Notes, folder: Path) -> None:
     note("release_xfer_handle", lambda: agent.release_xfer_handle(read))
     note("file to file", lambda: agent.make_prepped_xfer("READ", here, [0], own, [1]))
     note("with a notification", lambda: agent.make_prepped_xfer("READ", local, [0], own, [0], b"read"))
-    memory_rows, file_rows = agent.get_xfer_descs([(address(memory), 10, 0)], "DRAM"), agent.get_xfer_descs([(0, 10, descriptor)], "FILE")
+    memory_rows, file_rows = (
+        agent.get_xfer_descs([(address(memory), 10, 0)], "DRAM"),
+        agent.get_xfer_descs([(0, 10, descriptor)], "FILE"),
+    )
     note("memory to memory", lambda: agent.initialize_xfer("READ", memory_rows, memory_rows, "tier"))
     note("a file on the local side", lambda: agent.initialize_xfer("READ", file_rows, memory_rows, "tier"))
     note("deregister_memory", lambda: (agent.deregister_memory(whole), agent.deregister_memory(unbounded)))
@@ -476,7 +608,9 @@ def wrong_calls(note: Notes, library: str) -> None:
     note("tuples of three", lambda: left.register_memory([(address(here), 8, 0)], "DRAM"))
     note("a list for transfers", lambda: left.register_memory(left.get_xfer_descs([(1, 2, 3)], "DRAM")))
     note("a backend that is none", lambda: left.register_memory(whole, "DRAM", ["NOSUCH"]))
-    note("deregister what is not", lambda: left.deregister_memory(left.get_reg_descs([(5, 8, 0, "")], "DRAM")))
+    note(
+        "deregister what is not", lambda: left.deregister_memory(left.get_reg_descs([(5, 8, 0, "")], "DRAM"))
+    )
     note("deregister None", lambda: left.deregister_memory(None))
     right.register_memory([(address(there), 4096, 0, "")], "DRAM")
     metadata = right.get_agent_metadata()
@@ -486,18 +620,28 @@ def wrong_calls(note: Notes, library: str) -> None:
     note("our own metadata", lambda: left.add_remote_agent(left.get_agent_metadata()))
     note("add_remote_agent", lambda: left.add_remote_agent(metadata))
     note("add_remote_agent again", lambda: left.add_remote_agent(metadata))
-    for what, blob in (("garbage", b"garbage"), ("nothing", b""), ("half", metadata[: len(metadata) // 2]), ("text", "text"), ("None", None)):
+    for what, blob in (
+        ("garbage", b"garbage"),
+        ("nothing", b""),
+        ("half", metadata[: len(metadata) // 2]),
+        ("text", "text"),
+        ("None", None),
+    ):
         note(f"metadata: {what}", lambda blob=blob: left.add_remote_agent(blob))
     good, bad = [(address(there), 64, 0)], [(64, 64, 0)]
     note("check", lambda: left.check_remote_metadata("right"))
     note("check by bytes", lambda: left.check_remote_metadata(b"right"))
     note("check of memory", lambda: left.check_remote_metadata("right", left.get_xfer_descs(good, "DRAM")))
-    note("check of other memory", lambda: left.check_remote_metadata("right", left.get_xfer_descs(bad, "DRAM")))
+    note(
+        "check of other memory", lambda: left.check_remote_metadata("right", left.get_xfer_descs(bad, "DRAM"))
+    )
     note("make_connection", lambda: left.make_connection("right"))
     note("make_connection to nobody", lambda: left.make_connection("nobody"))
     local, remote = left.get_xfer_descs([(address(here), 64, 0)], "DRAM"), left.get_xfer_descs(good, "DRAM")
 
-    def initialize(what: str, op: str = "WRITE", source: Any = local, target: Any = remote, peer: Any = "right") -> None:
+    def initialize(
+        what: str, op: str = "WRITE", source: Any = local, target: Any = remote, peer: Any = "right"
+    ) -> None:
         note(f"initialize_xfer: {what}", lambda: left.initialize_xfer(op, source, target, peer))
 
     def descs(*rows: tuple[int, int, int]) -> Any:
@@ -511,9 +655,13 @@ def wrong_calls(note: Notes, library: str) -> None:
     initialize("other lengths", source=descs((address(here), 63, 0)))
     initialize("local memory that is not registered", source=descs((64, 64, 0)))
     initialize("remote memory that is not registered", target=descs((64, 64, 0)))
-    initialize("past the end", source=descs((address(here), 200, 0)), target=descs((address(there) + 4000, 200, 0)))
+    initialize(
+        "past the end", source=descs((address(here), 200, 0)), target=descs((address(there) + 4000, 200, 0))
+    )
     initialize("another device", target=descs((address(there), 64, 1)))
-    initialize("empty lists", source=bind.nixlXferDList(bind.DRAM_SEG), target=bind.nixlXferDList(bind.DRAM_SEG))
+    initialize(
+        "empty lists", source=bind.nixlXferDList(bind.DRAM_SEG), target=bind.nixlXferDList(bind.DRAM_SEG)
+    )
     initialize("None", source=None)
     initialize("ourselves", target=descs((address(here) + 512, 64, 0)), peer="left")
     for what, rows in (
@@ -534,7 +682,10 @@ def wrong_calls(note: Notes, library: str) -> None:
     note("check_remote_xfer_done", lambda: until(lambda: right.check_remote_xfer_done("left", b"tag")))
     note("check_remote_xfer_done again", lambda: right.check_remote_xfer_done("left", b"tag"))
     left.send_notif("right", "text")
-    note("a tag inside", lambda: until(lambda: right.check_remote_xfer_done("left", b"ex", tag_is_prefix=False)))
+    note(
+        "a tag inside",
+        lambda: until(lambda: right.check_remote_xfer_done("left", b"ex", tag_is_prefix=False)),
+    )
     note("a tag of nobody", lambda: right.check_remote_xfer_done("nobody", b"tag"))
     note("send_notif of nothing", lambda: left.send_notif("right", b""))
     note("update_notifs", lambda: until(lambda: any(right.update_notifs().values())))
@@ -570,7 +721,11 @@ def descriptors(note: Notes, library: str) -> None:
 
     agent = nixl_agent("lists", nixl_agent_config(backends=[]))
     rows = [(1000, 105, 0), (2000, 30, 0), (1010, 20, 0)]
-    kinds = {"xfer": (bind.nixlXferDList, ()), "reg": (bind.nixlRegDList, ("what",)), "remote": (bind.nixlRemoteDList, ("agent",))}
+    kinds = {
+        "xfer": (bind.nixlXferDList, ()),
+        "reg": (bind.nixlRegDList, ("what",)),
+        "remote": (bind.nixlRemoteDList, ("agent",)),
+    }
     for name, (kind, extra) in kinds.items():
         full = [(*row, *extra) for row in rows]
         made = note(f"{name}: of tuples", lambda kind=kind, full=full: kind(bind.VRAM_SEG, full))
@@ -587,20 +742,41 @@ def descriptors(note: Notes, library: str) -> None:
         note(f"{name}: append a list", lambda made=made, extra=extra: made.append([7, 8, 10, *extra]))
         note(f"{name}: remDesc", lambda made=made: made.remDesc(0))
         note(f"{name}: all", lambda made=made: [made[i] for i in range(made.descCount())])
-        note(f"{name}: equal", lambda kind=kind, full=full: kind(bind.DRAM_SEG, full) == kind(bind.DRAM_SEG, full))
-        note(f"{name}: of another kind", lambda kind=kind, full=full: kind(bind.DRAM_SEG, full) == kind(bind.VRAM_SEG, full))
+        note(
+            f"{name}: equal",
+            lambda kind=kind, full=full: kind(bind.DRAM_SEG, full) == kind(bind.DRAM_SEG, full),
+        )
+        note(
+            f"{name}: of another kind",
+            lambda kind=kind, full=full: kind(bind.DRAM_SEG, full) == kind(bind.VRAM_SEG, full),
+        )
         note(f"{name}: equal to None", lambda made=made: made == None)  # noqa: E711
         note(f"{name}: hash", lambda made=made: hash(made))
-        note(f"{name}: of lists", lambda kind=kind, full=full: kind(bind.DRAM_SEG, [list(row) for row in full]))
+        note(
+            f"{name}: of lists", lambda kind=kind, full=full: kind(bind.DRAM_SEG, [list(row) for row in full])
+        )
         note(f"{name}: of a tuple", lambda kind=kind, full=full: kind(bind.DRAM_SEG, tuple(full)))
         note(f"{name}: of short tuples", lambda kind=kind: kind(bind.DRAM_SEG, [(1, 2)]))
         note(f"{name}: of a kind that is an int", lambda kind=kind: kind(0))
         note(f"{name}: of nothing", lambda kind=kind: kind())
-        note(f"{name}: by name", lambda kind=kind, full=full: kind(type=bind.FILE_SEG, descs=full).descCount())
+        note(
+            f"{name}: by name", lambda kind=kind, full=full: kind(type=bind.FILE_SEG, descs=full).descCount()
+        )
         note(f"{name}: of a size", lambda kind=kind: kind(type=bind.FILE_SEG, init_size=2).descCount())
         note(f"{name}: clear", lambda made=made: (made.clear(), made.isEmpty()))
-        note(f"{name}: pickled", lambda kind=kind, full=full: pickle.loads(pickle.dumps(kind(bind.OBJ_SEG, full))) == kind(bind.OBJ_SEG, full))
-        note(f"{name}: serialized", lambda kind=kind, full=full: agent.deserialize_descs(agent.get_serialized_descs(kind(bind.OBJ_SEG, full))) == kind(bind.OBJ_SEG, full))
+        note(
+            f"{name}: pickled",
+            lambda kind=kind, full=full: (
+                pickle.loads(pickle.dumps(kind(bind.OBJ_SEG, full))) == kind(bind.OBJ_SEG, full)
+            ),
+        )
+        note(
+            f"{name}: serialized",
+            lambda kind=kind, full=full: (
+                agent.deserialize_descs(agent.get_serialized_descs(kind(bind.OBJ_SEG, full)))
+                == kind(bind.OBJ_SEG, full)
+            ),
+        )
     xfer = bind.nixlXferDList(bind.DRAM_SEG, rows)
     note("index", lambda: xfer.index((2000, 30, 0)))
     note("index of none", lambda: xfer.index((2000, 30, 1)))
@@ -608,7 +784,10 @@ def descriptors(note: Notes, library: str) -> None:
     note("what owners say", lambda: [reg[0], reg[1]])
     note("index without what is said", lambda: reg.index((1, 2, 3, "other")))
     note("trim", lambda: (reg.trim()[1], reg.trim().getType()))
-    note("what is said counts", lambda: reg == bind.nixlRegDList(bind.BLK_SEG, [(1, 2, 3, "n"), (4, 5, 6, b"\xff")]))
+    note(
+        "what is said counts",
+        lambda: reg == bind.nixlRegDList(bind.BLK_SEG, [(1, 2, 3, "n"), (4, 5, 6, b"\xff")]),
+    )
     note("another class", lambda: bind.nixlXferDList(bind.DRAM_SEG) == bind.nixlRegDList(bind.DRAM_SEG))
     for what, array in (
         ("uint64", np.array(rows, np.uint64)),
@@ -620,10 +799,32 @@ def descriptors(note: Notes, library: str) -> None:
         ("columns first", np.asfortranarray(np.array(rows, np.uint64))),
         ("one dimension", np.zeros(3, np.uint64)),
     ):
-        note(f"xfer of an array: {what}", lambda array=array: [list(made[i]) for made in [bind.nixlXferDList(bind.DRAM_SEG, array)] for i in range(made.descCount())])
-        note(f"reg of an array: {what}", lambda array=array: [list(made[i]) for made in [bind.nixlRegDList(bind.DRAM_SEG, array)] for i in range(made.descCount())])
+        note(
+            f"xfer of an array: {what}",
+            lambda array=array: [
+                list(made[i])
+                for made in [bind.nixlXferDList(bind.DRAM_SEG, array)]
+                for i in range(made.descCount())
+            ],
+        )
+        note(
+            f"reg of an array: {what}",
+            lambda array=array: [
+                list(made[i])
+                for made in [bind.nixlRegDList(bind.DRAM_SEG, array)]
+                for i in range(made.descCount())
+            ],
+        )
     note("remote of an array", lambda: bind.nixlRemoteDList(bind.DRAM_SEG, np.zeros((1, 3), np.uint64)))
-    note("an array is copied", lambda: (array := np.array(rows, np.uint64), made := bind.nixlXferDList(bind.DRAM_SEG, array), array.fill(0), made[0])[-1])
+    note(
+        "an array is copied",
+        lambda: (
+            array := np.array(rows, np.uint64),
+            made := bind.nixlXferDList(bind.DRAM_SEG, array),
+            array.fill(0),
+            made[0],
+        )[-1],
+    )
     note("get_xfer_descs of four", lambda: agent.get_xfer_descs([(1, 2, 3, 4)], "DRAM"))
     note("get_xfer_descs without a kind", lambda: agent.get_xfer_descs(rows))
     note("get_xfer_descs of registered", lambda: agent.get_xfer_descs(reg))
@@ -633,24 +834,65 @@ def descriptors(note: Notes, library: str) -> None:
     note("get_reg_descs of a list", lambda: agent.get_reg_descs(reg) is reg)
     note("get_remote_descs", lambda: agent.get_remote_descs([(1, 2, 3, "a")], "VRAM")[0])
     note("get_remote_descs without a kind", lambda: agent.get_remote_descs([(1, 2, 3, "a")]))
-    note("serialized containers", lambda: agent.deserialize_descs(agent.get_serialized_descs([xfer, {"x": reg, "y": (1, "s", b"b", None)}]))[0] == xfer)
+    note(
+        "serialized containers",
+        lambda: (
+            agent.deserialize_descs(
+                agent.get_serialized_descs([xfer, {"x": reg, "y": (1, "s", b"b", None)}])
+            )[0]
+            == xfer
+        ),
+    )
     note("pickle of nothing", lambda: agent.deserialize_descs(b""))
     note("pickle cut short", lambda: agent.deserialize_descs(agent.get_serialized_descs(xfer)[:-20]))
-    for member in (bind.DRAM_SEG, bind.NIXL_WRITE, bind.NIXL_ERR_NOT_FOUND, bind.NIXL_THREAD_SYNC_DEFAULT, bind.nixl_mem_t(99)):
-        note(f"{member}", lambda member=member: (str(member), repr(member), int(member), member.name, member.value, hash(member) == hash(int(member))))
+    for member in (
+        bind.DRAM_SEG,
+        bind.NIXL_WRITE,
+        bind.NIXL_ERR_NOT_FOUND,
+        bind.NIXL_THREAD_SYNC_DEFAULT,
+        bind.nixl_mem_t(99),
+    ):
+        note(
+            f"{member}",
+            lambda member=member: (
+                str(member),
+                repr(member),
+                int(member),
+                member.name,
+                member.value,
+                hash(member) == hash(int(member)),
+            ),
+        )
         note(f"{member}: pickled", lambda member=member: pickle.loads(pickle.dumps(member)) == member)
-    note("equal to its number", lambda: (bind.FILE_SEG == 4, bind.FILE_SEG != 4, bind.FILE_SEG == None, [0, 1][bind.VRAM_SEG]))  # noqa: E711
+    note(
+        "equal to its number",
+        lambda: (bind.FILE_SEG == 4, bind.FILE_SEG != 4, bind.FILE_SEG == None, [0, 1][bind.VRAM_SEG]),
+    )  # noqa: E711
     note("order", lambda: bind.DRAM_SEG < bind.VRAM_SEG)
     note("an int", lambda: isinstance(bind.DRAM_SEG, int))
     note("of a str", lambda: bind.nixl_mem_t("DRAM"))
     note("members", lambda: {name: int(value) for name, value in bind.nixl_status_t.__members__.items()})
     note("names", lambda: sorted(name for name in dir(bind) if not name.startswith("_")))
     config = note("nixlAgentConfig", bind.nixlAgentConfig)
-    for field in ("useProgThread", "useListenThread", "listenPort", "syncMode", "captureTelemetry", "pthrDelay", "lthrDelay"):
+    for field in (
+        "useProgThread",
+        "useListenThread",
+        "listenPort",
+        "syncMode",
+        "captureTelemetry",
+        "pthrDelay",
+        "lthrDelay",
+    ):
         note(f"config: {field}", lambda field=field: getattr(config, field))
     note("config: etcdWatchTimeout", lambda: config.etcdWatchTimeout.total_seconds(), value=True)
-    note("config: of eight", lambda: bind.nixlAgentConfig(True, True, 1, bind.NIXL_THREAD_SYNC_RW, 2, 3, 4, True).lthrDelay)
-    note("config: of nine", lambda: bind.nixlAgentConfig(True, True, 1, bind.NIXL_THREAD_SYNC_RW, 2, 3, 4, True, 5))
+    note(
+        "config: of eight",
+        lambda: bind.nixlAgentConfig(True, True, 1, bind.NIXL_THREAD_SYNC_RW, 2, 3, 4, True).lthrDelay,
+    )
+    note(
+        "config: of nine",
+        lambda: bind.nixlAgentConfig(True, True, 1, bind.NIXL_THREAD_SYNC_RW, 2, 3, 4, True, 5),
+    )
     note("config: by name", lambda: bind.nixlAgentConfig(useProgThread=True))
     note("config: another attribute", lambda: setattr(config, "nosuch", 1))
     note("config: another type", lambda: setattr(config, "listenPort", "x"))
@@ -663,7 +905,10 @@ def descriptors(note: Notes, library: str) -> None:
 def raw(note: Notes, library: str) -> None:
     import nixl._bindings as bind
 
-    left, right = bind.nixlAgent("left", bind.nixlAgentConfig(True)), bind.nixlAgent("right", bind.nixlAgentConfig(True))
+    left, right = (
+        bind.nixlAgent("left", bind.nixlAgentConfig(True)),
+        bind.nixlAgent("right", bind.nixlAgentConfig(True)),
+    )
     note("nixlAgent without configuration", lambda: bind.nixlAgent("x"))
     backend = note("createBackend", lambda: left.createBackend("UCX", {}), value=False)
     right.createBackend("UCX", {})
@@ -682,24 +927,43 @@ def raw(note: Notes, library: str) -> None:
     empty = bind.nixlXferDList(bind.DRAM_SEG)
     note("checkRemoteMD", lambda: left.checkRemoteMD("right", empty))
     note("checkRemoteMD of nobody", lambda: left.checkRemoteMD("nobody", empty))
-    note("checkRemoteMD of other memory", lambda: left.checkRemoteMD("right", bind.nixlXferDList(bind.DRAM_SEG, [(5, 6, 0)])))
+    note(
+        "checkRemoteMD of other memory",
+        lambda: left.checkRemoteMD("right", bind.nixlXferDList(bind.DRAM_SEG, [(5, 6, 0)])),
+    )
     source = bind.nixlXferDList(bind.DRAM_SEG, [(address(here), 64, 0)])
     target = bind.nixlXferDList(bind.DRAM_SEG, [(address(there), 64, 0)])
     note("makeConnection", lambda: left.makeConnection("right", []))
-    write = note("createXferReq", lambda: left.createXferReq(bind.NIXL_WRITE, source, target, "right", "no\0te"), value=False)
-    named = {"operation": bind.NIXL_WRITE, "local_descs": source, "remote_descs": target, "remote_agent": "right", "backend": [backend]}
+    write = note(
+        "createXferReq",
+        lambda: left.createXferReq(bind.NIXL_WRITE, source, target, "right", "no\0te"),
+        value=False,
+    )
+    named = {
+        "operation": bind.NIXL_WRITE,
+        "local_descs": source,
+        "remote_descs": target,
+        "remote_agent": "right",
+        "backend": [backend],
+    }
     note("createXferReq by name", lambda: left.createXferReq(**named), value=False)
     note("createXferReq of an int", lambda: left.createXferReq(1, source, target, "right"))
     note("getXferStatus before", lambda: left.getXferStatus(write))
     note("postXferReq", lambda: left.postXferReq(write), value=False)
-    note("getXferStatus", lambda: until(lambda: (status := left.getXferStatus(write)) == bind.NIXL_SUCCESS and status))
+    note(
+        "getXferStatus",
+        lambda: until(lambda: (status := left.getXferStatus(write)) == bind.NIXL_SUCCESS and status),
+    )
     note("queryXferBackend", lambda: left.queryXferBackend(write) == backend)
     note("estimateXferCost", lambda: [type(part).__name__ for part in left.estimateXferCost(write)])
     note("getXferTelemetry", lambda: left.getXferTelemetry(write))
     note("getNotifs", lambda: until(lambda: right.getNotifs({})))
     note("genNotif", lambda: left.genNotif("right", "x"))
     kept = {"left": [b"old"]}
-    note("getNotifs behind others", lambda: until(lambda: len((found := right.getNotifs(kept))["left"]) == 2 and found))
+    note(
+        "getNotifs behind others",
+        lambda: until(lambda: len((found := right.getNotifs(kept))["left"]) == 2 and found),
+    )
     note("getNotifs leaves the map", lambda: kept)
     note("getNotifs of None", lambda: right.getNotifs(None))
     local = note("prepXferDlist local", lambda: left.prepXferDlist("", source), value=False)
@@ -708,7 +972,11 @@ def raw(note: Notes, library: str) -> None:
     rows = np.array([[address(there), 64, 0, 128, 4]], np.uint64)
     note("prepXferDlist strided", lambda: left.prepXferDlist("right", bind.DRAM_SEG, rows), value=False)
     note("prepXferDlist by its word", lambda: left.prepXferDlist("NIXL_INIT_AGENT", source))
-    made = note("makeXferReq", lambda: left.makeXferReq(bind.NIXL_READ, local, [0], remote, [0], b"n", [backend], True), value=False)
+    made = note(
+        "makeXferReq",
+        lambda: left.makeXferReq(bind.NIXL_READ, local, [0], remote, [0], b"n", [backend], True),
+        value=False,
+    )
     note("releaseXferReq", lambda: left.releaseXferReq(made))
     note("releasedDlistH", lambda: left.releasedDlistH(remote))
     note("getXferStatus of a str", lambda: left.getXferStatus("x"))
@@ -740,10 +1008,22 @@ def metadata(note: Notes, library: str) -> None:
     ours = here.register_memory([(address(own), 4096, 0, "")], "DRAM")
     first, nothing = there.get_reg_descs(rows[:1], "DRAM"), bind.nixlRegDList(bind.DRAM_SEG)
     part = note("a part", lambda: there.get_partial_agent_metadata(first), value=False)
-    note("a part with connection", lambda: there.get_partial_agent_metadata(first, True, ["UCX"]), value=False)
-    connection = note("connection alone", lambda: there.get_partial_agent_metadata(nothing, True), value=False)
-    note("a part that is not registered", lambda: there.get_partial_agent_metadata(there.get_reg_descs([(5, 8, 0, "")], "DRAM")))
-    note("a part inside", lambda: there.get_partial_agent_metadata(there.get_reg_descs([(address(memory) + 8, 8, 0, "")], "DRAM")))
+    note(
+        "a part with connection", lambda: there.get_partial_agent_metadata(first, True, ["UCX"]), value=False
+    )
+    connection = note(
+        "connection alone", lambda: there.get_partial_agent_metadata(nothing, True), value=False
+    )
+    note(
+        "a part that is not registered",
+        lambda: there.get_partial_agent_metadata(there.get_reg_descs([(5, 8, 0, "")], "DRAM")),
+    )
+    note(
+        "a part inside",
+        lambda: there.get_partial_agent_metadata(
+            there.get_reg_descs([(address(memory) + 8, 8, 0, "")], "DRAM")
+        ),
+    )
     note("add the connection", lambda: here.add_remote_agent(connection))
     note("check", lambda: here.check_remote_metadata("there"))
     note("check of all", lambda: here.check_remote_metadata("there", both.trim()))
@@ -757,7 +1037,10 @@ def metadata(note: Notes, library: str) -> None:
     note("it comes there", lambda: until(lambda: there.check_remote_metadata("here")))
     note("withdraw by socket", lambda: here.invalidate_local_metadata("127.0.0.1", ports["there"]))
     note("it goes there", lambda: until(lambda: not there.check_remote_metadata("here")))
-    note("send a part by socket", lambda: here.send_partial_agent_metadata(ours, True, ["UCX"], "127.0.0.1", ports["there"]))
+    note(
+        "send a part by socket",
+        lambda: here.send_partial_agent_metadata(ours, True, ["UCX"], "127.0.0.1", ports["there"]),
+    )
     note("the part comes there", lambda: until(lambda: there.check_remote_metadata("here", ours.trim())))
     note("fetch from nobody", lambda: here.fetch_remote_metadata("nobody", "127.0.0.1", port()))
     note("nobody comes", lambda: here.check_remote_metadata("nobody"))
@@ -768,7 +1051,18 @@ def metadata(note: Notes, library: str) -> None:
 
 
 SEQUENCES = {
-    sequence.__name__: sequence for sequence in (vllm, vllm_peer_returns, sglang, lmcache, storage, wrong_calls, descriptors, raw, metadata)
+    sequence.__name__: sequence
+    for sequence in (
+        vllm,
+        vllm_peer_returns,
+        sglang,
+        lmcache,
+        storage,
+        wrong_calls,
+        descriptors,
+        raw,
+        metadata,
+    )
 }
 
 
@@ -791,7 +1085,9 @@ def run(library: str, sequence: str) -> list[list[Any]]:
 def record(names: list[str]) -> None:
     RESULTS.mkdir(exist_ok=True)
     for name in names or list(SEQUENCES):
-        done = subprocess.run([sys.executable, __file__, "wheel", name], stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, __file__, "wheel", name], stdout=subprocess.PIPE, text=True, check=False
+        )
         # UCX may crash when its process ends, after all is said.
         rows = json.loads(done.stdout.splitlines()[-1])
         lines = ",\n".join(json.dumps(row) for row in rows)

@@ -25,7 +25,10 @@ def contents():
 
 def main(name, backends):
     with headrace.Agent(name, backends=backends.split(","), listen="127.0.0.1:0") as agent:
-        arrays = {"allocated": agent.allocate(REGION_BYTES, name="allocated").numpy(), "registered": np.empty(REGION_BYTES, np.uint8)}
+        arrays = {
+            "allocated": agent.allocate(REGION_BYTES, name="allocated").numpy(),
+            "registered": np.empty(REGION_BYTES, np.uint8),
+        }
         agent.register(arrays["registered"], name="registered", note=b"bytes of a peer")
         for array in arrays.values():
             array[:] = contents()
@@ -51,7 +54,9 @@ def answer(agent, arrays, request):
             case "dump":
                 return {"bytes": base64.b64encode(arrays[request["region"]].tobytes()).decode()}
             case "scatter":
-                arrays[request["region"]][:] = np.random.default_rng(request["seed"]).integers(0, 256, REGION_BYTES, dtype=np.uint8)
+                arrays[request["region"]][:] = np.random.default_rng(request["seed"]).integers(
+                    0, 256, REGION_BYTES, dtype=np.uint8
+                )
                 return {}
             case "pid":
                 return {"pid": os.getpid()}
@@ -71,7 +76,10 @@ def answer(agent, arrays, request):
             case "fetch":
                 return {"peer": agent.fetch_metadata(request["address"]).peer}
             case "peers":
-                return {"peers": [peer.name for peer in agent.peers()], "lost": {peer.name: peer.detail for peer in agent.peers() if peer.lost}}
+                return {
+                    "peers": [peer.name for peer in agent.peers()],
+                    "lost": {peer.name: peer.detail for peer in agent.peers() if peer.lost},
+                }
             case "publish":
                 agent.publish()
                 return {}
@@ -87,7 +95,10 @@ def answer(agent, arrays, request):
 def move(agent, command, op, peer, mine, theirs, here, there, page, notification):
     """Pages of our region at the offsets `here` to or from the peer's at the offsets `there`, by whichever path there is."""
     ours = next(region for region in agent.regions() if region.name == mine)
-    sides = [np.array([(region, offset, page) for offset in offsets], dtype=np.uint64) for region, offsets in ((ours.id, here), (agent.peer_region(peer, theirs).id, there))]
+    sides = [
+        np.array([(region, offset, page) for offset in offsets], dtype=np.uint64)
+        for region, offsets in ((ours.id, here), (agent.peer_region(peer, theirs).id, there))
+    ]
     request = agent.make_request(op, agent.prepare(sides[0]), agent.prepare(sides[1], peer), timeout=30)
     request.post(notification.encode())
     request.wait(60)

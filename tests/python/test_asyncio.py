@@ -19,7 +19,9 @@ def request_of_pair(pair):
     here, there = left.allocate(1 << 20), right.allocate(1 << 20, name="there")
     there.numpy()[:] = 7
     left.import_metadata(right.export_metadata())
-    request = left.make_request("read", left.prepare([here]), left.prepare([left.peer_region(right.name, "there")], right.name))
+    request = left.make_request(
+        "read", left.prepare([here]), left.prepare([left.peer_region(right.name, "there")], right.name)
+    )
     return request, here, there
 
 
@@ -212,13 +214,18 @@ def test_two_iterators_with_filters_each_get_their_own(pair):
             left.notify(right.name, b"a%d" % i)
             left.notify(right.name, b"b%d" % i)
             await asyncio.sleep(0)
-        assert await asyncio.gather(*tasks) == [[b"a%d" % i for i in range(10)], [b"b%d" % i for i in range(10)]]
+        assert await asyncio.gather(*tasks) == [
+            [b"a%d" % i for i in range(10)],
+            [b"b%d" % i for i in range(10)],
+        ]
 
     asyncio.run(main())
     assert right.take_notifications() == [(left.name, b"nobody wants this")]
 
 
-def test_an_iterator_with_a_filter_waits_for_the_descriptor_alone_while_nothing_else_lies_there(pair, monkeypatch):
+def test_an_iterator_with_a_filter_waits_for_the_descriptor_alone_while_nothing_else_lies_there(
+    pair, monkeypatch
+):
     from headrace import _asyncio
 
     monkeypatch.setattr(_asyncio, "_PATIENCE", 3600)
@@ -253,7 +260,10 @@ def test_iterating_leaves_no_descriptor_behind(backend):
         async for _ in agent.notifications():
             return
 
-    with headrace.Agent(unique("left"), [backend]) as left, headrace.Agent(unique("right"), [backend]) as right:
+    with (
+        headrace.Agent(unique("left"), [backend]) as left,
+        headrace.Agent(unique("right"), [backend]) as right,
+    ):
         introduce(left, right)
         before = None
         for _ in range(5):

@@ -25,10 +25,19 @@ def random_bytes(size):
 def test_an_agent_tells_its_backends_with_kinds_abilities_and_options_in_force():
     with headrace.Agent("a", ["tcp"], options={"tcp.sockets": 3, "tcp.heartbeat_interval": "700ms"}) as agent:
         (tcp,) = agent.backends()
-        assert (tcp.name, tcp.loaded, tcp.refusal) == ("tcp", True, "") and "dram" in tcp.kinds and tcp.path and tcp.version
+        assert (
+            (tcp.name, tcp.loaded, tcp.refusal) == ("tcp", True, "")
+            and "dram" in tcp.kinds
+            and tcp.path
+            and tcp.version
+        )
         assert tcp.remote and tcp.notifications and not tcp.mapping
         options = {option.name: option for option in tcp.options}
-        assert (options["tcp.sockets"].value, options["tcp.sockets"].source, options["tcp.sockets"].unit) == ("3", "caller", "count")
+        assert (options["tcp.sockets"].value, options["tcp.sockets"].source, options["tcp.sockets"].unit) == (
+            "3",
+            "caller",
+            "count",
+        )
         assert options["tcp.heartbeat_interval"].value == "700ms"
         assert options["tcp.threads"].source == "default"
 
@@ -41,7 +50,10 @@ def test_options_come_from_the_environment_and_the_caller_wins(monkeypatch):
         return {option.name: (option.value, option.source) for option in headrace.list_options(options)}
 
     options = shown({})
-    assert options["inbox_capacity"] == ("77", "environment") and options["tcp.sockets"] == ("2", "environment")
+    assert options["inbox_capacity"] == ("77", "environment") and options["tcp.sockets"] == (
+        "2",
+        "environment",
+    )
     assert shown({"tcp.sockets": 5})["tcp.sockets"] == ("5", "caller")
 
 
@@ -123,6 +135,10 @@ def test_a_cost_grows_with_the_bytes_and_says_how_it_was_guessed(two):
         costs = []
         for size in (4096, 1 << 24):
             remote = left.prepare([(there.region.id, 0, size)], right.name)
-            costs.append(left.make_request("read", left.prepare([(here.region.id, 0, size)]), remote, backends=[name]).cost())
+            costs.append(
+                left.make_request(
+                    "read", left.prepare([(here.region.id, 0, size)]), remote, backends=[name]
+                ).cost()
+            )
         assert 0 < costs[0].duration < costs[1].duration
         assert all(cost.backend == name and cost.method and cost.margin >= 0 for cost in costs)

@@ -40,13 +40,23 @@ def problems(tree):
 
 
 def test_a_room_may_include_itself_lower_rooms_and_the_public_surface(tree):
-    tree("src/engine/a.cpp", '"engine/b.hpp"', '"memory/c.hpp"', "<headrace/result.hpp>", "<vector>", "<memory>", "<curl/curl.h>")
+    tree(
+        "src/engine/a.cpp",
+        '"engine/b.hpp"',
+        '"memory/c.hpp"',
+        "<headrace/result.hpp>",
+        "<vector>",
+        "<memory>",
+        "<curl/curl.h>",
+    )
     assert problems(tree) == []
 
 
 def test_an_include_upward_is_found_with_its_line(tree):
     tree("src/memory/a.hpp", "<vector>", '"engine/b.hpp"')
-    assert problems(tree) == ["src/memory/a.hpp:2: engine/b.hpp: memory (level 3) includes engine (level 6), which goes upward"]
+    assert problems(tree) == [
+        "src/memory/a.hpp:2: engine/b.hpp: memory (level 3) includes engine (level 6), which goes upward"
+    ]
 
 
 def test_an_include_sideways_is_found(tree):
@@ -67,7 +77,13 @@ def test_a_room_without_a_level_is_found(tree):
 
 def test_a_backend_may_include_its_own_folder_the_plugin_table_and_the_low_rooms(tree):
     tree("backends/shm/ring.hpp")
-    tree("backends/shm/backend.cpp", '"ring.hpp"', '"backends/shm/ring.hpp"', '"memory/a.hpp"', "<headrace/plugin/backend.hpp>")
+    tree(
+        "backends/shm/backend.cpp",
+        '"ring.hpp"',
+        '"backends/shm/ring.hpp"',
+        '"memory/a.hpp"',
+        "<headrace/plugin/backend.hpp>",
+    )
     assert problems(tree) == []
 
 
@@ -81,7 +97,9 @@ def test_a_backend_may_not_include_the_engine_the_metadata_or_another_backend(tr
 @pytest.mark.parametrize("folder", ["bindings/python", "examples"])
 def test_what_stands_on_the_public_surface_may_include_no_room(tree, folder):
     tree(f"{folder}/a.cpp", "<headrace/agent.hpp>", '"base/log.hpp"')
-    assert problems(tree) == [f"{folder}/a.cpp:2: base/log.hpp: {folder.split('/')[0]} may include no room, not base"]
+    assert problems(tree) == [
+        f"{folder}/a.cpp:2: base/log.hpp: {folder.split('/')[0]} may include no room, not base"
+    ]
 
 
 def test_the_command_brings_memory_of_gpus_along_and_takes_nothing_else_from_the_rooms(tree):

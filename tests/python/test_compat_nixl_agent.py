@@ -91,7 +91,10 @@ def test_a_released_transfer_is_not_posted_with_a_notification_either(pair):
         pair[0].transfer(transfer)
 
 
-@pytest.mark.parametrize("said, heard", [(b"", []), (b"said", [b"said"]), ("words", [b"words"]), (bytearray(b"raw"), [b"raw"]), ("", [])])
+@pytest.mark.parametrize(
+    "said, heard",
+    [(b"", []), (b"said", [b"said"]), ("words", [b"words"]), (bytearray(b"raw"), [b"raw"]), ("", [])],
+)
 @pytest.mark.parametrize("backends", [[], ["UCX"]])
 def test_what_a_transfer_is_made_with_reaches_the_far_side(pair, said, heard, backends):
     left, right, here, there = pair
@@ -100,7 +103,9 @@ def test_what_a_transfer_is_made_with_reaches_the_far_side(pair, said, heard, ba
     transfer = left.make_prepped_xfer("READ", local, [0, 2], remote, [1, 3], said, backends)
     left.transfer(transfer)
     finish(left, transfer)
-    assert np.array_equal(here[: 4 * 1024].reshape(4, 1024)[[0, 2]], there[: 4 * 1024].reshape(4, 1024)[[1, 3]])
+    assert np.array_equal(
+        here[: 4 * 1024].reshape(4, 1024)[[0, 2]], there[: 4 * 1024].reshape(4, 1024)[[1, 3]]
+    )
     if heard:
         until(lambda: right.update_notifs().get(left.name) == heard)
     else:
@@ -147,13 +152,22 @@ def test_a_usual_transfer_is_made_without_python_and_every_other_with_it(pair):
     usual = {
         "short": lambda: left.make_prepped_xfer("READ", local, some, remote, others),
         "whole": lambda: left.make_prepped_xfer("READ", local, [0, 2], remote, [1, 3], b"said", [], True),
-        "named": lambda: left.make_prepped_xfer("READ", local, some, remote, others, notif_msg=b"", skip_desc_merge=True),
+        "named": lambda: left.make_prepped_xfer(
+            "READ", local, some, remote, others, notif_msg=b"", skip_desc_merge=True
+        ),
         "all named": lambda: left.make_prepped_xfer(
-            remote_indices=others, remote_xfer_side=remote, local_indices=some, local_xfer_side=local, operation="READ", backends=[]
+            remote_indices=others,
+            remote_xfer_side=remote,
+            local_indices=some,
+            local_xfer_side=local,
+            operation="READ",
+            backends=[],
         ),
         "bound": lambda: (lambda make: make("READ", local, some, remote, others))(left.make_prepped_xfer),
         "of the class": lambda: type(left).make_prepped_xfer(left, "READ", local, some, remote, others),
-        "a word not seen before": lambda: left.make_prepped_xfer("re".upper() + "ad".upper(), local, some, remote, others),
+        "a word not seen before": lambda: left.make_prepped_xfer(
+            "re".upper() + "ad".upper(), local, some, remote, others
+        ),
     }
     unusual = {
         "backend": lambda: left.make_prepped_xfer("READ", local, some, remote, others, b"", ["UCX"]),
@@ -167,13 +181,17 @@ def test_a_usual_transfer_is_made_without_python_and_every_other_with_it(pair):
         here[:] = 0
         left.transfer(transfer)
         finish(left, transfer)
-        assert np.array_equal(here[: 4 * 1024].reshape(4, 1024)[[0, 2]], there[: 4 * 1024].reshape(4, 1024)[[1, 3]])
+        assert np.array_equal(
+            here[: 4 * 1024].reshape(4, 1024)[[0, 2]], there[: 4 * 1024].reshape(4, 1024)[[1, 3]]
+        )
         assert not transfer._released and transfer._handle > 0
     write = left.make_prepped_xfer("WRITE", local, some, remote, others)
     there[:] = 0
     left.transfer(write)
     finish(left, write)
-    assert np.array_equal(there[: 4 * 1024].reshape(4, 1024)[[1, 3]], here[: 4 * 1024].reshape(4, 1024)[[0, 2]])
+    assert np.array_equal(
+        there[: 4 * 1024].reshape(4, 1024)[[1, 3]], here[: 4 * 1024].reshape(4, 1024)[[0, 2]]
+    )
 
 
 def test_a_wrong_call_to_make_a_transfer_is_worded_by_python(pair):
@@ -209,12 +227,31 @@ def test_making_transfers_keeps_no_reference_however_it_ends(pair):
     local = left.prep_xfer_dlist("", rows(here, 1024, 4), "DRAM")
     remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 4), "DRAM")
     index, beyond, said = np.array([0, 2]), np.array([0, 9]), b"said" * 9
-    things = (left, left._native, local, remote, local._pages, remote._pages, remote._thing, index, beyond, said, type(local), np.ndarray, Exception)
+    things = (
+        left,
+        left._native,
+        local,
+        remote,
+        local._pages,
+        remote._pages,
+        remote._thing,
+        index,
+        beyond,
+        said,
+        type(local),
+        np.ndarray,
+        Exception,
+    )
 
     def all_ways():
         left.make_prepped_xfer("READ", local, index, remote, index, said)
         left.make_prepped_xfer("WRITE", local, index, remote, index, notif_msg=said, backends=["UCX"])
-        for wrong in (("READ", local, beyond, remote, index), ("READ", 5, index, remote, index), ("", local, index, remote, index), ()):
+        for wrong in (
+            ("READ", local, beyond, remote, index),
+            ("READ", 5, index, remote, index),
+            ("", local, index, remote, index),
+            (),
+        ):
             with pytest.raises(Exception):
                 left.make_prepped_xfer(*wrong)
 
@@ -235,7 +272,11 @@ def test_the_method_that_makes_transfers_looks_like_any_other(pair):
     assert list(parameters) == [
         "self", "operation", "local_xfer_side", "local_indices", "remote_xfer_side", "remote_indices", "notif_msg", "backends", "skip_desc_merge",
     ]  # fmt: skip
-    assert (parameters["notif_msg"].default, parameters["backends"].default, parameters["skip_desc_merge"].default) == (b"", [], False)
+    assert (
+        parameters["notif_msg"].default,
+        parameters["backends"].default,
+        parameters["skip_desc_merge"].default,
+    ) == (b"", [], False)
     bound = pair[0].make_prepped_xfer
     assert bound.__self__ is pair[0] and bound.__name__ == "make_prepped_xfer"
     assert list(inspect.signature(bound).parameters) == list(parameters)[1:]
@@ -382,7 +423,10 @@ def test_lists_and_transfers_end_with_their_peer(pair):
     transfer = left.make_prepped_xfer("READ", local, [0], remote, [0])
     left.remove_remote_agent(right.name)
     left.add_remote_agent(right.get_agent_metadata())
-    for act in (lambda: left.transfer(transfer), lambda: left.make_prepped_xfer("READ", local, [0], remote, [0])):
+    for act in (
+        lambda: left.transfer(transfer),
+        lambda: left.make_prepped_xfer("READ", local, [0], remote, [0]),
+    ):
         with pytest.raises(bind.nixlNotFoundError):
             act()
     again = make(left, right, here, there)
@@ -439,7 +483,9 @@ def test_descriptors_of_another_device_number_are_other_memory(pair):
 
     def read(device):
         remote = left.get_xfer_descs([(address(third), 4096, device)], "DRAM")
-        return left.initialize_xfer("READ", left.get_xfer_descs(rows(here, 4096, 1), "DRAM"), remote, right.name)
+        return left.initialize_xfer(
+            "READ", left.get_xfer_descs(rows(here, 4096, 1), "DRAM"), remote, right.name
+        )
 
     transfer = read(3)
     left.transfer(transfer)
@@ -452,12 +498,17 @@ def test_descriptors_of_another_device_number_are_other_memory(pair):
 def test_fifty_thousand_descriptors_move(pair):
     left, right, here, there = pair
     count = 50_000
-    here, there = registered(left, np.zeros(count * 16, np.uint8)), registered(right, np.random.default_rng(2).integers(0, 256, count * 16, dtype=np.uint8))
+    here, there = (
+        registered(left, np.zeros(count * 16, np.uint8)),
+        registered(right, np.random.default_rng(2).integers(0, 256, count * 16, dtype=np.uint8)),
+    )
     left.add_remote_agent(right.get_agent_metadata())
     order = np.random.default_rng(3).permutation(count)
     local = left.prep_xfer_dlist("", left.get_xfer_descs(rows(here, 16, count), "DRAM"))
     remote = left.prep_xfer_dlist(right.name, rows(there, 16, count)[order].copy(), "DRAM")
-    transfer = left.make_prepped_xfer("READ", local, np.arange(count, dtype=np.uint32), remote, list(range(count)), b"all")
+    transfer = left.make_prepped_xfer(
+        "READ", local, np.arange(count, dtype=np.uint32), remote, list(range(count)), b"all"
+    )
     left.transfer(transfer)
     finish(left, transfer)
     assert (here.reshape(-1, 16) == there.reshape(-1, 16)[order]).all()
@@ -509,7 +560,9 @@ def test_eight_threads_use_one_agent_at_once(pair):
             scratch = np.zeros(64, np.uint8)
             descs = left.register_memory([(address(scratch), 64, number, "")], "DRAM")
             local = left.prep_xfer_dlist("", rows(mine, 1024, len(order)), "DRAM")
-            remote = left.prep_xfer_dlist(right.name, left.get_xfer_descs(rows(theirs, 1024, len(order)), "DRAM"))
+            remote = left.prep_xfer_dlist(
+                right.name, left.get_xfer_descs(rows(theirs, 1024, len(order)), "DRAM")
+            )
             mine.fill(0)
             transfer = left.make_prepped_xfer("READ", local, order, remote, order, b"%d/%d" % (number, i))
             left.transfer(transfer)
@@ -521,14 +574,23 @@ def test_eight_threads_use_one_agent_at_once(pair):
             left.deregister_memory(descs)
 
     def take(came):
-        until(lambda: [came.extend(m) for m in right.get_new_notifs().values()] and False or len(came) == 2 * 15 * THREADS, 60)
+        until(
+            lambda: (
+                [came.extend(m) for m in right.get_new_notifs().values()]
+                and False
+                or len(came) == 2 * 15 * THREADS
+            ),
+            60,
+        )
 
     came = []
     with ThreadPoolExecutor(THREADS + 1) as pool:
         jobs = [pool.submit(work, number) for number in range(THREADS)] + [pool.submit(take, came)]
         for job in jobs:
             job.result()
-    assert sorted(m for m in came if m != b"beat") == sorted(b"%d/%d" % (n, i) for n in range(THREADS) for i in range(15))
+    assert sorted(m for m in came if m != b"beat") == sorted(
+        b"%d/%d" % (n, i) for n in range(THREADS) for i in range(15)
+    )
 
 
 def test_a_transfer_that_is_released_under_way_is_quiet_then(pair):
@@ -618,7 +680,9 @@ def test_of_several_descriptors_all_are_registered_or_none(pair):
     left, _, here, _ = pair
     before = len(left.agent._agent.regions())
     with pytest.raises(bind.nixlBackendError, match="not all memory of this process"):
-        left.register_memory([(address(here), 64, 0, ""), (address(here), 64, 1, ""), (4096, 64, 2, "")], "DRAM")
+        left.register_memory(
+            [(address(here), 64, 0, ""), (address(here), 64, 1, ""), (4096, 64, 2, "")], "DRAM"
+        )
     assert len(left.agent._agent.regions()) == before
 
 
@@ -660,7 +724,9 @@ def test_every_name_for_the_network_stands_for_headraces_paths(backend):
         assert agent.get_backend_params(name) == {"anything": "1"}
         assert agent.agent._backends.get(agent.backends[name]).carried.backends() == [backend]
     memory = registered(agent, np.zeros(64, np.uint8))
-    local, own = (agent.prep_xfer_dlist(who, rows(memory, 8, 8), "DRAM", ["MOONCAKE"]) for who in ("", agent.name))
+    local, own = (
+        agent.prep_xfer_dlist(who, rows(memory, 8, 8), "DRAM", ["MOONCAKE"]) for who in ("", agent.name)
+    )
     transfer = agent.make_prepped_xfer("WRITE", local, [0], own, [1], b"", ["MOONCAKE", "LIBFABRIC"])
     assert agent.query_xfer_backend(transfer) in ("UCX", "LIBFABRIC", "MOONCAKE")
 

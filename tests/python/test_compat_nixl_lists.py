@@ -47,7 +47,11 @@ def test_an_index_beyond_the_list_is_an_error(index):
 @pytest.mark.parametrize("row", [(-1, 2, 3), (2**64, 2, 3), (1.5, 2, 3), ("1", 2, 3), (None, 2, 3)])
 def test_words_that_are_none_are_refused_and_change_nothing(row):
     made = bind.nixlXferDList(bind.DRAM_SEG, ROWS)
-    for act in (lambda: made.addDesc(row), lambda: made.__setitem__(0, row), lambda: bind.nixlXferDList(bind.DRAM_SEG, [row])):
+    for act in (
+        lambda: made.addDesc(row),
+        lambda: made.__setitem__(0, row),
+        lambda: bind.nixlXferDList(bind.DRAM_SEG, [row]),
+    ):
         with pytest.raises((TypeError, OverflowError)):
             act()
     assert list(made) == ROWS
@@ -65,7 +69,10 @@ def test_short_tuples_change_nothing():
 
 def test_a_list_is_printed_in_lines(capsys):
     bind.nixlXferDList(bind.VRAM_SEG, [(16, 2, 3)]).print()
-    assert capsys.readouterr().out.splitlines() == ["1 descriptors of VRAM_SEG", "  address 0x10 length 2 device 3"]
+    assert capsys.readouterr().out.splitlines() == [
+        "1 descriptors of VRAM_SEG",
+        "  address 0x10 length 2 device 3",
+    ]
 
 
 @pytest.mark.parametrize("protocol", range(3, pickle.HIGHEST_PROTOCOL + 1))
@@ -105,7 +112,9 @@ class Overwrites:
         return bind.nixl_mem_t, (0,), {"_value_": 4}
 
 
-@pytest.mark.parametrize("value", [Harmful(), Overwrites(), print, pickle.loads, [1, Harmful()], bind.DRAM_SEG, 1j, range(3)])
+@pytest.mark.parametrize(
+    "value", [Harmful(), Overwrites(), print, pickle.loads, [1, Harmful()], bind.DRAM_SEG, 1j, range(3)]
+)
 def test_whatever_else_a_pickle_holds_is_refused(value):
     with pytest.raises(pickle.UnpicklingError, match="only those are taken from a peer"):
         descriptors_of(pickle.dumps(value))
@@ -114,7 +123,16 @@ def test_whatever_else_a_pickle_holds_is_refused(value):
 
 @pytest.mark.parametrize(
     "state",
-    [b"", b"garbage", b"nixlSerDes|", b"nixlSerDes|nixlDList\xff\xff\xff\xff\xff\xff\xff\xffnixl", 5, None, {"_words": 1}, [1]],
+    [
+        b"",
+        b"garbage",
+        b"nixlSerDes|",
+        b"nixlSerDes|nixlDList\xff\xff\xff\xff\xff\xff\xff\xffnixl",
+        5,
+        None,
+        {"_words": 1},
+        [1],
+    ],
 )
 def test_a_state_that_is_none_is_refused(state):
     for kind in (bind.nixlXferDList, bind.nixlRegDList):
@@ -125,8 +143,13 @@ def test_a_state_that_is_none_is_refused(state):
 @pytest.mark.parametrize("announced", [0, 1, 3, 2**61, 2**63])
 def test_a_state_that_announces_another_number_is_refused(announced):
     two = (2).to_bytes(8, "little")
-    for made in (bind.nixlXferDList(bind.DRAM_SEG, ROWS[:2]), bind.nixlRegDList(bind.DRAM_SEG, [(1, 2, 3, "x"), (4, 5, 6, "y")])):
-        state = made.__getstate__().replace(b"n\x08\0\0\0\0\0\0\0" + two, b"n\x08\0\0\0\0\0\0\0" + announced.to_bytes(8, "little"))
+    for made in (
+        bind.nixlXferDList(bind.DRAM_SEG, ROWS[:2]),
+        bind.nixlRegDList(bind.DRAM_SEG, [(1, 2, 3, "x"), (4, 5, 6, "y")]),
+    ):
+        state = made.__getstate__().replace(
+            b"n\x08\0\0\0\0\0\0\0" + two, b"n\x08\0\0\0\0\0\0\0" + announced.to_bytes(8, "little")
+        )
         with pytest.raises(bind.nixlMismatchError):
             made.__setstate__(state)
         assert made.descCount() == 2

@@ -16,8 +16,14 @@ SMALL_WHEEL = ROOT / "packaging" / "headrace_nixl" / "src"
 
 def said_by(text, *path):
     """What a program says, with more folders to import from."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")]), "NIXL_LOG_LEVEL": "WARN"}
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment, timeout=60, check=False)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")]),
+        "NIXL_LOG_LEVEL": "WARN",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -45,7 +51,17 @@ def test_the_small_wheel_gives_them_without_another_import(name, module):
 
 
 def test_the_small_wheel_holds_every_package(tmp_path):
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--quiet",
+        "--wheel-dir",
+        str(tmp_path),
+    ]
     source = tmp_path / "source"
     subprocess.run(["cp", "-r", str(SMALL_WHEEL.parent), str(source)], check=True)
     subprocess.run([*command, str(source)], check=True, timeout=100)
@@ -95,7 +111,15 @@ import nixl, nixl._api, nixl_cu12, nixl_cu13
 print(nixl.__name__, nixl._api.__name__, nixl_cu12.__name__, nixl_cu13.owner)
 """
     said = said_by(text, tmp_path)
-    assert said[-7:] == ["other", "other", "other", "headrace.compat.nixl", "headrace.compat.nixl._api", "headrace.compat.nixl", "other"]
+    assert said[-7:] == [
+        "other",
+        "other",
+        "other",
+        "headrace.compat.nixl",
+        "headrace.compat.nixl._api",
+        "headrace.compat.nixl",
+        "other",
+    ]
 
 
 BOTH = """
@@ -130,5 +154,9 @@ os._exit(0)  # UCX may crash when its process ends
 
 def test_nixls_own_library_goes_on_working_beside_it():
     _, path = wheel()
-    real = next(name for name in ("nixl_cu13", "nixl_cu12") if any((folder / name).exists() for folder in map(Path, [*path, *sys.path])))
+    real = next(
+        name
+        for name in ("nixl_cu13", "nixl_cu12")
+        if any((folder / name).exists() for folder in map(Path, [*path, *sys.path]))
+    )
     assert said_by(BOTH.format(real=real), *path)[-2:] == [f"{real}._api", "headrace.compat.nixl._api"]

@@ -41,21 +41,35 @@ def looked_up(table, descriptors):
 
 def covering(extents, address, length, device):
     """What the reference says: all extents that the range lies in."""
-    return {e.region for e in extents if e.device == device and e.start <= address and address + length <= e.start + e.length}
+    return {
+        e.region
+        for e in extents
+        if e.device == device and e.start <= address and address + length <= e.start + e.length
+    }
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_descriptor_is_found_in_a_region_that_covers_it_however_regions_overlap(seed):
     rng = np.random.default_rng(seed)
     extents = [
-        Extent(region=i + 1, device=int(rng.integers(0, 3)), start=int(at), length=int(rng.integers(1, 4000)), origin=int(at))
+        Extent(
+            region=i + 1,
+            device=int(rng.integers(0, 3)),
+            start=int(at),
+            length=int(rng.integers(1, 4000)),
+            origin=int(at),
+        )
         for i, at in enumerate(rng.integers(1, 20_000, int(rng.integers(1, 40))))
     ]
     by_region = {e.region: e for e in extents}
     table = RegionTable(extents)
     found = 0
     for _ in range(300):
-        address, length, device = int(rng.integers(0, 25_000)), int(rng.integers(1, 500)), int(rng.integers(0, 4))
+        address, length, device = (
+            int(rng.integers(0, 25_000)),
+            int(rng.integers(1, 500)),
+            int(rng.integers(0, 4)),
+        )
         regions = covering(extents, address, length, device)
         one_by_one, at_once = looked_up(table, [(address, length, device)])
         if not regions:
@@ -81,7 +95,9 @@ def test_long_lists_over_several_devices_keep_their_order(seed):
         descriptors.append((10_000 * i + int(rng.integers(0, 8_000)), int(rng.integers(1, 1000)), i % 3))
     one_by_one, at_once = looked_up(table, descriptors)
     assert one_by_one == at_once
-    assert [(extents[region - 1].start + offset, length) for region, offset, length in one_by_one] == [d[:2] for d in descriptors]
+    assert [(extents[region - 1].start + offset, length) for region, offset, length in one_by_one] == [
+        d[:2] for d in descriptors
+    ]
     descriptors[321] = (9_500, 600, 0)
     assert "descriptor 321 " in looked_up(table, descriptors)[0]
     assert looked_up(table, descriptors)[0] == looked_up(table, descriptors)[1]
@@ -111,7 +127,9 @@ def test_pages_of_several_lengths_up_to_the_end_of_their_region_are_found():
 
 
 def shuffled(start, count, device=0):
-    rows = np.stack([start + np.arange(count) * 64, np.full(count, 64), np.full(count, device)], axis=1).astype(np.uint64)
+    rows = np.stack(
+        [start + np.arange(count) * 64, np.full(count, 64), np.full(count, device)], axis=1
+    ).astype(np.uint64)
     return rows[np.random.default_rng(count).permutation(count)]
 
 
@@ -143,9 +161,15 @@ def test_all_other_rows_are_looked_at_before_they_are_prepared():
         RegionTable([one]).pages_of(captured(shuffled(1000, 50, device=2)))
 
 
-@pytest.mark.parametrize("address, length", [(999, 1), (1000, 101), (1100, 1), (2**64 - 1, 2**64 - 1), (1000, 2**64 - 1), (2**64 - 8, 16)])
+@pytest.mark.parametrize(
+    "address, length",
+    [(999, 1), (1000, 101), (1100, 1), (2**64 - 1, 2**64 - 1), (1000, 2**64 - 1), (2**64 - 8, 16)],
+)
 def test_ranges_past_the_end_or_past_the_address_space_lie_nowhere(address, length):
-    for extents in ([extent_of("dram", 1, 0, 1000, 100)], [extent_of("dram", 1, 0, 1000, 100), extent_of("dram", 2, 0, 500, 10)]):
+    for extents in (
+        [extent_of("dram", 1, 0, 1000, 100)],
+        [extent_of("dram", 1, 0, 1000, 100), extent_of("dram", 2, 0, 500, 10)],
+    ):
         one_by_one, at_once = looked_up(RegionTable(extents), [(address, length, 0)])
         assert "lies in no registered memory" in one_by_one
         assert one_by_one == at_once
@@ -168,10 +192,26 @@ def test_strided_rows_become_a_block_each():
     assert isinstance(one, headrace.UniformPages)
     assert rows_of(one) == [(1, 100 + 32 * i, 16) for i in range(5)]
     several = strided(table, (1100, 16, 0, 32, 3), (2000, 8, 5, 8, 2), (1000, 1, 0, 0, 1))
-    assert rows_of(several) == [(1, 100, 16), (1, 132, 16), (1, 164, 16), (2, 1000, 8), (2, 1008, 8), (1, 0, 1)]
+    assert rows_of(several) == [
+        (1, 100, 16),
+        (1, 132, 16),
+        (1, 164, 16),
+        (2, 1000, 8),
+        (2, 1008, 8),
+        (1, 0, 1),
+    ]
 
 
-@pytest.mark.parametrize("row", [(1000, 16, 0, 8, 2), (1000, 16, 0, 16, 0), (1000, 16, 0, 5000, 3), (1000, 16, 1, 16, 1), (1000, 16, 0, 16, 2**63)])
+@pytest.mark.parametrize(
+    "row",
+    [
+        (1000, 16, 0, 8, 2),
+        (1000, 16, 0, 16, 0),
+        (1000, 16, 0, 5000, 3),
+        (1000, 16, 1, 16, 1),
+        (1000, 16, 0, 16, 2**63),
+    ],
+)
 def test_strided_rows_that_overlap_are_none_or_leave_their_memory_are_refused(row):
     with pytest.raises(nixlNotFoundError):
         strided(RegionTable([extent_of("dram", 1, 0, 1000, 10_000)]), row)

@@ -18,7 +18,9 @@ COUNTS = [2, 3, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 3]
 
 
 def regular(count, address=4096, step=256, length=64, device=3):
-    return np.stack([address + np.arange(count) * step, np.full(count, length), np.full(count, device)], axis=1).astype(np.uint64)
+    return np.stack(
+        [address + np.arange(count) * step, np.full(count, length), np.full(count, device)], axis=1
+    ).astype(np.uint64)
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -145,7 +147,20 @@ class Odd(int):
     pass
 
 
-@pytest.mark.parametrize("row", [(1, 2), (1, 2, 3, 4), [1, 2, 3], (1, 2, -1), (1, 2**64, 3), (1, 2, None), (1, 2, 3.0), (1, 2, Odd(3)), 7])
+@pytest.mark.parametrize(
+    "row",
+    [
+        (1, 2),
+        (1, 2, 3, 4),
+        [1, 2, 3],
+        (1, 2, -1),
+        (1, 2**64, 3),
+        (1, 2, None),
+        (1, 2, 3.0),
+        (1, 2, Odd(3)),
+        7,
+    ],
+)
 def test_tuples_that_are_not_plain_are_left_to_who_words_the_error(row):
     assert pack_tuples([(1, 2, 3), row]) is None
     with pytest.raises(TypeError, match="a list of tuples is expected"):
@@ -158,7 +173,8 @@ def test_tuples_of_numbers_that_are_no_plain_integers_are_taken_as_before():
 
 
 @pytest.mark.parametrize(
-    ("row", "error"), [((1, 2), ValueError), ([1, 2, 3], TypeError), ((1, 2, -1), OverflowError), ((1, 2, None), TypeError)]
+    ("row", "error"),
+    [((1, 2), ValueError), ([1, 2, 3], TypeError), ((1, 2, -1), OverflowError), ((1, 2, None), TypeError)],
 )
 def test_a_wrong_tuple_among_right_ones_is_named_as_alone(row, error):
     with pytest.raises(error):
@@ -215,7 +231,9 @@ def test_threads_that_look_at_one_list_at_once_see_the_same(look):
     while there:
         at += 1
         descs = nixlXferDList(nixl_mem_t.DRAM_SEG, regular(5))
-        seen, there = interrupted(lambda descs=descs: see(descs), {code}, at, lambda descs=descs: descs.addDesc((1, 2, 3)))
+        seen, there = interrupted(
+            lambda descs=descs: see(descs), {code}, at, lambda descs=descs: descs.addDesc((1, 2, 3))
+        )
         assert seen in (expected, expected + 1 if look == "count" else expected), f"at instruction {at}"
         if there:
             assert descs.descCount() == 6 and descs[5] == (1, 2, 3), f"at instruction {at}"

@@ -19,7 +19,10 @@ SEQUENCES = sorted(path.stem for path in (HERE / "nixl_results").glob("*.json"))
 
 DIFFERENCES = {
     ("vllm", "descCount"): "NIXL counts after it has merged neighbours, Headrace before",
-    ("storage", "query_memory as it would be opened"): "Headrace takes the form in which files are registered for a question as well",
+    (
+        "storage",
+        "query_memory as it would be opened",
+    ): "Headrace takes the form in which files are registered for a question as well",
     ("storage", "estimate_xfer_cost"): "Headrace has an estimate",
     ("storage", "with a notification"): "Headrace tells the agent itself",
 }
@@ -49,7 +52,10 @@ def wheel():
 
 
 def test_every_sequence_has_been_recorded(run_script):
-    code, said, errors = run_script("import sys; sys.path.insert(0, sys.argv[1]); import nixl_sequences; print(*sorted(nixl_sequences.SEQUENCES))", str(HERE))
+    code, said, errors = run_script(
+        "import sys; sys.path.insert(0, sys.argv[1]); import nixl_sequences; print(*sorted(nixl_sequences.SEQUENCES))",
+        str(HERE),
+    )
     assert code == 0, errors
     assert said.split() == SEQUENCES
 

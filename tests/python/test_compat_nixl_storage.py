@@ -21,7 +21,11 @@ def address(memory):
 
 
 def descriptors():
-    return sorted(os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}"))
+    return sorted(
+        os.readlink(f"/proc/self/fd/{name}")
+        for name in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{name}")
+    )
 
 
 @pytest.fixture
@@ -42,7 +46,9 @@ def kv(tmp_path):
 
 def move(agent, op, memory, device, offset=0, size=None):
     source = agent.get_xfer_descs([(address(memory), size or memory.nbytes, 0)], "DRAM")
-    handle = agent.initialize_xfer(op, source, agent.get_xfer_descs([(offset, size or memory.nbytes, device)], "FILE"), agent.name)
+    handle = agent.initialize_xfer(
+        op, source, agent.get_xfer_descs([(offset, size or memory.nbytes, device)], "FILE"), agent.name
+    )
     agent.transfer(handle)
     until(lambda: agent.check_xfer_state(handle) == "DONE")
 
@@ -61,12 +67,21 @@ def test_a_path_follows_the_ways_in_which_it_is_opened(said, path, how):
 
 def test_a_file_named_by_path_is_open_as_it_says_until_it_is_registered(kv):
     before = descriptors()
-    with registered("file", [(100, 50, 7, f"rw,sync:{kv}".encode()), (0, 0, 8, f"ro:{kv}".encode())]) as ranges:
+    with registered(
+        "file", [(100, 50, 7, f"rw,sync:{kv}".encode()), (0, 0, 8, f"ro:{kv}".encode())]
+    ) as ranges:
         writable, readable = (fcntl.fcntl(range.file_descriptor, fcntl.F_GETFL) for range in ranges)
-        assert writable & os.O_ACCMODE == os.O_RDWR and writable & os.O_SYNC == os.O_SYNC and readable & os.O_ACCMODE == os.O_RDONLY
+        assert (
+            writable & os.O_ACCMODE == os.O_RDWR
+            and writable & os.O_SYNC == os.O_SYNC
+            and readable & os.O_ACCMODE == os.O_RDONLY
+        )
         assert [range.length_bytes for range in ranges] == [150, 0]
     assert descriptors() == before
-    with pytest.raises(bind.nixlBackendError, match="No such file"), registered("file", [(0, 0, 7, f"ro:{kv}".encode()), (0, 0, 8, b"ro:/no/such")]):
+    with (
+        pytest.raises(bind.nixlBackendError, match="No such file"),
+        registered("file", [(0, 0, 7, f"ro:{kv}".encode()), (0, 0, 8, b"ro:/no/such")]),
+    ):
         pass
     assert descriptors() == before
 
@@ -74,7 +89,10 @@ def test_a_file_named_by_path_is_open_as_it_says_until_it_is_registered(kv):
 def test_a_file_without_a_path_is_an_open_descriptor(kv):
     with registered("file", [(0, 9, 7, b"whatever")]) as (range,):
         assert (range.path, range.file_descriptor, range.length_bytes) == ("", 7, 9)
-    with pytest.raises(bind.nixlBackendError, match="is no descriptor, and 'wo:x' names no path"), registered("file", [(0, 0, 1 << 40, b"wo:x")]):
+    with (
+        pytest.raises(bind.nixlBackendError, match="is no descriptor, and 'wo:x' names no path"),
+        registered("file", [(0, 0, 1 << 40, b"wo:x")]),
+    ):
         pass
 
 
@@ -122,7 +140,9 @@ def test_pages_of_a_file_are_read_and_written_by_prepared_lists(tier, kv):
     os.close(descriptor)  # the number goes on standing for the file
     pages = 1 << 12
     at = np.arange(pages, dtype=np.uint64) * np.uint64(16)
-    here = np.stack([at + np.uint64(address(memory)), np.full(pages, 16, np.uint64), np.zeros(pages, np.uint64)], axis=1)
+    here = np.stack(
+        [at + np.uint64(address(memory)), np.full(pages, 16, np.uint64), np.zeros(pages, np.uint64)], axis=1
+    )
     there = np.stack([at, np.full(pages, 16, np.uint64), np.full(pages, descriptor, np.uint64)], axis=1)
     local, own = agent.prep_xfer_dlist("", here, "DRAM"), agent.prep_xfer_dlist(agent.name, there, "FILE")
     order = np.random.default_rng(3).permutation(pages)
@@ -150,7 +170,9 @@ def test_memory_of_both_names_goes_to_files_and_to_peers(tier, kv):
     move(both, "READ", pool, 1000, 4096)
     both.add_remote_agent(peer.get_agent_metadata())
     source, target = ([(address(memory), 4096, 0)] for memory in (pool, there))
-    write = both.initialize_xfer("WRITE", both.get_xfer_descs(source, "DRAM"), both.get_xfer_descs(target, "DRAM"), peer.name)
+    write = both.initialize_xfer(
+        "WRITE", both.get_xfer_descs(source, "DRAM"), both.get_xfer_descs(target, "DRAM"), peer.name
+    )
     both.transfer(write)
     until(lambda: both.check_xfer_state(write) == "DONE")
     assert both.query_xfer_backend(write) == "UCX"
@@ -160,11 +182,17 @@ def test_memory_of_both_names_goes_to_files_and_to_peers(tier, kv):
 def test_what_cannot_be_moved_says_which_file_and_why(tier, kv):
     agent, memory = tier
     agent.register_memory([(0, 0, 1, f"ro:{kv}")], "FILE")
-    with pytest.raises(bind.nixlBackendError, match=f"read 100 bytes at offset 65500 of file {kv}.*which has 65536 bytes"):
+    with pytest.raises(
+        bind.nixlBackendError, match=f"read 100 bytes at offset 65500 of file {kv}.*which has 65536 bytes"
+    ):
         move(agent, "READ", memory, 1, 65500, 100)
     with pytest.raises(bind.nixlBackendError, match=f"file {kv}.*is open for reading only"):
         move(agent, "WRITE", memory, 1, 0, 100)
-    for said, why in ((f"ro:{kv.parent}", "is a directory: name a file in it"), (f"rw:{kv}x", "No such file"), ("ro:/dev/null", "no regular file")):
+    for said, why in (
+        (f"ro:{kv.parent}", "is a directory: name a file in it"),
+        (f"rw:{kv}x", "No such file"),
+        ("ro:/dev/null", "no regular file"),
+    ):
         with pytest.raises(bind.nixlBackendError, match=why):
             agent.register_memory([(0, 0, 2, said)], "FILE")
     with pytest.raises(bind.nixlBackendError, match="descriptor 9999 is not open"):

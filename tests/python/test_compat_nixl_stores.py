@@ -77,7 +77,9 @@ def test_withdrawn_metadata_is_found_no_more(two, store):
     if store == "etcd":  # who found it there is told
         until(lambda: not here.check_remote_metadata(there.name))
     late = nixl_agent(unique("late"))
-    there.fetch_remote_metadata("nobody")  # jobs are done in order: when this one is asked for, the withdrawal was
+    there.fetch_remote_metadata(
+        "nobody"
+    )  # jobs are done in order: when this one is asked for, the withdrawal was
     until(lambda: there.agent._exchange._jobs.empty())
     late.agent._exchange._patience = 0.2
     late.fetch_remote_metadata(there.name)
@@ -110,7 +112,11 @@ agent.invalidate_local_metadata()
 
 def test_without_a_store_or_an_address_metadata_goes_nowhere():
     agent = nixl_agent(unique("alone"))
-    for act in (agent.send_local_metadata, agent.invalidate_local_metadata, lambda: agent.fetch_remote_metadata("peer")):
+    for act in (
+        agent.send_local_metadata,
+        agent.invalidate_local_metadata,
+        lambda: agent.fetch_remote_metadata("peer"),
+    ):
         with pytest.raises(bind.nixlInvalidParamError, match="NIXL_ETCD_ENDPOINTS"):
             act()
 

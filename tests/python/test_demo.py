@@ -39,7 +39,11 @@ def demo(packages, tmp_path):
     def start(*arguments, folder=packages, **more):
         environment = os.environ | {"TMPDIR": str(tmp_path)}
         process = subprocess.Popen(
-            [COMMAND, "demo", "--packages", folder, *map(str, arguments)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more
+            [COMMAND, "demo", "--packages", folder, *map(str, arguments)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **more,
         )
         started.append(process)
         return process
@@ -86,8 +90,28 @@ def runs(pid):
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("page", [1, 16, 64])
 def test_the_tokens_are_those_of_one_process_alone(demo, path, workers, page):
-    said, _ = finished(demo("--json", "--check", "--tokens", 24, "--backend", path, "--workers", workers, "--page", page, "--seed", 7))
-    assert (said["tokens"], said["path"], said["page_tokens"], said["decode_workers"]) == (24, path, page, workers)
+    said, _ = finished(
+        demo(
+            "--json",
+            "--check",
+            "--tokens",
+            24,
+            "--backend",
+            path,
+            "--workers",
+            workers,
+            "--page",
+            page,
+            "--seed",
+            7,
+        )
+    )
+    assert (said["tokens"], said["path"], said["page_tokens"], said["decode_workers"]) == (
+        24,
+        path,
+        page,
+        workers,
+    )
     assert said["worker"] in [f"decode-{i}" for i in range(workers)]
     layers, token_bytes = 6, 2 * 2 * 32 * 4
     pages = layers * -(-said["prompt_tokens"] // page)
@@ -104,7 +128,19 @@ def small():
 
 @pytest.mark.parametrize("path", ["shm", "tcp"])
 def test_random_weights_are_the_same_in_every_process(demo, small, path):
-    process = demo("--shape", "small", "--json", "--check", "--tokens", 24, "--backend", path, "--workers", 2, folder=small)
+    process = demo(
+        "--shape",
+        "small",
+        "--json",
+        "--check",
+        "--tokens",
+        24,
+        "--backend",
+        path,
+        "--workers",
+        2,
+        folder=small,
+    )
     said, _ = finished(process)
     assert (said["shape"], said["text"], len(said["token_ids"]), said["path"]) == ("small", "", 24, path)
     assert said["prompt_tokens"] == 2048 - 24 and said["share_before_prefill_ended"] >= 0.7
@@ -122,13 +158,29 @@ def test_random_weights_print_what_moved_and_no_text(demo, small):
 
 def test_the_text_is_that_of_the_reference(demo, packages):
     prompt = a_prompt(300)
-    said, _ = finished(demo("--json", "--prompt", prompt.decode(), "--tokens", 60, "--temperature", 0.7, "--top-p", 0.9, "--seed", 3))
+    said, _ = finished(
+        demo(
+            "--json",
+            "--prompt",
+            prompt.decode(),
+            "--tokens",
+            60,
+            "--temperature",
+            0.7,
+            "--top-p",
+            0.9,
+            "--seed",
+            3,
+        )
+    )
     model = generate.Weights.load(Path(generate.__file__).parent / "weights.safetensors")
     cache = generate.Cache(model.sizes, 16, generate.pages_for(360, 16))
     import torch
 
     torch.set_num_threads(1)
-    tokens = generate.generate(generate.Pieces.packages(packages), model, cache, prompt, 60, generate.Sampling(0.7, 0.9, 3))
+    tokens = generate.generate(
+        generate.Pieces.packages(packages), model, cache, prompt, 60, generate.Sampling(0.7, 0.9, 3)
+    )
     assert said["text"] == bytes(tokens).decode(errors="replace")
 
 
@@ -147,7 +199,14 @@ def test_the_text_comes_on_stdout_and_the_table_on_stderr(demo):
     out, err = process.communicate(timeout=110)
     assert process.returncode == 0, err.decode()
     assert out.startswith(b"In the beginning") and len(out) == len("In the beginning") + 20 + 1
-    for row in ("tokens", "time to first token", "keys and values moved", "before prefill ended", "GB/s", "path"):
+    for row in (
+        "tokens",
+        "time to first token",
+        "keys and values moved",
+        "before prefill ended",
+        "GB/s",
+        "path",
+    ):
         assert row in err.decode()
     assert re.search(r"\nwritten by +decode-0 +the decode worker\n", err.decode())
 
@@ -228,12 +287,21 @@ def test_a_command_line_that_is_wrong_is_refused(demo, arguments, expected):
 def test_a_gpu_that_is_not_there_is_said(demo):
     process = demo("--device", "cuda")
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 1 and "there is no GPU here: leave it out to run on the CPU" in " ".join(err.decode().split())
+    assert process.returncode == 1 and "there is no GPU here: leave it out to run on the CPU" in " ".join(
+        err.decode().split()
+    )
 
 
 def test_a_temporary_folder_that_is_none_is_named(packages):
     environment = os.environ | {"TMPDIR": "/nonexistent"}
-    done = subprocess.run([COMMAND, "demo", "--packages", packages], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [COMMAND, "demo", "--packages", packages],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 1
     assert "temporary files cannot go to /nonexistent" in done.stderr
 

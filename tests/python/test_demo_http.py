@@ -62,10 +62,14 @@ class Server:
         return self.health()["workers"]
 
     def all_pages_are_free(self):
-        return all(worker["free_pages"] == worker["pages"] for worker in self.workers() if "lost" not in worker)
+        return all(
+            worker["free_pages"] == worker["pages"] for worker in self.workers() if "lost" not in worker
+        )
 
     def complete(self, **wanted):
-        return self.client.completions.create(model=MODEL, **({"prompt": PROMPT, "max_tokens": 24, "seed": 1} | wanted))
+        return self.client.completions.create(
+            model=MODEL, **({"prompt": PROMPT, "max_tokens": 24, "seed": 1} | wanted)
+        )
 
     def streamed(self, **wanted):
         return text_of(self.complete(stream=True, **wanted))
@@ -82,7 +86,9 @@ class Server:
     def ask(self, body, version="1.1"):
         """A connection on which a request has been made, whose answer nobody has read yet."""
         connection, text = self.connect(), json.dumps(body)
-        connection.sendall(f"POST /v1/completions HTTP/{version}\r\nHost: here\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+        connection.sendall(
+            f"POST /v1/completions HTTP/{version}\r\nHost: here\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
+        )
         return connection
 
     def kill(self):
@@ -142,10 +148,16 @@ def test_the_text_is_that_of_the_reference(server):
     model = generate.Weights.load(Path(generate.__file__).parent / "weights.safetensors")
     cache = generate.Cache(model.sizes, 16, generate.pages_for(100, 16))
     sampling = generate.Sampling(0.7, 0.9, 5)
-    expected = bytes(generate.generate(generate.Pieces.packages(BUILD), model, cache, PROMPT.encode(), 60, sampling))
+    expected = bytes(
+        generate.generate(generate.Pieces.packages(BUILD), model, cache, PROMPT.encode(), 60, sampling)
+    )
     answer = server.complete(max_tokens=60, temperature=0.7, top_p=0.9, seed=5)
     assert answer.choices[0].text == expected.decode(errors="replace")
-    assert (answer.object, answer.model, answer.choices[0].finish_reason) == ("text_completion", MODEL, "length")
+    assert (answer.object, answer.model, answer.choices[0].finish_reason) == (
+        "text_completion",
+        MODEL,
+        "length",
+    )
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (len(PROMPT), 60)
     assert server.streamed(max_tokens=60, temperature=0.7, top_p=0.9, seed=5) == answer.choices[0].text
 
@@ -183,7 +195,9 @@ def test_a_text_ends_before_a_stop_word_and_frees_its_pages(server):
 
 
 def test_without_a_seed_texts_differ(server):
-    assert len({server.complete(seed=None, max_tokens=40, temperature=1).choices[0].text for _ in range(3)}) > 1
+    assert (
+        len({server.complete(seed=None, max_tokens=40, temperature=1).choices[0].text for _ in range(3)}) > 1
+    )
 
 
 def test_models_are_listed(server):
@@ -250,7 +264,10 @@ def test_a_client_of_http_1_0_that_closes_its_sending_side_gets_its_text(server)
     with server.ask({"prompt": PROMPT, "max_tokens": 900, "seed": 1}, "1.0") as connection:
         connection.shutdown(socket.SHUT_WR)
         status, body = answer_of(connection)
-    assert (status, json.loads(body)["choices"][0]["text"]) == (200, server.complete(max_tokens=900).choices[0].text)
+    assert (status, json.loads(body)["choices"][0]["text"]) == (
+        200,
+        server.complete(max_tokens=900).choices[0].text,
+    )
 
 
 def test_a_client_that_closes_its_sending_side_and_then_leaves_frees_its_pages(server):
@@ -288,7 +305,10 @@ def test_more_texts_than_there_are_pages_for_wait_for_their_turn(server):
     reserved = -(-(len(PROMPT) + 1900) // 16)
     together = pages // reserved + 10
     with ThreadPoolExecutor(together) as pool:
-        texts = pool.map(lambda _: server.complete(max_tokens=1900, temperature=0, stop=word).choices[0].text, range(together))
+        texts = pool.map(
+            lambda _: server.complete(max_tokens=1900, temperature=0, stop=word).choices[0].text,
+            range(together),
+        )
         assert set(texts) == {whole[: whole.index(word)]}
     until(server.all_pages_are_free)
 
@@ -319,7 +339,13 @@ def test_what_is_wrong_is_said(server, wanted, error, said):
 
 
 @pytest.mark.parametrize(
-    "method, path, status", [("GET", "/", 404), ("GET", "/v1/models/other", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405)]
+    "method, path, status",
+    [
+        ("GET", "/", 404),
+        ("GET", "/v1/models/other", 404),
+        ("GET", "/v1/completions", 405),
+        ("POST", "/health", 405),
+    ],
 )
 def test_what_is_not_there_is_said(server, method, path, status):
     with pytest.raises(urllib.error.HTTPError) as caught:
@@ -329,12 +355,24 @@ def test_what_is_not_there_is_said(server, method, path, status):
 
 
 def test_whatever_comes_in_the_server_goes_on(server):
-    bodies = [b"", b"{", b"[" * 1_000_000, b"\xff\xfe", b'{"prompt": ' + b"9" * 500_000 + b"}", b"null", b'"' + b"a" * 2_000_000]
+    bodies = [
+        b"",
+        b"{",
+        b"[" * 1_000_000,
+        b"\xff\xfe",
+        b'{"prompt": ' + b"9" * 500_000 + b"}",
+        b"null",
+        b'"' + b"a" * 2_000_000,
+    ]
     for body in bodies:
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(server.url + "/v1/completions", data=body, timeout=20)
         assert caught.value.code in (400, 413)
-    for text in (b"\0" * 100_000, b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n", b"GET"):
+    for text in (
+        b"\0" * 100_000,
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n",
+        b"GET",
+    ):
         with server.connect() as connection:
             try:
                 connection.sendall(text)

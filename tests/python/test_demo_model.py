@@ -94,7 +94,10 @@ def test_weights_files_are_read_as_they_were_written(tmp_path):
     weights.write(tmp_path / "x.safetensors", tensors, {"key": "value"})
     read, metadata = weights.read(tmp_path / "x.safetensors")
     assert metadata == {"key": "value"} and list(read) == list(tensors)
-    assert all(torch.equal(read[name], tensor) and read[name].dtype == tensor.dtype for name, tensor in tensors.items())
+    assert all(
+        torch.equal(read[name], tensor) and read[name].dtype == tensor.dtype
+        for name, tensor in tensors.items()
+    )
     (tmp_path / "x.safetensors").write_bytes(b"\xff" * 100)
     with pytest.raises(ValueError, match="no safetensors file"):
         weights.read(tmp_path / "x.safetensors")
@@ -126,7 +129,9 @@ def test_keys_and_values_are_stored_where_the_layer_looks_for_them():
         expected, slots = pieces.lay_out(cached, page, order=-1)
         kv = torch.full_like(expected, torch.nan)
         Store()(kv, slots, *cached)
-        assert torch.equal(kv.nan_to_num(), expected.nan_to_num()) and torch.equal(kv.isnan(), expected.isnan())
+        assert torch.equal(kv.nan_to_num(), expected.nan_to_num()) and torch.equal(
+            kv.isnan(), expected.isnan()
+        )
 
 
 # Random weights
@@ -139,7 +144,9 @@ def test_random_weights_are_spread_evenly_and_differ_by_seed_and_tensor():
     first = numbers(5, 0)
     assert first.mean().abs() < 1e-4 and first.std() == pytest.approx(0.02, rel=0.01)
     assert first.abs().max() <= 0.02 * math.sqrt(3) and len(first.unique()) > 900_000
-    assert torch.equal(first, numbers(5, 0)) and torch.equal(first.to(torch.bfloat16), numbers(5, 0, torch.bfloat16))
+    assert torch.equal(first, numbers(5, 0)) and torch.equal(
+        first.to(torch.bfloat16), numbers(5, 0, torch.bfloat16)
+    )
     for other in (numbers(6, 0), numbers(5, 1)):
         assert torch.corrcoef(torch.stack((first.flatten(), other.flatten())))[0, 1].abs() < 0.01
     neighbours = torch.stack((first.flatten()[:-1], first.flatten()[1:]))
@@ -148,10 +155,22 @@ def test_random_weights_are_spread_evenly_and_differ_by_seed_and_tensor():
 
 def test_the_large_shape_is_that_of_eight_billion_parameters():
     sizes = SHAPES["8b"].sizes
-    assert (sizes.layers, sizes.width, sizes.heads, sizes.kv_heads, sizes.head_width, sizes.hidden) == (32, 4096, 32, 8, 128, 14336)
-    count = sizes.layers * sum(math.prod(shape) for shape in sizes.layer_shapes().values()) + sizes.vocabulary * sizes.width
+    assert (sizes.layers, sizes.width, sizes.heads, sizes.kv_heads, sizes.head_width, sizes.hidden) == (
+        32,
+        4096,
+        32,
+        8,
+        128,
+        14336,
+    )
+    count = (
+        sizes.layers * sum(math.prod(shape) for shape in sizes.layer_shapes().values())
+        + sizes.vocabulary * sizes.width
+    )
     assert 7.4e9 < count < 8.1e9 and SHAPES["8b"].dtype == "bfloat16"
-    assert max(map(math.prod, sizes.layer_shapes().values())) < 2**31 > sizes.vocabulary * sizes.width  # what the numbers are made of
+    assert (
+        max(map(math.prod, sizes.layer_shapes().values())) < 2**31 > sizes.vocabulary * sizes.width
+    )  # what the numbers are made of
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +181,10 @@ def small():
 
 
 def test_a_shape_without_a_weights_file_tells_its_sizes(small):
-    assert json.loads((small / "sizes.json").read_text()) == {**vars(SHAPES["small"].sizes), "dtype": "bfloat16"}
+    assert json.loads((small / "sizes.json").read_text()) == {
+        **vars(SHAPES["small"].sizes),
+        "dtype": "bfloat16",
+    }
 
 
 def test_packages_make_the_weights_that_pytorch_makes(small):
@@ -176,7 +198,10 @@ def test_packages_make_the_weights_that_pytorch_makes(small):
 
 def test_an_output_that_the_buffer_protocol_has_no_word_for_is_an_input_too(small):
     sizes = SHAPES["small"].sizes
-    embedding, norm = torch.randn(sizes.vocabulary, sizes.width, dtype=torch.bfloat16), torch.ones(sizes.width, dtype=torch.bfloat16)
+    embedding, norm = (
+        torch.randn(sizes.vocabulary, sizes.width, dtype=torch.bfloat16),
+        torch.ones(sizes.width, dtype=torch.bfloat16),
+    )
     (x,) = headrace.Model(small / "embed.pt2")(torch.tensor([5, 7]), embedding)
     with pytest.raises(BufferError, match="no word for its elements"):
         memoryview(x)
@@ -187,7 +212,11 @@ def test_an_output_that_the_buffer_protocol_has_no_word_for_is_an_input_too(smal
 
 def test_other_weights_than_pytorchs_are_noticed(small, monkeypatch):
     right = torch._inductor.aoti_load_package(str(small / "random_ends.pt2"))
-    monkeypatch.setattr(torch._inductor, "aoti_load_package", lambda path: lambda seed: [weight + 0.002 for weight in right(seed)])
+    monkeypatch.setattr(
+        torch._inductor,
+        "aoti_load_package",
+        lambda path: lambda seed: [weight + 0.002 for weight in right(seed)],
+    )
     with pytest.raises(Corrupt, match="not what PyTorch makes of seed 1"):
         pieces.check_random(small / "random_ends.pt2", SHAPES["small"], "cpu")
 
@@ -200,7 +229,9 @@ def test_storing_takes_no_longer_where_there_are_more_pages(packages):
 
     def seconds(pages):
         kv = torch.zeros(pages, 2, 16, sizes.kv_heads, sizes.head_width)
-        return min(timeit.repeat(lambda: store(kv, torch.tensor([1, 5, 70, 9]), key, key), number=5, repeat=5))
+        return min(
+            timeit.repeat(lambda: store(kv, torch.tensor([1, 5, 70, 9]), key, key), number=5, repeat=5)
+        )
 
     assert seconds(20_000) < 50 * seconds(20)
 
@@ -237,7 +268,9 @@ def test_tokens_come_as_often_as_their_weight_says():
 
 def test_temperature_sharpens_and_flattens():
     logits = [0.0, 1.0]
-    share = {t: sum(choose(logits, Sampling(t, seed=1), n) for n in range(5000)) / 5000 for t in (0.25, 1.0, 4.0)}
+    share = {
+        t: sum(choose(logits, Sampling(t, seed=1), n) for n in range(5000)) / 5000 for t in (0.25, 1.0, 4.0)
+    }
     for temperature, found in share.items():
         assert found == pytest.approx(1 / (1 + math.exp(-1 / temperature)), abs=0.025)
 
@@ -265,7 +298,9 @@ def test_every_twentieth_chapter_is_held_out():
     chapters = [f"chapter {i}" for i in range(45)]
     training, held_out = corpus.split("\n\n".join(chapters))
     assert held_out.split("\n\n") == ["chapter 19", "chapter 39"]
-    assert training.split("\n\n") == [chapter for chapter in chapters if chapter not in ("chapter 19", "chapter 39")]
+    assert training.split("\n\n") == [
+        chapter for chapter in chapters if chapter not in ("chapter 19", "chapter 39")
+    ]
 
 
 def test_verses_lose_their_references_and_chapters_are_set_apart():
@@ -280,8 +315,29 @@ def test_training_learns_and_writes_weights_and_a_report_without_headrace(tmp_pa
     """As on a machine that has torch alone: the script is run by its path, without this package's folder."""
     chapters = ["In the beginning was the word, and the word was good.\n" * 8] * 40
     (tmp_path / "corpus.txt").write_text("\n\n".join(chapters))
-    arguments = ["--corpus", "corpus.txt", "--output", "out", "--device", "cpu", "--steps", "12", "--batch", "2", "--length", "64"]
-    command = [sys.executable, str(FOLDER / "train.py"), *arguments, "--look-every", "6", "--held-out-bytes", "400"]
+    arguments = [
+        "--corpus",
+        "corpus.txt",
+        "--output",
+        "out",
+        "--device",
+        "cpu",
+        "--steps",
+        "12",
+        "--batch",
+        "2",
+        "--length",
+        "64",
+    ]
+    command = [
+        sys.executable,
+        str(FOLDER / "train.py"),
+        *arguments,
+        "--look-every",
+        "6",
+        "--held-out-bytes",
+        "400",
+    ]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=100)
     report = json.loads((tmp_path / "out" / "training.json").read_text())
     assert [look["step"] for look in report["curve"]] == [6, 12]
@@ -337,7 +393,11 @@ def test_the_layers_spec_names_what_varies(packages):
     shapes = {entry["name"]: entry["shape"] for entry in spec["inputs"]}
     chunk, before = {"name": "chunk", "min": 1, "max": 2048}, {"name": "before", "min": 0, "max": 2048}
     pages, page = ({"name": name, "min": 1, "max": None} for name in ("pages", "page"))
-    assert shapes["x"] == [chunk, 256] and shapes["slots"] == [before] and shapes["kv"] == [pages, 2, page, 2, 32]
+    assert (
+        shapes["x"] == [chunk, 256]
+        and shapes["slots"] == [before]
+        and shapes["kv"] == [pages, 2, page, 2, 32]
+    )
     assert list(shapes)[3:] == list(Sizes().layer_shapes())
     assert [entry["name"] for entry in spec["outputs"]] == ["x", "key", "value"] and spec["mutated"] == []
 
@@ -363,7 +423,12 @@ def test_what_is_up_to_date_is_left_alone_without_torch(packages, run_script):
 
 def test_what_is_up_to_date_needs_no_lock(packages, monkeypatch):
     monkeypatch.setattr(export, "_one_at_a_time", None)  # a folder that is not ours to write
-    assert [path.name for path in export.export_pieces(packages)] == ["embed.pt2", "layer.pt2", "head.pt2", "store.pt2"]
+    assert [path.name for path in export.export_pieces(packages)] == [
+        "embed.pt2",
+        "layer.pt2",
+        "head.pt2",
+        "store.pt2",
+    ]
 
 
 def test_what_a_killed_export_left_is_removed_by_the_next(tmp_path, monkeypatch):

@@ -28,7 +28,13 @@ extern "C" __global__ void add_one(uint64_t* at) { *at += 1; }
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(TOOL), *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [sys.executable, str(TOOL), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def elf_of(cubin: bytes) -> tuple[int, int]:
@@ -46,7 +52,9 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_a_cubin_for_each_kind_of_gpu_that_drivers_of_cuda_12_run(arch: str, source: Path, tmp_path: Path) -> None:
+def test_a_cubin_for_each_kind_of_gpu_that_drivers_of_cuda_12_run(
+    arch: str, source: Path, tmp_path: Path
+) -> None:
     cubin = tmp_path / "one.cubin"
     done = run("--arch", arch, "-o", cubin, source)
     assert done.returncode == 0, done.stderr
@@ -76,16 +84,26 @@ def test_wrong_calls_say_what_is_wrong(source: Path, tmp_path: Path) -> None:
         (["--check", "--library", tmp_path / "libnvrtc.so.12"], "does not load"),
     ]:
         done = run(*arguments)
-        assert done.returncode != 0 and words in done.stderr and "Traceback" not in done.stderr, (arguments, done.stderr)
+        assert done.returncode != 0 and words in done.stderr and "Traceback" not in done.stderr, (
+            arguments,
+            done.stderr,
+        )
 
 
 def test_a_python_without_nvrtc_is_told_what_to_install() -> None:
-    done = subprocess.run([sys.executable, "-S", str(TOOL), "--check"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-S", str(TOOL), "--check"], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 1 and "-m pip install nvidia-cuda-nvrtc-cu12==12.8.93" in done.stderr
 
 
 class Image(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("numbers", ctypes.c_uint32 * 4), ("data", ctypes.c_void_p), ("bytes", ctypes.c_uint64)]
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("numbers", ctypes.c_uint32 * 4),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_uint64),
+    ]
 
 
 class Table(ctypes.Structure):
@@ -100,7 +118,13 @@ class Table(ctypes.Structure):
 
 def test_doctor_finds_the_kernels_whatever_the_command_was_called_by() -> None:
     """The script `headrace` starts it by a name alone."""
-    done = subprocess.run([sys.executable, "-m", "headrace", "doctor", "--json"], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     found = [finding for finding in json.loads(done.stdout)["findings"] if finding["name"] == "GPU kernels"]
     assert [finding["value"] for finding in found] == ["sm_80, sm_90a, sm_100, sm_120"]
 
@@ -110,5 +134,10 @@ def test_the_package_has_kernels_for_all_kinds_of_gpu_from_driver_570_on() -> No
     library.headrace_kernels_v1_table.restype = ctypes.POINTER(Table)
     table = library.headrace_kernels_v1_table().contents
     assert table.version.decode() == headrace.__version__
-    images = {image.name.decode(): ctypes.string_at(image.data, image.bytes) for image in table.images[: table.image_count]}
-    assert {name: elf_of(cubin) for name, cubin in images.items()} == {f"sm_{arch}": (ABI[arch], kind) for arch, kind in ARCHS.items()}
+    images = {
+        image.name.decode(): ctypes.string_at(image.data, image.bytes)
+        for image in table.images[: table.image_count]
+    }
+    assert {name: elf_of(cubin) for name, cubin in images.items()} == {
+        f"sm_{arch}": (ABI[arch], kind) for arch, kind in ARCHS.items()
+    }

@@ -17,7 +17,10 @@ def store(etcd):
 
 @pytest.fixture
 def two(backend, store):
-    with headrace.Agent(unique("left"), [backend], store=store) as left, headrace.Agent(unique("right"), [backend], store=store) as right:
+    with (
+        headrace.Agent(unique("left"), [backend], store=store) as left,
+        headrace.Agent(unique("right"), [backend], store=store) as right,
+    ):
         yield left, right
 
 
@@ -36,7 +39,9 @@ def test_a_peer_never_told_of_is_listed_watched_reached_and_forgotten(two, store
     right.publish()
     until(lambda: ("joined", right.name) in events)
     assert left.list_namespace() == [right.name]
-    assert [(peer.name, peer.incarnation, peer.regions) for peer in headrace.list_namespace(store)] == [(right.name, right.incarnation, 1)]
+    assert [(peer.name, peer.incarnation, peer.regions) for peer in headrace.list_namespace(store)] == [
+        (right.name, right.incarnation, 1)
+    ]
     assert left.find(right.name).regions == 1
 
     here = np.zeros(data.size, np.uint8)
@@ -104,7 +109,11 @@ def test_the_lease_of_a_killed_peer_ends_and_its_name_goes(backend, store, start
 def test_an_etcd_that_is_not_there_is_named(backend):
     address = f"127.0.0.1:{free_ports(1)[0]}"
     with headrace.Agent(unique("a"), [backend], store=f"etcd://{address}") as agent:
-        for call in (agent.publish, lambda: agent.find("x", timeout=2), lambda: agent.list_namespace(timeout=2)):
+        for call in (
+            agent.publish,
+            lambda: agent.find("x", timeout=2),
+            lambda: agent.list_namespace(timeout=2),
+        ):
             with pytest.raises(headrace.Error, match=address) as caught:
                 call()
             assert caught.value.code in ("peer_lost", "timed_out", "backend_failed")

@@ -9,7 +9,13 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def run(name, *arguments):
-    done = subprocess.run([sys.executable, str(EXAMPLES / name), *arguments], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
 

@@ -109,7 +109,9 @@ def folder(tmp_path_factory):
 def run_export(folder, *arguments, before=()):
     command = [*before, sys.executable, "-m", "headrace.export", *arguments, "--cache", str(folder / "cache")]
     environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +124,9 @@ def mixed(folder):
 
 def call(folder, target, output, *more):
     """The command inside this process: quick, since torch is there already."""
-    return export.main([str(folder / target), "--output", str(output), "--cache", str(folder / "cache"), *more])
+    return export.main(
+        [str(folder / target), "--output", str(output), "--cache", str(folder / "cache"), *more]
+    )
 
 
 def test_the_package_says_what_its_inputs_and_outputs_are(mixed):
@@ -153,7 +157,12 @@ def test_the_spec_is_an_entry_of_the_archive_and_a_key_of_torchs_metadata(mixed)
 
 def test_verification_tells_each_output_at_the_examples_size_and_three_others(mixed):
     lines = mixed[1].stdout.splitlines()
-    assert {line.partition(":")[0] for line in lines} == {"on the example", "with batch=1", "with batch=16", "with batch=9"}
+    assert {line.partition(":")[0] for line in lines} == {
+        "on the example",
+        "with batch=1",
+        "with batch=16",
+        "with batch=9",
+    }
     for output in ("logits", "rest.0", "rest.1", "state (written)"):
         told = [line for line in lines if f": {output} " in line]
         assert len(told) == 4 and all("largest difference" in line and line.endswith(": ok") for line in told)
@@ -174,7 +183,9 @@ def test_the_package_runs_with_a_batch_of_one_and_writes_to_its_input(mixed):
 def changing(folder):
     """The command's run over a model that compiles to something else."""
     (folder / "changing.pt2").write_text("the old one")
-    return run_export(folder, "models.py:changing", "--output", "changing.pt2", "--verify", "--tolerance", "0.001")
+    return run_export(
+        folder, "models.py:changing", "--output", "changing.pt2", "--verify", "--tolerance", "0.001"
+    )
 
 
 def test_a_package_that_differs_is_not_written(folder, changing):
@@ -200,13 +211,23 @@ def test_a_package_that_differs_is_not_written(folder, changing):
         ("models.py:two_names", "x.pt2", "2 input_names for 1 input tensors (x)"),
         ("models.py:changing", "x.onnx", "must end in .pt2"),
         ("models.py:changing", "missing/x.pt2", "missing is no folder"),
-        ("models.py:third_dict", "x.pt2", "holds the dynamic dimension rows, and is for example inputs by name: return a dict"),
-        ("models.py:third_tuple", "x.pt2", "holds the dynamic dimension 2*rows, and is for example inputs by name: return a dict"),
+        (
+            "models.py:third_dict",
+            "x.pt2",
+            "holds the dynamic dimension rows, and is for example inputs by name: return a dict",
+        ),
+        (
+            "models.py:third_tuple",
+            "x.pt2",
+            "holds the dynamic dimension 2*rows, and is for example inputs by name: return a dict",
+        ),
         ("models.py:third_hint", "x.pt2", "holds the dynamic dimension"),
         ("models.py:third_number", "x.pt2", "kwargs is a int: it must be a dict"),
     ],
 )
-def test_what_cannot_be_exported_is_an_error_that_says_what_was_expected(folder, capsys, target, output, said):
+def test_what_cannot_be_exported_is_an_error_that_says_what_was_expected(
+    folder, capsys, target, output, said
+):
     assert call(folder, target, folder / output) == 1
     assert said in capsys.readouterr().err
     assert not (folder / output).exists()
@@ -234,7 +255,9 @@ def test_a_folder_that_takes_nothing_is_an_error(tmp_path, monkeypatch):
 
 def test_a_file_that_cannot_be_imported_is_named_with_the_reason(tmp_path):
     (tmp_path / "broken.py").write_text("import not_there_at_all")
-    with pytest.raises(errors.InvalidArgument, match="broken.py cannot be imported: ModuleNotFoundError: .*not_there_at_all"):
+    with pytest.raises(
+        errors.InvalidArgument, match="broken.py cannot be imported: ModuleNotFoundError: .*not_there_at_all"
+    ):
         read_request(f"{tmp_path}/broken.py:f")
 
 
@@ -251,7 +274,9 @@ def test_without_torch_it_says_what_to_install(run_script):
 
 
 def test_importing_it_brings_no_torch(run_script):
-    code, out, err = run_script("import sys, headrace.export, headrace.exporting.archive; print('torch' in sys.modules)")
+    code, out, err = run_script(
+        "import sys, headrace.export, headrace.exporting.archive; print('torch' in sys.modules)"
+    )
     assert (code, out.strip()) == (0, "False"), err
 
 
@@ -271,7 +296,9 @@ def full_disk(folder, mixed):
     """The command's run where the output's file system has 400 KB; it prints afterwards what is left there."""
     where = folder / "small"
     where.mkdir()
-    probe = subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(where)], capture_output=True, check=False)
+    probe = subprocess.run(
+        ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(where)], capture_output=True, check=False
+    )
     if probe.returncode != 0:
         pytest.skip("this machine allows no mounting of one's own")
     script = f"""
@@ -279,7 +306,13 @@ def full_disk(folder, mixed):
         "$@"; code=$?
         cat {where}/mixed.pt2; ls -A {where}; exit $code
     """
-    return run_export(folder, "models.py:mixed", "--output", f"{where}/mixed.pt2", before=["unshare", "-rm", "sh", "-c", script, "sh"])
+    return run_export(
+        folder,
+        "models.py:mixed",
+        "--output",
+        f"{where}/mixed.pt2",
+        before=["unshare", "-rm", "sh", "-c", script, "sh"],
+    )
 
 
 def test_a_full_disk_is_named_and_leaves_the_old_package(folder, full_disk):
@@ -309,7 +342,11 @@ def test_the_compilers_work_is_kept_in_the_cache_and_nothing_in_the_temporary_fo
 
 def test_differences_are_the_largest_absolute_and_relative():
     found = compare("c", "o", torch.tensor([1.0, 100.0]), torch.tensor([1.00005, 100.001]))
-    assert found.within and found.absolute == pytest.approx(1e-3, rel=1e-2) and found.relative == pytest.approx(5e-5, rel=1e-2)
+    assert (
+        found.within
+        and found.absolute == pytest.approx(1e-3, rel=1e-2)
+        and found.relative == pytest.approx(5e-5, rel=1e-2)
+    )
     assert not compare("c", "o", torch.tensor([1.0]), torch.tensor([1.1])).within
     assert compare("c", "o", torch.tensor([1.0]), torch.tensor([1.1]), tolerance=0.2).within
 
@@ -332,7 +369,9 @@ def test_integers_must_be_equal_and_dtypes_too():
     assert compare("c", "o", torch.tensor([2]), torch.tensor([2])).within
     assert not compare("c", "o", torch.tensor([2]), torch.tensor([3]), tolerance=10).within
     assert not compare("c", "o", torch.tensor([2]), torch.tensor([2.0])).within
-    assert compare("c", "o", torch.tensor([1.0], dtype=torch.bfloat16), torch.tensor([1.01], dtype=torch.bfloat16)).within
+    assert compare(
+        "c", "o", torch.tensor([1.0], dtype=torch.bfloat16), torch.tensor([1.01], dtype=torch.bfloat16)
+    ).within
 
 
 def test_a_request_takes_one_tensor_for_a_tuple_and_names_what_is_no_tuple():

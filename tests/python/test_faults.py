@@ -19,7 +19,9 @@ class Scripted:
     """Two agents over `fake` and a request that reads COUNT pages of one into the other, in another order."""
 
     def __init__(self, faults, completion="progress", timeout=None):
-        self.left = headrace.Agent(unique("left"), ["fake"], options={"fake.faults": faults, "fake.completion": completion})
+        self.left = headrace.Agent(
+            unique("left"), ["fake"], options={"fake.faults": faults, "fake.completion": completion}
+        )
         self.right = headrace.Agent(unique("right"), ["fake"])
         rng = np.random.default_rng()
         self.source = rng.integers(1, 256, (COUNT, PAGE), dtype=np.uint8)
@@ -74,7 +76,10 @@ def test_a_wait_that_runs_out_leaves_the_request_under_way(script):
     assert case.arrived() == [True] * COUNT
 
 
-@pytest.mark.parametrize(("faults", "error"), [("drop", headrace.TimedOut), ("drop", headrace.Canceled), ("partial:500", headrace.BackendFailed)])
+@pytest.mark.parametrize(
+    ("faults", "error"),
+    [("drop", headrace.TimedOut), ("drop", headrace.Canceled), ("partial:500", headrace.BackendFailed)],
+)
 def test_an_error_has_words_and_does_not_repeat_its_code(script, faults, error):
     case = script(faults)
     case.request.post(timeout=0.05 if error is headrace.TimedOut else None)
@@ -83,7 +88,11 @@ def test_an_error_has_words_and_does_not_repeat_its_code(script, faults, error):
     with pytest.raises(error) as caught:
         case.request.wait(30)
     what, _, why = str(caught.value).partition(": ")
-    assert what.startswith(f"read from peer {case.right.name}") and len(why) > 10 and f"{caught.value.code}:" not in why
+    assert (
+        what.startswith(f"read from peer {case.right.name}")
+        and len(why) > 10
+        and f"{caught.value.code}:" not in why
+    )
 
 
 @pytest.mark.parametrize("whose", ["post's", "request's"])
@@ -116,7 +125,10 @@ def test_a_cancelled_request_is_told_by_callback_descriptor_and_await(script):
     assert case.request.state == "canceled"
 
 
-@pytest.mark.parametrize(("faults", "error", "page"), [("kill:7", headrace.PeerLost, 7), (f"partial:{5 * PAGE}", headrace.BackendFailed, 5)])
+@pytest.mark.parametrize(
+    ("faults", "error", "page"),
+    [("kill:7", headrace.PeerLost, 7), (f"partial:{5 * PAGE}", headrace.BackendFailed, 5)],
+)
 def test_an_error_on_the_way_names_the_peer_and_the_page(script, faults, error, page):
     case = script(f"{faults}@1")
     with pytest.raises(error, match=case.right.name) as caught:
@@ -200,13 +212,18 @@ def test_a_path_that_declines_says_why_and_its_request_is_not_made(script):
 
 def test_a_request_goes_by_another_path_when_the_first_fails():
     options = {"fake.faults": "partial:100@1", "fake.completion": "inline"}
-    with headrace.Agent(unique("left"), ["fake", "tcp"], options=options) as left, headrace.Agent(unique("right"), ["fake", "tcp"]) as right:
+    with (
+        headrace.Agent(unique("left"), ["fake", "tcp"], options=options) as left,
+        headrace.Agent(unique("right"), ["fake", "tcp"]) as right,
+    ):
         source = np.random.default_rng().integers(0, 256, 10_007, dtype=np.uint8)
         here = np.zeros_like(source)
         theirs = right.register(source)
         left.register(here)
         introduce(left, right)
-        request = left.make_request("read", left.prepare([here]), left.prepare([(theirs.id, 0, source.size)], right.name))
+        request = left.make_request(
+            "read", left.prepare([here]), left.prepare([(theirs.id, 0, source.size)], right.name)
+        )
         first = request.backend
         request.post()
         request.wait(30)

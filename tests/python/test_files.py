@@ -38,7 +38,13 @@ def by_path(path):
 def test_files_are_there_without_being_asked_for(path):
     with headrace.Agent(unique("default")) as agent:
         posix = next(backend for backend in agent.backends() if backend.name == "posix")
-        assert posix.local and posix.query and not posix.remote and not posix.notifications and sorted(posix.kinds) == ["dram", "file"]
+        assert (
+            posix.local
+            and posix.query
+            and not posix.remote
+            and not posix.notifications
+            and sorted(posix.kinds) == ["dram", "file"]
+        )
         file = agent.register(by_path(path))
         assert file.backends == ["posix"] and file.kind == "file" and file.length_bytes == 0
         here = np.zeros(1000, np.uint8)
@@ -98,8 +104,16 @@ def test_a_read_beyond_the_end_fails_and_says_where_the_end_is(agent, path):
     here = np.zeros(2 * PAGE, np.uint8)
     agent.register(here)
     end = 1 << 20
-    with pytest.raises(headrace.InvalidArgument, match=f"at page 1: read {PAGE} bytes at offset {end - 10} of file {path}, which has {end} bytes") as refused:
-        agent.read(agent.name, [here[:PAGE], here[PAGE:]], [(file.id, 0, PAGE), (file.id, end - 10, PAGE)], timeout=30)
+    with pytest.raises(
+        headrace.InvalidArgument,
+        match=f"at page 1: read {PAGE} bytes at offset {end - 10} of file {path}, which has {end} bytes",
+    ) as refused:
+        agent.read(
+            agent.name,
+            [here[:PAGE], here[PAGE:]],
+            [(file.id, 0, PAGE), (file.id, end - 10, PAGE)],
+            timeout=30,
+        )
     assert refused.value.page == 1
     assert here[:PAGE].tobytes() == path.read_bytes()[:PAGE]
 
@@ -114,7 +128,9 @@ def test_a_file_that_is_not_writable_is_read_and_not_written(agent, path):
     descriptor = os.open(path, os.O_RDONLY)
     open_for_reading = agent.register(headrace.MemoryRange("file", file_descriptor=descriptor))
     os.close(descriptor)
-    with pytest.raises(headrace.InvalidArgument, match=f"file {path}.*is open for reading only: open it for writing as well"):
+    with pytest.raises(
+        headrace.InvalidArgument, match=f"file {path}.*is open for reading only: open it for writing as well"
+    ):
         agent.write(agent.name, [here], [(open_for_reading.id, 0, PAGE)], timeout=30)
     assert path.read_bytes() == before
     for file in (by_name, open_for_reading):
@@ -135,7 +151,10 @@ def test_under_o_direct_aligned_pages_move_and_others_are_told_what_is_asked(age
     local = [(memory.region.id, i * PAGE, PAGE) for i in range(64)]
     agent.read(agent.name, local, pages, timeout=30)
     expected = np.fromfile(path, np.uint8)
-    assert all((here[i * PAGE : (i + 1) * PAGE] == expected[at : at + PAGE]).all() for i, (_, at, _) in enumerate(pages))
+    assert all(
+        (here[i * PAGE : (i + 1) * PAGE] == expected[at : at + PAGE]).all()
+        for i, (_, at, _) in enumerate(pages)
+    )
     here[:] = random_bytes(here.size)
     agent.write(agent.name, [(memory.region.id, 0, here.size)], [(file.id, 0, here.size)], timeout=30)
     assert (np.fromfile(path, np.uint8)[: here.size] == here).all()
@@ -173,7 +192,11 @@ def test_files_move_to_and_from_memory_of_their_own_agent(agent, path):
 def test_a_query_tells_of_files(agent, path):
     known = agent.query(by_path(path), "posix")
     status = path.stat()
-    assert known == {"bytes": str(status.st_size), "mode": str(status.st_mode), "mtime": str(int(status.st_mtime))}
+    assert known == {
+        "bytes": str(status.st_size),
+        "mode": str(status.st_mode),
+        "mtime": str(int(status.st_mtime)),
+    }
     assert agent.query(by_path(str(path) + "x"), "posix") is None
     descriptor = os.open(path, os.O_RDONLY)
     assert agent.query(headrace.MemoryRange("file", file_descriptor=descriptor), "posix") == known
@@ -189,7 +212,10 @@ def test_a_canceled_request_leaves_memory_quiet_and_goes_again(agent, tmp_path):
     region = agent.register(by_path(tmp_path / "large"))
     memory = agent.allocate(size)
     here = memory.numpy()
-    local, there = agent.prepare([(memory.region.id, 0, size)]), agent.prepare([(region.id, 0, size)], agent.name)
+    local, there = (
+        agent.prepare([(memory.region.id, 0, size)]),
+        agent.prepare([(region.id, 0, size)], agent.name),
+    )
     request = agent.make_request("read", local, there)
     for _ in range(3):
         request.post()
@@ -234,7 +260,9 @@ def test_several_threads_use_one_file_at_once(agent, tmp_path):
 
 def test_a_region_outlives_the_callers_descriptor_and_gives_its_own_back(agent, path):
     def open_files():
-        return sum(os.path.realpath(f"/proc/self/fd/{name}") == str(path) for name in os.listdir("/proc/self/fd"))
+        return sum(
+            os.path.realpath(f"/proc/self/fd/{name}") == str(path) for name in os.listdir("/proc/self/fd")
+        )
 
     with open(path, "r+b") as file:
         region = agent.register(headrace.MemoryRange("file", file_descriptor=file.fileno()))

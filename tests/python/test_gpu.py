@@ -47,9 +47,24 @@ class GpuProcess:
         """under: the command that starts it, if it is not to run as the tests do."""
         self.name, self.device = name, device
         setting = "expandable_segments:True" if segments == "expandable" else ""
-        environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": setting, "PYTORCH_ALLOC_CONF": setting, "HEADRACE_RUNTIME_DIR": str(runtime), **(environment or {})}
-        command = [*under, sys.executable, str(HERE / "gpu_process.py"), name, str(-1 if STAND_IN else device), backends]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        environment = {
+            **os.environ,
+            "PYTORCH_CUDA_ALLOC_CONF": setting,
+            "PYTORCH_ALLOC_CONF": setting,
+            "HEADRACE_RUNTIME_DIR": str(runtime),
+            **(environment or {}),
+        }
+        command = [
+            *under,
+            sys.executable,
+            str(HERE / "gpu_process.py"),
+            name,
+            str(-1 if STAND_IN else device),
+            backends,
+        ]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
 
     def begin(self, what, **arguments):
         self.process.stdin.write(json.dumps({"do": what, **arguments}) + "\n")
@@ -174,7 +189,18 @@ def fill(one, other, bytes_, seeds=(1, 2), key="pages"):
 # Pages
 
 BUFFER = 8 * MIB if STAND_IN else 320 * MIB
-SIZES = [(512, 1), (512, 20_000), (4096, 1), (4096, 10_007), (16384, 16_384), (65536, 1000), (MIB, 200), (4 * MIB, 70), (16 * MIB, 1), (16 * MIB, 16)]
+SIZES = [
+    (512, 1),
+    (512, 20_000),
+    (4096, 1),
+    (4096, 10_007),
+    (16384, 16_384),
+    (65536, 1000),
+    (MIB, 200),
+    (4 * MIB, 70),
+    (16 * MIB, 1),
+    (16 * MIB, 16),
+]
 SIZES = [(page, min(count, BUFFER // page)) for page, count in SIZES if page <= BUFFER]
 
 
@@ -188,8 +214,12 @@ def test_pages_of_every_size_arrive_where_they_belong(pair, op):
         done = here.ask("move", op=op, peer=there.name, mine="pages", theirs=region, plan=plan)
         assert done["backend"] == BACKEND
         theirs, ours = (1, 2) if target is here else (2, 1)
-        assert target.ask("check", key="pages", target_seed=theirs, source_seed=ours, plans=[plan]) == "", f"{count} pages of {page} bytes"
-        assert source.ask("check", key="pages", target_seed=ours, source_seed=theirs, plans=[]) == "", "the source was changed"
+        assert target.ask("check", key="pages", target_seed=theirs, source_seed=ours, plans=[plan]) == "", (
+            f"{count} pages of {page} bytes"
+        )
+        assert source.ask("check", key="pages", target_seed=ours, source_seed=theirs, plans=[]) == "", (
+            "the source was changed"
+        )
 
 
 @pytest.mark.parametrize("op", ["read", "write"])
@@ -197,12 +227,16 @@ def test_pages_of_odd_lengths_at_odd_places_arrive_where_they_belong(pair, op):
     here, there = pair
     target, theirs, ours = (here, 1, 2) if op == "read" else (there, 2, 1)
     size = BUFFER // 4 + 13
-    for number, (page, count) in enumerate([(1, 1), (7, 1000), (513, 20_000), (3001, 9999), (100_003, 200), (1_000_003, 11), (size // 2, 1)]):
+    for number, (page, count) in enumerate(
+        [(1, 1), (7, 1000), (513, 20_000), (3001, 9999), (100_003, 200), (1_000_003, 11), (size // 2, 1)]
+    ):
         count = min(count, size // page)
         plan = ["rows", size, page, count, 200 + number]
         _, region = fill(here, there, size, key="odd")
         here.ask("move", op=op, peer=there.name, mine="odd", theirs=region, plan=plan, indexed=False)
-        assert target.ask("check", key="odd", target_seed=theirs, source_seed=ours, plans=[plan]) == "", f"{count} pages of up to {page} bytes"
+        assert target.ask("check", key="odd", target_seed=theirs, source_seed=ours, plans=[plan]) == "", (
+            f"{count} pages of up to {page} bytes"
+        )
 
 
 # Layouts that change on the way: all agree on (block, K or V, token, head, element).
@@ -212,12 +246,20 @@ KV, TOKENS, HEADS, DIM = 2, 16, 8, 128
 
 def nhd(blocks, heads, cut=None):
     """[2, blocks, tokens, heads, dim], heads `cut` of it."""
-    return {"shape": [KV, blocks, TOKENS, heads, DIM], "cut": [[None], [None], [None], cut or [None], [None]], "order": [1, 0, 2, 3, 4]}
+    return {
+        "shape": [KV, blocks, TOKENS, heads, DIM],
+        "cut": [[None], [None], [None], cut or [None], [None]],
+        "order": [1, 0, 2, 3, 4],
+    }
 
 
 def hnd(blocks, heads, cut=None):
     """[2, blocks, heads, tokens, dim]"""
-    return {"shape": [KV, blocks, heads, TOKENS, DIM], "cut": [[None], [None], cut or [None], [None], [None]], "order": [1, 0, 3, 2, 4]}
+    return {
+        "shape": [KV, blocks, heads, TOKENS, DIM],
+        "cut": [[None], [None], cut or [None], [None], [None]],
+        "order": [1, 0, 3, 2, 4],
+    }
 
 
 BLOCKS = 40 if STAND_IN else 900
@@ -262,13 +304,40 @@ def test_pages_change_their_layout_on_the_way(pair, layout, op):
     introduce(here, there)
     told = there.ask("tell_view", key=f"{layout} there", layout=theirs)
     mine, others = chosen_blocks(layout)
-    done = here.ask("move_views", op=op, peer=there.name, mine=f"{layout} here", layout=ours, theirs=told, here=mine, there=others)
+    done = here.ask(
+        "move_views",
+        op=op,
+        peer=there.name,
+        mine=f"{layout} here",
+        layout=ours,
+        theirs=told,
+        here=mine,
+        there=others,
+    )
     assert done["backend"] == BACKEND
     moved = [[mine, others]] if op == "read" else []
-    wrong = here.ask("check_views", key=f"{layout} here", layout=ours, target_seed=5, source_bytes=bytes_of(theirs), source_layout=theirs, source_seed=6, moved=moved)
+    wrong = here.ask(
+        "check_views",
+        key=f"{layout} here",
+        layout=ours,
+        target_seed=5,
+        source_bytes=bytes_of(theirs),
+        source_layout=theirs,
+        source_seed=6,
+        moved=moved,
+    )
     assert wrong == ""
     moved = [] if op == "read" else [[others, mine]]
-    wrong = there.ask("check_views", key=f"{layout} there", layout=theirs, target_seed=6, source_bytes=bytes_of(ours), source_layout=ours, source_seed=5, moved=moved)
+    wrong = there.ask(
+        "check_views",
+        key=f"{layout} there",
+        layout=theirs,
+        target_seed=6,
+        source_bytes=bytes_of(ours),
+        source_layout=ours,
+        source_seed=5,
+        moved=moved,
+    )
     assert wrong == ""
 
 
@@ -280,12 +349,39 @@ def test_pages_change_their_layout_inside_one_agent(pair, op):
         here.ask("fill", key=f"{layout} far", bytes=bytes_of(theirs), seed=6)
         told = here.ask("tell_view", key=f"{layout} far", layout=theirs)
         mine, others = chosen_blocks(layout)
-        here.ask("move_views", op=op, peer=here.name, mine=f"{layout} here", layout=ours, theirs=told, here=mine, there=others)
+        here.ask(
+            "move_views",
+            op=op,
+            peer=here.name,
+            mine=f"{layout} here",
+            layout=ours,
+            theirs=told,
+            here=mine,
+            there=others,
+        )
         moved = [[mine, others]] if op == "read" else []
-        wrong = here.ask("check_views", key=f"{layout} here", layout=ours, target_seed=5, source_bytes=bytes_of(theirs), source_layout=theirs, source_seed=6, moved=moved)
+        wrong = here.ask(
+            "check_views",
+            key=f"{layout} here",
+            layout=ours,
+            target_seed=5,
+            source_bytes=bytes_of(theirs),
+            source_layout=theirs,
+            source_seed=6,
+            moved=moved,
+        )
         assert wrong == "", layout
         moved = [] if op == "read" else [[others, mine]]
-        wrong = here.ask("check_views", key=f"{layout} far", layout=theirs, target_seed=6, source_bytes=bytes_of(ours), source_layout=ours, source_seed=5, moved=moved)
+        wrong = here.ask(
+            "check_views",
+            key=f"{layout} far",
+            layout=theirs,
+            target_seed=6,
+            source_bytes=bytes_of(ours),
+            source_layout=ours,
+            source_seed=5,
+            moved=moved,
+        )
         assert wrong == "", layout
 
 
@@ -300,11 +396,31 @@ def test_pages_change_their_layout_between_a_gpu_and_a_peers_host_memory(pair, m
     introduce(here, there)
     told = there.ask("tell_view", key=key, layout=theirs)
     mine, others = chosen_blocks(memory)
-    here.ask("move_views", op=op, peer=there.name, mine="device", layout=ours, theirs=told, here=mine, there=others)
+    here.ask(
+        "move_views", op=op, peer=there.name, mine="device", layout=ours, theirs=told, here=mine, there=others
+    )
     if op == "read":
-        wrong = here.ask("check_views", key="device", layout=ours, target_seed=5, source_bytes=bytes_of(theirs), source_layout=theirs, source_seed=6, moved=[[mine, others]])
+        wrong = here.ask(
+            "check_views",
+            key="device",
+            layout=ours,
+            target_seed=5,
+            source_bytes=bytes_of(theirs),
+            source_layout=theirs,
+            source_seed=6,
+            moved=[[mine, others]],
+        )
     else:
-        wrong = there.ask("check_views", key=key, layout=theirs, target_seed=6, source_bytes=bytes_of(ours), source_layout=ours, source_seed=5, moved=[[others, mine]])
+        wrong = there.ask(
+            "check_views",
+            key=key,
+            layout=theirs,
+            target_seed=6,
+            source_bytes=bytes_of(ours),
+            source_layout=ours,
+            source_seed=5,
+            moved=[[others, mine]],
+        )
     assert wrong == ""
 
 
@@ -318,8 +434,22 @@ def test_replays_of_a_graph_change_the_layout_of_other_pages_each_time(pair):
         introduce(here, there)
         told = there.ask("tell_view", key=f"{layout} there", layout=theirs)
         turns = [chosen_blocks(f"{layout} {turn}", 100) for turn in range(4)]
-        assert here.ask("replay_views", peer=there.name, mine=f"{layout} here", layout=ours, theirs=told, turns=turns) == 3
-        wrong = here.ask("check_views", key=f"{layout} here", layout=ours, target_seed=5, source_bytes=bytes_of(theirs), source_layout=theirs, source_seed=6, moved=turns)
+        assert (
+            here.ask(
+                "replay_views", peer=there.name, mine=f"{layout} here", layout=ours, theirs=told, turns=turns
+            )
+            == 3
+        )
+        wrong = here.ask(
+            "check_views",
+            key=f"{layout} here",
+            layout=ours,
+            target_seed=5,
+            source_bytes=bytes_of(theirs),
+            source_layout=theirs,
+            source_seed=6,
+            moved=turns,
+        )
         assert wrong == "", layout
 
 
@@ -340,8 +470,23 @@ def test_blocks_of_a_kv_cache_move_as_vllm_lays_it_out(pair):
     _, region = here.end(), there.end()
     introduce(here, there)
     ours, others = [5, 0, blocks - 1, 17, 18, 19, 40], [9, 3, 2, 44, 45, 46, blocks - 1]
-    assert here.ask("move_blocks", op="read", peer=there.name, mine="cache", theirs=region, blocks=blocks, ours=ours, others=others) == BACKEND
-    assert here.ask("check_blocks", key="cache", target_seed=3, source_seed=4, sources=others, targets=ours) == ""
+    assert (
+        here.ask(
+            "move_blocks",
+            op="read",
+            peer=there.name,
+            mine="cache",
+            theirs=region,
+            blocks=blocks,
+            ours=ours,
+            others=others,
+        )
+        == BACKEND
+    )
+    assert (
+        here.ask("check_blocks", key="cache", target_seed=3, source_seed=4, sources=others, targets=ours)
+        == ""
+    )
     here.ask("deregister", key="cache"), there.ask("deregister", key="cache")
 
 
@@ -351,7 +496,15 @@ def test_a_notification_comes_when_the_bytes_are_there(pair):
         plan = ["uniform", BUFFER, 16384, min(4000, BUFFER // 16384), number]
         _, region = fill(here, there, BUFFER)
         there.begin("take")
-        here.ask("move", op="write", peer=there.name, mine="pages", theirs=region, plan=plan, notification=f"written {number}")
+        here.ask(
+            "move",
+            op="write",
+            peer=there.name,
+            mine="pages",
+            theirs=region,
+            plan=plan,
+            notification=f"written {number}",
+        )
         assert there.end() == {"peer": here.name, "payload": f"written {number}"}
         assert there.ask("check", key="pages", target_seed=2, source_seed=1, plans=[plan]) == ""
 
@@ -363,7 +516,14 @@ def test_a_post_in_the_order_of_a_stream_moves_between_what_comes_before_and_aft
     here, there = pair
     size = BUFFER // 8
     _, region = fill(here, there, size, (1, 2), "ordered")
-    result = here.ask("in_stream_order", op=op, peer=there.name, mine="ordered", theirs=region, seed=2 if op == "read" else 9)
+    result = here.ask(
+        "in_stream_order",
+        op=op,
+        peer=there.name,
+        mine="ordered",
+        theirs=region,
+        seed=2 if op == "read" else 9,
+    )
     assert result == {"in_flight": True, "wrong": ""}
     plans, source = ([], 2) if op == "read" else ([["uniform", size, size, 1, 0]], 9)
     assert there.ask("check", key="ordered", target_seed=2, source_seed=source, plans=plans) == ""
@@ -378,7 +538,18 @@ def test_long_pages_move_in_the_order_of_a_stream_also_of_the_default_one(pair, 
     source, target = (there, here) if op == "read" else (here, there)
     _, region = fill(here, there, BUFFER, key="long")
     plan = ["uniform", BUFFER, 8 * MIB + 8, 20, 5]
-    assert here.ask("move_on_stream", op=op, peer=there.name, mine="long", theirs=region, plan=plan, default=stream == "default") == "done"
+    assert (
+        here.ask(
+            "move_on_stream",
+            op=op,
+            peer=there.name,
+            mine="long",
+            theirs=region,
+            plan=plan,
+            default=stream == "default",
+        )
+        == "done"
+    )
     theirs, ours = (1, 2) if target is here else (2, 1)
     plans = [[*plan[:3], 1, plan[4]], plan]
     assert target.ask("check", key="long", target_seed=theirs, source_seed=ours, plans=plans) == ""
@@ -393,7 +564,18 @@ def test_pages_of_several_gpus_of_a_peer_move_in_one_post(start, place):
     theirs = [there.ask("fill_on", key=f"on {gpu}", device=gpu, bytes=size, seed=2 + gpu) for gpu in (0, 1)]
     introduce(here, there)
     for page, pages in ((4096, 1000), (3001, 1000), (MIB, 4)):
-        assert here.ask("read_from_several", peer=there.name, mine="mixed", theirs=theirs, page=page, pages=pages, seeds=[2, 3]) == ""
+        assert (
+            here.ask(
+                "read_from_several",
+                peer=there.name,
+                mine="mixed",
+                theirs=theirs,
+                page=page,
+                pages=pages,
+                seeds=[2, 3],
+            )
+            == ""
+        )
 
 
 # CUDA graphs
@@ -410,7 +592,17 @@ def graph(pair):
     def capture(op, page, pages, numbers="host"):
         _, region = fill(here, there, GRAPHED, (1, 2), "graphed")
         handle = f"graph {len(made)}"
-        state = here.ask("capture", handle=handle, op=op, peer=there.name, mine="graphed", theirs=region, page=page, pages=pages, numbers=numbers)
+        state = here.ask(
+            "capture",
+            handle=handle,
+            op=op,
+            peer=there.name,
+            mine="graphed",
+            theirs=region,
+            page=page,
+            pages=pages,
+            numbers=numbers,
+        )
         made.append(handle)
         assert state == "captured"
         return handle
@@ -423,10 +615,22 @@ def graph(pair):
 
 @gpus_only
 @pytest.mark.parametrize("numbers", ["host", "gpu", "graph"])
-@pytest.mark.parametrize(("page", "pages"), [(512, 5000), (1000, 3000), (4096, 2000), (3001, 500), (65536, 200), (48, 9)])
+@pytest.mark.parametrize(
+    ("page", "pages"), [(512, 5000), (1000, 3000), (4096, 2000), (3001, 500), (65536, 200), (48, 9)]
+)
 def test_a_graph_of_a_read_is_replayed_a_hundred_times_with_other_pages(pair, graph, page, pages, numbers):
     handle = graph("read", page, pages, numbers)
-    wrong = pair[0].ask("replay", handle=handle, op="read", mine="graphed", page=page, pages=pages, replays=100, seed=page, source_seed=2)
+    wrong = pair[0].ask(
+        "replay",
+        handle=handle,
+        op="read",
+        mine="graphed",
+        page=page,
+        pages=pages,
+        replays=100,
+        seed=page,
+        source_seed=2,
+    )
     assert wrong == ""
 
 
@@ -438,8 +642,26 @@ def test_a_graph_of_a_write_is_replayed_a_hundred_times_with_other_pages(pair, g
     handle = graph("write", page, pages, numbers)
     for replay in range(100):
         there.ask("fill", key="graphed", bytes=GRAPHED, seed=2)
-        ours, theirs = here.ask("replay", handle=handle, op="write", mine="graphed", page=page, pages=pages, replays=1, seed=replay, source_seed=2)
-        wrong = there.ask("check_written", key="graphed", target_seed=2, source_seed=1, page=page, locals_=ours, remotes=theirs)
+        ours, theirs = here.ask(
+            "replay",
+            handle=handle,
+            op="write",
+            mine="graphed",
+            page=page,
+            pages=pages,
+            replays=1,
+            seed=replay,
+            source_seed=2,
+        )
+        wrong = there.ask(
+            "check_written",
+            key="graphed",
+            target_seed=2,
+            source_seed=1,
+            page=page,
+            locals_=ours,
+            remotes=theirs,
+        )
         assert wrong == "", f"replay {replay} of {len(ours)} pages"
 
 
@@ -447,7 +669,9 @@ def test_a_graph_of_a_write_is_replayed_a_hundred_times_with_other_pages(pair, g
 @pytest.mark.parametrize(("page", "pages"), [(4096, 101), (512, 1001), (48, 33), (999, 77)])
 def test_numbers_that_a_gpu_wrote_out_of_bounds_are_passed_over_and_told(pair, graph, page, pages):
     handle = graph("read", page, pages, "gpu")
-    told = pair[0].ask("replay_with_bad_numbers", handle=handle, mine="graphed", page=page, pages=pages, source_seed=2)
+    told = pair[0].ask(
+        "replay_with_bad_numbers", handle=handle, mine="graphed", page=page, pages=pages, source_seed=2
+    )
     for answer, side in zip(told, ("local", "remote")):
         assert answer["wrong"] == "" and answer["page"] == pages // 2, answer
         assert f"the {side} list" in answer["text"], answer
@@ -494,7 +718,16 @@ def test_a_captured_request_holds_its_regions_until_it_is_canceled(pair, graph):
 def test_a_captured_request_tells_that_its_peer_has_died_and_its_replays_harm_nobody(start, place, segments):
     here, there = start(unique("here"), place[0], segments), start(unique("there"), place[1], segments)
     _, region = fill(here, there, GRAPHED, (1, 2), "graphed")
-    here.ask("capture", handle="graph", op="read", peer=there.name, mine="graphed", theirs=region, page=4096, pages=1000)
+    here.ask(
+        "capture",
+        handle="graph",
+        op="read",
+        peer=there.name,
+        mine="graphed",
+        theirs=region,
+        page=4096,
+        pages=1000,
+    )
     there.kill()
 
     def is_lost():
@@ -516,7 +749,12 @@ def test_a_captured_request_tells_that_its_peer_has_died_and_its_replays_harm_no
 
 
 HOST = 64 * MIB
-HOST_PLANS = [["uniform", HOST, 4096, 10_007, 1], ["rows", HOST, 3001, 9999, 2], ["uniform", HOST, 16 * MIB, 3, 3], ["rows", HOST, 1, 1, 4]]
+HOST_PLANS = [
+    ["uniform", HOST, 4096, 10_007, 1],
+    ["rows", HOST, 3001, 9999, 2],
+    ["uniform", HOST, 16 * MIB, 3, 3],
+    ["rows", HOST, 1, 1, 4],
+]
 
 
 @gpus_only
@@ -539,7 +777,11 @@ def test_a_gpu_reads_and_writes_what_a_peer_allocated_on_its_host(start):
 def register_on_host(host, number, shares_a_page):
     """A tensor of the host process, and the region that it is; another region may keep its first page from being pinned."""
     whole = host.ask("fill", key=f"registered {number}", bytes=HOST, seed=2)
-    part = host.ask("register_part", key=f"registered {number}", part=f"part {number}", length=100) if shares_a_page else None
+    part = (
+        host.ask("register_part", key=f"registered {number}", part=f"part {number}", length=100)
+        if shares_a_page
+        else None
+    )
     return whole, part
 
 
@@ -554,8 +796,15 @@ def test_a_gpu_reads_and_writes_what_a_peer_merely_registered_on_its_host(start,
         theirs, part = register_on_host(host, number, shares_a_page)
         introduce(gpu, host)
         if part is not None:  # its first use pins it, and the whole can then not be pinned
-            gpu.ask("move", op="read", peer=host.name, mine="small", theirs=part, plan=["uniform", 100, 100, 1, 0])
-            assert gpu.ask("check", key="small", target_seed=5, source_seed=2, plans=[["uniform", 100, 100, 1, 0]]) == ""
+            gpu.ask(
+                "move", op="read", peer=host.name, mine="small", theirs=part, plan=["uniform", 100, 100, 1, 0]
+            )
+            assert (
+                gpu.ask(
+                    "check", key="small", target_seed=5, source_seed=2, plans=[["uniform", 100, 100, 1, 0]]
+                )
+                == ""
+            )
         for _ in range(2):  # the first post of a peer's makes the way
             done = gpu.ask("move", op="read", peer=host.name, mine="pages", theirs=theirs, plan=plan)
             assert done["backend"] == "cuda_ipc"
@@ -570,7 +819,10 @@ def test_a_gpu_reads_and_writes_what_a_peer_merely_registered_on_its_host(start,
 @gpus_only
 @pytest.mark.gpu1
 def test_host_memory_that_cannot_be_pinned_is_refused_where_it_shall_not_be_staged(start):
-    gpu, host = start(unique("gpu"), 0), start(unique("host"), -1, environment={"HEADRACE_CUDA_IPC_STAGING_BYTES": "0"})
+    gpu, host = (
+        start(unique("gpu"), 0),
+        start(unique("host"), -1, environment={"HEADRACE_CUDA_IPC_STAGING_BYTES": "0"}),
+    )
     gpu.ask("fill", key="pages", bytes=HOST, seed=1)
     whole, part = register_on_host(host, 0, True)
     introduce(gpu, host)
@@ -588,7 +840,15 @@ def test_a_notification_of_a_write_to_registered_host_memory_comes_when_the_byte
         plan = ["uniform", HOST, 16384, 4000, number]
         _, theirs = fill(gpu, host, HOST)
         host.begin("take")
-        gpu.ask("move", op="write", peer=host.name, mine="pages", theirs=theirs, plan=plan, notification=f"written {number}")
+        gpu.ask(
+            "move",
+            op="write",
+            peer=host.name,
+            mine="pages",
+            theirs=theirs,
+            plan=plan,
+            notification=f"written {number}",
+        )
         assert host.end() == {"peer": gpu.name, "payload": f"written {number}"}
         assert host.ask("check", key="pages", target_seed=2, source_seed=1, plans=[plan]) == ""
 
@@ -620,7 +880,9 @@ def test_an_initiator_that_is_killed_leaves_its_owner_whole(start):
         gpu.ask("fill", key="mine", bytes=HOST, seed=1)
         introduce(gpu, host)
         gpu.ask("move", op="read", peer=host.name, mine="mine", theirs=theirs, plan=HOST_PLANS[0])
-        gpu.begin("storm", op="read", peer=host.name, mine="mine", theirs=theirs, plans=[HOST_PLANS[0]] * 1000)
+        gpu.begin(
+            "storm", op="read", peer=host.name, mine="mine", theirs=theirs, plans=[HOST_PLANS[0]] * 1000
+        )
         time.sleep(0.02 * life)
         gpu.kill()
         until(lambda gpu=gpu, host=host: host.ask("peers")[gpu.name]["lost"])
@@ -674,7 +936,9 @@ def test_explain_names_the_path_that_an_agent_with_every_backend_takes(start):
     here, there = start(unique("here"), backends=""), start(unique("there"), min(1, GPUS - 1), backends="")
     introduce(here, there)
     _, region = fill(here, there, MIB)
-    done = here.ask("move", op="read", peer=there.name, mine="pages", theirs=region, plan=["uniform", MIB, 4096, 100, 1])
+    done = here.ask(
+        "move", op="read", peer=there.name, mine="pages", theirs=region, plan=["uniform", MIB, 4096, 100, 1]
+    )
     assert done["backend"] == BACKEND
     assert BACKEND in done["explain"]
     assert "tcp" in done["explain"], "what else there would have been"
@@ -694,15 +958,34 @@ def test_pages_move_both_ways_between_pid_namespaces(start, place, inside):
     assert (other.ask("hello")["pid"] == NUMBER) == (inside == "both")
     size = BUFFER // 2
     by_descriptor = place[2] == "expandable" and not STAND_IN
-    for number, (here, there, op, kind) in enumerate([(x, y, op, kind) for x, y in ((one, other), (other, one)) for op in ("read", "write") for kind in ("uniform", "rows")]):
+    for number, (here, there, op, kind) in enumerate(
+        [
+            (x, y, op, kind)
+            for x, y in ((one, other), (other, one))
+            for op in ("read", "write")
+            for kind in ("uniform", "rows")
+        ]
+    ):
         _, region = fill(here, there, size)
         plan = [kind, size, 4096, 1000, 800 + number]
         there.begin("take")
-        done = here.ask("move", op=op, peer=there.name, mine="pages", theirs=region, plan=plan, notification=f"moved {number}")
+        done = here.ask(
+            "move",
+            op=op,
+            peer=there.name,
+            mine="pages",
+            theirs=region,
+            plan=plan,
+            notification=f"moved {number}",
+        )
         assert there.end() == {"peer": here.name, "payload": f"moved {number}"}
         target, source, theirs, ours = (here, there, 1, 2) if op == "read" else (there, here, 2, 1)
-        assert target.ask("check", key="pages", target_seed=theirs, source_seed=ours, plans=[plan]) == "", done["explain"]
-        assert source.ask("check", key="pages", target_seed=ours, source_seed=theirs, plans=[]) == "", "the source was changed"
+        assert target.ask("check", key="pages", target_seed=theirs, source_seed=ours, plans=[plan]) == "", (
+            done["explain"]
+        )
+        assert source.ask("check", key="pages", target_seed=ours, source_seed=theirs, plans=[]) == "", (
+            "the source was changed"
+        )
         # Where the numbers differ the driver may know what a handle means.
         allowed = {BACKEND} if by_descriptor else {"tcp"} if inside == "both" else {BACKEND, "tcp"}
         assert done["backend"] in allowed, done["explain"]
@@ -714,11 +997,20 @@ def test_pages_move_both_ways_between_pid_namespaces(start, place, inside):
 @pytest.mark.gpu1
 def test_memory_whose_handle_names_a_process_of_the_same_number_is_refused_in_a_sentence(start):
     under = own_pid_namespace()
-    here, there = (start(unique(name), min(gpu, GPUS - 1), under=under) for name, gpu in (("here", 0), ("there", 1)))
+    here, there = (
+        start(unique(name), min(gpu, GPUS - 1), under=under) for name, gpu in (("here", 0), ("there", 1))
+    )
     introduce(here, there)
     _, region = fill(here, there, MIB)
     with pytest.raises(Refused, match="PID namespaces") as refused:
-        here.ask("move", op="read", peer=there.name, mine="pages", theirs=region, plan=["uniform", MIB, 4096, 100, 1])
+        here.ask(
+            "move",
+            op="read",
+            peer=there.name,
+            mine="pages",
+            theirs=region,
+            plan=["uniform", MIB, 4096, 100, 1],
+        )
     assert refused.value.code == "not_supported" and "expandable_segments" in refused.value.text
 
 
@@ -727,7 +1019,9 @@ def test_a_peer_killed_in_a_pid_namespace_of_its_own_is_lost_and_its_successor_i
     under, name = own_pid_namespace(), unique("mortal")
     here = start(unique("here"), 0, "expandable", under=under, backends=BACKEND if not STAND_IN else "tcp")
     for life in range(2):
-        there = start(name, min(1, GPUS - 1), "expandable", under=under, backends=BACKEND if not STAND_IN else "tcp")
+        there = start(
+            name, min(1, GPUS - 1), "expandable", under=under, backends=BACKEND if not STAND_IN else "tcp"
+        )
         loaded = here.ask("load", metadata=there.ask("metadata"))
         assert loaded == {"peer": name, "restarted": life > 0}
         _, region = fill(here, there, MIB)
@@ -750,7 +1044,10 @@ OVER_TCP = [
 
 @pytest.mark.parametrize("place", OVER_TCP)
 def test_pages_of_every_size_and_place_go_over_tcp(start, place):
-    here, there = start(unique("here"), place[0], backends="tcp"), start(unique("there"), place[1], backends="tcp")
+    here, there = (
+        start(unique("here"), place[0], backends="tcp"),
+        start(unique("there"), place[1], backends="tcp"),
+    )
     plans = [["uniform", BUFFER, page, count, 500 + number] for number, (page, count) in enumerate(SIZES)]
     plans += [["rows", BUFFER, 3001, 2000, 600], ["rows", BUFFER, 1_000_003, 7, 601]]
     for plan in plans:
@@ -758,12 +1055,18 @@ def test_pages_of_every_size_and_place_go_over_tcp(start, place):
             target, source = (here, there) if op == "read" else (there, here)
             _, region = fill(here, there, BUFFER)
             there.begin("take")
-            done = here.ask("move", op=op, peer=there.name, mine="pages", theirs=region, plan=plan, notification="moved")
+            done = here.ask(
+                "move", op=op, peer=there.name, mine="pages", theirs=region, plan=plan, notification="moved"
+            )
             assert done["backend"] == "tcp"
             assert there.end() == {"peer": here.name, "payload": "moved"}
             theirs, ours = (1, 2) if target is here else (2, 1)
-            assert target.ask("check", key="pages", target_seed=theirs, source_seed=ours, plans=[plan]) == "", f"{op} of {plan}"
-            assert source.ask("check", key="pages", target_seed=ours, source_seed=theirs, plans=[]) == "", "the source was changed"
+            assert (
+                target.ask("check", key="pages", target_seed=theirs, source_seed=ours, plans=[plan]) == ""
+            ), f"{op} of {plan}"
+            assert source.ask("check", key="pages", target_seed=ours, source_seed=theirs, plans=[]) == "", (
+                "the source was changed"
+            )
 
 
 @pytest.mark.gpu1
@@ -775,7 +1078,10 @@ def test_a_peer_killed_while_its_gpu_sends_and_receives_over_tcp_is_lost_and_the
         _, region = fill(here, there, BUFFER)
         plan = ["uniform", BUFFER, 16384, min(16_384, BUFFER // 16384), 700 + turn]
         op = "read" if turn % 2 == 0 else "write"
-        assert here.ask("move", op=op, peer=there.name, mine="pages", theirs=region, plan=plan)["backend"] == "tcp"
+        assert (
+            here.ask("move", op=op, peer=there.name, mine="pages", theirs=region, plan=plan)["backend"]
+            == "tcp"
+        )
         here.begin("move", op=op, peer=there.name, mine="pages", theirs=region, plan=plan)
         time.sleep(0.002 * turn)
         there.kill()
@@ -819,7 +1125,15 @@ def test_a_read_that_races_with_a_deregistration_is_right_or_not_found(pair):
     size = 32 * MIB if not STAND_IN else MIB
     for round_ in range(3):
         _, region = fill(here, there, size, (1, 20 + round_), "raced")
-        here.begin("read_until_refused", peer=there.name, mine="raced", theirs=region, bytes=size, source_seed=20 + round_, seconds=30)
+        here.begin(
+            "read_until_refused",
+            peer=there.name,
+            mine="raced",
+            theirs=region,
+            bytes=size,
+            source_seed=20 + round_,
+            seconds=30,
+        )
         time.sleep(0.3)
         there.ask("deregister", key="raced")
         there.ask("free", key="raced")
@@ -868,7 +1182,9 @@ def test_a_registered_tensor_stays_until_it_is_deregistered(pair):
     here.ask("move", op="read", peer=there.name, mine="kept", theirs=region, plan=plan)
     assert here.ask("check", key="kept", target_seed=1, source_seed=2, plans=[plan]) == ""
     there.ask("deregister", key="kept")
-    assert there.ask("release_memory") <= held - size // 2  # what lies in one piece of memory with others stays
+    assert (
+        there.ask("release_memory") <= held - size // 2
+    )  # what lies in one piece of memory with others stays
     here.ask("deregister", key="kept"), here.ask("free", key="kept")
 
 
@@ -913,7 +1229,12 @@ def map_for_us(here, there, key, seed=2, how=MAPPABLE, bytes_=MAPPED):
     introduce(here, there)
     device = -1 if STAND_IN else here.device
     told = here.ask("map", handle=key, peer=there.name, theirs=region)
-    assert told == {"device": device, "bytes": bytes_, "writable": how != "fill_read_only", "dlpack": [1, 0] if STAND_IN else [2, device]}
+    assert told == {
+        "device": device,
+        "bytes": bytes_,
+        "writable": how != "fill_read_only",
+        "dlpack": [1, 0] if STAND_IN else [2, device],
+    }
     return region
 
 
@@ -986,7 +1307,11 @@ def test_a_tensor_outlives_its_mapping_and_python_goes_on_while_its_end_waits(pa
     here, there = pair
     key = unique("tensor")
     map_for_us(here, there, key)
-    assert here.ask("let_go_of_last_tensor", handle=key, seed=2) == {"in_flight": True, "others_ran": True, "wrong": ""}
+    assert here.ask("let_go_of_last_tensor", handle=key, seed=2) == {
+        "in_flight": True,
+        "others_ran": True,
+        "wrong": "",
+    }
     take_back(there, key)
 
 
@@ -996,7 +1321,14 @@ def test_a_mapping_of_read_only_memory_says_so(pair):
     key = unique("read-only")
     map_for_us(here, there, key, how="fill_read_only")
     told = here.ask("describe_mapping", handle=key)
-    interface = {"version": 3, "shape": [MAPPED], "typestr": "|u1", "data": [told["address"], True], "strides": None, "stream": None}
+    interface = {
+        "version": 3,
+        "shape": [MAPPED],
+        "typestr": "|u1",
+        "data": [told["address"], True],
+        "strides": None,
+        "stream": None,
+    }
     assert told["interface"] == interface and not told["plain"]
     assert here.ask("check_mapping", handle=key, seed=2) == ""
     here.ask("unmap", handle=key)
@@ -1098,7 +1430,11 @@ COUNT, SLOT = 100, MIB // 4 if STAND_IN else 64 * MIB
 def test_a_peer_killed_in_the_middle_of_100_reads(start, place, after):
     device, other, segments = place
     name = unique("mortal")
-    here, third, watcher = (start(unique("here"), device, segments), start(unique("third"), other, segments), start(unique("watcher"), other))
+    here, third, watcher = (
+        start(unique("here"), device, segments),
+        start(unique("third"), other, segments),
+        start(unique("watcher"), other),
+    )
     here.ask("fill", key="slots", bytes=COUNT * SLOT, seed=1)
     third_region = third.ask("fill", key="pages", bytes=SLOT, seed=3)
     introduce(here, third)
@@ -1178,8 +1514,12 @@ def test_100_000_random_requests(start, place, pytestconfig):
             _, region = fill(here, there, size)
         else:
             target.ask("fill", key="pages", bytes=size, seed=theirs)
-        made += here.ask("parts", op=op, peer=there.name, mine="pages", theirs=region, plan=plan, requests=100)
-        assert target.ask("check", key="pages", target_seed=theirs, source_seed=ours, plans=[plan]) == "", f"round {number}"
+        made += here.ask(
+            "parts", op=op, peer=there.name, mine="pages", theirs=region, plan=plan, requests=100
+        )
+        assert target.ask("check", key="pages", target_seed=theirs, source_seed=ours, plans=[plan]) == "", (
+            f"round {number}"
+        )
         if op == "write":
             there.ask("fill", key="pages", bytes=size, seed=2)
         else:

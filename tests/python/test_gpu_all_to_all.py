@@ -39,7 +39,9 @@ class Exchange:
 
     def __init__(self, devices, runtime):
         self.devices = devices
-        self.processes = [GpuProcess(unique(f"rank{rank}"), device, "plain", runtime) for rank, device in enumerate(devices)]
+        self.processes = [
+            GpuProcess(unique(f"rank{rank}"), device, "plain", runtime) for rank, device in enumerate(devices)
+        ]
         self.bytes = len(devices) * ODD_SLOT
         self.fill()
         for rank, process in enumerate(self.processes):
@@ -55,7 +57,9 @@ class Exchange:
         return [process.end() for process in self.processes]
 
     def fill(self, turn=0):
-        self.all("fill", lambda rank: {"key": "out", "bytes": self.bytes, "seed": OUT_SEED + 100 * turn + rank})
+        self.all(
+            "fill", lambda rank: {"key": "out", "bytes": self.bytes, "seed": OUT_SEED + 100 * turn + rank}
+        )
         self.all("fill", lambda rank: {"key": "in", "bytes": self.bytes, "seed": IN_SEED + 100 * turn + rank})
 
     def others(self, rank):
@@ -78,7 +82,13 @@ class Exchange:
                 theirs = self.regions[other]["out" if op == "read" else "in"]
                 plan = self.plan(kind, slot, page, count, sender, receiver)
                 found.append({"peer": self.processes[other].name, "theirs": theirs, "plan": plan, **sides})
-            return {"handle": handle, "op": op, "mine": "in" if op == "read" else "out", "slot": slot, "parts": found}
+            return {
+                "handle": handle,
+                "op": op,
+                "mine": "in" if op == "read" else "out",
+                "slot": slot,
+                "parts": found,
+            }
 
         for backends in self.all("make_exchange", parts):
             assert set(backends) == {BACKEND}
@@ -98,8 +108,18 @@ class Exchange:
                            "source_seed": seed + other, "source_bytes": self.bytes} for other in self.others(rank)],
             }  # fmt: skip
 
-        assert self.all("check_slots", takes) == [""] * len(self.processes), f"{count} {kind} pages of {page} bytes"
-        untouched = self.all("check", lambda rank: {"key": "out", "target_seed": OUT_SEED + 100 * fill + rank, "source_seed": 0, "plans": []})
+        assert self.all("check_slots", takes) == [""] * len(self.processes), (
+            f"{count} {kind} pages of {page} bytes"
+        )
+        untouched = self.all(
+            "check",
+            lambda rank: {
+                "key": "out",
+                "target_seed": OUT_SEED + 100 * fill + rank,
+                "source_seed": 0,
+                "plans": [],
+            },
+        )
         assert untouched == [""] * len(self.processes), "a source was changed"
 
     def close(self):
@@ -156,7 +176,10 @@ def test_each_process_is_told_by_every_other_after_its_pages(exchange):
     exchange.all("exchange", lambda rank: {"handle": handle, "notification": f"from {rank}"})
     for rank, process in enumerate(exchange.processes):
         told = [process.ask("take") for _ in exchange.others(rank)]
-        expected = [{"peer": exchange.processes[other].name, "payload": f"from {other}"} for other in exchange.others(rank)]
+        expected = [
+            {"peer": exchange.processes[other].name, "payload": f"from {other}"}
+            for other in exchange.others(rank)
+        ]
         assert sorted(told, key=str) == sorted(expected, key=str)
     exchange.check("uniform", ODD_SLOT, page, count)
     exchange.drop(handle)
@@ -192,9 +215,15 @@ def test_all_to_all_by_graphs_that_are_replayed_with_other_pages(exchange, op, k
 
         def plans(rank, turn=turn):
             sides = [(other, rank) if op == "read" else (rank, other) for other in exchange.others(rank)]
-            return [exchange.plan(kind, slot, page, count, sender, receiver, turn) for sender, receiver in sides] if turn else []
+            return (
+                [exchange.plan(kind, slot, page, count, sender, receiver, turn) for sender, receiver in sides]
+                if turn
+                else []
+            )
 
-        replayed = exchange.all("replay_exchange", lambda rank, plans=plans: {"handle": handle, "op": op, "plans": plans(rank)})
+        replayed = exchange.all(
+            "replay_exchange", lambda rank, plans=plans: {"handle": handle, "op": op, "plans": plans(rank)}
+        )
         assert replayed == [replay] * len(exchange.processes)
         exchange.check(kind, slot, page, count, turn, fill=replay)
     exchange.drop(handle, graph=True)
@@ -211,10 +240,15 @@ def test_of_two_peers_one_is_killed_and_the_others_pages_arrive(start):  # noqa:
     for number, peer in enumerate(peers):
         region = peer.ask("fill", key="out", bytes=SLOT, seed=2 + number)
         introduce(here, peer)
-        parts.append({"peer": peer.name, "theirs": region, "plan": plans[number], "ours": number, "others": 0})
+        parts.append(
+            {"peer": peer.name, "theirs": region, "plan": plans[number], "ours": number, "others": 0}
+        )
     here.ask("make_exchange", handle="both", op="read", mine="in", slot=SLOT, parts=parts)
     here.ask("exchange", handle="both")
-    takes = [{"plan": plan, "into": number, "out_of": 0, "source_seed": 2 + number, "source_bytes": SLOT} for number, plan in enumerate(plans)]
+    takes = [
+        {"plan": plan, "into": number, "out_of": 0, "source_seed": 2 + number, "source_bytes": SLOT}
+        for number, plan in enumerate(plans)
+    ]
     assert here.ask("check_slots", key="in", target_seed=1, slot=SLOT, takes=takes) == ""
     here.begin("exchange_until_lost", handle="both", seconds=60)
     peers[1].kill()

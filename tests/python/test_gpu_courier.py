@@ -25,7 +25,10 @@ COUNT = 100
 def pair(request, runtime):
     """Two processes that know each other and use the courier."""
     here, there, segments = request.param
-    processes = [GpuProcess(unique(name), device, segments, runtime, environment=COURIER) for name, device in (("here", here), ("there", there))]
+    processes = [
+        GpuProcess(unique(name), device, segments, runtime, environment=COURIER)
+        for name, device in (("here", here), ("there", there))
+    ]
     introduce(*processes)
     yield processes
     for process in processes:
@@ -60,7 +63,10 @@ def test_many_small_requests_in_flight_are_more_than_its_ring_and_all_arrive(pai
     for number, page in enumerate((4096, 777)):
         plan = ["uniform" if page == 4096 else "rows", SIZE, page, 250, 40 + number]
         _, region = fill(here, there, SIZE)
-        assert here.ask("parts", op=op, peer=there.name, mine="pages", theirs=region, plan=plan, requests=250) == 250
+        assert (
+            here.ask("parts", op=op, peer=there.name, mine="pages", theirs=region, plan=plan, requests=250)
+            == 250
+        )
         assert target.ask("check", key="pages", target_seed=theirs, source_seed=ours, plans=[plan]) == ""
 
 

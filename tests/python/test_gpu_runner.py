@@ -23,7 +23,9 @@ GPUS = count_gpus()
 pytestmark = torch_on_gpus(GPUS)
 one_gpu = pytest.mark.gpu1
 two_gpus = two_of(GPUS)
-each_gpu = pytest.mark.parametrize("device", [pytest.param("cuda:0", marks=one_gpu), pytest.param("cuda:1", marks=two_gpus)])
+each_gpu = pytest.mark.parametrize(
+    "device", [pytest.param("cuda:0", marks=one_gpu), pytest.param("cuda:1", marks=two_gpus)]
+)
 
 
 def command():
@@ -33,7 +35,9 @@ def command():
 
 
 def run(*arguments):
-    done = subprocess.run([command(), *map(str, arguments)], capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run(
+        [command(), *map(str, arguments)], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -54,7 +58,9 @@ def modules():
 
 @pytest.fixture(scope="module")
 def packages(modules):
-    subprocess.run([sys.executable, str(ROOT / "tests" / "support" / "gpu_models.py"), str(BUILD)], check=True)
+    subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "support" / "gpu_models.py"), str(BUILD)], check=True
+    )
     return BUILD
 
 
@@ -210,9 +216,30 @@ def test_the_command_copies_files_to_the_gpu_and_back(packages, mlp, torch, tmp_
     assert said["device"] == device and said["runs"] == 20 and said["latency_us"]["p50"] > 0
     assert said["memory"]["device_used_bytes"] >= said["memory"]["device_peak_bytes"] > 0
     assert abs(np.load(tmp_path / "y.npz")["logits"] - logits).max() < 1e-3
-    compared = run("verify", packages / "mlp.pt2", *files, "--expect", tmp_path / "expected.npz", "--rtol", 1e-3, "--atol", 1e-3)
+    compared = run(
+        "verify",
+        packages / "mlp.pt2",
+        *files,
+        "--expect",
+        tmp_path / "expected.npz",
+        "--rtol",
+        1e-3,
+        "--atol",
+        1e-3,
+    )
     assert compared["passed"] and len(compared["outputs"]) == 3
-    made_up = run("infer", packages / "mlp.pt2", "--device", device, "--json", "--generate", "--dim", "batch=7", "--threads", 2)
+    made_up = run(
+        "infer",
+        packages / "mlp.pt2",
+        "--device",
+        device,
+        "--json",
+        "--generate",
+        "--dim",
+        "batch=7",
+        "--threads",
+        2,
+    )
     assert made_up["outputs"][0]["shape"] == [7, 10] and made_up["outputs"][0]["not_finite"] == 0
 
 
@@ -227,15 +254,31 @@ def c_program(tmp_path):
     assert compiler, "there is no C compiler"
     made = tmp_path / "gpu_model_test"
     source = ROOT / "tests" / "c" / "gpu_model_test.c"
-    command = [compiler, "-std=c11", "-O1", f"-I{ROOT / 'include'}", source, "-o", made, library, f"-Wl,-rpath,{library.parent}", "-ldl", "-pthread"]
+    command = [
+        compiler,
+        "-std=c11",
+        "-O1",
+        f"-I{ROOT / 'include'}",
+        source,
+        "-o",
+        made,
+        library,
+        f"-Wl,-rpath,{library.parent}",
+        "-ldl",
+        "-pthread",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return made
 
 
 @each_gpu
-def test_c_programs_run_models_on_memory_of_the_driver_and_on_streams_of_their_own(c_program, packages, device):
-    done = subprocess.run([c_program, packages, device], capture_output=True, text=True, timeout=SECONDS, check=False)
+def test_c_programs_run_models_on_memory_of_the_driver_and_on_streams_of_their_own(
+    c_program, packages, device
+):
+    done = subprocess.run(
+        [c_program, packages, device], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "models in GPU memory do what the C API says" in done.stdout
 
@@ -251,7 +294,10 @@ def demo(tmp_path):
         where = ["--packages", folder, "--python", sys.executable, "--device", device]
         weights = [] if "8b" in arguments else ["--model-weights", WEIGHTS]
         said = run("demo", *where, *weights, "--json", "--check", *arguments)
-        print(f"{time.monotonic() - began:.1f} s:", {name: value for name, value in said.items() if name not in ("prompt", "text", "token_ids")})
+        print(
+            f"{time.monotonic() - began:.1f} s:",
+            {name: value for name, value in said.items() if name not in ("prompt", "text", "token_ids")},
+        )
         return said
 
     os.environ["TMPDIR"], before = str(tmp_path), os.environ.get("TMPDIR")

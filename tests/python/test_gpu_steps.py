@@ -26,10 +26,14 @@ gpu_shares = sys.modules["gpu_shares"]
 @pytest.fixture
 def sitting(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "WORK", tmp_path / "work")
-    monkeypatch.setattr(gpu, "describe_gpus", lambda: ("2x NVIDIA H200 (NVLink), 32 cores, driver 580.1", "h200x2", 2, 140.0))
+    monkeypatch.setattr(
+        gpu, "describe_gpus", lambda: ("2x NVIDIA H200 (NVLink), 32 cores, driver 580.1", "h200x2", 2, 140.0)
+    )
     (tmp_path / "carried" / "bin").mkdir(parents=True)
     (tmp_path / "carried" / "commit.txt").write_text("0123456789ab\n")
-    return gpu.Sitting(argparse.Namespace(carried=tmp_path / "carried", out=tmp_path / "out", budget=60, pytest=[]))
+    return gpu.Sitting(
+        argparse.Namespace(carried=tmp_path / "carried", out=tmp_path / "out", budget=60, pytest=[])
+    )
 
 
 def python(text):
@@ -56,19 +60,42 @@ def test_a_step_that_fails_or_breaks_stops_no_other(sitting, monkeypatch, capsys
 def test_a_command_that_takes_too_long_ends_with_what_it_started(sitting, capsys):
     sitting.limit = time.monotonic() + 1
     start = time.monotonic()
-    assert not sitting.run(python("import subprocess, sys; print('begun', flush=True); subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"))
+    assert not sitting.run(
+        python(
+            "import subprocess, sys; print('begun', flush=True); subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+        )
+    )
     assert time.monotonic() - start < 20
     text = capsys.readouterr().out
     assert "begun" in text and "out of time" in text
 
 
-@pytest.mark.parametrize("said", ["0.1.0", "fedcba987654+"])  # by the program: of no tree, or of the one that lies where it runs
-def test_rows_that_a_program_prints_go_to_their_table_with_the_gpus_and_the_commit_that_was_carried(sitting, said):
+@pytest.mark.parametrize(
+    "said", ["0.1.0", "fedcba987654+"]
+)  # by the program: of no tree, or of the one that lies where it runs
+def test_rows_that_a_program_prints_go_to_their_table_with_the_gpus_and_the_commit_that_was_carried(
+    sitting, said
+):
     sitting.limit = time.monotonic() + 20
-    row = {"date": "d", "commit": said, "machine": "a processor", "command": "headrace bench pages", "table": "pages-gpu", "case": "read/4096x16384", "value": 1}
-    assert sitting.run(python(f"print('some words')\nprint('''{json.dumps(row)}''')"), rows=True, case_suffix="/sm16")
+    row = {
+        "date": "d",
+        "commit": said,
+        "machine": "a processor",
+        "command": "headrace bench pages",
+        "table": "pages-gpu",
+        "case": "read/4096x16384",
+        "value": 1,
+    }
+    assert sitting.run(
+        python(f"print('some words')\nprint('''{json.dumps(row)}''')"), rows=True, case_suffix="/sm16"
+    )
     (file,) = sitting.out.glob("*-h200x2-pages-gpu.jsonl")
-    assert json.loads(file.read_text()) == {**row, "case": "read/4096x16384/sm16", "commit": "0123456789ab", "machine": sitting.machine}
+    assert json.loads(file.read_text()) == {
+        **row,
+        "case": "read/4096x16384/sm16",
+        "commit": "0123456789ab",
+        "machine": sitting.machine,
+    }
 
 
 def test_commands_run_at_once_and_those_that_fail_or_take_too_long_are_shown(sitting, capsys):
@@ -76,28 +103,58 @@ def test_commands_run_at_once_and_those_that_fail_or_take_too_long_are_shown(sit
     # Each waits for what the other writes: one after another they would wait for ever.
     meet = "import pathlib, time; here = pathlib.Path({!r}); (here / {!r}).touch()\nwhile not (here / {!r}).exists(): time.sleep(0.01)"
     where = str(gpu.WORK)
-    assert gpu.run_together(sitting, {"one": python(meet.format(where, "a", "b")), "other": python(meet.format(where, "b", "a"))})
+    assert gpu.run_together(
+        sitting, {"one": python(meet.format(where, "a", "b")), "other": python(meet.format(where, "b", "a"))}
+    )
     sitting.limit = time.monotonic() + 2
-    assert not gpu.run_together(sitting, {"fails": python("print('some words'); raise SystemExit(3)"), "stays": python("import time; time.sleep(60)")})
+    assert not gpu.run_together(
+        sitting,
+        {
+            "fails": python("print('some words'); raise SystemExit(3)"),
+            "stays": python("import time; time.sleep(60)"),
+        },
+    )
     text = capsys.readouterr().out
     assert "some words" in text and "fails: exit code 3" in text and "stays: out of time" in text
 
 
 def test_what_the_demo_says_becomes_rows_of_a_place_and_a_length(sitting):
-    said = {"shape": "8b", "prefill_device": "cuda:0", "decode_device": "cuda:1", "prompt_tokens": 2048, "tokens": 100, "checked": True}
-    said |= {"tokens_per_second": 90.5, "GB/s": 200.0, "share_before_prefill_ended": 0.97, "first_token_seconds": 0.5, "bytes": 268435456}
+    said = {
+        "shape": "8b",
+        "prefill_device": "cuda:0",
+        "decode_device": "cuda:1",
+        "prompt_tokens": 2048,
+        "tokens": 100,
+        "checked": True,
+    }
+    said |= {
+        "tokens_per_second": 90.5,
+        "GB/s": 200.0,
+        "share_before_prefill_ended": 0.97,
+        "first_token_seconds": 0.5,
+        "bytes": 268435456,
+    }
     sitting.keep_rows(gpu.demo_rows(sitting, said))
     (file,) = sitting.out.glob("*-h200x2-misc.jsonl")
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    assert {row["case"] for row in rows} == {"demo/8b/cuda:0-cuda:1/2048"} and all(row["checked"] and row["commit"] == "0123456789ab" for row in rows)
+    assert {row["case"] for row in rows} == {"demo/8b/cuda:0-cuda:1/2048"} and all(
+        row["checked"] and row["commit"] == "0123456789ab" for row in rows
+    )
     assert {row["metric"]: row["value"] for row in rows}["GB/s"] == 200.0
 
 
 def test_what_cannot_be_carried_or_is_not_there_is_said(tmp_path):
     script = str(ROOT / "tools" / "test_gpu.py")
-    done = subprocess.run([sys.executable, script, "--collect", str(tmp_path / "a"), str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, script, "--collect", str(tmp_path / "a"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode != 0 and "libheadrace_kernels.so" in done.stderr
-    done = subprocess.run([sys.executable, script, "--carried", str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, script, "--carried", str(tmp_path)], capture_output=True, text=True, check=False
+    )
     assert done.returncode != 0 and "is not what --collect makes" in done.stderr
 
 
@@ -115,7 +172,12 @@ def test_steps_that_measure_nothing_run_side_by_side_and_others_alone(sitting, m
         at_once.append(own.step)
         return True
 
-    steps = {"one": step(meets), "other": step(meets), "third": step(notes_others), "fourth": step(notes_others)}
+    steps = {
+        "one": step(meets),
+        "other": step(meets),
+        "third": step(notes_others),
+        "fourth": step(notes_others),
+    }
     monkeypatch.setattr(gpu, "STEPS", steps)
     monkeypatch.setattr(gpu, "SIDE_BY_SIDE", [{"one", "other"}])
     assert gpu.stages(list(steps)) == [["one", "other"], ["third"], ["fourth"]]
@@ -131,7 +193,11 @@ def test_a_step_that_hangs_leaves_those_after_it_their_time(sitting, monkeypatch
         limits[own.step] = own.limit - time.monotonic()
         return True
 
-    steps = {"first": step(sees_its_limit, 1000, 5), "second": step(sees_its_limit, 1000, 20), "third": step(sees_its_limit, 3, 1)}
+    steps = {
+        "first": step(sees_its_limit, 1000, 5),
+        "second": step(sees_its_limit, 1000, 20),
+        "third": step(sees_its_limit, 3, 1),
+    }
     monkeypatch.setattr(gpu, "STEPS", steps)
     assert gpu.run_steps(sitting, list(steps)) == 0
     assert limits["first"] == pytest.approx(40 - 21, abs=2)
@@ -142,21 +208,40 @@ def test_a_step_that_hangs_leaves_those_after_it_their_time(sitting, monkeypatch
 def test_all_default_steps_usually_take_less_than_the_budget_and_are_in_it():
     usual = gpu.usual_seconds(gpu.stages(gpu.EVERY_TIME))
     assert usual < 0.85 * gpu.BUDGET and gpu.BUDGET <= 480 - 10
-    for name in ("extension", "tests", "pages", "host", "tcp", "nixl", "memcheck", "initcheck", "racecheck", "soak"):
+    for name in (
+        "extension",
+        "tests",
+        "pages",
+        "host",
+        "tcp",
+        "nixl",
+        "memcheck",
+        "initcheck",
+        "racecheck",
+        "soak",
+    ):
         assert name in gpu.EVERY_TIME
 
 
 def test_commands_of_steps_side_by_side_do_not_get_each_others_output(sitting):
     steps = [sitting.of_step(name, time.monotonic() + 20) for name in ("left", "right")]
     with ThreadPoolExecutor(2) as pool:
-        assert all(pool.map(lambda own: own.run(python(f"import time; print('{own.step}'); time.sleep(0.3)")), steps))
+        assert all(
+            pool.map(lambda own: own.run(python(f"import time; print('{own.step}'); time.sleep(0.3)")), steps)
+        )
     assert [own.file("stdout").read_text() for own in steps] == ["left\n", "right\n"]
 
 
 # Shares
 
 
-IDS = [f"tests/python/test_gpu.py::test_{name}[{place}-{kind}-{number}]" for name in "abcde" for place in ("two_gpus", "one_gpu") for kind in ("plain", "expandable") for number in range(12)]
+IDS = [
+    f"tests/python/test_gpu.py::test_{name}[{place}-{kind}-{number}]"
+    for name in "abcde"
+    for place in ("two_gpus", "one_gpu")
+    for kind in ("plain", "expandable")
+    for number in range(12)
+]
 IDS += [f"tests/python/test_gpu.py::test_with_its_own_processes_{number}" for number in range(30)]
 IDS += ["tests/python/test_gpu.py::test_an_initiator_that_is_killed_leaves_its_owner_whole"]
 
@@ -173,7 +258,10 @@ def test_each_test_is_in_one_share_and_in_its_order(processes):
 def test_shares_take_about_as_long_as_each_other_and_start_few_processes():
     dealt = gpu_shares.shares(IDS, 8)
     places = [{gpu_shares.place_of(test) for test in share} - {None} for share in dealt]
-    loads = [sum(map(gpu_shares.seconds_of, share)) + gpu_shares.START * len(place) for share, place in zip(dealt, places)]
+    loads = [
+        sum(map(gpu_shares.seconds_of, share)) + gpu_shares.START * len(place)
+        for share, place in zip(dealt, places)
+    ]
     assert max(loads) < 1.25 * sum(loads) / len(loads)
     assert sum(map(len, places)) <= 10  # of 4 places
 
@@ -202,7 +290,9 @@ def test_alone():
 def test_long():
     raise AssertionError("nobody asked for it")
 """
-MARKS = "[pytest]\naddopts = --strict-markers\nmarkers =\n" + "".join(f"  {mark}: of GPUs\n" for mark in ("gpu1", "gpu2", "gpu4", "kernel", "alone", "slow"))
+MARKS = "[pytest]\naddopts = --strict-markers\nmarkers =\n" + "".join(
+    f"  {mark}: of GPUs\n" for mark in ("gpu1", "gpu2", "gpu4", "kernel", "alone", "slow")
+)
 
 
 @pytest.fixture
@@ -225,19 +315,27 @@ def test_every_test_runs_once_those_that_want_the_gpus_alone_after_the_others(tr
     sitting.options.pytest = ["-v", "-q", "-q"]  # how much it says does not change which tests it finds
     assert gpu.tests(sitting)
     assert "7 passed, 0 failed, 0 skipped, 0 not run, of 7 tests" in capsys.readouterr().out
-    names = [case.get("name") for case in ElementTree.parse(sitting.out / "test_gpu.xml").getroot().iter("testcase")]
+    names = [
+        case.get("name")
+        for case in ElementTree.parse(sitting.out / "test_gpu.xml").getroot().iter("testcase")
+    ]
     assert sorted(names) == sorted([f"test_beside[{number}]" for number in range(6)] + ["test_alone"])
 
 
 def test_a_test_that_fails_in_one_of_the_processes_is_shown_and_fails_the_step(tree, sitting, capsys):
-    tree(SOME_TESTS.format(reports=str(gpu.WORK / "junit")) + "\ndef test_wrong():\n    assert 1 == 2, 'some words'\n")
+    tree(
+        SOME_TESTS.format(reports=str(gpu.WORK / "junit"))
+        + "\ndef test_wrong():\n    assert 1 == 2, 'some words'\n"
+    )
     assert not gpu.tests(sitting)
     text = capsys.readouterr().out
     assert "some words" in text and "7 passed, 1 failed, 0 skipped, 0 not run, of 8 tests" in text
 
 
 def test_tests_of_a_process_that_dies_count_as_not_run(tree, sitting, capsys):
-    tree("import os, pytest\npytestmark = pytest.mark.gpu1\n\ndef test_dies():\n    os._exit(0)\n\ndef test_lives():\n    pass\n")
+    tree(
+        "import os, pytest\npytestmark = pytest.mark.gpu1\n\ndef test_dies():\n    os._exit(0)\n\ndef test_lives():\n    pass\n"
+    )
     assert not gpu.tests(sitting)
     text = capsys.readouterr().out
     assert "1 passed, 0 failed, 0 skipped, 1 not run, of 2 tests" in text and "not run: test_dies" in text
@@ -280,7 +378,10 @@ def test_a_machine_that_cannot_build_says_what_it_misses_and_what_to_do(tmp_path
     (tmp_path / "says").write_text(CMAKE_SAYS)
     done = run_without_build(tmp_path, f"#!/bin/sh\n/bin/cat {tmp_path}/says >&2\nexit 1\n")
     assert done.returncode == 1
-    assert "Headrace needs <fmt/format.h>, <spdlog/spdlog.h>, not found on this machine. On Debian or Ubuntu: apt-get install libfmt-dev libspdlog-dev" in done.stdout
+    assert (
+        "Headrace needs <fmt/format.h>, <spdlog/spdlog.h>, not found on this machine. On Debian or Ubuntu: apt-get install libfmt-dev libspdlog-dev"
+        in done.stdout
+    )
     assert "--collect FOLDER build/release" in done.stderr and "--carried FOLDER" in done.stderr
 
 
@@ -303,7 +404,9 @@ def test_a_command_is_not_begun_when_its_step_has_no_time_left(sitting, capsys):
     (["NVIDIA GB10, 580.1, [N/A]"], ("gb10x1", 1, 0)),
 ])  # fmt: skip
 def test_the_gpus_their_driver_and_their_memory_are_asked_of_the_system(tmp_path, monkeypatch, lines, told):
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n[ $1 = topo ] && echo ' NV18 ' && exit\n" + "".join(f"echo '{line}'\n" for line in lines))
+    (tmp_path / "nvidia-smi").write_text(
+        "#!/bin/sh\n[ $1 = topo ] && echo ' NV18 ' && exit\n" + "".join(f"echo '{line}'\n" for line in lines)
+    )
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     machine, label, count, gib = gpu.describe_gpus()

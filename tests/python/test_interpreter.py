@@ -98,14 +98,24 @@ print(right.wait_notification(30))
 """
 
 
-@pytest.mark.parametrize("ending", ["sys.exit(0)", "left.close(); right.close(); sys.exit(0)", "del left, right, request, here, there; sys.exit(0)", "os._exit(0)"])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "sys.exit(0)",
+        "left.close(); right.close(); sys.exit(0)",
+        "del left, right, request, here, there; sys.exit(0)",
+        "os._exit(0)",
+    ],
+)
 def test_a_forked_child_is_refused_and_ends_cleanly_and_the_parent_goes_on(run_script, backend, ending):
     code, out, err = run_script(OPEN.format(backend=backend) + FORK.format(ending=ending))
     assert (code, out, err) == (0, "child 0\n('left', b'still here')\n", "")
 
 
 def test_a_forked_child_may_open_an_agent_of_its_own(run_script, backend):
-    text = OPEN.format(backend=backend) + """
+    text = (
+        OPEN.format(backend=backend)
+        + """
 child = os.fork()
 if child == 0:
     with headrace.Agent("child", ["{backend}"]) as agent:
@@ -114,6 +124,7 @@ if child == 0:
     sys.exit(0)
 print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """.format(backend=backend)
+    )
     assert run_script(text) == (0, "child 0\n", "")
 
 

@@ -51,13 +51,30 @@ class Unwilling:
         lambda: np.float64(3),
         lambda: DlpackOnly(np.zeros((3, 5), np.float32)),
     ],
-    ids=["bytearray", "memoryview", "mmap", "ctypes", "numpy", "column order", "permuted", "structured", "scalar", "dlpack"],
+    ids=[
+        "bytearray",
+        "memoryview",
+        "mmap",
+        "ctypes",
+        "numpy",
+        "column order",
+        "permuted",
+        "structured",
+        "scalar",
+        "dlpack",
+    ],
 )
 def test_anything_with_dense_memory_can_be_registered(agent, make):
     thing = make()
     region = agent.register(thing, name="thing", note=b"\x00\xff")
     size = thing.array.nbytes if isinstance(thing, DlpackOnly) else memoryview(thing).nbytes
-    assert (region.kind, region.length_bytes, len(region), region.name, region.note) == ("dram", size, size, "thing", b"\x00\xff")
+    assert (region.kind, region.length_bytes, len(region), region.name, region.note) == (
+        "dram",
+        size,
+        size,
+        "thing",
+        b"\x00\xff",
+    )
     assert region.address != 0 and region.backends == [agent.backends()[0].name]
     assert [(r.id, r.name) for r in agent.regions()] == [(region.id, "thing")]
 
@@ -88,10 +105,14 @@ def test_what_cannot_be_written_is_not_written(pair):
     left.import_metadata(right.export_metadata())
     assert not left.peer_region(right.name, "frozen").writable
     with pytest.raises(headrace.InvalidArgument, match="region .* is registered read-only") as refused:
-        left.make_request("write", left.prepare([(free.id, 0, 64)]), left.prepare([(theirs.id, 0, 64)], peer=right.name))
+        left.make_request(
+            "write", left.prepare([(free.id, 0, 64)]), left.prepare([(theirs.id, 0, 64)], peer=right.name)
+        )
     assert refused.value.page == 0
     with pytest.raises(headrace.InvalidArgument, match="region .* of this agent is registered read-only"):
-        left.make_request("read", left.prepare([(ours.id, 0, 64)]), left.prepare([(theirs.id, 0, 64)], peer=right.name))
+        left.make_request(
+            "read", left.prepare([(ours.id, 0, 64)]), left.prepare([(theirs.id, 0, 64)], peer=right.name)
+        )
 
 
 def test_memory_allocated_read_only_is_the_owners_to_fill_and_mapped_for_reading(pair):
@@ -238,7 +259,12 @@ def test_deregistering_twice_or_what_never_was_is_not_found(agent):
 
 def test_allocated_memory_is_a_buffer_of_zeros(agent):
     memory = agent.allocate(10_000, name="cache", note=b"n")
-    assert (len(memory), memory.region.length_bytes, memory.region.name, memory.region.note) == (10_000, 10_000, "cache", b"n")
+    assert (len(memory), memory.region.length_bytes, memory.region.name, memory.region.note) == (
+        10_000,
+        10_000,
+        "cache",
+        b"n",
+    )
     assert memory.region.address % mmap.PAGESIZE == 0
     view = memoryview(memory)
     assert (view.nbytes, view.readonly, bytes(view)) == (10_000, False, bytes(10_000))
@@ -263,7 +289,12 @@ def test_allocated_memory_outlives_its_region_while_a_view_of_it_lives(backend):
     for how in ("memory", "view", "array", "slice"):
         memory = agent.allocate(1 << 20)
         memory.numpy()[:] = 42
-        views[how] = {"memory": memory, "view": memoryview(memory), "array": memory.numpy(), "slice": memory.numpy()[1000:2000]}[how]
+        views[how] = {
+            "memory": memory,
+            "view": memoryview(memory),
+            "array": memory.numpy(),
+            "slice": memory.numpy()[1000:2000],
+        }[how]
         agent.deregister(memory)
         del memory
     agent.close()
@@ -279,7 +310,10 @@ def test_allocated_memory_outlives_its_region_while_a_view_of_it_lives(backend):
 
 def test_allocated_memory_is_given_back_when_the_last_view_goes(agent):
     def mapped(address):
-        return any(int(line.split("-")[0], 16) <= address < int(line.split("-")[1].split()[0], 16) for line in open("/proc/self/maps"))
+        return any(
+            int(line.split("-")[0], 16) <= address < int(line.split("-")[1].split()[0], 16)
+            for line in open("/proc/self/maps")
+        )
 
     memory = agent.allocate(64 << 20)
     address = memory.region.address + (32 << 20)
@@ -373,11 +407,20 @@ def test_memory_that_was_merely_registered_cannot_be_mapped(pair):
 def mapped():
     """Two agents over shm, and a region of the second one's that the first one may map, or only read."""
     with headrace.Agent(unique("left"), ["shm"]) as left, headrace.Agent(unique("right"), ["shm"]) as right:
-        memory, weights = right.allocate(8192, name="shared"), right.allocate(4096, name="weights", writable=False)
+        memory, weights = (
+            right.allocate(8192, name="shared"),
+            right.allocate(4096, name="weights", writable=False),
+        )
         memory.numpy()[:] = 5
         weights.numpy()[:] = 6
         introduce(left, right)
-        yield left, right, memory, left.map(right.name, memory.region.id), left.map(right.name, weights.region.id)
+        yield (
+            left,
+            right,
+            memory,
+            left.map(right.name, memory.region.id),
+            left.map(right.name, weights.region.id),
+        )
 
 
 def test_a_mapping_for_the_cpu_says_so_and_where_it_lies(mapped):
@@ -392,12 +435,17 @@ def test_whom_a_mapping_is_for_is_a_number_or_a_name(mapped):
     for cpu in (None, -1, "cpu"):
         assert left.map(right.name, memory.region.id, device=cpu).device == -1
     for gpu, number in ((0, 0), (np.int64(3), 3), ("cuda:1", 1), ("cuda", 0)):
-        with pytest.raises(headrace.NotSupported, match=f"cannot be mapped:\n  shm: shm maps memory for the CPU, not for GPU {number}$"):
+        with pytest.raises(
+            headrace.NotSupported,
+            match=f"cannot be mapped:\n  shm: shm maps memory for the CPU, not for GPU {number}$",
+        ):
             left.map(right.name, memory.region.id, device=gpu)
     with pytest.raises(headrace.InvalidArgument, match="there is no GPU -2: they count from 0"):
         left.map(right.name, memory.region.id, device=-2)
     for nothing in ("gpu", 1.5, 1 << 40, object()):
-        with pytest.raises(headrace.InvalidArgument, match="there is no device .*: write cpu, cuda or cuda:1"):
+        with pytest.raises(
+            headrace.InvalidArgument, match="there is no device .*: write cpu, cuda or cuda:1"
+        ):
             left.map(right.name, memory.region.id, device=nothing)
 
 
@@ -447,7 +495,9 @@ def test_a_query_asks_a_backend_that_is_open(agent):
     backend = agent.backends()[0].name
     with pytest.raises(headrace.NotFound, match=f"no_such is not open in this agent, which has {backend}"):
         agent.query(headrace.MemoryRange("file", path="x"), "no_such")
-    with pytest.raises(headrace.NotSupported, match=f"query of file x: backend {backend} keeps no files.*headrace plugins"):
+    with pytest.raises(
+        headrace.NotSupported, match=f"query of file x: backend {backend} keeps no files.*headrace plugins"
+    ):
         agent.query(headrace.MemoryRange("file", path="x"), backend)
     with pytest.raises(headrace.InvalidArgument, match="not about dram"):
         agent.query(headrace.MemoryRange("dram"), backend)
@@ -455,7 +505,10 @@ def test_a_query_asks_a_backend_that_is_open(agent):
 
 def test_a_query_finds_the_objects_that_a_backend_keeps():
     with headrace.Agent("asks", ["fake", "shm"], options={"fake.objects": "kv/7=4096"}) as agent:
-        assert agent.query(headrace.MemoryRange("object", path="kv/7"), "fake") == {"bytes": "4096", "key": "kv/7"}
+        assert agent.query(headrace.MemoryRange("object", path="kv/7"), "fake") == {
+            "bytes": "4096",
+            "key": "kv/7",
+        }
         assert agent.query(headrace.MemoryRange("object", path="kv/8"), "fake") is None
         with pytest.raises(headrace.NotSupported, match="ask fake"):
             agent.query(headrace.MemoryRange("object", path="kv/7"), "shm")

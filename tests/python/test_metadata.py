@@ -19,18 +19,32 @@ def test_an_import_tells_what_it_did(pair):
     left, right = pair
     right.register(bytearray(100), name="x", note=b"note")
     report = left.import_metadata(right.export_metadata())
-    assert (report.peer, report.incarnation, report.regions, report.restarted) == (right.name, right.incarnation, 1, False)
+    assert (report.peer, report.incarnation, report.regions, report.restarted) == (
+        right.name,
+        right.incarnation,
+        1,
+        False,
+    )
     assert report.version == right.metadata_version
     region = left.peer_region(right.name, "x")
     ours = right.regions()[0]
-    assert (region.id, region.address, region.length_bytes, region.kind, region.note) == (ours.id, ours.address, 100, "dram", b"note")
+    assert (region.id, region.address, region.length_bytes, region.kind, region.note) == (
+        ours.id,
+        ours.address,
+        100,
+        "dram",
+        b"note",
+    )
     peer = left.peers()[0]
     assert (peer.name, peer.incarnation, peer.regions, peer.lost) == (right.name, right.incarnation, 1, False)
     assert peer.backends == [left.backends()[0].name]
 
 
 def test_parts_come_after_the_connection_information_in_any_order(backend):
-    with headrace.Agent(unique("left"), [backend]) as left, headrace.Agent(unique("right"), [backend]) as right:
+    with (
+        headrace.Agent(unique("left"), [backend]) as left,
+        headrace.Agent(unique("right"), [backend]) as right,
+    ):
         regions = right.register([bytearray(10) for _ in range(3)], name="r")
         left.import_metadata(right.export_metadata(regions=[]))
         assert left.peer_regions(right.name) == []
@@ -72,7 +86,9 @@ def test_an_update_leaves_lists_and_requests_in_use_and_brings_regions_that_can_
         right.register(array, name=str(i))
         report = left.import_metadata(right.export_metadata(since_version=version, connection_info=False))
         assert (report.regions, report.version, report.restarted) == (i + 1, right.metadata_version, False)
-        left.read(right.name, [(here.region.id, 1, array.size)], [left.peer_region(right.name, str(i))], timeout=30)
+        left.read(
+            right.name, [(here.region.id, 1, array.size)], [left.peer_region(right.name, str(i))], timeout=30
+        )
         assert (here.numpy()[1 : 1 + array.size] == array).all()
         request.post()
         request.wait(30)
@@ -151,7 +167,10 @@ def test_a_peer_that_restarts_under_its_name_is_recognised(backend):
 
 
 def test_metadata_is_fetched_and_sent_by_socket(backend):
-    with headrace.Agent(unique("left"), [backend]) as left, headrace.Agent(unique("right"), [backend], listen="127.0.0.1:0") as right:
+    with (
+        headrace.Agent(unique("left"), [backend]) as left,
+        headrace.Agent(unique("right"), [backend], listen="127.0.0.1:0") as right,
+    ):
         right.register(bytearray(10), name="r")
         host, port = right.listen_address.rsplit(":", 1)
         assert host == "127.0.0.1" and int(port) > 0 and left.listen_address == ""
@@ -165,7 +184,10 @@ def test_metadata_is_fetched_and_sent_by_socket(backend):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
 def test_agents_listen_and_are_reached_by_ipv4_ipv6_and_host_name(backend, host):
-    with headrace.Agent(unique("left"), [backend]) as left, headrace.Agent(unique("right"), [backend], listen=f"{host}:0") as right:
+    with (
+        headrace.Agent(unique("left"), [backend]) as left,
+        headrace.Agent(unique("right"), [backend], listen=f"{host}:0") as right,
+    ):
         data = np.random.default_rng().integers(0, 256, 4099, dtype=np.uint8)
         here = np.zeros_like(data)
         right.register(data, name="r")
@@ -178,7 +200,10 @@ def test_agents_listen_and_are_reached_by_ipv4_ipv6_and_host_name(backend, host)
 
 
 def test_a_part_or_an_update_is_sent_by_socket(backend):
-    with headrace.Agent(unique("left"), [backend]) as left, headrace.Agent(unique("right"), [backend], listen="127.0.0.1:0") as right:
+    with (
+        headrace.Agent(unique("left"), [backend]) as left,
+        headrace.Agent(unique("right"), [backend], listen="127.0.0.1:0") as right,
+    ):
         regions = left.register([bytearray(10) for _ in range(3)], name="r")
         left.send_metadata(right.listen_address, regions=[])
         until(lambda: right.peers())
@@ -206,7 +231,10 @@ def test_nobody_at_an_address_is_an_error_that_names_it(agent):
 
 def test_peers_find_each_other_through_a_store(backend, tmp_path):
     store = f"file://{tmp_path}"
-    with headrace.Agent(unique("left"), [backend], store=store) as left, headrace.Agent(unique("right"), [backend], store=store) as right:
+    with (
+        headrace.Agent(unique("left"), [backend], store=store) as left,
+        headrace.Agent(unique("right"), [backend], store=store) as right,
+    ):
         events = []
         left.watch_namespace(lambda event, peer: events.append((event, peer)))
         right.register(bytearray(10), name="r")
@@ -225,7 +253,12 @@ def test_peers_find_each_other_through_a_store(backend, tmp_path):
 
 
 def test_an_agent_without_a_store_says_so(agent):
-    for call in (agent.publish, agent.list_namespace, lambda: agent.find("x"), lambda: agent.watch_namespace(print)):
+    for call in (
+        agent.publish,
+        agent.list_namespace,
+        lambda: agent.find("x"),
+        lambda: agent.watch_namespace(print),
+    ):
         with pytest.raises(headrace.InvalidArgument, match="store"):
             call()
 
@@ -245,7 +278,10 @@ def test_wrong_names_backends_and_options_are_refused():
 
 
 def test_a_backend_is_opened_later_and_peers_learn_of_it():
-    with headrace.Agent(unique("left"), ["shm", "tcp"]) as left, headrace.Agent(unique("right"), ["shm"]) as right:
+    with (
+        headrace.Agent(unique("left"), ["shm", "tcp"]) as left,
+        headrace.Agent(unique("right"), ["shm"]) as right,
+    ):
         left.import_metadata(right.export_metadata())
         assert left.peers()[0].backends == ["shm"]
         right.create_backend("tcp", {"sockets": 2})

@@ -40,7 +40,12 @@ def small_disk(tmp_path):
     """A folder, and what to put before a command that shall find a file system of 400 KB there and show what it leaves."""
     where = tmp_path / "small"
     where.mkdir()
-    if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(where)], capture_output=True).returncode != 0:
+    if (
+        subprocess.run(
+            ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(where)], capture_output=True
+        ).returncode
+        != 0
+    ):
         pytest.skip("this machine allows no mounting of one's own")
     script = f'mount -t tmpfs -o size=400k tmpfs {where}; "$@"; code=$?; find {where} -mindepth 2; exit $code'
     return where, ["unshare", "-rm", "sh", "-c", script, "sh"]
@@ -97,7 +102,9 @@ def test_an_output_is_an_input_and_outlives_the_model(packages):
 def test_a_stream_for_a_model_on_the_cpu_is_refused(add):
     with pytest.raises(headrace.InvalidArgument, match="runs on the CPU, which has no streams"):
         add(np.zeros(1024, np.float32), stream=0)
-    with pytest.raises(headrace.InvalidArgument, match="a torch.cuda.Stream, or the number of a CUDA stream, was expected"):
+    with pytest.raises(
+        headrace.InvalidArgument, match="a torch.cuda.Stream, or the number of a CUDA stream, was expected"
+    ):
         add(np.zeros(1024, np.float32), stream="fast")
     assert add(np.zeros(1024, np.float32), stream=None)[0].shape == (1024,)
     assert add.memory()["device_used_bytes"] == 0
@@ -122,7 +129,12 @@ def test_a_producer_is_told_the_stream_on_which_its_memory_will_be_read(add):
 
 def test_inputs_can_be_named(packages):
     model = headrace.Model(str(packages / "mixed.pt2"))
-    inputs = {"m": np.ones((2, 4), np.float32), "a": np.ones(16, np.float32), "ids": np.zeros(5, np.int64), "bias": np.zeros(16, np.float32)}
+    inputs = {
+        "m": np.ones((2, 4), np.float32),
+        "a": np.ones(16, np.float32),
+        "ids": np.zeros(5, np.int64),
+        "bias": np.zeros(16, np.float32),
+    }
     by_name = model.run(**inputs)
     by_place = model.run(inputs["a"], inputs["bias"], m=inputs["m"], ids=inputs["ids"])
     for one, other in zip(by_name, by_place):
@@ -187,7 +199,12 @@ def test_constants_are_listed_and_replaced(packages):
 def test_constants_of_any_strides_replace_by_their_values(packages, laid_out):
     model = headrace.Model(packages / "mixed.pt2")
     weight = np.arange(12, dtype=np.float32).reshape(3, 4)
-    inputs = (np.ones(16, np.float32), np.ones(16, np.float32), np.ones((1, 4), np.float32), np.zeros(5, np.int64))
+    inputs = (
+        np.ones(16, np.float32),
+        np.ones(16, np.float32),
+        np.ones((1, 4), np.float32),
+        np.zeros(5, np.int64),
+    )
     model.replace_constants({"weight": weight})
     expected = model.run(*inputs)[1].numpy().tolist()
     model.replace_constants({"weight": np.zeros((3, 4), np.float32)})
@@ -239,7 +256,12 @@ def test_a_forked_child_is_told_instead_of_waiting_for_threads_it_has_not(packag
         "        os._exit(works is not expected)\n"
         "    assert os.wait()[1] == 0, threads\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(packages / "mlp.pt2")], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(packages / "mlp.pt2")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -269,7 +291,9 @@ def test_a_model_imports_no_torch(packages):
         f"m = headrace.Model({str(packages / 'add.pt2')!r}); "
         "print(json.dumps([float(m.run(np.ones(1024, np.float32))[0].numpy()[3]), 'torch' in sys.modules]))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ
+    )
     assert json.loads(done.stdout) == [2.0, False]
 
 
@@ -330,7 +354,9 @@ def test_a_full_disk_at_unpacking_is_named_with_what_to_do_and_nothing_is_left(p
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 1 and done.stdout == ""
     assert "no space left on device (errno 28)" in done.stderr
-    assert f"goes into the cache folder {where}/packages" in done.stderr and "HEADRACE_CACHE_DIR" in done.stderr
+    assert (
+        f"goes into the cache folder {where}/packages" in done.stderr and "HEADRACE_CACHE_DIR" in done.stderr
+    )
 
 
 def on_a_terminal(*command):
@@ -352,6 +378,8 @@ def on_a_terminal(*command):
 def test_doctor_gives_a_terminal_a_table_unless_json_is_asked_for(packages):
     command = [COMMAND, "doctor", "--device", "cpu", "--model", packages / "add.pt2"]
     table = on_a_terminal(*command)
-    assert re.search(r"\nmatmul float32 +ok +256 x 256", table) and re.search(r"\nthe model +ok +loads in ", table)
+    assert re.search(r"\nmatmul float32 +ok +256 x 256", table) and re.search(
+        r"\nthe model +ok +loads in ", table
+    )
     assert table.endswith("\nAll of it works on cpu.\n")
     assert json.loads(on_a_terminal(*command, "--json"))["works"]

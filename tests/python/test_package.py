@@ -21,7 +21,9 @@ CLASSES = [thing for thing in PUBLIC if inspect.isclass(thing)]
 
 
 def test_import_brings_neither_numpy_nor_torch_nor_asyncio(run_script):
-    code, out, err = run_script("import sys, headrace; print([m for m in ('numpy', 'torch', 'asyncio') if m in sys.modules])")
+    code, out, err = run_script(
+        "import sys, headrace; print([m for m in ('numpy', 'torch', 'asyncio') if m in sys.modules])"
+    )
     assert (code, out.strip()) == (0, "[]"), err
 
 
@@ -96,7 +98,11 @@ def test_what_belongs_to_a_process_refuses_to_be_pickled_and_says_what_to_do():
 def test_uniform_pages_are_a_value_and_can_be_pickled():
     pages = headrace.UniformPages(3, 64, 4096, 1024, 7)
     again = pickle.loads(pickle.dumps(pages))
-    assert repr(again) == repr(pages) == "UniformPages(region=3, base_bytes=64, stride_bytes=4096, page_bytes=1024, count=7)"
+    assert (
+        repr(again)
+        == repr(pages)
+        == "UniformPages(region=3, base_bytes=64, stride_bytes=4096, page_bytes=1024, count=7)"
+    )
     assert len(pages) == 7
 
 
@@ -105,7 +111,9 @@ def test_the_package_is_typed():
 
 
 def test_python_m_headrace_becomes_the_command():
-    done = subprocess.run([sys.executable, "-m", "headrace", "--help"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "--help"], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "headrace" in done.stdout and "bench" in done.stdout
 
@@ -113,8 +121,12 @@ def test_python_m_headrace_becomes_the_command():
 def test_a_package_without_its_command_says_so(tmp_path):
     main = tmp_path / "__main__.py"
     main.write_text((Path(headrace.__file__).parent / "__main__.py").read_text())
-    done = subprocess.run([sys.executable, str(main)], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1 and "cannot be run" in done.stderr and "install the package again" in done.stderr
+    done = subprocess.run(
+        [sys.executable, str(main)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (
+        done.returncode == 1 and "cannot be run" in done.stderr and "install the package again" in done.stderr
+    )
 
 
 def test_the_library_bears_its_major_version_and_is_there_once():
@@ -147,7 +159,9 @@ def test_backends_and_options_are_listed_with_their_meaning():
     for name in ("shm", "tcp"):
         assert backends[name].loaded, backends[name].refusal
         assert "dram" in backends[name].kinds and backends[name].remote and backends[name].notifications
-        assert all(option.sentence and option.name.startswith(name + ".") for option in backends[name].options)
+        assert all(
+            option.sentence and option.name.startswith(name + ".") for option in backends[name].options
+        )
     assert backends["shm"].mapping and not backends["tcp"].mapping
     options = {option.name: option for option in headrace.list_options({"check": True})}
     assert (options["check"].value, options["check"].source) == ("true", "caller")
@@ -156,13 +170,24 @@ def test_backends_and_options_are_listed_with_their_meaning():
 
 def test_the_model_backend_is_shown_to_those_who_name_it():
     def shown(options):
-        return {info.name: info for info in headrace.list_backends(options)}, {o.name for o in headrace.list_options(options)}
+        return {info.name: info for info in headrace.list_backends(options)}, {
+            o.name for o in headrace.list_options(options)
+        }
 
     backends, options = shown({})
-    assert "fake" not in backends and not any(name.startswith("fake.") for name in options) and not backends["shm"].query
+    assert (
+        "fake" not in backends
+        and not any(name.startswith("fake.") for name in options)
+        and not backends["shm"].query
+    )
     for asked in ({"backends": "tcp, fake"}, {"fake.queue_depth": 2}):
         backends, options = shown(asked)
-        assert backends["fake"].loaded and backends["fake"].query and "shm" in backends and "fake.queue_depth" in options
+        assert (
+            backends["fake"].loaded
+            and backends["fake"].query
+            and "shm" in backends
+            and "fake.queue_depth" in options
+        )
     with pytest.raises(headrace.BackendFailed) as refused:
         headrace.Agent("a", ["pigeon"])
     assert "shm, tcp" in str(refused.value) and "fake" not in str(refused.value)
@@ -217,7 +242,9 @@ HALF = "kv\udc80"  # as os.fsdecode makes it of a byte that is no UTF-8
 )
 def test_text_that_utf8_cannot_write_is_refused_with_advice(call):
     with headrace.Agent("surrogates", backends=["shm"]) as agent:
-        with pytest.raises(headrace.InvalidArgument, match=r"udc80' has half of a character in it .* 'replace'"):
+        with pytest.raises(
+            headrace.InvalidArgument, match=r"udc80' has half of a character in it .* 'replace'"
+        ):
             call(agent)
         with pytest.raises(TypeError):
             agent.forget(b"peer")

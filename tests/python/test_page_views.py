@@ -28,7 +28,10 @@ def pair(request):
     backend, *allocated = request.param.split()
     options = {"backends": [backend]}
     random = np.random.default_rng()
-    with headrace.Agent(unique("left"), **options) as left, headrace.Agent(unique("right"), **options) as right:
+    with (
+        headrace.Agent(unique("left"), **options) as left,
+        headrace.Agent(unique("right"), **options) as right,
+    ):
 
         def cache(agent, shape):
             if allocated:
@@ -52,14 +55,49 @@ def list_of(agent, pages, peer=None):
 
 # name: the shape of ours, of theirs, and each one's pages as (block, K or V, token, head, element)
 LAYOUTS = {
-    "NHD to HND": ((2, 20, TOKENS, HEADS, DIM), (2, 33, HEADS, TOKENS, DIM), lambda a: a.swapaxes(0, 1), lambda a: a.transpose(1, 0, 3, 2, 4)),
-    "HND to NHD": ((2, 20, HEADS, TOKENS, DIM), (2, 33, TOKENS, HEADS, DIM), lambda a: a.transpose(1, 0, 3, 2, 4), lambda a: a.swapaxes(0, 1)),
-    "TP 1 from 2": ((2, 20, TOKENS, HEADS, DIM), (2, 33, TOKENS, HEADS // 2, DIM), lambda a: a[:, :, :, HEADS // 2 :].swapaxes(0, 1), lambda a: a.swapaxes(0, 1)),
-    "TP 2 from 1": ((2, 20, TOKENS, HEADS // 2, DIM), (2, 33, TOKENS, HEADS, DIM), lambda a: a.swapaxes(0, 1), lambda a: a[:, :, :, : HEADS // 2].swapaxes(0, 1)),
-    "TP 1 from 4, transposed": ((2, 20, HEADS, TOKENS, DIM), (2, 33, TOKENS, HEADS // 4, DIM), lambda a: a[:, :, 2:4].transpose(1, 0, 3, 2, 4), lambda a: a.swapaxes(0, 1)),
-    "TP 4 from 2": ((2, 20, TOKENS, HEADS // 4, DIM), (2, 33, HEADS // 2, TOKENS, DIM), lambda a: a.swapaxes(0, 1), lambda a: a[:, :, 1:3].transpose(1, 0, 3, 2, 4)),
+    "NHD to HND": (
+        (2, 20, TOKENS, HEADS, DIM),
+        (2, 33, HEADS, TOKENS, DIM),
+        lambda a: a.swapaxes(0, 1),
+        lambda a: a.transpose(1, 0, 3, 2, 4),
+    ),
+    "HND to NHD": (
+        (2, 20, HEADS, TOKENS, DIM),
+        (2, 33, TOKENS, HEADS, DIM),
+        lambda a: a.transpose(1, 0, 3, 2, 4),
+        lambda a: a.swapaxes(0, 1),
+    ),
+    "TP 1 from 2": (
+        (2, 20, TOKENS, HEADS, DIM),
+        (2, 33, TOKENS, HEADS // 2, DIM),
+        lambda a: a[:, :, :, HEADS // 2 :].swapaxes(0, 1),
+        lambda a: a.swapaxes(0, 1),
+    ),
+    "TP 2 from 1": (
+        (2, 20, TOKENS, HEADS // 2, DIM),
+        (2, 33, TOKENS, HEADS, DIM),
+        lambda a: a.swapaxes(0, 1),
+        lambda a: a[:, :, :, : HEADS // 2].swapaxes(0, 1),
+    ),
+    "TP 1 from 4, transposed": (
+        (2, 20, HEADS, TOKENS, DIM),
+        (2, 33, TOKENS, HEADS // 4, DIM),
+        lambda a: a[:, :, 2:4].transpose(1, 0, 3, 2, 4),
+        lambda a: a.swapaxes(0, 1),
+    ),
+    "TP 4 from 2": (
+        (2, 20, TOKENS, HEADS // 4, DIM),
+        (2, 33, HEADS // 2, TOKENS, DIM),
+        lambda a: a.swapaxes(0, 1),
+        lambda a: a[:, :, 1:3].transpose(1, 0, 3, 2, 4),
+    ),
     "elements apart": ((20, 3, 5, 7), (33, 7, 5, 3), lambda a: a, lambda a: a.transpose(0, 3, 2, 1)),
-    "odd extents and offsets": ((21, 5, 11, 3), (34, 11, 9, 3), lambda a: a[1:, 1:4, 2:9], lambda a: a[1:, 3:10, 4:7].swapaxes(1, 2)),
+    "odd extents and offsets": (
+        (21, 5, 11, 3),
+        (34, 11, 9, 3),
+        lambda a: a[1:, 1:4, 2:9],
+        lambda a: a[1:, 3:10, 4:7].swapaxes(1, 2),
+    ),
 }
 
 
@@ -79,7 +117,9 @@ def test_pages_change_their_layout_on_the_way(pair, layout, op):
     else:
         their_view(expected_theirs)[there] = our_view(ours)[here]
     local = list_of(left, headrace.pages_of(our_region, our_view(ours)))
-    remote = list_of(left, pickle.loads(pickle.dumps(headrace.pages_of(their_region, their_view(theirs)))), right.name)
+    remote = list_of(
+        left, pickle.loads(pickle.dumps(headrace.pages_of(their_region, their_view(theirs)))), right.name
+    )
     request = left.make_request(op, local, remote, here, there)
     for _ in range(2):
         request.post()
@@ -110,12 +150,16 @@ def test_rows_of_several_regions_may_be_views():
         to = agent.register(target)
         view = headrace.PageView((TOKENS, HEADS, DIM), None, 2)
         size = layers[0][0].nbytes
-        rows = np.array([(region.id, block * size, size) for region in regions for block in range(4)], np.uint64)
+        rows = np.array(
+            [(region.id, block * size, size) for region in regions for block in range(4)], np.uint64
+        )
         ours = list_of(agent, headrace.pages_of(to, target.swapaxes(1, 2)))
         agent.read(agent.name, ours, agent.prepare(rows, peer=agent.name, view=view), timeout=10)
         assert (target.swapaxes(1, 2) == np.concatenate(layers)).all()
         # By address, with an element's size that is the bytes'.
-        addresses = [(layer[block].__array_interface__["data"][0], size) for layer in layers for block in range(4)]
+        addresses = [
+            (layer[block].__array_interface__["data"][0], size) for layer in layers for block in range(4)
+        ]
         local = agent.prepare(addresses, view=headrace.PageView((TOKENS, HEADS, 2 * DIM)))
         far = list_of(agent, headrace.pages_of(to, target.swapaxes(1, 2)), agent.name)
         target[...] = 0
@@ -139,7 +183,13 @@ def test_pages_of_tells_where_an_array_lies(agent):
     memory = agent.allocate(4096)
     array = memory.numpy("uint16", (8, 16, 16))
     pages, view = headrace.pages_of(memory, array[2:, 4:8].swapaxes(1, 2))
-    assert (pages.region, pages.base_bytes, pages.stride_bytes, pages.page_bytes, pages.count) == (memory.region.id, 2 * 512 + 128, 512, 128, 6)
+    assert (pages.region, pages.base_bytes, pages.stride_bytes, pages.page_bytes, pages.count) == (
+        memory.region.id,
+        2 * 512 + 128,
+        512,
+        128,
+        6,
+    )
     assert (view.shape, view.strides_bytes, view.item_bytes) == ((16, 4), (2, 32), 2)
     assert repr(view) == "PageView(shape=(16, 4), strides_bytes=(2, 32), item_bytes=2)"
     assert repr(pickle.loads(pickle.dumps(view))) == repr(view)
@@ -218,10 +268,16 @@ def test_two_sides_must_agree_on_the_shape(agent):
     memory = agent.allocate(4096)
     pages = headrace.UniformPages(memory, 0, 64, 0, 2)
     local = agent.prepare(pages, view=headrace.PageView((4, 8)))
-    with pytest.raises(headrace.InvalidArgument, match=r"\(4, 8\) of 1 byte, .*\(8, 4\) of 1 byte.*let the strides differ"):
-        agent.make_request("read", local, agent.prepare(pages, peer=agent.name, view=headrace.PageView((8, 4))))
+    with pytest.raises(
+        headrace.InvalidArgument, match=r"\(4, 8\) of 1 byte, .*\(8, 4\) of 1 byte.*let the strides differ"
+    ):
+        agent.make_request(
+            "read", local, agent.prepare(pages, peer=agent.name, view=headrace.PageView((8, 4)))
+        )
     with pytest.raises(headrace.InvalidArgument, match="32 bytes here and 36 bytes at the far side"):
-        agent.make_request("read", local, agent.prepare(pages, peer=agent.name, view=headrace.PageView((4, 9))))
+        agent.make_request(
+            "read", local, agent.prepare(pages, peer=agent.name, view=headrace.PageView((4, 9)))
+        )
 
 
 def test_overlapping_destinations_are_found_where_that_is_asked_for(monkeypatch):
@@ -237,9 +293,15 @@ def test_overlapping_destinations_are_found_where_that_is_asked_for(monkeypatch)
         with pytest.raises(headrace.InvalidArgument, match="pages 0 and 1 of the destination overlap"):
             agent.make_request("read", touching, far)
         agent.make_request("write", touching, far)
-        twice = agent.prepare(headrace.UniformPages(memory, 0, 64, 0, 2), view=headrace.PageView((2, 2, 8), (30, 4, 1)))
-        with pytest.raises(headrace.InvalidArgument, match="page 0 of the destination overlaps itself.*too short"):
-            agent.make_request("read", twice, agent.prepare(headrace.UniformPages(memory, 2048, 32, 32, 2), peer=agent.name))
+        twice = agent.prepare(
+            headrace.UniformPages(memory, 0, 64, 0, 2), view=headrace.PageView((2, 2, 8), (30, 4, 1))
+        )
+        with pytest.raises(
+            headrace.InvalidArgument, match="page 0 of the destination overlaps itself.*too short"
+        ):
+            agent.make_request(
+                "read", twice, agent.prepare(headrace.UniformPages(memory, 2048, 32, 32, 2), peer=agent.name)
+            )
 
 
 def test_views_are_written_to_files_and_read_from_them(tmp_path):
@@ -263,6 +325,8 @@ def test_views_are_written_to_files_and_read_from_them(tmp_path):
 def test_the_page_of_the_documentation_runs(tmp_path):
     text = (Path(__file__).resolve().parents[2] / "docs" / "pages.md").read_text()
     program = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert "read of 3 pages" in done.stdout

@@ -42,7 +42,14 @@ def test_every_form_of_local_pages_gives_the_same_list(agent, memory):
 
 
 def test_one_array_region_or_allocation_is_one_page(agent, memory):
-    for pages in (memory, memory.numpy(), memory.numpy("float32", (16, 64)), memory.region, [memory.region], DlpackOnly(memory.numpy())):
+    for pages in (
+        memory,
+        memory.numpy(),
+        memory.numpy("float32", (16, 64)),
+        memory.region,
+        [memory.region],
+        DlpackOnly(memory.numpy()),
+    ):
         assert (agent.prepare(pages).count, agent.prepare(pages).bytes) == (1, 4096)
 
 
@@ -76,8 +83,12 @@ def region_pages_of(memory):
         headrace.RegionPages(memory, offsets, np.int64(64)),
         headrace.RegionPages(region.id, offsets.astype(np.int64), lengths.astype(np.int64)),
         headrace.RegionPages(region, offsets + np.uint64(base), 64, base),
-        headrace.RegionPages(region, offsets=offsets[::-1].copy()[::-1], lengths=lengths[::-1], origin_bytes=0),
-        headrace.RegionPages(region, DlpackOnly(offsets.astype(np.int64)), DlpackOnly(lengths.astype(np.int64))),
+        headrace.RegionPages(
+            region, offsets=offsets[::-1].copy()[::-1], lengths=lengths[::-1], origin_bytes=0
+        ),
+        headrace.RegionPages(
+            region, DlpackOnly(offsets.astype(np.int64)), DlpackOnly(lengths.astype(np.int64))
+        ),
         headrace.RegionPages(region, memoryview(offsets.tobytes()).cast("Q"), 64),
     ]
 
@@ -117,21 +128,56 @@ def test_columns_are_read_when_they_are_prepared_and_then_let_go(agent, memory):
     ("offsets", "lengths", "origin", "error", "text", "page"),
     [
         (np.zeros(0, np.uint64), 1, 0, headrace.InvalidArgument, "no pages", None),
-        (np.array([0, 8], np.uint64), np.array([8, 0], np.uint64), 0, headrace.InvalidArgument, "length 0", 1),
+        (
+            np.array([0, 8], np.uint64),
+            np.array([8, 0], np.uint64),
+            0,
+            headrace.InvalidArgument,
+            "length 0",
+            1,
+        ),
         (np.array([0, 8], np.uint64), 0, 0, headrace.InvalidArgument, "length 0", 0),
         (np.array([8, 7], np.uint64), 8, 8, headrace.InvalidArgument, "page 1 .* runs over the end", 1),
-        (np.array([0, 4090], np.uint64), 7, 0, headrace.InvalidArgument, "page 1 .offset 4090, 7 bytes. runs over the end", 1),
+        (
+            np.array([0, 4090], np.uint64),
+            7,
+            0,
+            headrace.InvalidArgument,
+            "page 1 .offset 4090, 7 bytes. runs over the end",
+            1,
+        ),
         (np.array([0, -8]), 8, 0, headrace.InvalidArgument, "runs over the end", 1),
         ([0, 8], 8, 0, headrace.InvalidArgument, r"offsets are \[0, 8\]: give a one-dimensional array", None),
         (None, 8, 0, headrace.InvalidArgument, "offsets are None", None),
-        (np.zeros(2, np.uint32), 8, 0, headrace.InvalidArgument, "offsets are a uint32 array .* give uint64 or int64", None),
+        (
+            np.zeros(2, np.uint32),
+            8,
+            0,
+            headrace.InvalidArgument,
+            "offsets are a uint32 array .* give uint64 or int64",
+            None,
+        ),
         (np.zeros(2), 8, 0, headrace.InvalidArgument, "offsets are a float64 array", None),
         (np.zeros((2, 2), np.uint64), 8, 0, headrace.InvalidArgument, "of a table one column", None),
-        (np.zeros(2, np.uint64), np.zeros(3, np.uint64), 0, headrace.InvalidArgument, "2 offsets and 3 lengths", None),
+        (
+            np.zeros(2, np.uint64),
+            np.zeros(3, np.uint64),
+            0,
+            headrace.InvalidArgument,
+            "2 offsets and 3 lengths",
+            None,
+        ),
         (np.zeros(2, np.uint64), None, 0, headrace.InvalidArgument, "lengths are None", None),
         (np.zeros(2, np.uint64), -1, 0, headrace.InvalidArgument, "the length of all pages is -1", None),
         (np.zeros(2, np.uint64), 2**64, 0, headrace.InvalidArgument, "the length of all pages is", None),
-        (np.zeros(2, np.uint64), np.full(2, 8, np.int32), 0, headrace.InvalidArgument, "lengths are a int32 array", None),
+        (
+            np.zeros(2, np.uint64),
+            np.full(2, 8, np.int32),
+            0,
+            headrace.InvalidArgument,
+            "lengths are a int32 array",
+            None,
+        ),
     ],
 )
 def test_wrong_columns_are_refused(agent, memory, offsets, lengths, origin, error, text, page):
@@ -179,7 +225,9 @@ def test_ten_million_pages_are_prepared(agent):
     table[:, 0], table[:, 1], table[:, 2] = memory.region.id, np.arange(len(table)), 1
     pages = agent.prepare(table)
     assert (pages.count, pages.bytes) == (10_000_000, 10_000_000)
-    assert agent.prepare(headrace.UniformPages(memory, 0, 1, 1, 10_000_000), peer=agent.name).count == 10_000_000
+    assert (
+        agent.prepare(headrace.UniformPages(memory, 0, 1, 1, 10_000_000), peer=agent.name).count == 10_000_000
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,27 +237,77 @@ def test_ten_million_pages_are_prepared(agent):
         (lambda m: np.empty((0, 3), np.uint64), headrace.InvalidArgument, "no pages", None),
         (lambda m: headrace.UniformPages(m, 0, 0, 64, 0), headrace.InvalidArgument, "no pages", None),
         (lambda m: headrace.UniformPages(m, 0, 0, 0, 1), headrace.InvalidArgument, "length 0", 0),
-        (lambda m: headrace.UniformPages(m, 0, 1024, 2000, 4), headrace.InvalidArgument, "runs over the end", 3),
+        (
+            lambda m: headrace.UniformPages(m, 0, 1024, 2000, 4),
+            headrace.InvalidArgument,
+            "runs over the end",
+            3,
+        ),
         (lambda m: [(m.region.id, 0, 1), (m.region.id, 0, 0)], headrace.InvalidArgument, "length 0", 1),
         (lambda m: [(m.region.address, 1), (m.region.address, 0)], headrace.InvalidArgument, "length 0", 1),
-        (lambda m: [(m.region.id, 0, 1), (m.region.id, 4000, 97)], headrace.InvalidArgument, "runs over the end", 1),
+        (
+            lambda m: [(m.region.id, 0, 1), (m.region.id, 4000, 97)],
+            headrace.InvalidArgument,
+            "runs over the end",
+            1,
+        ),
         (lambda m: [(m.region.id, 2**64 - 1, 2)], headrace.InvalidArgument, "runs over the end", 0),
         (lambda m: [(m.region.id, 0, 1), (99, 0, 1)], headrace.NotFound, "names region 99", 1),
         (lambda m: [(2**40, 0, 1)], headrace.NotFound, "names region", 0),
-        (lambda m: [(m.region.address, 10), (m.region.address + 4090, 10)], headrace.NotFound, "lies in no registered region", 1),
+        (
+            lambda m: [(m.region.address, 10), (m.region.address + 4090, 10)],
+            headrace.NotFound,
+            "lies in no registered region",
+            1,
+        ),
         (lambda m: [np.zeros(10)], headrace.NotFound, "register its memory first", 0),
         (lambda m: [(1, 2, 3, 4)], headrace.InvalidArgument, r"page 0 is \(1, 2, 3, 4\)", 0),
-        (lambda m: np.zeros((5, 4), np.uint64), headrace.InvalidArgument, r"two columns \(address, length\) or three .* shape \(5, 4\)", None),
-        (lambda m: np.zeros((5, 1), np.int64), headrace.InvalidArgument, r"leave out the other columns.*put it in a list", None),
+        (
+            lambda m: np.zeros((5, 4), np.uint64),
+            headrace.InvalidArgument,
+            r"two columns \(address, length\) or three .* shape \(5, 4\)",
+            None,
+        ),
+        (
+            lambda m: np.zeros((5, 1), np.int64),
+            headrace.InvalidArgument,
+            r"leave out the other columns.*put it in a list",
+            None,
+        ),
         (lambda m: np.zeros((2, 3)), headrace.InvalidArgument, "this is a float64 array", None),
         (lambda m: np.zeros((2, 3), np.float32), headrace.InvalidArgument, "this is a float32 array", None),
         (lambda m: np.zeros((2, 3), np.float16), headrace.InvalidArgument, "this is a float16 array", None),
         (lambda m: np.zeros((2, 3), bool), headrace.InvalidArgument, "this is a bool array", None),
-        (lambda m: np.zeros((2, 3), np.complex64), headrace.InvalidArgument, "this is a complex64 array", None),
-        (lambda m: np.zeros((2, 3), ">i4"), headrace.InvalidArgument, "this is a byte-swapped int32 array", None),
-        (lambda m: [(m.region, 64)], headrace.InvalidArgument, r"of a region it is \(region, offset, length\)", 0),
-        (lambda m: [(m, 0, 64), (m.region, 64)], headrace.InvalidArgument, r"page 1 is .* of a region it is", 1),
-        (lambda m: [("kv", 0, 64)], headrace.InvalidArgument, "the region of page 0 is 'kv': give a Region", 0),
+        (
+            lambda m: np.zeros((2, 3), np.complex64),
+            headrace.InvalidArgument,
+            "this is a complex64 array",
+            None,
+        ),
+        (
+            lambda m: np.zeros((2, 3), ">i4"),
+            headrace.InvalidArgument,
+            "this is a byte-swapped int32 array",
+            None,
+        ),
+        (
+            lambda m: [(m.region, 64)],
+            headrace.InvalidArgument,
+            r"of a region it is \(region, offset, length\)",
+            0,
+        ),
+        (
+            lambda m: [(m, 0, 64), (m.region, 64)],
+            headrace.InvalidArgument,
+            r"page 1 is .* of a region it is",
+            1,
+        ),
+        (
+            lambda m: [("kv", 0, 64)],
+            headrace.InvalidArgument,
+            "the region of page 0 is 'kv': give a Region",
+            0,
+        ),
         (lambda m: [(m.region.id, 0, 1), "x"], headrace.InvalidArgument, "page 1 is 'x'", 1),
         (lambda m: [(m.region.id, 0, 1), (m.region.address, 1)], headrace.InvalidArgument, "another kind", 1),
         (lambda m: [(m.region.address, 1), m.region], headrace.InvalidArgument, "another kind", 1),
@@ -219,8 +317,18 @@ def test_ten_million_pages_are_prepared(agent):
         (lambda m: [headrace.UniformPages(m, 0, 0, 64, 1)], headrace.InvalidArgument, "prepare it alone", 0),
         (lambda m: 7, headrace.InvalidArgument, "pages are 7", None),
         (lambda m: "pages", headrace.InvalidArgument, "pages are 'pages'", None),
-        (lambda m: np.zeros((4, 3), np.int32), headrace.InvalidArgument, "int32 array of shape .4, 3.: convert it", None),
-        (lambda m: np.zeros((4, 2), np.float64), headrace.InvalidArgument, r"put it in a list: \[array\]", None),
+        (
+            lambda m: np.zeros((4, 3), np.int32),
+            headrace.InvalidArgument,
+            "int32 array of shape .4, 3.: convert it",
+            None,
+        ),
+        (
+            lambda m: np.zeros((4, 2), np.float64),
+            headrace.InvalidArgument,
+            r"put it in a list: \[array\]",
+            None,
+        ),
         (lambda m: np.zeros((4, 3), ">u8"), headrace.InvalidArgument, "convert it", None),
         (lambda m: np.zeros((4, 6), np.uint64)[:, ::2], headrace.InvalidArgument, "contiguous", None),
         (lambda m: np.zeros((3, 4), np.uint64).T, headrace.InvalidArgument, "contiguous", None),
@@ -239,7 +347,14 @@ def test_pages_of_a_peer_are_given_by_region(pair):
     left.import_metadata(right.export_metadata())
     there = left.peer_region(right.name, "r")
     assert there.writable
-    for pages in ([(region.id, 0, 100)], [(there, 0, 100)], [there], there, np.array([(region.id, 0, 100)], np.uint64), headrace.UniformPages(there, 0, 0, 100, 1)):
+    for pages in (
+        [(region.id, 0, 100)],
+        [(there, 0, 100)],
+        [there],
+        there,
+        np.array([(region.id, 0, 100)], np.uint64),
+        headrace.UniformPages(there, 0, 0, 100, 1),
+    ):
         prepared = left.prepare(pages, peer=right.name)
         assert (prepared.bytes, prepared.peer) == (100, right.name)
     with pytest.raises(headrace.InvalidArgument, match="in their own process alone"):

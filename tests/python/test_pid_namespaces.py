@@ -41,19 +41,37 @@ def move_and_compare(here, there, op, mine, theirs, seed):
     """Pages at random places, a notification with them, every byte of both regions compared. What took them there."""
     here.ask("scatter", region=mine, seed=seed)
     there.ask("scatter", region=theirs, seed=seed + 1)
-    source, target = (dump(there, theirs), dump(here, mine).copy()) if op == "read" else (dump(here, mine), dump(there, theirs).copy())
+    source, target = (
+        (dump(there, theirs), dump(here, mine).copy())
+        if op == "read"
+        else (dump(here, mine), dump(there, theirs).copy())
+    )
     rng = np.random.default_rng(seed)
     ours, others = (rng.permutation(REGION_BYTES // PAGE)[:COUNT] * PAGE for _ in range(2))
-    done = here.ask("move", op=op, peer=there.name, mine=mine, theirs=theirs, here=ours.tolist(), there=others.tolist(), page=PAGE, notification=f"{op} {seed}")
+    done = here.ask(
+        "move",
+        op=op,
+        peer=there.name,
+        mine=mine,
+        theirs=theirs,
+        here=ours.tolist(),
+        there=others.tolist(),
+        page=PAGE,
+        notification=f"{op} {seed}",
+    )
     assert there.ask("take") == {"peer": here.name, "payload": f"{op} {seed}"}
     for into, out_of in zip(*((ours, others) if op == "read" else (others, ours))):
         target[into : into + PAGE] = source[out_of : out_of + PAGE]
     after = (dump(here, mine), dump(there, theirs))
-    assert (after[0 if op == "read" else 1] == target).all() and (after[1 if op == "read" else 0] == source).all()
+    assert (after[0 if op == "read" else 1] == target).all() and (
+        after[1 if op == "read" else 0] == source
+    ).all()
     return done
 
 
-@pytest.mark.parametrize("inside", [(True, True), (True, False)], ids=["both_with_the_same_number", "one_inside_and_one_outside"])
+@pytest.mark.parametrize(
+    "inside", [(True, True), (True, False)], ids=["both_with_the_same_number", "one_inside_and_one_outside"]
+)
 def test_pages_and_messages_pass_both_ways_between_pid_namespaces(start, inside):
     one, other = (start(unique("agent"), "shm,tcp", within) for within in inside)
     assert one.ask("pid")["pid"] == NUMBER
@@ -74,7 +92,15 @@ def test_pages_and_messages_pass_both_ways_between_pid_namespaces(start, inside)
 def test_memory_that_shm_alone_cannot_reach_is_refused_in_a_sentence(start):
     one, other = start(unique("agent"), "shm"), start(unique("agent"), "shm")
     introduce(one, other)
-    arguments = {"op": "read", "peer": other.name, "mine": "allocated", "here": [0], "there": [0], "page": PAGE, "notification": ""}
+    arguments = {
+        "op": "read",
+        "peer": other.name,
+        "mine": "allocated",
+        "here": [0],
+        "there": [0],
+        "page": PAGE,
+        "notification": "",
+    }
     with pytest.raises(AssertionError, match="another PID namespace, so that its process has no number here"):
         one.ask("move", theirs="registered", **arguments)
     assert move_and_compare(one, other, "write", "registered", "allocated", 7)["backend"] == "shm"
@@ -86,7 +112,10 @@ def test_a_peer_that_is_killed_in_another_pid_namespace_is_lost_and_its_successo
     for life in range(3):
         peer = start(name, backends)
         assert peer.ask("pid")["pid"] == here.ask("pid")["pid"] == NUMBER
-        assert here.ask("load", metadata=peer.ask("metadata")["metadata"]) == {"peer": name, "restarted": life > 0}
+        assert here.ask("load", metadata=peer.ask("metadata")["metadata"]) == {
+            "peer": name,
+            "restarted": life > 0,
+        }
         peer.ask("load", metadata=here.ask("metadata")["metadata"])
         move_and_compare(here, peer, "read", "registered", "allocated", life)
         peer.kill()

@@ -21,7 +21,9 @@ def pages_gpu():
     return module
 
 
-def row(case, value, date="2026-01-01T00:00:00Z", table="pages-gpu", peer=None, peer_value=None, metric="GB/s"):
+def row(
+    case, value, date="2026-01-01T00:00:00Z", table="pages-gpu", peer=None, peer_value=None, metric="GB/s"
+):
     return {"date": date, "commit": "0123456789ab", "machine": "two GPUs", "table": table, "case": case, "metric": metric,
             "value": value, "peer": peer, "peer_value": peer_value}  # fmt: skip
 

@@ -57,8 +57,15 @@ def read_pages(agent, peer, region_name="registered", seed=9, timeout=60):
     agent.register(array)
     here, there = (rng.permutation(size // PAGE)[:COUNT] * PAGE for _ in range(2))
     region = agent.peer_region(peer.name, region_name)
-    local = agent.prepare(np.column_stack([here.astype(np.uint64) + np.uint64(array.ctypes.data), np.full(COUNT, PAGE, np.uint64)]))
-    remote = agent.prepare(np.column_stack([np.full(COUNT, region.id), there, np.full(COUNT, PAGE)]).astype(np.uint64), peer=peer.name)
+    local = agent.prepare(
+        np.column_stack(
+            [here.astype(np.uint64) + np.uint64(array.ctypes.data), np.full(COUNT, PAGE, np.uint64)]
+        )
+    )
+    remote = agent.prepare(
+        np.column_stack([np.full(COUNT, region.id), there, np.full(COUNT, PAGE)]).astype(np.uint64),
+        peer=peer.name,
+    )
     agent.read(peer.name, local, remote, timeout=timeout)
     expected = np.zeros(size, np.uint8)
     contents = peer_process.contents()

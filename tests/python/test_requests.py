@@ -28,7 +28,9 @@ def lists(pair):
     there.numpy()[:] = random_bytes(1 << 18)
     left.import_metadata(right.export_metadata())
     local = left.prepare(headrace.UniformPages(here, 0, 0, 4096, 64))
-    remote = left.prepare(headrace.UniformPages(left.peer_region(right.name, "there"), 0, 0, 4096, 64), peer=right.name)
+    remote = left.prepare(
+        headrace.UniformPages(left.peer_region(right.name, "there"), 0, 0, 4096, 64), peer=right.name
+    )
     return left, right, here, there, local, remote
 
 
@@ -134,7 +136,9 @@ def test_a_transfer_to_oneself_moves_the_bytes(agent):
     memory = agent.allocate(2048)
     array = memory.numpy()
     array[:1024] = random_bytes(1024)
-    request = agent.write(agent.name, [(memory.region.id, 0, 1024)], [(memory.region.id, 1024, 1024)], timeout=30)
+    request = agent.write(
+        agent.name, [(memory.region.id, 0, 1024)], [(memory.region.id, 1024, 1024)], timeout=30
+    )
     assert request.peer == agent.name and (array[:1024] == array[1024:]).all()
 
 
@@ -237,14 +241,20 @@ def test_what_is_of_cuda_graphs_says_so_where_there_is_none(lists):
     left, _, _, _, local, remote = lists
     request = left.make_request("read", local, remote)
     numbers = np.arange(3)
-    for ask in (request.check, lambda: request.set_indices(numbers, stream=0), lambda: request.set_indices(remote=[1, 2], stream=0)):
+    for ask in (
+        request.check,
+        lambda: request.set_indices(numbers, stream=0),
+        lambda: request.set_indices(remote=[1, 2], stream=0),
+    ):
         with pytest.raises(headrace.InvalidArgument, match="lies in no graph"):
             ask()
     with pytest.raises(headrace.InvalidArgument, match="no page numbers were given"):
         request.set_indices(stream=0)
     with pytest.raises(headrace.InvalidArgument, match="local has 3 page numbers and remote has 2"):
         request.set_indices(numbers, [1, 2], stream=0)
-    with pytest.raises(headrace.InvalidArgument, match="local holds -1, which is no page's number") as refused:
+    with pytest.raises(
+        headrace.InvalidArgument, match="local holds -1, which is no page's number"
+    ) as refused:
         request.set_indices([0, -1], stream=0)
     assert refused.value.page == 1
     with pytest.raises(headrace.InvalidArgument, match="remote page number 0 is 64: the list has 64 pages"):
@@ -278,9 +288,15 @@ def test_page_numbers_on_a_gpu_are_taken_as_they_are_or_refused_by_their_kind(li
     left, _, _, _, local, remote = lists
     request = left.make_request("read", local, remote)
     for dtype in (np.int32, np.uint32):
-        with pytest.raises(headrace.InvalidArgument, match="lies in no graph"):  # -1 is for the GPU to find out
+        with pytest.raises(
+            headrace.InvalidArgument, match="lies in no graph"
+        ):  # -1 is for the GPU to find out
             request.set_indices(remote=OnGpu(np.full(3, -1).astype(dtype)), stream=0)
-    for wrong, why in ((np.arange(3), "int64 array .* are int32 or uint32"), (np.zeros((2, 2), np.int32), "have one dimension"), (np.arange(6, dtype=np.int32)[::2], "no gaps")):
+    for wrong, why in (
+        (np.arange(3), "int64 array .* are int32 or uint32"),
+        (np.zeros((2, 2), np.int32), "have one dimension"),
+        (np.arange(6, dtype=np.int32)[::2], "no gaps"),
+    ):
         with pytest.raises(headrace.InvalidArgument, match=why):
             request.set_indices(OnGpu(wrong), stream=0)
     with pytest.raises(headrace.InvalidArgument, match="put both on the GPU"):
@@ -478,7 +494,13 @@ def test_a_closed_agent_says_so_and_its_requests_end(lists):
     left.close()
     left.close()
     assert left.closed and "closed" in repr(left)
-    for call in (left.peers, left.regions, left.export_metadata, lambda: left.prepare([(1, 0, 1)]), left.notification_fd):
+    for call in (
+        left.peers,
+        left.regions,
+        left.export_metadata,
+        lambda: left.prepare([(1, 0, 1)]),
+        left.notification_fd,
+    ):
         with pytest.raises(headrace.InvalidArgument, match="is closed"):
             call()
     with pytest.raises(headrace.InvalidArgument):
@@ -519,7 +541,9 @@ def test_a_peer_that_is_stopped_ends_a_request_by_its_deadline(backend, start_pe
         agent.read(peer.name, [memory], [region], timeout=30)
         peer.process.send_signal(signal.SIGSTOP)
         try:
-            request = agent.make_request("read", agent.prepare([memory]), agent.prepare([region], peer.name), timeout=0.2)
+            request = agent.make_request(
+                "read", agent.prepare([memory]), agent.prepare([region], peer.name), timeout=0.2
+            )
             request.post()
             try:
                 request.wait(30)
@@ -531,10 +555,15 @@ def test_a_peer_that_is_stopped_ends_a_request_by_its_deadline(backend, start_pe
 
 
 def test_two_agents_over_both_backends_choose_and_explain():
-    with headrace.Agent(unique("left"), ["shm", "tcp"]) as left, headrace.Agent(unique("right"), ["shm", "tcp"]) as right:
+    with (
+        headrace.Agent(unique("left"), ["shm", "tcp"]) as left,
+        headrace.Agent(unique("right"), ["shm", "tcp"]) as right,
+    ):
         here, there = left.allocate(4096), right.allocate(4096, name="there")
         introduce(left, right)
-        request = left.make_request("read", left.prepare([here]), left.prepare([left.peer_region(right.name, "there")], right.name))
+        request = left.make_request(
+            "read", left.prepare([here]), left.prepare([left.peer_region(right.name, "there")], right.name)
+        )
         assert request.backend == "shm"
         assert "shm" in request.explain() and "tcp" in request.explain()
         assert there.region.backends == ["shm", "tcp"]

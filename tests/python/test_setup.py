@@ -52,7 +52,14 @@ def write(path, text):
 
 def setup(place, **environment):
     command = [place / "tools" / "setup.sh"]
-    return subprocess.run(command, env=surroundings(place) | environment, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(
+        command,
+        env=surroundings(place) | environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
 
 
 def surroundings(place):
@@ -69,7 +76,12 @@ def test_what_is_fetched_and_unpacked_is_said(place):
     assert done.returncode == 0, done.stderr
     lines = said(done)
     assert lines[1] == "going on with the Python environment .venv"
-    steps = ["fetching numpy-2.4.whl (16 MB)", "fetching torch-2.13.whl (800 MB)", "taking sympy-1.14.whl", "unpacking sympy, torch"]
+    steps = [
+        "fetching numpy-2.4.whl (16 MB)",
+        "fetching torch-2.13.whl (800 MB)",
+        "taking sympy-1.14.whl",
+        "unpacking sympy, torch",
+    ]
     assert [line for line in lines if line in steps] == steps
     assert not any("metadata" in line for line in lines)
     assert lines[-1] == "done"
@@ -115,7 +127,12 @@ def test_a_torch_that_is_there_is_kept(place):
 
 
 def test_an_interpreter_that_is_named_again_keeps_its_environment(place):
-    identity = subprocess.run([sys.executable, "-c", "import sys; print(sys.base_prefix, sys.version)"], capture_output=True, text=True, check=True)
+    identity = subprocess.run(
+        [sys.executable, "-c", "import sys; print(sys.base_prefix, sys.version)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     (place / "identity").write_text(identity.stdout)
     done = setup(place, HEADRACE_PYTHON=sys.executable)
     assert done.returncode == 0, done.stderr

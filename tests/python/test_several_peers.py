@@ -31,7 +31,9 @@ class Several:
     def lists(self, i):
         local = self.here.prepare(headrace.UniformPages(self.ours, i * SIZE, 0, PAGE, PAGES))
         region = self.here.peer_region(self.others[i].name, "theirs")
-        return local, self.here.prepare(headrace.UniformPages(region, 0, 0, PAGE, PAGES), peer=self.others[i].name)
+        return local, self.here.prepare(
+            headrace.UniformPages(region, 0, 0, PAGE, PAGES), peer=self.others[i].name
+        )
 
     def parts(self):
         return [self.lists(i) for i in range(PEERS)]
@@ -63,7 +65,9 @@ def test_pages_of_all_peers_move_in_one_post(several, op):
     assert request.state == "done" and request.error is None
     assert (request.pages, request.bytes, request.times.bytes) == (PEERS * PAGES, PEERS * SIZE, PEERS * SIZE)
     assert [part.peer for part in request.parts] == [other.name for other in several.others]
-    assert [(part.state, part.error, part.pages, part.bytes) for part in request.parts] == [("done", None, PAGES, SIZE)] * PEERS
+    assert [(part.state, part.error, part.pages, part.bytes) for part in request.parts] == [
+        ("done", None, PAGES, SIZE)
+    ] * PEERS
     assert "PartInfo(peer=" in repr(request.parts[0]) and request.parts[0].backend == request.backend
     assert all(f"part {i}, peer {other.name}" in request.explain() for i, other in enumerate(several.others))
 
@@ -76,12 +80,18 @@ def test_indices_of_any_kind_say_which_pages_of_each_part(several, kind):
     expected = several.ours.numpy().copy()
     for i, (near, far) in enumerate(numbers):
         for a, b in zip(near, far, strict=True):
-            expected[i * SIZE + a * PAGE : i * SIZE + (a + 1) * PAGE] = several.theirs[i][b * PAGE : (b + 1) * PAGE]
-    request = several.here.make_request("read", ((*several.lists(i), *given[i]) for i in range(PEERS)), timeout=30)
+            expected[i * SIZE + a * PAGE : i * SIZE + (a + 1) * PAGE] = several.theirs[i][
+                b * PAGE : (b + 1) * PAGE
+            ]
+    request = several.here.make_request(
+        "read", ((*several.lists(i), *given[i]) for i in range(PEERS)), timeout=30
+    )
     request.post()
     request.wait()
     assert np.array_equal(several.ours.numpy(), expected)
-    whole = several.here.make_request("read", [(*several.lists(0), None, range(PAGES)), (*several.lists(1), None, None)])
+    whole = several.here.make_request(
+        "read", [(*several.lists(0), None, range(PAGES)), (*several.lists(1), None, None)]
+    )
     assert whole.pages == 2 * PAGES
 
 
@@ -110,7 +120,9 @@ def test_an_error_names_the_part_and_the_others_have_their_pages(several):
         request.wait(30)
     assert [part.state for part in request.parts] == ["done", "failed", "done"]
     assert isinstance(request.parts[1].error, headrace.PeerLost)
-    assert np.array_equal(several.slice(0), several.theirs[0]) and np.array_equal(several.slice(2), several.theirs[2])
+    assert np.array_equal(several.slice(0), several.theirs[0]) and np.array_equal(
+        several.slice(2), several.theirs[2]
+    )
     assert not several.slice(1).any()
 
 
@@ -123,7 +135,10 @@ def test_wrong_parts_are_refused_by_number(several):
         ([parts[0], "xy"], "part 1 is 'xy'"),
         ([parts[0], (*parts[1], [0], [PAGES])], "part 1 of 2"),
         ([parts[0], (*parts[1], [], [])], "part 1 of 2: the request has no pages"),
-        ([parts[0], (*parts[1], np.empty(0, np.uint32), np.empty(0, np.uint32))], "part 1 of 2: the request has no pages"),
+        (
+            [parts[0], (*parts[1], np.empty(0, np.uint32), np.empty(0, np.uint32))],
+            "part 1 of 2: the request has no pages",
+        ),
     ]:
         with pytest.raises(headrace.InvalidArgument, match=words):
             here.make_request("read", given)
@@ -145,7 +160,9 @@ def test_a_peer_that_is_killed_takes_its_part_alone(backend, start_peer):
             here.fetch_metadata(peer.address)
             region = here.peer_region(peer.name, "registered")
             local = here.prepare(headrace.UniformPages(memory, i << 20, 0, 4096, 256))
-            parts.append((local, here.prepare(headrace.UniformPages(region, 0, 0, 4096, 256), peer=peer.name)))
+            parts.append(
+                (local, here.prepare(headrace.UniformPages(region, 0, 0, 4096, 256), peer=peer.name))
+            )
         request = here.make_request("read", parts, timeout=30)
         request.post()
         request.wait(30)
@@ -157,4 +174,6 @@ def test_a_peer_that_is_killed_takes_its_part_alone(backend, start_peer):
                 request.wait(30)
         assert [part.state for part in request.parts] == ["done", "done", "failed"]
         content = memory.numpy()[: 1 << 20]
-        assert content.any() and np.array_equal(content, memory.numpy()[1 << 20 : 2 << 20]), "all peers hold the same"
+        assert content.any() and np.array_equal(content, memory.numpy()[1 << 20 : 2 << 20]), (
+            "all peers hold the same"
+        )

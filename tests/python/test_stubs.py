@@ -24,13 +24,18 @@ LICENCE = "# SPDX-License-Identifier: Apache-2.0\n"
 ADDITIONS = [
     (r"^headrace\._headrace\.__suffix__$", ["__version__: str", ""]),
     (r"^headrace\._headrace\.codes$", ["codes: tuple[str, ...]", ""]),
-    (r"^headrace\._headrace\.(Memory|Mapping|Tensor)\.__suffix__$", ["def __buffer__(self, flags: int, /) -> memoryview: ...", ""]),
+    (
+        r"^headrace\._headrace\.(Memory|Mapping|Tensor)\.__suffix__$",
+        ["def __buffer__(self, flags: int, /) -> memoryview: ...", ""],
+    ),
 ]
 
 
 def generated() -> str:
     patterns = [ReplacePattern(re.compile(query), list(lines), 0) for query, lines in ADDITIONS]
-    generator = StubGen(module=_headrace, recursive=False, include_docstrings=True, include_private=True, patterns=patterns)
+    generator = StubGen(
+        module=_headrace, recursive=False, include_docstrings=True, include_private=True, patterns=patterns
+    )
     generator.put(_headrace)
     return LICENCE + generator.get()
 
@@ -50,7 +55,9 @@ def test_the_stub_of_the_compiled_part_of_compat_has_its_names_and_texts():
     for name in ("capture_rows", "pack_tuples"):
         stub, function = stubs[name], getattr(_compiled, name)
         assert inspect.getdoc(function).split() == ast.get_docstring(stub).split()
-        assert list(inspect.signature(function).parameters) == [argument.arg for argument in stub.args.posonlyargs]
+        assert list(inspect.signature(function).parameters) == [
+            argument.arg for argument in stub.args.posonlyargs
+        ]
     members = {node.name for node in stubs["QuickMake"].body if isinstance(node, ast.FunctionDef)}
     assert members <= set(dir(_compiled.QuickMake))
 

@@ -88,7 +88,9 @@ def test_a_command_that_outlasts_the_budget_is_killed_and_reported(monkeypatch, 
     monkeypatch.setattr(run, "ROOT", tmp_path)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "allowed_skips.txt").write_text("# none\n")
-    monkeypatch.setitem(run.STAGES, "endless", ("", lambda runner, stage: runner.command(stage, ["sleep", "600"])))
+    monkeypatch.setitem(
+        run.STAGES, "endless", ("", lambda runner, stage: runner.command(stage, ["sleep", "600"]))
+    )
     monkeypatch.setitem(run.STAGES, "after", ("", lambda runner, stage: stage.check(True, "after")))
     assert run.run_stages(["endless", "after"], budget_minutes=0.005) == 1
     out = capsys.readouterr().out

@@ -146,7 +146,10 @@ def test_memory_does_not_grow_with_use(pair):
 
 def test_agents_that_come_and_go_leave_nothing(backend):
     def use():
-        with headrace.Agent(unique("left"), [backend]) as left, headrace.Agent(unique("right"), [backend]) as right:
+        with (
+            headrace.Agent(unique("left"), [backend]) as left,
+            headrace.Agent(unique("right"), [backend]) as right,
+        ):
             there = right.allocate(4096, name="there")
             introduce(left, right)
             here = left.allocate(4096)

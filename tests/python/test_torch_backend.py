@@ -26,7 +26,9 @@ def check(tmp_path, backend, kind="cpu", absent=""):
     environment = {key: value for key, value in os.environ.items() if key != "BACKEND"}
     if backend is not None:
         environment["BACKEND"] = backend
-    done = subprocess.run(["cmake", "-P", str(script)], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["cmake", "-P", str(script)], env=environment, capture_output=True, text=True, check=False
+    )
     return done.returncode, " ".join(done.stderr.split())
 
 

@@ -32,9 +32,16 @@ def test_pages_are_read_from_and_written_to_another_process(peer_and_agent, ours
     rng = np.random.default_rng(9)
     page, count = 1021, 1000  # a prime length: nothing is aligned
     offsets = rng.permutation(size // page)[:count] * page
-    local = agent.prepare(np.column_stack([offsets.astype(np.uint64) + np.uint64(array.ctypes.data), np.full(count, page, np.uint64)]))
+    local = agent.prepare(
+        np.column_stack(
+            [offsets.astype(np.uint64) + np.uint64(array.ctypes.data), np.full(count, page, np.uint64)]
+        )
+    )
     remote_offsets = rng.permutation(offsets)
-    remote = agent.prepare(np.column_stack([np.full(count, region.id), remote_offsets, np.full(count, page)]).astype(np.uint64), peer=peer.name)
+    remote = agent.prepare(
+        np.column_stack([np.full(count, region.id), remote_offsets, np.full(count, page)]).astype(np.uint64),
+        peer=peer.name,
+    )
     agent.read(peer.name, local, remote, timeout=60)
     contents = peer_process.contents()
     for here, there in zip(offsets, remote_offsets):
@@ -44,7 +51,10 @@ def test_pages_are_read_from_and_written_to_another_process(peer_and_agent, ours
     agent.write(peer.name, local, remote, notification=b"written", timeout=60)
     assert peer.ask("take") == {"peer": agent.name, "payload": "written"}
     for here, there in zip(offsets[:20].tolist(), remote_offsets[:20].tolist()):
-        assert peer.ask("bytes", region=theirs, begin=there, end=there + page)["bytes"] == array[here : here + page].tolist()
+        assert (
+            peer.ask("bytes", region=theirs, begin=there, end=there + page)["bytes"]
+            == array[here : here + page].tolist()
+        )
 
 
 def test_messages_pass_both_ways(peer_and_agent):
@@ -60,7 +70,9 @@ def test_a_region_revoked_by_its_owner_is_not_found_here(peer_and_agent):
     peer, agent = peer_and_agent
     memory = agent.allocate(4096)
     region = agent.peer_region(peer.name, "registered")
-    request = agent.make_request("read", agent.prepare([memory]), agent.prepare([(region.id, 0, 4096)], peer.name))
+    request = agent.make_request(
+        "read", agent.prepare([memory]), agent.prepare([(region.id, 0, 4096)], peer.name)
+    )
     request.post()
     request.wait(30)
     peer.ask("deregister", region="registered")
@@ -79,7 +91,9 @@ def test_a_killed_peer_is_lost_and_its_successor_is_used(backend, start_peer):
             region = agent.peer_region(name, "allocated")
             agent.read(name, [memory], [region], timeout=60)
             assert (memory.numpy() == peer_process.contents()).all()
-            request = agent.make_request("read", agent.prepare([memory]), agent.prepare([region], name), timeout=30)
+            request = agent.make_request(
+                "read", agent.prepare([memory]), agent.prepare([region], name), timeout=30
+            )
             request.post()
             peer.kill()
             try:

@@ -36,7 +36,13 @@ def export_all(folder: pathlib.Path) -> None:
         program = export(module.eval(), arguments, dynamic_shapes=dynamic)
         torch._inductor.aoti_compile_and_package(program, package_path=str(path))
         if spec is not None:
-            about = {"headrace_io": 1, "headrace": "0.1.0", "torch": torch.__version__, "device": "cpu", "mutated": []}
+            about = {
+                "headrace_io": 1,
+                "headrace": "0.1.0",
+                "torch": torch.__version__,
+                "device": "cpu",
+                "mutated": [],
+            }
             describe(path, about | spec)
 
     class Add(torch.nn.Module):
@@ -120,7 +126,16 @@ def export_all(folder: pathlib.Path) -> None:
             numbers = [value + value for value in (f64, f16, bf16, i8, i16, i32, i64, u8)]
             return (*numbers, ~flag, c64 + c64)
 
-    kinds = [torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
+    kinds = [
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+    ]
     kinds += [torch.bool, torch.complex64]
     compile_package("types", Types(), tuple(torch.zeros(6, dtype=kind) for kind in kinds))
 
@@ -146,7 +161,10 @@ def export_all(folder: pathlib.Path) -> None:
 def main() -> None:
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    version = pathlib.Path(__import__("importlib.util", fromlist=["util"]).find_spec("torch").origin).parent / "version.py"
+    version = (
+        pathlib.Path(__import__("importlib.util", fromlist=["util"]).find_spec("torch").origin).parent
+        / "version.py"
+    )
     here = pathlib.Path(__file__)
     key = hashlib.sha256(here.read_bytes() + version.read_bytes()).hexdigest()
     stamp = folder / "made-by"

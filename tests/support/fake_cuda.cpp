@@ -819,8 +819,8 @@ struct FakeDriver {
     if (count == 0 || attribute_count != 1 || *first_of_attributes != 0 ||
         attributes->source_order < SourceOrder::stream || attributes->source_order > SourceOrder::any)
       return Outcome::invalid_value;
-    // In no order that is promised: the last first, so that whoever counts on one sees it. A batch with a wrong
-    // address is refused whole, which is assumed.
+    // In no order that is promised: the last first, so that whoever counts on one sees it. A batch with a
+    // wrong address is refused whole, which is assumed.
     for (std::size_t i = 0; i < count; ++i)
       if (!touchable(targets[i], bytes[i]) || !touchable(sources[i], bytes[i])) {
         *failed = i;

@@ -74,7 +74,8 @@ class Current {
 namespace {
 
 /// Of pages that another process fills once a peer has said so over a socket, which the thread sanitizer does
-/// not see. Courier and backends by themselves are judged where no FakeGpus is: in unit_gpu, backend_cuda_ipc.
+/// not see. Courier and backends by themselves are judged where no FakeGpus is: in unit_gpu,
+/// backend_cuda_ipc.
 void copy_unjudged(void* target, const void* source, std::size_t bytes) {
   const tcp::PeerMemoryAccess access;
   std::memcpy(target, source, bytes);

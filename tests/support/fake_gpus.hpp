@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backends cuda_ipc and tcp over GPUs that are fake, for programs that link it, and memory of these GPUs for
-// tests.
+// The backends cuda_ipc and tcp over GPUs that are fake, for programs that link it, and memory of these GPUs
+// for tests.
 #pragma once
 
 #include "support/fake_cuda.hpp"

@@ -28,32 +28,33 @@ inline void copy_bytes(void* target, const void* source, std::size_t bytes) {
 
 /// The courier, with all jobs that are there at one call, which it moves by `copy`.
 inline void add_reference_courier(FakeCuda& fake, decltype(copy_bytes)* copy = copy_bytes) {
-  fake.add_staying_kernel("headrace_courier", sizeof(headrace_courier_v1), [&fake, copy](const void* argument) {
-    const auto& args = *static_cast<const headrace_courier_v1*>(argument);
-    auto courier = std::make_shared<kernels::reference::Courier>(args);
-    const bool good = fake.reachable(args.told, sizeof(headrace_courier_told_v1)) &&
-                      fake.reachable(args.jobs, HEADRACE_COURIER_SLOTS * sizeof(headrace_courier_job_v1));
-    return FakeCuda::Staying([&fake, copy, courier, good]() -> std::optional<Outcome> {
-      bool reached = good;
-      while (reached) {
-        const bool leaves = courier->must_leave();
-        const auto job = leaves ? std::nullopt : courier->look();
-        if (!leaves && !job) return {};
-        if (leaves || (*job)[0] == 0) {
-          courier->tell_left();
-          return Outcome::success;
-        }
-        kernels::reference::each_part(
-            *job, [&](std::uint64_t source, std::uint64_t target, std::uint64_t bytes) {
+  fake.add_staying_kernel(
+      "headrace_courier", sizeof(headrace_courier_v1), [&fake, copy](const void* argument) {
+        const auto& args = *static_cast<const headrace_courier_v1*>(argument);
+        auto courier = std::make_shared<kernels::reference::Courier>(args);
+        const bool good = fake.reachable(args.told, sizeof(headrace_courier_told_v1)) &&
+                          fake.reachable(args.jobs, HEADRACE_COURIER_SLOTS * sizeof(headrace_courier_job_v1));
+        return FakeCuda::Staying([&fake, copy, courier, good]() -> std::optional<Outcome> {
+          bool reached = good;
+          while (reached) {
+            const bool leaves = courier->must_leave();
+            const auto job = leaves ? std::nullopt : courier->look();
+            if (!leaves && !job) return {};
+            if (leaves || (*job)[0] == 0) {
+              courier->tell_left();
+              return Outcome::success;
+            }
+            kernels::reference::each_part(*job, [&](std::uint64_t source, std::uint64_t target,
+                                                    std::uint64_t bytes) {
               reached = reached && fake.reachable(source, bytes) && fake.reachable(target, bytes);
               if (reached)
                 copy(kernels::reference::at<void>(target), kernels::reference::at<const void>(source), bytes);
             });
-        if (reached) courier->tell_finished();
-      }
-      return Outcome::illegal_address;
-    });
-  });
+            if (reached) courier->tell_finished();
+          }
+          return Outcome::illegal_address;
+        });
+      });
 }
 
 /// One that leaves at once, as if a job that is there had come right behind its last look.

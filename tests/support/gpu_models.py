@@ -36,7 +36,12 @@ class Accumulate(torch.nn.Module):
 def mlp():
     torch.manual_seed(0)
     batch = Dim("batch", min=1, max=64)
-    return {"module": Mlp(), "args": (torch.randn(4, 256),), "dynamic_shapes": ({0: batch},), "output_names": ["logits", "hidden", "same"]}
+    return {
+        "module": Mlp(),
+        "args": (torch.randn(4, 256),),
+        "dynamic_shapes": ({0: batch},),
+        "output_names": ["logits", "hidden", "same"],
+    }
 
 
 def accumulate():

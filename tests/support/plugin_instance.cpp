@@ -35,7 +35,9 @@ std::string plugin_file(const std::string& name) {
   return fmt::format("{}/backends/headrace_backend_{}.so", HEADRACE_TEST_BIN_DIR, name);
 }
 
-void link_plugin(const std::string& name, const headrace_backend_v1* table) { linked_plugins()[name] = table; }
+void link_plugin(const std::string& name, const headrace_backend_v1* table) {
+  linked_plugins()[name] = table;
+}
 
 const headrace_backend_v1* load_plugin(const std::string& name) {
   if (const auto linked = linked_plugins().find(name); linked != linked_plugins().end())
@@ -356,7 +358,8 @@ World::World() : bell_(EventFd::create().value()) {
   runtime_dir_ = own_folder_->path();
 }
 
-World::World(std::string runtime_dir) : runtime_dir_(std::move(runtime_dir)), bell_(EventFd::create().value()) {}
+World::World(std::string runtime_dir)
+    : runtime_dir_(std::move(runtime_dir)), bell_(EventFd::create().value()) {}
 
 World::~World() { stop_driver(); }
 

@@ -27,7 +27,8 @@ inline bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> 
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 inline bool all_bytes(std::span<const std::byte> bytes, std::byte value) {
-  return bytes.empty() || (bytes[0] == value && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+  return bytes.empty() ||
+         (bytes[0] == value && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
 }
 inline void set_bytes(std::span<std::byte> bytes, std::byte value) {
   std::memset(bytes.data(), std::to_integer<int>(value), bytes.size());
@@ -37,8 +38,8 @@ inline void set_bytes(std::span<std::byte> bytes, std::byte value) {
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
-  /// Memory that the CPU can touch, and what gives it back. The one kind is as most programs make it, the other as a
-  /// peer can have it without asking.
+  /// Memory that the CPU can touch, and what gives it back. The one kind is as most programs make it, the
+  /// other as a peer can have it without asking.
   struct Taken {
     std::byte* base = nullptr;
     std::shared_ptr<void> owner;
@@ -68,8 +69,8 @@ class FromTheHost {
   MemorySource* before_;
 };
 
-/// Memory to move: the host's, private to the process or a sealed memfd as `Agent::allocate` gives out, or the
-/// current source's. Or a file, of which `bytes` is what stands in it.
+/// Memory to move: the host's, private to the process or a sealed memfd as `Agent::allocate` gives out, or
+/// the current source's. Or a file, of which `bytes` is what stands in it.
 class Memory {
  public:
   enum class Kind { plain, shared, file };

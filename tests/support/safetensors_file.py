@@ -5,7 +5,14 @@ import json
 import pathlib
 import struct
 
-NAMES = {"float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32"}
+NAMES = {
+    "float32": "F32",
+    "float64": "F64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+}
 
 
 def write_safetensors(path: pathlib.Path, tensors: dict) -> None:
@@ -13,7 +20,11 @@ def write_safetensors(path: pathlib.Path, tensors: dict) -> None:
     for name, tensor in tensors.items():
         blob = bytes(tensor.detach().contiguous().flatten().view(dtype=__import__("torch").uint8).numpy())
         dtype = NAMES[str(tensor.dtype).removeprefix("torch.")]
-        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [offset, offset + len(blob)]}
+        header[name] = {
+            "dtype": dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + len(blob)],
+        }
         blobs.append(blob)
         offset += len(blob)
     text = json.dumps(header).encode()

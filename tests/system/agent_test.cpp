@@ -22,7 +22,9 @@ namespace {
 class OverBackend : public ::testing::TestWithParam<std::string> {
  protected:
   /// Memory that outlives the agents: what is registered stays in place until it is deregistered.
-  std::vector<std::byte>& memory(std::size_t bytes, std::uint64_t seed) { return kept_.emplace_back(random_bytes(bytes, seed)); }
+  std::vector<std::byte>& memory(std::size_t bytes, std::uint64_t seed) {
+    return kept_.emplace_back(random_bytes(bytes, seed));
+  }
 
   std::deque<std::vector<std::byte>> kept_;
   TwoAgents agents{GetParam()};
@@ -34,7 +36,8 @@ class OverBackend : public ::testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, OverBackend, ::testing::ValuesIn(all_backends()), [](const auto& backend) { return backend.param; });
+INSTANTIATE_TEST_SUITE_P(Backends, OverBackend, ::testing::ValuesIn(all_backends()),
+                         [](const auto& backend) { return backend.param; });
 
 TEST_P(OverBackend, moves_pages_of_odd_sizes_and_offsets_both_ways) {
   constexpr std::size_t size = 1 << 20;
@@ -60,7 +63,9 @@ TEST_P(OverBackend, moves_pages_of_odd_sizes_and_offsets_both_ways) {
     std::vector<std::uint32_t> order(local.size());
     std::iota(order.begin(), order.end(), 0u);
     std::shuffle(order.begin(), order.end(), random);
-    Request request = must(agents.here.make_request(op, must(agents.here.prepare(local)), order, must(agents.here.prepare(agents.there.name(), remote)), order));
+    Request request =
+        must(agents.here.make_request(op, must(agents.here.prepare(local)), order,
+                                      must(agents.here.prepare(agents.there.name(), remote)), order));
     ASSERT_TRUE(request.post().ok()) << request.error().message;
     ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
     EXPECT_EQ(request.state(), RequestState::done);
@@ -74,7 +79,8 @@ TEST_P(OverBackend, moves_pages_of_odd_sizes_and_offsets_both_ways) {
 }
 
 TEST_P(OverBackend, pages_that_are_views_change_their_layout_on_the_way) {
-  // A cache of ours, [2, blocks, tokens, 3 of 7 heads, dim], against one of theirs, [2, blocks, 7 heads, tokens, dim].
+  // A cache of ours, [2, blocks, tokens, 3 of 7 heads, dim], against one of theirs, [2, blocks, 7 heads,
+  // tokens, dim].
   constexpr std::int64_t blocks = 11, tokens = 5, heads = 3, their_heads = 7, first = 2, dim = 24, item = 2;
   constexpr std::int64_t our_token = heads * dim * item, our_block = tokens * our_token;
   constexpr std::int64_t their_head = tokens * dim * item, their_block = their_heads * their_head;
@@ -87,8 +93,8 @@ TEST_P(OverBackend, pages_that_are_views_change_their_layout_on_the_way) {
   const PageView here{{2, tokens, heads, dim}, {blocks * our_block, our_token, dim * item, item}, item};
   const PageView there{{2, tokens, heads, dim}, {blocks * their_block, dim * item, their_head, item}, item};
   const PageList local = must(agents.here.prepare(UniformPages{mine.id, base, our_block, 0, blocks}, here));
-  const PageList remote =
-      must(agents.here.prepare(agents.there.name(), UniformPages{far.id, first * their_head, their_block, 0, blocks}, there));
+  const PageList remote = must(agents.here.prepare(
+      agents.there.name(), UniformPages{far.id, first * their_head, their_block, 0, blocks}, there));
   EXPECT_EQ(local.bytes(), static_cast<std::uint64_t>(blocks * 2 * tokens * heads * dim * item));
   const std::vector<std::uint32_t> to{3, 0, 10, 7}, from{1, 10, 5, 0};
   for (const Op op : {Op::read, Op::write}) {
@@ -98,10 +104,16 @@ TEST_P(OverBackend, pages_that_are_views_change_their_layout_on_the_way) {
       for (std::int64_t kv = 0; kv < 2; ++kv)
         for (std::int64_t token = 0; token < tokens; ++token)
           for (std::int64_t head = 0; head < heads; ++head) {
-            const auto at = base + kv * blocks * our_block + to[i] * our_block + token * our_token + head * dim * item;
-            const auto far_at = kv * blocks * their_block + from[i] * their_block + (first + head) * their_head + token * dim * item;
-            if (op == Op::read) std::memcpy(&expect_ours[static_cast<std::size_t>(at)], &theirs[static_cast<std::size_t>(far_at)], dim * item);
-            if (op == Op::write) std::memcpy(&expect_theirs[static_cast<std::size_t>(far_at)], &ours[static_cast<std::size_t>(at)], dim * item);
+            const auto at =
+                base + kv * blocks * our_block + to[i] * our_block + token * our_token + head * dim * item;
+            const auto far_at = kv * blocks * their_block + from[i] * their_block +
+                                (first + head) * their_head + token * dim * item;
+            if (op == Op::read)
+              std::memcpy(&expect_ours[static_cast<std::size_t>(at)],
+                          &theirs[static_cast<std::size_t>(far_at)], dim * item);
+            if (op == Op::write)
+              std::memcpy(&expect_theirs[static_cast<std::size_t>(far_at)],
+                          &ours[static_cast<std::size_t>(at)], dim * item);
           }
     Request request = must(agents.here.make_request(op, local, to, remote, from));
     for (int post = 0; post < 2; ++post) {
@@ -129,9 +141,11 @@ TEST_P(OverBackend, ten_million_pages_of_any_order_arrive_slow) {
   std::shuffle(to.begin(), to.end(), random);
   std::shuffle(from.begin(), from.end(), random);
   auto expected = ours;
-  for (std::size_t i = 0; i < count; ++i) std::memcpy(expected.data() + to[i] * page, theirs.data() + from[i] * page, page);
+  for (std::size_t i = 0; i < count; ++i)
+    std::memcpy(expected.data() + to[i] * page, theirs.data() + from[i] * page, page);
   const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, page, count}));
-  const PageList remote = must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, page, count}));
+  const PageList remote =
+      must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, page, count}));
   Request request = must(agents.here.make_request(Op::read, local, to, remote, from));
   ASSERT_TRUE(request.post().ok()) << request.error().message;
   ASSERT_TRUE(request.wait(std::chrono::minutes(10)).ok()) << request.error().message;
@@ -157,8 +171,10 @@ TEST_P(OverBackend, pages_by_columns_of_addresses_arrive) {
     std::memcpy(expected.data() + to, theirs.data() + from, length);
   }
   const PageColumn lengths{&rows[0].length, sizeof(Row)};
-  const PageList local = must(agents.here.prepare(RegionPages{mine.id, {&rows[0].ours, sizeof(Row)}, lengths, count, mine.address}));
-  const PageList remote = must(agents.here.prepare(agents.there.name(), RegionPages{far.id, {&rows[0].theirs, sizeof(Row)}, lengths, count, far.address}));
+  const PageList local = must(
+      agents.here.prepare(RegionPages{mine.id, {&rows[0].ours, sizeof(Row)}, lengths, count, mine.address}));
+  const PageList remote = must(agents.here.prepare(
+      agents.there.name(), RegionPages{far.id, {&rows[0].theirs, sizeof(Row)}, lengths, count, far.address}));
   EXPECT_EQ(remote.peer(), agents.there.name());
   rows.clear();
   Request request = must(agents.here.make_request(Op::read, local, remote));
@@ -174,7 +190,8 @@ TEST_P(OverBackend, a_request_can_be_posted_again_and_again) {
   const Region far = share(agents.there, theirs);
   agents.meet();
   const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 16}));
-  const PageList remote = must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 16}));
+  const PageList remote =
+      must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 16}));
   Request request = must(agents.here.make_request(Op::read, local, remote));
   for (int round = 0; round < 100; ++round) {
     theirs[static_cast<std::size_t>(round) * 600] ^= std::byte{0xff};
@@ -194,7 +211,8 @@ TEST_P(OverBackend, a_notification_comes_after_the_bytes_it_belongs_to) {
   const Region far = share(agents.there, theirs);
   agents.meet();
   const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 300000, 1}));
-  const PageList remote = must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 300000, 1}));
+  const PageList remote =
+      must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 300000, 1}));
   Request request = must(agents.here.make_request(Op::write, local, remote));
   for (int round = 0; round < 20; ++round) {
     const auto fresh = random_bytes(300000, 100u + static_cast<unsigned>(round));
@@ -220,8 +238,11 @@ TEST_P(OverBackend, notifications_of_their_own_keep_their_order_and_can_be_picke
     }
     must(sent);
   }
-  for (int i = 1; i < 500; i += 2) EXPECT_EQ(must(agents.there.wait_notification(patience, {.peer = {}, .prefix = "odd"})).payload, "odd " + std::to_string(i));
-  for (int i = 0; i < 500; i += 2) EXPECT_EQ(must(agents.there.wait_notification(patience)).payload, "even " + std::to_string(i));
+  for (int i = 1; i < 500; i += 2)
+    EXPECT_EQ(must(agents.there.wait_notification(patience, {.peer = {}, .prefix = "odd"})).payload,
+              "odd " + std::to_string(i));
+  for (int i = 0; i < 500; i += 2)
+    EXPECT_EQ(must(agents.there.wait_notification(patience)).payload, "even " + std::to_string(i));
   EXPECT_EQ(agents.there.wait_notification(std::chrono::milliseconds(1)).code(), Code::timed_out);
 }
 
@@ -229,7 +250,8 @@ TEST_P(OverBackend, an_agent_moves_pages_to_itself) {
   auto& bytes = memory(65536, 4);
   const Region region = share(agents.here, bytes);
   const PageList local = must(agents.here.prepare(UniformPages{region.id, 0, 0, 1024, 32}));
-  const PageList remote = must(agents.here.prepare(agents.here.name(), UniformPages{region.id, 32768, 0, 1024, 32}));
+  const PageList remote =
+      must(agents.here.prepare(agents.here.name(), UniformPages{region.id, 32768, 0, 1024, 32}));
   Request request = must(agents.here.make_request(Op::write, local, remote));
   ASSERT_TRUE(request.post({"to myself", {}}).ok());
   ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
@@ -246,11 +268,12 @@ TEST_P(OverBackend, memory_from_allocate_moves_as_other_memory_does) {
   agents.meet();
   const auto data = random_bytes(1 << 20, 9);
   std::memcpy(far.bytes().data(), data.data(), data.size());
-  // For the thread sanitizer, which sees no order through a socket: a registration orders the fill before what the owner's
-  // threads send.
+  // For the thread sanitizer, which sees no order through a socket: a registration orders the fill before
+  // what the owner's threads send.
   share(agents.there, memory(1, 1));
-  Request request = must(agents.here.make_request(Op::read, must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 256})),
-                                                  must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 256}))));
+  Request request = must(agents.here.make_request(
+      Op::read, must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 256})),
+      must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 256}))));
   ASSERT_TRUE(request.post().ok());
   ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
   EXPECT_EQ(std::memcmp(mine.bytes().data(), data.data(), data.size()), 0);
@@ -264,15 +287,18 @@ TEST_P(OverBackend, pages_by_address_are_found_in_their_regions) {
   share(agents.here, more);
   const Region far = share(agents.there, theirs);
   agents.meet();
-  const std::vector<AddressPage> local{{reinterpret_cast<std::uint64_t>(ours.data()) + 17, 101}, {reinterpret_cast<std::uint64_t>(more.data()), 10000}};
+  const std::vector<AddressPage> local{{reinterpret_cast<std::uint64_t>(ours.data()) + 17, 101},
+                                       {reinterpret_cast<std::uint64_t>(more.data()), 10000}};
   const std::vector<Page> remote{{far.id.value, 3, 101}, {far.id.value, 10000, 10000}};
-  Request request = must(agents.here.make_request(Op::read, must(agents.here.prepare(local)), must(agents.here.prepare(agents.there.name(), remote))));
+  Request request = must(agents.here.make_request(Op::read, must(agents.here.prepare(local)),
+                                                  must(agents.here.prepare(agents.there.name(), remote))));
   ASSERT_TRUE(request.post().ok());
   ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
   EXPECT_EQ(std::memcmp(ours.data() + 17, theirs.data() + 3, 101), 0);
   EXPECT_EQ(std::memcmp(more.data(), theirs.data() + 10000, 10000), 0);
 
-  const std::vector<AddressPage> outside{{reinterpret_cast<std::uint64_t>(ours.data()), 5}, {reinterpret_cast<std::uint64_t>(ours.data()) + 9000, 1001}};
+  const std::vector<AddressPage> outside{{reinterpret_cast<std::uint64_t>(ours.data()), 5},
+                                         {reinterpret_cast<std::uint64_t>(ours.data()) + 9000, 1001}};
   const auto refused = agents.here.prepare(outside);
   EXPECT_EQ(refused.code(), Code::not_found);
   EXPECT_EQ(refused.error().page, 1u);
@@ -282,14 +308,17 @@ TEST_P(OverBackend, what_is_no_memory_is_not_registered) {
   constexpr std::size_t page = 4096;
   // Far below where the system looks first: the hole must not become another thread's memory.
   void* const below = reinterpret_cast<void*>(0x7e9000000000);
-  auto* const room = static_cast<std::byte*>(::mmap(below, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  auto* const room = static_cast<std::byte*>(
+      ::mmap(below, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(room, MAP_FAILED);
   ::munmap(room + 2 * page, page);
-  const std::vector<MemoryRange> ranges{{room, page}, {room + page, page}, {room + 2 * page, 100}, {room + 3 * page, page}};
+  const std::vector<MemoryRange> ranges{
+      {room, page}, {room + page, page}, {room + 2 * page, 100}, {room + 3 * page, page}};
   const auto refused = agents.here.register_memory(ranges);
   EXPECT_EQ(refused.code(), Code::invalid_argument);
   EXPECT_EQ(refused.error().page, 2U) << refused.error().message;
-  EXPECT_EQ(agents.here.register_memory({room + page, page + 1}).code(), Code::invalid_argument) << "its last byte is missing";
+  EXPECT_EQ(agents.here.register_memory({room + page, page + 1}).code(), Code::invalid_argument)
+      << "its last byte is missing";
   EXPECT_TRUE(agents.here.register_memory({room + 17, 2 * page - 17}).ok());
   EXPECT_TRUE(agents.here.regions().size() == 1);
   must(agents.here.deregister(agents.here.regions().front().id));
@@ -299,26 +328,35 @@ TEST_P(OverBackend, what_is_no_memory_is_not_registered) {
 TEST_P(OverBackend, a_region_registered_read_only_is_read_and_not_written) {
   auto& ours = memory(8192, 1);
   auto& theirs = memory(8192, 2);
-  const Region mine = must(agents.here.register_memory({.address = ours.data(), .length_bytes = 8192, .writable = false}));
-  const Region far = must(agents.there.register_memory({.address = theirs.data(), .length_bytes = 8192, .writable = false}));
+  const Region mine =
+      must(agents.here.register_memory({.address = ours.data(), .length_bytes = 8192, .writable = false}));
+  const Region far =
+      must(agents.there.register_memory({.address = theirs.data(), .length_bytes = 8192, .writable = false}));
   auto& free = memory(8192, 3);
   const Region open = share(agents.here, free);
   agents.meet();
   EXPECT_FALSE(mine.writable);
-  EXPECT_FALSE(must(agents.here.peer_regions(agents.there.name())).front().writable) << "the metadata says so";
-  const auto pages = [](const Region& region, std::uint64_t count) { return UniformPages{region.id, 0, 0, 512, count}; };
+  EXPECT_FALSE(must(agents.here.peer_regions(agents.there.name())).front().writable)
+      << "the metadata says so";
+  const auto pages = [](const Region& region, std::uint64_t count) {
+    return UniformPages{region.id, 0, 0, 512, count};
+  };
   const std::string peer = agents.there.name();
 
-  const auto refused = agents.here.make_request(Op::write, must(agents.here.prepare(pages(open, 4))), must(agents.here.prepare(peer, pages(far, 4))));
+  const auto refused = agents.here.make_request(Op::write, must(agents.here.prepare(pages(open, 4))),
+                                                must(agents.here.prepare(peer, pages(far, 4))));
   EXPECT_EQ(refused.code(), Code::invalid_argument);
   EXPECT_EQ(refused.error().page, 0U);
-  EXPECT_NE(refused.error().message.find("registered read-only"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("registered read-only"), std::string::npos)
+      << refused.error().message;
   const std::vector<Page> mixed{{open.id.value, 0, 512}, {mine.id.value, 0, 512}};
-  const auto here = agents.here.make_request(Op::read, must(agents.here.prepare(mixed)), must(agents.here.prepare(peer, pages(far, 2))));
+  const auto here = agents.here.make_request(Op::read, must(agents.here.prepare(mixed)),
+                                             must(agents.here.prepare(peer, pages(far, 2))));
   EXPECT_EQ(here.code(), Code::invalid_argument);
   EXPECT_EQ(here.error().page, 1U) << here.error().message;
 
-  Request read = must(agents.here.make_request(Op::read, must(agents.here.prepare(pages(open, 4))), must(agents.here.prepare(peer, pages(far, 4)))));
+  Request read = must(agents.here.make_request(Op::read, must(agents.here.prepare(pages(open, 4))),
+                                               must(agents.here.prepare(peer, pages(far, 4)))));
   ASSERT_TRUE(read.post().ok());
   EXPECT_TRUE(read.wait(patience).ok()) << read.error().message;
   EXPECT_EQ(std::memcmp(free.data(), theirs.data(), 2048), 0);
@@ -350,11 +388,15 @@ TEST_P(OverBackend, a_write_into_read_only_memory_is_refused_and_its_owner_lives
   agents.meet();
   for (const std::size_t bytes : {std::size_t{64}, std::size_t{5000}, size}) {
     const std::vector<Page> local{{mine.id.value, 0, bytes}}, remote{{far.id.value, 0, bytes}};
-    Request write = must(agents.here.make_request(Op::write, must(agents.here.prepare(local)), must(agents.here.prepare(agents.there.name(), remote))));
+    Request write = must(agents.here.make_request(Op::write, must(agents.here.prepare(local)),
+                                                  must(agents.here.prepare(agents.there.name(), remote))));
     (void)write.post();
     EXPECT_EQ(write.wait(patience).code, Code::backend_failed) << write.error().message;
-    if (GetParam() == "tcp") { EXPECT_NE(write.error().message.find("read-only"), std::string::npos) << write.error().message; }
-    Request read = must(agents.here.make_request(Op::read, must(agents.here.prepare(local)), must(agents.here.prepare(agents.there.name(), remote))));
+    if (GetParam() == "tcp") {
+      EXPECT_NE(write.error().message.find("read-only"), std::string::npos) << write.error().message;
+    }
+    Request read = must(agents.here.make_request(Op::read, must(agents.here.prepare(local)),
+                                                 must(agents.here.prepare(agents.there.name(), remote))));
     ASSERT_TRUE(read.post().ok()) << read.error().message;
     EXPECT_TRUE(read.wait(patience).ok()) << "the link goes on: " << read.error().message;
   }
@@ -371,8 +413,11 @@ TEST_P(OverBackend, deregistering_takes_the_region_from_the_peer_and_the_rest_st
   const Region other = share(agents.there, others, "staying");
   agents.meet();
   const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1}));
-  Request going = must(agents.here.make_request(Op::read, local, must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
-  Request staying = must(agents.here.make_request(Op::read, local, must(agents.here.prepare(agents.there.name(), UniformPages{other.id, 0, 0, 4096, 1}))));
+  Request going = must(agents.here.make_request(
+      Op::read, local, must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
+  Request staying = must(agents.here.make_request(
+      Op::read, local,
+      must(agents.here.prepare(agents.there.name(), UniformPages{other.id, 0, 0, 4096, 1}))));
   ASSERT_TRUE(going.post().ok());
   ASSERT_TRUE(going.wait(patience).ok()) << going.error().message;
   must(agents.there.deregister(far.id, patience));
@@ -381,7 +426,8 @@ TEST_P(OverBackend, deregistering_takes_the_region_from_the_peer_and_the_rest_st
   EXPECT_EQ(status.code, Code::not_found) << going.error().message;
   EXPECT_GT(must(going.cost()).duration.count(), 0) << "asked of a path whose region is gone";
   EXPECT_EQ(agents.here.peer_region(agents.there.name(), "going").code(), Code::not_found);
-  EXPECT_EQ(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}).code(), Code::not_found);
+  EXPECT_EQ(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}).code(),
+            Code::not_found);
   ASSERT_TRUE(staying.post().ok());
   EXPECT_TRUE(staying.wait(patience).ok()) << staying.error().message;
   EXPECT_EQ(agents.there.deregister(far.id).code(), Code::not_found);
@@ -408,7 +454,8 @@ TEST_P(OverBackend, an_update_brings_new_regions_and_takes_revoked_ones) {
 
 TEST_P(OverBackend, partial_metadata_names_only_what_was_asked_for) {
   auto& bytes = memory(8192, 1);
-  const Region one = must(agents.there.register_memory({bytes.data(), 4096}, {.name = "one", .note = "f32", .backends = {}, .keep_alive = {}}));
+  const Region one = must(agents.there.register_memory(
+      {bytes.data(), 4096}, {.name = "one", .note = "f32", .backends = {}, .keep_alive = {}}));
   must(agents.there.register_memory({bytes.data() + 4096, 4096}));
   ExportOptions part;
   part.regions = {one.id};
@@ -427,7 +474,8 @@ TEST_P(OverBackend, connecting_ahead_of_use_says_when_it_is_done) {
   EXPECT_EQ(agents.here.connect("nobody").code(), Code::not_found);
   const auto unknown = agents.here.connect(agents.there.name(), patience, {"no_such"});
   ASSERT_FALSE(unknown);
-  EXPECT_NE(unknown.error().message.find("no_such: not open in this agent"), std::string::npos) << unknown.error().message;
+  EXPECT_NE(unknown.error().message.find("no_such: not open in this agent"), std::string::npos)
+      << unknown.error().message;
 }
 
 TEST_P(OverBackend, a_callback_an_eventfd_and_the_telemetry_hear_of_the_end) {
@@ -436,8 +484,9 @@ TEST_P(OverBackend, a_callback_an_eventfd_and_the_telemetry_hear_of_the_end) {
   const Region mine = share(agents.here, ours);
   const Region far = share(agents.there, theirs);
   agents.meet();
-  Request request = must(agents.here.make_request(Op::read, must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1})),
-                                                  must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
+  Request request = must(agents.here.make_request(
+      Op::read, must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1})),
+      must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
   std::mutex mutex;
   std::condition_variable told;
   std::optional<Status> heard;
@@ -462,8 +511,9 @@ TEST_P(OverBackend, forgetting_a_peer_ends_what_was_prepared_for_it) {
   const Region mine = share(agents.here, ours);
   const Region far = share(agents.there, theirs);
   agents.meet();
-  Request request = must(agents.here.make_request(Op::read, must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1})),
-                                                  must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
+  Request request = must(agents.here.make_request(
+      Op::read, must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1})),
+      must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
   ASSERT_TRUE(request.post().ok());
   ASSERT_TRUE(request.wait(patience).ok());
   must(agents.here.forget(agents.there.name()));
@@ -482,12 +532,14 @@ TEST_P(OverBackend, a_peer_that_restarts_under_its_name_is_another_life) {
   const Region far = share(agents.there, theirs);
   agents.meet();
   const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1}));
-  Request old = must(agents.here.make_request(Op::read, local, must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
+  Request old = must(agents.here.make_request(
+      Op::read, local, must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
   ASSERT_TRUE(old.post().ok());
   ASSERT_TRUE(old.wait(patience).ok());
 
   const std::string name = agents.there.name();
-  agents.there = must(Agent::open(unique_name("between"), {{GetParam()}, "", "", {}}));  // the old one ends here
+  agents.there =
+      must(Agent::open(unique_name("between"), {{GetParam()}, "", "", {}}));  // the old one ends here
   Agent again = must(Agent::open(name, {{GetParam()}, "", "", {}}));
   auto& fresh = memory(4096, 7);
   const Region fresh_region = share(again, fresh);
@@ -499,7 +551,8 @@ TEST_P(OverBackend, a_peer_that_restarts_under_its_name_is_another_life) {
   EXPECT_EQ(status.code, Code::peer_lost);
   EXPECT_NE(old.error().message.find(name), std::string::npos) << old.error().message;
 
-  Request renewed = must(agents.here.make_request(Op::read, local, must(agents.here.prepare(name, UniformPages{fresh_region.id, 0, 0, 4096, 1}))));
+  Request renewed = must(agents.here.make_request(
+      Op::read, local, must(agents.here.prepare(name, UniformPages{fresh_region.id, 0, 0, 4096, 1}))));
   ASSERT_TRUE(renewed.post().ok());
   ASSERT_TRUE(renewed.wait(patience).ok()) << renewed.error().message;
   EXPECT_TRUE(ours == fresh);
@@ -516,9 +569,11 @@ TEST_P(OverBackend, eight_threads_share_an_agent) {
   for (std::size_t t = 0; t < 8; ++t) {
     threads.emplace_back([&, t] {
       const PageList local = must(agents.here.prepare(UniformPages{mine.id, t * each, 0, 1024, 64}));
-      const PageList remote = must(agents.here.prepare(agents.there.name(), UniformPages{far.id, t * each, 0, 1024, 64}));
+      const PageList remote =
+          must(agents.here.prepare(agents.there.name(), UniformPages{far.id, t * each, 0, 1024, 64}));
       for (int round = 0; round < 30; ++round) {
-        Request request = must(agents.here.make_request(round % 2 == 0 ? Op::read : Op::write, local, remote));
+        Request request =
+            must(agents.here.make_request(round % 2 == 0 ? Op::read : Op::write, local, remote));
         ASSERT_TRUE(request.post().ok());
         ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
       }
@@ -552,7 +607,8 @@ TEST_P(OverBackend, wrong_requests_are_refused_with_what_to_do) {
   const std::vector<Page> unknown{{far.id.value + 77, 0, 3}};
   EXPECT_EQ(agents.here.prepare(peer, unknown).code(), Code::not_found);
   EXPECT_EQ(agents.here.prepare("nobody", beyond).code(), Code::not_found);
-  EXPECT_EQ(agents.here.prepare(peer, UniformPages{far.id, 0, 1ull << 62, 4096, 5}).code(), Code::invalid_argument);
+  EXPECT_EQ(agents.here.prepare(peer, UniformPages{far.id, 0, 1ull << 62, 4096, 5}).code(),
+            Code::invalid_argument);
   EXPECT_EQ(agents.here.prepare(UniformPages{mine.id, 0, 0, 0, 5}).code(), Code::invalid_argument);
 
   const std::vector<std::uint64_t> places{0, 8190, 4}, sizes{4, 3, 0};
@@ -560,7 +616,8 @@ TEST_P(OverBackend, wrong_requests_are_refused_with_what_to_do) {
     return RegionPages{region, {places.data()}, {sizes.data()}, count, origin};
   };
   EXPECT_EQ(must(agents.here.prepare(by_columns(mine.id, 1, 0))).bytes(), 4u);
-  EXPECT_EQ(must(agents.here.prepare(agents.here.name(), by_columns(mine.id, 1, 0))).peer(), agents.here.name());
+  EXPECT_EQ(must(agents.here.prepare(agents.here.name(), by_columns(mine.id, 1, 0))).peer(),
+            agents.here.name());
   auto over = agents.here.prepare(peer, by_columns(far.id, 3, 0));
   EXPECT_EQ(over.code(), Code::invalid_argument);
   EXPECT_EQ(over.error().page, 1u);
@@ -590,7 +647,8 @@ TEST_P(OverBackend, wrong_requests_are_refused_with_what_to_do) {
   const auto index = agents.here.make_request(Op::read, two, bad, small, bad);
   EXPECT_EQ(index.code(), Code::invalid_argument);
   EXPECT_EQ(index.error().page, 1u);
-  EXPECT_EQ(agents.here.make_request(Op::read, one, two).code(), Code::invalid_argument) << "the sides are exchanged";
+  EXPECT_EQ(agents.here.make_request(Op::read, one, two).code(), Code::invalid_argument)
+      << "the sides are exchanged";
   EXPECT_EQ(agents.here.make_request(Op::read, two, two).code(), Code::invalid_argument);
   EXPECT_EQ(agents.here.notify("nobody", "x").code(), Code::not_found);
   EXPECT_EQ(agents.here.notify(peer, std::string(65537, 'x')).code(), Code::invalid_argument);
@@ -598,10 +656,12 @@ TEST_P(OverBackend, wrong_requests_are_refused_with_what_to_do) {
   EXPECT_EQ(agents.here.register_memory({ours.data(), 0}).code(), Code::invalid_argument);
 
   std::string bytes = must(agents.there.export_metadata());
-  EXPECT_EQ(agents.here.import_metadata(std::string_view(bytes).substr(0, bytes.size() / 2)).code(), Code::corrupt);
+  EXPECT_EQ(agents.here.import_metadata(std::string_view(bytes).substr(0, bytes.size() / 2)).code(),
+            Code::corrupt);
   bytes[bytes.size() / 2] ^= 1;
   EXPECT_EQ(agents.here.import_metadata(bytes).code(), Code::corrupt);
-  EXPECT_EQ(agents.here.import_metadata(must(agents.here.export_metadata())).code(), Code::invalid_argument) << "our own";
+  EXPECT_EQ(agents.here.import_metadata(must(agents.here.export_metadata())).code(), Code::invalid_argument)
+      << "our own";
 }
 
 TEST_P(OverBackend, overlapping_sources_are_legal_and_overlapping_destinations_refused_when_checked) {
@@ -633,7 +693,8 @@ TEST_P(OverBackend, a_storm_of_cancels_ends_every_post_once_and_leaves_nothing_b
   const Region far = share(agents.there, theirs);
   agents.meet();
   const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, page, size / page}));
-  const PageList remote = must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, page, size / page}));
+  const PageList remote =
+      must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, page, size / page}));
   Request request = must(agents.here.make_request(Op::read, local, remote));
   Canceler canceler(request);
   for (int i = 0; i < posts; ++i) {
@@ -659,7 +720,8 @@ TEST_P(OverBackend, the_last_handle_ends_a_request_in_flight_and_the_agent_ends_
   const Region far = share(agents.there, theirs);
   agents.meet();
   const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 2048}));
-  const PageList remote = must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 2048}));
+  const PageList remote =
+      must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 2048}));
   for (int i = 0; i < 5; ++i) {
     Request dropped = must(agents.here.make_request(Op::read, local, remote));
     ASSERT_TRUE(dropped.post().ok());
@@ -674,7 +736,8 @@ TEST_P(OverBackend, the_last_handle_ends_a_request_in_flight_and_the_agent_ends_
 TEST_P(OverBackend, a_forked_childs_agent_answers_invalid_argument) {
   const pid_t child = ::fork();
   if (child == 0) {
-    const bool refused = agents.here.export_metadata().code() == Code::invalid_argument && agents.here.notify("x", "y").code() == Code::invalid_argument;
+    const bool refused = agents.here.export_metadata().code() == Code::invalid_argument &&
+                         agents.here.notify("x", "y").code() == Code::invalid_argument;
     ::_exit(refused ? 0 : 1);
   }
   int status = -1;
@@ -682,7 +745,8 @@ TEST_P(OverBackend, a_forked_childs_agent_answers_invalid_argument) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-/// A child that ends its copies of the request and the agents, then stays until `pipe` has no writer any more.
+/// A child that ends its copies of the request and the agents, then stays until `pipe` has no writer any
+/// more.
 pid_t forked(TwoAgents& agents, Request& request, const std::array<int, 2>& pipe) {
   const pid_t child = ::fork();
   if (child != 0) return child;
@@ -758,7 +822,8 @@ TEST(Agent, refuses_a_name_an_option_or_a_backend_that_cannot_be) {
   EXPECT_EQ(Agent::open("x", {{}, "", "", {{"nosuch.thing", "3"}}}).code(), Code::invalid_argument);
   const auto backend = Agent::open("x", {{"nosuch"}, "", "", {}});
   EXPECT_EQ(backend.code(), Code::backend_failed);
-  EXPECT_NE(backend.error().message.find("there is no backend"), std::string::npos) << backend.error().message;
+  EXPECT_NE(backend.error().message.find("there is no backend"), std::string::npos)
+      << backend.error().message;
 }
 
 MemoryRange kept(MemoryKind kind, const std::string& path) {
@@ -777,7 +842,9 @@ TEST_P(OverBackend, a_query_is_answered_or_refused_by_name_with_who_can_be_asked
   } else {
     EXPECT_EQ(answer.code(), Code::not_supported);
     const std::string& text = answer.error().message;
-    EXPECT_NE(text.find("query of object no such key: backend " + backend + " keeps no files"), std::string::npos) << text;
+    EXPECT_NE(text.find("query of object no such key: backend " + backend + " keeps no files"),
+              std::string::npos)
+        << text;
     EXPECT_NE(text.find("headrace plugins"), std::string::npos) << text;
   }
   EXPECT_EQ(agents.here.query(kept(MemoryKind::dram, ""), backend).code(), Code::invalid_argument);
@@ -787,7 +854,8 @@ TEST_P(OverBackend, a_query_is_answered_or_refused_by_name_with_who_can_be_asked
 }
 
 TEST(AgentQuery, finds_the_objects_that_a_backend_keeps) {
-  Agent agent = must(Agent::open(unique_name("asks"), {{"shm", "fake"}, "", "", {{"fake.objects", "kv/7=4096, empty=0"}}}));
+  Agent agent = must(
+      Agent::open(unique_name("asks"), {{"shm", "fake"}, "", "", {{"fake.objects", "kv/7=4096, empty=0"}}}));
   const auto found = must(agent.query(kept(MemoryKind::object, "kv/7"), "fake"));
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(*found, (std::map<std::string, std::string>{{"bytes", "4096"}, {"key", "kv/7"}}));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A peer that is killed, stopped and restarted under its name at random moments: every request ends within its deadline, done
-// with the right bytes or peer_lost with the peer's name, and nothing is left behind.
+// A peer that is killed, stopped and restarted under its name at random moments: every request ends within
+// its deadline, done with the right bytes or peer_lost with the peer's name, and nothing is left behind.
 #include "peer_process.hpp"
 
 #include <dirent.h>
@@ -37,12 +37,15 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
  protected:
   // A stopped peer gives no sign over sockets but its silence: it is not to take 5 s a time here.
   std::vector<std::string> options() const {
-    return GetParam() == "tcp" ? std::vector<std::string>{"tcp.heartbeat_interval=100ms", "tcp.heartbeat_timeout=2s"} : std::vector<std::string>{};
+    return GetParam() == "tcp"
+               ? std::vector<std::string>{"tcp.heartbeat_interval=100ms", "tcp.heartbeat_timeout=2s"}
+               : std::vector<std::string>{};
   }
   Agent open_here() const {
     AgentOptions o;
     o.backends = {GetParam()};
-    for (const std::string& option : options()) o.options[option.substr(0, option.find('='))] = option.substr(option.find('=') + 1);
+    for (const std::string& option : options())
+      o.options[option.substr(0, option.find('='))] = option.substr(option.find('=') + 1);
     return must(Agent::open(unique_name("survivor"), o));
   }
 
@@ -67,11 +70,14 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
       std::vector<Page> far;
       for (std::size_t i = 0; i < pages; ++i) {
         const bool second = i >= pages / 2;
-        far.push_back({regions[second ? 1 : 0].id.value, (i - (second ? pages / 2 : 0)) * page_bytes, page_bytes});
+        far.push_back(
+            {regions[second ? 1 : 0].id.value, (i - (second ? pages / 2 : 0)) * page_bytes, page_bytes});
       }
-      Request request = must(here.make_request(Op::read, local, must(here.prepare(name, far)), {.backends = {}, .timeout = deadline}));
+      Request request = must(here.make_request(Op::read, local, must(here.prepare(name, far)),
+                                               {.backends = {}, .timeout = deadline}));
 
-      if (moment % 2 == 0) {  // every other peer is hit after a first transfer, the rest perhaps while they connect
+      if (moment % 2 ==
+          0) {  // every other peer is hit after a first transfer, the rest perhaps while they connect
         ASSERT_TRUE(request.post().ok());
         ASSERT_TRUE(request.wait(deadline).ok()) << request.error().message;
         ++done;
@@ -90,7 +96,8 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
         ASSERT_NE(request.state(), RequestState::posted) << "a request outlived its deadline";
         if (status.ok()) {
           ++done;
-          for (std::size_t i = 0; i < bytes; i += 997) ASSERT_EQ(static_cast<unsigned char>(ours[i]), PeerProcess::expected(i, seed)) << "byte " << i;
+          for (std::size_t i = 0; i < bytes; i += 997)
+            ASSERT_EQ(static_cast<unsigned char>(ours[i]), PeerProcess::expected(i, seed)) << "byte " << i;
         } else {
           ++lost;
           over = true;
@@ -98,7 +105,8 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
           EXPECT_NE(request.error().message.find(name), std::string::npos) << request.error().message;
         }
         // Copies from a stopped process of this host go on; the test need not.
-        if (what == 1 && std::chrono::steady_clock::now() - began > std::chrono::milliseconds(3500)) over = true;
+        if (what == 1 && std::chrono::steady_clock::now() - began > std::chrono::milliseconds(3500))
+          over = true;
       }
       blow.join();
       peer.end();
@@ -110,8 +118,11 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
     }
     must(here.forget(name));
     // Links of the dead are closed by whoever drives, soon after.
-    const auto settled = [&] { return open_descriptors() <= descriptors + 4 && mapped_files() <= mappings + 2; };
-    for (const auto began = std::chrono::steady_clock::now(); !settled() && std::chrono::steady_clock::now() - began < deadline;) {
+    const auto settled = [&] {
+      return open_descriptors() <= descriptors + 4 && mapped_files() <= mappings + 2;
+    };
+    for (const auto began = std::chrono::steady_clock::now();
+         !settled() && std::chrono::steady_clock::now() - began < deadline;) {
       (void)here.wait_notification(std::chrono::milliseconds(10));
     }
     EXPECT_LE(open_descriptors(), descriptors + 4) << "descriptors of dead peers stayed open";
@@ -139,14 +150,16 @@ TEST_P(PeerChaos, a_notification_to_a_dead_peer_is_refused_with_its_name) {
   peer.signal(SIGKILL);
   peer.end();
   Result<void> told;
-  for (const auto began = std::chrono::steady_clock::now(); told.ok() && std::chrono::steady_clock::now() - began < deadline;) {
+  for (const auto began = std::chrono::steady_clock::now();
+       told.ok() && std::chrono::steady_clock::now() - began < deadline;) {
     told = here.notify(name, "still there?");
     (void)here.wait_notification(std::chrono::milliseconds(1));
   }
   ASSERT_EQ(told.code(), Code::peer_lost);
   EXPECT_NE(told.error().message.find(name), std::string::npos) << told.error().message;
   for (int i = 0; i < 20; ++i) {
-    EXPECT_EQ(here.notify(name, "and now?").code(), Code::peer_lost) << "not taken by a connection that will never be";
+    EXPECT_EQ(here.notify(name, "and now?").code(), Code::peer_lost)
+        << "not taken by a connection that will never be";
     (void)here.wait_notification(std::chrono::milliseconds(1));
   }
 }
@@ -154,7 +167,8 @@ TEST_P(PeerChaos, a_notification_to_a_dead_peer_is_refused_with_its_name) {
 TEST_P(PeerChaos, a_peer_dies_stops_and_restarts_at_random_moments) { run(12); }
 TEST_P(PeerChaos, a_peer_dies_stops_and_restarts_at_two_hundred_random_moments_slow) { run(200); }
 
-INSTANTIATE_TEST_SUITE_P(Backends, PeerChaos, ::testing::ValuesIn(process_backends()), [](const auto& backend) { return backend.param; });
+INSTANTIATE_TEST_SUITE_P(Backends, PeerChaos, ::testing::ValuesIn(process_backends()),
+                         [](const auto& backend) { return backend.param; });
 
 }  // namespace
 }  // namespace headrace::test

@@ -13,10 +13,12 @@ namespace headrace::test {
 
 class PeerProcess {
  public:
-  PeerProcess(const std::string& name, const std::string& backend, std::size_t bytes, std::uint64_t seed, const std::vector<std::string>& options = {}) {
+  PeerProcess(const std::string& name, const std::string& backend, std::size_t bytes, std::uint64_t seed,
+              const std::vector<std::string>& options = {}) {
     int out[2], in[2];
     EXPECT_EQ(::pipe2(out, O_CLOEXEC) | ::pipe2(in, O_CLOEXEC), 0);
-    std::vector<std::string> words{(HEADRACE_TEST_BIN_DIR "/system_peer"), name, backend, std::to_string(bytes), std::to_string(seed)};
+    std::vector<std::string> words{(HEADRACE_TEST_BIN_DIR "/system_peer"), name, backend,
+                                   std::to_string(bytes), std::to_string(seed)};
     words.insert(words.end(), options.begin(), options.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
@@ -57,7 +59,9 @@ class PeerProcess {
     pid_ = -1;
   }
 
-  static unsigned char expected(std::size_t i, std::uint64_t seed) { return static_cast<unsigned char>((i * 2654435761u + seed * 40503u) >> 11); }
+  static unsigned char expected(std::size_t i, std::uint64_t seed) {
+    return static_cast<unsigned char>((i * 2654435761u + seed * 40503u) >> 11);
+  }
 
  private:
   bool read_all(void* bytes, std::size_t n) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tries a plugin that did not come with Headrace, in a process that may die of it: loads it, checks its table, opens and ends
-// one instance. Exit status 0 and silence: fit. Otherwise the reason on standard output.
+// Tries a plugin that did not come with Headrace, in a process that may die of it: loads it, checks its
+// table, opens and ends one instance. Exit status 0 and silence: fit. Otherwise the reason on standard
+// output.
 #include <headrace/plugin/backend_v1.h>
 
 #include <dlfcn.h>
@@ -79,13 +80,17 @@ int main(int argc, char** argv) {
   if (argc != 2) return refuse("usage: headrace-probe-plugin PLUGIN.so");
   void* const library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return refuse(dlerror());
-  const auto function = reinterpret_cast<headrace_backend_v1_function>(dlsym(library, HEADRACE_BACKEND_SYMBOL));
-  if (function == nullptr) return refuse("it does not export " HEADRACE_BACKEND_SYMBOL ": is it a Headrace plugin?");
+  const auto function =
+      reinterpret_cast<headrace_backend_v1_function>(dlsym(library, HEADRACE_BACKEND_SYMBOL));
+  if (function == nullptr)
+    return refuse("it does not export " HEADRACE_BACKEND_SYMBOL ": is it a Headrace plugin?");
   try {
     const headrace_backend_v1* const table = function();
     // The host checks the table itself; here only what a trial needs.
-    if (table == nullptr || table->struct_size < HEADRACE_BACKEND_V1_SIZE || table->abi_major != HEADRACE_BACKEND_ABI_MAJOR || table->create == nullptr ||
-        table->info == nullptr || table->destroy == nullptr || (table->option_count > 0 && table->option_size < sizeof(headrace_option_v1))) {
+    if (table == nullptr || table->struct_size < HEADRACE_BACKEND_V1_SIZE ||
+        table->abi_major != HEADRACE_BACKEND_ABI_MAJOR || table->create == nullptr ||
+        table->info == nullptr || table->destroy == nullptr ||
+        (table->option_count > 0 && table->option_size < sizeof(headrace_option_v1))) {
       return 0;
     }
     return try_instance(table);

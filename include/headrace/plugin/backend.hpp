@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C++ face of backend_v1.h: derive from `Backend`, then export it with HEADRACE_EXPORT_BACKEND.
 //
-// The adapter catches what your code throws and turns it into `internal` with the exception's text, copies error
-// sentences over the border, and leaves the rules of backend_v1.h (threads, blocking, completion) to you.
+// The adapter catches what your code throws and turns it into `internal` with the exception's text, copies
+// error sentences over the border, and leaves the rules of backend_v1.h (threads, blocking, completion) to
+// you.
 #pragma once
 
 #include <headrace/plugin/backend_v1.h>
@@ -28,16 +29,24 @@ class Host {
   [[nodiscard]] std::uint64_t incarnation() const { return table_->incarnation; }
   [[nodiscard]] std::uint32_t pool_threads() const { return table_->pool_threads; }
   [[nodiscard]] std::uint64_t now_ns() const { return table_->now_ns(table_->context); }
-  [[nodiscard]] bool log_enabled(headrace_log_level_v1 level) const { return table_->log_enabled(table_->context, level) != 0; }
-  void log(headrace_log_level_v1 level, std::string_view text) const { table_->log(table_->context, level, text.data(), text.size()); }
-  void count(const char* counter, std::uint64_t amount) const { table_->count(table_->context, counter, amount); }
+  [[nodiscard]] bool log_enabled(headrace_log_level_v1 level) const {
+    return table_->log_enabled(table_->context, level) != 0;
+  }
+  void log(headrace_log_level_v1 level, std::string_view text) const {
+    table_->log(table_->context, level, text.data(), text.size());
+  }
+  void count(const char* counter, std::uint64_t amount) const {
+    table_->count(table_->context, counter, amount);
+  }
   void completed(std::uint64_t token, Status status, std::string_view text = {}) const {
     table_->completed(table_->context, token, to_c(status), text.data(), text.size());
   }
-  [[nodiscard]] std::uint64_t accepted(void* connection, const std::string& peer, std::uint64_t incarnation) const {
+  [[nodiscard]] std::uint64_t accepted(void* connection, const std::string& peer,
+                                       std::uint64_t incarnation) const {
     return table_->accepted(table_->context, connection, peer.c_str(), incarnation);
   }
-  void link_event(std::uint64_t link, headrace_link_event_v1 event, Status status, std::string_view text) const {
+  void link_event(std::uint64_t link, headrace_link_event_v1 event, Status status,
+                  std::string_view text) const {
     table_->link_event(table_->context, link, event, to_c(status), text.data(), text.size());
   }
   void received(std::uint64_t link, std::uint32_t channel, std::string_view bytes) const {
@@ -48,7 +57,9 @@ class Host {
   }
   void wake() const { table_->wake(table_->context); }
 
-  static headrace_status_v1 to_c(Status status) { return {static_cast<std::int32_t>(status.code), status.os_error, status.page}; }
+  static headrace_status_v1 to_c(Status status) {
+    return {static_cast<std::int32_t>(status.code), status.os_error, status.page};
+  }
 
  private:
   const headrace_host_v1* table_;
@@ -66,15 +77,17 @@ struct CreateArgs {
   }
 };
 
-/// One instance of a backend. Each method is the entry of the same name in backend_v1.h, whose sentence binds it. Those that are
-/// not pure answer for an instance that has no links, no bells and nothing to say there.
+/// One instance of a backend. Each method is the entry of the same name in backend_v1.h, whose sentence binds
+/// it. Those that are not pure answer for an instance that has no links, no bells and nothing to say there.
 class Backend {
  public:
   virtual ~Backend() = default;
 
   [[nodiscard]] virtual headrace_info_v1 info() = 0;
   virtual Result<std::string> connection_info() { return std::string(); }
-  virtual Result<void*> connect(const headrace_connect_v1& /*args*/) { return Error{Code::not_supported, "this backend has no links to peers"}; }
+  virtual Result<void*> connect(const headrace_connect_v1& /*args*/) {
+    return Error{Code::not_supported, "this backend has no links to peers"};
+  }
   virtual void disconnect(void* /*connection*/) {}
 
   virtual Result<void*> register_region(const headrace_region_v1& region) = 0;
@@ -82,9 +95,13 @@ class Backend {
   virtual Result<std::string> export_region(void* /*handle*/) { return std::string(); }
 
   virtual Result<void*> load_local(void* handle) = 0;
-  virtual Result<void*> load_remote(void* /*connection*/, const headrace_remote_region_v1& /*region*/) { return Error{Code::not_supported, "this backend reaches no peer's memory"}; }
+  virtual Result<void*> load_remote(void* /*connection*/, const headrace_remote_region_v1& /*region*/) {
+    return Error{Code::not_supported, "this backend reaches no peer's memory"};
+  }
   virtual void unload(void* remote) = 0;
-  virtual Result<std::span<std::byte>> map(void* /*remote*/, int /*device*/, unsigned /*access*/) { return Error{Code::not_supported, "this backend does not map memory"}; }
+  virtual Result<std::span<std::byte>> map(void* /*remote*/, int /*device*/, unsigned /*access*/) {
+    return Error{Code::not_supported, "this backend does not map memory"};
+  }
   virtual void unmap(void* /*remote*/, void* /*address*/) {}
 
   virtual Result<void*> prepare(const headrace_prepare_v1& args) = 0;
@@ -94,24 +111,32 @@ class Backend {
   virtual void cancel(void* request) = 0;
   virtual void release(void* request) = 0;
 
-  virtual Status notify(void* /*connection*/, std::uint32_t /*channel*/, std::string_view /*bytes*/) { return {Code::not_supported}; }
+  virtual Status notify(void* /*connection*/, std::uint32_t /*channel*/, std::string_view /*bytes*/) {
+    return {Code::not_supported};
+  }
 
   virtual std::uint32_t progress() { return 0; }
   [[nodiscard]] virtual int descriptor() { return -1; }
   virtual std::uint32_t arm(bool /*on*/) { return 0; }
 
-  virtual Result<std::string> query(const headrace_query_v1& /*args*/) { return Error{Code::not_supported, "this backend has nothing to query"}; }
+  virtual Result<std::string> query(const headrace_query_v1& /*args*/) {
+    return Error{Code::not_supported, "this backend has nothing to query"};
+  }
   virtual headrace_cost_v1 cost(const headrace_prepare_v1& args) = 0;
 
   /// Whether the stream is being captured: then the request lies in its graph now.
   virtual Result<bool> capture(void* /*request*/, const headrace_capture_v1& /*args*/) { return no_graphs(); }
   virtual void end_capture(void* /*request*/) {}
-  virtual Result<void> set_indices(void* /*request*/, const headrace_indices_v1& /*args*/) { return no_graphs(); }
+  virtual Result<void> set_indices(void* /*request*/, const headrace_indices_v1& /*args*/) {
+    return no_graphs();
+  }
   /// How many replays have ended.
   virtual Result<std::uint64_t> check(void* /*request*/) { return no_graphs(); }
 
  private:
-  static Error no_graphs() { return Error{Code::not_supported, "this backend's requests cannot lie in CUDA graphs"}; }
+  static Error no_graphs() {
+    return Error{Code::not_supported, "this backend's requests cannot lie in CUDA graphs"};
+  }
 };
 
 namespace detail {
@@ -163,7 +188,8 @@ inline constexpr headrace_status_v1 threw{HEADRACE_INTERNAL, 0, HEADRACE_NO_PAGE
 template <class T>
 void fill(T* out, const T& made) {
   const std::size_t size = std::min(out->struct_size, sizeof(T));
-  std::memcpy(reinterpret_cast<char*>(out) + sizeof(out->struct_size), reinterpret_cast<const char*>(&made) + sizeof(out->struct_size),
+  std::memcpy(reinterpret_cast<char*>(out) + sizeof(out->struct_size),
+              reinterpret_cast<const char*>(&made) + sizeof(out->struct_size),
               size - sizeof(out->struct_size));
 }
 
@@ -194,8 +220,8 @@ inline auto pour(const headrace_sink_v1* out) {
 
 /// The table of backend `T`, which offers
 ///   static Result<std::unique_ptr<Backend>> open(Host, const CreateArgs&);
-///   static constexpr const char* name, *version; static constexpr std::uint32_t memory_kinds; static constexpr bool maps;
-///   static std::span<const headrace_option_v1> options();
+///   static constexpr const char* name, *version; static constexpr std::uint32_t memory_kinds; static
+///   constexpr bool maps; static std::span<const headrace_option_v1> options();
 template <class T>
 const headrace_backend_v1* table() {
   using namespace detail;
@@ -210,60 +236,87 @@ const headrace_backend_v1* table() {
     t.option_count = T::options().size();
     t.option_size = sizeof(headrace_option_v1);
     t.memory_kinds = T::memory_kinds;
-    t.create = [](const headrace_host_v1* host, const headrace_create_v1* args, void** instance, headrace_text_v1* error) {
+    t.create = [](const headrace_host_v1* host, const headrace_create_v1* args, void** instance,
+                  headrace_text_v1* error) {
       return guarded(
-          error, [&] { return T::open(Host(host), CreateArgs{{args->settings, args->setting_count}, args->runtime_dir}); },
+          error,
+          [&] {
+            return T::open(Host(host), CreateArgs{{args->settings, args->setting_count}, args->runtime_dir});
+          },
           [&](auto& result) { *instance = result.value().release(); });
     };
     t.destroy = [](void* i) { shielded([&] { delete self(i); }); };
     t.info = [](void* i, headrace_info_v1* info) { shielded([&] { fill(info, self(i)->info()); }); };
     t.connection_info = [](void* i, const headrace_sink_v1* out, headrace_text_v1* error) {
-      return guarded(error, [&] { return self(i)->connection_info(); }, pour(out));
+      return guarded(
+          error, [&] { return self(i)->connection_info(); }, pour(out));
     };
     t.connect = [](void* i, const headrace_connect_v1* args, void** connection, headrace_text_v1* error) {
-      return guarded(error, [&] { return self(i)->connect(*args); }, put(connection));
+      return guarded(
+          error, [&] { return self(i)->connect(*args); }, put(connection));
     };
     t.disconnect = [](void* i, void* connection) { shielded([&] { self(i)->disconnect(connection); }); };
-    t.register_region = [](void* i, const headrace_region_v1* region, void** handle, headrace_text_v1* error) {
-      return guarded(error, [&] { return self(i)->register_region(*region); }, put(handle));
+    t.register_region = [](void* i, const headrace_region_v1* region, void** handle,
+                           headrace_text_v1* error) {
+      return guarded(
+          error, [&] { return self(i)->register_region(*region); }, put(handle));
     };
-    t.deregister_region = [](void* i, void* handle) { shielded([&] { self(i)->deregister_region(handle); }); };
+    t.deregister_region = [](void* i, void* handle) {
+      shielded([&] { self(i)->deregister_region(handle); });
+    };
     t.export_region = [](void* i, void* handle, const headrace_sink_v1* out, headrace_text_v1* error) {
-      return guarded(error, [&] { return self(i)->export_region(handle); }, pour(out));
+      return guarded(
+          error, [&] { return self(i)->export_region(handle); }, pour(out));
     };
     t.load_local = [](void* i, void* handle, void** remote, headrace_text_v1* error) {
-      return guarded(error, [&] { return self(i)->load_local(handle); }, put(remote));
+      return guarded(
+          error, [&] { return self(i)->load_local(handle); }, put(remote));
     };
-    t.load_remote = [](void* i, void* c, const headrace_remote_region_v1* region, void** remote, headrace_text_v1* error) {
-      return guarded(error, [&] { return self(i)->load_remote(c, *region); }, put(remote));
+    t.load_remote = [](void* i, void* c, const headrace_remote_region_v1* region, void** remote,
+                       headrace_text_v1* error) {
+      return guarded(
+          error, [&] { return self(i)->load_remote(c, *region); }, put(remote));
     };
     t.unload = [](void* i, void* remote) { shielded([&] { self(i)->unload(remote); }); };
     if constexpr (T::maps) {
       t.map = [](void* i, void* remote, headrace_map_v1* args, headrace_text_v1* error) {
-        return guarded(error, [&] { return self(i)->map(remote, args->device, args->access); }, [&](auto& result) {
-          args->address = result.value().data();
-          args->length = result.value().size();
-        });
+        return guarded(
+            error, [&] { return self(i)->map(remote, args->device, args->access); },
+            [&](auto& result) {
+              args->address = result.value().data();
+              args->length = result.value().size();
+            });
       };
-      t.unmap = [](void* i, void* remote, void* address) { shielded([&] { self(i)->unmap(remote, address); }); };
+      t.unmap = [](void* i, void* remote, void* address) {
+        shielded([&] { self(i)->unmap(remote, address); });
+      };
     }
     t.prepare = [](void* i, const headrace_prepare_v1* args, void** request, headrace_text_v1* error) {
-      return guarded(error, [&] { return self(i)->prepare(whole(*args)); }, put(request));
+      return guarded(
+          error, [&] { return self(i)->prepare(whole(*args)); }, put(request));
     };
     t.post = [](void* i, void* request, const headrace_post_v1* args) {
       return shielded(threw, [&] { return Host::to_c(self(i)->post(request, *args)); });
     };
-    t.poll = [](void* i, void* request) { return shielded(int32_t{0}, [&] { return int32_t{self(i)->poll(request) ? 1 : 0}; }); };
+    t.poll = [](void* i, void* request) {
+      return shielded(int32_t{0}, [&] { return int32_t{self(i)->poll(request) ? 1 : 0}; });
+    };
     t.cancel = [](void* i, void* request) { shielded([&] { self(i)->cancel(request); }); };
     t.release = [](void* i, void* request) { shielded([&] { self(i)->release(request); }); };
     t.notify = [](void* i, void* connection, uint32_t channel, const void* bytes, size_t length) {
-      return shielded(threw, [&] { return Host::to_c(self(i)->notify(connection, channel, {static_cast<const char*>(bytes), length})); });
+      return shielded(threw, [&] {
+        return Host::to_c(self(i)->notify(connection, channel, {static_cast<const char*>(bytes), length}));
+      });
     };
     t.progress = [](void* i) { return shielded(uint32_t{0}, [&] { return self(i)->progress(); }); };
-    t.descriptor = [](void* i) { return shielded(int32_t{-1}, [&] { return int32_t{self(i)->descriptor()}; }); };
+    t.descriptor = [](void* i) {
+      return shielded(int32_t{-1}, [&] { return int32_t{self(i)->descriptor()}; });
+    };
     t.arm = [](void* i, int32_t on) { return shielded(uint32_t{0}, [&] { return self(i)->arm(on != 0); }); };
-    t.query = [](void* i, const headrace_query_v1* args, const headrace_sink_v1* out, headrace_text_v1* error) {
-      return guarded(error, [&] { return self(i)->query(*args); }, pour(out));
+    t.query = [](void* i, const headrace_query_v1* args, const headrace_sink_v1* out,
+                 headrace_text_v1* error) {
+      return guarded(
+          error, [&] { return self(i)->query(*args); }, pour(out));
     };
     t.cost = [](void* i, const headrace_prepare_v1* args, headrace_cost_v1* cost) {
       return shielded(int32_t{HEADRACE_INTERNAL}, [&] {
@@ -278,7 +331,8 @@ const headrace_backend_v1* table() {
     };
     t.end_capture = [](void* i, void* request) { shielded([&] { self(i)->end_capture(request); }); };
     t.set_indices = [](void* i, void* request, const headrace_indices_v1* args, headrace_text_v1* error) {
-      return guarded(error, [&] { return self(i)->set_indices(request, *args); }, [](auto&) {});
+      return guarded(
+          error, [&] { return self(i)->set_indices(request, *args); }, [](auto&) {});
     };
     t.check = [](void* i, void* request, headrace_check_v1* args, headrace_text_v1* error) {
       return guarded(
@@ -294,6 +348,6 @@ const headrace_backend_v1* table() {
 
 /// In plugin.cpp, once: the symbol that the host looks for. A backend that is linked in instead calls
 /// `headrace::plugin::table<T>()` by hand.
-#define HEADRACE_EXPORT_BACKEND(Type)                                                                      \
+#define HEADRACE_EXPORT_BACKEND(Type)                                                                       \
   extern "C" __attribute__((visibility("default"))) const headrace_backend_v1* headrace_backend_v1_table(); \
   const headrace_backend_v1* headrace_backend_v1_table() { return ::headrace::plugin::table<Type>(); }

@@ -138,12 +138,13 @@ typedef struct headrace_move_few_v1 {
 
 /* ------------------------------------------------------------------ a kernel that stays */
 
-/* A job for the courier. Jobs are numbered from 1 on, job n lies in slot n % HEADRACE_COURIER_SLOTS of a ring in
- * mapped host memory. Word 0 is the number of its parts, 0: leave; part i is words 1 + 3 * i, its source,
- * 2 + 3 * i, its target, and 3 + 3 * i, its bytes. Each word bears the job's number in its 16 highest bits, so
- * addresses have 48 bits: a job is there once its first HEADRACE_COURIER_HEAD_WORDS words are, whatever order they
- * come in. Whoever writes a job writes these and all words of its parts, word 0 last and with release: words behind
- * the first ones are read after word 0 has been seen. A slot begins at a multiple of 256 bytes. Frozen. */
+/* A job for the courier. Jobs are numbered from 1 on, job n lies in slot n % HEADRACE_COURIER_SLOTS of a ring
+ * in mapped host memory. Word 0 is the number of its parts, 0: leave; part i is words 1 + 3 * i, its source,
+ * 2 + 3 * i, its target, and 3 + 3 * i, its bytes. Each word bears the job's number in its 16 highest bits,
+ * so addresses have 48 bits: a job is there once its first HEADRACE_COURIER_HEAD_WORDS words are, whatever
+ * order they come in. Whoever writes a job writes these and all words of its parts, word 0 last and with
+ * release: words behind the first ones are read after word 0 has been seen. A slot begins at a multiple of
+ * 256 bytes. Frozen. */
 typedef struct headrace_courier_job_v1 {
   uint64_t words[HEADRACE_COURIER_WORDS];
 } headrace_courier_job_v1;
@@ -160,12 +161,14 @@ typedef struct headrace_courier_told_v1 {
 /* One launch of the courier. */
 typedef struct headrace_courier_v1 {
   size_t struct_size;
-  uint64_t jobs;    /* address of a headrace_courier_job_v1[HEADRACE_COURIER_SLOTS] */
-  uint64_t told;    /* address of a headrace_courier_told_v1 */
-  uint64_t first;   /* the job that it begins with: the one after told.finished, for the launch before has left */
+  uint64_t jobs; /* address of a headrace_courier_job_v1[HEADRACE_COURIER_SLOTS] */
+  uint64_t told; /* address of a headrace_courier_told_v1 */
+  uint64_t
+      first; /* the job that it begins with: the one after told.finished, for the launch before has left */
   uint64_t launch;  /* told when it leaves; not told before */
   uint64_t idle_ns; /* it leaves if no job comes for so long, */
-  uint64_t stay_ns; /* and before the next job once it has stayed so long; for the first it looks in any case */
+  uint64_t
+      stay_ns; /* and before the next job once it has stayed so long; for the first it looks in any case */
 } headrace_courier_v1;
 
 /* ------------------------------------------------------------------ the library */

@@ -79,7 +79,9 @@ def clean(printed: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m headrace.demo_model.corpus", description="Writes the text the model learns from.")
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.demo_model.corpus", description="Writes the text the model learns from."
+    )
     parser.add_argument("--output", type=Path, required=True, help="the file to write")
     output: Path = parser.parse_args().output
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,9 @@ GOAL = 0.95
 
 def prompts(held_out: str) -> list[bytes]:
     """The beginnings of its chapters."""
-    return [chapter[:PROMPT_BYTES].encode() for chapter in held_out.split("\n\n") if len(chapter) >= PROMPT_BYTES]
+    return [
+        chapter[:PROMPT_BYTES].encode() for chapter in held_out.split("\n\n") if len(chapter) >= PROMPT_BYTES
+    ]
 
 
 def generate_words(model: Weights, held_out: str, count: int, seed: int) -> tuple[list[str], str]:
@@ -48,14 +50,20 @@ def generate_words(model: Weights, held_out: str, count: int, seed: int) -> tupl
         print(f"{min(len(found), count)} of {count} words", file=sys.stderr)
         if len(found) >= count:
             return found[:count], "\n----\n".join(texts)
-    raise ValueError(f"the held-out text has only {len(texts)} chapters to begin with: ask for fewer than {count} words")
+    raise ValueError(
+        f"the held-out text has only {len(texts)} chapters to begin with: ask for fewer than {count} words"
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m headrace.demo_model.evaluate", description="Measures the trained model.")
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.demo_model.evaluate", description="Measures the trained model."
+    )
     parser.add_argument("--corpus", type=Path, required=True, help="the text that corpus.py wrote")
     parser.add_argument("--weights", type=Path, required=True, help="the file that train.py wrote")
-    parser.add_argument("--output", type=Path, required=True, help="the JSON file to write; the text goes beside it as .txt")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="the JSON file to write; the text goes beside it as .txt"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--words", type=int, default=2000, help="words to generate")
     parser.add_argument("--seed", type=int, default=1)
@@ -63,8 +71,12 @@ def main() -> int:
 
     text = options.corpus.read_text(encoding="ascii")
     held_out = corpus.split(text)[1]
-    bits = train.bits_per_byte(train.load(options.weights, options.device), train.to_tokens(held_out, options.device), 2048, 8)
-    generated, pieces = generate_words(Weights.load(options.weights, options.device), held_out, options.words, options.seed)
+    bits = train.bits_per_byte(
+        train.load(options.weights, options.device), train.to_tokens(held_out, options.device), 2048, 8
+    )
+    generated, pieces = generate_words(
+        Weights.load(options.weights, options.device), held_out, options.words, options.seed
+    )
     known = set(corpus.words(text))
     strange = [word for word in generated if word not in known]
     share = 1 - len(strange) / len(generated)

@@ -71,14 +71,22 @@ def current_key(target: Target = Target()) -> dict[str, str]:
         torch_version = ""
     here = Path(__file__).parent
     source = b"".join((here / name).read_bytes() for name in _SOURCES)
-    key = {"torch": torch_version, "processor": _processor(), "source": hashlib.sha256(source).hexdigest()[:16]}
+    key = {
+        "torch": torch_version,
+        "processor": _processor(),
+        "source": hashlib.sha256(source).hexdigest()[:16],
+    }
     return {**key, "shape": target.shape_name, "device": _gpu() if target.device == "cuda" else "cpu"}
 
 
 def default_folder(target: Target = Target()) -> Path:
     """In the user's cache, where unpacked packages are too; each shape and kind of device has its own."""
     named = os.environ.get("HEADRACE_CACHE_DIR")
-    cache = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
+    cache = (
+        Path(named)
+        if named
+        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
+    )
     return cache / ("demo" if target == Target() else f"demo-{target.shape_name}-{target.device}")
 
 
@@ -87,10 +95,14 @@ def _gpu() -> str:
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise NotSupported(f"--device cuda: there is no GPU here ({error}): leave it out for the processor") from error
+        raise NotSupported(
+            f"--device cuda: there is no GPU here ({error}): leave it out for the processor"
+        ) from error
     device, numbers = ctypes.c_int(), (ctypes.c_int * len(_CAPABILITY))()
     if (code := driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0)) != 0:
-        raise NotSupported(f"--device cuda: the driver shows no GPU here (error {code}): leave it out for the processor")
+        raise NotSupported(
+            f"--device cuda: the driver shows no GPU here (error {code}): leave it out for the processor"
+        )
     for i, attribute in enumerate(_CAPABILITY):
         driver.cuDeviceGetAttribute(ctypes.byref(numbers, i * ctypes.sizeof(ctypes.c_int)), attribute, device)
     return f"cuda {numbers[0]}.{numbers[1]}"
@@ -146,7 +158,9 @@ def _sweep(output: Path, target: Target) -> None:
     """Removes what an export that was killed had begun: with the lock held nobody else writes there."""
     for piece in target.shape.pieces:
         for begun in output.glob(f".{piece}-*"):
-            shutil.rmtree(begun) if begun.is_dir() and not begun.is_symlink() else begun.unlink(missing_ok=True)
+            shutil.rmtree(begun) if begun.is_dir() and not begun.is_symlink() else begun.unlink(
+                missing_ok=True
+            )
 
 
 def _export_all(pieces: list[str], output: Path, cache: Path | None, target: Target) -> None:
@@ -168,9 +182,17 @@ def _export_all(pieces: list[str], output: Path, cache: Path | None, target: Tar
     _say(f"{', '.join(pieces)} in {output} after {time.monotonic() - began:.0f} s")
 
 
-def _run_piece(piece: str, output: Path, cache: Path | None, target: Target, running: list[subprocess.Popen[bytes]]) -> int:
+def _run_piece(
+    piece: str, output: Path, cache: Path | None, target: Target, running: list[subprocess.Popen[bytes]]
+) -> int:
     command = [sys.executable, "-m", "headrace.demo_model.export", "--output", str(output), "--piece", piece]
-    command += ["--shape", target.shape_name, "--device", target.device, *(["--cache", str(cache)] if cache else [])]
+    command += [
+        "--shape",
+        target.shape_name,
+        "--device",
+        target.device,
+        *(["--cache", str(cache)] if cache else []),
+    ]
     # Each is a process already: Inductor would start as many more as there are processors for each of them.
     process = subprocess.Popen(command, env={"TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ})
     running.append(process)
@@ -184,7 +206,9 @@ def export_piece(piece: str, output: Path, cache: Path | None = None, target: Ta
     """
     shape, device = target.shape, target.device
     if piece not in shape.pieces:
-        raise InvalidArgument(f"shape {target.shape_name} has no piece {piece}: it has {', '.join(shape.pieces)}")
+        raise InvalidArgument(
+            f"shape {target.shape_name} has no piece {piece}: it has {', '.join(shape.pieces)}"
+        )
     key = current_key(target)
     require_torch()
     import torch
@@ -193,14 +217,24 @@ def export_piece(piece: str, output: Path, cache: Path | None = None, target: Ta
 
     torch.manual_seed(1)
     checks = {"layer": lambda package: pieces.check_pages(package, shape, device)}
-    checks |= dict.fromkeys(("random_layer", "random_ends"), lambda package: pieces.check_random(package, shape, device))
+    checks |= dict.fromkeys(
+        ("random_layer", "random_ends"), lambda package: pieces.check_random(package, shape, device)
+    )
     # Weights by the thousand million are compared where they lie, by their own check.
     verify = not piece.startswith("random")
     if device == "cuda" and not torch.cuda.is_available():
-        raise NotSupported(f"--device cuda: torch {torch.__version__} finds no GPU here: leave it out for the processor")
+        raise NotSupported(
+            f"--device cuda: torch {torch.__version__} finds no GPU here: leave it out for the processor"
+        )
     request = pieces.request(piece, shape, device)
     export_package(
-        request, output / f"{piece}.pt2", device=device, verify=verify, cache=cache, note={KEY: key}, check=checks.get(piece)
+        request,
+        output / f"{piece}.pt2",
+        device=device,
+        verify=verify,
+        cache=cache,
+        note={KEY: key},
+        check=checks.get(piece),
     )
 
 
@@ -217,14 +251,28 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m headrace.demo_model.export", description="Compiles the demo's language model.")
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.demo_model.export", description="Compiles the demo's language model."
+    )
     folder = f"the folder for the packages (default: {default_folder()}, another for each shape and device)"
     parser.add_argument("--output", type=Path, metavar="DIR", help=folder)
-    parser.add_argument("--shape", choices=SHAPES, default="book", help="the trained model, or one with random weights (default: book)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to compile for (default: cpu)")
+    parser.add_argument(
+        "--shape",
+        choices=SHAPES,
+        default="book",
+        help="the trained model, or one with random weights (default: book)",
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="what to compile for (default: cpu)"
+    )
     pieces = sorted({piece for shape in SHAPES.values() for piece in shape.pieces})
     parser.add_argument("--piece", choices=pieces, help="export this one alone, even if it is up to date")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="where the compiler keeps its work (default: the user's cache)")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help="where the compiler keeps its work (default: the user's cache)",
+    )
     options = parser.parse_args()
     target = Target(options.shape, options.device)
     output: Path = options.output or default_folder(target)
@@ -239,7 +287,9 @@ def main() -> int:
         _say(str(error))
         return 1
     except OSError as error:
-        _say(f"{error.filename or output}: {error.strerror}: choose another folder with --packages or --output")
+        _say(
+            f"{error.filename or output}: {error.strerror}: choose another folder with --packages or --output"
+        )
         return 1
     return 0
 

@@ -119,7 +119,10 @@ class Pieces:
     @staticmethod
     def packages(folder: Path) -> Pieces:
         """Those that headrace.demo_model.export put into the folder."""
-        loaded = (torch._inductor.aoti_load_package(str(folder / f"{name}.pt2")) for name in ("embed", "layer", "head"))
+        loaded = (
+            torch._inductor.aoti_load_package(str(folder / f"{name}.pt2"))
+            for name in ("embed", "layer", "head")
+        )
         return Pieces(*loaded)
 
 
@@ -178,7 +181,13 @@ def run_chunk(pieces: Pieces, model: Weights, cache: Cache, tokens: list[int]) -
 
 @torch.no_grad()
 def generate(
-    pieces: Pieces, model: Weights, cache: Cache, prompt: bytes, count: int, sampling: Sampling, chunk: int = 256
+    pieces: Pieces,
+    model: Weights,
+    cache: Cache,
+    prompt: bytes,
+    count: int,
+    sampling: Sampling,
+    chunk: int = 256,
 ) -> Iterator[int]:
     """`count` tokens that follow the prompt, which has at least one byte."""
     tokens = list(prompt)
@@ -196,9 +205,13 @@ def pages_for(tokens: int, page: int) -> list[int]:
 
 
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m headrace.demo_model.generate", description="Goes on with a text.")
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.demo_model.generate", description="Goes on with a text."
+    )
     parser.add_argument("--weights", type=Path, default=Path(__file__).parent / "weights.safetensors")
-    parser.add_argument("--packages", type=Path, help="folder of the exported packages; without it the model runs in PyTorch")
+    parser.add_argument(
+        "--packages", type=Path, help="folder of the exported packages; without it the model runs in PyTorch"
+    )
     parser.add_argument("--prompt", default="In the beginning", help="what to go on with")
     parser.add_argument("--tokens", type=int, default=400, help="bytes to generate")
     parser.add_argument("--temperature", type=float, default=0.8)

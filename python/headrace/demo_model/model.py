@@ -34,7 +34,9 @@ def normalize(x: Tensor, weight: Tensor) -> Tensor:
 def rotate(x: Tensor, positions: Tensor) -> Tensor:
     """Turns each pair (x[i], x[i + half]) of every head by an angle that grows with the position. x [..., T, heads, width]."""
     half = x.shape[-1] // 2
-    frequencies = torch.exp(torch.arange(half, device=x.device, dtype=torch.float32) * (-math.log(ROTARY_BASE) / half))
+    frequencies = torch.exp(
+        torch.arange(half, device=x.device, dtype=torch.float32) * (-math.log(ROTARY_BASE) / half)
+    )
     angles = (positions.to(torch.float32)[:, None] * frequencies)[:, None, :]
     cosine, sine = angles.cos(), angles.sin()
     left, right = x[..., :half].float(), x[..., half:].float()
@@ -163,7 +165,11 @@ class Layer(nn.Module):
         """
         sizes, length = self.sizes, query.shape[0]
         group = sizes.heads // sizes.kv_heads
-        rows = query.view(length, sizes.kv_heads, group, sizes.head_width).transpose(0, 1).reshape(sizes.kv_heads, -1, sizes.head_width)
+        rows = (
+            query.view(length, sizes.kv_heads, group, sizes.head_width)
+            .transpose(0, 1)
+            .reshape(sizes.kv_heads, -1, sizes.head_width)
+        )
         scores = torch.bmm(rows, keys.permute(1, 2, 0)) / math.sqrt(sizes.head_width)
         scores = scores.view(sizes.kv_heads, length, group, -1)
         later = torch.arange(keys.shape[0], device=query.device) > positions[:, None]

@@ -22,7 +22,14 @@ EXAMPLE_CHUNK, EXAMPLE_PAGES, EXAMPLE_PAGE, EXAMPLE_BEFORE = 5, 7, 4, 6
 
 def request(piece: str, shape: Shape = SHAPES["book"], device: str = "cpu") -> ExportRequest:
     """The export request of a piece, its examples on the device. Weights are inputs, so that one layer.pt2 serves all layers."""
-    makers = {"embed": _embed, "layer": _layer, "head": _head, "store": _store, "random_layer": _random, "random_ends": _random}
+    makers = {
+        "embed": _embed,
+        "layer": _layer,
+        "head": _head,
+        "store": _store,
+        "random_layer": _random,
+        "random_ends": _random,
+    }
     with torch.device(device):
         return makers[piece](piece, shape.sizes, dtype_of(shape))
 
@@ -39,12 +46,18 @@ def _embed(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
     embedding = torch.randn(sizes.vocabulary, sizes.width, dtype=dtype)
     tokens = torch.randint(sizes.vocabulary, (EXAMPLE_CHUNK,))
     return ExportRequest(
-        Embed(), (tokens, embedding), dynamic_shapes={"tokens": {0: _chunk(sizes)}, "embedding": None}, output_names=["x"]
+        Embed(),
+        (tokens, embedding),
+        dynamic_shapes={"tokens": {0: _chunk(sizes)}, "embedding": None},
+        output_names=["x"],
     )
 
 
 def _head(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
-    weights = (torch.randn(sizes.width, dtype=dtype), torch.randn(sizes.vocabulary, sizes.width, dtype=dtype) * (16 / math.sqrt(sizes.width)))
+    weights = (
+        torch.randn(sizes.width, dtype=dtype),
+        torch.randn(sizes.vocabulary, sizes.width, dtype=dtype) * (16 / math.sqrt(sizes.width)),
+    )
     shapes = {"x": {0: _chunk(sizes)}, "norm": None, "embedding": None}
     example = torch.randn(EXAMPLE_CHUNK, sizes.width, dtype=dtype)
     return ExportRequest(Head(), (example, *weights), dynamic_shapes=shapes, output_names=["logits"])
@@ -53,7 +66,12 @@ def _head(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
 def _layer(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
     weights = layer_weights(sizes, dtype)
     before, pages, page = Dim("before", min=0, max=sizes.context), Dim("pages", min=1), Dim("page", min=1)
-    shapes = {"x": {0: _chunk(sizes)}, "kv": {0: pages, 2: page}, "slots": {0: before}, **dict.fromkeys(sizes.layer_shapes())}
+    shapes = {
+        "x": {0: _chunk(sizes)},
+        "kv": {0: pages, 2: page},
+        "slots": {0: before},
+        **dict.fromkeys(sizes.layer_shapes()),
+    }
     example = {"chunk": EXAMPLE_CHUNK, "pages": EXAMPLE_PAGES, "page": EXAMPLE_PAGE, "before": EXAMPLE_BEFORE}
 
     def make_inputs(named: dict[str, int]) -> tuple[Tensor, ...]:
@@ -63,7 +81,11 @@ def _layer(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
         return (x, kv, slots, *weights)
 
     return ExportRequest(
-        Layer(sizes), make_inputs(example), dynamic_shapes=shapes, output_names=["x", "key", "value"], make_inputs=make_inputs
+        Layer(sizes),
+        make_inputs(example),
+        dynamic_shapes=shapes,
+        output_names=["x", "key", "value"],
+        make_inputs=make_inputs,
     )
 
 
@@ -96,7 +118,10 @@ def layer_weights(sizes: Sizes, dtype: torch.dtype = torch.float32) -> tuple[Ten
     """Random weights of one layer, of about the size of trained ones."""
     spread = _spread(sizes)
     shapes = sizes.layer_shapes().values()
-    return tuple(torch.ones(shape, dtype=dtype) if len(shape) == 1 else torch.randn(shape, dtype=dtype) * spread for shape in shapes)
+    return tuple(
+        torch.ones(shape, dtype=dtype) if len(shape) == 1 else torch.randn(shape, dtype=dtype) * spread
+        for shape in shapes
+    )
 
 
 def check_pages(package: Path, shape: Shape = SHAPES["book"], device: str = "cpu") -> None:
@@ -108,10 +133,14 @@ def check_pages(package: Path, shape: Shape = SHAPES["book"], device: str = "cpu
         for chunk, before in ((1, 0), (1, 1), (1, 150), (1, sizes.context - 1), (48, 150)):
             x = torch.randn(chunk, sizes.width, dtype=dtype)
             cached = torch.randn(2, before, sizes.kv_heads, sizes.head_width, dtype=dtype)
-            results = [layer(x, *lay_out(cached, page, order), *weights) for page in (1, 16, 64) for order in (1, -1)]
+            results = [
+                layer(x, *lay_out(cached, page, order), *weights) for page in (1, 16, 64) for order in (1, -1)
+            ]
             for result in results[1:]:
                 if not all(torch.equal(ours, first) for ours, first in zip(result, results[0])):
-                    raise Corrupt(f"{package}: {chunk} tokens after {before} give other bits for another page size or order of pages")
+                    raise Corrupt(
+                        f"{package}: {chunk} tokens after {before} give other bits for another page size or order of pages"
+                    )
 
 
 def check_random(package: Path, shape: Shape, device: str) -> None:
@@ -131,7 +160,9 @@ def lay_out(cached: Tensor, page: int, order: int = 1) -> tuple[Tensor, Tensor]:
     before = cached.shape[1]
     count = -(-before // page) + 1
     pages = list(range(count))[::order]
-    slots = torch.tensor([pages[i // page] * page + i % page for i in range(before)], dtype=torch.int64, device=cached.device)
+    slots = torch.tensor(
+        [pages[i // page] * page + i % page for i in range(before)], dtype=torch.int64, device=cached.device
+    )
     # What lies in the rest of the pages must not matter: NaN would show in every sum.
     kv = torch.full((count, 2, page, *cached.shape[2:]), torch.nan, dtype=cached.dtype, device=cached.device)
     kv[slots // page, 0, slots % page] = cached[0]

@@ -19,10 +19,14 @@ _MASK = (1 << 31) - 1
 _EVEN = math.sqrt(3)  # of an even distribution from -1 to 1 the standard deviation is 1 by this
 
 
-def even_numbers(seed: Tensor, number: int, shape: tuple[int, ...], spread: float, dtype: torch.dtype) -> Tensor:
+def even_numbers(
+    seed: Tensor, number: int, shape: tuple[int, ...], spread: float, dtype: torch.dtype
+) -> Tensor:
     """Numbers of mean 0 and that standard deviation, evenly distributed. seed int64 [1]; number tells the tensors of a seed apart."""
     # Added to the seed first: what a compiler knows to be an index it may hold in 32 bits, and a product does not fit there.
-    bits = (torch.arange(math.prod(shape), device=seed.device) + (seed * 0x2545F49 + number * 0x119DE1F3)) & _MASK
+    bits = (
+        torch.arange(math.prod(shape), device=seed.device) + (seed * 0x2545F49 + number * 0x119DE1F3)
+    ) & _MASK
     for shift, factor in ((31, 0x45D9F3B), (16, 0x45D9F3B), (15, 0x2C1B3C6D)):
         bits = ((bits ^ (bits >> shift)) * factor) & _MASK
     bits = bits ^ (bits >> 16)
@@ -37,13 +41,22 @@ class RandomLayer(nn.Module):
         self.sizes, self.dtype = sizes, dtype
 
     def forward(self, seed: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self._weight(seed, i, name, shape) for i, (name, shape) in enumerate(self.sizes.layer_shapes().items()))
+        return tuple(
+            self._weight(seed, i, name, shape)
+            for i, (name, shape) in enumerate(self.sizes.layer_shapes().items())
+        )
 
     def _weight(self, seed: Tensor, number: int, name: str, shape: tuple[int, ...]) -> Tensor:
         if len(shape) == 1:
             return torch.ones(shape, dtype=self.dtype, device=seed.device)
         adds_to_stream = name in ("attention_out", "down")
-        return even_numbers(seed, number, shape, SPREAD / math.sqrt(2 * self.sizes.layers) if adds_to_stream else SPREAD, self.dtype)
+        return even_numbers(
+            seed,
+            number,
+            shape,
+            SPREAD / math.sqrt(2 * self.sizes.layers) if adds_to_stream else SPREAD,
+            self.dtype,
+        )
 
 
 class RandomEnds(nn.Module):

@@ -60,9 +60,24 @@ class Shape:
 SHAPES = {
     "book": Shape(Sizes(), "float32", random=False),
     # As 8b in all but size, for a processor.
-    "small": Shape(Sizes(width=128, layers=4, heads=4, kv_heads=2, head_width=32, hidden=352, vocabulary=512), "bfloat16", random=True),
+    "small": Shape(
+        Sizes(width=128, layers=4, heads=4, kv_heads=2, head_width=32, hidden=352, vocabulary=512),
+        "bfloat16",
+        random=True,
+    ),
     # What models of eight billion parameters look like.
     "8b": Shape(
-        Sizes(width=4096, layers=32, heads=32, kv_heads=8, head_width=128, hidden=14336, vocabulary=128256, context=8192), "bfloat16", random=True
+        Sizes(
+            width=4096,
+            layers=32,
+            heads=32,
+            kv_heads=8,
+            head_width=128,
+            hidden=14336,
+            vocabulary=128256,
+            context=8192,
+        ),
+        "bfloat16",
+        random=True,
     ),
 }

@@ -58,7 +58,9 @@ def bits_per_byte(model: torch.nn.Module, tokens: torch.Tensor, length: int, bat
     total = 0.0
     for windows_of_batch in batches:
         logits = model(windows_of_batch[:, :-1]).float()
-        total += functional.cross_entropy(logits.flatten(0, 1), windows_of_batch[:, 1:].flatten(), reduction="sum").item()
+        total += functional.cross_entropy(
+            logits.flatten(0, 1), windows_of_batch[:, 1:].flatten(), reduction="sum"
+        ).item()
     model.train(was_training)
     return total / math.log(2) / (len(tokens) - 1)
 
@@ -98,7 +100,10 @@ class Training:
     def __init__(self, options: argparse.Namespace, text: str) -> None:
         self.options, self.text = options, text
         training, held_out = corpus.split(text)
-        self.training, self.held_out = to_tokens(training, options.device), to_tokens(held_out[: options.held_out_bytes], options.device)
+        self.training, self.held_out = (
+            to_tokens(training, options.device),
+            to_tokens(held_out[: options.held_out_bytes], options.device),
+        )
         torch.manual_seed(options.seed)
         self.generator = torch.Generator().manual_seed(options.seed)
         self.model = LanguageModel(Sizes(), options.dropout)
@@ -128,7 +133,9 @@ class Training:
         options = self.options
         for group in self.optimizer.param_groups:
             group["lr"] = options.rate * rate_share(step, options.steps)
-        starts = torch.randint(len(self.training) - options.length, (options.batch, 1), generator=self.generator)
+        starts = torch.randint(
+            len(self.training) - options.length, (options.batch, 1), generator=self.generator
+        )
         windows = self.training[(starts + torch.arange(options.length + 1)).to(options.device)].long()
         with autocast(options.device):
             logits = self.run(windows[:, :-1])
@@ -143,8 +150,14 @@ class Training:
         with autocast(self.options.device):
             held_out = bits_per_byte(self.model, self.held_out, self.options.length, self.options.batch)
         if held_out < self.best:
-            self.best, self.best_step, self.best_state = held_out, step, copy.deepcopy(self.model.state_dict())
-        self.curve.append({"step": step, "loss": round(loss, 4), "held_out_bits_per_byte": round(held_out, 4)})
+            self.best, self.best_step, self.best_state = (
+                held_out,
+                step,
+                copy.deepcopy(self.model.state_dict()),
+            )
+        self.curve.append(
+            {"step": step, "loss": round(loss, 4), "held_out_bits_per_byte": round(held_out, 4)}
+        )
         bytes_seen = step * self.options.batch * self.options.length
         print(f"step {step:5d}  loss {loss:.4f} ({loss / math.log(2):.3f} bits)  held out {held_out:.4f} bits per byte  "
               f"{bytes_seen / 1e6:.0f} MB seen  {bytes_seen / seconds / 1e3:.0f} KB/s  {seconds:.0f} s", flush=True)  # fmt: skip
@@ -178,10 +191,16 @@ class Training:
 
 
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m headrace.demo_model.train", description="Trains the demo's language model.")
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.demo_model.train", description="Trains the demo's language model."
+    )
     parser.add_argument("--corpus", type=Path, required=True, help="the text that corpus.py wrote")
-    parser.add_argument("--output", type=Path, required=True, help="the folder for weights.safetensors and training.json")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="the folder for weights.safetensors and training.json"
+    )
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu, cuda or cuda:N"
+    )
     parser.add_argument("--steps", type=int, default=2500, help="steps of the optimizer")
     parser.add_argument("--batch", type=int, default=32, help="texts a step")
     parser.add_argument("--length", type=int, default=2048, help="bytes a text")
@@ -189,9 +208,20 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--decay", type=float, default=0.1, help="weight decay")
     parser.add_argument("--dropout", type=float, default=0.1, help="share of activations dropped")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--look-every", type=int, default=100, help="steps between looks at the held-out text")
-    parser.add_argument("--held-out-bytes", type=int, default=None, help="look at so many bytes of the held-out text; all by default")
-    parser.add_argument("--compile", action="store_true", help="compile the model first: faster on a GPU with a compiler at hand")
+    parser.add_argument(
+        "--look-every", type=int, default=100, help="steps between looks at the held-out text"
+    )
+    parser.add_argument(
+        "--held-out-bytes",
+        type=int,
+        default=None,
+        help="look at so many bytes of the held-out text; all by default",
+    )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the model first: faster on a GPU with a compiler at hand",
+    )
     return parser.parse_args()
 
 

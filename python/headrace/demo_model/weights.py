@@ -14,7 +14,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.uint8: "U8"}
+_NAMES = {
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.uint8: "U8",
+}
 _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 _ALIGNMENT = 64
 
@@ -25,7 +31,11 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     offset = 0
     for name, tensor in tensors.items():
         length = tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + length]}
+        header[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + length],
+        }
         offset += length
     text = json.dumps(header).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNMENT)
@@ -43,7 +53,9 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     raw = bytearray(Path(path).read_bytes())
     start = 8 + int.from_bytes(raw[:8], "little")
     if len(raw) < 8 or start > len(raw):
-        raise ValueError(f"{path} is no safetensors file: its header would end at byte {start}, the file has {len(raw)}")
+        raise ValueError(
+            f"{path} is no safetensors file: its header would end at byte {start}, the file has {len(raw)}"
+        )
     header = json.loads(raw[8:start])
     metadata = header.pop("__metadata__", {})
     everything = torch.frombuffer(raw, dtype=torch.uint8)

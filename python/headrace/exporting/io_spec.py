@@ -32,7 +32,11 @@ class DimensionNames:
         wanted: dict[int, list[Any]] = {}
         for tensor, dimensions in _pair_tensors_with_dimensions(request):
             wanted.setdefault(id(tensor), []).append(dimensions)
-        tensors = [leaf for leaf in pytree.tree_leaves((request.args, request.kwargs)) if isinstance(leaf, torch.Tensor)]
+        tensors = [
+            leaf
+            for leaf in pytree.tree_leaves((request.args, request.kwargs))
+            if isinstance(leaf, torch.Tensor)
+        ]
         for tensor, value in zip(tensors, input_values(program).values()):
             if queue := wanted.get(id(tensor)):
                 self._learn(queue.pop(0), value)
@@ -54,7 +58,11 @@ class DimensionNames:
         if expression.is_Integer:
             return int(expression)
         if not expression.is_Symbol:
-            return {"expr": str(expression.subs({symbol: self.name(symbol) for symbol in expression.free_symbols}))}
+            return {
+                "expr": str(
+                    expression.subs({symbol: self.name(symbol) for symbol in expression.free_symbols})
+                )
+            }
         low, high = self.range(expression)
         return {"name": self.name(expression), "min": low, "max": high}
 
@@ -99,7 +107,9 @@ def _pair(value: Any, dimensions: Any) -> Iterator[tuple[torch.Tensor, Any]]:
 
 def input_values(program: ExportedProgram) -> dict[str, torch.Tensor]:
     """The program's input tensors in order, by placeholder name, with their symbolic sizes."""
-    user = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
+    user = {
+        spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT
+    }
     found = {}
     for node in program.graph.nodes:
         if node.op == "placeholder" and node.name in user:
@@ -107,7 +117,9 @@ def input_values(program: ExportedProgram) -> dict[str, torch.Tensor]:
             if isinstance(value, torch.Tensor):
                 found[node.name] = value
             elif isinstance(value, torch.SymInt):
-                raise NotSupported(f"the input {node.name} is a number that may vary: give it as a tensor of one element")
+                raise NotSupported(
+                    f"the input {node.name} is a number that may vary: give it as a tensor of one element"
+                )
     return found
 
 
@@ -125,7 +137,11 @@ def describe(program: ExportedProgram, request: ExportRequest, device: str, vers
     renamed = dict(zip(values, inputs))
     output_tensors = [_output_tensor(i, output) for i, output in enumerate(_output_values(program))]
     outputs = _check_names("output", request.output_names, _default_output_names(program))
-    mutated = [spec.target for spec in program.graph_signature.output_specs if spec.kind == OutputKind.USER_INPUT_MUTATION]
+    mutated = [
+        spec.target
+        for spec in program.graph_signature.output_specs
+        if spec.kind == OutputKind.USER_INPUT_MUTATION
+    ]
     return {
         "headrace_io": VERSION,
         "headrace": version,
@@ -145,7 +161,11 @@ def _output_tensor(index: int, output: Any) -> torch.Tensor:
 
 
 def _describe_tensor(name: str, value: torch.Tensor, names: DimensionNames) -> dict[str, Any]:
-    return {"name": name, "dtype": str(value.dtype).removeprefix("torch."), "shape": [names.encode(size) for size in value.shape]}
+    return {
+        "name": name,
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "shape": [names.encode(size) for size in value.shape],
+    }
 
 
 def _describe_input(name: str, value: torch.Tensor, names: DimensionNames) -> dict[str, Any]:
@@ -156,7 +176,9 @@ def _describe_input(name: str, value: torch.Tensor, names: DimensionNames) -> di
 def _check_names(what: str, given: Sequence[str] | None, default: list[str]) -> list[str]:
     names = list(given) if given is not None else default
     if len(names) != len(default):
-        raise InvalidArgument(f"{len(names)} {what}_names for {len(default)} {what} tensors ({', '.join(default)}): give one for each")
+        raise InvalidArgument(
+            f"{len(names)} {what}_names for {len(default)} {what} tensors ({', '.join(default)}): give one for each"
+        )
     if len(set(names)) != len(names):
         raise InvalidArgument(f"the {what}_names {', '.join(names)} are not all different")
     return names

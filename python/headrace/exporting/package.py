@@ -52,15 +52,27 @@ def export_program(request: ExportRequest, device: str, version: str) -> Program
     try:
         with torch.no_grad():
             exported = torch.export.export(
-                request.module, request.args, request.kwargs, dynamic_shapes=request.dynamic_shapes, strict=False
+                request.module,
+                request.args,
+                request.kwargs,
+                dynamic_shapes=request.dynamic_shapes,
+                strict=False,
             )
             functional = exported.run_decompositions({})
     except Exception as error:
-        raise InvalidArgument(f"torch.export cannot trace {type(request.module).__name__}: {error}") from error
-    return Program(exported, io_spec.describe(functional, request, device, version), io_spec.DimensionNames(functional, request))
+        raise InvalidArgument(
+            f"torch.export cannot trace {type(request.module).__name__}: {error}"
+        ) from error
+    return Program(
+        exported,
+        io_spec.describe(functional, request, device, version),
+        io_spec.DimensionNames(functional, request),
+    )
 
 
-def write_package(program: Program, path: Path, cache: Path, check: Callable[[Path], None] = lambda candidate: None) -> None:
+def write_package(
+    program: Program, path: Path, cache: Path, check: Callable[[Path], None] = lambda candidate: None
+) -> None:
     """Compiles into `path`, which appears whole and after `check` has seen it without raising, or not at all.
 
     The caller has looked at where it goes (check_output).
@@ -69,7 +81,9 @@ def write_package(program: Program, path: Path, cache: Path, check: Callable[[Pa
     with (
         _disk_errors(path, cache),
         compiler_cache(cache),
-        tempfile.TemporaryDirectory(prefix=f".{path.stem}-", dir=path.parent, ignore_cleanup_errors=True) as unfinished,
+        tempfile.TemporaryDirectory(
+            prefix=f".{path.stem}-", dir=path.parent, ignore_cleanup_errors=True
+        ) as unfinished,
     ):
         candidate = Path(unfinished) / path.name
         _compile(program, candidate)
@@ -81,13 +95,17 @@ def write_package(program: Program, path: Path, cache: Path, check: Callable[[Pa
 def _compile(program: Program, candidate: Path) -> None:
     try:
         with NotingFile(candidate) as file:
-            torch._inductor.aoti_compile_and_package(program.exported, package_path=file, inductor_configs=_compiler_options(program))
+            torch._inductor.aoti_compile_and_package(
+                program.exported, package_path=file, inductor_configs=_compiler_options(program)
+            )
             file.check()
     except OSError:
         raise
     except Exception as error:
         if "InvalidCxxCompiler" in f"{type(error).__name__} {error}":
-            raise NotSupported("no C++ compiler works here, and AOTInductor needs one: install g++ (Debian: apt-get install g++)") from error
+            raise NotSupported(
+                "no C++ compiler works here, and AOTInductor needs one: install g++ (Debian: apt-get install g++)"
+            ) from error
         raise
 
 
@@ -104,7 +122,9 @@ def _compiler_options(program: Program) -> dict[str, Any]:
         # Three quarters of a small package's size.
         "enable_line_tables": False,
     }
-    return {f"aot_inductor.{name}": value for name, value in wanted.items() if hasattr(config.aot_inductor, name)}
+    return {
+        f"aot_inductor.{name}": value for name, value in wanted.items() if hasattr(config.aot_inductor, name)
+    }
 
 
 @contextmanager
@@ -129,7 +149,9 @@ def _disk_errors(path: Path, cache: Path) -> Iterator[None]:
         yield
     except Exception as error:
         full = [folder for folder in (path.parent, cache) if _is_full(folder)]
-        told = (isinstance(error, OSError) and error.errno == errno.ENOSPC) or os.strerror(errno.ENOSPC) in str(error)
+        told = (isinstance(error, OSError) and error.errno == errno.ENOSPC) or os.strerror(
+            errno.ENOSPC
+        ) in str(error)
         if not told and not full:
             raise
         where = full[0] if full else path.parent

@@ -26,13 +26,13 @@ EXPECTED = (
 class ExportRequest:
     """One module to export.
 
-      module          a torch.nn.Module; exported in eval mode
-      args, kwargs    example inputs; tensors may lie in lists and dicts, numbers are compiled in
-      dynamic_shapes  as torch.export.export takes them; the names of the Dims appear in the package
-      input_names     one a tensor, in order; by default the names of forward's parameters
-      output_names    one a tensor, in order; by default dict keys, or output0, output1, ...
-      make_inputs     for verification at other sizes: takes {name of a Dim: size}, returns args or (args, kwargs);
-                      needed where random inputs will not do, such as indices that must fit another input
+    module          a torch.nn.Module; exported in eval mode
+    args, kwargs    example inputs; tensors may lie in lists and dicts, numbers are compiled in
+    dynamic_shapes  as torch.export.export takes them; the names of the Dims appear in the package
+    input_names     one a tensor, in order; by default the names of forward's parameters
+    output_names    one a tensor, in order; by default dict keys, or output0, output1, ...
+    make_inputs     for verification at other sizes: takes {name of a Dim: size}, returns args or (args, kwargs);
+                    needed where random inputs will not do, such as indices that must fit another input
     """
 
     module: torch.nn.Module
@@ -45,18 +45,24 @@ class ExportRequest:
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, torch.nn.Module):
-            raise InvalidArgument(f"the module to export is a {_kind(self.module)}: it must be a torch.nn.Module")
+            raise InvalidArgument(
+                f"the module to export is a {_kind(self.module)}: it must be a torch.nn.Module"
+            )
         if isinstance(self.args, torch.Tensor):
             self.args = (self.args,)
         if not isinstance(self.args, (tuple, list)):
-            raise InvalidArgument(f"args is a {_kind(self.args)}: it must be a tuple of example inputs, (x,) for a single one")
+            raise InvalidArgument(
+                f"args is a {_kind(self.args)}: it must be a tuple of example inputs, (x,) for a single one"
+            )
         if (dimension := _find_dimension(self.kwargs)) is not None:
             raise InvalidArgument(
                 f"kwargs, the third item of a tuple, holds the dynamic dimension {dimension}, and is for example inputs by name: "
                 'return a dict, as in {"module": module, "args": args, "dynamic_shapes": ...}'
             )
         if not isinstance(self.kwargs, Mapping):
-            raise InvalidArgument(f"kwargs is a {_kind(self.kwargs)}: it must be a dict of example inputs by name")
+            raise InvalidArgument(
+                f"kwargs is a {_kind(self.kwargs)}: it must be a dict of example inputs by name"
+            )
         self.args, self.kwargs = tuple(self.args), dict(self.kwargs)
 
     def move_to(self, device: str) -> None:
@@ -71,7 +77,9 @@ def _find_dimension(value: Any) -> str | None:
         return value.__name__
     if isinstance(value, type(torch.export.Dim.AUTO)):
         return str(value)
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    parts = (
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    )
     return next((found for part in parts if (found := _find_dimension(part)) is not None), None)
 
 
@@ -87,11 +95,17 @@ def read_request(target: str) -> ExportRequest:
     """
     path_text, colon, name = target.rpartition(":")
     if not colon or not path_text or not name:
-        raise InvalidArgument(f"{target!r} does not say what to export: expected module.py:function, such as models.py:resnet")
+        raise InvalidArgument(
+            f"{target!r} does not say what to export: expected module.py:function, such as models.py:resnet"
+        )
     module = _load_file(Path(path_text))
     function = getattr(module, name, None)
     if not callable(function):
-        own = [key for key, value in vars(module).items() if callable(value) and getattr(value, "__module__", None) == module.__name__]
+        own = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", None) == module.__name__
+        ]
         raise NotFound(f"{path_text} has no function {name!r}: it has {', '.join(own) or 'none'}")
     try:
         result = function()
@@ -123,9 +137,13 @@ def _to_request(target: str, result: Any) -> ExportRequest:
     if isinstance(result, Mapping):
         known = {entry.name for entry in fields(ExportRequest)}
         if unknown := sorted(set(result) - known):
-            raise InvalidArgument(f"{target} returned a dict with the key {unknown[0]!r}: expected {EXPECTED}")
+            raise InvalidArgument(
+                f"{target} returned a dict with the key {unknown[0]!r}: expected {EXPECTED}"
+            )
         if missing := sorted({"module", "args"} - set(result)):
-            raise InvalidArgument(f"{target} returned a dict without the key {missing[0]!r}: expected {EXPECTED}")
+            raise InvalidArgument(
+                f"{target} returned a dict without the key {missing[0]!r}: expected {EXPECTED}"
+            )
         return ExportRequest(**result)
     if isinstance(result, tuple) and 2 <= len(result) <= 3:
         return ExportRequest(*result)

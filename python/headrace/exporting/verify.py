@@ -20,7 +20,12 @@ from .request import ExportRequest, move_tensors
 
 # What compiled code may differ by, of 1 + the value: sums in another order, fused multiply-adds.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
-TOLERANCES |= {torch.complex64: 1e-4, torch.complex128: 1e-9, torch.float8_e4m3fn: 0.15, torch.float8_e5m2: 0.3}
+TOLERANCES |= {
+    torch.complex64: 1e-4,
+    torch.complex128: 1e-9,
+    torch.float8_e4m3fn: 0.15,
+    torch.float8_e5m2: 0.3,
+}
 LARGEST_GROWTH = 4
 _SEED = 20
 
@@ -43,7 +48,9 @@ class Difference:
         return f"{self.case}: {self.output} {self.dtype} {shape}: largest difference {self.absolute:.3g}, relative {self.relative:.3g}: {verdict}"
 
 
-def verify(program: Program, request: ExportRequest, package: Path, device: str, tolerance: float | None = None) -> list[Difference]:
+def verify(
+    program: Program, request: ExportRequest, package: Path, device: str, tolerance: float | None = None
+) -> list[Difference]:
     """Runs package and module on the same inputs; a difference for every output, and every input that is written to.
 
     errors   invalid_argument (the module itself fails at a size that its dynamic dimensions allow)
@@ -54,14 +61,20 @@ def verify(program: Program, request: ExportRequest, package: Path, device: str,
     for case, args, kwargs in _cases(program, request, device):
         expected = _run(case, copy.deepcopy(request.module), args, kwargs)
         actual = _run(case, runner, args, kwargs, package=True)
-        names = [output["name"] for output in program.spec["outputs"]] + [f"{name} (written)" for name in program.spec["mutated"]]
-        mutated = [i for i, entry in enumerate(program.spec["inputs"]) if entry["name"] in program.spec["mutated"]]
+        names = [output["name"] for output in program.spec["outputs"]] + [
+            f"{name} (written)" for name in program.spec["mutated"]
+        ]
+        mutated = [
+            i for i, entry in enumerate(program.spec["inputs"]) if entry["name"] in program.spec["mutated"]
+        ]
         pairs = [*zip(expected[0], actual[0]), *((expected[1][i], actual[1][i]) for i in mutated)]
         found += [compare(case, name, *pair, tolerance) for name, pair in zip(names, pairs)]
     return found
 
 
-def _run(case: str, callee: Any, args: Any, kwargs: Any, package: bool = False) -> tuple[list[Tensor], list[Tensor]]:
+def _run(
+    case: str, callee: Any, args: Any, kwargs: Any, package: bool = False
+) -> tuple[list[Tensor], list[Tensor]]:
     """Its output tensors, and its input tensors after the run. The caller's own inputs stay as they are."""
     args, kwargs = pytree.tree_map_only(torch.Tensor, _clone_with_strides, (args, kwargs))
     try:
@@ -78,32 +91,44 @@ def _run(case: str, callee: Any, args: Any, kwargs: Any, package: bool = False) 
 
 
 def _clone_with_strides(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(
+        tensor
+    )
 
 
-def compare(case: str, name: str, expected: Tensor, actual: Tensor, tolerance: float | None = None) -> Difference:
+def compare(
+    case: str, name: str, expected: Tensor, actual: Tensor, tolerance: float | None = None
+) -> Difference:
     """Absolute: the largest |actual - expected|. Relative: the largest of it by |expected|, where that is above the tolerance."""
     dtype = str(expected.dtype).removeprefix("torch.")
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
-        return Difference(case, name, f"{dtype} for {actual.dtype}", tuple(actual.shape), float("inf"), float("inf"), False)
+        return Difference(
+            case, name, f"{dtype} for {actual.dtype}", tuple(actual.shape), float("inf"), float("inf"), False
+        )
     exact = not (expected.is_floating_point() or expected.is_complex())
     allowed = 0.0 if exact else tolerance if tolerance is not None else TOLERANCES.get(expected.dtype, 0.3)
     wide = torch.complex128 if expected.is_complex() else torch.float64
     left, right = expected.cpu().to(wide), actual.cpu().to(wide)
     # Infinities and NaNs that agree do not differ; those that do not are as far apart as can be.
-    difference = torch.where((left == right) | (left.isnan() & right.isnan()), torch.zeros((), dtype=wide), left - right).abs()
+    difference = torch.where(
+        (left == right) | (left.isnan() & right.isnan()), torch.zeros((), dtype=wide), left - right
+    ).abs()
     difference = torch.where(difference.isnan(), torch.inf, difference)
     size = left.abs().nan_to_num(posinf=0)
     relative = torch.where(size > allowed, difference / size, 0.0)
     within = bool((difference <= allowed * (1 + size)).all())
-    return Difference(case, name, dtype, tuple(actual.shape), _largest(difference), _largest(relative), within)
+    return Difference(
+        case, name, dtype, tuple(actual.shape), _largest(difference), _largest(relative), within
+    )
 
 
 def _largest(values: Tensor) -> float:
     return values.max().item() if values.numel() else 0.0
 
 
-def _cases(program: Program, request: ExportRequest, device: str) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
+def _cases(
+    program: Program, request: ExportRequest, device: str
+) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     yield "on the example", request.args, request.kwargs
     example = _example_sizes(program, request)
     seen = [example]
@@ -118,7 +143,9 @@ def _cases(program: Program, request: ExportRequest, device: str) -> Iterator[tu
 
 def _example_sizes(program: Program, request: ExportRequest) -> dict[Any, int]:
     """The sizes that the example has, for each symbol that stands for a size by itself."""
-    tensors = [leaf for leaf in pytree.tree_leaves((request.args, request.kwargs)) if isinstance(leaf, Tensor)]
+    tensors = [
+        leaf for leaf in pytree.tree_leaves((request.args, request.kwargs)) if isinstance(leaf, Tensor)
+    ]
     sizes: dict[Any, int] = {}
     for tensor, value in zip(tensors, io_spec.input_values(program.exported).values()):
         for number, size in zip(tensor.shape, value.shape):
@@ -143,7 +170,10 @@ def _other_sizes(names: io_spec.DimensionNames, example: dict[Any, int]) -> Iter
     for symbol, size in example.items():
         low, high = names.range(symbol)
         low = max(low, 1)
-        bounds[symbol] = (low, max(low, min(high if high is not None else size * LARGEST_GROWTH, size * LARGEST_GROWTH)))
+        bounds[symbol] = (
+            low,
+            max(low, min(high if high is not None else size * LARGEST_GROWTH, size * LARGEST_GROWTH)),
+        )
     yield {symbol: low for symbol, (low, _) in bounds.items()}
     yield {symbol: high for symbol, (_, high) in bounds.items()}
     yield {symbol: min(high, (low + high) // 2 | 1) for symbol, (low, high) in bounds.items()}
@@ -159,17 +189,26 @@ def _make_inputs(
     leaves, tree = pytree.tree_flatten((request.args, request.kwargs))
     values = iter(io_spec.input_values(program.exported).values())
     generator = torch.Generator().manual_seed(_SEED)
-    resized = [_resize(leaf, next(values), sizes, generator) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    resized = [
+        _resize(leaf, next(values), sizes, generator) if isinstance(leaf, Tensor) else leaf for leaf in leaves
+    ]
     return pytree.tree_unflatten(resized, tree)
 
 
 def _is_args_and_kwargs(made: Any) -> bool:
-    return isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], (tuple, list)) and isinstance(made[1], dict)
+    return (
+        isinstance(made, tuple)
+        and len(made) == 2
+        and isinstance(made[0], (tuple, list))
+        and isinstance(made[1], dict)
+    )
 
 
 def _resize(example: Tensor, value: Tensor, sizes: dict[Any, int], generator: torch.Generator) -> Tensor:
     """Random values like the example's, in the shape that the sizes give, in the same order of strides."""
-    shape = [int(size.node.expr.subs(sizes)) if isinstance(size, torch.SymInt) else size for size in value.shape]
+    shape = [
+        int(size.node.expr.subs(sizes)) if isinstance(size, torch.SymInt) else size for size in value.shape
+    ]
     if list(example.shape) == shape:
         return example
     order = sorted(range(example.dim()), key=lambda i: -example.stride(i))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A peer in a process of its own: opens an agent, registers memory with a known pattern, writes its metadata to standard
-// output (length, bytes), imports the metadata that comes on standard input, and serves until its input ends.
+// A peer in a process of its own: opens an agent, registers memory with a known pattern, writes its metadata
+// to standard output (length, bytes), imports the metadata that comes on standard input, and serves until its
+// input ends.
 #include <headrace/headrace.hpp>
 
 #include <unistd.h>
@@ -69,7 +70,8 @@ int main(int argc, char** argv) {
       plain[i - bytes / 2] = static_cast<char>(value);
     }
   }
-  // Last, since for the thread sanitizer a registration orders what was written before what the backend's threads send.
+  // Last, since for the thread sanitizer a registration orders what was written before what the backend's
+  // threads send.
   auto merely = agent->register_memory({plain.data(), plain.size()});
   if (!merely) fail(merely.error());
   auto metadata = agent->export_metadata();

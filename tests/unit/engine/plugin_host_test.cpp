@@ -16,7 +16,9 @@ namespace fs = std::filesystem;
 
 class PluginHostTest : public ::testing::Test {
  protected:
-  PluginHostTest() : folder_(fs::temp_directory_path() / ("headrace-plugins-" + std::to_string(::getpid()))) { fs::create_directories(folder_); }
+  PluginHostTest() : folder_(fs::temp_directory_path() / ("headrace-plugins-" + std::to_string(::getpid()))) {
+    fs::create_directories(folder_);
+  }
   ~PluginHostTest() override { fs::remove_all(folder_); }
 
   PluginPaths paths() const {
@@ -30,7 +32,9 @@ class PluginHostTest : public ::testing::Test {
     EXPECT_EQ(found.table, nullptr) << name;
     return found.refusal;
   }
-  static bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+  static bool says(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  }
 
   Logger logger_;
   fs::path folder_;
@@ -51,13 +55,17 @@ TEST_F(PluginHostTest, loads_a_sound_plugin_after_its_trial_and_remembers_the_ve
 }
 
 TEST_F(PluginHostTest, refuses_what_does_not_fit_with_a_sentence) {
-  EXPECT_TRUE(says(refusal("other_major"), fmt::format("it speaks plugin version 2.{0}, this Headrace speaks 1.{0}", HEADRACE_BACKEND_ABI_MINOR))) << refusal("other_major");
+  EXPECT_TRUE(says(
+      refusal("other_major"),
+      fmt::format("it speaks plugin version 2.{0}, this Headrace speaks 1.{0}", HEADRACE_BACKEND_ABI_MINOR)))
+      << refusal("other_major");
   EXPECT_TRUE(says(refusal("short_table"), "struct_size 64")) << refusal("short_table");
   EXPECT_TRUE(says(refusal("missing_entry"), "no entry `post`")) << refusal("missing_entry");
   EXPECT_TRUE(says(refusal("half_map"), "only one of `map` and `unmap`")) << refusal("half_map");
   EXPECT_TRUE(says(refusal("wrong_name"), "called `somebody_else`")) << refusal("wrong_name");
   EXPECT_TRUE(says(refusal("throws"), "the flux is out of phase")) << refusal("throws");
-  EXPECT_TRUE(says(refusal("no_symbol"), "does not export headrace_backend_v1_table")) << refusal("no_symbol");
+  EXPECT_TRUE(says(refusal("no_symbol"), "does not export headrace_backend_v1_table"))
+      << refusal("no_symbol");
   EXPECT_TRUE(says(refusal("nowhere"), "there is no backend `nowhere`")) << refusal("nowhere");
 }
 
@@ -70,7 +78,9 @@ TEST_F(PluginHostTest, finds_all_and_one_bad_plugin_does_not_hide_the_others) {
   PluginHost host(paths(), Log(logger_, "plugins"));
   const auto all = host.find_all();
   const auto has = [&](const std::string& name, bool loaded) {
-    return std::any_of(all.begin(), all.end(), [&](const FoundBackend& f) { return f.name == name && (f.table != nullptr) == loaded; });
+    return std::any_of(all.begin(), all.end(), [&](const FoundBackend& f) {
+      return f.name == name && (f.table != nullptr) == loaded;
+    });
   };
   EXPECT_TRUE(has("sound", true));
   EXPECT_TRUE(has("fake", true));

@@ -101,8 +101,8 @@ TEST(Progress, a_waiter_that_has_helped_to_the_end_drives_nobody_else_if_that_wa
   EXPECT_GT(Counted::passes, 0);
 }
 
-/// As a thread does that posts small requests one after another: each ends before a round has been to the others.
-/// There is nobody else to drive them: the progress thread steps aside for it.
+/// As a thread does that posts small requests one after another: each ends before a round has been to the
+/// others. There is nobody else to drive them: the progress thread steps aside for it.
 template <class Once>
 void expect_others_are_driven(Progress& progress, const Once& once) {
   std::atomic<bool> rang = false;

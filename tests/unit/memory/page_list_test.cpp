@@ -115,9 +115,11 @@ TEST(indices, the_first_that_is_out_of_range_is_named_with_its_place) {
   }
   std::vector<std::uint32_t> room(3);
   EXPECT_EQ(copy_indices(std::vector<std::uint32_t>{1, 2, 3}, 3, "local", room).error().page, 2U);
-  const auto negative = copy_indices(std::vector<std::int32_t>{1, -2, 3}, std::uint64_t{1} << 40, "local", room);
+  const auto negative =
+      copy_indices(std::vector<std::int32_t>{1, -2, 3}, std::uint64_t{1} << 40, "local", room);
   ASSERT_EQ(negative.code(), Code::invalid_argument);
-  EXPECT_NE(negative.error().message.find("local index 1 is -2"), std::string::npos) << negative.error().message;
+  EXPECT_NE(negative.error().message.find("local index 1 is -2"), std::string::npos)
+      << negative.error().message;
 }
 
 TEST(indices, into_lists_longer_than_32_bits_can_count_stay_below_2_to_the_32) {
@@ -192,8 +194,8 @@ TEST(overlaps, pages_that_merely_touch_do_not_overlap) {
 }
 
 /// Pages of region 7 by columns, wherever the numbers lie.
-RegionPages by_columns(const void* offsets, std::int64_t offset_stride, const void* lengths, std::int64_t length_stride, std::uint64_t count,
-                       std::uint64_t origin = 0) {
+RegionPages by_columns(const void* offsets, std::int64_t offset_stride, const void* lengths,
+                       std::int64_t length_stride, std::uint64_t count, std::uint64_t origin = 0) {
   return {RegionId{7}, {offsets, offset_stride}, {lengths, length_stride}, count, origin};
 }
 
@@ -235,8 +237,10 @@ TEST(region_pages, become_the_same_columns_as_pages_one_by_one_however_their_num
         }
         const RegionPages rows = by_columns(&table[1], 24, &table[2], 24, count, origin);
         const RegionPages arrays = by_columns(offsets.data(), 8, lengths.data(), 8, count, origin);
-        const RegionPages backwards = by_columns(&table[3 * count - 2], -24, &table[3 * count - 1], -24, count, origin);
-        for (const RegionPages& pages : {rows, arrays, backwards}) expect_same(columns_of(pages, 50'000'000), one_by_one(pages));
+        const RegionPages backwards =
+            by_columns(&table[3 * count - 2], -24, &table[3 * count - 1], -24, count, origin);
+        for (const RegionPages& pages : {rows, arrays, backwards})
+          expect_same(columns_of(pages, 50'000'000), one_by_one(pages));
         EXPECT_EQ(page_at(backwards, 0).offset_bytes, offsets.back() - origin);
       }
     }
@@ -323,7 +327,8 @@ TEST(overlaps, of_views_are_found_exactly_when_two_elements_share_a_byte) {
     const auto shape = PageShape::make(view);
     if (!shape) continue;  // more bytes than room
     std::vector<Row> rows(1 + random() % 4);
-    for (Row& row : rows) row = {static_cast<std::uint32_t>(1 + random() % 2), random() % 150, shape->bytes()};
+    for (Row& row : rows)
+      row = {static_cast<std::uint32_t>(1 + random() % 2), random() % 150, shape->bytes()};
     const Side side{columns_of(rows), {}};
     PageSelection pages = side.selection();
     pages.shape = &*shape;
@@ -335,12 +340,14 @@ TEST(overlaps, of_views_are_found_exactly_when_two_elements_share_a_byte) {
       for (std::size_t d = 0; d < view.shape.size(); ++d) {
         std::vector<std::uint64_t> more;
         for (const std::uint64_t place : places)
-          for (std::int64_t i = 0; i < view.shape[d]; ++i) more.push_back(place + static_cast<std::uint64_t>(i * view.strides_bytes[d]));
+          for (std::int64_t i = 0; i < view.shape[d]; ++i)
+            more.push_back(place + static_cast<std::uint64_t>(i * view.strides_bytes[d]));
         places = more;
       }
       for (const std::uint64_t place : places)
         for (std::uint64_t b = 0; b < view.item_bytes; ++b)
-          if (const auto [at, fresh] = owner.try_emplace({pages.region(page), place + b}, page); !fresh) overlapping.emplace(at->second, page);
+          if (const auto [at, fresh] = owner.try_emplace({pages.region(page), place + b}, page); !fresh)
+            overlapping.emplace(at->second, page);
     }
     const auto found = find_overlap(pages, rows.size());
     ASSERT_EQ(found.has_value(), !overlapping.empty()) << "round " << round;

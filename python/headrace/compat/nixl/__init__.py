@@ -12,7 +12,9 @@ __all__: list[str] = []
 
 # NIXL's package shows the names of all its modules as its own.
 for _module in (_bindings, _utils, logging, _api):
-    for _name in getattr(_module, "__all__", None) or [name for name in vars(_module) if not name.startswith("_")]:
+    for _name in getattr(_module, "__all__", None) or [
+        name for name in vars(_module) if not name.startswith("_")
+    ]:
         globals().setdefault(_name, getattr(_module, _name))
         __all__.append(_name)
 nixl_thread_sync_t = _api.nixl_thread_sync_t

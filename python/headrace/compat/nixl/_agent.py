@@ -18,7 +18,16 @@ from . import _tcpstore
 from ._arguments import NIXL_INIT_AGENT, indices, need, no_handle, of_prepare, word_of
 from ._backends import Backends
 from ._config import nixlAgentConfig
-from ._descriptors import as_bytes, as_text, checked_rows, is_array, nixlRegDList, nixlRemoteDList, nixlXferDList, owners
+from ._descriptors import (
+    as_bytes,
+    as_text,
+    checked_rows,
+    is_array,
+    nixlRegDList,
+    nixlRemoteDList,
+    nixlXferDList,
+    owners,
+)
 from ._enums import kind_of, nixl_cost_t, nixl_mem_t, nixl_status_t, nixl_xfer_op_t
 from ._errors import (
     failure,
@@ -114,7 +123,10 @@ class nixlAgent:
         created, kind = self._backends.get(backend), kind_of(descs.getType())
         paths = created.carried.paths.get(kind, ())
         if not paths or kind in ADDRESSED:
-            raise failure(nixlNotSupportedError, f"backend {created.carried.name} keeps nothing of kind {descs.getType().name}")
+            raise failure(
+                nixlNotSupportedError,
+                f"backend {created.carried.name} keeps nothing of kind {descs.getType().name}",
+            )
         return self._memory.query(descs, paths[0])
 
     # Transfers
@@ -136,7 +148,9 @@ class nixlAgent:
         life, table = self._side(agent_name, memory)
         paths = self._backends.paths(memory, backends)
         pages = self._pages(agent_name, table, source)
-        return self._keep(self._lists, PreparedList(pages, life, self._peers, self._lent, paths if backends else None))
+        return self._keep(
+            self._lists, PreparedList(pages, life, self._peers, self._lent, paths if backends else None)
+        )
 
     def _side(self, agent_name: str, memory: nixl_mem_t) -> tuple[Life | None, RegionTable]:
         """The peer as it is now, None: it is us; and where its memory of that kind lies."""
@@ -178,7 +192,9 @@ class nixlAgent:
     ) -> int:
         """A request out of two prepared lists. Headrace merges neighbours as it moves them: skip_desc_merg has no effect."""
         op, local, remote = word_of(operation), self._list(local_side), self._list(remote_side)
-        made = self._make_prepared(Transfer, op, local, local_indices, remote, remote_indices, notif_msg, backend)
+        made = self._make_prepared(
+            Transfer, op, local, local_indices, remote, remote_indices, notif_msg, backend
+        )
         return self._keep(self._transfers, made)
 
     def _make_prepared(
@@ -196,9 +212,13 @@ class nixlAgent:
         paths = self._backends.limited(backends, local.paths, remote.paths) if limited else None
         said = notification if type(notification) is bytes else message(notification)
         try:
-            made: Any = self._agent.make_request(op, local.pages, remote.pages, local_indices, remote_indices, paths, None, kind)  # type: ignore[arg-type]
+            made: Any = self._agent.make_request(
+                op, local.pages, remote.pages, local_indices, remote_indices, paths, None, kind
+            )  # type: ignore[arg-type]
         except (headrace.Error, TypeError) as error:
-            made = self._make_of_other_indices(error, kind, op, local, local_indices, remote, remote_indices, paths)
+            made = self._make_of_other_indices(
+                error, kind, op, local, local_indices, remote, remote_indices, paths
+            )
         made.notification, made._remote = said or None, remote
         return made  # type: ignore[no-any-return]
 
@@ -223,7 +243,10 @@ class nixlAgent:
         backend: Sequence[int] = (),
     ) -> int:
         """A request of two whole lists."""
-        return self._keep(self._transfers, self._create(Transfer, operation, local_descs, remote_descs, remote_agent, notif_msg, backend))
+        return self._keep(
+            self._transfers,
+            self._create(Transfer, operation, local_descs, remote_descs, remote_agent, notif_msg, backend),
+        )
 
     def _create(
         self,
@@ -241,18 +264,37 @@ class nixlAgent:
         remote_agent = as_text(remote_agent, "an agent's name")
         notification = message(notif_msg)
         if local_descs.descCount() != remote_descs.descCount():
-            raise failure(nixlInvalidParamError, f"{local_descs.descCount()} local and {remote_descs.descCount()} remote descriptors")
+            raise failure(
+                nixlInvalidParamError,
+                f"{local_descs.descCount()} local and {remote_descs.descCount()} remote descriptors",
+            )
         life, table = self._side(remote_agent, remote_descs.getType())
         _, own_table = self._side(NIXL_INIT_AGENT, local_descs.getType())
-        paths = self._backends.paths(local_descs.getType(), backend) & self._backends.paths(remote_descs.getType(), backend)
-        local = PreparedList(self._pages(NIXL_INIT_AGENT, own_table, local_descs._source()), None, self._peers, self._lent, None)
-        remote = PreparedList(self._pages(remote_agent, table, remote_descs._source()), life, self._peers, self._lent, None)
+        paths = self._backends.paths(local_descs.getType(), backend) & self._backends.paths(
+            remote_descs.getType(), backend
+        )
+        local = PreparedList(
+            self._pages(NIXL_INIT_AGENT, own_table, local_descs._source()),
+            None,
+            self._peers,
+            self._lent,
+            None,
+        )
+        remote = PreparedList(
+            self._pages(remote_agent, table, remote_descs._source()), life, self._peers, self._lent, None
+        )
         made = self._request(kind, op, local, remote, (None, None), sorted(paths) if backend else None)
         made.notification, made._remote = notification, remote
         return made
 
     def _request(
-        self, kind: type[Kind], op: str, local: PreparedList, remote: PreparedList, indices: tuple[Any, Any], paths: list[str] | None
+        self,
+        kind: type[Kind],
+        op: str,
+        local: PreparedList,
+        remote: PreparedList,
+        indices: tuple[Any, Any],
+        paths: list[str] | None,
     ) -> Kind:
         try:
             return self._agent.make_request(op, local.pages, remote.pages, *indices, paths, None, kind)  # type: ignore
@@ -287,7 +329,11 @@ class nixlAgent:
         except headrace.Error as error:
             raise translated(error) from error
         microseconds = cost.duration * 1e6
-        return round(microseconds), round(microseconds * cost.margin), int(nixl_cost_t.NIXL_COST_ANALYTICAL_BACKEND)
+        return (
+            round(microseconds),
+            round(microseconds * cost.margin),
+            int(nixl_cost_t.NIXL_COST_ANALYTICAL_BACKEND),
+        )
 
     def releaseXferReq(self, handle: int) -> nixl_status_t:
         """Ends it if it is under way, and returns when nothing reads or writes for it any more."""
@@ -334,7 +380,9 @@ class nixlAgent:
 
     # Notifications
 
-    def getNotifs(self, notif_map: dict[str, list[bytes]], backends: Sequence[int] = ()) -> dict[str, list[bytes]]:
+    def getNotifs(
+        self, notif_map: dict[str, list[bytes]], backends: Sequence[int] = ()
+    ) -> dict[str, list[bytes]]:
         """A copy of the map, with those that have come since put behind what it has."""
         need(notif_map, dict, "the map of notifications")
         merged = {name: list(messages) for name, messages in notif_map.items()}
@@ -361,7 +409,9 @@ class nixlAgent:
         self._need_remote_backend()
         return self._agent.export_metadata()
 
-    def getLocalPartialMD(self, descs: nixlRegDList, inc_conn_info: bool = False, backends: Sequence[int] = ()) -> bytes:
+    def getLocalPartialMD(
+        self, descs: nixlRegDList, inc_conn_info: bool = False, backends: Sequence[int] = ()
+    ) -> bytes:
         """Of these regions; an empty list means how to reach this agent."""
         self._need_remote_backend()
         need(descs, nixlRegDList, "what the metadata is of")
@@ -369,7 +419,9 @@ class nixlAgent:
 
     def _need_remote_backend(self) -> None:
         if not self._backends.reach_peers():
-            raise failure(nixlInvalidParamError, "there is no backend that could be reached: create one first")
+            raise failure(
+                nixlInvalidParamError, "there is no backend that could be reached: create one first"
+            )
 
     def loadRemoteMD(self, metadata: bytes | str) -> bytes:
         """Takes in a peer's metadata, or a part or an update of it; gives the peer's name."""
@@ -397,7 +449,9 @@ class nixlAgent:
                 return nixl_status_t.NIXL_ERR_NOT_FOUND
             if not descs.isEmpty():
                 kind = kind_of(descs.getType())
-                table = self._memory.ledger.table(kind) if name == self._name else self._peers.table(name, kind)
+                table = (
+                    self._memory.ledger.table(kind) if name == self._name else self._peers.table(name, kind)
+                )
                 table.pages(descs._words)
         except (nixlNotFoundError, headrace.NotFound):
             return nixl_status_t.NIXL_ERR_NOT_FOUND
@@ -423,10 +477,15 @@ class nixlAgent:
         """The same with a part of it, which a store keeps under the label."""
         need(descs, nixlRegDList, "what the metadata is of")
         if not ip_addr and not label:
-            raise failure(nixlInvalidParamError, "a store keeps parts of metadata under labels: give one, or an address to send to")
+            raise failure(
+                nixlInvalidParamError,
+                "a store keeps parts of metadata under labels: give one, or an address to send to",
+            )
         self._send(self._memory.regions_of(descs), inc_conn_info or descs.isEmpty(), ip_addr, port, label)
 
-    def _send(self, regions: list[int] | None, connection_info: bool, host: str, port: int, label: str) -> None:
+    def _send(
+        self, regions: list[int] | None, connection_info: bool, host: str, port: int, label: str
+    ) -> None:
         self._need_remote_backend()
         if host:
             self._exchange.send(host, port or DEFAULT_COMM_PORT, regions, connection_info)
@@ -459,7 +518,9 @@ _STATUS = {
 def _open(name: str, config: nixlAgentConfig) -> headrace.Agent:
     etcd = etcd_options()
     if etcd and _tcpstore.is_configured():
-        raise RuntimeError("NIXL_ETCD_ENDPOINTS and NIXL_TCPSTORE_ENDPOINT are both set: one store serves an agent")
+        raise RuntimeError(
+            "NIXL_ETCD_ENDPOINTS and NIXL_TCPSTORE_ENDPOINT are both set: one store serves an agent"
+        )
     listen = f"0.0.0.0:{config.listenPort}" if config.useListenThread else ""
     try:
         return headrace.Agent(name, listen=listen, store="etcd://" if etcd else "", options=etcd)
@@ -470,4 +531,6 @@ def _open(name: str, config: nixlAgentConfig) -> headrace.Agent:
 
 
 def _patience(config: nixlAgentConfig) -> float:
-    return _tcpstore.patience_seconds() if _tcpstore.is_configured() else config.etcdWatchTimeout.total_seconds()
+    return (
+        _tcpstore.patience_seconds() if _tcpstore.is_configured() else config.etcdWatchTimeout.total_seconds()
+    )

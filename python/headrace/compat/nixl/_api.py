@@ -29,7 +29,13 @@ nixl_backend_handle = int
 
 logger = get_logger("api")
 
-_THREADS_PARAMETER = {"UCX": "num_threads", "OBJ": "num_threads", "LIBFABRIC": "num_threads", "GDS_MT": "thread_count", "UCCL": "num_cpus"}
+_THREADS_PARAMETER = {
+    "UCX": "num_threads",
+    "OBJ": "num_threads",
+    "LIBFABRIC": "num_threads",
+    "GDS_MT": "thread_count",
+    "UCCL": "num_cpus",
+}
 """Which parameter of which backend the configuration's num_threads becomes."""
 
 _OPERATIONS = {"READ": "read", "WRITE": "write"}
@@ -40,7 +46,9 @@ _Method = TypeVar("_Method")
 
 def _quick(method: _Method) -> _Method:
     """make_prepped_xfer, done by compiled code where its arguments are usual: in all other cases, and where that fails, as written."""
-    made: Any = QuickMake(method, headrace.Agent.make_request, headrace.Error, nixl_prepped_dlist_handle, nixl_xfer_handle)
+    made: Any = QuickMake(
+        method, headrace.Agent.make_request, headrace.Error, nixl_prepped_dlist_handle, nixl_xfer_handle
+    )
     return made  # type: ignore[no-any-return]
 
 
@@ -80,7 +88,11 @@ class nixl_agent_config:
         self.sync_mode = sync_mode
 
     def _raw(self) -> nixlBind.nixlAgentConfig:
-        unsaid = nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT if self.enable_listen else nixl_thread_sync_t.NIXL_THREAD_SYNC_NONE
+        unsaid = (
+            nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
+            if self.enable_listen
+            else nixl_thread_sync_t.NIXL_THREAD_SYNC_NONE
+        )
         raw = nixlBind.nixlAgentConfig()
         raw.useProgThread = self.enable_pthread
         raw.useListenThread = self.enable_listen
@@ -99,7 +111,9 @@ class nixl_agent:
 
     __slots__ = ("_native", "__dict__", "__weakref__")
 
-    def __init__(self, agent_name: str, nixl_conf: nixl_agent_config | None = None, instantiate_all: bool = False):
+    def __init__(
+        self, agent_name: str, nixl_conf: nixl_agent_config | None = None, instantiate_all: bool = False
+    ):
         if nixl_conf is not None and instantiate_all:
             logger.warning("instantiate_all has no effect beside a configuration, which names the backends")
         conf = nixl_conf or nixl_agent_config()
@@ -114,7 +128,10 @@ class nixl_agent:
         self.plugin_b_options: dict[str, dict[str, str]] = {}
         self.plugin_mem_types: dict[str, list[str]] = {}
         self.nixl_mems = dict(MEMORIES)
-        self.nixl_ops = {"WRITE": nixlBind.nixl_xfer_op_t.NIXL_WRITE, "READ": nixlBind.nixl_xfer_op_t.NIXL_READ}
+        self.nixl_ops = {
+            "WRITE": nixlBind.nixl_xfer_op_t.NIXL_WRITE,
+            "READ": nixlBind.nixl_xfer_op_t.NIXL_READ,
+        }
         for backend in self.plugin_list if instantiate_all and nixl_conf is None else conf.backends:
             if backend in self.plugin_list:
                 self.create_backend(backend, conf._parameters(backend))
@@ -130,7 +147,9 @@ class nixl_agent:
 
     def _plugin(self, backend: str, table: dict[str, Any], nothing: Any) -> Any:
         if backend not in self.plugin_mem_types and backend in self.plugin_list:
-            self.plugin_b_options[backend], self.plugin_mem_types[backend] = self.agent.getPluginParams(backend)
+            self.plugin_b_options[backend], self.plugin_mem_types[backend] = self.agent.getPluginParams(
+                backend
+            )
         return self._known(backend, table, nothing, "plugin")
 
     @staticmethod
@@ -170,7 +189,9 @@ class nixl_agent:
 
     # Memory
 
-    def register_memory(self, reg_list: Any, mem_type: str | None = None, backends: list[str] = []) -> nixlRegDList:  # noqa: B006
+    def register_memory(
+        self, reg_list: Any, mem_type: str | None = None, backends: list[str] = []
+    ) -> nixlRegDList:  # noqa: B006
         """Registers what get_reg_descs takes, and gives the list to deregister it by."""
         descs: Any = self.get_reg_descs(reg_list, mem_type)
         self.agent.registerMem(descs, self._handles(backends))
@@ -180,7 +201,9 @@ class nixl_agent:
         """Ends registrations. Returns when no peer can reach the memory any more."""
         self.agent.deregisterMem(dereg_list, self._handles(backends))
 
-    def query_memory(self, reg_list: Any, backend: str, mem_type: str | None = None) -> list[dict[str, str] | None]:
+    def query_memory(
+        self, reg_list: Any, backend: str, mem_type: str | None = None
+    ) -> list[dict[str, str] | None]:
         """What a backend knows of files, block devices and objects; None for those that do not exist."""
         descs: Any = self.get_reg_descs(reg_list, mem_type)
         if backend not in self.backends:
@@ -229,11 +252,17 @@ class nixl_agent:
         if is_array(xfer_list) and xfer_list.ndim == 2 and xfer_list.shape[1] == 5:
             if mem_type is None:
                 raise ValueError("strided descriptors need a kind of memory")
-            handle = self.agent.prepXferDlist(name, self.nixl_mems[mem_type], xfer_list, self._handles(backends))
+            handle = self.agent.prepXferDlist(
+                name, self.nixl_mems[mem_type], xfer_list, self._handles(backends)
+            )
         elif is_array(xfer_list) and xfer_list.ndim == 2 and xfer_list.shape[1] == 3 and mem_type is not None:
-            handle = self.agent._prepare(name, self.nixl_mems[mem_type], described(xfer_list), self._handles(backends))
+            handle = self.agent._prepare(
+                name, self.nixl_mems[mem_type], described(xfer_list), self._handles(backends)
+            )
         else:
-            handle = self.agent.prepXferDlist(name, self.get_xfer_descs(xfer_list, mem_type), self._handles(backends))
+            handle = self.agent.prepXferDlist(
+                name, self.get_xfer_descs(xfer_list, mem_type), self._handles(backends)
+            )
         return nixl_prepped_dlist_handle(self.agent, handle)
 
     @_quick
@@ -270,7 +299,9 @@ class nixl_agent:
         """A transfer between two lists, prepared for it alone."""
         op = self.nixl_ops[operation]
         chosen = self._handles(backends)
-        return self.agent._create(nixl_xfer_handle, op, local_descs, remote_descs, remote_agent, notif_msg, chosen)
+        return self.agent._create(
+            nixl_xfer_handle, op, local_descs, remote_descs, remote_agent, notif_msg, chosen
+        )
 
     def transfer(self, handle: nixl_xfer_handle, notif_msg: bytes = b"") -> str:
         """Posts it: "PROC" (under way) or "DONE". A notification given here replaces the one before."""
@@ -280,7 +311,9 @@ class nixl_agent:
             state = handle.post(handle.notification)
         except headrace.Error as error:
             state = handle.again(error)
-        except AttributeError:  # one that was released has no notification any more, so that it is not asked before each post
+        except (
+            AttributeError
+        ):  # one that was released has no notification any more, so that it is not asked before each post
             if handle._released:
                 raise was_released() from None
             raise
@@ -316,7 +349,9 @@ class nixl_agent:
         """Frees a prepared list."""
         handle.release()
 
-    def prep_mem_view(self, dlist: nixlXferDList | nixlRemoteDList, *, backends: list[str] | None = None) -> int:
+    def prep_mem_view(
+        self, dlist: nixlXferDList | nixlRemoteDList, *, backends: list[str] | None = None
+    ) -> int:
         """A view of memory for GPU kernels: not carried yet."""
         return self.agent.prepMemView(dlist, self._handles(backends))
 
@@ -356,7 +391,9 @@ class nixl_agent:
         """All that a peer needs to know."""
         return self.agent.getLocalMD()
 
-    def get_partial_agent_metadata(self, descs: nixlRegDList, inc_conn_info: bool = False, backends: list[str] = []) -> bytes:  # noqa: B006
+    def get_partial_agent_metadata(
+        self, descs: nixlRegDList, inc_conn_info: bool = False, backends: list[str] = []
+    ) -> bytes:  # noqa: B006
         """Of some regions; of none means how to reach this agent."""
         return self.agent.getLocalPartialMD(descs, inc_conn_info, self._handles(backends))
 
@@ -393,7 +430,9 @@ class nixl_agent:
         """The same with some regions, which a store keeps under the label."""
         self.agent.sendLocalPartialMD(descs, inc_conn_info, self._handles(backends), ip_addr, port, label)
 
-    def fetch_remote_metadata(self, remote_agent: str, ip_addr: str = "", port: int = DEFAULT_COMM_PORT, label: str = "") -> None:
+    def fetch_remote_metadata(
+        self, remote_agent: str, ip_addr: str = "", port: int = DEFAULT_COMM_PORT, label: str = ""
+    ) -> None:
         """From the agent that listens there, else from the store; in the background: check_remote_metadata tells when it is here."""
         self.agent.fetchRemoteMD(remote_agent, ip_addr, port, label)
 

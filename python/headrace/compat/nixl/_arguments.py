@@ -23,7 +23,9 @@ def indices(value: Any) -> Any:
     """Integer arrays as they are. Others that NIXL takes (with gaps, of floats or bools) are copied into integers, as it does."""
     if is_array(value):
         if value.ndim != 1:
-            raise ValueError(f"indices are an array of one dimension, and this one has the shape {value.shape}")
+            raise ValueError(
+                f"indices are an array of one dimension, and this one has the shape {value.shape}"
+            )
         return value if value.dtype.kind in "iu" and value.flags.c_contiguous else value.astype("int64")
     if isinstance(value, str | bytes):
         raise TypeError(f"indices are a list or an array of ints, not {value!r}")
@@ -47,7 +49,9 @@ def no_handle(handle: object, what: str) -> Exception:
     return failure(nixlInvalidParamError, f"{handle} is no {what} of this agent, or was released")
 
 
-def of_prepare(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[str, nixl_mem_t | None, Any, Sequence[int]]:
+def of_prepare(
+    arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[str, nixl_mem_t | None, Any, Sequence[int]]:
     """Which of prepXferDlist's three forms it is: agent's name, kind of memory (of an array), descriptors, backends."""
     given = list(arguments)
     if "agent_name" in named:
@@ -57,7 +61,9 @@ def of_prepare(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[str, 
     source = given.pop(0) if given else named.pop("descs", None)
     backends = given.pop(0) if given else named.pop("backend", ())
     if given or named:
-        raise TypeError(f"prepXferDlist: {len(given)} arguments too many, or unknown ones: {', '.join(named)}")
+        raise TypeError(
+            f"prepXferDlist: {len(given)} arguments too many, or unknown ones: {', '.join(named)}"
+        )
     if memory is not None and not is_array(source):
         raise TypeError(f"with a kind of memory descriptors are an array, not {source!r}")
     return name, memory, source, backends

@@ -45,7 +45,11 @@ class Backends:
         name = as_text(name, "a plugin's name")
         found = carried(name, self._agent.backends())
         if found is None:
-            known = "Headrace has no path for what it carries" if name in PLUGINS else "there is no plugin of that name"
+            known = (
+                "Headrace has no path for what it carries"
+                if name in PLUGINS
+                else "there is no plugin of that name"
+            )
             raise failure(nixlNotFoundError, f"plugin {name!r}: {known}")
         return found
 
@@ -53,7 +57,9 @@ class Backends:
         """One of each name."""
         found = self.plugin(name)
         if any(found.name == created.carried.name for created in self._created.values()):
-            raise failure(nixlInvalidParamError, f"backend {found.name} is created already: an agent has one of each")
+            raise failure(
+                nixlInvalidParamError, f"backend {found.name} is created already: an agent has one of each"
+            )
         handle = next(self._numbers)
         self._created[handle] = Created(found, {str(key): str(value) for key, value in parameters.items()})
         logger.info("backend %s: Headrace carries %s", found.name, found)
@@ -79,7 +85,9 @@ class Backends:
         chosen = [self.get(handle) for handle in handles] if handles else self._created.values()
         paths = frozenset(path for created in chosen for path in created.carried.paths.get(kind, ()))
         if not paths:
-            raise failure(nixlNotFoundError, f"no backend that was created carries {memory.name} (create_backend)")
+            raise failure(
+                nixlNotFoundError, f"no backend that was created carries {memory.name} (create_backend)"
+            )
         return paths
 
     def limited(self, handles: Sequence[int], *limits: frozenset[str] | None) -> list[str] | None:

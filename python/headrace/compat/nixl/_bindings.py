@@ -64,6 +64,15 @@ for _enumeration in _ENUMERATIONS:
         __all__.append(_name)
 
 # Pickles and tracebacks name the classes where programs import them from.
-for _class in (nixlAgent, nixlAgentConfig, nixlRegDList, nixlRemoteDList, nixlXferDList, nixlXferTelemetry, *_ENUMERATIONS, *_EXCEPTIONS):
+for _class in (
+    nixlAgent,
+    nixlAgentConfig,
+    nixlRegDList,
+    nixlRemoteDList,
+    nixlXferDList,
+    nixlXferTelemetry,
+    *_ENUMERATIONS,
+    *_EXCEPTIONS,
+):
     _class.__module__ = __name__
 del _class, _enumeration, _name, _member

@@ -21,7 +21,16 @@ FIELDS: dict[str, tuple[type, Any]] = {
 }
 """Name, type and default of each."""
 
-POSITIONS = ("useProgThread", "useListenThread", "listenPort", "syncMode", None, "pthrDelay", "lthrDelay", "captureTelemetry")
+POSITIONS = (
+    "useProgThread",
+    "useListenThread",
+    "listenPort",
+    "syncMode",
+    None,
+    "pthrDelay",
+    "lthrDelay",
+    "captureTelemetry",
+)
 """What the constructor's arguments are; the fifth, a number of workers, has no effect with NIXL either."""
 
 

@@ -44,7 +44,9 @@ def is_array(value: object) -> bool:
 def checked_rows(rows: Any, width: int) -> Any:
     """The array as it is, if it has that many columns of 64-bit integers, one after another in memory."""
     if rows.ndim != 2 or rows.shape[1] != width:
-        raise ValueError(f"descriptors are an array of shape (n, {width}), and this one has the shape {rows.shape}")
+        raise ValueError(
+            f"descriptors are an array of shape (n, {width}), and this one has the shape {rows.shape}"
+        )
     if rows.dtype.kind not in "ui" or rows.dtype.itemsize != 8 or not rows.dtype.isnative:
         raise ValueError(f"descriptors are an array of uint64 or int64, and this one is of {rows.dtype}")
     if not rows.flags.c_contiguous:
@@ -243,7 +245,10 @@ class DescriptorList:
         """Writes the list to stdout."""
         print(f"{self.descCount()} descriptors of {self._type.name}")
         for desc in self:
-            print(f"  address {desc[0]:#x} length {desc[1]} device {desc[2]}", *(repr(extra) for extra in desc[WIDTH:]))
+            print(
+                f"  address {desc[0]:#x} length {desc[1]} device {desc[2]}",
+                *(repr(extra) for extra in desc[WIDTH:]),
+            )
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return (self[i] for i in range(self.descCount()))

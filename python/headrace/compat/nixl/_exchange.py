@@ -99,7 +99,9 @@ class AgentStore:
 class Exchange:
     """One thread that does what was asked for, in order; it starts with the first job. Threads: any."""
 
-    def __init__(self, agent: headrace.Agent, open_store: Callable[[], Store] | None, patience_seconds: float):
+    def __init__(
+        self, agent: headrace.Agent, open_store: Callable[[], Store] | None, patience_seconds: float
+    ):
         self._agent = agent
         self._open_store = open_store
         self._store: Store | None = None
@@ -112,7 +114,10 @@ class Exchange:
     def send(self, host: str, port: int, regions: Sequence[int] | None, connection_info: bool) -> None:
         """Gives our metadata to the agent that listens there."""
         address = address_of(host, port)
-        self._later(f"send metadata to {address}", lambda: self._agent.send_metadata(address, regions, connection_info))
+        self._later(
+            f"send metadata to {address}",
+            lambda: self._agent.send_metadata(address, regions, connection_info),
+        )
 
     def fetch(self, peer: str, host: str, port: int) -> None:
         """Asks the agent that listens there for its metadata."""
@@ -126,7 +131,9 @@ class Exchange:
     def publish(self, label: str, regions: Sequence[int] | None, connection_info: bool) -> None:
         """Leaves our metadata in the store."""
         self._need_store()
-        self._later(f"publish metadata {label!r}", lambda: self._opened().publish(label, regions, connection_info))
+        self._later(
+            f"publish metadata {label!r}", lambda: self._opened().publish(label, regions, connection_info)
+        )
 
     def find(self, peer: str, label: str) -> None:
         """Looks for a peer's metadata in the store until it is there or the patience ends."""
@@ -141,7 +148,10 @@ class Exchange:
 
     def _need_store(self) -> None:
         if self._open_store is None:
-            raise failure(nixlInvalidParamError, "no address is given and there is no store: set NIXL_ETCD_ENDPOINTS or NIXL_TCPSTORE_ENDPOINT")
+            raise failure(
+                nixlInvalidParamError,
+                "no address is given and there is no store: set NIXL_ETCD_ENDPOINTS or NIXL_TCPSTORE_ENDPOINT",
+            )
 
     def _opened(self) -> Store:
         if self._store is None:
@@ -152,7 +162,10 @@ class Exchange:
     def _withdraw(self, address: str) -> None:
         try:
             self._agent.notify(self._peer_at[address], WITHDRAWAL)
-        except (KeyError, headrace.NotFound):  # not known yet, or not any more: a notification needs to know the peer
+        except (
+            KeyError,
+            headrace.NotFound,
+        ):  # not known yet, or not any more: a notification needs to know the peer
             self._withdraw_from_stranger(address)
 
     def _withdraw_from_stranger(self, address: str) -> None:
@@ -175,7 +188,9 @@ class Exchange:
             return True
         if time.monotonic() < end:
             return False
-        logger.error("metadata of %s, label %s, has not come into the store in %s s", peer, label, self._patience)
+        logger.error(
+            "metadata of %s, label %s, has not come into the store in %s s", peer, label, self._patience
+        )
         return True
 
     def _later(self, what: str, job: Callable[[], object]) -> None:
@@ -195,7 +210,9 @@ class Exchange:
                 return
             self._is_running = True
             _finish_all_at_exit()
-            thread = threading.Thread(target=_work, args=(self._jobs,), name="headrace-nixl-metadata", daemon=True)
+            thread = threading.Thread(
+                target=_work, args=(self._jobs,), name="headrace-nixl-metadata", daemon=True
+            )
             thread.start()
             weakref.finalize(self, _finish, self._jobs, thread).atexit = False
             _running[self] = thread
@@ -245,7 +262,9 @@ def _work(jobs: queue.SimpleQueue[Callable[[], bool] | None]) -> None:
 def etcd_options() -> dict[str, str]:
     """Headrace's options for the store that NIXL's variables name; empty: none."""
     endpoints = os.environ.get("NIXL_ETCD_ENDPOINTS", "").replace(";", ",").split(",")
-    hosts = [endpoint.strip().removeprefix("http://").rstrip("/") for endpoint in endpoints if endpoint.strip()]
+    hosts = [
+        endpoint.strip().removeprefix("http://").rstrip("/") for endpoint in endpoints if endpoint.strip()
+    ]
     if not hosts:
         return {}
     namespace = os.environ.get("NIXL_ETCD_NAMESPACE") or "/nixl/agents"

@@ -63,9 +63,13 @@ def _of_plain(kind: type[List], descs: Any, mem_type: str | None, width: int) ->
         return _refused("descriptors that are no tensors need a kind of memory: %s", ", ".join(MEMORIES))
     if is_array(descs):
         if descs.ndim != 2 or descs.shape[1] != 3:
-            return _refused("descriptors are an array of three columns, and this one has the shape %s", descs.shape)
+            return _refused(
+                "descriptors are an array of three columns, and this one has the shape %s", descs.shape
+            )
     elif len(descs[0]) != width:
-        return _refused("descriptors of a %s are tuples of %d elements, and this is %r", kind.__name__, width, descs[0])
+        return _refused(
+            "descriptors of a %s are tuples of %d elements, and this is %r", kind.__name__, width, descs[0]
+        )
     return kind(MEMORIES[mem_type], descs)
 
 

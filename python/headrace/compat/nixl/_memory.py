@@ -62,7 +62,9 @@ class Memory:
         """What that backend of Headrace's knows of files, block devices or objects; None: there is none."""
         kind = kind_of(descs.getType())
         try:
-            return [self._answer(_storage.asked_about(kind, device, said), path) for _, _, device, said in descs]
+            return [
+                self._answer(_storage.asked_about(kind, device, said), path) for _, _, device, said in descs
+            ]
         except headrace.Error as error:
             raise translated(error) from error
 
@@ -73,7 +75,9 @@ class Memory:
         answer["size"] = answer.pop("bytes", "0")
         return answer
 
-    def _register(self, kind: str, device: int, rows: list[tuple[Any, ...]], paths: list[str]) -> list[tuple[Registered, int]]:
+    def _register(
+        self, kind: str, device: int, rows: list[tuple[Any, ...]], paths: list[str]
+    ) -> list[tuple[Registered, int]]:
         """What each descriptor became; an empty one becomes nothing, region 0."""
         if kind not in ADDRESSED:
             return self._register_storage(kind, device, rows, paths)
@@ -83,14 +87,22 @@ class Memory:
             (Registered(kind, row[0], row[1], device), next(regions).id if row[1] else 0) for row in rows
         ]  # fmt: skip
 
-    def _register_storage(self, kind: str, device: int, rows: list[tuple[Any, ...]], paths: list[str]) -> list[tuple[Registered, int]]:
+    def _register_storage(
+        self, kind: str, device: int, rows: list[tuple[Any, ...]], paths: list[str]
+    ) -> list[tuple[Registered, int]]:
         """Of these an empty descriptor is all there is."""
         by_path = kind == "file" and any(_storage.named_in(os.fsdecode(row[3]))[0] for row in rows)
         if by_path and (len(rows) > 1 or self.ledger.names_file(device)):
-            raise failure(nixlBackendError, f"device {device} stands for a file already: give each that is named by path a number of its own")
+            raise failure(
+                nixlBackendError,
+                f"device {device} stands for a file already: give each that is named by path a number of its own",
+            )
         with _storage.registered(kind, rows) as ranges:
             regions = self._agent.register(ranges, note=device_note(device), backends=paths)
-        return [(Registered(kind, row[0], row[1], device), region.id) for row, region in zip(rows, regions, strict=True)]
+        return [
+            (Registered(kind, row[0], row[1], device), region.id)
+            for row, region in zip(rows, regions, strict=True)
+        ]
 
     def _deregister(self, registered: list[tuple[Registered, int]]) -> None:
         regions = [region for _, region in registered if region]

@@ -96,6 +96,9 @@ class Peers:
         for region in self._agent.peer_regions(name):
             by_kind.setdefault(region.kind, []).append(region)
         return {
-            kind: RegionTable(extent_of(kind, region.id, device_of(region), region.address, region.length_bytes) for region in regions)
+            kind: RegionTable(
+                extent_of(kind, region.id, device_of(region), region.address, region.length_bytes)
+                for region in regions
+            )
             for kind, regions in by_kind.items()
         }

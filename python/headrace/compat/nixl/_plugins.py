@@ -54,13 +54,25 @@ PLUGINS = {
     "OBJ": Plugin(("object", "dram")),
     "POSIX": Plugin(
         ("file", "dram"),
-        {"ios_pool_size": "65536", "kernel_queue_size": "256", "use_aio": "false", "use_posix_aio": "false", "use_uring": "false"},
+        {
+            "ios_pool_size": "65536",
+            "kernel_queue_size": "256",
+            "use_aio": "false",
+            "use_posix_aio": "false",
+            "use_uring": "false",
+        },
     ),
     "UCCL": Plugin(_MEMORY),
     "UCX": Plugin(_MEMORY, {"num_workers": "1", "ucx_devices": "", "ucx_error_handling_mode": "peer"}),
 }
 
-SEGMENTS = {"dram": "DRAM_SEG", "vram": "VRAM_SEG", "block": "BLK_SEG", "object": "OBJ_SEG", "file": "FILE_SEG"}
+SEGMENTS = {
+    "dram": "DRAM_SEG",
+    "vram": "VRAM_SEG",
+    "block": "BLK_SEG",
+    "object": "OBJ_SEG",
+    "file": "FILE_SEG",
+}
 """NIXL's word for each kind of memory."""
 
 
@@ -101,7 +113,9 @@ def carried(name: str, open_backends: Iterable[OpenBackend]) -> Carried | None:
     # Names of the network stand for whatever host memory they can reach, though NIXL lists host memory first for most.
     if plugin.kinds[0] not in kinds:
         return None
-    return Carried(name, tuple(sorted(kinds, key=list(SEGMENTS).index)), paths, any(info.remote for info in infos))
+    return Carried(
+        name, tuple(sorted(kinds, key=list(SEGMENTS).index)), paths, any(info.remote for info in infos)
+    )
 
 
 def _stands_for(info: OpenBackend, plugin: Plugin) -> bool:

@@ -81,7 +81,13 @@ class _Device:
         if self._columns is None:
             numpy = _numpy()
             widest = [self.extents[i] for i in self.widest]
-            fields = (self.starts, *([getattr(extent, name) for extent in widest] for name in ("region", "start", "length", "origin")))
+            fields = (
+                self.starts,
+                *(
+                    [getattr(extent, name) for extent in widest]
+                    for name in ("region", "start", "length", "origin")
+                ),
+            )
             self._columns = tuple(numpy.array(field, numpy.uint64) for field in fields)
         return self._columns
 
@@ -126,12 +132,21 @@ class RegionTable:
         if rows.addresses is None and found is not None:
             extent = found.find(rows.address, rows.step * (rows.count - 1) + rows.length)
             if extent is not None:
-                return headrace.UniformPages(extent.region, rows.address - extent.origin, rows.step, rows.length, rows.count)
+                return headrace.UniformPages(
+                    extent.region, rows.address - extent.origin, rows.step, rows.length, rows.count
+                )
         # In files an address is an offset already, and one of length 0 has no end that Headrace knew.
-        if rows.addresses is not None and found is not None and len(found.extents) == 1 and found.extents[0].origin:
+        if (
+            rows.addresses is not None
+            and found is not None
+            and len(found.extents) == 1
+            and found.extents[0].origin
+        ):
             extent = found.extents[0]
             lengths = rows.length if rows.lengths is None else memoryview(rows.lengths).cast("Q")
-            return headrace.RegionPages(extent.region, memoryview(rows.addresses).cast("Q"), lengths, extent.origin)
+            return headrace.RegionPages(
+                extent.region, memoryview(rows.addresses).cast("Q"), lengths, extent.origin
+            )
         return self.pages(rows.words())
 
     def _row_by_row(self, rows: Any) -> Any:
@@ -210,7 +225,10 @@ def strided_pages(table: RegionTable, rows: Any) -> Any:
     places = []
     for i, (address, length, device, stride, count) in enumerate(rows.view(_numpy().uint64).tolist()):
         if count < 1 or (count > 1 and stride < length):
-            raise failure(nixlNotFoundError, f"descriptor {i} has {count} blocks of {length} bytes, {stride} apart: they overlap, or are none")
+            raise failure(
+                nixlNotFoundError,
+                f"descriptor {i} has {count} blocks of {length} bytes, {stride} apart: they overlap, or are none",
+            )
         extent = table.find(i, address, (count - 1) * stride + length, device)
         places.append((extent.region, address - extent.origin, length, stride, count))
     if not places:
@@ -227,7 +245,9 @@ def _expanded(places: Any) -> Any:
     counts = places[:, 4].astype(numpy.int64)
     blocks = numpy.repeat(places[:, :3], counts, axis=0)
     first = numpy.repeat(numpy.cumsum(counts) - counts, counts)
-    blocks[:, 1] += (numpy.arange(len(blocks)) - first).astype(numpy.uint64) * numpy.repeat(places[:, 3], counts)
+    blocks[:, 1] += (numpy.arange(len(blocks)) - first).astype(numpy.uint64) * numpy.repeat(
+        places[:, 3], counts
+    )
     return blocks
 
 

@@ -29,7 +29,9 @@ class Rows(NamedTuple):
         """Three for each row."""
         words = array("Q", bytes(24 * self.count))
         words[0::3] = array("Q", self._line() if self.addresses is None else self.addresses)
-        words[1::3] = array("Q", [self.length]) * self.count if self.lengths is None else array("Q", self.lengths)
+        words[1::3] = (
+            array("Q", [self.length]) * self.count if self.lengths is None else array("Q", self.lengths)
+        )
         words[2::3] = array("Q", [self.device]) * self.count
         return words
 

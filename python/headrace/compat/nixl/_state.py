@@ -28,7 +28,12 @@ def record(tag: bytes, value: bytes) -> bytes:
 
 def head(kind: bytes, memory: int, count: int) -> bytes:
     """What precedes the descriptors."""
-    return MAGIC + record(b"nixlDList", kind) + record(b"t", MEMORY.pack(memory)) + record(b"n", LENGTH.pack(count))
+    return (
+        MAGIC
+        + record(b"nixlDList", kind)
+        + record(b"t", MEMORY.pack(memory))
+        + record(b"n", LENGTH.pack(count))
+    )
 
 
 class StateReader:

@@ -30,7 +30,9 @@ def named_in(said: str) -> tuple[str, int]:
 
 
 @contextmanager
-def registered(kind: str, rows: Iterable[tuple[int, int, int, bytes]]) -> Iterator[list[headrace.MemoryRange]]:
+def registered(
+    kind: str, rows: Iterable[tuple[int, int, int, bytes]]
+) -> Iterator[list[headrace.MemoryRange]]:
     """What is registered for each (start, length, device, what its owner says), from its beginning on: an object by its key, else
     its number; a file or block device by path or open descriptor.
 
@@ -38,7 +40,10 @@ def registered(kind: str, rows: Iterable[tuple[int, int, int, bytes]]) -> Iterat
     """
     opened: list[int] = []
     try:
-        yield [_range(kind, start + length if length else 0, device, os.fsdecode(said), opened) for start, length, device, said in rows]
+        yield [
+            _range(kind, start + length if length else 0, device, os.fsdecode(said), opened)
+            for start, length, device, said in rows
+        ]
     finally:
         for descriptor in opened:
             os.close(descriptor)
@@ -52,7 +57,10 @@ def _range(kind: str, length: int, device: int, said: str, opened: list[int]) ->
         opened.append(_open(path, how))
         device = opened[-1]
     if device > LARGEST_DESCRIPTOR:
-        raise failure(nixlBackendError, f"device {device} is no descriptor, and {said!r} names no path as <ro|rw>[,<flag>...]:<path> does")
+        raise failure(
+            nixlBackendError,
+            f"device {device} is no descriptor, and {said!r} names no path as <ro|rw>[,<flag>...]:<path> does",
+        )
     return headrace.MemoryRange(kind, 0, length, file_descriptor=device)
 
 
@@ -67,4 +75,6 @@ def _open(path: str, how: int) -> int:
 def asked_about(kind: str, device: int, said: bytes) -> headrace.MemoryRange:
     """What is asked about: by path or key."""
     text = said.decode()
-    return headrace.MemoryRange(kind, path=named_in(text)[0] or text or (str(device) if kind == "object" else ""))
+    return headrace.MemoryRange(
+        kind, path=named_in(text)[0] or text or (str(device) if kind == "object" else "")
+    )

@@ -11,7 +11,16 @@ from typing import NoReturn
 import headrace
 
 from ._descriptors import as_bytes
-from ._errors import failure, nixlBackendError, nixlCancelledError, nixlInvalidParamError, nixlNotFoundError, nixlNotPostedError, nixlRepostActiveError, translated
+from ._errors import (
+    failure,
+    nixlBackendError,
+    nixlCancelledError,
+    nixlInvalidParamError,
+    nixlNotFoundError,
+    nixlNotPostedError,
+    nixlRepostActiveError,
+    translated,
+)
 from ._peers import Life, Peers
 
 BUSY_SECONDS = 30.0
@@ -64,7 +73,14 @@ class PreparedList:
 
     __slots__ = ("pages", "life", "paths", "lent", "_peers")
 
-    def __init__(self, pages: headrace.PageList, life: Life | None, peers: Peers, lent: Lent, paths: frozenset[str] | None):
+    def __init__(
+        self,
+        pages: headrace.PageList,
+        life: Life | None,
+        peers: Peers,
+        lent: Lent,
+        paths: frozenset[str] | None,
+    ):
         self.pages = pages
         self.life = life
         """Of the peer whose memory it is; None: ours."""

@@ -19,7 +19,9 @@ class _DescriptorUnpickler(pickle.Unpickler):
         package, _, rest = module.rpartition(".")
         if package in PACKAGES and rest == "_bindings" and name in CLASSES:
             return CLASSES[name]
-        raise pickle.UnpicklingError(f"{module}.{name} is no descriptor list: only those are taken from a peer")
+        raise pickle.UnpicklingError(
+            f"{module}.{name} is no descriptor list: only those are taken from a peer"
+        )
 
     def persistent_load(self, pid: Any) -> Any:
         raise pickle.UnpicklingError("persistent objects are not taken from a peer")
@@ -32,4 +34,6 @@ def descriptors_of(pickled: bytes) -> Any:
     except (pickle.UnpicklingError, EOFError, nixlMismatchError):
         raise
     except Exception as error:
-        raise failure(nixlMismatchError, f"these bytes are no pickle: {type(error).__name__}: {error}") from error
+        raise failure(
+            nixlMismatchError, f"these bytes are no pickle: {type(error).__name__}: {error}"
+        ) from error

@@ -36,4 +36,6 @@ def verify_transfer(source: int, target: int, size: int) -> None:
     left, right = ctypes.string_at(source, size), ctypes.string_at(target, size)
     if left != right:
         at = next(i for i in range(size) if left[i] != right[i])
-        raise AssertionError(f"byte {at} of {size} is {right[at]:#04x} at the target and {left[at]:#04x} at the source")
+        raise AssertionError(
+            f"byte {at} of {size} is {right[at]:#04x} at the target and {left[at]:#04x} at the source"
+        )

@@ -20,6 +20,8 @@ for _name in ("nixl", "nixl_cu12", "nixl_cu13"):
         provide(_name)
 
 if replaced:
-    get_logger("install").warning("nixl was imported before Headrace took its name: who has imported it already goes on using it")
+    get_logger("install").warning(
+        "nixl was imported before Headrace took its name: who has imported it already goes on using it"
+    )
 for _name in kept:
     get_logger("install").info("%s was imported before Headrace took its name, and stays as it is", _name)

@@ -13,8 +13,15 @@ import headrace
 LOGGING_CONFIG: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s headrace.compat.nixl %(levelname)s %(message)s", "datefmt": "%Y-%m-%d %H:%M:%S"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stdout"}},
+    "formatters": {
+        "line": {
+            "format": "%(asctime)s headrace.compat.nixl %(levelname)s %(message)s",
+            "datefmt": "%Y-%m-%d %H:%M:%S",
+        }
+    },
+    "handlers": {
+        "console": {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stdout"}
+    },
     "loggers": {"nixl": {"level": "INFO", "handlers": ["console"], "propagate": False}},
 }
 
@@ -45,7 +52,9 @@ def set_log_level_by_env(nixl_logger: logging.Logger) -> None:
         return
     level = LEVELS.get(word.upper())
     if level is None:
-        nixl_logger.warning("NIXL_LOG_LEVEL is %r, and one of %s is expected: the level stays", word, ", ".join(LEVELS))
+        nixl_logger.warning(
+            "NIXL_LOG_LEVEL is %r, and one of %s is expected: the level stays", word, ", ".join(LEVELS)
+        )
         return
     nixl_logger.setLevel(level)
     if "HEADRACE_LOG" not in os.environ:
