@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata in parts: tell a peer how to reach you, then of each region as it is needed, then of what has changed since.
+"""Metadata in parts: tell a peer how to reach you, then of each region as it is needed, then of what has
+changed since.
 
 python examples/partial_metadata.py
 """
@@ -11,7 +12,8 @@ with headrace.Agent("owner") as owner, headrace.Agent("reader") as reader:
     layers = [owner.allocate(4096, name=f"layer {i}") for i in range(4)]
     memoryview(layers[2])[:] = b"2" * 4096
 
-    # Metadata is bytes, sent by any means you have. First the connection information alone: no region is shown.
+    # Metadata is bytes, sent by any means you have. First the connection information alone: no region is
+    # shown.
     reader.import_metadata(owner.export_metadata(regions=[]))
     assert reader.peer_regions("owner") == []
 

@@ -32,7 +32,7 @@ class Rules:
     foreign_only: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path) -> "Rules":
+    def read(cls, path: Path) -> Rules:
         table = tomllib.loads(path.read_text())
         rules = cls(
             table["rooms"], table.get("folders", {}), table.get("foreign", {}), table.get("foreign_only", {})
@@ -81,10 +81,10 @@ def is_foreign(header: str, quoted: bool, root: Path, file: Path, rules: Rules) 
 
 SYSTEM_FOLDERS = {"sys", "linux", "netinet", "arpa", "net", "asm"}
 SYSTEM_HEADERS = {
-    "assert.h", "cpuid.h", "cxxabi.h", "dirent.h", "dlfcn.h", "elf.h", "errno.h", "execinfo.h", "fcntl.h", "ifaddrs.h",
-    "immintrin.h", "limits.h", "link.h", "math.h", "netdb.h", "poll.h", "pthread.h", "pwd.h", "sched.h", "signal.h",
-    "spawn.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h", "strings.h", "termios.h", "time.h",
-    "unistd.h",
+    "assert.h", "cpuid.h", "cxxabi.h", "dirent.h", "dlfcn.h", "elf.h", "errno.h", "execinfo.h", "fcntl.h",
+    "ifaddrs.h", "immintrin.h", "limits.h", "link.h", "math.h", "netdb.h", "poll.h", "pthread.h", "pwd.h",
+    "sched.h", "signal.h", "spawn.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h",
+    "strings.h", "termios.h", "time.h", "unistd.h",
 }  # fmt: skip
 
 

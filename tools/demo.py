@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves a model's weights from one process to two others at once: over shared memory, then over TCP.
 
-Makes a safetensors file of a llama-like model with fresh random weights, serves it with `headrace serve`, pulls it with two
-`headrace pull` at the same time, over each path in turn, and compares what arrived byte by byte with the source. Exits with
-1 if anything differs. Needs nothing but Python's own library and the command.
+Makes a safetensors file of a llama-like model with fresh random weights, serves it with `headrace serve`,
+pulls it with two `headrace pull` at the same time, over each path in turn, and compares what arrived byte by
+byte with the source. Exits with 1 if anything differs. Needs nothing but Python's own library and the
+command.
 """
 
 from __future__ import annotations
@@ -182,11 +183,13 @@ def run(command: str, folder: Path, options: argparse.Namespace) -> bool:
     start = time.monotonic()
     alike = True
     lines = [
-        f"{'path':<5} {'pull':>4} {'tensors':>8} {'MB':>8} {'seconds':>8} {'GB/s':>6}  compared with the source"
+        f"{'path':<5} {'pull':>4} {'tensors':>8} {'MB':>8} {'seconds':>8} {'GB/s':>6}  compared with the "
+        f"source"
     ]
     with Server(command, source, not options.map) as server:
         print(
-            f"serving at {server.address}, ready after {time.monotonic() - start:.1f} s; {PULLERS} pulls at once",
+            f"serving at {server.address}, ready after {time.monotonic() - start:.1f} s; {PULLERS} pulls at "
+            f"once",
             flush=True,
         )
         for backend in ("shm", "tcp"):
@@ -199,7 +202,8 @@ def run(command: str, folder: Path, options: argparse.Namespace) -> bool:
                 )
                 alike = alike and same
                 lines.append(
-                    f"{report['path']:<5} {number + 1:>4} {report['tensors']:>8} {report['bytes'] / 1e6:>8.1f} {report['seconds']:>8.3f} "
+                    f"{report['path']:<5} {number + 1:>4} {report['tensors']:>8} "
+                    f"{report['bytes'] / 1e6:>8.1f} {report['seconds']:>8.3f} "
                     f"{report['GB/s']:>6.2f}  {'the same, byte by byte' if same else 'DIFFERENT'}"
                 )
                 outputs[number].unlink()
@@ -207,7 +211,8 @@ def run(command: str, folder: Path, options: argparse.Namespace) -> bool:
             raise RuntimeError(f"headrace serve ended with exit code {code}")
     print("\n".join(["", *lines]))
     print(
-        "(the first pulls pay for memory that a virtual machine has given back to its host: bench/notes/shm.md)"
+        "(the first pulls pay for memory that a virtual machine has given back to its host: "
+        "bench/notes/shm.md)"
     )
     return alike
 

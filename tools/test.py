@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs every test there is, stage by stage, and counts what passed, failed and was skipped.
 
-`make test` calls it without arguments: the stages of STAGES in order, within BUDGET_MINUTES. The output of each step goes
-to build/reports/<stage>.log; what failed is shown here too. The last line is `N passed, N failed, N skipped`.
-Needs nothing but Python's own library: the first stage installs the rest.
+`make test` calls it without arguments: the stages of STAGES in order, within BUDGET_MINUTES. The output of
+each step goes to build/reports/<stage>.log; what failed is shown here too. The last line is `N passed, N
+failed, N skipped`. Needs nothing but Python's own library: the first stage installs the rest.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
@@ -56,8 +56,8 @@ THREADED_PYTHON = [
     for name in ("threads", "requests", "notifications", "asyncio", "compat_nixl_agent")
 ]
 
-# Checks that cost a fifth of the sanitized build and find little beside the address sanitizer, which ends a read through a
-# null pointer and one past an object anyway. The preset `dev` has them.
+# Checks that cost a fifth of the sanitized build and find little beside the address sanitizer, which ends a
+# read through a null pointer and one past an object anyway. The preset `dev` has them.
 DEV_SETTINGS = ["-DHEADRACE_SANITIZE_EXCEPT=null,vptr,object-size"]
 
 # The build folders, of other checkouts too, take equal objects from one compiler cache.
@@ -134,7 +134,8 @@ class Runner:
         quiet: bool = False,
         log_name: str = "",
     ) -> bool:
-        """Runs one command into the stage's log. True when it succeeded; its last lines are shown when it did not."""
+        """Runs one command into the stage's log. True when it succeeded; its last lines are shown when it did
+        not."""
         shown = " ".join(part if len(part) < 80 else part[:60] + "..." for part in command)
         if not quiet:
             print(f"  {shown}", flush=True)
@@ -207,7 +208,8 @@ def read_allowed_skips() -> list[re.Pattern[str]]:
 
 
 def count_junit(runner: Runner, stage: Stage, report: Path, what: str) -> None:
-    """Adds a JUnit file's tests, as ctest and pytest write them, to the stage. No tests in it is a failure."""
+    """Adds a JUnit file's tests, as ctest and pytest write them, to the stage. No tests in it is a
+    failure."""
     if not report.exists():
         stage.check(False, what, "it wrote no report")
         return
@@ -243,7 +245,7 @@ def skip_reason(skipped: ElementTree.Element | None, output: str) -> str:
 
 
 def configure_and_build(
-    runner: Runner, stage: Stage, preset: str, targets: list[str], settings: list[str] = []
+    runner: Runner, stage: Stage, preset: str, targets: list[str], settings: Sequence[str] = ()
 ) -> bool:
     ok = runner.command(stage, ["cmake", "--preset", preset, *settings]) and runner.command(
         stage,
@@ -277,7 +279,8 @@ def ctest(runner: Runner, stage: Stage, preset: str, *selection: str, jobs: int 
 
 
 def layout_wrapper(preset: str) -> list[str]:
-    """GCC's thread sanitizer cannot place its shadow memory where the kernel randomises more than 28 address bits."""
+    """GCC's thread sanitizer cannot place its shadow memory where the kernel randomises more than 28 address
+    bits."""
     bits = Path("/proc/sys/vm/mmap_rnd_bits")
     if preset == "tsan" and bits.exists() and int(bits.read_text()) > 28:
         return ["setarch", "--addr-no-randomize"]
@@ -333,7 +336,8 @@ def setup(runner: Runner, stage: Stage) -> None:
 
 
 def run_setup() -> bool:
-    """Shows what tools/setup.sh says it does; what apt-get and pip say goes to the log, and here if it fails."""
+    """Shows what tools/setup.sh says it does; what apt-get and pip say goes to the log, and here if it
+    fails."""
     log = REPORTS / "setup.log"
     with log.open("w") as out:
         process = subprocess.Popen(
@@ -393,7 +397,8 @@ def wheel(runner: Runner, stage: Stage) -> None:
 
 
 def install_wheel(runner: Runner, stage: Stage) -> bool:
-    # The release build's flags, so that the compiler cache answers; the environment's own nanobind, so that its path stays.
+    # The release build's flags, so that the compiler cache answers; the environment's own nanobind, so that
+    # its path stays.
     command = [
         str(VENV_PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
         "--no-build-isolation", "--force-reinstall", "--config-settings=cmake.define.HEADRACE_WERROR=ON", ".",
@@ -433,14 +438,21 @@ def fuzz(runner: Runner, stage: Stage, seconds: int = FUZZ_SECONDS) -> None:
 
     def run_target(target: Path) -> bool:
         name = target.name.removeprefix("fuzz_")
-        # What it finds on the way is kept in the build folder; an input that breaks the reader lands in artifacts.
+        # What it finds on the way is kept in the build folder; an input that breaks the reader lands in
+        # artifacts.
         found, artifacts = BUILD / "fuzz" / "corpus" / name, BUILD / "fuzz" / "artifacts"
         found.mkdir(parents=True, exist_ok=True)
         artifacts.mkdir(parents=True, exist_ok=True)
         command = [
-            str(target), f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1",
-            f"-artifact_prefix={artifacts}/{name}-", str(found), f"tests/fuzz/corpus/{name}",
-        ]  # fmt: skip
+            str(target),
+            f"-max_total_time={seconds}",
+            "-timeout=10",
+            "-rss_limit_mb=2048",
+            "-print_final_stats=1",
+            f"-artifact_prefix={artifacts}/{name}-",
+            str(found),
+            f"tests/fuzz/corpus/{name}",
+        ]
         return runner.command(stage, command, log_name=f"{stage.name}-{name}")
 
     with ThreadPoolExecutor(JOBS) as pool:
@@ -453,7 +465,8 @@ def fuzz_long(runner: Runner, stage: Stage) -> None:
 
 
 def changed_sources() -> list[str]:
-    """Sources that differ from where the branch left origin, or from the last commit's parent where it did not leave."""
+    """Sources that differ from where the branch left origin, or from the last commit's parent where it did
+    not leave."""
 
     def git(*arguments: str) -> list[str]:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -474,7 +487,8 @@ def changed_sources() -> list[str]:
 
 
 def run_tidy(runner: Runner, stage: Stage, files: list[str], minutes: float | None) -> None:
-    """clang-tidy over the files, several at once; those not begun within `minutes` are named and counted as skipped."""
+    """clang-tidy over the files, several at once; those not begun within `minutes` are named and counted as
+    skipped."""
     database = BUILD / "dev" / "compile_commands.json"
     if not database.exists():
         stage.check(False, "clang-tidy", "build/dev has no compile_commands.json: the stage dev comes first")
@@ -544,7 +558,8 @@ def soaks(runner: Runner, stage: Stage) -> None:
 
 
 def tsan_python(runner: Runner, stage: Stage) -> None:
-    """The Python module built for the thread sanitizer, in a folder of its own, and the tests in which threads share agents."""
+    """The Python module built for the thread sanitizer, in a folder of its own, and the tests in which
+    threads share agents."""
     folder = BUILD / "tsan-python"
     package = folder / "package" / "headrace"
     settings = [
@@ -652,7 +667,8 @@ def run_stages(names: list[str], budget_minutes: float | None) -> int:
         done = {stage.name for stage in runner.stages}
         left = [name for name in names if name not in done]
         print(
-            f"== out of time: {budget_minutes} minutes are spent; cut off: {runner.stages[-1].name}; not run: {', '.join(left) or 'none'}"
+            f"== out of time: {budget_minutes} minutes are spent; cut off: {runner.stages[-1].name}; not "
+            f"run: {', '.join(left) or 'none'}"
         )
     minutes = (time.monotonic() - start) / 60
     return report(runner.stages, minutes)
@@ -684,7 +700,8 @@ def install() -> int:
 
 
 def one(pattern: str) -> int:
-    """The tests whose names match: a regular expression for ctest, an expression for pytest. Output goes to the terminal."""
+    """The tests whose names match: a regular expression for ctest, an expression for pytest. Output goes to
+    the terminal."""
     if not pattern:
         print("which test? make one T=<regular expression>", file=sys.stderr)
         return 2

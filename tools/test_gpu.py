@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests and measures on a machine with GPUs, which may have no network: step by step, each with its own time, going on after a failure.
+"""Tests and measures on a machine with GPUs, which may have no network: step by step, each with its own time,
+going on after a failure.
 
-Where the build's dependencies are installed `make test-gpu` builds first. Where they are not, a release build made elsewhere is
-carried along, and the Python extension alone is compiled here, for the interpreter that runs this:
+Where the build's dependencies are installed `make test-gpu` builds first. Where they are not, a release build
+made elsewhere is carried along, and the Python extension alone is compiled here, for the interpreter that
+runs this:
 
-    tools/test_gpu.py --collect FOLDER BUILD    there, after `make build`: puts what is needed into FOLDER; BUILD: build/release
-    tools/test_gpu.py --carried FOLDER          here: in the same checkout, with the Python that has torch, NumPy and pytest
+    tools/test_gpu.py --collect FOLDER BUILD    there, after `make build`: puts what is needed into FOLDER;
+    BUILD: build/release
+    tools/test_gpu.py --carried FOLDER          here: in the same checkout, with the Python that has torch,
+    NumPy and pytest
 
---steps names some of the steps, in the order in which they run; what `extension` made is used again. The output of all goes to
-test_gpu.log in --out, rows to files as in bench/results.
+--steps names some of the steps, in the order in which they run; what `extension` made is used again. The
+output of all goes to test_gpu.log in --out, rows to files as in bench/results.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from gpu_shares import shares  # noqa: E402  beside this file
+from gpu_shares import shares
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "gpu"
@@ -48,7 +52,8 @@ LABELS = ["gpu1", "gpu2", "gpu4", "kernel"]
 ANY_LABEL = " or ".join(LABELS)
 TAIL_LINES = 30
 COMPILER = os.environ.get("CXX", "g++")
-ALONE_SHARE = 0.5  # of the step's time, for the tests that want the GPUs to themselves: what they take of it where there is enough
+# Of the step's time, for the tests that want the GPUs to themselves: what they take where there is enough.
+ALONE_SHARE = 0.5
 CORES_OF_A_SHARE, GPU_GIB_OF_A_SHARE = (
     4,
     8,
@@ -164,9 +169,11 @@ class Sitting:
         rows: bool = False,
         case_suffix: str = "",
     ) -> bool:
-        """Runs it into the log, for as long as the step may take, and shows its last lines. True if it succeeded.
+        """Runs it into the log, for as long as the step may take, and shows its last lines. True if it
+        succeeded.
 
-        rows: what it prints are rows, to be kept; case_suffix: told apart so from rows that other settings gave.
+        rows: what it prints are rows, to be kept; case_suffix: told apart so from rows that other settings
+        gave.
         """
         shown = " ".join(part if len(part) < 60 else "..." for part in command)
         if self.limit < time.monotonic():
@@ -175,9 +182,14 @@ class Sitting:
         errors, output = self.file("stderr"), self.file("stdout")
         with output.open("wb") as out, errors.open("wb") as err:
             process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err if rows else out, start_new_session=True,
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err if rows else out,
+                start_new_session=True,
                 env={**self.environment, **(environment or {})},
-            )  # fmt: skip
+            )
             try:
                 ending = f"exit code {process.wait(self.step_seconds_left())}"
             except subprocess.TimeoutExpired:
@@ -193,7 +205,8 @@ class Sitting:
         return ok
 
     def show_end(self, text: str, tail: int, last: list[str]) -> None:
-        """Shows the last lines of what a command printed, and what is said of it, with no other step's in between."""
+        """Shows the last lines of what a command printed, and what is said of it, with no other step's in
+        between."""
         lines = text.splitlines()[-tail:] if tail else []
         with self.lock:
             print("".join(f"    {line[:300]}\n" for line in lines + last), end="", flush=True)
@@ -206,7 +219,8 @@ class Sitting:
                 print(text, flush=True)
 
     def keep_rows(self, text: str, case_suffix: str = "") -> None:
-        """Rows that a program printed go to the file of their table, with the GPUs as the machine and the tree's commit."""
+        """Rows that a program printed go to the file of their table, with the GPUs as the machine and the
+        tree's commit."""
         for line in text.splitlines():
             if not line.startswith("{"):
                 continue
@@ -227,7 +241,8 @@ class Sitting:
 
 
 def end_with_children(process: subprocess.Popen[bytes]) -> None:
-    """Ends it and whatever it has left behind, which would hold memory of the GPUs. It leads a session of its own."""
+    """Ends it and whatever it has left behind, which would hold memory of the GPUs. It leads a session of its
+    own."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -236,7 +251,8 @@ def end_with_children(process: subprocess.Popen[bytes]) -> None:
 
 
 def describe_gpus() -> tuple[str, str, int, float]:
-    """ "2x NVIDIA H200 (NVLink), 32 cores, driver 580.0", "h200x2", 2, and the GiB of the GPU that has least."""
+    """ "2x NVIDIA H200 (NVLink), 32 cores, driver 580.0", "h200x2", 2, and the GiB of the GPU that has
+    least."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"]
     try:
         names = (
@@ -267,7 +283,8 @@ def describe_gpus() -> tuple[str, str, int, float]:
 
 
 def extension(sitting: Sitting) -> bool:
-    """The package: python/headrace, the extension compiled for this interpreter, and the libraries beside it."""
+    """The package: python/headrace, the extension compiled for this interpreter, and the libraries beside
+    it."""
     package = SITE / "headrace"
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     made = package / f"_headrace{suffix}"
@@ -285,15 +302,27 @@ def extension(sitting: Sitting) -> bool:
     (package / "lib").unlink(missing_ok=True)
     (package / "lib").symlink_to(sitting.carried / "lib")
     # As the installed package shows it: what loads, and what each backend says of this machine.
-    program = "import headrace\nprint(headrace.__version__)\nfor b in headrace.list_backends(): print(b.name, b.loaded, b.refusal)"
+    program = (
+        "import headrace\nprint(headrace.__version__)\nfor b in headrace.list_backends(): "
+        "print(b.name, b.loaded, b.refusal)"
+    )
     return sitting.run([sys.executable, "-c", program])
 
 
 def compile_extension(sitting: Sitting, sources: list[Path], nanobind: Path, target: Path) -> bool:
-    """What cmake/parts.cmake does for the release build, without the packages that a configuration asks for."""
-    flags = ["-fno-strict-aliasing", "-ffunction-sections", "-fdata-sections", "-DNB_COMPACT_ASSERTIONS",
-             f"-I{nanobind / 'include'}", f"-I{nanobind / 'ext' / 'robin_map' / 'include'}", f"-I{sysconfig.get_paths()['include']}"]  # fmt: skip
-    # As Python 3.10 and 3.11 get it; failing that as the wheel for 3.12 and newer has it, with the limited API.
+    """What cmake/parts.cmake does for the release build, without the packages that a configuration asks
+    for."""
+    flags = [
+        "-fno-strict-aliasing",
+        "-ffunction-sections",
+        "-fdata-sections",
+        "-DNB_COMPACT_ASSERTIONS",
+        f"-I{nanobind / 'include'}",
+        f"-I{nanobind / 'ext' / 'robin_map' / 'include'}",
+        f"-I{sysconfig.get_paths()['include']}",
+    ]
+    # As Python 3.10 and 3.11 get it; failing that as the wheel for 3.12 and newer has it, with the limited
+    # API.
     for api in [[], ["-DPy_LIMITED_API=0x030C0000"]][: 2 if sys.version_info >= (3, 12) else 1]:
         combined = nanobind / "src" / "nb_combined.cpp"
         objects = compile_objects(
@@ -303,8 +332,18 @@ def compile_extension(sitting: Sitting, sources: list[Path], nanobind: Path, tar
             break
     else:
         return False
-    link = [COMPILER, "-shared", "-o", str(target), *map(str, objects), "-Wl,--gc-sections", "-Wl,-rpath,$ORIGIN/lib",
-            f"-Wl,--version-script={ROOT / 'cmake' / 'python_exports.map'}", str(sitting.carried / "lib" / "libheadrace.so.0"), "-pthread"]  # fmt: skip
+    link = [
+        COMPILER,
+        "-shared",
+        "-o",
+        str(target),
+        *map(str, objects),
+        "-Wl,--gc-sections",
+        "-Wl,-rpath,$ORIGIN/lib",
+        f"-Wl,--version-script={ROOT / 'cmake' / 'python_exports.map'}",
+        str(sitting.carried / "lib" / "libheadrace.so.0"),
+        "-pthread",
+    ]
     return sitting.run(link)
 
 
@@ -315,7 +354,8 @@ def compile_objects(
     folder: Path,
     own_flags: dict[Path, list[str]] | None = None,
 ) -> list[Path]:
-    """Compiles each into the folder, as many at once as there are cores; nothing where one fails, after its first errors."""
+    """Compiles each into the folder, as many at once as there are cores; nothing where one fails, after its
+    first errors."""
     folder.mkdir(exist_ok=True)
     common = [
         "-std=c++20",
@@ -360,7 +400,8 @@ def compile_objects(
 
 
 def compile_torch_runtime(sitting: Sitting) -> bool:
-    """libheadrace_torch.so and the note beside it, against the torch that is here: what cmake/torch.cmake does."""
+    """libheadrace_torch.so and the note beside it, against the torch that is here: what cmake/torch.cmake
+    does."""
     found = importlib.util.find_spec("torch")
     if found is None or not found.origin:
         print("    torch is not installed")
@@ -371,8 +412,14 @@ def compile_torch_runtime(sitting: Sitting) -> bool:
         about["__version__"],
         "rocm" if about.get("hip") else "cuda" if about.get("cuda") else "cpu",
     )
-    flags = [f'-DHEADRACE_TORCH_VERSION="{version}"', f'-DHEADRACE_TORCH_ACCELERATOR="{kind}"', "-isystem", str(root / "include"),
-             "-isystem", str(root / "include" / "torch" / "csrc" / "api" / "include")]  # fmt: skip
+    flags = [
+        f'-DHEADRACE_TORCH_VERSION="{version}"',
+        f'-DHEADRACE_TORCH_ACCELERATOR="{kind}"',
+        "-isystem",
+        str(root / "include"),
+        "-isystem",
+        str(root / "include" / "torch" / "csrc" / "api" / "include"),
+    ]
     if tuple(map(int, version.split(".")[:2])) >= (2, 13):
         flags.append("-DHEADRACE_TORCH_LOADS_FOLDERS")
     objects = compile_objects(
@@ -452,7 +499,8 @@ def pytest(sitting: Sitting, selection: str, *arguments: str, file: str = "test_
 
 
 def tests(sitting: Sitting) -> bool:
-    """tests/python/test_gpu.py without what takes minutes: side by side, but for those that want the GPUs to themselves."""
+    """tests/python/test_gpu.py without what takes minutes: side by side, but for those that want the GPUs to
+    themselves."""
     quick = f"({ANY_LABEL}) and not slow"
     beside, alone = (ids_of_tests(sitting, f"{quick} and {which}") for which in ("not alone", "alone"))
     shutil.rmtree(WORK / "junit", ignore_errors=True)
@@ -513,7 +561,8 @@ def how_many_beside(sitting: Sitting) -> int:
 
 
 def every_test_counts(sitting: Sitting, asked_for: list[str]) -> bool:
-    """Puts the processes' reports together into test_gpu.xml, and says how many tests did what. True if each ran, once, without a failure."""
+    """Puts the processes' reports together into test_gpu.xml, and says how many tests did what. True if each
+    ran, once, without a failure."""
     whole = ElementTree.Element("testsuites", name="tests/python/test_gpu.py")
     ran: list[str] = []
     count = {"failed": 0, "skipped": 0}
@@ -534,7 +583,8 @@ def every_test_counts(sitting: Sitting, asked_for: list[str]) -> bool:
     missing = sorted(set(names) - set(ran))
     passed = len(ran) - count["failed"] - count["skipped"]
     sitting.note(
-        f"    {passed} passed, {count['failed']} failed, {count['skipped']} skipped, {len(missing)} not run, of {len(names)} tests"
+        f"    {passed} passed, {count['failed']} failed, {count['skipped']} skipped, {len(missing)} not "
+        f"run, of {len(names)} tests"
     )
     for name in missing[:TAIL_LINES]:
         sitting.note(f"    not run: {name}")
@@ -562,7 +612,8 @@ def courier(sitting: Sitting) -> bool:
 def run_together(
     sitting: Sitting, commands: dict[str, list[str]], environment: dict[str, str] | None = None
 ) -> bool:
-    """Runs all at once, each into a file of its own; the log gets them one after another, the last lines of those that failed are shown."""
+    """Runs all at once, each into a file of its own; the log gets them one after another, the last lines of
+    those that failed are shown."""
     started = {}
     for name, command in commands.items():
         with sitting.file(name).open("wb") as out:
@@ -619,7 +670,8 @@ def demo_rows(sitting: Sitting, said: dict) -> str:
 
 
 def runner(sitting: Sitting) -> bool:
-    """Models and the demo on GPUs. libheadrace_torch.so and all packages are made here, for the torch and the GPU that are here."""
+    """Models and the demo on GPUs. libheadrace_torch.so and all packages are made here, for the torch and the
+    GPU that are here."""
     export = [sys.executable, "-m", "headrace.demo_model.export", "--device", "cuda"]
     folders = {shape: ROOT / "build" / "demo_gpu" / shape for shape in ("book", "8b")}
     commands = {
@@ -796,7 +848,8 @@ def attach(sitting: Sitting) -> bool:
 
 
 def dram(sitting: Sitting) -> bool:
-    """Host memory of another process with agents as they are by default, before and after the bare loops on half the cores."""
+    """Host memory of another process with agents as they are by default, before and after the bare loops on
+    half the cores."""
     raw = carried_program(sitting, "bench/bench_shm_raw")
 
     def agents() -> bool:
@@ -835,7 +888,8 @@ def single(sitting: Sitting) -> bool:
 
 
 def ceilings(sitting: Sitting) -> bool:
-    """One page between GPUs, one over tcp, pages of host memory: in turn with the barest programs that do the same."""
+    """One page between GPUs, one over tcp, pages of host memory: in turn with the barest programs that do the
+    same."""
     bare, command = (
         carried_program(sitting, "bench/bench_gpu_ceilings"),
         carried_program(sitting, "bin/headrace"),
@@ -849,9 +903,11 @@ def views(sitting: Sitting) -> bool:
 
 
 def tcp(sitting: Sitting) -> bool:
-    """Pages of GPU memory over tcp at 8 streams, both directions; one page at a time; and between a GPU and host memory."""
+    """Pages of GPU memory over tcp at 8 streams, both directions; one page at a time; and between a GPU and
+    host memory."""
     whole = bench(sitting, "--backend", "tcp", "--streams", "8", "--page", "4K,64K,16M")
-    # As much as the larger pages are: of 64 MiB, a third of the time is the sockets' waking and waiting for the last one.
+    # As much as the larger pages are: of 64 MiB, a third of the time is the sockets' waking and waiting for
+    # the last one.
     whole = (
         bench(
             sitting,
@@ -883,7 +939,8 @@ def tcp(sitting: Sitting) -> bool:
 
 
 def tcp_host(sitting: Sitting) -> bool:
-    """Host memory over tcp beside bare TCP: in its stride, and one request beside such a burst. A turn is short."""
+    """Host memory over tcp beside bare TCP: in its stride, and one request beside such a burst. A turn is
+    short."""
     programs = (
         "--raw",
         carried_program(sitting, "bench/bench_raw_tcp"),
@@ -935,7 +992,8 @@ def nixl(sitting: Sitting) -> bool:
 
 
 def nixl_others(sitting: Sitting) -> bool:
-    """NIXL, by its defaults and tuned, and Headrace in turn between a GPU and host memory, in host memory, and over tcp."""
+    """NIXL, by its defaults and tuned, and Headrace in turn between a GPU and host memory, in host memory,
+    and over tcp."""
     short = (
         "--pages",
         "4096,65536,16777216",
@@ -956,7 +1014,8 @@ def nixl_others(sitting: Sitting) -> bool:
         ("vram-vram", "--over", "tcp"),
         ("dram-dram", "--over", "tcp"),
     ]
-    return all([in_turn(sitting, *short, "--kinds", *which, seconds=75) for which in kinds])
+    # A list, so that every kind runs after one has failed.
+    return all([in_turn(sitting, *short, "--kinds", *which, seconds=75) for which in kinds])  # noqa: C419
 
 
 def unpacked(given: Path) -> Path:
@@ -980,9 +1039,25 @@ def sanitizer(sitting: Sitting, tool: str) -> bool:
     if program is None:
         raise NotRun("compute-sanitizer is not installed")
     command = [
-        program, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9", str(sitting.carried / "bin" / "headrace"), "bench", "pages",
-        "--kinds", "vram-vram", "--page", "4K", "--total", "1M", "--op", "both",
-    ]  # fmt: skip
+        program,
+        "--tool",
+        tool,
+        "--target-processes",
+        "all",
+        "--error-exitcode",
+        "9",
+        str(sitting.carried / "bin" / "headrace"),
+        "bench",
+        "pages",
+        "--kinds",
+        "vram-vram",
+        "--page",
+        "4K",
+        "--total",
+        "1M",
+        "--op",
+        "both",
+    ]
     moved = sitting.run([*command, "--count", "100", "--iterations", "2"], tail=8)
     return (
         sitting.run(
@@ -1022,7 +1097,8 @@ class NotRun(Exception):
 
 @dataclass
 class Step:
-    """What to do, the most seconds that it may take, and what it takes on two H200 with 32 cores, which later steps leave it."""
+    """What to do, the most seconds that it may take, and what it takes on two H200 with 32 cores, which later
+    steps leave it."""
 
     do: Callable[[Sitting], bool]
     limit: float
@@ -1107,12 +1183,13 @@ def run_steps(sitting: Sitting, names: list[str]) -> int:
             lines.append(run_step(sitting, stage[0], later))
             continue
         with ThreadPoolExecutor(len(stage)) as pool:
-            lines += pool.map(lambda name: run_step(sitting, name, later), stage)
+            lines += pool.map(lambda name, later=later: run_step(sitting, name, later), stage)
     sitting.note(f"\n{sitting.machine}, commit {sitting.commit}")
     for name, seconds, result in lines:
         sitting.note(f"{name:<12}{seconds:>7.1f} s  {result}")
     sitting.note(
-        f"{time.monotonic() - sitting.started:.0f} s in all; log and rows: {os.path.relpath(sitting.out, ROOT)}"
+        f"{time.monotonic() - sitting.started:.0f} s in all; log and rows: "
+        f"{os.path.relpath(sitting.out, ROOT)}"
     )
     return 0 if all(result == "ok" for _, _, result in lines) else 1
 
@@ -1138,7 +1215,8 @@ def build_here() -> Path:
         if done.returncode != 0:
             print(cause(done.stderr or ""))
             sys.exit(
-                "this machine cannot build Headrace: run `make setup`, or build elsewhere, `tools/test_gpu.py --collect FOLDER build/release` "
+                "this machine cannot build Headrace: run `make setup`, or build elsewhere, "
+                "`tools/test_gpu.py --collect FOLDER build/release` "
                 'there, bring FOLDER here and name it: make test-gpu ARGS="--carried FOLDER"'
             )
     collect(WORK / "collected", ROOT / "build" / "release")

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns what bench_gpu_probe printed into rows of bench/results.
 
-Usage: probe_rows.py PROBE.jsonl --commit HASH --date 2026-11-22T00:24:00Z --host "2x H200 NVLink, ..." >> bench/results/....jsonl
+Usage: probe_rows.py PROBE.jsonl --commit HASH --date 2026-11-22T00:24:00Z --host "2x H200 NVLink, ..." >>
+bench/results/....jsonl
 """
 
 from __future__ import annotations
@@ -52,17 +53,29 @@ def main() -> int:
     if not ends:
         print("the probe did not come to its end: no row is written", file=sys.stderr)
         return 1
-    # The bytes of each list that a kernel moved, and of each of long pages, were compared once after it was timed; single pages,
-    # other copies and one copy of all were not.
+    # The bytes of each list that a kernel moved, and of each of long pages, were compared once after it was
+    # timed; single pages, other copies and one copy of all were not.
     good = ends[-1]["failed"] == 0
     for line in lines:
         compared = line.get("method") == "kernel" or (
             line.get("what") == "long" and line["method"] != "whole"
         )
         for case, metric, unit, value in measurements(line) if "what" in line else ():
-            row = {"date": arguments.date, "commit": arguments.commit, "machine": arguments.host, "command": arguments.command,
-                   "table": "gpu-probe", "case": case, "metric": metric, "unit": unit, "value": value, "peer": None,
-                   "peer_value": None, "ratio": None, "checked": good and compared}  # fmt: skip
+            row = {
+                "date": arguments.date,
+                "commit": arguments.commit,
+                "machine": arguments.host,
+                "command": arguments.command,
+                "table": "gpu-probe",
+                "case": case,
+                "metric": metric,
+                "unit": unit,
+                "value": value,
+                "peer": None,
+                "peer_value": None,
+                "ratio": None,
+                "checked": good and compared,
+            }
             print(json.dumps(row))
     return 0
 

@@ -30,7 +30,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Keeps the real stderr: while a test runs, pytest has another in its place, which is lost with the process."""
+    """Keeps the real stderr: while a test runs, pytest has another in its place, which is lost with the
+    process."""
     config.real_stderr = os.dup(2)
 
 
@@ -45,7 +46,8 @@ def no_test_hangs(request):
 
 @pytest.fixture(autouse=True)
 def own_runtime_folder(tmp_path_factory, monkeypatch):
-    """Agents of other users and other tests are elsewhere. Not below the test's own folder: socket paths are short."""
+    """Agents of other users and other tests are elsewhere. Not below the test's own folder: socket paths are
+    short."""
     folder = tmp_path_factory.mktemp("run")
     folder.chmod(0o700)
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(folder))
@@ -175,8 +177,21 @@ def etcd(tmp_path_factory):
     assert program, "etcd is not installed: run tools/setup.sh"
     folder = tmp_path_factory.mktemp("etcd")
     client, peer = (f"http://127.0.0.1:{port}" for port in free_ports(2))
-    command = [program, "--data-dir", str(folder / "data"), "--listen-client-urls", client, "--advertise-client-urls", client,
-               "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"]  # fmt: skip
+    command = [
+        program,
+        "--data-dir",
+        str(folder / "data"),
+        "--listen-client-urls",
+        client,
+        "--advertise-client-urls",
+        client,
+        "--listen-peer-urls",
+        peer,
+        "--initial-advertise-peer-urls",
+        peer,
+        "--initial-cluster",
+        f"default={peer}",
+    ]
     with (folder / "etcd.log").open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent with memory of one GPU in a process of its own, for test_gpu.py: one JSON object a line comes in, one goes out.
+"""An agent with memory of one GPU in a process of its own, for test_gpu.py: one JSON object a line comes in,
+one goes out.
 
-Usage: gpu_process.py NAME DEVICE BACKENDS    DEVICE: a GPU's ordinal, or -1 for host memory; BACKENDS: with commas between
-What a tensor holds follows from a seed, and which pages go where from a plan, so that both sides know without asking.
+Usage: gpu_process.py NAME DEVICE BACKENDS    DEVICE: a GPU's ordinal, or -1 for host memory; BACKENDS: with
+commas between What a tensor holds follows from a seed, and which pages go where from a plan, so that both
+sides know without asking.
 """
 
 import base64
@@ -112,7 +114,8 @@ class Process:
     # Memory
 
     def _empty(self, bytes):
-        """In a segment of its own, where torch's segments do not grow: none of those that it has kept is free."""
+        """In a segment of its own, where torch's segments do not grow: none of those that it has kept is
+        free."""
         self.release_memory()
         return torch.empty(bytes, dtype=torch.uint8, device=self.device)
 
@@ -280,10 +283,11 @@ class Process:
             self.drop("one")
 
     def in_stream_order(self, op, peer, mine, theirs, seed):
-        """Moves a whole tensor between what its stream does before and after, and waits for nothing in between.
+        """Moves a whole tensor between what its stream does before and after, and waits for nothing in
+        between.
 
-        A write sends the pattern of `seed` that the stream puts there late, and not the zeros that it puts there next. A read
-        gives what the stream copies away right after it: what is wrong with that.
+        A write sends the pattern of `seed` that the stream puts there late, and not the zeros that it puts
+        there next. A read gives what the stream copies away right after it: what is wrong with that.
         """
         tensor = self.tensors[mine]
         stream = torch.cuda.Stream(self.device)
@@ -309,7 +313,8 @@ class Process:
         return {"in_flight": in_flight, "wrong": self._differences(taken, wanted)}
 
     def move_on_stream(self, op, peer, mine, theirs, plan, default):
-        """Moves the plan's pages in the order of torch's default stream, or of another one; the request's state at the end.
+        """Moves the plan's pages in the order of torch's default stream, or of another one; the request's
+        state at the end.
 
         One page of a like plan is moved before, which makes the way: it is to be checked, too.
         """
@@ -329,10 +334,11 @@ class Process:
     # CUDA graphs
 
     def capture(self, handle, op, peer, mine, theirs, page, pages, numbers="host"):
-        """A request of that name for `pages` pages of the two regions, posted into a graph that is captured as torch does it.
+        """A request of that name for `pages` pages of the two regions, posted into a graph that is captured
+        as torch does it.
 
-        numbers: who names the pages of a replay: "host", "gpu" (both before the replay), or "graph" (the graph itself reads
-        them from a tensor).
+        numbers: who names the pages of a replay: "host", "gpu" (both before the replay), or "graph" (the
+        graph itself reads them from a tensor).
         """
         sides = [self._length(self.regions[mine].id, None) // page, self._length(theirs, peer) // page]
         lists = [
@@ -354,7 +360,8 @@ class Process:
         return request.state
 
     def replay(self, handle, op, mine, page, pages, replays, seed, source_seed):
-        """Replays with other pages each time. What is wrong with our tensor (read); for a write, the numbers of the last replay.
+        """Replays with other pages each time. What is wrong with our tensor (read); for a write, the numbers
+        of the last replay.
 
         Reads are compared with the source's pattern each time; a write is compared by its owner.
         """
@@ -403,13 +410,15 @@ class Process:
         target[: slots * page].view(slots, page)[rows[0]] = source[: slots * page].view(slots, page)[rows[1]]
 
     def check_written(self, key, target_seed, source_seed, page, locals_, remotes):
-        """What is wrong with a tensor that held the target's pattern before a write took these pages of the source's."""
+        """What is wrong with a tensor that held the target's pattern before a write took these pages of the
+        source's."""
         expected = pattern(self.tensors[key].numel(), target_seed, self.device)
         self.copy_pages(expected, pattern(expected.numel(), source_seed, self.device), page, remotes, locals_)
         return self._differences(self.tensors[key], expected)
 
     def replay_with_bad_numbers(self, handle, mine, page, pages, source_seed):
-        """A read with one number out of bounds on each side in turn, written by a GPU: what `check` says, and what is wrong."""
+        """A read with one number out of bounds on each side in turn, written by a GPU: what `check` says, and
+        what is wrong."""
         graph, request, sides, _, _ = self.graphs[handle]
         tensor = self.tensors[mine]
         told = []
@@ -464,14 +473,16 @@ class Process:
         gc.collect()
 
     def check(self, key, target_seed, source_seed, plans):
-        """What is wrong with a tensor that held the target's pattern before these plans took pages of the source's."""
+        """What is wrong with a tensor that held the target's pattern before these plans took pages of the
+        source's."""
         expected = pattern(self.tensors[key].numel(), target_seed, self.device)
         source = pattern(expected.numel(), source_seed, self.device)
         for plan in plans:
             Plan.make(*plan).apply(expected, source)
         return self._differences(self.tensors[key], expected)
 
-    # Views. A layout says how a buffer of elements of two bytes is cut: {"shape", "cut": [first, last] of each dimension, "order"}
+    # Views. A layout says how a buffer of elements of two bytes is cut: {"shape", "cut": [first, last] of
+    # each dimension, "order"}
 
     @staticmethod
     def _view(tensor, layout):
@@ -523,7 +534,8 @@ class Process:
         return request.check()
 
     def check_views(self, key, layout, target_seed, source_bytes, source_layout, source_seed, moved):
-        """What is wrong with a tensor that held the target's pattern before `moved` ([into, out of]) came from the source's."""
+        """What is wrong with a tensor that held the target's pattern before `moved` ([into, out of]) came
+        from the source's."""
         device = self.tensors[key].device
         expected = pattern(self.tensors[key].numel(), target_seed, device)
         source = self._view(pattern(source_bytes, source_seed, device), source_layout)
@@ -618,7 +630,8 @@ class Process:
         return {"in_flight": in_flight, "wrong": self._differences(read, expected)}
 
     def let_go_of_last_tensor(self, handle, seed):
-        """The mapping goes before what was made of it, whose end waits for a kernel. How other threads of Python get on meanwhile."""
+        """The mapping goes before what was made of it, whose end waits for a kernel. How other threads of
+        Python get on meanwhile."""
         expected = pattern(len(self.mappings[handle]), seed, self.device)
         read = torch.bitwise_xor(expected, 0).zero_()
         self._quiet()
@@ -676,7 +689,8 @@ class Process:
     # Several peers at once
 
     def _slot_side(self, region, base, slot, offsets, plan, peer=None):
-        """A prepared list of what lies in the slot that begins at `base`, and the indices of the plan's pages in it."""
+        """A prepared list of what lies in the slot that begins at `base`, and the indices of the plan's pages
+        in it."""
         if plan.page:
             return self.agent.prepare(
                 headrace.UniformPages(region, base, 0, plan.page, slot // plan.page), peer=peer
@@ -687,7 +701,8 @@ class Process:
         return self.agent.prepare(rows, peer=peer), None
 
     def make_exchange(self, handle, op, mine, slot, parts):
-        """One request to several peers. Of each part the plan's pages lie in slot `ours` here and in slot `others` there."""
+        """One request to several peers. Of each part the plan's pages lie in slot `ours` here and in slot
+        `others` there."""
         given = []
         for part in parts:
             plan = Plan.make(*part["plan"])
@@ -721,7 +736,8 @@ class Process:
         return request.state
 
     def replay_exchange(self, handle, op, plans):
-        """A replay with the pages of other plans, one a part, or, without any, of those that it has. How many have ended."""
+        """A replay with the pages of other plans, one a part, or, without any, of those that it has. How many
+        have ended."""
         graph, request = self.graphs[handle]
         stream = torch.cuda.Stream(self.device)
         for number, plan in enumerate(plans):
@@ -734,7 +750,8 @@ class Process:
         return request.check()
 
     def check_slots(self, key, target_seed, slot, takes):
-        """What is wrong with a tensor that held the target's pattern before each slot took a plan's pages of a source slot."""
+        """What is wrong with a tensor that held the target's pattern before each slot took a plan's pages of
+        a source slot."""
         expected = pattern(self.tensors[key].numel(), target_seed, self.device)
         for take in takes:
             source = pattern(take["source_bytes"], take["source_seed"], self.device)
@@ -749,7 +766,8 @@ class Process:
         return self._differences(self.tensors["in"][:slot], expected)
 
     def exchange_until_lost(self, handle, seconds):
-        """Posts it until it fails: how often it was done, the error, and how each part stands. Its tensor is zeroed before each."""
+        """Posts it until it fails: how often it was done, the error, and how each part stands. Its tensor is
+        zeroed before each."""
         request, done, end = self.requests[handle], 0, time.monotonic() + seconds
         while time.monotonic() < end:
             self.tensors["in"].zero_()
@@ -836,7 +854,8 @@ class Process:
         return seconds
 
     def synchronise_beside_posts(self, handle, times):
-        """Waits for the whole GPU so many times while another thread posts without a pause. How many posts there were, and the seconds of each wait."""
+        """Waits for the whole GPU so many times while another thread posts without a pause. How many posts
+        there were, and the seconds of each wait."""
         request, stop, posts, failed = self.requests[handle], threading.Event(), [0], []
 
         def post():
@@ -867,7 +886,8 @@ class Process:
         return {"posts": posts[0], "seconds": seconds}
 
     def read_until_refused(self, peer, mine, theirs, bytes, source_seed, seconds):
-        """Reads a whole region again and again; how often it was read, whether each read was right, and how it ended."""
+        """Reads a whole region again and again; how often it was read, whether each read was right, and how
+        it ended."""
         request = self.agent.make_request(
             "read",
             self.agent.prepare([(self.regions[mine], 0, bytes)]),
@@ -889,7 +909,8 @@ class Process:
         return {"done": done, "code": "", "wrong": ""}
 
     def kill_in_the_middle(self, peer, pid, mine, theirs, bytes, count, after, page, timeout, source_seed):
-        """Posts `count` reads of the peer's region, each into a slot of its own, and kills the peer when `after` of them are done.
+        """Posts `count` reads of the peer's region, each into a slot of its own, and kills the peer when
+        `after` of them are done.
 
         For each, how it ended and when; for those that are done, what is wrong with the bytes.
         """

@@ -93,7 +93,8 @@ def answer(agent, arrays, request):
 
 
 def move(agent, command, op, peer, mine, theirs, here, there, page, notification):
-    """Pages of our region at the offsets `here` to or from the peer's at the offsets `there`, by whichever path there is."""
+    """Pages of our region at the offsets `here` to or from the peer's at the offsets `there`, by whichever
+    path there is."""
     ours = next(region for region in agent.regions() if region.name == mine)
     sides = [
         np.array([(region, offset, page) for offset in offsets], dtype=np.uint64)

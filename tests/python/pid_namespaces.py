@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to start a process as the first of a PID namespace of its own, with a /proc of its own, as a container has it."""
+"""How to start a process as the first of a PID namespace of its own, with a /proc of its own, as a container
+has it."""
 
 import subprocess
 

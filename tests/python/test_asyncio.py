@@ -9,7 +9,6 @@ import threading
 import pytest
 
 import headrace
-
 from conftest import introduce, unique, until
 
 
@@ -86,7 +85,7 @@ def test_awaiting_what_was_never_posted_is_invalid(request_of_pair):
 
 def test_awaiting_raises_the_requests_error(pair, request_of_pair):
     request, *_ = request_of_pair
-    left, right = pair
+    _left, right = pair
 
     async def main():
         right.close()
@@ -98,7 +97,8 @@ def test_awaiting_raises_the_requests_error(pair, request_of_pair):
 
 
 class Scripted:
-    """Behaves as a request that ends when it is told, so that cancellation can be shown at its exact moment."""
+    """Behaves as a request that ends when it is told, so that cancellation can be shown at its exact
+    moment."""
 
     def __init__(self):
         self.fd = os.eventfd(0, os.EFD_NONBLOCK) if hasattr(os, "eventfd") else None

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backends by name: what they can do, their options, and memory and requests that are bound to some of them."""
+"""Backends by name: what they can do, their options, and memory and requests that are bound to some of
+them."""
 
 import numpy as np
 import pytest
 
 import headrace
-
 from conftest import introduce, unique
 
 BOTH = ["shm", "tcp"]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layer check finds includes that go up, sideways or out of a folder's bounds, and lets the others pass."""
+"""The layer check finds includes that go up, sideways or out of a folder's bounds, and lets the others
+pass."""
 
 import importlib.util
 import sys

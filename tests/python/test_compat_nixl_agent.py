@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NIXL's names on Headrace, beyond the recorded sequences: wrong handles, large lists, many transfers, many threads."""
+"""NIXL's names on Headrace, beyond the recorded sequences: wrong handles, large lists, many transfers, many
+threads."""
 
 import gc
 import inspect
@@ -12,10 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from conftest import unique, until
 from headrace.compat.nixl import _bindings as bind
 from headrace.compat.nixl import nixl_agent, nixl_agent_config
-
-from conftest import unique, until
 
 THREADS = 8
 
@@ -252,7 +252,7 @@ def test_making_transfers_keeps_no_reference_however_it_ends(pair):
             ("", local, index, remote, index),
             (),
         ):
-            with pytest.raises(Exception):
+            with pytest.raises(Exception):  # noqa: B017  of whichever kind, but no crash
                 left.make_prepped_xfer(*wrong)
 
     all_ways()
@@ -270,8 +270,16 @@ def test_the_method_that_makes_transfers_looks_like_any_other(pair):
     assert method.__doc__.startswith("A transfer between descriptors of two prepared lists")
     parameters = inspect.signature(method).parameters
     assert list(parameters) == [
-        "self", "operation", "local_xfer_side", "local_indices", "remote_xfer_side", "remote_indices", "notif_msg", "backends", "skip_desc_merge",
-    ]  # fmt: skip
+        "self",
+        "operation",
+        "local_xfer_side",
+        "local_indices",
+        "remote_xfer_side",
+        "remote_indices",
+        "notif_msg",
+        "backends",
+        "skip_desc_merge",
+    ]
     assert (
         parameters["notif_msg"].default,
         parameters["backends"].default,
@@ -288,7 +296,7 @@ def test_the_method_that_makes_transfers_looks_like_any_other(pair):
             self.made += 1
             return super().make_prepped_xfer(*arguments, **named)
 
-    left, right, here, there = pair
+    _left, right, here, there = pair
     counting = Counting(unique("counting"))
     registered(counting, here)
     counting.add_remote_agent(right.get_agent_metadata())
@@ -476,7 +484,7 @@ def test_a_peer_that_starts_again_needs_no_removing(pair):
 
 
 def test_descriptors_of_another_device_number_are_other_memory(pair):
-    left, right, here, there = pair
+    left, right, here, _there = pair
     third = np.full(4096, 3, np.uint8)
     right.register_memory([(address(third), 4096, 3, "")], "DRAM")
     left.add_remote_agent(right.get_agent_metadata())
@@ -576,8 +584,7 @@ def test_eight_threads_use_one_agent_at_once(pair):
     def take(came):
         until(
             lambda: (
-                [came.extend(m) for m in right.get_new_notifs().values()]
-                and False
+                ([came.extend(m) for m in right.get_new_notifs().values()] and False)
                 or len(came) == 2 * 15 * THREADS
             ),
             60,
@@ -706,7 +713,7 @@ def test_telemetry_tells_of_the_last_post(pair, monkeypatch):
 
 
 def test_the_variable_wins_over_the_configuration_of_telemetry(pair, monkeypatch):
-    left, right, here, there = pair
+    _left, right, here, there = pair
     monkeypatch.setenv("NIXL_TELEMETRY_ENABLE", "no")
     off = nixl_agent(unique("off"), nixl_agent_config(capture_telemetry=True))
     registered(off, here)

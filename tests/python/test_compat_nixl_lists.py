@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptor lists beyond what NIXL's own do: no index leaves a list, and nothing but descriptors comes out of a pickle."""
+"""Descriptor lists beyond what NIXL's own do: no index leaves a list, and nothing but descriptors comes out
+of a pickle."""
 
 import pickle
 import pickletools
@@ -14,7 +15,8 @@ from headrace.compat.nixl._unpickle import descriptors_of
 
 ROWS = [(1000, 105, 0), (2000, 30, 7), (2**64 - 1, 0, 2**64 - 1)]
 
-# Written by NIXL 1.5.1: nixlXferDList(DRAM_SEG, [(1, 2, 3), (4, 5, 6)]) and nixlRegDList(FILE_SEG, [(1, 2, 3, "meta")]).
+# Written by NIXL 1.5.1: nixlXferDList(DRAM_SEG, [(1, 2, 3), (4, 5, 6)]) and nixlRegDList(FILE_SEG, [(1, 2, 3,
+# "meta")]).
 NIXL_XFER = (
     b"\x80\x04\x95\xb0\x00\x00\x00\x00\x00\x00\x00\x8c\x13nixl_cu12._bindings\x94\x8c\rnixlXferDList\x94\x93\x94)\x81\x94C\x80"
     b"nixlSerDes|nixlDList\n\x00\x00\x00\x00\x00\x00\x00nixlBDList|t\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00|"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Under which names the drop-in can be imported, and what an import costs and disturbs. Each test in a fresh interpreter."""
+"""Under which names the drop-in can be imported, and what an import costs and disturbs. Each test in a fresh
+interpreter."""
 
 import os
 import subprocess
@@ -78,7 +79,8 @@ a = nixl_agent("a")
 import nixl._utils
 at = nixl._utils.malloc_passthru(64)
 a.register_memory([(at, 64, 0, "")], "DRAM")
-t = a.initialize_xfer("WRITE", a.get_xfer_descs([(at, 8, 0)], "DRAM"), a.get_xfer_descs([(at + 8, 8, 0)], "DRAM"), "a")
+here, there = a.get_xfer_descs([(at, 8, 0)], "DRAM"), a.get_xfer_descs([(at + 8, 8, 0)], "DRAM")
+t = a.initialize_xfer("WRITE", here, there, "a")
 a.transfer(t)
 while a.check_xfer_state(t) != "DONE": pass
 print(sorted({"numpy", "torch"} & set(sys.modules)))
@@ -140,7 +142,8 @@ for package, (a, b) in ((real, ("ra", "rb")), (nixl, ("ra", "rb"))):
 for round in range(3):
     for left, right, here, there in ((*agents[:2], *memory[:2]), (*agents[2:], *memory[2:])):
         here.fill(0)
-        source, target = left.get_xfer_descs([(here.ctypes.data, 4096, 0)], "DRAM"), left.get_xfer_descs([(there.ctypes.data, 4096, 0)], "DRAM")
+        source = left.get_xfer_descs([(here.ctypes.data, 4096, 0)], "DRAM")
+        target = left.get_xfer_descs([(there.ctypes.data, 4096, 0)], "DRAM")
         transfer = left.initialize_xfer("READ", source, target, right.name)
         left.transfer(transfer)
         while left.check_xfer_state(transfer) != "DONE": pass

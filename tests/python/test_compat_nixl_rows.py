@@ -187,7 +187,8 @@ def test_no_tuples_are_an_empty_list():
 
 
 def interrupted(function, code, at, other):
-    """`function()`, with `other` done on another thread, as far as it gets there, before the instruction number `at` of that code.
+    """`function()`, with `other` done on another thread, as far as it gets there, before the instruction
+    number `at` of that code.
 
     Returns what it returned, and whether there is an instruction of that number.
     """

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How NIXL's descriptors name files and objects, and files under NIXL's names; the sequence `storage` compares them with NIXL."""
+"""How NIXL's descriptors name files and objects, and files under NIXL's names; the sequence `storage`
+compares them with NIXL."""
 
 import fcntl
 import os
@@ -8,12 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from conftest import unique, until
 from headrace.compat.nixl import _bindings as bind
 from headrace.compat.nixl import nixl_agent, nixl_agent_config
 from headrace.compat.nixl._plugins import PLUGINS, available, carried
 from headrace.compat.nixl._storage import asked_about, named_in, registered
-
-from conftest import unique, until
 
 
 def address(memory):
@@ -59,7 +59,8 @@ def move(agent, op, memory, device, offset=0, size=None):
 @pytest.mark.parametrize("said, path, how", [
     ("ro:/a/b", "/a/b", os.O_RDONLY), ("rw,create:b:c", "b:c", os.O_RDWR | os.O_CREAT),
     ("rw,direct,sync,noatime:/x", "/x", os.O_RDWR | os.O_DIRECT | os.O_SYNC | os.O_NOATIME),
-    ("", "", 0), ("/a/b", "", 0), ("wo:/a", "", 0), ("rw,nosuch:/a", "", 0), ("ro:", "", 0), ("ro", "", 0), (":/a", "", 0),
+    ("", "", 0), ("/a/b", "", 0), ("wo:/a", "", 0), ("rw,nosuch:/a", "", 0), ("ro:", "", 0), ("ro", "", 0),
+    (":/a", "", 0),
 ])  # fmt: skip
 def test_a_path_follows_the_ways_in_which_it_is_opened(said, path, how):
     assert named_in(said) == (path, how)
@@ -160,7 +161,7 @@ def test_pages_of_a_file_are_read_and_written_by_prepared_lists(tier, kv):
 
 
 def test_memory_of_both_names_goes_to_files_and_to_peers(tier, kv):
-    agent, memory = tier
+    _agent, _memory = tier
     both = nixl_agent(unique("both"), nixl_agent_config(backends=["UCX", "POSIX"]))
     peer = nixl_agent(unique("peer"), nixl_agent_config(backends=["UCX"]))
     pool, there = np.zeros(4096, np.uint8), np.zeros(4096, np.uint8)

@@ -4,10 +4,9 @@
 import numpy as np
 import pytest
 
+from conftest import free_ports, unique, until
 from headrace.compat.nixl import _bindings as bind
 from headrace.compat.nixl import nixl_agent
-
-from conftest import free_ports, unique, until
 
 
 @pytest.fixture(params=["etcd", "tcpstore"])

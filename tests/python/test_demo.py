@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from headrace.demo_model import export, generate  # noqa: E402  (they need torch)
+from headrace.demo_model import export, generate
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "demo_model"
 COMMAND = Path(sys.executable).parent / "headrace"
@@ -319,9 +319,14 @@ def test_a_reader_that_leaves_ends_the_text(demo):
 def test_a_full_device_is_said(packages, tmp_path):
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [COMMAND, "demo", "--packages", packages], env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=full, stderr=subprocess.PIPE, text=True,
-            timeout=60, check=False,
-        )  # fmt: skip
+            [COMMAND, "demo", "--packages", packages],
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     assert done.returncode == 1
     assert "No space left on device" in done.stderr and "time to first token" not in done.stderr
 

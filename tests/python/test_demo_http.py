@@ -15,12 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from conftest import until
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-import openai  # noqa: E402
-from headrace.demo_model import export, generate  # noqa: E402  (they need torch)
+import openai
+
+from headrace.demo_model import export, generate
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "demo_model"
 COMMAND = Path(sys.executable).parent / "headrace"
@@ -38,8 +40,12 @@ class Server:
         self.folder = folder
         self.process = subprocess.Popen(
             [COMMAND, "demo", "--serve", "0", "--packages", BUILD, *map(str, arguments)],
-            env=environment, stdout=subprocess.PIPE, stderr=(folder / "stderr").open("w"), text=True, start_new_session=True,
-        )  # fmt: skip
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=(folder / "stderr").open("w"),
+            text=True,
+            start_new_session=True,
+        )
         line = self.process.stdout.readline()
         assert line.startswith("listening at http://127.0.0.1:"), (line, self.errors())
         self.url = line.split()[-1]
@@ -87,7 +93,8 @@ class Server:
         """A connection on which a request has been made, whose answer nobody has read yet."""
         connection, text = self.connect(), json.dumps(body)
         connection.sendall(
-            f"POST /v1/completions HTTP/{version}\r\nHost: here\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
+            f"POST /v1/completions HTTP/{version}\r\nHost: here\r\n"
+            f"Content-Length: {len(text)}\r\n\r\n{text}".encode()
         )
         return connection
 
@@ -239,7 +246,8 @@ def test_a_client_that_leaves_before_its_answer_frees_its_pages(server):
 
 
 def answer_of(connection):
-    """Status and body of what comes until the server closes; what is said before the answer is passed over."""
+    """Status and body of what comes until the server closes; what is said before the answer is passed
+    over."""
     heard = b"".join(iter(lambda: connection.recv(65536), b""))
     while heard.startswith(b"HTTP/1.1 100 "):
         heard = heard.partition(b"\r\n\r\n")[2]

@@ -10,8 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import headrace
 import pytest
+
+import headrace
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TOOL = ROOT / "tools" / "device_code.py"

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import headrace
-
 import peer_process
 from conftest import free_ports, unique, until
 

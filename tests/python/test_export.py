@@ -24,7 +24,7 @@ import torch
 from torch.export import Dim
 
 class Mixed(torch.nn.Module):
-    "Two inputs and one by keyword, one written to, one not contiguous, a number, nested outputs, a size derived from another."
+    "Inputs: one by keyword, one written to, one not contiguous, a number; nested outputs; a size derived."
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(8, 4)
@@ -268,7 +268,10 @@ def test_a_device_that_is_not_there_is_an_error(folder, capsys, monkeypatch):
 
 
 def test_without_torch_it_says_what_to_install(run_script):
-    text = "import sys; sys.modules['torch'] = None; from headrace import export; sys.exit(export.main(['a.py:f', '--output', 'x.pt2']))"
+    text = (
+        "import sys; sys.modules['torch'] = None; from headrace import export; "
+        "sys.exit(export.main(['a.py:f', '--output', 'x.pt2']))"
+    )
     code, out, err = run_script(text)
     assert (code, out) == (1, "") and "needs torch" in err and "pip install torch" in err
 
@@ -293,7 +296,8 @@ def test_a_compiler_that_is_missing_is_named(folder, monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def full_disk(folder, mixed):
-    """The command's run where the output's file system has 400 KB; it prints afterwards what is left there."""
+    """The command's run where the output's file system has 400 KB; it prints afterwards what is left
+    there."""
     where = folder / "small"
     where.mkdir()
     probe = subprocess.run(

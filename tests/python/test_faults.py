@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import headrace
-
 from conftest import introduce, unique, until
 
 PAGE, COUNT = 331, 12  # odd lengths: nothing is aligned

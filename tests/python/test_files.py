@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import headrace
-
 from conftest import unique
 
 PAGE = 4096
@@ -168,7 +167,8 @@ def test_under_o_direct_aligned_pages_move_and_others_are_told_what_is_asked(age
 
 @pytest.mark.parametrize("said, why", [
     ({"path": "/"}, "is a directory: name a file in it"), ({"path": "/dev/null"}, "no regular file"),
-    ({"path": "/no/such/file"}, "create it first"), ({"file_descriptor": 99_999}, "descriptor 99999 is not open"),
+    ({"path": "/no/such/file"}, "create it first"),
+    ({"file_descriptor": 99_999}, "descriptor 99999 is not open"),
 ])  # fmt: skip
 def test_what_is_no_file_is_refused_when_it_is_registered(agent, said, why):
     with pytest.raises(headrace.NotSupported, match=why):

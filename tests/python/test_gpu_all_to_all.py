@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every GPU to and from every other at once: requests to several peers, one process a GPU, or several processes on one.
+"""Every GPU to and from every other at once: requests to several peers, one process a GPU, or several
+processes on one.
 
-With HEADRACE_TEST_WITHOUT_GPU=1 what does not depend on a GPU runs over host memory and shm: to try these tests themselves.
+With HEADRACE_TEST_WITHOUT_GPU=1 what does not depend on a GPU runs over host memory and shm: to try these
+tests themselves.
 """
 
 import importlib.util
 
 import pytest
+
 from conftest import unique
-from test_gpu import BACKEND, GPUS, MIB, STAND_IN, GpuProcess, gpus_only, introduce, two_gpus
-from test_gpu import runtime, start  # noqa: F401  fixtures
+from test_gpu import BACKEND, GPUS, MIB, STAND_IN, GpuProcess, gpus_only, introduce, runtime, start, two_gpus  # noqa: F401  fixtures
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
@@ -35,7 +37,8 @@ OUT_SEED, IN_SEED = 10, 50
 
 
 class Exchange:
-    """Processes that know each other. Each has a slot for each process in "in", and in "out" what it sends to each."""
+    """Processes that know each other. Each has a slot for each process in "in", and in "out" what it sends to
+    each."""
 
     def __init__(self, devices, runtime):
         self.devices = devices
@@ -103,10 +106,20 @@ class Exchange:
         def takes(rank):
             seed = OUT_SEED + 100 * fill
             return {
-                "key": "in", "target_seed": IN_SEED + 100 * fill + rank, "slot": slot,
-                "takes": [{"plan": self.plan(kind, slot, page, count, other, rank, turn), "into": other, "out_of": rank,
-                           "source_seed": seed + other, "source_bytes": self.bytes} for other in self.others(rank)],
-            }  # fmt: skip
+                "key": "in",
+                "target_seed": IN_SEED + 100 * fill + rank,
+                "slot": slot,
+                "takes": [
+                    {
+                        "plan": self.plan(kind, slot, page, count, other, rank, turn),
+                        "into": other,
+                        "out_of": rank,
+                        "source_seed": seed + other,
+                        "source_bytes": self.bytes,
+                    }
+                    for other in self.others(rank)
+                ],
+            }
 
         assert self.all("check_slots", takes) == [""] * len(self.processes), (
             f"{count} {kind} pages of {page} bytes"
@@ -131,7 +144,7 @@ _exchanges = {}
 
 
 @pytest.fixture(scope="module")
-def exchanges(runtime):  # noqa: F811
+def exchanges(runtime):
     yield _exchanges
     for exchange in _exchanges.values():
         exchange.close()
@@ -139,7 +152,7 @@ def exchanges(runtime):  # noqa: F811
 
 
 @pytest.fixture(params=PLACES)
-def exchange(request, exchanges, runtime):  # noqa: F811
+def exchange(request, exchanges, runtime):
     """Started when first asked for: torch takes seconds to start."""
     place = request.param
     if place in exchanges and not all(process.alive for process in exchanges[place].processes):
@@ -197,8 +210,13 @@ def test_all_to_all_in_the_order_of_streams(exchange, op):
     exchange.drop(handle)
 
 
-GRAPHED = [("uniform", SLOT, 512, 100_000), ("uniform", SLOT, 65536, 500), ("uniform", ODD_SLOT, 4096, 10_000), ("uniform", SLOT, 64 * MIB, 1),
-           ("rows", ODD_SLOT, 3001, 20_000)]  # fmt: skip
+GRAPHED = [
+    ("uniform", SLOT, 512, 100_000),
+    ("uniform", SLOT, 65536, 500),
+    ("uniform", ODD_SLOT, 4096, 10_000),
+    ("uniform", SLOT, 64 * MIB, 1),
+    ("rows", ODD_SLOT, 3001, 20_000),
+]
 
 
 @gpus_only
@@ -230,7 +248,7 @@ def test_all_to_all_by_graphs_that_are_replayed_with_other_pages(exchange, op, k
 
 
 @pytest.mark.gpu1
-def test_of_two_peers_one_is_killed_and_the_others_pages_arrive(start):  # noqa: F811
+def test_of_two_peers_one_is_killed_and_the_others_pages_arrive(start):
     here = start(unique("here"), 0)
     peers = [start(unique("peer"), 0) for _ in range(2)]
     page, count = 4096, SLOT // 4096

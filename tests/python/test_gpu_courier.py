@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small pages carried by the courier, a kernel that stays on the GPU.
 
-With HEADRACE_TEST_WITHOUT_GPU=1 host memory and shm stand in, which knows no courier: to try these tests themselves.
+With HEADRACE_TEST_WITHOUT_GPU=1 host memory and shm stand in, which knows no courier: to try these tests
+themselves.
 """
 
 import random
 import time
 
 import pytest
+
 from conftest import unique, until
 from gpus import torch_on_gpus
-from test_gpu import BACKEND, GPUS, MIB, PLACES, STAND_IN, GpuProcess, fill, introduce
-from test_gpu import runtime, start  # noqa: F401  fixtures
+from test_gpu import BACKEND, GPUS, MIB, PLACES, STAND_IN, GpuProcess, fill, introduce, runtime, start  # noqa: F401  fixtures
 
 pytestmark = torch_on_gpus(GPUS)
 COURIER = {"HEADRACE_CUDA_IPC_COURIER": "on"}
@@ -140,8 +141,19 @@ def test_a_peer_killed_in_the_middle_of_100_small_reads(start, place):
         region = mortal.ask("fill", key="pages", bytes=SLOT, seed=2)
         here.ask("load", metadata=mortal.ask("metadata"))
         mortal.ask("load", metadata=here.ask("metadata"))
-        result = here.ask("kill_in_the_middle", peer=name, pid=mortal.pid, mine="slots", theirs=region, bytes=SLOT, count=COUNT, after=after,
-                          page=8192, timeout=20, source_seed=2)  # fmt: skip
+        result = here.ask(
+            "kill_in_the_middle",
+            peer=name,
+            pid=mortal.pid,
+            mine="slots",
+            theirs=region,
+            bytes=SLOT,
+            count=COUNT,
+            after=after,
+            page=8192,
+            timeout=20,
+            source_seed=2,
+        )
         mortal.process.wait(20)
         assert set(result["codes"]) <= {"done", "peer_lost"}, result["codes"]
         assert result["codes"][:after] == ["done"] * after

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from gpus import count_gpus, torch_on_gpus, two_of
 
 import headrace
+from gpus import count_gpus, torch_on_gpus, two_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "gpu_models"

@@ -62,7 +62,8 @@ def test_a_command_that_takes_too_long_ends_with_what_it_started(sitting, capsys
     start = time.monotonic()
     assert not sitting.run(
         python(
-            "import subprocess, sys; print('begun', flush=True); subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+            "import subprocess, sys; print('begun', flush=True); subprocess.run([sys.executable, '-c', "
+            "'import time; time.sleep(60)'])"
         )
     )
     assert time.monotonic() - start < 20
@@ -101,7 +102,10 @@ def test_rows_that_a_program_prints_go_to_their_table_with_the_gpus_and_the_comm
 def test_commands_run_at_once_and_those_that_fail_or_take_too_long_are_shown(sitting, capsys):
     sitting.limit = time.monotonic() + 10
     # Each waits for what the other writes: one after another they would wait for ever.
-    meet = "import pathlib, time; here = pathlib.Path({!r}); (here / {!r}).touch()\nwhile not (here / {!r}).exists(): time.sleep(0.01)"
+    meet = (
+        "import pathlib, time; here = pathlib.Path({!r}); (here / {!r}).touch()\nwhile not (here / "
+        "{!r}).exists(): time.sleep(0.01)"
+    )
     where = str(gpu.WORK)
     assert gpu.run_together(
         sitting, {"one": python(meet.format(where, "a", "b")), "other": python(meet.format(where, "b", "a"))}
@@ -297,7 +301,8 @@ MARKS = "[pytest]\naddopts = --strict-markers\nmarkers =\n" + "".join(
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch, sitting):
-    """Call it with the text of a test_gpu.py to have it in a tree of its own; the sitting has two processes for its tests."""
+    """Call it with the text of a test_gpu.py to have it in a tree of its own; the sitting has two processes
+    for its tests."""
     monkeypatch.setattr(gpu, "ROOT", tmp_path)
     monkeypatch.setattr(gpu, "how_many_beside", lambda _: 2)
     sitting.limit = time.monotonic() + 160
@@ -334,7 +339,8 @@ def test_a_test_that_fails_in_one_of_the_processes_is_shown_and_fails_the_step(t
 
 def test_tests_of_a_process_that_dies_count_as_not_run(tree, sitting, capsys):
     tree(
-        "import os, pytest\npytestmark = pytest.mark.gpu1\n\ndef test_dies():\n    os._exit(0)\n\ndef test_lives():\n    pass\n"
+        "import os, pytest\npytestmark = pytest.mark.gpu1\n\ndef test_dies():\n    os._exit(0)\n\ndef "
+        "test_lives():\n    pass\n"
     )
     assert not gpu.tests(sitting)
     text = capsys.readouterr().out
@@ -379,8 +385,8 @@ def test_a_machine_that_cannot_build_says_what_it_misses_and_what_to_do(tmp_path
     done = run_without_build(tmp_path, f"#!/bin/sh\n/bin/cat {tmp_path}/says >&2\nexit 1\n")
     assert done.returncode == 1
     assert (
-        "Headrace needs <fmt/format.h>, <spdlog/spdlog.h>, not found on this machine. On Debian or Ubuntu: apt-get install libfmt-dev libspdlog-dev"
-        in done.stdout
+        "Headrace needs <fmt/format.h>, <spdlog/spdlog.h>, not found on this machine. On Debian or Ubuntu: "
+        "apt-get install libfmt-dev libspdlog-dev" in done.stdout
     )
     assert "--collect FOLDER build/release" in done.stderr and "--carried FOLDER" in done.stderr
 

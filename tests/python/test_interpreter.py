@@ -8,12 +8,17 @@ import os, sys, threading, time, headrace
 left, right = headrace.Agent("left", ["{backend}"]), headrace.Agent("right", ["{backend}"])
 here, there = left.allocate(1 << 22), right.allocate(1 << 22, name="there")
 left.import_metadata(right.export_metadata()); right.import_metadata(left.export_metadata())
-request = left.make_request("read", left.prepare([here]), left.prepare([left.peer_region("right", "there")], peer="right"))
+pages, far = left.prepare([here]), left.prepare([left.peer_region("right", "there")], peer="right")
+request = left.make_request("read", pages, far)
+del pages, far
 """
 
 ENDINGS = {
     "agents alive": "",
-    "agents alive in a cycle": "cycle = [left]; cycle.append(cycle); right.on_notification(lambda *_: right.peers())",
+    "agents alive in a cycle": """
+cycle = [left]; cycle.append(cycle)
+right.on_notification(lambda *_: right.peers())
+""",
     "a request in flight": "request.post()",
     "many requests in flight": """
 pages, far = left.prepare([here]), left.prepare([left.peer_region("right", "there")], peer="right")
@@ -26,7 +31,10 @@ begun = queue.SimpleQueue()
 def slow(error):
     begun.put(1)
     time.sleep(0.05)
-requests = [left.make_request("read", left.prepare([here]), left.prepare([left.peer_region("right", "there")], peer="right")) for _ in range(50)]
+def make():
+    pages, far = left.prepare([here]), left.prepare([left.peer_region("right", "there")], peer="right")
+    return left.make_request("read", pages, far)
+requests = [make() for _ in range(50)]
 for r in requests:
     r.on_done(slow)
     r.post()
@@ -65,7 +73,8 @@ request.post()
 
 @pytest.fixture
 def only_errors_are_logged(monkeypatch):
-    """A backend may warn of a connection that was cut while it was made; what is asked here is what Python says."""
+    """A backend may warn of a connection that was cut while it was made; what is asked here is what Python
+    says."""
     monkeypatch.setenv("HEADRACE_LOG", "error")
 
 
@@ -81,8 +90,9 @@ def test_the_interpreter_ends_quietly_with(run_script, only_errors_are_logged, b
 FORK = """
 child = os.fork()
 if child == 0:
-    for call in (left.peers, left.regions, left.export_metadata, lambda: left.notify("right", b"x"), lambda: request.post(),
-                 lambda: left.prepare([here]), lambda: left.allocate(4096), lambda: left.wait_notification(1)):
+    for call in (left.peers, left.regions, left.export_metadata, lambda: left.notify("right", b"x"),
+                 lambda: request.post(), lambda: left.prepare([here]), lambda: left.allocate(4096),
+                 lambda: left.wait_notification(1)):
         try:
             call()
         except headrace.InvalidArgument as error:
@@ -115,7 +125,7 @@ def test_a_forked_child_is_refused_and_ends_cleanly_and_the_parent_goes_on(run_s
 def test_a_forked_child_may_open_an_agent_of_its_own(run_script, backend):
     text = (
         OPEN.format(backend=backend)
-        + """
+        + f"""
 child = os.fork()
 if child == 0:
     with headrace.Agent("child", ["{backend}"]) as agent:
@@ -123,7 +133,7 @@ if child == 0:
         agent.write("child", [(memory.region.id, 0, 4096)], [(memory.region.id, 4096, 4096)], timeout=30)
     sys.exit(0)
 print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-""".format(backend=backend)
+"""
     )
     assert run_script(text) == (0, "child 0\n", "")
 
@@ -155,7 +165,8 @@ headrace.set_log_level("trace")
 headrace.set_log_sink(lambda level, room, text: lines.append((level, room, text)))
 headrace.Agent("a", backends=["shm"]).close()
 headrace.set_log_sink(None)  # all lines so far have been delivered
-assert lines and all(level in ("error", "warn", "info", "debug", "trace") and room and text for level, room, text in lines), lines
+levels = ("error", "warn", "info", "debug", "trace")
+assert lines and all(level in levels and room and text for level, room, text in lines), lines
 seen = []
 sys.unraisablehook = lambda args: seen.append(type(args.exc_value))
 def fail(*line): raise KeyError(line)

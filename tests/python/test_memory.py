@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registering, allocating and mapping: what is taken, what is refused, and who keeps whose memory in place."""
+"""Registering, allocating and mapping: what is taken, what is refused, and who keeps whose memory in
+place."""
 
 import ctypes
 import gc
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 
 import headrace
-
 from conftest import introduce, unique
 
 
@@ -384,7 +384,7 @@ def test_a_mapping_of_a_gone_peer_is_not_alive_and_can_still_be_read():
     right.close()
     from conftest import until
 
-    until(lambda: not mapping.alive)
+    until(lambda: not mapping.alive)  # noqa: F821  it is deleted below
     del memory, mapping
     gc.collect()
     left.close()

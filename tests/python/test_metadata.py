@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata: whole, in parts and as updates; by hand, by socket and by store; and what damaged metadata leads to."""
+"""Metadata: whole, in parts and as updates; by hand, by socket and by store; and what damaged metadata leads
+to."""
 
 import socket
 
@@ -7,7 +8,6 @@ import numpy as np
 import pytest
 
 import headrace
-
 from conftest import introduce, unique, until
 
 

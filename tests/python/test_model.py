@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import until
 
 import headrace
+from conftest import until
 
 COMMAND = Path(sys.executable).parent / "headrace"
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,12 +37,13 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A folder, and what to put before a command that shall find a file system of 400 KB there and show what it leaves."""
+    """A folder, and what to put before a command that shall find a file system of 400 KB there and show what
+    it leaves."""
     where = tmp_path / "small"
     where.mkdir()
     if (
         subprocess.run(
-            ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(where)], capture_output=True
+            ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(where)], capture_output=True, check=False
         ).returncode
         != 0
     ):
@@ -259,6 +260,7 @@ def test_a_forked_child_is_told_instead_of_waiting_for_threads_it_has_not(packag
     done = subprocess.run(
         [sys.executable, "-c", program, str(packages / "mlp.pt2")],
         capture_output=True,
+        check=False,
         text=True,
         timeout=120,
     )
@@ -304,9 +306,14 @@ def test_a_with_block_closes_its_model_and_leaves_the_outputs(packages):
         assert not model.closed
     assert model.closed and repr(model) == f"Model({str(path)!r}, closed)"
     calls = [
-        lambda: model.run(np.zeros(1024, np.float32)), lambda: model(), lambda: model.info, model.constants, model.timing, model.memory,
+        lambda: model.run(np.zeros(1024, np.float32)),
+        lambda: model(),
+        lambda: model.info,
+        model.constants,
+        model.timing,
+        model.memory,
         lambda: model.replace_constants({}),
-    ]  # fmt: skip
+    ]
     for call in calls:
         with pytest.raises(headrace.InvalidArgument, match="add.pt2 is closed: open it again"):
             call()
@@ -351,7 +358,7 @@ def test_a_full_disk_at_unpacking_is_named_with_what_to_do_and_nothing_is_left(p
     where, before = small_disk
     environment = {**os.environ, "HEADRACE_CACHE_DIR": str(where)}
     command = [*before, sys.executable, "-m", "headrace", "infer", str(packages / "add.pt2"), "--generate"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stdout == ""
     assert "no space left on device (errno 28)" in done.stderr
     assert (

@@ -10,7 +10,6 @@ import weakref
 import pytest
 
 import headrace
-
 from conftest import unique, until
 
 

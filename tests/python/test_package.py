@@ -41,9 +41,9 @@ def test_every_public_name_has_a_docstring():
     missing = [thing.__name__ for thing in PUBLIC if not (thing.__doc__ or "").strip()]
     for cls in CLASSES:
         for name, member in vars(cls).items():
-            if not name.startswith("_") and (callable(member) or isinstance(member, property)):
-                if not (member.__doc__ or "").strip():
-                    missing.append(f"{cls.__name__}.{name}")
+            public = not name.startswith("_") and (callable(member) or isinstance(member, property))
+            if public and not (member.__doc__ or "").strip():
+                missing.append(f"{cls.__name__}.{name}")
     assert missing == []
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import headrace
-
 from test_memory import DlpackOnly
 
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agents in containers that share nothing but the runtime folder: PID namespaces of their own, where both have the same number."""
+"""Agents in containers that share nothing but the runtime folder: PID namespaces of their own, where both
+have the same number."""
 
 import base64
 import itertools
 
 import numpy as np
 import pytest
+
 from conftest import PeerProcess, unique, until
 from peer_process import REGION_BYTES
 from pid_namespaces import NUMBER, own_pid_namespace
@@ -38,7 +40,8 @@ def dump(process, region):
 
 
 def move_and_compare(here, there, op, mine, theirs, seed):
-    """Pages at random places, a notification with them, every byte of both regions compared. What took them there."""
+    """Pages at random places, a notification with them, every byte of both regions compared. What took them
+    there."""
     here.ask("scatter", region=mine, seed=seed)
     there.ask("scatter", region=theirs, seed=seed + 1)
     source, target = (
@@ -80,7 +83,8 @@ def test_pages_and_messages_pass_both_ways_between_pid_namespaces(start, inside)
     cases = itertools.product(((one, other), (other, one)), ("read", "write"), KINDS, KINDS)
     for seed, ((here, there), op, mine, theirs) in enumerate(cases):
         done = move_and_compare(here, there, op, mine, theirs, seed)
-        # Memory that was allocated is mapped. Other memory is reached by the process's number, which it has for those outside alone.
+        # Memory that was allocated is mapped. Other memory is reached by the process's number, which it has
+        # for those outside alone.
         numbered = here is other and not inside[1]
         assert done["backend"] == ("shm" if theirs == "allocated" or numbered else "tcp"), done["explain"]
         if done["backend"] == "tcp":

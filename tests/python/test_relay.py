@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large reads of a peer's registered memory over shm: the owner puts them into a ring, and attach takes over where it does not."""
+"""Large reads of a peer's registered memory over shm: the owner puts them into a ring, and attach takes over
+where it does not."""
 
 import os
 import signal
@@ -8,7 +9,6 @@ import numpy as np
 import pytest
 
 import headrace
-
 import peer_process
 from conftest import unique, until
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import headrace
-
 from conftest import introduce, unique, until
 
 
@@ -323,7 +322,7 @@ def test_a_callback_runs_once_for_each_post_on_another_thread(lists):
     for posts in range(1, 4):
         request.post()
         request.wait(30)
-        until(lambda: len(calls) == posts)
+        until(lambda posts=posts: len(calls) == posts)
     assert {error for error, _ in calls} == {None}
     assert threading.get_ident() not in {thread for _, thread in calls}
     request.on_done(None)
@@ -487,7 +486,7 @@ def test_overlapping_sources_are_legal_and_overlapping_destinations_are_refused_
 
 
 def test_a_closed_agent_says_so_and_its_requests_end(lists):
-    left, right, *_, local, remote = lists
+    left, _right, *_, local, remote = lists
     request = left.make_request("read", local, remote)
     request.post()
     request.wait(30)

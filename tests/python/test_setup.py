@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/setup.sh: what it says while pip works, and what an interruption costs. pip and apt-get are stand-ins here."""
+"""tools/setup.sh: what it says while pip works, and what an interruption costs. pip and apt-get are stand-ins
+here."""
 
 import os
 import shutil
@@ -18,7 +19,8 @@ case "$*" in
   *sys.base_prefix*) cat identity ;;
   *'version("torch")'*) test -e torch_is_there ;;
   *" torch=="*) cat torch_words; test ! -e torch_fails ;;
-  *) echo "Collecting numpy"; echo "  Downloading numpy-2.4.whl (16 MB)"; echo "Requirement already satisfied: pytest" ;;
+  *) echo "Collecting numpy"; echo "  Downloading numpy-2.4.whl (16 MB)"
+    echo "Requirement already satisfied: pytest" ;;
 esac
 """
 TORCH_WORDS = """\
@@ -33,7 +35,8 @@ Successfully installed torch
 
 @pytest.fixture
 def place(tmp_path):
-    """A copy of the script beside an environment that works, on a machine where all Debian packages are there."""
+    """A copy of the script beside an environment that works, on a machine where all Debian packages are
+    there."""
     for folder in ("tools", "bin", ".venv/bin"):
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(SCRIPT, tmp_path / "tools")

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import headrace
-
 from conftest import introduce, unique
 
 PEERS, PAGES, PAGE = 3, 32, 4096

@@ -29,7 +29,10 @@ def count(runner, stage, tmp_path, cases, what="ctest"):
     return stage.passed, len(stage.failures), len(stage.skips)
 
 
-GTEST_SKIP = '<testcase name="t" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/><system-out>{}</system-out></testcase>'
+GTEST_SKIP = (
+    '<testcase name="t" status="notrun"><skipped '
+    'message="SKIP_REGULAR_EXPRESSION_MATCHED"/><system-out>{}</system-out></testcase>'
+)
 
 
 def gtest_skip(reason):
@@ -37,7 +40,10 @@ def gtest_skip(reason):
 
 
 def test_passed_and_failed_tests_of_ctest_are_counted(runner, stage, tmp_path):
-    cases = '<testcase name="a" status="run"/><testcase name="b" status="fail"><failure message=""/><system-out>why</system-out></testcase>'
+    cases = (
+        '<testcase name="a" status="run"/><testcase name="b" status="fail"><failure '
+        'message=""/><system-out>why</system-out></testcase>'
+    )
     assert count(runner, stage, tmp_path, cases) == (1, 1, 0)
     assert "why" in stage.failures[0].text
 

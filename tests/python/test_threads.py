@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 import headrace
-
 from conftest import introduce, unique
 
 THREADS = 8

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BACKEND=rocm and its like: cmake/torch.cmake stops where the torch that was found is of another kind, and says what to do."""
+"""BACKEND=rocm and its like: cmake/torch.cmake stops where the torch that was found is of another kind, and
+says what to do."""
 
 import os
 import subprocess

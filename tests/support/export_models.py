@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exports the small packages that the tests of models run, into a folder: export_models.py FOLDER.
 
-A package that was made by the same torch from the same text of this file is kept. Compiling them all takes a minute or two.
+A package that was made by the same torch from the same text of this file is kept. Compiling them all takes a
+minute or two.
 """
 
 import fcntl
@@ -82,7 +83,8 @@ def export_all(folder: pathlib.Path) -> None:
     write_safetensors(folder / "mlp_outputs.safetensors", {"logits": logits, "hidden": hidden})
 
     class Mixed(torch.nn.Module):
-        """Fused kernels, a matrix product, a lookup, and outputs that are an input and a weight as they are."""
+        """Fused kernels, a matrix product, a lookup, and outputs that are an input and a weight as they
+        are."""
 
         def __init__(self):
             super().__init__()

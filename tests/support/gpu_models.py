@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules that the tests of models on GPUs export: gpu_models.py FOLDER does it, with headrace.export, where it is needed.
+"""The modules that the tests of models on GPUs export: gpu_models.py FOLDER does it, with headrace.export,
+where it is needed.
 
 Each is compared with PyTorch on the way. What the same torch made from the same text of this file is kept.
 """

@@ -4,10 +4,11 @@
     python -m headrace.demo_model.export --output DIR
     python -m headrace.demo_model.export --shape 8b --device cuda
 
-What is there and still fits is left alone: a package says which torch, which processor features or GPU, which shape and which
-source made it, and looking at that takes no torch. Each new one is compared with PyTorch at several sizes, and layer.pt2 must give
-the same bits for every page size and order of pages. Shapes with random weights have two packages more, which make them, and
-sizes.json. The folder is the one line on standard output, standard error tells what is being done.
+What is there and still fits is left alone: a package says which torch, which processor features or GPU, which
+shape and which source made it, and looking at that takes no torch. Each new one is compared with PyTorch at
+several sizes, and layer.pt2 must give the same bits for every page size and order of pages. Shapes with
+random weights have two packages more, which make them, and sizes.json. The folder is the one line on standard
+output, standard error tells what is being done.
 """
 
 from __future__ import annotations
@@ -43,8 +44,16 @@ SIZES_FILE = "sizes.json"
 
 # What compiled code may depend on, among the flags that Linux tells of a processor.
 _FEATURES = re.compile(r"(avx|amx|fma|sve|asimd|bf16|f16c|sse4)\w*")
-_SOURCES = ("model.py", "shapes.py", "random_weights.py", "pieces.py", "export.py", "../export.py", "../exporting/package.py",
-            "../exporting/io_spec.py")  # fmt: skip
+_SOURCES = (
+    "model.py",
+    "shapes.py",
+    "random_weights.py",
+    "pieces.py",
+    "export.py",
+    "../export.py",
+    "../exporting/package.py",
+    "../exporting/io_spec.py",
+)
 _CAPABILITY = (75, 76)  # attributes of a device, as the driver's interface numbers them
 
 
@@ -126,8 +135,8 @@ def is_current(package: Path, key: dict[str, str]) -> bool:
 def export_pieces(output: Path, cache: Path | None = None, target: Target = Target()) -> list[Path]:
     """Exports what is missing or outdated into the folder; returns all packages.
 
-    errors   backend_failed when a piece could not be exported: its process has said why; not_supported (a GPU is asked for, and
-             there is none)
+    errors   backend_failed when a piece could not be exported: its process has said why; not_supported (a GPU
+             is asked for, and there is none)
     """
     packages = [output / f"{piece}.pt2" for piece in target.shape.pieces]
     key = current_key(target)
@@ -149,7 +158,8 @@ def export_pieces(output: Path, cache: Path | None = None, target: Target = Targ
 
 
 def _write_sizes(output: Path, shape: Shape) -> None:
-    """For the command, which else learns them from the weights file; before the packages, which alone are looked at later."""
+    """For the command, which else learns them from the weights file; before the packages, which alone are
+    looked at later."""
     (output / f".{SIZES_FILE}").write_text(json.dumps(shape.description()) + "\n")
     os.replace(output / f".{SIZES_FILE}", output / SIZES_FILE)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the packages are exported from: modules, example inputs, the dimensions that vary; and the checks of what came out."""
+"""What the packages are exported from: modules, example inputs, the dimensions that vary; and the checks of
+what came out."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ EXAMPLE_CHUNK, EXAMPLE_PAGES, EXAMPLE_PAGE, EXAMPLE_BEFORE = 5, 7, 4, 6
 
 
 def request(piece: str, shape: Shape = SHAPES["book"], device: str = "cpu") -> ExportRequest:
-    """The export request of a piece, its examples on the device. Weights are inputs, so that one layer.pt2 serves all layers."""
+    """The export request of a piece, its examples on the device. Weights are inputs, so that one layer.pt2
+    serves all layers."""
     makers = {
         "embed": _embed,
         "layer": _layer,
@@ -125,7 +127,8 @@ def layer_weights(sizes: Sizes, dtype: torch.dtype = torch.float32) -> tuple[Ten
 
 
 def check_pages(package: Path, shape: Shape = SHAPES["book"], device: str = "cpu") -> None:
-    """Raises corrupt unless layer.pt2 gives the same bits for the same tokens, however pages are sized and ordered."""
+    """Raises corrupt unless layer.pt2 gives the same bits for the same tokens, however pages are sized and
+    ordered."""
     layer = torch._inductor.aoti_load_package(str(package))
     sizes, dtype = shape.sizes, dtype_of(shape)
     with torch.device(device):
@@ -139,12 +142,14 @@ def check_pages(package: Path, shape: Shape = SHAPES["book"], device: str = "cpu
             for result in results[1:]:
                 if not all(torch.equal(ours, first) for ours, first in zip(result, results[0])):
                     raise Corrupt(
-                        f"{package}: {chunk} tokens after {before} give other bits for another page size or order of pages"
+                        f"{package}: {chunk} tokens after {before} give other bits for another page size or "
+                        f"order of pages"
                     )
 
 
 def check_random(package: Path, shape: Shape, device: str) -> None:
-    """Raises corrupt unless the package gives the weights that PyTorch gives, but for the rounding of a last bit."""
+    """Raises corrupt unless the package gives the weights that PyTorch gives, but for the rounding of a last
+    bit."""
     found = torch._inductor.aoti_load_package(str(package))
     with torch.device(device):
         module = request(package.stem, shape, device).module
@@ -156,7 +161,8 @@ def check_random(package: Path, shape: Shape, device: str) -> None:
 
 
 def lay_out(cached: Tensor, page: int, order: int = 1) -> tuple[Tensor, Tensor]:
-    """Keys and values [2, S, kv_heads, width] in pages, from the first page on or (-1) from the last; and their slots."""
+    """Keys and values [2, S, kv_heads, width] in pages, from the first page on or (-1) from the last; and
+    their slots."""
     before = cached.shape[1]
     count = -(-before // page) + 1
     pages = list(range(count))[::order]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares a package with the module in PyTorch: on the example inputs, and at other sizes that its dimensions allow."""
+"""Compares a package with the module in PyTorch: on the example inputs, and at other sizes that its
+dimensions allow."""
 
 from __future__ import annotations
 
@@ -45,13 +46,17 @@ class Difference:
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape)) or "scalar"
         verdict = "ok" if self.within else "DIFFERS"
-        return f"{self.case}: {self.output} {self.dtype} {shape}: largest difference {self.absolute:.3g}, relative {self.relative:.3g}: {verdict}"
+        return (
+            f"{self.case}: {self.output} {self.dtype} {shape}: largest difference {self.absolute:.3g}, "
+            f"relative {self.relative:.3g}: {verdict}"
+        )
 
 
 def verify(
     program: Program, request: ExportRequest, package: Path, device: str, tolerance: float | None = None
 ) -> list[Difference]:
-    """Runs package and module on the same inputs; a difference for every output, and every input that is written to.
+    """Runs package and module on the same inputs; a difference for every output, and every input that is
+    written to.
 
     errors   invalid_argument (the module itself fails at a size that its dynamic dimensions allow)
     """
@@ -83,7 +88,8 @@ def _run(
     except Exception as error:
         who = "the package" if package else "the module itself"
         raise InvalidArgument(
-            f"{who} fails {case}: {type(error).__name__}: {error}. If that size is not meant to work, narrow the dynamic dimensions; "
+            f"{who} fails {case}: {type(error).__name__}: {error}. If that size is not meant to work, "
+            f"narrow the dynamic dimensions; "
             "if random inputs do not fit together, give make_inputs"
         ) from error
     tensors = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
@@ -99,7 +105,8 @@ def _clone_with_strides(tensor: Tensor) -> Tensor:
 def compare(
     case: str, name: str, expected: Tensor, actual: Tensor, tolerance: float | None = None
 ) -> Difference:
-    """Absolute: the largest |actual - expected|. Relative: the largest of it by |expected|, where that is above the tolerance."""
+    """Absolute: the largest |actual - expected|. Relative: the largest of it by |expected|, where that is
+    above the tolerance."""
     dtype = str(expected.dtype).removeprefix("torch.")
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return Difference(
@@ -163,7 +170,8 @@ def _solve(expression: Any, number: int) -> tuple[Any, int]:
 
 
 def _other_sizes(names: io_spec.DimensionNames, example: dict[Any, int]) -> Iterator[dict[Any, int]]:
-    """The smallest that is not empty, the largest (four times the example at most), and one between, odd where it can be."""
+    """The smallest that is not empty, the largest (four times the example at most), and one between, odd
+    where it can be."""
     if not example:
         return
     bounds = {}

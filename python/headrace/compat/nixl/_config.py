@@ -37,8 +37,8 @@ POSITIONS = (
 class nixlAgentConfig:
     """Up to eight arguments, by position; the rest as attributes.
 
-    Headrace's agents always make progress by themselves and are always safe to share: useProgThread, syncMode and the delays
-    are kept and have no effect.
+    Headrace's agents always make progress by themselves and are always safe to share: useProgThread, syncMode
+    and the delays are kept and have no effect.
     """
 
     __slots__ = tuple(FIELDS)

@@ -52,8 +52,9 @@ def _of_tensors(kind: type[List], tensors: list[Any]) -> List | None:
         return _refused("a tensor has gaps: call contiguous() and keep what it gives")
     extra = ("",) if kind._has_extra else ()
     rows = [
-        (tensor.data_ptr(), tensor.numel() * tensor.element_size(), max(0, tensor.get_device()), *extra) for tensor in tensors
-    ]  # fmt: skip
+        (tensor.data_ptr(), tensor.numel() * tensor.element_size(), max(0, tensor.get_device()), *extra)
+        for tensor in tensors
+    ]
     return kind(MEMORIES[tensor_memory(tensors[0])], rows)
 
 

@@ -26,7 +26,8 @@ class nixlXferTelemetry:
         self = cls()
         self._start = times.posted_at_ns // 1000
         self._post = microseconds(times.post_ns)
-        # Headrace's two clocks are read one after the other, so a request that is done at once may end "before" its post.
+        # Headrace's two clocks are read one after the other, so a request that is done at once may end
+        # "before" its post.
         self._transfer = max(self._post, microseconds(times.transfer_ns))
         self._bytes, self._count = times.bytes, times.pages
         return self
