@@ -12,9 +12,9 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:  # Python 3.10
+else:
     from pip._vendor import tomli as tomllib
 
 SUFFIXES = {".cpp", ".hpp", ".h", ".cc", ".c", ".cu", ".cuh"}
@@ -27,7 +27,7 @@ class Rules:
     """layers.toml, read."""
 
     rooms: dict[str, int]
-    folders: dict[str, dict]
+    folders: dict[str, dict[str, list[str]]]
     foreign: dict[str, list[str]] = field(default_factory=dict)
     foreign_only: dict[str, list[str]] = field(default_factory=dict)
 

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENT_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "BOOL": 1, "I64": 8}
@@ -147,7 +148,7 @@ class Server:
         self.stop()
 
 
-def pull_at_once(command: str, address: str, backend: str, outputs: list[Path]) -> list[dict]:
+def pull_at_once(command: str, address: str, backend: str, outputs: list[Path]) -> list[dict[str, Any]]:
     """Starts all pulls, waits for all, gives what each reports."""
     pulls = [
         subprocess.Popen(

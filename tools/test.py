@@ -21,6 +21,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -500,7 +501,8 @@ def run_tidy(runner: Runner, stage: Stage, files: list[str], minutes: float | No
     files = [name for name in files if name.endswith(".cpp") and str(ROOT / name) in compiled]
     print(f"  clang-tidy-16 on {len(files)} files", flush=True)
     stop_at = time.monotonic() + minutes * 60 if minutes else None
-    pending, running = list(files), {}
+    pending = list(files)
+    running: dict[str, tuple[subprocess.Popen[bytes], TextIOWrapper]] = {}
     while pending or running:
         while pending and len(running) < JOBS:
             name = pending.pop(0)

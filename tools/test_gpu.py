@@ -39,6 +39,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from gpu_shares import shares
@@ -150,7 +151,8 @@ class Sitting:
         return own
 
     def seconds_left(self) -> float:
-        return self.options.budget - (time.monotonic() - self.started)
+        budget: float = self.options.budget
+        return budget - (time.monotonic() - self.started)
 
     def step_seconds_left(self) -> float:
         """At least one, so that whatever is begun at the last moment can say so."""
@@ -636,7 +638,7 @@ def run_together(
     return not failed
 
 
-def demo_rows(sitting: Sitting, said: dict) -> str:
+def demo_rows(sitting: Sitting, said: dict[str, Any]) -> str:
     """What `headrace demo --json` said, as rows."""
     values = [
         ("tokens_per_second", "1/s"),
@@ -1024,10 +1026,10 @@ def unpacked(given: Path) -> Path:
         target = WORK / "nixl"
         if not target.exists():
             with tarfile.open(given) as archive:  # Pythons before 3.11.4 trust without being told
-                archive.extractall(
-                    target,
-                    **({"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}),
-                )
+                if hasattr(tarfile, "fully_trusted_filter"):
+                    archive.extractall(target, filter="fully_trusted")
+                else:
+                    archive.extractall(target)
         given = target
     return next(path.parent for path in [given / "nixl", *given.glob("*/nixl")] if path.is_dir())
 

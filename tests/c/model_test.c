@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The C API of models, compiled as C: model_test FOLDER, the folder with the packages of tests/support/export_models.py. */
+/* The C API of models, compiled as C: model_test FOLDER, the folder with the packages of
+ * tests/support/export_models.py. */
 #include <headrace/c/model.h>
 
 #include <stdio.h>

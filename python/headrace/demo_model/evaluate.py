@@ -16,10 +16,11 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-if __package__:
+if TYPE_CHECKING or __package__:
     from . import corpus, train
     from .generate import Cache, Pieces, Sampling, Weights, generate, pages_for
 else:

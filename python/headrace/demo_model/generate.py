@@ -40,16 +40,19 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if __package__:
+if TYPE_CHECKING or __package__:
     from . import weights
-    from .model import Embed, Head, Layer, Sizes
+    from .model import Embed, Head, Layer
+    from .shapes import Sizes
 else:
     import weights
-    from model import Embed, Head, Layer, Sizes
+    from model import Embed, Head, Layer
+    from shapes import Sizes
 
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1

@@ -10,12 +10,13 @@ pages, and take their weights as inputs, so that one package of a layer serves a
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-if __package__:
+if TYPE_CHECKING or __package__:
     from .shapes import Sizes
 else:
     from shapes import Sizes
@@ -63,6 +64,13 @@ def feed_forward(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
 
 class Block(nn.Module):
     """One layer for training."""
+
+    attention_norm: Tensor
+    qkv: Tensor
+    attention_out: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
 
     def __init__(self, sizes: Sizes, dropout: float) -> None:
         super().__init__()

@@ -37,7 +37,8 @@ def request(piece: str, shape: Shape = SHAPES["book"], device: str = "cpu") -> E
 
 
 def dtype_of(shape: Shape) -> torch.dtype:
-    return getattr(torch, shape.dtype)
+    dtype: torch.dtype = getattr(torch, shape.dtype)
+    return dtype
 
 
 def _chunk(sizes: Sizes) -> Any:

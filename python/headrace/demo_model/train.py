@@ -17,17 +17,20 @@ import json
 import math
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
 
-if __package__:
+if TYPE_CHECKING or __package__:
     from . import corpus, weights
-    from .model import LanguageModel, Sizes
+    from .model import LanguageModel
+    from .shapes import Sizes
 else:
     import corpus
     import weights
-    from model import LanguageModel, Sizes
+    from model import LanguageModel
+    from shapes import Sizes
 
 BETAS = (0.9, 0.95)
 WARM_UP_SHARE = 0.05

@@ -45,8 +45,9 @@ class DimensionNames:
     def _learn(self, dimensions: Any, value: torch.Tensor) -> None:
         pairs = dimensions.items() if isinstance(dimensions, dict) else enumerate(dimensions or ())
         for index, dimension in pairs:
-            if isinstance(dimension, Dim) and isinstance(value.shape[index], torch.SymInt):
-                symbols = value.shape[index].node.expr.free_symbols
+            size: Any = value.shape[index]  # torch's stubs know no SymInt here
+            if isinstance(dimension, Dim) and isinstance(size, torch.SymInt):
+                symbols = size.node.expr.free_symbols
                 root = getattr(dimension, "root", dimension)
                 if len(symbols) == 1 and isinstance(root, Dim):
                     self._names.setdefault(next(iter(symbols)), root.__name__)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 from torch.export import ExportedProgram
@@ -97,7 +97,9 @@ def _compile(program: Program, candidate: Path) -> None:
     try:
         with NotingFile(candidate) as file:
             torch._inductor.aoti_compile_and_package(
-                program.exported, package_path=file, inductor_configs=_compiler_options(program)
+                program.exported,
+                package_path=cast("IO[bytes]", file),
+                inductor_configs=_compiler_options(program),
             )
             file.check()
     except OSError:

@@ -193,14 +193,16 @@ def _make_inputs(
     if request.make_inputs is not None:
         made = request.make_inputs(named)
         args, kwargs = made if _is_args_and_kwargs(made) else (made, request.kwargs)
-        return move_tensors((tuple(args), dict(kwargs)), device)
+        moved: tuple[tuple[Any, ...], dict[str, Any]] = move_tensors((tuple(args), dict(kwargs)), device)
+        return moved
     leaves, tree = pytree.tree_flatten((request.args, request.kwargs))
     values = iter(io_spec.input_values(program.exported).values())
     generator = torch.Generator().manual_seed(_SEED)
     resized = [
         _resize(leaf, next(values), sizes, generator) if isinstance(leaf, Tensor) else leaf for leaf in leaves
     ]
-    return pytree.tree_unflatten(resized, tree)
+    inputs: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(resized, tree)
+    return inputs
 
 
 def _is_args_and_kwargs(made: Any) -> bool:
@@ -219,7 +221,7 @@ def _resize(example: Tensor, value: Tensor, sizes: dict[Any, int], generator: to
     ]
     if list(example.shape) == shape:
         return example
-    order = sorted(range(example.dim()), key=lambda i: -example.stride(i))
+    order = sorted(range(example.dim()), key=lambda i: -example.stride()[i])
     empty = torch.empty_permuted(shape, order, dtype=example.dtype, device=example.device)
     return empty.copy_(_random_like(example.cpu(), shape, generator))
 

@@ -214,9 +214,9 @@ class nixlAgent:
         paths = self._backends.limited(backends, local.paths, remote.paths) if limited else None
         said = notification if type(notification) is bytes else message(notification)
         try:
-            made: Any = self._agent.make_request(
+            made: Any = self._agent.make_request(  # type: ignore[call-overload]  # op is one of two words
                 op, local.pages, remote.pages, local_indices, remote_indices, paths, None, kind
-            )  # type: ignore[arg-type]
+            )
         except (headrace.Error, TypeError) as error:
             made = self._make_of_other_indices(
                 error, kind, op, local, local_indices, remote, remote_indices, paths

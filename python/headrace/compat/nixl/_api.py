@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,7 +42,7 @@ _THREADS_PARAMETER = {
 _OPERATIONS = {"READ": "read", "WRITE": "write"}
 _WORDS = {"posted": "PROC", "canceling": "PROC", "done": "DONE"}
 
-_Method = TypeVar("_Method")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _quick(method: _Method) -> _Method:

@@ -57,9 +57,9 @@ class nixlAgentConfig:
             raise TypeError(f"nixlAgentConfig takes up to {len(POSITIONS)} arguments, not {len(values)}")
         for name, (_, default) in FIELDS.items():
             setattr(self, name, default)
-        for name, value in zip(POSITIONS, values, strict=False):
-            if name is not None:
-                setattr(self, name, value)
+        for field, value in zip(POSITIONS, values, strict=False):
+            if field is not None:
+                setattr(self, field, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in FIELDS:

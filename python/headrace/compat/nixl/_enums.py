@@ -10,6 +10,8 @@ class Enumeration(enum.Enum):
     """Compares with ints and serves as an index without being an int. Any int makes a member; an unknown one
     is named "???"."""
 
+    _value_: int
+
     @classmethod
     def _missing_(cls, value: object) -> Enumeration:
         if isinstance(value, bool) or not isinstance(value, int):

@@ -13,7 +13,7 @@ from ._compiled import capture_rows
 class Rows(NamedTuple):
     """Rows of (address, length, device), at least one, as _compiled.capture_rows tells them."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
     device: int
     address: int
     """Of the first."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from typing import NoReturn
 
 import headrace
 
@@ -57,7 +58,7 @@ class nixlXferTelemetry:
         """Descriptors of the request; Headrace counts them before it merges neighbours."""
         return self._count
 
-    def __reduce__(self) -> object:
+    def __reduce__(self) -> NoReturn:
         raise TypeError("a nixlXferTelemetry cannot be pickled")
 
 
