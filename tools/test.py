@@ -361,8 +361,7 @@ def run_setup() -> bool:
 
 
 def sources(runner: Runner, stage: Stage) -> None:
-    for script in ("check_layers.py", "check_sources.py"):
-        stage.check(runner.command(stage, [str(VENV_PYTHON), f"tools/{script}"]), script)
+    stage.check(runner.command(stage, [str(VENV_PYTHON), "tools/lint.py"]), "tools/lint.py")
 
 
 def dev_build(runner: Runner, stage: Stage) -> None:
@@ -617,7 +616,7 @@ def rocm(runner: Runner, stage: Stage) -> None:
 
 STAGES: dict[str, tuple[str, Callable[[Runner, Stage], None]]] = {
     "setup": ("install what is missing", setup),
-    "sources": ("layers, licence lines, host names, paths", sources),
+    "sources": ("layout, types, layers, licence lines, host names, paths", sources),
     "dev": ("build and test under the address and undefined sanitizers", dev),
     "tsan": ("build and test the core under the thread sanitizer", tsan),
     "release": ("build as shipped", release),
