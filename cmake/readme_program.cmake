@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Does what README.md tells those who write C++ to do: saves the program, and runs the lines below it in a folder that looks
-# like a checkout after `make build`.
+# Does what README.md says to C++ users: saves the program of README.md under the name that README.md gives it, and runs the
+# lines below it, in a folder that looks like a checkout after `make build`.
 #   cmake -D SOURCE=<source folder> -D BUILD=<build folder> -D FOLDER=<to work in> -P readme_program.cmake
 
 # headrace_block(<variable> <text> <language>): the text's first fenced block of that language.
@@ -22,8 +22,8 @@ headrace_block(program "${readme}" cpp)
 headrace_block(lines "${readme}" sh)
 
 file(REMOVE_RECURSE ${FOLDER})
-file(MAKE_DIRECTORY ${FOLDER}/build)
+file(MAKE_DIRECTORY ${FOLDER}/build ${FOLDER}/examples)
 file(CREATE_LINK ${SOURCE}/include ${FOLDER}/include SYMBOLIC)
 file(CREATE_LINK ${BUILD} ${FOLDER}/build/release SYMBOLIC)
-file(WRITE ${FOLDER}/two_peers.cpp "${program}")
+file(WRITE ${FOLDER}/examples/first_steps.cpp "${program}")
 execute_process(COMMAND sh -e -x -c "${lines}" WORKING_DIRECTORY ${FOLDER} COMMAND_ERROR_IS_FATAL ANY)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the README shows works."""
+"""What the README shows works. What it says to do with its C++ program is done by the C++ test example.readme."""
 
 import re
 import subprocess
@@ -10,22 +10,46 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-def block(language: str) -> str:
-    return re.search(rf"```{language}\n(.*?)```", README, re.DOTALL).group(1)
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_the_page_of_python_runs(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", block("python")],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "took two pages" in done.stdout
+def test_its_two_python_programs_move_pages_between_two_processes(tmp_path):
+    for name, program in zip(("prefill.py", "decode.py"), blocks("python"), strict=True):
+        assert program.startswith(f"# {name}")
+        (tmp_path / name).write_text(program)
+    with subprocess.Popen(
+        [sys.executable, "prefill.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as prefill:
+        try:
+            address = prefill.stdout.readline().strip()
+            decode = subprocess.run(
+                [sys.executable, "decode.py", address],
+                cwd=tmp_path,
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            assert decode.returncode == 0, decode.stderr
+            assert decode.stdout.startswith("42.0 ")  # what prefill.py put into page 7
+            assert prefill.wait(timeout=120) == 0
+            assert "took pages 7 and 3" in prefill.stdout.read()
+        finally:
+            prefill.kill()
 
 
-def test_the_page_of_cpp_is_part_of_the_example_that_runs_as_a_test():
-    assert block("cpp").rstrip() in (ROOT / "examples" / "two_peers.cpp").read_text()
+def test_its_cpp_program_is_the_example_that_runs_as_a_test():
+    (program,) = blocks("cpp")
+    example = (ROOT / "examples" / "first_steps.cpp").read_text()
+    assert example.endswith("\n" + program)
+
+
+def test_it_has_at_most_150_lines():
+    assert len(README.splitlines()) <= 150
+
+
+def test_every_file_that_it_links_is_there():
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
