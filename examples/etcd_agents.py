@@ -18,8 +18,8 @@ with headrace.Agent("trainer", store=store) as trainer, headrace.Agent("server",
     came = threading.Event()
     server.watch_namespace(lambda event, peer: came.set() if (event, peer) == ("joined", "trainer") else None)
 
-    # The trainer publishes its weights under a lease that ends with it. After each change of its registrations
-    # the agent publishes again by itself.
+    # The trainer publishes its weights under a lease that ends with it. After each change of its
+    # registrations the agent publishes again by itself.
     weights = trainer.allocate(1 << 20, name="weights", note=b"uint8, 1048576")
     memoryview(weights)[:] = bytes(range(256)) * 4096
     trainer.publish()
