@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a picture to labels: a preprocessor that reads a PPM file, a model, a postprocessor that names the
-// likeliest classes.
+// From a picture to labels: a preprocessor for PPM files, a model, and a postprocessor that names the most
+// likely classes.
 //
 //   image_labels MODEL.pt2 PICTURE.ppm [LABELS.txt]
 //
-// The model takes one float32 input [1, 3, height, width] with channels as ImageNet's models want them, and
-// gives logits [1, classes]. PNG and JPEG become PPM by `convert picture.png picture.ppm` or the like.
-// Without arguments the two steps are shown on a picture that is made up, and no model is needed.
+// The model takes one float32 input [1, 3, height, width], with the channels normalised as for ImageNet, and
+// returns logits [1, classes]. Convert PNG and JPEG to PPM with `convert picture.png picture.ppm` or a
+// similar tool. Without arguments the program shows both steps on a generated picture, and needs no model.
 #include <headrace/processor.hpp>
 
 #include <algorithm>
@@ -78,7 +78,7 @@ class PictureToTensor final : public headrace::Preprocessor<Picture> {
   }
 
  private:
-  /// The nearest pixel, as a number around nought.
+  /// The nearest pixel, normalised by the mean and deviation of its channel.
   static float value(const Picture& picture, std::int64_t channel, std::int64_t y, std::int64_t x,
                      std::int64_t height, std::int64_t width) {
     constexpr std::array mean{0.485F, 0.456F, 0.406F}, deviation{0.229F, 0.224F, 0.225F};
@@ -94,7 +94,7 @@ struct Label {
   double share = 0;
 };
 
-/// The five likeliest classes, with shares that add up to one over all.
+/// The five most likely classes. The shares of all classes add up to 1.
 class LogitsToLabels final : public headrace::Postprocessor<std::vector<Label>> {
  public:
   explicit LogitsToLabels(std::vector<std::string> names) : names_(std::move(names)) {}
@@ -140,7 +140,7 @@ void print(const std::vector<Label>& labels) {
   for (const Label& label : labels) std::printf("%5.1f %%  %s\n", label.share * 100, label.name.c_str());
 }
 
-/// The two steps around a model, without one: a red picture, and logits of the mean of each channel.
+/// Both steps without a model: a red picture, and the mean of each channel as its logit.
 int show_steps() {
   const Picture red{2, 2, {255, 0, 0, 255, 0, 0, 255, 0, 0, 255, 0, 0}};
   ModelInfo info;

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata in parts: tell a peer how to reach you, then of each region as it is needed, then of what has
-changed since.
+"""Metadata in steps: connection information first, then each region when it is needed, then only the changes.
 
 python examples/partial_metadata.py
 """
@@ -12,12 +11,11 @@ with headrace.Agent("owner") as owner, headrace.Agent("reader") as reader:
     layers = [owner.allocate(4096, name=f"layer {i}") for i in range(4)]
     memoryview(layers[2])[:] = b"2" * 4096
 
-    # Metadata is bytes, sent by any means you have. First the connection information alone: no region is
-    # shown.
+    # Metadata is bytes; send it by any channel. First the connection information alone: it lists no region.
     reader.import_metadata(owner.export_metadata(regions=[]))
     assert reader.peer_regions("owner") == []
 
-    # Then one layer. It need not say again how to reach us.
+    # Then one layer, without the connection information.
     reader.import_metadata(owner.export_metadata(regions=[layers[2]], connection_info=False))
     there = reader.peer_region("owner", "layer 2")
     here = reader.allocate(4096)
@@ -25,7 +23,7 @@ with headrace.Agent("owner") as owner, headrace.Agent("reader") as reader:
     assert bytes(here) == b"2" * 4096
     print("read", there)
 
-    # All of it, and from then on only what changed after a version.
+    # The full metadata, and then only the changes since a version.
     whole = owner.export_metadata()
     reader.import_metadata(whole)
     version = owner.metadata_version
@@ -35,7 +33,7 @@ with headrace.Agent("owner") as owner, headrace.Agent("reader") as reader:
     print(f"whole: {len(whole)} bytes; the update: {len(update)} bytes")
     assert sorted(region.name for region in reader.peer_regions("owner")) == [f"layer {i}" for i in range(5)]
 
-    # Deregistering tells every peer that knows the region, and waits until each has let go.
+    # deregister revokes the region at every peer that knows it, and waits until each has released it.
     owner.deregister(layers[2], timeout=30)
     try:
         reader.read("owner", [here], [there], timeout=30)

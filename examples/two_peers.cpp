@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two agents: one owns pages, the other pulls some of them and says so. Here both live in one process; in two
-// they exchange the metadata strings over any channel you have, or with Agent::fetch_metadata.
+// Two agents: one owns pages, the other reads some of them and notifies the owner. Here both are in one
+// process. In two processes they exchange the metadata strings over any channel, or with
+// Agent::fetch_metadata.
 #include <headrace/headrace.hpp>
 
 #include <cstdio>
@@ -25,7 +26,7 @@ int main() {
   if (!prefill) return fail(prefill.error());
   if (!decode) return fail(decode.error());
 
-  // Memory from `allocate` takes the fastest path on one host; any other memory is registered where it lies.
+  // Memory from `allocate` has the fastest path on one host. Any other memory is registered in place.
   auto cache = prefill->allocate(1024 * page);
   if (!cache) return fail(cache.error());
   std::memset(cache->bytes().data(), 42, cache->length_bytes);
@@ -33,12 +34,12 @@ int main() {
   auto mine = decode->register_memory({ours.data(), ours.size()});
   if (!mine) return fail(mine.error());
 
-  // What a peer needs to know is a string.
+  // Metadata is a string: all that a peer needs to know.
   auto metadata = prefill->export_metadata();
   if (!metadata) return fail(metadata.error());
   if (auto imported = decode->import_metadata(*metadata); !imported) return fail(imported.error());
 
-  // Prepare once, then pick pages by index: page 7 of theirs into page 0 of ours, page 3 into page 1.
+  // Prepare once, then pick pages by index: page 7 of the peer into page 0 of ours, page 3 into page 1.
   auto local = decode->prepare(UniformPages{mine->id, 0, 0, page, 64});
   auto remote = decode->prepare("prefill", UniformPages{cache->id, 0, 0, page, 1024});
   if (!local) return fail(local.error());

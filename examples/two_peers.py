@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes: one computes pages, the other pulls some of them and says so.
+"""Two processes: one owns pages, the other reads some of them and notifies the owner.
 
 python examples/two_peers.py
 """
@@ -15,7 +15,7 @@ PAGE, COUNT = 65536, 256
 def prefill(address_out, done):
     """Owns a cache of COUNT pages; page i is filled with i."""
     with headrace.Agent("prefill", listen="127.0.0.1:0") as agent:
-        # Memory from allocate takes the fastest path on one host; register() takes any array where it lies.
+        # Memory from allocate has the fastest path on one host. register() takes any array in place.
         cache = agent.allocate(PAGE * COUNT, name="kv cache")
         view = memoryview(cache)
         for i in range(COUNT):
@@ -27,14 +27,14 @@ def prefill(address_out, done):
 
 
 def decode(address, done):
-    """Pulls the pages that it needs, in any order, into the places that it likes."""
+    """Reads the pages that it needs, in any order, into the slots that it chooses."""
     wanted = [200, 3, 77, 142]
     with headrace.Agent("decode") as agent:
         mine = bytearray(len(wanted) * PAGE)
         region = agent.register(mine)
         agent.fetch_metadata(address)
         theirs = agent.peer_region("prefill", "kv cache")
-        # Prepare once; each request then picks pages by index.
+        # Prepare once. Each request then picks pages by index.
         local = agent.prepare(headrace.UniformPages(region, 0, 0, PAGE, len(wanted)))
         remote = agent.prepare(headrace.UniformPages(theirs, 0, 0, PAGE, COUNT), peer="prefill")
         request = agent.make_request("read", local, remote, range(len(wanted)), wanted)
