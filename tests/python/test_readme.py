@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the README shows works. What it says to do with its C++ program is done by the C++ test example.readme."""
+"""The programs in the README work. The C++ test example.readme follows its steps for the C++ program."""
 
 import re
 import subprocess
