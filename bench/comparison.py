@@ -20,6 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
+PYTHON = "python/"  # begins the case of each figure that was measured through Python; a case of a C++ program has no prefix
 
 
 def machine() -> str:
@@ -42,6 +43,20 @@ def commit() -> str:
     )
 
 
+class Measured(list[float]):
+    """Samples of one case, and of how many of them the data was compared afterwards and found right."""
+
+    right = 0
+
+    def take(self, samples: list[float], right: bool) -> None:
+        self += samples
+        self.right += len(samples) if right else 0
+
+    @property
+    def checked(self) -> bool:
+        return 0 < len(self) == self.right
+
+
 class Rows:
     """The rows of one run, each a line of JSON as docs and TARGETS expect them."""
 
@@ -60,9 +75,9 @@ class Rows:
 
     def add(
         self, case: str, metric: str, unit: str, value: float, *, peer: str | None = None, peer_value: float | None = None,
-        lower_is_better: bool = False, table: str | None = None, checked: bool = True,
+        lower_is_better: bool = False, table: str | None = None, checked: bool,
     ) -> None:  # fmt: skip
-        """`ratio` says how many times better than the peer."""
+        """`ratio` says how many times better than the peer; `checked`, what a comparison of the moved data found."""
         ratio = None
         if peer_value is not None:
             ratio = (
