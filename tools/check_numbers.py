@@ -160,7 +160,8 @@ class Figures:
         table += [
             [filled(cell, {**shared, **line}, self.rows) for cell in cells] for line in made_of["lines"]
         ]
-        return "\n" + "\n".join(f"| {' | '.join(line)} |" for line in table) + f"\n\n{self.rows.sources()}\n"
+        sources = f"\n\n{self.rows.sources()}\n" if made_of.get("sources", True) else "\n"
+        return "\n" + "\n".join(f"| {' | '.join(line)} |" for line in table) + sources
 
 
 def blank(match: re.Match[str]) -> str:
@@ -261,7 +262,7 @@ def main(arguments: list[str]) -> int:
     for problem in problems:
         print(problem)
     if not options.list:
-        print(f"numbers: {len(paths)} documents, {len(problems)} figures that no row bears out")
+        print(f"numbers: {len(paths)} documents, {len(problems)} problems")
     return 1 if problems else 0
 
 
