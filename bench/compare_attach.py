@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What one process reaches of another's memory without any agent, and the backend shm beside it, in turn, by threads.
+"""What one process reaches of another's memory without any agent, and the backend shm beside it, in turn, by
+threads.
 
-bench_shm_raw moves the same random pages by process_vm_readv or writev (512 pages a call), by memcpy from and to memory that both have
-mapped, and by shm, on as many threads each; the data is compared. Rows of shm with the bare loop as the peer go to bench/results:
-`attach/read/4096/2` is registered memory, pages of 4 KiB, two threads; `mapped/...` memory from `allocate`.
+bench_shm_raw moves the same random pages by process_vm_readv or writev (512 pages a call), by memcpy from and
+to memory that both have mapped, and by shm, on as many threads each; the data is compared. Rows of shm with
+the bare loop as the peer go to bench/results: `attach/read/4096/2` is registered memory, pages of 4 KiB, two
+threads; `mapped/...` memory from `allocate`.
 
     cmake --preset release && cmake --build --preset release
     python3 bench/compare_attach.py --threads 1,2

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headrace and the barest program that moves the same pages the same way, in turn, where GPUs are.
 
-bench_gpu_ceilings (bench/gpu/ceilings.cpp) moves pages between two processes without an agent: one page of 4 KiB between two GPUs, by a
-launched kernel, by copy engine, by a kernel that stays; many pages between two GPUs, by kernel and by copy engine; one page from GPU to
-GPU over a loopback socket, each leg by the same ways; many pages between a GPU and another process's pinned host memory. `headrace bench
-pages` does the same with an agent. Both compare all data. Each round has every one's turn; the median of the rounds counts, and the least
-and the most are printed beside it. Rows of the table ceilings-gpu go to bench/results: ours with the best bare way of its kind as the
-peer (`single/4096/courier` beside `bare_resident`), and the bare ways by themselves.
+bench_gpu_ceilings (bench/gpu/ceilings.cpp) moves pages between two processes without an agent: one page of 4
+KiB between two GPUs, by a launched kernel, by copy engine, by a kernel that stays; many pages between two
+GPUs, by kernel and by copy engine; one page from GPU to GPU over a loopback socket, each leg by the same
+ways; many pages between a GPU and another process's pinned host memory. `headrace bench pages` does the same
+with an agent. Both compare all data. Each round has every one's turn; the median of the rounds counts, and
+the least and the most are printed beside it. Rows of the table ceilings-gpu go to bench/results: ours with
+the best bare way of its kind as the peer (`single/4096/courier` beside `bare_resident`), and the bare ways by
+themselves.
 
     cmake --preset release && cmake --build --preset release
     python3 bench/compare_ceilings.py --parts single,pages,tcp,host

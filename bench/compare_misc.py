@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What is not a transfer: import time, first agent, notifications there and back, metadata and registration, prepare and make.
+"""What is not a transfer: import time, first agent, notifications there and back, metadata and registration,
+prepare and make.
 
-Notifications go beside a bare ping-pong over two eventfds between the same two processes (`headrace bench pages
---notifications`, messages compared). Nothing else here moves data, so its rows are not `checked`; cases that were measured through
-Python begin with `python/`. NIXL is measured beside where bench/compare_nixl.py has installed it. Rows go to bench/results.
+Notifications go beside a bare ping-pong over two eventfds between the same two processes (`headrace bench
+pages --notifications`, messages compared). Nothing else here moves data, so its rows are not `checked`. Cases
+that are measured through Python begin with `python/`. NIXL is measured beside where bench/compare_nixl.py has
+installed it. Rows go to bench/results.
 
     .venv/bin/python bench/compare_misc.py
 """

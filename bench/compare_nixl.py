@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""NIXL and Headrace in turn: two processes, random pages of a 256 MiB buffer on both sides, in host memory or on two GPUs.
+"""NIXL and Headrace in turn: two processes, random pages of a 256 MiB buffer on both sides, in host memory or
+on two GPUs.
 
-Both are driven from Python by the same code (bench/page_worker.py): the same buffers, the same pages, the clock from post to
-done, every byte that moved compared after each transfer: `checked` in the rows says so. Cases begin with `python/`. Each library has the machine to itself: its two processes start,
-run every case, and end before the other's start; so often as --rounds says. NIXL runs at its defaults and with each of the
-settings of NIXL_SETTINGS; ratios are to whichever of them was best at the case. Rows go to bench/results.
+The same code drives both from Python (bench/page_worker.py): the same buffers, the same pages, the clock from
+post to completion. Every byte that moved is compared after each transfer: `checked` in the rows says so. All
+cases begin with `python/`. Each library has the machine to itself: its two processes start, run every case,
+and end before those of the other start; as often as --rounds says. NIXL runs at its defaults and with each of
+the settings of NIXL_SETTINGS; ratios are to the best of them at the case. Rows go to bench/results.
 
     python bench/compare_nixl.py --install      once: puts the nixl wheel into build/nixl-venv
     .venv/bin/python bench/compare_nixl.py      needs the package headrace in the interpreter that runs it
     .venv/bin/python bench/compare_nixl.py --through-dropin
-        the program written for NIXL, unchanged, on NIXL and on headrace.compat.nixl, beside the same on Headrace's own API
+        the program written for NIXL, unchanged, on NIXL and on headrace.compat.nixl, beside the same on
+        Headrace's own API
     python bench/compare_nixl.py --device cuda --nixl-path FOLDER
-        between two GPUs, with an interpreter that has torch; FOLDER holds the package nixl, on a machine without network;
-        --kinds vram-dram between a GPU and host memory, --over tcp through sockets alone
+        between two GPUs, with an interpreter that has torch; FOLDER holds the package nixl, on a machine
+        without network; --kinds vram-dram between a GPU and host memory, --over tcp through sockets alone
 """
 
 from __future__ import annotations
@@ -61,17 +64,17 @@ METADATA_METRICS = (
     ("load_ms", "ms", "load", 1e3),
 )
 
-# What its documentation offers for this job, beside the defaults: a pool of threads that share a request's pages, and no
-# thread of its own beside the caller's polling.
+# What its documentation offers for this job, beside the defaults: a pool of threads that share a request's
+# pages, and no thread of its own beside the caller's polling.
 NIXL_SETTINGS: dict[str, dict[str, Any]] = {
     "nixl": {},
     "nixl 2 threads": {"num_threads": 2},
     "nixl no progress thread": {"enable_prog_thread": False},
 }
-# What might help it beside host memory and over sockets, asked for by --tuned: several workers, each with connections of its own; longer
-# segments than its 8 KiB, for it sends through segments what no transport of its can read or write in place; another scheme of
-# its rendezvous, by more rails. Settings of the agent, and of the environment. (Without tcp among its transports its agent
-# does not start.)
+# What might help it beside host memory and over sockets, asked for by --tuned: several workers, each with
+# connections of its own; longer segments than its 8 KiB, for it sends through segments what no transport of
+# its can read or write in place; another scheme of its rendezvous, by more rails. Settings of the agent, and
+# of the environment. (Without tcp among its transports its agent does not start.)
 EIGHT_THREADS = {"num_threads": 8}
 LONG_SEGMENTS_OF_MEMORY = {"UCX_POSIX_SEG_SIZE": "256k", "UCX_SYSV_SEG_SIZE": "256k"}
 LONG_SEGMENTS_OF_TCP = {
@@ -94,7 +97,8 @@ def tuned_settings(long_segments: dict[str, str]) -> Tuned:
 
 
 OURS = {"registered": False, "allocated": True}
-# What each library is told to go by sockets alone; NIXL has as many as its defaults make, Headrace those that the goals are about.
+# What each library is told to go by sockets alone; NIXL has as many as its defaults make, Headrace those that
+# the goals are about.
 OVER_TCP = {
     "nixl": {"UCX_TLS": "tcp,cuda_copy,self"},
     "headrace": {"HEADRACE_BACKENDS": "tcp", "HEADRACE_TCP_SOCKETS": "8"},
@@ -105,8 +109,11 @@ INITIATOR, TARGET = 0, 1
 Places = tuple[int | None, int | None]  # the GPUs of initiator and target; None: host memory
 HOST_MEMORY: Places = (None, None)
 KINDS: dict[str, Places] = {
-    "vram-vram": (INITIATOR, TARGET), "vram-dram": (INITIATOR, None), "dram-vram": (None, INITIATOR), "dram-dram": HOST_MEMORY,
-}  # fmt: skip
+    "vram-vram": (INITIATOR, TARGET),
+    "vram-dram": (INITIATOR, None),
+    "dram-vram": (None, INITIATOR),
+    "dram-dram": HOST_MEMORY,
+}
 GPU_SINGLES = [4096]
 GPU_PATIENCE = 40  # seconds for an answer: NIXL's slowest transfer takes 0.1
 
@@ -143,9 +150,15 @@ class Pair:
     """Two processes of one library that know each other."""
 
     def __init__(
-        self, library: str, settings: dict[str, Any], allocated: bool, places: Places = HOST_MEMORY, nixl: Interpreter = OF_VENV,
-        over_tcp: bool = False, more_environment: dict[str, str] | None = None,
-    ):  # fmt: skip
+        self,
+        library: str,
+        settings: dict[str, Any],
+        allocated: bool,
+        places: Places = HOST_MEMORY,
+        nixl: Interpreter = OF_VENV,
+        over_tcp: bool = False,
+        more_environment: dict[str, str] | None = None,
+    ):
         python, environment = nixl if library == "nixl" else (sys.executable, {})
         environment = {**environment, **(more_environment or {}), **(OVER_TCP[library] if over_tcp else {})}
         if library == through_dropin.LIBRARY:
@@ -157,9 +170,15 @@ class Pair:
         try:
             for worker, name, gpu in ((self.here, "initiator", places[0]), (self.there, "target", places[1])):
                 worker.begin(
-                    "open", library=library, name=f"{library}-{name}-{seed:x}", settings=settings, buffer_bytes=BUFFER,
-                    allocated=allocated, seed=seed, device=gpu,
-                )  # fmt: skip
+                    "open",
+                    library=library,
+                    name=f"{library}-{name}-{seed:x}",
+                    settings=settings,
+                    buffer_bytes=BUFFER,
+                    allocated=allocated,
+                    seed=seed,
+                    device=gpu,
+                )
             ours, theirs = self.here.end(), self.there.end()
             self.here.ask("connect", metadata=theirs["metadata"], own=theirs["own"])
             self.there.ask("connect", metadata=ours["metadata"], own=ours["own"])
@@ -223,7 +242,8 @@ def run_cases(pair: Pair, contender: str, options: argparse.Namespace, samples: 
                 if i >= options.warm_up:
                     samples[f"{op}/{page}x{count}"][contender].take([result["seconds"]], result["right"])
         if page == 4096:
-            # What is to be within a few percent of something needs more samples than what is many times something.
+            # What is to be within a few percent of something needs more samples than what is many times
+            # something.
             rounds = 100 if options.through_dropin else 20
             for dtype in ("int32", "uint32", "int64"):
                 made = pair.here.ask("make", slots=BUFFER // page, count=count, dtype=dtype, rounds=rounds)
@@ -448,10 +468,17 @@ def report(samples: Samples, rows: Rows, options: argparse.Namespace) -> None:
                         peer_value=value,
                         checked=checked,
                     )
-                shown.append([
-                    case, f"{rate:.2f}", f"{count * page / mean / 1e9:.2f}", f"{default:.2f}", f"{peer_rate:.2f}", f"{rate / peer_rate:.1f}x",
-                    peer,
-                ])  # fmt: skip
+                shown.append(
+                    [
+                        case,
+                        f"{rate:.2f}",
+                        f"{count * page / mean / 1e9:.2f}",
+                        f"{default:.2f}",
+                        f"{peer_rate:.2f}",
+                        f"{rate / peer_rate:.1f}x",
+                        peer,
+                    ]
+                )
     print(table(["case", "GB/s", "of mean", "nixl", "its best", "ratio", "which was"], shown), "\n")
 
     shown = []
@@ -477,21 +504,34 @@ def report(samples: Samples, rows: Rows, options: argparse.Namespace) -> None:
                         lower_is_better=True,
                         checked=ours.checked and theirs.checked,
                     )
-                shown.append([
-                    case, f"{median(ours) * 1e6:.2f}", f"{percentile(ours, 99) * 1e6:.2f}", f"{median(theirs) * 1e6:.2f}",
-                    f"{percentile(theirs, 99) * 1e6:.2f}", f"{median(theirs) / median(ours):.1f}x",
-                ])  # fmt: skip
+                shown.append(
+                    [
+                        case,
+                        f"{median(ours) * 1e6:.2f}",
+                        f"{percentile(ours, 99) * 1e6:.2f}",
+                        f"{median(theirs) * 1e6:.2f}",
+                        f"{percentile(theirs, 99) * 1e6:.2f}",
+                        f"{median(theirs) / median(ours):.1f}x",
+                    ]
+                )
     print(table(["one page, from Python", "p50 us", "p99 us", "nixl p50", "nixl p99", "ratio"], shown), "\n")
 
     for case in sorted(name for name in samples if name.startswith("make/")):
         peer, theirs = best_of(samples[case], ours=False)
         _, ours = best_of(samples[case], ours=True)
         rows.add(
-            PYTHON + case, "ms", "ms", median(ours) * 1e3, peer=f"{peer} {VERSION}", peer_value=median(theirs) * 1e3,
-            lower_is_better=True, checked=False,
-        )  # fmt: skip
+            PYTHON + case,
+            "ms",
+            "ms",
+            median(ours) * 1e3,
+            peer=f"{peer} {VERSION}",
+            peer_value=median(theirs) * 1e3,
+            lower_is_better=True,
+            checked=False,
+        )
         print(
-            f"{case}: {median(ours) * 1e3:.4f} ms, nixl {median(theirs) * 1e3:.4f} ms, {median(theirs) / median(ours):.1f}x"
+            f"{case}: {median(ours) * 1e3:.4f} ms, nixl {median(theirs) * 1e3:.4f} ms, "
+            f"{median(theirs) / median(ours):.1f}x"
         )
     for page in options.pages[:1]:
         contenders = samples[f"prepare/{page}"]
@@ -618,7 +658,8 @@ def main() -> None:
     nixl = interpreter_of(options)
     if nixl == OF_VENV and not Path(nixl[0]).exists():
         sys.exit(
-            f"{VENV.relative_to(ROOT)} is not there: run `python bench/compare_nixl.py --install` first, or name NIXL with --nixl-path"
+            f"{VENV.relative_to(ROOT)} is not there: run `python bench/compare_nixl.py --install` first, or "
+            f"name NIXL with --nixl-path"
         )
 
     rows = Rows(table_of(options), options.machine_label, options.machine, options.commit)
@@ -673,8 +714,8 @@ def main() -> None:
             except RuntimeError as error:
                 if not gpus and (library != "nixl" or not isinstance(error, Stuck)):
                     raise
-                # Seen without its progress thread: a target that nobody polls does not answer. Between GPUs what was measured
-                # before is kept, and the others go on: there may not be another sitting.
+                # Seen without its progress thread: a target that nobody polls does not answer. Between GPUs
+                # what was measured before is kept, and the others go on: there may not be another sitting.
                 print(f"  {contender} is left out: {error}", flush=True)
                 turns.remove((library, contender, settings, allocated))
                 failed = failed or library != "nixl"

@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Bare TCP over loopback and `headrace bench pages --backend tcp` in turn, at 1, 2 and 4 streams or as many as --streams says.
+"""Bare TCP over loopback and `headrace bench pages --backend tcp` in turn, at 1, 2 and 4 streams or as many
+as --streams says.
 
-Bare TCP is bench/raw_tcp: two processes, one thread a stream a side, the same congestion control, no framing. It walks
-through as much memory as a side of the benchmark has, so that both pay for the memory and neither lives in the caches alone;
-its figure from the caches stands beside, as `raw_tcp_cached`, and what it gets with pages at random places, gathered by sendmsg
-and scattered by recvmsg, as `raw_tcp_pages`: the ceiling of that pattern, which has no frames, no checks and one peer.
+Bare TCP is bench/raw_tcp: two processes, one thread a stream a side, the same congestion control, no framing.
+It walks through as much memory as a side of the benchmark has, so that both pay for the memory and neither
+lives in the caches alone; its figure from the caches stands beside, as `raw_tcp_cached`, and what it gets
+with pages at random places, gathered by sendmsg and scattered by recvmsg, as `raw_tcp_pages`: the ceiling of
+that pattern, which has no frames, no checks and one peer.
 
 Two comparisons, since bare TCP is measured in its stride, for a second and a half without a pause:
-- ours in its stride: two requests in flight, each posted again as soon as it has ended, a GiB in all (cases `4096/stride/...`), against bare TCP;
-- one request that finds all threads asleep, from its post to its end (`4096/...`; `4096x65536/...` are all pages of 4 KiB, where else 16384 are moved),
-  against bare TCP too, and beside what a bare program gets that moves as many bytes once, from the asking to the last byte (`raw_tcp_burst`).
+- ours in its stride: two requests in flight, each posted again as soon as it has ended, a GiB in all (cases
+  `4096/stride/...`), against bare TCP;
+- one request that finds all threads asleep, from its post to its end (`4096/...`; `4096x65536/...` are all
+  pages of 4 KiB, where else 16384 are moved), against bare TCP too, and beside what a bare program gets that
+  moves as many bytes once, from the asking to the last byte (`raw_tcp_burst`).
 Rows go to bench/results.
 
     cmake --preset release && cmake --build --preset release
@@ -46,7 +50,8 @@ def run(command: list[str]) -> list[dict]:
 def bare(
     program: str, streams: int, seconds: float, memory: int, congestion: str, page: int = 0, burst: int = 0
 ) -> float:
-    """GB/s. The memory is that of all streams together, as the buffer of the benchmark is. page 0: in order; burst: so many bytes once."""
+    """GB/s. The memory is that of all streams together, as the buffer of the benchmark is. page 0: in order;
+    burst: so many bytes once."""
     arguments = ["--streams", str(streams), "--seconds", str(seconds), "--congestion", congestion]
     if memory:
         arguments += ["--memory", str(memory // streams)]
@@ -69,9 +74,13 @@ def ours(
 ) -> tuple[list[float], bool]:
     """GB/s, and whether every transfer's data was compared there and found right."""
     rows = run(
-        [command, "bench", "pages", "--backend", "tcp", "--streams", str(streams), "--page", str(page), "--op", op, "--total", str(TOTAL),
-         "--count", str(count), "--iterations", str(iterations), "--warm-up", "1", "--option", f"tcp.congestion={congestion}", "--json", *more]
-    )  # fmt: skip
+        [
+            *(command, "bench", "pages", "--backend", "tcp", "--streams", str(streams), "--page", str(page)),
+            *("--op", op, "--total", str(TOTAL), "--count", str(count), "--iterations", str(iterations)),
+            *("--warm-up", "1", "--option", f"tcp.congestion={congestion}", "--json"),
+            *more,
+        ]
+    )
     row = next(row for row in rows if row["metric"] == "GB/s")
     return [row["value"]], row["checked"]
 
@@ -81,7 +90,8 @@ def most_pages(page: int) -> int:
 
 
 def transfers_of(pages: list[int]) -> list[tuple[int, int]]:
-    """Page and number of pages of the requests that find all threads asleep; of 4 KiB once more with all that there are."""
+    """Page and number of pages of the requests that find all threads asleep; of 4 KiB once more with all that
+    there are."""
     return [
         (page, count)
         for page in pages
@@ -161,7 +171,8 @@ def main() -> None:
                     once[op, page, count, streams].take(*ours(*turns, page, count, []))
                 raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
             for page in pages:
-                # Of all the memory: the benchmark fills all of it before each transfer, so that its pages are in no cache.
+                # Of all the memory: the benchmark fills all of it before each transfer, so that its pages are
+                # in no cache.
                 scattered[page, streams].append(
                     bare(options.raw, streams, options.seconds, TOTAL, options.congestion, page)
                 )

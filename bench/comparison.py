@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the comparisons share: the rows that bench/results keeps, and processes that do one side of a benchmark."""
+"""What the comparisons share: the rows that bench/results keeps, and processes that do one side of a
+benchmark."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
-PYTHON = "python/"  # begins the case of each figure that was measured through Python; a case of a C++ program has no prefix
+# Begins the case of each figure that is measured through Python; a case of a C++ program has no prefix.
+PYTHON = "python/"
 
 
 def machine() -> str:
@@ -31,7 +33,10 @@ def machine() -> str:
             model = line.split(": ", 1)[1]
             break
     gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    return f"{model}, {len(os.sched_getaffinity(0))} cores, {gib:.0f} GiB, Linux {platform.release().split('-')[0]}"
+    return (
+        f"{model}, {len(os.sched_getaffinity(0))} cores, {gib:.0f} GiB, Linux "
+        f"{platform.release().split('-')[0]}"
+    )
 
 
 def commit() -> str:
@@ -67,17 +72,29 @@ class Rows:
         self.table = table
         self.started = datetime.datetime.now(datetime.timezone.utc)
         self.common = {
-            "date": self.started.strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit_text or commit(), "machine": machine_text or machine(),
-        }  # fmt: skip
+            "date": self.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "commit": commit_text or commit(),
+            "machine": machine_text or machine(),
+        }
         self.command = shlex.join(["python", os.path.relpath(sys.argv[0], ROOT), *sys.argv[1:]])
         self.label = label
         self.lines: list[dict[str, Any]] = []
 
     def add(
-        self, case: str, metric: str, unit: str, value: float, *, peer: str | None = None, peer_value: float | None = None,
-        lower_is_better: bool = False, table: str | None = None, checked: bool,
-    ) -> None:  # fmt: skip
-        """`ratio` says how many times better than the peer; `checked`, what a comparison of the moved data found."""
+        self,
+        case: str,
+        metric: str,
+        unit: str,
+        value: float,
+        *,
+        peer: str | None = None,
+        peer_value: float | None = None,
+        lower_is_better: bool = False,
+        table: str | None = None,
+        checked: bool,
+    ) -> None:
+        """`ratio` says how many times better than the peer; `checked`: the data that moved was compared, and
+        is right."""
         ratio = None
         if peer_value is not None:
             ratio = (
@@ -98,7 +115,7 @@ class Rows:
                 "peer_value": rounded(peer_value),
                 "ratio": rounded(ratio),
                 "checked": checked,
-            }  # fmt: skip
+            }
         )
 
     def write(self, folder: Path = RESULTS) -> Path:
@@ -175,7 +192,8 @@ class Worker:
         return answer.get("value")
 
     def stop(self) -> None:
-        """Its exit code does not count: the data has been compared, and peers are known to crash on the way out."""
+        """Its exit code does not count: the data has been compared, and peers are known to crash on the way
+        out."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()

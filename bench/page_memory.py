@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a comparison's buffers lie: in host memory, as NumPy arrays, or on a GPU, as torch's tensors.
 
-Buffers begin as the same random words on both sides, which the seed decides. Before each transfer the source adds a fresh
-number to every word and the target is wiped, so that stale data is as wrong as misplaced data.
+Buffers begin as the same random words on both sides, which the seed decides. Before each transfer the source
+adds a fresh number to every word and the target is wiped, so that stale data is as wrong as misplaced data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ WIPED = 0xA5A5A5A5A5A5A5A5
 
 
 def mixed(places: Any, seed: int) -> Any:
-    """Numbers made of their places and the seed: two GPUs, or a GPU and a processor, need not draw the same random ones."""
+    """Numbers made of their places and the seed: two GPUs, or a GPU and a processor, need not draw the same
+    random ones."""
     words = (places + seed % 2**40) * -7046029254386353131
     return words ^ (words >> 29)
 
@@ -63,7 +64,8 @@ class HostMemory:
 
 
 class GpuMemory:
-    """The same for buffers on a GPU. The host waits for the GPU at the end of each, so that a transfer finds it quiet."""
+    """The same for buffers on a GPU. The host waits for the GPU at the end of each, so that a transfer finds
+    it quiet."""
 
     def __init__(self, device: int):
         import torch

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of a comparison: an agent of NIXL or of Headrace, a buffer, and the checks of what was moved into it.
+"""One process of a comparison: an agent of NIXL or of Headrace, a buffer, and the checks of what was moved
+into it.
 
 Reads one JSON message a line from stdin and answers each with one line. Started by bench/compare_*.py.
 """
@@ -13,18 +14,19 @@ import time
 import traceback
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import numpy as np  # noqa: E402
-from comparison import pack, unpack  # noqa: E402
-from page_memory import memory_of  # noqa: E402
+import numpy as np
+
+from comparison import pack, unpack
+from page_memory import memory_of
 
 
 class Nixl:
     """The peer, as its users call it: prepare, make, transfer, check."""
 
-    words = {"read": "READ", "write": "WRITE"}
+    words: ClassVar[dict[str, str]] = {"read": "READ", "write": "WRITE"}
 
     def __init__(self, name: str, settings: dict[str, Any]):
         # Its Python face asks whether what it is given is a tensor, and needs torch for nothing else here.
@@ -105,7 +107,7 @@ class Nixl:
 
 
 class Headrace:
-    words = {"read": "read", "write": "write"}
+    words: ClassVar[dict[str, str]] = {"read": "read", "write": "write"}
 
     def __init__(self, name: str, settings: dict[str, Any]):
         import headrace
@@ -242,7 +244,8 @@ class Side:
         return seconds
 
     def transfer(self, op: str, slots: int, count: int, seed: int, posts: int = 1) -> dict[str, Any]:
-        """Makes a request, carries it out so many times without a pause, gives the seconds of making and of one post."""
+        """Makes a request, carries it out so many times without a pause, gives the seconds of making and of
+        one post."""
         source, target = choose(slots, count, seed)
         here, there = (target, source) if op == "read" else (source, target)
         word = self.library.words[op]
@@ -290,9 +293,11 @@ class Side:
         return seconds
 
     def make_in_turn(self, slots: int, count: int, dtype: str, rounds: int) -> dict[str, list[float]]:
-        """The same through the drop-in and on the agent of Headrace's that it stands on, of the same lists, call by call.
+        """The same through the drop-in and on the agent of Headrace's that it stands on, of the same lists,
+        call by call.
 
-        Where the memory of a process happens to lie makes more of a difference between two processes than is looked for here.
+        Where the memory of a process happens to lie makes more of a difference between two processes than is
+        looked for here.
         """
         agent, native, (local, remote) = self.library.agent, self.library.agent._native, self.lists
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What Python costs on top: import, first agent, preparing pages and making requests from each kind of argument, small calls.
+"""What Python costs on top: import, first agent, preparing pages and making requests from each kind of
+argument, small calls.
 
-One process, an agent that transfers to itself; no peer beside (bench/compare_misc.py has that). No data is compared: the rows are
-not `checked`. Rows go to bench/results.
+One process, an agent that transfers to itself; no peer beside (bench/compare_misc.py has that). No data is
+compared: the rows are not `checked`. Rows go to bench/results.
 
     .venv/bin/python bench/python_overhead.py
 """
@@ -16,12 +17,13 @@ import json
 import subprocess
 import sys
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from comparison import PYTHON, ROOT, Rows, default_label, median, table
 
 import headrace
+from comparison import PYTHON, ROOT, Rows, default_label, median, table
 
 PAGE, COUNT = 4096, 16384
 

@@ -4,15 +4,16 @@
 
 Usage: check_numbers.py [--write | --list] [--root ROOT] [FILE...]      (all documents without FILE)
 
-Between `<!-- figures NAME -->` and `<!-- /figures -->` stands a table, between `<!-- figure NAME -->` and `<!-- /figure -->` a
-figure inside a sentence. NAME is a table of bench/figures.toml, which says how it is made of rows. --write fills all of them;
---list prints what each name makes. Without --write it prints, by file and line, each text that differs from its rows, each
-name or row that is not there, and each measured figure that stands outside of such marks; it exits with 1 if there is one.
+Between `<!-- figures NAME -->` and `<!-- /figures -->` stands a table, between `<!-- figure NAME -->` and
+`<!-- /figure -->` a figure inside a sentence. bench/figures.toml says which rows make NAME. --write fills
+all of them; --list prints what each name makes. Without --write it prints, by file and line, each text that
+differs from its rows, each name or row that is not there, and each measured figure outside of such
+marks; it exits with 1 if there is one.
 
-Measured is a number with GB/s and its like, with us, ns or a percent sign, a ratio ("1.3 times", "3 times as fast"), or a
-time in ms or s that has a decimal point; and a row of a Markdown table that names GB/s. Whole ms and s, and bytes, are
-constants. A text that looks measured and is a constant of the code stands in [constants] of bench/figures.toml. Code, in
-fences or in backticks, is not looked at.
+Measured is a number with GB/s and its like, with us, ns or a percent sign, a ratio ("1.3 times", "3 times as
+fast"), or a time in ms or s that has a decimal point; and a row of a Markdown table that names GB/s. Whole ms
+and s, and bytes, are constants. A text that looks measured and is a constant of the code stands in
+[constants] of bench/figures.toml. Code, in fences or in backticks, is not read.
 """
 
 from __future__ import annotations
@@ -29,15 +30,20 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:  # Python 3.10
+else:
     from pip._vendor import tomli as tomllib
 
 DOCUMENTS = (
-    "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/**/*.md", "bench/notes/*.md", "backends/*/README.md",
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "docs/**/*.md",
+    "bench/notes/*.md",
+    "backends/*/README.md",
     "kernels/README.md",
-)  # fmt: skip
+)
 FIGURES = "bench/figures.toml"
 MARK = re.compile(r"<!-- (figures?) (\S+) -->(.*?)<!-- /\1 -->", re.DOTALL)
 OPEN_OR_CLOSE = re.compile(r"<!-- /?figures?\b.*?-->")
@@ -65,7 +71,7 @@ class Rows:
     """The rows of bench/results, and those that a text was made of."""
 
     def __init__(self, folder: Path):
-        self.rows = [
+        self.rows: list[tuple[str, dict[str, Any]]] = [
             (path.name, json.loads(line))
             for path in sorted(folder.glob("*.jsonl"))
             for line in path.read_text().splitlines()
@@ -73,7 +79,8 @@ class Rows:
         self.used: dict[tuple[str, str], str] = {}  # file and commit: machine
 
     def find(self, wanted: dict[str, str], first: bool) -> dict[str, Any]:
-        """The latest row, or the first. Of several of one run it is the one with the least ratio: the peer at its best settings."""
+        """The latest row, or the first. Of several of one run it is the one with the least ratio, the peer
+        at the best of its settings."""
         found = [(file, row) for file, row in self.rows if self._fits(file, row, wanted)]
         if not found:
             raise Missing("no row has " + ", ".join(f"{key} {value}" for key, value in wanted.items()))

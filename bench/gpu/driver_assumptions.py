@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's driver does where tests/support/fake_cuda assumes it: one JSON line a question, with what was observed.
+"""What NVIDIA's driver does where tests/support/fake_cuda assumes it: one JSON line a question, with what was
+observed.
 
 Usage: driver_assumptions.py [--only NAME,NAME] [--out FILE]
-Each question is asked by a process of its own, with an exporter as its child, so that one that hangs, or breaks its context, spoils
-no other. Outcomes are the driver's numbers (201: invalid context, 1: invalid value, ...) with its name beside.
+Each question is asked by a process of its own, with an exporter as its child, so that one that hangs, or
+breaks its context, spoils no other. Outcomes are the driver's numbers (201: invalid context, 1: invalid
+value, ...) with its name beside.
 """
 
 from __future__ import annotations
@@ -37,8 +39,16 @@ class Location(ctypes.Structure):
 
 
 class AllocationProperties(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", Location), ("win32", ctypes.c_void_p),
-                ("compression", ctypes.c_ubyte), ("rdma", ctypes.c_ubyte), ("usage", ctypes.c_ushort), ("reserved", ctypes.c_ubyte * 4)]  # fmt: skip
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location", Location),
+        ("win32", ctypes.c_void_p),
+        ("compression", ctypes.c_ubyte),
+        ("rdma", ctypes.c_ubyte),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_ubyte * 4),
+    ]
 
 
 class Access(ctypes.Structure):
@@ -303,8 +313,8 @@ def serve(channel: socket.socket, device: int) -> None:
             os.close(descriptor)
 
 
-# Questions. Each gets the driver with GPU 0 current, the number of the exporter's GPU, and the line that it adds to: what it has
-# found before a call fails is kept
+# Questions. Each gets the driver with GPU 0 current, the number of the exporter's GPU, and the line that it
+# adds to: what it has found before a call fails is kept
 
 
 def open_freed(driver: Driver, far: int, result: dict[str, Any]) -> None:
@@ -316,9 +326,12 @@ def open_freed(driver: Driver, far: int, result: dict[str, Any]) -> None:
     again = exporter.ask("allocate", 2)
     reused, address = driver.open(as_handle(first["handle"]))
     result |= {
-        "freed": driver.word(code), "same_address": again["address"] == first["address"], "same_handle": again["handle"] == first["handle"],
-        "same_buffer_id": again["buffer_id"] == first["buffer_id"], "old_handle_after_reuse": driver.word(reused),
-    }  # fmt: skip
+        "freed": driver.word(code),
+        "same_address": again["address"] == first["address"],
+        "same_handle": again["handle"] == first["handle"],
+        "same_buffer_id": again["buffer_id"] == first["buffer_id"],
+        "old_handle_after_reuse": driver.word(reused),
+    }
     if reused == 0:
         result["old_handle_reads"] = driver.read(address)
     fresh, address = driver.open(as_handle(again["handle"]))
@@ -371,7 +384,8 @@ def open_own(driver: Driver, far: int, result: dict[str, Any]) -> None:
 
 
 def handle_outlives_exporter(driver: Driver, far: int, result: dict[str, Any]) -> None:
-    """Memory opened by handle, its process killed: what reading it gives, and when the memory is free again."""
+    """Memory opened by handle, its process killed: what reading it gives, and when the memory is free
+    again."""
     driver.context(far)
     driver.used()
     before = driver.used()
@@ -420,7 +434,8 @@ def descriptor_outlives_exporter(driver: Driver, far: int, result: dict[str, Any
 
 
 def exporter_dies_under_work(driver: Driver, far: int, result: dict[str, Any]) -> None:
-    """Its process killed while this GPU writes its memory by kernels (memset), then while it reads it by copies."""
+    """Its process killed while this GPU writes its memory by kernels (memset), then while it reads it by
+    copies."""
     mine = driver.allocate(BYTES, 0)
     stream = ctypes.c_void_p()
     driver.do("cuStreamCreate", ctypes.byref(stream), 1)
@@ -449,9 +464,12 @@ def exporter_dies_under_work(driver: Driver, far: int, result: dict[str, Any]) -
         os.kill(exporter.process.pid, signal.SIGKILL)
         exporter.process.wait()
         result[how] = {
-            "open": driver.word(code), "when_killed": driver.word(running), "synchronize": driver.word(driver.ask("cuStreamSynchronize", stream)),
-            "reads": driver.read(address if how == "kernels" else mine, 4096), "close": driver.word(driver.close(address)),
-        }  # fmt: skip
+            "open": driver.word(code),
+            "when_killed": driver.word(running),
+            "synchronize": driver.word(driver.ask("cuStreamSynchronize", stream)),
+            "reads": driver.read(address if how == "kernels" else mine, 4096),
+            "close": driver.word(driver.close(address)),
+        }
 
 
 def descriptor_imported_by_its_maker(driver: Driver, far: int, result: dict[str, Any]) -> None:
@@ -472,7 +490,8 @@ def descriptor_imported_by_its_maker(driver: Driver, far: int, result: dict[str,
 
 
 def identity_of_mapped_memory(driver: Driver, far: int, result: dict[str, Any]) -> None:
-    """What the driver says of an address whose physical memory goes, and of the same address with other memory."""
+    """What the driver says of an address whose physical memory goes, and of the same address with other
+    memory."""
     driver.context(far)
     address = driver.reserve(BYTES)
 
@@ -516,22 +535,23 @@ def ways_between_gpus(driver: Driver, far: int, result: dict[str, Any]) -> None:
 
 
 def what_opening_costs(driver: Driver, far: int, result: dict[str, Any]) -> None:
-    """Milliseconds of opening, closing, mapping, unmapping, of a copy of 8 bytes, and of asking for handle and identity."""
+    """Milliseconds of opening, closing, mapping, unmapping, of a copy of 8 bytes, and of asking for handle
+    and identity."""
     exporter = Exporter(far)
     times: dict[str, list[float]] = {}
 
-    def timed(name: str, call: Callable[[], Any]) -> Any:
+    def timed(name: str, call: Callable[..., Any], *arguments: Any) -> Any:
         start = time.perf_counter()
-        value = call()
+        value = call(*arguments)
         times.setdefault(name, []).append((time.perf_counter() - start) * 1e3)
         return value
 
     for value in range(10):
         by_handle, shared = exporter.ask("allocate", value), exporter.ask("share", value)
-        code, address = timed("ipc_open", lambda: driver.open(as_handle(by_handle["handle"])))
+        code, address = timed("ipc_open", driver.open, as_handle(by_handle["handle"]))
         if code == 0:
-            timed("copy_8_bytes", lambda: driver.read(address, 8))
-            timed("ipc_close", lambda: driver.close(address))
+            timed("copy_8_bytes", driver.read, address, 8)
+            timed("ipc_close", driver.close, address)
 
         def map_shared(descriptor: int = shared["descriptor"]) -> int:
             _, memory = driver.import_descriptor(descriptor)
@@ -541,11 +561,11 @@ def what_opening_costs(driver: Driver, far: int, result: dict[str, Any]) -> None
             return place
 
         place = timed("descriptor_map", map_shared)
-        timed("descriptor_unmap", lambda: driver.unmap(place, BYTES))
+        timed("descriptor_unmap", driver.unmap, place, BYTES)
         own = driver.allocate(BYTES, 1)
-        timed("ipc_get_handle", lambda: driver.handle(own))
-        timed("buffer_id", lambda: driver.buffer_id(own))
-        timed("address_range", lambda: driver.range_of(own))
+        timed("ipc_get_handle", driver.handle, own)
+        timed("buffer_id", driver.buffer_id, own)
+        timed("address_range", driver.range_of, own)
         driver.free(own)
         os.close(shared["descriptor"])
     exporter.leave()
@@ -586,10 +606,19 @@ def exporter_in_another_pid_namespace(driver: Driver, far: int, result: dict[str
 
 
 QUESTIONS: list[Callable[[Driver, int, dict[str, Any]], None]] = [
-    open_freed, open_of_dead_exporter, open_twice_and_on_two_gpus, open_own, handle_outlives_exporter, descriptor_outlives_exporter,
-    exporter_dies_under_work, descriptor_imported_by_its_maker, identity_of_mapped_memory, ways_between_gpus, what_opening_costs,
+    open_freed,
+    open_of_dead_exporter,
+    open_twice_and_on_two_gpus,
+    open_own,
+    handle_outlives_exporter,
+    descriptor_outlives_exporter,
+    exporter_dies_under_work,
+    descriptor_imported_by_its_maker,
+    identity_of_mapped_memory,
+    ways_between_gpus,
+    what_opening_costs,
     exporter_in_another_pid_namespace,
-]  # fmt: skip
+]
 
 
 def answer_one(name: str) -> int:

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns what bench_gpu_probe printed into rows of bench/results.
 
-Usage: probe_rows.py PROBE.jsonl --commit HASH --date 2026-11-22T00:24:00Z --host "2x H200 NVLink, ..." >> bench/results/....jsonl
+Usage: probe_rows.py PROBE.jsonl --commit HASH --date 2026-11-22T00:24:00Z --host "2x H200 NVLink, ..." >>
+bench/results/....jsonl
 """
 
 from __future__ import annotations
@@ -56,9 +57,21 @@ def main() -> int:
         # The probe says of each line whether it compared the bytes: single pages, for one, it does not.
         compared = line.get("compared", False)
         for case, metric, unit, value in measurements(line) if "what" in line else ():
-            row = {"date": arguments.date, "commit": arguments.commit, "machine": arguments.host, "command": arguments.command,
-                   "table": "gpu-probe", "case": case, "metric": metric, "unit": unit, "value": value, "peer": None,
-                   "peer_value": None, "ratio": None, "checked": compared}  # fmt: skip
+            row = {
+                "date": arguments.date,
+                "commit": arguments.commit,
+                "machine": arguments.host,
+                "command": arguments.command,
+                "table": "gpu-probe",
+                "case": case,
+                "metric": metric,
+                "unit": unit,
+                "value": value,
+                "peer": None,
+                "peer_value": None,
+                "ratio": None,
+                "checked": compared,
+            }
             print(json.dumps(row))
     return 0
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How torch's memory can be shared: what the driver says of a tensor's allocation, with and without expandable segments.
+"""How torch's memory can be shared: what the driver says of a tensor's allocation, with and without
+expandable segments.
 
 Usage: torch_segments.py   one JSON line a case
 """
@@ -13,8 +14,13 @@ import os
 import subprocess
 import sys
 
-ATTRIBUTES = {"buffer_id": (7, ctypes.c_ulonglong), "legacy_ipc": (10, ctypes.c_uint), "range_start": (11, ctypes.c_uint64),
-              "range_bytes": (12, ctypes.c_size_t), "handle_types": (14, ctypes.c_uint64)}  # fmt: skip
+ATTRIBUTES = {
+    "buffer_id": (7, ctypes.c_ulonglong),
+    "legacy_ipc": (10, ctypes.c_uint),
+    "range_start": (11, ctypes.c_uint64),
+    "range_bytes": (12, ctypes.c_size_t),
+    "handle_types": (14, ctypes.c_uint64),
+}
 
 
 def describe(case: str) -> None:

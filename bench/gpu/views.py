@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How fast blocks of a KV cache change their layout on the way from one GPU to another, or inside one: one row a figure.
+"""How fast blocks of a KV cache change their layout on the way from one GPU to another, or inside one: one
+row a figure.
 
 Usage: views.py [--blocks N] [--iterations N]
-Blocks at random places on both sides, heads of 128 elements of two bytes, 16 tokens a block; K and V in one tensor. One agent moves
-them to itself; post to the end of wait, median. Every element of the target is compared with what torch makes of the same blocks,
-whose own time, index and copy, stands beside as the peer.
+Blocks at random places on both sides, heads of 128 elements of two bytes, 16 tokens a block; K and V in one
+tensor. One agent moves them to itself; post to the end of wait, median. Every element of the target is
+compared with what torch makes of the same blocks, whose own time, index and copy, stands beside as the peer.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ import torch
 import headrace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from comparison import PYTHON, Rows  # noqa: E402
+from comparison import PYTHON, Rows
 
 HEADS, TOKENS, DIM = 8, 16, 128
 
-# Name: how a (2, blocks, tokens, heads, dim) cache of the source and the target's are seen as (blocks, ...) of one shape.
+# Name: how a (2, blocks, tokens, heads, dim) cache of the source and the target's are seen as (blocks, ...)
+# of one shape.
 LAYOUTS = {
     "nhd->nhd": (lambda t: t.transpose(0, 1), "nhd", HEADS),
     "nhd->hnd": (lambda t: t.transpose(0, 1), "hnd", HEADS),

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws GB/s over page size for pages between two GPUs, read and write: Headrace, NIXL, and what a bare kernel reaches.
+"""Draws GB/s over page size for pages between two GPUs, read and write: Headrace, NIXL, and what a bare
+kernel reaches.
 
 Usage: pages_gpu.py [OUTPUT.svg]      (bench/plots/pages_gpu.svg without one)
 
-Every point is a row of bench/results: of each case the latest. Headrace and NIXL are the two sides of one row, which
-bench/compare_nixl.py measured in turn (`python/read/...`); of NIXL's settings the better one counts at each point. The ceiling is
-the best of the bare kernels and copy engines of bench/compare_ceilings.py (`read/.../bare_...`). Needs matplotlib (`pip install matplotlib`), which nothing else here does.
+Every point is a row of bench/results: of each case the latest. Headrace and NIXL are the two sides of one
+row, which bench/compare_nixl.py measured in turn (`python/read/...`); of NIXL's settings the better one
+counts at each point. The ceiling is the best of the bare kernels and copy engines of
+bench/compare_ceilings.py (`read/.../bare_...`). Needs matplotlib (`pip install matplotlib`), which nothing
+else here does.
 """
 
 from __future__ import annotations
@@ -25,10 +28,22 @@ OPERATIONS = ("read", "write")
 
 # Okabe and Ito's colours, which most people can tell apart; lines and marks differ as well.
 STYLES = {
-    "ceiling": {"color": "#555555", "linestyle": (0, (4, 3)), "linewidth": 1.4, "marker": "", "label": "ceiling: a bare kernel or copy engine"},
+    "ceiling": {
+        "color": "#555555",
+        "linestyle": (0, (4, 3)),
+        "linewidth": 1.4,
+        "marker": "",
+        "label": "ceiling: a bare kernel or copy engine",
+    },
     "headrace": {"color": "#0072B2", "linestyle": "-", "linewidth": 2.2, "marker": "o", "label": "Headrace"},
-    "nixl": {"color": "#D55E00", "linestyle": "-", "linewidth": 2.2, "marker": "s", "label": "NIXL, the better of its settings"},
-}  # fmt: skip
+    "nixl": {
+        "color": "#D55E00",
+        "linestyle": "-",
+        "linewidth": 2.2,
+        "marker": "s",
+        "label": "NIXL, the better of its settings",
+    },
+}
 
 Row = dict[str, Any]
 Points = dict[int, float]  # page size in bytes: GB/s
@@ -93,7 +108,8 @@ class Picture:
     def small_print(self) -> str:
         files = ", ".join(f"{file} ({commit})" for file, commit in sorted(set(self.sources.values())))
         return (
-            f"{self.machine}. Two processes, pages at random places on both sides, 64 MiB at 4 KiB and 256 MiB else, from post to the end of wait,\n"
+            f"{self.machine}. Two processes, pages at random places on both sides, 64 MiB at 4 KiB and 256 "
+            "MiB else, from post to the end of wait,\n"
             f"Headrace and {self.peer} from Python and in turn, data compared after every transfer.\n"
             f"Rows of bench/results: {files}."
         )
@@ -196,7 +212,8 @@ def main(arguments: list[str]) -> int:
     picture = Picture()
     if not picture.points["read"]["headrace"]:
         print(
-            f"{RESULTS} holds no row of pages-gpu that a peer was measured in: run bench/compare_nixl.py --device cuda",
+            f"{RESULTS} holds no row of pages-gpu that a peer was measured in: run bench/compare_nixl.py "
+            f"--device cuda",
             file=sys.stderr,
         )
         return 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/check_numbers.py: figures of documents are those of rows, and a figure that has no row is found by name."""
+"""tools/check_numbers.py: figures of documents are those of rows; one without a row is found by name."""
 
 import importlib.util
 import json
@@ -72,12 +72,12 @@ def row(value, peer_value=None, date="2026-01-02", case="python/read/4096x16384"
         "case": case,
     }
     fields |= {"metric": "GB/s", "value": value, "peer": peer, "peer_value": peer_value}
-    return fields | {"ratio": peer_value and round(value / peer_value, 2)} | more  # fmt: skip
+    return fields | {"ratio": peer_value and round(value / peer_value, 2)} | more
 
 
 @pytest.fixture
 def check(tool, tmp_path, capsys):
-    """Writes a document beside rows and definitions, runs the program, and gives exit code and what it printed."""
+    """Writes a document beside rows and definitions, runs the program; gives exit code and output."""
     results = tmp_path / "bench" / "results"
     results.mkdir(parents=True)
     (tmp_path / "bench" / "figures.toml").write_text(FIGURES)
@@ -119,9 +119,20 @@ def test_an_undefined_name_and_a_missing_row_fail_by_name(check):
 
 @pytest.mark.parametrize(
     "loose",
-    ["343 GB/s", "343 / 341\nGB/s", "7.5 us", "12 µs", "99 percent", "12 %", "1.3 times", "3 times NIXL", "0.5 to 5 ms", "2.4 s",
-     "200 us"],
-)  # fmt: skip
+    [
+        "343 GB/s",
+        "343 / 341\nGB/s",
+        "7.5 us",
+        "12 µs",
+        "99 percent",
+        "12 %",
+        "1.3 times",
+        "3 times NIXL",
+        "0.5 to 5 ms",
+        "2.4 s",
+        "200 us",
+    ],
+)
 def test_a_measured_figure_outside_of_marks_fails(check, loose):
     code, out = check(CLEAN + f"Here it takes {loose} or so.\n")
     assert code == 1

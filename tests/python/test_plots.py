@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of bench/plots show what the rows of bench/results hold. They are read here, not drawn: that needs matplotlib."""
+"""The pictures of bench/plots show what the rows of bench/results hold. They are read here, not drawn: that
+needs matplotlib."""
 
 import importlib.util
 import json
@@ -24,8 +25,17 @@ def pages_gpu():
 def row(
     case, value, date="2026-01-01T00:00:00Z", table="pages-gpu", peer=None, peer_value=None, metric="GB/s"
 ):
-    return {"date": date, "commit": "0123456789ab", "machine": "two GPUs", "table": table, "case": case, "metric": metric,
-            "value": value, "peer": peer, "peer_value": peer_value}  # fmt: skip
+    return {
+        "date": date,
+        "commit": "0123456789ab",
+        "machine": "two GPUs",
+        "table": table,
+        "case": case,
+        "metric": metric,
+        "value": value,
+        "peer": peer,
+        "peer_value": peer_value,
+    }
 
 
 def write_rows(folder, *rows, label="h200x2"):
