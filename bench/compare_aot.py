@@ -77,7 +77,8 @@ class Sitting:
             with zipfile.ZipFile(PACKAGES / f"{name}.pt2") as package:
                 package.extractall(folder / name)
 
-    def measure(self, name: str, callers: int = 1) -> dict[str, dict[str, list[float]]]:
+    def measure(self, name: str, callers: int = 1) -> tuple[dict[str, dict[str, list[float]]], bool]:
+        """What each program says, and whether the outputs of all were compared and are the same."""
         shape, runs = CASES[name]
         package = str(PACKAGES / f"{name}.pt2")
         commands = {
@@ -102,33 +103,42 @@ class Sitting:
             ]
             commands["torch python"] = [sys.executable, "-c", PYTHON, "torch", package, shape, str(runs)]
         found: dict[str, dict[str, list[float]]] = {who: {} for who in commands}
-        outputs: dict[str, bytes] = {}
+        outputs: list[bytes] = []
         for _ in range(self.rounds):
             for who, command in commands.items():
-                output = self.folder / "output"
-                for key, value in run([*command, str(output)]).items():
+                said, output = self.run(command)
+                for key, value in said.items():
                     found[who].setdefault(key, []).append(value)
-                outputs[who] = output.read_bytes()
-        if len(set(outputs.values())) != 1:
-            sys.exit(f"{name}: the outputs differ: {', '.join(outputs)}")
-        return found
+                outputs.append(output)
+        return found, self.same(name, outputs)
 
-    def measure_load(self, name: str, rounds: int) -> tuple[float, float]:
-        """Median microseconds of a first load in a fresh process: Headrace's and the bare loader's, in
-        turn."""
+    def run(self, command: list[str]) -> tuple[dict[str, Any], bytes]:
+        """What a program says, and its outputs."""
+        output = self.folder / "output"
+        output.unlink(missing_ok=True)  # those of the program before
+        return run([*command, str(output)]), output.read_bytes()
+
+    @staticmethod
+    def same(name: str, outputs: list[bytes]) -> bool:
+        """Compares the outputs of all runs; ends with an error where they differ."""
+        if len(set(outputs)) > 1:
+            sys.exit(f"{name}: the outputs differ")
+        return len(outputs) > 1 and len(outputs[0]) > 0
+
+    def measure_load(self, name: str, rounds: int) -> tuple[float, float, bool]:
+        """Median microseconds of a first load in a fresh process, Headrace's and the bare loader's, and
+        whether the outputs were compared and are the same."""
         shape, package = CASES[name][0], str(PACKAGES / f"{name}.pt2")
-        ours, theirs = [], []
+        ours, theirs, outputs = [], [], []
         for _ in range(rounds):
             for samples, program, path in (
                 (ours, "bench_aot_model", package),
                 (theirs, "bench_aot_loader", str(self.folder / name)),
             ):
-                samples.append(
-                    run([str(self.programs / program), path, shape, "1", "1", str(self.folder / "output")])[
-                        "load_us"
-                    ]
-                )
-        return median(ours), median(theirs)
+                said, output = self.run([str(self.programs / program), path, shape, "1", "1"])
+                samples.append(said["load_us"])
+                outputs.append(output)
+        return median(ours), median(theirs), self.same(name, outputs)
 
 
 def main() -> None:
@@ -155,9 +165,16 @@ def main() -> None:
     shown: list[list[str]] = []
 
     def add(
-        case: str, metric: str, unit: str, ours: float, peer: str, theirs: float, lower: bool = True
+        case: str,
+        metric: str,
+        unit: str,
+        ours: float,
+        peer: str,
+        theirs: float,
+        same: bool,
+        lower: bool = True,
     ) -> None:
-        rows.add(case, metric, unit, ours, peer=peer, peer_value=theirs, lower_is_better=lower)
+        rows.add(case, metric, unit, ours, peer=peer, peer_value=theirs, lower_is_better=lower, checked=same)
         shown.append(
             [
                 case,
@@ -174,7 +191,7 @@ def main() -> None:
         sitting = Sitting(Path(folder), options.programs, options.rounds)
         one_caller = {}
         for name in CASES:
-            found = sitting.measure(name)
+            found, same = sitting.measure(name)
             middle = {
                 who: {key: median(samples) for key, samples in values.items()}
                 for who, values in found.items()
@@ -187,6 +204,7 @@ def main() -> None:
                 middle["headrace"]["p50_us"],
                 "bare C++ loader",
                 middle["loader"]["p50_us"],
+                same,
             )
             add(
                 f"{name}/python",
@@ -195,9 +213,14 @@ def main() -> None:
                 middle["headrace python"]["p50_us"],
                 "PyTorch's Python runner",
                 middle["torch python"]["p50_us"],
+                same,
             )
-            ours, theirs = sitting.measure_load(name, options.load_rounds)  # the cache is filled by now
-            add(f"load/{name}", "ms", "ms", ours / 1e3, "bare C++ loader, unpacked", theirs / 1e3)
+            ours, theirs, loaded_same = sitting.measure_load(
+                name, options.load_rounds
+            )  # the cache is filled by now
+            add(
+                f"load/{name}", "ms", "ms", ours / 1e3, "bare C++ loader, unpacked", theirs / 1e3, loaded_same
+            )
             add(
                 f"load/{name}/python",
                 "ms",
@@ -205,8 +228,9 @@ def main() -> None:
                 middle["headrace python"]["load_us"] / 1e3,
                 "PyTorch's Python runner",
                 middle["torch python"]["load_us"] / 1e3,
+                same,
             )
-        two = sitting.measure("mlp", callers=2)
+        two, same = sitting.measure("mlp", callers=2)
         ours = median(two["headrace"]["runs_per_second"])
         add(
             "mlp/2 threads",
@@ -215,6 +239,7 @@ def main() -> None:
             ours,
             "itself with 1 thread",
             one_caller["mlp"]["headrace"]["runs_per_second"],
+            same,
             lower=False,
         )
         add(
@@ -224,6 +249,7 @@ def main() -> None:
             ours,
             "bare C++ loader, 2 runners",
             median(two["loader"]["runs_per_second"]),
+            same,
             lower=False,
         )
     print("\n" + table(["case", "metric", "headrace", "peer", "times better"], shown))

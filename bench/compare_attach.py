@@ -24,8 +24,8 @@ from pathlib import Path
 from comparison import RESULTS, ROOT, Rows, default_label, table
 
 LINE = re.compile(
-    r"(attach|mapped) (read|write)\s+(\d+): bare .* best +([\d.]+) median GB/s, shm .* best +([\d.]+) "
-    r"median, .* median ([\d.]+)"
+    r"(attach|mapped) (read|write)\s+(\d+): bare .* best +([\d.]+) median GB/s, "
+    r"shm .* best +([\d.]+) median, .* median ([\d.]+), (\d+) of (\d+) transfers compared"
 )
 BARE = {"attach": "bare attach", "mapped": "bare memcpy"}
 
@@ -64,9 +64,12 @@ def main() -> None:
         found = LINE.findall(done.stdout)
         if done.returncode != 0 or not found:
             sys.exit(f"{options.program} ended with {done.returncode}\n{done.stdout}{done.stderr}")
-        for how, op, page, bare, ours, in_turn in found:
+        for how, op, page, bare, ours, in_turn, compared, transfers in found:
             case = f"{how}/{op}/{page}/{threads}"
-            rows.add(case, "GB/s", "GB/s", float(ours), peer=BARE[how], peer_value=float(bare))
+            rows.add(
+                case, "GB/s", "GB/s", float(ours), peer=BARE[how], peer_value=float(bare),
+                checked=0 < int(compared) == int(transfers),
+            )  # fmt: skip
             shown.append([case, ours, bare, in_turn])
     print(table(["way/op/page/threads", "shm GB/s", "bare", "ratio, by turns"], shown))
     print(f"\nrows: {os.path.relpath(rows.write(options.results), ROOT)}")

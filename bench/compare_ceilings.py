@@ -26,7 +26,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from comparison import RESULTS, ROOT, Rows, default_label, find_command, median, table
+from comparison import RESULTS, ROOT, Measured, Rows, default_label, find_command, median, table
 
 LAUNCHED = ["bare_kernel_256", "bare_kernel_32"]
 COPIED = ["bare_copy_engine", "bare_copy_engine_event"]
@@ -79,7 +79,7 @@ PARTS = {
 METRICS = ("GB/s", "p50_us", "p99_us")
 
 Key = tuple[str, str]  # case and metric
-Samples = dict[Key, dict[str, list[float]]]  # -> way -> a value a round
+Samples = dict[Key, dict[str, Measured]]  # -> way -> a value a round
 
 
 def run(command: list[str], environment: dict[str, str], seconds: float) -> list[dict]:
@@ -109,7 +109,7 @@ def take(samples: Samples, rows: list[dict], way: str | None = None) -> bool:
     """Rows of ours have the way that they were asked for, those of the bare program name theirs."""
     for row in rows:
         if row["metric"] in METRICS:
-            samples[row["case"], row["metric"]][way or row["way"]].append(row["value"])
+            samples[row["case"], row["metric"]][way or row["way"]].take([row["value"]], row["checked"])
     return bool(rows)
 
 
@@ -142,6 +142,7 @@ def report(part: str, samples: Samples, rows: Rows) -> None:
                 peer=peer,
                 peer_value=peer_value,
                 lower_is_better=lower,
+                checked=values.checked and (peer is None or ways[peer].checked),
             )
             apart = ["", "", "", "", ""]
             if peer and peer_value:
@@ -169,7 +170,7 @@ def report(part: str, samples: Samples, rows: Rows) -> None:
                 metric,
                 unit,
                 value,
-                checked=way != "bare_socket" and not case.endswith("/nothing"),
+                checked=ways[way].checked,
             )
     print(
         "\n"
@@ -237,7 +238,7 @@ def main() -> None:
     print(f"{rows.common['machine']}, commit {rows.common['commit']}", flush=True)
     good = True
     for part in parts:
-        samples: Samples = defaultdict(lambda: defaultdict(list))
+        samples: Samples = defaultdict(lambda: defaultdict(Measured))
         for turn in range(options.rounds):
             print(f"{part}: round {turn + 1} of {options.rounds}", flush=True)
             good = one_round(part, options, samples) and good

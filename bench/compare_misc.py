@@ -4,8 +4,9 @@
 prepare and make.
 
 Notifications go beside a bare ping-pong over two eventfds between the same two processes (`headrace bench
-pages --notifications`). NIXL is measured beside where bench/compare_nixl.py has installed it. Rows go to
-bench/results.
+pages --notifications`, messages compared). Nothing else here moves data, so its rows are not `checked`. Cases
+that are measured through Python begin with `python/`. NIXL is measured beside where bench/compare_nixl.py has
+installed it. Rows go to bench/results.
 
     .venv/bin/python bench/compare_misc.py
 """
@@ -19,7 +20,7 @@ import sys
 from typing import Any
 
 import compare_nixl
-from comparison import ROOT, Rows, default_label, find_command, median, table
+from comparison import PYTHON, ROOT, Rows, default_label, find_command, median, table
 
 PAGES = 16384
 
@@ -94,7 +95,7 @@ def main() -> None:
 
     shown = []
     for name, samples in starts(options.rounds).items():
-        rows.add(name.replace(" ", "_"), "ms", "ms", median(samples) * 1e3, checked=False)
+        rows.add(PYTHON + name.replace(" ", "_"), "ms", "ms", median(samples) * 1e3, checked=False)
         shown.append([name, f"{median(samples) * 1e3:.1f} ms", f"{min(samples) * 1e3:.1f} ms", ""])
     for row in notifications(find_command(options.command), options.round_trips):
         rows.add(
@@ -105,6 +106,7 @@ def main() -> None:
             peer=row["peer"],
             peer_value=row["peer_value"],
             lower_is_better=True,
+            checked=row["checked"],
         )
         beside = f"{row['peer']} {row['peer_value']:.1f} us" if row["peer"] else ""
         shown.append([f"{row['case']} {row['metric']}", f"{row['value']:.2f} us", "", beside])
@@ -116,7 +118,7 @@ def main() -> None:
     for name, seconds in ours.items():
         peer_value = theirs[name] * 1e6 if nixl else None
         rows.add(
-            f"{name}/python",
+            f"{PYTHON}{name}",
             "us_per_page",
             "us",
             seconds * 1e6,
@@ -139,7 +141,9 @@ def main() -> None:
     else:
         made = compare_nixl.run_metadata("headrace")
         for metric, unit, key, factor in compare_nixl.METADATA_METRICS:
-            rows.add(f"metadata/{compare_nixl.REGIONS}", metric, unit, made[key] * factor, checked=False)
+            rows.add(
+                f"{PYTHON}metadata/{compare_nixl.REGIONS}", metric, unit, made[key] * factor, checked=False
+            )
             print(f"metadata of {compare_nixl.REGIONS} regions: {metric} {made[key] * factor:.4g}")
     if not options.no_rows:
         print(f"\nrows: {rows.write().relative_to(ROOT)}")

@@ -3,11 +3,11 @@
 """NIXL and Headrace in turn: two processes, random pages of a 256 MiB buffer on both sides, in host memory or
 on two GPUs.
 
-Both are driven from Python by the same code (bench/page_worker.py): the same buffers, the same pages, the
-clock from post to done, every byte that moved compared after each transfer. Each library has the machine to
-itself: its two processes start, run every case, and end before the other's start; so often as --rounds says.
-NIXL runs at its defaults and with each of the settings of NIXL_SETTINGS; ratios are to whichever of them was
-best at the case. Rows go to bench/results.
+The same code drives both from Python (bench/page_worker.py): the same buffers, the same pages, the clock from
+post to completion. Every byte that moved is compared after each transfer: `checked` in the rows says so. All
+cases begin with `python/`. Each library has the machine to itself: its two processes start, run every case,
+and end before those of the other start; as often as --rounds says. NIXL runs at its defaults and with each of
+the settings of NIXL_SETTINGS; ratios are to the best of them at the case. Rows go to bench/results.
 
     python bench/compare_nixl.py --install      once: puts the nixl wheel into build/nixl-venv
     .venv/bin/python bench/compare_nixl.py      needs the package headrace in the interpreter that runs it
@@ -33,7 +33,20 @@ from pathlib import Path
 from typing import Any
 
 import through_dropin
-from comparison import RESULTS, ROOT, Rows, Stuck, Worker, default_label, median, percentile, rounded, table
+from comparison import (
+    PYTHON,
+    RESULTS,
+    ROOT,
+    Measured,
+    Rows,
+    Stuck,
+    Worker,
+    default_label,
+    median,
+    percentile,
+    rounded,
+    table,
+)
 
 VENV = ROOT / "build" / "nixl-venv"
 VERSION = "1.5.1"
@@ -104,7 +117,7 @@ KINDS: dict[str, Places] = {
 GPU_SINGLES = [4096]
 GPU_PATIENCE = 40  # seconds for an answer: NIXL's slowest transfer takes 0.1
 
-Samples = dict[str, dict[str, list[float]]]  # case -> contender -> seconds
+Samples = dict[str, dict[str, Measured]]  # case -> contender -> seconds
 
 
 def install() -> None:
@@ -178,18 +191,19 @@ class Pair:
         delta, seed, slots = random.getrandbits(63), random.getrandbits(60), BUFFER // page
         self._refresh(source, target, delta)
         result = self.here.ask("transfer", op=op, slots=slots, count=count, seed=seed, posts=posts)
-        self._check(target, page, count, seed, delta)
+        result["right"] = self._check(target, page, count, seed, delta)
         return result
 
-    def singles(self, op: str, page: int) -> list[float]:
+    def singles(self, op: str, page: int) -> tuple[list[float], bool]:
+        """The seconds, and whether the data is right."""
         source, target = self._source_and_target(op)
         delta, seed, slots = random.getrandbits(63), random.getrandbits(60), BUFFER // page
         self._refresh(source, target, delta)
         seconds = self.here.ask(
             "singles", op=op, slots=slots, count=SINGLE_COUNT, seed=seed, rounds=SINGLE_ROUNDS
         )
-        self._check(target, page, SINGLE_COUNT, seed, delta)
-        return seconds[SINGLE_COUNT:]  # the first round is a warm-up
+        right = self._check(target, page, SINGLE_COUNT, seed, delta)
+        return seconds[SINGLE_COUNT:], right  # the first round is a warm-up
 
     def _source_and_target(self, op: str) -> tuple[Worker, Worker]:
         return (self.there, self.here) if op == "read" else (self.here, self.there)
@@ -202,9 +216,12 @@ class Pair:
         target.end()
 
     @staticmethod
-    def _check(target: Worker, page: int, count: int, seed: int, delta: int) -> None:
-        if wrong := target.ask("check", page=page, slots=BUFFER // page, count=count, seed=seed, delta=delta):
-            raise RuntimeError(f"the data that was moved is wrong: {wrong}")
+    def _check(target: Worker, page: int, count: int, seed: int, delta: int) -> bool:
+        """True: all pages were compared. Data that is wrong is an error."""
+        found = target.ask("check", page=page, slots=BUFFER // page, count=count, seed=seed, delta=delta)
+        if found["wrong"]:
+            raise RuntimeError(f"the data that was moved is wrong: {found['wrong']}")
+        return found["compared"] == count
 
     def stop(self) -> None:
         self.here.stop()
@@ -214,40 +231,40 @@ class Pair:
 def run_cases(pair: Pair, contender: str, options: argparse.Namespace, samples: Samples) -> None:
     for page in options.pages:
         count = min(BUFFER // page, MOST_PAGES)
-        samples[f"prepare/{page}"][contender].append(
-            pair.here.ask("prepare", page=page, slots=BUFFER // page) / (BUFFER // page)
-        )
+        # No data moves while lists and requests are made: False.
+        prepare = pair.here.ask("prepare", page=page, slots=BUFFER // page) / (BUFFER // page)
+        samples[f"prepare/{page}"][contender].take([prepare], False)
         for op in ("read", "write"):
             for i in range(options.warm_up + options.iterations):
                 result = pair.transfer(op, page, count, options.posts)
                 if i == 0 and op == "read" and page == options.pages[0]:
                     print(f"  {contender} goes by {result['path']}", flush=True)
                 if i >= options.warm_up:
-                    samples[f"{op}/{page}x{count}"][contender].append(result["seconds"])
+                    samples[f"{op}/{page}x{count}"][contender].take([result["seconds"]], result["right"])
         if page == 4096:
             # What is to be within a few percent of something needs more samples than what is many times
             # something.
             rounds = 100 if options.through_dropin else 20
             for dtype in ("int32", "uint32", "int64"):
-                samples[f"make/{count}"][f"{contender} {dtype}"] += pair.here.ask(
-                    "make", slots=BUFFER // page, count=count, dtype=dtype, rounds=rounds
-                )
+                made = pair.here.ask("make", slots=BUFFER // page, count=count, dtype=dtype, rounds=rounds)
+                samples[f"make/{count}"][f"{contender} {dtype}"].take(made, False)
                 if contender == "drop-in":
                     in_turn = pair.here.ask(
                         "make_in_turn", slots=BUFFER // page, count=count, dtype=dtype, rounds=rounds
                     )
                     for name, seconds in in_turn.items():
-                        samples[f"{through_dropin.IN_TURN}/{count}/{dtype}"][name] += seconds
+                        samples[f"{through_dropin.IN_TURN}/{count}/{dtype}"][name].take(seconds, False)
             if options.through_dropin:
                 for order in ("regular", "shuffled"):
-                    samples[f"prepare-rows/{page}x{count}/{order}"][contender] += pair.here.ask(
+                    prepared = pair.here.ask(
                         "prepare_rows", page=page, slots=count, shuffled=order == "shuffled", rounds=rounds
                     )
+                    samples[f"prepare-rows/{page}x{count}/{order}"][contender].take(prepared, False)
         pair.here.ask("drop")
     for page in GPU_SINGLES if options.as_gpus else SINGLES:
         pair.here.ask("prepare", page=page, slots=BUFFER // page)
         for op in ("read", "write"):
-            samples[f"single/{op}/{page}"][contender] += pair.singles(op, page)
+            samples[f"single/{op}/{page}"][contender].take(*pair.singles(op, page))
         pair.here.ask("drop")
 
 
@@ -279,7 +296,11 @@ def report_gpus(samples: Samples, rows: Rows, options: argparse.Namespace) -> No
         if not usual:
             kind, *rest = measured.split("/")
             measured = "/".join([arrows.get(kind, kind), *rest])
-        return ("allocated/" if "allocated" in ours else "") + measured.replace("single/read/", "single/")
+        return (
+            PYTHON
+            + ("allocated/" if "allocated" in ours else "")
+            + measured.replace("single/read/", "single/")
+        )
 
     def compare(
         measured: str, ours_is: str, metric: str, unit: str, value_of: Any, lower_is_better: bool
@@ -294,7 +315,14 @@ def report_gpus(samples: Samples, rows: Rows, options: argparse.Namespace) -> No
         }
         if ours is None or not peers:
             if ours is not None:
-                rows.add(case, metric, unit, ours, lower_is_better=lower_is_better)
+                rows.add(
+                    case,
+                    metric,
+                    unit,
+                    ours,
+                    lower_is_better=lower_is_better,
+                    checked=contenders[ours_is].checked,
+                )
             return [
                 case,
                 metric,
@@ -313,6 +341,7 @@ def report_gpus(samples: Samples, rows: Rows, options: argparse.Namespace) -> No
                 peer=f"{name} {VERSION}",
                 peer_value=peers[name],
                 lower_is_better=lower_is_better,
+                checked=contenders[ours_is].checked and contenders[name].checked,
             )
         ratio = peers[best] / ours if lower_is_better else ours / peers[best]
         return [case, metric, f"{rounded(ours)}", f"{rounded(peers[best])}", f"{ratio:.1f}x", best]
@@ -368,14 +397,9 @@ def report_gpus(samples: Samples, rows: Rows, options: argparse.Namespace) -> No
             continue
         peer = f"nixl {VERSION}" if theirs else None
         rows.add(
-            case,
-            "ms",
-            "ms",
-            ours * 1e3,
-            peer=peer,
-            peer_value=theirs * 1e3 if theirs else None,
-            lower_is_better=True,
-        )
+            PYTHON + case, "ms", "ms", ours * 1e3, peer=peer, peer_value=theirs * 1e3 if theirs else None,
+            lower_is_better=True, checked=False,
+        )  # fmt: skip
         print(
             f"{case}: {ours * 1e3:.4f} ms"
             + (f", nixl {theirs * 1e3:.4f} ms, {theirs / ours:.1f}x" if theirs else "")
@@ -411,7 +435,7 @@ def print_every_setting(samples: Samples) -> None:
     print(table(["NIXL: GB/s or p50", *names], lines), "\n")
 
 
-def best_of(contenders: dict[str, list[float]], ours: bool, kind: str = "") -> tuple[str, list[float]]:
+def best_of(contenders: dict[str, Measured], ours: bool, kind: str = "") -> tuple[str, Measured]:
     """The contender of that side with the lowest median."""
     chosen = {
         name: s for name, s in contenders.items() if name.startswith("headrace") == ours and kind in name
@@ -429,13 +453,21 @@ def report(samples: Samples, rows: Rows, options: argparse.Namespace) -> None:
             for kind in OURS:
                 _, ours = best_of(contenders, ours=True, kind=kind)
                 rate, peer_rate = (count * page / median(s) / 1e9 for s in (ours, theirs))
-                stride = "/stride" if options.posts > 1 else ""
-                case = f"{'allocated/' if kind == 'allocated' else ''}{op}/{page}x{count}{stride}"
-                rows.add(case, "GB/s", "GB/s", rate, peer=f"{peer} {VERSION}", peer_value=peer_rate)
+                memory = "allocated/" if kind == "allocated" else ""
+                case = f"{PYTHON}{memory}{op}/{page}x{count}{'/stride' if options.posts > 1 else ''}"
                 mean = sum(ours) / len(ours)
                 default = count * page / median(contenders["nixl"]) / 1e9
-                if peer != "nixl":
-                    rows.add(case, "GB/s", "GB/s", rate, peer=f"nixl {VERSION}", peer_value=default)
+                for name, value in {peer: peer_rate, "nixl": default}.items():
+                    checked = ours.checked and contenders[name].checked
+                    rows.add(
+                        case,
+                        "GB/s",
+                        "GB/s",
+                        rate,
+                        peer=f"{name} {VERSION}",
+                        peer_value=value,
+                        checked=checked,
+                    )
                 shown.append(
                     [
                         case,
@@ -456,8 +488,8 @@ def report(samples: Samples, rows: Rows, options: argparse.Namespace) -> None:
             peer, theirs = best_of(contenders, ours=False)
             for kind in OURS:
                 _, ours = best_of(contenders, ours=True, kind=kind)
-                way = "" if op == "read" else "write/"
-                case = f"{'allocated/' if kind == 'allocated' else ''}single/{way}{page}"
+                memory = "allocated/" if kind == "allocated" else ""
+                case = f"{PYTHON}{memory}single/{'' if op == 'read' else 'write/'}{page}"
                 for metric, value, peer_value in (
                     ("p50_us", median(ours) * 1e6, median(theirs) * 1e6),
                     ("p99_us", percentile(ours, 99) * 1e6, percentile(theirs, 99) * 1e6),
@@ -470,6 +502,7 @@ def report(samples: Samples, rows: Rows, options: argparse.Namespace) -> None:
                         peer=f"{peer} {VERSION}",
                         peer_value=peer_value,
                         lower_is_better=True,
+                        checked=ours.checked and theirs.checked,
                     )
                 shown.append(
                     [
@@ -487,13 +520,14 @@ def report(samples: Samples, rows: Rows, options: argparse.Namespace) -> None:
         peer, theirs = best_of(samples[case], ours=False)
         _, ours = best_of(samples[case], ours=True)
         rows.add(
-            case,
+            PYTHON + case,
             "ms",
             "ms",
             median(ours) * 1e3,
             peer=f"{peer} {VERSION}",
             peer_value=median(theirs) * 1e3,
             lower_is_better=True,
+            checked=False,
         )
         print(
             f"{case}: {median(ours) * 1e3:.4f} ms, nixl {median(theirs) * 1e3:.4f} ms, "
@@ -504,14 +538,9 @@ def report(samples: Samples, rows: Rows, options: argparse.Namespace) -> None:
         peer, theirs = best_of(contenders, ours=False)
         _, ours = best_of(contenders, ours=True)
         rows.add(
-            f"prepare/{page}",
-            "us_per_page",
-            "us",
-            median(ours) * 1e6,
-            peer=f"{peer} {VERSION}",
-            peer_value=median(theirs) * 1e6,
-            lower_is_better=True,
-        )
+            f"{PYTHON}prepare/{page}", "us_per_page", "us", median(ours) * 1e6, peer=f"{peer} {VERSION}",
+            peer_value=median(theirs) * 1e6, lower_is_better=True, checked=False,
+        )  # fmt: skip
         print(f"prepare, both lists: {median(ours) * 1e6:.5f} us a page, nixl {median(theirs) * 1e6:.5f} us")
 
 
@@ -521,16 +550,9 @@ def report_metadata(rows: Rows) -> None:
     for metric, unit, key, factor in METADATA_METRICS:
         value, peer_value = ours[key] * factor, theirs[key] * factor
         rows.add(
-            f"metadata/{REGIONS}",
-            metric,
-            unit,
-            value,
-            peer=f"nixl {VERSION}",
-            peer_value=peer_value,
-            lower_is_better=True,
-            table="misc",
-            checked=False,
-        )
+            f"{PYTHON}metadata/{REGIONS}", metric, unit, value, peer=f"nixl {VERSION}", peer_value=peer_value,
+            lower_is_better=True, table="misc", checked=False,
+        )  # fmt: skip
         shown.append([metric, f"{rounded(value)}", f"{rounded(peer_value)}", f"{peer_value / value:.1f}x"])
     print("\n" + table([f"metadata of {REGIONS} regions", "headrace", "nixl", "ratio"], shown))
 
@@ -642,7 +664,7 @@ def main() -> None:
 
     rows = Rows(table_of(options), options.machine_label, options.machine, options.commit)
     print(f"{rows.common['machine']}, commit {rows.common['commit']}; NIXL {VERSION}", flush=True)
-    samples: Samples = defaultdict(lambda: defaultdict(list))
+    samples: Samples = defaultdict(lambda: defaultdict(Measured))
     left_out = options.without.split(",")
     if gpus:
         left_out.append(

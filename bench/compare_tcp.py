@@ -31,7 +31,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from comparison import RESULTS, ROOT, Rows, default_label, find_command, median, table
+from comparison import RESULTS, ROOT, Measured, Rows, default_label, find_command, median, table
 
 STREAMS = [1, 2, 4]
 PAGES = [4096, 16384, 65536, 1 << 20]
@@ -71,36 +71,18 @@ def ours(
     page: int,
     count: int,
     more: list[str],
-) -> float:
-    """GB/s; every transfer's data is compared there."""
+) -> tuple[list[float], bool]:
+    """GB/s, and whether every transfer's data was compared there and found right."""
     rows = run(
         [
-            command,
-            "bench",
-            "pages",
-            "--backend",
-            "tcp",
-            "--streams",
-            str(streams),
-            "--page",
-            str(page),
-            "--op",
-            op,
-            "--total",
-            str(TOTAL),
-            "--count",
-            str(count),
-            "--iterations",
-            str(iterations),
-            "--warm-up",
-            "1",
-            "--option",
-            f"tcp.congestion={congestion}",
-            "--json",
+            *(command, "bench", "pages", "--backend", "tcp", "--streams", str(streams), "--page", str(page)),
+            *("--op", op, "--total", str(TOTAL), "--count", str(count), "--iterations", str(iterations)),
+            *("--warm-up", "1", "--option", f"tcp.congestion={congestion}", "--json"),
             *more,
         ]
     )
-    return next(row["value"] for row in rows if row["metric"] == "GB/s")
+    row = next(row for row in rows if row["metric"] == "GB/s")
+    return [row["value"]], row["checked"]
 
 
 def most_pages(page: int) -> int:
@@ -171,8 +153,8 @@ def main() -> None:
     cached: dict[int, list[float]] = defaultdict(list)
     scattered: dict[tuple[int, int], list[float]] = defaultdict(list)
     bursts: dict[tuple[int, int, int], list[float]] = defaultdict(list)
-    once: dict[tuple[str, int, int, int], list[float]] = defaultdict(list)
-    stride: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+    once: dict[tuple[str, int, int, int], Measured] = defaultdict(Measured)
+    stride: dict[tuple[str, int, int], Measured] = defaultdict(Measured)
     for turn in range(options.rounds):
         for streams in options.streams:
             print(f"round {turn + 1} of {options.rounds}: {streams} streams", flush=True)
@@ -181,12 +163,12 @@ def main() -> None:
                 raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
                 turns = (command, streams, op, options.iterations, options.congestion)
                 for page in pages:
-                    stride[op, page, streams].append(
-                        ours(*turns, page, most_pages(page), again_and_again(page))
+                    stride[op, page, streams].take(
+                        *ours(*turns, page, most_pages(page), again_and_again(page))
                     )
                 raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
                 for page, count in transfers:
-                    once[op, page, count, streams].append(ours(*turns, page, count, []))
+                    once[op, page, count, streams].take(*ours(*turns, page, count, []))
                 raw[streams].append(bare(options.raw, streams, options.seconds, TOTAL, options.congestion))
             for page in pages:
                 # Of all the memory: the benchmark fills all of it before each transfer, so that its pages are
@@ -203,6 +185,7 @@ def main() -> None:
     strides, single = [], []
     for streams in options.streams:
         ceiling = median(raw[streams])
+        # bench_raw_tcp compares nothing: its rows are not checked.
         rows.add(f"raw_tcp/{streams}", "GB/s", "GB/s", ceiling, checked=False)
         rows.add(f"raw_tcp_cached/{streams}", "GB/s", "GB/s", median(cached[streams]), checked=False)
         for page in pages:
@@ -224,9 +207,11 @@ def main() -> None:
         for op in ops:
             write = "" if op == "read" else "write/"
 
-            def show(case: str, samples: list[float], ceiling: float = ceiling) -> list[str]:
+            def show(case: str, samples: Measured, ceiling: float = ceiling) -> list[str]:
                 rate = median(samples)
-                rows.add(case, "GB/s", "GB/s", rate, peer="bare TCP", peer_value=ceiling)
+                rows.add(
+                    case, "GB/s", "GB/s", rate, peer="bare TCP", peer_value=ceiling, checked=samples.checked
+                )
                 return [
                     case,
                     f"{rate:.2f}",

@@ -21,6 +21,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
+# Begins the case of each figure that is measured through Python; a case of a C++ program has no prefix.
+PYTHON = "python/"
 
 
 def machine() -> str:
@@ -44,6 +46,20 @@ def commit() -> str:
         subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
         or "unknown"
     )
+
+
+class Measured(list[float]):
+    """Samples of one case, and of how many of them the data was compared afterwards and found right."""
+
+    right = 0
+
+    def take(self, samples: list[float], right: bool) -> None:
+        self += samples
+        self.right += len(samples) if right else 0
+
+    @property
+    def checked(self) -> bool:
+        return 0 < len(self) == self.right
 
 
 class Rows:
@@ -75,9 +91,10 @@ class Rows:
         peer_value: float | None = None,
         lower_is_better: bool = False,
         table: str | None = None,
-        checked: bool = True,
+        checked: bool,
     ) -> None:
-        """`ratio` says how many times better than the peer."""
+        """`ratio` says how many times better than the peer; `checked`: the data that moved was compared, and
+        is right."""
         ratio = None
         if peer_value is not None:
             ratio = (

@@ -211,15 +211,16 @@ class Side:
     def wipe(self) -> None:
         self.space.wipe(self.buffer)
 
-    def check(self, page: int, slots: int, count: int, seed: int, delta: int) -> str:
-        """What is wrong with the pages that should have come; empty: nothing."""
+    def check(self, page: int, slots: int, count: int, seed: int, delta: int) -> dict[str, Any]:
+        """How many pages that should have come were compared, and which is wrong; empty: none."""
         source, target = choose(slots, count, seed)
         i = self.space.first_wrong(self.buffer, self.words, page, source, target, delta)
-        return (
+        wrong = (
             ""
             if i is None
             else f"page {i} of {count}, {page} bytes, is wrong (from {source[i]} to {target[i]})"
         )
+        return {"compared": len(source), "wrong": wrong}
 
     def prepare(self, page: int, slots: int) -> float:
         start = time.perf_counter()

@@ -3,8 +3,8 @@
 """What Python costs on top: import, first agent, preparing pages and making requests from each kind of
 argument, small calls.
 
-One process, an agent that transfers to itself; no peer beside (bench/compare_misc.py has that). Rows go to
-bench/results.
+One process, an agent that transfers to itself; no peer beside (bench/compare_misc.py has that). No data is
+compared: the rows are not `checked`. Rows go to bench/results.
 
     .venv/bin/python bench/python_overhead.py
 """
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import headrace
-from comparison import ROOT, Rows, default_label, median, table
+from comparison import PYTHON, ROOT, Rows, default_label, median, table
 
 PAGE, COUNT = 4096, 16384
 
@@ -122,7 +122,7 @@ def main() -> None:
         shown.append([what, f"{median(samples) * factor:.4g} {unit}", f"{min(samples) * factor:.4g} {unit}"])
 
     for name, samples in starts(options.rounds).items():
-        show(name.replace("_", " "), samples, f"python/{name}", "ms", "ms", 1e3)
+        show(name.replace("_", " "), samples, f"{PYTHON}{name}", "ms", "ms", 1e3)
     with headrace.Agent("overhead", backends=["shm"]) as agent:
         memory = agent.allocate(PAGE * COUNT)
         gc.disable()
@@ -130,7 +130,7 @@ def main() -> None:
             show(
                 f"prepare {COUNT} pages, {name}",
                 timed(call, options.rounds),
-                f"python/prepare/{name}",
+                f"{PYTHON}prepare/{name}",
                 "ns_per_page",
                 "ns",
                 1e9 / COUNT,
@@ -139,13 +139,13 @@ def main() -> None:
             show(
                 f"make from {COUNT} indices, {name}",
                 timed(call, options.rounds),
-                f"python/make/{COUNT}/{name}",
+                f"{PYTHON}make/{COUNT}/{name}",
                 "ms",
                 "ms",
                 1e3,
             )
         for name, call in small_calls(agent, memory).items():
-            show(name, timed(call, options.rounds, 2000), f"python/{name}", "us", "us", 1e6)
+            show(name, timed(call, options.rounds, 2000), f"{PYTHON}{name}", "us", "us", 1e6)
     print("\n" + table(["what", "median", "least"], shown))
     if not options.no_rows:
         print(f"\nrows: {rows.write().relative_to(ROOT)}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from comparison import ROOT, Rows, median, percentile, table
+from comparison import PYTHON, ROOT, Measured, Rows, median, percentile, table
 
 LIBRARY = "dropin"
 IN_TURN = "make-in-turn"  # in one process, call by call
@@ -20,7 +20,7 @@ TURNS: list[tuple[str, str, dict[str, Any], bool]] = [
     ("headrace", "headrace registered", {}, False),
 ]
 
-Samples = dict[str, dict[str, list[float]]]
+Samples = dict[str, dict[str, Measured]]
 
 
 def environment() -> dict[str, str]:
@@ -48,14 +48,9 @@ def report(samples: Samples, rows: Rows) -> None:
     for case in (case for case in samples if case.startswith(IN_TURN)):
         value, own = (median(samples[case][name]) * 1e6 for name in ("drop-in", "native"))
         rows.add(
-            f"dropin/{case}",
-            "p50_us",
-            "us",
-            value,
-            peer="headrace, native",
-            peer_value=own,
-            lower_is_better=True,
-        )
+            f"{PYTHON}dropin/{case}", "p50_us", "us", value, peer="headrace, native", peer_value=own,
+            lower_is_better=True, checked=False,
+        )  # fmt: skip
         shown.append(
             [
                 case,
@@ -76,10 +71,13 @@ def report(samples: Samples, rows: Rows) -> None:
     )
 
 
-def _line(rows: Rows, case: str, ours: list[float], native: list[float], theirs: list[float]) -> list[str]:
+def _line(rows: Rows, case: str, ours: Measured, native: Measured, theirs: Measured) -> list[str]:
     value, own, peer = (median(times) * 1e6 for times in (ours, native, theirs))
-    for name, other in (("headrace, native", own), ("nixl 1.5.1", peer)):
-        rows.add(f"dropin/{case}", "p50_us", "us", value, peer=name, peer_value=other, lower_is_better=True)
+    for name, other in (("headrace, native", native), ("nixl 1.5.1", theirs)):
+        rows.add(
+            f"{PYTHON}dropin/{case}", "p50_us", "us", value, peer=name, peer_value=median(other) * 1e6,
+            lower_is_better=True, checked=ours.checked and other.checked,
+        )  # fmt: skip
     return [
         case,
         f"{value:.2f}",

@@ -186,8 +186,8 @@ class Runner {
                   ? fmt::format("{}/{}/{}", direction(op), page, *wanted_.streams)
                   : fmt::format("{}{}/{}", op == Op::read ? "" : "write/", page, *wanted_.streams);
           if (wanted.posts > 1) name += fmt::format("/{}-posts", wanted.posts);
-          row({where, name, "GB/s", "GB/s", rate});
-          row({where, name, "make_us", "us", make.median() * 1e6});
+          row({where, name, "GB/s", "GB/s", rate, samples.checked()});
+          row({where, name, "make_us", "us", make.median() * 1e6, false});  // nothing moves in this time
         }
       }
     }
@@ -233,10 +233,10 @@ class Runner {
           const std::string of = where == "tcp-gpu" && here() == there() ? "vram/" : "";
           const std::string name = fmt::format("{}{}single/{}{}{}", wanted_.allocated ? "allocated/" : "",
                                                kinds, of, op == Op::read ? "" : "write/", page);
-          row({where, name, "p50_us", "us", time.median() * 1e6});
-          row({where, name, "p99_us", "us", time.percentile(99) * 1e6});
-          row({where, name, "first_p50_us", "us", first.median() * 1e6});
-          row({where, name, "make_us", "us", make.median() * 1e6});
+          row({where, name, "p50_us", "us", time.median() * 1e6, samples.checked()});
+          row({where, name, "p99_us", "us", time.percentile(99) * 1e6, samples.checked()});
+          row({where, name, "first_p50_us", "us", first.median() * 1e6, samples.checked()});
+          row({where, name, "make_us", "us", make.median() * 1e6, false});
         }
       }
     }
@@ -253,25 +253,28 @@ class Runner {
 
   struct Asleep {
     Summary notification, eventfd;
+    bool checked;
   };
   /// In turn, so that both sleep on the same machine in the same mood.
   static Result<Asleep> asleep(PageBench& bench, PageBench::Cores cores, unsigned rounds) {
     HEADRACE_CLI_CHECK(bench.place(cores));
     std::vector<double> ours, bare;
+    bool checked = true;
     constexpr unsigned turns = 8;
     for (unsigned turn = 0; turn < turns; ++turn) {
       HEADRACE_CLI_TRY(eventfds, bench.eventfds(rounds / turns + 1));
       HEADRACE_CLI_TRY(sleeping, bench.notifications(rounds / turns + 1, false));
       bare.insert(bare.end(), eventfds.seconds.begin(), eventfds.seconds.end());
       ours.insert(ours.end(), sleeping.seconds.begin(), sleeping.seconds.end());
+      checked = checked && sleeping.checked();
     }
-    return Asleep{Summary(std::move(ours)), Summary(std::move(bare))};
+    return Asleep{Summary(std::move(ours)), Summary(std::move(bare)), checked};
   }
 
   Result<void> round_trips(PageBench& bench) {
     const unsigned rounds = wanted_.iterations.value_or(4096);
     HEADRACE_CLI_TRY(spinning, bench.notifications(rounds, true));
-    const Summary spin(std::move(spinning.seconds));
+    const Summary spin(spinning.seconds);
     Table table({{"round trip"},
                  {"p50", Table::Align::right},
                  {"p99", Table::Align::right},
@@ -283,8 +286,8 @@ class Runner {
     };
     add("notification, both sides ask again and again", spin);
     if (wanted_.json) {
-      row({"misc", "notification/spinning", "p50_us", "us", spin.median() * 1e6});
-      row({"misc", "notification/spinning", "p99_us", "us", spin.percentile(99) * 1e6});
+      row({"misc", "notification/spinning", "p50_us", "us", spin.median() * 1e6, spinning.checked()});
+      row({"misc", "notification/spinning", "p99_us", "us", spin.percentile(99) * 1e6, spinning.checked()});
     }
     for (const auto& [cores, where] :
          {std::pair(PageBench::Cores::one, "one core"), std::pair(PageBench::Cores::two, "two cores")}) {
@@ -298,8 +301,8 @@ class Runner {
       const Comparison against{"eventfd ping-pong", bare * 1e6, bare / ours};
       const std::string name =
           cores == PageBench::Cores::one ? "notification/asleep_one_core" : "notification/asleep_two_cores";
-      row({"misc", name, "p50_us", "us", ours * 1e6, &against});
-      row({"misc", name, "p99_us", "us", slept->notification.percentile(99) * 1e6});
+      row({"misc", name, "p50_us", "us", ours * 1e6, slept->checked, &against});
+      row({"misc", name, "p99_us", "us", slept->notification.percentile(99) * 1e6, slept->checked});
     }
     return finish(table, {}, fmt::format("two processes, {} round trips, messages compared", rounds));
   }
@@ -400,7 +403,7 @@ void add_bench_pages(const Command& bench, Invocation& invocation) {
       "  date, commit, machine, command    when, of which source tree (else the version), where, how\n"
       "  table, case, metric, unit, value  the figure: read/4096x16384 moves 16384 pages of 4096 bytes\n"
       "  peer, peer_value, ratio           what it is held against, and how many times better; else null\n"
-      "  checked                           true: the data was compared\n"
+      "  checked                           true: the data that moved was compared afterwards, and is right\n"
       "Examples:\n"
       "  headrace bench pages --page 4K,64K,1M --op both            registered memory, the best path\n"
       "  headrace bench pages --allocated --threads 2               memory that the peer maps, two threads\n"

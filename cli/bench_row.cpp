@@ -65,10 +65,10 @@ RowWriter::RowWriter(std::string command)
 
 std::string RowWriter::line(const BenchRow& row) const {
   nlohmann::ordered_json json{
-      {"date", date_},      {"commit", commit_}, {"machine", machine_},   {"command", command_},
-      {"table", row.table}, {"case", row.name},  {"metric", row.metric},  {"unit", row.unit},
-      {"value", row.value}, {"peer", nullptr},   {"peer_value", nullptr}, {"ratio", nullptr},
-      {"checked", true},
+      {"date", date_},          {"commit", commit_}, {"machine", machine_},   {"command", command_},
+      {"table", row.table},     {"case", row.name},  {"metric", row.metric},  {"unit", row.unit},
+      {"value", row.value},     {"peer", nullptr},   {"peer_value", nullptr}, {"ratio", nullptr},
+      {"checked", row.checked},
   };
   if (row.against != nullptr) {
     json["peer"] = row.against->peer;

@@ -22,6 +22,7 @@ struct BenchRow {
   std::string metric;  ///< "GB/s"
   std::string unit;
   double value = 0;
+  bool checked = false;  ///< the data that the figure is about was compared after the run, and is right
   const Comparison* against = nullptr;
 };
 
@@ -29,7 +30,7 @@ struct BenchRow {
 class RowWriter {
  public:
   explicit RowWriter(std::string command);
-  /// The line, without its end. Rows are written only after the data has been compared: `checked` is true.
+  /// The line, without its end.
   [[nodiscard]] std::string line(const BenchRow& row) const;
 
  private:

@@ -142,7 +142,8 @@ Result<void> PageBench::refill(const PageCase& plan, const Seeds& seeds) {
   return {};
 }
 
-Result<void> PageBench::check(const PageCase& plan, const Seeds& seeds, std::uint64_t slots) {
+Result<void> PageBench::check(const PageCase& plan, const Seeds& seeds, std::uint64_t slots,
+                              PageSamples& samples) {
   std::string wrong;
   if (plan.op == Op::read) {
     HEADRACE_CLI_TRY(contents, side_.contents());
@@ -157,6 +158,7 @@ Result<void> PageBench::check(const PageCase& plan, const Seeds& seeds, std::uin
     wrong = answer.at("wrong").get<std::string>();
   }
   if (!wrong.empty()) return fail(Code::corrupt, "the data that was moved is wrong: {}", wrong);
+  ++samples.right;
   return {};
 }
 
@@ -220,8 +222,9 @@ Result<PageSamples> PageBench::pages(const PageCase& plan, const Progress& progr
     HEADRACE_CLI_CHECK(refill(plan, seeds));
     for (int post = 0; waking && post < waking_posts; ++post) HEADRACE_CLI_CHECK(carry_out({&*waking, 1}));
     HEADRACE_CLI_TRY(seconds, carry_out_by(threads, requests, plan.posts));
+    ++samples.transfers;
     if (i >= plan.warm_up) samples.seconds.push_back(seconds);
-    HEADRACE_CLI_CHECK(check(plan, seeds, slots));
+    HEADRACE_CLI_CHECK(check(plan, seeds, slots, samples));
     progress(i + 1, plan.warm_up + plan.iterations);
   }
   samples.path = requests.front().backend();
@@ -272,13 +275,15 @@ Result<PageSamples> PageBench::single(const PageCase& plan, const Progress& prog
     seeds.target = fresh_seed();
     HEADRACE_CLI_CHECK(refill(set, seeds));
     HEADRACE_CLI_CHECK(one_round(warm ? samples.first_seconds : warm_up));
-    HEADRACE_CLI_CHECK(check(set, seeds, slots));
+    ++samples.transfers;
+    HEADRACE_CLI_CHECK(check(set, seeds, slots, samples));
     // As busy as where pages move for a living: a GPU that has idled while all was filled takes longer.
     for (const auto begin = Clock::now(); warm && by_gpu() && Clock::now() - begin < waking_time;)
       HEADRACE_CLI_CHECK(one_round(warm_up));
     for (unsigned round = 0; warm && round < rounds_of_a_set; ++round)
       HEADRACE_CLI_CHECK(one_round(samples.seconds));
-    HEADRACE_CLI_CHECK(check(set, seeds, slots));
+    ++samples.transfers;
+    HEADRACE_CLI_CHECK(check(set, seeds, slots, samples));
     progress(samples.seconds.size(), plan.iterations);
   }
   samples.path = requests.front().backend();
@@ -311,7 +316,9 @@ Result<NotificationSamples> PageBench::notifications(unsigned rounds, bool spinn
     const auto end = Clock::now();
     if (answer != message)
       return fail(Code::corrupt, "notification \"{}\" came back as \"{}\"", message, answer);
-    if (i >= warm_up) samples.seconds.push_back(seconds_between(begin, end));
+    if (i < warm_up) continue;
+    samples.seconds.push_back(seconds_between(begin, end));
+    ++samples.right;
   }
   HEADRACE_CLI_TRY(done, peer_.receive());
   return samples;

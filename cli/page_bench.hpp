@@ -31,10 +31,17 @@ struct PageSamples {
   std::vector<double> make_seconds;   ///< making an iteration's requests, several times, once connected
   std::string path;                   ///< the backend that carried it
   std::string explanation;            ///< of the path, by the last request
+  std::uint64_t transfers = 0;        ///< that were carried out with data of their own
+  std::uint64_t right = 0;            ///< of these: every byte was compared afterwards, and is right
+
+  [[nodiscard]] bool checked() const { return transfers > 0 && right == transfers; }
 };
 
 struct NotificationSamples {
   std::vector<double> seconds;  ///< there and back
+  std::uint64_t right = 0;      ///< of these: the answer was compared with the message, and is the same
+
+  [[nodiscard]] bool checked() const { return !seconds.empty() && right == seconds.size(); }
 };
 
 class PageBench {
@@ -76,7 +83,9 @@ class PageBench {
     std::uint64_t source = 0, target = 0, pages = 0;
   };
   Result<void> refill(const PageCase& plan, const Seeds& seeds);
-  Result<void> check(const PageCase& plan, const Seeds& seeds, std::uint64_t slots);
+  /// Compares all bytes of the target and counts the transfer as right.
+  ///   errors  corrupt (which page, and where)
+  Result<void> check(const PageCase& plan, const Seeds& seeds, std::uint64_t slots, PageSamples& samples);
   [[nodiscard]] bool by_gpu() const;
 
   PeerProcess peer_;

@@ -317,15 +317,16 @@ struct Direction {
 };
 constexpr Direction directions[] = {{"read", true}, {"write", false}};
 
+/// compared: the target's pages were compared with the source's after these times, and are right.
 void report(std::string_view what, std::string_view method, const char* direction, std::size_t page,
-            std::size_t count, std::uint32_t multiprocessors, const Times& times) {
+            std::size_t count, std::uint32_t multiprocessors, const Times& times, bool compared = false) {
   const double bytes = static_cast<double>(page) * static_cast<double>(count);
   fmt::print(
       "{{\"what\": \"{}\", \"method\": \"{}\", \"direction\": \"{}\", \"page\": {}, \"count\": {}, "
       "\"multiprocessors\": {}, "
-      "\"gb_per_s\": {:.1f}, \"best_gb_per_s\": {:.1f}, \"us\": {:.1f}}}\n",
+      "\"gb_per_s\": {:.1f}, \"best_gb_per_s\": {:.1f}, \"us\": {:.1f}, \"compared\": {}}}\n",
       what, method, direction, page, count, multiprocessors, bytes / times.median / 1e9,
-      bytes / times.best / 1e9, times.median * 1e6);
+      bytes / times.best / 1e9, times.median * 1e6, compared);
   std::fflush(stdout);
 }
 
@@ -449,14 +450,17 @@ void time_pages(Probe& probe, cuda::Address remote, const char* what, const std:
       probe.set(remote, probe.host_remote, pool_bytes, page + 1);
       probe.set(probe.local.address(), probe.host_local, pool_bytes, page + 2);
       Scattered list = scatter(probe, from, to, page);
+      std::vector<Times> of_budgets;
       for (const std::uint32_t budget : budgets) {
         list.args.most_multiprocessors = budget;
-        const Times times = probe.time(
-            [&] { must(probe.driver, probe.kernels->move(list.args, probe.stream.handle()), "move_pages"); });
-        report(what, "kernel", name, page, list.args.count, budget, times);
+        of_budgets.push_back(probe.time([&] {
+          must(probe.driver, probe.kernels->move(list.args, probe.stream.handle()), "move_pages");
+        }));
       }
-      probe.expect(arrived(probe, list, to, read ? probe.host_remote : probe.host_local),
-                   fmt::format("{} {} of {} bytes", what, name, page));
+      const bool right = arrived(probe, list, to, read ? probe.host_remote : probe.host_local);
+      probe.expect(right, fmt::format("{} {} of {} bytes", what, name, page));
+      for (std::size_t i = 0; i < budgets.size(); ++i)
+        report(what, "kernel", name, page, list.args.count, budgets[i], of_budgets[i], right);
     }
 }
 
@@ -860,10 +864,10 @@ class LongPages {
         row(method).emplace_back("-");
         return;
       }
-      report("long", method, direction, page, count, 0, times);
+      const bool right = arrived(probe_, expected, target_, host);
+      report("long", method, direction, page, count, 0, times, right);
       row(method).push_back(gb_per_s(times));
-      probe_.expect(arrived(probe_, expected, target_, host),
-                    fmt::format("long {} {} of {} bytes", method, direction, page));
+      probe_.expect(right, fmt::format("long {} {} of {} bytes", method, direction, page));
     };
     copies(measure);
     graphs(measure);

@@ -23,7 +23,7 @@ import torch
 import headrace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from comparison import Rows
+from comparison import PYTHON, Rows
 
 HEADS, TOKENS, DIM = 8, 16, 128
 
@@ -99,7 +99,7 @@ def measure(rows: Rows, name: str, op: str, blocks: int, iterations: int) -> Non
         theirs = seconds(by_torch, iterations)
     gigabytes = wanted.numel() * 2 / 1e9
     rows.add(
-        f"views/{name}/{op}",
+        f"{PYTHON}views/{name}/{op}",
         "GB/s",
         "GB/s",
         gigabytes / ours,

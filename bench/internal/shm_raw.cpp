@@ -157,6 +157,14 @@ std::span<std::byte> private_memory(std::size_t bytes, int fill) {
   return {static_cast<std::byte*>(at), bytes};
 }
 
+/// Words that differ from place to place and from seed to seed.
+void fill_words(std::span<std::byte> bytes, std::uint64_t seed) {
+  for (std::size_t i = 0; i < bytes.size() / 8; ++i) {
+    const std::uint64_t word = (i + (seed << 32)) * 0x9e3779b97f4a7c15;
+    std::memcpy(bytes.data() + 8 * i, &word, 8);
+  }
+}
+
 // ------------------------------------------------------------------ the owner's process
 
 /// What the owner tells the initiator, through a pipe.
@@ -175,8 +183,8 @@ enum class Mode : std::uint32_t { sleep, spin };
                       std::span<std::byte> shared, std::atomic<Mode>& mode, int facts_pipe) {
   (void)::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   const std::span<std::byte> plain = private_memory(arguments.bytes, 1);
-  for (std::size_t i = 0; i < plain.size(); i += 512)
-    plain[i] = shared[i] = static_cast<std::byte>(i / 512 * 7 + i / 100'003);
+  fill_words(plain, 0);
+  fill_words(shared, 0);
   {
     BenchHost host("owner", runtime_dir, 1);
     void* const plain_region = must(host.backend->register_region(region_of(1, plain, -1)));
@@ -220,6 +228,7 @@ double median(std::vector<double> values) {
 
 struct Contest {
   std::vector<double> bare, ours;
+  std::size_t compared = 0;  // of ours
 };
 
 struct Side {
@@ -278,13 +287,15 @@ class Initiator {
         Prepared request(*this, op, mapped ? mapped_ : plain_, here, there, page);
         contest = {};
         for (int round = 0; round < arguments_.rounds + 1; ++round) {  // the first warms up
+          renew(op);
           const double bare = seconds([&] { bare_pages(op, mapped, here, there, page, threads); });
-          clear_target(op);
+          renew(op);
           const double ours = seconds([&] { run(request.handle); });
-          check(op, mapped, here, there, page);
+          check(mapped, here, there, page);
           if (round == 0) continue;
           contest.bare.push_back(bare);
           contest.ours.push_back(ours);
+          ++contest.compared;
         }
         report(fmt::format("{} {} {:>7}", mapped ? "mapped" : "attach",
                            op == HEADRACE_READ ? "read " : "write", page),
@@ -413,17 +424,21 @@ class Initiator {
     for (std::thread& other : others) other.join();
   }
 
-  // The first word of each 512 bytes tells the place. After a write the owner's memory was its own bytes
-  // before, permuted: only mapped memory can be looked at from here.
-  void clear_target(headrace_op_v1 op) {
-    if (op != HEADRACE_READ) return;
-    for (std::size_t i = 0; i < target_.size(); i += 4096) target_[i] = std::byte{0xee};
+  /// Our memory anew before each transfer, so that no byte of the transfer before passes for one of this:
+  /// wiped where it is the target of a read, random words where it is the source of a write.
+  void renew(headrace_op_v1 op) {
+    if (op == HEADRACE_READ) {
+      std::memset(target_.data(), 0xee, target_.size());
+      return;
+    }
+    fill_words(target_, ++seed_);
   }
-  void check(headrace_op_v1 /*op*/, bool mapped, const std::vector<std::uint32_t>& here,
-             const std::vector<std::uint32_t>& there, std::size_t page) {
+  /// Compares every page with its counterpart.
+  void check(bool mapped, const std::vector<std::uint32_t>& here, const std::vector<std::uint32_t>& there,
+             std::size_t page) {
     if (!mapped) {
       std::vector<std::byte> seen(page);
-      for (std::size_t i = 0; i < here.size(); i += 1 + here.size() / 512) {
+      for (std::size_t i = 0; i < here.size(); ++i) {
         const iovec local{seen.data(), page},
             remote{reinterpret_cast<void*>(facts_.plain_address + there[i] * page), page};
         must(::process_vm_readv(owner_, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(page), "read back");
@@ -444,9 +459,9 @@ class Initiator {
                  best_ours = *std::ranges::min_element(contest.ours);
     fmt::print(
         "{}: bare {:6.2f} best {:6.2f} median GB/s, shm {:6.2f} best {:6.2f} median, ratio best {:.2f} "
-        "median {:.2f}\n",
+        "median {:.2f}, {} of {} transfers compared\n",
         name, speed(best_bare), speed(median(contest.bare)), speed(best_ours), speed(median(contest.ours)),
-        best_bare / best_ours, median(ratios));
+        best_bare / best_ours, median(ratios), contest.compared, contest.ours.size());
     std::fflush(stdout);
   }
 
@@ -461,6 +476,7 @@ class Initiator {
   void* plain_ = nullptr;
   void* mapped_ = nullptr;
   double asleep_ = 0;
+  std::uint64_t seed_ = 0;
 };
 
 /// Two threads of two processes would be the same: an eventfd each, blocking reads.

@@ -6,9 +6,10 @@ kernel reaches.
 Usage: pages_gpu.py [OUTPUT.svg]      (bench/plots/pages_gpu.svg without one)
 
 Every point is a row of bench/results: of each case the latest. Headrace and NIXL are the two sides of one
-row, which bench/compare_nixl.py measured in turn; of NIXL's settings the better one counts at each point. The
-ceiling is the best of the bare kernels and copy engines of tools/gpu_probe.sh. Needs matplotlib (`pip install
-matplotlib`), which nothing else here does.
+row, which bench/compare_nixl.py measured in turn (`python/read/...`); of NIXL's settings the better one
+counts at each point. The ceiling is the best of the bare kernels and copy engines of
+bench/compare_ceilings.py (`read/.../bare_...`). Needs matplotlib (`pip install matplotlib`), which nothing
+else here does.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Picture:
 
     def __init__(self, folder: Path = RESULTS):
         self.points: dict[str, dict[str, Points]] = {op: {name: {} for name in STYLES} for op in OPERATIONS}
-        self.sources: dict[str, str] = {}  # file: commits, as they are named in the small print
+        self.sources: dict[tuple[str, str, str, int], tuple[str, str]] = {}  # of each point: file and commit
         self.machine = ""
         self.peer = ""  # with its version
         self._add_contenders(folder)
@@ -84,31 +85,33 @@ class Picture:
             theirs[page] = max(theirs[page], row["peer_value"]) if same_sitting else row["peer_value"]
             ours[page] = row["value"]
             sittings[op, page] = row["date"]
-            self._note(file, row)
+            self._note(file, row, "nixl", op, page)
 
     def _add_ceiling(self, folder: Path) -> None:
-        case = re.compile(r"pages/(?:kernel|copy_engine_\d+)/(read|write)/(\d+)x\d+")
-        for file, row in rows("gpu-probe", folder):
+        case = re.compile(r"(read|write)/(\d+)x\d+/(bare_.*)")
+        ways: dict[tuple[str, int], dict[str, float]] = {}
+        for file, row in rows("ceilings-gpu", folder):
             match = case.fullmatch(row["case"])
             if not match or row["metric"] != "GB/s" or int(match[2]) not in self.points[match[1]]["headrace"]:
                 continue
-            ceiling = self.points[match[1]]["ceiling"]
-            ceiling[int(match[2])] = max(ceiling.get(int(match[2]), 0), row["value"])
-            self._note(file, row)
+            ways.setdefault((match[1], int(match[2])), {})[match[3]] = row["value"]  # the latest of each way
+            self._note(file, row, match[3], match[1], int(match[2]))
+        for (op, page), values in ways.items():
+            self.points[op]["ceiling"][page] = max(values.values())
 
-    def _note(self, file: str, row: Row) -> None:
+    def _note(self, file: str, row: Row, way: str, op: str, page: int) -> None:
         self.machine = row["machine"]
         if row["peer"]:
             self.peer = "NIXL " + row["peer"].rsplit(" ", 1)[-1]  # "nixl 2 threads 1.5.1"
-        self.sources[file] = row["commit"][:7]
+        self.sources[row["table"], way, op, page] = (file, row["commit"][:7])
 
     def small_print(self) -> str:
-        files = ", ".join(f"{file} ({commit})" for file, commit in sorted(self.sources.items()))
+        files = ", ".join(f"{file} ({commit})" for file, commit in sorted(set(self.sources.values())))
         return (
             f"{self.machine}. Two processes, pages at random places on both sides, 64 MiB at 4 KiB and 256 "
-            f"MiB else, from post to the end of wait,\n"
-            f"Headrace and {self.peer} from Python and in turn, data compared after every transfer. Rows: "
-            f"bench/results/{files}."
+            "MiB else, from post to the end of wait,\n"
+            f"Headrace and {self.peer} from Python and in turn, data compared after every transfer.\n"
+            f"Rows of bench/results: {files}."
         )
 
     def description(self) -> str:
@@ -148,7 +151,7 @@ def draw(picture: Picture, output: Path) -> None:
         color="#444444",
         linespacing=1.5,
     )
-    figure.subplots_adjust(left=0.065, right=0.985, top=0.79, bottom=0.235, wspace=0.06)
+    figure.subplots_adjust(left=0.065, right=0.985, top=0.79, bottom=0.255, wspace=0.06)
     figure.savefig(
         output,
         metadata={

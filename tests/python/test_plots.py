@@ -47,9 +47,9 @@ def test_every_number_of_the_picture_is_a_row(pages_gpu):
     svg = ElementTree.parse(PLOTS / "pages_gpu.svg")
     shown = json.loads(next(e.text for e in svg.iter() if e.tag.endswith("}description")))
     held = {}
-    for table in ("pages-gpu", "gpu-probe"):
+    for table in ("pages-gpu", "ceilings-gpu"):
         for _, r in pages_gpu.rows(table):
-            found = re.search(r"(read|write)/(\d+)x\d+$", r["case"])
+            found = re.match(r"(?:python/)?(read|write)/(\d+)x\d+(?:/bare_.*)?$", r["case"])
             if found and r["metric"] == "GB/s":
                 held.setdefault((found[1], found[2]), set()).update({r["value"], r["peer_value"]})
     for op in ("read", "write"):
@@ -57,6 +57,12 @@ def test_every_number_of_the_picture_is_a_row(pages_gpu):
         for points in shown[op].values():
             assert len(points) >= 6
             assert all(value in held[op, size] for size, value in points.items())
+
+
+def test_the_picture_shows_the_latest_rows(pages_gpu):
+    svg = ElementTree.parse(PLOTS / "pages_gpu.svg")
+    shown = next(e.text for e in svg.iter() if e.tag.endswith("}description"))
+    assert shown == pages_gpu.Picture().description(), "run bench/plots/pages_gpu.py"
 
 
 def test_of_each_case_the_latest_sitting_counts_and_the_better_of_the_peers_settings(pages_gpu, tmp_path):
@@ -68,10 +74,11 @@ def test_of_each_case_the_latest_sitting_counts_and_the_better_of_the_peers_sett
         row("python/read/4096x16384", 9.0, peer="nixl 1.1", peer_value=8.0),
         row("read/4096x16384", 11.0),
         row("python/read/4096x16384", 5.0, metric="ratio", peer="nixl 1.1", peer_value=1.0),
-        row("pages/kernel/read/4096x16384", 12.0, table="gpu-probe"),
-        row("pages/copy_engine_2/read/4096x4096", 13.0, table="gpu-probe"),
-        row("pages/kernel/read/4096x16384/sm4", 99.0, table="gpu-probe"),
-        row("pages/kernel/read/512x16384", 98.0, table="gpu-probe"),
+        row("read/4096x16384/bare_kernel_sm64", 12.0, later, table="ceilings-gpu"),
+        row("read/4096x16384/bare_copy_engine", 13.0, later, table="ceilings-gpu"),
+        row("read/4096x16384/bare_copy_engine", 97.0, table="ceilings-gpu"),
+        row("read/4096x16384/default", 99.0, later, table="ceilings-gpu"),
+        row("read/512x16384/bare_kernel_sm64", 98.0, later, table="ceilings-gpu"),
     )
     picture = pages_gpu.Picture(tmp_path)
     assert picture.points["read"] == {"headrace": {4096: 7.0}, "nixl": {4096: 3.0}, "ceiling": {4096: 13.0}}

@@ -41,7 +41,7 @@ std::vector<Json> bench(std::vector<std::string> arguments) {
     EXPECT_THAT(keys, ElementsAre("date", "commit", "machine", "command", "table", "case", "metric", "unit",
                                   "value", "peer", "peer_value", "ratio", "checked"));
     EXPECT_GT(row.at("value").get<double>(), 0);
-    EXPECT_EQ(row.at("checked"), true);
+    EXPECT_EQ(row.at("checked"), row.at("metric") != "make_us") << row;  // nothing moves while one is made
   }
   return rows;
 }

@@ -104,7 +104,7 @@ TEST(Rows, HaveTheKeysThatResultsHave) {
   const RowWriter writer("headrace bench pages");
   const Comparison against{"peer", 2.0, 1.5};
   const auto row = nlohmann::ordered_json::parse(
-      writer.line({"pages-cpu", "read/4096x16384", "GB/s", "GB/s", 3.0, &against}));
+      writer.line({"pages-cpu", "read/4096x16384", "GB/s", "GB/s", 3.0, true, &against}));
   std::vector<std::string> keys;
   for (const auto& [key, value] : row.items()) keys.push_back(key);
   EXPECT_THAT(keys, testing::ElementsAre("date", "commit", "machine", "command", "table", "case", "metric",
@@ -112,6 +112,8 @@ TEST(Rows, HaveTheKeysThatResultsHave) {
   EXPECT_EQ(row["value"], 3.0);
   EXPECT_EQ(row["ratio"], 1.5);
   EXPECT_EQ(row["checked"], true);
+  const auto unchecked = nlohmann::json::parse(writer.line({"misc", "import", "ms", "ms", 3.0}));
+  EXPECT_EQ(unchecked["checked"], false);
 }
 
 }  // namespace
