@@ -60,7 +60,7 @@ TEST(EtcdClient, GivesUpAfterTwoRoundsAndNamesTheEndpoints) {
   ASSERT_FALSE(answer.ok());
   EXPECT_EQ(answer.code(), Code::peer_lost);
   EXPECT_THAT(answer.error().message, ::testing::AllOf(HasSubstr("http://a:1"), HasSubstr("http://b:1"),
-                                                       HasSubstr("nobody answers")));
+                                                       HasSubstr("no server answers")));
 }
 
 TEST(EtcdClient, DoesNotRepeatWhatEtcdRefused) {
