@@ -318,7 +318,7 @@ TEST(EtcdLeases, WhatHungOnALostLeaseIsPublishedAgainUnlessSomebodyElseHasTheNam
   store.reset();
   EXPECT_THAT(urls_of(*http).back(), HasSubstr("/v3/lease/revoke"));
   const std::scoped_lock lock(warnings_mutex);
-  EXPECT_THAT(warnings, ElementsAre(HasSubstr("\"taken\" has been published by somebody else")));
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("\"taken\" was published by another agent")));
 }
 
 TEST(EtcdLeases, APublishWhoseLeaseHasJustRunOutGetsAnother) {
