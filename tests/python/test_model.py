@@ -148,9 +148,9 @@ def test_inputs_can_be_named(packages):
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (np.zeros(1023, np.float32), "dimension 0 has to be 1024, and is 1023"),
+        (np.zeros(1023, np.float32), "dimension 0 must be 1024, and is 1023"),
         (np.zeros((2, 512), np.float32), "1 dimension, and has 2"),
-        (np.zeros(1024), "its type has to be float32"),
+        (np.zeros(1024), "its type must be float32"),
         (np.zeros(2048, np.float32)[::2], "row-major order without gaps"),
         (np.zeros(1024, ">f4"), "format '>f'"),
         (np.zeros(1024, object), "format 'O'"),
@@ -355,7 +355,8 @@ def test_a_full_disk_at_unpacking_is_named_with_what_to_do_and_nothing_is_left(p
     assert done.returncode == 1 and done.stdout == ""
     assert "no space left on device (errno 28)" in done.stderr
     assert (
-        f"goes into the cache folder {where}/packages" in done.stderr and "HEADRACE_CACHE_DIR" in done.stderr
+        f"The cache folder {where}/packages must be writable" in done.stderr
+        and "HEADRACE_CACHE_DIR" in done.stderr
     )
 
 

@@ -159,10 +159,10 @@ TEST_F(GpuModelTest, an_input_on_another_device_is_named_and_nothing_runs) {
   const auto core = opened_on("cuda:1");
   x_.device = {Device::Kind::cuda, 0};
   EXPECT_THAT(core->run(std::span(&x_, 1), outputs_, {}).error().message,
-              HasSubstr("it lies on cuda:0, and the model runs on cuda:1"));
+              HasSubstr("it is on cuda:0, and the model runs on cuda:1"));
   x_.device = {};
   EXPECT_THAT(core->run(std::span(&x_, 1), outputs_, {}).error().message,
-              HasSubstr("it lies on cpu, and the model runs on cuda:1"));
+              HasSubstr("it is on cpu, and the model runs on cuda:1"));
   EXPECT_EQ(fake_.runs, 0);
 }
 
