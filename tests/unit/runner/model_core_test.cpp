@@ -112,7 +112,7 @@ TEST_F(ModelCoreTest, a_package_for_a_gpu_is_refused_where_torch_has_none) {
   const auto refused = open(text);
   EXPECT_EQ(refused.code(), Code::not_supported);
   EXPECT_THAT(refused.error().message,
-              HasSubstr("compiled for a GPU, and torch 2.13.0+cpu is for CPUs alone"));
+              HasSubstr("compiled for a GPU, and torch 2.13.0+cpu is for CPUs only"));
   EXPECT_EQ(fake_.opened, 0);
 }
 
