@@ -116,7 +116,7 @@ std::optional<Error> Handshake::check_peer() const {
   if (connecting.expected_incarnation != 0 && connecting.expected_incarnation != met.incarnation) {
     return make_error(
         Code::peer_lost,
-        "\"{}\" is incarnation {:016x}, expected was {:016x}: it has restarted, fetch its metadata anew",
+        "\"{}\" is incarnation {:016x}, expected was {:016x}: it has restarted, fetch its metadata again",
         met.name, met.incarnation, connecting.expected_incarnation);
   }
   if (authenticated() && config_.token.empty()) {
