@@ -24,7 +24,7 @@ from pathlib import Path
 TOOLS = Path(__file__).resolve().parent
 JOBS = os.cpu_count() or 1
 
-MARKDOWN = False  # turned on when every document has lines of at most MARKDOWN_COLUMNS
+MARKDOWN = True
 MARKDOWN_COLUMNS = 120
 TITLE_CHARACTERS = 72
 

@@ -10,14 +10,14 @@
 namespace headrace::posix {
 namespace {
 
-/// What `prepare` gives out.
+/// The handle that `prepare` returns.
 struct Request {
   std::shared_ptr<Job> job;
 };
 
 Request& request_of(void* handle) { return *static_cast<Request*>(handle); }
 
-/// One side is memory, the other files, and what is to be written may be.
+/// Checks that one side is memory and the other files, and that the target may be written.
 Result<void> check_side(const headrace_side_v1& side, bool files, bool is_target) {
   for (void* const handle : std::span(side.regions, side.region_count)) {
     const Region& region = *static_cast<const Region*>(handle);
@@ -70,7 +70,7 @@ Result<void*> PosixBackend::prepare(const headrace_prepare_v1& args) {
 }
 
 Status PosixBackend::post(void* handle, const headrace_post_v1& args) {
-  if (args.has_message != 0) return {Code::not_supported};  // a message to oneself is the host's own business
+  if (args.has_message != 0) return {Code::not_supported};  // the host delivers messages to its own agent
   const auto pool = workers();
   if (!pool) {
     host_.log(HEADRACE_LOG_WARN, pool.error().message);
@@ -96,10 +96,10 @@ headrace_cost_v1 PosixBackend::cost(const headrace_prepare_v1&) {
           .ns_per_page = 500,
           .bytes_per_second = 1e9,
           .margin = 1,
-          .method = "constant: what a file costs depends on where it lies"};
+          .method = "constant: the cost of a file depends on its file system"};
 }
 
-/// An agent that moves no files has no threads for them.
+/// Starts the threads at the first post: an agent that moves no files has none.
 Result<WorkerPool*> PosixBackend::workers() {
   const std::scoped_lock lock(workers_mutex_);
   if (!workers_) {

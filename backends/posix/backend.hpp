@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves pages between host memory and files of this agent, by threads that read and write. README.md says
+// Moves pages between host memory and files of this agent, with threads that read and write. README.md says
 // how.
 #pragma once
 
@@ -27,7 +27,7 @@ class PosixBackend final : public plugin::Backend {
 
   [[nodiscard]] static Result<std::unique_ptr<Backend>> open(plugin::Host host,
                                                              const plugin::CreateArgs& args);
-  /// With other answers to what is asked of the system, for tests; they outlive the instance.
+  /// With other system calls, for tests; `calls` must outlive the instance.
   [[nodiscard]] static Result<std::unique_ptr<Backend>> open(plugin::Host host,
                                                              const plugin::CreateArgs& args,
                                                              const FileCalls& calls);
@@ -55,7 +55,7 @@ class PosixBackend final : public plugin::Backend {
   const Settings settings_;
   const FileCalls& calls_;
   std::mutex workers_mutex_;
-  std::unique_ptr<WorkerPool> workers_;  // from the first post on
+  std::unique_ptr<WorkerPool> workers_;  // made by the first post
 };
 
 }  // namespace headrace::posix

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the contract suite does not ask: threads that start late, files that answer late or badly, what is
-// refused.
+// Cases that the contract suite lacks: threads that start late, files that answer late or badly, refusals.
 #include "backends/posix/backend.hpp"
 #include "support/direct_backend.hpp"
 #include "support/temporary_folder.hpp"
@@ -25,7 +24,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// Reads stand still until they are let go.
+/// Blocks reads until the test releases them.
 class SlowReads final : public FileCalls {
  public:
   ssize_t read(int fd, const iovec* parts, int count, off_t offset) const override {

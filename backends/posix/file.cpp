@@ -13,13 +13,13 @@
 namespace headrace::posix {
 namespace {
 
-constexpr mode_t new_file_mode = 0666;  // less what the process's umask takes away
+constexpr mode_t new_file_mode = 0666;  // reduced by the process's umask
 
 std::string descriptor_name(int fd) {
   std::array<char, PATH_MAX> target{};
   const ssize_t length =
       ::readlink(fmt::format("/proc/self/fd/{}", fd).c_str(), target.data(), target.size());
-  if (length <= 0) return fmt::format("behind descriptor {}", fd);
+  if (length <= 0) return fmt::format("of descriptor {}", fd);
   return fmt::format("{} (descriptor {})", std::string_view(target.data(), static_cast<std::size_t>(length)),
                      fd);
 }
@@ -28,7 +28,7 @@ std::string_view type_name(mode_t mode) {
   if (S_ISDIR(mode)) return "a directory: name a file in it";
   if (S_ISBLK(mode)) return "a block device, which this backend does not move: use a file";
   if (S_ISFIFO(mode) || S_ISSOCK(mode)) return "a pipe or socket, which has no offsets: use a regular file";
-  return "no regular file: use one";
+  return "not a regular file: use one";
 }
 
 Result<void> check_type(const struct stat& found, const std::string& name) {
@@ -40,8 +40,7 @@ Error cannot_open(int error, const std::string& path, int flags) {
   const bool reads_only = (flags & O_ACCMODE) == O_RDONLY;
   if (error == ENOENT || error == ENOTDIR)
     return os_error(Code::not_found, error,
-                    "open file {}: create it first, or hand in a descriptor that was opened with O_CREAT",
-                    path);
+                    "open file {}: create it first, or pass a descriptor that was opened with O_CREAT", path);
   const bool may_be_read =
       !reads_only && (error == EACCES || error == EPERM || error == EROFS || error == ETXTBSY);
   return os_error(error, "open file {} for reading{}{}", path, reads_only ? "" : " and writing",
@@ -49,7 +48,7 @@ Error cannot_open(int error, const std::string& path, int flags) {
 }
 
 Result<UniqueFd> open_path(const std::string& path, int flags) {
-  // A look first: to open a pipe would wait for its other end, to open a device may do something.
+  // Checked before the open: opening a pipe waits for its other end, and opening a device may have effects.
   struct stat found {};
   if (::stat(path.c_str(), &found) == 0) {
     HEADRACE_TRY_VOID(check_type(found, path));
@@ -61,7 +60,7 @@ Result<UniqueFd> open_path(const std::string& path, int flags) {
   return fd;
 }
 
-/// Whether it may be written is what the region says; the host's flags are about everything else.
+/// The region says whether the file may be written; the host's flags say everything else.
 int open_flags(const headrace_region_v1& region) {
   const bool read_only = (region.flags & HEADRACE_REGION_READ_ONLY) != 0;
   return (static_cast<int>(region.file_mode) & ~O_ACCMODE) | (read_only ? O_RDONLY : O_RDWR);
@@ -71,13 +70,13 @@ Result<UniqueFd> second_of(int descriptor) {
   UniqueFd fd(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
   if (!fd && errno == EBADF)
     return make_error(Code::invalid_argument,
-                      "descriptor {} is not open: hand in one that stays open until it is registered",
+                      "descriptor {} is not open: pass one that stays open until it is registered",
                       descriptor);
   if (!fd) return os_error(errno, "duplicate descriptor {}", descriptor);
   return fd;
 }
 
-/// Drops the first `bytes` of the parts.
+/// Drops the first `bytes` of the buffers.
 std::span<iovec> rest_of(std::span<iovec> parts, std::size_t bytes) {
   while (!parts.empty() && bytes >= parts.front().iov_len) {
     bytes -= parts.front().iov_len;
@@ -118,17 +117,18 @@ Result<File> File::open(const headrace_region_v1& region, const FileCalls& calls
   const bool by_path = region.file_fd < 0;
   if (by_path && (region.name == nullptr || *region.name == '\0'))
     return make_error(Code::invalid_argument,
-                      "a file is named by its path or an open descriptor, and this one has neither");
+                      "a file needs a path or an open descriptor, and this one has neither");
   std::string name = by_path ? std::string(region.name) : descriptor_name(region.file_fd);
   HEADRACE_TRY(fd, by_path ? open_path(name, open_flags(region)) : second_of(region.file_fd));
   struct stat found {};
-  if (::fstat(fd.get(), &found) != 0) return os_error(errno, "look at file {}", name);
+  if (::fstat(fd.get(), &found) != 0) return os_error(errno, "read the state of file {}", name);
   HEADRACE_TRY_VOID(check_type(found, name));
   const int flags = ::fcntl(fd.get(), F_GETFL);
-  if (flags < 0) return os_error(errno, "look at how file {} is open", name);
+  if (flags < 0) return os_error(errno, "read the open flags of file {}", name);
   if ((flags & O_PATH) != 0)
-    return make_error(Code::invalid_argument,
-                      "file {} is open with O_PATH, which neither reads nor writes: open it without", name);
+    return make_error(
+        Code::invalid_argument,
+        "file {} is open with O_PATH, which allows neither reading nor writing: open it without", name);
   return File(std::move(fd), std::move(name), flags, calls);
 }
 
@@ -144,7 +144,7 @@ Moved File::move(headrace_op_v1 op, std::span<iovec> parts, std::uint64_t offset
     if (now < 0 && errno == EINTR) continue;
     if (now <= 0) {
       const int error = now < 0 ? errno : 0;
-      // Under O_DIRECT what is left behind the end is an unaligned rest, and answered as such.
+      // With O_DIRECT the rest at the end of the file is unaligned, and the system reports only that.
       const bool ended = op == HEADRACE_READ && (error == 0 || error == EINVAL) && size() < offset + bytes;
       Moved stopped = ended ? beyond_end(offset, bytes) : failed(error, op, offset, bytes);
       stopped.bytes = moved;
@@ -156,14 +156,14 @@ Moved File::move(headrace_op_v1 op, std::span<iovec> parts, std::uint64_t offset
   return {moved, {}, {}};
 }
 
-/// What the system would do otherwise than one expects, or with a riddle for a text.
+/// Cases in which the system would do something unexpected, or return a text that does not explain it.
 Moved File::refused(headrace_op_v1 op, std::uint64_t offset, std::uint64_t bytes) const {
   constexpr auto last = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
   const auto wrong = [](std::string text, int error = 0) {
     return Moved{0, {Code::invalid_argument, error}, std::move(text)};
   };
   if (offset > last || bytes > last - offset)
-    return wrong(fmt::format("offset {} of file {} is further than files reach, which is {} bytes", offset,
+    return wrong(fmt::format("offset {} of file {} is beyond the largest size of a file, {} bytes", offset,
                              name_, last));
   const int access = flags_ & O_ACCMODE;
   if (op == HEADRACE_READ && access == O_WRONLY)
@@ -172,7 +172,7 @@ Moved File::refused(headrace_op_v1 op, std::uint64_t offset, std::uint64_t bytes
   if (access == O_RDONLY)
     return wrong(fmt::format("file {} is open for reading only: open it for writing as well", name_), EBADF);
   if ((flags_ & O_APPEND) != 0)
-    return wrong(fmt::format("file {} is open with O_APPEND, and would be written at its end whatever the "
+    return wrong(fmt::format("file {} is open with O_APPEND, and would be written at its end for any "
                              "offset: open it without",
                              name_),
                  EINVAL);
@@ -186,8 +186,8 @@ Moved File::failed(int error, headrace_op_v1 op, std::uint64_t offset, std::uint
   if (error == 0)
     return {0, {Code::backend_failed, EIO}, what + ": the file system moved nothing and did not say why"};
   std::string text = fmt::format("{}: {}", what, os_error_text(error));
-  if (unaligned) text += fmt::format(": it is open with O_DIRECT, so that of every page {}", alignment());
-  if (error == EFAULT) text += ": the memory is not there any more: keep it until the request has ended";
+  if (unaligned) text += fmt::format(": it is open with O_DIRECT, so for every page {}", alignment());
+  if (error == EFAULT) text += ": the memory is gone: keep it until the request has ended";
   return {0, {code_of(error), error}, std::move(text)};
 }
 
@@ -195,8 +195,9 @@ Moved File::beyond_end(std::uint64_t offset, std::uint64_t bytes) const {
   return {
       0,
       {Code::invalid_argument},
-      fmt::format("read {} bytes at offset {} of file {}, which has {} bytes: read no further than its end",
-                  bytes, offset, name_, size())};
+      fmt::format(
+          "read {} bytes at offset {} of file {}, which has {} bytes: end the page at the end of the file",
+          bytes, offset, name_, size())};
 }
 
 std::uint64_t File::size() const {
@@ -204,7 +205,7 @@ std::uint64_t File::size() const {
   return ::fstat(fd_.get(), &found) == 0 ? static_cast<std::uint64_t>(found.st_size) : 0;
 }
 
-/// Asked when it is needed: most files are never opened with O_DIRECT.
+/// Asked only when needed: most files are never opened with O_DIRECT.
 std::string File::alignment() const {
 #ifdef STATX_DIOALIGN
   struct statx found {};
@@ -217,7 +218,7 @@ std::string File::alignment() const {
   const auto block = ::fstat(fd_.get(), &seen) == 0 ? seen.st_blksize : 4096;
   return fmt::format(
       "address, offset and length must be multiples of the device's block, which is 512 bytes or more: {} "
-      "will do",
+      "suffices",
       block);
 }
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// An open regular file: stretches of it read into memory and written from it, whole or with a sentence that
-// says why not.
+// An open regular file whose ranges are read into memory and written from it.
 //
-// The system may move less than it was asked to, be interrupted, or refuse; here that becomes either all of
-// the bytes or one error with the file, the place and what to do.
+// The system may move fewer bytes than requested, be interrupted, or refuse. This class turns that into all
+// of the bytes, or one error with the file, the offset and what to do.
 #pragma once
 
 #include "backends/posix/file_calls.hpp"
@@ -17,31 +16,31 @@
 
 namespace headrace::posix {
 
-/// How far a move came. `status` is ok and `text` empty if it came to the end.
+/// How far a move came. At its end `status` is ok and `text` empty.
 struct Moved {
   std::uint64_t bytes = 0;
   Status status;
   std::string text;
 };
 
-/// Any thread.
+///   threads  any
 class File {
  public:
-  /// Opens the path, for reading and writing or, if the region is read-only, for reading; or takes a second
-  /// descriptor of the open file, which stays open as it is.
-  ///   errors   invalid_argument (no regular file, a descriptor that cannot be used), not_found (no such
-  ///            file), others as the system says
+  /// Opens the path for reading and writing, or for reading if the region is read-only. Or duplicates the
+  /// given descriptor, with its flags.
+  ///   errors   invalid_argument (not a regular file, a descriptor that cannot be used), not_found (no such
+  ///            file), others from the system
   [[nodiscard]] static Result<File> open(const headrace_region_v1& region,
                                          const FileCalls& calls = FileCalls::system());
 
-  /// Moves between the parts, in their order, and the stretch of the file that begins at `offset`:
-  /// HEADRACE_READ into the parts, HEADRACE_WRITE from them. Waits for the file system.
-  ///   shapes   1 to IOV_MAX parts, none empty; what they say is spent on the way
-  ///   errors   invalid_argument (read beyond the end, not open for this, O_DIRECT and not aligned),
-  ///            exhausted (no space), backend_failed (the device)
+  /// Moves between the buffers, in their order, and the range of the file that begins at `offset`:
+  /// HEADRACE_READ into the buffers, HEADRACE_WRITE from them. Waits for the file system.
+  ///   shapes   1 to IOV_MAX buffers, none empty; the array is changed on the way
+  ///   errors   invalid_argument (read beyond the end, not open for this, unaligned with O_DIRECT), exhausted
+  ///            (no space), backend_failed (the device)
   [[nodiscard]] Moved move(headrace_op_v1 op, std::span<iovec> parts, std::uint64_t offset) const;
 
-  /// Its path, or the number and path behind a descriptor: for people.
+  /// Its path, or number and path of its descriptor: for messages.
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
  private:
@@ -56,7 +55,7 @@ class File {
 
   UniqueFd fd_;
   std::string name_;
-  int flags_;  // as F_GETFL told them
+  int flags_;  // from F_GETFL
   const FileCalls* calls_;
 };
 

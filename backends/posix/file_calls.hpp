@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is asked of the system about an open file, so that tests can answer in its place.
+// The system calls on an open file, which tests can replace.
 #pragma once
 
 #include <sys/types.h>
@@ -7,7 +7,8 @@
 
 namespace headrace::posix {
 
-/// Each answers as the system call does: a count, or -1 and errno. Any thread.
+/// Each returns what the system call returns: a count, or -1 with errno.
+///   threads  any
 class FileCalls {
  public:
   FileCalls() = default;
@@ -22,7 +23,7 @@ class FileCalls {
     return ::pwritev(fd, parts, count, offset);
   }
 
-  /// The system's own.
+  /// The system's calls.
   static const FileCalls& system() {
     static const FileCalls calls;
     return calls;

@@ -23,7 +23,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// Answers by a script, and as the system does when the script has ended. A negative answer is an errno.
+/// Answers from a script, then as the system does. A negative answer is an errno.
 class ScriptedCalls final : public FileCalls {
  public:
   ssize_t read(int fd, const iovec* parts, int count, off_t offset) const override {
@@ -44,7 +44,7 @@ class ScriptedCalls final : public FileCalls {
     script.pop_front();
     if (next < 0) return errno = static_cast<int>(-next), -1;
     if (next == 0) return 0;
-    // Only so many bytes, as a full device or a signal leaves it.
+    // Only this many bytes, as with a full device or after a signal.
     iovec first = parts[0];
     first.iov_len = std::min(first.iov_len, static_cast<std::size_t>(next));
     return call(&first, 1);
@@ -154,7 +154,7 @@ TEST_F(PosixFile, what_the_system_refuses_becomes_a_code_and_a_sentence) {
        {Refusal{ENOSPC, Code::exhausted, "no space left on device"},
         Refusal{EDQUOT, Code::exhausted, "quota"}, Refusal{EIO, Code::backend_failed, "input/output error"},
         Refusal{EINVAL, Code::invalid_argument, "invalid argument"},
-        Refusal{EFAULT, Code::invalid_argument, "the memory is not there any more"}}) {
+        Refusal{EFAULT, Code::invalid_argument, "the memory is gone"}}) {
     calls.script = {2, -refusal.error};
     const Moved moved = write(file, "abcd", 3);
     EXPECT_EQ(moved.status.code, refusal.code) << refusal.text;
@@ -230,7 +230,7 @@ TEST_F(PosixFile, what_is_no_regular_file_is_refused_with_what_to_do) {
   for (const Wrong& wrong :
        {Wrong{region_of(folder.path().c_str()), Code::invalid_argument, "is a directory: name a file in it"},
         Wrong{region_of(pipe.c_str()), Code::invalid_argument, "which has no offsets"},
-        Wrong{region_of("/dev/null"), Code::invalid_argument, "no regular file"},
+        Wrong{region_of("/dev/null"), Code::invalid_argument, "not a regular file"},
         Wrong{region_of(missing.c_str()), Code::not_found, "create it first"},
         Wrong{region_of(""), Code::invalid_argument, "neither"},
         Wrong{region_of(nullptr), Code::invalid_argument, "neither"},
@@ -245,7 +245,7 @@ TEST_F(PosixFile, what_is_no_regular_file_is_refused_with_what_to_do) {
 }
 
 TEST_F(PosixFile, that_may_only_be_read_says_how_to_register_it) {
-  // A program that runs cannot be opened for writing, by the superuser either.
+  // A running program cannot be opened for writing, not even by the superuser.
   const auto refused = File::open(region_of("/proc/self/exe"));
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message,
@@ -268,7 +268,7 @@ TEST_F(PosixFile, under_o_direct_a_refusal_says_what_must_be_aligned) {
   const Moved refused = file.move(HEADRACE_READ, {&some, 1}, 3);
   EXPECT_EQ(refused.status.code, Code::invalid_argument);
   EXPECT_THAT(refused.text, AllOf(HasSubstr("O_DIRECT"), HasSubstr("multiple")));
-  // The rest behind the end is not aligned, and the end is what to hear of.
+  // The rest at the end is not aligned, but the message must be about the end.
   calls.script = {4096, -EINVAL};
   iovec beyond{memory, 8192};
   EXPECT_THAT(file.move(HEADRACE_READ, {&beyond, 1}, 4096).text, HasSubstr("has 8192 bytes"));

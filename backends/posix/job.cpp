@@ -11,7 +11,7 @@ namespace {
 
 const File& file_of(const PageRun& run) { return *static_cast<const Region*>(run.remote_region)->file(); }
 
-/// Whether it goes on in the file where the other ends.
+/// Whether the run continues in the file where the run before it ends.
 bool continues(const PageRun& run, const PageRun& before) {
   return run.remote_region == before.remote_region &&
          run.remote_offset == before.remote_offset + before.bytes;
@@ -39,7 +39,7 @@ bool Job::begin() {
 
 bool Job::take_back() {
   const std::scoped_lock lock(mutex_);
-  // A task of an earlier post may have begun already; it may have ended it, too.
+  // A task of an earlier post may have begun already, or even have ended this one.
   if (!posted_ || under_way_ > 0 || cursor_->position() != PagePosition{0, 0}) return false;
   posted_ = false;
   return true;
@@ -55,7 +55,7 @@ void Job::cancel() {
     const std::scoped_lock lock(mutex_);
     if (!posted_) return;
     stopping_ = true;
-    if (under_way_ > 0) return;  // the last of them ends it
+    if (under_way_ > 0) return;  // the last active thread ends it
     posted_ = false;
   }
   host_.completed(args_.token, {Code::canceled});

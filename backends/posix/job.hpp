@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The work of a request: threads take piece after piece of it, and who gives back the last one tells the end.
+// The work of a request: threads take piece after piece, and the thread that returns the last piece reports
+// the end.
 #pragma once
 
 #include "memory/page_cursor.hpp"
@@ -14,32 +15,31 @@
 
 namespace headrace::posix {
 
-/// Co-owned by its request and by the tasks in the queue, which may come late: those find nothing and go. Any
-/// thread.
+/// Its request and the tasks in the queue co-own it. A late task finds no work and ends.
+///   threads  any
 class Job {
  public:
-  /// `prepared` with what it points to stays until the request is released; it is not looked at after that.
+  /// `prepared` and everything it points to stays until the request is released, and is not read after that.
   Job(plugin::Host host, const headrace_prepare_v1& prepared, std::uint64_t piece_bytes)
       : host_(host), args_(prepared), piece_bytes_(piece_bytes) {}
 
-  /// How many threads find something to do at most.
+  /// The largest number of threads that can find work.
   [[nodiscard]] std::uint64_t pieces() const;
 
-  /// From here on there is work; tells the end at once if there is nothing to move. False: a post of it is
-  /// under way already.
+  /// Starts a post. Completes it at once if there is nothing to move. False: a post is in flight already.
   [[nodiscard]] bool begin();
-  /// Takes `begin` back. False: a thread has begun, and the end will be told.
+  /// Undoes `begin`. False: a thread has begun, and the post will be completed.
   [[nodiscard]] bool take_back();
-  /// Does pieces until none is left.
+  /// Moves pieces until none is left.
   void work();
-  /// No further piece is begun; the end is told once nobody is inside one.
+  /// No further piece begins; the post is completed once no thread is inside a piece.
   void cancel();
 
  private:
-  static constexpr std::size_t runs_a_piece =
-      128;  // of the 1024 parts that a call takes; a piece of small pages ends with them
+  // Of the 1024 buffers that a call takes; a piece of small pages ends with them.
+  static constexpr std::size_t runs_a_piece = 128;
 
-  /// What stopped a request: the error at the lowest page that was tried.
+  /// What stopped a request: the error at the lowest page that failed.
   struct Failure {
     Status status;
     std::string text;

@@ -17,17 +17,17 @@ using Found = std::optional<struct stat>;
 
 Result<Found> look_at(const headrace_region_v1& region) {
   if (region.kind != HEADRACE_FILE)
-    return make_error(Code::not_supported, "posix keeps files, and nothing of memory kind {}", region.kind);
+    return make_error(Code::not_supported, "posix keeps files only, and not memory kind {}", region.kind);
   const bool by_path = region.file_fd < 0;
   if (by_path && (region.name == nullptr || *region.name == '\0'))
     return make_error(Code::invalid_argument,
-                      "a file is asked for by its path or an open descriptor, and this one has neither");
+                      "a query of a file needs a path or an open descriptor, and this one has neither");
   struct stat found {};
   if ((by_path ? ::stat(region.name, &found) : ::fstat(region.file_fd, &found)) == 0) return Found(found);
   const int error = errno;
   if (error == ENOENT || error == ENOTDIR) return Found();
-  if (by_path) return os_error(error, "look at file {}", region.name);
-  return os_error(Code::invalid_argument, error, "look at the file behind descriptor {}", region.file_fd);
+  if (by_path) return os_error(error, "read the state of file {}", region.name);
+  return os_error(Code::invalid_argument, error, "read the state of descriptor {}", region.file_fd);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ Result<std::unique_ptr<Region>> Region::make(const headrace_region_v1& args, con
   if (args.kind == HEADRACE_DRAM) return std::unique_ptr<Region>(new Region(args, nullptr));
   if (args.kind != HEADRACE_FILE)
     return make_error(Code::not_supported,
-                      "posix moves between host memory and files, and knows nothing of memory kind {}",
+                      "posix moves between host memory and files, and does not support memory kind {}",
                       args.kind);
   HEADRACE_TRY(file, File::open(args, calls));
   return std::unique_ptr<Region>(new Region(args, std::make_unique<const File>(std::move(file))));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was registered: host memory, or a file.
+// A registered region: host memory, or a file.
 #pragma once
 
 #include "backends/posix/file.hpp"
@@ -20,15 +20,15 @@ class Region {
 
   [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
   [[nodiscard]] bool read_only() const noexcept { return read_only_; }
-  /// Null: it is memory.
+  /// Null for host memory.
   [[nodiscard]] const File* file() const noexcept { return file_.get(); }
-  /// Of memory: its first byte.
+  /// The first byte of host memory.
   [[nodiscard]] std::byte* base() const noexcept { return base_; }
 
  private:
   Region(const headrace_region_v1& args, std::unique_ptr<const File> file);
 
-  // Small: an agent has one for each piece of host memory, whether it moves files or not.
+  // Small: an agent has one for each region of host memory, even if it moves no files.
   std::uint32_t id_;
   bool read_only_;
   std::byte* base_;

@@ -9,7 +9,8 @@
 namespace headrace::posix {
 namespace {
 
-// Whatever a device asks of O_DIRECT divides this: pages that are cut at multiples of it stay aligned.
+// A multiple of every alignment that a device requires with O_DIRECT: pages cut at multiples of it stay
+// aligned.
 constexpr std::uint64_t piece_unit = 64 * 1024;
 constexpr std::uint64_t largest_piece = 1ULL << 30;
 constexpr std::uint64_t most_threads = 1024;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of the backend: one table for people, one struct for the code.
+// The options of the backend: one table for readers, one struct for the code.
 #pragma once
 
 #include <headrace/plugin/backend.hpp>
@@ -17,7 +17,7 @@ struct Settings {
 
 [[nodiscard]] std::span<const headrace_option_v1> option_rows();
 
-///   errors   invalid_argument (names the option and its value)
+///   errors   invalid_argument (the option and its value)
 [[nodiscard]] Result<Settings> read_settings(const plugin::CreateArgs& args);
 
 }  // namespace headrace::posix

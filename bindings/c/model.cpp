@@ -42,7 +42,7 @@ std::int32_t fail(Code code, std::string_view text) noexcept {
 
 std::int32_t fail(const Error& error) noexcept { return fail(error.code, error.message); }
 
-/// Nothing thrown reaches C.
+/// Catches every exception: none may reach C.
 template <class Work>
 std::int32_t guarded(Work work) noexcept {
   try {
@@ -54,7 +54,7 @@ std::int32_t guarded(Work work) noexcept {
   }
 }
 
-/// Whether the caller's struct is as long as this version's: there is no shorter one.
+/// Whether the caller's struct has at least the size of this version's: no shorter version exists.
 template <class Struct>
 bool is_whole(const Struct* given) {
   return given != nullptr && given->struct_size >= sizeof(Struct);

@@ -31,7 +31,7 @@ void synchronize(c10::Device device) {
   if (!device.is_cpu()) c10::impl::getDeviceGuardImpl(device.type())->synchronizeDevice(device.index());
 }
 
-/// Memory that is written can be read back, also where rows are further apart than they are long.
+/// Written memory can be read back, also if rows are further apart than their length.
 Outcome allocation(c10::Device device, at::ScalarType type) {
   constexpr std::int64_t rows = 1024, columns = 256, stride = 320;
   at::Tensor tensor =
@@ -42,9 +42,9 @@ Outcome allocation(c10::Device device, at::ScalarType type) {
           text("%lld strided elements of 3 add up to %.0f", static_cast<long long>(rows * columns), sum)};
 }
 
-/// A million normal numbers have their mean at 0 and their deviation at 1.
+/// A million normal numbers have mean 0 and deviation 1.
 Outcome random(c10::Device device, at::ScalarType type) {
-  constexpr double tolerance = 0.02;  // some twenty times what chance does to a million
+  constexpr double tolerance = 0.02;  // about twenty times the expected error for a million numbers
   const at::Tensor numbers =
       at::randn({1 << 20}, at::TensorOptions().dtype(type).device(device)).to(at::kDouble);
   const double mean = numbers.mean().item<double>();
@@ -53,21 +53,21 @@ Outcome random(c10::Device device, at::ScalarType type) {
           text("mean %.4f, standard deviation %.4f of 2^20 normal numbers", mean, deviation)};
 }
 
-/// The product of two matrices against the same in float64 on the CPU.
+/// Compares the product of two matrices with the same product in float64 on the CPU.
 Outcome matmul(c10::Device device, at::ScalarType type) {
   constexpr std::int64_t size = 256;
   const auto options = at::TensorOptions().dtype(at::kDouble);
-  // Whole numbers, so that both sides are exact: products and sums stay within what the accumulator holds.
+  // Whole numbers, so that both sides are exact: the accumulator holds all products and sums exactly.
   const at::Tensor a = at::randint(-2, 3, {size, size}, options);
   const at::Tensor b = at::randint(-2, 3, {size, size}, options);
   const at::Tensor product = at::matmul(a.to(device, type), b.to(device, type)).to(at::kCPU, at::kDouble);
   const double off = (product - at::matmul(a, b)).abs().max().item<double>();
-  const double allowed = type == at::kBFloat16 ? 2 : 0;  // sums beyond 256 have no exact bfloat16
+  const double allowed = type == at::kBFloat16 ? 2 : 0;  // sums above 256 may have no exact bfloat16
   return {off <= allowed, text("%lld x %lld, off by %.3g at most", static_cast<long long>(size),
                                static_cast<long long>(size), off)};
 }
 
-/// One operation over 64 MiB: more than any cache, enough for every block of a GPU.
+/// One operation over 64 MiB: more than any cache, and enough for every block of a GPU.
 Outcome large(c10::Device device, at::ScalarType type) {
   const auto count = static_cast<std::int64_t>((64 << 20) / at::elementSize(type));
   const at::Tensor numbers = at::full({count}, 0.5, at::TensorOptions().dtype(type).device(device));

@@ -32,7 +32,7 @@ GpuDriver GpuDriver::nvidia() {
 
 GpuDriver GpuDriver::amd() {
   GpuDriver driver;
-  // Whatever its file is called there, it is loaded: torch depends on it, and we on torch.
+  // Under any file name it is loaded already: torch depends on it, and this library on torch.
   bind(RTLD_DEFAULT, "hipInit", driver.init);
   bind(RTLD_DEFAULT, "hipDeviceGet", driver.device);
   bind(RTLD_DEFAULT, "hipDeviceGetName", driver.name);

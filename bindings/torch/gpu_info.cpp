@@ -16,14 +16,14 @@ namespace headrace::torch_runtime {
 namespace {
 
 constexpr int compute_capability_major = 75,
-              compute_capability_minor = 76;  // CUdevice_attribute, as the driver's ABI has them
+              compute_capability_minor = 76;  // CUdevice_attribute, as in the driver's ABI
 
 std::uint64_t used_bytes_of_current(const GpuDriver& driver) {
   std::size_t free = 0, total = 0;
   return driver.free_memory(&free, &total) == 0 ? total - free : 0;
 }
 
-/// What all processes use of a device; 0 if the driver does not say.
+/// Bytes of a device that all processes use; 0 if the driver does not say.
 std::uint64_t used_bytes(const GpuDriver& driver, int device) {
   std::uint64_t used = 0;
   if (void* context = nullptr; driver.retain != nullptr && driver.retain(&context, device) == 0) {
@@ -66,7 +66,8 @@ int gpu_count() noexcept {
 void gpu_info(int index, headrace_device_info_v1& info) {
   const int count = gpu_count();
   TORCH_CHECK(index >= 0 && index < count, "there is no GPU ", index, ": torch sees ", count);
-  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // else its allocator knows no device yet
+  at::globalContext().lazyInitDevice(
+      c10::DeviceType::CUDA);  // else its allocator does not know the device yet
   ask_driver(index, info);
   const auto stats =
       c10::getDeviceAllocator(c10::DeviceType::CUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(index));

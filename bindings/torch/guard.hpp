@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nothing thrown crosses the table: it becomes a code and a sentence.
+// Turns exceptions into a code and a sentence: no exception crosses the table.
 #pragma once
 
 #include <headrace/plugin/model_runtime_v1.h>
@@ -21,7 +21,7 @@ inline void write(headrace_model_text_v1* out, std::string_view text) {
   if (out->length > 0) std::memcpy(out->data, text.data(), out->length);
 }
 
-/// Runs `work`, which answers a Code or throws.
+/// Runs `work`, which returns a Code or throws.
 template <class Work>
 std::int32_t guarded(headrace_model_text_v1* error, Work work) noexcept {
   const auto failed = [error](Code code, std::string_view text) {
@@ -39,7 +39,7 @@ std::int32_t guarded(headrace_model_text_v1* error, Work work) noexcept {
   } catch (const std::exception& thrown) {
     return failed(Code::backend_failed, thrown.what());
   } catch (...) {
-    return failed(Code::backend_failed, "torch threw something that is no exception");
+    return failed(Code::backend_failed, "torch threw something that is not a std::exception");
   }
 }
 

@@ -13,8 +13,8 @@
 namespace headrace::torch_runtime {
 namespace {
 
-/// Each thread of ours is new to OpenMP, which then takes all cores whatever torch was told. torch puts that
-/// right in its own parallel loops, but not before a matrix product, which asks OpenMP itself.
+/// To OpenMP each of our threads is new and uses all cores, whatever number torch was given. torch corrects
+/// that in its own parallel loops, but not before a matrix product, which asks OpenMP itself.
 void enter_thread() {
   thread_local const bool entered = [] {
     at::init_num_threads();
@@ -23,8 +23,8 @@ void enter_thread() {
   static_cast<void>(entered);
 }
 
-/// What the loader is given. Earlier ones know no folder and unpack the file themselves, into the temporary
-/// folder.
+/// The path for the loader. Earlier versions of torch cannot load a folder, and unpack the file themselves
+/// into the temporary folder.
 const char* package_path(const headrace_model_open_v1& args) {
 #ifdef HEADRACE_TORCH_LOADS_FOLDERS
   return args.path;
@@ -42,7 +42,7 @@ LoadedModel::LoadedModel(const headrace_model_open_v1& args)
                   ? c10::Device(c10::DeviceType::CPU)
                   : c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(args.device_index))) {
   const StreamScope scope(device_, HEADRACE_MODEL_CURRENT_STREAM);
-  // Single-threaded runs take no lock inside torch: the host sees to it that there is one caller.
+  // Single-threaded runs take no lock inside torch: the host guarantees one caller.
   loader_ = std::make_unique<torch::inductor::AOTIModelPackageLoader>(
       package_path(args), args.model_name, /*run_single_threaded=*/true, /*num_runners=*/1,
       static_cast<c10::DeviceIndex>(device_.is_cpu() ? -1 : device_.index()));
@@ -60,7 +60,7 @@ void LoadedModel::bind(std::size_t index, const headrace_tensor_v1& tensor) {
 bool LoadedModel::run(void* stream, headrace_tensor_v1* outputs, std::uint64_t& count) {
   if (waiting_.empty()) {
     enter_thread();
-    // torch is given no stream of its own to run on: it takes the scope's, and so do the copies below.
+    // torch gets no stream as an argument: it uses the scope's, and so do the copies below.
     const StreamScope scope(device_, stream);
     waiting_ = runner_->run(inputs_, nullptr);
     for (at::Tensor& result : waiting_) result = owned(std::move(result));
@@ -69,7 +69,7 @@ bool LoadedModel::run(void* stream, headrace_tensor_v1* outputs, std::uint64_t& 
   count = waiting_.size();
   if (count > room) return false;
   std::vector<at::Tensor> results;
-  results.swap(waiting_);  // gone also if one cannot be described
+  results.swap(waiting_);  // emptied also if one cannot be described
   for (std::size_t i = 0; i < count; ++i) describe(results[i], outputs[i]);
   for (std::size_t i = 0; i < count; ++i) outputs[i].handle = results[i].unsafeReleaseTensorImpl();
   return true;
@@ -86,16 +86,16 @@ void LoadedModel::constants(headrace_constant_v1 tell, void* context) {
 void LoadedModel::replace_constants(std::size_t count, const char* const* names,
                                     const headrace_tensor_v1* tensors) {
   const StreamScope scope(device_, HEADRACE_MODEL_CURRENT_STREAM);
-  // torch copies the bytes as they lie, whatever their strides: so they are laid out first as the present
-  // ones are.
+  // torch copies the bytes in memory order and ignores strides: so values are first given the layout of the
+  // current constants.
   const auto present = runner_->extract_constants_map(/*use_inactive=*/false);
   std::unordered_map<std::string, at::Tensor> values;
   for (std::size_t i = 0; i < count; ++i) {
     const at::Tensor& now = present.at(names[i]);
     values[names[i]] = at::empty_strided(now.sizes(), now.strides(), now.options()).copy_(borrow(tensors[i]));
   }
-  // In place: the host lets nobody run meanwhile, and weights are not held twice. What was folded of them is
-  // folded again by the next run.
+  // In place: the host allows no run meanwhile, and weights are not held twice. The next run computes folded
+  // constants again.
   loader_->load_constants(values, /*use_inactive=*/false, /*check_full_update=*/false,
                           /*user_managed=*/false);
   scope.synchronize();  // the next run may be on another stream

@@ -14,14 +14,14 @@
 
 namespace headrace::torch_runtime {
 
-/// Throws what torch throws.
+/// Throws torch's exceptions.
 class LoadedModel {
  public:
   explicit LoadedModel(const headrace_model_open_v1& args);
 
   [[nodiscard]] const std::vector<std::string>& call_spec() const { return call_spec_; }
   void bind(std::size_t index, const headrace_tensor_v1& tensor);
-  /// The outputs, described; false: there are more than `count`, which becomes their number.
+  /// Fills in the outputs; false: there are more than `count`, which becomes their number.
   ///   stream  of the model's GPU; HEADRACE_MODEL_CURRENT_STREAM: this thread's
   [[nodiscard]] bool run(void* stream, headrace_tensor_v1* outputs, std::uint64_t& count);
   void constants(headrace_constant_v1 tell, void* context);
@@ -33,7 +33,7 @@ class LoadedModel {
   torch::inductor::AOTIModelContainerRunner* runner_ = nullptr;
   std::vector<std::string> call_spec_;
   std::vector<at::Tensor> inputs_;
-  std::vector<at::Tensor> waiting_;  ///< outputs of a run for which there was no room
+  std::vector<at::Tensor> waiting_;  ///< outputs of a run for which the caller had no room
 };
 
 }  // namespace headrace::torch_runtime

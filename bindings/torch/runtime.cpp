@@ -96,7 +96,7 @@ std::int32_t copy(const headrace_tensor_v1* to, const headrace_tensor_v1* from,
     const headrace_tensor_v1& gpu = from->device_kind == HEADRACE_CPU ? *to : *from;
     const StreamScope scope(device_of(gpu.device_kind, gpu.device_index), HEADRACE_MODEL_CURRENT_STREAM);
     borrow(*to).copy_(borrow(*from));
-    scope.synchronize();  // torch itself waits only where one side is the host
+    scope.synchronize();  // torch itself waits only if one side is the host
     return Code::ok;
   });
 }

@@ -12,8 +12,8 @@
 namespace headrace::torch_runtime {
 namespace {
 
-/// How compiled packages themselves change streams: two functions of torch's C interface, which a torch for
-/// CPUs lacks. So no header of CUDA is needed, nor torch's way of writing a foreign stream into its own.
+/// The functions with which compiled packages change streams: two functions of torch's C interface, which a
+/// torch for CPUs lacks. With them no header of CUDA is needed, nor torch's own encoding of a foreign stream.
 struct StreamGuards {
   std::int32_t (*create)(void* stream, std::int32_t device_index, void** guard) = nullptr;
   std::int32_t (*destroy)(void* guard) = nullptr;
@@ -43,9 +43,9 @@ StreamScope::StreamScope(c10::Device device, void* stream) : device_(device) {
   const StreamGuards& guards = StreamGuards::get();
   TORCH_CHECK(
       guards.create != nullptr && guards.destroy != nullptr,
-      "this torch lacks aoti_torch_create_cuda_stream_guard: it runs models on its current stream alone");
-  TORCH_CHECK(guards.create(stream, device.index(), &stream_guard_) == 0, "torch does not take the stream ",
-              stream, " for ", device, ": is it one of that device?");
+      "this torch lacks aoti_torch_create_cuda_stream_guard: it runs models only on its current stream");
+  TORCH_CHECK(guards.create(stream, device.index(), &stream_guard_) == 0, "torch does not accept the stream ",
+              stream, " for ", device, ": pass a stream of that device");
 }
 
 StreamScope::~StreamScope() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device and the stream of a GPU that this thread's work is queued on.
+// The current device and stream of this thread, for work on a GPU.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,17 +9,17 @@
 
 namespace headrace::torch_runtime {
 
-/// While it lives, `device` is current on this thread, and on it the stream. Does nothing for the CPU.
-/// Throws what torch throws.
+/// While it lives, `device` is current on this thread, and on it the stream. Does nothing for the CPU. Throws
+/// torch's exceptions.
 class StreamScope {
  public:
-  /// stream  as model_runtime_v1.h has it: NULL the default one, HEADRACE_MODEL_CURRENT_STREAM as it is
+  /// stream  as in model_runtime_v1.h: NULL the default stream, HEADRACE_MODEL_CURRENT_STREAM no change
   StreamScope(c10::Device device, void* stream);
   ~StreamScope();
   StreamScope(const StreamScope&) = delete;
   StreamScope& operator=(const StreamScope&) = delete;
 
-  /// Waits for what the stream holds.
+  /// Waits until the stream has done its work.
   void synchronize() const;
 
  private:

@@ -53,8 +53,8 @@ c10::Device device_of(const headrace_tensor_v1& tensor) {
 at::Tensor borrow(const headrace_tensor_v1& tensor) {
   const c10::Device device = device_of(tensor);
   const at::IntArrayRef shape(tensor.shape, tensor.rank);
-  // torch asks the driver whose memory it is, and refuses another GPU's; of no memory there is nothing to
-  // ask.
+  // torch asks the driver for the memory's device, and refuses memory of another GPU. An empty tensor has no
+  // memory to ask about.
   const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
   return at::for_blob(const_cast<void*>(tensor.data), shape)
       .strides(at::IntArrayRef(tensor.strides, tensor.rank))
@@ -67,7 +67,7 @@ void describe(const at::Tensor& tensor, headrace_tensor_v1& out) {
   const at::IntArrayRef sizes = tensor.sizes();
   const at::IntArrayRef strides = tensor.strides();
   TORCH_CHECK(sizes.size() <= HEADRACE_MODEL_MOST_DIMENSIONS, "a tensor has ", sizes.size(),
-              " dimensions, and ", HEADRACE_MODEL_MOST_DIMENSIONS, " are the most that are passed on");
+              " dimensions, and at most ", HEADRACE_MODEL_MOST_DIMENSIONS, " are supported");
   out.data = tensor.const_data_ptr();
   out.handle = nullptr;
   out.dtype = dtype_of(tensor.scalar_type());
@@ -82,7 +82,7 @@ void describe(const at::Tensor& tensor, headrace_tensor_v1& out) {
 
 void give(at::Tensor tensor, headrace_tensor_v1& out) {
   describe(tensor, out);
-  // The reference count itself is the handle: no allocation beside the tensor's own.
+  // The reference itself is the handle: no allocation besides the tensor's own.
   out.handle = tensor.unsafeReleaseTensorImpl();
 }
 
@@ -94,7 +94,7 @@ void release(void* handle) noexcept {
 at::Tensor owned(at::Tensor tensor) {
   if (!tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg())
     return tensor.resolve_conj().resolve_neg().clone(at::MemoryFormat::Contiguous);
-  // What torch allocated has a context to free it by; what was made from a foreign pointer has none.
+  // Memory from torch's allocator has a context for its release; memory from a foreign pointer has none.
   const bool borrowed = tensor.numel() > 0 && tensor.storage().data_ptr().get_context() == nullptr;
   return borrowed ? tensor.clone(at::MemoryFormat::Contiguous) : std::move(tensor);
 }

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <sstream>
 
-// Set by the build: they come from the Python package whose headers were compiled.
+// Set by the build, from the Python package whose headers were compiled.
 #ifndef HEADRACE_TORCH_VERSION
 #error "HEADRACE_TORCH_VERSION and HEADRACE_TORCH_ACCELERATOR are set by cmake/torch.cmake"
 #endif
@@ -18,7 +18,7 @@
 namespace headrace::torch_runtime {
 namespace {
 
-/// torch's folder, from where its library was loaded: <folder>/lib/libtorch_cpu.so.
+/// torch's folder, derived from the path of its loaded library: <folder>/lib/libtorch_cpu.so.
 std::filesystem::path torch_folder() {
   Dl_info info{};
   if (::dladdr(reinterpret_cast<const void*>(&at::show_config), &info) == 0 || info.dli_fname == nullptr)
@@ -39,7 +39,7 @@ std::string python_value(const std::string& text, const std::string& name) {
   return {};
 }
 
-/// What the library itself was told at its own build: "2.13.0", without "+cpu".
+/// The version that the library contains since its own build: "2.13.0", without "+cpu".
 std::string version_in_library() {
   const std::string config = at::show_config();
   constexpr std::string_view key = "TORCH_VERSION=";
@@ -53,7 +53,7 @@ TorchVersions read_versions() {
   std::ostringstream text;
   text << std::ifstream(torch_folder() / "version.py").rdbuf();
   versions.found = python_value(text.str(), "__version__");
-  if (versions.found.empty()) {  // a libtorch that came without Python
+  if (versions.found.empty()) {  // a libtorch without Python
     versions.found = version_in_library();
     versions.found_accelerator = at::hasHIP() ? "rocm" : at::hasCUDA() ? "cuda" : "cpu";
   } else if (!python_value(text.str(), "hip").empty()) {

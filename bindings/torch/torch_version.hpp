@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which torch this library was compiled against, and which one is loaded.
+// The torch that this library was compiled against, and the torch that is loaded.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ struct TorchVersions {
   std::string found, found_accelerator;
 };
 
-/// Read once, from the files beside the libtorch that is loaded.
+/// Read once, from the files beside the loaded libtorch.
 [[nodiscard]] const TorchVersions& torch_versions();
 
 }  // namespace headrace::torch_runtime

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent: one participant. It owns regions, knows peers, and makes the requests that move pages between
-// them.
+// The agent: one named participant. It owns regions, knows peers, and makes the requests that move pages.
 #pragma once
 
 #include <headrace/request.hpp>
@@ -11,33 +10,35 @@
 namespace headrace {
 
 struct AgentOptions {
-  /// Backends to open; empty: every one that loads on this machine.
+  /// Backends to open. Empty: every backend that loads on this machine.
   std::vector<std::string> backends = {};
-  /// "host:port" to answer metadata queries on; port 0 picks one; empty: do not listen. See
-  /// Agent::listen_address().
+  /// "host:port" of the socket that answers metadata queries. Port 0: the system picks a port, which
+  /// Agent::listen_address() returns. Empty: the agent does not listen.
   std::string listen = {};
-  /// "etcd://host:port[,host:port...][/namespace]", "file:///folder", "memory:NAME"; empty: HEADRACE_STORE,
-  /// else none.
+  /// "etcd://host:port[,host:port...][/namespace]", "file:///folder" or "memory:NAME". Empty: HEADRACE_STORE;
+  /// if that is empty too, the agent has no store.
   std::string store = {};
-  /// Rows of the option table (`headrace doctor` prints it) by name: {"tcp.sockets", "4"}. Wins over the
+  /// Values by option name, as in {"tcp.sockets", "4"}; `headrace doctor` prints the names. They win over the
   /// environment.
   std::map<std::string, std::string> options = {};
 };
 
 struct ExportOptions {
   std::vector<RegionId> regions = {};  ///< only these; empty: all
-  bool regions_none = false;           ///< no region at all: connection information alone
-  bool connection_info = true;         ///< how to reach us; may be left out of later parts
-  std::uint64_t since_version = 0;     ///< only what changed after this version; 0: everything
+  bool regions_none = false;           ///< true: no region, connection information alone
+  bool connection_info = true;         ///< how to reach this agent; later exports may omit it
+  std::uint64_t since_version = 0;     ///< only changes after this version; 0: everything
 };
 
-/// What an import did.
+/// The result of an import.
 struct ImportReport {
   std::string peer;
   std::uint64_t incarnation = 0;
-  std::uint64_t version = 0;  ///< of the metadata that we now hold
-  std::uint64_t regions = 0;  ///< known of this peer now
-  bool restarted = false;  ///< it replaces an earlier life of the same name: old handles now end in peer_lost
+  std::uint64_t version = 0;  ///< of the metadata that this agent now holds
+  std::uint64_t regions = 0;  ///< number of regions known of this peer
+  /// True: the peer restarted, and its earlier incarnation was known here. Requests on old handles end with
+  /// peer_lost.
+  bool restarted = false;
 };
 
 struct PeerInfo {
@@ -47,169 +48,188 @@ struct PeerInfo {
   std::uint64_t regions = 0;
   bool connected = false;
   bool lost = false;
-  std::vector<std::string> backends;  ///< that both have
-  std::string detail;                 ///< why it was lost, or what each backend says
+  std::vector<std::string> backends;  ///< that both agents have
+  std::string detail;                 ///< why the peer was lost, or a sentence from each backend
 };
 
-/// A peer of the namespace came, changed or went, as the store tells it.
+/// A change in the store's namespace: a peer joined, changed its metadata, or left.
 struct PeerEvent {
   enum class Kind { joined, updated, left } kind = Kind::joined;
   std::string peer = {};
 };
 
+/// Bytes that a peer's post or Agent::notify delivered to this agent.
 struct Notification {
   std::string peer = {};
   std::string payload = {};
 };
 
+/// Selects notifications. Both conditions must hold.
 struct NotificationFilter {
-  std::string peer = {};    ///< empty: any
-  std::string prefix = {};  ///< of the payload; empty: any
+  std::string peer = {};    ///< sender; empty: any
+  std::string prefix = {};  ///< first bytes of the payload; empty: any
 };
 
+/// One option with its value.
 struct OptionInfo {
   std::string name, default_value, value, unit, sentence;
-  std::string source;  ///< "default", "file", "environment", "caller"
+  std::string source;  ///< of `value`: "default", "file", "environment", "caller"
 };
 
+/// One backend: what it is, what it can do, or why it did not load.
 struct BackendInfo {
   std::string name, version, path;  ///< path: the shared object, or "linked in"
   bool loaded = false;
   std::string refusal;  ///< why it did not load, and what to do
   std::vector<MemoryKind> kinds;
+  /// It moves pages inside one agent; to and from peers; carries notifications; serves Agent::map.
   bool local = false, remote = false, notifications = false, mapping = false;
-  bool query = false;  ///< whether Agent::query can ask it
+  bool query = false;  ///< Agent::query can use it
   std::vector<OptionInfo> options;
 };
 
-/// Every plugin that the search path holds, loaded or refused, without an agent. Of `fake`, which is for
-/// tests, nothing is told here, nor by list_options, unless an option names it.
-///   errors  invalid_argument (an option that does not exist, or has a value that it cannot have)
+/// Lists every plugin on the search path, loaded or refused. Needs no agent. The test backend `fake` is
+/// listed only if an option names it.
+///   errors  invalid_argument (unknown option, or a value that the option does not accept)
 HEADRACE_API Result<std::vector<BackendInfo>> list_backends(
     const std::map<std::string, std::string>& options = {});
-/// Every option of the core and of all backends, with the value in force and where it comes from.
+/// Lists every option of the core and of all backends: its value and the source of the value. The options of
+/// `fake` are listed only if an option names it.
+///   errors  as list_backends
 HEADRACE_API Result<std::vector<OptionInfo>> list_options(
     const std::map<std::string, std::string>& options = {});
-/// The metadata of every agent that a store knows: name -> PeerInfo (regions counted, nothing connected).
+/// Lists every agent in a store. Reads metadata alone and connects to no agent.
+///   errors  invalid_argument (not a store's address), timed_out, and what the store returns
 HEADRACE_API Result<std::vector<PeerInfo>> list_namespace(const std::string& store, Timeout timeout);
 
+/// One participant of a process. A process may have several.
 ///   threads  every method may be called from any thread
-///   fork     in a forked child every method answers invalid_argument
+///   fork     in a forked child every method returns invalid_argument
 class Agent {
  public:
   class Impl;
 
-  /// `name` is what peers call this agent: 1 to 255 bytes.
-  ///   errors  invalid_argument (name, option), backend_failed (a backend that was asked for does not load:
-  ///   says why)
+  /// Opens an agent. Peers call it by `name`: 1 to 255 bytes.
+  ///   errors  invalid_argument (name, option), backend_failed (a backend in `options.backends` does not
+  ///           load: why)
   static HEADRACE_API Result<Agent> open(std::string name, AgentOptions options = {});
-  HEADRACE_API ~Agent();  ///< cancels what is in flight, tells peers, frees what `allocate` gave
+  /// Cancels requests in flight, tells peers that the agent leaves, and frees memory from `allocate`.
+  HEADRACE_API ~Agent();
   HEADRACE_API Agent(Agent&&) noexcept;
   HEADRACE_API Agent& operator=(Agent&&) noexcept;
 
   [[nodiscard]] HEADRACE_API const std::string& name() const;
+  /// The random number of this start of the agent.
   [[nodiscard]] HEADRACE_API std::uint64_t incarnation() const;
 
   // --- memory
 
-  /// Makes memory reachable. It must stay in place until deregistered.
-  ///   errors  invalid_argument (empty, null, name in use), not_supported (no backend takes this kind: names
-  ///   what was tried)
+  /// Registers memory, so that requests can use it.
+  ///   owns    the memory stays the caller's; it must stay in place until deregistered
+  ///   errors  invalid_argument (empty, null, name in use), not_supported (no backend takes this kind: which
+  ///           were tried)
   HEADRACE_API Result<Region> register_memory(const MemoryRange& range, const RegisterOptions& options = {});
-  /// Many at once: all or none. `options.name`, if given, is followed by "/0", "/1", ...
+  /// Registers many ranges: all or none. Their names are `options.name` followed by "/0", "/1", ...
   HEADRACE_API Result<std::vector<Region>> register_memory(std::span<const MemoryRange> ranges,
                                                            const RegisterOptions& options = {});
-  /// Tells every peer that knows the region, waits until each has let go or is gone, then forgets it; frees
-  /// what `allocate` gave.
-  ///   errors  not_found, would_block (requests of ours are in flight and timeout is 0), timed_out (a peer
-  ///   did not answer: the
-  ///           region stays)
+  /// Withdraws a region: tells every peer that knows it, waits until each has released it or is gone, then
+  /// forgets it. Frees memory from `allocate`.
+  ///   errors  not_found, would_block (requests of this agent are in flight and timeout is 0), timed_out (a
+  ///           peer did not acknowledge: the region stays)
   HEADRACE_API Result<void> deregister(RegionId region, Timeout timeout = std::chrono::seconds(10));
   HEADRACE_API Result<void> deregister(std::span<const RegionId> regions,
                                        Timeout timeout = std::chrono::seconds(10));
-  /// Memory that peers on this host map and copy without the kernel's help: the fastest kind. Zero-filled,
-  /// page-aligned, registered; freed by `deregister` or with the agent.
+  /// Allocates and registers memory that peers on this host can map and copy without the kernel's help: the
+  /// fastest kind. The memory is page-aligned and holds zeros.
+  ///   owns    the agent; `deregister` or the end of the agent frees it
+  ///   errors  invalid_argument (no bytes, name in use, no such GPU), not_supported (kind), exhausted
   HEADRACE_API Result<Region> allocate(std::size_t length_bytes, const AllocateOptions& options = {});
-  /// The memory of a region that `allocate` gave. It stays in place while a copy of this lives, after
-  /// `deregister` and the agent's end too: for those who hand out views of it.
+  /// The memory of a region from `allocate`. It stays in place while a copy of the pointer lives, even after
+  /// `deregister` and after the end of the agent. For callers that give views of it to others.
   ///   errors  not_found, not_supported (the region was registered: its memory is the caller's)
   HEADRACE_API Result<std::shared_ptr<std::byte>> storage(RegionId region) const;
-  /// A peer's region as memory of ours: for the CPU what it got from `allocate`, for the kernels of a GPU its
-  /// GPU memory, too.
-  ///   device   who will use it: a GPU of this process by its ordinal, or -1, the CPU
-  ///   errors   not_found (no such region, or deregistered), not_supported (on another host, merely
-  ///   registered host memory, no way
-  ///            from this GPU: what each backend said), invalid_argument (no such GPU; GPU memory for the
-  ///            CPU), peer_lost, timed_out
+  /// Makes a peer's region addressable here. The CPU can map memory from the peer's `allocate`; a GPU can map
+  /// that memory and GPU memory.
+  ///   device   the user of the mapping: a GPU of this process by its ordinal; -1: the CPU
+  ///   errors   not_found (no such region, or deregistered), not_supported (the peer is on another host, the
+  ///            host memory was only registered, or this GPU has no path to it: what each backend said),
+  ///            invalid_argument (no such GPU; GPU memory for the CPU), peer_lost, timed_out
   HEADRACE_API Result<Mapping> map(std::string_view peer, RegionId region,
                                    Timeout timeout = std::chrono::seconds(10), int device = -1);
+  /// The regions of this agent.
   [[nodiscard]] HEADRACE_API std::vector<Region> regions() const;
-  /// Does this file, block device or object exist? nullopt: no. Else what the backend knows, "bytes" among
-  /// it.
-  ///   errors  not_found (no such backend is open here), not_supported (it keeps nothing of the kind: who can
-  ///   be asked),
-  ///           invalid_argument (asked about memory, or without a name)
+  /// Looks for a file, a block device or an object. Returns nullopt if it does not exist, else what the
+  /// backend knows of it; "bytes" is always there.
+  ///   errors  not_found (no such backend is open), not_supported (the backend has no such kind: which
+  ///           backends have), invalid_argument (`what` is memory, or has no name)
   HEADRACE_API Result<std::optional<std::map<std::string, std::string>>> query(const MemoryRange& what,
                                                                                const std::string& backend);
 
   // --- peers and metadata
 
+  /// This agent's metadata as bytes, for a peer's import_metadata.
   HEADRACE_API Result<std::string> export_metadata(const ExportOptions& options = {}) const;
+  /// Increases with every registration change.
   [[nodiscard]] HEADRACE_API std::uint64_t metadata_version() const;
-  /// Takes in what a peer's export_metadata gave: whole, part, or update, in any order after the connection
-  /// information.
-  ///   errors  corrupt (says where), invalid_argument (our own; another protocol version)
+  /// Imports what a peer's export_metadata returned: everything, a part, or an update. The connection
+  /// information comes first; the rest may follow in any order.
+  ///   errors  corrupt (at which byte), invalid_argument (this agent's own metadata; another protocol
+  ///           version)
   HEADRACE_API Result<ImportReport> import_metadata(std::string_view bytes);
-  /// Where `listen` listens, for example "127.0.0.1:40213"; empty if it does not.
+  /// The address of the metadata socket, as "127.0.0.1:40213"; empty if the agent does not listen.
   [[nodiscard]] HEADRACE_API std::string listen_address() const;
-  /// Asks the agent that listens at "host:port" for its metadata and imports it.
+  /// Fetches the metadata of the agent that listens at "host:port" and imports it.
   HEADRACE_API Result<ImportReport> fetch_metadata(const std::string& address,
                                                    Timeout timeout = std::chrono::seconds(10),
                                                    const std::string& label = {});
-  /// Gives our metadata to the agent that listens at "host:port".
+  /// Sends this agent's metadata to the agent that listens at "host:port".
   HEADRACE_API Result<void> send_metadata(const std::string& address, const ExportOptions& options = {},
                                           Timeout timeout = std::chrono::seconds(10));
-  /// Publishes our metadata in the store, under a lease that ends with us, and again after each registration
-  /// change.
+  /// Publishes this agent's metadata in the store, and again after each registration change. The entry has a
+  /// lease: it disappears when the agent ends.
   HEADRACE_API Result<void> publish(const ExportOptions& options = {}, const std::string& label = {});
-  /// Takes it out of the store.
+  /// Removes this agent's metadata from the store.
   HEADRACE_API Result<void> unpublish();
-  /// Looks a peer up in the store by name and imports it: how to reach one never told of.
+  /// Looks a peer up in the store by its name and imports its metadata.
   HEADRACE_API Result<ImportReport> find(const std::string& peer, Timeout timeout = std::chrono::seconds(10),
                                          const std::string& label = {});
-  /// The names in the store's namespace.
+  /// The names of the agents in the store's namespace.
   HEADRACE_API Result<std::vector<std::string>> list_namespace(Timeout timeout = std::chrono::seconds(10));
-  /// Calls on the callback thread for every peer that comes, changes or goes. Replaces an earlier watch; {}
-  /// ends it.
+  /// Calls `event` on the callback thread for every peer that joins, changes or leaves. Replaces an earlier
+  /// watch; {} ends it.
   HEADRACE_API Result<void> watch_namespace(std::function<void(const PeerEvent&)> event);
 
+  /// The peers whose metadata this agent has imported.
   [[nodiscard]] HEADRACE_API std::vector<PeerInfo> peers() const;
+  /// The regions of a peer. errors: not_found (no such peer)
   HEADRACE_API Result<std::vector<Region>> peer_regions(std::string_view peer) const;
+  /// One region of a peer by its name. errors: not_found (no such peer or region)
   HEADRACE_API Result<Region> peer_region(std::string_view peer, std::string_view region_name) const;
-  /// Connects ahead of use and waits until it is done.
+  /// Connects to a peer before the first request and waits until a link is ready.
   HEADRACE_API Result<void> connect(std::string_view peer, Timeout timeout = std::chrono::seconds(10),
                                     const std::vector<std::string>& backends = {});
-  /// Ends what is in flight with it (canceled), closes the links, drops its metadata.
+  /// Forgets a peer: cancels requests in flight with it, closes the links, drops its metadata.
   HEADRACE_API Result<void> forget(std::string_view peer);
 
   // --- pages and requests
 
-  /// Our own pages.
-  ///   errors  invalid_argument (no pages, a zero-length page: its index), not_found (not registered: its
-  ///   index)
+  /// Prepares pages of this agent's regions.
+  ///   errors  invalid_argument (no pages; a page of zero length: its index), not_found (a page is not
+  ///           registered: its index)
   HEADRACE_API Result<PageList> prepare(std::span<const AddressPage> pages);
   HEADRACE_API Result<PageList> prepare(std::span<const Page> pages);
   HEADRACE_API Result<PageList> prepare(const UniformPages& pages);
   HEADRACE_API Result<PageList> prepare(const RegionPages& pages);
-  /// A peer's pages, or by our own name the far side of a transfer to ourselves.
+  /// Prepares pages of a peer's regions. With this agent's own name: the remote list of a move inside the
+  /// agent.
   HEADRACE_API Result<PageList> prepare(std::string_view peer, std::span<const Page> pages);
   HEADRACE_API Result<PageList> prepare(std::string_view peer, const UniformPages& pages);
   HEADRACE_API Result<PageList> prepare(std::string_view peer, const RegionPages& pages);
-  /// The same, for pages that are strided views. A page's length is what the view has, `shape` times
-  /// `item_bytes`; of uniform pages 0 will do, but their stride is to be told. Whatever the view reaches lies
-  /// in the page's region.
-  ///   errors  as above; invalid_argument (a view that cannot be: what is wrong with it; a length that is not
-  ///   the view's)
+  /// Prepares pages that are strided views. The length of a page is the product of `shape` and `item_bytes`.
+  /// Uniform pages may have length 0 here, but must set their stride. All bytes of a view must lie in the
+  /// page's region.
+  ///   errors  as above; invalid_argument (a view that is not possible: why; a length that differs from the
+  ///           view's)
   HEADRACE_API Result<PageList> prepare(std::span<const AddressPage> pages, const PageView& view);
   HEADRACE_API Result<PageList> prepare(std::span<const Page> pages, const PageView& view);
   HEADRACE_API Result<PageList> prepare(const UniformPages& pages, const PageView& view);
@@ -218,13 +238,13 @@ class Agent {
   HEADRACE_API Result<PageList> prepare(std::string_view peer, const UniformPages& pages,
                                         const PageView& view);
 
-  /// Page i of local against page i of remote.
-  ///   errors  invalid_argument (counts or lengths differ: the index; views differ in shape), not_found
-  ///   (revoked),
-  ///           not_supported (no common path: says what each said)
+  /// Makes a request that moves page i of `local` to or from page i of `remote`.
+  ///   shapes  the same number of pages on both sides, page i of the same length; views of the same shape
+  ///   errors  invalid_argument (counts or lengths differ: the index; shapes of views differ), not_found
+  ///           (revoked), not_supported (no common path: what each backend said)
   HEADRACE_API Result<Request> make_request(Op op, const PageList& local, const PageList& remote,
                                             const RequestOptions& options = {});
-  /// Page local_index[i] of local against page remote_index[i] of remote.
+  /// The same with page local_index[i] of `local` and page remote_index[i] of `remote`.
   HEADRACE_API Result<Request> make_request(Op op, const PageList& local,
                                             std::span<const std::uint32_t> local_index,
                                             const PageList& remote,
@@ -239,32 +259,38 @@ class Agent {
                                             std::span<const std::int64_t> remote_index,
                                             const RequestOptions& options = {});
 
-  /// To or from several peers at once, a part each: one post, one deadline, one end. See RequestPart.
-  ///   errors  as above, with the part's number; invalid_argument (no part; two of one peer)
+  /// Makes one request to or from several peers, one part for each: one post, one deadline, one completion.
+  /// See RequestPart.
+  ///   errors  as above, with the part's number; invalid_argument (no part; two parts of one peer)
   HEADRACE_API Result<Request> make_request(Op op, std::span<const RequestPart> parts,
                                             const RequestOptions& options = {});
 
   // --- notifications
 
-  /// A message on its own, up to 64 KiB. errors: would_block (too many wait: retry), not_found, peer_lost
+  /// Sends one notification to a peer, without a request.
+  ///   shapes  payload: up to 64 KiB
+  ///   errors  would_block (too many wait to be sent: retry), not_found, peer_lost
   HEADRACE_API Result<void> notify(std::string_view peer, std::string_view payload);
-  /// What has come in and fits the filter, oldest first; empty if nothing has. Gives the paths a slice of
-  /// time.
+  /// Takes the notifications that have arrived and fit the filter, oldest first. Runs progress once if none
+  /// has arrived.
   HEADRACE_API std::vector<Notification> take_notifications(const NotificationFilter& filter = {});
-  /// The next one that fits. errors: timed_out
+  /// Waits for the next notification that fits. errors: timed_out
   HEADRACE_API Result<Notification> wait_notification(Timeout timeout = forever,
                                                       const NotificationFilter& filter = {});
-  /// Hands each to `taken` on the callback thread instead of keeping it. {} ends that.
+  /// Passes each notification to `taken` on the callback thread instead of keeping it. {} ends that.
   HEADRACE_API void on_notification(std::function<void(Notification)> taken);
-  /// A descriptor that is readable while notifications wait; the agent's.
+  /// A descriptor that is readable while notifications wait. It belongs to the agent: do not close it.
   HEADRACE_API Result<int> notification_fd();
 
   // --- backends and telemetry
 
+  /// The backends of this agent.
   [[nodiscard]] HEADRACE_API std::vector<BackendInfo> backends() const;
-  /// Opens one more, with options of its table ({"sockets", "4"}). Peers learn of it with the next metadata.
+  /// Opens one more backend, with options of its table ({"sockets", "4"}). Peers see it with the next
+  /// metadata.
   HEADRACE_API Result<void> create_backend(const std::string& name,
                                            const std::map<std::string, std::string>& options = {});
+  /// The counters, histograms and events of this agent.
   [[nodiscard]] HEADRACE_API TelemetrySnapshot telemetry() const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything.
+// Includes every public header.
 #pragma once
 
 #include <headrace/agent.hpp>

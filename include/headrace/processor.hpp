@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands before a model and behind it: pictures or text into its inputs, its outputs into labels. One
-// small interface each, and a pipeline that holds the three together.
+// Steps around a model: a preprocessor makes inputs of pictures or text, a postprocessor makes labels of
+// outputs, and `process` runs all three.
 #pragma once
 
 #include <headrace/model.hpp>
@@ -13,29 +13,29 @@
 
 namespace headrace {
 
-/// Makes the inputs of one run out of whatever the caller has.
+/// Makes the inputs of one run from a value of the caller.
 template <class From>
 class Preprocessor {
  public:
   virtual ~Preprocessor() = default;
-  /// The model's inputs in its order, in host memory. May be called from several threads at once.
+  /// The model's inputs in the model's order, in host memory. May be called from several threads at once.
   [[nodiscard]] virtual Result<std::vector<Tensor>> prepare(const From& from, const ModelInfo& model) = 0;
 };
 
-/// Makes what the caller wants out of the outputs of one run.
+/// Makes the caller's result from the outputs of one run.
 template <class To>
 class Postprocessor {
  public:
   virtual ~Postprocessor() = default;
-  /// `outputs` are in host memory and may be kept only by copying. May be called from several threads at
-  /// once.
+  /// `outputs` are in host memory, and valid during the call: copy what is kept. May be called from several
+  /// threads at once.
   [[nodiscard]] virtual Result<To> read(std::span<const Tensor> outputs, const ModelInfo& model) = 0;
 };
 
-/// Prepares, runs, reads. Inputs go to the model's device and outputs come back to host memory. The three
-/// must outlive it.
-///   threads  any, as the model's run
-///   errors   what the three answer
+/// Prepares, runs, reads. Inputs are copied to the model's device, outputs to host memory.
+///   owns     nothing: model, preprocessor and postprocessor must stay alive during the call
+///   threads  any, as Model::run
+///   errors   those of the three steps
 template <class From, class To>
 [[nodiscard]] Result<To> process(Model& model, Preprocessor<From>& before, Postprocessor<To>& behind,
                                  const From& from) {

@@ -15,164 +15,167 @@ enum class Op : std::int32_t {
   write = 1,  ///< local -> remote
 };
 
-/// prepared -> posted -> (canceling ->) done | failed | canceled, and from any of these three posted again. A
-/// post on a stream that is being captured leads to captured, which cancel() ends.
+/// prepared -> posted -> (canceling ->) done | failed | canceled. From any of the last three a request can be
+/// posted again. A post on a stream that is being captured leads to `captured`, which cancel() ends.
 enum class RequestState : std::uint32_t { prepared, posted, canceling, done, failed, canceled, captured };
 
+/// The name of a state, as written in this header.
 HEADRACE_API std::string_view state_name(RequestState state) noexcept;
 
-using Timeout = std::optional<std::chrono::nanoseconds>;  ///< nullopt: without end
+using Timeout = std::optional<std::chrono::nanoseconds>;  ///< nullopt: no limit
 inline constexpr std::nullopt_t forever = std::nullopt;
 
 struct RequestOptions {
   std::vector<std::string> backends = {};  ///< only these paths; empty: the best of all
-  Timeout timeout = {};                    ///< each post is canceled after this long and ends timed_out
+  Timeout timeout = {};  ///< of each post: after this time it is canceled and ends with timed_out
 };
 
-/// What a request to several peers moves to or from one of them. Each part takes the path that is best for
-/// it, and moves whatever becomes of the others: the request ends when the last has ended, and fails as the
-/// first that failed. What goes with a post (notification, stream) goes with each part; a notification is
-/// delivered after that peer's own pages.
+/// One part of a request to several peers: what moves to or from one of them. Each part takes its own best
+/// path. A part that fails does not stop the others: the request ends when its last part has ended, with the
+/// error of the part that failed first. Notification and stream of a post go with each part. Each peer
+/// receives the notification after its own pages.
 struct RequestPart {
   PageList local;
-  PageList remote;  ///< of another peer in each part
-  /// Page local_index[i] goes with page remote_index[i]; both without an address: page i of the lists with
-  /// page i.
+  PageList remote;  ///< each part has another peer
+  /// Page local_index[i] goes with page remote_index[i]. Both null: page i of `local` with page i of
+  /// `remote`.
   std::span<const std::uint32_t> local_index = {};
   std::span<const std::uint32_t> remote_index = {};
 };
 
-/// Which of its lists' pages a request in a CUDA graph is to move, in place of those that it was made with.
+/// The pages that a captured request moves instead of those that it was made with.
 struct PageIndices {
-  /// Numbers of pages in the local and the remote list: of both as many, at most as many as the request has
-  /// pages. An empty span without an address leaves that side's first numbers as they are.
+  /// Indices of pages in the local and the remote list. Both have the same length, at most the number of
+  /// pages of the request. An empty span with a null address leaves the first indices of that side as they
+  /// are.
   std::span<const std::uint32_t> local = {};
   std::span<const std::uint32_t> remote = {};
-  /// Where they lie. dram: they are copied before the call returns. vram: the spans' addresses are a GPU's,
-  /// and its memory is read in the order of the stream; the caller keeps it until then.
+  /// Memory of the two arrays. dram: they are copied before the call returns. vram: the addresses are a
+  /// GPU's, and the GPU reads them in the order of the stream; the caller keeps them until then.
   MemoryKind kind = MemoryKind::dram;
-  /// Whose lists they number, in a request to several peers; the other parts' pages stay as they are.
+  /// In a request to several peers: the part whose lists are indexed. Other parts keep their pages.
   std::size_t part = 0;
 };
 
+/// What goes with one post.
 struct PostOptions {
-  /// Delivered at the far side once the bytes are there (write) or have been taken (read). Up to 64 KiB.
+  /// Delivered to the peer once the bytes have arrived (write) or have been taken (read). Up to 64 KiB.
   std::optional<std::string> notification = {};
-  Timeout timeout = {};  ///< this post's own; nullopt: the request's
-  /// A CUDA stream (CUstream, cudaStream_t; null: the default stream) of the GPU whose memory the local pages
-  /// are: the pages move after what was queued on it before, and before what is queued on it later. The
-  /// caller need not wait for either. If the stream is being captured, the move becomes part of the graph and
-  /// nothing runs yet: the request is `captured`.
+  Timeout timeout = {};  ///< of this post; nullopt: the request's
+  /// A CUDA stream (CUstream or cudaStream_t; null: the default stream) of the GPU that has the local pages.
+  /// The pages move after the work that the stream holds already, and before work that is queued later. The
+  /// host does not wait. If the stream is being captured, the move becomes part of the graph, nothing runs
+  /// yet, and the request is `captured`.
   std::optional<void*> stream = {};
-  /// In a capture: what the graph reads before it moves, at every replay. In GPU memory, so that a model's
-  /// own block tables say which pages move.
+  /// In a capture: indices that the graph reads before it moves, at every replay. They lie in GPU memory, so
+  /// that a model's block tables can choose the pages.
   std::optional<PageIndices> indices = {};
 };
 
-/// Of the last post that ended.
+/// Times and counts of the last post that ended.
 struct RequestTimes {
   std::uint64_t posted_at_ns = 0;  ///< CLOCK_MONOTONIC
-  std::uint64_t post_ns = 0;       ///< spent inside post
-  std::uint64_t transfer_ns = 0;   ///< from post to done
+  std::uint64_t post_ns = 0;       ///< time inside post
+  std::uint64_t transfer_ns = 0;   ///< time from post to completion
   std::uint64_t bytes = 0;
   std::uint64_t pages = 0;
-  std::uint64_t posts = 0;  ///< of this request so far
+  std::uint64_t posts = 0;  ///< number of posts of this request so far
 };
 
-/// How a part of a request stands. A request to one peer has one.
+/// The state of one part of a request. A request to one peer has one part.
 struct PartInfo {
   std::string peer;     ///< or this agent's own name
-  std::string backend;  ///< that carries it
+  std::string backend;  ///< that carries the part
   std::uint64_t pages = 0;
   std::uint64_t bytes = 0;
   RequestState state = RequestState::prepared;
-  Error error = {
-      Code::ok, {}, no_page};  ///< of its last post, with the page's number in the part; Code::ok: none
+  /// Of its last post; the page counts within the part. Code::ok: no error.
+  Error error = {Code::ok, {}, no_page};
 };
 
+/// How long a request is expected to take.
 struct CostEstimate {
   std::chrono::nanoseconds duration{};
-  double margin = 0;   ///< the guess may be off by this share of itself
-  std::string method;  ///< how it was guessed
+  double margin = 0;   ///< the error of the estimate, as a fraction of it
+  std::string method;  ///< how it was estimated
   std::string backend;
 };
 
-/// A handle, cheap to copy. The last copy to go cancels what is in flight and keeps the page lists until it
-/// is quiet; the memory itself is the caller's and must stay in place until the request has ended.
+/// A handle, cheap to copy. When the last copy goes, the post in flight is canceled, and the page lists are
+/// kept until its memory is quiet. The memory stays the caller's and must stay in place until the request has
+/// ended.
 ///
-/// A captured request lies in a CUDA graph, whose replays run without the host: they move the pages in the
-/// place where they stand in the graph, as often as it is replayed, one replay after another. The request
-/// holds all that they touch: its regions cannot be deregistered, here or by their owner, and a peer's memory
-/// stays mapped even if the peer dies. It must outlive the graph, and its agent must too; cancel(), or the
-/// last handle to go, takes it out, and its graph is replayed no more.
-///   threads  any; post, and set_indices, from one thread at a time
+/// A captured request is part of a CUDA graph. Each replay moves the pages at that place of the graph,
+/// without the host, one replay after another. The request holds everything that replays touch: its regions
+/// cannot be deregistered, here or by their owner, and a peer's memory stays mapped even if the peer dies.
+/// The request and its agent must outlive the graph. After cancel(), or once the last handle is gone, the
+/// graph must not be replayed.
+///   threads  any; post and set_indices from one thread at a time
 class Request {
  public:
   struct State;
   Request() = default;
   explicit Request(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  /// Starts the transfer and returns. Small requests on mapped or attached paths are done when this returns.
-  ///   errors  invalid_argument (posted already; the stream is of another GPU), would_block (a queue is full,
-  ///   or, with a
-  ///           stream, the way to the peer's memory is not made yet: poll, retry; before a capture, post once
-  ///           without), peer_lost, not_found (a region has been revoked), not_supported (this path knows no
-  ///           streams; a notification in a capture); with indices those of set_indices, and invalid_argument
-  ///           (the stream is not being captured)
-  ///   parts   an error of a part that others have begun beside is told by wait(). On a stream it is told
-  ///   here too: the
-  ///           others are under way, and with a capture taken out of the graph again, which is to be thrown
-  ///           away
+  /// Starts the request and returns. A small request on a mapped or attached path is done when this returns.
+  ///   errors  invalid_argument (posted already; the stream is of another GPU), would_block (a queue is full:
+  ///           poll, retry; or, with a stream, the peer's memory is not mapped yet: poll, retry, and before a
+  ///           capture post once without a capture), peer_lost, not_found (a region has been revoked),
+  ///           not_supported (this path has no streams; a notification in a capture). With indices also the
+  ///           errors of set_indices, and invalid_argument (the stream is not being captured)
+  ///   parts   if a part fails and others have begun, wait() returns the error. On a stream post() returns it
+  ///           too: the other parts are under way. In a capture the parts are withdrawn from the graph:
+  ///           discard it
   HEADRACE_API Status post();
   HEADRACE_API Status post(const PostOptions& options);
-  /// The state, after giving the path a slice of this thread's time.
+  /// Runs progress once on this thread and returns the state.
   HEADRACE_API RequestState poll();
-  /// The state, without doing anything.
+  /// Returns the state and does nothing else.
   [[nodiscard]] HEADRACE_API RequestState state() const;
-  /// Waits for the end. ok, the request's own error, timed_out: then it is still running, or
-  /// invalid_argument: it was never posted, or is captured.
+  /// Waits until the post has ended. Returns ok, the request's error, timed_out (the post still runs), or
+  /// invalid_argument (never posted, or captured).
   HEADRACE_API Status wait(Timeout timeout = forever);
-  /// Asks for an early end and returns at once; wait() tells when the memory is quiet. Nothing happens if it
-  /// has ended. A captured request is let go of before this returns.
+  /// Asks that the post ends, and returns at once; wait() returns when the memory is quiet. Does nothing if
+  /// the post has ended. A captured request has left the state `captured` when this returns.
   HEADRACE_API void cancel();
 
-  /// Changes which pages of its lists a captured request moves, without making its graph anew: queued on a
-  /// stream, so that neither host nor GPU waits. `stream` is as in PostOptions; replays that are queued later
-  /// in its order see them.
-  ///   errors  invalid_argument (not captured; too many, or, in host memory, a number that its list does not
-  ///   have: the page
-  ///           says which; a stream of another GPU, or one that is being captured), not_supported (a list is
-  ///           not uniform), would_block (64 changes are queued: let the stream catch up)
+  /// Changes the pages that a captured request moves, without a new graph. The change is queued on `stream`
+  /// (as in PostOptions); neither host nor GPU waits. Replays that are queued on it later use the new pages.
+  ///   errors  invalid_argument (not captured; too many indices; an index in host memory that its list does
+  ///           not have: see the page; a stream of another GPU, or one that is being captured), not_supported
+  ///           (a list is not uniform), would_block (64 changes are queued: wait until the stream has caught
+  ///           up)
   HEADRACE_API Result<void> set_indices(const PageIndices& indices, void* stream);
-  /// How many replays of a captured request have ended: their bytes can be read. Looks into memory, asks
-  /// neither GPU nor peer.
-  ///   errors  invalid_argument (not captured; or, at the page, a number that a GPU has written is not in its
-  ///   list: a replay
-  ///           passed over that page, told once), not_found (a region has been revoked), peer_lost: replays
-  ///           since may have read or written what is no longer the peer's memory
+  /// The number of replays of a captured request that have ended: their bytes can be read. Reads host memory
+  /// and asks neither GPU nor peer.
+  ///   errors  invalid_argument (not captured; or, at the page, an index in GPU memory that its list does not
+  ///           have: a replay skipped that page, and this is reported once), not_found (a region has been
+  ///           revoked), peer_lost. After the last two, replays may have read or written memory that is no
+  ///           longer the peer's
   HEADRACE_API Result<std::uint64_t> check();
 
-  /// Why it failed, with the peer's name and the page index; Code::ok and no text if it did not.
+  /// Why the last post failed, with the peer's name and the page; Code::ok and no text if it did not fail.
   [[nodiscard]] HEADRACE_API Error error() const;
   [[nodiscard]] HEADRACE_API RequestTimes times() const;
-  /// The path, why it was chosen, and why the others were not.
+  /// The path, why it was chosen, and why the others were not chosen.
   [[nodiscard]] HEADRACE_API std::string explain() const;
-  /// The backend that carries it.
+  /// The backend that carries the request.
   [[nodiscard]] HEADRACE_API std::string backend() const;
   [[nodiscard]] HEADRACE_API Result<CostEstimate> cost() const;
-  /// How each part stands, in the order in which they were given: which peers have their pages after a
-  /// failure.
+  /// The state of each part, in the order in which they were given. After a failure this shows which peers
+  /// have their pages.
   [[nodiscard]] HEADRACE_API std::vector<PartInfo> parts() const;
 
-  /// Calls `done` once for the end of each post, on the agent's callback thread. Replaces an earlier one.
+  /// Calls `done` once for each completion, on the agent's callback thread. Replaces an earlier function.
   HEADRACE_API void on_done(std::function<void(Status)> done);
-  /// A descriptor that turns readable at each end; owned by the request; read 8 bytes to clear it.
+  /// An eventfd that becomes readable at each completion. Read 8 bytes to clear it. It belongs to the
+  /// request.
   HEADRACE_API Result<int> event_fd();
 
   [[nodiscard]] HEADRACE_API Op op() const;
   [[nodiscard]] HEADRACE_API std::uint64_t pages() const;
   [[nodiscard]] HEADRACE_API std::uint64_t bytes() const;
-  /// The far side: a peer's name, or this agent's own; of several parts all, with commas.
+  /// The peer's name, or this agent's own; of several parts all names, with commas.
   [[nodiscard]] HEADRACE_API std::string_view peer() const;
 
   [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }

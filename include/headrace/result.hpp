@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a call ends: `Status` on the data path, `Result<T>` with a sentence on the control path.
+// Results of calls: `Status` on the data path, `Result<T>` with a sentence on the control path.
 #pragma once
 
 #include <cstdint>
@@ -18,45 +18,45 @@ namespace headrace {
 /// What the caller can do next. The values are those of `headrace_code_v1` and never change.
 enum class Code : std::int32_t {
   ok = 0,
-  would_block = 1,       ///< not now: poll and try again
-  invalid_argument = 2,  ///< the call is wrong: mend the caller
-  not_found = 3,         ///< no such peer, region or name (or no longer): refresh the metadata
+  would_block = 1,       ///< not now: poll and retry
+  invalid_argument = 2,  ///< the call is wrong: correct the caller
+  not_found = 3,         ///< no such peer, region or name, or it is gone: refresh the metadata
   not_supported = 4,     ///< no path can do this: use another backend, memory or kind
   timed_out = 5,         ///< the deadline passed
-  canceled = 6,          ///< somebody asked for it to end
+  canceled = 6,          ///< the caller or the peer asked that it ends
   peer_lost = 7,         ///< the peer died, restarted or cannot be reached: reconnect or give up
   exhausted = 8,        ///< memory, descriptors or a declared limit ran out: release some, or raise the limit
-  corrupt = 9,          ///< bytes that came in are not what they should be
-  backend_failed = 10,  ///< the path failed: another path, or the same one later, may work
-  internal = 11,        ///< a broken promise of ours: report it
+  corrupt = 9,          ///< bytes that arrived are damaged or not what the protocol expects
+  backend_failed = 10,  ///< the path failed: use another path, or retry later
+  internal = 11,        ///< an invariant of Headrace is broken: report it
 };
 
-/// The code's name as it is written in this header, for example "peer_lost".
+/// The name of a code as written in this header, for example "peer_lost".
 HEADRACE_API std::string_view code_name(Code code) noexcept;
-/// What happened and what the caller can do next, in words: for a status that comes without a sentence of its
-/// own.
+/// One sentence for a code: what happened and what the caller can do next. For a status without its own
+/// sentence.
 HEADRACE_API std::string_view code_sentence(Code code) noexcept;
 
 inline constexpr std::uint64_t no_page = ~std::uint64_t{0};
 
-/// The end of a data-path call. Trivially copyable, never allocates.
+/// The result of a data-path call. Trivially copyable, never allocates.
 struct Status {
   Code code = Code::ok;
-  std::int32_t os_error = 0;     ///< errno where the system said no, else 0
-  std::uint64_t page = no_page;  ///< index in the page list that the error is about, or no_page
+  std::int32_t os_error = 0;     ///< errno if a system call failed, else 0
+  std::uint64_t page = no_page;  ///< index of the page that the error is about, or no_page
 
   [[nodiscard]] constexpr bool ok() const noexcept { return code == Code::ok; }
   friend constexpr bool operator==(const Status&, const Status&) = default;
 };
 static_assert(std::is_trivially_copyable_v<Status> && sizeof(Status) == 16);
 
-/// The end of a control-path call that failed: a code, a sentence, and the page it is about.
+/// The error of a control-path call: a code, a sentence, and the page that it is about.
 struct Error {
   Code code = Code::internal;
   std::string message;
   std::uint64_t page = no_page;
 
-  /// The same error, seen from one step higher: "register 4096 bytes: <message>".
+  /// The same error with the caller's context before it: "register 4096 bytes: <message>".
   [[nodiscard]] Error within(std::string_view context) && {
     message.insert(0, ": ").insert(0, context);
     return std::move(*this);
@@ -64,7 +64,8 @@ struct Error {
 };
 
 namespace detail {
-/// A caller took the value of a Result that holds an error: a bug in the caller. Prints both and aborts.
+/// The caller took the value of a Result that holds an error: a bug in the caller. Prints the error and
+/// aborts.
 [[noreturn]] HEADRACE_API void bad_result_access(const Error& error);
 }  // namespace detail
 

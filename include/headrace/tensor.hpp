@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors as a model takes and gives them: a view of somebody's memory going in, memory of its own coming
-// out.
+// Tensors of a model: inputs are views of the caller's memory, outputs have their own memory.
 #pragma once
 
 #include <headrace/result.hpp>
@@ -39,26 +38,26 @@ enum class DType : std::int32_t {
 };
 inline constexpr std::size_t dtype_count = 17;
 
-/// torch's name without "torch.": "float32", "bool", "float8_e4m3fn".
+/// torch's name of a type without "torch.": "float32", "bool", "float8_e4m3fn".
 HEADRACE_API std::string_view dtype_name(DType dtype) noexcept;
-/// The type of that name; "torch.float32" is taken too. invalid_argument lists the names.
+/// The type of a name; "torch.float32" is accepted too. errors: invalid_argument (lists the names)
 HEADRACE_API Result<DType> dtype_from_name(std::string_view name);
 /// Bytes of one element.
 HEADRACE_API std::size_t element_bytes(DType dtype) noexcept;
 
-/// One element as a number; of a complex one the real part. Integers beyond 2^53 are rounded.
+/// One element as a number; of a complex element the real part. Integers above 2^53 are rounded.
 HEADRACE_API double read_element(const void* data, DType dtype, std::int64_t index) noexcept;
-/// Sets one element to the nearest value that its type has; integers are cut off at their ends, and the
-/// fraction is dropped.
+/// Sets one element to the nearest value that its type has. Integers drop the fraction and are limited to the
+/// type's range.
 HEADRACE_API void write_element(void* data, DType dtype, std::int64_t index, double value) noexcept;
 
 inline constexpr std::size_t most_tensor_dimensions = 8;
 
-/// The lengths of a tensor's dimensions, or its strides, held in place: copying one allocates nothing.
+/// The lengths of a tensor's dimensions, or its strides, stored in place: a copy allocates nothing.
 class Shape {
  public:
   constexpr Shape() noexcept = default;  ///< no dimensions: a scalar
-  /// At most most_tensor_dimensions of them; what is more is cut off, and `fits` says so beforehand.
+  /// Takes the first most_tensor_dimensions lengths and ignores the rest; ask `fits` first.
   constexpr Shape(std::initializer_list<std::int64_t> lengths) noexcept
       : Shape(std::span<const std::int64_t>(lengths.begin(), lengths.size())) {}
   constexpr explicit Shape(std::span<const std::int64_t> lengths) noexcept
@@ -78,8 +77,8 @@ class Shape {
   [[nodiscard]] constexpr const std::int64_t* data() const noexcept { return lengths_.data(); }
   [[nodiscard]] constexpr std::size_t size() const noexcept { return rank_; }
 
-  /// The product of the lengths; 1 for a scalar. Of a shape that has been checked: it does not look for
-  /// overflow.
+  /// The product of the lengths; 1 for a scalar. Does not check for overflow: the shape must have been
+  /// checked.
   [[nodiscard]] constexpr std::int64_t count() const noexcept {
     std::int64_t product = 1;
     for (const std::int64_t length : *this) product *= length;
@@ -94,10 +93,10 @@ class Shape {
   std::array<std::int64_t, most_tensor_dimensions> lengths_{};
 };
 
-/// "[4, 256]".
+/// The text of a shape: "[4, 256]".
 HEADRACE_API std::string shape_text(const Shape& shape);
 
-/// Where a tensor lies.
+/// The device whose memory holds a tensor.
 struct Device {
   enum class Kind : std::int32_t {
     cpu = 0,
@@ -108,31 +107,31 @@ struct Device {
   friend constexpr bool operator==(const Device&, const Device&) = default;
 };
 
-/// "cpu", "cuda:1".
+/// The text of a device: "cpu", "cuda:1".
 HEADRACE_API std::string device_text(Device device);
-/// Of "cpu", "cuda", "cuda:1", in any case; invalid_argument says what there is.
+/// The device of "cpu", "cuda" or "cuda:1", upper or lower case. errors: invalid_argument (lists the forms)
 HEADRACE_API Result<Device> device_from_text(std::string_view text);
 
-/// A tensor in somebody else's memory, which stays theirs. Cheap to copy.
+/// A tensor in memory of another owner, who keeps it. Cheap to copy.
 struct TensorView {
-  const void* data = nullptr;  ///< may be null where the shape has no elements
+  const void* data = nullptr;  ///< may be null if the shape has no elements
   DType dtype = DType::float32;
   Shape shape = {};
-  Shape strides = {};  ///< in elements, one a dimension; empty: row-major without gaps
+  Shape strides = {};  ///< in elements, one for each dimension; empty: row-major without gaps
   Device device = {};
 
-  /// Row-major without gaps, whatever `strides` says of dimensions of length 1.
+  /// Whether the elements are row-major without gaps. Strides of dimensions of length 1 do not matter.
   [[nodiscard]] HEADRACE_API bool is_contiguous() const noexcept;
-  /// Of the elements, without gaps.
+  /// Bytes of all elements, without gaps.
   [[nodiscard]] std::size_t bytes() const noexcept {
     return static_cast<std::size_t>(shape.count()) * element_bytes(dtype);
   }
 };
 
-/// A tensor with memory of its own, row-major without gaps. Movable; the memory goes with the last owner.
+/// A tensor that owns its memory, row-major without gaps. Movable; the destructor frees the memory.
 class Tensor {
  public:
-  /// What frees the memory: called once with `handle`, from whatever thread lets go.
+  /// Frees the memory: called once with `handle`, on the thread that destroys the tensor.
   using Release = void (*)(void* handle);
 
   Tensor() noexcept = default;
@@ -155,11 +154,11 @@ class Tensor {
   Tensor& operator=(const Tensor&) = delete;
   ~Tensor() { reset(); }
 
-  /// Host memory of zeros, its beginning aligned to 64 bytes.
-  ///   errors  invalid_argument (a length below nought, more bytes than can be), exhausted
+  /// A tensor of zeros in host memory, aligned to 64 bytes.
+  ///   errors  invalid_argument (a negative length, or too many bytes), exhausted
   static HEADRACE_API Result<Tensor> zeros(DType dtype, const Shape& shape);
-  /// A copy of a tensor in host memory, row-major whatever the strides were.
-  ///   errors  invalid_argument (not in host memory, as zeros), exhausted
+  /// A copy of a tensor in host memory, row-major for any strides of `view`.
+  ///   errors  invalid_argument (`view` is not in host memory; as zeros), exhausted
   static HEADRACE_API Result<Tensor> copy_of(const TensorView& view);
 
   [[nodiscard]] const TensorView& view() const noexcept { return view_; }
@@ -171,7 +170,7 @@ class Tensor {
   [[nodiscard]] const Shape& shape() const noexcept { return view_.shape; }
   [[nodiscard]] Device device() const noexcept { return view_.device; }
   [[nodiscard]] std::size_t bytes() const noexcept { return view_.bytes(); }
-  /// The elements as `T`, which has to be as wide as they are. Only of host memory.
+  /// The elements as `T`, which must have the size of an element. Only for host memory.
   template <class T>
   [[nodiscard]] std::span<const T> elements() const noexcept {
     return {static_cast<const T*>(view_.data), static_cast<std::size_t>(view_.shape.count())};

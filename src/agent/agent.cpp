@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public face of the agent over the engine. Here the parts are put together; the rules live below.
+// The public face of the agent over the engine. It wires the parts together; the rules are in the rooms
+// below.
 #include <headrace/agent.hpp>
 
 #include "agent/agent_impl.hpp"
@@ -32,7 +33,7 @@ Result<void> open_backend(engine::Engine& engine, const BackendSet& set, const e
   return engine.add_backend(found, settings_of(resolved, found.name));
 }
 
-/// Those asked for, all of which must open; or, if none were, every one that does.
+/// Opens the requested backends, all of which must open; if none was requested, every backend that opens.
 Result<void> open_backends(engine::Engine& engine, BackendSet& set, const std::vector<std::string>& asked) {
   const Log log(Logger::process_default(), "agent");
   if (!asked.empty()) {
@@ -44,7 +45,7 @@ Result<void> open_backends(engine::Engine& engine, BackendSet& set, const std::v
   }
   for (const engine::FoundBackend& found : set.plugins().find_all()) {
     if (found.table == nullptr || found.name == engine::model_backend)
-      continue;  // the model backend is for tests: only by name
+      continue;  // the test backend: only by name
     if (auto opened = open_backend(engine, set, found, {}); !opened) {
       if (opened.code() == Code::invalid_argument) return std::move(opened).error();
       log.info("backend {} does not open here: {}", found.name, opened.error().message);
@@ -53,7 +54,7 @@ Result<void> open_backends(engine::Engine& engine, BackendSet& set, const std::v
   return {};
 }
 
-/// What the agent's own options say of the engine; all but its folder, which has to be made as well.
+/// The engine's settings from the agent's options, except the runtime folder, which must be created as well.
 Result<engine::EngineSettings> engine_settings(std::string name, const Options& core) {
   engine::EngineSettings settings;
   settings.name = std::move(name);
@@ -84,7 +85,7 @@ Agent& Agent::operator=(Agent&&) noexcept = default;
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
 Result<Agent> Agent::open(std::string name, AgentOptions options) {
   if (!is_utf8(name))
-    return make_error(Code::invalid_argument, "an agent's name is UTF-8, and this one is not");
+    return make_error(Code::invalid_argument, "an agent's name must be UTF-8, and this one is not");
   if (name.empty() || name.size() > longest_agent_name) {
     return make_error(Code::invalid_argument, "an agent's name has 1 to {} bytes, this one has {}",
                       longest_agent_name, name.size());
@@ -134,7 +135,7 @@ Result<void> Agent::deregister(std::span<const RegionId> regions, Timeout timeou
 
 namespace {
 
-/// The node that an allocation is bound to; -1: none.
+/// The NUMA node for an allocation; -1: any.
 Result<int> node_for(const AllocateOptions& options) {
   if (options.near_gpu < -1)
     return make_error(Code::invalid_argument, "there is no GPU {}: they count from 0, and -1 means none",
@@ -157,7 +158,8 @@ Result<Region> Agent::allocate(std::size_t length_bytes, const AllocateOptions& 
     return std::move(node).error().within(
         fmt::format("allocate {} bytes near GPU {}", length_bytes, options.near_gpu));
   auto made = Allocation::make(length_bytes, *node, options.huge_pages, options.writable);
-  // Near a GPU is a wish: that node may have no memory for us, and containers may forbid to choose one.
+  // near_gpu is only a preference: that node may have no free memory, and containers may forbid to choose
+  // one.
   if (!made && options.numa_node == -1 && *node != -1)
     made = Allocation::make(length_bytes, -1, options.huge_pages, options.writable);
   if (!made) return std::move(made).error();
@@ -285,7 +287,7 @@ Result<engine::RequestPlan> plan_of_all(Op op, const PageList& local, const Page
   if (local.count() != remote.count()) {
     return make_error(
         Code::invalid_argument,
-        "{} local pages against {} remote ones: page i goes with page i, so the counts must be equal",
+        "{} local pages and {} remote pages: page i goes with page i, so the counts must be equal",
         local.count(), remote.count());
   }
   auto plan = plan_for(op, local, remote, options);
@@ -301,7 +303,7 @@ Result<engine::RequestPlan> plan_of_some(const std::shared_ptr<engine::Engine>& 
   if (local_index.size() != remote_index.size()) {
     return make_error(
         Code::invalid_argument,
-        "{} local indices against {} remote ones: page i goes with page i, so the counts must be equal",
+        "{} local indices and {} remote indices: page i goes with page i, so the counts must be equal",
         local_index.size(), remote_index.size());
   }
   if (local_index.empty())
@@ -395,7 +397,7 @@ Result<Notification> Agent::wait_notification(Timeout timeout, const Notificatio
     return *std::move(taken);
   HEADRACE_TRY_VOID(engine.usable());
   return make_error(Code::timed_out,
-                    "no notification{}{} came in time: wait again, or look whether the peer lives",
+                    "no notification{}{} came in time: wait again, or check that the peer is alive",
                     filter.peer.empty() ? "" : " of peer ", filter.peer);
 }
 
@@ -408,8 +410,8 @@ Result<int> Agent::notification_fd() { return impl_->engine->inbox().descriptor(
 
 namespace {
 
-/// What an instance can do here; of the kinds that its plugin knows, those that memory of this agent may be
-/// of.
+/// What an instance can do here, and its kinds: those of its plugin's kinds that memory of this agent may
+/// have.
 void tell_abilities(const engine::BackendInstance& instance, BackendInfo& info) {
   info.local = instance.can(HEADRACE_LOCAL);
   info.remote = instance.can(HEADRACE_REMOTE);
@@ -417,7 +419,7 @@ void tell_abilities(const engine::BackendInstance& instance, BackendInfo& info) 
   info.mapping = instance.can(HEADRACE_MAP);
   info.query = instance.can(HEADRACE_QUERY);
   std::erase_if(info.kinds, [&](MemoryKind kind) {
-    // The far side of who reaches no peers is this agent's own.
+    // If it reaches no peers, the remote side is this agent's own memory.
     const int number = static_cast<int>(kind);
     return !instance.takes_local(number) && (info.remote || !instance.takes_remote(number));
   });
@@ -447,7 +449,7 @@ TelemetrySnapshot Agent::telemetry() const { return impl_->engine->telemetry().s
 
 namespace {
 
-/// Every option that was given belongs to somebody and can be read.
+/// Checks that every given option belongs to a backend and has a valid value.
 Result<void> check_options(const BackendSet& set, const std::vector<engine::FoundBackend>& all) {
   for (const engine::FoundBackend& found : all) {
     if (found.table == nullptr) continue;
@@ -456,7 +458,7 @@ Result<void> check_options(const BackendSet& set, const std::vector<engine::Foun
   return set.check_names(all);
 }
 
-/// Abilities are an instance's: one is opened in an engine of its own, and asked.
+/// Abilities belong to an instance: so one is opened in its own engine and asked.
 Result<void> ask_instance(const engine::EngineSettings& settings, const BackendSet& set,
                           const engine::FoundBackend& found, BackendInfo& info) {
   HEADRACE_TRY(engine, engine::Engine::open(settings, Logger::process_default()));
@@ -475,7 +477,7 @@ Result<std::vector<BackendInfo>> list_backends(const std::map<std::string, std::
   HEADRACE_TRY(settings, engine_settings("doctor", set->core()));
   const std::vector<engine::FoundBackend> all = set->plugins().find_all();
   HEADRACE_TRY_VOID(check_options(*set, all));
-  // Without the folder nothing opens; what was found is told all the same.
+  // Without the folder no backend opens; the list of those found is returned all the same.
   auto folder = runtime_folder(set->core());
   if (folder) settings.runtime_dir = *folder;
   std::vector<BackendInfo> infos;

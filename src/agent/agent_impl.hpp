@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands behind an Agent: the engine, the backends it was opened with, and the exchange of metadata.
+// The parts of an Agent: the engine, its backends, and the exchange of metadata.
 #pragma once
 
 #include <headrace/agent.hpp>
@@ -15,7 +15,7 @@ class Agent::Impl {
   Impl(std::shared_ptr<engine::Engine> e, std::unique_ptr<BackendSet> s)
       : engine(std::move(e)), set(std::move(s)) {}
   ~Impl() {
-    exchange.reset();  // it answers with the engine's regions: first
+    exchange.reset();  // first, because it answers with the engine's regions
     engine->close();
   }
   Impl(const Impl&) = delete;

@@ -62,8 +62,8 @@ Result<std::unique_ptr<BackendSet>> BackendSet::open(const std::map<std::string,
   set->given_ = split_options(options);
   OptionSources sources;
   sources.given = set->given_.core;
-  // Tables of the file belong to backends, which are not known before plugin_path is: each looks at its own
-  // later.
+  // Tables of the file belong to backends, which are unknown before plugin_path is known: each reads its own
+  // table later.
   sources.other_tables = {"*"};
   HEADRACE_TRY(core, Options::resolve(core_options, sources));
   set->core_.emplace(std::move(core));
@@ -100,7 +100,7 @@ Result<std::vector<OptionInfo>> BackendSet::resolve(const headrace_backend_v1& t
   sources.scope = table.name;
   const std::vector<OptionRow> table_rows = rows(table);
   auto options = Options::resolve(table_rows, sources);
-  // One secret for all: a backend that asks for one has the agent's, unless it is given its own.
+  // One secret for all: a backend that has such an option gets the agent's, unless its own is set.
   const auto unset = [&](const char* name) {
     return options->value(name) && options->value(name)->origin == OptionOrigin::standard;
   };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which backends there are, with their options resolved: what an agent opens, and what `headrace plugins` and
-// `doctor` print.
+// The known backends with their resolved options: for agents that open them, and for `headrace plugins` and
+// `doctor`.
 #pragma once
 
 #include <headrace/agent.hpp>
@@ -14,7 +14,7 @@
 
 namespace headrace {
 
-/// The caller's options, sorted out: those of the agent, and those of each backend by its name.
+/// The caller's options, sorted: those of the agent, and those of each backend by its name.
 struct OptionSplit {
   std::map<std::string, std::string> core;
   std::map<std::string, std::map<std::string, std::string>> backends;
@@ -28,14 +28,14 @@ class BackendSet {
 
   [[nodiscard]] const Options& core() const { return *core_; }
   engine::PluginHost& plugins() { return *plugins_; }
-  /// The rows of a backend's table, as our own kind of rows.
+  /// The rows of a backend's table, as OptionRow.
   std::vector<OptionRow> rows(const headrace_backend_v1& table) const;
-  /// Every row resolved. `more` wins over what the caller gave at open.
+  /// Resolves every row. Values in `more` win over those that the caller gave at open.
   Result<std::vector<OptionInfo>> resolve(const headrace_backend_v1& table,
                                           const std::map<std::string, std::string>& more = {}) const;
-  /// The backend was opened later, with these options: they count as the caller's from now on.
+  /// A backend was opened later with these options: from now on they count as the caller's.
   void created_with(const std::string& backend, const std::map<std::string, std::string>& options);
-  /// All of them but the model backend, which is for tests: it is shown to those who name it in an option.
+  /// All of them except the test backend, which is shown only if an option names it.
   [[nodiscard]] std::vector<engine::FoundBackend> shown(std::vector<engine::FoundBackend> all) const;
   [[nodiscard]] Result<void> check_names(const std::vector<engine::FoundBackend>& found) const;
   BackendInfo describe(const engine::FoundBackend& found) const;
@@ -50,7 +50,7 @@ class BackendSet {
   std::unique_ptr<engine::PluginHost> plugins_;
 };
 
-/// The rows of a resolved table with values and where they come from; secrets are hidden.
+/// The rows of a resolved table with values and their sources; secrets are hidden.
 std::vector<OptionInfo> option_infos(const Options& options, const std::string& prefix,
                                      const std::vector<std::string>& secret);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of the agent itself; each backend has a table of its own.
+// The options of the agent itself; each backend has its own table.
 #pragma once
 
 #include "base/options.hpp"
@@ -12,33 +12,36 @@ namespace headrace {
 
 inline constexpr std::array agent_options{
     OptionRow{"backends", "", "list",
-              "Backends that an agent opens unless its caller names some; empty: every one that loads."},
-    OptionRow{"plugin_path", "", "list",
-              "Folders with further backends, each tried in a child process before its first use."},
+              "Backends that an agent opens unless its caller names some; empty: every backend that loads."},
+    OptionRow{
+        "plugin_path", "", "list",
+        "Folders with further backends; each backend is tested in a child process before its first use."},
     OptionRow{"plugin_cache", "", "text",
-              "Folder for the verdicts of those trials; empty: headrace/plugins in the user's cache folder."},
+              "Folder for the results of these tests; empty: headrace/plugins in the user's cache folder."},
     OptionRow{"runtime_dir", "", "text",
               "Folder for the sockets of agents on one host, mode 0700; empty: headrace in XDG_RUNTIME_DIR, "
-              "else in /tmp by user."},
+              "else headrace-<uid> in /tmp."},
     OptionRow{"store", "", "text",
-              "Where agents publish metadata: etcd://host:port[,host:port][/namespace], file:///folder or "
+              "Store for the metadata of agents: etcd://host:port[,host:port][/namespace], file:///folder or "
               "memory:NAME; empty: nowhere."},
     OptionRow{"inbox_capacity", "1048576", "count",
-              "Notifications that may wait to be taken; what comes beyond is dropped, counted and logged as "
-              "an error."},
+              "Number of notifications that may wait for the caller; further ones are dropped, counted and "
+              "logged as errors."},
     OptionRow{"inbox_bytes", "256MiB", "bytes",
-              "Payload of the notifications that may wait to be taken; what comes beyond is dropped in the "
-              "same way."},
-    OptionRow{"check", "no", "boolean",
-              "Refuse requests whose destination pages overlap: costs a sort of every request made."},
+              "Payload bytes of the notifications that may wait for the caller; further ones are dropped in "
+              "the same way."},
+    OptionRow{
+        "check", "no", "boolean",
+        "Refuse requests whose destination pages overlap; costs one sort for each request that is made."},
     OptionRow{"python", "python3", "text",
-              "Interpreter with torch and headrace, with which `headrace demo` compiles its model."},
-    OptionRow{"log", "warn", "text",
-              "What is logged: a level, and room=level pairs, as in \"info,tcp=debug\"; levels are off, "
-              "error, warn, info, debug, trace."},
+              "Python interpreter with torch and headrace that `headrace demo` uses to compile its model."},
+    OptionRow{
+        "log", "warn", "text",
+        "Log level, and room=level pairs for single rooms, as in \"info,tcp=debug\"; the levels are off, "
+        "error, warn, info, debug, trace."},
 };
 
-/// With the rows of the stores and of the metadata socket.
+/// All options of the core, with those of the stores and of the metadata socket.
 inline constexpr auto core_options = [] {
   std::array<OptionRow, agent_options.size() + metadata::option_rows.size()> rows{};
   std::copy(metadata::option_rows.begin(), metadata::option_rows.end(),

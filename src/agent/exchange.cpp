@@ -7,7 +7,7 @@
 namespace headrace {
 namespace {
 
-constexpr auto store_patience = std::chrono::seconds(10);  // for what the caller gave no deadline for
+constexpr auto store_patience = std::chrono::seconds(10);  // if the caller gave no deadline
 
 }  // namespace
 
@@ -30,7 +30,7 @@ Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const s
       if (!label.empty())
         return make_error(
             Code::not_found,
-            "this agent has no metadata under label {}: labels belong to stores, ask it without one", label);
+            "this agent has no metadata with label {}: only stores have labels, ask without one", label);
       ExportOptions update;
       update.since_version = since;
       return self->export_bytes(update);
@@ -100,7 +100,7 @@ Result<void> Exchange::publish(const ExportOptions& options, const std::string& 
   return {};
 }
 
-/// After a change of our regions: every whole export that is out there is renewed.
+/// Renews every whole export in the store, after a change of this agent's regions.
 void Exchange::publish_again() {
   std::map<std::string, ExportOptions> published;
   {
@@ -110,8 +110,7 @@ void Exchange::publish_again() {
   for (const auto& [label, options] : published) {
     auto bytes = export_bytes(options);
     if (!bytes)
-      continue;  // it named regions that are gone: the entry stays as it was, and the peers hear of the
-                 // revocation
+      continue;  // it named regions that are gone: the entry stays, and peers learn it by the revocation
     if (auto done = store_->publish(engine_.name(), label, *bytes, ttl_, Deadline::after(store_patience));
         !done) {
       engine_.log_room().warn("could not renew what {} published: {}", engine_.name(), done.error().message);
@@ -127,7 +126,7 @@ Result<void> Exchange::unpublish() {
     published.swap(published_);
   }
   if (published.empty())
-    return make_error(Code::not_found, "agent {} has published nothing: there is nothing to take back",
+    return make_error(Code::not_found, "agent {} has published nothing: there is nothing to remove",
                       engine_.name());
   for (const auto& [label, options] : published)
     HEADRACE_TRY_VOID(store_->remove(engine_.name(), label, Deadline::after(store_patience)));
@@ -159,8 +158,8 @@ Result<void> Exchange::keep_watching() {
   return {};
 }
 
-/// A peer that we found here is kept up to date: an update or a new life is imported, and one that left
-/// without a link that says otherwise is forgotten.
+/// Keeps a peer that was found in the store up to date: imports an update or a new incarnation, and forgets a
+/// peer that left, unless a link says that it is alive.
 void Exchange::on_event(const metadata::StoreEvent& event) {
   std::optional<std::string> label;
   std::function<void(const PeerEvent&)> tell;
@@ -192,7 +191,7 @@ Result<void> Exchange::watch(std::function<void(const PeerEvent&)> event) {
     former = std::move(watch_);
   }
   former.reset();
-  // Watching anew tells the new listener of everybody who is there.
+  // A new watch reports all present peers to the new listener.
   return keep_watching();
 }
 

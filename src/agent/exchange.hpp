@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metadata between agents: by direct socket and through a store.
+// Exchange of metadata between agents: by direct socket and through a store.
 #pragma once
 
 #include <headrace/agent.hpp>
@@ -47,9 +47,9 @@ class Exchange {
 
   std::mutex mutex_;
   std::map<std::string, ExportOptions> published_;  // by label
-  std::map<std::string, std::string> found_;        // peer -> label that it was found under
+  std::map<std::string, std::string> found_;        // peer -> label with which it was found
   std::function<void(const PeerEvent&)> on_event_;
-  std::unique_ptr<metadata::Store::Watch> watch_;  // last made, first to go: its thread uses the rest
+  std::unique_ptr<metadata::Store::Watch> watch_;  // last member, destroyed first: its thread uses the others
 };
 
 }  // namespace headrace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agent::query: a question to one backend about what it keeps, and its answer as text.
+// Agent::query: asks one backend for a file, device or object, and returns the answer as text.
 #include <headrace/agent.hpp>
 
 #include "agent/agent_impl.hpp"
@@ -15,12 +15,11 @@ using Known = std::map<std::string, std::string>;
 constexpr std::chrono::seconds patience{30};
 
 std::string described(const MemoryRange& what) {
-  return fmt::format(
-      "{} {}", kind_name(what.kind),
-      what.path.empty() ? fmt::format("behind descriptor {}", what.file_descriptor) : what.path);
+  return fmt::format("{} {}", kind_name(what.kind),
+                     what.path.empty() ? fmt::format("of descriptor {}", what.file_descriptor) : what.path);
 }
 
-/// Why `asked` cannot be asked, and who can.
+/// Why `asked` cannot be asked, and which backends can.
 Error nothing_to_ask(const engine::BackendInstance& asked, const std::vector<engine::BackendInstance*>& all,
                      const MemoryRange& what) {
   std::vector<std::string_view> able;
@@ -31,11 +30,12 @@ Error nothing_to_ask(const engine::BackendInstance& asked, const std::vector<eng
         Code::not_supported,
         "query of {}: backend {} keeps no files, devices or objects; ask {}, which this agent has open",
         described(what), asked.name(), fmt::join(able, " or "));
-  return make_error(Code::not_supported,
-                    "query of {}: backend {} keeps no files, devices or objects, and neither does another "
-                    "that this agent has open: it takes one for "
-                    "storage, and `headrace plugins` lists those of this version",
-                    described(what), asked.name());
+  return make_error(
+      Code::not_supported,
+      "query of {}: backend {} keeps no files, devices or objects, and no other "
+      "backend of this agent does: open one for storage; `headrace plugins` lists the backends of "
+      "this version",
+      described(what), asked.name());
 }
 
 std::string as_text(const msgpack::object& value) {
@@ -59,7 +59,7 @@ Result<std::optional<Known>> read_answer(const std::string& bytes, const std::st
     const auto answer = msgpack::unpack(bytes.data(), bytes.size());
     const auto rows = answer.get().as<std::vector<msgpack::object>>();
     if (rows.size() != 1)
-      return make_error(Code::internal, "backend {} answered {} rows to a query for one", backend,
+      return make_error(Code::internal, "backend {} returned {} rows for a query of one", backend,
                         rows.size());
     if (rows.front().is_nil()) return std::optional<Known>();
     Known known;
@@ -67,8 +67,8 @@ Result<std::optional<Known>> read_answer(const std::string& bytes, const std::st
       known[key] = as_text(value);
     return std::optional(std::move(known));
   } catch (const std::exception& e) {
-    return make_error(Code::internal, "backend {} answered a query with something else than msgpack: {}",
-                      backend, e.what());
+    return make_error(Code::internal, "backend {} returned an answer that is not msgpack: {}", backend,
+                      e.what());
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The caller's handle on a request.
+// The caller's handle of a request.
 #include <headrace/request.hpp>
 
 #include "engine/engine.hpp"
@@ -11,7 +11,7 @@
 
 namespace headrace {
 
-/// Shared by the copies of one Request; the last to go cancels what is in flight, which lives on until its
+/// Shared by the copies of one Request. The last copy cancels what is in flight, which lives on until its
 /// memory is quiet.
 struct Request::State {
   explicit State(std::shared_ptr<engine::Transfer> t) : transfer(std::move(t)) {}
@@ -47,15 +47,15 @@ Result<void> check_plan(engine::RequestPlan& plan, bool overlap) {
   if (!plan.remote->life && !plan.remote->far_side) {
     return make_error(Code::invalid_argument,
                       "the remote list was prepared without a peer: name one, or this agent itself for a "
-                      "transfer to oneself");
+                      "move inside the agent");
   }
   const PageSelection ours = selection(*plan.local, plan.local_index);
   const PageSelection theirs = selection(*plan.remote, plan.remote_index);
   const auto [differs, bytes] = compare_lengths(ours, theirs, plan.count);
   if (differs) {
     return at(*differs, make_error(Code::invalid_argument,
-                                   "page {} has {} bytes here and {} bytes at the far side: pages that go "
-                                   "together are of one length",
+                                   "page {} has {} bytes here and {} bytes at the far side: both must have "
+                                   "the same length",
                                    *differs, ours.length(*differs), theirs.length(*differs)));
   }
   plan.bytes = bytes;
@@ -72,14 +72,14 @@ Result<void> check_plan(engine::RequestPlan& plan, bool overlap) {
     }
     return at(pages->second,
               make_error(Code::invalid_argument,
-                         "pages {} and {} of the destination overlap: what ends up there would be a matter "
-                         "of chance. Write them in two requests, one after the other",
+                         "pages {} and {} of the destination overlap: the result would depend on "
+                         "chance. Write them in two requests, one after the other",
                          pages->first, pages->second));
   }
   return {};
 }
 
-/// What no look at one part can see: pages of several that are read to one place.
+/// Finds pages of several parts that are read to one place, which a check of single parts cannot see.
 Result<void> check_overlap_of_parts(std::span<const engine::RequestPlan> plans) {
   std::vector<PageStretch> destinations;
   for (std::size_t part = 0; part < plans.size(); ++part) {
@@ -92,8 +92,8 @@ Result<void> check_overlap_of_parts(std::span<const engine::RequestPlan> plans) 
   const auto& [one, other] = *shared;
   return at(other.page,
             make_error(Code::invalid_argument,
-                       "page {} of part {} and page {} of part {} are read to one place: what ends up there "
-                       "would be a matter of chance. Read them in two requests, one after the other",
+                       "page {} of part {} and page {} of part {} are read to one place: the result would "
+                       "depend on chance. Read them in two requests, one after the other",
                        one.page, one.list, other.page, other.list));
 }
 
@@ -101,10 +101,11 @@ Result<void> check_peers_differ(std::span<const engine::RequestPlan> plans) {
   for (std::size_t i = 0; i < plans.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       if (plans[i].remote->peer != plans[j].remote->peer) continue;
-      return make_error(Code::invalid_argument,
-                        "parts {} and {} are both of peer {}: join their pages in one, so that it gets one "
-                        "notification, after all of them",
-                        j, i, plans[i].remote->peer);
+      return make_error(
+          Code::invalid_argument,
+          "parts {} and {} are both of peer {}: put their pages in one part, so that the peer gets one "
+          "notification, after all of them",
+          j, i, plans[i].remote->peer);
     }
   }
   return {};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of one backend as its plugin reads them: what the host resolved, or the default of the row.
+// The options of one backend as its plugin reads them: the value that the host resolved, else the row's
+// default.
 #pragma once
 
 #include <headrace/plugin/backend.hpp>
@@ -12,8 +13,8 @@
 
 namespace headrace {
 
-/// Each reader fails with invalid_argument, naming the option and its value. All that it is made of must
-/// outlive it.
+/// Each reader fails with invalid_argument and names the option and its value. The constructor's arguments
+/// must outlive the object.
 class BackendOptions {
  public:
   BackendOptions(const char* backend, std::span<const headrace_option_v1> rows,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A queue between threads that holds at most so many: a producer that is too fast is told so instead of
-// eating memory.
+// A queue between threads with a fixed capacity: a producer that is too fast gets `false` and uses no more
+// memory.
 #pragma once
 
 #include "base/clock.hpp"
@@ -14,8 +14,8 @@
 
 namespace headrace {
 
-/// Any number of producers and consumers. A mutex and two conditions: it is for control paths and work items,
-/// where an item costs far more than the lock.
+/// Any number of producers and consumers. It uses a mutex and two conditions: it is for control paths and
+/// tasks, where an item costs far more than the lock.
 template <class T>
 class BoundedQueue {
  public:
@@ -36,7 +36,7 @@ class BoundedQueue {
   }
   [[nodiscard]] bool try_push(T&& item) { return try_push(item); }
 
-  /// Appends, waiting for room until the deadline. False when it passed or the queue is closed.
+  /// Appends, and waits for room until the deadline. False if the deadline passed or the queue is closed.
   [[nodiscard]] bool push(T item, Deadline deadline = Deadline::never()) {
     {
       std::unique_lock lock(mutex_);
@@ -54,15 +54,15 @@ class BoundedQueue {
     return take(lock);
   }
 
-  /// Takes the oldest item, waiting for one until the deadline. None when it passed, or when the queue is
-  /// closed and empty: what was pushed before the close still comes out.
+  /// Takes the oldest item, and waits for one until the deadline. Nullopt if the deadline passed, or if the
+  /// queue is closed and empty: items pushed before the close are still returned.
   [[nodiscard]] std::optional<T> pop(Deadline deadline = Deadline::never()) {
     std::unique_lock lock(mutex_);
     if (!wait(not_empty_, lock, deadline, [&] { return closed_ || !items_.empty(); })) return std::nullopt;
     return take(lock);
   }
 
-  /// Refuses further items and wakes everybody who waits.
+  /// Refuses further items and wakes all waiting threads.
   void close() {
     {
       const std::scoped_lock lock(mutex_);

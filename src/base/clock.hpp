@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Monotonic time: a number of nanoseconds, a point by which something must have happened, and a clock that
-// tests move.
+// Monotonic time: a number of nanoseconds, a deadline, and a clock that tests move.
 #pragma once
 
 #include <time.h>
@@ -11,14 +10,14 @@
 
 namespace headrace {
 
-/// CLOCK_MONOTONIC in nanoseconds: the same for all processes of a host, meaningless on another.
+/// CLOCK_MONOTONIC in nanoseconds. All processes of a host read the same clock; another host's clock differs.
 inline std::uint64_t now_ns() noexcept {
   timespec t{};
   ::clock_gettime(CLOCK_MONOTONIC, &t);
   return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec);
 }
 
-/// Where a part takes its time from, so that its tests need not wait. Implementations are thread-safe.
+/// A source of time that tests can replace, so that they do not wait. Implementations are thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
@@ -31,8 +30,8 @@ class SteadyClock final : public Clock {
   [[nodiscard]] std::uint64_t now_ns() const noexcept override { return headrace::now_ns(); }
 };
 
-/// A clock that stands still until a test advances it. Starts at 1 s, so that "an hour ago" is no trap at
-/// zero.
+/// A clock that stands still until a test advances it. Starts at 1 s, so that a test may subtract a
+/// short time without wrapping below zero.
 class FakeClock final : public Clock {
  public:
   [[nodiscard]] std::uint64_t now_ns() const noexcept override {
@@ -60,11 +59,11 @@ class Deadline {
         std::chrono::duration_cast<std::chrono::nanoseconds>(point.time_since_epoch()).count();
     return Deadline(since_epoch < 0 ? 0 : static_cast<std::uint64_t>(since_epoch));
   }
-  /// `wait` from now on; a negative wait has passed already, an enormous one never passes.
+  /// `wait` from now on. A negative wait has passed already; an enormous one never passes.
   [[nodiscard]] static Deadline after(std::chrono::nanoseconds wait) noexcept {
     return after(wait, now_ns());
   }
-  /// For whoever has looked at the clock already.
+  /// For a caller that has read the clock already.
   [[nodiscard]] static Deadline after(std::chrono::nanoseconds wait, std::uint64_t now) noexcept {
     // A count of nanoseconds is at most 2^63 - 1 and so is the clock's: the sum fits in 64 unsigned bits.
     return Deadline(wait.count() <= 0 ? now : now + static_cast<std::uint64_t>(wait.count()));
@@ -79,15 +78,15 @@ class Deadline {
     return !is_never() && clock.now_ns() >= point_ns_;
   }
 
-  /// Nanoseconds until the point, 0 once it has passed, the greatest number for never.
+  /// Nanoseconds until the point; 0 once it has passed; the largest number for never.
   [[nodiscard]] std::uint64_t remaining_ns() const noexcept { return is_never() ? never_ns : left(now_ns()); }
   [[nodiscard]] std::uint64_t remaining_ns(const Clock& clock) const noexcept {
     return is_never() ? never_ns : left(clock.now_ns());
   }
 
-  /// The point itself in now_ns() terms, the greatest number for never.
+  /// The point itself, as now_ns() counts; the largest number for never.
   [[nodiscard]] constexpr std::uint64_t point_ns() const noexcept { return point_ns_; }
-  /// The same for the standard library's waits. Never is about a hundred years from the start of the clock.
+  /// The same for waits of the standard library. Never is about a hundred years after the clock's start.
   [[nodiscard]] std::chrono::steady_clock::time_point time_point() const noexcept {
     constexpr std::uint64_t century_ns = 100ULL * 365 * 24 * 3600 * 1'000'000'000;
     const auto point = static_cast<std::int64_t>(point_ns_ < century_ns ? point_ns_ : century_ns);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One epoll set, waited on with a deadline in nanoseconds.
+// One epoll set that waits with a deadline in nanoseconds.
 #pragma once
 
 #include "base/clock.hpp"
@@ -25,16 +25,17 @@ class Epoll {
     return *this;
   }
 
-  /// Watches `fd` for `events` (EPOLLIN | EPOLLOUT | EPOLLET ...); `key` comes back in epoll_event::data.u64.
+  /// Watches `fd` for `events` (EPOLLIN | EPOLLOUT | EPOLLET ...). Events carry `key` in
+  /// epoll_event::data.u64.
   [[nodiscard]] Result<void> add(int fd, std::uint32_t events, std::uint64_t key);
   [[nodiscard]] Result<void> modify(int fd, std::uint32_t events, std::uint64_t key);
-  /// Stops watching `fd`. Call it before closing: a duplicate elsewhere would keep the entry alive.
+  /// Stops watching `fd`. Call it before the close: a duplicate of the descriptor would keep the watch alive.
   [[nodiscard]] Result<void> remove(int fd);
 
-  /// Fills `events` and returns how many; 0 when the deadline passed or a signal arrived.
+  /// Fills `events` and returns their number; 0 if the deadline passed or a signal arrived.
   [[nodiscard]] Result<std::size_t> wait(std::span<epoll_event> events, Deadline deadline);
 
-  /// The set itself is readable while anything in it is: one epoll can hold another.
+  /// The set's descriptor is readable while an event waits in it, so one epoll set can watch another.
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
 
  private:
@@ -42,7 +43,7 @@ class Epoll {
   Result<void> control(int operation, const char* verb, int fd, std::uint32_t events, std::uint64_t key);
 
   UniqueFd fd_;
-  // Cleared for good when the kernel (before 5.11) or a container's filter refuses epoll_pwait2; from then on
+  // Set to false once the kernel (before 5.11) or a container's filter refuses epoll_pwait2; from then on
   // deadlines are rounded up to milliseconds.
   std::atomic<bool> fine_timeout_ = true;
 };

@@ -9,9 +9,10 @@ namespace headrace {
 
 std::string os_error_text(int error_number) {
   char buffer[128] = "";
-  std::string text = ::strerror_r(error_number, buffer, sizeof buffer);  // the GNU one: returns the text
+  std::string text =
+      ::strerror_r(error_number, buffer, sizeof buffer);  // the GNU version: it returns the text
   const auto upper = [&](std::size_t i) { return std::isupper(static_cast<unsigned char>(text[i])) != 0; };
-  // "Permission denied" becomes "permission denied", "RPC version wrong" stays.
+  // "Permission denied" becomes "permission denied"; "RPC version wrong" stays.
   if (text.size() > 1 && upper(0) && !upper(1)) text[0] = static_cast<char>(std::tolower(text[0]));
   return fmt::format("{} (errno {})", text, error_number);
 }

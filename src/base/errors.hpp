@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wording an error where it is decided: a code, a sentence with the values, and the system's own text if it
-// said no.
+// Making errors: a code, a sentence with the values, and the system's own text if a system call failed.
 #pragma once
 
 #include <headrace/result.hpp>
@@ -18,10 +17,10 @@ template <class... Args>
   return Error{code, fmt::format(text, std::forward<Args>(args)...)};
 }
 
-/// The system's text for an errno, first letter small, number behind: "permission denied (errno 13)".
+/// The system's text for an errno in lower case, with the number: "permission denied (errno 13)".
 [[nodiscard]] std::string os_error_text(int error_number);
 
-/// The code that fits an errno when the call site knows nothing better; backend_failed where none does.
+/// The default code for an errno, if the caller has no better one; backend_failed if none fits.
 [[nodiscard]] Code code_of_errno(int error_number) noexcept;
 
 /// An error whose cause is an errno: os_error(code, errno, "bind {}", address) reads
@@ -39,14 +38,14 @@ template <class... Args>
 
 }  // namespace headrace
 
-/// Declares `name` as the value of a Result, or leaves the function with its error: HEADRACE_TRY(fd,
+/// Declares `name` as the value of a Result, or returns its error from the function: HEADRACE_TRY(fd,
 /// open_file(path));
 #define HEADRACE_TRY(name, ...)                                    \
   auto name##_or_error = (__VA_ARGS__);                            \
   if (!name##_or_error) return std::move(name##_or_error).error(); \
   auto name = std::move(name##_or_error).value()
 
-/// Leaves the function with the error of a Result whose value nobody needs.
+/// Returns the error of a Result from the function; drops its value.
 #define HEADRACE_TRY_VOID(...)                                                                             \
   do {                                                                                                     \
     if (auto headrace_result = (__VA_ARGS__); !headrace_result) return std::move(headrace_result).error(); \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A doorbell that epoll can wait for: any thread rings, the owner drains. Rings between two drains count as
-// one.
+// An eventfd: any thread signals it, its owner waits for it with epoll and drains it. Several signals before
+// one drain count as one.
 #pragma once
 
 #include "base/unique_fd.hpp"
@@ -13,13 +13,13 @@ namespace headrace {
 
 class EventFd {
  public:
-  /// A non-blocking, close-on-exec eventfd that starts silent.
+  /// Creates a non-blocking, close-on-exec eventfd that is not readable yet.
   [[nodiscard]] static Result<EventFd> create() {
     UniqueFd fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (!fd) return os_error(errno, "create an eventfd");
     return EventFd(std::move(fd));
   }
-  /// Takes over an eventfd that came from elsewhere, for example through a Unix socket.
+  /// Takes ownership of an existing eventfd, for example one received through a Unix socket.
   explicit EventFd(UniqueFd fd) noexcept : fd_(std::move(fd)) {}
 
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
@@ -27,12 +27,12 @@ class EventFd {
   /// Makes the descriptor readable. Any thread; never blocks.
   void signal() const noexcept {
     const std::uint64_t one = 1;
-    // EAGAIN means that the counter is full: then it is readable, which is all that was asked.
+    // EAGAIN means that the counter is full: the descriptor is readable already.
     while (::write(fd_.get(), &one, sizeof one) < 0 && errno == EINTR) {
     }
   }
 
-  /// Makes the descriptor silent again; returns how often it was rung, 0 for never.
+  /// Makes the descriptor unreadable again. Returns the number of signals since the last drain.
   std::uint64_t drain() const noexcept {
     std::uint64_t count = 0;
     ssize_t got = 0;
@@ -41,7 +41,7 @@ class EventFd {
     return got == static_cast<ssize_t>(sizeof count) ? count : 0;
   }
 
-  /// Gives the descriptor up, to send it to a peer or hand it to a caller.
+  /// Gives up ownership of the descriptor, to send it to a peer or to return it to a caller.
   [[nodiscard]] UniqueFd release() && noexcept { return std::move(fd_); }
 
  private:

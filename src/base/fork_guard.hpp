@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Knowing that the process forked since an object was made: the child has our memory, but none of our
-// threads.
+// Tells whether the process has forked since an object was made: the child has a copy of the memory, but none
+// of the threads.
 #pragma once
 
 #include <unistd.h>
@@ -10,12 +10,11 @@
 
 namespace headrace {
 
-/// Made with the object that it guards. In a forked child `forked()` is true.
+/// Made together with the object that it guards. In a forked child `forked()` is true.
 ///
-/// The question is asked on every post, so it must cost a load and not a system call (getpid is one since
-/// glibc 2.25), and pthread_atfork would need a mutable global. So the guard owns one page which the kernel
-/// hands to a child as zeros (MADV_WIPEONFORK, Linux 4.14); where that is refused, it falls back to comparing
-/// getpid().
+/// Every post asks, so the answer must cost a load and not a system call (getpid is one since glibc 2.25).
+/// pthread_atfork would need a mutable global. So the guard owns one page that the kernel fills with zeros in
+/// a child (MADV_WIPEONFORK, Linux 4.14). If the kernel refuses that, the guard compares getpid().
 class ForkGuard {
  public:
   ForkGuard() noexcept;

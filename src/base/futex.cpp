@@ -11,7 +11,7 @@ namespace headrace {
 namespace {
 
 static_assert(sizeof(std::atomic<std::uint32_t>) == 4 && std::atomic<std::uint32_t>::is_always_lock_free,
-              "the kernel looks at the bare word");
+              "the kernel reads the word without std::atomic");
 
 int with_scope(int operation, FutexScope scope) {
   return scope == FutexScope::process ? operation | FUTEX_PRIVATE_FLAG : operation;
@@ -24,7 +24,7 @@ FutexWait futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expec
   timespec until{};
   until.tv_sec = static_cast<time_t>(deadline.point_ns() / 1'000'000'000);
   until.tv_nsec = static_cast<long>(deadline.point_ns() % 1'000'000'000);
-  // The bitset form takes an absolute point on CLOCK_MONOTONIC, so that retries do not stretch the deadline.
+  // The bitset form takes an absolute time on CLOCK_MONOTONIC, so that retries do not extend the deadline.
   const long rc = ::syscall(SYS_futex, &word, with_scope(FUTEX_WAIT_BITSET, scope), expected,
                             deadline.is_never() ? nullptr : &until, nullptr, FUTEX_BITSET_MATCH_ANY);
   if (rc == 0) return FutexWait::woken;

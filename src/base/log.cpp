@@ -24,10 +24,10 @@ std::optional<LogLevel> level_named(std::string_view name) {
 }
 
 std::unique_ptr<spdlog::logger> stderr_logger() {
-  // Not registered with spdlog: its registry would be one more global.
+  // Not registered with spdlog: the registry would be another global.
   auto logger =
       std::make_unique<spdlog::logger>("headrace", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_level(spdlog::level::trace);  // the room's level has been asked before
+  logger->set_level(spdlog::level::trace);  // the room's level has been checked before
   logger->set_pattern("%Y-%m-%d %H:%M:%S.%f %v");
   return logger;
 }
@@ -126,7 +126,7 @@ void Logger::write(LogLevel level, std::string_view room, std::string_view text)
       stderr_->log(spdlog::level::critical, "{:<5} {}: {}", log_level_name(level), room, text);
     }
   } catch (...) {
-    // A line that cannot be said is lost; a transfer is not.
+    // A line that cannot be written is lost; the transfer continues.
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saying things: a Logger decides what is said and where, a Log is one room's voice in it.
+// Logging: a Logger holds the levels and the sink, a Log writes the lines of one room.
 #pragma once
 
 #include <headrace/log.hpp>
@@ -20,7 +20,7 @@ class logger;
 
 namespace headrace {
 
-/// Owns the levels of all rooms and the sink. Thread-safe. Must outlive the Logs made from it.
+/// Owns the levels of all rooms and the sink. Thread-safe. Must outlive the Logs that use it.
 class Logger {
  public:
   /// Level warn, to stderr.
@@ -29,10 +29,10 @@ class Logger {
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
 
-  /// The logger that the public set_log_* functions speak to. The one global of this room, a function-local
-  /// static that is never destroyed, because threads may log until the process ends. Parts take a Logger from
-  /// their owner; only whoever has no owner (the agent, the command) asks here. A plugin's copy of this room
-  /// has one of its own, whose sink the plugin host points at the host's.
+  /// The logger that the public set_log_* functions change. It is the only global of this room: a
+  /// function-local static that is never destroyed, because threads may log until the process ends. Objects
+  /// take a Logger from their owner; only those without an owner (the agent, the command) call this. A
+  /// plugin's copy of this room has its own logger; the plugin host points its sink at the host's.
   [[nodiscard]] static Logger& process_default();
 
   /// See set_log_level in <headrace/log.hpp>.
@@ -40,10 +40,11 @@ class Logger {
   /// See set_log_sink in <headrace/log.hpp>.
   void set_sink(LogSink sink);
 
-  /// The level of a room now and later: the address stays valid as long as the logger.
+  /// The level of a room. The address stays valid as long as the logger, and later changes are seen through
+  /// it.
   [[nodiscard]] const std::atomic<LogLevel>& level_of(std::string_view room);
 
-  /// Says one line without asking whether its level is on: Log has asked, and a plugin's host may have.
+  /// Writes one line without checking the level: the Log has checked it, or a plugin's host.
   void write(LogLevel level, std::string_view room, std::string_view text) noexcept;
 
  private:
@@ -52,13 +53,13 @@ class Logger {
   std::mutex mutex_;
   LogLevel general_ = LogLevel::warn;
   std::map<std::string, LogLevel, std::less<>> chosen_;  // rooms that the spec names
-  std::map<std::string, std::unique_ptr<std::atomic<LogLevel>>, std::less<>>
-      rooms_;                            // rooms that somebody speaks for
-  std::shared_ptr<const LogSink> sink_;  // none: stderr_
+  std::map<std::string, std::unique_ptr<std::atomic<LogLevel>>, std::less<>> rooms_;  // rooms that have a Log
+  std::shared_ptr<const LogSink> sink_;                                               // none: stderr_
   const std::unique_ptr<spdlog::logger> stderr_;
 };
 
-/// One room's voice. Copyable; when its level is off a call costs one relaxed load and formats nothing.
+/// Writes the lines of one room. Copyable. If its level is off, a call costs one relaxed load and formats
+/// nothing.
 class Log {
  public:
   Log(Logger& logger, std::string_view room)

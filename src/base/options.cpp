@@ -51,7 +51,7 @@ bool lies_in(std::string_view name, std::string_view table) {
   return name.size() > table.size() && name.starts_with(table) && name[table.size()] == '.';
 }
 
-/// The file's entries that are this table's, under the rows' names.
+/// The entries of the file that belong to this table, under the names of the rows.
 Result<ConfigFile> read_config(std::span<const OptionRow> rows, const OptionSources& sources) {
   ConfigFile config;
   config.path =
@@ -103,7 +103,7 @@ struct Unit {
   std::uint64_t size;
 };
 
-/// number x unit, exactly for whole numbers, rounded for others; none where it passes `most`.
+/// number x unit, exact for whole numbers, rounded for others; nullopt if it exceeds `most`.
 std::optional<std::uint64_t> scale(const NumberAndUnit& parts, std::span<const Unit> units,
                                    std::uint64_t most) {
   const auto unit = std::ranges::find(units, parts.unit, &Unit::name);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers that nobody can guess or repeat, for incarnations, nonces and the names of temporary things.
+// Random numbers that cannot be guessed: for incarnations, nonces and names of temporary files.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@
 
 namespace headrace {
 
-/// Fills `bytes` from the kernel's generator. Aborts if the kernel has none (before 3.17): there is no honest
-/// fallback.
+/// Fills `bytes` from the kernel's generator. Aborts if the kernel has none (before 3.17): no fallback is
+/// safe.
 void fill_random(std::span<std::byte> bytes);
 
-/// 64 random bits. Two forked processes never share a sequence, for there is no state on our side.
+/// 64 random bits. Forked processes never repeat each other's numbers: all state is the kernel's.
 [[nodiscard]] std::uint64_t random_u64();
 
 }  // namespace headrace

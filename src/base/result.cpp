@@ -33,26 +33,28 @@ std::string_view code_name(Code code) noexcept {
     case Code::internal:
       return "internal";
   }
-  // A plugin may hand us a number that this version does not know; it must not crash a log line.
+  // A plugin may return a number that this version does not know; logging it must not crash.
   return "unknown_code";
 }
 
 std::string_view code_sentence(Code code) noexcept {
   switch (code) {
     case Code::ok:
-      return "nothing is wrong";
+      return "no error";
     case Code::would_block:
-      return "a queue is full: poll, then try again";
+      return "a queue is full: poll, then retry";
     case Code::invalid_argument:
-      return "the call cannot be carried out as it is: mend its arguments, or wait for what it needs to have "
+      return "the call cannot be carried out as it is: correct its arguments, or wait until what it needs "
+             "has "
              "ended";
     case Code::not_found:
-      return "no such peer, region or name is known, or no longer: take in the metadata anew and prepare the "
+      return "no such peer, region or name is known, or it is gone: import the metadata again and prepare "
+             "the "
              "lists again";
     case Code::not_supported:
       return "no path can do this: use other memory, or another backend";
     case Code::timed_out:
-      return "the time was over before it was done: give it more, or look at how the peer is";
+      return "the deadline passed before it was done: allow more time, or check the peer";
     case Code::canceled:
       return "it was canceled";
     case Code::peer_lost:
@@ -61,20 +63,20 @@ std::string_view code_sentence(Code code) noexcept {
     case Code::exhausted:
       return "memory, descriptors or a declared limit ran out: release some, or raise the limit";
     case Code::corrupt:
-      return "bytes arrived that are not what was sent: is something else talking on this connection?";
+      return "the received bytes are not what was sent: check that no other program uses this connection";
     case Code::backend_failed:
-      return "the path broke: post again, or use another backend";
+      return "the path failed: post again, or use another backend";
     case Code::internal:
-      return "a rule of ours was broken: please report it, with the log of HEADRACE_LOG=debug";
+      return "an invariant of Headrace is broken: please report it, with the log of HEADRACE_LOG=debug";
   }
-  return "it ended with a code that this version does not know";
+  return "this version does not know the code";
 }
 
 namespace detail {
 
 void bad_result_access(const Error& error) {
   const std::string_view name = code_name(error.code);
-  std::fprintf(stderr, "headrace: the value of a failed result was taken: %.*s: %s\n",
+  std::fprintf(stderr, "headrace: the caller took the value of a failed result: %.*s: %s\n",
                static_cast<int>(name.size()), name.data(), error.message.c_str());
   std::abort();
 }

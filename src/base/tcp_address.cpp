@@ -88,7 +88,7 @@ Result<TcpAddress> TcpAddress::parse(std::string_view text, std::optional<std::u
     host = input.substr(0, colon);
     port = input.substr(colon + 1);
   } else {
-    // Several colons: only IPv6 has them, and then "::1:80" could be read in two ways. Whole, or in brackets.
+    // Several colons: only IPv6 has them, and "::1:80" has two readings. So: the whole address, or brackets.
     in6_addr ignored{};
     if (!default_port || ::inet_pton(AF_INET6, std::string(input).c_str(), &ignored) != 1) {
       return malformed(text, "IPv6 addresses with a port go in brackets");
@@ -106,7 +106,7 @@ Result<std::vector<SocketAddress>> TcpAddress::resolve(Use use) const {
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_protocol = IPPROTO_TCP;
-  // Without AI_ADDRCONFIG, which hides ::1 on hosts that have no other IPv6 address.
+  // Without AI_ADDRCONFIG: it hides ::1 on hosts that have no other IPv6 address.
   hints.ai_flags = AI_NUMERICSERV | (use == Use::listen ? AI_PASSIVE : 0);
   const std::string service = fmt::format("{}", port);
   addrinfo* raw = nullptr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few operations on text that option values, log levels and addresses share.
+// Operations on text for option values, log levels and addresses.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace headrace {
 
-/// `text` without white space at either end; a view of the same characters.
+/// `text` without white space at its ends; a view of the same characters.
 [[nodiscard]] std::string_view trim(std::string_view text) noexcept;
 
-/// The parts between commas, trimmed, empty ones left out; views of the same characters.
+/// The texts between commas, trimmed, without empty ones; views of the same characters.
 [[nodiscard]] std::vector<std::string_view> split_list(std::string_view text);
 
-/// The candidate that needs the fewest letters changed, added or dropped to become `text`; empty if there is
-/// none.
+/// The candidate that becomes `text` with the fewest letters changed, added or dropped; empty if there are no
+/// candidates.
 [[nodiscard]] std::string_view nearest_name(std::string_view text,
                                             const std::vector<std::string_view>& candidates);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TOML file as a flat map of dotted names to text: all that options need of TOML.
+// A TOML file as a flat map from dotted names to text: options need no more of TOML.
 #pragma once
 
 #include "base/errors.hpp"
@@ -15,8 +15,7 @@ struct TomlEntry {
 };
 
 /// Reads `path`. `[tcp] sockets = 4` becomes "tcp.sockets" -> "4".
-///   errors   not_found (no such file), invalid_argument (not TOML, with the line; dates and arrays of
-///   tables)
+///   errors   not_found (no such file), invalid_argument (not TOML: the line; dates and arrays of tables)
 [[nodiscard]] Result<std::map<std::string, TomlEntry>> read_toml(const std::string& path);
 
 }  // namespace headrace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file descriptor with one owner, closed when the owner goes.
+// A file descriptor with one owner, which closes it.
 #pragma once
 
 #include "base/errors.hpp"
@@ -15,7 +15,7 @@ namespace headrace {
 class UniqueFd {
  public:
   UniqueFd() noexcept = default;
-  /// Takes over `fd`; a negative number means "none".
+  /// Takes ownership of `fd`; a negative number means "none".
   explicit UniqueFd(int fd) noexcept : fd_(fd) {}
   UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
@@ -28,15 +28,15 @@ class UniqueFd {
   [[nodiscard]] bool valid() const noexcept { return fd_ >= 0; }
   explicit operator bool() const noexcept { return valid(); }
 
-  /// Gives the descriptor up without closing it.
+  /// Gives up ownership without closing.
   [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
 
-  /// Closes what is held and takes over `fd`. Leaves errno as it was.
+  /// Closes the held descriptor and takes ownership of `fd`. Keeps errno.
   void reset(int fd = -1) noexcept {
     const int old = std::exchange(fd_, fd);
     if (old < 0 || old == fd) return;
     const int saved = errno;
-    ::close(old);  // on Linux the descriptor is gone even on EINTR: a second close could hit a stranger's
+    ::close(old);  // on Linux the descriptor is closed even on EINTR: a second close could hit another file
     errno = saved;
   }
 

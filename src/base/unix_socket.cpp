@@ -19,7 +19,7 @@ namespace headrace {
 namespace {
 
 constexpr int socket_flags = SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC;
-constexpr int backlog = 1024;  // a whole host's agents may start at once
+constexpr int backlog = 1024;  // all agents of a host may start at once
 
 Result<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{};
@@ -38,8 +38,8 @@ Result<sockaddr_un> address_of(const std::string& path) {
 
 const sockaddr* generic(const sockaddr_un& address) { return reinterpret_cast<const sockaddr*>(&address); }
 
-/// Opens and locks "<path>.lock". The file may be unlinked by its last holder between our open and our lock;
-/// then what we have locked is not what the next one will open, and we begin again.
+/// Opens and locks "<path>.lock". Its last holder may unlink the file between the open and the lock here.
+/// Then the locked file is not the one that others will open, and the loop begins again.
 Result<UniqueFd> take_lock(const std::string& path) {
   const std::string lock_path = path + ".lock";
   for (;;) {
@@ -53,7 +53,8 @@ Result<UniqueFd> take_lock(const std::string& path) {
     }
     struct stat ours {};
     struct stat named {};
-    if (::fstat(lock.get(), &ours) < 0) return os_error(errno, "look at the lock file {}", lock_path);
+    if (::fstat(lock.get(), &ours) < 0)
+      return os_error(errno, "read the state of the lock file {}", lock_path);
     if (::stat(lock_path.c_str(), &named) == 0 && ours.st_dev == named.st_dev &&
         ours.st_ino == named.st_ino) {
       return lock;
@@ -61,16 +62,16 @@ Result<UniqueFd> take_lock(const std::string& path) {
   }
 }
 
-/// Removes a socket file that its owner left behind. Holding the lock proves that the owner is gone.
+/// Removes a socket file that its dead owner left. The held lock proves that the owner is gone.
 Result<void> remove_stale(const std::string& path) {
   struct stat found {};
   if (::lstat(path.c_str(), &found) < 0) {
     if (errno == ENOENT) return {};
-    return os_error(errno, "look at {}", path);
+    return os_error(errno, "read the state of {}", path);
   }
   if (!S_ISSOCK(found.st_mode)) {
-    return make_error(Code::invalid_argument, "{} exists and is no socket: remove it or choose another name",
-                      path);
+    return make_error(Code::invalid_argument,
+                      "{} exists and is not a socket: remove it or choose another name", path);
   }
   if (::unlink(path.c_str()) < 0 && errno != ENOENT)
     return os_error(errno, "remove the stale socket {}", path);
@@ -115,7 +116,7 @@ Result<UnixSocket> UnixSocket::adopt(UniqueFd fd) {
 }
 
 Result<void> UnixSocket::send(std::span<const std::byte> message, std::span<const int> descriptors) {
-  // An empty message could not be told from the end of the connection.
+  // The receiver could not distinguish an empty message from the end of the connection.
   if (message.empty())
     return make_error(Code::invalid_argument, "a message over a Unix socket needs at least 1 byte");
   if (descriptors.size() > max_descriptors) {
@@ -157,15 +158,15 @@ Result<UnixSocket::Received> UnixSocket::receive(std::span<std::byte> buffer) {
   while ((got = ::recvmsg(fd_.get(), &header, MSG_CMSG_CLOEXEC | MSG_TRUNC)) < 0) {
     if (errno != EINTR) return os_error(errno, "receive from Unix socket {}", fd_.get());
   }
-  // From here on the descriptors have owners, so that every way out closes them.
+  // From here on the descriptors have owners, so that every return closes them.
   Received received{static_cast<std::size_t>(got), take_descriptors(header)};
   if (got == 0) return peer_closed();
   if ((header.msg_flags & MSG_CTRUNC) != 0) {
-    return make_error(
-        Code::corrupt,
-        "a message over Unix socket {} lost descriptors: it had more than {}, or this process may open no "
-        "more (ulimit -n)",
-        fd_.get(), max_descriptors);
+    return make_error(Code::corrupt,
+                      "a message over Unix socket {} lost descriptors: it had more than {}, or this process "
+                      "has reached its "
+                      "limit of open files (ulimit -n)",
+                      fd_.get(), max_descriptors);
   }
   if (received.bytes > buffer.size()) {
     return make_error(Code::corrupt,
@@ -187,8 +188,8 @@ Result<PeerCredentials> UnixSocket::peer_credentials() const {
 Result<UniqueFd> UnixSocket::peer_pidfd() const {
   int direct = -1;
   socklen_t length = sizeof direct;
-  // Linux 6.5 names the very process that connected; before, a reused pid is possible if the peer ended
-  // meanwhile, which the socket's hang-up tells.
+  // Since Linux 6.5 this names the process that connected. Before, the pid may have been reused if the peer
+  // has ended; then the socket's hang-up reports that.
   if (::getsockopt(fd_.get(), SOL_SOCKET, SO_PEERPIDFD, &direct, &length) == 0) {
     ::fcntl(direct, F_SETFD, FD_CLOEXEC);
     return UniqueFd(direct);
@@ -214,7 +215,7 @@ Result<UnixListener> UnixListener::listen(const std::string& path, mode_t mode) 
   if (!fd) return os_error(errno, "create a Unix socket");
   if (::bind(fd.get(), generic(address), sizeof address) < 0) return os_error(errno, "bind {}", path);
   UnixListener listener(std::move(lock), std::move(fd), path);  // from here on the files have an owner
-  // Nobody can connect before listen, so the mode is right before anybody gets in.
+  // Connections are possible only after listen, so the mode is set in time.
   if (::chmod(path.c_str(), mode) < 0) return os_error(errno, "set mode {:o} on {}", mode, path);
   if (::listen(listener.fd(), backlog) < 0) return os_error(errno, "listen at {}", path);
   return listener;
@@ -236,7 +237,7 @@ UnixListener::~UnixListener() { close(); }
 void UnixListener::close() noexcept {
   if (!fd_) return;
   if (::getpid() == made_in_) {
-    // In this order, all under the lock: the next owner finds either everything or nothing.
+    // In this order, under the lock: the next owner finds both files or none.
     ::unlink(path_.c_str());
     ::unlink((path_ + ".lock").c_str());
   }
@@ -271,13 +272,14 @@ Result<std::string> runtime_dir(std::string_view configured,
   std::string path = runtime_dir_name(configured, xdg_runtime_dir);
   if (::mkdir(path.c_str(), 0700) < 0 && errno != EEXIST)
     return os_error(errno, "make the runtime directory {}", path);
-  // Opened without following a link and judged by the descriptor: /tmp is everybody's.
+  // Opened without following a link and checked through the descriptor: every user can write to /tmp.
   const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!directory) {
     return os_error(Code::invalid_argument, errno, "open the runtime directory {} (a link is refused)", path);
   }
   struct stat found {};
-  if (::fstat(directory.get(), &found) < 0) return os_error(errno, "look at the runtime directory {}", path);
+  if (::fstat(directory.get(), &found) < 0)
+    return os_error(errno, "read the state of the runtime directory {}", path);
   if (found.st_uid != ::geteuid()) {
     return make_error(
         Code::invalid_argument,
@@ -286,10 +288,11 @@ Result<std::string> runtime_dir(std::string_view configured,
         path, found.st_uid, ::geteuid());
   }
   if ((found.st_mode & 0077) != 0) {
-    return make_error(Code::invalid_argument,
-                      "the runtime directory {} has mode {:04o}, which lets others in: chmod 700 it or set "
-                      "HEADRACE_RUNTIME_DIR",
-                      path, found.st_mode & 07777);
+    return make_error(
+        Code::invalid_argument,
+        "the runtime directory {} has mode {:04o}, which gives other users access: chmod 700 it or set "
+        "HEADRACE_RUNTIME_DIR",
+        path, found.st_mode & 07777);
   }
   return path;
 }

@@ -16,33 +16,31 @@
 
 namespace headrace {
 
-/// Who is at the other end, as the kernel noted when the connection was made.
+/// The process at the other end, as the kernel recorded it when the connection was made.
 struct PeerCredentials {
-  pid_t pid = 0;  ///< 0 when the peer is in a process namespace that we cannot see into
+  pid_t pid = 0;  ///< 0 if the peer is in a process namespace that is invisible here
   uid_t uid = 0;
   gid_t gid = 0;
 };
 
-/// One connection. A message arrives whole or not at all, in order. Every call returns at once.
+/// One connection. A message arrives complete or not at all, in order. No call blocks.
 class UnixSocket {
  public:
   static constexpr std::size_t max_descriptors = 16;  ///< in one message
 
   /// Connects to the listener at `path`.
-  ///   errors   not_found (no socket there), peer_lost (nobody listens any more), would_block (its backlog is
-  ///   full: try
-  ///            again), invalid_argument (path too long)
+  ///   errors   not_found (no socket there), peer_lost (its listener is gone), would_block (its backlog is
+  ///            full: retry), invalid_argument (path too long)
   [[nodiscard]] static Result<UnixSocket> connect(const std::string& path);
 
-  /// Takes over a connected SOCK_SEQPACKET socket, for example one end of a socketpair; makes it
+  /// Takes ownership of a connected SOCK_SEQPACKET socket, for example one end of a socketpair, and makes it
   /// non-blocking.
   [[nodiscard]] static Result<UnixSocket> adopt(UniqueFd fd);
 
   /// Sends one message, with duplicates of `descriptors` for the receiver.
   ///   shapes   1 byte or more, at most 16 descriptors
   ///   errors   would_block (the peer is slow: wait for EPOLLOUT), peer_lost, invalid_argument, exhausted
-  ///   (the message
-  ///            is larger than the socket's buffer)
+  ///            (the message is larger than the socket's buffer)
   [[nodiscard]] Result<void> send(std::span<const std::byte> message, std::span<const int> descriptors = {});
 
   struct Received {
@@ -51,9 +49,8 @@ class UnixSocket {
   };
   /// Receives one message into `buffer`.
   ///   errors   would_block (none there: wait for EPOLLIN), peer_lost (closed), corrupt (larger than the
-  ///   buffer, or more
-  ///            descriptors than 16 or than this process may open; those that came are closed, the message is
-  ///            gone)
+  ///            buffer, or with more than 16 descriptors, or more than this process may open: the message is
+  ///            lost, and descriptors that arrived are closed)
   [[nodiscard]] Result<Received> receive(std::span<std::byte> buffer);
 
   [[nodiscard]] Result<PeerCredentials> peer_credentials() const;
@@ -69,23 +66,23 @@ class UnixSocket {
   UniqueFd fd_;
 };
 
-/// A listening socket and the file that it is reached by. Both go with it.
+/// A listening socket and its file. The destructor removes both.
 ///
-/// A process that was killed leaves its socket file behind. Whether it is stale is decided by a lock on
-/// "<path>.lock", which the kernel drops with its holder: who gets the lock owns the path and may remove what
-/// lies there.
+/// A killed process leaves its socket file. A lock on "<path>.lock" tells whether the file is stale: the
+/// kernel drops the lock when its holder ends. The holder of the lock owns the path and may remove the file
+/// there.
 class UnixListener {
  public:
   /// Listens at `path`; the file gets `mode`.
   ///   errors   invalid_argument (path too long, held by a living listener, or not a socket), and the
-  ///   system's
+  ///            system's
   [[nodiscard]] static Result<UnixListener> listen(const std::string& path, mode_t mode = 0600);
 
   UnixListener(UnixListener&&) noexcept = default;
   UnixListener& operator=(UnixListener&& other) noexcept;
   ~UnixListener();
 
-  /// The next waiting connection.
+  /// Accepts the next waiting connection.
   ///   errors   would_block (none: wait for EPOLLIN), exhausted (no descriptors left)
   [[nodiscard]] Result<UnixSocket> accept();
 
@@ -99,13 +96,14 @@ class UnixListener {
   UniqueFd lock_;
   UniqueFd fd_;
   std::string path_;
-  pid_t made_in_ = 0;  // a forked child's copy must not remove its parent's files
+  pid_t made_in_ = 0;  // a forked child's copy must not remove the parent's files
 };
 
 /// The directory for this user's sockets: `configured` (option runtime_dir), else <xdg_runtime_dir>/headrace
-/// if that directory exists, else /tmp/headrace-<uid>. Made with mode 0700 if missing, its parent not.
-///   errors   invalid_argument (it is somebody else's, open to group or world, or no directory), and the
-///   system's
+/// if <xdg_runtime_dir> exists, else /tmp/headrace-<uid>. Created with mode 0700 if missing; its parent is
+/// not created.
+///   errors   invalid_argument (it belongs to another user, group or others have access, or it is no
+///            directory), and the system's
 [[nodiscard]] Result<std::string> runtime_dir(std::string_view configured,
                                               const std::optional<std::string>& xdg_runtime_dir);
 

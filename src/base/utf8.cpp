@@ -8,7 +8,7 @@ namespace {
 
 using Byte = unsigned char;
 
-/// Bytes of the character that begins with `first`; 0 for none.
+/// Length in bytes of the character that begins with `first`; 0: no character does.
 std::size_t length_of(Byte first) {
   if (first < 0x80) return 1;
   if (first < 0xC2) return 0;
@@ -17,7 +17,7 @@ std::size_t length_of(Byte first) {
   return first < 0xF5 ? 4 : 0;
 }
 
-/// Four first bytes leave the second less room than 80 to BF.
+/// After four of the first bytes the second byte has a smaller range than 80 to BF.
 bool fits_second(Byte first, Byte second) {
   const Byte least = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const Byte most = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;

@@ -13,7 +13,7 @@ void name_thread(std::thread& thread, std::string_view name, std::size_t index) 
   const std::string number = fmt::format("-{}", index);
   const std::string text = std::string(name.substr(0, longest - number.size())) + number;
   ::pthread_setname_np(thread.native_handle(),
-                       text.c_str());  // a name is a courtesy: failure changes nothing
+                       text.c_str());  // without a name the thread works too
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ Result<std::unique_ptr<WorkerPool>> WorkerPool::open(std::string_view name, std:
 WorkerPool::~WorkerPool() {
   queue_.close();
   for (std::thread& thread : threads_) thread.join();
-  while (run_one()) {  // a pool without threads still keeps its promise
+  while (run_one()) {  // without threads the destructor runs the queued tasks
   }
 }
 

@@ -32,8 +32,7 @@ Sharing sharing_of(const cuda::DriverTable& driver, cuda::Address address) {
 Result<AllocationInfo> describe_allocation(const Device& device, cuda::Address address) {
   const cuda::DriverTable& driver = device.driver();
   const auto unknown = [address] {
-    return make_error(Code::not_found,
-                      "address {:#x} is in no memory that the driver knows of: it may have been freed",
+    return make_error(Code::not_found, "the driver knows no memory at address {:#x}: it may have been freed",
                       address);
   };
   const ContextGuard guard(device);
@@ -44,7 +43,7 @@ Result<AllocationInfo> describe_allocation(const Device& device, cuda::Address a
       !ask(driver, PointerAttribute::device_ordinal, address, info.device) ||
       !ask(driver, PointerAttribute::memory_type, address, type))
     return unknown();
-  // Attributes are told in any context, the range in that of the memory's GPU alone.
+  // The driver answers attributes in any context, but the range only in a context of the memory's GPU.
   std::shared_ptr<const Device> other;
   if (info.device != device.ordinal()) {
     HEADRACE_TRY(owner, Device::open(driver, info.device));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the driver knows of the memory behind an address: where the allocation begins, which it is, how it can
-// be shared.
+// What the driver knows of the memory at an address: the begin of its allocation, its identity, and how it
+// can be shared.
 //
-// Addresses come back. A tensor that was freed and another that was made since may have the same one, so an
-// allocation is known by its buffer id, which the driver never gives twice in a process.
+// Addresses are reused: a new tensor may have the address of a freed one. So an allocation is identified by
+// its buffer id, which the driver uses only once in a process.
 #pragma once
 
 #include "gpu/device.hpp"
@@ -14,13 +14,14 @@
 namespace headrace::gpu {
 
 enum class Sharing {
-  none,        ///< host memory, managed memory, pools that share nothing
+  none,        ///< host memory, managed memory, memory pools that are not shared
   ipc,         ///< by IPC handle: memory of cudaMalloc
-  descriptor,  ///< by file descriptor, one for each piece: memory of the virtual memory API
+  descriptor,  ///< by file descriptor, one for each physical allocation: memory of the virtual memory API
 };
 
 struct AllocationInfo {
-  cuda::Address base = 0;  ///< of the allocation; of the virtual memory API: of the mapped piece
+  cuda::Address base =
+      0;  ///< of the allocation; for the virtual memory API: of the mapped physical allocation
   std::size_t bytes = 0;
   std::uint64_t buffer_id = 0;
   int device = 0;
@@ -28,12 +29,13 @@ struct AllocationInfo {
   Sharing sharing = Sharing::none;
 };
 
-/// The allocation that `address` lies in.
-///   errors   not_found (no memory that the driver knows of)
+/// The allocation that contains `address`.
+///   errors   not_found (no memory that the driver knows)
 [[nodiscard]] Result<AllocationInfo> describe_allocation(const Device& device, cuda::Address address);
 
-/// Which allocations hold [address, address + bytes): the same number later means the same memory.
-///   errors   not_found (some of it is no memory of a GPU, or no longer)
+/// Identifies the allocations that hold [address, address + bytes): the same number later means the same
+/// memory.
+///   errors   not_found (some of it is not GPU memory, or not any more)
 [[nodiscard]] Result<std::uint64_t> identify_buffers(const Device& device, cuda::Address address,
                                                      std::size_t bytes);
 

@@ -7,18 +7,18 @@
 namespace headrace::gpu {
 namespace {
 
-constexpr std::size_t ring_at = 4096;  // behind what it tells, on pages that only the host writes
+constexpr std::size_t ring_at = 4096;  // after the words of the courier, on pages that only the host writes
 constexpr std::size_t memory_bytes = ring_at + HEADRACE_COURIER_SLOTS * sizeof(headrace_courier_job_v1);
 
 static_assert(1 + 3 * HEADRACE_COURIER_PARTS_MOST <= HEADRACE_COURIER_WORDS);
-static_assert(HEADRACE_COURIER_HEAD_WORDS == 1 + 3, "a job of one part is its first words");
+static_assert(HEADRACE_COURIER_HEAD_WORDS == 1 + 3, "a job of one part consists of its first words");
 
 }  // namespace
 
 Result<std::shared_ptr<Courier>> Courier::make(std::shared_ptr<const Kernels> kernels,
                                                const CourierSettings& settings) {
   const auto& device = kernels->shared_device();
-  // High: it is launched when somebody waits already.
+  // High priority: when it is launched, a job waits already.
   HEADRACE_TRY(stream, Stream::make(device, Priority::high));
   HEADRACE_TRY(memory, PinnedMemory::allocate(device, memory_bytes));
   return std::shared_ptr<Courier>(
@@ -27,7 +27,7 @@ Result<std::shared_ptr<Courier>> Courier::make(std::shared_ptr<const Kernels> ke
 
 Courier::~Courier() {
   if (!has_left() && posted_ - finished() < HEADRACE_COURIER_SLOTS) write_job(posted_ + 1, {});
-  (void)stream_.wait_idle();  // a context that has failed runs nothing any more
+  (void)stream_.wait_idle();  // after a failure of the context nothing runs any more
 }
 
 bool Courier::takes(std::span<const Part> parts) const noexcept {
@@ -49,7 +49,7 @@ std::optional<Courier::Ticket> Courier::post(std::span<const Part> parts) {
   write_job(posted_ + 1, parts);
   ++posted_;
   if (!has_left() || launch()) return posted_;
-  --posted_;  // nobody has seen it
+  --posted_;  // the courier has not seen the job
   return {};
 }
 
@@ -58,12 +58,12 @@ Courier::State Courier::look(Ticket ticket) {
   return has_left() ? launch_for(ticket) : State::pending;
 }
 
-/// It has left, and maybe before this job.
+/// The courier has left, possibly before this job.
 Courier::State Courier::launch_for(Ticket ticket) {
   const std::scoped_lock lock(mutex_);
-  // Read behind `left`, which is told last: so this is all that it did.
+  // Read after `left`, which the courier writes last: so this is all that it did.
   if (finished() >= ticket) return State::done;
-  if (!has_left()) return State::pending;  // somebody else was here before us
+  if (!has_left()) return State::pending;  // another thread has launched it already
   if (is_broken_.load(std::memory_order_relaxed)) return State::dropped;
   return launch() ? State::pending : State::dropped;
 }
@@ -82,14 +82,14 @@ std::uint64_t Courier::finished() const noexcept {
   return __atomic_load_n(&told().finished, __ATOMIC_ACQUIRE);
 }
 
-/// Whether no launch looks at the ring: the last one has left, or there was none.
+/// Whether no launch reads the ring: the last one has left, or there was none.
 bool Courier::has_left() const noexcept {
   return __atomic_load_n(&told().left, __ATOMIC_ACQUIRE) == launches_.load(std::memory_order_relaxed);
 }
 
-/// The first words each time, so that none of a job a whole turn of the numbers ago can be taken for one of
-/// this; those of further parts if there are any, for each line that is written was last the GPU's. Word 0
-/// last: who sees it is to see what was written before.
+/// Writes the first words every time, so that words of an older job with the same number bits cannot be taken
+/// for this job's. Writes words of further parts only if there are any: the GPU held every cache line last,
+/// so each line costs. Word 0 is last: a reader that sees it must see the words written before.
 void Courier::write_job(std::uint64_t number, std::span<const Part> parts) noexcept {
   auto* const ring = reinterpret_cast<headrace_courier_job_v1*>(memory_.bytes().data() + ring_at);
   std::uint64_t* const words = ring[number % HEADRACE_COURIER_SLOTS].words;
@@ -105,7 +105,7 @@ void Courier::write_job(std::uint64_t number, std::span<const Part> parts) noexc
   write(0, parts.size(), __ATOMIC_RELEASE);
 }
 
-/// With mutex_ held, and no launch that looks.
+/// Requires mutex_, and that no launch reads the ring.
 bool Courier::launch() {
   const Device& device = kernels_->device();
   const ContextGuard guard(device);

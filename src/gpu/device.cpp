@@ -70,8 +70,8 @@ Result<std::shared_ptr<const Device>> Device::open(const cuda::DriverTable& driv
                       ordinal, count);
   HEADRACE_TRY(info, describe(driver, ordinal));
   cuda::Context context = nullptr;
-  HEADRACE_CUDA_TRY(driver, driver.device_primary_ctx_retain(&context, ordinal), "start GPU {} ({})", ordinal,
-                    info.name);
+  HEADRACE_CUDA_TRY(driver, driver.device_primary_ctx_retain(&context, ordinal),
+                    "open the primary context of GPU {} ({})", ordinal, info.name);
   return std::shared_ptr<const Device>(new Device(driver, std::move(info), context));
 }
 
@@ -86,7 +86,7 @@ Result<void> Device::wait_idle() const {
 ContextGuard::ContextGuard(const Device& device) noexcept : driver_(device.driver()), outside_(driver_) {
   cuda::Context current = nullptr;
   if (driver_.ctx_get_current(&current) == cuda::Outcome::success && current == device.context()) return;
-  // Should it fail, the call that is guarded says why.
+  // If this fails, the guarded call reports why.
   pushed_ = driver_.ctx_push_current(device.context()) == cuda::Outcome::success;
 }
 
@@ -100,7 +100,7 @@ Result<void> enable_peer_access(const Device& device, const Device& peer) {
   const cuda::DriverTable& driver = device.driver();
   int can = 0;
   HEADRACE_CUDA_TRY(driver, driver.device_can_access_peer(&can, device.ordinal(), peer.ordinal()),
-                    "ask whether GPU {} reaches GPU {}", device.ordinal(), peer.ordinal());
+                    "ask whether GPU {} can reach GPU {}", device.ordinal(), peer.ordinal());
   if (can == 0)
     return make_error(
         Code::not_supported,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One GPU with its primary context: the one that torch and the CUDA runtime use too, so that their memory,
-// streams and ours are of one world.
+// One GPU with its primary context. torch and the CUDA runtime use the same context, so memory and streams
+// can be shared with them.
 #pragma once
 
 #include "base/errors.hpp"
@@ -22,16 +22,16 @@ struct DeviceInfo {
   int minor = 0;
   int multiprocessors = 0;
   std::size_t memory_bytes = 0;
-  bool shares_descriptors = false;  ///< memory of the virtual memory API can be passed on as a descriptor
+  bool shares_descriptors = false;  ///< memory of the virtual memory API can be exported as a descriptor
 };
 
-/// What there is, without making a context on any of them.
+/// The GPUs of this process; makes no context on any of them.
 [[nodiscard]] Result<std::vector<DeviceInfo>> list_devices(const cuda::DriverTable& driver);
 
-/// Keeps the primary context retained. Everything made on a device holds it.
+/// Keeps the primary context retained. Every object on a device holds its Device.
 class Device {
  public:
-  ///   errors   invalid_argument (no such ordinal: says which there are), exhausted, backend_failed
+  ///   errors   invalid_argument (no such ordinal: which there are), exhausted, backend_failed
   [[nodiscard]] static Result<std::shared_ptr<const Device>> open(const cuda::DriverTable& driver,
                                                                   int ordinal);
   ~Device();
@@ -43,8 +43,8 @@ class Device {
   [[nodiscard]] const cuda::DriverTable& driver() const noexcept { return driver_; }
   [[nodiscard]] cuda::Context context() const noexcept { return context_; }
 
-  /// Until all that this process has queued on it by now is done, on streams of its primary context, which
-  /// are the CUDA runtime's and torch's, too. It cannot be waited for while one of them is being captured.
+  /// Waits until the work that this process has queued on it so far is done: on streams of its primary
+  /// context, which the CUDA runtime and torch use too. Fails while one of these streams is being captured.
   [[nodiscard]] Result<void> wait_idle() const;
 
  private:
@@ -56,10 +56,10 @@ class Device {
   cuda::Context context_;
 };
 
-/// While it lives, captures of streams are none of this thread's business. Else a call that cannot be part of
-/// a graph, to allocate or to ask after an event, would spoil every capture of the process that minds other
-/// threads' calls, as torch's do. What is queued on a stream that is captured becomes part of its graph all
-/// the same.
+/// While it lives, calls of this thread do not affect captures of streams. Without it, a call that cannot be
+/// part of a graph, such as an allocation or an event query, would invalidate every capture of the process
+/// that watches other threads' calls, as torch's captures do. Work queued on a captured stream still becomes
+/// part of its graph.
 class OutsideCaptures {
  public:
   explicit OutsideCaptures(const cuda::DriverTable& driver) noexcept : driver_(driver) { exchange(); }
@@ -74,7 +74,7 @@ class OutsideCaptures {
   cuda::CaptureMode mode_ = cuda::CaptureMode::relaxed;
 };
 
-/// Makes the device's context current on this thread, outside captures, and puts back what was before.
+/// Makes the device's context current on this thread, outside captures, and restores the previous one.
 class ContextGuard {
  public:
   explicit ContextGuard(const Device& device) noexcept;
@@ -88,8 +88,7 @@ class ContextGuard {
   bool pushed_ = false;
 };
 
-/// Lets kernels and copies of `device` reach memory of `peer`. Does no harm when it is done already, by
-/// whomever.
+/// Lets kernels and copies of `device` reach memory of `peer`. Harmless if it is enabled already.
 ///   errors   not_supported (the machine does not connect them)
 [[nodiscard]] Result<void> enable_peer_access(const Device& device, const Device& peer);
 

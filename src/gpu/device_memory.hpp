@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a GPU, for what the library itself keeps there: page tables, states, staging.
+// GPU memory for the library's own data: page tables, states, staging.
 #pragma once
 
 #include "gpu/device.hpp"
@@ -12,7 +12,7 @@ namespace headrace::gpu {
 
 class DeviceMemory {
  public:
-  /// Its bytes are not set to anything.
+  /// The bytes are not initialised.
   ///   errors   invalid_argument (0 bytes), exhausted
   [[nodiscard]] static Result<DeviceMemory> allocate(std::shared_ptr<const Device> device, std::size_t bytes);
   DeviceMemory() = default;

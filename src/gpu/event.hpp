@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mark in a stream: for other streams to wait for, to ask after, to take times between.
+// A mark in a stream: other streams wait for it, the host asks for it, times are measured between two.
 #pragma once
 
 #include "gpu/device.hpp"
@@ -20,14 +20,14 @@ class Event {
 
   [[nodiscard]] cuda::Event handle() const noexcept { return event_; }
 
-  /// Puts the mark behind what the stream has queued.
+  /// Records the mark after the work that the stream holds.
   [[nodiscard]] Result<void> record(cuda::Stream stream) const;
-  /// What is queued on `stream` from now on begins after the mark.
+  /// Makes later work on `stream` wait for the mark.
   [[nodiscard]] Result<void> hold_back(cuda::Stream stream) const;
-  /// Whether the stream has come to the mark.
+  /// Whether the stream has reached the mark.
   [[nodiscard]] Result<bool> poll_reached() const;
   [[nodiscard]] Result<void> wait_reached() const;
-  /// From an earlier mark to this one; both with timing, both reached.
+  /// The time from an earlier mark to this one; both with timing, both reached.
   [[nodiscard]] Result<std::chrono::nanoseconds> since(const Event& earlier) const;
 
  private:

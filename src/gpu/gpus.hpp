@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs of a backend's instance, each opened when memory of it is first registered: before that neither
-// the driver nor the kernels are loaded, and a machine without them costs nothing.
+// The GPUs of a backend instance. Each is opened when memory of it is first registered. Before that, neither
+// the driver nor the kernels are loaded, and a machine without GPUs costs nothing.
 #pragma once
 
 #include "gpu/prepared_move.hpp"
@@ -15,12 +15,12 @@
 
 namespace headrace::gpu {
 
-/// Where driver and kernels come from; tests give others.
+/// The source of driver and kernels; tests supply their own.
 struct GpuSource {
   std::function<Result<cuda::DriverTable>()> driver;
   std::function<Result<KernelLibrary>()> kernels;
 
-  /// Those that are installed.
+  /// The installed driver and kernels.
   [[nodiscard]] static GpuSource installed();
 };
 
@@ -28,29 +28,28 @@ struct GpuSource {
 struct WorkingGpu {
   std::shared_ptr<const Device> device;
   std::shared_ptr<const Mover> mover;
-  Stream stream;  ///< for posts that name none
+  Stream stream;  ///< for posts without a stream of their own
 };
 
-/// Whether the driver has made its device here: on Linux, under WSL, on a Jetson. A look at files: asking the
-/// driver costs far more.
+/// Whether the driver's device file exists: on Linux, under WSL, on a Jetson. It checks files, because asking
+/// the driver costs far more.
 [[nodiscard]] bool is_in_sight();
 
-/// Four bytes that tell one GPU from another, the same in every process.
+/// Four bytes that identify a GPU; the same in every process.
 [[nodiscard]] std::uint32_t mark_of(const DeviceInfo& gpu);
 
-/// Any thread.
+///   threads  any
 class Gpus {
  public:
   Gpus(GpuSource source, const MoveSettings& settings) : source_(std::move(source)), settings_(settings) {}
 
-  /// What was refused once is refused again with the same sentence; nothing is tried twice.
-  ///   errors   not_supported (no driver, no kernels for this GPU, ...: the sentence says which),
-  ///   invalid_argument (no such
+  /// Opens a GPU at the first call. A failure is kept and returned again with the same sentence.
+  ///   errors   not_supported (no driver, no kernels for this GPU, ...: which), invalid_argument (no such
   ///            GPU), exhausted, backend_failed
   [[nodiscard]] Result<std::shared_ptr<const WorkingGpu>> open(int ordinal);
-  /// The one GPU that has been opened; none if there are none, or several.
+  /// The opened GPU if there is exactly one, else nullopt.
   [[nodiscard]] std::optional<int> only_one() const;
-  /// The GPU with this mark; if this process does not see it, any: one that is open already, or the first.
+  /// The GPU with this mark. If this process does not see it: one that is open already, else the first.
   [[nodiscard]] Result<std::shared_ptr<const WorkingGpu>> like(std::uint32_t mark);
 
  private:
@@ -63,7 +62,7 @@ class Gpus {
   std::optional<Result<cuda::DriverTable>> driver_;
   std::optional<Result<KernelLibrary>> kernels_;
   std::map<int, Result<std::shared_ptr<const WorkingGpu>>> opened_;
-  std::vector<DeviceInfo> seen_;  // once somebody has looked for a mark
+  std::vector<DeviceInfo> seen_;  // filled at the first search for a mark
 };
 
 }  // namespace headrace::gpu

@@ -7,7 +7,7 @@
 namespace headrace::gpu {
 namespace {
 
-// Changes that a stream may be behind: a host runs ahead of its GPU by a step or two.
+// Changes that a stream may be behind: a host is usually one or two steps ahead of its GPU.
 constexpr std::size_t most_queued = 64;
 
 }  // namespace
@@ -30,8 +30,8 @@ Result<void> GraphMove::record_indices(const headrace_indices_v1& indices) {
   if (indices.kind == HEADRACE_DRAM)
     return make_error(
         Code::invalid_argument,
-        "page numbers in host memory would be the same at every replay: make the request with them, "
-        "change them outside of the capture, or give them in GPU memory");
+        "page indices in host memory would be the same at every replay: make the request with them, "
+        "change them outside the capture, or put them in GPU memory");
   return queue_from_gpu(indices);
 }
 
@@ -47,8 +47,8 @@ Result<void> GraphMove::check(const headrace_indices_v1& change) const {
   if (!move_.changeable())
     return make_error(
         Code::not_supported,
-        "only the numbers of pages of one length can be changed, at one stride in one region on each "
-        "side: prepare both lists as uniform pages");
+        "page indices can be changed only if each side has pages of one length at one stride in one "
+        "region: prepare both lists as uniform pages");
   if (change.count > most_)
     return make_error(Code::invalid_argument, "the request has {} pages: it cannot move {}", most_,
                       change.count);
@@ -72,7 +72,7 @@ Result<void> GraphMove::set_from_host(const headrace_indices_v1& change) {
   };
   const cuda::Address local = stage(change.local), remote = stage(change.remote);
   const auto queued = queue(change, local, remote);
-  // Also behind a part of it, should the rest have been refused: what is queued uses the memory.
+  // Also if a later step was refused: the queued steps use the memory.
   const auto stream = static_cast<cuda::Stream>(change.stream);
   HEADRACE_TRY_VOID(staging->read.record(stream));
   HEADRACE_TRY_VOID(changed_.record(stream));
@@ -86,7 +86,7 @@ Result<GraphMove::Staging*> GraphMove::free_staging() {
   }
   if (staging_.size() == most_queued)
     return make_error(Code::would_block,
-                      "{} changes of page numbers are queued: wait until the stream has caught up",
+                      "{} changes of page indices are queued: wait until the stream has caught up",
                       most_queued);
   HEADRACE_TRY(table, mover_->tables->take(2 * most_ * sizeof(std::uint32_t)));
   HEADRACE_TRY(read, Event::make(mover_->kernels->shared_device()));
@@ -102,7 +102,7 @@ Result<void> GraphMove::queue(const headrace_indices_v1& change, cuda::Address l
   const std::uint64_t bytes = change.count * sizeof(std::uint32_t);
   for (const auto& [target, source] : {std::pair{table.local, local}, std::pair{table.remote, remote}})
     if (source != 0 && bytes != 0)
-      HEADRACE_CUDA_TRY(driver, driver.memcpy_async(target, source, bytes, stream), "change {} page numbers",
+      HEADRACE_CUDA_TRY(driver, driver.memcpy_async(target, source, bytes, stream), "change {} page indices",
                         change.count);
   HEADRACE_CUDA_TRY(driver,
                     driver.memset_d32_async(table.count, static_cast<std::uint32_t>(change.count), 1, stream),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A move that lies in CUDA graphs, and what may be changed of it between replays: which pages it moves.
+// A move inside CUDA graphs. Between replays its pages can be changed.
 //
-// The kernel reads the numbers of its pages, and how many there are, from a table in device memory. New
-// numbers are queued on a stream as copies to that table, so the stream's order decides which replays see
-// them; neither the host nor the graph waits, and the graph is not made anew.
+// The kernel reads its page indices and their count from a table in device memory. New indices are queued on
+// a stream as copies to that table, so the order of the stream decides which replays see them. Neither the
+// host nor the graph waits, and the graph is not built again.
 #pragma once
 
 #include "gpu/prepared_move.hpp"
@@ -15,7 +15,7 @@
 
 namespace headrace::gpu {
 
-///   threads  one at a time, but `replays` and `take_refused`: any
+///   threads  one at a time; `replays` and `take_refused` from any thread
 class GraphMove {
  public:
   ///   errors   exhausted, backend_failed
@@ -24,33 +24,34 @@ class GraphMove {
                                                                   const PreparedMove::PageLimits& limits,
                                                                   const PreparedMove::AddressOf& local,
                                                                   const PreparedMove::AddressOf& remote);
-  /// Waits for changes that are queued: they write to the table, which goes. No replay comes any more.
+  /// Waits for queued changes, which write to the table that is freed now. The graph is not replayed any
+  /// more.
   ~GraphMove();
   GraphMove(const GraphMove&) = delete;
   GraphMove& operator=(const GraphMove&) = delete;
 
   /// Queues the move on a stream that is being captured.
   [[nodiscard]] Result<void> record(cuda::Stream stream) { return move_.record(stream); }
-  /// Queues on a stream that is being captured that numbers of pages in GPU memory are read at every replay.
-  ///   errors   as of set_indices
+  /// Queues on a stream that is being captured that every replay reads page indices from GPU memory.
+  ///   errors   as set_indices
   [[nodiscard]] Result<void> record_indices(const headrace_indices_v1& indices);
 
-  /// Queues new numbers of pages on a stream. Those in host memory have been checked and are copied before it
+  /// Queues new page indices on a stream. Indices in host memory have been checked, and are copied before it
   /// returns.
-  ///   errors   not_supported (the list is not regular), would_block (changes are queued up),
-  ///   invalid_argument
+  ///   errors   not_supported (the list is not uniform), would_block (too many changes are queued),
+  ///            invalid_argument
   [[nodiscard]] Result<void> set_indices(const headrace_indices_v1& change);
 
   [[nodiscard]] std::uint64_t replays() const noexcept { return move_.replays(); }
   struct Refused {
     std::uint64_t page = 0;
-    bool of_target = false;  ///< whose number was out of bounds
+    bool of_target = false;  ///< true: the target's index was out of bounds; false: the source's
   };
-  /// One of the pages that replays passed over since it was asked last.
+  /// One of the pages that replays have skipped since the last call.
   [[nodiscard]] std::optional<Refused> take_refused() noexcept;
 
  private:
-  /// Pinned memory that a queued copy reads, until the event.
+  /// Pinned memory that a queued copy reads until the event.
   struct Staging {
     TablePool::Table table;
     Event read;
@@ -68,7 +69,7 @@ class GraphMove {
 
   const std::shared_ptr<const Mover> mover_;
   PreparedMove move_;
-  const Event changed_;       // behind the last change that was queued outside of a graph
+  const Event changed_;       // after the last change that was queued outside a graph
   const std::uint64_t most_;  // pages
   std::vector<Staging> staging_;
 };

@@ -16,13 +16,13 @@ namespace {
 
 constexpr const char* library_name = "libheadrace_kernels.so";
 
-/// The folder that holds the library, plugin or program with this code.
+/// The folder of the library, plugin or program that contains this code.
 std::filesystem::path own_folder() {
   Dl_info info{};
   if (::dladdr(reinterpret_cast<const void*>(&list_devices), &info) == 0 || info.dli_fname == nullptr)
     return {};
   std::error_code ignored;
-  // Of a program the linker knows what it was called by: a name alone was found on PATH.
+  // For a program the linker knows only the name of its call: a name without a folder was found on PATH.
   const std::filesystem::path file = info.dli_fname;
   return std::filesystem::weakly_canonical(file.has_parent_path() ? file : "/proc/self/exe", ignored)
       .parent_path();
@@ -35,7 +35,7 @@ Result<std::filesystem::path> find_library(const std::string& path) {
     return make_error(Code::not_supported, "there is no {}: name the file {}", path, library_name);
   }
   const std::filesystem::path folder = own_folder();
-  // Plugins lie one folder below it; programs that link the rooms themselves (tests, benchmarks) beside the
+  // Plugins are one folder below it; programs that link the rooms themselves (tests, benchmarks) beside the
   // folder `lib`.
   for (const auto& candidate : {folder / library_name, folder.parent_path() / library_name,
                                 folder / "lib" / library_name, folder.parent_path() / "lib" / library_name})
@@ -50,14 +50,13 @@ Result<void> check_table(const headrace_kernels_v1* table) {
   if (table == nullptr) return make_error(Code::corrupt, "its table is missing");
   if (table->abi_major != HEADRACE_KERNELS_ABI_MAJOR || table->struct_size < HEADRACE_KERNELS_V1_SIZE)
     return make_error(Code::not_supported,
-                      "its table is of version {} with {} bytes, and version {} with at least {} is used "
-                      "here: build both from "
-                      "the same sources",
+                      "its table has version {} and {} bytes, and version {} with at least {} bytes is "
+                      "needed: build both from the same sources",
                       table->abi_major, table->struct_size, HEADRACE_KERNELS_ABI_MAJOR,
                       HEADRACE_KERNELS_V1_SIZE);
   if (table->version == nullptr || std::string_view(table->version) != HEADRACE_VERSION)
     return make_error(Code::not_supported,
-                      "it is of Headrace {}, and this is {}: install both from one build",
+                      "it belongs to Headrace {}, and this is {}: install both from one build",
                       table->version == nullptr ? "unknown" : table->version, HEADRACE_VERSION);
   const std::array<bool, 8> there{table->images != nullptr,     table->open != nullptr,
                                   table->close != nullptr,      table->move_pages != nullptr,
@@ -75,7 +74,7 @@ bool runs_on(const headrace_kernel_image_v1& image, const DeviceInfo& device) {
   return image.exact != 0 ? image.minor == minor : image.minor <= minor;
 }
 
-// The driver's functions as the kernels' table words them: handles and numbers without types.
+// The driver's functions with the types of the kernels' table: handles and numbers.
 template <class To, class From>
 To* untyped(From* function) {
   return reinterpret_cast<To*>(function);
@@ -92,13 +91,13 @@ headrace_kernels_driver_v1 driver_for_kernels(const cuda::DriverTable& driver) {
   return table;
 }
 
-/// What to say where the driver did not take an image, or not all of it.
+/// The error for an image that the driver did not load, or not completely.
 Error refusal_of(const cuda::DriverTable& driver, cuda::Outcome outcome, std::string what) {
   Error error = cuda::driver_error(driver, outcome, "{}", what);
   if (outcome == cuda::Outcome::invalid_image || outcome == cuda::Outcome::no_binary_for_gpu)
     error.message +=
-        "; a driver runs what was compiled for its own CUDA version or an older one: take a newer driver, or "
-        "a build by NVRTC 12.8, which drivers from 570 on run";
+        "; a driver runs code compiled for its own CUDA version or an older one: install a newer driver, or "
+        "use a build by NVRTC 12.8, which runs with driver 570 or newer";
   return error;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// libheadrace_kernels.so: found beside this library, checked, and one of its images loaded into a device's
+// libheadrace_kernels.so: found beside this library and checked; one of its images is loaded into a device's
 // context.
 #pragma once
 
@@ -15,15 +15,16 @@ namespace headrace::gpu {
 
 class KernelLibrary {
  public:
-  /// Loads the library of that path; empty: the one beside this library.
-  ///   errors   not_supported (there is none, it does not load, or it is of another version: both), corrupt
+  /// Loads the library at `path`; empty: the one beside this library.
+  ///   errors   not_supported (there is none, it does not load, or it has another version: both versions),
+  ///            corrupt
   [[nodiscard]] static Result<KernelLibrary> load(const std::string& path = {});
-  /// Uses another table, which stays, for tests.
+  /// Uses another table, which must stay; for tests.
   ///   errors   corrupt, not_supported
   [[nodiscard]] static Result<KernelLibrary> from_table(const headrace_kernels_v1& table, std::string where);
 
   [[nodiscard]] const headrace_kernels_v1& table() const noexcept { return *table_; }
-  /// The kinds of GPU that there are images for, as in "sm_80, sm_90a"; "none".
+  /// The kinds of GPU that have an image, as "sm_80, sm_90a"; "none" if there are none.
   [[nodiscard]] std::string image_names() const;
   /// The image for a compute capability.
   ///   errors   not_supported (none: which there are, and how to build one)
@@ -51,7 +52,7 @@ class Kernels {
   [[nodiscard]] const std::shared_ptr<const Device>& shared_device() const noexcept { return device_; }
   [[nodiscard]] const std::string& image() const noexcept { return image_; }
 
-  // Queue one launch each. The device's context is current.
+  // Each queues one launch. The device's context is current.
   [[nodiscard]] cuda::Outcome move(const headrace_move_pages_v1& args, cuda::Stream stream) const {
     return static_cast<cuda::Outcome>(table_->move_pages(set_, &args, stream));
   }

@@ -10,8 +10,8 @@
 
 namespace headrace::gpu {
 
-/// None where the firmware does not say. `root` is "" on the machine.
-///   errors   invalid_argument (no such GPU: says how many there are)
+/// Nullopt if the firmware does not say. `root` is "" on the machine itself.
+///   errors   invalid_argument (no such GPU: how many there are)
 [[nodiscard]] Result<std::optional<unsigned>> node_near(const cuda::DriverTable& driver, int ordinal,
                                                         const std::string& root = "");
 

@@ -6,7 +6,7 @@
 namespace headrace::gpu {
 namespace {
 
-/// Keeps a count on physical memory while it is exported or mapped; mappings keep counts of their own.
+/// Holds a reference to physical memory while it is exported or mapped; mappings have their own references.
 class PhysicalHold {
  public:
   PhysicalHold(const cuda::DriverTable& driver, cuda::PhysicalMemory memory)
@@ -41,26 +41,27 @@ Error not_shareable(const AllocationInfo& info, cuda::Address address) {
                       address);
   return make_error(
       Code::not_supported,
-      "GPU memory at {:#x} cannot be shared with other processes: it is managed, of a memory pool, or was "
-      "made "
-      "without an exportable handle. Use cudaMalloc, or cuMemCreate with a file descriptor as handle type",
+      "GPU memory at {:#x} cannot be shared with other processes: it is managed memory, belongs to a memory "
+      "pool, or has "
+      "no exportable handle. Use cudaMalloc, or cuMemCreate with a file descriptor as handle type",
       address);
 }
 
 Error too_short(const AllocationInfo& info, cuda::Address address, std::size_t bytes) {
-  return make_error(Code::not_found, "{} bytes at {:#x} go beyond their allocation, {} bytes at {:#x}", bytes,
-                    address, info.bytes, info.base);
+  return make_error(Code::not_found, "{} bytes at {:#x} go beyond their allocation of {} bytes at {:#x}",
+                    bytes, address, info.bytes, info.base);
 }
 
-/// The driver's answer to a handle, as the caller can use it.
+/// The driver's error for a handle, as a code that the caller can use.
 Error cannot_open(const Device& device, cuda::Outcome outcome) {
   Error error =
       cuda::driver_error(device.driver(), outcome, "open a peer's memory on GPU {}", device.ordinal());
   if (outcome == cuda::Outcome::invalid_context) {
     error.code = Code::invalid_argument;
-    error.message += ": to the driver it is this process's own memory, which cannot be opened by handle";
+    error.message +=
+        ": the driver says that it is this process's own memory, which cannot be opened by handle";
   }
-  // Seen on two H200: "invalid value" for memory that was freed, "invalid handle" for a process that is gone.
+  // Observed: "invalid value" for memory that was freed, "invalid handle" for a process that has ended.
   if (outcome == cuda::Outcome::invalid_value || outcome == cuda::Outcome::invalid_handle ||
       outcome == cuda::Outcome::map_failed || outcome == cuda::Outcome::operating_system) {
     error.code = Code::not_found;
@@ -82,7 +83,7 @@ Result<SharedMemory> share_memory(const Device& device, cuda::Address address, s
   if (first.sharing == Sharing::none) return not_shareable(first, address);
   if (first.sharing == Sharing::ipc) {
     if (bytes > first.bytes - shared.offset) return too_short(first, address, bytes);
-    // Documented for the address that was allocated; the handle is the whole allocation's in any case.
+    // Documented for the allocation's address; the handle always covers the whole allocation.
     HEADRACE_CUDA_TRY(driver, driver.ipc_get_mem_handle(&shared.handle, first.base),
                       "share {} bytes at {:#x} of GPU {}", bytes, address, first.device);
     return shared;
@@ -129,10 +130,10 @@ Result<void> PeerMemory::map_pieces(const SharedMemory& shared) {
   for (const SharedMemory::Piece& piece : shared.pieces) total += piece.bytes;
   if (shared.offset > total || shared.bytes > total - shared.offset)
     return make_error(Code::invalid_argument,
-                      "{} bytes at offset {} are more than the {} bytes of the pieces", shared.bytes,
+                      "{} bytes at offset {} exceed the {} bytes of the physical allocations", shared.bytes,
                       shared.offset, total);
   HEADRACE_CUDA_TRY(driver, driver.mem_address_reserve(&mapped_, total, 0, 0, 0),
-                    "reserve {} bytes of addresses on GPU {}", total, device_->ordinal());
+                    "reserve an address range of {} bytes on GPU {}", total, device_->ordinal());
   reserved_bytes_ = total;
   for (const SharedMemory::Piece& piece : shared.pieces) HEADRACE_TRY_VOID(map_piece(piece));
   const cuda::AccessDescription access{{cuda::LocationType::device, device_->ordinal()},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU memory of another process, mapped here: by IPC handle, or by the descriptors of its physical pieces.
+// GPU memory of another process, mapped here by IPC handle or by descriptors of its physical allocations.
 #pragma once
 
 #include "base/unique_fd.hpp"
@@ -14,33 +14,33 @@
 
 namespace headrace::gpu {
 
-/// What another process needs to map a stretch of memory. Plain bytes but for the descriptors.
+/// What another process needs to map a range of memory. Plain bytes except for the descriptors.
 struct SharedMemory {
   struct Piece {
     UniqueFd descriptor;
     std::size_t bytes = 0;
   };
   Sharing sharing = Sharing::none;
-  std::size_t offset = 0;          ///< of the stretch within the allocation, or within the first piece
-  std::size_t bytes = 0;           ///< of the stretch
+  std::size_t offset = 0;  ///< of the range within the allocation, or within the first physical allocation
+  std::size_t bytes = 0;   ///< of the range
   cuda::IpcMemoryHandle handle{};  ///< ipc
   std::vector<Piece> pieces;       ///< descriptor
 };
 
-/// Shares [address, address + bytes), which lies in one allocation or, of the virtual memory API, in pieces
-/// that touch.
+/// Shares [address, address + bytes), which is in one allocation or, for the virtual memory API, in adjacent
+/// physical allocations.
 ///   errors   not_found (no memory there), not_supported (cannot be shared: what to do), backend_failed
 [[nodiscard]] Result<SharedMemory> share_memory(const Device& device, cuda::Address address,
                                                 std::size_t bytes);
 
-/// A stretch of another process's GPU memory, usable by kernels and copies of one device. Unmapped when it
-/// goes; nothing may use it then.
+/// A range of another process's GPU memory, for kernels and copies of one device. The destructor unmaps it;
+/// nothing may use it then.
 class PeerMemory {
  public:
-  /// Maps it for `device`. Descriptors may be closed afterwards. The same IPC handle may be opened again: it
-  /// is counted.
-  ///   errors   not_found (it has been freed, or its process is gone), not_supported (no way from this GPU
-  ///            to it), invalid_argument (memory of this very process, or the driver takes it for that),
+  /// Maps it for `device`. Descriptors may be closed afterwards. The same IPC handle may be opened again:
+  /// opens are counted.
+  ///   errors   not_found (it was freed, or its process has ended), not_supported (this GPU has no path to
+  ///            it), invalid_argument (memory of this process, or the driver takes it for that),
   ///            backend_failed
   [[nodiscard]] static Result<PeerMemory> open(std::shared_ptr<const Device> device,
                                                const SharedMemory& shared);
@@ -65,8 +65,8 @@ class PeerMemory {
   Result<void> map_piece(const SharedMemory::Piece& piece);
 
   std::shared_ptr<const Device> device_;
-  cuda::Address mapped_ = 0;        // where the opened allocation or the reserved range begins
-  std::size_t mapped_bytes_ = 0;    // of the range: mapped so far
+  cuda::Address mapped_ = 0;        // begin of the opened allocation or of the reserved address range
+  std::size_t mapped_bytes_ = 0;    // of the address range: mapped so far
   std::size_t reserved_bytes_ = 0;  // 0: opened by IPC handle
   cuda::Address address_ = 0;
   std::size_t bytes_ = 0;

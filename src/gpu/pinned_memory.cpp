@@ -28,7 +28,7 @@ Result<PinnedMemory> PinnedMemory::pin(std::shared_ptr<const Device> device, std
   const bool already = outcome == cuda::Outcome::host_memory_already_registered;
   PinnedMemory memory(std::move(device), bytes, already ? Holding::somebody_elses : Holding::pinned);
   if (outcome != cuda::Outcome::success && !(already && memory.is_pinned_whole())) {
-    memory.bytes_ = {};  // nothing of it is ours to give back
+    memory.bytes_ = {};  // nothing was pinned here, so nothing is released
     return cuda::driver_error(driver, outcome, "pin {} bytes of host memory at {}", bytes.size(),
                               static_cast<const void*>(bytes.data()));
   }
@@ -36,7 +36,7 @@ Result<PinnedMemory> PinnedMemory::pin(std::shared_ptr<const Device> device, std
   return memory;
 }
 
-/// Where GPUs see it. With the device's context current.
+/// Finds its address on GPUs. The device's context must be current.
 Result<void> PinnedMemory::find_address() {
   HEADRACE_CUDA_TRY(
       device_->driver(), device_->driver().mem_host_get_device_pointer(&address_, bytes_.data(), 0),
@@ -44,8 +44,8 @@ Result<void> PinnedMemory::find_address() {
   return {};
 }
 
-/// Whether GPUs see all of it in one stretch, which was pinned at once: then it does not matter who has done
-/// it. Two that were pinned by themselves, with a gap between them, look like one by their addresses.
+/// Whether GPUs see all of it in one range that was pinned in one call; then it does not matter by which
+/// owner. Two ranges that were pinned apart, with a gap between them, look like one by their addresses.
 bool PinnedMemory::is_pinned_whole() const {
   cuda::Address first = 0, last = 0;
   unsigned long long buffer_of_first = 0, buffer_of_last = 0;

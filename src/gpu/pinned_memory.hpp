@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory that GPUs reach: allocated as such, or somebody's memory pinned where it lies.
+// Host memory that GPUs reach: allocated pinned, or a caller's memory that is pinned in place.
 #pragma once
 
 #include "gpu/device.hpp"
@@ -11,17 +11,16 @@
 
 namespace headrace::gpu {
 
-/// What GPUs do with host memory that is not ours. Memory that this process cannot write is pinned for
-/// reading.
+/// How GPUs use host memory of a caller. Memory that this process cannot write is pinned for reading.
 enum class PinAccess { read, read_write };
 
 class PinnedMemory {
  public:
-  /// Host memory of our own, reachable by every GPU of the process. Zeroed.
+  /// Allocates host memory that every GPU of the process can reach. Filled with zeros.
   ///   errors   invalid_argument (0 bytes), exhausted
   [[nodiscard]] static Result<PinnedMemory> allocate(std::shared_ptr<const Device> device, std::size_t bytes);
-  /// Pins the caller's memory, which must stay until this goes. Memory that is pinned already, by the caller
-  /// or in another's name, is used as it is.
+  /// Pins the caller's memory, which must stay as long as this object. Memory that is pinned already, by the
+  /// caller or by another library, is used as it is.
   ///   errors   invalid_argument (0 bytes), exhausted, backend_failed (cannot be pinned, or a part of it is
   ///            pinned already)
   [[nodiscard]] static Result<PinnedMemory> pin(std::shared_ptr<const Device> device,
@@ -37,7 +36,7 @@ class PinnedMemory {
   ~PinnedMemory() { give_back(); }
 
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
-  /// Where GPUs see it.
+  /// Its address on GPUs.
   [[nodiscard]] cuda::Address address() const noexcept { return address_; }
 
  private:

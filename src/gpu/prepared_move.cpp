@@ -13,13 +13,13 @@
 namespace headrace::gpu {
 namespace {
 
-// Of a table: its head, before the columns, and where in it the bounds are.
+// Of a table: the size of its head, which comes before the columns, and the offset of the bounds in it.
 constexpr std::uint64_t head_bytes = 64;
 constexpr std::uint64_t bounds_at = 16;
 static_assert(sizeof(headrace_move_state_v1) <= bounds_at &&
               bounds_at + sizeof(headrace_move_bounds_v1) <= head_bytes);
 
-// A part is the work of one warp. Long runs are cut so that each of the warps gets several, and none below a
+// One warp moves one part. Long runs are cut so that each warp gets several parts, but no part is below a
 // tile.
 constexpr std::uint64_t wanted_parts = 4096;
 constexpr std::uint64_t tile_bytes = 4096;
@@ -31,9 +31,9 @@ std::uint64_t part_bytes(std::uint64_t bytes) {
 }
 
 constexpr std::uint64_t most_copies = 64;
-constexpr std::uint64_t most_copies_of_batch = 256;  // what was measured
+constexpr std::uint64_t most_copies_of_batch = 256;  // the largest number that was measured
 
-/// Whether no stretch is shorter than `least`, and there are at most so many.
+/// Whether no run is shorter than `least`, and there are at most `most` of them.
 bool are_long(const headrace_prepare_v1& args, std::uint64_t least, std::uint64_t most) {
   PageCursor cursor(args);
   std::uint64_t count = 0;
@@ -42,7 +42,7 @@ bool are_long(const headrace_prepare_v1& args, std::uint64_t least, std::uint64_
   return true;
 }
 
-/// base + number * stride, in one region.
+/// Whether page i is at base + index * stride, in one region.
 bool is_regular(const headrace_side_v1& side) { return side.offsets == nullptr && side.region_of == nullptr; }
 
 struct Ends {
@@ -57,34 +57,35 @@ Ends ends_of(const headrace_prepare_v1& args, const PageRun& run, const Prepared
   return args.op == HEADRACE_READ ? Ends{there, here} : Ends{here, there};
 }
 
-/// Whether each page is told by its number alone.
+/// Whether the index alone determines each page.
 bool is_by_number(const headrace_prepare_v1& args) {
   return common_page_bytes(args) != 0 && is_regular(*args.local) && is_regular(*args.remote);
 }
 
-/// Of a launch that moves grids: runs are numbered with 31 bits.
+/// Of a launch that moves grids: runs have 31-bit numbers.
 constexpr std::uint64_t most_runs = (std::uint64_t{1} << 31) - 1;
 
 Result<void> check_runs(const headrace_prepare_v1& args) {
   if (args.grid == nullptr || args.count <= most_runs / args.grid->runs) return {};
   return make_error(
       Code::not_supported,
-      "the request has {} pages of {} runs each, and a GPU is told of {} at most: make several requests",
+      "the request has {} pages of {} runs each, and one GPU launch moves {} at most: make several requests",
       args.count, args.grid->runs, most_runs);
 }
 
-/// A side's bytes in a table: a number or, of pages that no number tells, a number and an address a page.
+/// Bytes of a side's columns in a table: an index for each page, and also an address if the index alone does
+/// not determine the page.
 std::uint64_t column_bytes(const headrace_prepare_v1& args, const headrace_side_v1& side) {
   const std::uint64_t a_page =
       is_regular(side) ? sizeof(std::uint32_t) : sizeof(std::uint32_t) + sizeof(std::uint64_t);
   return args.count * a_page + alignof(std::uint64_t);
 }
 
-/// Columns that follow one another in a table.
+/// Columns, one after another, in a table.
 class Columns {
  public:
   explicit Columns(const TablePool::Table& table) : table_(table) {}
-  /// Room for `count` values; returns where the device will see them.
+  /// Adds room for `count` values; returns the device's address of it.
   template <class T>
   cuda::Address add(std::uint64_t count, std::span<T>& values) {
     at_ = (at_ + alignof(T) - 1) / alignof(T) * alignof(T);
@@ -203,8 +204,8 @@ Result<void> PreparedMove::tell_few(const headrace_prepare_v1& args, const Addre
   return upload(head_bytes);
 }
 
-/// `limits`: of a list whose numbers may change, so that it has all of them. Of a list of grids pages need
-/// not be told by their numbers: a table of all addresses stands for what they lie in.
+/// `limits`: for a list whose indices may change later; then the table has all of them. Pages of a list of
+/// grids need not be determined by their indices: a column of addresses replaces base and stride.
 Result<void> PreparedMove::write_pages(const headrace_prepare_v1& args, const AddressOf& local,
                                        const AddressOf& remote, const PageLimits* limits) {
   method_ = MoveMethod::pages;
@@ -281,7 +282,7 @@ Result<void> PreparedMove::write_parts(const headrace_prepare_v1& args, const Ad
   method_ = MoveMethod::parts;
   const std::uint64_t longest = part_bytes(args.bytes);
   const std::uint64_t most =
-      args.count + args.bytes / longest;  // each page ends one part at most, each cut another
+      args.count + args.bytes / longest;  // each page ends one part at most, each cut adds one
   HEADRACE_TRY_VOID(take_table(head_bytes + most * (2 * sizeof(std::uint64_t) + sizeof(std::uint32_t))));
   Columns columns(table_);
   std::span<std::uint64_t> sources, targets;
@@ -302,7 +303,7 @@ Result<void> PreparedMove::write_parts(const headrace_prepare_v1& args, const Ad
   return upload(columns.end());
 }
 
-/// The table is for posts on the legacy stream, which takes no batch.
+/// The table is for posts on the legacy stream, which accepts no batch.
 Result<void> PreparedMove::write_batch(const headrace_prepare_v1& args, const AddressOf& local,
                                        const AddressOf& remote) {
   HEADRACE_TRY_VOID(write_parts(args, local, remote));
@@ -325,7 +326,7 @@ Result<void> PreparedMove::take_table(std::uint64_t bytes) {
 }
 
 Result<void> PreparedMove::upload(std::uint64_t bytes) {
-  if (method_ == MoveMethod::copy || method_ == MoveMethod::few) return {};  // they read nothing of it
+  if (method_ == MoveMethod::copy || method_ == MoveMethod::few) return {};  // they read no table
   const Device& device = mover_->kernels->device();
   HEADRACE_TRY(uploaded, Event::make(mover_->kernels->shared_device()));
   HEADRACE_CUDA_TRY(
@@ -358,18 +359,18 @@ Result<void> PreparedMove::post(cuda::Stream stream, Order order) {
   ++posts_;
   const cuda::Outcome outcome = launch(stream);
   if (outcome == cuda::Outcome::success) return {};
-  __atomic_store_n(word(), posts_, __ATOMIC_RELEASE);  // it has ended, for it has not begun
-  return cuda::driver_error(device.driver(), outcome, "move {} parts by GPU {}", parts_, device.ordinal());
+  __atomic_store_n(word(), posts_, __ATOMIC_RELEASE);  // it has ended, because it has not begun
+  return cuda::driver_error(device.driver(), outcome, "move {} parts on GPU {}", parts_, device.ordinal());
 }
 
 Result<void> PreparedMove::record(cuda::Stream stream) {
   const Device& device = mover_->kernels->device();
   const ContextGuard guard(device);
-  // A graph cannot wait for what was queued outside of it.
+  // A graph cannot wait for work that was queued outside it.
   if (uploaded_ != nullptr) HEADRACE_TRY_VOID(uploaded_->wait_reached());
   uploaded_.reset();
-  // No post has been made: the launch tells its end by counting.
-  HEADRACE_CUDA_TRY(device.driver(), launch(stream), "record a move of {} parts by GPU {}", parts_,
+  // No post has been made: the launch counts to report its end.
+  HEADRACE_CUDA_TRY(device.driver(), launch(stream), "record a move of {} parts on GPU {}", parts_,
                     device.ordinal());
   return {};
 }
@@ -425,7 +426,7 @@ cuda::Outcome PreparedMove::copy_batch(cuda::Stream stream) {
   return outcome == cuda::Outcome::not_supported ? outcome : tell_end(outcome, stream);
 }
 
-/// Queues the word behind copies that were queued; how it went.
+/// Queues the store of the end word after the copies; returns the result.
 cuda::Outcome PreparedMove::tell_end(cuda::Outcome copied, cuda::Stream stream) {
   const cuda::DriverTable& driver = mover_->kernels->device().driver();
   const cuda::Outcome outcome =

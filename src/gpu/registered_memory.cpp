@@ -10,9 +10,9 @@ Result<RegisteredMemory> RegisteredMemory::find(Gpus& gpus, int device, cuda::Ad
   HEADRACE_TRY(gpu, gpus.open(device));
   HEADRACE_TRY(info, describe_allocation(*gpu->device, address));
   if (!info.on_device || info.device != device)
-    return make_error(Code::invalid_argument, "address {:#x} was said to be memory of GPU {}, and is {} {}",
-                      address, device, info.on_device ? "memory of GPU" : "host memory, reachable by GPU",
-                      info.device);
+    return make_error(Code::invalid_argument,
+                      "address {:#x} was registered as memory of GPU {}, and is {} {}", address, device,
+                      info.on_device ? "memory of GPU" : "host memory, reachable by GPU", info.device);
   HEADRACE_TRY(buffers, identify_buffers(*gpu->device, address, bytes));
   RegisteredMemory memory;
   memory.gpu_ = std::move(gpu);
@@ -27,7 +27,7 @@ Result<void> RegisteredMemory::check_unchanged(std::uint32_t region_id) const {
   HEADRACE_TRY(buffers, identify_buffers(*gpu_->device, address_, bytes_));
   if (buffers == buffers_) return {};
   return make_error(Code::not_found,
-                    "region {}: the {} bytes at {:#x} of GPU {} were freed, and other memory has their "
+                    "region {}: the {} bytes at {:#x} of GPU {} were freed, and other memory has this "
                     "address now: register it again",
                     region_id, bytes_, address_, gpu_->device->ordinal());
 }

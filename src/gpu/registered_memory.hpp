@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a GPU that was registered. Addresses come back: whether it is still the same memory is told by
-// the driver's buffer ids.
+// Registered memory of a GPU. Addresses are reused, so the driver's buffer ids tell whether it is still the
+// same memory.
 #pragma once
 
 #include "gpu/gpus.hpp"
@@ -10,23 +10,24 @@
 
 namespace headrace::gpu {
 
-/// Does not own the memory. Any thread.
+/// Does not own the memory.
+///   threads  any
 class RegisteredMemory {
  public:
-  /// Opens the GPU, if nobody has.
-  ///   errors   not_found (no GPU memory at that address), invalid_argument (of another GPU than was said),
+  /// Finds the memory; opens the GPU if it is not open yet.
+  ///   errors   not_found (no GPU memory at that address), invalid_argument (it belongs to another GPU),
   ///            exhausted, and those of Gpus::open
   [[nodiscard]] static Result<RegisteredMemory> find(Gpus& gpus, int device, cuda::Address address,
                                                      std::uint64_t bytes);
 
   [[nodiscard]] const std::shared_ptr<const WorkingGpu>& gpu() const noexcept { return gpu_; }
-  /// Which memory it is. The same number from two of them means the same pieces.
+  /// Identifies the memory: two objects with the same number have the same allocations.
   [[nodiscard]] std::uint64_t buffers() const noexcept { return buffers_; }
 
-  /// Whether all of it is still the memory that was registered: some calls of the driver for each piece.
+  /// Checks that all of it is still the memory that was registered: some driver calls for each allocation.
   ///   errors   not_found
   [[nodiscard]] Result<void> check_unchanged(std::uint32_t region_id) const;
-  /// The same of its first byte alone: one call.
+  /// The same for its first byte only: one driver call.
   [[nodiscard]] bool begins_as_before() const;
 
  private:

@@ -21,10 +21,10 @@ class Stream {
   [[nodiscard]] cuda::Stream handle() const noexcept { return stream_; }
   [[nodiscard]] const Device& device() const noexcept { return *device_; }
 
-  /// Whether all that was queued is done.
-  ///   errors   backend_failed: work of this context has failed, and the context with it
+  /// Whether all queued work is done.
+  ///   errors   backend_failed: work of this context has failed, and with it the context
   [[nodiscard]] Result<bool> poll_idle() const;
-  /// Waits for all that was queued.
+  /// Waits for all queued work.
   [[nodiscard]] Result<void> wait_idle() const;
 
  private:

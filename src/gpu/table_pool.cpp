@@ -58,7 +58,8 @@ void TablePool::Table::give_back() noexcept {
   const std::shared_ptr<TablePool> pool = std::move(pool_);  // outlives the lock on it
   if (pool == nullptr) return;
   const std::scoped_lock lock(pool->mutex_);
-  pool->free_[size_class_].push_back({device_, mapped_, host_});  // it had room for it before
+  pool->free_[size_class_].push_back(
+      {device_, mapped_, host_});  // cannot fail: it had room for this entry before
 }
 
 }  // namespace headrace::gpu

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Room for page tables: for each a piece of device memory, and a piece of pinned host memory that it is
-// filled from.
+// Memory for page tables: for each table a block of device memory, and a block of pinned host memory from
+// which it is filled.
 //
-// The driver takes 100 us and more to allocate either, and may wait for the device to free it; a request is
-// made in less than that. So pieces come in a few sizes, are cut from larger allocations, and are kept.
+// The driver takes 100 us or more to allocate either, and may wait for the device to free it; making a
+// request takes less. So blocks come in a few sizes, are cut from larger allocations, and are kept.
 //
-// Many requests have no table but a head, with the word that tells their end. Those lie line by line: a GPU
+// Many requests have only the head of a table, with the word that reports their end. These heads are packed
+// line by line: a GPU that writes to a different page of host memory each time must translate a different
+// address each time.
 // that writes to another page of host memory each time has its place to look up each time.
 #pragma once
 
@@ -21,10 +23,10 @@
 
 namespace headrace::gpu {
 
-/// Any thread.
+///   threads  any
 class TablePool : public std::enable_shared_from_this<TablePool> {
  public:
-  /// A piece, given back when it goes. Its bytes are those of whoever had it last.
+  /// A table; the destructor returns it. It still has the bytes of its previous user.
   class Table {
    public:
     Table() = default;
@@ -39,7 +41,7 @@ class TablePool : public std::enable_shared_from_this<TablePool> {
 
     [[nodiscard]] cuda::Address device() const noexcept { return device_; }
     [[nodiscard]] std::byte* host() const noexcept { return host_; }
-    /// Where GPUs see `host`.
+    /// The address of `host` on GPUs.
     [[nodiscard]] cuda::Address mapped() const noexcept { return mapped_; }
 
    private:
@@ -54,7 +56,7 @@ class TablePool : public std::enable_shared_from_this<TablePool> {
 
   explicit TablePool(std::shared_ptr<const Device> device) : device_(std::move(device)) {}
 
-  /// At least `bytes` bytes on either side, both aligned to 64.
+  /// A table of at least `bytes` bytes on either side, both aligned to 64.
   ///   errors   exhausted
   [[nodiscard]] Result<Table> take(std::size_t bytes);
 
@@ -64,7 +66,7 @@ class TablePool : public std::enable_shared_from_this<TablePool> {
     cuda::Address mapped = 0;
     std::byte* host = nullptr;
   };
-  // Of class 0 and of those above it, each twice as large as the one before.
+  // Sizes of class 0 and of class 1; each later class is twice as large as the one before.
   static constexpr std::size_t line_bytes = 64, smallest_table_bytes = 4096;
   static constexpr std::size_t lines_slab_bytes = std::size_t{64} << 10, slab_bytes = std::size_t{1} << 20;
   static std::size_t class_of(std::size_t bytes);

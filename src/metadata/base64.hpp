@@ -9,7 +9,7 @@
 namespace headrace::metadata {
 
 [[nodiscard]] std::string encode_base64(std::string_view bytes);
-/// None if it is not what encode_base64 gives.
+/// Nullopt if the text is not a result of encode_base64.
 [[nodiscard]] std::optional<std::string> decode_base64(std::string_view text);
 
 }  // namespace headrace::metadata

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The gateway writes 64-bit numbers as text, leaves out zeros, and answers failed calls with a gRPC code.
+/// The gateway writes 64-bit numbers as text, omits zeros, and reports failed calls with a gRPC code.
 std::int64_t number(const Json& object, const char* name) {
   const auto found = object.find(name);
   if (found == object.end()) return 0;
@@ -44,8 +44,8 @@ std::int64_t revision_of(const Json& answer) {
 }
 
 Error no_such_json(std::string_view what, std::string_view text) {
-  return make_error(Code::corrupt, "etcd's answer to {} is not what its gateway documents: {}", what,
-                    text.substr(0, 200));
+  return make_error(Code::corrupt, "etcd's answer to {} is not in the form that its gateway documents: {}",
+                    what, text.substr(0, 200));
 }
 
 Result<Json> parse(std::string_view what, std::string_view text) {
@@ -54,7 +54,7 @@ Result<Json> parse(std::string_view what, std::string_view text) {
   return json;
 }
 
-/// gRPC's codes in the caller's terms.
+/// The Code for a gRPC code.
 Code code_of_grpc(std::int64_t code) {
   switch (code) {
     case 1:
@@ -67,7 +67,7 @@ Code code_of_grpc(std::int64_t code) {
       return Code::not_found;
     case 7:
     case 16:
-      return Code::invalid_argument;  // who we are is not enough, or not said
+      return Code::invalid_argument;  // the credentials do not suffice, or are missing
     case 8:
       return Code::exhausted;
     case 14:
@@ -93,7 +93,7 @@ Error status_error(const HttpResponse& response) {
   return make_error(code, "etcd answers with status {}: {}", response.status, response.body.substr(0, 200));
 }
 
-/// Whether another endpoint may do better.
+/// Whether another endpoint may succeed.
 bool elsewhere(Code code) {
   return code == Code::peer_lost || code == Code::backend_failed || code == Code::timed_out;
 }
@@ -153,7 +153,7 @@ Result<std::string> EtcdClient::post(const std::string& path, const std::string&
   const std::size_t endpoints = endpoints_.urls().size();
   Error last;
   for (std::size_t attempt = 0; attempt < 2 * endpoints; ++attempt) {
-    // One endpoint that takes the connection and then says nothing must not eat the time of the others.
+    // An endpoint that accepts the connection and never answers must not use up the time of the others.
     const Deadline slice =
         endpoints == 1 ? deadline : Deadline::earliest(deadline, Deadline::after(std::chrono::seconds(3)));
     auto response = endpoints_.post(*http_, path, HttpRequest{{}, body}, slice, stop);
@@ -211,7 +211,7 @@ Result<std::chrono::seconds> EtcdClient::keep_alive(EtcdLease lease, Deadline de
                                                     std::stop_token stop) {
   HEADRACE_TRY(text, post("/v3/lease/keepalive", Json{{"ID", std::to_string(lease)}}.dump(), deadline, stop));
   HEADRACE_TRY(json, parse("lease/keepalive", text));
-  // A stream of one: the answer, or an error, is one level down.
+  // A stream of one message: the answer, or an error, is one level down.
   if (const auto error = json.find("error"); error != json.end() && error->is_object())
     return etcd_error(*error);
   const auto result = json.find("result");
@@ -251,12 +251,12 @@ Result<void> EtcdClient::watch(const EtcdRange& range, std::int64_t start_revisi
   constexpr std::size_t most_line_bytes = std::size_t{64} << 20;
   Json create = json_of(range);
   create["start_revision"] = std::to_string(start_revision);
-  // A member that has lost the others must say so instead of falling silent.
+  // A member that has lost contact with the others must say so and not fall silent.
   const HttpRequest request{{}, Json{{"create_request", create}}.dump(), {"Grpc-Metadata-hasleader: true"}};
 
   std::stop_source enough;
   const std::stop_callback pass_on(std::move(stop), [&] { enough.request_stop(); });
-  std::optional<Result<void>> ended;  // by us, and why
+  std::optional<Result<void>> ended;  // set if this side ended the stream: the result
   std::string line;
   const auto end = [&](Result<void> why) {
     ended = std::move(why);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// etcd, version 3, over its JSON gateway: what the store needs of it, and no gRPC.
+// etcd, version 3, over its JSON gateway: the calls that the store needs, without gRPC.
 #pragma once
 
 #include "vendor/curl/http_endpoints.hpp"
@@ -16,7 +16,7 @@
 
 namespace headrace::metadata {
 
-/// Keys from `begin` on and before `end`; an empty end: `begin` alone.
+/// Keys from `begin` up to but not including `end`. Empty `end`: the key `begin` alone.
 struct EtcdRange {
   std::string begin;
   std::string end;
@@ -37,7 +37,7 @@ struct EtcdDelete {
 };
 using EtcdStep = std::variant<EtcdPut, EtcdDelete>;
 
-/// What must hold for a transaction.
+/// A condition of a transaction.
 struct EtcdCondition {
   enum class Kind { absent, leased_by } kind = Kind::absent;
   std::string key;
@@ -50,7 +50,7 @@ struct EtcdKeyValue {
   std::int64_t mod_revision = 0;
 };
 struct EtcdRangeAnswer {
-  std::int64_t revision = 0;  ///< of the whole store when it answered
+  std::int64_t revision = 0;  ///< of the whole store at the time of the answer
   std::vector<EtcdKeyValue> pairs;
 };
 
@@ -61,43 +61,43 @@ struct EtcdEvent {
 };
 struct EtcdWatchAnswer {
   std::int64_t revision = 0;
-  bool created = false;  ///< the watch stands
-  bool canceled =
-      false;  ///< the server gives it up, for example since the revision is compacted away: look anew
+  bool created = false;  ///< the watch is set up
+  /// The server ends the watch, for example because the revision has been compacted: read the keys again.
+  bool canceled = false;
   std::vector<EtcdEvent> events;
 };
 
-/// Thread-safe. Every request may be repeated without harm, so each goes to the next endpoint when one does
-/// not answer, twice round at most.
+/// Thread-safe. Every request may be repeated without harm. If an endpoint does not answer, the request goes
+/// to the next one; each endpoint is tried twice at most.
 ///   errors  peer_lost (no endpoint serves), timed_out, canceled, not_found (no such lease), exhausted
-///   (quota, request too
-///           large), invalid_argument (etcd refuses it: credentials, certificates), backend_failed, corrupt
-///           (no such JSON)
+///           (quota, request too large), invalid_argument (etcd refuses it: credentials, certificates),
+///           backend_failed, corrupt (not the documented JSON)
 class EtcdClient {
  public:
-  static constexpr std::size_t most_value_bytes = std::size_t{1} << 20;  ///< etcd takes requests of 1.5 MiB
+  static constexpr std::size_t most_value_bytes = std::size_t{1}
+                                                  << 20;  ///< etcd accepts requests of up to 1.5 MiB
 
   EtcdClient(std::shared_ptr<HttpClient> http, HttpEndpoints endpoints)
       : http_(std::move(http)), endpoints_(std::move(endpoints)) {}
 
   Result<EtcdRangeAnswer> range(const EtcdRange& range, bool keys_only, Deadline deadline,
                                 std::stop_token stop = {});
-  /// True: the conditions held and the steps were taken.
+  /// True: the conditions held and the steps were carried out.
   Result<bool> transact(const std::vector<EtcdCondition>& conditions, const std::vector<EtcdStep>& steps,
                         Deadline deadline, std::stop_token stop = {});
 
   struct Granted {
     EtcdLease lease = 0;
-    std::chrono::seconds ttl{0};  ///< may be more than was asked for
+    std::chrono::seconds ttl{0};  ///< may be longer than requested
   };
   Result<Granted> grant(std::chrono::seconds ttl, Deadline deadline, std::stop_token stop = {});
-  /// How long it lives from now on; 0: it has expired.
+  /// Renews a lease. Returns its remaining time to live; 0: it has expired.
   Result<std::chrono::seconds> keep_alive(EtcdLease lease, Deadline deadline, std::stop_token stop = {});
-  /// Ends the lease; the keys that hang on it are deleted.
+  /// Ends a lease; its keys are deleted.
   Result<void> revoke(EtcdLease lease, Deadline deadline);
 
-  /// Hands over what happens to the keys from `start_revision` on, on the caller's thread, until the stream
-  /// breaks, `stop` is asked for or `on_answer` returns false.
+  /// Passes changes of the keys since `start_revision` to `on_answer`, on the caller's thread, until the
+  /// stream breaks, `stop` is requested, or `on_answer` returns false.
   Result<void> watch(const EtcdRange& range, std::int64_t start_revision,
                      const std::function<bool(const EtcdWatchAnswer&)>& on_answer, std::stop_token stop);
 
@@ -111,8 +111,8 @@ class EtcdClient {
   HttpEndpoints endpoints_;
 };
 
-/// One line of a watch's stream.
-///   errors  corrupt, or the error that the line carries
+/// Parses one line of a watch's stream.
+///   errors  corrupt, or the error that the line reports
 [[nodiscard]] Result<EtcdWatchAnswer> parse_watch_line(std::string_view line);
 
 }  // namespace headrace::metadata

@@ -43,7 +43,7 @@ std::string chunk_key(const std::string& chunks, std::uint64_t generation, std::
   return generation_prefix(chunks, generation) + fmt::format("{:08x}", number);
 }
 
-/// The name and label of a head's key; none for keys that are not ours.
+/// Name and label of a head's key; nullopt for keys of others.
 std::optional<std::pair<std::string, std::string>> name_and_label(const std::string& name_space,
                                                                   std::string_view key) {
   const std::string prefix = agents_prefix(name_space);
@@ -57,13 +57,13 @@ std::optional<std::pair<std::string, std::string>> name_and_label(const std::str
   return std::pair(std::move(name).value(), std::move(label).value());
 }
 
-// --- heads: what stands at <namespace>/agents/<name>/<label>
+// --- heads: the values of <namespace>/agents/<name>/<label>
 
 struct Head {
   static constexpr std::string_view magic = "HRSH";
   std::uint32_t chunks = 0;  ///< 0: the bytes follow the head
   std::uint64_t length = 0;
-  std::uint64_t generation = 0;  ///< where the chunks are
+  std::uint64_t generation = 0;  // the generation of its chunks
   std::uint64_t checksum = 0;
 };
 
@@ -102,7 +102,7 @@ bool wait(milliseconds time, const std::stop_token& stop) {
   return !stop.stop_requested();
 }
 
-/// Follows the heads of a namespace: a look at all of them, then the stream of changes from that revision on.
+/// Follows the heads of a namespace: reads all of them, then streams the changes since that revision.
 class Follower {
  public:
   Follower(EtcdClient& client, const std::string& name_space, const Log& log, const std::stop_token& stop,
@@ -123,7 +123,7 @@ class Follower {
       const bool looking = next_revision_ == 0;
       auto went = looking ? look() : follow();
       if (!went) log_.debug("watch {}: {}", range_.begin, went.error().message);
-      if (went && looking) continue;  // with the stream
+      if (went && looking) continue;  // continue with the stream
       pause = heard_ ? shortest : std::min(2 * pause, longest);
       if (!wait(pause, stop_)) return;
     }
@@ -152,7 +152,7 @@ class Follower {
 
   bool take(const EtcdWatchAnswer& answer) {
     heard_ = true;
-    // Compacted away, or a store that is younger than what we have seen of it: its data were lost.
+    // The revision was compacted, or the store is older than what was read before: it has lost data.
     if (answer.canceled || (answer.created && answer.revision + 1 < next_revision_)) {
       next_revision_ = 0;
       return false;
@@ -195,7 +195,7 @@ class Follower {
   const WatchThread::Tell& tell_;
   const EtcdRange range_;
   std::map<std::string, Labels> agents_;
-  std::int64_t next_revision_ = 0;  // 0: look at everything
+  std::int64_t next_revision_ = 0;  // 0: read everything
   bool heard_ = false;
 };
 
@@ -206,7 +206,8 @@ Result<std::unique_ptr<Store>> EtcdStore::open(std::shared_ptr<EtcdClient> clien
   while (name_space.ends_with('/')) name_space.pop_back();
   if (!name_space.starts_with('/')) {
     return make_error(Code::invalid_argument,
-                      "the namespace \"{}\" should begin with a slash, as /headrace does", name_space);
+                      "the namespace \"{}\" does not begin with a slash: write for example /headrace",
+                      name_space);
   }
   std::unique_ptr<EtcdStore> store(new EtcdStore(std::move(client), std::move(name_space), logger));
   try {
@@ -228,7 +229,7 @@ EtcdStore::EtcdStore(std::shared_ptr<EtcdClient> client, std::string name_space,
 
 EtcdStore::~EtcdStore() {
   if (!keeper_.joinable()) return;
-  if (::getpid() != made_in_) {  // a forked child has no such thread, and its parent's entries stay
+  if (::getpid() != made_in_) {  // a forked child has no such thread, and the parent's entries stay
     keeper_.detach();
     return;
   }
@@ -248,7 +249,7 @@ EtcdStore::~EtcdStore() {
 
 class EtcdStore::Turn {
  public:
-  /// Waits for it until the deadline.
+  /// Waits for its turn until the deadline.
   Turn(EtcdStore& store, Deadline deadline) : store_(store) {
     std::unique_lock lock(store.mutex_);
     has_ = store.turn_ended_.wait_until(lock, deadline.time_point(), [&] { return !store.writing_; });
@@ -280,15 +281,16 @@ Result<void> EtcdStore::publish(std::string_view name, std::string_view label, s
   const Turn turn(*this, deadline);
   if (!turn) return make_error(Code::timed_out, "publish \"{}\": another publish takes too long", name);
   auto written = write(key, publication, Unless::never, deadline, {});
-  // The lease ran out between two looks of the keeper: once more with a new one.
+  // The lease ran out before the keeper noticed: try once more with a new lease.
   if (written.code() == Code::not_found) written = write(key, publication, Unless::never, deadline, {});
   if (!written) return std::move(written).error().within(fmt::format("publish \"{}\"", name));
   return {};
 }
 
-/// Chunks first, each under its generation, then the head in one step with the end of all other generations:
-/// a reader sees the old bytes or the new ones. Notes what was written. For whoever has the turn.
-///   errors  not_found: the lease is gone, the next call asks for another
+/// Writes the chunks with their generation, then in one step the head and the removal of all other
+/// generations: a reader sees the old bytes or the new ones. Records what was written. The caller has the
+/// turn.
+///   errors  not_found: the lease is gone, and the next call requests another
 Result<void> EtcdStore::write(const Key& key, const Publication& publication, Unless unless,
                               Deadline deadline, const std::stop_token& stop) {
   HEADRACE_TRY(lease, lease_for(publication.ttl, deadline, stop));
@@ -315,8 +317,8 @@ Result<void> EtcdStore::write(const Key& key, const Publication& publication, Un
     publications_[key] = Publication{publication.bytes, publication.ttl, lease};
     return {};
   }
-  log_.warn("\"{}\" has been published by somebody else since our lease ran out: it stays theirs", key.first);
-  // Chunks without a head would go with the lease; there is no need to wait for that.
+  log_.warn("\"{}\" was published by another agent after our lease ran out: that entry stays", key.first);
+  // Chunks without a head disappear with the lease; they are removed now all the same.
   if (head.chunks != 0)
     (void)client_->transact({}, {EtcdDelete{EtcdRange::prefix(generation)}}, deadline, stop);
   const std::scoped_lock lock(mutex_);
@@ -335,7 +337,7 @@ Result<bool> EtcdStore::write_head_and_end_others(const Key& key, EtcdLease leas
   if (unless == Unless::never) return client_->transact({}, steps, deadline, stop);
   HEADRACE_TRY(written, client_->transact({{EtcdCondition::Kind::absent, at}}, steps, deadline, stop));
   if (written) return true;
-  // Or it is there because an earlier attempt of ours succeeded without our hearing of it.
+  // The head is there already if an earlier attempt succeeded and its answer was lost.
   return client_->transact({{EtcdCondition::Kind::leased_by, at, lease}}, steps, deadline, stop);
 }
 
@@ -362,7 +364,7 @@ Result<void> EtcdStore::remove(std::string_view name, std::string_view label, De
 
 // --- leases
 
-/// For whoever has the turn: nobody else asks for a lease meanwhile.
+/// The caller has the turn: no other thread requests a lease meanwhile.
 Result<EtcdLease> EtcdStore::lease_for(seconds ttl, Deadline deadline, const std::stop_token& stop) {
   {
     const std::scoped_lock lock(mutex_);
@@ -378,7 +380,7 @@ Result<EtcdLease> EtcdStore::lease_for(seconds ttl, Deadline deadline, const std
   return granted.lease;
 }
 
-/// The keeper looks in a second what hung on it.
+/// The keeper then checks within a second which entries used the lease.
 void EtcdStore::forget_lease(seconds ttl, EtcdLease id) {
   {
     const std::scoped_lock lock(mutex_);
@@ -409,7 +411,7 @@ void EtcdStore::keep_leases_alive(const std::stop_token& stop) {
   }
 }
 
-/// Keeps one lease alive, writes again what hangs on a lease that is gone, and sets when to look next.
+/// Keeps one lease alive. Writes again the entries of a lease that is gone. Sets the time of the next check.
 void EtcdStore::renew(seconds ttl, EtcdLease id, const std::stop_token& stop) {
   auto alive = Result<seconds>(seconds(0));
   if (id != 0)
@@ -428,8 +430,8 @@ void EtcdStore::renew(seconds ttl, EtcdLease id, const std::stop_token& stop) {
   if (lost || alive) publish_again(ttl, stop);
 }
 
-/// Writes what hangs on another lease than that of its ttl. What fails is tried again when the lease is next
-/// due.
+/// Writes entries that use another lease than the one of their ttl. A failed write is retried when the lease
+/// is next due.
 void EtcdStore::publish_again(seconds ttl, const std::stop_token& stop) {
   const Deadline deadline = Deadline::after(seconds(10));
   const Turn turn(*this, deadline);
@@ -459,7 +461,7 @@ void EtcdStore::publish_again(seconds ttl, const std::stop_token& stop) {
 Result<std::string> EtcdStore::fetch(std::string_view name, std::string_view label, Deadline deadline) {
   const std::string at = head_key(namespace_, name, label);
   const std::string chunks = chunks_prefix(namespace_, name, label);
-  // While its publisher replaces it, chunks of the head that was just read may vanish: then there is a new
+  // While a publisher replaces the entry, the chunks of the head just read may disappear: then there is a new
   // head.
   constexpr int attempts = 20;
   for (int attempt = 0; attempt < attempts; ++attempt) {
@@ -476,9 +478,9 @@ Result<std::string> EtcdStore::fetch(std::string_view name, std::string_view lab
     }
     if (bytes.size() == head.length && checksum_of(bytes) == head.checksum) return bytes;
     if (bytes.size() >= head.length)
-      return reader.corrupt("{} bytes do not fit their checksum", bytes.size());
+      return reader.corrupt("{} bytes do not match their checksum", bytes.size());
     if (deadline.expired())
-      return make_error(Code::timed_out, "fetch \"{}\": it is being replaced all the time", name);
+      return make_error(Code::timed_out, "fetch \"{}\": every attempt met a replacement of the entry", name);
   }
   return make_error(Code::corrupt, "fetch \"{}\": {} has a head without its chunks", name, client_->where());
 }

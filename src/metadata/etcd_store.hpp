@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store in etcd: for clusters.
+// A store in etcd, for clusters.
 #pragma once
 
 #include "base/log.hpp"
@@ -14,12 +14,12 @@
 
 namespace headrace::metadata {
 
-/// Entries hang on leases that a thread of the store keeps alive; they expire when it no longer does. If a
-/// lease was lost all the same (etcd was away for longer than it, or lost its data), what hung on it is
-/// published again, unless somebody else has taken the name. docs/metadata.md has the keys.
+/// Entries have leases, which a thread of the store keeps alive; without it they expire. If a lease is lost
+/// all the same (etcd was unreachable for longer than the lease, or lost its data), its entries are published
+/// again, unless another agent has published the name meanwhile. docs/metadata.md describes the keys.
 class EtcdStore final : public Store {
  public:
-  /// Does not ask etcd anything yet: it may be started later.
+  /// Does not contact etcd yet, which may be started later.
   ///   errors  exhausted (no thread), invalid_argument (namespace)
   [[nodiscard]] static Result<std::unique_ptr<Store>> open(std::shared_ptr<EtcdClient> client,
                                                            std::string name_space, Logger& logger);
@@ -40,20 +40,20 @@ class EtcdStore final : public Store {
     EtcdLease lease =
         0;  // what it hangs on; if that is no longer the lease of its ttl, it is to be written again
   };
-  /// One for each time to live that is asked for.
+  /// One lease for each time to live.
   struct Lease {
-    EtcdLease id = 0;             // 0: to be granted
-    std::chrono::seconds ttl{0};  // as granted
+    EtcdLease id = 0;             // 0: to be requested
+    std::chrono::seconds ttl{0};  // as granted by etcd
     Deadline due = Deadline::never();
   };
 
   EtcdStore(std::shared_ptr<EtcdClient> client, std::string name_space, Logger& logger);
 
-  /// The right to write: one writer at a time, so that an older publish cannot overtake a newer one.
+  /// The right to write: one writer at a time, so that an older publish cannot overwrite a newer one.
   class Turn;
   friend class Turn;
 
-  enum class Unless { never, taken };  // what keeps a publication from being written
+  enum class Unless { never, taken };  // the condition that keeps a publication from being written
   Result<void> write(const Key& key, const Publication& publication, Unless unless, Deadline deadline,
                      const std::stop_token& stop);
   Result<bool> write_head_and_end_others(const Key& key, EtcdLease lease, std::string_view head,

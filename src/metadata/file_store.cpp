@@ -35,8 +35,8 @@ std::string lock_path(const std::string& folder, std::string_view publisher) {
   return fmt::format("{}/{}.lock", publishers_folder(folder), publisher);
 }
 
-/// What the files of one (name, label) begin with. Names can be longer than a file's name may be; they stand
-/// inside.
+/// The beginning of the file names of one (name, label). Names can be longer than a file name may be, so they
+/// are stored inside the file.
 std::string entry_key(std::string_view name, std::string_view label) {
   return fmt::format("{:016x}-{:016x}", hash_text(name), hash_text(label));
 }
@@ -78,7 +78,7 @@ Result<Header> read_header(wire::BoundedReader& reader) {
   return Header{std::string(name), std::string(label), bytes, checksum};
 }
 
-/// At most `most` bytes from the start of a file.
+/// At most `most` bytes from the beginning of a file.
 Result<std::string> read_file(const std::string& path, std::size_t most) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!fd) return os_error(errno, "open {}", path);
@@ -112,10 +112,11 @@ Result<void> make_folder(const std::string& path) {
   return os_error(Code::invalid_argument, errno, "make the folder {}", path);
 }
 
-/// The publisher holds its lock file under an exclusive lock for as long as it lives.
+/// A living publisher holds an exclusive lock on its lock file.
 bool is_alive(const std::string& folder, std::string_view publisher) {
   const UniqueFd fd(::open(lock_path(folder, publisher).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  // Only a missing file proves death; one that we may not open is somebody else's business.
+  // Only a missing file proves that the publisher is gone; a file that may not be opened belongs to another
+  // user.
   if (!fd) return errno != ENOENT;
   return ::flock(fd.get(), LOCK_SH | LOCK_NB) < 0;
 }
@@ -125,12 +126,12 @@ std::uint64_t modified_ns(const struct stat& status) {
          static_cast<std::uint64_t>(status.st_mtim.tv_nsec);
 }
 
-/// One look at the folder.
+/// One reading of the folder.
 class Scan {
  public:
   explicit Scan(const std::string& folder) : folder_(folder) {}
 
-  /// The entries of living publishers, of one key or all. Removes what dead ones left.
+  /// The entries of living publishers, of one key or all keys. Removes entries of dead publishers.
   Result<std::vector<EntryFile>> entries(std::string_view key = {}) {
     std::error_code error;
     fs::directory_iterator files(entries_folder(folder_), error);
@@ -138,7 +139,7 @@ class Scan {
     for (; !error && files != fs::directory_iterator(); files.increment(error)) {
       EntryFile file{files->path().filename().string()};
       if (file.file_name.size() < entry_name_size) continue;
-      // Temporary files carry the publisher at the same place behind their last dot.
+      // Temporary files have the publisher at the same place after their last dot.
       const std::string publisher = file.file_name.substr(file.file_name.size() - digits);
       if (!alive(publisher)) {
         ::unlink(files->path().c_str());
@@ -168,8 +169,7 @@ class Scan {
   std::map<std::string, bool> alive_;
 };
 
-/// The names in the folder, with a number that changes with their files. `names` remembers what stands in
-/// which file.
+/// The names in the folder, each with a number that changes with its files. `names` maps files to names.
 Result<Snapshot> look(const std::string& folder, std::map<std::string, std::string>& names) {
   Scan scan(folder);
   HEADRACE_TRY(files, scan.entries());
@@ -189,14 +189,14 @@ Result<Snapshot> look(const std::string& folder, std::map<std::string, std::stri
     } else {
       still_there.insert(std::move(known));
     }
-    // Several files of one name in any order: a sum.
+    // Several files of one name, in any order: a sum.
     snapshot[still_there[file.file_name]] += hash_text(file.file_name, modified_ns(status) ^ status.st_ino);
   }
   names = std::move(still_there);
   return snapshot;
 }
 
-/// The file of a key that was written last.
+/// The newest file of a key.
 Result<std::optional<EntryFile>> newest(const std::string& folder, std::string_view key) {
   Scan scan(folder);
   HEADRACE_TRY(files, scan.entries(key));
@@ -213,7 +213,7 @@ Result<std::optional<EntryFile>> newest(const std::string& folder, std::string_v
   return best;
 }
 
-/// Makes the file at `path` the newest of its key and removes the others: they have a new owner.
+/// Makes the file at `path` the newest of its key and removes the others, whose owners lose the entry.
 void take_over(const std::string& folder, const std::string& path, std::string_view key) {
   Scan scan(folder);
   const auto files = scan.entries(key);
@@ -223,7 +223,7 @@ void take_over(const std::string& folder, const std::string& path, std::string_v
     struct stat other {};
     if (scan.path(file) == path || ::stat(scan.path(file).c_str(), &other) < 0) continue;
     if (modified_ns(other) >= modified_ns(mine)) {
-      // Written in the same tick of the clock.
+      // Written in the same tick of the clock
       const std::uint64_t later = modified_ns(other) + 1;
       const timespec time{static_cast<time_t>(later / 1'000'000'000),
                           static_cast<long>(later % 1'000'000'000)};
@@ -234,7 +234,7 @@ void take_over(const std::string& folder, const std::string& path, std::string_v
   }
 }
 
-/// Removes the locks that the dead left; their entries count as gone without.
+/// Removes the locks of dead publishers; their entries count as gone without a lock.
 void remove_dead_publishers(const std::string& folder) {
   std::error_code error;
   fs::directory_iterator files(publishers_folder(folder), error);
@@ -252,7 +252,7 @@ Result<std::unique_ptr<Store>> FileStore::open(FileStoreOptions options, Logger&
   HEADRACE_TRY_VOID(make_folder(publishers_folder(options.folder)));
 
   remove_dead_publishers(options.folder);
-  // Locked before it gets the name by which others look for it: seen without a lock it would count as dead.
+  // Locked before it gets its final name: an unlocked file with that name would count as dead.
   const std::string publisher = fmt::format("{:016x}", random_u64());
   const std::string path = lock_path(options.folder, publisher);
   const std::string unready = path + ".new";
@@ -321,7 +321,8 @@ Result<void> FileStore::remove(std::string_view name, std::string_view label, De
 }
 
 Result<std::string> FileStore::fetch(std::string_view name, std::string_view label, Deadline) {
-  // Between looking and opening the file may be replaced by another publisher's: look again, not for ever.
+  // The file may be replaced by another publisher's between the listing and the open: retry, but not without
+  // end.
   for (int attempt = 0; attempt < 10; ++attempt) {
     HEADRACE_TRY(file, newest(options_.folder, entry_key(name, label)));
     if (!file) return no_such_entry(name, label, options_.folder);
@@ -335,7 +336,7 @@ Result<std::string> FileStore::fetch(std::string_view name, std::string_view lab
     const std::string_view bytes = std::string_view(*content).substr(reader.offset());
     if (bytes.size() != header.bytes ||
         hash_text(bytes, hash_text(label, hash_text(name))) != header.checksum) {
-      return reader.corrupt("{} bytes that do not fit the checksum over {}", bytes.size(), header.bytes);
+      return reader.corrupt("{} bytes that do not match the checksum over {}", bytes.size(), header.bytes);
     }
     return std::string(bytes);
   }
@@ -358,7 +359,7 @@ Result<std::unique_ptr<Store::Watch>> FileStore::watch(OnEvent on_event) {
         Snapshot before;
         std::map<std::string, std::string> names;
         while (!stop.stop_requested()) {
-          // Polled: the kernel tells neither of a lock that was dropped nor of what another host does.
+          // Polling: the kernel reports neither dropped locks nor changes by another host.
           if (auto now = look(options.folder, names)) {
             tell_difference(before, *now, tell);
             before = std::move(now).value();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store in a folder that all agents can reach: one host's disk, or a shared file system.
+// A store in a folder that all agents can reach: on one host's disk, or on a shared file system.
 #pragma once
 
 #include "base/log.hpp"
@@ -13,18 +13,18 @@
 namespace headrace::metadata {
 
 struct FileStoreOptions {
-  std::string folder;  ///< made if it is missing (mode 0700), its parent not
+  std::string folder;  ///< created if missing (mode 0700); its parent is not created
   std::chrono::nanoseconds poll_interval = std::chrono::milliseconds(250);  ///< of a watch
 };
 
-/// Entries are files. Each store object holds a lock on a file of its own, which the kernel drops with its
-/// process: entries whose publisher's lock is free count as gone, and whoever sees that first removes them.
-/// So `ttl` has no meaning here, a killed agent is seen as left at the next look, and a stopped one counts as
-/// alive. docs/metadata.md has the layout.
+/// Entries are files. Each store object holds a lock on its own lock file, which the kernel drops when the
+/// process ends. Entries of a publisher without a lock count as gone, and the first reader that notices
+/// removes them. So `ttl` has no meaning here, a killed agent counts as left at the next reading, and a
+/// stopped process counts as alive. docs/metadata.md describes the layout.
 class FileStore final : public Store {
  public:
-  ///   errors  not_supported (the file system has no locks), invalid_argument (no such parent), and the
-  ///   system's
+  ///   errors  not_supported (the file system has no locks), invalid_argument (no parent folder), and the
+  ///           system's
   [[nodiscard]] static Result<std::unique_ptr<Store>> open(FileStoreOptions options, Logger& logger);
   ~FileStore() override;
 

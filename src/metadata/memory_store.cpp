@@ -102,7 +102,7 @@ Result<std::unique_ptr<Store::Watch>> MemoryStore::watch(OnEvent on_event) {
   return WatchThread::start(
       [shared = shared_](const std::stop_token& stop, const WatchThread::Tell& tell) {
         Snapshot before;
-        std::uint64_t seen = ~std::uint64_t{0};  // the first look comes at once
+        std::uint64_t seen = ~std::uint64_t{0};  // the first reading comes at once
         while (shared->wait_change(seen, stop)) {
           Snapshot now = shared->snapshot();
           tell_difference(before, now, tell);

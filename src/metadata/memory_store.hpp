@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store inside the process: for tests, and for agents that share one.
+// A store inside one process: for tests, and for agents of one process.
 #pragma once
 
 #include "metadata/store.hpp"
@@ -13,7 +13,7 @@
 
 namespace headrace::metadata {
 
-/// What stores of one name share. Handed to each of them by its owner.
+/// The entries that all stores of one name share. Each store receives it from its owner.
 class MemoryNamespace {
  public:
   using Publisher = std::uint64_t;
@@ -25,7 +25,7 @@ class MemoryNamespace {
   void remove_all(Publisher publisher);
   [[nodiscard]] std::shared_ptr<const std::string> fetch(std::string_view name, std::string_view label) const;
   [[nodiscard]] Snapshot snapshot() const;
-  /// Waits until something differs from what `snapshot` last told at version `seen`; false when stopped.
+  /// Waits until the entries differ from version `seen` of `snapshot`; false when stopped.
   bool wait_change(std::uint64_t& seen, const std::stop_token& stop);
 
  private:
@@ -45,8 +45,8 @@ class MemoryNamespace {
   std::map<std::string, Agent, std::less<>> agents_;
 };
 
-/// Entries live as long as their publisher's store object; `ttl` has no meaning where everybody dies
-/// together.
+/// Entries live as long as their publisher's store object. `ttl` has no meaning: all agents end with the
+/// process.
 class MemoryStore final : public Store {
  public:
   explicit MemoryStore(std::shared_ptr<MemoryNamespace> shared);

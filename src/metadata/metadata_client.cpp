@@ -17,7 +17,7 @@
 namespace headrace::metadata {
 namespace {
 
-/// Waits for `events`; false when the deadline has passed.
+/// Waits for `events`; false if the deadline has passed.
 Result<bool> wait_for(int fd, short events, Deadline deadline) {
   for (;;) {
     pollfd entry{fd, events, 0};
@@ -37,10 +37,10 @@ Result<UniqueFd> connect_one(const SocketAddress& address, Deadline deadline) {
   if (error == EINPROGRESS) {
     HEADRACE_TRY(ready, wait_for(fd.get(), POLLOUT, deadline));
     if (!ready)
-      return make_error(
-          Code::timed_out,
-          "connect to {}: no answer in time: is an agent listening there, and no firewall between?",
-          address.text());
+      return make_error(Code::timed_out,
+                        "connect to {}: no answer in time: check that an agent listens there and that no "
+                        "firewall blocks it",
+                        address.text());
     socklen_t size = sizeof error;
     if (::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) < 0) error = errno;
   }
@@ -50,8 +50,8 @@ Result<UniqueFd> connect_one(const SocketAddress& address, Deadline deadline) {
   return fd;
 }
 
-/// Connects to the first address of the host that answers. Each gets its share of the time, so that one that
-/// swallows packets does not cost the others theirs.
+/// Connects to the first address of the host that answers. Each address gets a share of the time, so that one
+/// that drops packets does not use up the time of the others.
 Result<UniqueFd> connect_to(const std::string& text, Deadline deadline) {
   HEADRACE_TRY(address, TcpAddress::parse(text));
   HEADRACE_TRY(candidates, address.resolve(TcpAddress::Use::connect));
@@ -70,7 +70,7 @@ Result<UniqueFd> connect_to(const std::string& text, Deadline deadline) {
   return last;
 }
 
-/// Reads what is there. False: the server has closed.
+/// Reads what has arrived. False: the server has closed.
 Result<bool> receive(int fd, ClientSession& session, std::span<char> buffer) {
   const ssize_t got = ::recv(fd, buffer.data(), buffer.size(), 0);
   if (got > 0) {
@@ -90,7 +90,7 @@ Result<void> send_some(int fd, ClientSession& session) {
   } else if (errno != EAGAIN && errno != EINTR && errno != EPIPE && errno != ECONNRESET) {
     return os_error(Code::peer_lost, errno, "write to the agent");
   }
-  // A broken pipe is no error yet: the server may have refused and left its reasons to be read.
+  // A broken pipe is not an error yet: the server may have refused, and its reason may still be readable.
   return {};
 }
 
@@ -104,11 +104,12 @@ Result<std::string> run(int fd, ClientSession& session, Deadline deadline) {
     HEADRACE_TRY(open, receive(fd, session, buffer));
     if (session.state() != ClientSession::State::running) break;
     if (!open)
-      return make_error(Code::peer_lost, "it closed the connection while we were {}", session.doing());
+      return make_error(Code::peer_lost, "the agent closed the connection while this side was {}",
+                        session.doing());
     if (sending) {
       const std::size_t before = session.to_send().size();
       HEADRACE_TRY_VOID(send_some(fd, session));
-      // Nothing went: wait for what the server says rather than spin on a pipe that is broken.
+      // Nothing was sent: wait for the server's answer instead of spinning on a broken pipe.
       if (session.to_send().size() == before) {
         pollfd entry{fd, POLLOUT, 0};
         ::poll(&entry, 1, 0);

@@ -28,7 +28,7 @@ Result<UniqueFd> listen_on(const SocketAddress& address) {
   if (!fd) return os_error(errno, "make a socket for {}", address.text());
   const int one = 1;
   ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  // Each family by itself, so that the wildcard address of one does not take the port from the other's.
+  // One socket for each family: else an IPv6 wildcard address would take the port from the IPv4 one.
   if (address.family() == AF_INET6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
   if (::bind(fd.get(), address.get(), address.length) < 0) {
     const Code code = errno == EADDRINUSE ? Code::would_block : Code::invalid_argument;
@@ -46,8 +46,8 @@ void set_port(SocketAddress& address, std::uint16_t port) {
   }
 }
 
-/// Listens on every address of the host that this machine has, all on one port. Fails with would_block if
-/// that port, picked by the system for the first, is taken on another.
+/// Listens on all addresses of the host that this machine has, on one port. Fails with would_block if the
+/// system picked the port for the first address and it is taken on another.
 Result<std::vector<UniqueFd>> listen_on_all(const std::vector<SocketAddress>& addresses) {
   std::vector<UniqueFd> listeners;
   std::vector<std::string> tried;
@@ -61,7 +61,7 @@ Result<std::vector<UniqueFd>> listen_on_all(const std::vector<SocketAddress>& ad
     if (!fd) {
       last = std::move(fd).error();
       if (last.code == Code::would_block) return last;
-      continue;  // a family that this machine does not have
+      continue;  // this machine does not have the address family
     }
     if (port == 0) {
       HEADRACE_TRY(bound, SocketAddress::local_of(fd->get()));
@@ -75,7 +75,7 @@ Result<std::vector<UniqueFd>> listen_on_all(const std::vector<SocketAddress>& ad
 
 }  // namespace
 
-/// The thread and all that it owns.
+/// The thread and everything that it owns.
 class MetadataServer::Loop {
  public:
   Loop(MetadataServerOptions options, MetadataHandlers handlers, Logger& logger, Epoll epoll, EventFd wake,
@@ -119,7 +119,7 @@ class MetadataServer::Loop {
 
  private:
   static constexpr std::uint64_t wake_key = 0;
-  static constexpr std::uint64_t first_client_key = 1 << 16;  // below: listeners, counted from 1
+  static constexpr std::uint64_t first_client_key = 1 << 16;  // smaller keys: listeners, counted from 1
 
   struct Client {
     Client(UniqueFd socket, wire::Handshake handshake, const MetadataHandlers& handlers, ByteBudget& budget)
@@ -131,7 +131,7 @@ class MetadataServer::Loop {
     std::uint32_t events = EPOLLIN;
     bool half_closed = false;
   };
-  using Clients = std::map<std::uint64_t, Client>;  // by key, and so by age
+  using Clients = std::map<std::uint64_t, Client>;  // by key, which is also by age
 
   void run() {
     std::array<epoll_event, 64> events{};
@@ -165,7 +165,7 @@ class MetadataServer::Loop {
   }
 
   void accept_from(int listener) {
-    for (int i = 0; i < 16; ++i) {  // the others want their turn too; the rest stays readable
+    for (int i = 0; i < 16; ++i) {  // leave time for the other sockets; the rest stays readable
       UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (fd) {
         add_client(std::move(fd));
@@ -179,7 +179,7 @@ class MetadataServer::Loop {
 
   /// A connection that cannot be accepted keeps the listener readable: without a pause the thread would spin.
   void pause_accepting(int error) {
-    log_.warn("the metadata socket {} takes no more clients for now: {}", address_, os_error_text(error));
+    log_.warn("the metadata socket {} accepts no clients for a while: {}", address_, os_error_text(error));
     (void)watch_listeners(EPOLL_CTL_MOD, 0);
     paused_until_ = Deadline::after(std::chrono::milliseconds(100));
   }
@@ -199,7 +199,8 @@ class MetadataServer::Loop {
     config.token = options_.identity.token;
     config.hmac = options_.identity.hmac;
     auto handshake = wire::Handshake::begin(std::move(config));
-    if (!handshake) return log_.error("the metadata socket cannot greet: {}", handshake.error().message);
+    if (!handshake)
+      return log_.error("the metadata socket cannot begin a handshake: {}", handshake.error().message);
     const int one = 1;
     ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     const std::uint64_t key = next_key_++;
@@ -209,12 +210,13 @@ class MetadataServer::Loop {
     clients_.try_emplace(key, std::move(fd), std::move(handshake).value(), handlers_, budget_);
   }
 
-  /// Makes room at the cost of the one that has been silent for longest; false if all have said hello.
+  /// Drops the client that has been silent for longest, to make room; false if all have completed their
+  /// handshake.
   bool drop_oldest_stranger() {
     const auto stranger = std::ranges::find(clients_, ServerSession::Phase::handshake,
                                             [](const auto& entry) { return entry.second.session.phase(); });
     if (stranger == clients_.end()) {
-      log_.debug("{} clients at once on {}: one more is turned away", clients_.size(), address_);
+      log_.debug("{} clients are connected to {}: one more is refused", clients_.size(), address_);
       return false;
     }
     drop(stranger);
@@ -235,7 +237,7 @@ class MetadataServer::Loop {
       client.phase_began_ns = now_ns();
     }
     if (phase == ServerSession::Phase::closing && !client.half_closed) {
-      // Not closed at once: what the client still sends would turn our last words into a reset.
+      // Not closed yet: if the client still sends, a close would become a reset and destroy the answer.
       ::shutdown(client.fd.get(), SHUT_WR);
       client.half_closed = true;
     }
@@ -293,8 +295,8 @@ class MetadataServer::Loop {
     }
   }
 
-  /// Closed the usual way, the system would keep what the client has not taken, and the client not hear of
-  /// the end behind it, for as long as it answers the system's probes: for ever, if it likes.
+  /// On a normal close the system keeps unread bytes for the client as long as it answers probes, and the
+  /// client learns of the end only after it has read them: that may be never. A reset ends both.
   static void reset_at_close(const Client& client) {
     const linger at_once{.l_onoff = 1, .l_linger = 0};
     ::setsockopt(client.fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -330,10 +332,10 @@ Result<std::unique_ptr<MetadataServer>> MetadataServer::open(MetadataServerOptio
   }
   if (options.identity.name.empty() || options.identity.name.size() > wire::Hello::name_bytes ||
       options.identity.incarnation == 0) {
-    return make_error(
-        Code::invalid_argument,
-        "listen for metadata as an agent with a name of {} bytes and incarnation {}: 1 to {} bytes and not 0",
-        options.identity.name.size(), options.identity.incarnation, wire::Hello::name_bytes);
+    return make_error(Code::invalid_argument,
+                      "listen for metadata as an agent with a name of {} bytes and incarnation {}: a name "
+                      "has 1 to {} bytes, and an incarnation is not 0",
+                      options.identity.name.size(), options.identity.incarnation, wire::Hello::name_bytes);
   }
   HEADRACE_TRY(address, TcpAddress::parse(options.listen));
   HEADRACE_TRY(candidates, address.resolve(TcpAddress::Use::listen));

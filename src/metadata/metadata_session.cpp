@@ -69,7 +69,7 @@ void ServerSession::feed_request(std::string_view& bytes) {
   const std::size_t taken = before - bytes.size();
   if (fed && !budget_.take(taken)) {
     fed = make_error(Code::exhausted,
-                     "the requests under way fill this agent's memory for metadata: try again later");
+                     "the current requests fill this agent's memory for metadata: retry later");
   } else if (fed) {
     charged_ += taken;
   }
@@ -89,22 +89,22 @@ void ServerSession::serve() {
   if (const auto* fetch = std::get_if<wire::FetchRequest>(&*request)) {
     auto metadata = handlers_.fetch
                         ? handlers_.fetch(fetch->label, fetch->since)
-                        : make_error(Code::not_supported, "this agent does not give its metadata away");
+                        : make_error(Code::not_supported, "this agent does not serve its metadata");
     if (!metadata) error_ = metadata.error();
     return answer(wire::encode_fetch_answer(metadata));
   }
   const std::string_view metadata = std::get<wire::SendRequest>(*request).metadata;
   auto taken = handlers_.send ? handlers_.send(metadata)
                               : make_error(Code::not_supported,
-                                           "this agent does not take metadata that it did not ask for");
+                                           "this agent does not accept metadata that it did not ask for");
   if (!taken) error_ = taken.error();
   answer(wire::encode_send_answer(taken));
 }
 
 void ServerSession::answer(std::string message) {
   if (!budget_.take(message.size())) {
-    error_ = make_error(Code::exhausted,
-                        "the answers under way fill this agent's memory for metadata: try again later");
+    error_ =
+        make_error(Code::exhausted, "the current answers fill this agent's memory for metadata: retry later");
     message = wire::encode_send_answer(*error_);
   } else {
     charged_ += message.size();
@@ -114,7 +114,7 @@ void ServerSession::answer(std::string message) {
 }
 
 std::string_view ServerSession::to_send() const noexcept {
-  // The end of the handshake goes out first, even if the answer is there already.
+  // The end of the handshake is sent first, even if the answer is ready.
   if (!handshake_.to_send().empty()) return handshake_.to_send();
   return std::string_view(answer_).substr(answer_sent_);
 }
@@ -128,7 +128,7 @@ void ServerSession::sent(std::size_t count) {
 
 std::size_t ServerSession::phase_bytes() const noexcept {
   if (phase_ == Phase::request) return request_.length().value_or(0);
-  // Closing as well: the sockets may hold the whole of it still.
+  // Also while closing: the sockets may still hold all of it.
   return phase_ == Phase::answer || phase_ == Phase::closing ? answer_.size() : 0;
 }
 
@@ -149,7 +149,7 @@ void ClientSession::feed(std::string_view bytes) {
   bytes.remove_prefix(handshake_.feed(bytes));
   if (handshake_.state() == wire::Handshake::State::refused) return fail(handshake_.refusal());
   if (handshake_.state() == wire::Handshake::State::running || bytes.empty()) return;
-  // A refusal may come before all of the request has gone out: then the answer is complete all the same.
+  // A refusal may come before the whole request was sent: the answer is complete all the same.
   if (auto fed = answer_.feed(bytes); !fed) return fail(std::move(fed).error());
   if (answer_.complete()) state_ = State::done;
 }
@@ -167,7 +167,7 @@ void ClientSession::sent(std::size_t count) {
 }
 
 const char* ClientSession::doing() const noexcept {
-  if (handshake_.state() == wire::Handshake::State::running) return "greeting it";
+  if (handshake_.state() == wire::Handshake::State::running) return "in the handshake";
   return to_send().empty() ? "waiting for its answer" : "sending the request";
 }
 

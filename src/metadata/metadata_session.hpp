@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One exchange over the metadata socket, as machines without sockets: the side that serves and the side that
-// asks. docs/wire.md section 6.
+// One exchange over the metadata socket as two state machines without sockets: server and client.
+// docs/wire.md section 6.
 #pragma once
 
 #include "base/errors.hpp"
@@ -15,13 +15,13 @@
 
 namespace headrace::metadata {
 
-/// What a server does with requests. Called on the server's thread: they should be quick.
+/// The server's handlers for requests. Called on the server's thread: they should be quick.
 struct MetadataHandlers {
   std::function<Result<std::string>(const std::string& label, std::uint64_t since)> fetch;
   std::function<Result<void>(std::string_view metadata)> send;
 };
 
-/// Bytes that all sessions of a server may hold together.
+/// The number of bytes that all sessions of a server may hold together.
 class ByteBudget {
  public:
   explicit ByteBudget(std::size_t most) : left_(most) {}
@@ -37,20 +37,20 @@ class ByteBudget {
   std::size_t left_;
 };
 
-/// Collects one message: u32 length, then so many bytes.
+/// Collects one message: its length as u32, then its bytes.
 class MessageCollector {
  public:
-  /// How long a message that begins with these bytes (two, or all if there are fewer) may be.
+  /// The largest length of a message that begins with these bytes (two, or all if there are fewer).
   using Limit = std::function<std::size_t(std::string_view first_bytes)>;
   MessageCollector(const char* what, Limit limit) : what_(what), limit_(std::move(limit)) {}
 
-  /// Takes what belongs to the message from the front of `bytes`.
-  ///   errors  corrupt (longer than it may be)
+  /// Takes the bytes of the message from the beginning of `bytes`.
+  ///   errors  corrupt (longer than the limit)
   Result<void> feed(std::string_view& bytes);
   [[nodiscard]] bool complete() const noexcept { return length_ && message_.size() == *length_; }
   [[nodiscard]] std::string_view message() const noexcept { return message_; }
   [[nodiscard]] std::string take() && { return std::move(message_); }
-  /// The length that the message claims; known once its first bytes are here and found right.
+  /// The length that the message announces; known once its first bytes are here and within the limit.
   [[nodiscard]] std::optional<std::size_t> length() const noexcept {
     return checked_ ? length_ : std::nullopt;
   }
@@ -61,13 +61,13 @@ class MessageCollector {
   std::string head_;
   std::optional<std::size_t> length_;
   bool checked_ = false;
-  std::string message_;  // grows with what comes, not with what is claimed
+  std::string message_;  // grows with the received bytes, not with the announced length
 };
 
-/// The serving side.
+/// The server's side of an exchange.
 class ServerSession {
  public:
-  /// `handlers` and `budget` outlive it.
+  /// `handlers` and `budget` must outlive it.
   ServerSession(wire::Handshake handshake, const MetadataHandlers& handlers, ByteBudget& budget);
   ~ServerSession();
   ServerSession(const ServerSession&) = delete;
@@ -76,18 +76,19 @@ class ServerSession {
   enum class Phase {
     handshake,
     request,
-    answer,   ///< answer or refusal is on its way out
-    closing,  ///< all is said: shut our half down, pass over what still comes, close when the client has
+    answer,   ///< the answer or the refusal is being sent
+    closing,  ///< everything is sent: shut down this half, ignore further bytes, close when the client has
+              ///< closed
   };
   [[nodiscard]] Phase phase() const noexcept { return phase_; }
 
-  /// Takes all of it; what comes after the request is passed over.
+  /// Takes all bytes; ignores bytes after the request.
   void feed(std::string_view bytes);
   [[nodiscard]] std::string_view to_send() const noexcept;
   void sent(std::size_t count);
-  /// The bytes that the present phase moves in all, as far as known: what its time limit depends on.
+  /// The number of bytes that the current phase moves, as far as known; its time limit depends on it.
   [[nodiscard]] std::size_t phase_bytes() const noexcept;
-  /// What went wrong, if anything did: for the log.
+  /// The error, if there was one: for the log.
   [[nodiscard]] const std::optional<Error>& error() const noexcept { return error_; }
   [[nodiscard]] const std::string& peer_name() const noexcept { return handshake_.peer().name; }
 
@@ -100,7 +101,7 @@ class ServerSession {
   wire::Handshake handshake_;
   const MetadataHandlers& handlers_;
   ByteBudget& budget_;
-  std::size_t charged_ = 0;  // to the budget
+  std::size_t charged_ = 0;  // bytes charged to the budget
   Phase phase_ = Phase::handshake;
   MessageCollector request_;
   std::string answer_;
@@ -108,7 +109,7 @@ class ServerSession {
   std::optional<Error> error_;
 };
 
-/// The asking side.
+/// The client's side of an exchange.
 class ClientSession {
  public:
   /// `request`: a message with its length before it.
@@ -123,7 +124,7 @@ class ClientSession {
   [[nodiscard]] std::string take_answer() && { return std::move(answer_).take(); }
   /// Valid when failed.
   [[nodiscard]] const Error& error() const noexcept { return error_; }
-  /// Where it stands, for errors: "greets", "waits for the answer".
+  /// The current step, for errors: "in the handshake", "waiting for its answer".
   [[nodiscard]] const char* doing() const noexcept;
 
  private:

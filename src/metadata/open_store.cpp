@@ -11,12 +11,12 @@ namespace {
 
 Error malformed(std::string_view url, std::string_view why) {
   return make_error(Code::invalid_argument,
-                    "\"{}\" is no store: {}; write etcd://host:port[,host:port...][/namespace], "
+                    "\"{}\" is not a store: {}; write etcd://host:port[,host:port...][/namespace], "
                     "file:///folder or memory:NAME",
                     url, why);
 }
 
-/// The namespaces of "memory:NAME", each as long as a store of it is open.
+/// The namespaces of "memory:NAME"; each exists as long as a store of it is open.
 std::shared_ptr<MemoryNamespace> memory_namespace(const std::string& name) {
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<MemoryNamespace>>& all =
@@ -80,7 +80,7 @@ Result<StoreUrl> StoreUrl::parse(std::string_view url) {
     parsed.kind = Kind::file;
     parsed.path = url.substr(file.size());
     if (!parsed.path.starts_with('/'))
-      return malformed(url, "a folder is given by its whole path, with three slashes in front");
+      return malformed(url, "the folder needs an absolute path, with three slashes before it");
     return parsed;
   }
   if (url.starts_with(memory)) {
@@ -89,7 +89,7 @@ Result<StoreUrl> StoreUrl::parse(std::string_view url) {
     if (parsed.path.empty()) return malformed(url, "the name is missing");
     return parsed;
   }
-  return malformed(url, "it begins with none of etcd://, file:// and memory:");
+  return malformed(url, "it begins with neither etcd:// nor file:// nor memory:");
 }
 
 Result<std::unique_ptr<Store>> open_store(std::string_view url, const StoreOptions& options, Logger& logger) {

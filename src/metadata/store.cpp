@@ -29,10 +29,10 @@ Result<void> check_entry(std::string_view name, std::string_view label, std::siz
                       name, Store::most_entry_bytes);
   }
   if (ttl < std::chrono::seconds(1)) {
-    return make_error(
-        Code::invalid_argument,
-        "publish \"{}\" with a time to live of {} ms: at least 1 s, so that it outlives a hiccup", name,
-        std::chrono::duration_cast<std::chrono::milliseconds>(ttl).count());
+    return make_error(Code::invalid_argument,
+                      "publish \"{}\" with a time to live of {} ms: the least is 1 s, so that a short delay "
+                      "does not end it",
+                      name, std::chrono::duration_cast<std::chrono::milliseconds>(ttl).count());
   }
   return {};
 }
@@ -43,16 +43,17 @@ Error no_such_entry(std::string_view name, std::string_view label, std::string_v
 }
 
 Error not_the_owner(std::string_view name, std::string_view label, std::string_view where) {
-  return make_error(Code::not_found,
-                    "\"{}\"{}{} in {} is not ours to remove: never published from here, or published by "
-                    "somebody else since",
-                    name, label.empty() ? "" : ", label ", label, where);
+  return make_error(
+      Code::not_found,
+      "\"{}\"{}{} in {} cannot be removed from here: it was never published from here, or another "
+      "agent has published it since",
+      name, label.empty() ? "" : ", label ", label, where);
 }
 
 std::string escape_name(std::string_view name) {
   std::string escaped;
   for (const char c : name) {
-    // A dot in front would hide a file, and "." and ".." are no files at all.
+    // A dot at the beginning would hide a file, and "." and ".." are not files.
     if (stays(c) && !(c == '.' && escaped.empty())) {
       escaped += c;
     } else {

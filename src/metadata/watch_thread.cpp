@@ -27,8 +27,8 @@ WatchThread::WatchThread(std::jthread thread) : thread_(std::move(thread)), made
 
 WatchThread::~WatchThread() {
   thread_.request_stop();
-  // Ended from its own callback: the loop sees the stop when the callback returns. And a forked child has no
-  // such thread.
+  // Ended from its own callback: the loop sees the stop when the callback returns. A forked child has no such
+  // thread.
   if (thread_.get_id() == std::this_thread::get_id() || ::getpid() != made_in_) thread_.detach();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the stores' watches share: a thread that can be ended from anywhere, and telling what changed between
-// two looks.
+// Shared by the watches of all stores: a thread that can be ended from anywhere, and the difference between
+// two readings.
 #pragma once
 
 #include "metadata/store.hpp"
@@ -14,15 +14,16 @@
 
 namespace headrace::metadata {
 
-/// Names and something that changes whenever their entries do.
+/// Names, each with a number that changes whenever its entries change.
 using Snapshot = std::map<std::string, std::uint64_t>;
 
-/// A watch whose events come from a loop on a thread of its own.
+/// A watch whose events come from a loop on its own thread.
 class WatchThread final : public Store::Watch {
  public:
   /// Calls the callback unless the watch has ended.
   using Tell = std::function<void(StoreEvent::Kind, const std::string& name)>;
-  /// Runs until `stop`. It co-owns whatever it looks at: the thread may outlive store and watch by a moment.
+  /// Runs until `stop`. It co-owns everything that it reads: the thread may outlive store and watch for a
+  /// moment.
   using Loop = std::function<void(std::stop_token stop, const Tell& tell)>;
 
   ///   errors  exhausted (the system refuses a thread)
@@ -36,7 +37,7 @@ class WatchThread final : public Store::Watch {
   const pid_t made_in_;
 };
 
-/// Tells what leads from one look to the next.
+/// Calls `tell` for each difference between two readings.
 void tell_difference(const Snapshot& before, const Snapshot& after, const WatchThread::Tell& tell);
 
 }  // namespace headrace::metadata

@@ -10,7 +10,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-/// Row k: the sum of each byte with k zeros behind it.
+/// Row k: the checksum of each byte with k zero bytes after it.
 constexpr auto rows = [] {
   std::array<std::array<std::uint32_t, 256>, 8> table{};
   for (std::uint32_t i = 0; i < 256; ++i) {

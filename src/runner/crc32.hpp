@@ -7,7 +7,7 @@
 
 namespace headrace {
 
-/// CRC-32 as zip has it; `before` is the sum of what stands before these bytes.
+/// CRC-32 as in zip; `before` is the checksum of the preceding bytes.
 [[nodiscard]] std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before = 0) noexcept;
 
 }  // namespace headrace

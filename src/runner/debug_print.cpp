@@ -12,7 +12,7 @@ namespace headrace {
 
 TensorStatistics statistics_of(const TensorView& view) {
   TensorStatistics statistics;
-  const auto copy = Tensor::copy_of(view);  // row-major, whatever the strides
+  const auto copy = Tensor::copy_of(view);  // row-major for any strides
   if (!copy) return statistics;
   statistics.count = static_cast<std::uint64_t>(view.shape.count());
   double sum = 0;

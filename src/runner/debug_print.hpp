@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What HEADRACE_MODEL_DEBUG=1 says of the tensors that go through a model.
+// The output of HEADRACE_MODEL_DEBUG=1 for a model's tensors.
 #pragma once
 
 #include <headrace/tensor.hpp>
@@ -9,10 +9,10 @@
 
 namespace headrace {
 
-/// The elements of a tensor in host memory, as numbers; of complex ones the real parts.
+/// Statistics of a tensor in host memory, with its elements as numbers; of complex elements the real parts.
 struct TensorStatistics {
   std::uint64_t count = 0, not_finite = 0;
-  double least = 0, most = 0, mean = 0;  ///< of the finite ones
+  double least = 0, most = 0, mean = 0;  ///< of the finite elements
 };
 [[nodiscard]] TensorStatistics statistics_of(const TensorView& view);
 

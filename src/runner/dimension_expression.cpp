@@ -56,7 +56,7 @@ class Parser {
       if (take("//")) {
         const Value right = factor();
         if (!right || *right <= 0 || *left < 0)
-          return std::nullopt;  // lengths: Python's rounding of negatives is not needed
+          return std::nullopt;  // a length is not negative: Python's rounding of negatives is not needed
         left = *left / *right;
       } else if (take("*")) {
         const Value right = factor();

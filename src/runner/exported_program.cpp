@@ -13,10 +13,10 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int known_major = 8;
-constexpr std::int64_t beyond_any_length = std::int64_t{1}
-                                           << 60;  // torch writes its infinity as a very large number
+// torch writes its infinity as a very large number.
+constexpr std::int64_t beyond_any_length = std::int64_t{1} << 60;
 
-/// torch's numbers for element types, in its serialization.
+/// The numbers of element types in torch's serialization.
 constexpr std::array dtypes{
     std::pair{1, DType::uint8},       std::pair{2, DType::int8},           std::pair{3, DType::int16},
     std::pair{4, DType::int32},       std::pair{5, DType::int64},          std::pair{6, DType::float16},
@@ -25,7 +25,7 @@ constexpr std::array dtypes{
     std::pair{28, DType::uint16},     std::pair{29, DType::float8_e4m3fn}, std::pair{30, DType::float8_e5m2},
     std::pair{34, DType::uint32},     std::pair{35, DType::uint64}};
 
-/// "s23" of "Symbol('s23', positive=True, integer=True)"; nothing of any other expression.
+/// "s23" of "Symbol('s23', positive=True, integer=True)"; empty for any other expression.
 std::string symbol(const std::string& expression) {
   constexpr std::string_view begin = "Symbol('";
   if (!expression.starts_with(begin)) return {};
@@ -56,7 +56,7 @@ DimensionSpec dimension(const Json& size, const Json& ranges) {
   return spec;
 }
 
-/// The numbers, if all are; none are needed where they are those of a tensor without gaps.
+/// The strides if all are numbers; empty if they are those of a tensor without gaps.
 std::vector<std::int64_t> strides(const Json& value, const std::vector<DimensionSpec>& shape) {
   std::vector<std::int64_t> found;
   for (const Json& stride : value) {
@@ -108,7 +108,7 @@ std::optional<IoSpec> read(const Json& program) {
       continue;
     TensorSpec described = tensor(
         output.at("user_output").at("arg").at("as_tensor").at("name").get<std::string>(), graph, ranges);
-    described.strides.clear();  // outputs are handed out without gaps, whatever the program made
+    described.strides.clear();  // a run returns outputs without gaps, for any layout in the program
     spec.outputs.push_back(std::move(described));
   }
   return spec;

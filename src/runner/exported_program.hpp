@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inputs and outputs from the exported program, where it was packed together with the compiled model:
+// Inputs and outputs from the exported program, if it was packed together with the compiled model:
 // models/<model>.json.
 //
-// It is torch's own serialization, which carries a version; what is not as expected is left unknown rather
-// than refused, since the model itself may run all the same.
+// The format is torch's own serialization, which has a version. Unexpected parts are left unknown and not
+// refused: the model itself may run all the same.
 #pragma once
 
 #include "runner/io_spec.hpp"
@@ -13,7 +13,7 @@
 
 namespace headrace {
 
-/// Nothing, if the program has inputs that are no tensors, or is of a form that is not known here.
+/// Nullopt if the program has inputs that are not tensors, or has an unknown form.
 [[nodiscard]] std::optional<IoSpec> read_exported_program(std::string_view json);
 
 }  // namespace headrace

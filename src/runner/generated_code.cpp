@@ -11,26 +11,26 @@ namespace {
 
 constexpr std::int64_t compilers_own_bound = 2;
 
-/// As string_view::find, and some times quicker: the text is long, and its letters are common.
+/// The same as string_view::find, and several times faster: the text is long, and its letters are common.
 std::size_t position(std::string_view text, std::string_view mark) {
   const void* const found = ::memmem(text.data(), text.size(), mark.data(), mark.size());
   if (found == nullptr) return std::string_view::npos;
   return static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
 }
 
-/// Walks through text, always forward.
+/// Moves through a text, always forward.
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : rest_(text) {}
 
-  /// Goes behind the next `mark`.
+  /// Moves to the position after the next `mark`.
   bool after(std::string_view mark) {
     const std::size_t at = position(rest_, mark);
     if (at == std::string_view::npos) return false;
     rest_.remove_prefix(at + mark.size());
     return true;
   }
-  /// What stands before the next `mark`, which is passed as well.
+  /// Returns the text before the next `mark`, and moves to the position after the mark.
   std::optional<std::string_view> until(std::string_view mark) {
     const std::size_t at = position(rest_, mark);
     if (at == std::string_view::npos) return std::nullopt;
@@ -49,7 +49,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// 256 of "256", "256L", "-1"; nothing of anything else.
+/// 256 for "256", "256L", "-1"; nullopt for any other text.
 std::optional<std::int64_t> number(std::string_view text) {
   text = trimmed(text);
   while (text.ends_with('L')) text.remove_suffix(1);
@@ -59,7 +59,7 @@ std::optional<std::int64_t> number(std::string_view text) {
   return value;
 }
 
-/// The conditions of one check function, by dimension.
+/// The conditions of one check function, for each dimension.
 struct Conditions {
   std::map<std::size_t, std::int64_t> equal, least, most, stride;
 
@@ -71,7 +71,7 @@ struct Conditions {
   }
 };
 
-/// The index in "arg4_1_size[1]" if the text is that, for the wanted kind ("_size[", "_stride[").
+/// The index in "arg4_1_size[1]" if the text has that form and the kind ("_size[", "_stride[").
 std::optional<std::size_t> index_in(std::string_view text, std::string_view kind) {
   const std::size_t at = text.find(kind);
   if (at == std::string_view::npos || !text.ends_with(']')) return std::nullopt;
@@ -80,7 +80,7 @@ std::optional<std::size_t> index_in(std::string_view text, std::string_view kind
   return static_cast<std::size_t>(*index);
 }
 
-/// Takes "256 != x_size[1]", "x_size[0] < 2", "x_size[0] > 64"; passes over everything else.
+/// Reads "256 != x_size[1]", "x_size[0] < 2", "x_size[0] > 64"; ignores everything else.
 void take(std::string_view condition, Conditions& conditions) {
   for (const std::string_view sign : {" != ", " < ", " > "}) {
     const std::size_t at = condition.find(sign);
@@ -101,7 +101,7 @@ void take(std::string_view condition, Conditions& conditions) {
   }
 }
 
-/// "{s77, 256L}" split at its commas.
+/// Splits "{s77, 256L}" at its commas.
 std::vector<std::string_view> parts(std::string_view list) {
   std::vector<std::string_view> found;
   while (!list.empty()) {
@@ -117,8 +117,8 @@ bool is_symbol(std::string_view text) {
          std::ranges::all_of(text.substr(1), [](char c) { return c >= '0' && c <= '9'; }) && text.size() > 1;
 }
 
-/// The sizes as run_impl has them: "assert_size_stride(arg4_1, {s77, 256L}, {256L, 1L}": rank and names,
-/// which the check functions do not have. Nothing if this torch does not write it.
+/// The sizes in run_impl: "assert_size_stride(arg4_1, {s77, 256L}, {256L, 1L}". They have the rank and the
+/// names, which the check functions lack. Nullopt if this torch does not write it.
 struct Sizes {
   std::vector<std::string_view> sizes, strides;
 };
@@ -133,7 +133,7 @@ std::optional<Sizes> sizes_of(std::string_view code, std::string_view argument) 
   return found;
 }
 
-/// Empty if they are those of a tensor without gaps, or are not all known.
+/// The strides; empty if they are those of a tensor without gaps, or if not all are known.
 std::vector<std::int64_t> strides_of(const TensorSpec& spec, const Conditions& conditions) {
   std::vector<std::int64_t> found;
   bool without_gaps = true;
@@ -142,7 +142,7 @@ std::vector<std::int64_t> strides_of(const TensorSpec& spec, const Conditions& c
   for (std::size_t i = spec.shape.size(); i-- > 0;) {
     const auto stride = conditions.stride.find(i);
     if (stride == conditions.stride.end())
-      return {};  // it holds a dynamic length: then of a tensor without gaps
+      return {};  // a stride depends on a dynamic length: then the tensor has no gaps
     found.insert(found.begin(), stride->second);
     if (known && stride->second != expected && spec.shape[i].most != 1) without_gaps = false;
     known = known && spec.shape[i].fixed();

@@ -13,8 +13,8 @@ namespace headrace {
 namespace {
 
 constexpr std::int64_t unset = -1;
-constexpr std::size_t most_names =
-    64;  // a model with more distinct dynamic dimensions than this has those beyond unchecked
+// If a model has more distinct dynamic dimensions than this, the further ones are not checked.
+constexpr std::size_t most_names = 64;
 
 bool is_absent(const TensorView& view) { return view.data == nullptr && view.shape.count() != 0; }
 
@@ -24,7 +24,7 @@ std::string dimension_text(const DimensionSpec& spec) {
   return fmt::format("{} {}..{}", spec.name, spec.least, spec.most ? fmt::format("{}", *spec.most) : "");
 }
 
-/// The strides that the shape has without gaps, or as the model wants them.
+/// Whether the strides are those without gaps, or those that the model requires.
 bool strides_fit(const TensorSpec& spec, const TensorView& view) {
   if (spec.strides.empty()) return view.is_contiguous();
   const Shape actual = strides_of(view);
@@ -34,16 +34,16 @@ bool strides_fit(const TensorSpec& spec, const TensorView& view) {
   return true;
 }
 
-/// What one dimension has against a length; empty if nothing.
+/// Why a length does not fit a dimension; empty if it fits.
 std::string complaint(const DimensionSpec& spec, std::int64_t length, std::size_t index) {
   if (!spec.expression.empty()) return {};
   if (spec.fixed() && length != spec.least)
-    return fmt::format("dimension {} has to be {}, and is {}", index, spec.least, length);
+    return fmt::format("dimension {} must be {}, and is {}", index, spec.least, length);
   const std::string name = spec.name.empty() ? "" : fmt::format(" ({})", spec.name);
   if (length < spec.least)
-    return fmt::format("dimension {}{} has to be at least {}, and is {}", index, name, spec.least, length);
+    return fmt::format("dimension {}{} must be at least {}, and is {}", index, name, spec.least, length);
   if (spec.most && length > *spec.most)
-    return fmt::format("dimension {}{} has to be at most {}, and is {}", index, name, *spec.most, length);
+    return fmt::format("dimension {}{} must be at most {}, and is {}", index, name, *spec.most, length);
   return {};
 }
 
@@ -58,8 +58,8 @@ std::string view_text(const TensorView& view) {
 }
 
 std::string spec_text(const TensorSpec& spec) {
-  std::string text(spec.dtype ? dtype_name(*spec.dtype) : "a type that is not known");
-  if (!spec.shape_known) return text + ", shape not known";
+  std::string text(spec.dtype ? dtype_name(*spec.dtype) : "unknown type");
+  if (!spec.shape_known) return text + ", unknown shape";
   std::vector<std::string> shape;
   for (const DimensionSpec& dimension : spec.shape) shape.push_back(dimension_text(dimension));
   text += fmt::format(" [{}]", fmt::join(shape, ", "));
@@ -145,23 +145,23 @@ Error InputCheck::explain(std::size_t index, const TensorView& view) const {
   };
   if (is_absent(view))
     return make_error(Code::invalid_argument,
-                      "input {} ({}) has no memory, and {} is expected: it cannot be left out", index,
+                      "input {} ({}) has no memory, and {} is expected: it cannot be omitted", index,
                       spec.name, spec_text(spec));
   if (spec.dtype && view.dtype != *spec.dtype)
-    return because(fmt::format("its type has to be {}", dtype_name(*spec.dtype)));
+    return because(fmt::format("its type must be {}", dtype_name(*spec.dtype)));
   if (view.device != device_)
-    return because(fmt::format("it lies on {}, and the model runs on {}", device_text(view.device),
-                               device_text(device_)));
+    return because(
+        fmt::format("it is on {}, and the model runs on {}", device_text(view.device), device_text(device_)));
   if (spec.shape_known && view.shape.rank() != spec.shape.size())
-    return because(fmt::format("it has to have {} dimension{}, and has {}", spec.shape.size(),
+    return because(fmt::format("it must have {} dimension{}, and has {}", spec.shape.size(),
                                spec.shape.size() == 1 ? "" : "s", view.shape.rank()));
   for (std::size_t i = 0; i < std::min(spec.shape.size(), view.shape.rank()); ++i)
     if (const std::string reason = complaint(spec.shape[i], view.shape[i], i); !reason.empty())
       return because(reason);
   if (!view.strides.empty() && view.strides.rank() != view.shape.rank())
-    return because("it has as many strides as dimensions, or none");
-  if (!spec.strides.empty()) return because("its elements have to lie as the strides say");
-  return because("its elements have to lie in row-major order without gaps: make it contiguous");
+    return because("it must have one stride for each dimension, or none");
+  if (!spec.strides.empty()) return because("its elements must have these strides");
+  return because("its elements must be in row-major order without gaps: make it contiguous");
 }
 
 Error InputCheck::explain_names(std::span<const TensorView> inputs) const {
@@ -175,7 +175,7 @@ Error InputCheck::explain_names(std::span<const TensorView> inputs) const {
     if (before == now) continue;
     return make_error(Code::invalid_argument,
                       "input {} ({}) has {} in dimension {}, and input {} ({}) has {} in dimension {}: both "
-                      "are {}, which has to be the "
+                      "are {}, which must be the "
                       "same everywhere",
                       place.input, specs_[place.input].name, now, place.dimension, seen->input,
                       specs_[seen->input].name, before, seen->dimension, names_[place.name]);
@@ -195,7 +195,7 @@ Error InputCheck::explain_names(std::span<const TensorView> inputs) const {
                         place.input, specs_[place.input].name, is, place.dimension, *expected,
                         place.expression);
   }
-  return make_error(Code::internal, "an input's lengths disagree, and then they do not");
+  return make_error(Code::internal, "the lengths of the inputs changed during the check");
 }
 
 }  // namespace headrace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether inputs are what a model was compiled for. The compiled code looks at none of this: what is let
-// through here wrongly is read out of bounds.
+// Checks that inputs are those that a model was compiled for. The compiled code checks nothing: a wrong input
+// that passes here is read out of bounds.
 #pragma once
 
 #include "base/errors.hpp"
@@ -15,29 +15,30 @@
 
 namespace headrace {
 
-/// Made once from what is known of a model; then thread-safe.
+/// Made once from the description of a model; then thread-safe.
 class InputCheck {
  public:
   InputCheck() = default;
-  /// `count_known`: the model takes just these inputs; else inputs beyond them are let through.
+  /// `count_known`: the model has exactly these inputs; else further inputs are accepted.
   InputCheck(std::vector<TensorSpec> specs, Device device, bool count_known);
 
-  /// Rank, type, shape, strides and device of every input, and that lengths of one name agree.
-  ///   errors  invalid_argument: which input, what it is, what was expected
+  /// Checks rank, type, shape, strides and device of every input, and that dimensions of one name have one
+  /// length.
+  ///   errors  invalid_argument: which input, its value, the expected value
   [[nodiscard]] Result<void> check(std::span<const TensorView> inputs) const;
 
  private:
-  /// The same, as bool: the common case makes no text and allocates nothing beyond `lengths`.
+  /// The same as bool: the common case makes no text and allocates nothing except `lengths`.
   [[nodiscard]] bool one_fits(const TensorSpec& spec, const TensorView& view) const;
   [[nodiscard]] bool names_agree(std::span<const TensorView> inputs) const;
   Error explain(std::size_t index, const TensorView& view) const;
   Error explain_names(std::span<const TensorView> inputs) const;
 
-  /// A named length somewhere in the inputs, or one that follows from names.
+  /// A named length of an input, or one that follows from names.
   struct Place {
     std::size_t input, dimension;
     std::size_t name;        ///< index into names_
-    std::string expression;  ///< instead of a name
+    std::string expression;  ///< instead of `name`
   };
 
   std::vector<TensorSpec> specs_;
@@ -47,7 +48,7 @@ class InputCheck {
   bool count_known_ = false;
 };
 
-/// "float32 [4, 256]", with strides where there are any, and the device where it is not the CPU.
+/// "float32 [4, 256]", with strides if there are any, and with the device if it is not the CPU.
 [[nodiscard]] std::string view_text(const TensorView& view);
 
 }  // namespace headrace

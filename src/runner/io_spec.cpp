@@ -25,7 +25,7 @@ const Json* member(const Json& object, const char* key) {
 Result<std::string> text(const Json& object, const char* key, const std::string& where) {
   const Json* const value = member(object, key);
   if (value == nullptr) return std::string();
-  if (!value->is_string()) return wrong(where, std::string(key) + " is no text");
+  if (!value->is_string()) return wrong(where, std::string(key) + " is not a text");
   return value->get<std::string>();
 }
 
@@ -39,7 +39,7 @@ Result<bool> boolean(const Json& object, const char* key, const std::string& whe
 Result<std::int64_t> length(const Json& value, const std::string& where) {
   if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) ||
       value.get<std::int64_t>() < 0)
-    return wrong(where, "has a length that is no whole number of 0 or more");
+    return wrong(where, "has a length that is not a whole number of 0 or more");
   return value.get<std::int64_t>();
 }
 
@@ -70,7 +70,7 @@ Result<DimensionSpec> dimension(const Json& value, const std::string& where) {
 }
 
 Result<TensorSpec> tensor(const Json& value, const std::string& where) {
-  if (!value.is_object()) return wrong(where, "is no object");
+  if (!value.is_object()) return wrong(where, "is not an object");
   TensorSpec spec;
   HEADRACE_TRY(name, text(value, "name", where));
   HEADRACE_TRY(dtype, text(value, "dtype", where));
@@ -79,11 +79,11 @@ Result<TensorSpec> tensor(const Json& value, const std::string& where) {
   spec.optional = optional;
   if (!dtype.empty()) {
     auto known = dtype_from_name(dtype);
-    if (!known) return wrong(where, "has the dtype \"" + dtype + "\", which is not known");
+    if (!known) return wrong(where, "has the dtype \"" + dtype + "\", which is unknown");
     spec.dtype = *known;
   }
   if (const Json* const shape = member(value, "shape")) {
-    if (!shape->is_array()) return wrong(where, "has a shape that is no list");
+    if (!shape->is_array()) return wrong(where, "has a shape that is not a list");
     spec.shape_known = true;
     for (const Json& one : *shape) {
       HEADRACE_TRY(made, dimension(one, where));
@@ -92,7 +92,7 @@ Result<TensorSpec> tensor(const Json& value, const std::string& where) {
   }
   if (const Json* const strides = member(value, "strides")) {
     if (!strides->is_array() || strides->size() != spec.shape.size())
-      return wrong(where, "has strides that are no list as long as its shape");
+      return wrong(where, "has strides that are not a list with the length of its shape");
     for (const Json& one : *strides) {
       HEADRACE_TRY(stride, length(one, where));
       spec.strides.push_back(stride);
@@ -103,7 +103,7 @@ Result<TensorSpec> tensor(const Json& value, const std::string& where) {
 
 Result<std::vector<TensorSpec>> tensors(const Json& whole, const char* key, const char* one) {
   const Json* const list = member(whole, key);
-  if (list == nullptr || !list->is_array()) return wrong(key, "is no list");
+  if (list == nullptr || !list->is_array()) return wrong(key, "is not a list");
   std::vector<TensorSpec> specs;
   for (const Json& value : *list) {
     HEADRACE_TRY(spec, tensor(value, fmt::format("{} {}", one, specs.size())));
@@ -115,11 +115,11 @@ Result<std::vector<TensorSpec>> tensors(const Json& whole, const char* key, cons
 Result<void> mark_mutated(const Json& whole, std::vector<TensorSpec>& inputs) {
   const Json* const names = member(whole, "mutated");
   if (names == nullptr) return {};
-  if (!names->is_array()) return wrong("mutated", "is no list");
+  if (!names->is_array()) return wrong("mutated", "is not a list");
   for (const Json& name : *names) {
     const auto found =
         std::ranges::find_if(inputs, [&](const TensorSpec& spec) { return name == spec.name; });
-    if (found == inputs.end()) return wrong("mutated", "names an input that there is not");
+    if (found == inputs.end()) return wrong("mutated", "names an input that does not exist");
     found->mutated = true;
   }
   return {};
@@ -129,7 +129,7 @@ Result<void> mark_mutated(const Json& whole, std::vector<TensorSpec>& inputs) {
 
 Result<IoSpec> read_io_spec(std::string_view json) {
   const Json whole = Json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (!whole.is_object()) return wrong("it", "is no JSON object");
+  if (!whole.is_object()) return wrong("it", "is not a JSON object");
   const Json* const form = member(whole, "headrace_io");
   if (form == nullptr || !form->is_number_integer()) return wrong("headrace_io", "is missing");
   if (*form != known_form)

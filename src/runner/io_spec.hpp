@@ -4,10 +4,11 @@
 //   {"headrace_io": 1, "headrace": "0.1.0", "torch": "2.13.0+cpu", "device": "cpu",
 //    "inputs":  [{"name": "x", "dtype": "float32", "shape": [{"name": "batch", "min": 1, "max": 64}, 256],
 //                 "strides": null, "optional": false}],
-//    "outputs": [{"name": "logits", "dtype": "float32", "shape": [{"name": "batch", "min": 1, "max": 64},
-//    10]}], "mutated": []}
+//    "outputs": [{"name": "logits", "dtype": "float32",
+//                 "shape": [{"name": "batch", "min": 1, "max": 64}, 10]}],
+//    "mutated": []}
 //
-// A dimension is a length, a named range (max null: no bound), or {"expr": "2*batch"} where it follows from
+// A dimension is a length, a named range (max null: no bound), or {"expr": "2*batch"} if it follows from
 // others.
 #pragma once
 
@@ -21,14 +22,14 @@
 
 namespace headrace {
 
-/// What was learned of a model's inputs and outputs, from whatever source.
+/// The description of a model's inputs and outputs, from any source.
 struct IoSpec {
   SpecSource source = SpecSource::nothing;
   std::vector<TensorSpec> inputs, outputs;
   std::string torch_version, headrace_version;
 };
 
-/// Keys that are not known are passed over; what is known has to be right.
+/// Parses the description. Ignores unknown keys; known keys must be right.
 ///   errors  corrupt (what is wrong, and where), not_supported (a later form)
 [[nodiscard]] Result<IoSpec> read_io_spec(std::string_view json);
 

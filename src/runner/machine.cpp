@@ -15,7 +15,7 @@
 namespace headrace {
 namespace {
 
-/// What code compiled for an instruction set may use, in the kernel's words.
+/// The CPU features that code compiled for an instruction set may use, with the kernel's names.
 struct IsaRow {
   std::string_view isa;
   std::array<std::string_view, 6> features;
@@ -37,8 +37,8 @@ constexpr std::array<std::string_view, 2> nothing_special{"INVALID_VEC_ISA", "DE
 
 #if defined(__x86_64__)
 
-/// Where the CPU says that it has a feature, and which registers the kernel must keep for it (Intel's manual,
-/// volume 1, chapters 13 and 16; volume 2, CPUID).
+/// The CPUID bit of a feature, and the registers that the kernel must save for it (Intel's manual, volume 1,
+/// chapters 13 and 16; volume 2, CPUID).
 struct CpuidRow {
   std::string_view feature;
   unsigned leaf, subleaf, reg, bit;  ///< reg: 0 to 3 for eax, ebx, ecx, edx
@@ -70,7 +70,7 @@ Registers cpuid(unsigned leaf, unsigned subleaf) {
   return found;
 }
 
-/// What the kernel keeps of a thread's registers.
+/// The register states that the kernel saves for a thread.
 std::uint64_t kept_state(const Registers& first) {
   constexpr unsigned osxsave = 1U << 27;
   if ((first[2] & osxsave) == 0) return 0;
@@ -79,7 +79,7 @@ std::uint64_t kept_state(const Registers& first) {
   return (std::uint64_t{high} << 32) | low;
 }
 
-/// Asked of the CPU: /proc/cpuinfo takes a tenth of what loading a small package does.
+/// Asked of the CPU: reading /proc/cpuinfo takes a tenth of the time of loading a small package.
 std::set<std::string, std::less<>> features_here() {
   const Registers first = cpuid(1, 0), seventh = cpuid(7, 0);
   const Registers more = seventh[0] >= 1 ? cpuid(7, 1) : Registers{};
@@ -95,8 +95,8 @@ std::set<std::string, std::less<>> features_here() {
 
 #else
 
-/// The first paragraph of /proc/cpuinfo: the kernel writes it anew at every reading, CPU by CPU, and some
-/// have hundreds.
+/// The first paragraph of /proc/cpuinfo: the kernel generates the file at every reading, CPU by CPU, and some
+/// machines have hundreds.
 std::string first_cpu() {
   std::ifstream file("/proc/cpuinfo");
   std::string text;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether this machine can run what a package was compiled for. Asked before its code is loaded: an
-// instruction that the CPU lacks ends the process with SIGILL, in the middle of a run.
+// Whether this machine can run the code of a package. Checked before the code is loaded: an instruction that
+// the CPU lacks ends the process with SIGILL in the middle of a run.
 #pragma once
 
 #include <set>
@@ -13,7 +13,7 @@ namespace headrace {
 struct Machine {
   std::string platform;      ///< "linux"
   std::string architecture;  ///< "x86_64", "aarch64"
-  /// As the kernel names them: "avx2", "avx512f", "asimd". Of x86 those alone that compiled code may ask for.
+  /// The kernel's names: "avx2", "avx512f", "asimd". On x86 only those that compiled code may need.
   std::set<std::string, std::less<>> cpu_features;
 };
 
@@ -24,9 +24,9 @@ struct Machine {
 
 struct IsaCheck {
   std::vector<std::string> missing;  ///< features that the code uses and the CPU lacks
-  std::vector<std::string> unknown;  ///< words of the instruction set that are not known here, so not checked
+  std::vector<std::string> unknown;  ///< unknown words of the instruction set, which are not checked
 };
-/// Looks up an instruction set as AOTInductor notes it, "AVX512 AVX512_VNNI".
+/// Checks an instruction set in AOTInductor's notation, "AVX512 AVX512_VNNI".
 [[nodiscard]] IsaCheck check_isa(std::string_view cpu_isa, const Machine& machine);
 
 }  // namespace headrace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public face of models: the parts, wired to libheadrace_torch.so.
+// The public face of models: wires the parts to libheadrace_torch.so.
 #include <headrace/model.hpp>
 
 #include "runner/machine.hpp"
@@ -13,7 +13,7 @@
 namespace headrace {
 namespace {
 
-/// Loaded once a process for each path: it is never unloaded, and libtorch takes some 100 ms.
+/// Loaded once in a process for each path: it is never unloaded, and loading libtorch takes about 100 ms.
 Result<ModelRuntime> shared_runtime(const std::string& library) {
   static std::mutex mutex;
   static std::map<std::string, ModelRuntime> loaded;

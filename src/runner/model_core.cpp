@@ -18,7 +18,8 @@ namespace headrace {
 namespace {
 
 constexpr std::size_t most_runners = 1024;
-constexpr std::int32_t most_threads = 1024;  // a run starts as many; a million take a machine's last process
+constexpr std::int32_t most_threads =
+    1024;  // a run starts this many; a million would use up the machine's processes
 
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -26,21 +27,21 @@ std::uint64_t now_ns() {
                                         .count());
 }
 
-/// torch's loader parses its files into a variable that all loaders of the process share: one at a time,
-/// whoever asks.
+/// torch's loader parses its files into a variable that all loaders of the process share: so only one loads
+/// at a time.
 std::mutex& loading() {
   static std::mutex mutex;
   return mutex;
 }
 
-/// The device to load for: the package's kind, the wish's number.
+/// The device to load for: kind of the package, index of the wish.
 Result<Device> choose_device(const ModelInfo& info, const std::string& wish) {
   if (wish.empty()) return info.device;
   HEADRACE_TRY(device, device_from_text(wish));
   if (device.kind == info.device.kind) return device;
   const char* const other = info.device.kind == Device::Kind::cpu ? "cpu" : "cuda";
   return make_error(Code::not_supported,
-                    "{} was compiled for {}, and {} is asked for: export it with --device {}", info.path,
+                    "{} was compiled for {}, and {} was requested: export it with --device {}", info.path,
                     other, wish, device.kind == Device::Kind::cpu ? "cpu" : "cuda");
 }
 
@@ -60,7 +61,7 @@ Result<void> check_gpu(const ModelInfo& info, const headrace_model_runtime_v1& t
   if (std::string_view(runtime.found_accelerator) == "cpu")
     return make_error(
         Code::not_supported,
-        "{} was compiled for a GPU, and torch {} is for CPUs alone: install a torch with CUDA or ROCm",
+        "{} was compiled for a GPU, and torch {} is for CPUs only: install a torch with CUDA or ROCm",
         info.path, runtime.found);
   if (info.device.index >= runtime.device_count)
     return make_error(Code::not_supported, "{}: there is no {}: torch sees {} GPU{}", info.path,
@@ -71,21 +72,21 @@ Result<void> check_gpu(const ModelInfo& info, const headrace_model_runtime_v1& t
   if (const std::int32_t code = table.device_info(info.device.index, &gpu, text.get()); code != 0)
     return text.error(code);
   if (runs_on(info.compute_capability, gpu.compute_capability)) return {};
-  return make_error(
-      Code::not_supported,
-      "{} was compiled for GPUs of compute capability {}, and {} ({}) has {}: export it on one like this",
-      info.path, info.compute_capability, device_text(info.device), gpu.name, gpu.compute_capability);
+  return make_error(Code::not_supported,
+                    "{} was compiled for GPUs of compute capability {}, and {} ({}) has {}: export it on a "
+                    "GPU like this one",
+                    info.path, info.compute_capability, device_text(info.device), gpu.name,
+                    gpu.compute_capability);
 }
 
-/// 2.13 of "2.13.0+cpu", as numbers that compare.
+/// 2.13 for "2.13.0+cpu", as numbers that can be compared.
 std::pair<int, int> release_of(const std::string& version) {
   std::pair<int, int> release{0, 0};
   std::sscanf(version.c_str(), "%d.%d", &release.first, &release.second);
   return release;
 }
 
-/// Compiled code calls torch through functions that later ones keep, not through those that earlier ones
-/// lack.
+/// Compiled code calls functions of torch that later versions keep; earlier versions may lack them.
 Result<void> check_torch(ModelInfo& info, const std::string& found) {
   if (info.torch_version.empty() || same_torch_release(info.torch_version, found)) return {};
   if (release_of(info.torch_version) > release_of(found))
@@ -130,10 +131,10 @@ Result<std::unique_ptr<ModelCore>> ModelCore::open(const std::string& path, cons
                                                    const RuntimeSource& source, Logger& logger) {
   const std::uint64_t begin = now_ns();
   if (options.runners == 0 || options.runners > most_runners)
-    return make_error(Code::invalid_argument, "{} runners: 1 to {} can be had", options.runners,
+    return make_error(Code::invalid_argument, "{} runners: 1 to {} are allowed", options.runners,
                       most_runners);
   if (options.threads < 0 || options.threads > most_threads)
-    return make_error(Code::invalid_argument, "{} threads: 1 to {} can be had, or 0 to leave it to torch",
+    return make_error(Code::invalid_argument, "{} threads: 1 to {} are allowed, or 0 for torch's own setting",
                       options.threads, most_threads);
   HEADRACE_TRY(settings, model_settings(options.options));
   HEADRACE_TRY(package, Package::open(path));
@@ -190,18 +191,18 @@ Result<void> ModelCore::load(const std::string& folder, const std::string& archi
 
 Result<void> ModelCore::run(std::span<const TensorView> inputs, std::vector<Tensor>& outputs,
                             const RunOptions& options) {
-  // torch's threads are not in a forked child, which would wait for them for ever; alone a thread needs none.
+  // A forked child does not have torch's threads and would wait for them forever; a run with one thread needs
+  // none.
   if (threads_ != 1 && fork_guard_.forked())
-    return make_error(
-        Code::invalid_argument,
-        "{} was opened before this process was forked off: open it here, or with one thread there",
-        info_.path);
+    return make_error(Code::invalid_argument,
+                      "{} was opened before this process was forked: open it in this process, or with one "
+                      "thread in the parent",
+                      info_.path);
   if (options.stream && info_.device.kind == Device::Kind::cpu)
-    return make_error(
-        Code::invalid_argument,
-        "{} runs on the CPU, which has no streams, and a stream is given: leave it out, or export "
-        "the model with --device cuda",
-        info_.path);
+    return make_error(Code::invalid_argument,
+                      "{} runs on the CPU, which has no streams, and a stream was given: omit it, or export "
+                      "the model with --device cuda",
+                      info_.path);
   const RunnerPool::Loan runner = pool_->take();
   if (debug_) return run_debug(*runner, inputs, outputs, options);
   return bind_and_run(*runner, inputs, outputs, options);
@@ -297,17 +298,18 @@ Result<void> ModelCore::replace_constants(const std::map<std::string, TensorView
                         all.empty() ? "none" : all);
     }
     if (view.dtype != constant->dtype || view.shape != constant->shape)
-      return make_error(Code::invalid_argument, "constant {} is {} {}, and {} is given: nothing was replaced",
-                        name, dtype_name(constant->dtype), shape_text(constant->shape), view_text(view));
+      return make_error(Code::invalid_argument,
+                        "constant {} is {} {}, and {} was given: nothing was replaced", name,
+                        dtype_name(constant->dtype), shape_text(constant->shape), view_text(view));
     if (view.data == nullptr && view.shape.count() != 0)
-      return make_error(Code::invalid_argument, "constant {} is given without memory: nothing was replaced",
+      return make_error(Code::invalid_argument, "constant {} was given without memory: nothing was replaced",
                         name);
     if (std::ranges::any_of(view.strides, [](std::int64_t stride) { return stride < 0; }))
       return make_error(Code::invalid_argument,
-                        "constant {} runs backwards in its memory: give a copy; nothing was replaced", name);
+                        "constant {} has negative strides: pass a copy; nothing was replaced", name);
     if (view.device.kind != Device::Kind::cpu && view.device != info_.device)
       return make_error(Code::invalid_argument,
-                        "constant {} lies on {}, and the model on {}: nothing was replaced", name,
+                        "constant {} is on {}, and the model on {}: nothing was replaced", name,
                         device_text(view.device), device_text(info_.device));
     names.push_back(name.c_str());
     tensors.push_back(to_runtime(view));

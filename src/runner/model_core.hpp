@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an open model is made of: what its package says, the check of its inputs, its loaded copies, what was
-// measured.
+// An open model: the description of its package, the check of its inputs, its loaded copies, its
+// measurements.
 #pragma once
 
 #include "base/fork_guard.hpp"
@@ -26,7 +26,7 @@ namespace headrace {
 /// Thread-safe once open.
 class ModelCore {
  public:
-  /// A runtime from wherever it came; asked for only when the package has passed its checks.
+  /// Loads a runtime; called only after the package has passed its checks.
   using RuntimeSource = std::function<Result<ModelRuntime>(const ModelSettings& settings)>;
 
   [[nodiscard]] static Result<std::unique_ptr<ModelCore>> open(const std::string& path,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a package says of itself, as the JSON that commands and other languages show.
+// The description of a package as JSON, for commands and other languages.
 #include <headrace/model.hpp>
 
 #include <nlohmann/json.hpp>

@@ -15,16 +15,17 @@ constexpr std::string_view scope = "model";
 
 constexpr std::array rows{
     OptionRow{"debug", "false", "boolean",
-              "Say of every run, to stderr: type, shape, strides, device, least, most, mean and non-finite "
+              "Print for every run to stderr: type, shape, strides, device, least, most, mean and non-finite "
               "elements of each input and "
               "output, and the time of each step"},
-    OptionRow{"cache_dir", "", "text",
-              "Folder for unpacked packages, also by HEADRACE_CACHE_DIR; empty: headrace in $XDG_CACHE_HOME "
-              "or ~/.cache"},
+    OptionRow{
+        "cache_dir", "", "text",
+        "Folder for unpacked packages, also set by HEADRACE_CACHE_DIR; empty: headrace in $XDG_CACHE_HOME "
+        "or ~/.cache"},
     OptionRow{"library", "", "text", "Path of libheadrace_torch.so; empty: the one beside libheadrace.so"},
 };
 
-/// The cache has a name of its own as well, for it is everybody's.
+/// The cache folder also has a variable of its own, because all of Headrace uses it.
 std::optional<std::string> environment(const std::string& name) {
   auto value = environment_variable(name);
   if (!value && name == "HEADRACE_MODEL_CACHE_DIR") value = environment_variable("HEADRACE_CACHE_DIR");

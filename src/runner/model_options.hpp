@@ -10,14 +10,14 @@
 
 namespace headrace {
 
-/// As resolved for one model.
+/// The settings for one model.
 struct ModelSettings {
   bool debug = false;
   std::string cache_folder;
   std::string library;
 };
 
-/// Names may be given with their table ("model.debug") or without.
+/// Option names may have their table ("model.debug") or not.
 ///   errors  invalid_argument
 [[nodiscard]] Result<Options> resolve_model_options(const std::map<std::string, std::string>& given);
 [[nodiscard]] Result<ModelSettings> model_settings(const std::map<std::string, std::string>& given);

@@ -25,7 +25,7 @@ Result<std::vector<std::string>> files_below(const std::filesystem::path& folder
   return names;
 }
 
-/// The folder that all of a package lies in: "mlp/", or nothing.
+/// The folder in the archive that contains the whole package: "mlp/", or empty.
 std::string root_of(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const std::size_t at = name.find(models_folder);
@@ -81,7 +81,7 @@ Result<void> Package::read_names() {
   if (models_.empty())
     return make_error(
         Code::invalid_argument,
-        "it holds no compiled model (nothing in {}): make one with `python -m headrace.export`, or "
+        "it contains no compiled model (nothing in {}): make one with `python -m headrace.export`, or "
         "torch._inductor.aoti_compile_and_package",
         models_folder);
   return {};
@@ -114,8 +114,8 @@ Result<std::optional<std::string>> Package::text(const std::string& name) const 
   if (!found) return std::move(found).error().within(path_);
   if (found->size() > most_text)
     return make_error(Code::corrupt,
-                      "{}: its member {} is longer than the {} MiB that a text of a package has", path_, name,
-                      most_text >> 20);
+                      "{}: its member {} is longer than {} MiB, the limit for texts of a package", path_,
+                      name, most_text >> 20);
   return std::optional(std::move(*found));
 }
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A package that torch's AOTInductor wrote: an archive (`model.pt2`), or the folder that one was unpacked to.
-// Read without libtorch and without running anything in it.
+// A package of torch's AOTInductor: an archive (`model.pt2`), or the folder to which one was unpacked. It is
+// read without libtorch, and nothing in it is run.
 //
-//   <root>/data/aotinductor/<model>/<hash>.wrapper.so              the compiled code with its weights
-//   <root>/data/aotinductor/<model>/<hash>.wrapper_metadata.json   for which machine; what its author noted
-//   <root>/data/aotinductor/<model>/<hash>.wrapper.cpp             the generated source, where it was kept
-//   <root>/models/<model>.json                                     the exported program, where it was packed
-//   too <root>/extra/headrace.json                                     inputs and outputs, from Headrace's
-//   own export
+//   <root>/data/aotinductor/<model>/<hash>.wrapper.so              compiled code with its weights
+//   <root>/data/aotinductor/<model>/<hash>.wrapper_metadata.json   the machine it is for; the author's notes
+//   <root>/data/aotinductor/<model>/<hash>.wrapper.cpp             generated source, if it was kept
+//   <root>/models/<model>.json                                     exported program, if it was packed too
+//   <root>/extra/headrace.json                                     inputs and outputs, by Headrace's export
 #pragma once
 
 #include "runner/zip_directory.hpp"
@@ -21,7 +20,7 @@ namespace headrace {
 
 class Package {
  public:
-  ///   errors  not_found, corrupt (how), invalid_argument (it holds no compiled model), not_supported
+  ///   errors  not_found, corrupt (how), invalid_argument (it contains no compiled model), not_supported
   [[nodiscard]] static Result<Package> open(const std::string& path);
 
   [[nodiscard]] const std::string& path() const { return path_; }
@@ -29,17 +28,17 @@ class Package {
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
   /// The names of the models, sorted.
   [[nodiscard]] const std::vector<std::string>& models() const { return models_; }
-  /// Of a package that is an archive.
+  /// Only for a package that is an archive.
   [[nodiscard]] const ZipDirectory& directory() const { return directory_; }
   [[nodiscard]] const FileReader& archive() const { return *archive_; }
 
-  /// The whole text of the member whose name, below the root, is `name`; nothing if there is none.
-  ///   errors  corrupt (its checksum is wrong, or it is longer than any text of a package)
+  /// The whole text of the member with this name below the root; nullopt if there is none.
+  ///   errors  corrupt (its checksum is wrong, or it exceeds the limit for texts)
   [[nodiscard]] Result<std::optional<std::string>> text(const std::string& name) const;
-  /// The member in the model's folder whose name ends so ("wrapper.so"), below the root; nothing if there is
-  /// none.
+  /// The member of the model's folder whose name has this ending ("wrapper.so"), below the root; nullopt if
+  /// there is none.
   [[nodiscard]] std::optional<std::string> member_of(const std::string& model, std::string_view ending) const;
-  /// The first bytes of a member, at most as many as asked for.
+  /// The first bytes of a member, at most `bytes`.
   [[nodiscard]] Result<std::string> beginning(const std::string& name, std::size_t bytes) const;
 
  private:

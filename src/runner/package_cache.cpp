@@ -30,12 +30,12 @@ Result<void> make_folders(const fs::path& folder) {
   return {};
 }
 
-/// A folder that is being filled. Removed with all that is in it unless it was given its name.
+/// A folder that is being filled. The destructor removes it with its content unless it has its final name.
 class Workplace {
  public:
   [[nodiscard]] static Result<Workplace> make(const fs::path& folder, const std::string& key) {
     Workplace place;
-    // Between making a folder and locking it, somebody's sweep may take it away; then another is made.
+    // Another process's sweep may remove the folder before it is locked; then another one is made.
     for (int attempt = 0; attempt < rename_attempts; ++attempt) {
       place.folder_ = folder / fmt::format("{}.{:016x}", key, random_u64());
       if (::mkdir(place.folder_.c_str(), 0700) != 0)
@@ -58,7 +58,7 @@ class Workplace {
 
   [[nodiscard]] const fs::path& folder() const { return folder_; }
 
-  /// Puts it in place under its final name. Whoever was first wins; what is there then is as good.
+  /// Renames it to its final name. The first process wins; the content of another one is the same.
   [[nodiscard]] Result<void> finish(const fs::path& name) {
     if (::unlink((folder_ / lock_name).c_str()) != 0)
       return os_error(errno, "remove the lock in {}", folder_.string());
@@ -86,7 +86,7 @@ Result<void> write_all(int file, std::span<const std::byte> bytes, const fs::pat
   return {};
 }
 
-/// Copies one member to its place below the folder.
+/// Copies one member to its place in the folder.
 Result<void> unpack_member(const Package& package, const ZipMember& member, const fs::path& folder) {
   if (member.name.ends_with('/')) return {};
   const fs::path path = folder / member.name;
@@ -112,19 +112,19 @@ Result<void> unpack_member(const Package& package, const ZipMember& member, cons
   return {};
 }
 
-/// What to do about a folder that does not take the package.
+/// Adds what to do if the folder does not accept the package.
 Error at_cache(Error error, const Package& package, const fs::path& folder) {
   error = std::move(error).within(fmt::format("unpack {}", package.path()));
   if (error.code != Code::corrupt)
     error.message += fmt::format(
-        ". It goes into the cache folder {}, which must let us write and have room for {} bytes; "
+        ". The cache folder {} must be writable and have room for {} bytes; "
         "HEADRACE_CACHE_DIR names another",
         folder.string(), package.bytes());
   return error;
 }
 
-/// Whether every member is there with its length: what a crash of the machine, or a person, did to an entry
-/// would show only when its code is loaded, or runs.
+/// Whether every member is there with its length. Damage by a crash of the machine, or by a user, would else
+/// show only when the code is loaded or runs.
 bool is_whole(const Package& package, const fs::path& place) {
   struct stat status {};
   return std::ranges::all_of(package.directory().members, [&](const ZipMember& member) {
@@ -134,7 +134,7 @@ bool is_whole(const Package& package, const fs::path& place) {
   });
 }
 
-/// Code will be loaded from below it: nobody else may have put it there, or be able to.
+/// Code will be loaded from this folder, so no other user may have made it or be able to change it.
 Result<void> check_owner(const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0 || status.st_uid == ::geteuid() || status.st_uid == 0) return {};
@@ -143,7 +143,7 @@ Result<void> check_owner(const fs::path& path) {
                     path.string());
 }
 
-/// A key, a dot and 16 hexadecimal digits.
+/// Whether the name is a key, a dot and 16 hexadecimal digits.
 bool is_workplace_name(const std::string& name) { return name.size() > 17 && name[name.size() - 17] == '.'; }
 
 }  // namespace
@@ -193,8 +193,8 @@ void PackageCache::sweep() const {
   for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
     if (!is_workplace_name(entry->path().filename().string())) continue;
     const UniqueFd lock(::open((entry->path() / lock_name).c_str(), O_RDWR | O_CLOEXEC));
-    // Without a lock file it is a step away from its name, or its process died just there; the next sweep
-    // finds the latter by its age.
+    // Without a lock file it is about to be renamed, or its process died at that point; a later sweep finds
+    // the latter by its age.
     struct stat status {};
     constexpr std::time_t long_ago_seconds = 600;
     if (!lock && ::stat(entry->path().c_str(), &status) == 0 &&

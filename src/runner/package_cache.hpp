@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where packages lie unpacked, so that the second load of one costs half of the first. torch by itself
-// unpacks a package into /tmp at every load, and a process that is killed leaves it there.
+// The cache of unpacked packages: the second load of a package takes half the time of the first. torch itself
+// unpacks a package into /tmp at every load, and a killed process leaves it there.
 //
-//   <cache>/packages/<key>/            an unpacked package, whole
-//   <cache>/packages/<key>.<random>/   one that is being unpacked; `lock` in it is held as long as its
-//   process lives
+//   <cache>/packages/<key>/            an unpacked package, complete
+//   <cache>/packages/<key>.<random>/   one that is being unpacked; its process holds `lock` in it
 //
-// The key is made of the file's size, its time and its table of contents, which holds every member's length
-// and checksum: it costs reading a few kilobytes, whatever the package's size.
+// The key is computed from the file's size, its time and its table of contents, which has every member's
+// length and checksum: this reads a few kilobytes for a package of any size.
 #pragma once
 
 #include "runner/package.hpp"
@@ -19,22 +18,22 @@ namespace headrace {
 
 struct UnpackedPackage {
   std::filesystem::path folder;
-  bool fresh = false;  ///< it was unpacked by this call
+  bool fresh = false;  ///< this call unpacked it
 };
 
 class PackageCache {
  public:
-  /// `folder` is made when it is needed.
+  /// `folder` is created when it is needed.
   explicit PackageCache(const std::filesystem::path& folder) : folder_(folder / "packages") {}
 
-  /// The folder of the unpacked package; unpacks it if it is not there. A package that is a folder is used as
-  /// it is.
-  ///   threads  any, and any processes: whoever is first puts the whole folder in place by one rename
-  ///   errors   exhausted (the disk is full), corrupt (a member's checksum), invalid_argument (cannot be
-  ///   written there)
+  /// The folder of the unpacked package; unpacks it if it is not there. A package that is a folder is used in
+  /// place.
+  ///   threads  any, and any processes: the first one moves its complete folder into place with one rename
+  ///   errors   exhausted (the disk is full), corrupt (a member's checksum), invalid_argument (the folder is
+  ///            not writable)
   [[nodiscard]] Result<UnpackedPackage> unpacked(const Package& package) const;
 
-  /// Removes what processes that are gone had begun to unpack. Done by every unpacking.
+  /// Removes incomplete folders of dead processes. Every unpacking calls it.
   void sweep() const;
 
   [[nodiscard]] static std::string key(const Package& package);
@@ -45,8 +44,8 @@ class PackageCache {
   std::filesystem::path folder_;
 };
 
-/// $HEADRACE_CACHE_DIR as `chosen`, or $XDG_CACHE_HOME/headrace, or ~/.cache/headrace, or a folder of this
-/// user in the system's temporary folder.
+/// $HEADRACE_CACHE_DIR as `chosen`, else $XDG_CACHE_HOME/headrace, else ~/.cache/headrace, else a folder of
+/// this user in the system's temporary folder.
 [[nodiscard]] std::filesystem::path default_cache_folder(const std::string& chosen);
 
 }  // namespace headrace

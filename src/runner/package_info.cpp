@@ -14,9 +14,9 @@
 namespace headrace {
 namespace {
 
-constexpr const char* own_key = "headrace";  // of the metadata, where the description lies as well
+constexpr const char* own_key = "headrace";  // in the metadata, which contains the description too
 
-/// ELF's numbers of machines, for the two that torch is built for on Linux.
+/// ELF's machine numbers, for the two machines that torch is built for on Linux.
 std::string elf_machine(std::string_view header) {
   constexpr std::size_t machine_at = 18;
   if (header.size() < machine_at + 2 || !header.starts_with("\x7f"
@@ -29,10 +29,11 @@ std::string elf_machine(std::string_view header) {
   return fmt::format("ELF machine {}", number);
 }
 
-/// Takes the keys that AOTInductor writes; the rest is the author's.
+/// Reads the keys that AOTInductor writes; the rest is the author's.
 Result<void> take_metadata(std::string_view json, ModelInfo& info) {
   const auto parsed = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) return make_error(Code::corrupt, "{}: its metadata is no JSON object", info.path);
+  if (!parsed.is_object())
+    return make_error(Code::corrupt, "{}: its metadata is not a JSON object", info.path);
   std::string device;
   for (const auto& [key, value] : parsed.items()) {
     const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
@@ -52,13 +53,13 @@ Result<void> take_metadata(std::string_view json, ModelInfo& info) {
   if (device.empty()) return {};
   auto known = device_from_text(device);
   if (!known)
-    info.refusal = fmt::format("it was compiled for the device \"{}\", which is not known here", device);
+    info.refusal = fmt::format("it was compiled for the device \"{}\", which is unknown here", device);
   else
     info.device = *known;
   return {};
 }
 
-/// The best description that the package has.
+/// The best description in the package.
 Result<IoSpec> find_io_spec(const Package& package, ModelInfo& info) {
   HEADRACE_TRY(own, package.text("extra/headrace.json"));
   if (!own)
@@ -94,15 +95,16 @@ Result<IoSpec> find_io_spec(const Package& package, ModelInfo& info) {
 void warn(ModelInfo& info) {
   if (info.spec_source == SpecSource::nothing)
     info.warnings.push_back(
-        "its inputs are unchecked: the package does not say what they are, and wrong ones give wrong numbers "
+        "its inputs are not checked: the package does not describe them, and wrong inputs give wrong numbers "
         "or a crash. Export "
         "it with `python -m headrace.export`");
-  // Packages of torch's own never say it: `inspect` shows that it is not known, and a warning at each load
-  // helps nobody.
+  // Packages that torch itself exported never have a version: `inspect` shows that it is unknown, and a
+  // warning at each load would help nobody.
   const bool of_torch =
       info.spec_source == SpecSource::exported_program || info.spec_source == SpecSource::generated_code;
   if (info.torch_version.empty() && !of_torch)
-    info.warnings.push_back("the package does not say which torch compiled it, so that is not checked");
+    info.warnings.push_back(
+        "the package does not say which torch compiled it, so the version is not checked");
 }
 
 void judge(const Package& package, const Machine& machine, ModelInfo& info) {
@@ -117,19 +119,20 @@ void judge(const Package& package, const Machine& machine, ModelInfo& info) {
     if (auto header = package.beginning(*code, 64); header && !elf_machine(*header).empty())
       architecture = elf_machine(*header);
   if (!architecture.empty() && architecture != machine.architecture) {
-    info.refusal = fmt::format("it was compiled for {}, and this machine is {}: export it on one like this",
-                               architecture, machine.architecture);
+    info.refusal =
+        fmt::format("it was compiled for {}, and this machine is {}: export it on a machine like this",
+                    architecture, machine.architecture);
     return;
   }
   const IsaCheck isa = check_isa(info.cpu_isa, machine);
   if (!isa.missing.empty())
     info.refusal = fmt::format(
-        "it was compiled for {}, and this CPU has no {}: export it on a machine like this, or for less "
-        "(ATEN_CPU_CAPABILITY=avx2 at export)",
+        "it was compiled for {}, and this CPU has no {}: export it on a machine like this, or for fewer "
+        "features (ATEN_CPU_CAPABILITY=avx2 at export)",
         info.cpu_isa, fmt::join(isa.missing, ", "));
   if (!isa.unknown.empty())
-    info.warnings.push_back(fmt::format("whether this CPU has {} is not known here, so not checked",
-                                        fmt::join(isa.unknown, ", ")));
+    info.warnings.push_back(
+        fmt::format("the CPU feature {} is unknown here and not checked", fmt::join(isa.unknown, ", ")));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that a package says of one of its models, put together from the places where it says it.
+// The complete description of a model, collected from all places in its package.
 #pragma once
 
 #include "runner/machine.hpp"
@@ -9,13 +9,13 @@
 
 namespace headrace {
 
-/// Without libtorch, and without loading anything. `refusal` and `warnings` are about `machine`; the GPU is
-/// looked at when the model is opened.
+/// Reads it without libtorch and without loading code. `refusal` and `warnings` are about `machine`; the GPU
+/// is checked when the model is opened.
 ///   errors  invalid_argument (no model of that name: which there are), corrupt
 [[nodiscard]] Result<ModelInfo> read_model_info(const Package& package, const std::string& model_name,
                                                 const Machine& machine);
 
-/// Whether the model takes just as many inputs as are described, or nothing is known of their number.
+/// Whether the model has exactly the described inputs; false if their number is unknown.
 [[nodiscard]] bool input_count_known(const ModelInfo& info);
 
 }  // namespace headrace

@@ -49,7 +49,7 @@ Result<void> Runner::bind(std::span<const TensorView> inputs) {
     const headrace_tensor_v1 tensor = to_runtime(inputs[i]);
     if (const std::int32_t code = table_->bind(model_, i, &tensor, text_.get()); code != 0) {
       has_any_ = false;
-      bound_.clear();  // not known any more: everything is bound anew next time
+      bound_.clear();  // the bindings are unknown now: everything is bound again next time
       return text_.error(code);
     }
   }
@@ -64,8 +64,8 @@ Result<void> Runner::run(void* stream, std::vector<Tensor>& outputs) {
   std::uint64_t count = results_.size();
   std::int32_t code = table_->run(model_, stream, results_.data(), &count, text_.get());
   if (code == static_cast<std::int32_t>(Code::exhausted) && count > results_.size()) {
-    results_.resize(static_cast<std::size_t>(
-        count));  // once, at the first run of a model with many outputs: they wait for it
+    // Once, at the first run of a model with many outputs: the runtime keeps them for the next call.
+    results_.resize(static_cast<std::size_t>(count));
     code = table_->run(model_, stream, results_.data(), &count, text_.get());
   }
   if (code != 0) return text_.error(code);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several loaded copies of one model, so that several threads run it at once. torch's own pool (num_runners)
-// takes two locks a run; here each copy has one user at a time, and torch is told so.
+// takes two locks for each run; here each copy has one user at a time, and torch is told that.
 #pragma once
 
 #include "base/errors.hpp"
@@ -16,7 +16,7 @@
 
 namespace headrace {
 
-/// A loaded model with the inputs that it was last given.
+/// A loaded model with its last inputs.
 class Runner {
  public:
   Runner(const headrace_model_runtime_v1& table, void* model) : table_(&table), model_(model) {}
@@ -24,13 +24,12 @@ class Runner {
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
-  /// Whether these inputs are bound already: then they have been checked too, and there is nothing to do
-  /// before run.
+  /// Whether these inputs are bound already: then they have been checked too, and run can follow at once.
   [[nodiscard]] bool has(std::span<const TensorView> inputs) const noexcept;
-  /// Binds those that are not. The caller has checked them all.
-  ///   errors  backend_failed (torch: its words)
+  /// Binds the inputs that are not bound yet. The caller has checked them all.
+  ///   errors  backend_failed (torch's words)
   [[nodiscard]] Result<void> bind(std::span<const TensorView> inputs);
-  /// Runs on what is bound; what `outputs` held is freed first.
+  /// Runs with the bound inputs; frees the earlier content of `outputs` first.
   [[nodiscard]] Result<void> run(void* stream, std::vector<Tensor>& outputs);
 
   [[nodiscard]] void* model() const noexcept { return model_; }
@@ -39,19 +38,20 @@ class Runner {
   const headrace_model_runtime_v1* table_;
   void* model_;
   std::vector<TensorView> bound_;
-  bool has_any_ = false;                     ///< a model without inputs is bound as well
+  bool has_any_ = false;                     ///< true even for a model without inputs, once bound
   std::vector<headrace_tensor_v1> results_;  ///< room for outputs, kept between runs
   RuntimeText text_;
 };
 
-/// Hands runners out, the one that was used last first: its inputs are the likeliest to be the same again.
+/// Lends runners. The runner that was used last is lent first: its inputs are the likeliest to be the same
+/// again.
 class RunnerPool {
  public:
   explicit RunnerPool(std::vector<std::unique_ptr<Runner>> runners) : all_(std::move(runners)) {
     for (const auto& runner : all_) idle_.push_back(runner.get());
   }
 
-  /// Lends one runner until it goes.
+  /// A borrowed runner; the destructor returns it.
   class Loan {
    public:
     Loan(RunnerPool& pool, Runner& runner) : pool_(&pool), runner_(&runner) {}
@@ -65,14 +65,14 @@ class RunnerPool {
     RunnerPool* pool_;
     Runner* runner_;
   };
-  /// Waits for a runner that is idle.
+  /// Waits for an idle runner.
   [[nodiscard]] Loan take();
 
-  /// Waits until none is used, and does `work` on each before any is handed out again.
+  /// Waits until none is in use, and does `work` with all before any is lent again.
   template <class Work>
   auto with_all(Work work) {
     std::unique_lock lock(mutex_);
-    ++waiting_for_all_;  // from here on none is handed out
+    ++waiting_for_all_;  // from here on none is lent
     changed_.wait(lock, [this] { return idle_.size() == all_.size(); });
     auto result = work(all_);
     --waiting_for_all_;
@@ -91,7 +91,7 @@ class RunnerPool {
   int waiting_ = 0, waiting_for_all_ = 0;
 };
 
-/// To and from the table's form; strides are filled in where the view has none.
+/// Conversion to and from the table's form; strides are filled in if the view has none.
 [[nodiscard]] headrace_tensor_v1 to_runtime(const TensorView& view) noexcept;
 [[nodiscard]] TensorView from_runtime(const headrace_tensor_v1& tensor) noexcept;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The strides that a view's elements have.
+// The strides of a view's elements.
 #pragma once
 
 #include <headrace/tensor.hpp>
@@ -9,7 +9,7 @@
 
 namespace headrace {
 
-/// In elements, one a dimension: the view's own, or those of rows without gaps where it has none.
+/// In elements, one for each dimension: the view's own, or those without gaps if it has none.
 [[nodiscard]] inline Shape strides_of(const TensorView& view) noexcept {
   if (!view.strides.empty()) return view.strides;
   Shape strides = view.shape;

@@ -42,7 +42,7 @@ constexpr std::size_t alignment = 64;
 
 std::size_t index_of(DType dtype) { return static_cast<std::size_t>(dtype) % dtype_count; }
 
-/// What the shape needs.
+/// Bytes of a tensor with this shape.
 Result<std::size_t> bytes_of(DType dtype, const Shape& shape) {
   std::uint64_t bytes = element_bytes(dtype);
   for (const std::int64_t length : shape) {
@@ -54,7 +54,7 @@ Result<std::size_t> bytes_of(DType dtype, const Shape& shape) {
   return static_cast<std::size_t>(bytes);
 }
 
-/// Copies the part below one dimension, to `to` and onwards; returns what lies behind it.
+/// Copies the elements below one dimension to `to`; returns the position after them.
 std::byte* copy_part(const TensorView& from, const std::byte* data, std::size_t dimension, std::byte* to) {
   const std::size_t width = element_bytes(from.dtype);
   if (dimension == from.shape.rank()) {
@@ -88,7 +88,7 @@ Result<DType> dtype_from_name(std::string_view name) {
     if (types[i].name == name) return static_cast<DType>(i);
     known.append(i == 0 ? "" : ", ").append(types[i].name);
   }
-  return make_error(Code::invalid_argument, "there is no element type \"{}\": {} are known", name, known);
+  return make_error(Code::invalid_argument, "there is no element type \"{}\"; the types are {}", name, known);
 }
 
 std::string shape_text(const Shape& shape) {
@@ -121,7 +121,7 @@ bool TensorView::is_contiguous() const noexcept {
   std::int64_t expected = 1;
   bool same = true;
   for (std::size_t i = shape.rank(); i-- > 0;) {
-    if (shape[i] == 0) return true;  // no elements: nothing is apart
+    if (shape[i] == 0) return true;  // no elements: no gaps
     if (shape[i] != 1 && strides[i] != expected) same = false;
     expected *= shape[i];
   }
@@ -140,7 +140,7 @@ Result<Tensor> Tensor::zeros(DType dtype, const Shape& shape) {
 
 Result<Tensor> Tensor::copy_of(const TensorView& view) {
   if (view.device.kind != Device::Kind::cpu)
-    return make_error(Code::invalid_argument, "a tensor on {} is copied by the model, not here",
+    return make_error(Code::invalid_argument, "a tensor on {} must be copied by Model::copy_to",
                       device_text(view.device));
   HEADRACE_TRY(copy, zeros(view.dtype, view.shape));
   if (view.shape.count() == 0) return copy;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements as numbers, and numbers as elements, for every type.
+// Elements of every type as numbers, and numbers as elements.
 #include <headrace/tensor.hpp>
 
 #include <algorithm>
@@ -19,7 +19,8 @@ Number at(const void* data, std::int64_t index) {
   return value;
 }
 
-/// A small float of `exponent` and `mantissa` bits. Those with infinities keep the largest exponent for them.
+/// A small float with `exponent_bits` and `mantissa_bits`. Types with infinities use the largest exponent for
+/// them.
 double small_float(unsigned bits, int exponent_bits, int mantissa_bits, bool infinities) {
   const unsigned mantissa = bits & ((1U << mantissa_bits) - 1);
   const unsigned exponent = (bits >> mantissa_bits) & ((1U << exponent_bits) - 1);
@@ -95,8 +96,8 @@ Integer to_integer(double value) {
   return static_cast<Integer>(value);
 }
 
-/// The bits of the nearest small float, ties to even; what is too large becomes infinity, or the largest
-/// number where there is none.
+/// The bits of the nearest small float, ties to even. A number that is too large becomes infinity, or the
+/// largest number if the type has no infinity.
 unsigned to_small_float(double value, int exponent_bits, int mantissa_bits, bool infinities) {
   const unsigned sign = std::signbit(value) ? 1U << (exponent_bits + mantissa_bits) : 0;
   const unsigned all_exponent = ((1U << exponent_bits) - 1) << mantissa_bits;
@@ -108,7 +109,7 @@ unsigned to_small_float(double value, int exponent_bits, int mantissa_bits, bool
   if (size == 0) return sign;
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = std::max(std::ilogb(size), 1 - bias);
-  // In units of the last bit, so that nearbyint rounds where the type does.
+  // In units of the last bit, so that nearbyint rounds as the type does.
   const auto units = static_cast<unsigned>(std::nearbyint(std::ldexp(size, mantissa_bits - exponent)));
   const unsigned hidden = 1U << mantissa_bits;
   const unsigned bits =

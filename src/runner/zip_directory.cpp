@@ -13,7 +13,7 @@
 namespace headrace {
 namespace {
 
-// Signatures and lengths of the fixed parts, as the format's specification has them.
+// Signatures and lengths of the fixed records, from the format's specification.
 constexpr std::uint32_t end_mark = 0x06054b50, end64_mark = 0x06064b50, locator_mark = 0x07064b50,
                         entry_mark = 0x02014b50, local_mark = 0x04034b50;
 constexpr std::size_t end_bytes = 22, end64_bytes = 56, locator_bytes = 20, entry_bytes = 46,
@@ -38,7 +38,7 @@ struct End {
   std::uint64_t members = 0, bytes = 0, offset = 0;
 };
 
-/// The 64-bit counterpart, which lies before the record at `end_offset` if any of its numbers did not fit.
+/// The 64-bit form of the record, which comes before `end_offset` if a number does not fit.
 Result<std::optional<End>> read_end64(std::uint64_t end_offset, const ZipDirectory::Reader& reader) {
   if (end_offset < locator_bytes) return std::optional<End>();
   std::array<std::byte, locator_bytes> locator;
@@ -55,7 +55,7 @@ Result<std::optional<End>> read_end64(std::uint64_t end_offset, const ZipDirecto
                            number_at<std::uint64_t>(record, 48)});
 }
 
-/// Looks for the record at the file's end in the last `most` bytes.
+/// Searches the record of the file's end in the last `most` bytes.
 Result<std::optional<End>> find_end_within(std::uint64_t most, std::uint64_t file_bytes,
                                            const ZipDirectory::Reader& reader) {
   const auto tail_bytes = static_cast<std::size_t>(std::min<std::uint64_t>(file_bytes, most));
@@ -72,7 +72,7 @@ Result<std::optional<End>> find_end_within(std::uint64_t most, std::uint64_t fil
   return std::optional<End>();
 }
 
-/// Behind the record there may be a comment, which packages do not have: they are found at the first look.
+/// A comment may follow the record. Packages have none, so the first search finds it.
 Result<End> find_end(std::uint64_t file_bytes, const ZipDirectory::Reader& reader) {
   for (const std::uint64_t most : {end_bytes, end_bytes + most_comment}) {
     HEADRACE_TRY(end, find_end_within(most, file_bytes, reader));
@@ -85,7 +85,7 @@ Result<End> find_end(std::uint64_t file_bytes, const ZipDirectory::Reader& reade
   return make_error(Code::corrupt, "it is not a package: packages are zip archives that torch wrote (.pt2)");
 }
 
-/// A name that stays inside the folder it is unpacked to.
+/// Whether a name stays inside the folder to which it is unpacked.
 bool is_safe(std::string_view name) {
   if (name.empty() || name.front() == '/' || name.find('\0') != std::string_view::npos ||
       name.find('\\') != std::string_view::npos)
@@ -98,7 +98,7 @@ bool is_safe(std::string_view name) {
   return true;
 }
 
-/// Takes the numbers that did not fit out of the entry's zip64 field: lengths first, then the offset.
+/// Takes numbers that do not fit from the entry's zip64 field: lengths first, then the offset.
 Result<void> take_zip64(std::span<const std::byte> extra, ZipMember& member, std::uint64_t& packed) {
   while (extra.size() >= 4) {
     const auto length = number_at<std::uint16_t>(extra, 2);
@@ -118,7 +118,7 @@ Result<void> take_zip64(std::span<const std::byte> extra, ZipMember& member, std
   return {};
 }
 
-/// Reads one entry and moves `rest` behind it.
+/// Reads one entry and moves `rest` to the position after it.
 Result<ZipMember> read_entry(std::span<const std::byte>& rest, std::uint64_t directory_offset) {
   if (rest.size() < entry_bytes || number_at<std::uint32_t>(rest, 0) != entry_mark)
     return damaged("an entry is missing");
@@ -142,9 +142,9 @@ Result<ZipMember> read_entry(std::span<const std::byte>& rest, std::uint64_t dir
   if (method != 0)
     return make_error(
         Code::not_supported,
-        "its member {} is compressed, and torch reads plainly stored ones alone: pack it again with `zip -0`",
+        "its member {} is compressed, and torch reads only stored members: pack it again with `zip -0`",
         member.name);
-  if (packed != member.bytes) return damaged("a plainly stored member has two lengths");
+  if (packed != member.bytes) return damaged("a stored member has two lengths");
   if (member.header_offset > directory_offset || member.bytes > directory_offset - member.header_offset)
     return damaged("a member lies outside the file");
   return member;
@@ -192,14 +192,14 @@ Result<std::uint64_t> ZipDirectory::data_offset(const ZipMember& member, const R
 Result<FileReader> FileReader::open(const std::string& path) {
   FileReader reader;
   reader.path_ = path;
-  // Opening a FIFO would wait for a writer, before it could be seen what it is.
+  // Opening a FIFO would wait for a writer before its type can be checked.
   reader.file_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!reader.file_)
     return os_error(errno == ENOENT || errno == ENOTDIR ? Code::not_found : Code::invalid_argument, errno,
                     "open {}", path);
   struct stat status {};
-  if (::fstat(reader.file_.get(), &status) != 0) return os_error(errno, "look at {}", path);
-  if (!S_ISREG(status.st_mode)) return make_error(Code::invalid_argument, "{} is no regular file", path);
+  if (::fstat(reader.file_.get(), &status) != 0) return os_error(errno, "read the state of {}", path);
+  if (!S_ISREG(status.st_mode)) return make_error(Code::invalid_argument, "{} is not a regular file", path);
   reader.bytes_ = static_cast<std::uint64_t>(status.st_size);
   reader.changed_ns_ = std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
   return reader;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of contents of a zip archive whose members are stored plainly, as torch writes them.
+// The table of contents of a zip archive with stored (uncompressed) members, as torch writes it.
 //
-// Read without the members: the directory at the end says names, lengths and checksums of them all, which
-// makes it, with the file's size, a key for what is in the archive that costs nothing to make.
+// Read without the members: the directory at the end has names, lengths and checksums of all. Its hash, with
+// the file's size, is a cheap key of the archive's content.
 #pragma once
 
 #include "base/errors.hpp"
@@ -25,33 +25,32 @@ struct ZipMember {
 
 struct ZipDirectory {
   std::uint64_t file_bytes = 0;
-  std::uint64_t hash = 0;  ///< of the directory's own bytes
+  std::uint64_t hash = 0;  ///< of the directory's bytes
   std::vector<ZipMember> members;
 
-  /// Reads bytes of the archive: as many as the span holds, from that offset.
+  /// Reads as many bytes as the span has, from `offset` of the archive.
   using Reader = std::function<Result<void>(std::uint64_t offset, std::span<std::byte> into)>;
 
-  /// Everything is checked before it is believed: archives come from anybody.
+  /// Checks everything: an archive may come from anywhere.
   ///   errors  corrupt (not an archive, cut off, or damaged: how), not_supported (compressed or encrypted
-  ///   members)
+  ///           members)
   [[nodiscard]] static Result<ZipDirectory> read(std::uint64_t file_bytes, const Reader& reader);
 
   [[nodiscard]] const ZipMember* find(std::string_view name) const;
-  /// Where a member's own bytes begin, behind its local header.
+  /// The offset of a member's bytes, after its local header.
   [[nodiscard]] Result<std::uint64_t> data_offset(const ZipMember& member, const Reader& reader) const;
 };
 
 /// Reads a file at offsets.
 class FileReader {
  public:
-  ///   errors  not_found, and what the system says
+  ///   errors  not_found, and those of the system
   [[nodiscard]] static Result<FileReader> open(const std::string& path);
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-  [[nodiscard]] std::int64_t changed_ns() const {
-    return changed_ns_;
-  }  ///< when the file was last written to
+  /// The time of the last write to the file.
+  [[nodiscard]] std::int64_t changed_ns() const { return changed_ns_; }
   [[nodiscard]] int descriptor() const { return file_.get(); }
-  ///   errors  corrupt (the file ends before), and what the system says
+  ///   errors  corrupt (the file ends earlier), and those of the system
   [[nodiscard]] Result<void> read(std::uint64_t offset, std::span<std::byte> into) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A number that many threads add to on the data path.
+// A number that many threads increase on the data path.
 #pragma once
 
 #include <pthread.h>
@@ -11,8 +11,8 @@
 
 namespace headrace {
 
-/// Counts up, wrapping at 2^64. Threads are spread over cache lines, so that two that count the same thing do
-/// not take the line from each other; an add is one relaxed read-modify-write.
+/// Counts up and wraps at 2^64. Threads use different cache lines, so that two of them rarely contend for
+/// one; an add is one relaxed read-modify-write.
 class Counter {
  public:
   Counter() = default;
@@ -23,7 +23,7 @@ class Counter {
     shards_[shard_of_this_thread()].value.fetch_add(amount, std::memory_order_relaxed);
   }
 
-  /// The sum. What other threads add meanwhile is in it or not; what this thread added is.
+  /// The sum. It includes all adds of this thread; concurrent adds of other threads may be missing.
   [[nodiscard]] std::uint64_t value() const noexcept {
     std::uint64_t sum = 0;
     for (const Shard& shard : shards_) sum += shard.value.load(std::memory_order_relaxed);
@@ -36,9 +36,9 @@ class Counter {
     std::atomic<std::uint64_t> value = 0;
   };
 
-  /// From the thread's own address, which costs a register read; numbering threads would need a global.
+  /// From the thread's own address, which costs a register read; numbers for threads would need a global.
   static std::size_t shard_of_this_thread() noexcept {
-    // The address is page aligned or nearly so; Fibonacci hashing brings its varying bits to the top.
+    // The address is page-aligned or nearly so; Fibonacci hashing moves its varying bits to the top.
     return (static_cast<std::uint64_t>(::pthread_self()) * 0x9e3779b97f4a7c15ULL) >> (64 - shard_bits);
   }
 

@@ -14,7 +14,7 @@ HistogramSnapshot Histogram::snapshot() const noexcept {
   copy.sum = sum_.load(std::memory_order_relaxed);
   copy.smallest = smallest_.load(std::memory_order_relaxed);
   copy.largest = largest_.load(std::memory_order_relaxed);
-  // Nothing seen, or a first record that has reached its bucket and not yet the extremes.
+  // No value yet, or a first record that has reached its bucket but not yet the extremes.
   if (copy.smallest > copy.largest) copy.smallest = copy.largest;
   return copy;
 }
@@ -28,7 +28,7 @@ double HistogramSnapshot::percentile(double percent) const {
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     const auto here = static_cast<double>(buckets[i]);
     if (here > 0 && below + here >= rank) {
-      // The values of a bucket are taken as spread evenly over it, or over what the extremes leave of it.
+      // The values of a bucket are assumed to be spread evenly over it, limited by the extremes.
       const auto lower = static_cast<double>(Histogram::lower_bound(i));
       const double from = std::max(lower, least);
       const double to = std::max(from, std::min(lower * 2, most));

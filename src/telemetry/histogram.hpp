@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The spread of a value (a latency, a size) in buckets of powers of two, cheap enough for every request.
+// The distribution of a value (a latency, a size) in buckets of powers of two, cheap enough for every
+// request.
 #pragma once
 
 #include <headrace/telemetry.hpp>
@@ -11,8 +12,7 @@
 
 namespace headrace {
 
-/// Thread-safe. A record is four relaxed atomic operations, two of which write only while the extremes still
-/// move.
+/// Thread-safe. A record is four relaxed atomic operations; two of them write only while the extremes change.
 class Histogram {
  public:
   Histogram() = default;
@@ -26,14 +26,14 @@ class Histogram {
     raise(largest_, value);
   }
 
-  /// A copy. While others record, its parts may differ by the records in flight; `count` is always its
-  /// buckets' sum.
+  /// A copy. While others record, its fields may differ by the records in flight; `count` is always the sum
+  /// of the buckets.
   [[nodiscard]] HistogramSnapshot snapshot() const noexcept;
 
   [[nodiscard]] static constexpr std::size_t bucket_of(std::uint64_t value) noexcept {
     return static_cast<std::size_t>(std::bit_width(value));
   }
-  /// The least value that falls into a bucket.
+  /// The smallest value of a bucket.
   [[nodiscard]] static constexpr std::uint64_t lower_bound(std::size_t bucket) noexcept {
     return bucket == 0 ? 0 : std::uint64_t{1} << (bucket - 1);
   }

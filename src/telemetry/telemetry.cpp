@@ -28,7 +28,7 @@ Histogram& Telemetry::histogram(std::string_view name) {
 
 void Telemetry::event(std::string_view room, std::string text) {
   const std::scoped_lock lock(mutex_);
-  // The time is taken under the lock, so that the ring is in its order.
+  // The time is taken under the lock, so that the ring is ordered by time.
   events_.push_back({clock_->now_ns(), std::string(room), std::move(text)});
   if (events_.size() > event_capacity_) {
     events_.pop_front();

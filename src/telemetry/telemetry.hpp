@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that one agent counts: named counters and histograms, and a ring of the latest events.
+// The measurements of one agent: named counters and histograms, and a ring of the latest events.
 #pragma once
 
 #include "base/clock.hpp"
@@ -29,12 +29,12 @@ class Telemetry {
   Telemetry(const Telemetry&) = delete;
   Telemetry& operator=(const Telemetry&) = delete;
 
-  /// The counter or histogram of that name, made at the first question.
+  /// The counter or histogram of a name; created at the first lookup.
   [[nodiscard]] Counter& counter(std::string_view name);
   [[nodiscard]] Histogram& histogram(std::string_view name);
 
-  /// Notes something that happened now. For what happens once a connection, not once a request: it takes a
-  /// lock.
+  /// Records an event with the current time. For events once for each connection, not for each request: it
+  /// takes a lock.
   void event(std::string_view room, std::string text);
 
   [[nodiscard]] TelemetrySnapshot snapshot() const;

@@ -29,7 +29,7 @@ std::optional<double> quota_v2(const std::string& group) {
   return std::nullopt;
 }
 
-/// -1 is no limit.
+/// A quota of -1 means no limit.
 std::optional<double> quota_v1(const std::string& group) {
   const double quota = std::atof(read_small_file(group + "/cpu.cfs_quota_us").value_or("").c_str());
   const double period = std::atof(read_small_file(group + "/cpu.cfs_period_us").value_or("").c_str());
@@ -37,8 +37,8 @@ std::optional<double> quota_v1(const std::string& group) {
   return std::nullopt;
 }
 
-/// The tightest limit from the group up to the mount. A path that does not exist here (a container shows its
-/// own group at the mount, under its name outside) is walked up all the same.
+/// The tightest limit of the group and its parents up to the mount. The path may not exist here: a container
+/// sees its own group at the mount, but reads its name as outside. The walk continues upward all the same.
 template <class Read>
 std::optional<double> tightest(const std::string& mount, std::string group, Read read) {
   std::optional<double> least;
@@ -54,7 +54,7 @@ std::optional<double> tightest(const std::string& mount, std::string group, Read
 }  // namespace
 
 Result<std::vector<unsigned>> read_affinity() {
-  // The kernel refuses a mask smaller than its own; 2^20 CPUs end the search.
+  // The kernel refuses a mask smaller than its own; the search ends at 2^20 CPUs.
   for (int bits = 1024; bits <= 1 << 20; bits *= 2) {
     const Mask mask = make_mask(bits);
     if (!mask) return make_error(Code::exhausted, "no memory for a mask of {} CPUs", bits);

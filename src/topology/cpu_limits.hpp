@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of the machine this process may use: a container often has less than it sees.
+// How much of the machine this process may use: a container often has fewer CPUs than it sees.
 #pragma once
 
 #include "base/errors.hpp"
@@ -12,20 +12,21 @@
 namespace headrace {
 
 struct CpuLimits {
-  std::vector<unsigned> cpus;        ///< those the scheduler may put this thread on, ascending
-  std::optional<double> quota_cpus;  ///< CPU seconds a second that the control groups grant; none: no limit
+  std::vector<unsigned> cpus;  ///< CPUs on which the scheduler may run this thread, ascending
+  std::optional<double>
+      quota_cpus;  ///< CPU seconds for each second that the control groups grant; nullopt: no limit
 };
 
-/// The calling thread's CPUs (affinity, which a cpuset group narrows too).
-///   errors   what the system says
+/// The CPUs of the calling thread: its affinity, which a cpuset group also restricts.
+///   errors   those of the system
 [[nodiscard]] Result<std::vector<unsigned>> read_affinity();
 
-/// From now on the calling thread runs on these alone.
-///   errors   invalid_argument (none of them may be used), and what the system says
+/// Restricts the calling thread to these CPUs.
+///   errors   invalid_argument (none of them may be used), and those of the system
 [[nodiscard]] Result<void> set_affinity(std::span<const unsigned> cpus);
 
-/// The tightest quota of this process's control group and those above it, version 2 or 1. `root` is "" on the
-/// machine.
+/// The tightest quota of this process's control group and its parents, version 2 or 1. `root` is "" on the
+/// machine itself.
 [[nodiscard]] std::optional<double> read_cpu_quota(const std::string& root);
 
 }  // namespace headrace

@@ -11,7 +11,7 @@ namespace headrace {
 namespace {
 
 std::optional<unsigned> parse_number(std::string_view text) {
-  constexpr unsigned most = 65535;  // far beyond any machine, and a guard against endless ranges
+  constexpr unsigned most = 65535;  // more than any machine has; limits the length of a range
   unsigned number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || number > most) return std::nullopt;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel's way to write sets of numbers: "0-3,8,10-11".
+// Sets of numbers in the kernel's notation: "0-3,8,10-11".
 #pragma once
 
 #include "base/errors.hpp"
@@ -9,7 +9,7 @@
 
 namespace headrace {
 
-/// The numbers of a list in ascending order, each once. An empty text is the empty set.
+/// The numbers of a list, ascending, each once. An empty text is the empty set.
 ///   errors   corrupt (not such a list, or a number over 65535)
 [[nodiscard]] Result<std::vector<unsigned>> parse_cpu_list(std::string_view text);
 

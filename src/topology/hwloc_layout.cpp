@@ -25,7 +25,7 @@ hwloc_obj_t ancestor(hwloc_obj_t object, hwloc_obj_type_t type) {
 Cpu cpu_of(hwloc_obj_t thread) {
   Cpu cpu;
   cpu.id = thread->os_index;
-  // Some virtual machines have threads without cores: then each is its own.
+  // Some virtual machines have threads without cores: then each thread is a core.
   const hwloc_obj_t core = ancestor(thread, HWLOC_OBJ_CORE);
   cpu.core = core != nullptr ? core->logical_index : thread->logical_index;
   const hwloc_obj_t package = ancestor(thread, HWLOC_OBJ_PACKAGE);
@@ -44,7 +44,7 @@ NumaNode node_of(const HwlocTable& hwloc, hwloc_obj_t object) {
   return node;
 }
 
-/// The operating system's latencies, if it has any for exactly our nodes.
+/// The operating system's latencies, if it has them for exactly these nodes.
 std::vector<std::vector<unsigned>> distances_of(const HwlocTable& hwloc, hwloc_topology_t topology,
                                                 const std::vector<NumaNode>& nodes) {
   unsigned count = 1;
@@ -85,7 +85,7 @@ Result<MachineLayout> read_hwloc_layout(const HwlocTable& hwloc, const std::stri
   if (!xml_path.empty() && hwloc.topology_set_xml(raw, xml_path.c_str()) != 0) {
     return os_error(errno, "read the machine that {} describes", xml_path);
   }
-  // What this process may use is a question of its own: here the whole machine is wanted, as /sys shows it.
+  // The whole machine, as /sys shows it. What this process may use is read elsewhere.
   hwloc.topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
   if (hwloc.topology_load(raw) != 0) return os_error(Code::backend_failed, errno, "hwloc reads the machine");
 
@@ -94,7 +94,7 @@ Result<MachineLayout> read_hwloc_layout(const HwlocTable& hwloc, const std::stri
   for (const hwloc_obj_t node : objects(hwloc, raw, HWLOC_OBJ_NUMANODE))
     layout.nodes.push_back(node_of(hwloc, node));
   if (layout.cpus.empty() || layout.nodes.empty()) {
-    return make_error(Code::backend_failed, "hwloc found {} CPUs and {} memories", layout.cpus.size(),
+    return make_error(Code::backend_failed, "hwloc found {} CPUs and {} NUMA nodes", layout.cpus.size(),
                       layout.nodes.size());
   }
   std::ranges::sort(layout.nodes, {}, &NumaNode::id);

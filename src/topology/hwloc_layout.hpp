@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine as hwloc sees it: knows quirks of firmware and of other architectures that /sys alone does not
-// tell.
+// The machine as hwloc sees it: hwloc knows the firmware and the other architectures better than /sys alone
+// shows.
 #pragma once
 
 #include "base/errors.hpp"
@@ -11,7 +11,7 @@
 
 namespace headrace {
 
-/// Reads this machine, or with `xml_path` a recorded one (`lstopo machine.xml`).
+/// Reads this machine, or with `xml_path` a recorded machine (`lstopo machine.xml`).
 ///   errors   backend_failed (hwloc cannot), not_found (the file)
 [[nodiscard]] Result<MachineLayout> read_hwloc_layout(const HwlocTable& hwloc,
                                                       const std::string& xml_path = {});

@@ -8,8 +8,8 @@ namespace headrace {
 
 void put_in_order(MachineLayout& layout) {
   std::ranges::sort(layout.cpus, {}, &Cpu::id);
-  std::map<unsigned, unsigned>
-      core_numbers;  // the reader's mark of a core -> its place in the order of lowest CPUs
+  // From the number that a reader gave a core to its rank in the order of lowest CPUs.
+  std::map<unsigned, unsigned> core_numbers;
   for (Cpu& cpu : layout.cpus) {
     cpu.core = core_numbers.emplace(cpu.core, static_cast<unsigned>(core_numbers.size())).first->second;
   }

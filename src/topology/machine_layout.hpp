@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which CPUs and memories a machine has and how far apart they are, as read from whatever source knows.
+// The CPUs and memories of a machine and the distances between them, from any source.
 #pragma once
 
 #include <cstdint>
@@ -10,34 +10,35 @@ namespace headrace {
 
 /// A hardware thread.
 struct Cpu {
-  unsigned id = 0;       ///< the system's number, as in /proc/cpuinfo
-  unsigned core = 0;     ///< counted over the machine from 0, in the order of each core's lowest CPU
-  unsigned package = 0;  ///< the system's number of its socket
+  unsigned id = 0;       ///< number of the system, as in /proc/cpuinfo
+  unsigned core = 0;     ///< counted from 0 over the machine, in the order of each core's lowest CPU
+  unsigned package = 0;  ///< number of the system for its socket
 
   friend bool operator==(const Cpu&, const Cpu&) = default;
 };
 
-/// A memory and the CPUs next to it. There are nodes without CPUs (memory expanders) and without memory.
+/// A NUMA node: a memory and the CPUs next to it. Some nodes have no CPUs (memory expanders), some have no
+/// memory.
 struct NumaNode {
-  unsigned id = 0;             ///< the system's number, as in /sys/devices/system/node
+  unsigned id = 0;             ///< number of the system, as in /sys/devices/system/node
   std::vector<unsigned> cpus;  ///< ascending
   std::uint64_t memory_bytes = 0;
 
   friend bool operator==(const NumaNode&, const NumaNode&) = default;
 };
 
-/// Everything that is online, whether or not this process may use it.
+/// Everything that is online, even if this process may not use it.
 struct MachineLayout {
   std::vector<Cpu> cpus;        ///< by ascending id; at least one
   std::vector<NumaNode> nodes;  ///< by ascending id; at least one
-  /// distances[i][j]: relative latency from nodes[i] to nodes[j], 10 for a node's own memory. Empty where
+  /// distances[i][j]: relative latency from nodes[i] to nodes[j]; 10 for a node's own memory. Empty if
   /// unknown.
   std::vector<std::vector<unsigned>> distances;
 
   friend bool operator==(const MachineLayout&, const MachineLayout&) = default;
 };
 
-/// Puts a layout's lists into the order that they promise and counts its cores; readers call it last.
+/// Sorts the lists as their comments promise and numbers the cores; every reader calls it last.
 void put_in_order(MachineLayout& layout);
 
 }  // namespace headrace

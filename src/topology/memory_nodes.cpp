@@ -26,7 +26,7 @@ std::optional<unsigned> read_node_of_pci(const std::string& root, std::string de
   if (!text) return std::nullopt;
   unsigned node = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), node);
-  if (error != std::errc() || end != text->data() + text->size()) return std::nullopt;  // "-1": not said
+  if (error != std::errc() || end != text->data() + text->size()) return std::nullopt;  // "-1": unknown
   return node;
 }
 

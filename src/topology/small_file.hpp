@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel's small text files: there with a line or two, or not there.
+// Reading the kernel's small text files, which have a line or two or do not exist.
 #pragma once
 
 #include "base/text.hpp"
@@ -11,7 +11,7 @@
 
 namespace headrace {
 
-/// The file's text without white space at its ends; none if it cannot be read.
+/// The text of the file without white space at its ends; nullopt if it cannot be read.
 [[nodiscard]] inline std::optional<std::string> read_small_file(const std::string& path) {
   std::ifstream file(path);
   if (!file) return std::nullopt;

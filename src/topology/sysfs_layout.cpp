@@ -16,7 +16,7 @@ Result<std::vector<unsigned>> read_list(const std::string& path, const std::stri
   return numbers;
 }
 
-/// A core is marked by its lowest hardware thread: core_id alone repeats in every socket and die.
+/// A core is named by its lowest hardware thread: core_id alone repeats in every socket and die.
 Result<unsigned> core_mark(const std::string& folder, unsigned cpu) {
   for (const char* name : {"/core_cpus_list", "/thread_siblings_list"}) {  // the second before Linux 5.3
     const auto text = read_small_file(folder + name);
@@ -33,7 +33,7 @@ unsigned read_package(const std::string& folder) {
   return number < 0 ? 0 : static_cast<unsigned>(number);  // -1 where the firmware does not say
 }
 
-/// The kB behind `key` in a meminfo file, in bytes.
+/// The value of `key` in a meminfo file, which is in kB, as bytes.
 std::uint64_t read_meminfo(const std::string& path, std::string_view key) {
   const std::string text = read_small_file(path).value_or("");
   const std::size_t at = text.find(key);

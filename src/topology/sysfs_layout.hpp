@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine as Linux describes it in /sys: what we fall back to without hwloc.
+// The machine as Linux describes it in /sys: used if hwloc is missing.
 #pragma once
 
 #include "base/errors.hpp"

@@ -20,10 +20,10 @@ Result<MachineLayout> read_with_hwloc() {
   return read_hwloc_layout(hwloc);
 }
 
-/// Asks where a page lies without bringing it into memory, as get_mempolicy would; a negative errno where it
-/// lies nowhere.
+/// Asks for the node of a page. Unlike get_mempolicy it does not bring the page into memory. A negative errno
+/// if the page is on no node.
 Result<int> ask_move_pages(const void* address) {
-  // Given no target nodes, move_pages moves nothing and fills in where each page is.
+  // Without target nodes move_pages moves nothing and fills in the node of each page.
   const void* page = address;
   int status = -1;
   if (::syscall(SYS_move_pages, 0, 1UL, &page, nullptr, &status, 0) == 0) return status;
@@ -50,7 +50,8 @@ Topology::Topology(MachineLayout layout, CpuLimits limits, std::string source)
     if (std::ranges::binary_search(limits.cpus, cpu.id)) usable_cpus_.push_back(cpu.id);
   }
   packages_ = packages.size();
-  // A machine whose description and scheduler disagree altogether: the scheduler is right, we are running.
+  // If the machine's description and the scheduler disagree completely, the scheduler is right: this thread
+  // runs.
   if (usable_cpus_.empty()) usable_cpus_ = std::move(limits.cpus);
 }
 
@@ -92,7 +93,7 @@ std::optional<unsigned> Topology::distance(unsigned from, unsigned to) const {
 Result<unsigned> Topology::node_of_address(const void* address) const {
   const Result<int> answer = ask_move_pages(address);
   if (!answer) {
-    if (layout_.nodes.size() == 1) return layout_.nodes.front().id;  // nobody need be asked
+    if (layout_.nodes.size() == 1) return layout_.nodes.front().id;  // a single node needs no question
     return answer.error();
   }
   if (*answer >= 0) return static_cast<unsigned>(*answer);

@@ -17,7 +17,7 @@ Result<DynamicLibrary> DynamicLibrary::open(std::initializer_list<const char*> n
                                             const char* debian_package) {
   std::string reasons;
   for (const char* name : names) {
-    // Local: its symbols serve our table alone and cannot meet another version that the program has linked.
+    // Local: its symbols serve our table only and cannot collide with another version in the program.
     if (void* handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL)) return DynamicLibrary(handle, name);
     reasons += (reasons.empty() ? "" : "; ") + loader_says();
   }

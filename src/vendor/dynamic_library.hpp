@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A shared library that may be absent: looked for when it is first needed, and then its functions by name.
+// A shared library that may be absent: loaded at first need, its functions bound by name.
 #pragma once
 
 #include "base/errors.hpp"
@@ -9,12 +9,12 @@
 
 namespace headrace {
 
-/// An opened library. It is never unloaded: those that we use leave handlers and threads behind that would
+/// An opened library. It is never unloaded: the libraries in use leave handlers and threads that would
 /// outlive it.
 class DynamicLibrary {
  public:
-  /// Opens the first of `names` that the system finds. `what` and `debian_package` are for the sentence if
-  /// there is none.
+  /// Opens the first of `names` that the system finds. `what` and `debian_package` are for the error
+  /// sentence.
   ///   errors   not_supported
   [[nodiscard]] static Result<DynamicLibrary> open(std::initializer_list<const char*> names, const char* what,
                                                    const char* debian_package);
@@ -28,7 +28,7 @@ class DynamicLibrary {
     return {};
   }
 
-  /// The name under which it was found.
+  /// The name with which it was found.
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
  private:

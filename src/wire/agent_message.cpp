@@ -31,14 +31,14 @@ Result<AgentMessage> read_revoke(MsgpackReader& reader) {
   const std::size_t offset = reader.offset();
   HEADRACE_TRY(bytes, reader.binary("the ranges", revoke_ranges * sizeof(IdRange)));
   if (bytes.size() % sizeof(IdRange) != 0)
-    return reader.corrupt_at(offset, "{} bytes are no pairs of 8", bytes.size());
+    return reader.corrupt_at(offset, "{} bytes are not a multiple of 8", bytes.size());
   revoke.ranges.resize(bytes.size() / sizeof(IdRange));
   if (!bytes.empty()) std::memcpy(revoke.ranges.data(), bytes.data(), bytes.size());
   for (const IdRange& range : revoke.ranges) {
     if (range.first == 0 || range.count == 0 ||
         std::uint64_t{range.first} + range.count > std::uint64_t{1} << 32) {
-      return reader.corrupt_at(offset, "{} ids from {} are none, or pass the last id", range.count,
-                               range.first);
+      return reader.corrupt_at(offset, "{} ids from {} on: an empty range, or one beyond the last id",
+                               range.count, range.first);
     }
   }
   return AgentMessage(std::move(revoke));

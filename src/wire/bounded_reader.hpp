@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading little-endian bytes that came from elsewhere: nothing is read past the end, and every refusal says
-// where.
+// Reads little-endian bytes of unknown origin: never past their end, and every error names the offset.
 #pragma once
 
 #include "base/errors.hpp"
@@ -15,12 +14,12 @@
 namespace headrace::wire {
 
 static_assert(std::endian::native == std::endian::little,
-              "numbers are copied from and to the wire as they lie in memory");
+              "numbers have the same bytes on the wire and in memory");
 
-/// A cursor over bytes that it does not own.
+/// A cursor over bytes; it does not own them.
 class BoundedReader {
  public:
-  /// `what` names the whole in errors ("metadata"); `base_offset` is where `bytes` begin in it.
+  /// `what` names the whole object in errors ("metadata"); `base_offset` is the offset of `bytes` in it.
   explicit BoundedReader(std::string_view bytes, const char* what, std::size_t base_offset = 0) noexcept
       : bytes_(bytes), what_(what), base_offset_(base_offset) {}
 
@@ -41,16 +40,15 @@ class BoundedReader {
     return view;
   }
 
-  /// What is left, and passing over `count` <= remaining() bytes of it: for readers that check for
-  /// themselves.
+  /// The remaining bytes, and skipping `count` <= remaining() of them: for readers with their own checks.
   [[nodiscard]] std::string_view rest() const noexcept { return bytes_.substr(position_); }
   void advance(std::size_t count) noexcept { position_ += count; }
 
   [[nodiscard]] std::size_t remaining() const noexcept { return bytes_.size() - position_; }
-  /// Counted from the beginning of the whole.
+  /// The offset in the whole object.
   [[nodiscard]] std::size_t offset() const noexcept { return base_offset_ + position_; }
 
-  /// What is wrong at the cursor.
+  /// An error at the cursor.
   template <class... Args>
   [[nodiscard]] Error corrupt(fmt::format_string<Args...> text, Args&&... args) const {
     return corrupt_at(offset(), text, std::forward<Args>(args)...);

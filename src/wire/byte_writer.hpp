@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing little-endian bytes: the other half of BoundedReader.
+// Writes little-endian bytes: the counterpart of BoundedReader.
 #pragma once
 
 #include <bit>
@@ -12,9 +12,9 @@
 namespace headrace::wire {
 
 static_assert(std::endian::native == std::endian::little,
-              "numbers are copied from and to the wire as they lie in memory");
+              "numbers have the same bytes on the wire and in memory");
 
-/// Grows a string. Its `write` is what msgpack::packer asks of a buffer.
+/// Appends to a string. `write` is the buffer interface of msgpack::packer.
 class ByteWriter {
  public:
   template <std::unsigned_integral T>

@@ -58,25 +58,25 @@ void Handshake::take_step() {
   }
 }
 
-/// Waits for `step`, which ends when `in_` holds so many bytes.
+/// Waits for `step`, which is complete when `in_` holds this many bytes.
 void Handshake::expect(Step step, std::size_t bytes_in_all) noexcept {
   step_ = step;
   wanted_ = bytes_in_all;
 }
 
-/// What all versions have in common decides whether the rest can be read at all.
+/// The prefix is the same in all versions. It decides whether the rest can be read.
 void Handshake::take_prefix() {
   std::memcpy(&peer_.major, in_.data() + 4, sizeof peer_.major);
   if (in_.starts_with("HRWT") && peer_.major == Hello::own_major)
     return expect(Step::fixed, Hello::fixed_bytes);
 
-  // decode_hello words the error: it fails at the magic or at the version.
+  // decode_hello makes the error: it fails at the magic or at the version.
   Error error = decode_hello(in_).error();
   if (error.code == Code::not_supported && accepting()) {
     out_ = my_hello_;
     return refuse(std::move(error));
   }
-  // To a stranger we say nothing.
+  // An unknown program gets no answer.
   refusal_ = std::move(error);
   state_ = State::refused;
 }
@@ -103,20 +103,20 @@ void Handshake::take_hello() {
   }
 }
 
-/// What either side can hold against the other's hello.
+/// The reasons to refuse a peer that both sides check.
 std::optional<Error> Handshake::check_peer() const {
   const Hello& mine = config_.mine;
   if (peer_.purpose != mine.purpose) {
     return make_error(Code::invalid_argument,
-                      "\"{}\" wants purpose {}, \"{}\" offers {} here: is the port right?", peer_.name,
-                      static_cast<int>(peer_.purpose), mine.name, static_cast<int>(mine.purpose));
+                      "\"{}\" asks for purpose {}, and \"{}\" offers purpose {} here: check the port",
+                      peer_.name, static_cast<int>(peer_.purpose), mine.name, static_cast<int>(mine.purpose));
   }
   const Hello& connecting = accepting() ? peer_ : mine;
   const Hello& met = accepting() ? mine : peer_;
   if (connecting.expected_incarnation != 0 && connecting.expected_incarnation != met.incarnation) {
     return make_error(
         Code::peer_lost,
-        "\"{}\" is incarnation {:016x}, expected was {:016x}: it has restarted, fetch its metadata anew",
+        "\"{}\" is incarnation {:016x}, expected was {:016x}: it has restarted, fetch its metadata again",
         met.name, met.incarnation, connecting.expected_incarnation);
   }
   if (authenticated() && config_.token.empty()) {
@@ -129,12 +129,12 @@ std::optional<Error> Handshake::check_peer() const {
 
 void Handshake::take_hello_connecting() {
   if (auto error = check_peer(); error && error->code != Code::peer_lost) {
-    // Nothing is owed to the accepting side: it sees the connection close.
+    // The accepting side needs no message: it sees the connection close.
     refusal_ = std::move(*error);
     state_ = State::refused;
     return;
   }
-  // Of another incarnation the accepting side speaks itself, in its verdict.
+  // If the incarnation differs, the accepting side reports it in its verdict.
   if (authenticated()) {
     auto proof = proof_of(config_.role);
     if (!proof) return refuse(std::move(proof).error());
@@ -160,17 +160,17 @@ void Handshake::take_proof() {
   auto expected = proof_of(peer_role);
   if (!expected) return refuse(std::move(expected).error());
   if (!equal_in_constant_time(*expected, in_)) {
-    return refuse(
-        make_error(Code::invalid_argument,
-                   "\"{}\" and \"{}\" do not have the same shared token: set the option auth_token alike",
-                   config_.mine.name, peer_.name));
+    return refuse(make_error(
+        Code::invalid_argument,
+        "\"{}\" and \"{}\" have different shared tokens: set the option auth_token to the same value",
+        config_.mine.name, peer_.name));
   }
   in_.clear();
   if (accepting()) return welcome();
   state_ = State::done;
 }
 
-/// Accepting side: everything about the peer is right, unless the owner has a say.
+/// Accepting side: the peer is accepted unless the owner's `admit` refuses it.
 void Handshake::welcome() {
   std::string proof;
   if (authenticated()) {
@@ -201,12 +201,12 @@ void Handshake::take_verdict() {
     return refuse(make_error(verdict->code, "\"{}\" refused the connection: {}", peer_.name, verdict->text));
   }
   if (auto error = check_peer())
-    return refuse(std::move(*error));  // another incarnation, and it has not said so
+    return refuse(std::move(*error));  // another incarnation, which its verdict did not report
   if (authenticated()) return expect(Step::proof, std::tuple_size_v<Proof>);
   state_ = State::done;
 }
 
-/// Ends it; the accepting side says why.
+/// Ends the handshake; the accepting side sends the reason.
 void Handshake::refuse(Error error) {
   if (accepting()) out_ += encode(HelloVerdict{error.code, error.message});
   refusal_ = std::move(error);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The opening of a connection as a machine: bytes in, bytes out, and in the end a peer or a refusal. It has
-// no socket, no clock and never waits, so that every user can drive it from an event loop of its own.
+// The opening of a connection as a state machine: bytes in, bytes out, and at its end a peer or a refusal. It
+// has no socket and no clock and never waits, so any event loop can run it.
 #pragma once
 
 #include "wire/hello.hpp"
@@ -17,42 +17,41 @@ namespace headrace::wire {
 ///   connecting   hello                 [proof]
 ///   accepting           hello                   verdict [proof]
 ///
-/// The owner moves bytes: what the socket has goes to `feed`, what `to_send` shows goes to the socket. It
-/// closes the connection when the option handshake_timeout has passed before `done`.
+/// The owner moves the bytes: it passes received bytes to `feed` and sends the bytes of `to_send`. It closes
+/// the connection if the option handshake_timeout passes before `done`.
 class Handshake {
  public:
   struct Config {
     HelloRole role = HelloRole::connecting;
-    Hello mine;         ///< nonce and the authentication bit are filled in
-    std::string token;  ///< shared by all agents that may talk; empty: we ask for none and have none
-    Hmac hmac;          ///< may be empty without a token
-    /// Accepting side: looks at the peer once it has proved itself. An error refuses it, with its code and
-    /// text.
+    Hello mine;         ///< nonce and authentication bit are filled in
+    std::string token;  ///< shared by all agents that may talk; empty: no authentication
+    Hmac hmac;          ///< may be empty if there is no token
+    /// Accepting side: checks the peer after its proof. An error refuses the peer, with its code and text.
     std::function<Result<void>(const Hello& peer)> admit;
-    std::optional<Nonce> nonce;  ///< for tests; none: random
+    std::optional<Nonce> nonce;  ///< for tests; nullopt: random
   };
 
   enum class State {
     running,
-    done,     ///< the peer is who it says; what comes next on the connection is not the handshake's
-    refused,  ///< send what `to_send` still shows, then close
+    done,     ///< the peer is proved; later bytes of the connection are not the handshake's
+    refused,  ///< send the remaining bytes of `to_send`, then close
   };
 
   ///   errors  invalid_argument (name, incarnation, a token without hmac)
   [[nodiscard]] static Result<Handshake> begin(Config config);
 
-  /// Takes bytes that came in; returns how many were the handshake's. Once done or refused it takes none.
+  /// Takes received bytes; returns how many belong to the handshake. Once done or refused it takes none.
   std::size_t feed(std::string_view bytes);
 
   [[nodiscard]] std::string_view to_send() const noexcept { return std::string_view(out_).substr(sent_); }
   void sent(std::size_t count) noexcept { sent_ += count; }
 
   [[nodiscard]] State state() const noexcept { return state_; }
-  /// The peer's hello. Valid when done; before, what is known of it.
+  /// The peer's hello. Valid when done; before, the fields known so far.
   [[nodiscard]] const Hello& peer() const noexcept { return peer_; }
-  /// The minor version that both speak. Valid when done.
+  /// The lower of the two minor versions, which both sides use. Valid when done.
   [[nodiscard]] std::uint16_t minor() const noexcept { return std::min(peer_.minor, config_.mine.minor); }
-  /// Why it was refused, by us or by the peer. Valid when refused.
+  /// Why it was refused, by either side. Valid when refused.
   [[nodiscard]] const Error& refusal() const noexcept { return refusal_; }
 
  private:
@@ -82,12 +81,12 @@ class Handshake {
 
   Config config_;
   std::string my_hello_;
-  std::string peer_hello_;  // as it came: what the proofs are over
+  std::string peer_hello_;  // as received: the proofs cover these bytes
   Hello peer_;
   State state_ = State::running;
   Step step_ = Step::prefix;
   std::size_t wanted_ = Hello::prefix_bytes;
-  std::string in_;  // what came of the current step: at most one hello or verdict
+  std::string in_;  // received bytes of the current step: at most one hello or verdict
   std::string out_;
   std::size_t sent_ = 0;
   Error refusal_;

@@ -15,18 +15,18 @@ constexpr std::string_view magic = "HRWT";
 constexpr const char* whole = "a hello";
 constexpr const char* verdict_whole = "a hello's verdict";
 
-/// Magic and versions. Fails with not_supported at another major.
+/// Reads magic and versions. Fails with not_supported for another major version.
 Result<void> read_prefix(BoundedReader& reader, Hello& hello) {
   HEADRACE_TRY(found_magic, reader.bytes(magic.size(), "the magic"));
   if (found_magic != magic)
-    return reader.corrupt_at(0, "it does not begin with \"{}\": no Headrace speaks here", magic);
+    return reader.corrupt_at(0, "it does not begin with \"{}\": the other program is not Headrace", magic);
   HEADRACE_TRY(major, reader.number<std::uint16_t>("the major version"));
   HEADRACE_TRY(minor, reader.number<std::uint16_t>("the minor version"));
   hello.major = major;
   hello.minor = minor;
   if (major == Hello::own_major) return {};
   return make_error(Code::not_supported,
-                    "the peer speaks version {}.{}, this agent {}.{}: bring both to one version", major,
+                    "the peer has version {}.{}, this agent {}.{}: install the same version on both", major,
                     minor, Hello::own_major, Hello::own_minor);
 }
 
@@ -66,7 +66,7 @@ Result<Hello> decode_hello(std::string_view bytes) {
   HEADRACE_TRY(nonce, reader.bytes(hello.nonce.size(), "the nonce"));
   HEADRACE_TRY(link_id, reader.number<std::uint64_t>("the link's id"));
   HEADRACE_TRY(expected, reader.number<std::uint64_t>("the expected incarnation"));
-  if (incarnation == 0) return reader.corrupt_at(8, "an incarnation is not 0");
+  if (incarnation == 0) return reader.corrupt_at(8, "the incarnation is 0");
   if (purpose != static_cast<std::uint8_t>(Purpose::tcp_backend) &&
       purpose != static_cast<std::uint8_t>(Purpose::metadata)) {
     return reader.corrupt_at(20, "purpose {} is neither 1 (tcp backend) nor 2 (metadata)", purpose);

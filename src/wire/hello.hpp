@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first bytes of every connection: who speaks, in which version, and what proves it. docs/wire.md
-// section 3.
+// The first bytes of every connection: the agent, its version, and its proof. docs/wire.md section 3.
 #pragma once
 
 #include <headrace/result.hpp>
@@ -26,9 +25,8 @@ using Proof = std::array<std::uint8_t, 32>;
 struct Hello {
   static constexpr std::uint16_t own_major = 1;
   static constexpr std::uint16_t own_minor = 0;
-  static constexpr std::size_t prefix_bytes =
-      8;  ///< magic and versions: alike in every version there will be
-  static constexpr std::size_t fixed_bytes = 72;  ///< all before the name
+  static constexpr std::size_t prefix_bytes = 8;  ///< magic and versions: the same in every version
+  static constexpr std::size_t fixed_bytes = 72;  ///< everything before the name
   static constexpr std::size_t name_bytes = 255;
 
   std::uint16_t major = own_major;
@@ -45,13 +43,13 @@ struct Hello {
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
-///   errors  invalid_argument (name of 0 or over 255 bytes, incarnation 0)
+/// Encodes a hello. errors: invalid_argument (name of 0 or over 255 bytes, incarnation 0)
 [[nodiscard]] Result<std::string> encode(const Hello& hello);
-/// Reads one whole hello of our major version.
+/// Decodes one complete hello of this major version.
 ///   errors  corrupt (with the offset), not_supported (another major: both are named)
 [[nodiscard]] Result<Hello> decode_hello(std::string_view bytes);
 
-/// How it went, from the accepting side. Code::ok and no text: welcome.
+/// The result of the handshake, from the accepting side. Code::ok without text: accepted.
 struct HelloVerdict {
   static constexpr std::size_t fixed_bytes = 8;
   static constexpr std::size_t text_bytes = 1024;
@@ -59,22 +57,21 @@ struct HelloVerdict {
   std::string text;
   friend bool operator==(const HelloVerdict&, const HelloVerdict&) = default;
 };
-/// Cuts the text at its bound.
+/// Encodes a verdict; truncates its text at the limit.
 [[nodiscard]] std::string encode(const HelloVerdict& verdict);
-///   errors  corrupt (with the offset)
+/// Decodes a verdict. errors: corrupt (with the offset)
 [[nodiscard]] Result<HelloVerdict> decode_verdict(std::string_view bytes);
 
-/// HMAC-SHA256, from whoever has one: this room has no cryptography.
+/// HMAC-SHA256, supplied by the user of this room, which has no cryptography.
 using Hmac = std::function<Result<Proof>(std::string_view key, std::string_view message)>;
 
 enum class HelloRole : char { connecting = 'C', accepting = 'S' };
 
-/// What the side in that role sends to show that it knows the token: bound to both hellos, and so to both
-/// nonces.
+/// The proof that the side with this role knows the token. It covers both hellos, and so both nonces.
 [[nodiscard]] Result<Proof> compute_proof(const Hmac& hmac, std::string_view token, HelloRole role,
                                           std::string_view connecting_hello,
                                           std::string_view accepting_hello);
-/// Equal? In a time that does not tell where they differ.
+/// Whether two proofs are equal. The time does not depend on where they differ.
 [[nodiscard]] bool equal_in_constant_time(const Proof& a, std::string_view b) noexcept;
 
 }  // namespace headrace::wire

@@ -20,7 +20,7 @@ using Limits = MetadataLimits;
 constexpr std::string_view magic = "HRMD";
 constexpr const char* whole = "metadata";
 
-/// The keys of the body, in the order in which they are written and looked at.
+/// The keys of the body, in the order in which they are written and checked.
 enum class Key : std::size_t {
   name,
   inc,
@@ -42,7 +42,7 @@ constexpr std::array<std::string_view, 15> key_names = {"name",     "inc",  "ver
                                                         "backends", "n",    "id",    "addr",   "len",
                                                         "kind",     "mask", "named", "public", "gone"};
 
-/// A rule of docs/wire.md that is broken, and the key that it is about.
+/// A broken rule of docs/wire.md, and the key that it is about.
 struct Violation {
   Key key;
   std::string sentence;
@@ -62,7 +62,7 @@ Verdict check_bytes(Key key, const char* field, std::size_t size, std::size_t le
 Verdict check_text(Key key, const char* field, std::string_view text, std::size_t least, std::size_t most) {
   if (auto v = check_bytes(key, field, text.size(), least, most)) return v;
   if (is_utf8(text)) return std::nullopt;
-  return violation(key, "{} is no UTF-8", field);
+  return violation(key, "{} is not UTF-8", field);
 }
 
 Verdict check_count(Key key, std::size_t count, std::size_t most) {
@@ -82,7 +82,7 @@ Verdict check_backends(const Metadata& m) {
       return v;
     for (std::size_t k = 0; k < i; ++k) {
       if (m.backends[k].name == backend.name)
-        return violation(Key::backends, "\"{}\" is there twice", backend.name);
+        return violation(Key::backends, "\"{}\" appears twice", backend.name);
     }
   }
   return std::nullopt;
@@ -113,7 +113,7 @@ Verdict check_columns(const Metadata& m) {
   return std::nullopt;
 }
 
-/// Where `id` is listed at or behind `from`, for lists that rise along with the ids.
+/// The position of `id` in `ids`, not before `from`; for lists whose ids rise.
 std::optional<std::size_t> find_id(const std::vector<std::uint32_t>& ids, std::size_t from,
                                    std::uint32_t id) {
   const auto found = std::lower_bound(ids.begin() + static_cast<std::ptrdiff_t>(from), ids.end(), id);
@@ -155,13 +155,13 @@ Verdict check_public_data(const Metadata& m) {
 
 Verdict check_gone(const Metadata& m) {
   if (auto v = check_count(Key::gone, m.gone.size(), Limits::gone_ranges)) return v;
-  std::uint64_t end = 1;  // of the range before; ids count from 1
+  std::uint64_t end = 1;  // end of the previous range; ids count from 1
   auto listed = m.ids.begin();
   for (const IdRange& range : m.gone) {
     if (range.count == 0 || range.first < end ||
         std::uint64_t{range.first} + range.count > std::uint64_t{1} << 32) {
-      return violation(Key::gone, "{} ids from {} are none, out of order or past the last id", range.count,
-                       range.first);
+      return violation(Key::gone, "{} ids from {} on: an empty range, out of order, or beyond the last id",
+                       range.count, range.first);
     }
     end = std::uint64_t{range.first} + range.count;
     listed = std::lower_bound(listed, m.ids.end(), range.first);
@@ -171,10 +171,10 @@ Verdict check_gone(const Metadata& m) {
   return std::nullopt;
 }
 
-/// Every rule that is not one of layout: for what goes out as for what came in.
+/// Checks every rule that is not about layout, for metadata to be sent and for metadata received.
 Verdict check(const Metadata& m) {
   if (auto v = check_text(Key::name, "name", m.name, 1, Limits::name_bytes)) return v;
-  if (m.incarnation == 0) return violation(Key::inc, "an incarnation is not 0");
+  if (m.incarnation == 0) return violation(Key::inc, "the incarnation is 0");
   if (m.since > m.version) return violation(Key::since, "since {} is beyond version {}", m.since, m.version);
   if (auto v = check_backends(m)) return v;
   if (auto v = check_columns(m)) return v;
@@ -192,7 +192,7 @@ std::string_view as_bytes(std::span<const T> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
 }
 
-/// A column, or its first value alone if all are alike.
+/// The column, or only its first value if all values are equal.
 template <class T>
 std::string_view compressed(const std::vector<T>& column) {
   const bool constant =
@@ -201,7 +201,7 @@ std::string_view compressed(const std::vector<T>& column) {
 }
 
 std::string_view compressed_ids(const std::vector<std::uint32_t>& ids) {
-  const bool counting = ids.back() - ids.front() == ids.size() - 1;  // they rise
+  const bool counting = ids.back() - ids.front() == ids.size() - 1;  // the ids rise
   return as_bytes(std::span(ids).first(counting ? 1 : ids.size()));
 }
 
@@ -257,7 +257,7 @@ void pack_public_data(Packer& packer, const std::vector<Metadata::PublicData>& p
   }
 }
 
-/// The body's size to within its msgpack heads: one allocation instead of twenty.
+/// The size of the body, except for msgpack's heads: one allocation instead of twenty.
 std::size_t guess_body_bytes(const Metadata& m) {
   std::size_t bytes = 256 + m.name.size() + 24 * m.ids.size() + 8 * m.gone.size();
   for (const auto& backend : m.backends) bytes += 160 + (backend.info ? backend.info->size() : 0);
@@ -293,11 +293,11 @@ void pack_body(Packer& packer, const Metadata& m) {
     pack_binary(packer, as_bytes(std::span(m.gone)));
   }
 }
-static_assert(sizeof(IdRange) == 8);  // goes out as it lies
+static_assert(sizeof(IdRange) == 8);  // sent as it lies in memory
 
 // --- reading
 
-/// Takes the envelope off.
+/// Removes the envelope.
 Result<std::string_view> open_envelope(std::string_view bytes, std::uint16_t& minor) {
   BoundedReader reader(bytes, whole);
   HEADRACE_TRY(found_magic, reader.bytes(magic.size(), "the magic"));
@@ -307,9 +307,10 @@ Result<std::string_view> open_envelope(std::string_view bytes, std::uint16_t& mi
   HEADRACE_TRY(length, reader.number<std::uint64_t>("the length"));
   HEADRACE_TRY(checksum, reader.number<std::uint64_t>("the checksum"));
   if (major != Limits::major) {
-    return make_error(Code::not_supported,
-                      "the metadata is of version {}.{}, this agent reads {}.{}: bring both to one version",
-                      major, found_minor, Limits::major, Limits::minor);
+    return make_error(
+        Code::not_supported,
+        "the metadata has version {}.{}, this agent reads {}.{}: install the same version on both", major,
+        found_minor, Limits::major, Limits::minor);
   }
   if (length != reader.remaining() || length > Limits::body_bytes) {
     return reader.corrupt_at(8, "the body should have {} bytes and has {}; at most {} are allowed", length,
@@ -345,7 +346,8 @@ class BodyReader {
   }
 
  private:
-  /// Notes where each key's value begins: keys come in any order, but what they mean depends on one another.
+  /// Records where the value of each key begins: keys come in any order, but their meaning depends on each
+  /// other.
   Result<void> find_keys() {
     MsgpackReader reader(body_, whole, Limits::envelope_bytes);
     HEADRACE_TRY(pairs, reader.map("the body"));
@@ -355,7 +357,7 @@ class BodyReader {
       const auto found = std::find(key_names.begin(), key_names.end(), key);
       if (found != key_names.end()) {
         std::size_t& where = where_[static_cast<std::size_t>(found - key_names.begin())];
-        if (where != absent) return reader.corrupt_at(key_offset, "key \"{}\" is there twice", key);
+        if (where != absent) return reader.corrupt_at(key_offset, "key \"{}\" appears twice", key);
         where = reader.offset() - Limits::envelope_bytes;
       } else if (minor_ <= Limits::minor) {
         return reader.corrupt_at(key_offset, "version {}.{} has no such key", Limits::major, minor_);
@@ -366,7 +368,7 @@ class BodyReader {
   }
 
   [[nodiscard]] bool has(Key key) const { return where_[static_cast<std::size_t>(key)] != absent; }
-  /// A reader that stands before the key's value; for an absent key it stands at the body's start.
+  /// A reader at the key's value; for an absent key it is at the start of the body.
   [[nodiscard]] MsgpackReader at(Key key) const {
     const std::size_t where = has(key) ? where_[static_cast<std::size_t>(key)] : 0;
     return MsgpackReader(body_.substr(where), whole, Limits::envelope_bytes + where);
@@ -394,7 +396,7 @@ class BodyReader {
     return {};
   }
 
-  /// An array of entries with `width` values each, of which `read_entry` reads all.
+  /// An array of entries with `width` values each; `read_entry` reads one entry.
   template <class ReadEntry>
   Result<void> read_array(Key key, std::size_t most, std::uint32_t width, ReadEntry read_entry) {
     if (!has(key)) return {};
@@ -432,7 +434,7 @@ class BodyReader {
   }
 
   Error wrong_size(Key key, std::size_t size, std::size_t each) {
-    return at(key).corrupt("{} has {} bytes: that fits neither one value nor {} regions of {}",
+    return at(key).corrupt("{} has {} bytes: neither one value nor one for each of {} regions of {}",
                            key_names[static_cast<std::size_t>(key)], size, n_, each);
   }
 
@@ -464,7 +466,7 @@ class BodyReader {
       }
       return {};
     }
-    // Addresses first: they are never compressed, so that from here on n is no more than the input pays for.
+    // Addresses first: they are never compressed, so that from here on the input's size bounds n.
     HEADRACE_TRY(addresses, column_bytes(Key::addr));
     if (addresses.size() != 8 * n_) return wrong_size(Key::addr, addresses.size(), 8);
     m_.addresses.resize(n_);
@@ -480,7 +482,7 @@ class BodyReader {
     HEADRACE_TRY_VOID(read_column(Key::id, m_.ids));
     if (column_bytes(Key::id)->size() != 4 || n_ == 1) return {};
     if (m_.ids.front() + (n_ - 1) > UINT32_MAX) {
-      return at(Key::id).corrupt("{} ids from {} on pass the last id", n_, m_.ids.front());
+      return at(Key::id).corrupt("{} ids from {} on: beyond the last id", n_, m_.ids.front());
     }
     std::iota(m_.ids.begin(), m_.ids.end(), m_.ids.front());
     return {};
@@ -512,13 +514,13 @@ class BodyReader {
     if (!has(Key::gone)) return {};
     HEADRACE_TRY(bytes, at(Key::gone).binary("gone", sizeof(IdRange) * Limits::gone_ranges));
     if (bytes.size() % sizeof(IdRange) != 0)
-      return at(Key::gone).corrupt("gone has {} bytes, not pairs of 8", bytes.size());
+      return at(Key::gone).corrupt("gone has {} bytes, which is not a multiple of 8", bytes.size());
     m_.gone.resize(bytes.size() / sizeof(IdRange));
     if (!bytes.empty()) std::memcpy(m_.gone.data(), bytes.data(), bytes.size());
     return {};
   }
 
-  /// A later minor may have kinds that this one cannot name: such regions are as if they were not listed.
+  /// A later minor version may have kinds that this one does not know: their regions are dropped.
   void drop_unknown_kinds() {
     const auto unknown = [](std::uint8_t kind) {
       return (kind & ~Limits::read_only_bit) > Limits::greatest_kind;
@@ -569,15 +571,16 @@ std::uint64_t metadata_checksum(std::string_view first_16_bytes, std::string_vie
 
 Result<std::string> encode(const Metadata& metadata) {
   if (const auto broken = check(metadata)) {
-    return make_error(Code::invalid_argument, "the metadata of \"{}\" breaks a rule of the wire, {}: {}",
-                      metadata.name, key_names[static_cast<std::size_t>(broken->key)], broken->sentence);
+    return make_error(Code::invalid_argument,
+                      "the metadata of \"{}\" breaks a rule of the wire format, {}: {}", metadata.name,
+                      key_names[static_cast<std::size_t>(broken->key)], broken->sentence);
   }
   ByteWriter writer;
   writer.reserve(Limits::envelope_bytes + guess_body_bytes(metadata));
   writer.bytes(magic);
   writer.number(Limits::major);
   writer.number(Limits::minor);
-  writer.number(std::uint64_t{0});  // length and checksum: known once the body is there
+  writer.number(std::uint64_t{0});  // length and checksum: filled in after the body
   writer.number(std::uint64_t{0});
   Packer packer(writer);
   pack_body(packer, metadata);

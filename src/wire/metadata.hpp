@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an agent tells its peers of itself: how to reach it and which regions it has. docs/wire.md section 2.
+// The metadata of an agent: how peers reach it, and which regions it has. docs/wire.md section 2.
 #pragma once
 
 #include <headrace/result.hpp>
@@ -13,7 +13,7 @@
 
 namespace headrace::wire {
 
-/// The bounds of docs/wire.md; both sides keep them.
+/// The limits of docs/wire.md; both sides enforce them.
 struct MetadataLimits {
   static constexpr std::uint16_t major = 1;
   static constexpr std::uint16_t minor = 0;
@@ -27,33 +27,34 @@ struct MetadataLimits {
   static constexpr std::size_t note_bytes = 64 * 1024;
   static constexpr std::size_t public_data_bytes = 4096;
   static constexpr std::size_t gone_ranges = std::size_t{1} << 20;
-  static constexpr std::uint8_t greatest_kind = 4;     ///< regions of greater kinds are passed over
-  static constexpr std::uint8_t read_only_bit = 0x80;  ///< of a kind: peers may not write the region
+  static constexpr std::uint8_t greatest_kind = 4;     ///< regions of greater kinds are ignored
+  static constexpr std::uint8_t read_only_bit = 0x80;  ///< flag in a kind: peers may not write the region
 };
 
-/// Ids first, first + 1, ... first + count - 1.
+/// The ids first, first + 1, ... first + count - 1.
 struct IdRange {
   std::uint32_t first = 0;
   std::uint32_t count = 0;
   friend bool operator==(const IdRange&, const IdRange&) = default;
 };
 
-/// A whole export, a part or an update. The five columns have one element a region, ids rising.
+/// A whole export, a part of one, or an update. The five columns have one element for each region, ids
+/// rising.
 struct Metadata {
   struct Backend {
     std::string name;
     std::string version;
-    std::optional<std::string> info;  ///< how to reach it; none: left out of this export
+    std::optional<std::string> info;  ///< how to reach it; nullopt: omitted in this export
     friend bool operator==(const Backend&, const Backend&) = default;
   };
-  /// What people call a region. Only regions that have a name or a note are listed, ids rising.
+  /// Name and note of a region. Only regions with one of them are listed, ids rising.
   struct Named {
     std::uint32_t id = 0;
     std::string name;
     std::string note;
     friend bool operator==(const Named&, const Named&) = default;
   };
-  /// What a backend wants known of a region. (id, backend) rising.
+  /// A backend's data about a region. Rising by (id, backend).
   struct PublicData {
     std::uint32_t id = 0;
     std::uint16_t backend = 0;  ///< index in backends
@@ -64,8 +65,8 @@ struct Metadata {
   std::string name;
   std::uint64_t incarnation = 0;
   std::uint64_t version = 0;
-  std::uint64_t since = 0;  ///< an update from this version on; 0: everything
-  bool partial = false;     ///< what is not listed may exist all the same
+  std::uint64_t since = 0;  ///< an update since this version; 0: everything
+  bool partial = false;     ///< regions that are not listed may exist
   std::vector<Backend> backends;
 
   std::vector<std::uint32_t> ids;
@@ -76,22 +77,21 @@ struct Metadata {
 
   std::vector<Named> named;
   std::vector<PublicData> public_data;
-  std::vector<IdRange> gone;  ///< revoked; rising, not touching what is listed
+  std::vector<IdRange> gone;  ///< revoked ids; rising, none of them listed
 
   friend bool operator==(const Metadata&, const Metadata&) = default;
 };
 
-/// The bytes that `decode` reads. Columns that are constant, and ids that count up, take a few bytes in all.
-///   errors  invalid_argument (a bound or rule of docs/wire.md is broken: says which), exhausted (body over 1
-///   GiB)
+/// Encodes metadata. Constant columns, and ids that count up, take a few bytes each.
+///   errors  invalid_argument (a limit or rule of docs/wire.md is broken: which), exhausted (body over 1 GiB)
 [[nodiscard]] Result<std::string> encode(const Metadata& metadata);
 
-/// Reads what `encode` gave. Trusts nothing: checksum, then structure, then every bound and rule.
-///   owns    a copy; it takes at most a small multiple of `bytes`, whatever they claim
+/// Decodes metadata. Trusts nothing: it checks the checksum, then the structure, then every limit and rule.
+///   owns    a copy; its memory is at most a small multiple of `bytes`, for any input
 ///   errors  corrupt (with the offset), not_supported (another major version)
 [[nodiscard]] Result<Metadata> decode(std::string_view bytes);
 
-/// The checksum that belongs into an envelope (offset 16) before this body: it covers the first 16 bytes too.
+/// The checksum for an envelope (offset 16) before this body; it covers the first 16 bytes too.
 [[nodiscard]] std::uint64_t metadata_checksum(std::string_view first_16_bytes,
                                               std::string_view body) noexcept;
 

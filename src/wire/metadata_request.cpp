@@ -16,10 +16,10 @@ constexpr std::uint64_t fetch_kind = 1;
 constexpr std::uint64_t send_kind = 2;
 constexpr const char* request_whole = "a metadata request";
 constexpr const char* answer_whole = "the answer to a metadata request";
-// Array, kind and the head of the longest binary, before the metadata itself.
+// Array, kind and the head of the longest binary value, before the metadata itself.
 constexpr std::size_t send_overhead = 1 + 1 + 5;
 
-/// A message that `pack` fills, with its length before it.
+/// A message from `pack`, with its length before it.
 template <class Pack>
 std::string with_length(std::size_t size_guess, Pack pack) {
   ByteWriter writer;
@@ -41,7 +41,7 @@ std::string refusal(const Error& error) {
   });
 }
 
-/// Reads the code and, if it is not ok, the sentence; leaves the reader behind the code otherwise.
+/// Reads the code and, if it is not ok, the sentence. If it is ok, the reader is after the code.
 Result<void> read_verdict(MsgpackReader& reader, std::uint32_t values_if_ok) {
   HEADRACE_TRY(values, reader.array("the answer"));
   const std::size_t offset = reader.offset();
@@ -107,7 +107,7 @@ Result<MetadataRequest> decode_metadata_request(std::string_view message) {
 }
 
 std::size_t metadata_request_limit(std::string_view first_bytes) noexcept {
-  // [2, ...] with two values, in the shortest form, which is the one that encode writes.
+  // [2, ...] with two values in the shortest form, which encode writes.
   return first_bytes.starts_with("\x92\x02") ? Limits::large_bytes : Limits::small_bytes;
 }
 

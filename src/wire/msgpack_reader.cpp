@@ -14,7 +14,7 @@ MsgpackReader::Shape MsgpackReader::shape_of(std::uint8_t first) {
   if (first <= 0x9f) return inside(Kind::array, 0x0f);
   if (first <= 0xbf) return inside(Kind::text, 0x1f);
   if (first >= 0xe0) return {Kind::signed_integer, 0, first};
-  // From 0xc0 on.
+  // The first bytes from 0xc0 on.
   static constexpr Shape shapes[32] = {{Kind::nil, 0, 0},
                                        {Kind::none, 0, 0},
                                        {Kind::boolean, 0, 0},
@@ -57,11 +57,11 @@ bool MsgpackReader::read_head(Head& head) {
   if (shape.kind == Kind::none || rest.size() - 1 < shape.number_bytes) return false;
   head = {shape.kind, shape.value, offset()};
   if (shape.number_bytes != 0) {
-    head.value = 0;  // msgpack writes the high byte first
+    head.value = 0;  // msgpack stores the high byte first
     for (const char c : rest.substr(1, shape.number_bytes))
       head.value = head.value << 8 | static_cast<unsigned char>(c);
   }
-  // Writers may put a number that is not negative into a signed width.
+  // A writer may store a number that is not negative in a signed type.
   if (shape.kind == Kind::signed_integer && shape.number_bytes != 0 &&
       (head.value >> (8 * shape.number_bytes - 1)) == 0) {
     head.kind = Kind::unsigned_integer;
@@ -75,7 +75,7 @@ Error MsgpackReader::head_error(const char* field) const {
   if (rest.empty()) return corrupt("{} needs 1 bytes, 0 are left", field);
   const auto first = static_cast<std::uint8_t>(rest.front());
   const Shape shape = shape_of(first);
-  if (shape.kind == Kind::none) return corrupt("{}: 0x{:02x} begins no msgpack value", field, first);
+  if (shape.kind == Kind::none) return corrupt("{}: no msgpack value begins with 0x{:02x}", field, first);
   return corrupt("{} needs {} bytes, {} are left", field, 1 + shape.number_bytes, rest.size());
 }
 
@@ -136,7 +136,7 @@ bool MsgpackReader::take_nil() {
 
 Result<void> MsgpackReader::skip(const char* field) {
   constexpr std::size_t deepest = 16;
-  std::array<std::uint64_t, deepest + 1> left{};  // values to pass over, on each level
+  std::array<std::uint64_t, deepest + 1> left{};  // values still to skip, on each level
   left[0] = 1;
   for (std::size_t level = 0;;) {
     if (left[level] == 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading msgpack one value at a time, in the order in which the reader expects them.
+// Reads msgpack one value at a time, in the order that the caller expects.
 #pragma once
 
 #include "wire/bounded_reader.hpp"
@@ -9,9 +9,9 @@
 
 namespace headrace::wire {
 
-/// A cursor over msgpack that it does not own. It makes no objects and reserves nothing for a count that the
-/// input merely claims: msgpack-cxx's unpacker does, and does not say where it stopped, which is why only its
-/// packer is used here.
+/// A cursor over msgpack bytes; it does not own them. It makes no objects, and allocates nothing for a count
+/// that the input only claims. msgpack-cxx's unpacker does allocate, and does not say where it stopped; so
+/// only its packer is used here.
 class MsgpackReader {
  public:
   explicit MsgpackReader(std::string_view bytes, const char* what, std::size_t base_offset = 0) noexcept
@@ -19,19 +19,19 @@ class MsgpackReader {
 
   [[nodiscard]] Result<std::uint32_t> map(const char* field);    ///< how many pairs follow
   [[nodiscard]] Result<std::uint32_t> array(const char* field);  ///< how many values follow
-  /// An integer from 0 to `most`, in any of msgpack's widths.
+  /// An integer from 0 to `most`, in any of msgpack's integer types.
   [[nodiscard]] Result<std::uint64_t> unsigned_integer(const char* field,
                                                        std::uint64_t most = ~std::uint64_t{0});
   [[nodiscard]] Result<bool> boolean(const char* field);
-  /// Texts and byte strings of `least` to `most` bytes, as views of the input. Texts are not checked to be
+  /// Texts and byte strings of `least` to `most` bytes, as views of the input. Texts are not checked for
   /// UTF-8.
   [[nodiscard]] Result<std::string_view> text(const char* field, std::size_t most, std::size_t least = 0);
   [[nodiscard]] Result<std::string_view> binary(const char* field, std::size_t most, std::size_t least = 0);
-  /// Passes over nil, if that is what comes next.
+  /// Skips nil, if it is the next value.
   [[nodiscard]] bool take_nil();
-  /// Passes over one value, whatever it is. Nested deeper than 16 it is refused.
+  /// Skips one value of any kind. Refuses nesting deeper than 16.
   [[nodiscard]] Result<void> skip(const char* field);
-  /// Refuses what is left behind the last value.
+  /// Fails if bytes remain after the last value.
   [[nodiscard]] Result<void> end();
 
   [[nodiscard]] std::size_t offset() const noexcept { return reader_.offset(); }
@@ -60,7 +60,7 @@ class MsgpackReader {
     map,
     extension
   };
-  /// What a value's first byte says: its kind, and the number behind it, or in it if it has no bytes.
+  /// What the first byte of a value says: its kind, and the size of the number after it, or the number in it.
   struct Shape {
     Kind kind = Kind::none;
     std::uint8_t number_bytes = 0;
@@ -68,11 +68,11 @@ class MsgpackReader {
   };
   struct Head {
     Kind kind = Kind::none;
-    std::uint64_t value = 0;  // the number or truth itself, or how many bytes or values follow
+    std::uint64_t value = 0;  // the number or truth value, or how many bytes or values follow
     std::size_t offset = 0;
   };
   static Shape shape_of(std::uint8_t first);
-  /// Reads a head without building a Result, which would cost more than the reading. False: nothing was read.
+  /// Reads a head without a Result, which would cost more than the read itself. False: nothing was read.
   bool read_head(Head& head);
   [[nodiscard]] Error head_error(const char* field) const;
   Result<Head> expect(Kind kind, const char* kind_name, const char* field);

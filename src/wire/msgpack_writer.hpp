@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts and bytes in MessagePack, as msgpack_reader.hpp reads them.
+// Writes texts and bytes in MessagePack, as msgpack_reader.hpp reads them.
 #pragma once
 
 #include "wire/byte_writer.hpp"

@@ -41,31 +41,31 @@ TEST_F(BadInput, a_fused_kernel_gets_no_other_count_type_rank_or_stride) {
     view.shape = {length};
     EXPECT_THAT(refusal(model, view),
                 HasSubstr(fmt::format(
-                    "float32 [{}], and float32 [1024] is expected: dimension 0 has to be 1024, and is {}",
+                    "float32 [{}], and float32 [1024] is expected: dimension 0 must be 1024, and is {}",
                     length, length)));
   }
   TensorView view = right;
   view.shape = {2, 512};
-  EXPECT_THAT(refusal(model, view), HasSubstr("it has to have 1 dimension, and has 2"));
+  EXPECT_THAT(refusal(model, view), HasSubstr("it must have 1 dimension, and has 2"));
   view.shape = {};
-  EXPECT_THAT(refusal(model, view), HasSubstr("it has to have 1 dimension, and has 0"));
+  EXPECT_THAT(refusal(model, view), HasSubstr("it must have 1 dimension, and has 0"));
   for (const DType type :
        {DType::float64, DType::float16, DType::bfloat16, DType::int64, DType::int32, DType::boolean}) {
     view = right;
     view.dtype = type;
-    EXPECT_THAT(refusal(model, view), HasSubstr("its type has to be float32"));
+    EXPECT_THAT(refusal(model, view), HasSubstr("its type must be float32"));
   }
   view = right;
   view.strides = {2};
   EXPECT_THAT(refusal(model, view), HasSubstr("row-major order without gaps"));
   view.strides = {1, 1};
-  EXPECT_THAT(refusal(model, view), HasSubstr("as many strides as dimensions"));
+  EXPECT_THAT(refusal(model, view), HasSubstr("one stride for each dimension"));
   view = right;
   view.data = nullptr;
   EXPECT_THAT(refusal(model, view), HasSubstr("has no memory"));
   view = right;
   view.device = {Device::Kind::cuda, 0};
-  EXPECT_THAT(refusal(model, view), HasSubstr("it lies on cuda:0, and the model runs on cpu"));
+  EXPECT_THAT(refusal(model, view), HasSubstr("it is on cuda:0, and the model runs on cpu"));
   EXPECT_TRUE(model.run(std::span(&right, 1)));
 }
 
@@ -104,8 +104,8 @@ TEST_F(BadInput, a_convolution_gets_no_other_picture) {
   Model model = open("convolution");
   const Tensor small = counted({1, 3, 16, 16}), empty = counted({0, 3, 32, 32}),
                right = counted({1, 3, 32, 32});
-  EXPECT_THAT(refusal(model, small), HasSubstr("dimension 2 has to be 32, and is 16"));
-  EXPECT_THAT(refusal(model, empty), HasSubstr("dimension 0 has to be 1, and is 0"));
+  EXPECT_THAT(refusal(model, small), HasSubstr("dimension 2 must be 32, and is 16"));
+  EXPECT_THAT(refusal(model, empty), HasSubstr("dimension 0 must be 1, and is 0"));
   EXPECT_TRUE(model.run(std::array<TensorView, 1>{right}));
 }
 
@@ -113,9 +113,9 @@ TEST_F(BadInput, a_dynamic_dimension_keeps_its_bounds_and_one_is_within) {
   Model model = open("mlp");
   const Tensor whole = counted({65, 256});
   TensorView view = whole;
-  EXPECT_THAT(refusal(model, view), HasSubstr("dimension 0 (batch) has to be at most 64, and is 65"));
+  EXPECT_THAT(refusal(model, view), HasSubstr("dimension 0 (batch) must be at most 64, and is 65"));
   view.shape = {0, 256};
-  EXPECT_THAT(refusal(model, view), HasSubstr("dimension 0 (batch) has to be at least 1, and is 0"));
+  EXPECT_THAT(refusal(model, view), HasSubstr("dimension 0 (batch) must be at least 1, and is 0"));
   view.shape = {1, 256};
   EXPECT_TRUE(model.run(std::span(&view, 1)));
 }

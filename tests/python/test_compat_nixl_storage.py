@@ -192,7 +192,7 @@ def test_what_cannot_be_moved_says_which_file_and_why(tier, kv):
     for said, why in (
         (f"ro:{kv.parent}", "is a directory: name a file in it"),
         (f"rw:{kv}x", "No such file"),
-        ("ro:/dev/null", "no regular file"),
+        ("ro:/dev/null", "not a regular file"),
     ):
         with pytest.raises(bind.nixlBackendError, match=why):
             agent.register_memory([(0, 0, 2, said)], "FILE")

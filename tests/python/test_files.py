@@ -166,7 +166,7 @@ def test_under_o_direct_aligned_pages_move_and_others_are_told_what_is_asked(age
 
 
 @pytest.mark.parametrize("said, why", [
-    ({"path": "/"}, "is a directory: name a file in it"), ({"path": "/dev/null"}, "no regular file"),
+    ({"path": "/"}, "is a directory: name a file in it"), ({"path": "/dev/null"}, "not a regular file"),
     ({"path": "/no/such/file"}, "create it first"),
     ({"file_descriptor": 99_999}, "descriptor 99999 is not open"),
 ])  # fmt: skip

@@ -1227,7 +1227,7 @@ def test_a_gpu_that_is_not_there_or_not_the_memorys_is_named_in_a_sentence(start
     with pytest.raises(Refused, match="names no device"):
         process.ask("register_address", key="pages", length=MIB, device=-1)
     if GPUS > 1:
-        with pytest.raises(Refused, match="was said to be memory of GPU 1, and is memory of GPU 0"):
+        with pytest.raises(Refused, match="was registered as memory of GPU 1, and is memory of GPU 0"):
             process.ask("register_address", key="pages", length=MIB, device=1)
     with pytest.raises(Refused):
         process.ask("register_address", key="pages", length=1 << 40)

@@ -165,12 +165,12 @@ def test_without_a_stream_it_runs_on_torchs_current_one(packages, torch):
 @one_gpu
 def test_memory_of_another_device_is_named(mlp, torch):
     model, _ = mlp("cuda:0")
-    with pytest.raises(headrace.InvalidArgument, match="it lies on cpu, and the model runs on cuda:0"):
+    with pytest.raises(headrace.InvalidArgument, match="it is on cpu, and the model runs on cuda:0"):
         model(torch.zeros(2, 256))
     with pytest.raises(headrace.NotSupported, match=f"there is no cuda:{GPUS}: torch sees {GPUS} GPU"):
         mlp(f"cuda:{GPUS}")
     if GPUS > 1:
-        with pytest.raises(headrace.InvalidArgument, match="it lies on cuda:1, and the model runs on cuda:0"):
+        with pytest.raises(headrace.InvalidArgument, match="it is on cuda:1, and the model runs on cuda:0"):
             model(torch.zeros(2, 256, device="cuda:1"))
 
 

@@ -385,7 +385,7 @@ def test_indices_come_as_any_integers(agent, memory):
 @pytest.mark.parametrize(
     ("local", "remote", "text"),
     [
-        ([0, 1], [0], "2 local indices against 1"),
+        ([0, 1], [0], "2 local indices and 1"),
         ([], [], "no pages"),
         ([0, 64], [0, 1], "64"),
         ([0, 1], np.array([0, -1]), "-1"),
@@ -399,7 +399,7 @@ def test_indices_come_as_any_integers(agent, memory):
         (b"\x00\x01", [0, 1], "give an array or a list"),
         ("01", [0, 1], "give an array or a list"),
         (7, [0, 1], "give an array or a list"),
-        ([0], None, "1 local indices against 64"),
+        ([0], None, "1 local indices and 64"),
     ],
 )
 def test_wrong_indices_are_refused(agent, memory, local, remote, text):
@@ -413,7 +413,7 @@ def test_counts_and_lengths_that_differ_are_refused(agent, memory):
     whole = agent.prepare(headrace.UniformPages(memory, 0, 0, 64, 64))
     half = agent.prepare(headrace.UniformPages(memory, 0, 0, 64, 32), peer=agent.name)
     small = agent.prepare(headrace.UniformPages(memory, 0, 64, 32, 64), peer=agent.name)
-    with pytest.raises(headrace.InvalidArgument, match="64 local pages against 32 remote"):
+    with pytest.raises(headrace.InvalidArgument, match="64 local pages and 32 remote"):
         agent.make_request("read", whole, half)
     with pytest.raises(headrace.InvalidArgument) as caught:
         agent.make_request("read", whole, small, [5, 6], [5, 6])

@@ -257,12 +257,12 @@ TEST_P(SeveralPeers, are_refused_with_the_number_of_the_part_that_is_wrong) {
           "parts 0 and 1 are both of peer " + all.others[0].name());
   const PageList few = must(all.here.prepare(UniformPages{all.mine.id, 0, 0, page, 2}));
   refused(Op::read, {{all.local(0), all.remote(0)}, {few, all.remote(1)}},
-          "part 1 of 2: 2 local pages against 8 remote ones");
+          "part 1 of 2: 2 local pages and 8 remote pages");
   const std::vector<std::uint32_t> good{1, 2}, beyond{1, 8};
   refused(Op::read, {{all.local(0), all.remote(0), good, good}, {all.local(1), all.remote(1), good, beyond}},
           "part 1 of 2: ");
   refused(Op::read, {{all.local(0), all.remote(0), good}, {all.local(1), all.remote(1)}},
-          "part 0 of 2: 2 local indices against 0 remote ones");
+          "part 0 of 2: 2 local indices and 0 remote indices");
   refused(Op::read, {{all.local(0), all.remote(0)}, {all.local(0), all.remote(1)}},
           "page 0 of part 0 and page 0 of part 1 are read to one place");
   EXPECT_TRUE(all.here.make_request(

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C++ face of backend_v1.h: derive from `Backend`, then export it with HEADRACE_EXPORT_BACKEND.
+// The C++ form of backend_v1.h: derive from `Backend`, then export it with HEADRACE_EXPORT_BACKEND.
 //
-// The adapter catches what your code throws and turns it into `internal` with the exception's text, copies
-// error sentences over the border, and leaves the rules of backend_v1.h (threads, blocking, completion) to
-// you.
+// The adapter catches exceptions of the backend and returns `internal` with their text. It copies error
+// sentences over the border. The backend itself keeps the rules of backend_v1.h (threads, blocking,
+// completion).
 #pragma once
 
 #include <headrace/plugin/backend_v1.h>
@@ -20,7 +20,7 @@
 
 namespace headrace::plugin {
 
-/// The host's table with C++ manners. Copyable; valid until the instance is destroyed.
+/// The host's table as C++ methods. Copyable; valid until the instance is destroyed.
 class Host {
  public:
   explicit Host(const headrace_host_v1* table) : table_(table) {}
@@ -69,7 +69,7 @@ struct CreateArgs {
   std::span<const headrace_setting_v1> settings;
   std::string runtime_dir;
 
-  /// The resolved text of an option of this backend's own table; empty when the name is not in it.
+  /// The value of an option of this backend's table, as text; empty if the table has no such option.
   [[nodiscard]] std::string_view setting(std::string_view name) const {
     for (const auto& s : settings)
       if (name == s.name) return s.value;
@@ -77,8 +77,9 @@ struct CreateArgs {
   }
 };
 
-/// One instance of a backend. Each method is the entry of the same name in backend_v1.h, whose sentence binds
-/// it. Those that are not pure answer for an instance that has no links, no bells and nothing to say there.
+/// One instance of a backend. Each method is the entry of the same name in backend_v1.h, and its sentence
+/// there is binding. The default methods suit an instance without links, without a descriptor and without
+/// queries.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -124,18 +125,18 @@ class Backend {
   }
   virtual headrace_cost_v1 cost(const headrace_prepare_v1& args) = 0;
 
-  /// Whether the stream is being captured: then the request lies in its graph now.
+  /// Returns whether the stream is being captured; then the request is now part of the graph.
   virtual Result<bool> capture(void* /*request*/, const headrace_capture_v1& /*args*/) { return no_graphs(); }
   virtual void end_capture(void* /*request*/) {}
   virtual Result<void> set_indices(void* /*request*/, const headrace_indices_v1& /*args*/) {
     return no_graphs();
   }
-  /// How many replays have ended.
+  /// Returns how many replays have ended.
   virtual Result<std::uint64_t> check(void* /*request*/) { return no_graphs(); }
 
  private:
   static Error no_graphs() {
-    return Error{Code::not_supported, "this backend's requests cannot lie in CUDA graphs"};
+    return Error{Code::not_supported, "this backend cannot capture requests into CUDA graphs"};
   }
 };
 
@@ -149,7 +150,7 @@ inline int32_t fail(const Error& error, headrace_text_v1* out) {
   return static_cast<int32_t>(error.code);
 }
 
-/// Runs `body` (-> Result<T>), hands its value to `take`, and lets no exception out.
+/// Runs `body` (-> Result<T>), passes its value to `take`, and catches every exception.
 template <class Body, class Take>
 int32_t guarded(headrace_text_v1* error, Body&& body, Take&& take) noexcept {
   try {
@@ -166,7 +167,7 @@ int32_t guarded(headrace_text_v1* error, Body&& body, Take&& take) noexcept {
 
 inline Backend* self(void* instance) { return static_cast<Backend*>(instance); }
 
-/// Runs `body` of an entry that has no error text; what it throws becomes `otherwise`.
+/// Runs `body` of an entry that has no error text; an exception becomes `otherwise`.
 template <class Body, class Value>
 Value shielded(Value otherwise, Body&& body) noexcept {
   try {
@@ -179,12 +180,13 @@ template <class Body>
 void shielded(Body&& body) noexcept {
   try {
     body();
-  } catch (...) {  // an entry that cannot fail did: there is nobody to tell, and nothing may cross the border
+  } catch (...) {  // the entry has no way to report an error, and an exception may not cross the border
   }
 }
 inline constexpr headrace_status_v1 threw{HEADRACE_INTERNAL, 0, HEADRACE_NO_PAGE};
 
-/// Copies what both the plugin and the host know of `made` into the host's `*out`, whose struct_size stays.
+/// Copies the fields of `made` that both plugin and host know into the host's `*out`, and keeps its
+/// struct_size.
 template <class T>
 void fill(T* out, const T& made) {
   const std::size_t size = std::min(out->struct_size, sizeof(T));
@@ -193,7 +195,7 @@ void fill(T* out, const T& made) {
               size - sizeof(out->struct_size));
 }
 
-/// What a host has given, with zeros for what it does not know yet.
+/// The host's struct, with zeros in fields that the host does not know.
 template <class T>
 T whole(const T& given) {
   T all{};
@@ -202,7 +204,7 @@ T whole(const T& given) {
   return all;
 }
 
-/// The result, whose error's page is written down.
+/// Passes the result on and stores the page of its error.
 template <class T>
 Result<T> telling_page(Result<T> result, uint64_t& page) {
   page = result.ok() ? HEADRACE_NO_PAGE : result.error().page;
@@ -220,8 +222,10 @@ inline auto pour(const headrace_sink_v1* out) {
 
 /// The table of backend `T`, which offers
 ///   static Result<std::unique_ptr<Backend>> open(Host, const CreateArgs&);
-///   static constexpr const char* name, *version; static constexpr std::uint32_t memory_kinds; static
-///   constexpr bool maps; static std::span<const headrace_option_v1> options();
+///   static constexpr const char* name, *version;
+///   static constexpr std::uint32_t memory_kinds;
+///   static constexpr bool maps;
+///   static std::span<const headrace_option_v1> options();
 template <class T>
 const headrace_backend_v1* table() {
   using namespace detail;
@@ -346,8 +350,8 @@ const headrace_backend_v1* table() {
 
 }  // namespace headrace::plugin
 
-/// In plugin.cpp, once: the symbol that the host looks for. A backend that is linked in instead calls
-/// `headrace::plugin::table<T>()` by hand.
+/// Defines the symbol that the host looks for: once, in plugin.cpp. A backend that is linked in calls
+/// `headrace::plugin::table<T>()` instead.
 #define HEADRACE_EXPORT_BACKEND(Type)                                                                       \
   extern "C" __attribute__((visibility("default"))) const headrace_backend_v1* headrace_backend_v1_table(); \
   const headrace_backend_v1* headrace_backend_v1_table() { return ::headrace::plugin::table<Type>(); }

@@ -6,7 +6,7 @@
 namespace headrace::cuda {
 namespace {
 
-/// The driver's own dlsym: gives a function as programs of CUDA `version` know it.
+/// The driver's own dlsym: finds a function as programs built for CUDA `version` know it.
 using GetFunction = Outcome (*)(const char* name, void** function, int version, std::uint64_t flags,
                                 int* answer);
 
@@ -47,7 +47,7 @@ Result<void> start(const DriverTable& table) {
 }
 
 void* symbol_of_library(const char* name) {
-  // dlopen counts; this handle is the one that load_driver keeps for the life of the process.
+  // dlopen counts its calls: load_driver keeps this handle open for the life of the process.
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (library == nullptr) return nullptr;
   void* const address = ::dlsym(library, name);
@@ -74,7 +74,7 @@ Result<DriverTable> bind_driver(SymbolLookup lookup) {
   const Outcome asked = version_of(lookup, version);
   if (asked != Outcome::success)
     return make_error(Code::backend_failed,
-                      "the NVIDIA driver does not tell its version (cuDriverGetVersion: {})",
+                      "the NVIDIA driver does not return its version (cuDriverGetVersion: {})",
                       static_cast<int>(asked));
   if (version < oldest_driver) return too_old(version);
   const auto get = reinterpret_cast<GetFunction>(lookup("cuGetProcAddress_v2"));
@@ -116,7 +116,7 @@ Code code_of_outcome(Outcome outcome) noexcept {
     case Outcome::not_ready:
       return Code::would_block;
     case Outcome::no_device:
-    case Outcome::invalid_image:  // of a newer CUDA than the driver's
+    case Outcome::invalid_image:  // made for a newer CUDA than the driver's
     case Outcome::no_binary_for_gpu:
     case Outcome::peer_access_unsupported:
     case Outcome::not_supported:

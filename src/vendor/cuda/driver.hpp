@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVIDIA's driver, libcuda.so.1: found and bound at run time, so that one build runs with a GPU and without.
+// NVIDIA's driver, libcuda.so.1, found and bound at run time: one build runs with and without a GPU.
 #pragma once
 
 #include "base/errors.hpp"
@@ -13,8 +13,8 @@
 #include <utility>
 
 /// Every function of the driver that is used: its name in the table, its name in the driver, its arguments.
-/// All answer an Outcome. Which of a function's versions is meant follows from `oldest_driver`: the one that
-/// a driver of that age gives to programs of its time.
+/// All return an Outcome. The version of a function follows from `oldest_driver`: it is the version that a
+/// driver of that release gives to programs of its time.
 #define HEADRACE_CUDA_FUNCTIONS(FUNCTION)                                                                    \
   FUNCTION(init, "cuInit", unsigned flags)                                                                   \
   FUNCTION(driver_get_version, "cuDriverGetVersion", int* version)                                           \
@@ -131,7 +131,7 @@
 
 namespace headrace::cuda {
 
-/// The oldest driver that is served, as it names itself: CUDA 12.8.
+/// The oldest supported driver, by the version that it reports: CUDA 12.8.
 inline constexpr int oldest_driver = 12080;
 
 /// The driver's functions. A fake fills the same table. Copied freely: the library is never unloaded.
@@ -148,14 +148,14 @@ using SymbolLookup = void* (*)(const char* name);
 ///   errors   not_supported (no driver, too old: both versions, no GPU, a function is missing),
 ///            backend_failed (it does not start: the driver's own words)
 [[nodiscard]] Result<DriverTable> load_driver();
-/// The same on a driver library that is loaded already, for tests.
+/// The same with a driver library that is loaded already, for tests.
 [[nodiscard]] Result<DriverTable> bind_driver(SymbolLookup lookup);
 
 /// "12.8" for 12080.
 [[nodiscard]] std::string version_text(int version);
 /// The driver's words for an outcome: "out of memory (CUDA_ERROR_OUT_OF_MEMORY)".
 [[nodiscard]] std::string outcome_text(const DriverTable& driver, Outcome outcome);
-/// The code that fits an outcome when the call site knows nothing better; backend_failed where none does.
+/// The default code for an outcome, if the caller has no better one; backend_failed if none fits.
 [[nodiscard]] Code code_of_outcome(Outcome outcome) noexcept;
 
 /// An error whose cause is the driver: driver_error(driver, outcome, "allocate {} bytes", n) reads
@@ -169,7 +169,7 @@ template <class... Args>
 
 }  // namespace headrace::cuda
 
-/// Leaves the function with an error unless the call of the driver succeeds:
+/// Returns an error from the function unless the call of the driver succeeds:
 /// HEADRACE_CUDA_TRY(driver, driver.mem_alloc(&address, bytes), "allocate {} bytes", bytes);
 #define HEADRACE_CUDA_TRY(driver, call, ...)                                          \
   do {                                                                                \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the functions of NVIDIA's driver take and give, as far as they are used here, so that building needs
-// no header of NVIDIA's. Layouts and values are the driver's and never change;
-// tests/unit/vendor/cuda_types_test.cpp holds them against cuda.h where that is installed.
+// Types and values of NVIDIA's driver interface, as far as they are used here: the build needs no header of
+// NVIDIA. Layouts and values are the driver's and never change. tests/unit/vendor/cuda_types_test.cpp
+// compares them with cuda.h where that is installed.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace headrace::cuda {
 
-// Handles. The objects are the driver's; the names only keep one kind from being taken for another.
-using Device = int;  ///< an ordinal that `device_get` has given
+// Handles. The objects are the driver's; distinct types keep them from being mixed up.
+using Device = int;  ///< an ordinal from `device_get`
 using Context = struct ContextObject*;
 using Stream = struct StreamObject*;
 using Event = struct EventObject*;
@@ -18,13 +18,13 @@ using Module = struct ModuleObject*;
 using Function = struct FunctionObject*;
 using Graph = struct GraphObject*;
 using GraphExec = struct GraphExecObject*;
-using Address = std::uint64_t;         ///< of memory as GPUs see it
-using PhysicalMemory = std::uint64_t;  ///< memory without an address, of the virtual memory API
+using Address = std::uint64_t;         ///< of memory, as GPUs see it
+using PhysicalMemory = std::uint64_t;  ///< memory of the virtual memory API that has no address yet
 
-/// The stream that queues behind and before all streams of its context that do not opt out.
+/// The default stream: ordered with all streams of its context except the non-blocking ones.
 inline const auto legacy_stream = reinterpret_cast<Stream>(std::uintptr_t{1});
 
-/// How a call of the driver ended. Every number may come back; these are the ones that the code knows.
+/// The result of a call of the driver. Any number may come back; these are the ones that the code knows.
 enum class Outcome : std::int32_t {
   success = 0,
   invalid_value = 1,
@@ -89,7 +89,7 @@ enum class PointerAttribute : std::int32_t {
   context = 1,
   memory_type = 2,
   sync_memory_operations = 6,
-  buffer_id = 7,  ///< another one for every allocation of a process
+  buffer_id = 7,  ///< different for every allocation of a process
   is_managed = 8,
   device_ordinal = 9,
   is_legacy_ipc_capable = 10,
@@ -165,9 +165,9 @@ struct AccessDescription {
 /// When the sources of a batch of copies are read: in the stream's order, before the call returns, or at any
 /// time.
 enum class SourceOrder : std::int32_t { stream = 1, during_call = 2, any = 3 };
-inline constexpr unsigned copy_prefer_overlap = 1;  ///< beside kernels, so by copy engine
+inline constexpr unsigned copy_prefer_overlap = 1;  ///< beside kernels, which means by copy engine
 
-/// Of copies in a batch. The hints are for memory without a fixed place.
+/// Attributes of copies in a batch. The hints are for memory without a fixed location.
 struct CopyAttributes {
   SourceOrder source_order = SourceOrder::stream;
   MemoryLocation source_hint;
@@ -175,7 +175,7 @@ struct CopyAttributes {
   unsigned flags = 0;
 };
 
-/// Of a copy of rows; positions within each side count bytes and rows from its pointer.
+/// A copy of rows. Positions count bytes and rows from the pointer of their side.
 struct Copy2D {
   std::size_t source_x_bytes = 0;
   std::size_t source_y = 0;

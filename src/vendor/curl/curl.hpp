@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of libcurl that the HTTP client needs.
+// The functions of libcurl for the HTTP client.
 #pragma once
 
 #include "base/errors.hpp"
@@ -8,7 +8,7 @@
 
 namespace headrace {
 
-/// Under their own names, without the prefix.
+/// The members have libcurl's names without the prefix.
 struct CurlTable {
   decltype(&::curl_global_init) global_init = nullptr;
   decltype(&::curl_easy_init) easy_init = nullptr;
@@ -30,9 +30,9 @@ struct CurlTable {
   decltype(&::curl_multi_strerror) multi_strerror = nullptr;
 };
 
-/// Loads libcurl 4 (7.68 or newer) and initialises it. It stays initialised until the process ends, since
-/// another part of the program may use it too.
-///   errors   not_supported (not installed or too old), backend_failed (it refuses to start)
+/// Loads libcurl 4 (7.68 or newer) and initialises it. It stays initialised until the process ends: other
+/// code of the program may use it too.
+///   errors   not_supported (not installed or too old), backend_failed (it does not start)
 [[nodiscard]] Result<CurlTable> load_curl();
 
 }  // namespace headrace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An HTTP client for tests: answers come from a function, streams from a script, and nothing leaves the
+// An HTTP client for tests: a function gives the answers, a script gives the streams, and nothing leaves the
 // process.
 #pragma once
 
@@ -13,7 +13,8 @@ namespace headrace {
 
 class FakeHttpClient final : public HttpClient {
  public:
-  /// What post answers with; without one it is peer_lost. Called on the poster's thread, one at a time.
+  /// The answer of post; without a function it is peer_lost. Called on the poster's thread, one call at a
+  /// time.
   using Answer = std::function<Result<HttpResponse>(const HttpRequest& request)>;
 
   void set_answer(Answer answer) {
@@ -21,14 +22,14 @@ class FakeHttpClient final : public HttpClient {
     answer_ = std::move(answer);
   }
 
-  /// Hands `bytes` to the stream that runs, or to the next one.
+  /// Passes `bytes` to the running stream, or to the next one.
   void push(std::string bytes) { step({std::move(bytes), std::nullopt}); }
-  /// Ends the stream after what was pushed, as a server does.
+  /// Ends the stream after the pushed bytes, as a server does.
   void end() { step({"", Result<void>()}); }
-  /// Breaks the stream after what was pushed.
+  /// Breaks the stream with `error` after the pushed bytes.
   void fail(Error error) { step({"", Result<void>(std::move(error))}); }
 
-  /// All requests so far, streams' among them, in the order in which they came.
+  /// All requests so far, including those of streams, in order.
   [[nodiscard]] std::vector<HttpRequest> requests() const {
     const std::scoped_lock lock(mutex_);
     return requests_;
@@ -38,9 +39,9 @@ class FakeHttpClient final : public HttpClient {
     const std::scoped_lock lock(mutex_);
     requests_.push_back(request);
     if (stop.stop_requested())
-      return make_error(Code::canceled, "POST {}: it was asked to stop", request.url);
+      return make_error(Code::canceled, "POST {}: the caller asked to stop", request.url);
     if (answer_) return answer_(request);
-    return make_error(Code::peer_lost, "POST {}: nobody answers", request.url);
+    return make_error(Code::peer_lost, "POST {}: no server answers", request.url);
   }
 
   Result<void> stream(const HttpRequest& request, const std::function<void(std::string_view)>& on_bytes,
@@ -56,7 +57,7 @@ class FakeHttpClient final : public HttpClient {
       lock.lock();
       if (stop.stop_requested()) break;
     }
-    return make_error(Code::canceled, "POST {}: it was asked to stop", request.url);
+    return make_error(Code::canceled, "POST {}: the caller asked to stop", request.url);
   }
 
  private:

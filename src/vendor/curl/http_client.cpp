@@ -13,7 +13,7 @@ namespace {
 
 using Sink = std::function<Result<void>(long status, std::string_view bytes)>;
 
-/// One transfer at a time, with the connections that earlier ones left open.
+/// One transfer at a time; it reuses connections of earlier transfers.
 class Session {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Session>> open(const CurlTable& curl) {
@@ -30,7 +30,7 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Runs the request, each piece of the answer through `sink`; returns the status.
+  /// Runs the request, passes the bytes of the answer to `sink`, and returns the status.
   [[nodiscard]] Result<long> run(const HttpClientOptions& options, const HttpRequest& request,
                                  Deadline deadline, const std::stop_token& stop, const Sink& sink);
 
@@ -69,12 +69,13 @@ class Session {
   CURLcode set_error_ = CURLE_OK;
   std::array<char, CURL_ERROR_SIZE> reason_{};
   const Sink* sink_ = nullptr;
-  std::optional<Error> refused_;  // why the sink wants no more
+  std::optional<Error> refused_;  // why the sink refuses further bytes
 };
 
 Result<void> Session::configure(const HttpClientOptions& options, const HttpRequest& request,
                                 Headers& headers) {
-  // "Expect:" keeps larger bodies from waiting a second for a "100 Continue" that many servers never send.
+  // An empty "Expect:" header: else larger bodies wait a second for a "100 Continue" that many servers never
+  // send.
   bool added = headers.add("Content-Type: application/json") && headers.add("Expect:");
   for (const std::string& line : request.headers) added = added && headers.add(line.c_str());
   if (!added) return make_error(Code::exhausted, "libcurl has no memory for the headers of {}", request.url);
@@ -89,7 +90,7 @@ Result<void> Session::configure(const HttpClientOptions& options, const HttpRequ
   set(CURLOPT_HTTPHEADER, headers.list);
   set(CURLOPT_WRITEFUNCTION, &Session::on_piece);
   set(CURLOPT_WRITEDATA, static_cast<void*>(this));
-  set(CURLOPT_NOSIGNAL, 1L);       // no SIGALRM in somebody's process
+  set(CURLOPT_NOSIGNAL, 1L);       // no SIGALRM in the user's process
   set(CURLOPT_TCP_KEEPALIVE, 1L);  // a stream has no deadline: the kernel must notice a dead server
   set(CURLOPT_TCP_KEEPIDLE, 10L);
   set(CURLOPT_TCP_KEEPINTVL, 5L);
@@ -110,7 +111,7 @@ std::size_t Session::on_piece(char* bytes, std::size_t size, std::size_t count, 
   Result<void> taken = (*self.sink_)(self.status(), std::string_view(bytes, size * count));
   if (taken) return size * count;
   self.refused_ = std::move(taken).error();
-  return size * count + 1;  // any other number than was offered ends the transfer
+  return size * count + 1;  // a number other than the offered one ends the transfer
 }
 
 long Session::status() const {
@@ -119,12 +120,11 @@ long Session::status() const {
   return status;
 }
 
-/// Moves the transfer on until it has ended in some way of its own, the deadline passes or somebody asks it
-/// to stop.
+/// Runs the transfer until it has ended, the deadline passes, or `stop` is requested.
 Result<CURLcode> Session::drive(Deadline deadline, const std::stop_token& stop) {
   const std::stop_callback wake(stop, [this] { curl_.multi_wakeup(multi_); });
   for (;;) {
-    if (stop.stop_requested()) return make_error(Code::canceled, "it was asked to stop");
+    if (stop.stop_requested()) return make_error(Code::canceled, "the caller asked to stop");
     int running = 0;
     CURLMcode code = curl_.multi_perform(multi_, &running);
     int queued = 0;
@@ -134,8 +134,8 @@ Result<CURLcode> Session::drive(Deadline deadline, const std::stop_token& stop) 
     if (deadline.expired()) return make_error(Code::timed_out, "no answer before the deadline");
     const std::uint64_t left_ms =
         deadline.is_never() ? INT_MAX : (deadline.remaining_ns() + 999'999) / 1'000'000;
-    // libcurl shortens this to its own next timeout. A wakeup from before the wait is not lost: it ends it at
-    // once.
+    // libcurl shortens this to its own next timeout. A wakeup before the wait is not lost: the wait then
+    // returns at once.
     if (code == CURLM_OK) {
       code = curl_.multi_poll(multi_, nullptr, 0, static_cast<int>(std::min<std::uint64_t>(left_ms, INT_MAX)),
                               nullptr);
@@ -150,7 +150,7 @@ Error Session::failure(CURLcode code) const {
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_RESOLVE_PROXY:
     case CURLE_COULDNT_CONNECT:
-    case CURLE_OPERATION_TIMEDOUT:  // the connection's own timeout is the only one that we set
+    case CURLE_OPERATION_TIMEDOUT:  // the connect timeout is the only one that we set
       return Error{Code::peer_lost, text};
     case CURLE_URL_MALFORMAT:
     case CURLE_UNSUPPORTED_PROTOCOL:
@@ -158,8 +158,7 @@ Error Session::failure(CURLcode code) const {
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
     case CURLE_SSL_CERTPROBLEM:
-      return make_error(Code::invalid_argument, "{}; look at the options for the CA and the certificate",
-                        text);
+      return make_error(Code::invalid_argument, "{}; check the options for the CA and the certificate", text);
     case CURLE_OUT_OF_MEMORY:
       return Error{Code::exhausted, text};
     default:
@@ -178,7 +177,7 @@ Result<long> Session::run(const HttpClientOptions& options, const HttpRequest& r
   }
   Result<CURLcode> ended = drive(deadline, stop);
   const long seen_status = status();
-  curl_.multi_remove_handle(multi_, easy_);  // breaks the transfer off if it was still running
+  curl_.multi_remove_handle(multi_, easy_);  // ends the transfer if it is still running
   const std::string context = "POST " + request.url;
   if (!ended) return std::move(ended).error().within(context);
   if (refused_) return std::move(*refused_).within(context);
@@ -195,7 +194,7 @@ class CurlHttpClient final : public HttpClient {
     HttpResponse response;
     const Sink collect = [&](long, std::string_view bytes) -> Result<void> {
       if (response.body.size() + bytes.size() > options_.most_response_bytes) {
-        return make_error(Code::exhausted, "the answer is longer than the {} bytes that are allowed",
+        return make_error(Code::exhausted, "the answer is longer than the {} bytes that the limit allows",
                           options_.most_response_bytes);
       }
       response.body += bytes;
@@ -248,7 +247,7 @@ class CurlHttpClient final : public HttpClient {
   const CurlTable curl_;
   const HttpClientOptions options_;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Session>> idle_;  // as many as calls ever ran at once
+  std::vector<std::unique_ptr<Session>> idle_;  // one for each call of the largest number that ran at once
 };
 
 }  // namespace

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asking a service over HTTP: one question with its answer, or an answer that goes on until somebody stops
-// it.
+// An HTTP client: one request with its answer, or a stream of bytes until the caller stops it.
 #pragma once
 
 #include "base/clock.hpp"
@@ -18,7 +17,7 @@
 
 namespace headrace {
 
-/// A POST. The body goes out as application/json.
+/// A POST request. The body is sent as application/json.
 struct HttpRequest {
   std::string url;
   std::string body;
@@ -30,40 +29,39 @@ struct HttpResponse {
   std::string body;
 };
 
-/// Thread-safe; calls do not wait for one another.
+/// Thread-safe; calls do not wait for each other.
 class HttpClient {
  public:
   virtual ~HttpClient() = default;
 
-  /// Sends the request and waits for the whole answer, whatever its status.
+  /// Sends the request and waits for the whole answer, with any status.
   ///   errors   peer_lost (nothing was sent: no such host, refused, no connection in time; another endpoint
-  ///   may be
-  ///            asked), backend_failed (broke after it was sent), timed_out, canceled, exhausted (a longer
-  ///            answer than allowed), invalid_argument (URL or certificates)
+  ///            may be tried), backend_failed (broken after it was sent), timed_out, canceled, exhausted (the
+  ///            answer exceeds the limit), invalid_argument (URL or certificates)
   [[nodiscard]] virtual Result<HttpResponse> post(const HttpRequest& request, Deadline deadline,
                                                   std::stop_token stop = {}) = 0;
 
-  /// Sends the request and hands over the answer's bytes as they come, on the caller's thread, until the
-  /// server ends it. `on_bytes` gets pieces as the network cut them; it must not throw.
-  ///   errors   canceled (`stop` was asked for; within a moment, whatever the server does), backend_failed
-  ///   also for any
-  ///            status but 200, with the start of the answer in the sentence; the others as in post
+  /// Sends the request and passes the bytes of the answer to `on_bytes` as they arrive, on the caller's
+  /// thread, until the server ends the answer. The bytes come as the network delivered them; `on_bytes` must
+  /// not throw.
+  ///   errors   canceled (soon after `stop` was requested), backend_failed also for any status but 200, with
+  ///            the start of the answer in the sentence; the others as in post
   [[nodiscard]] virtual Result<void> stream(const HttpRequest& request,
                                             const std::function<void(std::string_view bytes)>& on_bytes,
                                             std::stop_token stop) = 0;
 };
 
 struct HttpClientOptions {
-  std::string ca_file = {};               ///< PEM; empty: the system's certificates
-  std::string certificate_file = {};      ///< PEM, for servers that ask who we are; with key_file
-  std::string key_file = {};              ///< PEM
-  std::optional<std::string> proxy = {};  ///< none: no proxy, not even the environment's
-  /// For the connection with its TLS handshake, reading the certificates included.
+  std::string ca_file = {};           ///< PEM; empty: the system's certificates
+  std::string certificate_file = {};  ///< PEM, for servers that require a client certificate; with key_file
+  std::string key_file = {};          ///< PEM
+  std::optional<std::string> proxy = {};  ///< nullopt: no proxy, not even the environment's
+  /// For the connection and its TLS handshake; includes reading the certificates.
   std::chrono::milliseconds connect_timeout{5000};
   std::size_t most_response_bytes = std::size_t{64} << 20;
 };
 
-/// A client on libcurl, which is loaded here. Keeps connections open between calls.
+/// Opens a client with libcurl, which is loaded here. It keeps connections open between calls.
 ///   errors   not_supported (libcurl is missing), backend_failed
 [[nodiscard]] Result<std::unique_ptr<HttpClient>> open_http_client(HttpClientOptions options = {});
 

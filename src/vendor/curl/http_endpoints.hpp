@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One service at several addresses: whichever answered last is asked first.
+// One service at several addresses: the endpoint that answered last is asked first.
 #pragma once
 
 #include "vendor/curl/http_client.hpp"
@@ -17,18 +17,18 @@ class HttpEndpoints {
   HttpEndpoints(HttpEndpoints&& other) noexcept
       : urls_(std::move(other.urls_)), first_(other.first_.load()) {}
 
-  /// Posts to `path` ("/v3/kv/put") of one endpoint after the other, as long as an endpoint could not be
-  /// reached and nothing was sent. Any other error is final: the request may have had its effect.
+  /// Posts to `path` ("/v3/kv/put") of one endpoint after another, as long as an endpoint cannot be reached
+  /// and nothing was sent. Any other error is final: the request may have had its effect.
   ///   errors   as HttpClient::post; peer_lost names every endpoint and its reason
   [[nodiscard]] Result<HttpResponse> post(HttpClient& client, const std::string& path,
                                           const HttpRequest& request, Deadline deadline,
                                           std::stop_token stop = {});
-  /// The same for HttpClient::stream. Bytes come from one endpoint alone.
+  /// The same for HttpClient::stream. All bytes come from one endpoint.
   [[nodiscard]] Result<void> stream(HttpClient& client, const std::string& path, const HttpRequest& request,
                                     const std::function<void(std::string_view bytes)>& on_bytes,
                                     std::stop_token stop);
 
-  /// Asks another endpoint first from now on: this one can be reached, but does not serve.
+  /// Makes another endpoint the first: this one can be reached but does not serve.
   void move_on() noexcept { first_.store((first_.load() + 1) % urls_.size()); }
 
   [[nodiscard]] const std::vector<std::string>& urls() const noexcept { return urls_; }

@@ -20,11 +20,10 @@ Result<HwlocTable> load_hwloc() {
   HEADRACE_TRY_VOID(library.bind("hwloc_bitmap_next", table.bitmap_next));
   HEADRACE_TRY_VOID(library.bind("hwloc_distances_get", table.distances_get));
   HEADRACE_TRY_VOID(library.bind("hwloc_distances_release", table.distances_release));
-  // Objects are read through structs of the header that we were built with; they are stable within a major
-  // version.
+  // Objects are read through structs of the header of this build. They are stable within a major version.
   const unsigned version = table.get_api_version();
   if (version >> 16 != HWLOC_API_VERSION >> 16) {
-    return make_error(Code::not_supported, "{} speaks interface {:#x} and this program was built for {:#x}",
+    return make_error(Code::not_supported, "{} has interface {:#x} and this program was built for {:#x}",
                       library.name(), version, HWLOC_API_VERSION);
   }
   return table;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of libhwloc that reading a machine's CPUs and memory needs.
+// The functions of libhwloc for reading a machine's CPUs and memory.
 #pragma once
 
 #include "base/errors.hpp"
@@ -11,8 +11,8 @@
 
 namespace headrace {
 
-/// Under their own names, without the prefix. The header's inline helpers call the library directly and are
-/// not used.
+/// The members have hwloc's names without the prefix. Inline helpers of the header are not used: they call
+/// the library directly.
 struct HwlocTable {
   decltype(&::hwloc_get_api_version) get_api_version = nullptr;
   decltype(&::hwloc_topology_init) topology_init = nullptr;

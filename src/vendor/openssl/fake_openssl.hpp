@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A libcrypto for tests where none is installed: digests depend on key and message and keep nothing secret.
+// A libcrypto for tests without one: digests depend on key and message, and protect nothing.
 #pragma once
 
 #include "base/hash.hpp"

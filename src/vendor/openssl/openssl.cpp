@@ -8,7 +8,7 @@
 namespace headrace {
 namespace {
 
-/// libcrypto takes a null pointer for a mistake even where the length is 0.
+/// libcrypto rejects a null pointer even if the length is 0.
 const unsigned char* start_of(std::span<const std::byte> bytes) {
   return bytes.empty() ? reinterpret_cast<const unsigned char*>("")
                        : reinterpret_cast<const unsigned char*>(bytes.data());
@@ -29,7 +29,7 @@ Result<OpenSsl> OpenSsl::load() {
 Result<OpenSsl::Digest> OpenSsl::hmac_sha256(std::span<const std::byte> key,
                                              std::span<const std::byte> message) const {
   if (key.size() > INT_MAX) {
-    return make_error(Code::invalid_argument, "an HMAC key of {} bytes is longer than libcrypto takes",
+    return make_error(Code::invalid_argument, "an HMAC key of {} bytes is longer than libcrypto accepts",
                       key.size());
   }
   Digest digest{};

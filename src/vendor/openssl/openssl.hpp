@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The little of libcrypto that authentication needs: a keyed hash, and comparing secrets without a timing
-// leak.
+// The functions of libcrypto for authentication: a keyed hash, and comparing secrets in constant time.
 #pragma once
 
 #include "base/errors.hpp"
@@ -27,17 +26,17 @@ class OpenSsl {
   using Digest = std::array<std::byte, 32>;
 
   /// Loads libcrypto 3, else 1.1.
-  ///   errors   not_supported (not installed: says which Debian package has it)
+  ///   errors   not_supported (not installed: the name of the Debian package)
   [[nodiscard]] static Result<OpenSsl> load();
-  /// Works on another table, for tests.
+  /// Uses another table, for tests.
   explicit OpenSsl(const OpenSslTable& table) : table_(table) {}
 
-  /// HMAC-SHA-256 of `message` under `key`.
-  ///   errors   backend_failed (the library refuses, for example by a policy on keys)
+  /// HMAC-SHA-256 of `message` with `key`.
+  ///   errors   backend_failed (the library refuses, for example because of a policy on keys)
   [[nodiscard]] Result<Digest> hmac_sha256(std::span<const std::byte> key,
                                            std::span<const std::byte> message) const;
 
-  /// Whether two byte strings are equal, in a time that depends on their lengths alone.
+  /// Whether two byte strings are equal. The time depends on their lengths only.
   [[nodiscard]] bool equal(std::span<const std::byte> a, std::span<const std::byte> b) const;
 
  private:

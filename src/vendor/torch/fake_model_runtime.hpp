@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model runtime for tests without torch: each output is a copy of the input of its place, plus one where it
-// is float32. What is to go wrong is said beforehand.
+// A model runtime for tests without torch: output i is a copy of input i, plus one if it is float32. Tests
+// set the errors beforehand.
 #pragma once
 
 #include "vendor/torch/model_runtime.hpp"
@@ -14,19 +14,19 @@
 
 namespace headrace {
 
-/// What the fake has been asked, and what it is to answer. One at a time in a process: a C table has no room
-/// for a second.
+/// What the fake was asked, and what it returns. One in a process at a time: a C table has no context for a
+/// second.
 struct FakeModelRuntime {
   std::atomic<int> opened = 0, closed = 0, bound = 0, runs = 0, released = 0, threads = 0;
-  std::atomic<int> inside = 0, most_inside = 0;  ///< runs that went on at once
+  std::atomic<int> inside = 0, most_inside = 0;  ///< runs at the same time
   std::uint64_t outputs = 1;
   std::string open_error, run_error;
-  /// Called inside every run: for tests that hold one up.
+  /// Called inside every run: for tests that hold a run.
   void (*during_run)(FakeModelRuntime&) = nullptr;
   std::mutex mutex;
   std::map<std::string, std::vector<float>> constants{{"weight", {1, 2, 3}}};
   std::string path;                    ///< of the last open
-  int gpus = 0;                        ///< of compute capability 90, whose memory is the host's
+  int gpus = 0;                        ///< of compute capability 90, with host memory
   std::vector<void*> streams, waited;  ///< of each run; of each synchronize. For tests with one thread
 
   FakeModelRuntime() { current() = this; }

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* library_name = "libheadrace_torch.so";
 constexpr const char* note_name = "libheadrace_torch.json";
 
-/// The folder that holds the library or program with this code.
+/// The folder of the library or program that contains this code.
 std::filesystem::path own_folder() {
   Dl_info info{};
   if (::dladdr(reinterpret_cast<const void*>(&check_model_runtime), &info) == 0 || info.dli_fname == nullptr)
@@ -34,7 +34,7 @@ Result<std::filesystem::path> find_library(const std::string& path) {
                       library_name);
   }
   const std::filesystem::path folder = own_folder();
-  // Programs that link the rooms themselves (tests, benchmarks) lie beside the folder `lib`.
+  // Programs that link the rooms themselves (tests, benchmarks) are beside the folder `lib`.
   for (const auto& candidate :
        {folder / library_name, folder / "lib" / library_name, folder.parent_path() / "lib" / library_name})
     if (std::filesystem::exists(candidate, ignored)) return candidate;
@@ -71,7 +71,7 @@ Error other_torch(const TorchBuildNote& note, const std::string& found) {
       note.torch, note.accelerator, found, note.torch.substr(0, note.torch.find('+')));
 }
 
-/// Why the dynamic linker refused, with what the note knows.
+/// The dynamic linker's reason, with the values of the build note.
 Error cannot_load(const std::filesystem::path& library, const TorchBuildNote& note, std::string_view reason) {
   if (note.torch.empty())
     return make_error(Code::not_supported, "{} does not load: {}", library.string(), reason);
@@ -119,7 +119,7 @@ Result<void> check_model_runtime(const headrace_model_runtime_v1* table) {
       table->struct_size < HEADRACE_MODEL_RUNTIME_V1_SIZE)
     return make_error(
         Code::not_supported,
-        "its table is of version {} with {} bytes, and version {} with at least {} is used here: build both "
+        "its table has version {} and {} bytes, and version {} with at least {} bytes is needed: build both "
         "from the same sources",
         table->abi_major, table->struct_size, HEADRACE_MODEL_RUNTIME_ABI_MAJOR,
         HEADRACE_MODEL_RUNTIME_V1_SIZE);
@@ -142,8 +142,8 @@ Result<ModelRuntime> load_model_runtime(const std::string& path) {
   if (const auto text = read_file(library.parent_path() / note_name)) {
     HEADRACE_TRY(parsed, TorchBuildNote::parse(*text));
     note = std::move(parsed);
-    // Before it is loaded: a library of another release fails with the name of a missing symbol, or does not
-    // fail.
+    // Checked before loading: a library of another release fails with the name of a missing symbol, or does
+    // not fail.
     const std::string there = version_in(note.folder);
     if (!there.empty() && !same_torch_release(note.torch, there)) return other_torch(note, there);
   }
@@ -160,7 +160,7 @@ Result<ModelRuntime> load_model_runtime(const std::string& path) {
   headrace_runtime_info_v1 info{};
   info.struct_size = sizeof info;
   table->info(&info);
-  // A process that had loaded another torch already (Python's) has given that one to us.
+  // If the process has already loaded another torch (Python's), the linker has used that one.
   if (!same_torch_release(info.built_for, info.found))
     return other_torch({info.built_for, info.built_accelerator, {}}, info.found);
   return ModelRuntime{table, library.string()};

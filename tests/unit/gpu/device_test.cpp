@@ -51,7 +51,7 @@ TEST_F(DeviceTest, that_does_not_start_says_why) {
   ASSERT_FALSE(device);
   EXPECT_EQ(device.code(), Code::exhausted);
   EXPECT_THAT(device.error().message,
-              AllOf(HasSubstr("start GPU 0 (Fake H200)"), HasSubstr("out of memory")));
+              AllOf(HasSubstr("open the primary context of GPU 0 (Fake H200)"), HasSubstr("out of memory")));
 }
 
 TEST_F(DeviceTest, a_guard_leaves_the_thread_as_it_found_it) {

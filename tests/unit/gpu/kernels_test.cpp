@@ -443,8 +443,9 @@ TEST_F(KernelLibraryTest, whose_image_does_not_load_says_which_and_leaves_nothin
     const auto refused = Kernels::open(library, device);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.code(), Code::not_supported) << "the next path may do";
-    EXPECT_THAT(refused.error().message, AllOf(HasSubstr("sm_90a on GPU 2"), HasSubstr(words),
-                                               HasSubstr("take a newer driver, or a build by NVRTC 12.8")));
+    EXPECT_THAT(refused.error().message,
+                AllOf(HasSubstr("sm_90a on GPU 2"), HasSubstr(words),
+                      HasSubstr("install a newer driver, or use a build by NVRTC 12.8")));
   }
   fake.fail("cuModuleGetFunction", cuda::Outcome::not_found, 3);
   const auto lacking = Kernels::open(library, device);

@@ -448,7 +448,7 @@ TEST_F(PreparedMoveTest, that_the_driver_refuses_says_so_and_is_over) {
   const auto refused = move.post(stream.handle());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.code(), Code::backend_failed);
-  EXPECT_THAT(refused.error().message, HasSubstr("move 50 parts by GPU 0"));
+  EXPECT_THAT(refused.error().message, HasSubstr("move 50 parts on GPU 0"));
   EXPECT_TRUE(move.poll_done());
   ASSERT_TRUE(move.post(stream.handle()));
   EXPECT_TRUE(stream.wait_idle());

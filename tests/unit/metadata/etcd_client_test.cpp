@@ -60,7 +60,7 @@ TEST(EtcdClient, GivesUpAfterTwoRoundsAndNamesTheEndpoints) {
   ASSERT_FALSE(answer.ok());
   EXPECT_EQ(answer.code(), Code::peer_lost);
   EXPECT_THAT(answer.error().message, ::testing::AllOf(HasSubstr("http://a:1"), HasSubstr("http://b:1"),
-                                                       HasSubstr("nobody answers")));
+                                                       HasSubstr("no server answers")));
 }
 
 TEST(EtcdClient, DoesNotRepeatWhatEtcdRefused) {
@@ -318,7 +318,7 @@ TEST(EtcdLeases, WhatHungOnALostLeaseIsPublishedAgainUnlessSomebodyElseHasTheNam
   store.reset();
   EXPECT_THAT(urls_of(*http).back(), HasSubstr("/v3/lease/revoke"));
   const std::scoped_lock lock(warnings_mutex);
-  EXPECT_THAT(warnings, ElementsAre(HasSubstr("\"taken\" has been published by somebody else")));
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("\"taken\" was published by another agent")));
 }
 
 TEST(EtcdLeases, APublishWhoseLeaseHasJustRunOutGetsAnother) {

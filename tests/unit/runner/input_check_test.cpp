@@ -93,20 +93,20 @@ TEST(IoSpec, what_is_wrong_is_named) {
     return spec ? std::string() : spec.error().message;
   };
   EXPECT_EQ(message("[]"), "");
-  EXPECT_THAT(message("{}"), HasSubstr("inputs is no list"));
-  EXPECT_THAT(message("[1]"), HasSubstr("input 0 is no object"));
-  EXPECT_THAT(message(R"([{"name": 5}])"), HasSubstr("name is no text"));
-  EXPECT_THAT(message(R"([{"dtype": "float23"}])"), HasSubstr("\"float23\", which is not known"));
-  EXPECT_THAT(message(R"([{"shape": 4}])"), HasSubstr("shape that is no list"));
-  EXPECT_THAT(message(R"([{"shape": [1.5]}])"), HasSubstr("no whole number"));
-  EXPECT_THAT(message(R"([{"shape": [18446744073709551615]}])"), HasSubstr("no whole number"));
+  EXPECT_THAT(message("{}"), HasSubstr("inputs is not a list"));
+  EXPECT_THAT(message("[1]"), HasSubstr("input 0 is not an object"));
+  EXPECT_THAT(message(R"([{"name": 5}])"), HasSubstr("name is not a text"));
+  EXPECT_THAT(message(R"([{"dtype": "float23"}])"), HasSubstr("\"float23\", which is unknown"));
+  EXPECT_THAT(message(R"([{"shape": 4}])"), HasSubstr("shape that is not a list"));
+  EXPECT_THAT(message(R"([{"shape": [1.5]}])"), HasSubstr("not a whole number"));
+  EXPECT_THAT(message(R"([{"shape": [18446744073709551615]}])"), HasSubstr("not a whole number"));
   EXPECT_THAT(message(R"([{"shape": [{}]}])"), HasSubstr("neither name nor expr"));
   EXPECT_THAT(message(R"([{"shape": [{"name": "n", "min": 5, "max": 4}]}])"),
               HasSubstr("max is below its min"));
-  EXPECT_THAT(message(R"([{"shape": [4], "strides": [1, 2]}])"), HasSubstr("as long as its shape"));
+  EXPECT_THAT(message(R"([{"shape": [4], "strides": [1, 2]}])"), HasSubstr("with the length of its shape"));
   EXPECT_THAT(
       read_io_spec(R"({"headrace_io": 1, "inputs": [], "outputs": [], "mutated": ["x"]})").error().message,
-      HasSubstr("names an input that there is not"));
+      HasSubstr("names an input that does not exist"));
   EXPECT_EQ(read_io_spec("[]").code(), Code::corrupt);
   EXPECT_EQ(read_io_spec("{").code(), Code::corrupt);
 }

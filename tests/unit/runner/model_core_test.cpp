@@ -112,7 +112,7 @@ TEST_F(ModelCoreTest, a_package_for_a_gpu_is_refused_where_torch_has_none) {
   const auto refused = open(text);
   EXPECT_EQ(refused.code(), Code::not_supported);
   EXPECT_THAT(refused.error().message,
-              HasSubstr("compiled for a GPU, and torch 2.13.0+cpu is for CPUs alone"));
+              HasSubstr("compiled for a GPU, and torch 2.13.0+cpu is for CPUs only"));
   EXPECT_EQ(fake_.opened, 0);
 }
 
@@ -159,10 +159,10 @@ TEST_F(GpuModelTest, an_input_on_another_device_is_named_and_nothing_runs) {
   const auto core = opened_on("cuda:1");
   x_.device = {Device::Kind::cuda, 0};
   EXPECT_THAT(core->run(std::span(&x_, 1), outputs_, {}).error().message,
-              HasSubstr("it lies on cuda:0, and the model runs on cuda:1"));
+              HasSubstr("it is on cuda:0, and the model runs on cuda:1"));
   x_.device = {};
   EXPECT_THAT(core->run(std::span(&x_, 1), outputs_, {}).error().message,
-              HasSubstr("it lies on cpu, and the model runs on cuda:1"));
+              HasSubstr("it is on cpu, and the model runs on cuda:1"));
   EXPECT_EQ(fake_.runs, 0);
 }
 

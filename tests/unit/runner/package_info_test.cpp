@@ -77,7 +77,7 @@ TEST_F(PackageInfo, without_a_description_there_is_one_warning) {
   ASSERT_TRUE(info) << info.error().message;
   EXPECT_EQ(info->spec_source, SpecSource::nothing);
   ASSERT_EQ(info->warnings.size(), 2U);
-  EXPECT_THAT(info->warnings[0], HasSubstr("unchecked"));
+  EXPECT_THAT(info->warnings[0], HasSubstr("not checked"));
   EXPECT_THAT(info->warnings[1], HasSubstr("which torch"));
 }
 
@@ -130,7 +130,7 @@ TEST_F(PackageInfo, damaged_descriptions_are_corrupt) {
   EXPECT_EQ(info_of(text).code(), Code::corrupt);
   text = {};
   text.io_spec = R"({"headrace_io": 1, "inputs": [{"name": "x", "shape": [-1]}], "outputs": []})";
-  EXPECT_THAT(info_of(text).error().message, HasSubstr("input 0 has a length that is no whole number"));
+  EXPECT_THAT(info_of(text).error().message, HasSubstr("input 0 has a length that is not a whole number"));
   text.io_spec = R"({"headrace_io": 2, "inputs": [], "outputs": []})";
   EXPECT_EQ(info_of(text).code(), Code::not_supported);
 }
@@ -157,7 +157,7 @@ TEST_F(PackageInfo, a_model_that_is_not_there_is_answered_by_those_that_are) {
 TEST_F(PackageInfo, an_archive_without_a_model_is_no_package) {
   const std::string path = folder_.path() + "/x.pt2";
   write_file(path, testing::zip_archive({{"readme", "hello"}}));
-  EXPECT_THAT(Package::open(path).error().message, HasSubstr("holds no compiled model"));
+  EXPECT_THAT(Package::open(path).error().message, HasSubstr("contains no compiled model"));
   EXPECT_EQ(Package::open(folder_.path() + "/nothing.pt2").code(), Code::not_found);
 }
 

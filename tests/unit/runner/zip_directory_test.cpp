@@ -37,7 +37,7 @@ TEST(FileReader, what_is_no_regular_file_is_refused_without_waiting_for_a_writer
     const auto file = FileReader::open(path);
     ASSERT_FALSE(file) << path;
     EXPECT_EQ(file.code(), Code::invalid_argument);
-    EXPECT_THAT(file.error().message, HasSubstr(path + " is no regular file"));
+    EXPECT_THAT(file.error().message, HasSubstr(path + " is not a regular file"));
   }
 }
 

@@ -269,9 +269,9 @@ TEST(HttpEndpoints, WhenNoneCanBeReachedAllAreNamed) {
   HttpEndpoints endpoints = HttpEndpoints::make({"a:1", "https://b:2/"}).value();
   const auto answer = endpoints.post(fake, "/x", {"", "", {}}, patience());
   EXPECT_EQ(answer.code(), Code::peer_lost);
-  EXPECT_EQ(
-      answer.error().message,
-      "no endpoint can be reached: POST http://a:1/x: nobody answers; POST https://b:2/x: nobody answers");
+  EXPECT_EQ(answer.error().message,
+            "no endpoint can be reached: POST http://a:1/x: no server answers; POST https://b:2/x: no server "
+            "answers");
   EXPECT_EQ(HttpEndpoints::make({}).code(), Code::invalid_argument);
   EXPECT_EQ(HttpEndpoints::make({"ftp://a"}).code(), Code::invalid_argument);
 }

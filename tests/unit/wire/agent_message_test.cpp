@@ -52,10 +52,10 @@ TEST(AgentMessage, TruncationsAndWrongShapesAreRefusedWithAnOffset) {
       {std::string("\x92\x02\x01\x01"), "follow the last value"},
       {std::string("\x93\x01\x01\xc4\x07"
                    "1234567"),
-       "pairs of 8"},
-      {std::string("\x93\x01\x01\xc4\x08\0\0\0\0\1\0\0\0", 13), "pass the last id"},
-      {std::string("\x93\x01\x01\xc4\x08\1\0\0\0\0\0\0\0", 13), "are none"},
-      {std::string("\x93\x01\x01\xc4\x08\xff\xff\xff\xff\2\0\0\0", 13), "pass the last id"},
+       "a multiple of 8"},
+      {std::string("\x93\x01\x01\xc4\x08\0\0\0\0\1\0\0\0", 13), "beyond the last id"},
+      {std::string("\x93\x01\x01\xc4\x08\1\0\0\0\0\0\0\0", 13), "an empty range"},
+      {std::string("\x93\x01\x01\xc4\x08\xff\xff\xff\xff\2\0\0\0", 13), "beyond the last id"},
       {std::string(agent_message_bytes + 1, '\0'), "at most 65536"},
   };
   for (const auto& [message, sentence] : wrong) {

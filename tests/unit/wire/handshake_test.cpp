@@ -200,7 +200,7 @@ TEST(Handshake, AStrangerIsToldNothing) {
   accepting.feed("GET / HTTP/1.1\r\n");
   ASSERT_EQ(accepting.state(), State::refused);
   EXPECT_EQ(accepting.refusal().code, Code::corrupt);
-  EXPECT_THAT(accepting.refusal().message, HasSubstr("no Headrace speaks here"));
+  EXPECT_THAT(accepting.refusal().message, HasSubstr("the other program is not Headrace"));
   EXPECT_TRUE(accepting.to_send().empty());
 }
 
@@ -247,7 +247,7 @@ TEST(Handshake, AWrongTokenIsRefusedAndTheAcceptingSideProvesNothing) {
   ASSERT_EQ(connecting.state(), State::refused);
   ASSERT_EQ(accepting.state(), State::refused);
   EXPECT_EQ(connecting.refusal().code, Code::invalid_argument);
-  EXPECT_THAT(connecting.refusal().message, HasSubstr("same shared token"));
+  EXPECT_THAT(connecting.refusal().message, HasSubstr("different shared tokens"));
 }
 
 TEST(Handshake, AnAcceptingSideThatCannotProveItselfIsRefused) {

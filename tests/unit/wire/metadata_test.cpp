@@ -269,14 +269,14 @@ TEST(Metadata, WhatBreaksARuleIsNotWritten) {
   const std::vector<Rule> rules = {
       {"name has 0 bytes", [](Metadata& m) { m.name.clear(); }},
       {"name has 256 bytes", [](Metadata& m) { m.name.assign(256, 'n'); }},
-      {"incarnation is not 0", [](Metadata& m) { m.incarnation = 0; }},
+      {"incarnation is 0", [](Metadata& m) { m.incarnation = 0; }},
       {"since 42 is beyond version 41", [](Metadata& m) { m.since = 42; }},
       {"17 entries",
        [](Metadata& m) {
          for (int i = 3; i < 17; ++i)
            m.backends.push_back({std::string(1, static_cast<char>('a' + i)), "", {}});
        }},
-      {"is there twice", [](Metadata& m) { m.backends[1].name = "shm"; }},
+      {"appears twice", [](Metadata& m) { m.backends[1].name = "shm"; }},
       {"65 bytes", [](Metadata& m) { m.backends[0].name.assign(65, 'b'); }},
       {"65 bytes", [](Metadata& m) { m.backends[0].version.assign(65, 'b'); }},
       {"65537 bytes", [](Metadata& m) { m.backends[0].info.emplace(65537, 'b'); }},
@@ -297,7 +297,7 @@ TEST(Metadata, WhatBreaksARuleIsNotWritten) {
       {"region 3 is both listed and gone", [](Metadata& m) { m.gone[0].count = 3; }},
       {"out of order", [](Metadata& m) { m.gone[1].first = 2; }},
       {"0 ids from 5", [](Metadata& m) { m.gone[1].count = 0; }},
-      {"past the last id", [](Metadata& m) { m.gone[3].count = 2; }},
+      {"beyond the last id", [](Metadata& m) { m.gone[3].count = 2; }},
   };
   for (const Rule& rule : rules) {
     Metadata m = full_example();
@@ -321,8 +321,8 @@ TEST(Metadata, WhatBreaksARuleIsNotRead) {
   expect_corrupt(sealed_metadata("\x80"), "name has 0 bytes");
   expect_corrupt(sealed_metadata("\x80\xc0"), "follow the last value");
   expect_corrupt(sealed_metadata("\xc0"), "should be a map");
-  expect_corrupt(sealed_metadata("\xc1"), "begins no msgpack value");
-  expect_corrupt(Body().number("inc", 2).sealed(), "is there twice");
+  expect_corrupt(sealed_metadata("\xc1"), "no msgpack value begins");
+  expect_corrupt(Body().number("inc", 2).sealed(), "appears twice");
   expect_corrupt(Body().with("ver", [](Packer& p) { p.pack_int64(-1); }).sealed(), "not negative");
   expect_corrupt(Body().number("since", 1).sealed(), "since 1 is beyond version 0");
   expect_corrupt(Body().number("part", 1).sealed(), "should be true or false");
@@ -346,9 +346,9 @@ TEST(Metadata, WhatBreaksARuleIsNotRead) {
                              Body::bin(p, "\xe9");
                            })
                      .sealed(),
-                 "name is no UTF-8");
+                 "name is not UTF-8");
   expect_corrupt(Body().regions(3, std::string_view("\0\0\0\0", 4)).sealed(), "ids rise from 1");
-  expect_corrupt(Body().regions(3, "\xfe\xff\xff\xff").sealed(), "pass the last id");
+  expect_corrupt(Body().regions(3, "\xfe\xff\xff\xff").sealed(), "beyond the last id");
   expect_corrupt(Body().regions(3, three_ids, std::string_view("\0\0", 2)).sealed(), "kind has 2 bytes");
   expect_corrupt(
       Body().regions(3, three_ids, std::string_view("\0", 1), std::string_view("\1\0", 2)).sealed(),
@@ -366,7 +366,7 @@ TEST(Metadata, WhatBreaksARuleIsNotRead) {
                      .with("named", [&](Packer& p) { p.pack_array(1), entry(p, 1, std::string(256, 'x')); })
                      .sealed(),
                  "256 bytes");
-  expect_corrupt(Body().binary("gone", "1234567").sealed(), "pairs of 8");
+  expect_corrupt(Body().binary("gone", "1234567").sealed(), "a multiple of 8");
   expect_corrupt(Body().binary("gone", std::string(8 * ((std::size_t{1} << 20) + 1), '\1')).sealed(),
                  "are allowed");
   std::string deep(40, '\x91');
