@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t most_pages = 16384;
 
 /// The command line.
-struct Wanted {
+struct BenchArguments {
   std::string backend = "auto";
   std::string kinds = "dram-dram";
   std::vector<int> devices;
@@ -55,7 +55,7 @@ std::string microseconds(double seconds) { return fmt::format("{:.2f} us", secon
 
 class Runner {
  public:
-  Runner(const Wanted& wanted, const Invocation& invocation)
+  Runner(const BenchArguments& wanted, const Invocation& invocation)
       : wanted_(wanted), options_(invocation.options), rows_(invocation.command_line) {}
 
   Result<void> run() {
@@ -191,7 +191,7 @@ class Runner {
         }
       }
     }
-    const Wanted& w = wanted_;
+    const BenchArguments& w = wanted_;
     return finish(table, explanations,
                   fmt::format("{} memory, {} a side, {} pages, {} thread{}, {} request{} in flight, {}{}; {} "
                               "iterations, data checked after each",
@@ -316,7 +316,7 @@ class Runner {
     return {};
   }
 
-  const Wanted& wanted_;
+  const BenchArguments& wanted_;
   const std::map<std::string, std::string> options_;
   const RowWriter rows_;
 };
@@ -324,7 +324,7 @@ class Runner {
 }  // namespace
 
 void add_bench_pages(const Command& bench, Invocation& invocation) {
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<BenchArguments>();
   const Command pages =
       bench.add_subcommand("pages", "How fast pages move between two processes of this machine");
   pages.add_option("--backend", wanted->backend, "The backend that carries them, or auto: the best of all")

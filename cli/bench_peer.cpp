@@ -12,7 +12,7 @@
 namespace headrace::cli {
 namespace {
 
-constexpr auto patience = std::chrono::seconds(60);
+constexpr auto peer_patience = std::chrono::seconds(60);
 
 class BenchPeer {
  public:
@@ -78,14 +78,14 @@ class BenchPeer {
     while (rounds > 0) {
       std::vector<Notification> come;
       if (spinning) {
-        const auto give_up = std::chrono::steady_clock::now() + patience;
+        const auto give_up = std::chrono::steady_clock::now() + peer_patience;
         while (come.empty()) {
           come = agent.take_notifications();
           if (come.empty() && std::chrono::steady_clock::now() > give_up)
             return fail(Code::timed_out, "no notification has come");
         }
       } else {
-        HEADRACE_CLI_TRY(one, agent.wait_notification(patience));
+        HEADRACE_CLI_TRY(one, agent.wait_notification(peer_patience));
         come.push_back(std::move(one));
       }
       for (const Notification& notification : come) {

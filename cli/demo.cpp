@@ -29,7 +29,7 @@ constexpr const char* trained = "book";          // the shape that has a weights
 constexpr std::size_t random_prompt = 2048;      // tokens for random weights, to which no text means anything
 constexpr std::size_t random_texts_at_once = 4;  // a token of the large one is 128 KiB of cache
 
-struct Wanted {
+struct DemoArguments {
   demo::DemoOptions demo;
   std::string device = "cpu";
   std::string prompt_file;
@@ -79,7 +79,7 @@ Result<std::string> option_value(const std::vector<OptionInfo>& all, std::string
 
 /// Compiles the model's packages where they are missing or of another torch or processor; says in which
 /// folder they are.
-Result<std::string> export_packages(const Wanted& wanted, const Invocation& invocation) {
+Result<std::string> export_packages(const DemoArguments& wanted, const Invocation& invocation) {
   std::string python = wanted.python;
   if (python.empty()) {
     HEADRACE_CLI_TRY(options, list_options(invocation.options));
@@ -104,7 +104,7 @@ Result<std::string> export_packages(const Wanted& wanted, const Invocation& invo
 }
 
 /// A shape with random weights takes none from a file, is too large for a CPU, and has no words to serve.
-Result<void> check_shape(const Wanted& wanted) {
+Result<void> check_shape(const DemoArguments& wanted) {
   if (wanted.is_trained()) return {};
   const std::string& shape = wanted.demo.shape;
   if (!wanted.demo.front.model.weights.empty())
@@ -120,7 +120,7 @@ Result<void> check_shape(const Wanted& wanted) {
 }
 
 /// The model's files: those that are installed, or compiled now.
-Result<void> find_model(Wanted& wanted, const Invocation& invocation) {
+Result<void> find_model(DemoArguments& wanted, const Invocation& invocation) {
   demo::ModelFiles& model = wanted.demo.front.model;
   if (wanted.is_trained() && model.weights.empty()) {
     HEADRACE_CLI_TRY(weights, installed_weights());
@@ -137,7 +137,7 @@ Result<void> find_model(Wanted& wanted, const Invocation& invocation) {
 }
 
 /// For random weights: the file's bytes, or as many of the usual prompt as a long one has.
-Result<void> find_random_prompt(Wanted& wanted) {
+Result<void> find_random_prompt(DemoArguments& wanted) {
   HEADRACE_CLI_TRY(sizes, demo::read_model_sizes(wanted.demo.front.model));
   const auto context = static_cast<std::size_t>(sizes.context);
   std::string& prompt = wanted.demo.prompt;
@@ -152,7 +152,7 @@ Result<void> find_random_prompt(Wanted& wanted) {
   return {};
 }
 
-Result<void> run_demo(Wanted wanted, const Invocation& invocation) {
+Result<void> run_demo(DemoArguments wanted, const Invocation& invocation) {
   demo::DemoOptions& demo = wanted.demo;
   demo.port = wanted.port;
   if (demo.front.chunk_tokens % static_cast<std::size_t>(demo.front.page_tokens) != 0)
@@ -206,7 +206,7 @@ void add_worker(const Command& app, Invocation& invocation) {
 
 void add_demo(const Command& app, Invocation& invocation) {
   add_worker(app, invocation);
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<DemoArguments>();
   demo::DemoOptions& demo = wanted->demo;
   demo.prompt = default_prompt;
   const Command command =

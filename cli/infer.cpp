@@ -18,7 +18,7 @@
 namespace headrace::cli {
 namespace {
 
-struct Wanted : ModelRequest {
+struct InferArguments : ModelRequest {
   std::string output;
   std::uint64_t runs = 1;
   std::optional<std::uint64_t> warmup;
@@ -59,7 +59,7 @@ struct Caller {
   }
 };
 
-ModelJson report_of(const Wanted& wanted, Model& model, const std::vector<std::uint64_t>& nanoseconds,
+ModelJson report_of(const InferArguments& wanted, Model& model, const std::vector<std::uint64_t>& nanoseconds,
                     double seconds) {
   const ModelTiming timing = model.timing();
   const ModelMemory memory = model.memory();
@@ -79,7 +79,7 @@ ModelJson report_of(const Wanted& wanted, Model& model, const std::vector<std::u
   return report;
 }
 
-Result<void> infer(Wanted wanted, const Invocation& invocation) {
+Result<void> infer(InferArguments wanted, const Invocation& invocation) {
   if (!wanted.dimensions.empty() && !wanted.generate)
     return fail(Code::invalid_argument,
                 "--dim {}: it is for inputs that are made up: add --generate, or leave it out, since a "
@@ -126,7 +126,7 @@ Result<void> infer(Wanted wanted, const Invocation& invocation) {
 }  // namespace
 
 void add_infer(const Command& app, Invocation& invocation) {
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<InferArguments>();
   const Command infer_command = app.add_subcommand("infer", "Run a model that AOTInductor compiled");
   add_model_arguments(infer_command, *wanted);
   infer_command.add_flag("-g,--generate", wanted->generate,

@@ -11,14 +11,14 @@
 namespace headrace::cli {
 namespace {
 
-struct Wanted {
+struct InspectArguments {
   std::string path;
   std::string model_name = "model";
   bool constants = false;
   bool json = false;
 };
 
-Result<std::vector<ConstantInfo>> constants_of(const Wanted& wanted, const Invocation& invocation) {
+Result<std::vector<ConstantInfo>> constants_of(const InspectArguments& wanted, const Invocation& invocation) {
   if (!wanted.constants) return std::vector<ConstantInfo>();
   ModelOptions options;
   options.model_name = wanted.model_name;
@@ -37,7 +37,7 @@ ModelJson constants_json(const std::vector<ConstantInfo>& constants) {
   return list;
 }
 
-Result<void> inspect(const Wanted& wanted, const Invocation& invocation) {
+Result<void> inspect(const InspectArguments& wanted, const Invocation& invocation) {
   HEADRACE_CLI_TRY(info, Model::inspect(wanted.path, wanted.model_name));
   HEADRACE_CLI_TRY(constants, constants_of(wanted, invocation));
   if (!wanted.json) {
@@ -53,7 +53,7 @@ Result<void> inspect(const Wanted& wanted, const Invocation& invocation) {
 }  // namespace
 
 void add_inspect(const Command& app, Invocation& invocation) {
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<InspectArguments>();
   const Command command = app.add_subcommand("inspect", "Say what a compiled model takes, gives and needs");
   command.add_option("model", wanted->path, "The package, .pt2, or the folder that it was unpacked to")
       .required()

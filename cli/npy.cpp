@@ -11,8 +11,8 @@ namespace headrace::cli {
 namespace {
 
 constexpr std::string_view magic = "\x93NUMPY";
-constexpr std::size_t largest_header = 1 << 20;
-constexpr std::size_t alignment = 64;
+constexpr std::size_t largest_npy_header = 1 << 20;
+constexpr std::size_t npy_alignment = 64;
 
 /// Python's notation, as far as the header needs it: {'key': 'text' | True | False | (1, 2), ...}
 class Literal {
@@ -91,7 +91,7 @@ Result<NpyHeader> read_npy(std::span<const std::byte> file) {
   std::uint32_t length = 0;
   if (all.size() < prefix) return corrupt("it ends inside its header");
   std::memcpy(&length, all.data() + 8, prefix - 8);
-  if (length > largest_header || length > all.size() - prefix)
+  if (length > largest_npy_header || length > all.size() - prefix)
     return fail(Code::corrupt, "npy: the header claims {} bytes", length);
 
   NpyHeader header;
@@ -147,7 +147,7 @@ std::string write_npy(const TensorInfo& tensor) {
   std::string text =
       fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", tensor.type->npy, shape);
   constexpr std::size_t prefix = 10;
-  const std::size_t whole = (prefix + text.size() + 1 + alignment - 1) / alignment * alignment;
+  const std::size_t whole = (prefix + text.size() + 1 + npy_alignment - 1) / npy_alignment * npy_alignment;
   text.resize(whole - prefix - 1, ' ');
   text += '\n';
   std::string header(magic);

@@ -69,7 +69,7 @@ Result<Path> try_pair(const Sort& here, const Sort& there, const Invocation& inv
   return path;
 }
 
-void print_json(const std::vector<Path>& paths) {
+void print_paths_json(const std::vector<Path>& paths) {
   Json report{{"paths", Json::array()}};
   for (const Path& path : paths) {
     Json line{{"here", path.here}, {"there", path.there}, {"path", nullptr}};
@@ -119,7 +119,7 @@ Result<void> survey_paths(const Invocation& invocation, bool json) {
     }
   }
   bar.clear();
-  json ? print_json(paths) : print_table(paths);
+  json ? print_paths_json(paths) : print_table(paths);
   return {};
 }
 

@@ -25,7 +25,7 @@
 namespace headrace::cli {
 namespace {
 
-struct Wanted {
+struct PullArguments {
   std::string address;
   std::vector<std::string> names;
   std::string output;
@@ -49,7 +49,7 @@ struct Wanted {
 std::string own_name() { return fmt::format("pull-{}-{:08x}", ::getpid(), std::random_device()()); }
 
 /// The error of a transfer, with who failed and what to do next.
-Error in_transfer(Error error, const std::string& peer, const Wanted& wanted) {
+Error in_transfer(Error error, const std::string& peer, const PullArguments& wanted) {
   const bool kept = error.code != Code::corrupt;
   return fail(error.code, "pulling from {} at {}: {}{}", peer, wanted.address, error.message,
               kept ? ". What has arrived whole is kept: the same command continues from there" : "");
@@ -60,7 +60,8 @@ std::string one_line(const nlohmann::ordered_json& json) {
 }
 
 /// What is served, instead of pulling it.
-void print_list(const Wanted& wanted, const std::string& peer, const std::vector<ServedTensor>& tensors) {
+void print_list(const PullArguments& wanted, const std::string& peer,
+                const std::vector<ServedTensor>& tensors) {
   std::uint64_t bytes = 0;
   for (const ServedTensor& tensor : tensors) bytes += tensor.info.bytes;
   if (wanted.json) {
@@ -83,7 +84,7 @@ void print_list(const Wanted& wanted, const std::string& peer, const std::vector
 
 /// Whether the output is there already, whole and verified. What is something else is nobody's to overwrite.
 ///   errors  invalid_argument (something else bears the name)
-Result<bool> is_there_already(const Wanted& wanted, const PullPlan& plan) {
+Result<bool> is_there_already(const PullArguments& wanted, const PullPlan& plan) {
   std::error_code none;
   if (wanted.force || !std::filesystem::exists(wanted.output, none) ||
       std::filesystem::is_directory(wanted.output, none))
@@ -94,7 +95,7 @@ Result<bool> is_there_already(const Wanted& wanted, const PullPlan& plan) {
               wanted.output, wanted.address);
 }
 
-void print_report(const Wanted& wanted, const std::string& peer, const MoveReport& report) {
+void print_report(const PullArguments& wanted, const std::string& peer, const MoveReport& report) {
   const double rate = report.seconds > 0 ? static_cast<double>(report.bytes) / report.seconds / 1e9 : 0;
   if (wanted.json) {
     nlohmann::ordered_json line{{"output", wanted.output},
@@ -127,7 +128,7 @@ void print_report(const Wanted& wanted, const std::string& peer, const MoveRepor
 }
 
 /// Of a file that was there already, whole.
-void print_kept(const Wanted& wanted, const std::string& peer, const PullPlan& plan) {
+void print_kept(const PullArguments& wanted, const std::string& peer, const PullPlan& plan) {
   MoveReport report;
   report.kept_tensors = plan.tensors().size();
   report.kept_bytes = plan.tensor_bytes();
@@ -139,7 +140,7 @@ void print_kept(const Wanted& wanted, const std::string& peer, const PullPlan& p
           wanted.output, report.kept_tensors, amount_text(report.kept_bytes), peer)));
 }
 
-Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
+Result<void> pull(const PullArguments& wanted, const Invocation& invocation) {
   raise_descriptor_limit();
   FileFormat format = FileFormat::safetensors;
   if (!wanted.list) {
@@ -198,7 +199,7 @@ Result<void> pull(const Wanted& wanted, const Invocation& invocation) {
 }  // namespace
 
 void add_pull(const Command& app, Invocation& invocation) {
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<PullArguments>();
   const Command pull_command =
       app.add_subcommand("pull", "Bring tensors that another process serves into a file");
   pull_command

@@ -30,7 +30,7 @@ constexpr std::uint64_t least_allocated = 64 * 1024;
 
 constexpr const char* default_listen = "127.0.0.1:0";
 
-struct Wanted {
+struct ServeArguments {
   std::string file;
   std::string listen = default_listen;
   std::string name;
@@ -86,7 +86,7 @@ Result<void> offer_header(Agent& agent, std::span<const std::byte> header) {
   return {};
 }
 
-void announce(const Wanted& wanted, const Agent& agent, const TensorFile& file) {
+void announce(const ServeArguments& wanted, const Agent& agent, const TensorFile& file) {
   const std::string address = agent.listen_address();
   if (wanted.json) {
     const nlohmann::ordered_json line{
@@ -101,7 +101,7 @@ void announce(const Wanted& wanted, const Agent& agent, const TensorFile& file) 
   std::fflush(stdout);
 }
 
-Result<void> serve(const Wanted& wanted, const Invocation& invocation) {
+Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
   // Blocked in every thread that will be, so that the only one to hear of them is the one that waits below.
   sigset_t ending;
   ::sigemptyset(&ending);
@@ -148,7 +148,7 @@ Result<void> serve(const Wanted& wanted, const Invocation& invocation) {
 }  // namespace
 
 void add_serve(const Command& app, Invocation& invocation) {
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<ServeArguments>();
   const Command serve_command =
       app.add_subcommand("serve", "Offer a file's tensors to other processes, until Ctrl-C");
   serve_command.add_option("FILE", wanted->file, "A .safetensors or .npz file").type_name("").required();

@@ -14,7 +14,7 @@
 namespace headrace::cli {
 namespace {
 
-constexpr std::array types{
+constexpr std::array element_types{
     ElementType{"BOOL", 8, "|b1", true}, ElementType{"U8", 8, "|u1", true},
     ElementType{"I8", 8, "|i1", true},   ElementType{"U16", 16, "<u2", true},
     ElementType{"I16", 16, "<i2", true}, ElementType{"U32", 32, "<u4", true},
@@ -31,15 +31,16 @@ constexpr std::array types{
 }  // namespace
 
 const ElementType* element_type(std::string_view name) {
-  const auto* const row =
-      std::find_if(types.begin(), types.end(), [&](const ElementType& t) { return t.name == name; });
-  return row == types.end() ? nullptr : row;
+  const auto* const row = std::find_if(element_types.begin(), element_types.end(),
+                                       [&](const ElementType& t) { return t.name == name; });
+  return row == element_types.end() ? nullptr : row;
 }
 
 const ElementType* element_type_from_npy(std::string_view descr) {
-  const auto* const row = std::find_if(
-      types.begin(), types.end(), [&](const ElementType& t) { return !t.npy.empty() && t.npy == descr; });
-  return row == types.end() ? nullptr : row;
+  const auto* const row = std::find_if(element_types.begin(), element_types.end(), [&](const ElementType& t) {
+    return !t.npy.empty() && t.npy == descr;
+  });
+  return row == element_types.end() ? nullptr : row;
 }
 
 Result<std::uint64_t> tensor_bytes(const ElementType& type, std::span<const std::uint64_t> shape) {

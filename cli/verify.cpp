@@ -14,7 +14,7 @@
 namespace headrace::cli {
 namespace {
 
-struct Wanted : ModelRequest {
+struct VerifyArguments : ModelRequest {
   std::string expected;
   double relative = 1e-4, absolute = 1e-5;
   bool json = false;
@@ -27,7 +27,7 @@ struct Comparison {
 
 /// As numpy.isclose: an element may be off by absolute + relative * |expected|; what is not finite has to be
 /// the same.
-Comparison compare(const TensorView& is, const TensorView& expected, const Wanted& wanted) {
+Comparison compare(const TensorView& is, const TensorView& expected, const VerifyArguments& wanted) {
   Comparison comparison;
   comparison.elements = is.shape.count();
   for (std::int64_t i = 0; i < comparison.elements; ++i) {
@@ -42,8 +42,8 @@ Comparison compare(const TensorView& is, const TensorView& expected, const Wante
 }
 
 /// Compares one output, and says what it found in `json`; false: it is not as expected.
-bool verify_output(const NamedView& output, const std::vector<NamedTensor>& expected, const Wanted& wanted,
-                   ModelJson& json) {
+bool verify_output(const NamedView& output, const std::vector<NamedTensor>& expected,
+                   const VerifyArguments& wanted, ModelJson& json) {
   json = {{"name", output.name}, {"passed", false}};
   const auto found = std::find_if(expected.begin(), expected.end(),
                                   [&](const NamedTensor& one) { return one.name == output.name; });
@@ -81,7 +81,7 @@ std::vector<std::string> not_compared(const std::vector<NamedTensor>& expected, 
   return names;
 }
 
-Result<void> verify(Wanted wanted, const Invocation& invocation) {
+Result<void> verify(VerifyArguments wanted, const Invocation& invocation) {
   wanted.options.options = invocation.options;
   HEADRACE_CLI_TRY(expected, read_tensors(wanted.expected));
   HEADRACE_CLI_TRY(model, Model::open(wanted.path, wanted.options));
@@ -121,7 +121,7 @@ Result<void> verify(Wanted wanted, const Invocation& invocation) {
 }  // namespace
 
 void add_verify(const Command& app, Invocation& invocation) {
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<VerifyArguments>();
   const Command command = app.add_subcommand("verify", "Compare a model's outputs with those of a file");
   add_model_arguments(command, *wanted);
   command.add_option("-e,--expect", wanted->expected, "File of outputs by name, in any of these formats")

@@ -12,7 +12,24 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
 # -g1 keeps function names and lines for traces at a fraction of the full information's compile and link time.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
-set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
+# Sanitized code is compiled more often than it runs. Clang without optimisation takes a third of the time of clang -O1, and a
+# fifth of GCC's (src/engine under the address and undefined sanitizers: 12, 29 and 59 CPU seconds).
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
+else()
+  set(CMAKE_CXX_FLAGS_DEBUG "-Og -g1")
+endif()
+
+# A whole folder is one translation unit, or a few: most of the time goes into headers and templates that its files share.
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)
+
+if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+  find_program(HEADRACE_MOLD mold)
+  mark_as_advanced(HEADRACE_MOLD)
+  if(HEADRACE_MOLD)
+    add_link_options(-fuse-ld=mold)
+  endif()
+endif()
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug or Release" FORCE)
@@ -28,7 +45,9 @@ endif()
 add_library(headrace_options INTERFACE)
 target_compile_options(
   headrace_options
-  INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
+  INTERFACE -Wall -Wextra -Wnon-virtual-dtor
+            # In a joined translation unit a local name may shadow a name of another file; the preset `gcc` joins nothing.
+            $<$<NOT:$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wshadow>
             $<$<BOOL:${HEADRACE_WERROR}>:-Werror>
             -fno-omit-frame-pointer
             # Build folders inside the tree become relative with it; one mapping more would name the folder in the flags.
@@ -40,6 +59,10 @@ if(HEADRACE_SANITIZE)
   set(headrace_sanitize_flags -fsanitize=${HEADRACE_SANITIZE} -fno-sanitize-recover=all)
   if(HEADRACE_SANITIZE_EXCEPT)
     list(APPEND headrace_sanitize_flags -fno-sanitize=${HEADRACE_SANITIZE_EXCEPT})
+  endif()
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND HEADRACE_SANITIZE MATCHES "undefined")
+    # A C++ function with a reference to its arguments' struct stands in a C table with a pointer to it: one call on every ABI.
+    list(APPEND headrace_sanitize_flags -fno-sanitize=function)
   endif()
   add_compile_options(${headrace_sanitize_flags})
   add_link_options(${headrace_sanitize_flags})

@@ -176,8 +176,6 @@ function(headrace_add_cli)
     add_library(headrace_cli STATIC ${sources})
     target_include_directories(headrace_cli PUBLIC ${PROJECT_SOURCE_DIR})
     target_link_libraries(headrace_cli PUBLIC ${parts})
-    # The slowest file of all, for Boost.Beast under the sanitizers; no test waits for what optimising it would gain.
-    set_source_files_properties(cli/demo/http_server.cpp PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Debug>:-O0>)
     set(parts headrace_cli)
   endif()
   if(main)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Tests. The folder gives the label (unit, contract, system, backend, fuzz, example); a suite or test whose name ends in
-# _slow, _gpu1, _gpu2, _gpu4, _kernel, _fabric or _rdma carries that label as well.
+# Tests. The folder gives the label (unit, contract, system, command, backend, model, fuzz, example). A suite or test whose name
+# ends in _slow, _gpu1, _gpu2, _gpu4, _kernel, _alone, _fabric or _rdma carries that label as well, as pytest's marks do.
+# Every program is listed in suites.json of the build folder, from which tools/test.py runs it.
 
 include(GoogleTest)
 
@@ -18,6 +19,8 @@ function(headrace_add_test_support)
   headrace_glob(sources tests/support/*.cpp)
   if(sources)
     add_library(headrace_test_support STATIC ${sources})
+    # A test takes the files of the archive that it needs, with the rooms below these; one file would need every room.
+    set_target_properties(headrace_test_support PROPERTIES UNITY_BUILD OFF)
     set(scope PUBLIC)
   else()
     add_library(headrace_test_support INTERFACE)
@@ -28,8 +31,6 @@ function(headrace_add_test_support)
   target_link_libraries(headrace_test_support ${scope} headrace_options headrace_foreign GTest::gmock)
   # The fake driver runs the kernels' CPU references.
   target_link_libraries(headrace_test_support ${scope} $<TARGET_NAME_IF_EXISTS:headrace_kernels_host>)
-  # Assertions expand to much code that runs once: optimised, the tests took three times as long to compile.
-  target_compile_options(headrace_test_support ${scope} $<$<CONFIG:Debug>:-O0>)
   target_compile_definitions(
     headrace_test_support ${scope} HEADRACE_TEST_DIR="${PROJECT_SOURCE_DIR}/tests"
                                    HEADRACE_TEST_BIN_DIR="${headrace_tests_dir}" HEADRACE_COMMAND="${headrace_bin_dir}/headrace")
@@ -46,6 +47,9 @@ function(headrace_add_test name label)
   # gtest_main stands last: a program with a main of its own keeps it.
   target_link_libraries(${name} PRIVATE headrace_test_support ${arg_PARTS} GTest::gmock GTest::gtest GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${headrace_tests_dir})
+  list(GET label 0 kind)
+  set_property(GLOBAL APPEND_STRING PROPERTY HEADRACE_SUITES
+    ",\n  {\"name\": \"${name}\", \"label\": \"${kind}\", \"program\": \"tests/${name}\", \"after\": \"${arg_AFTER}\"}")
   gtest_discover_tests(${name} TEST_PREFIX ${name}. TEST_LIST ${name}_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                        WORKING_DIRECTORY ${headrace_tests_dir} PROPERTIES TIMEOUT 120 FIXTURES_REQUIRED "${arg_AFTER}")
   headrace_label_tests(${name} "${label}")
@@ -64,7 +68,7 @@ function(headrace_label_tests name label)
 cmake_policy(SET CMP0057 NEW)
 foreach(test IN LISTS @name@_tests)
   set(labels "@label@")
-  string(REGEX MATCHALL "_(slow|gpu1|gpu2|gpu4|kernel|fabric|rdma)([./]|$)" tags "${test}")
+  string(REGEX MATCHALL "_(slow|gpu1|gpu2|gpu4|kernel|alone|fabric|rdma)([./]|$)" tags "${test}")
   foreach(tag IN LISTS tags)
     string(REGEX REPLACE "^_|[./]$" "" tag "${tag}")
     list(APPEND labels ${tag})
@@ -117,8 +121,9 @@ function(headrace_add_tests)
     endif()
   endforeach()
 
-  # tests/contract, tests/system -> one program each; tests/<kind>/programs/*.cpp -> helper programs <kind>_<name> beside it.
-  foreach(kind contract system)
+  # tests/contract, tests/system, tests/command -> one program each; tests/<kind>/programs/*.cpp -> helper programs
+  # <kind>_<name> beside it.
+  foreach(kind contract system command)
     headrace_glob(sources tests/${kind}/*.cpp tests/${kind}/*_test.cpp)
     list(REMOVE_DUPLICATES sources)
     headrace_add_test(${kind} ${kind} SOURCES ${sources} PARTS ${everything})
@@ -134,12 +139,11 @@ function(headrace_add_tests)
     endforeach()
     if(TARGET ${kind})
       headrace_needs_plugins(${kind})
-      headrace_existing(command headrace_command)
-      if(command)
-        add_dependencies(${kind} ${command})
-      endif()
     endif()
   endforeach()
+  if(TARGET command AND TARGET headrace_command)
+    add_dependencies(command headrace_command)
+  endif()
 
   headrace_add_model_tests("${everything}")
 
@@ -249,4 +253,13 @@ function(headrace_add_fuzz)
     add_test(NAME fuzz.${name} COMMAND ${target} ${corpus})
     set_tests_properties(fuzz.${name} PROPERTIES LABELS fuzz TIMEOUT 120)
   endforeach()
+endfunction()
+
+# suites.json: what tools/test.py runs. "sanitizers" is the environment that the programs of a sanitized build need.
+function(headrace_list_suites)
+  get_property(suites GLOBAL PROPERTY HEADRACE_SUITES)
+  string(REGEX REPLACE "^,\n" "" suites "${suites}")
+  list(TRANSFORM headrace_sanitizer_environment REPLACE "^([A-Z_]+)=(.*)$" "\"\\1\": \"\\2\"" OUTPUT_VARIABLE environment)
+  list(JOIN environment ", " environment)
+  file(WRITE ${PROJECT_BINARY_DIR}/suites.json "{\"environment\": {${environment}},\n \"suites\": [\n${suites}\n]}\n")
 endfunction()

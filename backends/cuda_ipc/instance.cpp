@@ -14,7 +14,7 @@ using host_link::RegionState;
 
 namespace {
 
-constexpr auto look_at_ends_every = std::chrono::microseconds(20);
+constexpr auto closing_poll_interval = std::chrono::microseconds(20);
 
 }  // namespace
 
@@ -63,7 +63,7 @@ void Instance::remove_region(const Region* region) {
   for (const auto& link : told) static_cast<Link&>(*link).give_up(id);
   // What our GPUs still move for peers that died, or that did not wait for it.
   while (!held.expired())
-    if (posts.progress() == 0) std::this_thread::sleep_for(look_at_ends_every);
+    if (posts.progress() == 0) std::this_thread::sleep_for(closing_poll_interval);
 }
 
 std::shared_ptr<const Region> Instance::region(std::uint32_t id) const {

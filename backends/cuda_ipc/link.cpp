@@ -16,7 +16,7 @@
 namespace headrace::cuda_ipc {
 namespace {
 
-constexpr auto look_at_ends_every = std::chrono::microseconds(20);
+constexpr auto link_poll_interval = std::chrono::microseconds(20);
 
 /// What may wait for a peer that reads nothing: one of each for a request.
 enum class Named : std::uint64_t { move = 1, go = 2 };
@@ -377,7 +377,7 @@ void Link::feed_starved() {
 }
 
 void Link::await_posts() {
-  if (instance_.posts.progress() == 0) std::this_thread::sleep_for(look_at_ends_every);
+  if (instance_.posts.progress() == 0) std::this_thread::sleep_for(link_poll_interval);
 }
 
 }  // namespace headrace::cuda_ipc

@@ -8,7 +8,7 @@
 namespace headrace::shm {
 namespace {
 
-constexpr std::uint64_t least_chunk_bytes = 4096;
+constexpr std::uint64_t least_chunk_option = 4096;
 constexpr std::uint64_t most_threads = 1024;
 
 constexpr std::array rows{
@@ -54,7 +54,7 @@ Result<Settings> read_settings(const plugin::CreateArgs& args) {
   settings.links = links;
   HEADRACE_TRY(inline_bytes, options.number("inline_bytes", 0, any));
   settings.inline_bytes = inline_bytes;
-  HEADRACE_TRY(chunk_bytes, options.number("chunk_bytes", least_chunk_bytes, any));
+  HEADRACE_TRY(chunk_bytes, options.number("chunk_bytes", least_chunk_option, any));
   settings.chunk_bytes = chunk_bytes;
   HEADRACE_TRY(stream_bytes, options.number("stream_bytes", 0, any));
   settings.stream_bytes = stream_bytes;

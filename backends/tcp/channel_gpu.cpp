@@ -24,7 +24,7 @@ constexpr std::uint64_t small_move_ns = 20'000;
 // Staged at most by one look at the queues, so that no thread launches for long.
 constexpr int most_staged_at_once = 16;
 // As in channel.cpp: a batch is closed once it has this much.
-constexpr std::uint64_t batch_bytes = 256 * 1024;
+constexpr std::uint64_t gpu_batch_bytes = 256 * 1024;
 
 /// Looks until `ended()`, for a short while.
 template <class Ended>
@@ -405,7 +405,7 @@ void Channel::launch_staged(HostCalls& calls) {
 bool Channel::put_staged(HostCalls& calls) {
   GpuOutgoing& out = *gpu_out_;
   bool any = false;
-  while (!out.staged.empty() && writer_.bytes() < batch_bytes) {
+  while (!out.staged.empty() && writer_.bytes() < gpu_batch_bytes) {
     const GpuOutgoing::Staged& frame = out.staged.front();
     if (frame.part != nullptr && (frame.part->state == GpuPart::State::taken || !out.lane.ended(*frame.part)))
       break;

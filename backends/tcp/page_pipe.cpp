@@ -13,7 +13,7 @@ namespace {
 
 constexpr int wanted_bytes = 1 << 20;  // what a user may have without privileges (fs.pipe-max-size)
 constexpr int least_bytes = 256 << 10;
-constexpr std::size_t pieces_a_call = 1024;  // IOV_MAX of Linux
+constexpr std::size_t pipe_pieces_a_call = 1024;  // IOV_MAX of Linux
 
 }  // namespace
 
@@ -27,7 +27,7 @@ std::unique_ptr<PagePipe> PagePipe::open() {
 }
 
 ssize_t PagePipe::take(SocketCalls& calls, std::span<const iovec> pieces) {
-  const ssize_t n = calls.vmsplice(in_.get(), pieces.data(), std::min(pieces.size(), pieces_a_call));
+  const ssize_t n = calls.vmsplice(in_.get(), pieces.data(), std::min(pieces.size(), pipe_pieces_a_call));
   if (n > 0) bytes_ += static_cast<std::uint64_t>(n);
   return n;
 }

@@ -20,9 +20,9 @@ namespace headrace::tcp {
 namespace {
 
 /// Two ends of a TCP connection within this machine; the first does not wait.
-struct Pair {
+struct PipePair {
   UniqueFd first, second;
-  Pair() {
+  PipePair() {
     const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in at{};
     at.sin_family = AF_INET;
@@ -121,7 +121,7 @@ class ZeroCopy : public ::testing::Test {
     return received.get();
   }
 
-  Pair pair_;
+  PipePair pair_;
   const std::string text_ = random_text(301 * 8192);
   std::string memory_ = text_;
 };
@@ -191,7 +191,7 @@ TEST_F(ZeroCopy, a_batch_given_up_halfway_leaves_nothing_for_the_next) {
   ASSERT_FALSE(writer.empty());  // the socket is full
   writer.clear();
   EXPECT_TRUE(writer.empty());
-  pair_ = Pair();
+  pair_ = PipePair();
   const std::string expected = fill(writer);
   EXPECT_TRUE(send(writer, calls, expected.size()) == expected);
 }

@@ -89,7 +89,7 @@ struct Type {
   const char* name;
   at::ScalarType type;
 };
-constexpr std::array types{Type{"float32", at::kFloat}, Type{"float16", at::kHalf},
+constexpr std::array checked_types{Type{"float32", at::kFloat}, Type{"float16", at::kHalf},
                            Type{"bfloat16", at::kBFloat16}};
 
 Outcome attempt(const Kind& kind, const Type& type, c10::Device device) noexcept {
@@ -114,9 +114,9 @@ void copy(char (&to)[size], const std::string& from) {
 }  // namespace
 
 bool check_device(c10::Device device, std::size_t index, headrace_check_v1& check) noexcept {
-  if (index >= kinds.size() * types.size()) return false;
-  const Kind& kind = kinds[index / types.size()];
-  const Type& type = types[index % types.size()];
+  if (index >= kinds.size() * checked_types.size()) return false;
+  const Kind& kind = kinds[index / checked_types.size()];
+  const Type& type = checked_types[index % checked_types.size()];
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = attempt(kind, type, device);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;

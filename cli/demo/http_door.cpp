@@ -18,7 +18,7 @@ namespace headrace::cli::demo {
 namespace {
 
 // How soon it is seen that a client has left while no token comes.
-constexpr std::chrono::milliseconds look_every{50};
+constexpr std::chrono::milliseconds poll_interval{50};
 
 unsigned status_of(Code code) { return code == Code::invalid_argument ? 400 : 503; }
 
@@ -47,7 +47,7 @@ class Completion {
   Result<State> advance(HttpReply& reply, std::string& text) {
     // A server that is being stopped closes the receiving side itself; then the text has an error of its own.
     const auto has_left = [&] { return !reply.stopping() && reply.client_gone(); };
-    while (!stream_->wait(look_every))
+    while (!stream_->wait(poll_interval))
       if (has_left()) return State::abandoned;
     if (has_left()) return State::abandoned;
     HEADRACE_CLI_TRY(token, stream_->next());

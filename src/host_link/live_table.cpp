@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint32_t live_magic = 0x544c5248;  // "HRLT"
 constexpr std::uint32_t live_version = 1;
 
-std::uint64_t file_bytes(std::uint64_t steps) { return live_header_bytes + steps * live_step_bytes; }
+std::uint64_t table_bytes(std::uint64_t steps) { return live_header_bytes + steps * live_step_bytes; }
 
 UniqueFd read_only(int fd) {
   return UniqueFd(::open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_RDONLY | O_CLOEXEC));
@@ -22,7 +22,7 @@ UniqueFd read_only(int fd) {
 
 Result<std::unique_ptr<LiveTable>> LiveTable::create() {
   std::unique_ptr<LiveTable> table(new LiveTable);
-  HEADRACE_TRY(fd, create_memory_file("headrace-live", file_bytes(1)));
+  HEADRACE_TRY(fd, create_memory_file("headrace-live", table_bytes(1)));
   HEADRACE_TRY_VOID(seal_memory_file(fd.get(), F_SEAL_SHRINK | F_SEAL_SEAL));
   HEADRACE_TRY(header, Mapping::of_file(fd.get(), 0, live_header_bytes, Mapping::Access::read_write));
   new (header.data()) LiveHeader{live_magic, live_version, {0}};
@@ -43,13 +43,13 @@ Result<const RegionSlot*> LiveTable::set(std::uint32_t region_id, RegionState st
   auto at = steps_.find(step);
   if (at == steps_.end()) {
     if (step >= steps_in_file_) {
-      if (::ftruncate(fd_.get(), static_cast<off_t>(file_bytes(step + 1ULL))) < 0) {
+      if (::ftruncate(fd_.get(), static_cast<off_t>(table_bytes(step + 1ULL))) < 0) {
         return os_error(errno, "grow the table of live regions to region {}", region_id);
       }
       steps_in_file_ = step + 1ULL;
     }
-    HEADRACE_TRY(mapping,
-                 Mapping::of_file(fd_.get(), file_bytes(step), live_step_bytes, Mapping::Access::read_write));
+    HEADRACE_TRY(mapping, Mapping::of_file(fd_.get(), table_bytes(step), live_step_bytes,
+                                           Mapping::Access::read_write));
     at = steps_.emplace(step, std::move(mapping)).first;
   }
   auto* const slot = reinterpret_cast<RegionSlot*>(at->second.data() + region_id % live_step_bytes);
@@ -88,11 +88,11 @@ Result<const RegionSlot*> LiveView::slot(std::uint32_t region_id) {
   if (at == steps_.end()) {
     struct stat found {};
     if (::fstat(fd_.get(), &found) < 0) return os_error(errno, "look at the peer's table of live regions");
-    if (static_cast<std::uint64_t>(found.st_size) < file_bytes(step + 1ULL)) {
+    if (static_cast<std::uint64_t>(found.st_size) < table_bytes(step + 1ULL)) {
       return make_error(Code::not_found, "region {} was never registered by its owner", region_id);
     }
     HEADRACE_TRY(mapping,
-                 Mapping::of_file(fd_.get(), file_bytes(step), live_step_bytes, Mapping::Access::read));
+                 Mapping::of_file(fd_.get(), table_bytes(step), live_step_bytes, Mapping::Access::read));
     at = steps_.emplace(step, std::move(mapping)).first;
   }
   return reinterpret_cast<const RegionSlot*>(at->second.data() + region_id % live_step_bytes);

@@ -142,10 +142,11 @@ class MetadataServer::Loop {
         return;
       }
       for (const epoll_event& event : std::span(events).first(*ready)) {
-        if (event.data.u64 == wake_key) continue;
-        if (event.data.u64 < first_client_key) {
-          accept_from(listeners_[event.data.u64 - 1].get());
-        } else if (const auto client = clients_.find(event.data.u64); client != clients_.end()) {
+        const std::uint64_t key = event.data.u64;  // a copy: the system's struct is packed
+        if (key == wake_key) continue;
+        if (key < first_client_key) {
+          accept_from(listeners_[key - 1].get());
+        } else if (const auto client = clients_.find(key); client != clients_.end()) {
           serve(client);
         }
       }

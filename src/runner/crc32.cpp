@@ -11,7 +11,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 /// Row k: the checksum of each byte with k zero bytes after it.
-constexpr auto rows = [] {
+constexpr auto crc_tables = [] {
   std::array<std::array<std::uint32_t, 256>, 8> table{};
   for (std::uint32_t i = 0; i < 256; ++i) {
     std::uint32_t sum = i;
@@ -35,10 +35,10 @@ std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before) noex
     std::memcpy(&eight, bytes.data(), sizeof eight);
     eight ^= sum;
     sum = 0;
-    for (std::size_t i = 0; i < 8; ++i) sum ^= rows[7 - i][(eight >> (8 * i)) & 0xFF];
+    for (std::size_t i = 0; i < 8; ++i) sum ^= crc_tables[7 - i][(eight >> (8 * i)) & 0xFF];
   }
   for (const std::byte byte : bytes)
-    sum = (sum >> 8) ^ rows[0][(sum ^ static_cast<std::uint32_t>(byte)) & 0xFF];
+    sum = (sum >> 8) ^ crc_tables[0][(sum ^ static_cast<std::uint32_t>(byte)) & 0xFF];
   return ~sum;
 }
 

@@ -20,7 +20,7 @@ struct IsaRow {
   std::string_view isa;
   std::array<std::string_view, 6> features;
 };
-constexpr std::array<IsaRow, 11> rows{{
+constexpr std::array<IsaRow, 11> isa_rows{{
     {"AVX2", {"avx2", "fma", "f16c"}},
     {"AVX512", {"avx512f", "avx512dq", "avx512vl", "avx512bw", "fma"}},
     {"AVX512_VNNI", {"avx512_vnni"}},
@@ -150,8 +150,8 @@ IsaCheck check_isa(std::string_view cpu_isa, const Machine& machine) {
       return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
     });
     if (std::ranges::count(nothing_special, word) > 0) continue;
-    const auto row = std::ranges::find(rows, word, &IsaRow::isa);
-    if (row == rows.end()) {
+    const auto row = std::ranges::find(isa_rows, word, &IsaRow::isa);
+    if (row == isa_rows.end()) {
       check.unknown.push_back(word);
       continue;
     }

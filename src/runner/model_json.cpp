@@ -7,20 +7,20 @@
 namespace headrace {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json dimension_json(const DimensionSpec& dimension) {
+OrderedJson dimension_json(const DimensionSpec& dimension) {
   if (!dimension.expression.empty()) return {{"expr", dimension.expression}};
   if (dimension.fixed()) return dimension.least;
-  Json range{{"name", dimension.name}, {"min", dimension.least}, {"max", nullptr}};
+  OrderedJson range{{"name", dimension.name}, {"min", dimension.least}, {"max", nullptr}};
   if (dimension.most) range["max"] = *dimension.most;
   return range;
 }
 
-Json spec_json(const TensorSpec& spec) {
-  Json json{{"name", spec.name}, {"dtype", nullptr}, {"shape", nullptr}, {"strides", nullptr}};
+OrderedJson spec_json(const TensorSpec& spec) {
+  OrderedJson json{{"name", spec.name}, {"dtype", nullptr}, {"shape", nullptr}, {"strides", nullptr}};
   if (spec.dtype) json["dtype"] = dtype_name(*spec.dtype);
-  if (spec.shape_known) json["shape"] = Json::array();
+  if (spec.shape_known) json["shape"] = OrderedJson::array();
   for (const DimensionSpec& dimension : spec.shape) json["shape"].push_back(dimension_json(dimension));
   if (!spec.strides.empty()) json["strides"] = spec.strides;
   if (spec.optional) json["optional"] = true;
@@ -28,19 +28,21 @@ Json spec_json(const TensorSpec& spec) {
   return json;
 }
 
-Json specs_json(const std::vector<TensorSpec>& specs) {
-  Json list = Json::array();
+OrderedJson specs_json(const std::vector<TensorSpec>& specs) {
+  OrderedJson list = OrderedJson::array();
   for (const TensorSpec& spec : specs) list.push_back(spec_json(spec));
   return list;
 }
 
-Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+OrderedJson text_or_null(const std::string& text) {
+  return text.empty() ? OrderedJson(nullptr) : OrderedJson(text);
+}
 
-Json info_json(const ModelInfo& info) {
-  Json json{{"path", info.path},
-            {"name", info.model_name},
-            {"models", info.model_names},
-            {"bytes", info.package_bytes}};
+OrderedJson info_json(const ModelInfo& info) {
+  OrderedJson json{{"path", info.path},
+                   {"name", info.model_name},
+                   {"models", info.model_names},
+                   {"bytes", info.package_bytes}};
   json["device"] = info.device.kind == Device::Kind::cpu ? "cpu" : "cuda";
   json["inputs"] = specs_json(info.inputs);
   json["outputs"] = specs_json(info.outputs);
@@ -61,7 +63,7 @@ Json info_json(const ModelInfo& info) {
 }  // namespace
 
 std::string model_info_json(const ModelInfo& info) {
-  return info_json(info).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return info_json(info).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace headrace

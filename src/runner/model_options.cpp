@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view scope = "model";
 
-constexpr std::array rows{
+constexpr std::array option_rows{
     OptionRow{"debug", "false", "boolean",
               "Print for every run to stderr: type, shape, strides, device, least, most, mean and non-finite "
               "elements of each input and "
@@ -54,7 +54,7 @@ Result<Options> resolve_model_options(const std::map<std::string, std::string>& 
   sources.environment = environment;
   for (const auto& [name, value] : given)
     sources.given[name.starts_with("model.") ? name.substr(scope.size() + 1) : name] = value;
-  return Options::resolve(rows, sources);
+  return Options::resolve(option_rows, sources);
 }
 
 Result<ModelSettings> model_settings(const std::map<std::string, std::string>& given) {

@@ -11,15 +11,16 @@
 namespace headrace::wire {
 namespace {
 
-constexpr std::string_view magic = "HRWT";
-constexpr const char* whole = "a hello";
+constexpr std::string_view hello_magic = "HRWT";
+constexpr const char* hello_text = "a hello";
 constexpr const char* verdict_whole = "a hello's verdict";
 
 /// Reads magic and versions. Fails with not_supported for another major version.
 Result<void> read_prefix(BoundedReader& reader, Hello& hello) {
-  HEADRACE_TRY(found_magic, reader.bytes(magic.size(), "the magic"));
-  if (found_magic != magic)
-    return reader.corrupt_at(0, "it does not begin with \"{}\": the other program is not Headrace", magic);
+  HEADRACE_TRY(found_magic, reader.bytes(hello_magic.size(), "the magic"));
+  if (found_magic != hello_magic)
+    return reader.corrupt_at(0, "it does not begin with \"{}\": the other program is not Headrace",
+                             hello_magic);
   HEADRACE_TRY(major, reader.number<std::uint16_t>("the major version"));
   HEADRACE_TRY(minor, reader.number<std::uint16_t>("the minor version"));
   hello.major = major;
@@ -39,7 +40,7 @@ Result<std::string> encode(const Hello& hello) {
                       hello.name.size(), hello.incarnation, Hello::name_bytes);
   }
   ByteWriter writer;
-  writer.bytes(magic);
+  writer.bytes(hello_magic);
   writer.number(hello.major);
   writer.number(hello.minor);
   writer.number(hello.incarnation);
@@ -55,7 +56,7 @@ Result<std::string> encode(const Hello& hello) {
 }
 
 Result<Hello> decode_hello(std::string_view bytes) {
-  BoundedReader reader(bytes, whole);
+  BoundedReader reader(bytes, hello_text);
   Hello hello;
   HEADRACE_TRY_VOID(read_prefix(reader, hello));
   HEADRACE_TRY(incarnation, reader.number<std::uint64_t>("the incarnation"));

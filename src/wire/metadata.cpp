@@ -17,8 +17,8 @@ namespace headrace::wire {
 namespace {
 
 using Limits = MetadataLimits;
-constexpr std::string_view magic = "HRMD";
-constexpr const char* whole = "metadata";
+constexpr std::string_view metadata_magic = "HRMD";
+constexpr const char* metadata_text = "metadata";
 
 /// The keys of the body, in the order in which they are written and checked.
 enum class Key : std::size_t {
@@ -299,9 +299,10 @@ static_assert(sizeof(IdRange) == 8);  // sent as it lies in memory
 
 /// Removes the envelope.
 Result<std::string_view> open_envelope(std::string_view bytes, std::uint16_t& minor) {
-  BoundedReader reader(bytes, whole);
-  HEADRACE_TRY(found_magic, reader.bytes(magic.size(), "the magic"));
-  if (found_magic != magic) return reader.corrupt_at(0, "it does not begin with \"{}\"", magic);
+  BoundedReader reader(bytes, metadata_text);
+  HEADRACE_TRY(found_magic, reader.bytes(metadata_magic.size(), "the magic"));
+  if (found_magic != metadata_magic)
+    return reader.corrupt_at(0, "it does not begin with \"{}\"", metadata_magic);
   HEADRACE_TRY(major, reader.number<std::uint16_t>("the major version"));
   HEADRACE_TRY(found_minor, reader.number<std::uint16_t>("the minor version"));
   HEADRACE_TRY(length, reader.number<std::uint64_t>("the length"));
@@ -349,7 +350,7 @@ class BodyReader {
   /// Records where the value of each key begins: keys come in any order, but their meaning depends on each
   /// other.
   Result<void> find_keys() {
-    MsgpackReader reader(body_, whole, Limits::envelope_bytes);
+    MsgpackReader reader(body_, metadata_text, Limits::envelope_bytes);
     HEADRACE_TRY(pairs, reader.map("the body"));
     for (std::uint32_t i = 0; i < pairs; ++i) {
       const std::size_t key_offset = reader.offset();
@@ -371,7 +372,7 @@ class BodyReader {
   /// A reader at the key's value; for an absent key it is at the start of the body.
   [[nodiscard]] MsgpackReader at(Key key) const {
     const std::size_t where = has(key) ? where_[static_cast<std::size_t>(key)] : 0;
-    return MsgpackReader(body_.substr(where), whole, Limits::envelope_bytes + where);
+    return MsgpackReader(body_.substr(where), metadata_text, Limits::envelope_bytes + where);
   }
 
   Result<void> read_number(Key key, std::uint64_t& value) {
@@ -577,7 +578,7 @@ Result<std::string> encode(const Metadata& metadata) {
   }
   ByteWriter writer;
   writer.reserve(Limits::envelope_bytes + guess_body_bytes(metadata));
-  writer.bytes(magic);
+  writer.bytes(metadata_magic);
   writer.number(Limits::major);
   writer.number(Limits::minor);
   writer.number(std::uint64_t{0});  // length and checksum: filled in after the body

@@ -11,7 +11,7 @@
 namespace headrace::wire {
 namespace {
 
-using Limits = MetadataSocketLimits;
+using SocketLimits = MetadataSocketLimits;
 constexpr std::uint64_t fetch_kind = 1;
 constexpr std::uint64_t send_kind = 2;
 constexpr const char* request_whole = "a metadata request";
@@ -28,13 +28,13 @@ std::string with_length(std::size_t size_guess, Pack pack) {
   Packer packer(writer);
   pack(packer);
   std::string message = std::move(writer).take();
-  const auto length = static_cast<std::uint32_t>(message.size() - Limits::length_bytes);
+  const auto length = static_cast<std::uint32_t>(message.size() - SocketLimits::length_bytes);
   std::memcpy(message.data(), &length, sizeof length);
   return message;
 }
 
 std::string refusal(const Error& error) {
-  const std::string_view text = std::string_view(error.message).substr(0, Limits::text_bytes);
+  const std::string_view text = std::string_view(error.message).substr(0, SocketLimits::text_bytes);
   return with_length(text.size(), [&](Packer& packer) {
     packer.pack_array(2).pack_uint64(static_cast<std::uint64_t>(error.code));
     pack_text(packer, text);
@@ -50,20 +50,20 @@ Result<void> read_verdict(MsgpackReader& reader, std::uint32_t values_if_ok) {
   if (values != expected)
     return reader.corrupt_at(offset, "{} values for code {} instead of {}", values, number, expected);
   if (number == 0) return {};
-  HEADRACE_TRY(text, reader.text("the text", Limits::text_bytes));
+  HEADRACE_TRY(text, reader.text("the text", SocketLimits::text_bytes));
   HEADRACE_TRY_VOID(reader.end());
   return Error{code_from_wire(static_cast<std::uint32_t>(number)), std::string(text)};
 }
 
 Result<MetadataRequest> read_fetch(MsgpackReader& reader) {
-  HEADRACE_TRY(label, reader.text("the label", Limits::label_bytes));
+  HEADRACE_TRY(label, reader.text("the label", SocketLimits::label_bytes));
   HEADRACE_TRY(since, reader.unsigned_integer("since"));
   HEADRACE_TRY_VOID(reader.end());
   return MetadataRequest(FetchRequest{std::string(label), since});
 }
 
 Result<MetadataRequest> read_send(MsgpackReader& reader) {
-  HEADRACE_TRY(metadata, reader.binary("the metadata", Limits::large_bytes));
+  HEADRACE_TRY(metadata, reader.binary("the metadata", SocketLimits::large_bytes));
   HEADRACE_TRY_VOID(reader.end());
   return MetadataRequest(SendRequest{metadata});
 }
@@ -72,9 +72,9 @@ Result<MetadataRequest> read_send(MsgpackReader& reader) {
 
 Result<std::string> encode(const MetadataRequest& request) {
   if (const auto* fetch = std::get_if<FetchRequest>(&request)) {
-    if (fetch->label.size() > Limits::label_bytes) {
+    if (fetch->label.size() > SocketLimits::label_bytes) {
       return make_error(Code::invalid_argument, "a label of {} bytes: at most {} are allowed",
-                        fetch->label.size(), Limits::label_bytes);
+                        fetch->label.size(), SocketLimits::label_bytes);
     }
     return with_length(fetch->label.size(), [&](Packer& packer) {
       packer.pack_array(3).pack_uint64(fetch_kind);
@@ -83,10 +83,10 @@ Result<std::string> encode(const MetadataRequest& request) {
     });
   }
   const std::string_view metadata = std::get<SendRequest>(request).metadata;
-  if (metadata.size() > Limits::large_bytes - send_overhead) {
+  if (metadata.size() > SocketLimits::large_bytes - send_overhead) {
     return make_error(Code::invalid_argument,
                       "metadata of {} bytes: at most {} go over the socket, send it in parts",
-                      metadata.size(), Limits::large_bytes - send_overhead);
+                      metadata.size(), SocketLimits::large_bytes - send_overhead);
   }
   return with_length(metadata.size(), [&](Packer& packer) {
     packer.pack_array(2).pack_uint64(send_kind);
@@ -108,15 +108,15 @@ Result<MetadataRequest> decode_metadata_request(std::string_view message) {
 
 std::size_t metadata_request_limit(std::string_view first_bytes) noexcept {
   // [2, ...] with two values in the shortest form, which encode writes.
-  return first_bytes.starts_with("\x92\x02") ? Limits::large_bytes : Limits::small_bytes;
+  return first_bytes.starts_with("\x92\x02") ? SocketLimits::large_bytes : SocketLimits::small_bytes;
 }
 
 std::string encode_fetch_answer(const Result<std::string>& answer) {
   if (!answer) return refusal(answer.error());
-  if (answer->size() > Limits::large_bytes - send_overhead) {
+  if (answer->size() > SocketLimits::large_bytes - send_overhead) {
     return refusal(make_error(Code::exhausted,
                               "the metadata has {} bytes, at most {} go over the socket: ask for it in parts",
-                              answer->size(), Limits::large_bytes - send_overhead));
+                              answer->size(), SocketLimits::large_bytes - send_overhead));
   }
   return with_length(answer->size(), [&](Packer& packer) {
     packer.pack_array(2).pack_uint64(0);
@@ -132,7 +132,7 @@ std::string encode_send_answer(const Result<void>& answer) {
 Result<std::string_view> decode_fetch_answer(std::string_view message) {
   MsgpackReader reader(message, answer_whole);
   HEADRACE_TRY_VOID(read_verdict(reader, 2));
-  HEADRACE_TRY(metadata, reader.binary("the metadata", Limits::large_bytes));
+  HEADRACE_TRY(metadata, reader.binary("the metadata", SocketLimits::large_bytes));
   HEADRACE_TRY_VOID(reader.end());
   return metadata;
 }

@@ -12,7 +12,7 @@ std::string_view view(const char* text, std::size_t length) {
   return text == nullptr ? std::string_view() : std::string_view(text, length);
 }
 
-Status from_c(headrace_status_v1 status) {
+Status status_of(headrace_status_v1 status) {
   return {static_cast<Code>(status.code), status.os_error, status.page};
 }
 
@@ -52,14 +52,14 @@ PluginHost::PluginHost(Args args)
   };
   table_.completed = [](void* context, std::uint64_t token, headrace_status_v1 status, const char* text,
                         std::size_t length) {
-    self(context).completed(token, from_c(status), view(text, length));
+    self(context).completed(token, status_of(status), view(text, length));
   };
   table_.accepted = [](void* context, void* connection, const char* name, std::uint64_t incarnation) {
     return self(context).accepted(connection, name, incarnation);
   };
   table_.link_event = [](void* context, std::uint64_t token, std::int32_t event, headrace_status_v1 status,
                          const char* text, std::size_t length) {
-    self(context).link_event(token, event, from_c(status), view(text, length));
+    self(context).link_event(token, event, status_of(status), view(text, length));
   };
   table_.received = [](void* context, std::uint64_t token, std::uint32_t channel, const void* bytes,
                        std::size_t length) {

@@ -10,14 +10,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::array rows{headrace_option_v1{"depth", "64KiB", "bytes", "", 0, 0},
-                          headrace_option_v1{"patience", "5s", "duration", "", 0, 0},
-                          headrace_option_v1{"magic", "auto", "auto|off", "", 0, 0},
-                          headrace_option_v1{"smoke", "off", "on|off", "", 0, 0}};
+constexpr std::array backend_rows{headrace_option_v1{"depth", "64KiB", "bytes", "", 0, 0},
+                                  headrace_option_v1{"patience", "5s", "duration", "", 0, 0},
+                                  headrace_option_v1{"magic", "auto", "auto|off", "", 0, 0},
+                                  headrace_option_v1{"smoke", "off", "on|off", "", 0, 0}};
 
 TEST(BackendOptions, are_the_hosts_or_else_the_tables) {
   const plugin::CreateArgs nothing;
-  const BackendOptions standard("fancy", rows, nothing);
+  const BackendOptions standard("fancy", backend_rows, nothing);
   EXPECT_EQ(standard.number("depth", 0, UINT64_MAX).value(), 65536U);
   EXPECT_EQ(standard.duration("patience").value(), 5s);
   EXPECT_TRUE(standard.automatic("magic").value());
@@ -25,7 +25,7 @@ TEST(BackendOptions, are_the_hosts_or_else_the_tables) {
   const std::array given{headrace_setting_v1{"depth", "7"}, headrace_setting_v1{"patience", "3ms"},
                          headrace_setting_v1{"magic", "off"}, headrace_setting_v1{"smoke", "on"}};
   const plugin::CreateArgs args{given, ""};
-  const BackendOptions options("fancy", rows, args);
+  const BackendOptions options("fancy", backend_rows, args);
   EXPECT_EQ(options.number("depth", 7, 7).value(), 7U);
   EXPECT_EQ(options.duration("patience").value(), 3ms);
   EXPECT_FALSE(options.automatic("magic").value());
@@ -36,7 +36,7 @@ TEST(BackendOptions, that_are_wrong_are_refused_with_name_and_value) {
   const std::array given{headrace_setting_v1{"depth", "8"}, headrace_setting_v1{"patience", "soon"},
                          headrace_setting_v1{"magic", "perhaps"}, headrace_setting_v1{"smoke", "auto"}};
   const plugin::CreateArgs args{given, ""};
-  const BackendOptions options("fancy", rows, args);
+  const BackendOptions options("fancy", backend_rows, args);
   const auto refused = [](const auto& result, const char* name, const char* value) {
     EXPECT_EQ(result.code(), Code::invalid_argument);
     EXPECT_NE(result.error().message.find(std::string("option fancy.") + name), std::string::npos);

@@ -76,11 +76,11 @@ TEST(Epoll, ReportsTheKeyOfTheDescriptorThatIsReady) {
   std::thread ringer([&] { bell.signal(); });
   ASSERT_EQ(epoll.wait(events, Deadline::never()).value(), 1U);
   ringer.join();
-  EXPECT_EQ(events[0].data.u64, 77U);
+  EXPECT_EQ(std::uint64_t{events[0].data.u64}, 77U);
   EXPECT_NE(events[0].events & EPOLLIN, 0U);
   ASSERT_TRUE(epoll.modify(bell.fd(), EPOLLIN, 78).ok());
   ASSERT_EQ(epoll.wait(events, Deadline::never()).value(), 1U);
-  EXPECT_EQ(events[0].data.u64, 78U);
+  EXPECT_EQ(std::uint64_t{events[0].data.u64}, 78U);
   ASSERT_TRUE(epoll.remove(bell.fd()).ok());
   EXPECT_EQ(epoll.wait(events, Deadline::after(milliseconds(0))).value(), 0U);
 }

@@ -21,7 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TensorInfo tensor(const char* name, const char* type, std::vector<std::uint64_t> shape) {
+TensorInfo npz_tensor(const char* name, const char* type, std::vector<std::uint64_t> shape) {
   TensorInfo info{name, element_type(type), std::move(shape), 0};
   info.bytes = tensor_bytes(*info.type, info.shape).value();
   return info;
@@ -36,8 +36,9 @@ std::string npy_of(const std::string& dictionary) {
 Result<NpyHeader> read(const std::string& file) { return read_npy(std::as_bytes(std::span(file))); }
 
 TEST(Npy, WhatIsWrittenIsReadBackAndBeginsAligned) {
-  for (const auto& info : {tensor("a", "F32", {2, 3}), tensor("b", "I8", {5}), tensor("c", "F64", {}),
-                           tensor("d", "U16", {0, 4}), tensor("e", "C128", {1, 1, 1})}) {
+  for (const auto& info :
+       {npz_tensor("a", "F32", {2, 3}), npz_tensor("b", "I8", {5}), npz_tensor("c", "F64", {}),
+        npz_tensor("d", "U16", {0, 4}), npz_tensor("e", "C128", {1, 1, 1})}) {
     const std::string header = write_npy(info);
     const auto back = read(header);
     ASSERT_TRUE(back.ok()) << info.name << ": " << back.error().message;
@@ -122,7 +123,7 @@ class Npz : public testing::Test {
 };
 
 TEST_F(Npz, StoredAndDeflatedMembersAreRead) {
-  const TensorInfo a = tensor("a", "U8", {3}), b = tensor("dir/b", "F32", {1000});
+  const TensorInfo a = npz_tensor("a", "U8", {3}), b = npz_tensor("dir/b", "F32", {1000});
   const std::string b_bytes(4000, 'b');
   zipFile zip = ::zipOpen64(path().c_str(), APPEND_STATUS_CREATE);
   add(zip, "a.npy", write_npy(a) + "xyz", false);
@@ -138,8 +139,8 @@ TEST_F(Npz, StoredAndDeflatedMembersAreRead) {
 }
 
 TEST_F(Npz, WhatTheLayoutWritesIsReadBack) {
-  const std::vector<TensorInfo> tensors{tensor("one", "F16", {2, 2}), tensor("none", "I32", {0}),
-                                        tensor("two", "BOOL", {5})};
+  const std::vector<TensorInfo> tensors{npz_tensor("one", "F16", {2, 2}), npz_tensor("none", "I32", {0}),
+                                        npz_tensor("two", "BOOL", {5})};
   const auto layout = NpzLayout::plan(tensors);
   ASSERT_TRUE(layout.ok());
   std::vector<std::byte> bytes(layout->file_bytes());
@@ -180,7 +181,7 @@ std::string zip64_archive(const std::string& name, const std::string& bytes) {
 
 TEST_F(Npz, NumbersThatStandInZip64FieldsAreReadAndTheirDamageIsRefused) {
   const std::string elements(64, 'z');
-  const std::string good = zip64_archive("a.npy", write_npy(tensor("a", "U8", {64})) + elements);
+  const std::string good = zip64_archive("a.npy", write_npy(npz_tensor("a", "U8", {64})) + elements);
   replace(good);
   ASSERT_TRUE(TensorFile::open(path()).ok()) << TensorFile::open(path()).error().message;
   for (std::size_t i = 0; i < 8 * good.size(); ++i) {
@@ -189,15 +190,15 @@ TEST_F(Npz, NumbersThatStandInZip64FieldsAreReadAndTheirDamageIsRefused) {
     replace(bad);
     const auto file = TensorFile::open(path());
     if (!file.ok()) continue;
-    for (const auto& tensor : file->tensors()) {
-      ASSERT_EQ(tensor.bytes.size(), elements.size()) << i;
-      ASSERT_EQ(std::memcmp(tensor.bytes.data(), elements.data(), elements.size()), 0) << i;
+    for (const auto& npz_tensor : file->tensors()) {
+      ASSERT_EQ(npz_tensor.bytes.size(), elements.size()) << i;
+      ASSERT_EQ(std::memcmp(npz_tensor.bytes.data(), elements.data(), elements.size()), 0) << i;
     }
   }
 }
 
 TEST_F(Npz, ATypeThatNumpyLacksIsNotWritten) {
-  const auto layout = NpzLayout::plan(std::vector{tensor("w", "BF16", {1})});
+  const auto layout = NpzLayout::plan(std::vector{npz_tensor("w", "BF16", {1})});
   ASSERT_FALSE(layout.ok());
   EXPECT_THAT(layout.error().message, HasSubstr(".safetensors"));
 }
@@ -211,13 +212,13 @@ TEST_F(Npz, AMemberThatIsNoArrayIsRefusedByName) {
 
 TEST_F(Npz, AMemberWithFewerElementsThanItsShapeIsRefused) {
   zipFile zip = ::zipOpen64(path().c_str(), APPEND_STATUS_CREATE);
-  add(zip, "a.npy", write_npy(tensor("a", "U8", {3})) + "xy", false);
+  add(zip, "a.npy", write_npy(npz_tensor("a", "U8", {3})) + "xy", false);
   ::zipClose(zip, nullptr);
   EXPECT_THAT(TensorFile::open(path()).error().message, HasSubstr("2 bytes of elements"));
 }
 
 TEST_F(Npz, EveryFlippedByteAndEveryShortFileIsRefusedOrReadsTheSame) {
-  const TensorInfo a = tensor("a", "U8", {64}), b = tensor("b", "U16", {40});
+  const TensorInfo a = npz_tensor("a", "U8", {64}), b = npz_tensor("b", "U16", {40});
   const std::string a_bytes(64, 'a'), b_bytes(80, 'b');
   zipFile zip = ::zipOpen64(path().c_str(), APPEND_STATUS_CREATE);
   add(zip, "a.npy", write_npy(a) + a_bytes, false);
@@ -233,10 +234,10 @@ TEST_F(Npz, EveryFlippedByteAndEveryShortFileIsRefusedOrReadsTheSame) {
       return;
     }
     // What is let through (a time stamp was flipped, a name) has the elements that were written.
-    for (const auto& tensor : file->tensors()) {
-      ASSERT_TRUE(tensor.bytes.size() == 64 || tensor.bytes.size() == 80);
-      const std::string& want = tensor.bytes.size() == 64 ? a_bytes : b_bytes;
-      ASSERT_EQ(std::memcmp(tensor.bytes.data(), want.data(), want.size()), 0);
+    for (const auto& npz_tensor : file->tensors()) {
+      ASSERT_TRUE(npz_tensor.bytes.size() == 64 || npz_tensor.bytes.size() == 80);
+      const std::string& want = npz_tensor.bytes.size() == 64 ? a_bytes : b_bytes;
+      ASSERT_EQ(std::memcmp(npz_tensor.bytes.data(), want.data(), want.size()), 0);
     }
   };
   for (std::size_t i = 0; i < good.size(); ++i) {

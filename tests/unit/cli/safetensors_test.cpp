@@ -17,7 +17,7 @@ std::string file_of(const std::string& json, std::size_t data_bytes) {
   return file + json + std::string(data_bytes, 'd');
 }
 
-Result<SafetensorsHeader> read(const std::string& file) {
+Result<SafetensorsHeader> read_file(const std::string& file) {
   return read_safetensors(std::as_bytes(std::span(file)), file.size());
 }
 
@@ -32,7 +32,7 @@ TEST(Safetensors, WhatIsWrittenIsReadBack) {
                                         tensor("scalar", "BF16", {}), tensor("b/c", "F4", {4})};
   const std::string header = write_safetensors(tensors, {{"format", "pt"}}).value();
   EXPECT_EQ(header.size() % 8, 0U);
-  const auto back = read(header + std::string(12 + 2 + 2, 'x'));
+  const auto back = read_file(header + std::string(12 + 2 + 2, 'x'));
   ASSERT_TRUE(back.ok()) << back.error().message;
   EXPECT_EQ(back->metadata.at("format"), "pt");
   ASSERT_EQ(back->tensors.size(), 4U);
@@ -45,7 +45,7 @@ TEST(Safetensors, WhatIsWrittenIsReadBack) {
 }
 
 TEST(Safetensors, TensorsComeByOffsetWhateverTheHeadersOrder) {
-  const auto header = read(file_of(
+  const auto header = read_file(file_of(
       R"({"z":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},"y":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
       2));
   ASSERT_TRUE(header.ok()) << header.error().message;
@@ -61,7 +61,7 @@ struct Hostile {
 class HostileSafetensors : public testing::TestWithParam<Hostile> {};
 
 TEST_P(HostileSafetensors, IsRefusedWithASentence) {
-  const auto header = read(GetParam().file);
+  const auto header = read_file(GetParam().file);
   ASSERT_FALSE(header.ok());
   EXPECT_EQ(header.code(), Code::corrupt);
   EXPECT_THAT(header.error().message, HasSubstr(GetParam().said));

@@ -24,8 +24,8 @@ using namespace std::chrono_literals;
 using test::GpuGraph;
 using testing::HasSubstr;
 
-constexpr std::uint32_t pages = 20, page_bytes = 300;
-constexpr std::size_t list_bytes = std::size_t{pages} * page_bytes, peers = 3;
+constexpr std::uint32_t group_pages = 20, group_page_bytes = 300;
+constexpr std::size_t list_bytes = std::size_t{group_pages} * group_page_bytes, peers = 3;
 
 class RequestGroupTest : public testing::Test {
  protected:
@@ -61,10 +61,12 @@ class RequestGroupTest : public testing::Test {
     for (std::size_t i = 0; i < peers; ++i) {
       RequestPlan plan;
       plan.op = op;
-      plan.local = here->prepare_uniform({}, true, {ours, i * list_bytes, 0, page_bytes, pages}).value();
+      plan.local =
+          here->prepare_uniform({}, true, {ours, i * list_bytes, 0, group_page_bytes, group_pages}).value();
       plan.remote =
-          here->prepare_uniform(others[i]->name(), false, {theirs[i], 0, 0, page_bytes, pages}).value();
-      plan.count = pages;
+          here->prepare_uniform(others[i]->name(), false, {theirs[i], 0, 0, group_page_bytes, group_pages})
+              .value();
+      plan.count = group_pages;
       plan.bytes = list_bytes;
       parts.push_back(here->make_request(std::move(plan)).value());
     }
@@ -131,10 +133,11 @@ TEST_F(RequestGroupTest, takes_page_numbers_for_each_part_of_a_graph) {
   const std::vector<std::uint32_t> near_pages{3}, far_pages{7};
   ASSERT_TRUE(group->set_indices({.local = near_pages, .remote = far_pages, .part = 1}, stream.handle()));
   std::memset(near.base, 0, peers * list_bytes);
-  far[1].base[7 * page_bytes] = std::byte{99};
+  far[1].base[7 * group_page_bytes] = std::byte{99};
   graph.replay();
-  EXPECT_EQ(near.base[list_bytes + 3 * page_bytes], std::byte{99});
-  EXPECT_EQ(near.base[list_bytes + 4 * page_bytes], std::byte{0}) << "one page of that part was to move";
+  EXPECT_EQ(near.base[list_bytes + 3 * group_page_bytes], std::byte{99});
+  EXPECT_EQ(near.base[list_bytes + 4 * group_page_bytes], std::byte{0})
+      << "one page of that part was to move";
   EXPECT_TRUE(moved(0) && moved(2)) << "the others' stay as they were";
   const auto none = group->set_indices({.local = near_pages, .part = 3}, stream.handle());
   ASSERT_FALSE(none);
@@ -143,18 +146,18 @@ TEST_F(RequestGroupTest, takes_page_numbers_for_each_part_of_a_graph) {
 }
 
 TEST_F(RequestGroupTest, reads_numbers_of_one_part_from_gpu_memory_at_every_replay) {
-  const auto table = gpus().take_plain(pages * sizeof(std::uint32_t));
+  const auto table = gpus().take_plain(group_pages * sizeof(std::uint32_t));
   auto* const numbers = reinterpret_cast<std::uint32_t*>(table.base);
   const auto group = make();
   make_way(*group);
   PostOptions options = on_stream;
-  options.indices = {.local = {}, .remote = {numbers, pages}, .kind = MemoryKind::vram, .part = 2};
+  options.indices = {.local = {}, .remote = {numbers, group_pages}, .kind = MemoryKind::vram, .part = 2};
   const GpuGraph graph(stream, [&] { EXPECT_EQ(group->post(&options), Status{}); });
-  for (std::uint32_t i = 0; i < pages; ++i) far[2].base[i * page_bytes] = std::byte(i);
-  for (std::uint32_t i = 0; i < pages; ++i) numbers[i] = pages - 1 - i;
+  for (std::uint32_t i = 0; i < group_pages; ++i) far[2].base[i * group_page_bytes] = std::byte(i);
+  for (std::uint32_t i = 0; i < group_pages; ++i) numbers[i] = group_pages - 1 - i;
   graph.replay();
-  for (std::uint32_t i = 0; i < pages; ++i)
-    EXPECT_EQ(near.base[2 * list_bytes + i * page_bytes], std::byte(pages - 1 - i));
+  for (std::uint32_t i = 0; i < group_pages; ++i)
+    EXPECT_EQ(near.base[2 * list_bytes + i * group_page_bytes], std::byte(group_pages - 1 - i));
   EXPECT_TRUE(moved(0) && moved(1));
   options.indices->part = 3;
   EXPECT_EQ(make()->post(&options).code, Code::invalid_argument);

@@ -11,32 +11,34 @@
 namespace headrace::host_link {
 namespace {
 
-constexpr Protocol protocol{.backend = "test",
-                            .control_magic = 0x12345678,
-                            .info_magic = 0x9abcdef0,
-                            .version = 1,
-                            .greeting_bytes = 4};
+constexpr Protocol test_protocol{.backend = "test",
+                                 .control_magic = 0x12345678,
+                                 .info_magic = 0x9abcdef0,
+                                 .version = 1,
+                                 .greeting_bytes = 4};
 
 Result<ControlMessage> decode_text(const std::string& packet, std::size_t descriptors) {
-  return decode(protocol, std::as_bytes(std::span(packet)), descriptors);
+  return decode(test_protocol, std::as_bytes(std::span(packet)), descriptors);
 }
 
 TEST(ControlMessages, come_back_as_they_were_sent) {
-  const auto hello = std::get<Hello>(decode_text(encode(protocol, Hello{1, 2, "abcd", "name"}), 4).value());
+  const auto hello =
+      std::get<Hello>(decode_text(encode(test_protocol, Hello{1, 2, "abcd", "name"}), 4).value());
   EXPECT_EQ(hello.incarnation, 1U);
   EXPECT_EQ(hello.expected_incarnation, 2U);
   EXPECT_EQ(hello.greeting, "abcd");
   EXPECT_EQ(hello.name, "name");
-  const auto welcome = std::get<Welcome>(decode_text(encode(protocol, Welcome{5, "efgh", "w"}), 1).value());
+  const auto welcome =
+      std::get<Welcome>(decode_text(encode(test_protocol, Welcome{5, "efgh", "w"}), 1).value());
   EXPECT_EQ(welcome.incarnation, 5U);
   EXPECT_EQ(welcome.greeting, "efgh");
   const auto refusal =
-      std::get<Refusal>(decode_text(encode(protocol, Refusal{Code::not_supported, "no"}), 0).value());
+      std::get<Refusal>(decode_text(encode(test_protocol, Refusal{Code::not_supported, "no"}), 0).value());
   EXPECT_EQ(refusal.code, Code::not_supported);
   EXPECT_EQ(refusal.text, "no");
-  EXPECT_TRUE(std::holds_alternative<Settled>(decode_text(encode(protocol, Settled{}), 0).value()));
-  EXPECT_TRUE(std::holds_alternative<Goodbye>(decode_text(encode(protocol, Goodbye{}), 0).value()));
-  const auto other = std::get<Other>(decode_text(encode(protocol, Other{77, "its own"}), 3).value());
+  EXPECT_TRUE(std::holds_alternative<Settled>(decode_text(encode(test_protocol, Settled{}), 0).value()));
+  EXPECT_TRUE(std::holds_alternative<Goodbye>(decode_text(encode(test_protocol, Goodbye{}), 0).value()));
+  const auto other = std::get<Other>(decode_text(encode(test_protocol, Other{77, "its own"}), 3).value());
   EXPECT_EQ(other.type, 77U);
   EXPECT_EQ(other.body, "its own");
 }
@@ -47,7 +49,7 @@ TEST(ControlMessages, cut_lengthened_or_with_other_descriptors_are_corrupt) {
                                                                    {Refusal{Code::peer_lost, "no"}, 0},
                                                                    {Settled{}, 0}};
   for (const auto& [message, descriptors] : all) {
-    const std::string packet = encode(protocol, message);
+    const std::string packet = encode(test_protocol, message);
     for (std::size_t length = 0; length < packet.size(); ++length)
       EXPECT_FALSE(decode_text(packet.substr(0, length), descriptors).ok());
     EXPECT_EQ(decode_text(packet + "x", descriptors).code(), Code::corrupt);
@@ -56,7 +58,7 @@ TEST(ControlMessages, cut_lengthened_or_with_other_descriptors_are_corrupt) {
 }
 
 TEST(ControlMessages, of_another_version_are_refused_with_both_numbers) {
-  std::string packet = encode(protocol, Settled{});
+  std::string packet = encode(test_protocol, Settled{});
   packet[4] = 9;
   const auto decoded = decode_text(packet, 0);
   EXPECT_EQ(decoded.code(), Code::not_supported);
@@ -69,7 +71,7 @@ TEST(ControlMessages, with_flipped_bits_are_decoded_or_refused_and_nothing_else)
   for (const ControlMessage& message :
        {ControlMessage(Hello{1, 2, "abcd", "name"}), ControlMessage(Refusal{Code::corrupt, "text"})}) {
     for (int round = 0; round < 5000; ++round) {
-      std::string packet = encode(protocol, message);
+      std::string packet = encode(test_protocol, message);
       for (int flips = 0; flips < 3; ++flips)
         packet[random() % packet.size()] ^= static_cast<char>(1 << random() % 8);
       const auto decoded = decode_text(packet, random() % 5);
@@ -82,8 +84,8 @@ TEST(ControlMessages, with_flipped_bits_are_decoded_or_refused_and_nothing_else)
 
 TEST(ControlMessages, connection_information_cannot_name_a_socket_elsewhere) {
   const auto decode_name = [](const std::string& name) {
-    const std::string bytes = encode(protocol, ConnectionInfo{"boot", name});
-    return decode_connection_info(protocol, std::as_bytes(std::span(bytes))).code();
+    const std::string bytes = encode(test_protocol, ConnectionInfo{"boot", name});
+    return decode_connection_info(test_protocol, std::as_bytes(std::span(bytes))).code();
   };
   EXPECT_EQ(decode_name("test-1.sock"), Code::ok);
   EXPECT_EQ(decode_name("../test-1.sock"), Code::corrupt);

@@ -119,7 +119,7 @@ TEST_F(ModelCoreTest, a_package_for_a_gpu_is_refused_where_torch_has_none) {
 TEST_F(ModelCoreTest, another_device_than_the_packages_is_refused) {
   ModelOptions options;
   options.device = "cuda:1";
-  EXPECT_THAT(open({}, options).error().message, HasSubstr("was compiled for cpu, and cuda:1 is asked for"));
+  EXPECT_THAT(open({}, options).error().message, HasSubstr("was compiled for cpu, and cuda:1 was requested"));
   options.device = "tpu";
   EXPECT_EQ(open({}, options).code(), Code::invalid_argument);
 }
@@ -152,7 +152,7 @@ TEST_F(GpuModelTest, a_gpu_is_chosen_by_its_number_and_one_that_is_not_there_is_
   EXPECT_THAT(open(package_, options).error().message, HasSubstr("there is no cuda:2: torch sees 2 GPUs"));
   options.device = "cpu";
   EXPECT_THAT(open(package_, options).error().message,
-              HasSubstr("was compiled for cuda, and cpu is asked for"));
+              HasSubstr("was compiled for cuda, and cpu was requested"));
 }
 
 TEST_F(GpuModelTest, an_input_on_another_device_is_named_and_nothing_runs) {
@@ -270,7 +270,7 @@ TEST_F(ModelCoreTest, a_constant_that_does_not_fit_is_refused) {
   const std::array<float, 4> values{};
   EXPECT_THAT(
       core->replace_constants({{"weight", {values.data(), DType::float32, {4}, {}, {}}}}).error().message,
-      HasSubstr("constant weight is float32 [3], and float32 [4] is given"));
+      HasSubstr("constant weight is float32 [3], and float32 [4] was given"));
   EXPECT_THAT(
       core->replace_constants({{"bias", {values.data(), DType::float32, {4}, {}, {}}}}).error().message,
       HasSubstr("it has weight"));

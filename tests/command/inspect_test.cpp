@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `headrace plugins` and `headrace doctor`.
-#include "system/command.hpp"
+#include "command/command.hpp"
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -12,20 +12,20 @@ namespace headrace::test {
 namespace {
 
 using testing::HasSubstr;
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
-Json find(const Json& list, const std::string& name) {
-  for (const Json& entry : list)
+PlainJson find(const PlainJson& list, const std::string& name) {
+  for (const PlainJson& entry : list)
     if (entry.at("name") == name) return entry;
   ADD_FAILURE() << "no " << name << " in " << list.dump();
-  return Json::object();
+  return PlainJson::object();
 }
 
 TEST(CliPlugins, ListsWhatEachBackendCanDoAndItsOptions) {
   const Outcome outcome = run_command({"plugins", "--json", "--option", "tcp.sockets=3"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const Json backends = Json::parse(outcome.out).at("backends");
-  const Json shm = find(backends, "shm"), tcp = find(backends, "tcp");
+  const PlainJson backends = PlainJson::parse(outcome.out).at("backends");
+  const PlainJson shm = find(backends, "shm"), tcp = find(backends, "tcp");
   EXPECT_EQ(shm.at("loaded"), true);
   EXPECT_EQ(shm.at("mapping"), true);
   EXPECT_EQ(shm.at("kinds").at(0), "dram");
@@ -33,10 +33,10 @@ TEST(CliPlugins, ListsWhatEachBackendCanDoAndItsOptions) {
   EXPECT_EQ(tcp.at("mapping"), false);
   // Of what the plugin knows, what this machine has.
   if (!std::filesystem::exists("/dev/nvidiactl")) {
-    EXPECT_EQ(tcp.at("kinds"), Json({"dram"}));
+    EXPECT_EQ(tcp.at("kinds"), PlainJson({"dram"}));
   }
-  EXPECT_EQ(find(backends, "posix").at("kinds"), Json({"dram", "file"}));
-  const Json sockets = find(tcp.at("options"), "tcp.sockets");
+  EXPECT_EQ(find(backends, "posix").at("kinds"), PlainJson({"dram", "file"}));
+  const PlainJson sockets = find(tcp.at("options"), "tcp.sockets");
   EXPECT_EQ(sockets.at("value"), "3");
   EXPECT_EQ(sockets.at("source"), "caller");
 }
@@ -67,7 +67,7 @@ TEST(CliPlugins, ARefusedPluginIsListedWithTheSentence) {
   const Outcome text = run_command({"plugins", "--option", "plugin_path=" + folder.string()});
   std::filesystem::remove_all(folder);
   ASSERT_EQ(json.code, 0) << json.err;
-  const Json broken = find(Json::parse(json.out).at("backends"), "broken");
+  const PlainJson broken = find(PlainJson::parse(json.out).at("backends"), "broken");
   EXPECT_EQ(broken.at("loaded"), false);
   EXPECT_NE(broken.at("refusal"), "");
   EXPECT_THAT(text.out, HasSubstr("refused"));
@@ -78,15 +78,15 @@ TEST(CliPlugins, ARefusedPluginIsListedWithTheSentence) {
 TEST(CliDoctor, SaysThatTheCoreWorksAndWhatTheMachineCanDo) {
   const Outcome outcome = run_command({"doctor", "--json", "--option", "tcp.sockets=3"});
   ASSERT_EQ(outcome.code, 0) << outcome.err << outcome.out;
-  const Json report = Json::parse(outcome.out);
+  const PlainJson report = PlainJson::parse(outcome.out);
   EXPECT_EQ(report.at("works"), true);
-  const Json& findings = report.at("findings");
+  const PlainJson& findings = report.at("findings");
   for (const char* name :
        {"kernel", "CPUs", "NUMA", "GPUs", "cross-memory attach", "shared memory", "huge pages",
         "locked memory", "runtime folder", "libcurl", "etcd", "backend shm", "backend tcp", "an agent"})
     EXPECT_NE(find(findings, name).value("value", ""), "") << name;
   EXPECT_EQ(find(findings, "an agent").at("state"), "ok");
-  for (const Json& finding : findings) {
+  for (const PlainJson& finding : findings) {
     const auto state = finding.at("state").get<std::string>();
     EXPECT_THAT(state, testing::AnyOf("ok", "note", "worse", "bad"));
     if (state == "worse" || state == "bad") {
@@ -106,9 +106,9 @@ TEST(CliDoctor, ThePageForPeopleFitsTheTerminal) {
 TEST(CliDoctor, TriesThePathOfEachPairOfMemories) {
   const Outcome outcome = run_command({"doctor", "--paths", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const Json paths = Json::parse(outcome.out).at("paths");
+  const PlainJson paths = PlainJson::parse(outcome.out).at("paths");
   EXPECT_GE(paths.size(), 4U);
-  for (const Json& path : paths) {
+  for (const PlainJson& path : paths) {
     if (path.at("here") == "vram" || path.at("there") == "vram") continue;
     EXPECT_EQ(path.at("path"), "shm") << path.dump();
     EXPECT_GT(path.at("gb_per_second").get<double>(), 0);
@@ -128,7 +128,7 @@ TEST(CliDoctor, ARuntimeFolderThatCannotBeIsBadAndTheExitCodeSaysSo) {
   const Outcome outcome =
       run_command({"doctor", "--json", "--option", "runtime_dir=/proc/headrace-cannot-be"});
   EXPECT_EQ(outcome.code, 1);
-  const Json report = Json::parse(outcome.out);
+  const PlainJson report = PlainJson::parse(outcome.out);
   EXPECT_EQ(report.at("works"), false);
   EXPECT_EQ(find(report.at("findings"), "runtime folder").at("state"), "bad");
   EXPECT_THAT(find(report.at("findings"), "an agent").at("value").get<std::string>(),
@@ -139,7 +139,7 @@ TEST(CliPlugins, WithoutARuntimeFolderEachBackendIsListedWithWhyItDoesNotOpen) {
   const Outcome outcome =
       run_command({"plugins", "--json", "--option", "runtime_dir=/proc/headrace-cannot-be"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const Json tcp = find(Json::parse(outcome.out).at("backends"), "tcp");
+  const PlainJson tcp = find(PlainJson::parse(outcome.out).at("backends"), "tcp");
   EXPECT_EQ(tcp.at("loaded"), true);
   EXPECT_THAT(tcp.at("refusal").get<std::string>(), HasSubstr("/proc/headrace-cannot-be"));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `headrace serve` and `headrace pull`: a file's tensors from one process to others.
 #include "support/temporary_folder.hpp"
-#include "system/command.hpp"
+#include "command/command.hpp"
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>

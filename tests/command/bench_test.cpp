@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `headrace bench pages`: every mode runs, checks its data, and reports in the form that bench/results keeps.
-#include "system/command.hpp"
+#include "command/command.hpp"
 
 #include <gmock/gmock.h>
 #include <sched.h>

@@ -2,7 +2,7 @@
 // The commands for models as a user runs them: exit codes, tables or JSON on stdout, complaints on stderr.
 #include "model/model_fixture.hpp"
 #include "support/package_file.hpp"
-#include "system/command.hpp"
+#include "command/command.hpp"
 
 #include <nlohmann/json.hpp>
 

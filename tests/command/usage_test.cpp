@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command line itself: help, exit codes, where output goes.
-#include "system/command.hpp"
+#include "command/command.hpp"
 
 #include <gmock/gmock.h>
 
