@@ -223,9 +223,7 @@ def test_two_iterators_with_filters_each_get_their_own(pair):
     assert right.take_notifications() == [(left.name, b"nobody wants this")]
 
 
-def test_an_iterator_with_a_filter_waits_for_the_descriptor_only_while_the_inbox_is_empty(
-    pair, monkeypatch
-):
+def test_an_iterator_with_a_filter_waits_for_the_descriptor_only_while_the_inbox_is_empty(pair, monkeypatch):
     from headrace import _asyncio
 
     monkeypatch.setattr(_asyncio, "_PATIENCE", 3600)
