@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backends by name: their abilities, their options, and memory and requests that are limited to some of them."""
+"""Backends by name: their abilities and options, and memory and requests that are limited to some of them."""
 
 import numpy as np
 import pytest
