@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs in the README work. The C++ test example.readme follows its steps for the C++ program."""
+"""The programs in the README work. The C++ test example.readme runs the steps for the C++ program."""
 
 import re
 import subprocess
@@ -32,7 +32,7 @@ def test_its_two_python_programs_move_pages_between_two_processes(tmp_path):
                 timeout=120,
             )
             assert decode.returncode == 0, decode.stderr
-            assert decode.stdout.startswith("42.0 ")  # what prefill.py put into page 7
+            assert decode.stdout.startswith("42.0 ")  # the value that prefill.py put into page 7
             assert prefill.wait(timeout=120) == 0
             assert "took pages 7 and 3" in prefill.stdout.read()
         finally:
