@@ -245,7 +245,7 @@ TEST_F(PosixFile, a_file_that_is_not_regular_is_refused_with_advice) {
 }
 
 TEST_F(PosixFile, a_read_only_file_is_refused_with_advice_for_its_registration) {
-  // Nobody can open a running program for writing, not even the superuser.
+  // A running program cannot be opened for writing, even by the superuser.
   const auto refused = File::open(region_of("/proc/self/exe"));
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message,

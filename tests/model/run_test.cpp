@@ -168,7 +168,7 @@ TEST_F(Run, many_threads_may_open_models_at_once) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST_F(Run, constants_are_listed_and_replaced_without_loading_anew) {
+TEST_F(Run, constants_are_listed_and_replaced_without_another_load) {
   ModelOptions options;
   options.runners = 2;
   Model model = open("mixed", options);

@@ -522,7 +522,7 @@ class Process:
         """Captured reads with other pages at each replay. The last pages are those of the last turn."""
         here, there = turns[0]
         request = self.agent.make_request("read", *self._views(peer, mine, layout, theirs), here, there)
-        request.post()  # makes the way
+        request.post()  # makes the link ready
         request.wait(30)
         self._quiet()
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)

@@ -65,7 +65,7 @@ def test_every_sequence_has_been_recorded(run_script):
 
 
 @pytest.mark.parametrize("sequence", SEQUENCES)
-def test_the_drop_in_gives_what_nixl_gives(sequence):
+def test_the_drop_in_gives_the_recorded_results(sequence):
     theirs, ours = recorded(sequence), rows_of("dropin", sequence)
     assert [row[0] for row in ours] == [row[0] for row in theirs]
     different = [(left, right) for left, right in zip(theirs, ours, strict=True) if left != right]
@@ -75,6 +75,6 @@ def test_the_drop_in_gives_what_nixl_gives(sequence):
 
 
 @pytest.mark.parametrize("sequence", SEQUENCES)
-def test_nixls_wheel_gives_what_was_recorded(sequence):
+def test_nixls_wheel_gives_the_recorded_results(sequence):
     python, path = wheel()
     assert rows_of("wheel", sequence, python, path) == recorded(sequence)

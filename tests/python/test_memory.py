@@ -514,7 +514,7 @@ def test_a_query_finds_the_objects_that_a_backend_keeps():
             agent.query(headrace.MemoryRange("object", path="kv/7"), "shm")
 
 
-def test_a_torch_tensor_is_registered_where_it_lies(agent):
+def test_a_torch_tensor_is_registered_in_place(agent):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     tensor = torch.arange(1000, dtype=torch.bfloat16).reshape(10, 100)
     region = agent.register(tensor)

@@ -15,7 +15,7 @@ def names(agent, peer):
     return sorted(region.name for region in agent.peer_regions(peer))
 
 
-def test_an_import_reports_what_it_did(pair):
+def test_an_import_reports_its_effect(pair):
     left, right = pair
     right.register(bytearray(100), name="x", note=b"note")
     report = left.import_metadata(right.export_metadata())
@@ -252,7 +252,7 @@ def test_peers_find_each_other_through_a_store(backend, tmp_path):
             left.find("nobody", timeout=1)
 
 
-def test_an_agent_without_a_store_says_so(agent):
+def test_calls_that_need_a_store_are_refused_without_one(agent):
     for call in (
         agent.publish,
         agent.list_namespace,

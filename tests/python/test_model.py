@@ -166,7 +166,7 @@ def test_a_wrong_input_raises_before_the_run(add, wrong, sentence):
     assert add.timing()["runs"] == 0
 
 
-def test_info_says_what_the_model_takes(packages):
+def test_info_describes_the_inputs_and_outputs_of_a_model(packages):
     info = headrace.Model.inspect(str(packages / "mlp.pt2"))
     assert info["inputs"][0]["shape"] == [{"name": "batch", "min": 1, "max": 64}, 256]
     assert info["described_by"] == "exported"

@@ -118,7 +118,7 @@ def test_python_m_headrace_runs_the_command():
     assert "headrace" in done.stdout and "bench" in done.stdout
 
 
-def test_a_package_without_its_command_says_so(tmp_path):
+def test_a_package_without_its_command_is_reported_with_advice(tmp_path):
     main = tmp_path / "__main__.py"
     main.write_text((Path(headrace.__file__).parent / "__main__.py").read_text())
     done = subprocess.run(

@@ -102,7 +102,7 @@ class PluginHost {
   /// `destroy` has returned: from now on each call to the host breaks a rule.
   void instance_is_gone();
   [[nodiscard]] std::vector<std::string> broken_rules() const;
-  /// The present links and posts, for the message of a test that waited in vain.
+  /// The present links and posts, for the message of a test whose wait timed out.
   [[nodiscard]] std::string describe() const;
 
  private:

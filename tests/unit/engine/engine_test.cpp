@@ -392,7 +392,7 @@ TEST_F(EngineTest, a_link_from_an_agent_with_an_invalid_name_is_refused) {
   EXPECT_TRUE(engine->peers().empty());
 }
 
-TEST_F(EngineTest, regions_are_listed_while_others_come_and_go) {
+TEST_F(EngineTest, regions_are_listed_while_others_are_registered_and_deregistered) {
   const auto engine = open("busy", OfFiles::table());
   const RegionId kept = registered(*engine, memory);
   std::atomic<bool> over{false};

@@ -172,7 +172,7 @@ TEST_F(GraphMoveTest, a_hundred_replays_each_move_other_indices_from_the_host) {
 }
 
 TEST_F(GraphMoveTest, pages_that_are_grids_replay_with_other_indices_within_their_bounds) {
-  // [4][6] runs of 128 bytes, transposed on the way, in pages 8192 bytes apart.
+  // [4][6] runs of 128 bytes, transposed by the move, in pages 8192 bytes apart.
   headrace_page_grid_v1 grid{};
   grid.dimensions = 2;
   grid.run_bytes = 128;
