@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases that the contract suite lacks: threads that start late, files that answer late or badly, refusals.
+// Cases that the contract suite does not cover: threads that start late, files that answer late or with
+// errors, and refusals.
 #include "backends/posix/backend.hpp"
 #include "support/direct_backend.hpp"
 #include "support/temporary_folder.hpp"
@@ -24,7 +25,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// Blocks reads until the test releases them.
+/// Reads block until the test releases them.
 class SlowReads final : public FileCalls {
  public:
   ssize_t read(int fd, const iovec* parts, int count, off_t offset) const override {
@@ -117,7 +118,7 @@ class Posix : public test::DirectBackend {
   std::uint32_t regions = 0;
 };
 
-TEST_F(Posix, starts_no_thread_before_the_first_request) {
+TEST_F(Posix, the_backend_starts_no_thread_before_the_first_post) {
   const auto before = threads();
   std::string bytes(4096, '.');
   void* const here = memory(bytes);
@@ -134,7 +135,7 @@ TEST_F(Posix, starts_no_thread_before_the_first_request) {
   give_back({here, there});
 }
 
-TEST_F(Posix, neighbours_in_the_file_are_read_in_one_call) {
+TEST_F(Posix, neighbouring_pages_of_a_file_are_read_in_one_call) {
   std::string bytes(100 * 64, '.');
   void* const here = memory(bytes);
   void* const there = file(make("f", 100 * 32));
@@ -146,7 +147,7 @@ TEST_F(Posix, neighbours_in_the_file_are_read_in_one_call) {
   give_back({here, there});
 }
 
-TEST_F(Posix, an_error_names_the_page_and_leaves_what_comes_before_it_moved) {
+TEST_F(Posix, an_error_names_the_page_and_the_pages_before_it_are_moved) {
   std::string bytes(10 * 64, '.');
   void* const here = memory(bytes);
   const std::string path = make("f", 250);
@@ -155,14 +156,14 @@ TEST_F(Posix, an_error_names_the_page_and_leaves_what_comes_before_it_moved) {
       request(HEADRACE_READ, test::uniform_side(here, 0, 64, 32), test::uniform_side(there, 0, 32, 32), 10);
   const test::PostEnd end = run(args);
   EXPECT_EQ(end.status.code, Code::invalid_argument);
-  EXPECT_EQ(end.status.page, 7U) << "bytes 224 to 256 of 250";
+  EXPECT_EQ(end.status.page, 7U) << "page 7 has the bytes 224 to 256 of a file of 250";
   EXPECT_THAT(end.text, AllOf(HasSubstr(path), HasSubstr("has 250 bytes")));
   EXPECT_EQ(bytes.substr(6 * 64, 32), std::string(32, 'f'));
   EXPECT_EQ(bytes.substr(8 * 64, 32), std::string(32, '.'));
   give_back({here, there});
 }
 
-TEST_F(Posix, pages_of_several_files_go_to_their_own) {
+TEST_F(Posix, pages_of_several_files_are_written_to_the_right_file) {
   std::string bytes(4096, 'm');
   void* const here = memory(bytes);
   const std::string one = make("one", 10), two = make("two", 10);
@@ -179,7 +180,7 @@ TEST_F(Posix, pages_of_several_files_go_to_their_own) {
   give_back({here, first, second});
 }
 
-TEST_F(Posix, a_cancel_waits_for_the_piece_that_is_under_way_and_begins_no_other) {
+TEST_F(Posix, a_cancel_waits_for_the_chunk_in_flight_and_no_other_begins) {
   const headrace_setting_v1 one_thread{"threads", "1"};
   open({one_thread});
   constexpr std::size_t size = 8 << 20;
@@ -192,9 +193,9 @@ TEST_F(Posix, a_cancel_waits_for_the_piece_that_is_under_way_and_begins_no_other
   calls.hold();
   ASSERT_TRUE(post(handle, args.token).ok());
   calls.wait_inside(1);
-  EXPECT_EQ(backend->post(handle, {}).code, Code::invalid_argument) << "it is under way";
+  EXPECT_EQ(backend->post(handle, {}).code, Code::invalid_argument) << "the request is in flight";
   backend->cancel(handle);
-  EXPECT_TRUE(host.in_flight(args.token)) << "the memory is not quiet";
+  EXPECT_TRUE(host.in_flight(args.token)) << "a read may still write the memory";
   EXPECT_FALSE(backend->poll(handle));
   calls.let_go();
   EXPECT_EQ(wait(args.token).status.code, Code::canceled);
@@ -207,7 +208,7 @@ TEST_F(Posix, a_cancel_waits_for_the_piece_that_is_under_way_and_begins_no_other
   give_back({here, there});
 }
 
-TEST_F(Posix, a_full_queue_takes_no_more_and_a_canceled_request_leaves_it_at_once) {
+TEST_F(Posix, a_full_queue_refuses_a_post_and_a_canceled_request_leaves_it_at_once) {
   const std::vector<headrace_setting_v1> narrow{{"threads", "1"}, {"queue_depth", "1"}};
   open(narrow);
   std::string bytes(64, '.');
@@ -227,7 +228,7 @@ TEST_F(Posix, a_full_queue_takes_no_more_and_a_canceled_request_leaves_it_at_onc
   ASSERT_TRUE(post(requests[1].first, requests[1].second).ok());
   EXPECT_EQ(post(requests[2].first, requests[2].second).code, Code::would_block);
   backend->cancel(requests[1].first);
-  EXPECT_EQ(wait(requests[1].second).status.code, Code::canceled) << "no thread was inside it";
+  EXPECT_EQ(wait(requests[1].second).status.code, Code::canceled) << "no thread has begun the request";
   calls.let_go();
   EXPECT_TRUE(wait(requests[0].second).status.ok());
   while (post(requests[2].first, requests[2].second).code == Code::would_block) std::this_thread::yield();
@@ -236,7 +237,7 @@ TEST_F(Posix, a_full_queue_takes_no_more_and_a_canceled_request_leaves_it_at_onc
   give_back({here, there});
 }
 
-TEST_F(Posix, ends_with_requests_still_in_its_queue_that_were_canceled_and_released) {
+TEST_F(Posix, the_backend_is_destroyed_with_canceled_and_released_requests_in_its_queue) {
   const headrace_setting_v1 one_thread{"threads", "1"};
   open({one_thread});
   std::string bytes(64, '.');
@@ -262,7 +263,7 @@ TEST_F(Posix, ends_with_requests_still_in_its_queue_that_were_canceled_and_relea
   EXPECT_EQ(calls.reads(), 1);
 }
 
-TEST_F(Posix, moves_between_memory_and_files_and_nothing_else) {
+TEST_F(Posix, the_backend_moves_between_memory_and_files_only) {
   std::string bytes(64, '.');
   void* const here = memory(bytes);
   void* const locked = memory(bytes, HEADRACE_REGION_READ_ONLY);
@@ -295,7 +296,7 @@ TEST_F(Posix, moves_between_memory_and_files_and_nothing_else) {
   give_back({here, locked, there, kept});
 }
 
-TEST_F(Posix, a_request_without_bytes_is_over_at_once) {
+TEST_F(Posix, a_request_without_bytes_completes_at_once) {
   std::string bytes(64, '.');
   void* const here = memory(bytes);
   void* const there = file(make("f", 64));

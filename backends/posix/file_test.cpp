@@ -23,7 +23,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// Answers from a script, then as the system does. A negative answer is an errno.
+/// Answers by a script, and as the system after the end of the script. A negative answer is an errno.
 class ScriptedCalls final : public FileCalls {
  public:
   ssize_t read(int fd, const iovec* parts, int count, off_t offset) const override {
@@ -44,7 +44,7 @@ class ScriptedCalls final : public FileCalls {
     script.pop_front();
     if (next < 0) return errno = static_cast<int>(-next), -1;
     if (next == 0) return 0;
-    // Only this many bytes, as with a full device or after a signal.
+    // Moves only that many bytes, as on a full device or after a signal.
     iovec first = parts[0];
     first.iov_len = std::min(first.iov_len, static_cast<std::size_t>(next));
     return call(&first, 1);
@@ -93,7 +93,7 @@ class PosixFile : public ::testing::Test {
   ScriptedCalls calls;
 };
 
-TEST_F(PosixFile, is_read_and_written_at_its_offset_in_several_parts) {
+TEST_F(PosixFile, a_file_is_read_and_written_at_an_offset_with_several_buffers) {
   const std::string path = make("f", "0123456789");
   const File file = opened(path);
   std::string first(3, '?'), second(2, '?');
@@ -106,13 +106,13 @@ TEST_F(PosixFile, is_read_and_written_at_its_offset_in_several_parts) {
   EXPECT_EQ(content_of(path), "012345678ab");
 }
 
-TEST_F(PosixFile, that_is_written_beyond_its_end_grows_and_has_zeros_between) {
+TEST_F(PosixFile, a_file_written_beyond_its_end_grows_and_has_zeros_between) {
   const std::string path = make("f", "x");
   ASSERT_TRUE(write(opened(path), "end", 4).status.ok());
   EXPECT_EQ(content_of(path), std::string("x\0\0\0end", 7));
 }
 
-TEST_F(PosixFile, an_interruption_and_a_part_of_what_was_asked_are_gone_on_from) {
+TEST_F(PosixFile, a_move_continues_after_an_interruption_or_a_short_count) {
   const std::string path = make("f", "0123456789");
   const File file = opened(path);
   for (const headrace_op_v1 op : {HEADRACE_READ, HEADRACE_WRITE}) {
@@ -129,7 +129,7 @@ TEST_F(PosixFile, an_interruption_and_a_part_of_what_was_asked_are_gone_on_from)
   EXPECT_EQ(content_of(path), "0abcdefg89");
 }
 
-TEST_F(PosixFile, a_read_beyond_the_end_says_where_and_how_long_the_file_is) {
+TEST_F(PosixFile, a_read_beyond_the_end_fails_with_the_offset_and_the_length_of_the_file) {
   const std::string path = make("f", "0123456789");
   const File file = opened(path);
   std::string into(6, '?');
@@ -142,7 +142,7 @@ TEST_F(PosixFile, a_read_beyond_the_end_says_where_and_how_long_the_file_is) {
   EXPECT_THAT(read(file, into, 1'000'000).text, HasSubstr("has 10 bytes"));
 }
 
-TEST_F(PosixFile, what_the_system_refuses_becomes_a_code_and_a_sentence) {
+TEST_F(PosixFile, an_error_of_the_system_becomes_a_code_and_a_sentence) {
   const std::string path = make("f", "0123456789");
   const File file = opened(path);
   struct Refusal {
@@ -165,10 +165,10 @@ TEST_F(PosixFile, what_the_system_refuses_becomes_a_code_and_a_sentence) {
   }
   calls.script = {0};
   EXPECT_EQ(write(file, "abcd", 3).status.code, Code::backend_failed)
-      << "a write that moves nothing must end";
+      << "a write that moves no byte must fail";
 }
 
-TEST_F(PosixFile, that_is_not_open_for_it_is_not_read_or_written) {
+TEST_F(PosixFile, a_file_is_not_read_or_written_unless_it_is_open_for_that) {
   const std::string path = make("f", "0123456789");
   std::string into(2, '?');
   const Moved not_written = write(of_descriptor(path, O_RDONLY), "x", 0);
@@ -184,7 +184,7 @@ TEST_F(PosixFile, that_is_not_open_for_it_is_not_read_or_written) {
   EXPECT_EQ(content_of(path), "0123456789");
 }
 
-TEST_F(PosixFile, an_offset_that_no_file_has_is_refused) {
+TEST_F(PosixFile, an_impossible_offset_is_refused) {
   const File file = opened(make("f", "0"));
   std::string into(2, '?');
   for (const std::uint64_t offset : {UINT64_MAX, std::uint64_t{1} << 63, (std::uint64_t{1} << 63) - 2}) {
@@ -193,16 +193,16 @@ TEST_F(PosixFile, an_offset_that_no_file_has_is_refused) {
   }
 }
 
-TEST_F(PosixFile, stays_open_when_the_callers_descriptor_is_closed) {
+TEST_F(PosixFile, a_file_stays_open_after_the_caller_closes_its_descriptor) {
   const std::string path = make("f", "0123456789");
-  const File file = of_descriptor(path, O_RDWR);  // closed by now
+  const File file = of_descriptor(path, O_RDWR);  // the caller's descriptor is closed now
   std::string into(2, '?');
   EXPECT_TRUE(read(file, into, 2).status.ok());
   EXPECT_EQ(into, "23");
   EXPECT_THAT(file.name(), HasSubstr(path));
 }
 
-TEST_F(PosixFile, a_path_is_opened_as_the_region_may_be_used) {
+TEST_F(PosixFile, a_path_is_opened_with_the_access_of_its_region) {
   const std::string path = make("f", "0123456789");
   EXPECT_TRUE(write(opened(path), "x", 0).status.ok());
   EXPECT_THAT(write(opened(path, HEADRACE_REGION_READ_ONLY), "x", 0).text, HasSubstr("for reading only"));
@@ -214,7 +214,7 @@ TEST_F(PosixFile, a_path_is_opened_as_the_region_may_be_used) {
   EXPECT_EQ(content_of(created), "made");
 }
 
-TEST_F(PosixFile, what_is_no_regular_file_is_refused_with_what_to_do) {
+TEST_F(PosixFile, a_file_that_is_not_regular_is_refused_with_advice) {
   const std::string pipe = folder.path() + "/pipe", missing = folder.path() + "/missing";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   std::array<int, 2> ends{};
@@ -244,8 +244,8 @@ TEST_F(PosixFile, what_is_no_regular_file_is_refused_with_what_to_do) {
   }
 }
 
-TEST_F(PosixFile, that_may_only_be_read_says_how_to_register_it) {
-  // A running program cannot be opened for writing, not even by the superuser.
+TEST_F(PosixFile, a_read_only_file_is_refused_with_advice_for_its_registration) {
+  // A running program cannot be opened for writing, even by the superuser.
   const auto refused = File::open(region_of("/proc/self/exe"));
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message,
@@ -253,7 +253,7 @@ TEST_F(PosixFile, that_may_only_be_read_says_how_to_register_it) {
   EXPECT_TRUE(File::open(region_of("/proc/self/exe", -1, HEADRACE_REGION_READ_ONLY)).ok());
 }
 
-TEST_F(PosixFile, under_o_direct_a_refusal_says_what_must_be_aligned) {
+TEST_F(PosixFile, with_o_direct_a_refusal_names_the_alignment) {
   const std::string path = make("f", std::string(8192, 'x'));
   const UniqueFd fd(::open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
   if (!fd) GTEST_SKIP() << "the file system has no O_DIRECT";
@@ -268,7 +268,7 @@ TEST_F(PosixFile, under_o_direct_a_refusal_says_what_must_be_aligned) {
   const Moved refused = file.move(HEADRACE_READ, {&some, 1}, 3);
   EXPECT_EQ(refused.status.code, Code::invalid_argument);
   EXPECT_THAT(refused.text, AllOf(HasSubstr("O_DIRECT"), HasSubstr("multiple")));
-  // The rest at the end is not aligned, but the message must be about the end.
+  // The rest of the read lies beyond the end and is not aligned. The error must name the end.
   calls.script = {4096, -EINVAL};
   iovec beyond{memory, 8192};
   EXPECT_THAT(file.move(HEADRACE_READ, {&beyond, 1}, 4096).text, HasSubstr("has 8192 bytes"));

@@ -37,7 +37,7 @@ Result<std::string> ask(const std::vector<headrace_region_v1>& regions) {
   return query({sizeof(headrace_query_v1), views.data(), views.size(), UINT64_MAX});
 }
 
-TEST(PosixQuery, tells_size_mode_and_time_of_files_and_which_are_missing) {
+TEST(PosixQuery, a_query_returns_size_mode_and_time_of_files_and_nil_for_missing_ones) {
   const test::TemporaryFolder folder;
   const std::string path = folder.path() + "/f", missing = folder.path() + "/missing",
                     under_a_file = path + "/x";
@@ -59,7 +59,7 @@ TEST(PosixQuery, tells_size_mode_and_time_of_files_and_which_are_missing) {
   EXPECT_EQ(rows[3].as<Known>(), known);
 }
 
-TEST(PosixQuery, about_what_is_no_file_or_has_no_name_is_refused) {
+TEST(PosixQuery, a_query_about_no_file_or_without_a_name_is_refused) {
   EXPECT_EQ(ask({file("key", -1, HEADRACE_OBJECT)}).code(), Code::not_supported);
   EXPECT_EQ(ask({file("")}).code(), Code::invalid_argument);
   EXPECT_EQ(ask({file(nullptr)}).code(), Code::invalid_argument);

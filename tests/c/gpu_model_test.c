@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The C API of models whose inputs lie in GPU memory: gpu_model_test FOLDER DEVICE. FOLDER has the packages
- * of tests/support/gpu_models.py, DEVICE is "cuda:0". The memory and the streams are the driver's own:
- * nothing here knows of torch. */
+ * of tests/support/gpu_models.py, DEVICE is for example "cuda:0". Memory and streams come from the driver:
+ * this program does not use torch. */
 #include <headrace/c/model.h>
 
 #include <dlfcn.h>
@@ -54,10 +54,10 @@ static int find(void* library, const char* name, void* pointer_to_function) {
 
 static void* context;
 
-/* Before what is done on the current GPU: a run may have made another one current. */
+/* Call this before work on the current GPU, because a run may have made another GPU the current one. */
 static void use_gpu(void) { CHECK(driver.use_context(context) == driver_success); }
 
-/* False where there is no driver, or no GPU of that number. */
+/* False if there is no driver, or no GPU of that number. */
 static int open_gpu(int ordinal) {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW);
   if (library == NULL) return 0;
@@ -83,8 +83,8 @@ static int open_gpu(int ordinal) {
   return 1;
 }
 
-/* It is there when this returns: the driver's own call may come back before, and streams do not wait for it.
- */
+/* The bytes have arrived when this returns. The driver's own call may return before, and streams do not wait
+ * for it. */
 static void put(address to, const float* values, size_t count) {
   use_gpu();
   CHECK(driver.put(to, values, count * sizeof *values) == driver_success);
@@ -154,7 +154,7 @@ static headrace_model_memory memory_of(const headrace_model* model) {
   return memory;
 }
 
-/* What the model `accumulate` is given: sums of these are exact. */
+/* The inputs of the model `accumulate`. Sums of these values are exact. */
 static float total_at(size_t i) { return (float)(i % 1000); }
 static float x_at(size_t i) { return (float)(i % 513) * 0.5F; }
 
@@ -207,7 +207,7 @@ static void fill(address memory, float value) {
   free(values);
 }
 
-/* ---------------------------------------------------------------- what is shown */
+/* ---------------------------------------------------------------- the tests */
 
 static void inputs_and_outputs_stay_on_the_gpu(const char* folder, const char* device) {
   headrace_model* const model = open_on(folder, "accumulate", device);
@@ -219,9 +219,9 @@ static void inputs_and_outputs_stay_on_the_gpu(const char* folder, const char* d
     const headrace_tensor twice = output_of(outputs, 0, device);
     CHECK(twice.rank == 1 && twice.shape[0] == accumulated);
     CHECK(holds_sum(address_of(&twice), 2.0F, (float)run));
-    CHECK(holds_sum(given.total, 1.0F, (float)run)); /* written where it lies */
+    CHECK(holds_sum(given.total, 1.0F, (float)run)); /* written in place */
   }
-  /* An output is an input of the next run, and outlives its model. */
+  /* An output may be an input of the next run, and outlives its model. */
   const headrace_tensor twice = output_of(outputs, 0, device);
   const headrace_tensor next[2] = {given.tensors[0], twice};
   headrace_outputs* last = NULL;
@@ -237,7 +237,7 @@ static void inputs_and_outputs_stay_on_the_gpu(const char* folder, const char* d
   release(given);
 }
 
-/* Holds a stream until it is opened, for at most 20 s. */
+/* Blocks a stream until it is opened, for at most 20 s. */
 static atomic_int gate_is_open;
 static void wait_at_gate(void* unused) {
   (void)unused;
@@ -249,7 +249,7 @@ static void wait_at_gate(void* unused) {
 static void a_run_on_a_callers_stream_comes_in_its_order(const char* folder, const char* device) {
   headrace_model* const model = open_on(folder, "accumulate", device);
   accumulation given = accumulation_on(device);
-  accumulation other = accumulation_on(device); /* its memory alone: what is copied from, and to */
+  accumulation other = accumulation_on(device); /* only its memory is used, as source and target of copies */
   void* stream = NULL;
   use_gpu();
   CHECK(driver.make_stream(&stream, stream_non_blocking) == driver_success);
@@ -260,11 +260,11 @@ static void a_run_on_a_callers_stream_comes_in_its_order(const char* folder, con
   options.has_stream = 1;
   headrace_outputs *warm = NULL, *outputs = NULL;
   CHECK(headrace_model_run_with(model, given.tensors, 2, &options, &warm) ==
-        0); /* loads what is loaded once */
+        0); /* loads everything that is loaded once */
   const headrace_tensor first = output_of(warm, 0, device);
-  CHECK(holds_sum(address_of(&first), 2.0F, 1.0F)); /* it is there when the call returns */
+  CHECK(holds_sum(address_of(&first), 2.0F, 1.0F)); /* the output is complete when the call returns */
   headrace_outputs_free(
-      warm); /* whose memory the next run takes, so that nothing is allocated beside the held stream */
+      warm); /* the next run reuses this memory, so nothing is allocated while the stream is blocked */
 
   const size_t bytes = accumulated * sizeof(float);
   fill(given.total, 0.0F);
@@ -274,7 +274,7 @@ static void a_run_on_a_callers_stream_comes_in_its_order(const char* folder, con
   CHECK(driver.copy_on(given.x, other.x, bytes, stream) == driver_success);
   options.do_not_wait = 1;
   CHECK(headrace_model_run_with(model, given.tensors, 2, &options, &outputs) == 0);
-  CHECK(driver.ask_stream(stream) == driver_not_ready); /* the run has not waited */
+  CHECK(driver.ask_stream(stream) == driver_not_ready); /* the run did not wait */
   const headrace_tensor twice = output_of(outputs, 0, device);
   CHECK(driver.copy_on(other.total, address_of(&twice), bytes, stream) == driver_success);
   CHECK(driver.ask_stream(stream) == driver_not_ready);
@@ -330,7 +330,7 @@ static void constants_are_replaced_from_gpu_memory(const char* folder, const cha
     CHECK(found[i] == (before > 0 ? before : 0));
   }
   free(found);
-  CHECK(address_of(&same) != x); /* what is handed through is a copy */
+  CHECK(address_of(&same) != x); /* an input that is an output is copied */
   found = floats_from_gpu(address_of(&same), (size_t)batch * inputs);
   CHECK(memcmp(found, numbers, sizeof numbers) == 0);
   free(found);
@@ -378,7 +378,7 @@ static void memory_of_the_gpu_is_told(const char* folder, const char* device) {
   const headrace_model_memory after = memory_of(model);
   CHECK(after.device_bytes == before.device_bytes && after.device_peak_bytes >= during.device_bytes);
 
-  /* What torch did not allocate is in what the GPU has in use, and in nothing else. */
+  /* Memory that torch did not allocate counts in the used bytes of the GPU only. */
   address ours = 0;
   use_gpu();
   CHECK(driver.allocate(&ours, block) == driver_success);

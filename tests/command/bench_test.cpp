@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace bench pages`: every mode runs, checks its data, and reports in the form that bench/results keeps.
+// `headrace bench pages`: every mode runs, checks its data, and prints rows in the form of bench/results.
 #include "command/command.hpp"
 
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ std::vector<Json> bench(std::vector<std::string> arguments) {
   return rows;
 }
 
-TEST(CliBenchPages, ReadsAndWritesOverSharedMemory) {
+TEST(CliBenchPages, PagesAreReadAndWrittenOverSharedMemory) {
   const auto rows = bench({"--backend", "shm", "--page", "4K,64K", "--total", "1M", "--op", "both"});
   EXPECT_THAT(cases_of(rows, "GB/s"),
               ElementsAre("read/4096x256", "read/65536x16", "write/4096x256", "write/65536x16"));
@@ -67,7 +67,7 @@ TEST(CliBenchPages, ThreadsAndRequestsInFlightShareThePages) {
          "--count", "3"});
 }
 
-TEST(CliBenchPages, RequestsPostedSeveralTimesCountAllThatTheyMove) {
+TEST(CliBenchPages, RequestsPostedSeveralTimesCountAllTheirBytes) {
   const auto rows = bench({"--backend", "tcp", "--streams", "1", "--page", "4K", "--total", "1M",
                            "--in-flight", "2", "--posts", "3", "--op", "both"});
   EXPECT_THAT(cases_of(rows, "GB/s"), ElementsAre("4096/1/3-posts", "write/4096/1/3-posts"));
@@ -78,7 +78,7 @@ TEST(CliBenchPages, RequestsPostedSeveralTimesCountAllThatTheyMove) {
   EXPECT_THAT(table.out, HasSubstr("5 times in a row"));
 }
 
-TEST(CliBenchPages, SequentialPagesOverTcpWithStreamsAreNamedByThem) {
+TEST(CliBenchPages, CasesOverTcpAreNamedByTheirStreams) {
   const auto rows = bench({"--backend", "tcp", "--streams", "2", "--page", "64K", "--total", "1M",
                            "--sequential", "--op", "both"});
   EXPECT_THAT(cases_of(rows, "GB/s"), ElementsAre("65536/2", "write/65536/2"));
@@ -96,7 +96,7 @@ TEST(CliBenchPages, OnePageAtATimeGivesPercentiles) {
   }
 }
 
-TEST(CliBenchPages, NotificationsGoBesideABareRoundTrip) {
+TEST(CliBenchPages, NotificationsAreComparedWithABareRoundTrip) {
   const auto rows = bench({"--notifications", "--iterations", "50"});
   const auto cases = cases_of(rows, "p50_us");
   ASSERT_GE(cases.size(), 2U);
@@ -124,7 +124,7 @@ TEST(CliBenchPages, TheTableFitsTheTerminalAndExplainsThePath) {
     EXPECT_THAT(outcome.out, HasSubstr(word));
 }
 
-TEST(CliBenchPages, WhatCannotBeIsRefusedWithASentence) {
+TEST(CliBenchPages, AnImpossibleOptionIsRefusedWithASentence) {
   const auto refused = [](std::vector<std::string> arguments, const char* text) {
     arguments.insert(arguments.begin(), {"bench", "pages"});
     const Outcome outcome = run_command(arguments);
@@ -139,7 +139,7 @@ TEST(CliBenchPages, WhatCannotBeIsRefusedWithASentence) {
   refused({"--kinds", "vram-vram", "--allocated"}, "--allocated");
 }
 
-TEST(CliBenchPages, AGpuThatIsNotThereIsRefusedWithASentence) {
+TEST(CliBenchPages, AMissingGpuIsRefusedWithASentence) {
   const Outcome outcome =
       run_command({"bench", "pages", "--kinds", "vram-dram", "--devices", "999", "--total", "1M"});
   EXPECT_EQ(outcome.code, 1) << outcome.out;

@@ -22,7 +22,7 @@ extern char** environ;
 
 namespace headrace::test {
 
-/// Reads what comes out while the process runs; ends with it.
+/// Reads the output while the process runs. The process ends with this object.
 class Command {
  public:
   explicit Command(std::vector<std::string> arguments, const char* program = HEADRACE_COMMAND) {
@@ -55,7 +55,7 @@ class Command {
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
 
-  /// The first line of stdout, once it is there; what there is if the process ends or a minute passes before.
+  /// The first line of stdout. If the process ends or 60 s pass first, the output so far.
   std::string first_line() {
     read_until([this] { return out.find('\n') != std::string::npos; });
     return out.substr(0, out.find('\n'));
@@ -66,7 +66,8 @@ class Command {
            info.si_pid == 0;
   }
   void signal(int number) const { ::kill(id_, number); }
-  /// Waits for the end; kills it after two minutes. The exit code, or minus the signal.
+  /// Waits for the end of the process; kills it after two minutes. Returns the exit code, or minus the
+  /// signal.
   int wait() {
     read_until([] { return false; });
     if (std::chrono::steady_clock::now() >= give_up_) ::kill(id_, SIGKILL);

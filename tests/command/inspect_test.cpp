@@ -21,7 +21,7 @@ PlainJson find(const PlainJson& list, const std::string& name) {
   return PlainJson::object();
 }
 
-TEST(CliPlugins, ListsWhatEachBackendCanDoAndItsOptions) {
+TEST(CliPlugins, TheListShowsTheAbilitiesAndOptionsOfEachBackend) {
   const Outcome outcome = run_command({"plugins", "--json", "--option", "tcp.sockets=3"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const PlainJson backends = PlainJson::parse(outcome.out).at("backends");
@@ -31,7 +31,7 @@ TEST(CliPlugins, ListsWhatEachBackendCanDoAndItsOptions) {
   EXPECT_EQ(shm.at("kinds").at(0), "dram");
   EXPECT_EQ(tcp.at("remote"), true);
   EXPECT_EQ(tcp.at("mapping"), false);
-  // Of what the plugin knows, what this machine has.
+  // Only the kinds that this machine has, of those that the plugin supports.
   if (!std::filesystem::exists("/dev/nvidiactl")) {
     EXPECT_EQ(tcp.at("kinds"), PlainJson({"dram"}));
   }
@@ -41,7 +41,7 @@ TEST(CliPlugins, ListsWhatEachBackendCanDoAndItsOptions) {
   EXPECT_EQ(sockets.at("source"), "caller");
 }
 
-TEST(CliPlugins, ThePagesForPeopleFitTheTerminalAndNameEveryBackend) {
+TEST(CliPlugins, TheTextFitsTheTerminalAndNamesEveryBackend) {
   const Outcome outcome = run_command({"plugins"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_LE(widest_line(outcome.out), 120U) << outcome.out;
@@ -49,7 +49,7 @@ TEST(CliPlugins, ThePagesForPeopleFitTheTerminalAndNameEveryBackend) {
   EXPECT_THAT(outcome.out, HasSubstr("tcp.sockets"));
 }
 
-TEST(CliPlugins, TheBackendForTestsIsShownToThoseWhoNameIt) {
+TEST(CliPlugins, TheFakeBackendIsShownOnlyIfAnOptionNamesIt) {
   for (const char* command : {"plugins", "doctor"}) {
     EXPECT_THAT(run_command({command}).out, testing::Not(HasSubstr("fake"))) << command;
     EXPECT_THAT(run_command({command, "--option", "backends=shm,tcp,fake"}).out,
@@ -58,7 +58,7 @@ TEST(CliPlugins, TheBackendForTestsIsShownToThoseWhoNameIt) {
   }
 }
 
-TEST(CliPlugins, ARefusedPluginIsListedWithTheSentence) {
+TEST(CliPlugins, ARefusedPluginIsListedWithItsRefusal) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("headrace-cli-plugins-" + std::to_string(::getpid()));
   std::filesystem::create_directory(folder);
@@ -75,7 +75,7 @@ TEST(CliPlugins, ARefusedPluginIsListedWithTheSentence) {
   EXPECT_LE(widest_line(text.out), 120U) << text.out;
 }
 
-TEST(CliDoctor, SaysThatTheCoreWorksAndWhatTheMachineCanDo) {
+TEST(CliDoctor, TheReportSaysThatTheCoreWorksAndDescribesTheMachine) {
   const Outcome outcome = run_command({"doctor", "--json", "--option", "tcp.sockets=3"});
   ASSERT_EQ(outcome.code, 0) << outcome.err << outcome.out;
   const PlainJson report = PlainJson::parse(outcome.out);
@@ -96,14 +96,14 @@ TEST(CliDoctor, SaysThatTheCoreWorksAndWhatTheMachineCanDo) {
   EXPECT_EQ(find(report.at("options"), "tcp.sockets").at("source"), "caller");
 }
 
-TEST(CliDoctor, ThePageForPeopleFitsTheTerminal) {
+TEST(CliDoctor, TheReportFitsTheTerminal) {
   const Outcome outcome = run_command({"doctor"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_LE(widest_line(outcome.out), 120U) << outcome.out;
   EXPECT_THAT(outcome.out, HasSubstr("Headrace works here."));
 }
 
-TEST(CliDoctor, TriesThePathOfEachPairOfMemories) {
+TEST(CliDoctor, ThePathOfEachPairOfMemoriesIsTried) {
   const Outcome outcome = run_command({"doctor", "--paths", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const PlainJson paths = PlainJson::parse(outcome.out).at("paths");
@@ -117,14 +117,14 @@ TEST(CliDoctor, TriesThePathOfEachPairOfMemories) {
   }
 }
 
-TEST(CliDoctor, ThePathsForPeopleFitTheTerminal) {
+TEST(CliDoctor, TheListOfPathsFitsTheTerminal) {
   const Outcome outcome = run_command({"doctor", "--paths", "--option", "shm.map=off"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_LE(widest_line(outcome.out), 120U) << outcome.out;
   EXPECT_THAT(outcome.out, HasSubstr("dram from allocate"));
 }
 
-TEST(CliDoctor, ARuntimeFolderThatCannotBeIsBadAndTheExitCodeSaysSo) {
+TEST(CliDoctor, AnImpossibleRuntimeFolderIsBadAndTheExitCodeIs1) {
   const Outcome outcome =
       run_command({"doctor", "--json", "--option", "runtime_dir=/proc/headrace-cannot-be"});
   EXPECT_EQ(outcome.code, 1);
@@ -135,7 +135,7 @@ TEST(CliDoctor, ARuntimeFolderThatCannotBeIsBadAndTheExitCodeSaysSo) {
               HasSubstr("/proc/headrace-cannot-be"));
 }
 
-TEST(CliPlugins, WithoutARuntimeFolderEachBackendIsListedWithWhyItDoesNotOpen) {
+TEST(CliPlugins, WithoutARuntimeFolderEachBackendIsListedWithItsRefusal) {
   const Outcome outcome =
       run_command({"plugins", "--json", "--option", "runtime_dir=/proc/headrace-cannot-be"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace serve` and `headrace pull`: a file's tensors from one process to others.
-#include "support/temporary_folder.hpp"
+// `headrace serve` and `headrace pull`: the tensors of a file move from one process to others.
 #include "command/command.hpp"
+#include "support/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -30,7 +30,7 @@ std::string read_file(const fs::path& path) {
 
 class CliPull : public testing::Test {
  protected:
-  /// `count` tensors of `bytes` random bytes each, and an empty one, a scalar and an odd one.
+  /// `count` tensors of `bytes` random bytes each, and one empty, one scalar and one odd tensor.
   fs::path make_model(std::size_t count, std::size_t bytes) {
     Json header{{"__metadata__", {{"format", "pt"}}}};
     std::size_t at = 0;
@@ -44,7 +44,7 @@ class CliPull : public testing::Test {
     add("empty", "F16", {0, 9}, 0);
     for (std::size_t i = 0; i < count; ++i)
       add("layers." + std::to_string(i) + ".weight", "U8", {bytes}, bytes);
-    std::string text = header.dump() + "   ";  // blanks that a copy has to keep
+    std::string text = header.dump() + "   ";  // a copy must keep these blanks
     const std::uint64_t length = text.size();
     fs::path path = folder_ / "model.safetensors";
     std::ofstream file(path, std::ios::binary);
@@ -57,11 +57,11 @@ class CliPull : public testing::Test {
     return path;
   }
 
-  /// Serves a file; gives the address.
+  /// Serves a file; returns the address.
   std::string serve(Command& server) {
     const std::string line = server.first_line();
     const Json json = Json::parse(line, nullptr, false);
-    if (!json.is_object()) ADD_FAILURE() << "the server says \"" << line << "\": " << server.err;
+    if (!json.is_object()) ADD_FAILURE() << "the server printed \"" << line << "\": " << server.err;
     return json.value("address", "");
   }
 
@@ -98,12 +98,12 @@ TEST_P(CliPullOver, TwoPullersAtOnceGetTheFileByteByByte) {
     EXPECT_EQ(report.at("bytes"), 9'000'027 + 109);
     EXPECT_EQ(report.at("path"), GetParam().backend);
   }
-  EXPECT_THAT(first.err, IsEmpty()) << "no progress bar in a pipe";
+  EXPECT_THAT(first.err, IsEmpty()) << "a pipe gets no progress bar";
   server.signal(SIGINT);
   EXPECT_EQ(server.wait(), 0) << server.err;
   EXPECT_THAT(server.err, IsEmpty());
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 3)
-      << "parts are left over";
+      << "partial files are left";
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, CliPullOver,
@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(Paths, CliPullOver,
                                          Way{"tcp_allocated", "tcp", true}),
                          [](const auto& chosen) { return chosen.param.name; });
 
-TEST_F(CliPull, OneLineForPeopleSaysWhereToPullFrom) {
+TEST_F(CliPull, TheServerPrintsOneLineWithItsAddress) {
   Command server({"serve", make_model(1, 1'000'000)});
   EXPECT_THAT(
       server.first_line(),
@@ -122,7 +122,7 @@ TEST_F(CliPull, OneLineForPeopleSaysWhereToPullFrom) {
   EXPECT_EQ(server.wait(), 0) << server.err;
 }
 
-TEST_F(CliPull, PatternsChooseTensorsAndTheMetadataComesAlong) {
+TEST_F(CliPull, PatternsSelectTensorsAndTheMetadataIsKept) {
   Command server({"serve", make_model(12, 1000), "--json"});
   const std::string address = serve(server);
   const Outcome outcome =
@@ -143,7 +143,7 @@ TEST_F(CliPull, PatternsChooseTensorsAndTheMetadataComesAlong) {
               source.substr(source.size() - 1000));
 }
 
-TEST_F(CliPull, ATableForPeopleFitsTheTerminal) {
+TEST_F(CliPull, TheTableOfAPullFitsTheTerminal) {
   Command server({"serve", make_model(3, 1000), "--json"});
   const Outcome outcome = run_command({"pull", serve(server), "-o", output(), "--explain"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -152,7 +152,7 @@ TEST_F(CliPull, ATableForPeopleFitsTheTerminal) {
     EXPECT_THAT(outcome.out, HasSubstr(word));
 }
 
-TEST_F(CliPull, AnArchiveGoesToAFileAndBack) {
+TEST_F(CliPull, AnArchiveIsPulledIntoAFileAndBack) {
   make_model(2, 4096);
   Command first({"serve", folder_ / "model.safetensors", "--json"});
   ASSERT_EQ(run_command({"pull", serve(first), "-o", output("copy.npz")}).code, 0);
@@ -165,7 +165,7 @@ TEST_F(CliPull, AnArchiveGoesToAFileAndBack) {
   EXPECT_TRUE(source.substr(source.size() - data) == copy.substr(copy.size() - data));
 }
 
-TEST_F(CliPull, ThousandsOfSmallTensorsComeWhole) {
+TEST_F(CliPull, ThousandsOfSmallTensorsArriveWhole) {
   Command server({"serve", make_model(10'000, 3), "--json"});
   const Outcome outcome = run_command({"pull", serve(server), "-o", output(), "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -173,7 +173,7 @@ TEST_F(CliPull, ThousandsOfSmallTensorsComeWhole) {
   EXPECT_TRUE(read_file(output()) == read_file(folder_ / "model.safetensors"));
 }
 
-TEST_F(CliPull, AnOutputThatIsThereIsLeftAloneUnlessForced) {
+TEST_F(CliPull, AnExistingOutputIsKeptUnlessForced) {
   const fs::path model = make_model(3, 100'000);
   Command server({"serve", model, "--json"});
   const std::string address = serve(server);
@@ -194,7 +194,7 @@ TEST_F(CliPull, AnOutputThatIsThereIsLeftAloneUnlessForced) {
     EXPECT_EQ(Json::parse(replaced.out).at("tensors"), 6);
     const std::string copy = read_file(output(name));
 
-    // What is the same already is a success, and nothing moves.
+    // If the output already equals the source, the pull succeeds and moves nothing.
     const Outcome again = run_command(pull);
     ASSERT_EQ(again.code, 0) << again.err;
     const Json report = Json::parse(again.out);
@@ -206,7 +206,7 @@ TEST_F(CliPull, AnOutputThatIsThereIsLeftAloneUnlessForced) {
     EXPECT_EQ(told.code, 0) << told.err;
     EXPECT_THAT(told.out, HasSubstr("is there already"));
 
-    // One byte of a tensor, or another selection, and it is something else.
+    // One other byte or another selection makes it a different file.
     {
       std::fstream file(output(name), std::ios::binary | std::ios::in | std::ios::out);
       const auto place = static_cast<std::streamoff>(copy.size() / 2);
@@ -220,7 +220,7 @@ TEST_F(CliPull, AnOutputThatIsThereIsLeftAloneUnlessForced) {
   }
 }
 
-TEST_F(CliPull, AnOutputThatComesIntoBeingMeanwhileIsKept) {
+TEST_F(CliPull, AnOutputThatAppearsDuringThePullIsKept) {
   const fs::path model = make_model(40, 2'000'000);
   Command server({"serve", model, "--json"});
   Command pull({"pull", serve(server), "-o", output(), "--backend", "tcp"});
@@ -239,7 +239,7 @@ TEST_F(CliPull, AnOutputThatComesIntoBeingMeanwhileIsKept) {
   EXPECT_EQ(Json::parse(rest.out).at("kept_tensors"), 43);
 }
 
-TEST_F(CliPull, WhatIsServedIsListed) {
+TEST_F(CliPull, TheServedTensorsAreListed) {
   Command server({"serve", make_model(3, 1000), "--json", "--name", "granary"});
   const std::string address = serve(server);
   const Outcome json = run_command({"pull", address, "--list", "--json"});
@@ -263,7 +263,7 @@ TEST_F(CliPull, WhatIsServedIsListed) {
   EXPECT_EQ(run_command({"pull", address, "nothing*", "--list"}).code, 1);
 }
 
-TEST_F(CliPull, AnUnknownNameListsNearOnes) {
+TEST_F(CliPull, AnUnknownNameIsRefusedWithSimilarNames) {
   Command server({"serve", make_model(3, 1000), "--json"});
   const Outcome outcome = run_command({"pull", serve(server), "layers.1.wieght", "-o", output()});
   EXPECT_EQ(outcome.code, 1);
@@ -271,18 +271,18 @@ TEST_F(CliPull, AnUnknownNameListsNearOnes) {
   EXPECT_FALSE(fs::exists(output() + ".part"));
 }
 
-TEST_F(CliPull, NobodyAtTheAddressIsAnErrorThatNamesIt) {
+TEST_F(CliPull, AnAddressWithoutAServerIsAnErrorThatNamesIt) {
   const Outcome outcome = run_command({"pull", "127.0.0.1:1", "-o", output(), "--timeout", "2"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("127.0.0.1:1"));
 }
 
-TEST_F(CliPull, DataThatIsNotWhatWasAnnouncedNamesTheTensorAndTheRestIsKept) {
+TEST_F(CliPull, ATensorWithAWrongChecksumIsNamedAndTheRestIsKept) {
   const fs::path model = make_model(6, 100'000);
   const std::string source = read_file(model);
   Command server({"serve", model, "--json"});
   const std::string address = serve(server);
-  // The file is changed behind the server's back: its last tensor is not what its note says any more.
+  // The file is changed while it is served: the checksum of its last tensor is wrong now.
   const auto write_last_byte = [&](char byte) {
     std::fstream file(model, std::ios::binary | std::ios::in | std::ios::out);
     file.seekp(-1, std::ios::end);
@@ -304,7 +304,7 @@ TEST_F(CliPull, DataThatIsNotWhatWasAnnouncedNamesTheTensorAndTheRestIsKept) {
   EXPECT_TRUE(read_file(output()) == source);
 }
 
-TEST_F(CliPull, ATensorThatWasNotedAndIsDamagedIsFetchedAgain) {
+TEST_F(CliPull, ADamagedTensorThatWasNotedAsCompleteIsFetchedAgain) {
   const fs::path model = make_model(4, 100'000);
   const std::string source = read_file(model);
   Command server({"serve", model, "--json"});
@@ -316,7 +316,7 @@ TEST_F(CliPull, ATensorThatWasNotedAndIsDamagedIsFetchedAgain) {
   file.seekp(-1, std::ios::end);
   file.put(source.back()).flush();
   {
-    // As after a power cut: the note reached the disk, the data did not.
+    // As after a power failure: the note reached the disk, the data did not.
     std::fstream part(output() + ".part", std::ios::binary | std::ios::in | std::ios::out);
     part.seekp(static_cast<std::streamoff>(source.size()) - 400'000);
     part.put(static_cast<char>(source[source.size() - 400'000] ^ 1));
@@ -327,14 +327,15 @@ TEST_F(CliPull, ATensorThatWasNotedAndIsDamagedIsFetchedAgain) {
   EXPECT_TRUE(read_file(output()) == source);
 }
 
-TEST_F(CliPull, APullThatIsKilledAgainAndAgainEndsWithTheWholeFile) {
+TEST_F(CliPull, APullThatIsKilledSeveralTimesCompletesTheFile) {
   const fs::path model = make_model(64, 500'000);
   Command server({"serve", model, "--json"});
   const std::string address = serve(server);
   std::mt19937 random(std::random_device{}());
   for (int kill = 0; kill < 10; ++kill) {
     Command pull({"pull", address, "-o", output(), "--backend", kill % 2 == 0 ? "tcp" : "shm"});
-    // Some are killed before they have a part, some after so many notes, some after they have finished.
+    // Some pulls are killed before they have a part file, some after a number of notes, some after they have
+    // finished.
     const std::uintmax_t enough = random() % 1200;
     std::error_code none;
     while (!fs::exists(output()) && pull.running()) {
@@ -349,12 +350,13 @@ TEST_F(CliPull, APullThatIsKilledAgainAndAgainEndsWithTheWholeFile) {
   EXPECT_TRUE(read_file(output()) == read_file(model));
 }
 
-TEST_F(CliPull, AServerThatDiesInTheMiddleIsNamedAndWhatCameIsKept) {
+TEST_F(CliPull, AServerThatDiesDuringAPullIsNamedAndCompleteTensorsAreKept) {
   const fs::path model = make_model(100, 2'000'000);
   for (int attempt = 0; attempt < 10; ++attempt) {
     Command server({"serve", model, "--json", "--name", "granary"});
     Command pull({"pull", serve(server), "-o", output(), "--no-resume", "--backend", "tcp"});
-    // Stopped when it has the first tensors, so that the server is surely dead before the last.
+    // The pull is stopped when it has the first tensors, so that the server is dead before the last one
+    // moves.
     std::error_code none;
     while (pull.running()) {
       if (fs::file_size(output() + ".part.state", none) > 100 && !none) break;
@@ -363,7 +365,7 @@ TEST_F(CliPull, AServerThatDiesInTheMiddleIsNamedAndWhatCameIsKept) {
     server.signal(SIGKILL);
     EXPECT_EQ(server.wait(), -SIGKILL);
     pull.signal(SIGCONT);
-    if (pull.wait() == 0) {  // it was quicker
+    if (pull.wait() == 0) {  // the pull had finished before it was stopped
       fs::remove(output());
       continue;
     }
@@ -376,7 +378,7 @@ TEST_F(CliPull, AServerThatDiesInTheMiddleIsNamedAndWhatCameIsKept) {
     EXPECT_TRUE(read_file(output()) == read_file(model));
     return;
   }
-  FAIL() << "ten pulls were done before their server could be killed";
+  FAIL() << "ten pulls finished before their server was killed";
 }
 
 TEST_F(CliPull, AServerIsFoundByNameInAStore) {
@@ -402,7 +404,7 @@ TEST_F(CliPull, FilesThatAreNoTensorFilesAreRefused) {
   EXPECT_EQ(run_command({"pull", "127.0.0.1:1", "-o", output("copy.bin")}).code, 1);
 }
 
-TEST_F(CliPull, TheWeightsOfATypeThatNumpyLacksAreNotPutIntoAnArchive) {
+TEST_F(CliPull, ATypeThatNumpyLacksIsNotPulledIntoAnArchive) {
   const fs::path path = folder_ / "bf16.safetensors";
   const std::string header = R"({"w":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})";
   const std::uint64_t length = header.size();

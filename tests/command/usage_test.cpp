@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line itself: help, exit codes, where output goes.
+// The command line: help, exit codes, and the streams of the output.
 #include "command/command.hpp"
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ using testing::Not;
 
 class CliHelp : public testing::TestWithParam<std::vector<std::string>> {};
 
-TEST_P(CliHelp, HasExamplesAndFitsTheTerminal) {
+TEST_P(CliHelp, TheHelpHasExamplesAndFitsTheTerminal) {
   std::vector<std::string> arguments = GetParam();
   arguments.emplace_back("--help");
   const Outcome outcome = run_command(arguments);
@@ -21,7 +21,7 @@ TEST_P(CliHelp, HasExamplesAndFitsTheTerminal) {
   EXPECT_THAT(outcome.err, IsEmpty());
   EXPECT_THAT(outcome.out, HasSubstr("Examples:\n  headrace "));
   EXPECT_LE(widest_line(outcome.out), 120U) << outcome.out;
-  // Values are shown by what they are, not by the parser's names of types.
+  // A value is described by its meaning, not by the parser's name of its type.
   for (const char* word : {"TEXT", "UINT", "FLOAT", ":INT", "BOOLEAN", "{", " in ["})
     EXPECT_THAT(outcome.out, Not(HasSubstr(word))) << outcome.out;
 }
@@ -74,7 +74,7 @@ TEST(CliUsage, AnUnknownAgentOptionIsNamed) {
   }
 }
 
-TEST(CliUsage, AnOptionThatAnAgentWouldRefuseIsRefusedWhereBackendsAreListed) {
+TEST(CliUsage, TheCommandPluginsRefusesAnOptionThatAnAgentRefuses) {
   for (const auto& [option, words] : {std::pair{"runtme_dir=/tmp", "runtime_dir"},
                                       {"tpc.sockets=2", "did you mean tcp?"},
                                       {"inbox_capacity=0", "at least 1"},
@@ -86,7 +86,7 @@ TEST(CliUsage, AnOptionThatAnAgentWouldRefuseIsRefusedWhereBackendsAreListed) {
   }
 }
 
-TEST(CliUsage, AReaderThatHasSeenEnoughIsNoError) {
+TEST(CliUsage, AClosedOutputPipeIsNoError) {
   Command command({"plugins"});
   command.close_output();
   EXPECT_EQ(command.wait(), 0) << command.err;

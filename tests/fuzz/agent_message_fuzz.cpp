@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The readers of what agents say to each other. What is accepted must survive a second trip.
+// The readers of the messages between agents. An accepted message must be encoded and decoded to the same
+// message.
 #include "wire/agent_message.hpp"
 
 #include <cstdlib>

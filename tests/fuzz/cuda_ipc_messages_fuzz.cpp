@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cuda_ipc backend reads of a peer on the same host, on bytes that a hostile one chose: control
-// messages. The first byte says how many descriptors came along.
+// The control messages that the cuda_ipc backend reads from a peer on the same host, with bytes of a hostile
+// peer. The first byte is the number of descriptors of the message.
 #include "backends/cuda_ipc/control_messages.hpp"
 #include "host_link/control_messages.hpp"
 
@@ -11,7 +11,7 @@
 
 using namespace headrace;
 
-/// What was accepted must come out of our own writer again.
+/// Our own writer must reproduce each accepted message.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   if (size == 0) return 0;
   const auto packet = std::as_bytes(std::span(bytes + 1, size - 1));

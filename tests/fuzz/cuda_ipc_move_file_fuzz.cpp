@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cuda_ipc backend reads of a request that a peer on the same host has it carry out, on bytes that a
-// hostile one chose: the pages in a memory file, behind its control page.
+// The request of a peer on the same host that the cuda_ipc backend executes (owner move), with bytes of a
+// hostile peer: the pages in a memory file, behind its control page.
 #include "backends/cuda_ipc/move_file.hpp"
 
 #include <unistd.h>
@@ -23,7 +23,7 @@ std::vector<void*> handles_of(const std::vector<ToldRegion>& regions) {
   return handles;
 }
 
-/// What our own writer makes of the list.
+/// The output of our own writer for the list.
 std::string written_again(const MoveList& list) {
   const auto near = handles_of(list.initiators.regions), far = handles_of(list.owners.regions);
   const headrace_side_v1 local = list.initiators.view(list, near), remote = list.owners.view(list, far);
@@ -47,13 +47,13 @@ std::string written_again(const MoveList& list) {
 
 }  // namespace
 
-/// What was accepted must come out of our own writer again; and a list that passes the check lies within what
-/// it was checked against.
+/// Our own writer must reproduce each accepted list, and a list that passes the check must lie within the
+/// checked bounds.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   const std::string_view body(reinterpret_cast<const char*>(bytes), size);
   const auto list = cuda_ipc::decode_move_list(body);
   if (!list) return 0;
-  if (list->count > 100'000) return 0;  // regular ones may say so in a few bytes, and take their time
+  if (list->count > 100'000) return 0;  // a few bytes can announce many regular pages, which take long
   constexpr std::uint64_t length = 10'000;
   const auto total = list->check([=](std::size_t) { return std::optional(length); });
   if (total && *total > list->count * length) std::abort();

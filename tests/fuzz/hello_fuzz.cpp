@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handshake: as a conversation of two sides whose bytes the input changes on the way (so that the fuzzer
-// gets behind the proofs), and with bytes of the input's own against either side.
+// The handshake, in two ways: a conversation of two sides in which the input changes bytes, so that the
+// fuzzer gets behind the proofs; and bytes of the input against one side.
 #include "wire/handshake.hpp"
 
 #include "base/hash.hpp"
@@ -40,7 +40,7 @@ wire::Handshake side(wire::HelloRole role, bool token, std::uint8_t variant) {
   return std::move(wire::Handshake::begin(std::move(config))).value();
 }
 
-/// Takes bytes from the input as long as there are any.
+/// Takes bytes from the input until it is empty.
 class Input {
  public:
   explicit Input(std::string_view bytes) : bytes_(bytes) {}
@@ -61,7 +61,7 @@ class Input {
   std::string_view bytes_;
 };
 
-/// A stranger speaks: pieces of the input, cut as the input says.
+/// Feeds the rest of the input to a handshake, in chunks whose lengths the input gives.
 void listen_to_stranger(wire::Handshake& handshake, Input& input) {
   while (!input.empty() && handshake.state() == State::running) {
     handshake.sent(handshake.to_send().size());
@@ -70,7 +70,7 @@ void listen_to_stranger(wire::Handshake& handshake, Input& input) {
   }
 }
 
-/// Two sides talk. The input says how many bytes go at a time, and which of them are changed.
+/// A conversation of two sides. The input gives the length of each chunk, and the bytes to change.
 void converse(Input& input, bool token, std::uint8_t variant) {
   wire::Handshake connecting = side(wire::HelloRole::connecting, token, variant);
   wire::Handshake accepting = side(wire::HelloRole::accepting, token, variant);
@@ -92,8 +92,8 @@ void converse(Input& input, bool token, std::uint8_t variant) {
   }
   const bool both = connecting.state() == State::done && accepting.state() == State::done;
   if (!changed && !both) std::abort();
-  // With a token nothing that was changed before the verdict goes unseen; the verdict itself is a mere
-  // greeting.
+  // With a token every byte that is changed before the verdict must be noticed; the verdict itself is not
+  // protected.
   if (token && both && (connecting.peer().name != "accepting" || accepting.peer().name != "connecting"))
     std::abort();
 }

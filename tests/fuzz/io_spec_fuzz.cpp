@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three descriptions of a model's inputs: whatever the text is, reading it ends, and what was read can be
-// shown and checked against.
+// The three descriptions of a model's inputs: the reader must end on any text, and a description that it
+// reads can be printed and used for checks.
 #include "runner/exported_program.hpp"
 #include "runner/generated_code.hpp"
 #include "runner/input_check.hpp"

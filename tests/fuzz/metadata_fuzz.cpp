@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reader of metadata. Odd inputs go in as they are; of even ones the rest is a body that gets the right
-// envelope, so that the checksum does not keep the fuzzer out. What is accepted must survive a second trip.
+// The reader of metadata. An odd input is read as it is; the rest of an even one is a body that gets the
+// right envelope, so that the checksum does not stop the fuzzer. Accepted metadata must be encoded and
+// decoded to the same metadata.
 #include "tests/support/sealed_metadata.hpp"
 #include "wire/metadata.hpp"
 
@@ -31,7 +32,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (data[0] % 2 == 1) {
     read(input);
   } else {
-    read(testing::sealed_metadata(input, data[0] / 2 % 2));  // of this minor version and of a later one
+    read(testing::sealed_metadata(
+        input, data[0] / 2 % 2));  // once with this minor version and once with a later one
   }
   return 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Both sides of the metadata socket behind an honest handshake: a client that says what the input says, a
-// server that answers what the input says, cut into pieces as the input says.
+// Both sides of the metadata socket after a correct handshake: a client whose request is the input, and a
+// server whose answer is the input, in chunks whose length the input gives.
 #include "metadata/metadata_session.hpp"
 
 #include <cstdlib>
@@ -47,7 +47,7 @@ void serve(std::string_view input, std::size_t piece) {
     server.sent(server.to_send().size());
     if (server.phase() != ServerSession::Phase::request) std::abort();
     feed_in_pieces(server, input, piece);
-    // Whatever it was: if it was answered, then with something that a client can read.
+    // If the server answers, a client must be able to read the answer.
     if (server.phase() == ServerSession::Phase::answer) {
       const std::string_view answer = server.to_send().substr(4);
       const Code code = wire::decode_fetch_answer(answer).code();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the shm backend reads of a peer on the same host, on bytes that a hostile one chose: control messages,
-// connection information, and the message ring. The first byte says which, its upper half how many
-// descriptors came along.
+// The bytes that the shm backend reads from a peer on the same host, with bytes of a hostile peer: control
+// messages, connection information, and the message ring. The first byte chooses one of them; its upper half
+// is the number of descriptors.
 #include "backends/shm/control_messages.hpp"
 #include "host_link/ring.hpp"
 
@@ -17,7 +17,7 @@ namespace {
 using namespace headrace;
 using namespace headrace::host_link;
 
-/// What was accepted must come out of our own writer again.
+/// Our own writer must reproduce each accepted message.
 void read_control_message(std::span<const std::byte> packet, std::size_t descriptors) {
   auto message = decode(shm::protocol, packet, descriptors);
   if (!message) return;
@@ -30,7 +30,7 @@ void read_control_message(std::span<const std::byte> packet, std::size_t descrip
   if (!std::ranges::equal(std::as_bytes(std::span(again)), packet)) std::abort();
 }
 
-/// A ring whose control words and data are the input's. What it holds is never found outside of it.
+/// A ring whose control words and data are the input. The reader must never leave its memory.
 void read_ring(std::span<const std::byte> input) {
   constexpr std::uint64_t capacity = 4096;
   constexpr std::uint64_t max_message = 512;
@@ -49,7 +49,7 @@ void read_ring(std::span<const std::byte> input) {
     if (message.bytes.size() > max_message) std::abort();
     for (const char c : message.bytes) sum += static_cast<unsigned char>(c);
   }
-  if (sum == ~std::uint64_t{0}) std::abort();  // keeps the sum
+  if (sum == ~std::uint64_t{0}) std::abort();  // uses the sum, so that the compiler keeps it
 }
 
 }  // namespace

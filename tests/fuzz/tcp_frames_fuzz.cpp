@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame reader and the two ends of message order, on bytes that a hostile peer chose. The first byte says
-// how many bytes come at a time and how many pieces of memory the socket is offered.
+// The frame reader and both sides of message order, with bytes of a hostile peer. The first byte gives the
+// number of bytes of each read and the number of buffers that the socket gets.
 #include "backends/tcp/frame_reader.hpp"
 #include "backends/tcp/message_inbox.hpp"
 #include "backends/tcp/message_outbox.hpp"
@@ -17,7 +17,7 @@ namespace {
 using namespace headrace;
 using namespace headrace::tcp;
 
-/// Takes frames as a channel does: looks ranges up, keeps messages in order.
+/// Handles frames as a channel does: it looks up ranges and keeps messages in order.
 struct Owner final : FrameReader::Handler {
   Owner(FrameReader& the_reader, Regions& the_regions) : reader(the_reader), regions(the_regions) {
     for (int i = 0; i < 3; ++i) {

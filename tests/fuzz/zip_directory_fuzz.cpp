@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever stands in a package's file, reading its table of contents ends, and no member reaches beyond the
-// file.
+// The reader of a package's directory must end on any bytes, and no member may reach beyond the file.
 #include "runner/zip_directory.hpp"
 
 #include <cstdlib>
@@ -8,7 +7,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto reader = [&](std::uint64_t offset, std::span<std::byte> into) -> headrace::Result<void> {
-    if (offset > size || into.size() > size - offset) std::abort();  // it was told how long the file is
+    if (offset > size || into.size() > size - offset)
+      std::abort();  // the reader knows the length of the file
     if (!into.empty()) std::memcpy(into.data(), data + offset, into.size());
     return {};
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What AOTInductor itself lets through, with wrong numbers or a crash at the end: here each is an error
+// Inputs that AOTInductor itself accepts, with wrong numbers or a crash at the end. Here each is an error
 // before the run.
 #include "model/model_fixture.hpp"
 
@@ -16,7 +16,7 @@ using testing::package_path;
 
 class BadInput : public testing::ModelTest {
  protected:
-  /// What run says of these inputs, which it must not take.
+  /// The error of `run` for these inputs, which it must refuse.
   static std::string refusal(Model& model, std::span<const TensorView> inputs) {
     const std::uint64_t before = model.timing().run_ns.count;
     const auto outputs = model.run(inputs);
@@ -30,7 +30,7 @@ class BadInput : public testing::ModelTest {
   }
 };
 
-TEST_F(BadInput, a_fused_kernel_gets_no_other_count_type_rank_or_stride) {
+TEST_F(BadInput, a_fused_kernel_refuses_another_length_type_rank_or_stride) {
   Model model = open("add");
   const Tensor large = counted({4096});
   const TensorView right{large.data(), DType::float32, {1024}, {}, {}};
@@ -79,7 +79,7 @@ TEST_F(BadInput, another_number_of_inputs_is_refused) {
   EXPECT_THAT(refusal(model, std::array<TensorView, 5>{a, a, a, a, a}), HasSubstr("5 inputs are given"));
 }
 
-TEST_F(BadInput, a_matrix_product_gets_no_other_shape_or_order) {
+TEST_F(BadInput, a_matrix_product_refuses_another_shape_or_order) {
   Model model = open("mixed");
   const Tensor a = counted({16}), ids = Tensor::zeros(DType::int64, {5}).value();
   const Tensor one = counted({1}), narrow = counted({2, 3}), square = counted({4, 4});
@@ -100,7 +100,7 @@ TEST_F(BadInput, indices_of_another_type_are_refused) {
               HasSubstr("input 3 (ids) is int32 [5], and int64 [5] is expected"));
 }
 
-TEST_F(BadInput, a_convolution_gets_no_other_picture) {
+TEST_F(BadInput, a_convolution_refuses_another_shape) {
   Model model = open("convolution");
   const Tensor small = counted({1, 3, 16, 16}), empty = counted({0, 3, 32, 32}),
                right = counted({1, 3, 32, 32});
@@ -109,7 +109,7 @@ TEST_F(BadInput, a_convolution_gets_no_other_picture) {
   EXPECT_TRUE(model.run(std::array<TensorView, 1>{right}));
 }
 
-TEST_F(BadInput, a_dynamic_dimension_keeps_its_bounds_and_one_is_within) {
+TEST_F(BadInput, a_dynamic_dimension_has_bounds_and_one_lies_within_them) {
   Model model = open("mlp");
   const Tensor whole = counted({65, 256});
   TensorView view = whole;
@@ -120,12 +120,13 @@ TEST_F(BadInput, a_dynamic_dimension_keeps_its_bounds_and_one_is_within) {
   EXPECT_TRUE(model.run(std::span(&view, 1)));
 }
 
-TEST_F(BadInput, a_package_of_torch_alone_is_checked_by_its_generated_code) {
+TEST_F(BadInput, a_package_without_our_description_is_checked_by_its_generated_code) {
   const auto info = Model::inspect(package_path("add"));
   ASSERT_TRUE(info) << info.error().message;
   EXPECT_EQ(info->spec_source, SpecSource::generated_code);
   EXPECT_TRUE(info->warnings.empty())
-      << "torch's own packages do not say which torch made them: " << info->warnings.front();
+      << "a package of torch itself does not name its torch, so there must be no warning: "
+      << info->warnings.front();
   EXPECT_EQ(spec_text(info->inputs[0]), "float32 [1024]");
   const auto exported = Model::inspect(package_path("mlp"));
   ASSERT_TRUE(exported);
@@ -133,7 +134,7 @@ TEST_F(BadInput, a_package_of_torch_alone_is_checked_by_its_generated_code) {
   EXPECT_EQ(spec_text(exported->inputs[0]), "float32 [batch 1..64, 256]");
 }
 
-TEST_F(BadInput, check_says_the_same_without_running) {
+TEST_F(BadInput, check_returns_the_error_of_run_without_running) {
   Model model = open("add");
   const Tensor wrong = counted({3});
   const auto checked = model.check(std::array<TensorView, 1>{wrong});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands for models as a user runs them: exit codes, tables or JSON on stdout, complaints on stderr.
+// The commands for models as a user runs them: exit codes, tables or JSON on stdout, errors on stderr.
 #include "model/model_fixture.hpp"
 #include "support/package_file.hpp"
 #include "command/command.hpp"
@@ -33,7 +33,7 @@ class ModelCommand : public testing::ModelTest {
   }
 };
 
-TEST_F(ModelCommand, inspect_says_what_a_model_takes) {
+TEST_F(ModelCommand, inspect_describes_the_inputs_and_outputs_of_a_model) {
   const Outcome outcome = run_command({"inspect", package_path("mlp"), "--constants", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const json said = json::parse(outcome.out);
@@ -49,7 +49,7 @@ TEST_F(ModelCommand, inspect_says_what_a_model_takes) {
             json::parse(R"({"name": "first.weight", "dtype": "float32", "shape": [512, 256]})"));
 }
 
-TEST_F(ModelCommand, infer_runs_files_and_writes_files_of_every_format) {
+TEST_F(ModelCommand, infer_reads_and_writes_files_of_every_format) {
   for (const char* ending : {"npz", "safetensors", "json"}) {
     const std::string output = folder_.path() + "/out." + ending;
     const Outcome outcome =
@@ -60,7 +60,7 @@ TEST_F(ModelCommand, infer_runs_files_and_writes_files_of_every_format) {
     EXPECT_EQ(said["runs"], 3);
     EXPECT_GT(said["latency_us"]["p99"], 0);
     EXPECT_EQ(said["outputs"][1]["shape"], (json{4, 512}));
-    // What was written is what torch computed, and verify reads all that infer writes.
+    // The written file equals the results of torch, and verify reads every format that infer writes.
     const Outcome same =
         run_command({"verify", package_path("mlp"), "--input", beside("mlp_inputs.safetensors"), "--expect",
                      output, "--rtol", "0", "--atol", "0"});
@@ -68,7 +68,7 @@ TEST_F(ModelCommand, infer_runs_files_and_writes_files_of_every_format) {
   }
 }
 
-TEST_F(ModelCommand, one_npy_is_the_one_input_and_the_one_output) {
+TEST_F(ModelCommand, an_npy_file_is_the_only_input_or_the_only_output) {
   const std::string in = folder_.path() + "/in.json", out = folder_.path() + "/out.npy";
   json x;
   for (int i = 0; i < 1024; ++i) x["anything"].push_back(i + 0.5);
@@ -85,7 +85,7 @@ TEST_F(ModelCommand, one_npy_is_the_one_input_and_the_one_output) {
   EXPECT_THAT(wrong.err, HasSubstr("1 of 1 outputs"));
 }
 
-TEST_F(ModelCommand, verify_compares_with_what_torch_computed) {
+TEST_F(ModelCommand, verify_compares_with_the_results_of_torch) {
   const Outcome outcome =
       run_command({"verify", package_path("mlp"), "--input", beside("mlp_inputs.safetensors"), "--expect",
                    beside("mlp_outputs.safetensors"), "--json"});
@@ -98,7 +98,7 @@ TEST_F(ModelCommand, verify_compares_with_what_torch_computed) {
   EXPECT_THAT(other.out, HasSubstr("has no tensor of that name: it has x"));
 }
 
-TEST_F(ModelCommand, verify_says_which_tensors_it_has_nothing_to_compare_with) {
+TEST_F(ModelCommand, verify_names_tensors_that_the_model_does_not_output) {
   const std::string file = folder_.path() + "/out.json";
   const std::string inputs = beside("mlp_inputs.safetensors");
   ASSERT_EQ(run_command({"infer", package_path("mlp"), "-i", inputs, "-o", file}).code, 0);
@@ -121,7 +121,7 @@ TEST_F(ModelCommand, a_tolerance_that_is_no_number_is_a_wrong_command_line) {
   }
 }
 
-TEST_F(ModelCommand, infer_leaves_an_output_that_exists_alone_unless_it_is_forced) {
+TEST_F(ModelCommand, infer_keeps_an_existing_output_unless_it_is_forced) {
   const std::string output = folder_.path() + "/out.npz";
   const auto infer_to = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments{"infer", package_path("mlp"), "-g", "-o", output};
@@ -143,7 +143,7 @@ TEST_F(ModelCommand, infer_leaves_an_output_that_exists_alone_unless_it_is_force
   EXPECT_TRUE(std::filesystem::is_symlink(output));
 }
 
-TEST_F(ModelCommand, inputs_can_be_made_up_and_many_may_call) {
+TEST_F(ModelCommand, infer_generates_inputs_and_runs_on_several_threads) {
   const Outcome outcome = run_command({"infer", package_path("mlp"), "--generate", "--dim", "batch=3",
                                        "--runs", "5", "--threads", "2", "--torch-threads", "1", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -156,7 +156,7 @@ TEST_F(ModelCommand, inputs_can_be_made_up_and_many_may_call) {
       << "the same seed gives the same inputs";
 }
 
-TEST_F(ModelCommand, runs_a_second_are_those_of_the_measured_runs) {
+TEST_F(ModelCommand, runs_per_second_count_the_measured_runs_only) {
   const auto infer = [](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"infer", package_path("mlp"), "--generate", "--json"});
     const Outcome outcome = run_command(arguments);
@@ -165,12 +165,13 @@ TEST_F(ModelCommand, runs_a_second_are_those_of_the_measured_runs) {
   };
   const json said = infer({"--runs", "2", "--warmup", "200"});
   const double seconds_a_run = said["latency_us"]["mean"].get<double>() / 1e6;
-  EXPECT_GT(said["runs_per_second"].get<double>() * seconds_a_run, 0.1) << "200 runs more took their time";
+  EXPECT_GT(said["runs_per_second"].get<double>() * seconds_a_run, 0.1)
+      << "the 200 warm-up runs must not count";
   EXPECT_EQ(infer({})["warmup"], 0);
   EXPECT_EQ(infer({"--runs", "2"})["warmup"], 1);
 }
 
-TEST_F(ModelCommand, what_is_wrong_is_said_on_stderr_with_what_to_do) {
+TEST_F(ModelCommand, errors_are_printed_on_stderr_with_advice) {
   const auto complaint = [](const std::vector<std::string>& arguments) {
     const Outcome outcome = run_command(arguments);
     EXPECT_EQ(outcome.code, 1);
@@ -234,7 +235,7 @@ TEST_F(ModelCommand, doctor_tries_the_device_and_the_model) {
   EXPECT_THAT(refused.out, HasSubstr("compiled for riscv64"));
 }
 
-TEST_F(ModelCommand, doctor_says_once_that_a_device_is_not_there) {
+TEST_F(ModelCommand, doctor_reports_a_missing_device_once) {
   const Outcome outcome = run_command({"doctor", "--device", "cuda:99"});
   EXPECT_EQ(outcome.code, 1);
   const json said = json::parse(outcome.out);
@@ -246,7 +247,7 @@ TEST_F(ModelCommand, doctor_says_once_that_a_device_is_not_there) {
   EXPECT_EQ(outcome.err, "headrace: " + said["reason"].get<std::string>() + "\n");
 }
 
-TEST_F(ModelCommand, debug_says_every_tensor_on_stderr) {
+TEST_F(ModelCommand, debug_prints_every_tensor_on_stderr) {
   ::setenv("HEADRACE_MODEL_DEBUG", "1", 1);
   const Outcome outcome =
       run_command({"infer", package_path("mlp"), "--generate", "--dim", "batch=2", "--json"});
@@ -257,7 +258,7 @@ TEST_F(ModelCommand, debug_says_every_tensor_on_stderr) {
   EXPECT_TRUE(json::accept(outcome.out));
 }
 
-TEST_F(ModelCommand, people_get_tables) {
+TEST_F(ModelCommand, without_json_the_output_is_a_table) {
   const auto said = [](const std::vector<std::string>& arguments) {
     const Outcome outcome = run_command(arguments);
     EXPECT_EQ(outcome.code, 0) << outcome.err;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Real packages, run by a real torch; skipped where none is installed.
+// Real packages, run by a real torch. The tests are skipped if torch is not installed.
 #pragma once
 
 #include <headrace/model.hpp>
@@ -18,7 +18,7 @@ inline std::string package_path(const std::string& name) {
   return std::string(HEADRACE_TEST_MODELS) + "/" + name + ".pt2";
 }
 
-/// float32 [...] with elements 0, 1, 2, ...
+/// A float32 tensor with the elements 0, 1, 2, ...
 inline Tensor counted(const Shape& shape) {
   Tensor tensor = Tensor::zeros(DType::float32, shape).value();
   float next = 0;

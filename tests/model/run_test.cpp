@@ -21,7 +21,7 @@ std::vector<float> floats(const Tensor& tensor) {
   return {elements.begin(), elements.end()};
 }
 
-TEST_F(Run, a_pointwise_model_computes_what_it_says) {
+TEST_F(Run, a_pointwise_model_computes_its_function) {
   Model model = open("add");
   const Tensor x = counted({1024});
   const std::array<TensorView, 1> inputs{x};
@@ -33,7 +33,7 @@ TEST_F(Run, a_pointwise_model_computes_what_it_says) {
     ASSERT_EQ((*outputs)[0].elements<float>()[i], static_cast<float>(i) + 1);
 }
 
-TEST_F(Run, new_bytes_in_the_same_memory_are_seen) {
+TEST_F(Run, new_bytes_in_the_same_memory_are_used) {
   Model model = open("add");
   Tensor x = counted({1024});
   const std::array<TensorView, 1> inputs{x};
@@ -42,7 +42,7 @@ TEST_F(Run, new_bytes_in_the_same_memory_are_seen) {
   EXPECT_EQ(model.run(inputs).value()[0].elements<float>()[7], 101);
 }
 
-TEST_F(Run, other_memory_of_the_same_shape_is_seen) {
+TEST_F(Run, other_memory_of_the_same_shape_is_used) {
   Model model = open("add");
   const Tensor one = counted({1024});
   Tensor other = counted({1024});
@@ -51,7 +51,7 @@ TEST_F(Run, other_memory_of_the_same_shape_is_seen) {
   EXPECT_EQ(model.run(std::array<TensorView, 1>{other}).value()[0].elements<float>()[0], 51);
 }
 
-TEST_F(Run, every_batch_that_the_export_allowed_runs_with_one_package) {
+TEST_F(Run, every_batch_size_of_the_export_runs_with_one_package) {
   Model model = open("mlp");
   const Tensor whole = counted({64, 256});
   const auto all = model.run(std::array<TensorView, 1>{whole});
@@ -69,7 +69,7 @@ TEST_F(Run, every_batch_that_the_export_allowed_runs_with_one_package) {
   }
 }
 
-TEST_F(Run, an_input_or_weight_that_is_handed_through_is_an_output_of_its_own) {
+TEST_F(Run, an_input_or_weight_that_is_an_output_is_copied) {
   Model model = open("mixed");
   Tensor a = counted({16});
   const Tensor bias = counted({16}), m = counted({2, 4});
@@ -95,7 +95,7 @@ TEST_F(Run, outputs_outlive_the_model) {
   EXPECT_EQ(outputs[0].elements<float>()[1023], 1024);
 }
 
-TEST_F(Run, all_types_go_in_and_come_out) {
+TEST_F(Run, every_type_is_an_input_and_an_output) {
   Model model = open("types");
   const std::array types{DType::float64, DType::float16, DType::bfloat16, DType::int8,    DType::int16,
                          DType::int32,   DType::int64,   DType::uint8,    DType::boolean, DType::complex64};
@@ -134,7 +134,7 @@ TEST_F(Run, a_model_that_writes_into_an_input_writes_once_a_run) {
   EXPECT_EQ(total.elements<float>()[0], 56);
 }
 
-TEST_F(Run, threads_with_a_runner_each_get_their_own_results) {
+TEST_F(Run, threads_with_a_runner_each_get_their_own_outputs) {
   ModelOptions options;
   options.runners = 3;
   Model model = open("add", options);
@@ -154,7 +154,7 @@ TEST_F(Run, threads_with_a_runner_each_get_their_own_results) {
   EXPECT_EQ(model.timing().run_ns.count, 800U);
 }
 
-TEST_F(Run, models_can_be_opened_by_many_threads_at_once) {
+TEST_F(Run, many_threads_may_open_models_at_once) {
   std::atomic<int> wrong = 0;
   std::vector<std::jthread> threads;
   for (int t = 0; t < 4; ++t)
@@ -168,7 +168,7 @@ TEST_F(Run, models_can_be_opened_by_many_threads_at_once) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST_F(Run, constants_are_listed_and_replaced_without_loading_anew) {
+TEST_F(Run, constants_are_listed_and_replaced_without_another_load) {
   ModelOptions options;
   options.runners = 2;
   Model model = open("mixed", options);
@@ -206,7 +206,7 @@ TEST_F(Run, a_constant_of_another_shape_type_or_name_is_refused_and_nothing_chan
             Code::invalid_argument);
 }
 
-TEST_F(Run, what_only_the_model_can_find_out_comes_back_in_torchs_words) {
+TEST_F(Run, an_error_that_only_the_model_can_find_has_torchs_text) {
   Model model = open("mixed");
   const Tensor a = counted({16}), m = counted({2, 4});
   Tensor ids = Tensor::zeros(DType::int64, {5}).value();
@@ -242,7 +242,7 @@ TEST_F(Run, a_tensor_is_copied_to_a_device) {
   EXPECT_EQ(floats(*copy), floats(x));
 }
 
-TEST_F(Run, the_device_can_do_what_models_need) {
+TEST_F(Run, the_device_passes_every_check_that_models_need) {
   const auto checks = check_device(Device{});
   ASSERT_TRUE(checks) << checks.error().message;
   ASSERT_EQ(checks->size(), 12U);

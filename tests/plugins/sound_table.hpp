@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A table with which nothing is wrong, for plugins that spoil one thing about it. Moves nothing.
+// A correct table, for plugins that break one rule each. It moves nothing.
 #pragma once
 
 #include <headrace/plugin/backend_v1.h>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests share: two agents over each backend, a second process, a limit on each test's time."""
+"""Shared fixtures: two agents over each backend, a peer in a second process, a time limit for each test."""
 
 import faulthandler
 import itertools
@@ -30,14 +30,14 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Keeps the real stderr: while a test runs, pytest has another in its place, which is lost with the
-    process."""
+    """Keeps a copy of the real stderr: during a test pytest replaces stderr, and that text is lost if the
+    process exits."""
     config.real_stderr = os.dup(2)
 
 
 @pytest.fixture(autouse=True)
 def no_test_hangs(request):
-    """Where every thread stands, and the end, for a test that takes too long."""
+    """Prints the stack of every thread and ends the process if a test runs too long."""
     seconds = SLOW_TEST_SECONDS if request.node.get_closest_marker("slow") else TEST_SECONDS
     faulthandler.dump_traceback_later(seconds, exit=True, file=request.config.real_stderr)
     yield
@@ -46,8 +46,8 @@ def no_test_hangs(request):
 
 @pytest.fixture(autouse=True)
 def own_runtime_folder(tmp_path_factory, monkeypatch):
-    """Agents of other users and other tests are elsewhere. Not below the test's own folder: socket paths are
-    short."""
+    """Gives each test a runtime folder of its own, so that it meets no other agents. The folder is not below
+    the test's folder, because paths of sockets must be short."""
     folder = tmp_path_factory.mktemp("run")
     folder.chmod(0o700)
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(folder))
@@ -59,7 +59,7 @@ def backend(request):
 
 
 def introduce(left, right):
-    """Each gets all of the other's metadata."""
+    """Each agent imports all metadata of the other."""
     left.import_metadata(right.export_metadata())
     right.import_metadata(left.export_metadata())
 
@@ -76,7 +76,7 @@ def agent(backend):
 
 @pytest.fixture
 def pair(backend):
-    """Two agents of one process that know each other, without regions yet."""
+    """Two agents of one process that know each other and have no regions yet."""
     with (
         headrace.Agent(unique("left"), [backend]) as left,
         headrace.Agent(unique("right"), [backend]) as right,
@@ -86,7 +86,7 @@ def pair(backend):
 
 
 def until(condition, seconds=30):
-    """Waits for what another thread or process does."""
+    """Waits until the condition holds; another thread or process makes it true."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"{condition} did not come true in {seconds} s"
@@ -94,10 +94,10 @@ def until(condition, seconds=30):
 
 
 class PeerProcess:
-    """tests/python/peer_process.py: an agent in a process of its own, told by lines what to do."""
+    """Runs tests/python/peer_process.py: an agent in a process of its own that takes commands as lines."""
 
     def __init__(self, name, backend, under=()):
-        """under: the command that starts it, if it is not to run as the tests do."""
+        """under: a command that starts the process, for example in another PID namespace."""
         self.name = name
         command = [*under, sys.executable, str(HERE / "peer_process.py"), name, backend]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -132,7 +132,7 @@ class PeerProcess:
 
 @pytest.fixture
 def start_peer(backend):
-    """Call it with a name to start a peer in another process."""
+    """A function that starts a peer with the given name in another process."""
     peers = []
 
     def start(name):
@@ -146,7 +146,7 @@ def start_peer(backend):
 
 @pytest.fixture
 def run_script():
-    """Runs a program in a fresh interpreter; its exit code, output and errors."""
+    """Runs a program in a fresh interpreter; returns its exit code, output and errors."""
 
     def run(text, *arguments, seconds=60):
         done = subprocess.run(
@@ -162,7 +162,7 @@ def run_script():
 
 
 def free_ports(count):
-    """Ports that nobody had a moment ago."""
+    """Ports that were free a moment ago."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [held.getsockname()[1] for held in sockets]
     for held in sockets:
@@ -172,7 +172,7 @@ def free_ports(count):
 
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory):
-    """host:port of a real etcd, one for all tests: each keeps to a namespace of its own."""
+    """host:port of a real etcd. All tests share it; each uses a namespace of its own."""
     program = shutil.which("etcd")
     assert program, "etcd is not installed: run tools/setup.sh"
     folder = tmp_path_factory.mktemp("etcd")

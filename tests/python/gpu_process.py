@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent with memory of one GPU in a process of its own, for test_gpu.py: one JSON object a line comes in,
-one goes out.
+"""An agent with memory of one GPU in a process of its own, for test_gpu.py. It reads one JSON object a line
+and answers with one.
 
-Usage: gpu_process.py NAME DEVICE BACKENDS    DEVICE: a GPU's ordinal, or -1 for host memory; BACKENDS: with
-commas between What a tensor holds follows from a seed, and which pages go where from a plan, so that both
-sides know without asking.
+Usage: gpu_process.py NAME DEVICE BACKENDS
+  DEVICE: the ordinal of a GPU, or -1 for host memory
+  BACKENDS: separated by commas
+
+The bytes of a tensor follow from a seed, and the pages of a move from a plan, so both processes know them
+without asking.
 """
 
 import base64
@@ -27,31 +30,31 @@ import headrace
 WORD = 8
 
 
-# What both sides know
+# Known to both processes
 
 
 def pattern(bytes_, seed, device):
-    """Bytes that the seed decides, the same on every device."""
+    """Bytes that follow from the seed, the same on every device."""
     words = torch.arange(-(-bytes_ // WORD), dtype=torch.int64, device=device)
     words = (words + seed * 1_000_003) * -7046029254386353131
     return (words ^ (words >> 29)).view(torch.uint8)[:bytes_]
 
 
 class Plan:
-    """Pages of a source and a target that belong together. No two of the target overlap."""
+    """Pages of a source and the pages of a target that they move to. No two pages of the target overlap."""
 
     def __init__(self, sources, targets, lengths, page=0):
         self.sources, self.targets, self.lengths = sources, targets, lengths
-        self.page = page  # of uniform lists, else 0
+        self.page = page  # the length of all pages of uniform lists, else 0
 
     @staticmethod
     def make(kind, buffer, page, count, seed):
         rng = np.random.default_rng(seed)
-        if kind == "uniform":  # pages that lie at multiples of their length
+        if kind == "uniform":  # pages at multiples of their length
             slots = buffer // page
             sources, targets = (rng.permutation(slots)[:count].astype(np.int64) * page for _ in range(2))
             return Plan(sources, targets, np.full(count, page, np.int64), page)
-        # Pages of any length up to `page`, at any place.
+        # Pages of any length up to `page`, at any offset.
         lengths = rng.integers(1, page + 1, count)
         room = buffer - int(lengths.sum())
         gaps = rng.integers(0, max(1, room // count), count)
@@ -63,7 +66,7 @@ class Plan:
         return Plan(sources, targets, lengths)
 
     def apply(self, target, source):
-        """The reference: what a transfer shall do, in torch's own words."""
+        """The reference: the effect of a request, computed by torch."""
         device = target.device
         if self.page:
             slots = target.numel() // self.page
@@ -94,7 +97,7 @@ class Process:
         self.agent = headrace.Agent(name, backends=backends or None)
         self.tensors, self.regions, self.requests, self.graphs, self.mappings = {}, {}, {}, {}, {}
 
-    # Who is who
+    # Names and peers
 
     def hello(self):
         return {"name": self.agent.name, "pid": os.getpid()}
@@ -114,13 +117,13 @@ class Process:
     # Memory
 
     def _empty(self, bytes):
-        """In a segment of its own, where torch's segments do not grow: none of those that it has kept is
-        free."""
+        """A tensor in a segment of its own. Where torch's segments do not grow, none of its cached segments
+        is free now."""
         self.release_memory()
         return torch.empty(bytes, dtype=torch.uint8, device=self.device)
 
     def fill(self, key, bytes, seed):
-        """A tensor of that name; registered if it is new. Its region's id."""
+        """Fills the tensor `key`, and makes and registers it if it is new. Returns the id of its region."""
         if key not in self.tensors:
             self.tensors[key] = self._empty(bytes)
             self.regions[key] = self.agent.register(self.tensors[key], name=key)
@@ -138,7 +141,7 @@ class Process:
         }
 
     def fill_allocated(self, key, bytes, seed):
-        """The same in host memory that the agent allocates."""
+        """As `fill`, in host memory that the agent allocates."""
         memory = self.agent.allocate(bytes, name=key)
         self.tensors[key] = torch.from_numpy(memory.numpy("uint8"))
         self.regions[key] = memory.region
@@ -146,13 +149,13 @@ class Process:
         return memory.region.id
 
     def fill_host(self, key, bytes, seed):
-        """The same in host memory that is merely registered."""
+        """As `fill`, in host memory that is registered and not allocated."""
         self.tensors[key] = pattern(bytes, seed, torch.device("cpu")).clone()
         self.regions[key] = self.agent.register(self.tensors[key], name=key)
         return self.regions[key].id
 
     def fill_cache(self, key, blocks, seed):
-        """A KV cache as vLLM lays it out: keys and values, blocks, tokens, heads, elements."""
+        """A KV cache in vLLM's layout: keys and values, blocks, tokens, heads, elements."""
         cache = self._empty(2 * blocks * 16 * 8 * 128 * 2).view(torch.bfloat16).view(2, blocks, 16, 8, 128)
         cache.view(torch.uint8).view(-1).copy_(pattern(cache.numel() * 2, seed, self.device))
         self.tensors[key] = cache
@@ -167,14 +170,14 @@ class Process:
         return self.regions[key].id
 
     def register_part(self, key, part, length):
-        """Another region, of the first bytes of a tensor on the host."""
+        """Registers the first bytes of a host tensor as another region."""
         self.regions[part] = self.agent.register(
             headrace.MemoryRange("dram", self.tensors[key].data_ptr(), length), name=part
         )
         return self.regions[part].id
 
     def register_while_current(self, key, current):
-        """With another GPU the current one."""
+        """Registers a tensor while another GPU is the current one."""
         torch.cuda.set_device(current)
         try:
             self.regions[key] = self.agent.register(self.tensors[key], name=key)
@@ -183,7 +186,7 @@ class Process:
         return self.regions[key].id
 
     def free(self, key):
-        """Lets go of the tensor, and torch of its memory. Its region stays."""
+        """Frees the tensor and torch's memory. Its region stays registered."""
         self.tensors.pop(key, None)
         return self.release_memory()
 
@@ -199,12 +202,12 @@ class Process:
         self.agent.deregister(self.regions.pop(key), timeout=timeout)
 
     def try_deregister(self, key, timeout):
-        """The region stays known here if it is refused."""
+        """As `deregister`; if the agent refuses, the region stays known here."""
         self.agent.deregister(self.regions[key], timeout=timeout)
         del self.regions[key]
 
     def fill_on(self, key, device, bytes, seed):
-        """The same as fill, on a GPU of one's choice."""
+        """As `fill`, on the given GPU."""
         with torch.cuda.device(device):
             self.tensors[key] = pattern(bytes, seed, torch.device("cuda", device)).clone()
             torch.cuda.synchronize()
@@ -212,7 +215,8 @@ class Process:
         return self.regions[key].id
 
     def read_from_several(self, peer, mine, theirs, page, pages, seeds):
-        """One read of pages that lie in turn in each of the peer's regions. What is wrong with ours."""
+        """One read of pages that lie in turn in each of the peer's regions. Returns the differences in our
+        tensor."""
         tensor, turns = self.tensors[mine], len(theirs)
         rows = np.array([[theirs[i % turns], i // turns * page, page] for i in range(pages)], dtype=np.uint64)
         remote = self.agent.prepare(rows, peer=peer)
@@ -231,7 +235,7 @@ class Process:
         return {region.name: region.id for region in self.agent.regions()}
 
     def used(self):
-        """Bytes of this GPU that are not free, whoever has them."""
+        """Bytes of this GPU that are in use by any process."""
         if self.ordinal < 0:
             return 0
         free, total = torch.cuda.mem_get_info(self.ordinal)
@@ -254,7 +258,7 @@ class Process:
         return next(one.length_bytes for one in known if one.id == region)
 
     def make(self, handle, op, peer, mine, theirs, plan, indexed=True, backends=None, timeout=None):
-        """A request of that name: the plan's pages between our tensor and the peer's region."""
+        """Makes the request `handle` for the plan's pages between our tensor and the peer's region."""
         plan = Plan.make(*plan)
         ours, others = (plan.targets, plan.sources) if op == "read" else (plan.sources, plan.targets)
         local, local_index = self._side(self.regions[mine].id, ours, plan, indexed)
@@ -265,7 +269,7 @@ class Process:
         return {"backend": self.requests[handle].backend, "explain": self.requests[handle].explain()}
 
     def post(self, handle, notification=None, timeout=30):
-        """Posts it and waits for its end."""
+        """Posts the request and waits for its completion."""
         request = self.requests[handle]
         start = time.monotonic()
         request.post(notification.encode() if notification else None)
@@ -283,22 +287,21 @@ class Process:
             self.drop("one")
 
     def in_stream_order(self, op, peer, mine, theirs, seed):
-        """Moves a whole tensor between what its stream does before and after, and waits for nothing in
-        between.
+        """Moves a whole tensor between earlier and later work of its stream, without a wait in between.
 
-        A write sends the pattern of `seed` that the stream puts there late, and not the zeros that it puts
-        there next. A read gives what the stream copies away right after it: what is wrong with that.
+        A write sends the pattern of `seed`, which the stream writes late, and not the zeros that it writes
+        next. A read gets the bytes that the stream copies away right after it. Returns the differences.
         """
         tensor = self.tensors[mine]
         stream = torch.cuda.Stream(self.device)
         wanted = pattern(tensor.numel(), seed, self.device)
         local = self.agent.prepare([(self.regions[mine], 0, tensor.numel())])
         request = self.agent.make_request(op, local, self.agent.prepare([(theirs, 0, tensor.numel())], peer))
-        request.post()  # makes the way
+        request.post()  # makes the link ready
         request.wait(30)
         self._quiet()
         with torch.cuda.stream(stream):
-            torch.cuda._sleep(100_000_000)  # cycles: some 50 ms
+            torch.cuda._sleep(100_000_000)  # cycles: about 50 ms
             if op == "write":
                 tensor.copy_(wanted)
             else:
@@ -313,10 +316,11 @@ class Process:
         return {"in_flight": in_flight, "wrong": self._differences(taken, wanted)}
 
     def move_on_stream(self, op, peer, mine, theirs, plan, default):
-        """Moves the plan's pages in the order of torch's default stream, or of another one; the request's
-        state at the end.
+        """Moves the plan's pages in the order of torch's default stream, or of another one. Returns the state
+        of the request.
 
-        One page of a like plan is moved before, which makes the way: it is to be checked, too.
+        Before, it moves one page of a similar plan, which makes the link ready. That page must be checked,
+        too.
         """
         self.move(op, peer, mine, theirs, [*plan[:3], 1, plan[4]])
         self._quiet()
@@ -334,11 +338,11 @@ class Process:
     # CUDA graphs
 
     def capture(self, handle, op, peer, mine, theirs, page, pages, numbers="host"):
-        """A request of that name for `pages` pages of the two regions, posted into a graph that is captured
-        as torch does it.
+        """Makes the request `handle` for `pages` pages of the two regions, and captures a post of it as torch
+        captures.
 
-        numbers: who names the pages of a replay: "host", "gpu" (both before the replay), or "graph" (the
-        graph itself reads them from a tensor).
+        numbers: the source of the indices of a replay: "host", "gpu" (both before the replay), or "graph"
+        (the graph itself reads them from a tensor).
         """
         sides = [self._length(self.regions[mine].id, None) // page, self._length(theirs, peer) // page]
         lists = [
@@ -347,7 +351,7 @@ class Process:
         ]
         first = np.arange(pages, dtype=np.int64)
         request = self.agent.make_request(op, *lists, first, first)
-        request.post()  # makes the way
+        request.post()  # makes the link ready
         request.wait(30)
         self._quiet()
         graph = torch.cuda.CUDAGraph()
@@ -360,10 +364,10 @@ class Process:
         return request.state
 
     def replay(self, handle, op, mine, page, pages, replays, seed, source_seed):
-        """Replays with other pages each time. What is wrong with our tensor (read); for a write, the numbers
-        of the last replay.
+        """Replays with other pages each time. Returns the differences in our tensor for a read, and the
+        indices of the last replay for a write.
 
-        Reads are compared with the source's pattern each time; a write is compared by its owner.
+        Each read is compared with the source's pattern here; a write is compared by its owner.
         """
         graph, request, sides, numbers, tables = self.graphs[handle]
         rng = np.random.default_rng(seed)
@@ -392,7 +396,7 @@ class Process:
         on_gpu = [torch.from_numpy(side).to(self.device) for side in chosen]
         if numbers == "gpu":
             request.set_indices(*on_gpu, stream=stream)
-            stream.synchronize()  # before they go
+            stream.synchronize()  # before the tables are freed
             return
         for table, side in zip(tables, on_gpu):
             table[: side.numel()].copy_(side)
@@ -410,15 +414,15 @@ class Process:
         target[: slots * page].view(slots, page)[rows[0]] = source[: slots * page].view(slots, page)[rows[1]]
 
     def check_written(self, key, target_seed, source_seed, page, locals_, remotes):
-        """What is wrong with a tensor that held the target's pattern before a write took these pages of the
-        source's."""
+        """The differences in a tensor that held the target's pattern before a write moved these pages of the
+        source there."""
         expected = pattern(self.tensors[key].numel(), target_seed, self.device)
         self.copy_pages(expected, pattern(expected.numel(), source_seed, self.device), page, remotes, locals_)
         return self._differences(self.tensors[key], expected)
 
     def replay_with_bad_numbers(self, handle, mine, page, pages, source_seed):
-        """A read with one number out of bounds on each side in turn, written by a GPU: what `check` says, and
-        what is wrong."""
+        """A read with one index out of bounds on each side in turn, written by a GPU. Returns the errors of
+        `check` and the differences."""
         graph, request, sides, _, _ = self.graphs[handle]
         tensor = self.tensors[mine]
         told = []
@@ -440,16 +444,16 @@ class Process:
                 )
             except headrace.InvalidArgument as error:
                 told.append({"text": str(error), "page": error.page, "wrong": wrong})
-            request.check()  # it was told once
+            request.check()  # the error is reported once
         return told
 
     def wait_for_replays(self, handle, replays):
-        """Queues replays behind work of the GPU's, and sees their ends by looking into memory alone."""
+        """Queues replays behind other work of the GPU, and sees their ends by polling memory only."""
         graph, request, _, _, _ = self.graphs[handle]
         before = request.check()
         stream = torch.cuda.Stream(self.device)
         with torch.cuda.stream(stream):
-            torch.cuda._sleep(100_000_000)  # cycles: some 50 ms
+            torch.cuda._sleep(100_000_000)  # cycles: about 50 ms
             for _ in range(replays):
                 graph.replay()
         at_once = request.check()
@@ -459,7 +463,7 @@ class Process:
         return {"at_once": at_once - before, "in_the_end": request.check() - before}
 
     def ask_graph(self, handle, member):
-        """What a method of a captured request answers, or a property of it is."""
+        """The result of a method, or the value of a property, of a captured request."""
         found = getattr(self.graphs[handle][1], member)
         return found() if callable(found) else found
 
@@ -473,16 +477,16 @@ class Process:
         gc.collect()
 
     def check(self, key, target_seed, source_seed, plans):
-        """What is wrong with a tensor that held the target's pattern before these plans took pages of the
-        source's."""
+        """The differences in a tensor that held the target's pattern before these plans moved pages of the
+        source there."""
         expected = pattern(self.tensors[key].numel(), target_seed, self.device)
         source = pattern(expected.numel(), source_seed, self.device)
         for plan in plans:
             Plan.make(*plan).apply(expected, source)
         return self._differences(self.tensors[key], expected)
 
-    # Views. A layout says how a buffer of elements of two bytes is cut: {"shape", "cut": [first, last] of
-    # each dimension, "order"}
+    # Views. A layout describes a part of a buffer with elements of two bytes: {"shape", "cut": [first, last]
+    # of each dimension, "order"}
 
     @staticmethod
     def _view(tensor, layout):
@@ -491,7 +495,7 @@ class Process:
         return whole[tuple(slice(*cut) for cut in layout["cut"])].permute(layout["order"])
 
     def tell_view(self, key, layout):
-        """The pages that the layout makes of a tensor, for a peer to prepare."""
+        """The pages that the layout makes of a tensor, so that a peer can prepare them."""
         pages, view = headrace.pages_of(self.regions[key], self._view(self.tensors[key], layout))
         return [
             [pages.region, pages.base_bytes, pages.stride_bytes, pages.page_bytes, pages.count],
@@ -499,7 +503,7 @@ class Process:
         ]
 
     def _views(self, peer, mine, layout, theirs):
-        """Both lists, ours and the one that the peer told."""
+        """Both lists: ours, and that of the peer's pages."""
         ours = self.tell_view(mine, layout)
         return [
             self.agent.prepare(headrace.UniformPages(*pages), peer=whom, view=headrace.PageView(*view))
@@ -515,10 +519,10 @@ class Process:
         return {"backend": request.backend, "explain": request.explain(), "seconds": time.monotonic() - start}
 
     def replay_views(self, peer, mine, layout, theirs, turns):
-        """Reads in a graph, whose pages change with each replay: the last ones are those of the last turn."""
+        """Captured reads with other pages at each replay. The last pages are those of the last turn."""
         here, there = turns[0]
         request = self.agent.make_request("read", *self._views(peer, mine, layout, theirs), here, there)
-        request.post()  # makes the way
+        request.post()  # makes the link ready
         request.wait(30)
         self._quiet()
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
@@ -534,8 +538,8 @@ class Process:
         return request.check()
 
     def check_views(self, key, layout, target_seed, source_bytes, source_layout, source_seed, moved):
-        """What is wrong with a tensor that held the target's pattern before `moved` ([into, out of]) came
-        from the source's."""
+        """The differences in a tensor that held the target's pattern before the pages `moved` ([into, out
+        of]) came from the source."""
         device = self.tensors[key].device
         expected = pattern(self.tensors[key].numel(), target_seed, device)
         source = self._view(pattern(source_bytes, source_seed, device), source_layout)
@@ -553,16 +557,16 @@ class Process:
         peer, payload = self.agent.wait_notification(timeout)
         return {"peer": peer, "payload": payload.decode()}
 
-    # Mappings: a peer's memory as a tensor of this GPU, or of the CPU where host memory stands in
+    # Mappings: a peer's memory as a tensor of this GPU, or of the CPU where host memory replaces it
 
     def fill_read_only(self, key, bytes, seed):
-        """The same as fill, in memory that requests and mappings only read."""
+        """As `fill`, in memory that requests and mappings only read."""
         self.fill_unregistered(key, bytes, seed)
         self.regions[key] = self.agent.register(self.tensors[key], name=key, writable=False)
         return self.regions[key].id
 
     def map(self, handle, peer, theirs, device=None):
-        """A mapping of that name for this process's GPU, or `device`; what it says of itself."""
+        """Makes the mapping `handle` for this process's GPU, or for `device`. Returns its properties."""
         if device is None and self.ordinal >= 0:
             device = self.ordinal
         mapping = self.mappings[handle] = self.agent.map(peer, theirs, device=device)
@@ -580,7 +584,7 @@ class Process:
         return self.mappings[handle].address
 
     def check_mapping(self, handle, seed):
-        """What is wrong with it, as kernels of this GPU read it in place."""
+        """The differences in a mapping that kernels of this GPU read in place."""
         tensor = torch.from_dlpack(self.mappings[handle])
         assert tensor.dtype == torch.uint8 and tensor.device == self.device and tensor.dim() == 1, (
             tensor.dtype,
@@ -594,13 +598,13 @@ class Process:
         )
 
     def check_copies_of_mapping(self, handle, seed):
-        """What is wrong with copies of it: on this GPU, and on the host."""
+        """The differences in copies of a mapping, on this GPU and on the host."""
         tensor = torch.from_dlpack(self.mappings[handle])
         expected = pattern(tensor.numel(), seed, self.device)
         return self._differences(tensor.clone(), expected) or self._differences(tensor.cpu(), expected.cpu())
 
     def write_mapping(self, handle, seed, peer=None):
-        """By a kernel, in place; tells the peer once it is done."""
+        """Writes a mapping in place, by a kernel, and then notifies the peer."""
         tensor = torch.from_dlpack(self.mappings[handle])
         torch.bitwise_xor(pattern(tensor.numel(), seed, self.device), 0, out=tensor)
         self._quiet()
@@ -612,7 +616,8 @@ class Process:
         gc.collect()
 
     def let_go_of_mapping_in_use(self, handle, seed):
-        """Lets go of it while a kernel that reads it is queued; what is wrong with what that kernel read."""
+        """Releases a mapping while a kernel that reads it is queued. Returns the differences in the bytes
+        that the kernel read."""
         expected = pattern(len(self.mappings[handle]), seed, self.device)
         read = torch.bitwise_xor(
             expected, 0
@@ -630,8 +635,8 @@ class Process:
         return {"in_flight": in_flight, "wrong": self._differences(read, expected)}
 
     def let_go_of_last_tensor(self, handle, seed):
-        """The mapping goes before what was made of it, whose end waits for a kernel. How other threads of
-        Python get on meanwhile."""
+        """Releases a mapping first and its last tensor later. The end of the tensor waits for a kernel; the
+        result says whether other Python threads run meanwhile."""
         expected = pattern(len(self.mappings[handle]), seed, self.device)
         read = torch.bitwise_xor(expected, 0).zero_()
         self._quiet()
@@ -662,7 +667,7 @@ class Process:
         }
 
     def refuse_host_views(self, handle):
-        """What is said to those who want a mapping for a GPU as memory of the CPU."""
+        """The errors of calls that want a mapping for a GPU as memory of the CPU."""
         mapping, said = self.mappings[handle], []
         for wish in (
             lambda: memoryview(mapping),
@@ -677,7 +682,8 @@ class Process:
         return said
 
     def describe_mapping(self, handle):
-        """Its __cuda_array_interface__, and whether a reader who knows no version 1 of DLPack gets it."""
+        """The __cuda_array_interface__ of a mapping, and whether it supports consumers older than version 1
+        of DLPack."""
         mapping = self.mappings[handle]
         try:
             mapping.__dlpack__()
@@ -689,7 +695,7 @@ class Process:
     # Several peers at once
 
     def _slot_side(self, region, base, slot, offsets, plan, peer=None):
-        """A prepared list of what lies in the slot that begins at `base`, and the indices of the plan's pages
+        """A prepared list of the pages in the slot that begins at `base`, and the indices of the plan's pages
         in it."""
         if plan.page:
             return self.agent.prepare(
@@ -701,8 +707,8 @@ class Process:
         return self.agent.prepare(rows, peer=peer), None
 
     def make_exchange(self, handle, op, mine, slot, parts):
-        """One request to several peers. Of each part the plan's pages lie in slot `ours` here and in slot
-        `others` there."""
+        """Makes one request to several peers. The plan's pages of each part lie in slot `ours` here and in
+        slot `others` there."""
         given = []
         for part in parts:
             plan = Plan.make(*part["plan"])
@@ -716,7 +722,7 @@ class Process:
         return [part.backend for part in self.requests[handle].parts]
 
     def exchange(self, handle, rounds=1, notification=None, on_stream=False):
-        """Posts it so often, and waits for each end."""
+        """Posts the request `rounds` times, and waits for each completion."""
         request = self.requests[handle]
         stream = torch.cuda.Stream(self.device) if on_stream else None
         for _ in range(rounds):
@@ -726,7 +732,7 @@ class Process:
             request.wait(60)
 
     def capture_exchange(self, handle):
-        """The request, which has been posted before, becomes part of a graph."""
+        """Captures a post of a request that has been posted before."""
         request = self.requests[handle]
         graph = torch.cuda.CUDAGraph()
         self._quiet()
@@ -736,8 +742,8 @@ class Process:
         return request.state
 
     def replay_exchange(self, handle, op, plans):
-        """A replay with the pages of other plans, one a part, or, without any, of those that it has. How many
-        have ended."""
+        """A replay with the pages of the given plans, one a part, or without plans with the current pages.
+        Returns the number of replays that have ended."""
         graph, request = self.graphs[handle]
         stream = torch.cuda.Stream(self.device)
         for number, plan in enumerate(plans):
@@ -750,8 +756,8 @@ class Process:
         return request.check()
 
     def check_slots(self, key, target_seed, slot, takes):
-        """What is wrong with a tensor that held the target's pattern before each slot took a plan's pages of
-        a source slot."""
+        """The differences in a tensor that held the target's pattern before each slot got a plan's pages of a
+        source slot."""
         expected = pattern(self.tensors[key].numel(), target_seed, self.device)
         for take in takes:
             source = pattern(take["source_bytes"], take["source_seed"], self.device)
@@ -760,14 +766,14 @@ class Process:
         return self._differences(self.tensors[key], expected)
 
     def check_first_slot(self, slot, plan, source_seed):
-        """What is wrong with the first slot of a tensor of zeros that took a plan's pages there."""
+        """The differences in the first slot of a tensor of zeros that got a plan's pages."""
         expected = torch.zeros(slot, dtype=torch.uint8, device=self.device)
         Plan.make(*plan).apply(expected, pattern(slot, source_seed, self.device))
         return self._differences(self.tensors["in"][:slot], expected)
 
     def exchange_until_lost(self, handle, seconds):
-        """Posts it until it fails: how often it was done, the error, and how each part stands. Its tensor is
-        zeroed before each."""
+        """Posts the request until it fails. Its tensor is zeroed before each post. Returns the number of
+        completions, the error, and the state of each part."""
         request, done, end = self.requests[handle], 0, time.monotonic() + seconds
         while time.monotonic() < end:
             self.tensors["in"].zero_()
@@ -788,7 +794,7 @@ class Process:
     # KV cache
 
     def move_blocks(self, op, peer, mine, theirs, blocks, ours, others):
-        """Blocks `ours` of our cache, keys and values, and blocks `others` of the peer's."""
+        """Moves the blocks `ours` of our cache, keys and values, and the blocks `others` of the peer's."""
         block = 16 * 8 * 128 * 2
         local = self.agent.prepare(headrace.UniformPages(self.regions[mine], 0, 0, block, 2 * blocks))
         remote = self.agent.prepare(headrace.UniformPages(theirs, 0, 0, block, 2 * blocks), peer=peer)
@@ -807,15 +813,16 @@ class Process:
         expected[:, targets] = source[:, sources]
         return self._differences(self.tensors[key].view(torch.int16).view(-1), expected.view(-1))
 
-    # Many at once
+    # Many requests
 
     def storm(self, op, peer, mine, theirs, plans):
-        """One after another, each with a request of its own."""
+        """Moves one plan after another, each with a request of its own."""
         for plan in plans:
             self.move(op, peer, mine, theirs, plan)
 
     def parts(self, op, peer, mine, theirs, plan, requests):
-        """The plan's pages dealt out to so many requests, all in flight at once. How many there were."""
+        """Distributes the plan's pages over `requests` requests that are all in flight at once. Returns the
+        number of requests."""
         whole = Plan.make(*plan)
         made = []
         for part in range(requests):
@@ -843,7 +850,8 @@ class Process:
         return len(made)
 
     def post_and_synchronise(self, handle, times):
-        """Posts it, waits for it and then for the whole GPU, again and again; the seconds of the latter."""
+        """Posts the request, waits for it and then for the whole GPU, again and again. Returns the seconds of
+        the waits for the GPU."""
         request, seconds = self.requests[handle], []
         for _ in range(times):
             request.post()
@@ -854,8 +862,8 @@ class Process:
         return seconds
 
     def synchronise_beside_posts(self, handle, times):
-        """Waits for the whole GPU so many times while another thread posts without a pause. How many posts
-        there were, and the seconds of each wait."""
+        """Waits for the whole GPU `times` times while another thread posts without a pause. Returns the
+        number of posts and the seconds of each wait."""
         request, stop, posts, failed = self.requests[handle], threading.Event(), [0], []
 
         def post():
@@ -886,8 +894,8 @@ class Process:
         return {"posts": posts[0], "seconds": seconds}
 
     def read_until_refused(self, peer, mine, theirs, bytes, source_seed, seconds):
-        """Reads a whole region again and again; how often it was read, whether each read was right, and how
-        it ended."""
+        """Reads a whole region again and again. Returns the number of reads, the differences, and the error
+        that ended the loop."""
         request = self.agent.make_request(
             "read",
             self.agent.prepare([(self.regions[mine], 0, bytes)]),
@@ -912,7 +920,7 @@ class Process:
         """Posts `count` reads of the peer's region, each into a slot of its own, and kills the peer when
         `after` of them are done.
 
-        For each, how it ended and when; for those that are done, what is wrong with the bytes.
+        Returns the end and the time of each read, and the wrong slots among those that are done.
         """
         requests = []
         pages = bytes // page
@@ -967,13 +975,14 @@ class Process:
         return {peer.name: {"lost": peer.lost, "detail": peer.detail} for peer in self.agent.peers()}
 
     def _quiet(self):
-        """What torch was told to do has been done: requests do not wait for its streams."""
+        """Waits for the work that torch has queued: requests do not wait for torch's streams."""
         if self.ordinal >= 0:
             torch.cuda.synchronize()
 
 
 def end_with_parent():
-    """A test run that is killed leaves no process behind that keeps a GPU's memory."""
+    """Ends this process with its parent, so that a killed test run leaves no process that holds a GPU's
+    memory."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
@@ -981,7 +990,7 @@ def end_with_parent():
 def main(name, device, backends):
     end_with_parent()
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print does not get between the answers
+    os.dup2(2, 1)  # output of libraries goes to stderr, not between the answers
     process = Process(name, int(device), [part for part in backends.split(",") if part])
     for line in sys.stdin:
         request = json.loads(line)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many GPUs this machine has, and the marks of tests that need some."""
+"""The number of GPUs of this machine, and the marks of tests that need GPUs."""
 
 import ctypes
 import importlib.util
@@ -8,7 +8,7 @@ import pytest
 
 
 def count_gpus():
-    """How many the driver shows. Asked of the driver, since torch takes seconds to start."""
+    """The number of GPUs that the driver shows. torch is not asked, because it takes seconds to start."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -18,7 +18,7 @@ def count_gpus():
 
 
 def torch_on_gpus(gpus):
-    """Of tests that use torch on one GPU or more."""
+    """The marks of tests that use torch on at least one GPU."""
     return [
         pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
         pytest.mark.skipif(gpus == 0, reason="this machine has no GPU"),
@@ -26,5 +26,5 @@ def torch_on_gpus(gpus):
 
 
 def two_of(gpus):
-    """Of tests that need a second one."""
+    """The marks of tests that need a second GPU."""
     return [pytest.mark.gpu2, pytest.mark.skipif(gpus < 2, reason="this machine has fewer than two GPUs")]

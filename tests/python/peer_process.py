@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent in a process of its own, for the tests: one JSON object a line comes in, one goes out.
+"""An agent in a process of its own, for tests. It reads one JSON object a line and answers with one.
 
-Usage: peer_process.py NAME BACKENDS    BACKENDS: with commas between
-Regions: "allocated" (from allocate) and "registered" (a NumPy array), REGION_BYTES each, filled from SEED.
+Usage: peer_process.py NAME BACKENDS    BACKENDS: separated by commas
+
+It has two regions, "allocated" (from allocate) and "registered" (a NumPy array), of REGION_BYTES each, filled
+from SEED.
 """
 
 import base64
@@ -19,7 +21,7 @@ SEED = 7
 
 
 def contents():
-    """What each region holds at the start."""
+    """The bytes of each region at the start."""
     return np.random.default_rng(SEED).integers(0, 256, REGION_BYTES, dtype=np.uint8)
 
 
@@ -93,8 +95,8 @@ def answer(agent, arrays, request):
 
 
 def move(agent, command, op, peer, mine, theirs, here, there, page, notification):
-    """Pages of our region at the offsets `here` to or from the peer's at the offsets `there`, by whichever
-    path there is."""
+    """Moves pages between our region at the offsets `here` and the peer's region at the offsets `there`, over
+    any path."""
     ours = next(region for region in agent.regions() if region.name == mine)
     sides = [
         np.array([(region, offset, page) for offset in offsets], dtype=np.uint64)

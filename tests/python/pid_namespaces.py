@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to start a process as the first of a PID namespace of its own, with a /proc of its own, as a container
-has it."""
+"""Starts a process as the first one of a new PID namespace with its own /proc, as in a container."""
 
 import subprocess
 
 import pytest
 
-# It ends with the one that it is under, which is what a test kills.
+# A test kills `unshare`; --kill-child then ends the process inside the namespace.
 UNDER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-NUMBER = 1  # that it has there, whoever else has it elsewhere
+NUMBER = 1  # the process id inside the namespace, even if another process has that id outside
 
 
 def own_pid_namespace():
-    """The words to put before a command; skips the test where the system does not allow it."""
+    """The command line to put before a command. Skips the test if the system does not allow it."""
     try:
         allowed = subprocess.run([*UNDER, "true"], capture_output=True, check=False).returncode == 0
     except FileNotFoundError:

@@ -33,7 +33,7 @@ def test_a_request_is_awaited_again_and_again(request_of_pair):
             request.post()
             await request
             assert request.state == "done" and (here.numpy() == value).all()
-            await request  # that has ended: at once
+            await request  # the request has ended: this returns at once
 
     asyncio.run(main())
 
@@ -51,7 +51,7 @@ def test_many_tasks_may_await_one_request(request_of_pair):
             request.post()
             assert await asyncio.gather(*tasks) == ["done"] * 8
 
-    # The tasks begin to wait after the post: before it there is nothing to wait for.
+    # The tasks begin to wait after the post. Before the post there is no completion to wait for.
     asyncio.run(main())
 
 
@@ -73,7 +73,7 @@ def test_two_loops_may_await_one_request(request_of_pair):
         assert len(ended) == 2 * posts
 
 
-def test_awaiting_what_was_never_posted_is_invalid(request_of_pair):
+def test_awaiting_a_request_that_was_never_posted_is_invalid(request_of_pair):
     request, *_ = request_of_pair
 
     async def main():
@@ -97,8 +97,8 @@ def test_awaiting_raises_the_requests_error(pair, request_of_pair):
 
 
 class Scripted:
-    """Behaves as a request that ends when it is told, so that cancellation can be shown at its exact
-    moment."""
+    """A stand-in for a request. It ends when the test calls `end`, so that the test decides the moment of a
+    cancel."""
 
     def __init__(self):
         self.fd = os.eventfd(0, os.EFD_NONBLOCK) if hasattr(os, "eventfd") else None
@@ -124,7 +124,7 @@ class Scripted:
         os.eventfd_write(self.fd, 1)
 
 
-def test_a_canceled_task_cancels_its_request_and_ends_when_its_memory_is_quiet():
+def test_a_canceled_task_cancels_its_request_and_ends_after_the_request():
     if not hasattr(os, "eventfd"):
         pytest.skip("this Python has no os.eventfd")
     from headrace._asyncio import ended
@@ -136,7 +136,7 @@ def test_a_canceled_task_cancels_its_request_and_ends_when_its_memory_is_quiet()
         task.cancel()
         while request.calls != ["cancel"]:
             await asyncio.sleep(0)
-        os.eventfd_write(request.fd, 1)  # readable, though nothing has ended
+        os.eventfd_write(request.fd, 1)  # the descriptor is readable, but the request has not ended
         await asyncio.sleep(0.01)
         assert not task.done()
         request.end("canceled")
@@ -223,9 +223,7 @@ def test_two_iterators_with_filters_each_get_their_own(pair):
     assert right.take_notifications() == [(left.name, b"nobody wants this")]
 
 
-def test_an_iterator_with_a_filter_waits_for_the_descriptor_alone_while_nothing_else_lies_there(
-    pair, monkeypatch
-):
+def test_an_iterator_with_a_filter_waits_for_the_descriptor_only_while_the_inbox_is_empty(pair, monkeypatch):
     from headrace import _asyncio
 
     monkeypatch.setattr(_asyncio, "_PATIENCE", 3600)

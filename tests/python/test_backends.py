@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backends by name: what they can do, their options, and memory and requests that are bound to some of
-them."""
+"""Backends by name: their abilities and options, and memory and requests that are limited to some of them."""
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ def random_bytes(size):
     return np.random.default_rng().integers(0, 256, size, dtype=np.uint8)
 
 
-def test_an_agent_tells_its_backends_with_kinds_abilities_and_options_in_force():
+def test_an_agent_lists_its_backends_with_kinds_abilities_and_current_options():
     with headrace.Agent("a", ["tcp"], options={"tcp.sockets": 3, "tcp.heartbeat_interval": "700ms"}) as agent:
         (tcp,) = agent.backends()
         assert (
@@ -42,7 +41,7 @@ def test_an_agent_tells_its_backends_with_kinds_abilities_and_options_in_force()
         assert options["tcp.threads"].source == "default"
 
 
-def test_options_come_from_the_environment_and_the_caller_wins(monkeypatch):
+def test_options_come_from_the_environment_and_the_caller_overrides_them(monkeypatch):
     monkeypatch.setenv("HEADRACE_INBOX_CAPACITY", "77")
     monkeypatch.setenv("HEADRACE_TCP_SOCKETS", "2")
 
@@ -65,7 +64,7 @@ def test_a_secret_option_is_not_shown():
 
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("how", ["register", "allocate"])
-def test_memory_is_registered_with_the_named_backends_alone(two, name, how):
+def test_memory_is_registered_with_the_named_backends_only(two, name, how):
     left, right = two
     data = random_bytes(5003)
     if how == "register":
@@ -87,7 +86,7 @@ def test_memory_is_registered_with_the_named_backends_alone(two, name, how):
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_a_request_goes_by_the_named_backend_and_explains_the_other(two, name):
+def test_a_request_uses_the_named_backend_and_explains_why_not_the_other(two, name):
     left, right = two
     data = random_bytes(70_001)
     theirs = right.register(data)
@@ -105,7 +104,7 @@ def test_a_request_goes_by_the_named_backend_and_explains_the_other(two, name):
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_links_are_made_ahead_of_use_over_the_named_backend(two, name):
+def test_connect_makes_a_link_over_the_named_backend(two, name):
     left, right = two
     introduce(left, right)
     assert not left.peers()[0].connected
@@ -127,7 +126,7 @@ def test_a_backend_is_created_with_its_own_options_and_wrong_ones_are_refused():
         assert agent.allocate(4096).region.backends == BOTH
 
 
-def test_a_cost_grows_with_the_bytes_and_says_how_it_was_guessed(two):
+def test_a_cost_grows_with_the_bytes_and_names_its_method(two):
     left, right = two
     here, there = left.allocate(1 << 24), right.allocate(1 << 24, name="there")
     introduce(left, right)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layer check finds includes that go up, sideways or out of a folder's bounds, and lets the others
-pass."""
+"""The layer check finds includes that go up, sideways or out of a folder's bounds, and accepts all others."""
 
 import importlib.util
 import sys
@@ -24,7 +23,7 @@ check_layers = load_tool("check_layers")
 
 @pytest.fixture
 def tree(tmp_path):
-    """An empty repository with this one's rules; call it to add a file."""
+    """An empty repository with the rules of this one; call it to add a file."""
     (tmp_path / "layers.toml").write_text((ROOT / "layers.toml").read_text())
 
     def add(name, *includes):
@@ -96,14 +95,14 @@ def test_a_backend_may_not_include_the_engine_the_metadata_or_another_backend(tr
 
 
 @pytest.mark.parametrize("folder", ["bindings/python", "examples"])
-def test_what_stands_on_the_public_surface_may_include_no_room(tree, folder):
+def test_a_folder_on_the_public_surface_may_include_no_room(tree, folder):
     tree(f"{folder}/a.cpp", "<headrace/agent.hpp>", '"base/log.hpp"')
     assert problems(tree) == [
         f"{folder}/a.cpp:2: base/log.hpp: {folder.split('/')[0]} may include no room, not base"
     ]
 
 
-def test_the_command_brings_memory_of_gpus_along_and_takes_nothing_else_from_the_rooms(tree):
+def test_the_command_may_include_gpu_memory_and_nothing_else_from_the_rooms(tree):
     tree("cli/a.cpp", "<headrace/agent.hpp>", '"gpu/a.hpp"', '"base/log.hpp"', '"engine/a.hpp"')
     assert [line.split(":")[1] for line in problems(tree)] == ["3", "4"]
 
@@ -113,7 +112,7 @@ def test_public_headers_include_no_room_and_no_other_project(tree):
     assert [line.split(":")[1] for line in problems(tree)] == ["3", "4"]
 
 
-def test_kernels_include_cuda_alone(tree):
+def test_kernels_may_include_cuda_only(tree):
     tree("kernels/a.cu", "<cuda_fp16.h>", "<cstdint>", "<headrace/result.hpp>", "<fmt/format.h>")
     assert [line.split(":")[1] for line in problems(tree)] == ["3", "4"]
 
@@ -124,7 +123,7 @@ def test_spdlog_stays_in_base(tree):
     assert problems(tree) == ["src/engine/a.cpp:1: spdlog/spdlog.h: only base may include spdlog/"]
 
 
-def test_tests_are_free_to_include_what_they_test(tree):
+def test_tests_may_include_the_code_under_test(tree):
     tree("backends/shm/shm_test.cpp", '"engine/a.hpp"')
     tree("tests/unit/base/a_test.cpp", '"engine/a.hpp"')
     assert problems(tree) == []

@@ -28,12 +28,12 @@ def test_documents_and_recorded_data_need_no_licence_line(tmp_path):
 
 
 @pytest.mark.parametrize("host", [".".join(parts) for parts in check_sources.REGISTRY_HOSTS])
-def test_a_registry_host_name_is_found_wherever_it_stands(tmp_path, host):
+def test_the_host_name_of_a_registry_is_found_anywhere_in_a_file(tmp_path, host):
     for text in (f"https://{host}/simple", f"see files.{host} for it", host.upper()):
         assert "names the package registry" in check(tmp_path, "a.md", text)[0]
 
 
-def test_words_that_merely_resemble_a_host_name_pass(tmp_path):
+def test_words_that_only_resemble_a_host_name_are_accepted(tmp_path):
     assert check(tmp_path, "a.md", "my-docker.iostream is no host\n") == []
 
 
@@ -42,11 +42,11 @@ def test_a_path_of_one_machine_is_found(tmp_path, path):
     assert "a folder of one machine" in check(tmp_path, "a.md", f"run {path}")[0]
 
 
-def test_relative_and_system_paths_pass(tmp_path):
+def test_relative_and_system_paths_are_accepted(tmp_path):
     assert check(tmp_path, "a.md", "build/work/x ~/work ../home/a /usr/lib /tmp/x /proc/self\n") == []
 
 
-def test_binary_files_are_left_alone(tmp_path):
+def test_binary_files_are_not_checked(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"\0/ro" + b"ot/x")
     assert check_sources.check_file(tmp_path, "a.npz") == []
 
@@ -59,7 +59,7 @@ def test_ignored_files_are_not_read(tmp_path):
     assert check_sources.repository_files(tmp_path) == [".gitignore", "a.cpp"]
 
 
-def test_refuses_a_link_that_leads_out_of_the_repository(tmp_path):
+def test_a_link_that_leads_out_of_the_repository_is_found(tmp_path):
     (tmp_path / "inside").symlink_to("a.cpp")
     (tmp_path / "a.cpp").write_text(LICENCE)
     (tmp_path / "absolute").symlink_to("/nowhere/at/all")

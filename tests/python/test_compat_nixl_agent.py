@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NIXL's names on Headrace, beyond the recorded sequences: wrong handles, large lists, many transfers, many
+"""NIXL's names on Headrace, beyond the recorded sequences: wrong handles, long lists, many transfers, many
 threads."""
 
 import gc
@@ -82,7 +82,7 @@ def test_a_released_handle_is_an_invalid_parameter(pair):
     left.release_dlist_handle(remote)
 
 
-def test_a_released_transfer_is_not_posted_with_a_notification_either(pair):
+def test_a_released_transfer_is_not_posted_even_with_a_notification(pair):
     transfer = make(*pair)
     pair[0].release_xfer_handle(transfer)
     with pytest.raises(bind.nixlInvalidParamError, match="released"):
@@ -96,7 +96,7 @@ def test_a_released_transfer_is_not_posted_with_a_notification_either(pair):
     [(b"", []), (b"said", [b"said"]), ("words", [b"words"]), (bytearray(b"raw"), [b"raw"]), ("", [])],
 )
 @pytest.mark.parametrize("backends", [[], ["UCX"]])
-def test_what_a_transfer_is_made_with_reaches_the_far_side(pair, said, heard, backends):
+def test_the_notification_of_a_transfer_reaches_the_owner(pair, said, heard, backends):
     left, right, here, there = pair
     local = left.prep_xfer_dlist("", rows(here, 1024, 4), "DRAM")
     remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 4), "DRAM")
@@ -112,7 +112,7 @@ def test_what_a_transfer_is_made_with_reaches_the_far_side(pair, said, heard, ba
         assert left.name not in right.update_notifs()
 
 
-def test_a_transfer_that_could_not_be_made_leaves_nothing_and_says_why(pair, caplog):
+def test_a_transfer_that_could_not_be_made_raises_and_leaves_nothing(pair, caplog):
     left, right, here, there = pair
     local = left.prep_xfer_dlist("", rows(here, 1024, 4), "DRAM")
     remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 4), "DRAM")
@@ -129,7 +129,7 @@ def test_a_transfer_that_could_not_be_made_leaves_nothing_and_says_why(pair, cap
 
 
 def frames_entered(act):
-    """The names of the drop-in's functions in Python that a call goes through, and what it gives."""
+    """The names of the drop-in's Python functions that `act` enters, and the result of `act`."""
     entered = []
 
     def note(frame, event, _):
@@ -144,7 +144,7 @@ def frames_entered(act):
     return entered, made
 
 
-def test_a_usual_transfer_is_made_without_python_and_every_other_with_it(pair):
+def test_a_usual_transfer_is_made_without_python_code_and_every_other_one_with_it(pair):
     left, right, here, there = pair
     local = left.prep_xfer_dlist("", rows(here, 1024, 4), "DRAM")
     remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 4), "DRAM")
@@ -194,7 +194,7 @@ def test_a_usual_transfer_is_made_without_python_and_every_other_with_it(pair):
     )
 
 
-def test_a_wrong_call_to_make_a_transfer_is_worded_by_python(pair):
+def test_a_wrong_call_to_make_a_transfer_raises_pythons_own_error(pair):
     left, right, here, there = pair
     local = left.prep_xfer_dlist("", rows(here, 1024, 4), "DRAM")
     remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 4), "DRAM")
@@ -216,13 +216,13 @@ def test_a_wrong_call_to_make_a_transfer_is_worded_by_python(pair):
         left.make_prepped_xfer("READ", local, [0], None, [0])
     with pytest.raises(KeyError):
         left.make_prepped_xfer(5, local, [0], remote, [0])
-    with pytest.raises(KeyError):  # the operation is looked at before the lists, as on the wheel
+    with pytest.raises(KeyError):  # the operation is checked before the lists, as in NIXL's wheel
         left.make_prepped_xfer("RD", 0, [], 0, [])
     with pytest.raises(KeyError):
         left.make_prepped_xfer("READ", local, [0], remote, [0], b"", ["GDS"])
 
 
-def test_making_transfers_keeps_no_reference_however_it_ends(pair):
+def test_making_a_transfer_keeps_no_reference_whether_it_succeeds_or_fails(pair):
     left, right, here, there = pair
     local = left.prep_xfer_dlist("", rows(here, 1024, 4), "DRAM")
     remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 4), "DRAM")
@@ -252,7 +252,7 @@ def test_making_transfers_keeps_no_reference_however_it_ends(pair):
             ("", local, index, remote, index),
             (),
         ):
-            with pytest.raises(Exception):  # noqa: B017  of whichever kind, but no crash
+            with pytest.raises(Exception):  # noqa: B017  any exception will do, but no crash
                 left.make_prepped_xfer(*wrong)
 
     all_ways()
@@ -306,7 +306,7 @@ def test_the_method_that_makes_transfers_looks_like_any_other(pair):
     assert counting.made == 1 and np.array_equal(here[:4096], there[:4096])
 
 
-def test_a_transfer_goes_on_when_the_program_has_dropped_its_agent_and_lists():
+def test_a_transfer_works_after_the_program_has_dropped_its_agent_and_lists():
     left, right = nixl_agent(unique("left")), nixl_agent(unique("right"))
     here = registered(left, np.zeros(4096, np.uint8))
     there = registered(right, np.full(4096, 7, np.uint8))
@@ -323,7 +323,7 @@ def test_a_transfer_goes_on_when_the_program_has_dropped_its_agent_and_lists():
 
 
 @pytest.mark.parametrize("outside", ["before", "behind", "another device"])
-def test_of_a_long_list_the_first_row_outside_is_named_and_the_next_list_is_none_the_worse(pair, outside):
+def test_the_first_row_of_a_long_list_outside_memory_is_named_and_the_next_list_works(pair, outside):
     left, right, here, there = pair
     order = np.random.default_rng(3).permutation(1024)
     good = rows(there, 1024, 1024)[order]
@@ -370,7 +370,7 @@ def test_a_number_that_is_no_handle_is_an_invalid_parameter(pair, number):
             act()
 
 
-def test_a_handle_of_one_kind_is_none_of_another(pair):
+def test_a_handle_of_one_kind_is_not_valid_as_another(pair):
     left, right, here, there = pair
     transfer = make(left, right, here, there)
     backend = left.backends["UCX"]
@@ -386,7 +386,7 @@ def test_a_handle_of_one_kind_is_none_of_another(pair):
         left.agent.releaseXferReq(transfer._handle)
 
 
-def test_the_number_of_a_transfer_is_good_for_as_long_as_its_handle_is(pair):
+def test_the_number_of_a_transfer_is_valid_as_long_as_its_handle(pair):
     left, right, here, there = pair
     transfer, other = make(left, right, here, there, notification=b"one"), make(left, right, here, there)
     number = transfer._handle
@@ -409,13 +409,13 @@ def test_the_number_of_a_transfer_is_good_for_as_long_as_its_handle_is(pair):
 
 
 @pytest.mark.parametrize("operation", [bind.nixl_xfer_op_t(99), bind.nixl_xfer_op_t(-1)])
-def test_an_operation_that_is_none_is_an_invalid_parameter(pair, operation):
+def test_an_unknown_operation_is_an_invalid_parameter(pair, operation):
     raw, lists = pair[0].agent, bind.nixlXferDList(bind.DRAM_SEG, [(1, 2, 3)])
     with pytest.raises(bind.nixlInvalidParamError):
         raw.createXferReq(operation, lists, lists, pair[1].name)
 
 
-def test_memory_of_a_kind_that_is_none_is_not_found(pair):
+def test_memory_of_an_unknown_kind_is_not_found(pair):
     left = pair[0]
     kind = bind.nixl_mem_t(77)
     with pytest.raises(bind.nixlNotFoundError):
@@ -424,7 +424,7 @@ def test_memory_of_a_kind_that_is_none_is_not_found(pair):
         left.prep_xfer_dlist("", bind.nixlXferDList(kind, [(1, 2, 3)]))
 
 
-def test_lists_and_transfers_end_with_their_peer(pair):
+def test_lists_and_transfers_are_invalid_after_their_peer_is_removed(pair):
     left, right, here, there = pair
     local = left.prep_xfer_dlist("", rows(here, 64, 4), "DRAM")
     remote = left.prep_xfer_dlist(right.name, rows(there, 64, 4), "DRAM")
@@ -455,7 +455,7 @@ def test_memory_that_its_owner_deregistered_is_not_found(pair):
         make(left, right, here, there)
 
 
-def test_new_memory_of_a_peer_is_found_after_its_metadata_came_again(pair):
+def test_new_memory_of_a_peer_is_found_after_a_second_import_of_its_metadata(pair):
     left, right, here, _ = pair
     more = registered(right, np.full(4096, 9, np.uint8))
     with pytest.raises(bind.nixlNotFoundError):
@@ -467,7 +467,7 @@ def test_new_memory_of_a_peer_is_found_after_its_metadata_came_again(pair):
     assert (here[:4096] == 9).all()
 
 
-def test_a_peer_that_starts_again_needs_no_removing(pair):
+def test_a_restarted_peer_need_not_be_removed_first(pair):
     left, right, here, there = pair
     transfer = make(left, right, here, there)
     left.transfer(transfer)
@@ -503,7 +503,7 @@ def test_descriptors_of_another_device_number_are_other_memory(pair):
         read(0)
 
 
-def test_fifty_thousand_descriptors_move(pair):
+def test_fifty_thousand_descriptors_are_moved(pair):
     left, right, here, there = pair
     count = 50_000
     here, there = (
@@ -525,7 +525,7 @@ def test_fifty_thousand_descriptors_move(pair):
     assert left.get_xfer_descs(tuples, "DRAM") == left.get_xfer_descs(rows(here, 16, count), "DRAM")
 
 
-def test_fifty_thousand_registrations_come_and_go(pair):
+def test_fifty_thousand_descriptors_are_registered_and_deregistered(pair):
     left, right, here, _ = pair
     count = 50_000
     memory = np.full(count * 16, 5, np.uint8)
@@ -540,7 +540,7 @@ def test_fifty_thousand_registrations_come_and_go(pair):
     until(lambda: not left.check_remote_metadata(right.name, descs.trim()))
 
 
-def test_a_thousand_transfers_are_under_way_at_once(pair):
+def test_a_thousand_transfers_are_in_flight_at_once(pair):
     left, right, here, there = pair
     local = left.prep_xfer_dlist("", rows(here, 1024, 1000), "DRAM")
     remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 1000), "DRAM")
@@ -600,7 +600,7 @@ def test_eight_threads_use_one_agent_at_once(pair):
     )
 
 
-def test_a_transfer_that_is_released_under_way_is_quiet_then(pair):
+def test_a_transfer_released_in_flight_writes_no_memory_afterwards(pair):
     left, right, _, _ = pair
     size = 64 << 20
     here, there = registered(left, np.zeros(size, np.uint8)), registered(right, np.full(size, 1, np.uint8))
@@ -614,7 +614,7 @@ def test_a_transfer_that_is_released_under_way_is_quiet_then(pair):
     assert not here.any()
 
 
-def test_posting_what_is_under_way_is_refused_or_it_has_ended(pair):
+def test_posting_a_transfer_in_flight_is_refused(pair):
     left, right, _, _ = pair
     size = 32 << 20
     here, there = registered(left, np.zeros(size, np.uint8)), registered(right, np.full(size, 1, np.uint8))
@@ -628,7 +628,7 @@ def test_posting_what_is_under_way_is_refused_or_it_has_ended(pair):
         except bind.nixlRepostActiveError:
             refused += 1
         finish(left, transfer)
-    assert refused, "32 MiB were never under way when posted again"
+    assert refused, "a transfer of 32 MiB was never in flight at its second post"
 
 
 def test_a_dropped_transfer_is_released(pair):
@@ -667,7 +667,7 @@ def test_agents_without_references_leave_nothing_behind():
     until(lambda: descriptors_and_threads() <= before and not any(ref() for ref in gone))
 
 
-def test_a_message_longer_than_headrace_carries_says_so(pair):
+def test_a_notification_longer_than_headraces_limit_is_refused_with_the_limit(pair):
     left, right, _, _ = pair
     with pytest.raises(bind.nixlInvalidParamError, match="at most 65536"):
         left.send_notif(right.name, b"x" * 65537)
@@ -683,7 +683,7 @@ def test_empty_descriptors_can_be_registered_and_not_moved(pair):
         make(left, right, here, there, size=0, count=1)
 
 
-def test_of_several_descriptors_all_are_registered_or_none(pair):
+def test_either_all_of_several_descriptors_are_registered_or_none(pair):
     left, _, here, _ = pair
     before = len(left.agent._agent.regions())
     with pytest.raises(bind.nixlBackendError, match="not all memory of this process"):
@@ -693,7 +693,7 @@ def test_of_several_descriptors_all_are_registered_or_none(pair):
     assert len(left.agent._agent.regions()) == before
 
 
-def test_telemetry_tells_of_the_last_post(pair, monkeypatch):
+def test_telemetry_describes_the_last_post(pair, monkeypatch):
     _, right, _, there = pair
     monkeypatch.setenv("NIXL_TELEMETRY_ENABLE", "y")
     left = nixl_agent(unique("telemetry"))
@@ -712,7 +712,7 @@ def test_telemetry_tells_of_the_last_post(pair, monkeypatch):
         told.totalBytes = 1
 
 
-def test_the_variable_wins_over_the_configuration_of_telemetry(pair, monkeypatch):
+def test_the_environment_overrides_the_configuration_of_telemetry(pair, monkeypatch):
     _left, right, here, there = pair
     monkeypatch.setenv("NIXL_TELEMETRY_ENABLE", "no")
     off = nixl_agent(unique("off"), nixl_agent_config(capture_telemetry=True))
@@ -722,7 +722,7 @@ def test_the_variable_wins_over_the_configuration_of_telemetry(pair, monkeypatch
         off.get_xfer_telemetry(make(off, right, here, there))
 
 
-def test_every_name_for_the_network_stands_for_headraces_paths(backend):
+def test_every_network_backend_of_nixl_becomes_headraces_paths(backend):
     agent = nixl_agent(unique("names"), nixl_agent_config(backends=[]))
     assert {"UCX", "LIBFABRIC", "MOONCAKE", "UCCL"} <= set(agent.get_plugin_list())
     for name in ("UCX", "LIBFABRIC", "MOONCAKE"):
@@ -738,10 +738,10 @@ def test_every_name_for_the_network_stands_for_headraces_paths(backend):
     assert agent.query_xfer_backend(transfer) in ("UCX", "LIBFABRIC", "MOONCAKE")
 
 
-def test_kinds_without_a_path_are_as_absent_as_a_missing_plugin(pair):
+def test_a_backend_without_a_path_here_is_absent_like_a_missing_plugin(pair):
     left = pair[0]
     absent = set(bind_names()) - set(left.get_plugin_list())
-    assert "GPUNETIO" in absent  # memory of GPUs alone
+    assert "GPUNETIO" in absent  # GPUNETIO moves memory of GPUs only
     for name in absent:
         with pytest.raises(bind.nixlNotFoundError):
             left.create_backend(name)
@@ -755,7 +755,7 @@ def bind_names():
     return PLUGINS
 
 
-def test_creating_a_backend_says_in_one_line_what_was_chosen(backend, capfd):
+def test_creating_a_backend_logs_the_chosen_path_in_one_line(backend, capfd):
     import logging
 
     agent = nixl_agent(unique("said"), nixl_agent_config(backends=[]))
@@ -770,7 +770,7 @@ def test_creating_a_backend_says_in_one_line_what_was_chosen(backend, capfd):
     assert said == [f"backend UCX: Headrace carries dram by {backend}"]
 
 
-def test_tensors_are_taken_without_numpy_arrays(pair):
+def test_tensors_are_accepted_without_numpy_arrays(pair):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     left, right, _, _ = pair
     here, there = torch.zeros(256), [torch.full((64,), float(i)) for i in range(4)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptor lists beyond what NIXL's own do: no index leaves a list, and nothing but descriptors comes out
-of a pickle."""
+"""Descriptor lists beyond the behaviour of NIXL's own: an index outside a list is an error, and a pickle
+gives only descriptors."""
 
 import pickle
 import pickletools
@@ -32,7 +32,7 @@ NIXL_REG = (
 )
 
 
-def test_a_list_can_be_gone_through():
+def test_a_list_can_be_iterated():
     assert list(bind.nixlXferDList(bind.DRAM_SEG, ROWS)) == ROWS
     assert list(bind.nixlRegDList(bind.DRAM_SEG, [(1, 2, 3, "x")])) == [(1, 2, 3, b"x")]
 
@@ -47,7 +47,7 @@ def test_an_index_beyond_the_list_is_an_error(index):
 
 
 @pytest.mark.parametrize("row", [(-1, 2, 3), (2**64, 2, 3), (1.5, 2, 3), ("1", 2, 3), (None, 2, 3)])
-def test_words_that_are_none_are_refused_and_change_nothing(row):
+def test_wrong_numbers_are_refused_and_change_nothing(row):
     made = bind.nixlXferDList(bind.DRAM_SEG, ROWS)
     for act in (
         lambda: made.addDesc(row),
@@ -59,7 +59,7 @@ def test_words_that_are_none_are_refused_and_change_nothing(row):
     assert list(made) == ROWS
 
 
-def test_short_tuples_change_nothing():
+def test_tuples_of_the_wrong_length_are_refused_and_change_nothing():
     made = bind.nixlRegDList(bind.DRAM_SEG, [(1, 2, 3, "x")])
     for row in ((1, 2), (1, 2, 3)):
         with pytest.raises(IndexError):
@@ -78,7 +78,7 @@ def test_a_list_is_printed_in_lines(capsys):
 
 
 @pytest.mark.parametrize("protocol", range(3, pickle.HIGHEST_PROTOCOL + 1))
-def test_pickles_come_back_by_either_reader(protocol):
+def test_pickles_are_read_by_both_readers(protocol):
     for made in (
         bind.nixlXferDList(bind.OBJ_SEG, ROWS),
         bind.nixlXferDList(bind.DRAM_SEG),
@@ -108,7 +108,7 @@ class Harmful:
 
 
 class Overwrites:
-    """Would give an enumeration's member another value."""
+    """Its pickle would change the value of a member of an enumeration."""
 
     def __reduce__(self):
         return bind.nixl_mem_t, (0,), {"_value_": 4}
@@ -117,7 +117,7 @@ class Overwrites:
 @pytest.mark.parametrize(
     "value", [Harmful(), Overwrites(), print, pickle.loads, [1, Harmful()], bind.DRAM_SEG, 1j, range(3)]
 )
-def test_whatever_else_a_pickle_holds_is_refused(value):
+def test_a_pickle_of_anything_else_is_refused(value):
     with pytest.raises(pickle.UnpicklingError, match="only those are taken from a peer"):
         descriptors_of(pickle.dumps(value))
     assert int(bind.DRAM_SEG) == 0
@@ -136,14 +136,14 @@ def test_whatever_else_a_pickle_holds_is_refused(value):
         [1],
     ],
 )
-def test_a_state_that_is_none_is_refused(state):
+def test_an_invalid_state_is_refused(state):
     for kind in (bind.nixlXferDList, bind.nixlRegDList):
         with pytest.raises(bind.nixlMismatchError):
             kind.__new__(kind).__setstate__(state)
 
 
 @pytest.mark.parametrize("announced", [0, 1, 3, 2**61, 2**63])
-def test_a_state_that_announces_another_number_is_refused(announced):
+def test_a_state_that_announces_another_count_is_refused(announced):
     two = (2).to_bytes(8, "little")
     for made in (
         bind.nixlXferDList(bind.DRAM_SEG, ROWS[:2]),
@@ -157,7 +157,7 @@ def test_a_state_that_announces_another_number_is_refused(announced):
         assert made.descCount() == 2
 
 
-def test_damaged_pickles_end_in_an_error_or_a_list():
+def test_a_damaged_pickle_gives_an_error_or_a_list():
     random.seed(6)
     whole = [NIXL_XFER, NIXL_REG, pickle.dumps([bind.nixlXferDList(bind.DRAM_SEG, ROWS), {"x": (1, 2)}])]
     refused = 0
@@ -197,5 +197,5 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
 
 
-def test_a_forked_child_reads_lists_that_another_thread_was_reading():
+def test_a_forked_child_reads_lists_while_another_thread_of_its_parent_held_the_lock():
     subprocess.run([sys.executable, "-c", FORKS_WHILE_ANOTHER_THREAD_READS], check=True, timeout=60)

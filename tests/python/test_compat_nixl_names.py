@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Under which names the drop-in can be imported, and what an import costs and disturbs. Each test in a fresh
-interpreter."""
+"""The names under which the drop-in can be imported, and the cost and side effects of an import. Each test
+runs in a fresh interpreter."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ SMALL_WHEEL = ROOT / "packaging" / "headrace_nixl" / "src"
 
 
 def said_by(text, *path):
-    """What a program says, with more folders to import from."""
+    """The output of a program that has more folders to import from."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")]),
@@ -46,7 +46,7 @@ for module in ({name}, {name}._api, {name}._bindings, {name}._utils, {name}.logg
 
 @pytest.mark.parametrize("name", ["nixl", "nixl_cu12", "nixl_cu13"])
 @pytest.mark.parametrize("module", ["", "._api", "._bindings", ".logging"])
-def test_the_small_wheel_gives_them_without_another_import(name, module):
+def test_the_small_wheel_provides_the_modules_without_another_import(name, module):
     text = f"import {name}{module}, {name}; print({name}{module}.__name__, {name}.nixl_agent.__module__)"
     assert said_by(text, SMALL_WHEEL) == [f"headrace.compat.nixl{module}", "headrace.compat.nixl._api"]
 
@@ -70,7 +70,7 @@ def test_the_small_wheel_holds_every_package(tmp_path):
     assert said_by("import nixl_cu13; print(nixl_cu13.__name__)", made) == ["headrace.compat.nixl"]
 
 
-def test_importing_it_imports_neither_numpy_nor_torch():
+def test_importing_the_drop_in_imports_neither_numpy_nor_torch():
     text = """
 import sys
 import headrace.compat.nixl.install
@@ -88,7 +88,7 @@ print(sorted({"numpy", "torch"} & set(sys.modules)))
     assert said_by(text) == ["[]"]
 
 
-def test_pickles_name_what_a_program_without_install_can_read():
+def test_pickles_can_be_read_by_a_program_without_the_install_module():
     text = """
 import pickle, sys
 import headrace.compat.nixl._bindings as bind
@@ -99,7 +99,7 @@ print(pickle.dumps(bind.nixlXferDList(bind.DRAM_SEG, [(1, 2, 3)])).hex())
     assert said_by(read) == ["2"]
 
 
-def test_what_carries_the_name_already_stays_with_who_imported_it(tmp_path):
+def test_modules_imported_before_install_stay_valid_for_their_importer(tmp_path):
     for name in ("nixl", "nixl_cu13"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("owner = 'other'\n")
@@ -155,7 +155,7 @@ os._exit(0)  # UCX may crash when its process ends
 """
 
 
-def test_nixls_own_library_goes_on_working_beside_it():
+def test_nixls_own_library_works_beside_the_drop_in():
     _, path = wheel()
     real = next(
         name

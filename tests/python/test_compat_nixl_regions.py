@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From NIXL's addresses to Headrace's regions: one by one and with NumPy the same, and both right."""
+"""The translation of NIXL's addresses into Headrace's regions gives the same result one by one and with
+NumPy, and that result is correct."""
 
 from array import array
 
@@ -16,7 +17,7 @@ MANY = _regions.FEW + 1
 
 
 def rows_of(pages):
-    """Whatever a lookup gave, as a list of (region, offset, length)."""
+    """The result of a lookup as a list of (region, offset, length)."""
     if isinstance(pages, headrace.UniformPages):
         stride = pages.stride_bytes or pages.page_bytes
         return [(pages.region, pages.base_bytes + i * stride, pages.page_bytes) for i in range(pages.count)]
@@ -28,7 +29,7 @@ def table_of(words):
 
 
 def looked_up(table, descriptors):
-    """The list, or the error's text, one by one and with NumPy."""
+    """The list, or the text of the error: once looked up one by one, once with NumPy."""
     results = []
     words = array("Q", [word for descriptor in descriptors for word in descriptor])
     for look in (table._pages_one_by_one, lambda words: table._row_by_row(table_of(words))):
@@ -40,7 +41,7 @@ def looked_up(table, descriptors):
 
 
 def covering(extents, address, length, device):
-    """What the reference says: all extents that the range lies in."""
+    """The reference: all extents that hold the whole range."""
     return {
         e.region
         for e in extents
@@ -49,7 +50,7 @@ def covering(extents, address, length, device):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_descriptor_is_found_in_a_region_that_covers_it_however_regions_overlap(seed):
+def test_a_descriptor_is_found_in_a_region_that_covers_it_even_if_regions_overlap(seed):
     rng = np.random.default_rng(seed)
     extents = [
         Extent(
@@ -103,7 +104,7 @@ def test_long_lists_over_several_devices_keep_their_order(seed):
     assert looked_up(table, descriptors)[0] == looked_up(table, descriptors)[1]
 
 
-def test_a_regular_list_in_one_region_becomes_a_line():
+def test_a_regular_list_in_one_region_becomes_uniform_pages():
     table = RegionTable([extent_of("dram", 7, 0, 1000, 100_000)])
     words = array("Q", [word for i in range(MANY) for word in (1000 + 256 * i, 128, 0)])
     pages = table.pages_of(captured(words))
@@ -111,7 +112,7 @@ def test_a_regular_list_in_one_region_becomes_a_line():
     assert rows_of(pages) == rows_of(table._pages_one_by_one(words))
 
 
-def test_a_regular_list_over_neighbouring_regions_goes_row_by_row():
+def test_a_regular_list_over_neighbouring_regions_is_looked_up_row_by_row():
     table = RegionTable([Extent(1, 0, 0, 256, 0), Extent(2, 0, 256, 256, 256)])
     rows = np.stack([np.arange(8) * 64, np.full(8, 64), np.zeros(8)], axis=1).astype(np.uint64)
     assert rows_of(table.pages_of(captured(rows))) == [(1 + i // 4, i % 4 * 64, 64) for i in range(8)]
@@ -134,7 +135,7 @@ def shuffled(start, count, device=0):
 
 
 @pytest.mark.parametrize("lengths", ["one", "several"])
-def test_rows_that_one_region_alone_can_hold_are_handed_on_and_not_looked_at(lengths):
+def test_rows_that_only_one_region_can_hold_are_passed_on_unchecked(lengths):
     start = 1000
     table = RegionTable([Extent(3, 5, start, 64 * 50, start), Extent(4, 6, 0, 1 << 20, 0)])
     rows = shuffled(start, 50, device=5)
@@ -143,11 +144,11 @@ def test_rows_that_one_region_alone_can_hold_are_handed_on_and_not_looked_at(len
     pages = table.pages_of(captured(rows))
     assert isinstance(pages, headrace.RegionPages)
     assert (pages.region, pages.count, pages.origin_bytes) == (3, 50, start)
-    rows[7, 0] = 999  # Headrace refuses it: an offset of nearly 2^64 lies in no region
+    rows[7, 0] = 999  # Headrace refuses this row: no region holds an offset of nearly 2^64
     assert isinstance(table.pages_of(captured(rows)), headrace.RegionPages)
 
 
-def test_all_other_rows_are_looked_at_before_they_are_prepared():
+def test_all_other_rows_are_checked_before_they_are_prepared():
     one = Extent(3, 0, 1000, 64 * 50, 1000)
     two = RegionTable([one, Extent(4, 0, 1 << 20, 1 << 20, 1 << 20)])
     file = RegionTable([extent_of("file", 3, 0, 1000, 64 * 50)])
@@ -165,7 +166,7 @@ def test_all_other_rows_are_looked_at_before_they_are_prepared():
     "address, length",
     [(999, 1), (1000, 101), (1100, 1), (2**64 - 1, 2**64 - 1), (1000, 2**64 - 1), (2**64 - 8, 16)],
 )
-def test_ranges_past_the_end_or_past_the_address_space_lie_nowhere(address, length):
+def test_ranges_beyond_a_region_or_beyond_the_address_space_are_not_found(address, length):
     for extents in (
         [extent_of("dram", 1, 0, 1000, 100)],
         [extent_of("dram", 1, 0, 1000, 100), extent_of("dram", 2, 0, 500, 10)],
@@ -186,7 +187,7 @@ def strided(table, *rows):
     return strided_pages(table, np.array(rows, np.uint64))
 
 
-def test_strided_rows_become_a_block_each():
+def test_each_strided_row_becomes_its_pages():
     table = RegionTable([extent_of("dram", 1, 0, 1000, 10_000), extent_of("dram", 2, 5, 1000, 10_000)])
     one = strided(table, (1100, 16, 0, 32, 5))
     assert isinstance(one, headrace.UniformPages)
@@ -212,7 +213,7 @@ def test_strided_rows_become_a_block_each():
         (1000, 16, 0, 16, 2**63),
     ],
 )
-def test_strided_rows_that_overlap_are_none_or_leave_their_memory_are_refused(row):
+def test_strided_rows_that_overlap_are_empty_or_leave_their_memory_are_refused(row):
     with pytest.raises(nixlNotFoundError):
         strided(RegionTable([extent_of("dram", 1, 0, 1000, 10_000)]), row)
 

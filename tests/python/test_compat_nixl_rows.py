@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptors kept in their shortest form: what it is, and that nothing is lost by it."""
+"""Descriptors are stored in their shortest form, and that form loses no information."""
 
 import sys
 import threading
@@ -13,7 +13,7 @@ from headrace.compat.nixl._compiled import capture_rows, pack_tuples
 from headrace.compat.nixl._descriptors import DescriptorList
 from headrace.compat.nixl._rows import Rows, captured
 
-PIECE = 1024  # rows that are looked at together
+PIECE = 1024  # rows that are checked together
 COUNTS = [2, 3, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 3]
 
 
@@ -24,7 +24,7 @@ def regular(count, address=4096, step=256, length=64, device=3):
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_a_regular_list_is_kept_as_three_numbers(count):
+def test_a_regular_list_is_stored_without_arrays(count):
     table = regular(count)
     rows = captured(table)
     assert rows == Rows(count, 3, 4096, 256, 64, None, None)
@@ -33,10 +33,10 @@ def test_a_regular_list_is_kept_as_three_numbers(count):
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("column", [0, 1, 2])
-def test_one_row_that_is_out_of_step_anywhere_is_seen(count, column):
+def test_one_irregular_row_anywhere_is_noticed(count, column):
     for row in {0, 1, count // 2, PIECE - 1, PIECE, count - 2, count - 1} & set(range(count)):
         if count == 2 and column == 0:
-            continue  # two rows are always in step
+            continue  # two rows always have one step
         table = regular(count)
         table[row, column] += np.uint64(1)
         rows = captured(table)
@@ -49,7 +49,7 @@ def test_one_row_that_is_out_of_step_anywhere_is_seen(count, column):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_rows_in_any_order_keep_their_addresses_and_lengths_where_these_differ(seed):
+def test_rows_in_any_order_store_their_addresses_and_their_lengths_if_these_differ(seed):
     rng = np.random.default_rng(seed)
     table = regular(int(rng.integers(2, 5000)))[::-1].copy()
     assert captured(table).addresses == table[:, 0].tobytes()
@@ -67,19 +67,19 @@ def test_rows_in_any_order_keep_their_addresses_and_lengths_where_these_differ(s
     [
         [(5, 6, 7)],
         [(5, 6, 7), (5, 6, 7)],
-        [(2**64 - 8, 8, 0), (8, 8, 0)],  # as far apart as a step of 16 that wraps around
+        [(2**64 - 8, 8, 0), (8, 8, 0)],  # the distance equals a step of 16 that wraps around
         [(2**64 - 64, 8, 0), (2**64 - 32, 8, 0)],
         [(0, 1, 0), (2**63, 1, 0)],
         [(0, 0, 2**64 - 1), (2**63 - 1, 0, 2**64 - 1)],
         [(2**64 - 1, 2**64 - 1, 2**64 - 1)],
     ],
 )
-def test_the_largest_numbers_come_back_as_they_were(rows):
+def test_the_largest_numbers_are_stored_exactly(rows):
     words = array("Q", [word for row in rows for word in row])
     assert captured(words).words() == words
 
 
-def test_rows_of_several_devices_and_no_rows_are_not_kept_so():
+def test_rows_of_several_devices_and_empty_lists_have_no_short_form():
     assert captured(np.zeros((0, 3), np.uint64)) is None
     assert captured(array("Q")) is None
     table = regular(100)
@@ -98,7 +98,7 @@ def test_wrong_buffers_are_refused():
 
 
 @pytest.mark.parametrize("order", ["regular", "shuffled", "devices"])
-def test_a_list_of_an_array_is_what_a_list_of_tuples_is_and_keeps_nothing_of_the_array(order):
+def test_a_list_from_an_array_equals_the_list_from_tuples_and_keeps_no_reference_to_it(order):
     table = regular(50)
     if order == "shuffled":
         np.random.default_rng(1).shuffle(table)
@@ -129,7 +129,7 @@ def test_a_list_of_an_array_is_what_a_list_of_tuples_is_and_keeps_nothing_of_the
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_list_of_tuples_is_the_list_of_its_array(seed):
+def test_a_list_from_tuples_equals_the_list_from_an_array(seed):
     rng = np.random.default_rng(seed)
     table = rng.integers(0, 2**64, (int(rng.integers(1, 3000)), 3), dtype=np.uint64)
     if seed % 2:
@@ -161,13 +161,13 @@ class Odd(int):
         7,
     ],
 )
-def test_tuples_that_are_not_plain_are_left_to_who_words_the_error(row):
+def test_tuples_that_are_not_plain_are_left_to_the_code_that_raises_the_error(row):
     assert pack_tuples([(1, 2, 3), row]) is None
     with pytest.raises(TypeError, match="a list of tuples is expected"):
         pack_tuples(((1, 2, 3),))
 
 
-def test_tuples_of_numbers_that_are_no_plain_integers_are_taken_as_before():
+def test_tuples_of_other_integer_types_are_accepted():
     made = nixlXferDList(nixl_mem_t.DRAM_SEG, [(np.uint64(2**63), np.int32(2), True), (1, 2, Odd(3))])
     assert [made[0], made[1]] == [(2**63, 2, 1), (1, 2, 3)]
 
@@ -176,21 +176,21 @@ def test_tuples_of_numbers_that_are_no_plain_integers_are_taken_as_before():
     ("row", "error"),
     [((1, 2), ValueError), ([1, 2, 3], TypeError), ((1, 2, -1), OverflowError), ((1, 2, None), TypeError)],
 )
-def test_a_wrong_tuple_among_right_ones_is_named_as_alone(row, error):
+def test_a_wrong_tuple_among_right_ones_raises_the_same_error_as_alone(row, error):
     with pytest.raises(error):
         nixlXferDList(nixl_mem_t.DRAM_SEG, [(1, 2, 3)] * 100 + [row])
 
 
-def test_no_tuples_are_an_empty_list():
+def test_an_empty_list_of_tuples_gives_an_empty_list():
     assert pack_tuples([]) == b""
     assert nixlXferDList(nixl_mem_t.DRAM_SEG, []).isEmpty()
 
 
 def interrupted(function, code, at, other):
-    """`function()`, with `other` done on another thread, as far as it gets there, before the instruction
-    number `at` of that code.
+    """Runs `function`. Before instruction number `at` of that code, another thread runs `other`, as far as it
+    gets.
 
-    Returns what it returned, and whether there is an instruction of that number.
+    Returns the result, and whether the code has an instruction of that number.
     """
     count, threads = 0, []
 
@@ -204,7 +204,7 @@ def interrupted(function, code, at, other):
             if count == at:
                 threads.append(threading.Thread(target=other))
                 threads[0].start()
-                threads[0].join(0.02)  # it may wait for us
+                threads[0].join(0.02)  # the other thread may wait for this one
         return trace
 
     before = sys.gettrace()
@@ -226,7 +226,7 @@ LOOKS = {
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_threads_that_look_at_one_list_at_once_see_the_same(look):
+def test_threads_that_read_one_list_at_once_see_the_same_list(look):
     see, code, expected = LOOKS[look]
     at, there = 0, True
     while there:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The call sequences of nixl_sequences.py: the drop-in gives, call by call, what was recorded of NIXL's
-wheel.
+"""The call sequences of nixl_sequences.py: the drop-in gives, call by call, the result that was recorded from
+NIXL's wheel.
 
-Where the wheel is installed (in this interpreter, or by `bench/compare_nixl.py --install`), it gives the same
-as the recording.
+If the wheel is installed (in this interpreter, or by `bench/compare_nixl.py --install`), the wheel gives the
+recorded results, too.
 """
 
 import importlib.util
@@ -44,7 +44,8 @@ def rows_of(library, sequence, python=sys.executable, path=()):
 
 
 def wheel():
-    """Interpreter and path with which `import nixl` gives the real library; skips where there is none."""
+    """The interpreter and the path with which `import nixl` gives the real library. Skips the test if it is
+    not installed."""
     installed = sorted((ROOT / "build" / "nixl-venv").glob("lib/python*/site-packages/nixl_cu1*"))
     if importlib.util.find_spec("nixl_cu12") or importlib.util.find_spec("nixl_cu13"):
         return sys.executable, []
@@ -64,16 +65,16 @@ def test_every_sequence_has_been_recorded(run_script):
 
 
 @pytest.mark.parametrize("sequence", SEQUENCES)
-def test_the_drop_in_gives_what_nixl_gives(sequence):
+def test_the_drop_in_gives_the_recorded_results(sequence):
     theirs, ours = recorded(sequence), rows_of("dropin", sequence)
     assert [row[0] for row in ours] == [row[0] for row in theirs]
     different = [(left, right) for left, right in zip(theirs, ours, strict=True) if left != right]
     assert [pair for pair in different if (sequence, pair[0][0]) not in DIFFERENCES] == []
     named = {call for of, call in DIFFERENCES if of == sequence}
-    assert {left[0] for left, _ in different} == named, "a difference is listed that is none"
+    assert {left[0] for left, _ in different} == named, "the list has a difference that no longer exists"
 
 
 @pytest.mark.parametrize("sequence", SEQUENCES)
-def test_nixl_gives_what_was_recorded(sequence):
+def test_nixls_wheel_gives_the_recorded_results(sequence):
     python, path = wheel()
     assert rows_of("wheel", sequence, python, path) == recorded(sequence)

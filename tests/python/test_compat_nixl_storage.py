@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How NIXL's descriptors name files and objects, and files under NIXL's names; the sequence `storage`
-compares them with NIXL."""
+"""The form in which NIXL's descriptors name files and objects, and files under NIXL's names. The sequence
+`storage` compares both with NIXL."""
 
 import fcntl
 import os
@@ -30,7 +30,7 @@ def descriptors():
 
 @pytest.fixture
 def tier():
-    """An agent with POSIX, and 64 KiB of registered memory."""
+    """An agent with the backend POSIX and 64 KiB of registered memory."""
     agent = nixl_agent(unique("tier"), nixl_agent_config(backends=["POSIX"]))
     memory = np.random.default_rng(1).integers(0, 256, 1 << 16, dtype=np.uint8)
     agent.register_memory([(address(memory), memory.nbytes, 0, "")], "DRAM")
@@ -62,11 +62,11 @@ def move(agent, op, memory, device, offset=0, size=None):
     ("", "", 0), ("/a/b", "", 0), ("wo:/a", "", 0), ("rw,nosuch:/a", "", 0), ("ro:", "", 0), ("ro", "", 0),
     (":/a", "", 0),
 ])  # fmt: skip
-def test_a_path_follows_the_ways_in_which_it_is_opened(said, path, how):
+def test_the_modes_of_opening_stand_before_the_path(said, path, how):
     assert named_in(said) == (path, how)
 
 
-def test_a_file_named_by_path_is_open_as_it_says_until_it_is_registered(kv):
+def test_a_file_named_by_path_is_opened_with_its_modes_until_it_is_registered(kv):
     before = descriptors()
     with registered(
         "file", [(100, 50, 7, f"rw,sync:{kv}".encode()), (0, 0, 8, f"ro:{kv}".encode())]
@@ -103,18 +103,18 @@ def test_objects_are_named_by_key_else_by_number():
     assert [asked_about("object", 7, said).path for said in (b"key", b"")] == ["key", "7"]
 
 
-def test_files_are_asked_about_by_path():
+def test_files_are_queried_by_path():
     assert [asked_about("file", 0, said).path for said in (b"/a", b"ro:/a", b"")] == ["/a", "/a", ""]
 
 
-# Which backends stand for which name
+# Backends of Headrace behind each name
 
 
 def opened(name, *kinds, remote=False):
     return SimpleNamespace(name=name, kinds=list(kinds), remote=remote)
 
 
-def test_a_name_for_storage_stands_for_who_carries_both_of_its_sides():
+def test_a_storage_name_becomes_the_backends_that_carry_both_of_its_sides():
     posix, shm = opened("posix", "dram", "file"), opened("shm", "dram", remote=True)
     assert {"POSIX", "HF3FS", "UCX"} <= set(available([posix, shm]))
     assert not {"GDS", "GDS_MT", "OBJ", "GUSLI"} & set(available([posix, shm]))
@@ -124,7 +124,7 @@ def test_a_name_for_storage_stands_for_who_carries_both_of_its_sides():
     assert carried("GDS", [posix, opened("gds", "vram", "file")]).backends() == ["gds"]
 
 
-def test_a_name_for_the_network_stands_for_nobody_who_keeps_files():
+def test_a_network_name_never_becomes_a_backend_of_files():
     posix, shm = opened("posix", "dram", "file"), opened("shm", "dram", remote=True)
     assert carried("UCX", [posix, shm]).backends() == ["shm"] and carried("UCX", [posix, shm]).remote
     assert carried("UCX", [posix]) is None
@@ -138,7 +138,7 @@ def test_pages_of_a_file_are_read_and_written_by_prepared_lists(tier, kv):
     agent, memory = tier
     descriptor = os.open(kv, os.O_RDWR)
     agent.register_memory([(0, 0, descriptor, "")], "FILE")
-    os.close(descriptor)  # the number goes on standing for the file
+    os.close(descriptor)  # the number still names the file
     pages = 1 << 12
     at = np.arange(pages, dtype=np.uint64) * np.uint64(16)
     here = np.stack(
@@ -160,7 +160,7 @@ def test_pages_of_a_file_are_read_and_written_by_prepared_lists(tier, kv):
     assert (memory.reshape(-1, 16) == after).all()
 
 
-def test_memory_of_both_names_goes_to_files_and_to_peers(tier, kv):
+def test_memory_registered_with_both_names_moves_to_files_and_to_peers(tier, kv):
     _agent, _memory = tier
     both = nixl_agent(unique("both"), nixl_agent_config(backends=["UCX", "POSIX"]))
     peer = nixl_agent(unique("peer"), nixl_agent_config(backends=["UCX"]))
@@ -180,7 +180,7 @@ def test_memory_of_both_names_goes_to_files_and_to_peers(tier, kv):
     assert there.tobytes() == kv.read_bytes()[4096:8192]
 
 
-def test_what_cannot_be_moved_says_which_file_and_why(tier, kv):
+def test_a_failed_move_or_registration_names_the_file_and_the_reason(tier, kv):
     agent, memory = tier
     agent.register_memory([(0, 0, 1, f"ro:{kv}")], "FILE")
     with pytest.raises(
@@ -202,7 +202,7 @@ def test_what_cannot_be_moved_says_which_file_and_why(tier, kv):
         agent.register_memory([(0, 0, 1, f"ro:{kv}")], "FILE")
 
 
-def test_a_path_may_be_of_any_bytes(tier, tmp_path):
+def test_a_path_may_have_any_bytes(tier, tmp_path):
     agent, memory = tier
     path = os.fsencode(tmp_path) + b"/\xff\xfe"
     descs = agent.get_reg_descs([(0, 0, 1, b"rw,create:" + path)], "FILE")
@@ -226,6 +226,6 @@ def test_no_descriptor_is_left_behind(tier, kv):
     assert kv.read_bytes() == memory.tobytes()
 
 
-def test_an_agent_of_files_alone_has_no_metadata_to_give(tier):
+def test_an_agent_with_files_only_has_no_metadata_to_export(tier):
     with pytest.raises(bind.nixlInvalidParamError, match="create one first"):
         tier[0].get_agent_metadata()

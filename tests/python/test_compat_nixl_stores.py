@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NIXL's metadata by etcd and by torch's TCPStore, with NIXL's variables."""
+"""Metadata over etcd and torch's TCPStore, with NIXL's environment variables."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from headrace.compat.nixl import nixl_agent
 
 @pytest.fixture(params=["etcd", "tcpstore"])
 def store(request, monkeypatch):
-    """Its name; NIXL's variables name it."""
+    """The name of the store; NIXL's environment variables name its address."""
     if request.param == "etcd":
         monkeypatch.setenv("NIXL_ETCD_ENDPOINTS", f"http://{request.getfixturevalue('etcd')}")
         monkeypatch.setenv("NIXL_ETCD_NAMESPACE", f"/{unique('nixl')}/")
@@ -28,7 +28,7 @@ def store(request, monkeypatch):
 
 @pytest.fixture
 def two(store):
-    """Agents that know the store, and two regions of the second."""
+    """Two agents that know the store, and two regions of the second agent."""
     here, there = nixl_agent(unique("here")), nixl_agent(unique("there"))
     memory = np.zeros(8192, np.uint8)
     rows = [(memory.ctypes.data + 4096 * i, 4096, 0, "") for i in range(2)]
@@ -36,14 +36,14 @@ def two(store):
     return here, there, descs, memory
 
 
-def test_metadata_that_was_left_is_found(two):
+def test_metadata_in_the_store_is_found(two):
     here, there, descs, _ = two
     there.send_local_metadata()
     here.fetch_remote_metadata(there.name)
     until(lambda: here.check_remote_metadata(there.name, descs.trim()))
 
 
-def test_metadata_that_is_asked_for_first_is_found_once_it_comes(two):
+def test_metadata_that_is_fetched_too_early_is_found_once_it_is_sent(two):
     here, there, descs, _ = two
     here.fetch_remote_metadata(there.name)
     assert not here.check_remote_metadata(there.name)
@@ -51,7 +51,7 @@ def test_metadata_that_is_asked_for_first_is_found_once_it_comes(two):
     until(lambda: here.check_remote_metadata(there.name, descs.trim()))
 
 
-def test_parts_lie_under_labels(two):
+def test_partial_metadata_is_stored_under_its_label(two):
     here, there, descs, _ = two
     for i, label in enumerate(("first", "second")):
         part = there.get_reg_descs([tuple(descs[i])], "DRAM")
@@ -61,24 +61,22 @@ def test_parts_lie_under_labels(two):
         assert here.check_remote_metadata(there.name, descs.trim()) == (i == 1)
 
 
-def test_a_part_without_a_label_is_refused(two):
+def test_partial_metadata_without_a_label_is_refused(two):
     _, there, descs, _ = two
     with pytest.raises(bind.nixlInvalidParamError, match="label"):
         there.send_partial_agent_metadata(descs, True)
 
 
-def test_withdrawn_metadata_is_found_no_more(two, store):
+def test_withdrawn_metadata_is_no_longer_found(two, store):
     here, there, _, _ = two
     there.send_local_metadata()
     here.fetch_remote_metadata(there.name)
     until(lambda: here.check_remote_metadata(there.name))
     there.invalidate_local_metadata()
-    if store == "etcd":  # who found it there is told
+    if store == "etcd":  # agents that found it there are notified
         until(lambda: not here.check_remote_metadata(there.name))
     late = nixl_agent(unique("late"))
-    there.fetch_remote_metadata(
-        "nobody"
-    )  # jobs are done in order: when this one is asked for, the withdrawal was
+    there.fetch_remote_metadata("nobody")  # jobs run in order: when this one has run, the withdrawal has, too
     until(lambda: there.agent._exchange._jobs.empty())
     late.agent._exchange._patience = 0.2
     late.fetch_remote_metadata(there.name)
@@ -86,7 +84,7 @@ def test_withdrawn_metadata_is_found_no_more(two, store):
     assert not late.check_remote_metadata(there.name)
 
 
-def test_metadata_is_withdrawn_by_a_program_that_ends(etcd, run_script, monkeypatch):
+def test_a_program_that_ends_withdraws_its_metadata(etcd, run_script, monkeypatch):
     monkeypatch.setenv("NIXL_ETCD_ENDPOINTS", etcd)
     monkeypatch.setenv("NIXL_ETCD_NAMESPACE", unique("nixl"))
     text = """
@@ -109,7 +107,7 @@ agent.invalidate_local_metadata()
     until(lambda: not stayer.check_remote_metadata("leaver"))
 
 
-def test_without_a_store_or_an_address_metadata_goes_nowhere():
+def test_without_a_store_or_an_address_sending_metadata_is_refused():
     agent = nixl_agent(unique("alone"))
     for act in (
         agent.send_local_metadata,
@@ -127,7 +125,7 @@ def test_two_stores_are_refused(monkeypatch):
         nixl_agent(unique("greedy"))
 
 
-def test_a_port_in_use_is_told():
+def test_a_port_in_use_is_reported():
     import socket
 
     from headrace.compat.nixl import nixl_agent_config
@@ -138,7 +136,7 @@ def test_a_port_in_use_is_told():
             nixl_agent(unique("late"), nixl_agent_config(enable_listen_thread=True, listen_port=port))
 
 
-def test_a_torch_client_sees_what_is_left(monkeypatch):
+def test_a_torch_client_and_ours_see_each_others_values(monkeypatch):
     pytest.importorskip("torch", reason="torch is not installed")
     from torch.distributed import TCPStore
 
@@ -158,7 +156,7 @@ def test_a_torch_client_sees_what_is_left(monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["nohost", ":1", "host:", "host:port"])
-def test_an_endpoint_that_is_none_is_told(text, monkeypatch):
+def test_an_invalid_endpoint_is_refused(text, monkeypatch):
     from headrace.compat.nixl._tcpstore import Client
 
     monkeypatch.setenv("NIXL_TCPSTORE_ENDPOINT", text)
@@ -166,7 +164,7 @@ def test_an_endpoint_that_is_none_is_told(text, monkeypatch):
         Client()
 
 
-def test_metadata_comes_by_host_name_too():
+def test_metadata_is_fetched_by_host_name():
     from headrace.compat.nixl import nixl_agent_config
 
     (port,) = free_ports(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/device_code.py: device code by NVRTC 12.8; and what lies in the installed package."""
+"""tools/device_code.py: device code by NVRTC 12.8; and the device code in the installed package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import headrace
 ROOT = Path(__file__).resolve().parent.parent.parent
 TOOL = ROOT / "tools" / "device_code.py"
 ARCHS = {"80": 80, "90a": 90, "100": 100, "120": 120}
-# The ABI version in a cubin's ELF header, as drivers of CUDA 12 take it: CUDA 13 writes 8 for all.
+# The ABI version in the ELF header of a cubin that drivers of CUDA 12 accept. CUDA 13 writes 8 for all.
 ABI = {"80": 7, "90a": 7, "100": 8, "120": 8}
 
 SOURCE = """
@@ -39,7 +39,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def elf_of(cubin: bytes) -> tuple[int, int]:
-    """ABI version and kind of GPU, which has another place from version 8 on."""
+    """ABI version and kind of GPU. From version 8 on the kind stands at another place in the flags."""
     assert cubin[:4] == b"\x7fELF"
     flags = struct.unpack_from("<I", cubin, 0x30)[0]
     return cubin[8], (flags >> 8 if cubin[8] >= 8 else flags) & 0xFF
@@ -53,7 +53,7 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_a_cubin_for_each_kind_of_gpu_that_drivers_of_cuda_12_run(
+def test_each_kind_of_gpu_gets_a_cubin_that_drivers_of_cuda_12_run(
     arch: str, source: Path, tmp_path: Path
 ) -> None:
     cubin = tmp_path / "one.cubin"
@@ -63,11 +63,11 @@ def test_a_cubin_for_each_kind_of_gpu_that_drivers_of_cuda_12_run(
     assert b"add_one" in cubin.read_bytes()
 
 
-def test_check_says_which_it_is() -> None:
+def test_check_prints_the_version_of_nvrtc() -> None:
     assert run("--check").stdout == "12.8\n"
 
 
-def test_what_the_compiler_says_is_printed_and_nothing_is_written(source: Path, tmp_path: Path) -> None:
+def test_a_compiler_error_is_printed_and_nothing_is_written(source: Path, tmp_path: Path) -> None:
     source.write_text(SOURCE + "__global__ void wrong() { no_such_name(); }")
     done = run("--arch", "90a", "-o", tmp_path / "one.cubin", source)
     assert done.returncode == 1
@@ -75,7 +75,7 @@ def test_what_the_compiler_says_is_printed_and_nothing_is_written(source: Path, 
     assert not (tmp_path / "one.cubin").exists()
 
 
-def test_wrong_calls_say_what_is_wrong(source: Path, tmp_path: Path) -> None:
+def test_a_wrong_call_is_refused_with_the_reason(source: Path, tmp_path: Path) -> None:
     cubin = tmp_path / "one.cubin"
     for arguments, words in [
         (["--arch", "7x", "-o", cubin, source], "sm_7x"),
@@ -91,7 +91,7 @@ def test_wrong_calls_say_what_is_wrong(source: Path, tmp_path: Path) -> None:
         )
 
 
-def test_a_python_without_nvrtc_is_told_what_to_install() -> None:
+def test_without_nvrtc_the_tool_says_what_to_install() -> None:
     done = subprocess.run(
         [sys.executable, "-S", str(TOOL), "--check"], capture_output=True, text=True, timeout=60, check=False
     )
@@ -117,8 +117,8 @@ class Table(ctypes.Structure):
     ]
 
 
-def test_doctor_finds_the_kernels_whatever_the_command_was_called_by() -> None:
-    """The script `headrace` starts it by a name alone."""
+def test_doctor_finds_the_kernels_if_the_command_was_started_by_its_name() -> None:
+    """The script `headrace` starts the command by its name only, without a path."""
     done = subprocess.run(
         [sys.executable, "-m", "headrace", "doctor", "--json"],
         capture_output=True,
@@ -130,7 +130,7 @@ def test_doctor_finds_the_kernels_whatever_the_command_was_called_by() -> None:
     assert [finding["value"] for finding in found] == ["sm_80, sm_90a, sm_100, sm_120"]
 
 
-def test_the_package_has_kernels_for_all_kinds_of_gpu_from_driver_570_on() -> None:
+def test_the_package_has_kernels_for_all_kinds_of_gpu_since_driver_570() -> None:
     library = ctypes.CDLL(str(Path(headrace.__file__).parent / "lib" / "libheadrace_kernels.so"))
     library.headrace_kernels_v1_table.restype = ctypes.POINTER(Table)
     table = library.headrace_kernels_v1_table().contents

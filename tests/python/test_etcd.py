@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers that were never told of one another meet in a real etcd."""
+"""Peers that were never introduced to one another find each other in a real etcd."""
 
 import numpy as np
 import pytest
@@ -24,13 +24,13 @@ def two(backend, store):
 
 
 def watched(agent):
-    """The events that the agent is told of from now on."""
+    """The events that the agent reports from now on."""
     events = []
     agent.watch_namespace(lambda event, peer: events.append((event, peer)))
     return events
 
 
-def test_a_peer_never_told_of_is_listed_watched_reached_and_forgotten(two, store):
+def test_an_unknown_peer_is_listed_watched_reached_and_forgotten(two, store):
     left, right = two
     events = watched(left)
     data = np.random.default_rng().integers(0, 256, 100_003, dtype=np.uint8)
@@ -56,7 +56,7 @@ def test_a_peer_never_told_of_is_listed_watched_reached_and_forgotten(two, store
     assert (here == data).all()
 
 
-def test_what_is_registered_later_is_published_anew_and_what_is_taken_out_is_gone(two):
+def test_later_regions_are_published_again_and_deregistered_ones_disappear(two):
     left, right = two
     events = watched(left)
     right.publish()
@@ -73,23 +73,23 @@ def test_what_is_registered_later_is_published_anew_and_what_is_taken_out_is_gon
     left.watch_namespace(None)
 
 
-def test_parts_are_published_and_found_under_labels(two):
+def test_partial_metadata_is_published_and_found_under_labels(two):
     left, right = two
     regions = right.register([bytearray(10) for _ in range(3)], name="layer")
     right.publish([regions[0]], label="first")
     right.publish([regions[2]], connection_info=False, label="third")
     with pytest.raises(headrace.NotFound, match=right.name):
-        left.find(right.name, timeout=5)  # nothing without a label
+        left.find(right.name, timeout=5)  # nothing is published without a label
     left.find(right.name, label="first")
     assert [region.name for region in left.peer_regions(right.name)] == ["layer/0"]
     left.find(right.name, label="third")
     assert sorted(region.name for region in left.peer_regions(right.name)) == ["layer/0", "layer/2"]
 
 
-def test_the_lease_of_a_killed_peer_ends_and_its_name_goes(backend, store, start_peer, monkeypatch):
+def test_a_killed_peer_leaves_the_namespace_when_its_lease_ends(backend, store, start_peer, monkeypatch):
     monkeypatch.setenv("HEADRACE_STORE", store)
     monkeypatch.setenv("HEADRACE_STORE_TTL", "2s")
-    with headrace.Agent(unique("here"), [backend]) as agent:  # the store comes from the environment
+    with headrace.Agent(unique("here"), [backend]) as agent:  # the store is named by the environment
         events = watched(agent)
         peer = start_peer(unique("mortal"))
         peer.ask("publish")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every program in examples/*.py runs, and says what it should."""
+"""Every program in examples/*.py runs and prints its text."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that are under way, and paths that fail at a page: the backend `fake` does it by script."""
+"""Requests in flight, and paths that fail at a page. The backend `fake` does both by script."""
 
 import asyncio
 import select
@@ -11,11 +11,11 @@ import pytest
 import headrace
 from conftest import introduce, unique, until
 
-PAGE, COUNT = 331, 12  # odd lengths: nothing is aligned
+PAGE, COUNT = 331, 12  # odd lengths, so nothing is aligned
 
 
 class Scripted:
-    """Two agents over `fake` and a request that reads COUNT pages of one into the other, in another order."""
+    """Two agents over `fake`, and a request that reads COUNT pages of one into the other in another order."""
 
     def __init__(self, faults, completion="progress", timeout=None):
         self.left = headrace.Agent(
@@ -33,7 +33,7 @@ class Scripted:
         self.request = self.left.make_request("read", local, remote, None, self.order, timeout=timeout)
 
     def arrived(self):
-        """Which pages are there, whole; every other is still untouched."""
+        """For each page, whether it has arrived completely. All others must be unchanged."""
         whole = (self.here == self.source[self.order]).all(axis=1)
         assert not self.here[~whole].any()
         return whole.tolist()
@@ -45,7 +45,7 @@ class Scripted:
 
 @pytest.fixture
 def script():
-    """Call it with faults."""
+    """A function that makes a Scripted with the given faults."""
     made = []
 
     def make(*arguments, **named):
@@ -57,7 +57,7 @@ def script():
         scripted.close()
 
 
-def test_a_wait_that_runs_out_leaves_the_request_under_way(script):
+def test_a_wait_that_times_out_leaves_the_request_in_flight(script):
     case = script("drop@1")
     case.request.post()
     for timeout in (0, 0.01):
@@ -65,7 +65,7 @@ def test_a_wait_that_runs_out_leaves_the_request_under_way(script):
             case.request.wait(timeout)
     assert (case.request.poll(), case.request.done, case.request.error) == ("posted", False, None)
     with pytest.raises(headrace.InvalidArgument, match="post"):
-        case.request.post()  # it is under way already
+        case.request.post()  # the request is in flight already
     case.request.cancel()
     with pytest.raises(headrace.Canceled, match=case.right.name):
         case.request.wait(30)
@@ -79,7 +79,7 @@ def test_a_wait_that_runs_out_leaves_the_request_under_way(script):
     ("faults", "error"),
     [("drop", headrace.TimedOut), ("drop", headrace.Canceled), ("partial:500", headrace.BackendFailed)],
 )
-def test_an_error_has_words_and_does_not_repeat_its_code(script, faults, error):
+def test_an_error_has_a_sentence_and_does_not_repeat_its_code(script, faults, error):
     case = script(faults)
     case.request.post(timeout=0.05 if error is headrace.TimedOut else None)
     if error is headrace.Canceled:
@@ -104,7 +104,7 @@ def test_a_request_ends_by_its_own_deadline(script, whose):
     assert isinstance(case.request.error, headrace.TimedOut)
 
 
-def test_a_cancelled_request_is_told_by_callback_descriptor_and_await(script):
+def test_a_canceled_request_signals_its_callback_its_descriptor_and_its_await(script):
     case = script("drop@1..2")
     errors = []
     case.request.on_done(errors.append)
@@ -128,7 +128,7 @@ def test_a_cancelled_request_is_told_by_callback_descriptor_and_await(script):
     ("faults", "error", "page"),
     [("kill:7", headrace.PeerLost, 7), (f"partial:{5 * PAGE}", headrace.BackendFailed, 5)],
 )
-def test_an_error_on_the_way_names_the_peer_and_the_page(script, faults, error, page):
+def test_an_error_during_a_move_names_the_peer_and_the_page(script, faults, error, page):
     case = script(f"{faults}@1")
     with pytest.raises(error, match=case.right.name) as caught:
         case.request.post()
@@ -139,7 +139,7 @@ def test_an_error_on_the_way_names_the_peer_and_the_page(script, faults, error, 
     assert case.arrived() == [True] * page + [False] * (COUNT - page)
 
 
-def test_a_late_request_is_polled_waited_for_and_awaited(script):
+def test_a_delayed_request_is_polled_waited_for_and_awaited(script):
     case = script("delay:20ms")
     case.request.post(notification=b"late")
     assert case.request.poll() == "posted"
@@ -174,7 +174,7 @@ class Rung(Exception):
 
 @pytest.fixture
 def alarm():
-    """Call it with seconds: then the main thread is interrupted by Rung."""
+    """A function that interrupts the main thread with Rung after the given seconds."""
 
     def ring(*_):
         raise Rung
@@ -185,7 +185,7 @@ def alarm():
     signal.signal(signal.SIGALRM, before)
 
 
-def test_a_signal_ends_a_wait_and_the_request_goes_on(script, alarm):
+def test_a_signal_ends_a_wait_and_the_request_stays_in_flight(script, alarm):
     case = script("drop@1")
     case.request.post()
     alarm(0.05)
@@ -194,7 +194,7 @@ def test_a_signal_ends_a_wait_and_the_request_goes_on(script, alarm):
     assert case.request.poll() == "posted"
 
 
-def test_a_signal_ends_a_one_shot_when_its_memory_is_quiet(script, alarm):
+def test_a_signal_ends_a_one_shot_after_its_request_has_ended(script, alarm):
     case = script("drop@1")
     alarm(0.05)
     with pytest.raises(Rung):
@@ -204,12 +204,12 @@ def test_a_signal_ends_a_one_shot_when_its_memory_is_quiet(script, alarm):
     assert not case.here.any()
 
 
-def test_a_path_that_declines_says_why_and_its_request_is_not_made(script):
+def test_a_request_whose_only_path_declines_is_not_made(script):
     with pytest.raises(headrace.NotSupported, match="fake"):
         script("deny")
 
 
-def test_a_request_goes_by_another_path_when_the_first_fails():
+def test_a_request_takes_another_path_if_the_first_fails():
     options = {"fake.faults": "partial:100@1", "fake.completion": "inline"}
     with (
         headrace.Agent(unique("left"), ["fake", "tcp"], options=options) as left,

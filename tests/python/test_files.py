@@ -34,7 +34,7 @@ def by_path(path):
     return headrace.MemoryRange("file", path=str(path))
 
 
-def test_files_are_there_without_being_asked_for(path):
+def test_the_file_backend_is_open_by_default(path):
     with headrace.Agent(unique("default")) as agent:
         posix = next(backend for backend in agent.backends() if backend.name == "posix")
         assert (
@@ -54,7 +54,7 @@ def test_files_are_there_without_being_asked_for(path):
 
 @pytest.mark.parametrize("count", [1, 2, 127, 128, 129, 1000, 10_000])
 @pytest.mark.parametrize("size", [1, 13, 512, PAGE])
-def test_pages_of_every_size_go_to_the_file_and_come_back(agent, tmp_path, count, size):
+def test_pages_of_every_size_are_written_to_a_file_and_read_back(agent, tmp_path, count, size):
     (tmp_path / "new").touch()
     file = agent.register(by_path(tmp_path / "new"))
     source, target = random_bytes(count * size), np.zeros(count * size, np.uint8)
@@ -62,7 +62,7 @@ def test_pages_of_every_size_go_to_the_file_and_come_back(agent, tmp_path, count
     order = np.random.default_rng(count).permutation(count)
     local = agent.prepare([source[i * size : (i + 1) * size] for i in range(count)])
     back = agent.prepare([target[i * size : (i + 1) * size] for i in range(count)])
-    # Pages lie an odd number of bytes apart, or touch.
+    # The pages touch, or an odd number of bytes lies between them.
     for gap, offset in ((0, 0), (3, 5)):
         there = agent.prepare(headrace.UniformPages(file.id, offset, size + gap, size, count), agent.name)
         write = agent.make_request("write", local, there, np.arange(count), order)
@@ -78,7 +78,7 @@ def test_pages_of_every_size_go_to_the_file_and_come_back(agent, tmp_path, count
         assert (written[place : place + size] == source.reshape(count, size)[count // 2]).all()
 
 
-def test_a_large_page_is_shared_by_threads(agent, tmp_path):
+def test_a_large_page_is_moved_correctly(agent, tmp_path):
     (tmp_path / "large").touch()
     file = agent.register(by_path(tmp_path / "large"))
     source, target = random_bytes((32 << 20) + 13), np.zeros((32 << 20) + 13, np.uint8)
@@ -88,7 +88,7 @@ def test_a_large_page_is_shared_by_threads(agent, tmp_path):
     assert (source == target).all() and (tmp_path / "large").stat().st_size == source.size + 1
 
 
-def test_a_region_with_a_length_is_used_within_it(agent, path):
+def test_a_region_of_a_file_with_a_length_is_limited_to_it(agent, path):
     file = agent.register(headrace.MemoryRange("file", length_bytes=PAGE, path=str(path)))
     here = np.zeros(PAGE, np.uint8)
     agent.register(here)
@@ -98,7 +98,7 @@ def test_a_region_with_a_length_is_used_within_it(agent, path):
         agent.prepare([(file.id, 1, PAGE)], agent.name)
 
 
-def test_a_read_beyond_the_end_fails_and_says_where_the_end_is(agent, path):
+def test_a_read_beyond_the_end_fails_and_names_the_end(agent, path):
     file = agent.register(by_path(path))
     here = np.zeros(2 * PAGE, np.uint8)
     agent.register(here)
@@ -137,7 +137,7 @@ def test_a_file_that_is_not_writable_is_read_and_not_written(agent, path):
         assert here.tobytes() == before[9 : 9 + PAGE]
 
 
-def test_under_o_direct_aligned_pages_move_and_others_are_told_what_is_asked(agent, path):
+def test_with_o_direct_aligned_pages_move_and_others_are_refused_with_the_alignment(agent, path):
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_DIRECT)
     except OSError:
@@ -162,7 +162,9 @@ def test_under_o_direct_aligned_pages_move_and_others_are_told_what_is_asked(age
     except headrace.InvalidArgument as refused:
         assert "O_DIRECT" in str(refused) and "multiple" in str(refused)
     else:
-        assert (here[1:101] == np.fromfile(path, np.uint8)[3:103]).all()  # some file systems take any
+        assert (
+            here[1:101] == np.fromfile(path, np.uint8)[3:103]
+        ).all()  # some file systems accept any alignment
 
 
 @pytest.mark.parametrize("said, why", [
@@ -170,12 +172,12 @@ def test_under_o_direct_aligned_pages_move_and_others_are_told_what_is_asked(age
     ({"path": "/no/such/file"}, "create it first"),
     ({"file_descriptor": 99_999}, "descriptor 99999 is not open"),
 ])  # fmt: skip
-def test_what_is_no_file_is_refused_when_it_is_registered(agent, said, why):
+def test_a_path_that_is_no_regular_file_is_refused_at_registration(agent, said, why):
     with pytest.raises(headrace.NotSupported, match=why):
         agent.register(headrace.MemoryRange("file", **said))
 
 
-def test_files_move_to_and_from_memory_of_their_own_agent(agent, path):
+def test_files_move_to_and_from_memory_of_their_own_agent_only(agent, path):
     file = agent.register(by_path(path))
     here = np.zeros(PAGE, np.uint8)
     agent.register(here)
@@ -189,7 +191,7 @@ def test_files_move_to_and_from_memory_of_their_own_agent(agent, path):
             peer.read(agent.name, [mine], [(file.id, 0, PAGE)], timeout=30)
 
 
-def test_a_query_tells_of_files(agent, path):
+def test_a_query_returns_size_mode_and_time_of_a_file(agent, path):
     known = agent.query(by_path(path), "posix")
     status = path.stat()
     assert known == {
@@ -205,7 +207,7 @@ def test_a_query_tells_of_files(agent, path):
         agent.query(headrace.MemoryRange("object", path="key"), "posix")
 
 
-def test_a_canceled_request_leaves_memory_quiet_and_goes_again(agent, tmp_path):
+def test_a_canceled_request_writes_no_memory_afterwards_and_can_be_posted_again(agent, tmp_path):
     size = 64 << 20
     with open(tmp_path / "large", "wb") as file:
         file.truncate(size)
@@ -258,7 +260,7 @@ def test_several_threads_use_one_file_at_once(agent, tmp_path):
     assert failures == []
 
 
-def test_a_region_outlives_the_callers_descriptor_and_gives_its_own_back(agent, path):
+def test_a_region_outlives_the_callers_descriptor_and_closes_its_own(agent, path):
     def open_files():
         return sum(
             os.path.realpath(f"/proc/self/fd/{name}") == str(path) for name in os.listdir("/proc/self/fd")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interpreter's end and its forks, with agents alive: no crash, no hang, no words."""
+"""The end of the interpreter and forks while agents are alive: no crash, no hang, no output."""
 
 import pytest
 
@@ -73,13 +73,13 @@ request.post()
 
 @pytest.fixture
 def only_errors_are_logged(monkeypatch):
-    """A backend may warn of a connection that was cut while it was made; what is asked here is what Python
-    says."""
+    """A backend may warn of a connection that was cut while it was being made. These tests check the output
+    of Python itself."""
     monkeypatch.setenv("HEADRACE_LOG", "error")
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_the_interpreter_ends_quietly_with(run_script, only_errors_are_logged, backend, ending):
+def test_the_interpreter_ends_without_output_with(run_script, only_errors_are_logged, backend, ending):
     assert run_script(OPEN.format(backend=backend) + ENDINGS[ending] + "\nprint('last line')") == (
         0,
         "" if ending == "an exception" else "last line\n",
@@ -117,7 +117,7 @@ print(right.wait_notification(30))
         "os._exit(0)",
     ],
 )
-def test_a_forked_child_is_refused_and_ends_cleanly_and_the_parent_goes_on(run_script, backend, ending):
+def test_the_agents_of_a_forked_child_refuse_calls_and_the_parents_go_on(run_script, backend, ending):
     code, out, err = run_script(OPEN.format(backend=backend) + FORK.format(ending=ending))
     assert (code, out, err) == (0, "child 0\n('left', b'still here')\n", "")
 
@@ -138,7 +138,7 @@ print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert run_script(text) == (0, "child 0\n", "")
 
 
-def test_multiprocessing_may_fork_and_spawn_beside_an_agent(run_script, tmp_path, backend):
+def test_multiprocessing_may_fork_and_spawn_while_an_agent_is_open(run_script, tmp_path, backend):
     script = tmp_path / "program.py"
     script.write_text(
         f"""
@@ -157,7 +157,7 @@ if __name__ == "__main__":
     assert (code, out) == (0, "[4096, 4096, 4096]\n[4096, 4096, 4096]\n"), err
 
 
-def test_a_log_sink_gets_lines_and_may_fail_or_replace_itself(run_script):
+def test_a_log_sink_gets_lines_and_may_raise_or_replace_itself(run_script):
     text = """
 import sys, headrace
 lines = []

@@ -26,7 +26,7 @@ def git(folder, *arguments):
 
 @pytest.fixture
 def repository(tmp_path):
-    """A clean one, with the settings of this one; call it to change a file."""
+    """A clean repository with the settings of this one; call it to change a file."""
 
     def write(name, text):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def test_a_clean_repository_has_no_finding(repository, capsys):
     assert all(line.endswith(" 0 findings") for line in capsys.readouterr().out.splitlines())
 
 
-def test_an_ignored_file_is_not_looked_at(repository):
+def test_an_ignored_file_is_not_checked(repository):
     repository(".gitignore", "a.cpp\n")
     assert lint.clang_format(repository("src/a.cpp", "int  x;\n")) == []
 
@@ -98,7 +98,7 @@ def test_tables_code_comments_and_lines_of_links_may_be_wide(repository, text):
     assert lint.markdown(repository("docs/a.md", f"{text}\n")) == []
 
 
-def test_titles_of_commits_since_origin_are_measured_and_the_last_one_without_origin(repository, tmp_path):
+def test_titles_since_origin_are_checked_or_the_last_one_without_origin(repository, tmp_path):
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "a" * 73)
     (found,) = lint.titles(tmp_path)
     assert "the title has 73 characters, at most 72 fit: aaa" in found

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registering, allocating and mapping: what is taken, what is refused, and who keeps whose memory in
-place."""
+"""Registering, allocating and mapping memory: the objects that are accepted, the ones that are refused, and
+the references that keep memory alive."""
 
 import ctypes
 import gc
@@ -17,7 +17,7 @@ from conftest import introduce, unique
 
 
 class DlpackOnly:
-    """An array that speaks DLPack and nothing else, as a torch tensor does."""
+    """An array that supports only DLPack, as a torch tensor does."""
 
     def __init__(self, array):
         self.array = array
@@ -79,7 +79,7 @@ def test_anything_with_dense_memory_can_be_registered(agent, make):
     assert [(r.id, r.name) for r in agent.regions()] == [(region.id, "thing")]
 
 
-def test_the_address_is_that_of_the_array(agent):
+def test_a_region_has_the_address_of_its_array(agent):
     array = np.zeros(1000, np.uint8)
     assert agent.register(array[8:]).address == array.ctypes.data + 8
     assert agent.register(DlpackOnly(array[16:])).address == array.ctypes.data + 16
@@ -87,7 +87,7 @@ def test_the_address_is_that_of_the_array(agent):
     assert agent.register(headrace.MemoryRange(address=array.ctypes.data, length_bytes=11)).length_bytes == 11
 
 
-def test_whether_the_object_can_be_written_is_noted(agent):
+def test_a_region_is_writable_if_its_object_is(agent):
     frozen = np.zeros(10, np.uint8)
     frozen.flags.writeable = False
     regions = agent.register([bytearray(10), bytes(10), frozen])
@@ -98,7 +98,7 @@ def test_whether_the_object_can_be_written_is_noted(agent):
         agent.register(bytes(10), writable=True)
 
 
-def test_what_cannot_be_written_is_not_written(pair):
+def test_a_read_only_region_is_never_written(pair):
     left, right = pair
     ours, theirs = left.register(bytes(64)), right.register(bytes(64), name="frozen")
     free = left.register(bytearray(64))
@@ -115,7 +115,7 @@ def test_what_cannot_be_written_is_not_written(pair):
         )
 
 
-def test_memory_allocated_read_only_is_the_owners_to_fill_and_mapped_for_reading(pair):
+def test_memory_allocated_read_only_is_filled_by_its_owner_and_mapped_for_reading(pair):
     left, right = pair
     memory = right.allocate(10_000, writable=False, name="weights")
     memoryview(memory)[:] = bytes(range(250)) * 40
@@ -128,7 +128,7 @@ def test_memory_allocated_read_only_is_the_owners_to_fill_and_mapped_for_reading
     assert not mapping.numpy().flags.writeable
 
 
-def test_many_are_registered_in_one_call_or_none(agent):
+def test_one_call_registers_either_all_objects_or_none(agent):
     regions = agent.register([np.zeros(10), bytearray(20), (np.zeros(30).ctypes.data, 5)], name="layer")
     assert [region.name for region in regions] == ["layer/0", "layer/1", "layer/2"]
     with pytest.raises(headrace.InvalidArgument, match="empty") as caught:
@@ -157,13 +157,13 @@ def test_many_are_registered_in_one_call_or_none(agent):
         (headrace.MemoryRange("object"), "names no object"),
     ],
 )
-def test_what_cannot_be_registered_is_refused_with_a_reason(agent, thing, text):
+def test_an_object_that_cannot_be_registered_is_refused_with_a_reason(agent, thing, text):
     with pytest.raises(headrace.InvalidArgument, match=text):
         agent.register(thing)
     assert agent.regions() == []
 
 
-def test_the_reason_why_an_object_does_not_export_its_memory_is_passed_on(agent):
+def test_the_error_of_an_object_that_does_not_export_its_memory_is_passed_on(agent):
     with pytest.raises(BufferError, match="detach me first"):
         agent.register(Unwilling())
 
@@ -193,7 +193,7 @@ def test_a_registered_object_is_kept_alive_until_it_is_deregistered(agent):
         array = np.zeros(1000).view(Array)
         gone = weakref.ref(array)
         region = agent.register(make(array))
-        pages = agent.prepare([region])  # a prepared list alone does not hold it
+        pages = agent.prepare([region])  # a prepared list does not keep the object alive
         del array
         gc.collect()
         assert gone() is not None
@@ -203,7 +203,7 @@ def test_a_registered_object_is_kept_alive_until_it_is_deregistered(agent):
         del pages
 
 
-def test_of_several_objects_registered_in_one_call_each_is_let_go_with_its_own_region(agent):
+def test_each_of_several_objects_registered_in_one_call_is_released_with_its_own_region(agent):
     class Array(np.ndarray):
         pass
 
@@ -229,7 +229,7 @@ def test_an_object_that_was_refused_is_not_kept(agent):
     assert sys.getrefcount(array) == before
 
 
-def test_closing_the_agent_lets_registered_objects_go(backend):
+def test_closing_the_agent_releases_registered_objects(backend):
     array = np.zeros(10)
     before = sys.getrefcount(array)
     with headrace.Agent("a", [backend]) as agent:
@@ -238,7 +238,7 @@ def test_closing_the_agent_lets_registered_objects_go(backend):
     assert sys.getrefcount(array) == before
 
 
-def test_a_registered_bytearray_cannot_be_resized_under_a_transfer(agent):
+def test_a_registered_bytearray_cannot_be_resized(agent):
     buffer = bytearray(10)
     region = agent.register(buffer)
     with pytest.raises(BufferError):
@@ -247,7 +247,7 @@ def test_a_registered_bytearray_cannot_be_resized_under_a_transfer(agent):
     buffer.extend(b"more")
 
 
-def test_deregistering_twice_or_what_never_was_is_not_found(agent):
+def test_deregistering_twice_or_an_unknown_region_is_not_found(agent):
     region = agent.register(bytearray(10))
     agent.deregister(region)
     for unknown in (region, 77, 2**40):
@@ -308,7 +308,7 @@ def test_allocated_memory_outlives_its_region_while_a_view_of_it_lives(backend):
         assert (array == 43).all()
 
 
-def test_allocated_memory_is_given_back_when_the_last_view_goes(agent):
+def test_allocated_memory_is_unmapped_when_its_last_view_is_gone(agent):
     def mapped(address):
         return any(
             int(line.split("-")[0], 16) <= address < int(line.split("-")[1].split()[0], 16)
@@ -327,14 +327,14 @@ def test_allocated_memory_is_given_back_when_the_last_view_goes(agent):
     assert not mapped(address)
 
 
-def test_memory_is_allocated_on_a_node_and_with_huge_pages_or_not_at_all(agent):
+def test_memory_is_allocated_on_a_node_and_with_huge_pages_or_refused(agent):
     memory = agent.allocate(12_345, numa_node=0)
     memory.numpy()[:] = 1
     assert (len(memory), int(memory.numpy().sum())) == (12_345, 12_345)
     try:
         huge = agent.allocate(3 << 20, huge_pages=True)
     except headrace.Exhausted as error:
-        assert "huge" in str(error)  # the machine keeps none in store
+        assert "huge" in str(error)  # the machine has no free huge pages
     else:
         huge.numpy()[:] = 1
         assert huge.region.address % (2 << 20) == 0 and int(huge.numpy().sum()) == 3 << 20
@@ -346,14 +346,14 @@ def test_memory_is_allocated_on_a_node_and_with_huge_pages_or_not_at_all(agent):
 
 
 def test_memory_near_a_gpu_needs_that_gpu(agent):
-    assert len(agent.allocate(4096, numa_node=0, near_gpu=99)) == 4096  # a node that is named wins
+    assert len(agent.allocate(4096, numa_node=0, near_gpu=99)) == 4096  # a named node overrides near_gpu
     with pytest.raises(headrace.Error, match="near GPU 99"):
         agent.allocate(4096, near_gpu=99)
     with pytest.raises(headrace.InvalidArgument, match="no GPU -2"):
         agent.allocate(4096, near_gpu=-2)
 
 
-def test_too_much_memory_is_exhausted_and_none_is_invalid(agent):
+def test_too_much_memory_is_exhausted_and_zero_bytes_are_invalid(agent):
     with pytest.raises(headrace.InvalidArgument):
         agent.allocate(0)
     with pytest.raises(headrace.Exhausted):
@@ -373,7 +373,7 @@ def test_a_region_of_a_peer_is_mapped_without_a_copy():
         assert bytes(memoryview(memory)[:4]) == b"\x04\x03\x02\x01"
 
 
-def test_a_mapping_of_a_gone_peer_is_not_alive_and_can_still_be_read():
+def test_a_mapping_of_a_closed_peer_is_not_alive_and_can_still_be_read():
     left = headrace.Agent(unique("left"), ["shm"])
     right = headrace.Agent(unique("right"), ["shm"])
     memory = right.allocate(8192, name="shared")
@@ -391,7 +391,7 @@ def test_a_mapping_of_a_gone_peer_is_not_alive_and_can_still_be_read():
     assert (array == 9).all()
 
 
-def test_memory_that_was_merely_registered_cannot_be_mapped(pair):
+def test_memory_that_was_registered_and_not_allocated_cannot_be_mapped(pair):
     left, right = pair
     right.register(bytearray(4096), name="plain")
     left.import_metadata(right.export_metadata())
@@ -405,7 +405,7 @@ def test_memory_that_was_merely_registered_cannot_be_mapped(pair):
 
 @pytest.fixture
 def mapped():
-    """Two agents over shm, and a region of the second one's that the first one may map, or only read."""
+    """Two agents over shm, and mappings of two regions of the second agent: one writable, one read-only."""
     with headrace.Agent(unique("left"), ["shm"]) as left, headrace.Agent(unique("right"), ["shm"]) as right:
         memory, weights = (
             right.allocate(8192, name="shared"),
@@ -423,14 +423,14 @@ def mapped():
         )
 
 
-def test_a_mapping_for_the_cpu_says_so_and_where_it_lies(mapped):
+def test_a_mapping_for_the_cpu_has_its_device_and_address(mapped):
     _, _, _, mapping, _ = mapped
     assert mapping.device == -1
     assert mapping.address == mapping.numpy().ctypes.data
     assert not hasattr(mapping, "__cuda_array_interface__")
 
 
-def test_whom_a_mapping_is_for_is_a_number_or_a_name(mapped):
+def test_the_device_of_a_mapping_is_a_number_or_a_name(mapped):
     left, right, memory, _, _ = mapped
     for cpu in (None, -1, "cpu"):
         assert left.map(right.name, memory.region.id, device=cpu).device == -1
@@ -449,7 +449,7 @@ def test_whom_a_mapping_is_for_is_a_number_or_a_name(mapped):
             left.map(right.name, memory.region.id, device=nothing)
 
 
-def test_a_mapping_is_handed_to_other_libraries_by_dlpack(mapped):
+def test_a_mapping_is_passed_to_other_libraries_by_dlpack(mapped):
     _, _, memory, mapping, _ = mapped
     assert mapping.__dlpack_device__() == (1, 0)
     array = np.from_dlpack(mapping)
@@ -458,9 +458,9 @@ def test_a_mapping_is_handed_to_other_libraries_by_dlpack(mapped):
     assert array[17] == 99
 
 
-def test_what_was_made_of_a_mapping_by_dlpack_keeps_it(mapped):
+def test_an_array_made_by_dlpack_keeps_its_mapping(mapped):
     left, right, *_ = mapped
-    memory = right.allocate(4096, name="nobody else's")  # no other mapping keeps it here
+    memory = right.allocate(4096, name="nobody else's")  # no other mapping keeps this memory here
     memory.numpy()[:] = 7
     introduce(left, right)
     array = np.from_dlpack(left.map(right.name, memory.region.id))
@@ -471,7 +471,7 @@ def test_what_was_made_of_a_mapping_by_dlpack_keeps_it(mapped):
     assert (array == 7).all()
 
 
-def test_dlpack_hands_out_read_only_memory_to_readers_who_can_know_it(mapped):
+def test_dlpack_gives_read_only_memory_only_to_consumers_of_version_1(mapped):
     _, _, _, mapping, weights = mapped
     array = np.from_dlpack(weights)
     assert (array == 6).all() and not array.flags.writeable
@@ -491,7 +491,7 @@ def test_dlpack_copies_nothing_and_moves_nothing(mapped):
         mapping.__dlpack__(dl_device=(2, 0))
 
 
-def test_a_query_asks_a_backend_that_is_open(agent):
+def test_a_query_is_refused_by_a_backend_that_is_not_open_or_keeps_nothing(agent):
     backend = agent.backends()[0].name
     with pytest.raises(headrace.NotFound, match=f"no_such is not open in this agent, which has {backend}"):
         agent.query(headrace.MemoryRange("file", path="x"), "no_such")
@@ -514,7 +514,7 @@ def test_a_query_finds_the_objects_that_a_backend_keeps():
             agent.query(headrace.MemoryRange("object", path="kv/7"), "shm")
 
 
-def test_a_torch_tensor_is_registered_where_it_lies(agent):
+def test_a_torch_tensor_is_registered_in_place(agent):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     tensor = torch.arange(1000, dtype=torch.bfloat16).reshape(10, 100)
     region = agent.register(tensor)
@@ -524,7 +524,7 @@ def test_a_torch_tensor_is_registered_where_it_lies(agent):
     assert agent.register(parameter).address == parameter.data_ptr()
 
 
-def test_torch_tensors_are_pages_and_indices_and_receive_what_is_moved(pair):
+def test_torch_tensors_serve_as_pages_and_indices_and_receive_the_bytes(pair):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     left, right = pair
     theirs = torch.randn(37, 129).to(torch.bfloat16)
@@ -541,7 +541,7 @@ def test_torch_tensors_are_pages_and_indices_and_receive_what_is_moved(pair):
     request.wait(30)
     assert torch.equal(here[:20], theirs[picked]) and not here[20:].any()
 
-    # A table of pages may be a tensor as well, and so may each page of a list.
+    # A tensor may also be a table of pages, or one page of a list.
     table = torch.tensor([[there.id, i * row, row] for i in range(len(theirs))])
     left.read(right.name, list(here.detach()), table, timeout=30)
     assert torch.equal(here, theirs)

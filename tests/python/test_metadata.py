@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata: whole, in parts and as updates; by hand, by socket and by store; and what damaged metadata leads
-to."""
+"""Metadata: complete, partial, and as updates; passed by hand, by socket and by store; and damaged
+metadata."""
 
 import socket
 
@@ -15,7 +15,7 @@ def names(agent, peer):
     return sorted(region.name for region in agent.peer_regions(peer))
 
 
-def test_an_import_tells_what_it_did(pair):
+def test_an_import_reports_its_effect(pair):
     left, right = pair
     right.register(bytearray(100), name="x", note=b"note")
     report = left.import_metadata(right.export_metadata())
@@ -40,7 +40,7 @@ def test_an_import_tells_what_it_did(pair):
     assert peer.backends == [left.backends()[0].name]
 
 
-def test_parts_come_after_the_connection_information_in_any_order(backend):
+def test_partial_metadata_follows_the_connection_information_in_any_order(backend):
     with (
         headrace.Agent(unique("left"), [backend]) as left,
         headrace.Agent(unique("right"), [backend]) as right,
@@ -55,7 +55,7 @@ def test_parts_come_after_the_connection_information_in_any_order(backend):
             right.export_metadata(regions=[99])
 
 
-def test_an_update_holds_what_changed_since_a_version(pair):
+def test_an_update_holds_the_changes_since_a_version(pair):
     left, right = pair
     old = right.register(bytearray(10), name="old")
     left.import_metadata(right.export_metadata())
@@ -72,7 +72,7 @@ def test_an_update_holds_what_changed_since_a_version(pair):
         right.export_metadata(since_version=right.metadata_version + 1)
 
 
-def test_an_update_leaves_lists_and_requests_in_use_and_brings_regions_that_can_be_used(pair):
+def test_an_update_keeps_lists_and_requests_usable_and_brings_new_regions(pair):
     left, right = pair
     rng = np.random.default_rng()
     arrays = [rng.integers(0, 256, 3001 + i, dtype=np.uint8) for i in range(6)]
@@ -95,7 +95,7 @@ def test_an_update_leaves_lists_and_requests_in_use_and_brings_regions_that_can_
         assert (here.numpy()[5 : 5 + 3001] == arrays[0]).all()
 
 
-def test_names_that_are_not_known_are_not_found(pair):
+def test_unknown_names_are_not_found(pair):
     left, right = pair
     for call in (
         lambda: left.peer_regions("nobody"),
@@ -134,7 +134,7 @@ def test_damaged_metadata_is_refused_or_harmless(pair):
         left.import_metadata("text")
 
 
-def test_connect_and_forget(pair):
+def test_a_forgotten_peer_is_unknown_until_its_metadata_is_imported_again(pair):
     left, right = pair
     left.connect(right.name, 30)
     assert left.peers()[0].connected
@@ -147,7 +147,7 @@ def test_connect_and_forget(pair):
     assert right.wait_notification(30) == (left.name, b"again")
 
 
-def test_a_peer_that_restarts_under_its_name_is_recognised(backend):
+def test_a_peer_that_restarts_under_its_name_is_recognized(backend):
     with headrace.Agent(unique("left"), [backend]) as left:
         name = unique("right")
         here = left.allocate(4096)
@@ -199,7 +199,7 @@ def test_agents_listen_and_are_reached_by_ipv4_ipv6_and_host_name(backend, host)
         assert (here == data).all()
 
 
-def test_a_part_or_an_update_is_sent_by_socket(backend):
+def test_partial_metadata_or_an_update_is_sent_by_socket(backend):
     with (
         headrace.Agent(unique("left"), [backend]) as left,
         headrace.Agent(unique("right"), [backend], listen="127.0.0.1:0") as right,
@@ -218,7 +218,7 @@ def test_a_part_or_an_update_is_sent_by_socket(backend):
         until(lambda: "late" in names(right, left.name))
 
 
-def test_nobody_at_an_address_is_an_error_that_names_it(agent):
+def test_an_address_without_a_listener_is_an_error_that_names_it(agent):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -252,7 +252,7 @@ def test_peers_find_each_other_through_a_store(backend, tmp_path):
             left.find("nobody", timeout=1)
 
 
-def test_an_agent_without_a_store_says_so(agent):
+def test_calls_that_need_a_store_are_refused_without_one(agent):
     for call in (
         agent.publish,
         agent.list_namespace,
@@ -277,7 +277,7 @@ def test_wrong_names_backends_and_options_are_refused():
         headrace.Agent("a", listen="no port")
 
 
-def test_a_backend_is_opened_later_and_peers_learn_of_it():
+def test_peers_learn_of_a_backend_that_is_opened_later():
     with (
         headrace.Agent(unique("left"), ["shm", "tcp"]) as left,
         headrace.Agent(unique("right"), ["shm"]) as right,

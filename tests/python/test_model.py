@@ -37,8 +37,8 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A folder, and what to put before a command that shall find a file system of 400 KB there and show what
-    it leaves."""
+    """A folder, and a command prefix. A command with this prefix finds a file system of 400 KB in the folder;
+    the files that it leaves there are printed."""
     where = tmp_path / "small"
     where.mkdir()
     if (
@@ -57,7 +57,7 @@ def add(packages):
     return headrace.Model(str(packages / "add.pt2"))
 
 
-def test_a_run_takes_numpy_and_gives_what_numpy_reads_without_a_copy(add):
+def test_a_run_takes_numpy_arrays_and_its_outputs_are_read_without_a_copy(add):
     x = np.arange(1024, dtype=np.float32)
     (y,) = add.run(x)
     assert (y.shape, y.dtype, y.device) == ((1024,), "float32", "cpu")
@@ -69,7 +69,7 @@ def test_a_run_takes_numpy_and_gives_what_numpy_reads_without_a_copy(add):
     assert memoryview(y).format == "f"
 
 
-def test_torch_tensors_go_in_and_come_out(add):
+def test_torch_tensors_are_inputs_and_outputs_become_torch_tensors(add):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     x = torch.randn(1024)
     (y,) = add(x)
@@ -77,7 +77,7 @@ def test_torch_tensors_go_in_and_come_out(add):
     assert np.array_equal(np.from_dlpack(y), x.numpy() + 1)
 
 
-def test_anything_with_dlpack_goes_in(add):
+def test_any_object_with_dlpack_is_an_input(add):
     class Foreign:
         def __init__(self, array):
             self.array = array
@@ -92,7 +92,7 @@ def test_anything_with_dlpack_goes_in(add):
     assert np.array_equal(add.run(Foreign(x))[0].numpy(), x + 1)
 
 
-def test_an_output_is_an_input_and_outlives_the_model(packages):
+def test_an_output_may_be_an_input_and_outlives_the_model(packages):
     model = headrace.Model(str(packages / "add.pt2"))
     (y,) = model.run(np.zeros(1024, np.float32))
     (z,) = model.run(y)
@@ -111,7 +111,7 @@ def test_a_stream_for_a_model_on_the_cpu_is_refused(add):
     assert add.memory()["device_used_bytes"] == 0
 
 
-def test_a_producer_is_told_the_stream_on_which_its_memory_will_be_read(add):
+def test_a_producer_gets_the_stream_on_which_its_memory_is_read(add):
     class Foreign:
         def __init__(self):
             self.array, self.told = np.zeros(1024, np.float32), []
@@ -166,14 +166,14 @@ def test_a_wrong_input_raises_before_the_run(add, wrong, sentence):
     assert add.timing()["runs"] == 0
 
 
-def test_info_says_what_the_model_takes(packages):
+def test_info_describes_the_inputs_and_outputs_of_a_model(packages):
     info = headrace.Model.inspect(str(packages / "mlp.pt2"))
     assert info["inputs"][0]["shape"] == [{"name": "batch", "min": 1, "max": 64}, 256]
     assert info["described_by"] == "exported"
     assert headrace.Model(str(packages / "mlp.pt2")).info["outputs"] == info["outputs"]
 
 
-def test_errors_are_the_fitting_exceptions(tmp_path):
+def test_each_error_is_the_fitting_exception(tmp_path):
     with pytest.raises(headrace.NotFound):
         headrace.Model(str(tmp_path / "nothing.pt2"))
     (tmp_path / "text.pt2").write_text("no package")
@@ -197,7 +197,7 @@ def test_constants_are_listed_and_replaced(packages):
     [np.asfortranarray, lambda w: np.repeat(w, 2, axis=1)[:, ::2]],
     ids=["by columns", "with gaps"],
 )
-def test_constants_of_any_strides_replace_by_their_values(packages, laid_out):
+def test_constants_of_any_strides_are_replaced_by_their_values(packages, laid_out):
     model = headrace.Model(packages / "mixed.pt2")
     weight = np.arange(12, dtype=np.float32).reshape(3, 4)
     inputs = (
@@ -216,7 +216,7 @@ def test_constants_of_any_strides_replace_by_their_values(packages, laid_out):
     assert model.run(*inputs)[1].numpy().tolist() == expected
 
 
-def test_an_input_that_the_model_writes_into_is_not_read_only(packages):
+def test_an_input_that_the_model_writes_must_be_writable(packages):
     counter = headrace.Model(packages / "counter.pt2")
     ones, total = np.ones(8, np.float32), np.zeros(1, np.float32)
     counter.run(ones, total)
@@ -226,11 +226,11 @@ def test_an_input_that_the_model_writes_into_is_not_read_only(packages):
         with pytest.raises(headrace.InvalidArgument, match="input total"):
             counter.run(ones, locked)
     assert total.tolist() == [8]
-    ones.flags.writeable = False  # which the model only reads
+    ones.flags.writeable = False  # the model only reads this input
     counter.run(ones, np.zeros(1, np.float32))
 
 
-def test_a_view_that_torch_negates_or_conjugates_late_is_refused_with_what_to_do(packages):
+def test_a_lazily_negated_view_of_torch_is_refused_with_advice(packages):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     x = torch.arange(1024, dtype=torch.float32)
     add = headrace.Model(packages / "add.pt2")
@@ -241,7 +241,7 @@ def test_a_view_that_torch_negates_or_conjugates_late_is_refused_with_what_to_do
         add(torch.zeros(1024, device="meta"))
 
 
-def test_a_forked_child_is_told_instead_of_waiting_for_threads_it_has_not(packages):
+def test_a_forked_child_gets_an_error_instead_of_waiting_for_missing_threads(packages):
     program = (
         "import os, sys, numpy, headrace\n"
         "x = numpy.zeros((32, 256), 'f4')\n"
@@ -267,7 +267,7 @@ def test_a_forked_child_is_told_instead_of_waiting_for_threads_it_has_not(packag
     assert done.returncode == 0, done.stderr
 
 
-def test_the_gil_is_given_away_while_a_model_runs(packages):
+def test_several_threads_run_one_model_at_once(packages):
     model = headrace.Model(str(packages / "convolution.pt2"), runners=2)
     x = np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype(np.float32)
     expected = model.run(x)[0].numpy()
@@ -299,7 +299,7 @@ def test_a_model_imports_no_torch(packages):
     assert json.loads(done.stdout) == [2.0, False]
 
 
-def test_a_with_block_closes_its_model_and_leaves_the_outputs(packages):
+def test_a_with_block_closes_its_model_and_keeps_the_outputs(packages):
     path = packages / "add.pt2"
     with headrace.Model(path) as model:
         (y,) = model(np.zeros(1024, np.float32))
@@ -321,7 +321,7 @@ def test_a_with_block_closes_its_model_and_leaves_the_outputs(packages):
     assert np.array_equal(np.asarray(y), np.ones(1024))
 
 
-def test_a_close_lets_the_runs_of_other_threads_end(packages):
+def test_a_close_waits_for_the_runs_of_other_threads(packages):
     model = headrace.Model(packages / "mlp.pt2", runners=2)
     x = np.zeros((64, 256), np.float32)
     begun = threading.Barrier(3)
@@ -354,7 +354,7 @@ def test_a_tensor_and_a_model_are_not_pickled(add):
             pickle.dumps(value)
 
 
-def test_a_full_disk_at_unpacking_is_named_with_what_to_do_and_nothing_is_left(packages, small_disk):
+def test_a_full_disk_during_unpacking_is_reported_with_advice_and_nothing_is_left(packages, small_disk):
     where, before = small_disk
     environment = {**os.environ, "HEADRACE_CACHE_DIR": str(where)}
     command = [*before, sys.executable, "-m", "headrace", "infer", str(packages / "add.pt2"), "--generate"]
@@ -368,7 +368,7 @@ def test_a_full_disk_at_unpacking_is_named_with_what_to_do_and_nothing_is_left(p
 
 
 def on_a_terminal(*command):
-    """What a command writes to a terminal."""
+    """The text that a command writes to a terminal."""
     reader, terminal = os.openpty()
     process = subprocess.Popen(command, stdout=terminal)
     os.close(terminal)
@@ -377,13 +377,13 @@ def on_a_terminal(*command):
         while part := os.read(reader, 4096):
             said += part
     except OSError:
-        pass  # so a terminal ends that nobody writes to any more
+        pass  # this is how a terminal ends after its last writer has closed it
     os.close(reader)
     assert process.wait(60) == 0, said
     return said.decode().replace("\r\n", "\n")
 
 
-def test_doctor_gives_a_terminal_a_table_unless_json_is_asked_for(packages):
+def test_doctor_prints_a_table_on_a_terminal_unless_json_is_asked_for(packages):
     command = [COMMAND, "doctor", "--device", "cpu", "--model", packages / "add.pt2"]
     table = on_a_terminal(*command)
     assert re.search(r"\nmatmul float32 +ok +256 x 256", table) and re.search(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between agents: order, filters, callbacks, the descriptor, and who is woken."""
+"""Notifications between agents: order, filters, callbacks, the descriptor, and waiting."""
 
 import gc
 import select
@@ -13,7 +13,7 @@ import headrace
 from conftest import unique, until
 
 
-def test_messages_arrive_in_order_and_once(pair):
+def test_notifications_arrive_once_and_in_order(pair):
     left, right = pair
     sent = [f"{i}".encode() + bytes(i) for i in range(200)]
     for payload in sent:
@@ -24,7 +24,7 @@ def test_messages_arrive_in_order_and_once(pair):
     assert right.take_notifications() == []
 
 
-def test_filters_take_what_fits_and_leave_the_rest(pair):
+def test_a_filter_takes_its_matches_and_leaves_the_rest(pair):
     left, right = pair
     for payload in (b"a1", b"b1", b"a2"):
         left.notify(right.name, payload)
@@ -50,14 +50,14 @@ def test_any_bytes_up_to_64_kib_can_be_sent(pair):
         left.notify("nobody", b"")
 
 
-def test_waiting_in_vain_times_out(agent):
+def test_a_wait_without_a_notification_times_out(agent):
     with pytest.raises(headrace.TimedOut):
         agent.wait_notification(0.01)
     with pytest.raises(TimeoutError):
         agent.wait_notification(0)
 
 
-def test_waiting_is_ended_by_closing_the_agent(backend):
+def test_closing_the_agent_ends_a_wait(backend):
     agent = headrace.Agent(unique("a"), [backend])
     errors = []
 
@@ -74,7 +74,7 @@ def test_waiting_is_ended_by_closing_the_agent(backend):
     assert isinstance(errors[0], headrace.InvalidArgument)
 
 
-def test_waiting_is_ended_by_a_signal(run_script):
+def test_a_signal_ends_a_wait(run_script):
     text = """
 import signal, headrace
 class Rung(Exception): pass
@@ -90,7 +90,7 @@ with headrace.Agent("a", backends=["shm"]) as agent:
     assert run_script(text) == (0, "rung\n", "")
 
 
-def test_the_descriptor_is_readable_while_messages_wait(pair):
+def test_the_descriptor_is_readable_while_a_notification_waits(pair):
     left, right = pair
     fd = right.notification_fd()
     assert select.select([fd], [], [], 0)[0] == []
@@ -100,7 +100,7 @@ def test_the_descriptor_is_readable_while_messages_wait(pair):
     until(lambda: select.select([fd], [], [], 0)[0] == [])
 
 
-def test_a_callback_takes_each_message_instead_of_keeping_it(pair, monkeypatch):
+def test_a_callback_gets_each_notification_and_none_stays_in_the_inbox(pair, monkeypatch):
     left, right = pair
     seen, taken = [], []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: seen.append(args.exc_value))

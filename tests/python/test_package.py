@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `import headrace` brings, and what it does not."""
+"""What `import headrace` provides, and the modules that it does not import."""
 
 import copy
 import inspect
@@ -20,14 +20,14 @@ PUBLIC = [getattr(headrace, name) for name in headrace.__all__]
 CLASSES = [thing for thing in PUBLIC if inspect.isclass(thing)]
 
 
-def test_import_brings_neither_numpy_nor_torch_nor_asyncio(run_script):
+def test_the_import_loads_neither_numpy_nor_torch_nor_asyncio(run_script):
     code, out, err = run_script(
         "import sys, headrace; print([m for m in ('numpy', 'torch', 'asyncio') if m in sys.modules])"
     )
     assert (code, out.strip()) == (0, "[]"), err
 
 
-def test_import_takes_less_than_150_ms(run_script):
+def test_the_import_takes_less_than_150_ms(run_script):
     text = "import time; t = time.perf_counter(); import headrace; print(time.perf_counter() - t)"
     assert min(float(run_script(text)[1]) for _ in range(5)) < 0.15
 
@@ -47,7 +47,7 @@ def test_every_public_name_has_a_docstring():
     assert missing == []
 
 
-def test_every_code_has_its_exception_and_every_exception_its_code():
+def test_every_code_has_one_exception_and_every_exception_one_code():
     classes = {cls.code for cls in errors.Error.__subclasses__()}
     assert classes == set(_headrace.codes) - {"ok"}
 
@@ -78,7 +78,7 @@ def test_an_error_has_text_code_and_page_and_survives_pickling():
     assert (type(again), str(again), again.page) == (type(error), str(error), 1)
 
 
-def test_what_belongs_to_a_process_refuses_to_be_pickled_and_says_what_to_do():
+def test_an_object_that_belongs_to_its_process_refuses_to_be_pickled_with_advice():
     with headrace.Agent("a", backends=["shm"]) as agent:
         memory = agent.allocate(4096)
         pages = agent.prepare([memory])
@@ -110,7 +110,7 @@ def test_the_package_is_typed():
     assert (Path(headrace.__file__).parent / "py.typed").exists()
 
 
-def test_python_m_headrace_becomes_the_command():
+def test_python_m_headrace_runs_the_command():
     done = subprocess.run(
         [sys.executable, "-m", "headrace", "--help"], capture_output=True, text=True, timeout=60, check=False
     )
@@ -118,7 +118,7 @@ def test_python_m_headrace_becomes_the_command():
     assert "headrace" in done.stdout and "bench" in done.stdout
 
 
-def test_a_package_without_its_command_says_so(tmp_path):
+def test_a_package_without_its_command_is_reported_with_advice(tmp_path):
     main = tmp_path / "__main__.py"
     main.write_text((Path(headrace.__file__).parent / "__main__.py").read_text())
     done = subprocess.run(
@@ -129,14 +129,14 @@ def test_a_package_without_its_command_says_so(tmp_path):
     )
 
 
-def test_the_library_bears_its_major_version_and_is_there_once():
+def test_the_library_is_installed_once_and_has_its_major_version_in_its_name():
     folder = Path(headrace.__file__).parent / "lib"
     major = headrace.__version__.split(".")[0]
     assert [file.name for file in folder.glob("libheadrace.so*")] == [f"libheadrace.so.{major}"]
 
 
 def shown_symbols(path):
-    """The names that a shared object of this machine's kind defines for others, out of its ELF tables."""
+    """The names that a shared object of this machine's architecture exports, read from its ELF tables."""
     data = Path(path).read_bytes()
     sections, size, count = struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<HH", data, 58)
     tables = [struct.unpack_from("<IIQQQQIIQQ", data, sections + i * size) for i in range(count)]
@@ -149,7 +149,7 @@ def shown_symbols(path):
                     yield data[texts + name : data.index(b"\0", texts + name)].decode()
 
 
-def test_the_extensions_show_nothing_that_another_library_could_take_the_place_of():
+def test_the_extensions_export_no_symbol_but_their_entry_point():
     assert set(shown_symbols(headrace._headrace.__file__)) == {"PyInit__headrace"}
     assert set(shown_symbols(compat_compiled.__file__)) == {"PyInit__compiled"}
 
@@ -168,7 +168,7 @@ def test_backends_and_options_are_listed_with_their_meaning():
     assert options["inbox_capacity"].source == "default"
 
 
-def test_the_model_backend_is_shown_to_those_who_name_it():
+def test_the_fake_backend_is_listed_only_if_an_option_names_it():
     def shown(options):
         return {info.name: info for info in headrace.list_backends(options)}, {
             o.name for o in headrace.list_options(options)
@@ -193,7 +193,7 @@ def test_the_model_backend_is_shown_to_those_who_name_it():
     assert "shm, tcp" in str(refused.value) and "fake" not in str(refused.value)
 
 
-def test_an_option_that_does_not_exist_or_has_no_text_is_refused():
+def test_an_option_that_is_unknown_or_has_an_invalid_value_is_refused():
     with pytest.raises(headrace.InvalidArgument, match="no_such_option"):
         headrace.list_options({"no_such_option": 1})
     with pytest.raises(headrace.InvalidArgument, match="no_such_option"):
@@ -204,7 +204,7 @@ def test_an_option_that_does_not_exist_or_has_no_text_is_refused():
         headrace.Agent("a", options={1: 1})
 
 
-def test_telemetry_counts_what_was_moved():
+def test_telemetry_counts_the_moved_bytes():
     with headrace.Agent("a", backends=["shm"]) as agent:
         memory = agent.allocate(8192)
         agent.read("a", [(memory.region.id, 0, 4096)], [(memory.region.id, 4096, 4096)], timeout=10)
@@ -215,7 +215,7 @@ def test_telemetry_counts_what_was_moved():
         assert json.loads(snapshot.json())["counters"] == snapshot.counters
 
 
-HALF = "kv\udc80"  # as os.fsdecode makes it of a byte that is no UTF-8
+HALF = "kv\udc80"  # the text that os.fsdecode makes of a byte that is no UTF-8
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ HALF = "kv\udc80"  # as os.fsdecode makes it of a byte that is no UTF-8
         lambda agent: headrace.MemoryRange("file", path=HALF),
     ],
 )
-def test_text_that_utf8_cannot_write_is_refused_with_advice(call):
+def test_text_that_utf8_cannot_encode_is_refused_with_advice(call):
     with headrace.Agent("surrogates", backends=["shm"]) as agent:
         with pytest.raises(
             headrace.InvalidArgument, match=r"udc80' has half of a character in it .* 'replace'"

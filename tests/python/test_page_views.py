@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages that are strided views of arrays: what arrives is what NumPy says, and what cannot be is refused."""
+"""Pages that are strided views of arrays: the bytes arrive as NumPy computes them, and impossible views are
+refused."""
 
 import pickle
 import re
@@ -23,7 +24,7 @@ def random_array(random, shape):
 
 @pytest.fixture(params=["fake", "shm", "shm allocated", "tcp"])
 def pair(request):
-    """Two agents over one backend, and how they come by an array of a shape."""
+    """Two agents over one backend, and functions that make arrays and introduce the agents."""
     backend, *allocated = request.param.split()
     options = {"backends": [backend]}
     random = np.random.default_rng()
@@ -52,7 +53,7 @@ def list_of(agent, pages, peer=None):
     return agent.prepare(pages[0], peer=peer, view=pages[1])
 
 
-# name: the shape of ours, of theirs, and each one's pages as (block, K or V, token, head, element)
+# name: the shape of our array, of theirs, and the pages of each as (block, K or V, token, head, element)
 LAYOUTS = {
     "NHD to HND": (
         (2, 20, TOKENS, HEADS, DIM),
@@ -102,7 +103,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("op", ["read", "write"])
-def test_pages_change_their_layout_on_the_way(pair, layout, op):
+def test_pages_change_their_layout_during_a_move(pair, layout, op):
     left, right, cache, meet = pair
     our_shape, their_shape, our_view, their_view = LAYOUTS[layout]
     our_region, ours = cache(left, our_shape)
@@ -127,7 +128,7 @@ def test_pages_change_their_layout_on_the_way(pair, layout, op):
     assert (theirs == expected_theirs).all()
 
 
-def test_a_plain_list_has_the_elements_of_a_view_one_behind_another(pair):
+def test_a_list_without_a_view_has_the_elements_of_a_view_contiguously(pair):
     left, right, cache, meet = pair
     their_region, theirs = cache(right, (2, 9, TOKENS, HEADS, DIM))
     staging = np.zeros((9, 2 * HEADS * TOKENS * DIM), np.uint16)
@@ -155,7 +156,7 @@ def test_rows_of_several_regions_may_be_views():
         ours = list_of(agent, headrace.pages_of(to, target.swapaxes(1, 2)))
         agent.read(agent.name, ours, agent.prepare(rows, peer=agent.name, view=view), timeout=10)
         assert (target.swapaxes(1, 2) == np.concatenate(layers)).all()
-        # By address, with an element's size that is the bytes'.
+        # Pages by address. One element of this view is one byte.
         addresses = [
             (layer[block].__array_interface__["data"][0], size) for layer in layers for block in range(4)
         ]
@@ -166,7 +167,7 @@ def test_rows_of_several_regions_may_be_views():
         assert (target.swapaxes(1, 2) == np.concatenate(layers)).all()
 
 
-def test_torch_tensors_are_views_as_arrays_are():
+def test_torch_tensors_are_views_like_arrays():
     torch = pytest.importorskip("torch")
     with headrace.Agent(unique("alone"), backends=["fake"]) as agent:
         kv = torch.randn(2, 10, TOKENS, HEADS, DIM).to(torch.bfloat16)
@@ -178,7 +179,7 @@ def test_torch_tensors_are_views_as_arrays_are():
         assert torch.equal(rank.permute(1, 0, 3, 2, 4), kv[:, :, :, HEADS // 2 :].transpose(0, 1))
 
 
-def test_pages_of_tells_where_an_array_lies(agent):
+def test_pages_of_gives_the_place_of_an_array_in_its_region(agent):
     memory = agent.allocate(4096)
     array = memory.numpy("uint16", (8, 16, 16))
     pages, view = headrace.pages_of(memory, array[2:, 4:8].swapaxes(1, 2))
@@ -198,7 +199,7 @@ def test_pages_of_tells_where_an_array_lies(agent):
     assert (one.count, one.base_bytes, one.stride_bytes) == (1, 3 * 512, 512)
 
 
-def test_pages_of_refuses_what_it_cannot_tell(agent):
+def test_pages_of_refuses_an_array_that_it_cannot_describe(agent):
     memory = agent.allocate(4096)
     array = memory.numpy("uint16", (8, 16, 16))
     with pytest.raises(headrace.InvalidArgument, match="does not lie in region"):
@@ -231,13 +232,13 @@ def test_pages_of_refuses_what_it_cannot_tell(agent):
         (lambda: headrace.PageView((4, 4), (2000, 1)), "page 0 .*spread over 6004 bytes.* runs over the end"),
     ],
 )
-def test_a_view_that_cannot_be_is_refused_with_what_is_expected(agent, view, words):
+def test_an_impossible_view_is_refused_with_the_expected_value(agent, view, words):
     memory = agent.allocate(4096)
     with pytest.raises(headrace.InvalidArgument, match=words):
         agent.prepare(headrace.UniformPages(memory, 0, 64, 0, 3), view=view())
 
 
-def test_pages_by_columns_are_no_views(agent):
+def test_pages_by_columns_cannot_be_views(agent):
     memory = agent.allocate(4096)
     columns = headrace.RegionPages(memory, np.array([0, 64], np.uint64), 16)
     assert len(agent.prepare(columns)) == 2
@@ -279,11 +280,11 @@ def test_two_sides_must_agree_on_the_shape(agent):
         )
 
 
-def test_overlapping_destinations_are_found_where_that_is_asked_for(monkeypatch):
+def test_overlapping_destinations_are_found_if_the_check_is_on(monkeypatch):
     monkeypatch.setenv("HEADRACE_CHECK", "1")
     with headrace.Agent(unique("checked"), backends=["fake"]) as agent:
         memory = agent.allocate(4096)
-        # Heads of one block lie between one another and share nothing.
+        # The heads of one block lie between those of another and share no byte with them.
         heads = headrace.PageView((4, 8), (16, 1))
         local = agent.prepare([(memory, 0, 32), (memory, 8, 32)], view=heads)
         far = agent.prepare(headrace.UniformPages(memory, 2048, 32, 32, 2), peer=agent.name)
@@ -321,7 +322,7 @@ def test_views_are_written_to_files_and_read_from_them(tmp_path):
         assert not back[:, :, :2].any() and not back[:, :, 6:].any()
 
 
-def test_the_page_of_the_documentation_runs(tmp_path):
+def test_the_program_in_the_documentation_runs(tmp_path):
     text = (Path(__file__).resolve().parents[2] / "docs" / "pages.md").read_text()
     program = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
     done = subprocess.run(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `prepare` takes as pages, and how it refuses the rest."""
+"""The forms of pages that `prepare` accepts, and how it refuses all others."""
 
 import pickle
 import weakref
@@ -52,13 +52,13 @@ def test_one_array_region_or_allocation_is_one_page(agent, memory):
         assert (agent.prepare(pages).count, agent.prepare(pages).bytes) == (1, 4096)
 
 
-def test_a_table_of_numbers_in_a_list_is_memory(agent):
+def test_a_table_of_numbers_inside_a_list_is_memory(agent):
     table = np.zeros((10, 3), np.uint64)
     agent.register(table)
     assert agent.prepare([table]).bytes == 240
 
 
-def test_a_grid_of_numbers_that_are_no_table_is_memory(agent):
+def test_an_array_of_numbers_that_is_no_table_is_memory(agent):
     for grid in (np.zeros((10, 4), np.float64), np.zeros((10, 5), np.uint8), np.zeros((2, 3, 4), np.int64)):
         agent.register(grid)
         assert agent.prepare(grid).bytes == grid.nbytes
@@ -72,7 +72,7 @@ def test_uniform_pages_need_no_array(agent, memory):
 
 
 def region_pages_of(memory):
-    """The same three pages in every form."""
+    """The same three pages in every form of RegionPages."""
     region, base = memory.region, memory.region.address
     table = np.array([(9, 0, 64), (9, 1000, 64), (9, 500, 64)], np.uint64)
     offsets, lengths = table[:, 1], table[:, 2]
@@ -92,7 +92,7 @@ def region_pages_of(memory):
     ]
 
 
-def test_pages_of_one_region_come_as_columns_of_any_table(agent, memory):
+def test_pages_of_one_region_are_given_as_columns_of_any_table(agent, memory):
     view = memory.numpy()
     view[:] = np.random.default_rng(1).integers(0, 256, 4096)
     there = agent.prepare([(memory.region.id, at, 64) for at in (2048, 2112, 2176)], peer=agent.name)
@@ -106,7 +106,7 @@ def test_pages_of_one_region_come_as_columns_of_any_table(agent, memory):
         assert view[2048:2240].tobytes() == b"".join(view[at : at + 64].tobytes() for at in (0, 1000, 500))
 
 
-def test_columns_are_read_when_they_are_prepared_and_then_let_go(agent, memory):
+def test_columns_are_read_by_prepare_and_then_released(agent, memory):
     offsets = np.zeros(4, np.uint64)
     pages = headrace.RegionPages(memory, offsets, 64)
     held = weakref.ref(offsets)
@@ -202,7 +202,7 @@ def test_columns_of_a_peers_addresses_are_prepared(pair):
         left.prepare(headrace.RegionPages(99, addresses, 10), peer=right.name)
 
 
-def test_columns_are_a_list_of_their_own_and_stay_in_their_process(agent, memory):
+def test_columns_cannot_be_mixed_with_other_pages_or_pickled(agent, memory):
     pages = headrace.RegionPages(memory, np.zeros(2, np.uint64), 8)
     assert repr(pages) == f"RegionPages(region={memory.region.id}, count=2, origin_bytes=0)"
     with pytest.raises(headrace.InvalidArgument, match="prepare it alone"):
@@ -211,7 +211,7 @@ def test_columns_are_a_list_of_their_own_and_stay_in_their_process(agent, memory
         pickle.dumps(pages)
 
 
-def test_a_list_keeps_nothing_of_the_array_that_it_was_made_from(agent, memory):
+def test_a_list_keeps_no_reference_to_its_array(agent, memory):
     table = np.array([(memory.region.id, 0, 64)], np.uint64)
     pages = agent.prepare(table)
     table[:] = 0
@@ -368,7 +368,7 @@ def test_pages_of_a_peer_are_given_by_region(pair):
     assert caught.value.page == 1
 
 
-def test_indices_come_as_any_integers(agent, memory):
+def test_indices_may_be_any_integers(agent, memory):
     pages = agent.prepare(headrace.UniformPages(memory, 0, 0, 64, 64))
     far = agent.prepare(headrace.UniformPages(memory, 0, 0, 64, 64), peer=agent.name)
     picked = [3, 1, 60]
@@ -409,7 +409,7 @@ def test_wrong_indices_are_refused(agent, memory, local, remote, text):
         agent.make_request("read", pages, far, local, remote)
 
 
-def test_counts_and_lengths_that_differ_are_refused(agent, memory):
+def test_different_counts_and_lengths_are_refused(agent, memory):
     whole = agent.prepare(headrace.UniformPages(memory, 0, 0, 64, 64))
     half = agent.prepare(headrace.UniformPages(memory, 0, 0, 64, 32), peer=agent.name)
     small = agent.prepare(headrace.UniformPages(memory, 0, 64, 32, 64), peer=agent.name)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agents in containers that share nothing but the runtime folder: PID namespaces of their own, where both
-have the same number."""
+"""Agents in containers that share only the runtime folder: each has a PID namespace of its own, and both have
+the same process id."""
 
 import base64
 import itertools
@@ -12,13 +12,13 @@ from conftest import PeerProcess, unique, until
 from peer_process import REGION_BYTES
 from pid_namespaces import NUMBER, own_pid_namespace
 
-PAGE, COUNT = 1021, 500  # a prime length: nothing is aligned
+PAGE, COUNT = 1021, 500  # a prime length, so nothing is aligned
 KINDS = ("allocated", "registered")
 
 
 @pytest.fixture
 def start():
-    """Call it with a name and backends; `inside`: in a PID namespace of its own."""
+    """A function that starts an agent with a name and backends. `inside`: in a PID namespace of its own."""
     under, started = own_pid_namespace(), []
 
     def start(name, backends, inside=True):
@@ -40,8 +40,8 @@ def dump(process, region):
 
 
 def move_and_compare(here, there, op, mine, theirs, seed):
-    """Pages at random places, a notification with them, every byte of both regions compared. What took them
-    there."""
+    """Moves pages at random places with a notification, and compares every byte of both regions. Returns the
+    backend and its explanation."""
     here.ask("scatter", region=mine, seed=seed)
     there.ask("scatter", region=theirs, seed=seed + 1)
     source, target = (
@@ -75,7 +75,7 @@ def move_and_compare(here, there, op, mine, theirs, seed):
 @pytest.mark.parametrize(
     "inside", [(True, True), (True, False)], ids=["both_with_the_same_number", "one_inside_and_one_outside"]
 )
-def test_pages_and_messages_pass_both_ways_between_pid_namespaces(start, inside):
+def test_pages_and_notifications_move_both_ways_between_pid_namespaces(start, inside):
     one, other = (start(unique("agent"), "shm,tcp", within) for within in inside)
     assert one.ask("pid")["pid"] == NUMBER
     assert (other.ask("pid")["pid"] == NUMBER) == inside[1]
@@ -83,8 +83,8 @@ def test_pages_and_messages_pass_both_ways_between_pid_namespaces(start, inside)
     cases = itertools.product(((one, other), (other, one)), ("read", "write"), KINDS, KINDS)
     for seed, ((here, there), op, mine, theirs) in enumerate(cases):
         done = move_and_compare(here, there, op, mine, theirs, seed)
-        # Memory that was allocated is mapped. Other memory is reached by the process's number, which it has
-        # for those outside alone.
+        # Allocated memory is mapped. Other memory is reached by the process id of its owner, and only a
+        # process outside the namespace knows that id.
         numbered = here is other and not inside[1]
         assert done["backend"] == ("shm" if theirs == "allocated" or numbered else "tcp"), done["explain"]
         if done["backend"] == "tcp":
@@ -93,7 +93,7 @@ def test_pages_and_messages_pass_both_ways_between_pid_namespaces(start, inside)
     assert other.ask("take") == {"peer": one.name, "payload": "ping"}
 
 
-def test_memory_that_shm_alone_cannot_reach_is_refused_in_a_sentence(start):
+def test_memory_that_shm_cannot_reach_is_refused_with_a_sentence(start):
     one, other = start(unique("agent"), "shm"), start(unique("agent"), "shm")
     introduce(one, other)
     arguments = {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of bench/plots show what the rows of bench/results hold. They are read here, not drawn: that
-needs matplotlib."""
+"""The pictures of bench/plots show the rows of bench/results. The tests read the pictures and do not draw
+them, because that needs matplotlib."""
 
 import importlib.util
 import json
@@ -65,7 +65,7 @@ def test_the_picture_shows_the_latest_rows(pages_gpu):
     assert shown == pages_gpu.Picture().description(), "run bench/plots/pages_gpu.py"
 
 
-def test_of_each_case_the_latest_sitting_counts_and_the_better_of_the_peers_settings(pages_gpu, tmp_path):
+def test_the_picture_shows_the_latest_row_of_each_case_and_the_better_of_the_peers_settings(pages_gpu, tmp_path):
     later = "2026-01-02T00:00:00Z"
     write_rows(
         tmp_path,
@@ -87,7 +87,9 @@ def test_of_each_case_the_latest_sitting_counts_and_the_better_of_the_peers_sett
     assert "NIXL 1.2 from Python" in picture.small_print()
 
 
-def test_without_rows_of_both_it_says_which_command_makes_them(pages_gpu, tmp_path, monkeypatch, capsys):
+def test_without_rows_of_both_the_error_names_the_command_that_makes_them(
+    pages_gpu, tmp_path, monkeypatch, capsys
+):
     write_rows(tmp_path, row("python/read/4096x16384", 7.0, peer="nixl 1.2", peer_value=3.0), label="another")
     pages = pages_gpu.Picture
     monkeypatch.setattr(pages_gpu, "Picture", lambda: pages(tmp_path))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large reads of a peer's registered memory over shm: the owner puts them into a ring, and attach takes over
-where it does not."""
+"""Large reads of a peer's registered memory over shm: the owner copies them into a ring, and attach takes
+over if the owner does not."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import headrace
 import peer_process
 from conftest import unique, until
 
-PAGE, COUNT = 1021, 1000  # a prime length: nothing is aligned
+PAGE, COUNT = 1021, 1000  # a prime length, so nothing is aligned
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def all_reads_are_large(monkeypatch):
 
 @pytest.fixture
 def lanes():
-    """What was said of lanes."""
+    """The log lines about lanes."""
     said = []
     headrace.set_log_sink(lambda level, room, text: said.append(text) if "lane" in text else None)
     headrace.set_log_level("debug")
@@ -50,7 +50,7 @@ def agent(peer):
 
 
 def read_pages(agent, peer, region_name="registered", seed=9, timeout=60):
-    """Random pages of a peer's region, held against what it was filled with."""
+    """Reads random pages of a peer's region and compares them with the bytes that the peer put there."""
     size = peer_process.REGION_BYTES
     rng = np.random.default_rng(seed)
     array = np.zeros(size, np.uint8)
@@ -74,7 +74,7 @@ def read_pages(agent, peer, region_name="registered", seed=9, timeout=60):
     assert (array == expected).all()
 
 
-def test_the_owner_puts_pages_into_a_lane(lanes, agent, peer):
+def test_the_owner_copies_pages_into_a_lane(lanes, agent, peer):
     for seed in range(20):
         read_pages(agent, peer, seed=seed)
     until(lambda: any(peer.name in text for text in lanes))
@@ -92,8 +92,9 @@ def test_a_stopped_owner_does_not_stop_reads(agent, peer):
         read_pages(agent, peer, seed=seed)
 
 
-def test_the_memory_of_a_file_goes_another_way(agent, peer, tmp_path):
-    """The owner may not touch it: whoever cuts the file short would end its process."""
+def test_memory_of_a_mapped_file_is_read_by_attach(agent, peer, tmp_path):
+    """The owner must not touch this memory: if another process truncates the file, the access ends the
+    owner."""
     path = tmp_path / "weights"
     path.write_bytes(peer_process.contents().tobytes())
     peer.ask("map_file", path=str(path))
@@ -103,7 +104,7 @@ def test_the_memory_of_a_file_goes_another_way(agent, peer, tmp_path):
     os.truncate(path, 0)
     with pytest.raises(headrace.Error, match="cross-memory attach"):
         read_pages(agent, peer, "file")
-    read_pages(agent, peer)  # the owner lives
+    read_pages(agent, peer)  # the owner is alive
 
 
 def test_a_killed_owner_is_lost(agent, peer):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests: the bytes arrive, every end is told in every way, and nothing outlives who asked for it."""
+"""Requests: the bytes arrive, every completion is reported in every form, and a dropped request leaves
+nothing behind."""
 
 import gc
 import os
@@ -21,7 +22,7 @@ def random_bytes(size, seed=0):
 
 @pytest.fixture
 def lists(pair):
-    """left, and 64 pages of 4096 bytes on each side."""
+    """The agent left, and lists of 64 pages of 4096 bytes on each side."""
     left, right = pair
     here, there = left.allocate(1 << 18), right.allocate(1 << 18, name="there")
     there.numpy()[:] = random_bytes(1 << 18)
@@ -49,7 +50,7 @@ def test_random_pages_of_odd_sizes_at_odd_offsets_arrive(pair, op, memory):
 
     here, there = make(left, 2), make(right, 3)
     left.import_metadata(right.export_metadata())
-    # Pages that tile both sides without overlap, in another order on each, from 1 byte to 100 kB.
+    # Pages that tile both sides without overlap, in a different order on each side, of 1 byte to 100 kB.
     lengths = np.unique(np.concatenate([np.arange(1, 40), rng.integers(1, 100_000, 30)])).astype(np.uint64)
     rng.shuffle(lengths)
     assert lengths.sum() + len(lengths) * 3 < size
@@ -94,7 +95,7 @@ def test_a_thousand_regions_registered_in_one_call_are_read_in_one_request(pair)
     assert (whole == np.concatenate(arrays)).all()
 
 
-def test_indices_pick_pages_in_any_order(lists):
+def test_indices_select_pages_in_any_order(lists):
     left, _, here, there, local, remote = lists
     rng = np.random.default_rng(4)
     ours, theirs = rng.permutation(64)[:40], rng.permutation(64)[:40].astype(np.int32)
@@ -107,7 +108,7 @@ def test_indices_pick_pages_in_any_order(lists):
 
 
 @pytest.mark.parametrize("op", ["read", "write"])
-def test_strided_pages_of_a_peer_or_of_oneself_are_picked_by_index(agent, pair, op):
+def test_strided_pages_of_a_peer_or_of_the_same_agent_are_selected_by_index(agent, pair, op):
     rng = np.random.default_rng()
     page, stride, count = 613, 1009, 97
 
@@ -131,7 +132,7 @@ def test_strided_pages_of_a_peer_or_of_oneself_are_picked_by_index(agent, pair, 
         assert ((theirs if op == "read" else ours) == source).all()
 
 
-def test_a_transfer_to_oneself_moves_the_bytes(agent):
+def test_a_request_within_one_agent_moves_the_bytes(agent):
     memory = agent.allocate(2048)
     array = memory.numpy()
     array[:1024] = random_bytes(1024)
@@ -141,7 +142,7 @@ def test_a_transfer_to_oneself_moves_the_bytes(agent):
     assert request.peer == agent.name and (array[:1024] == array[1024:]).all()
 
 
-def test_a_request_tells_what_it_is_and_how_it_went(lists):
+def test_a_request_describes_itself_and_its_posts(lists):
     left, right, _, _, local, remote = lists
     request = left.make_request("read", local, remote)
     assert (request.op, request.pages, request.bytes, request.peer) == ("read", 64, 1 << 18, right.name)
@@ -159,7 +160,7 @@ def test_a_request_tells_what_it_is_and_how_it_went(lists):
     assert repr(request) == f"Request(read, peer={right.name!r}, pages=64, bytes=262144, state='done')"
 
 
-def test_poll_brings_a_request_to_its_end(lists):
+def test_poll_completes_a_request(lists):
     left, _, here, there, local, remote = lists
     request = left.make_request("read", local, remote)
     request.post()
@@ -169,11 +170,11 @@ def test_poll_brings_a_request_to_its_end(lists):
     assert (here.numpy() == there.numpy()).all()
 
 
-def test_post_tells_the_state_so_that_what_is_done_need_not_be_asked_about(lists, backend):
+def test_post_returns_the_state_of_the_request(lists, backend):
     left, _, here, there, local, remote = lists
     request = left.make_request("read", local, remote, [5], [3])
     request.post()
-    request.wait()  # the first post to a peer may have to wait for the way there
+    request.wait()  # the first post to a peer may have to wait for the link
     state = request.post()
     assert state == "done" if backend == "shm" else state in ("posted", "done")
     request.wait()
@@ -182,7 +183,7 @@ def test_post_tells_the_state_so_that_what_is_done_need_not_be_asked_about(lists
 
 
 class Labelled(headrace.Request):
-    """With something of its user's own."""
+    """A subclass with an attribute of its user."""
 
     __slots__ = ("label",)
     ended = 0
@@ -194,7 +195,7 @@ class Labelled(headrace.Request):
         Labelled.ended += 1
 
 
-def test_a_request_is_of_the_subclass_that_was_asked_for(lists):
+def test_a_request_has_the_given_subclass(lists):
     left, _, here, there, local, remote = lists
     before = Labelled.ended
     for indices in ((None, None), ([5], [3])):
@@ -224,19 +225,19 @@ def test_a_request_of_a_subclass_that_refers_to_itself_is_collected(lists):
 
 
 @pytest.mark.parametrize("cls", [object, headrace.Agent, "Request", 7])
-def test_a_request_of_a_class_that_is_none_of_its_own_is_refused(lists, cls):
+def test_a_class_that_is_no_subclass_of_request_is_refused(lists, cls):
     left, _, _, _, local, remote = lists
     with pytest.raises(headrace.InvalidArgument, match="give a subclass of Request"):
         left.make_request("read", local, remote, cls=cls)
 
 
-def test_waiting_for_what_was_never_posted_is_invalid(lists):
+def test_waiting_for_a_request_that_was_never_posted_is_invalid(lists):
     left, *_, local, remote = lists
     with pytest.raises(headrace.InvalidArgument, match="has not been posted"):
         left.make_request("read", local, remote).wait(1)
 
 
-def test_what_is_of_cuda_graphs_says_so_where_there_is_none(lists):
+def test_calls_for_captured_requests_are_refused_without_a_capture(lists):
     left, _, _, _, local, remote = lists
     request = left.make_request("read", local, remote)
     numbers = np.arange(3)
@@ -270,7 +271,7 @@ def test_what_is_of_cuda_graphs_says_so_where_there_is_none(lists):
 
 
 class OnGpu:
-    """An array that says that it lies on a GPU."""
+    """An array that claims to lie on a GPU."""
 
     def __init__(self, array):
         self.array = array
@@ -279,17 +280,17 @@ class OnGpu:
         return 2, 0
 
     def __dlpack__(self, *, stream):
-        assert stream == -1, "no stream may be made to wait: it might be being captured"
+        assert stream == -1, "no stream may wait: it may be in a capture"
         return self.array.__dlpack__()
 
 
-def test_page_numbers_on_a_gpu_are_taken_as_they_are_or_refused_by_their_kind(lists):
+def test_indices_on_a_gpu_are_not_read_and_must_have_the_right_type(lists):
     left, _, _, _, local, remote = lists
     request = left.make_request("read", local, remote)
     for dtype in (np.int32, np.uint32):
         with pytest.raises(
             headrace.InvalidArgument, match="lies in no graph"
-        ):  # -1 is for the GPU to find out
+        ):  # only the GPU can check the value -1
             request.set_indices(remote=OnGpu(np.full(3, -1).astype(dtype)), stream=0)
     for wrong, why in (
         (np.arange(3), "int64 array .* are int32 or uint32"),
@@ -302,7 +303,7 @@ def test_page_numbers_on_a_gpu_are_taken_as_they_are_or_refused_by_their_kind(li
         request.post(stream=0, local=OnGpu(np.zeros(2, np.int32)), remote=[0, 1])
 
 
-def test_timeouts_must_be_numbers_of_seconds(lists):
+def test_a_timeout_must_be_a_number_of_seconds(lists):
     left, *_, local, remote = lists
     request = left.make_request("read", local, remote, timeout=float("inf"))
     for wrong in (-1, float("nan")):
@@ -331,7 +332,7 @@ def test_a_callback_runs_once_for_each_post_on_another_thread(lists):
     assert len(calls) == 3
 
 
-def test_a_callback_is_given_the_error(lists):
+def test_a_callback_gets_the_error(lists):
     left, right, *_, local, remote = lists
     request = left.make_request("read", local, remote)
     errors = []
@@ -374,7 +375,7 @@ def test_a_callback_that_refers_to_its_request_runs_and_is_collected_with_it(lis
         request.post()
         gone.append(weakref.ref(request))
         del request
-        gc.collect()  # neither before the end nor before the call
+        gc.collect()  # the request is collected neither before its end nor before its callback
     until(lambda: len(calls) == 50)
 
     def all_gone():
@@ -384,7 +385,7 @@ def test_a_callback_that_refers_to_its_request_runs_and_is_collected_with_it(lis
     until(all_gone)
 
 
-def test_the_descriptor_turns_readable_at_each_end(lists):
+def test_the_descriptor_becomes_readable_at_each_completion(lists):
     left, *_, local, remote = lists
     request = left.make_request("read", local, remote)
     fd = request.fileno()
@@ -397,7 +398,7 @@ def test_the_descriptor_turns_readable_at_each_end(lists):
         assert int.from_bytes(os.read(fd, 8), "little") == 1
 
 
-def test_a_request_can_be_posted_again_after_every_end(lists):
+def test_a_request_can_be_posted_again_after_each_completion(lists):
     left, _, here, there, local, remote = lists
     request = left.make_request("write", local, remote)
     for value in range(20):
@@ -453,7 +454,7 @@ def test_a_region_that_was_deregistered_is_not_found(lists):
     left, right, here, there, local, remote = lists
     request = left.make_request("read", local, remote)
     request.post()
-    request.wait(30)  # from here on the two are connected, so that the owner tells of the end
+    request.wait(30)  # now the link is ready, so the owner can report the end of the region
     right.deregister(there, timeout=30)
     with pytest.raises(headrace.NotFound, match=right.name):
         request.post()
@@ -485,7 +486,7 @@ def test_overlapping_sources_are_legal_and_overlapping_destinations_are_refused_
                 getattr(agent, op)("a", local, remote, timeout=30)
 
 
-def test_a_closed_agent_says_so_and_its_requests_end(lists):
+def test_a_closed_agent_refuses_calls_and_its_requests_have_ended(lists):
     left, _right, *_, local, remote = lists
     request = left.make_request("read", local, remote)
     request.post()
@@ -517,7 +518,7 @@ def test_a_request_dropped_in_flight_leaves_nothing_behind(lists):
     assert left.regions() == []
 
 
-def test_a_wait_that_runs_out_leaves_the_request_running_or_finds_it_done(lists):
+def test_a_wait_that_times_out_leaves_the_request_in_flight_or_done(lists):
     left, *_, local, remote = lists
     request = left.make_request("read", local, remote)
     request.post()
@@ -529,7 +530,7 @@ def test_a_wait_that_runs_out_leaves_the_request_running_or_finds_it_done(lists)
     assert request.state == "done"
 
 
-def test_a_peer_that_is_stopped_ends_a_request_by_its_deadline(backend, start_peer):
+def test_a_request_to_a_stopped_peer_ends_by_its_deadline(backend, start_peer):
     import signal
 
     peer = start_peer(unique("stopped"))
@@ -553,7 +554,7 @@ def test_a_peer_that_is_stopped_ends_a_request_by_its_deadline(backend, start_pe
             peer.process.send_signal(signal.SIGCONT)
 
 
-def test_two_agents_over_both_backends_choose_and_explain():
+def test_an_agent_with_two_backends_chooses_one_and_explains_the_choice():
     with (
         headrace.Agent(unique("left"), ["shm", "tcp"]) as left,
         headrace.Agent(unique("right"), ["shm", "tcp"]) as right,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to several peers: one post, one end, and each part's own fate."""
+"""Requests to several peers: one post, one completion, and a state for each part."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ SIZE = PAGES * PAGE
 
 
 class Several:
-    """One agent, with memory for three others, and theirs."""
+    """One agent with memory for three others, and the memory of these."""
 
     def __init__(self, backend):
         self.here = headrace.Agent(unique("here"), [backend])
@@ -72,7 +72,7 @@ def test_pages_of_all_peers_move_in_one_post(several, op):
 
 
 @pytest.mark.parametrize("kind", [list, np.uint32, np.int64])
-def test_indices_of_any_kind_say_which_pages_of_each_part(several, kind):
+def test_indices_of_any_kind_select_the_pages_of_each_part(several, kind):
     rng = np.random.default_rng(4)
     numbers = [(rng.permutation(PAGES)[:5], rng.permutation(PAGES)[:5]) for _ in range(PEERS)]
     given = [[n.tolist() if kind is list else n.astype(kind) for n in pair] for pair in numbers]
@@ -94,7 +94,7 @@ def test_indices_of_any_kind_say_which_pages_of_each_part(several, kind):
     assert whole.pages == 2 * PAGES
 
 
-def test_await_and_callback_tell_of_one_end(several):
+def test_await_and_callback_report_one_completion(several):
     ends = []
     request = several.here.make_request("read", several.parts())
     request.on_done(ends.append)
@@ -106,16 +106,16 @@ def test_await_and_callback_tell_of_one_end(several):
 
     asyncio.run(twice())
     assert np.array_equal(several.slice(2), several.theirs[2])
-    several.here.close()  # the callback thread has ended
-    assert ends in ([None, None], [None]), "what waits when the agent is closed may be dropped"
+    several.here.close()  # after close the callback thread has ended
+    assert ends in ([None, None], [None]), "a callback that waits at close may be dropped"
 
 
-def test_an_error_names_the_part_and_the_others_have_their_pages(several):
+def test_an_error_names_the_failed_part_and_the_others_have_their_pages(several):
     request = several.here.make_request("read", several.parts())
     several.here.forget(several.others[1].name)
     several.ours.numpy()[:] = 0
     with pytest.raises(headrace.PeerLost, match=f"part 1 of 3: read from peer {several.others[1].name}"):
-        request.post()  # tells it where all parts have ended by then
+        request.post()  # raises here if all parts have ended by now
         request.wait(30)
     assert [part.state for part in request.parts] == ["done", "failed", "done"]
     assert isinstance(request.parts[1].error, headrace.PeerLost)
@@ -125,7 +125,7 @@ def test_an_error_names_the_part_and_the_others_have_their_pages(several):
     assert not several.slice(1).any()
 
 
-def test_wrong_parts_are_refused_by_number(several):
+def test_a_wrong_part_is_refused_with_its_number(several):
     here, parts = several.here, several.parts()
     for given, words in [
         ([], "no parts"),
@@ -150,7 +150,7 @@ def test_wrong_parts_are_refused_by_number(several):
     assert type(here.make_request("read", parts, cls=Mine)) is Mine
 
 
-def test_a_peer_that_is_killed_takes_its_part_alone(backend, start_peer):
+def test_only_the_part_of_a_killed_peer_fails(backend, start_peer):
     with headrace.Agent(unique("here"), [backend]) as here:
         peers = [start_peer(unique("peer")) for _ in range(3)]
         memory = here.allocate(3 << 20)
@@ -168,11 +168,11 @@ def test_a_peer_that_is_killed_takes_its_part_alone(backend, start_peer):
         peers[2].kill()
         memory.numpy()[:] = 0
         with pytest.raises(headrace.PeerLost, match=peers[2].name):
-            for _ in range(1000):  # until the loss is seen
+            for _ in range(1000):  # until the loss is noticed
                 request.post()
                 request.wait(30)
         assert [part.state for part in request.parts] == ["done", "done", "failed"]
         content = memory.numpy()[: 1 << 20]
         assert content.any() and np.array_equal(content, memory.numpy()[1 << 20 : 2 << 20]), (
-            "all peers hold the same"
+            "all peers have the same bytes"
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checked-in stubs are what the compiled modules say of themselves.
+"""The checked-in stubs equal the stubs that are generated from the compiled modules.
 
-To write that of headrace._headrace anew:  python tests/python/test_stubs.py
+To write that of headrace._headrace again:  python tests/python/test_stubs.py
 """
 
 import ast
@@ -20,7 +20,8 @@ COMPAT_STUB = STUB.parent / "compat" / "nixl" / "_compiled.pyi"
 LICENCE = "# SPDX-License-Identifier: Apache-2.0\n"
 
 
-# What the module has and does not show: the buffer protocol of C, which Python before 3.12 has no name for.
+# What the module has but does not describe: the buffer protocol of C, which Python before 3.12 has no name
+# for.
 ADDITIONS = [
     (r"^headrace\._headrace\.__suffix__$", ["__version__: str", ""]),
     (r"^headrace\._headrace\.codes$", ["codes: tuple[str, ...]", ""]),
@@ -44,10 +45,10 @@ def test_the_stub_is_up_to_date():
     difference = difflib.unified_diff(
         STUB.read_text().splitlines(), generated().splitlines(), "checked in", "of the module", lineterm=""
     )
-    assert "\n".join(difference) == "", "write it anew: python tests/python/test_stubs.py"
+    assert "\n".join(difference) == "", "write it again: python tests/python/test_stubs.py"
 
 
-def test_the_stub_of_the_compiled_part_of_compat_has_its_names_and_texts():
+def test_the_stub_of_the_drop_ins_compiled_module_has_its_names_and_docstrings():
     tree = ast.parse(COMPAT_STUB.read_text())
     stubs = {node.name: node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
     assert set(stubs) == {name for name in vars(_compiled) if not name.startswith("__")}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The test run counts what ctest and pytest report, and lets nothing pass that did not run."""
+"""The test run counts the reports of ctest and pytest, and a test that did not run never counts as passed."""
 
 import re
 
@@ -78,7 +78,7 @@ def test_a_report_that_is_missing_or_empty_is_a_failure(runner, stage, tmp_path)
     assert count(runner, stage, tmp_path, "") == (0, 2, 0)
 
 
-def test_the_last_line_counts_everything_and_failures_set_the_exit_code(capsys):
+def test_the_last_line_counts_all_tests_and_a_failure_sets_the_exit_code(capsys):
     good, bad = run.Stage("good", "", passed=3), run.Stage("bad", "", passed=1, failures=[run.Case("x", "")])
     assert run.report([good], 0.1) == 0
     assert run.report([good, bad], 0.1) == 1

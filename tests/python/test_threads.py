@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many threads on one agent, and no memory that only grows."""
+"""Many threads on one agent, and memory that does not grow."""
 
 import gc
 import threading
@@ -45,7 +45,7 @@ def test_eight_threads_use_one_agent_at_once(pair):
     assert left.regions() == []
 
 
-def test_regions_come_and_go_while_other_threads_transfer(pair):
+def test_regions_are_registered_and_deregistered_while_other_threads_post(pair):
     left, right = pair
     rng = np.random.default_rng()
     source = rng.integers(0, 256, 200_003, dtype=np.uint8)
@@ -134,7 +134,7 @@ def test_memory_does_not_grow_with_use(pair):
         for i in range(rounds):
             use()
             if i % 50 == 0:
-                gc.collect()  # a request and its callback are a cycle, which Python frees when it pleases
+                gc.collect()  # a request and its callback are a cycle, which only the collector frees
 
     use_often(200)
     before = resident_bytes()
@@ -143,7 +143,7 @@ def test_memory_does_not_grow_with_use(pair):
     assert grown < 4 << 20, f"{grown} bytes more after 400 rounds"
 
 
-def test_agents_that_come_and_go_leave_nothing(backend):
+def test_closed_agents_leave_no_descriptor_no_thread_and_no_memory(backend):
     def use():
         with (
             headrace.Agent(unique("left"), [backend]) as left,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BACKEND=rocm and its like: cmake/torch.cmake stops where the torch that was found is of another kind, and
-says what to do."""
+"""BACKEND=rocm and similar: cmake/torch.cmake stops with advice if the torch that was found is of another
+kind."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def check(tmp_path, backend, kind="cpu", absent=""):
-    """The exit status and what CMake says, in one line."""
+    """The exit status, and the output of CMake in one line."""
     script = tmp_path / "check.cmake"
     script.write_text(SCRIPT.format(absent=absent, kind=kind, folder=ROOT))
     environment = {key: value for key, value in os.environ.items() if key != "BACKEND"}
@@ -34,23 +34,23 @@ def check(tmp_path, backend, kind="cpu", absent=""):
 
 
 @pytest.mark.parametrize("backend", [None, "", "rocm"])
-def test_any_torch_will_do_or_the_one_that_was_asked_for(tmp_path, backend):
+def test_a_torch_is_accepted_if_no_kind_or_its_kind_is_asked_for(tmp_path, backend):
     assert check(tmp_path, backend, kind="rocm") == (0, "")
 
 
-def test_another_torch_is_named_with_what_to_do(tmp_path):
+def test_a_torch_of_another_kind_is_refused_with_advice(tmp_path):
     status, text = check(tmp_path, "rocm", kind="cpu")
     assert status != 0
     assert "BACKEND=rocm: torch 2.13.0 in /a/torch is one for cpu." in text
     assert "Install one for rocm" in text and "HEADRACE_TORCH_PYTHON" in text
 
 
-def test_no_torch_is_an_error_only_for_who_asks_for_one(tmp_path):
+def test_a_missing_torch_is_an_error_only_if_a_kind_is_asked_for(tmp_path):
     assert check(tmp_path, None, absent="python3 has no torch") == (0, "")
     status, text = check(tmp_path, "cuda", absent="python3 has no torch")
     assert status != 0 and "BACKEND=cuda needs a torch: python3 has no torch." in text
 
 
-def test_a_backend_that_is_none_is_refused_with_those_there_are(tmp_path):
+def test_an_unknown_kind_is_refused_with_the_known_ones(tmp_path):
     status, text = check(tmp_path, "hip")
     assert status != 0 and "BACKEND=hip: there are cpu, cuda and rocm" in text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same between two processes: bytes, messages, death and return."""
+"""Two agents in two processes: bytes, notifications, the death of a peer and its restart."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_pages_are_read_from_and_written_to_another_process(peer_and_agent, ours
     region = agent.peer_region(peer.name, theirs)
     assert region.note == (b"bytes of a peer" if theirs == "registered" else b"")
     rng = np.random.default_rng(9)
-    page, count = 1021, 1000  # a prime length: nothing is aligned
+    page, count = 1021, 1000  # a prime length, so nothing is aligned
     offsets = rng.permutation(size // page)[:count] * page
     local = agent.prepare(
         np.column_stack(
@@ -56,7 +56,7 @@ def test_pages_are_read_from_and_written_to_another_process(peer_and_agent, ours
         )
 
 
-def test_messages_pass_both_ways(peer_and_agent):
+def test_notifications_move_both_ways(peer_and_agent):
     peer, agent = peer_and_agent
     for i in range(20):
         agent.notify(peer.name, b"ping %d" % i)
@@ -65,7 +65,7 @@ def test_messages_pass_both_ways(peer_and_agent):
         assert agent.wait_notification(30) == (peer.name, b"pong %d" % i)
 
 
-def test_a_region_revoked_by_its_owner_is_not_found_here(peer_and_agent):
+def test_a_region_deregistered_by_its_owner_is_not_found(peer_and_agent):
     peer, agent = peer_and_agent
     memory = agent.allocate(4096)
     region = agent.peer_region(peer.name, "registered")
@@ -106,7 +106,7 @@ def test_a_killed_peer_is_lost_and_its_successor_is_used(backend, start_peer):
 
 
 @pytest.mark.parametrize("backend", ["shm"], indirect=True)
-def test_a_mapping_shows_what_the_other_process_writes(start_peer, backend):
+def test_a_mapping_shows_the_bytes_that_the_other_process_writes(start_peer, backend):
     peer = start_peer(unique("peer"))
     with headrace.Agent(unique("here"), ["shm"]) as agent:
         agent.fetch_metadata(peer.address)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of HIP that GpuDriver finds by name, against HIP's own header. Only compiled, by
-// tools/check_rocm.py.
+// The functions of HIP that GpuDriver looks up by name, compared with HIP's own header. tools/check_rocm.py
+// compiles this file; it is never run.
 #include "bindings/torch/gpu_driver.hpp"
 
 #include <hip/hip_runtime_api.h>
@@ -20,7 +20,7 @@ template <class OurResult, class... Ours, class TheirResult, class... Theirs>
 struct SameShape<OurResult (*)(Ours...), TheirResult (*)(Theirs...)>
     : std::bool_constant<sizeof(OurResult) == sizeof(TheirResult) && (alike<Ours, Theirs> && ...)> {};
 
-// Of overloads, C's: the one that the library exports under the plain name.
+// For an overloaded name this checks the C function, which the library exports under the plain name.
 #define HEADRACE_SAME_FUNCTION(member, ...) \
   static_assert(SameShape<decltype(GpuDriver::member), decltype(&(__VA_ARGS__))>::value, #__VA_ARGS__)
 HEADRACE_SAME_FUNCTION(init, hipInit);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A backend that a test calls directly, not through its table, to reach what the contract suite cannot.
+// A backend that a test calls directly and not through its table, for cases that the contract suite cannot
+// reach.
 #pragma once
 
 #include "support/page_side.hpp"
@@ -15,7 +16,7 @@
 
 namespace headrace::test {
 
-/// The fixture that derives from it opens `backend`, and closes it before what it stands on goes.
+/// A derived fixture opens `backend`, and closes it before the members that it uses are destroyed.
 class DirectBackend : public ::testing::Test {
  protected:
   void close() {
@@ -24,7 +25,7 @@ class DirectBackend : public ::testing::Test {
     EXPECT_THAT(host.broken_rules(), ::testing::IsEmpty());
   }
 
-  /// Arguments of `prepare`, good until the next ones.
+  /// Arguments of `prepare`, valid until the next call.
   headrace_prepare_v1 request(headrace_op_v1 op, PageSide local, PageSide remote, std::uint64_t count) {
     local_side_ = std::move(local);
     remote_side_ = std::move(remote);

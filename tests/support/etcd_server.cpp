@@ -34,7 +34,7 @@ sockaddr_in loopback(std::uint16_t port) {
   return address;
 }
 
-/// A port that was free a moment ago: etcd cannot be asked which one it got.
+/// A port that was free a moment ago. etcd cannot report the port that it chose, so the test chooses one.
 std::uint16_t free_port() {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = loopback(0);
@@ -90,7 +90,7 @@ void EtcdServer::forget_everything() { std::filesystem::remove_all(folder_.path(
 void EtcdServer::spawn() {
   const std::string data = folder_.path() + "/data";
   const std::string log = folder_.path() + "/log";
-  // Short election and heartbeat times: one member has nobody to wait for, and leases of a second become
+  // Short election and heartbeat times: the only member waits for no other, and leases of one second become
   // possible.
   const std::vector<std::string> arguments = {"etcd",
                                               "--data-dir",
@@ -117,7 +117,7 @@ void EtcdServer::spawn() {
   process_ = ::fork();
   if (process_ < 0) throw std::runtime_error("cannot fork for etcd");
   if (process_ > 0) return;
-  // The child: it must not outlive a test that crashes, and says its part into the log.
+  // The child must not outlive a test that crashes, and its output goes to the log.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(exec_failed);
   const int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);

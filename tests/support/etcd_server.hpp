@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A real etcd for a test: one member on loopback, its data in a folder that goes with it.
+// A real etcd for a test: one member on loopback. Its data lie in a folder that is removed with it.
 #pragma once
 
 #include "support/temporary_folder.hpp"
@@ -13,8 +13,8 @@ namespace headrace::testing {
 
 class EtcdServer {
  public:
-  /// Starts it and waits until it serves. Throws std::runtime_error with a sentence if there is no etcd to
-  /// start: a test that needs one fails where there is none.
+  /// Starts etcd and waits until it serves. Throws std::runtime_error with a sentence if etcd is not
+  /// installed: a test that needs etcd then fails.
   EtcdServer();
   ~EtcdServer();
   EtcdServer(const EtcdServer&) = delete;
@@ -25,16 +25,16 @@ class EtcdServer {
   /// "etcd://127.0.0.1:40213/<name_space>".
   [[nodiscard]] std::string store_url(const std::string& name_space) const;
 
-  /// Kills it. The data stay.
+  /// Kills etcd. Its data stay.
   void stop();
-  /// Starts it again on the same port and waits until it serves.
+  /// Starts etcd again on the same port and waits until it serves.
   void start();
-  /// With stop before and start after: it comes back knowing nothing.
+  /// Removes the data. Call `stop` before and `start` after it.
   void forget_everything();
 
  private:
   void spawn();
-  /// False: it has ended, for example since somebody else took a port.
+  /// False: the process has ended, for example because another process took a port.
   bool wait_until_it_serves();
   [[nodiscard]] bool healthy() const;
 

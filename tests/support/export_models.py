@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports the small packages that the tests of models run, into a folder: export_models.py FOLDER.
+"""Exports the small packages that the tests of models run into a folder: export_models.py FOLDER.
 
-A package that was made by the same torch from the same text of this file is kept. Compiling them all takes a
-minute or two.
+A package is kept if the same torch made it from the same text of this file. Compiling them all takes one to
+two minutes.
 """
 
 import fcntl
@@ -74,7 +74,7 @@ def export_all(folder: pathlib.Path) -> None:
             "outputs": [tensor("logits", "float32", batch, 10), tensor("hidden", "float32", batch, 512)],
         },
     )
-    # What eager torch makes of it, for `headrace verify`.
+    # The results of eager torch, for `headrace verify`.
     from safetensors_file import write_safetensors
 
     x = torch.randn(4, 256)
@@ -83,8 +83,7 @@ def export_all(folder: pathlib.Path) -> None:
     write_safetensors(folder / "mlp_outputs.safetensors", {"logits": logits, "hidden": hidden})
 
     class Mixed(torch.nn.Module):
-        """Fused kernels, a matrix product, a lookup, and outputs that are an input and a weight as they
-        are."""
+        """Fused kernels, a matrix product, a lookup, and an input and a weight that are outputs unchanged."""
 
         def __init__(self):
             super().__init__()
@@ -122,7 +121,7 @@ def export_all(folder: pathlib.Path) -> None:
     compile_package("convolution", Convolution(), (torch.randn(1, 3, 32, 32),))
 
     class Types(torch.nn.Module):
-        """Every type of one length; each comes back doubled, or turned round."""
+        """Every type of one length; each output is the doubled input, or the inverted flag."""
 
         def forward(self, f64, f16, bf16, i8, i16, i32, i64, u8, flag, c64):
             numbers = [value + value for value in (f64, f16, bf16, i8, i16, i32, i64, u8)]

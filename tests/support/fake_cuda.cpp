@@ -22,13 +22,13 @@
 
 namespace headrace::cuda {
 
-/// One thing on a stream. False: it waits for something.
+/// One piece of work of a stream. Returns false while it waits for something.
 using Work = std::function<bool()>;
 
 struct ContextObject {
   int device = 0;
   int retained = 0;
-  Outcome broken = Outcome::success;  // what a kernel did to it
+  Outcome broken = Outcome::success;  // the error of a kernel that broke the context
   StreamObject* default_stream = nullptr;
 };
 
@@ -40,8 +40,8 @@ struct StreamObject {
 };
 
 struct EventObject {
-  std::uint64_t recorded = 0;  // how often it has been put on a stream
-  std::uint64_t reached = 0;   // the last of these that has come
+  std::uint64_t recorded = 0;  // how many times it has been recorded on a stream
+  std::uint64_t reached = 0;   // the last of these records that has run
   std::chrono::steady_clock::time_point when;
 };
 
@@ -56,9 +56,9 @@ struct FunctionObject {
 
 struct GraphObject {
   std::vector<Work> works;
-  CaptureMode mode = CaptureMode::global;  // of the capture that makes it,
-  std::thread::id captured_by;             // its thread,
-  bool spoilt = false;                     // and whether a call that it forbids has come in between
+  CaptureMode mode = CaptureMode::global;  // of the capture that makes the graph
+  std::thread::id captured_by;             // the thread of that capture
+  bool spoilt = false;                     // whether a forbidden call has invalidated it
 };
 
 struct GraphExecObject {
@@ -76,7 +76,7 @@ Address address_of(const void* p) { return reinterpret_cast<Address>(p); }
 
 enum class Kind { device, pinned, registered, imported, mapped };
 
-/// A piece of memory that GPUs may touch.
+/// Memory that GPUs may access.
 struct Piece {
   std::size_t bytes = 0;
   std::size_t mapped_bytes = 0;
@@ -85,22 +85,22 @@ struct Piece {
   int fd = -1;
   std::uint64_t id = 0;
   PhysicalMemory physical = 0;
-  int opened = 0;     // imports: how often
-  int opened_by = 0;  // imports: the GPU whose context did
+  int opened = 0;     // imports: how many times
+  int opened_by = 0;  // imports: the GPU whose context opened it
   bool accessible = true;
 };
 
 struct Physical {
-  int fd = -1;  // its name says which GPU it is of
+  int fd = -1;  // the name of the file says which GPU it belongs to
   std::size_t bytes = 0;
   AllocationProperties properties;
   int references = 0;
 };
 
-/// What stands in the 64 bytes of an IPC handle: whose, and which allocation.
+/// The content of the 64 bytes of an IPC handle: the owner, and which allocation.
 struct HandleText {
   std::uint64_t magic, id, bytes;
-  std::int32_t number;  // that the exporter has in its PID namespace
+  std::int32_t number;  // the owner's process id in its PID namespace
   std::int32_t pid, fd, device;
 };
 static_assert(sizeof(HandleText) <= sizeof(IpcMemoryHandle));
@@ -116,7 +116,7 @@ std::string name_behind(const std::string& descriptor) {
   return ::readlink(descriptor.c_str(), name, sizeof name - 1) < 0 ? std::string() : std::string(name);
 }
 
-/// The GPU that a file of ours is of; none for other files.
+/// The GPU that a file of the fake belongs to; none for other files.
 std::optional<int> device_of_file(int fd) {
   const std::string name = name_behind("/proc/self/fd/" + std::to_string(fd));
   const auto at = name.find("-gpu-");
@@ -175,7 +175,7 @@ struct FakeDriver {
   std::condition_variable_any changed;
   std::jthread clockwork;
   bool held = false;
-  int steps = 0;  // while held: pieces of work that may run
+  int steps = 0;  // while held: how many pieces of work may run
 
   std::map<std::thread::id, std::vector<ContextObject*>> current_contexts;
   std::uint64_t next_serial = 1;
@@ -185,9 +185,9 @@ struct FakeDriver {
   std::set<ModuleObject*> modules;
   std::set<GraphObject*> graphs;
   std::set<GraphExecObject*> graph_execs;
-  std::map<std::thread::id, CaptureMode> thread_modes;  // global where a thread has said nothing
+  std::map<std::thread::id, CaptureMode> thread_modes;  // `global` for a thread that has set none
   std::map<Address, Piece> pieces;
-  std::multimap<std::size_t, Address> freed;  // addresses that the next allocation of that size gets again
+  std::multimap<std::size_t, Address> freed;  // addresses that the next allocation of this size gets again
   std::map<PhysicalMemory, Physical> physical;
   std::map<Address, std::size_t> reservations;
   struct Kernel {
@@ -234,7 +234,7 @@ struct FakeDriver {
            std::ranges::any_of(streams, [](const auto& entry) { return !entry.second->queue.empty(); });
   }
 
-  // Host memory that a stream waits for changes behind our back.
+  // Host memory that a stream waits for changes without a call to the driver, so this thread polls.
   void run_what_waits(const std::stop_token& stop) {
     std::unique_lock lock(mutex);
     while (changed.wait(lock, stop, [this] { return anything_waits(); })) {
@@ -277,9 +277,9 @@ struct FakeDriver {
 
   // ---- entry and exit of every function
 
-  /// Whether a call that cannot be part of a graph is forbidden to this thread just now; if so the captures
-  /// that forbid it are spoilt. Documented of cuMemAlloc and seen of cuEventQuery; of the others it is
-  /// assumed.
+  /// Whether this call, which cannot be part of a graph, is forbidden to this thread now. If so, it
+  /// invalidates the captures that forbid it. The rule is documented for cuMemAlloc and was observed for
+  /// cuEventQuery; for the others it is assumed.
   bool disturbs_captures(const std::string& symbol) {
     static const std::set<std::string> unsafe{"cuMemAlloc",          "cuMemFree",
                                               "cuMemHostAlloc",      "cuMemFreeHost",
@@ -518,8 +518,8 @@ struct FakeDriver {
   }
   Outcome stream_wait_event(Stream stream, Event event, unsigned) {
     const std::uint64_t wanted = event->recorded;
-    // A capture cannot wait for what was queued outside of it: documented. Events inside one are not
-    // modelled.
+    // Documented: a capture cannot wait for work that was queued outside of it. The fake does not model
+    // events inside a capture.
     if (StreamObject* const waiting = resolve(stream); waiting != nullptr && waiting->capture != nullptr) {
       waiting->capture->spoilt = true;
       return Outcome::stream_capture_isolation;
@@ -637,7 +637,7 @@ struct FakeDriver {
   }
   [[nodiscard]] bool reachable(Address address, std::size_t bytes) const {
     if (bytes == 0) return true;
-    // Mappings that touch count as one: growing segments are such.
+    // Mappings that touch count as one, as in growing segments.
     while (true) {
       const auto found = piece_with(address, 1);
       if (found == pieces.end() || !found->second.accessible) return false;
@@ -678,7 +678,7 @@ struct FakeDriver {
     piece.id = next_id++;
     piece.fd = new_file(piece.id, bytes, device);
     where = map_file(piece.fd, bytes, where);
-    std::memset(pointer(where), 0xa5, bytes);  // fresh memory holds nothing that anybody may count on
+    std::memset(pointer(where), 0xa5, bytes);  // the content of fresh memory is undefined
     pieces[where] = piece;
     return where;
   }
@@ -709,7 +709,7 @@ struct FakeDriver {
   }
   Outcome mem_free(Address address) {
     if (address == 0) return Outcome::success;
-    // As the driver does: freeing waits for the device.
+    // As in the driver, freeing waits for the device.
     wait_for([&] { return !anything_waits() || held; });
     return drop_piece(address, Kind::device);
   }
@@ -750,7 +750,7 @@ struct FakeDriver {
   }
   Outcome mem_get_address_range(Address* base, std::size_t* bytes, Address inside) {
     const auto found = piece_with(inside, 1);
-    // As seen on two H200: another GPU's memory is not found.
+    // Observed on two H200: memory of another GPU is not found.
     if (found == pieces.end() || top() == nullptr || found->second.device != top()->device)
       return Outcome::not_found;
     if (base != nullptr) *base = found->first;
@@ -797,7 +797,8 @@ struct FakeDriver {
     return piece_with(address, 1) == pieces.end() ? Outcome::invalid_value : Outcome::success;
   }
 
-  /// The driver takes any host address for a copy; here one that is no piece of ours is taken for such.
+  /// The driver accepts any host address for a copy. Here any address outside the fake's memory counts as
+  /// host memory.
   [[nodiscard]] bool touchable(Address address, std::size_t bytes) const {
     return piece_with(address, 1) == pieces.end() ? address != 0 : reachable(address, bytes);
   }
@@ -819,8 +820,8 @@ struct FakeDriver {
     if (count == 0 || attribute_count != 1 || *first_of_attributes != 0 ||
         attributes->source_order < SourceOrder::stream || attributes->source_order > SourceOrder::any)
       return Outcome::invalid_value;
-    // In no order that is promised: the last first, so that whoever counts on one sees it. A batch with a
-    // wrong address is refused whole, which is assumed.
+    // The driver promises no order, so the fake copies the last first; a caller that relies on an order
+    // fails. It is assumed that a batch with a wrong address is refused completely.
     for (std::size_t i = 0; i < count; ++i)
       if (!touchable(targets[i], bytes[i]) || !touchable(sources[i], bytes[i])) {
         *failed = i;
@@ -870,12 +871,12 @@ struct FakeDriver {
 
   Outcome ipc_get_mem_handle(IpcMemoryHandle* handle, Address address) {
     const auto found = piece_with(address, 1);
-    // Memory of the virtual memory API is refused: seen with torch's expandable segments
-    // (bench/notes/gpu.md). The documentation speaks of the base of an allocation; an address inside one is
-    // refused here, to be on the safe side.
+    // Memory of the virtual memory API is refused: observed with torch's expandable segments
+    // (bench/notes/gpu.md). The documentation names the base of an allocation, so the fake refuses an address
+    // inside one.
     if (found == pieces.end() || found->second.kind != Kind::device || found->first != address)
       return Outcome::invalid_value;
-    // The buffer's number makes the handle another one when the address comes back: documented.
+    // Documented: the buffer's number makes the handle another one when an address is reused.
     const HandleText text{handle_magic, found->second.id, found->second.bytes, process_number,
                           ::getpid(),   found->second.fd, found->second.device};
     std::memset(handle, 0, sizeof *handle);
@@ -887,22 +888,22 @@ struct FakeDriver {
     HandleText text;
     std::memcpy(&text, &handle, sizeof text);
     if (text.magic != handle_magic) return Outcome::invalid_value;
-    // One's own handle: "invalid device context", as others have met it (UCX, pull request 11603), and so
-    // does a process that bears the exporter's number in another PID namespace. Which answer the driver gives
-    // there is not documented; that it does not work is (NCCL issue 360, UCX pull request 11514).
+    // A handle of this process gives "invalid device context", as others report (UCX, pull request 11603).
+    // The same holds for a process with the exporter's process id in another PID namespace: the answer of the
+    // driver is not documented, but the import fails there (NCCL issue 360, UCX pull request 11514).
     if (text.number == process_number) return Outcome::invalid_context;
     if (text.device != top()->device && no_peer_access.contains({top()->device, text.device}))
       return Outcome::peer_access_unsupported;
-    // Documented: opened again by the same context it is counted, and the address is the same; a context of
-    // another GPU opens it for itself.
+    // Documented: a second open by the same context is counted and gives the same address; a context of
+    // another GPU gets a mapping of its own.
     for (auto& [where, piece] : pieces)
       if (piece.kind == Kind::imported && piece.id == text.id && piece.opened_by == top()->device) {
         ++piece.opened;
         *address = where;
         return Outcome::success;
       }
-    // As seen on two H200: a process that has ended answers differently from memory that was freed. What is
-    // mapped when its owner frees it or ends stays readable; the documentation calls that undefined.
+    // Observed on two H200: an ended process gives another error than freed memory. Memory that is mapped
+    // when its owner frees it or ends stays readable; the documentation calls that undefined.
     const std::string process = "/proc/" + std::to_string(text.pid);
     if (::access(process.c_str(), F_OK) != 0) return Outcome::invalid_handle;
     const std::string path = process + "/fd/" + std::to_string(text.fd);
@@ -1011,7 +1012,7 @@ struct FakeDriver {
       for (Address at = address; at < address + bytes;) {
         const auto found = pieces.find(at);
         if (found == pieces.end()) return Outcome::invalid_value;
-        // Which outcome it is that a GPU without a way gets is assumed.
+        // The error for a GPU without peer access is assumed.
         if (from != found->second.device && no_peer_access.contains({from, found->second.device}))
           return Outcome::not_supported;
         found->second.accessible = descriptions[i].flags != AccessFlags::none;
@@ -1034,8 +1035,8 @@ struct FakeDriver {
   Outcome mem_import_from_shareable_handle(PhysicalMemory* memory, void* handle, HandleType type) {
     if (type != HandleType::file_descriptor) return Outcome::not_supported;
     const int fd = static_cast<int>(reinterpret_cast<std::intptr_t>(handle));
-    // Any process may import, its maker too, as often as it likes; the caller keeps the descriptor:
-    // documented. A descriptor of something else is an invalid value: assumed.
+    // Documented: any process may import any number of times, also the process that made the memory, and the
+    // caller keeps the descriptor. Assumed: a descriptor of anything else is an invalid value.
     const std::optional<int> device = device_of_file(fd);
     struct stat what {};
     if (!device || ::fstat(fd, &what) != 0 || what.st_size == 0) return Outcome::invalid_value;
@@ -1153,7 +1154,8 @@ struct FakeDriver {
 
 namespace {
 
-/// Turns a member function into one of the table's: counts the call, looks at the script, holds the lock.
+/// Turns a member function into an entry of the table. The entry counts the call, applies the script and
+/// holds the lock.
 template <auto method>
 struct Entry;
 template <class... Args, Outcome (FakeDriver::*method)(Args...)>
@@ -1264,7 +1266,7 @@ int FakeCuda::calls(const std::string& symbol) const {
   const auto found = driver_->counts.find(symbol);
   return found == driver_->counts.end() ? 0 : found->second;
 }
-// Kernels ask this from inside the driver, which holds its lock then.
+// Kernels call this from inside the driver, which then holds the lock.
 bool FakeCuda::reachable(std::uint64_t address, std::size_t bytes) const {
   return driver_->reachable(address, bytes);
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA driver for tests: it fills the same table, and everything happens on the host.
+// A CUDA driver for tests. It fills the same table as the real one, and everything runs on the host.
 //
-// Device memory is host memory in files without a name, so that IPC handles and exported descriptors work
-// between processes. What the driver refuses is refused; where each refusal is documented or was seen stands
-// beside it. Streams run their work in order, at once when nothing is in the way, else as soon as what they
-// wait for has come. Kernels are functions of the test's, looked up by name. What is to go wrong is said
-// beforehand.
+// Device memory is host memory in files without a name, so IPC handles and exported descriptors work between
+// processes. The fake refuses the calls that the driver refuses; a comment at each refusal says whether it is
+// documented or was observed. Streams run their work in order: at once if nothing blocks it, otherwise as
+// soon as the work that they wait for has run. Kernels are functions of the test, found by name. A test
+// scripts failures in advance.
 #pragma once
 
 #include "vendor/cuda/driver.hpp"
@@ -29,17 +29,18 @@ struct FakeGpu {
   bool virtual_memory = true;  ///< the virtual memory API with descriptors
 };
 
-/// One at a time in a process: a C table has no room for a second. Any thread.
+/// One at a time in a process, because a C table has no room for a context. Any thread may call it.
 class FakeCuda {
  public:
-  /// A machine with these GPUs; with none the driver finds no device. All reach one another's memory.
+  /// A machine with these GPUs; without GPUs the driver finds no device. All GPUs can access one another's
+  /// memory.
   explicit FakeCuda(std::vector<FakeGpu> gpus = {FakeGpu{}});
   explicit FakeCuda(int gpus) : FakeCuda(std::vector<FakeGpu>(static_cast<std::size_t>(gpus))) {}
   ~FakeCuda();
   FakeCuda(const FakeCuda&) = delete;
   FakeCuda& operator=(const FakeCuda&) = delete;
 
-  /// The table, bound and started as the real one is.
+  /// The table, bound and initialized like that of the real driver.
   [[nodiscard]] Result<DriverTable> load();
   /// The symbols of its library.
   [[nodiscard]] static SymbolLookup lookup();
@@ -50,37 +51,37 @@ class FakeCuda {
   void set_version(int version);
   /// The library lacks this function ("cuMemCreate").
   void lack(const std::string& symbol);
-  /// The `nth` call of the function from now on, and `times` - 1 more, end with this outcome and do nothing
-  /// else.
+  /// From now on the `nth` call of the function, and the `times` - 1 calls after it, return this outcome and
+  /// do nothing else.
   void fail(const std::string& symbol, Outcome outcome, int nth = 1, int times = 1);
-  /// GPU `from` does not reach memory of GPU `to`.
+  /// GPU `from` cannot access memory of GPU `to`.
   void forbid_peer_access(int from, int to);
   void allow_peer_access(int from, int to);  ///< again
-  /// The number that this process's IPC handles bear and that it takes for its own, as if it ran in a PID
-  /// namespace of its own. The files behind handles are found by the real one.
+  /// The process id that this process's IPC handles have, and that it takes for its own, as if it ran in a
+  /// PID namespace of its own. The files behind handles are found by the real process id.
   void set_process_number(int number);
   /// Work of streams stays queued until `release`.
   void hold();
   void release();
-  /// The next `count` pieces of work run, those of the stream that was made first first.
+  /// The next `count` pieces of work run, those of the oldest stream first.
   void step(int count);
-  /// What a launch of the kernel `name` does with its one argument of `bytes` bytes. Outcomes other than
-  /// success are the context's end, as a kernel's fault is.
+  /// The function that a launch of the kernel `name` runs, with the kernel's argument of `bytes` bytes. An
+  /// outcome other than success breaks the context, as a kernel's fault does.
   void add_kernel(const std::string& name, std::size_t bytes,
                   std::function<Outcome(const void* argument)> run);
-  /// Likewise of one that stays: `launch` answers what it does until it ends, called again and again. None:
-  /// it stays.
+  /// The same for a kernel that stays. `launch` returns a function that is called again and again; it returns
+  /// none while the kernel stays.
   using Staying = std::function<std::optional<Outcome>()>;
   void add_staying_kernel(const std::string& name, std::size_t bytes,
                           std::function<Staying(const void* argument)> launch);
 
   // ---- questions
 
-  /// Of a function of the driver, or of a kernel: how often it was launched.
+  /// The number of calls of a function of the driver, or of launches of a kernel.
   [[nodiscard]] int calls(const std::string& symbol) const;
-  /// Whether a kernel may touch these bytes: all in one piece of memory that has not been freed.
+  /// Whether a kernel may access these bytes: all lie in memory that has not been freed.
   [[nodiscard]] bool reachable(std::uint64_t address, std::size_t bytes) const;
-  /// What has been made and not been given back.
+  /// Objects that were made and not freed.
   struct Live {
     int contexts = 0;  ///< retained
     int streams = 0;

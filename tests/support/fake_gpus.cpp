@@ -18,9 +18,9 @@ namespace {
 
 constexpr std::size_t memory_bytes = std::size_t{1} << 30;
 constexpr std::size_t least_piece_bytes = 64 << 10;
-constexpr std::size_t wanted_pieces = 7;  // of a segment
+constexpr std::size_t wanted_pieces = 7;  // physical allocations of a segment
 
-/// A backend, with driver and kernels that are the fake's.
+/// A backend over the driver and the kernels of the fake.
 template <class Backend>
 class OnFakes {
  public:
@@ -37,7 +37,7 @@ class OnFakes {
   }
 };
 
-/// Beside the tcp of the build, which moves host memory where there is no GPU.
+/// The name differs from that of the built tcp, which moves host memory where there is no GPU.
 class TcpOnFakes : public OnFakes<tcp::TcpBackend> {
  public:
   static constexpr const char* name = "tcp_gpu";
@@ -48,7 +48,7 @@ void must(cuda::Outcome outcome, const char* what) {
     throw std::runtime_error(fmt::format("{}: {}", what, static_cast<int>(outcome)));
 }
 
-/// A context that is current while this lives.
+/// Makes a context current while this object lives.
 class Current {
  public:
   Current(const cuda::DriverTable& driver, int device) : driver_(driver), device_(device) {
@@ -73,9 +73,9 @@ class Current {
 
 namespace {
 
-/// Of pages that another process fills once a peer has said so over a socket, which the thread sanitizer does
-/// not see. Courier and backends by themselves are judged where no FakeGpus is: in unit_gpu,
-/// backend_cuda_ipc.
+/// Copies without the thread sanitizer. Another process fills these pages and then reports it over a socket,
+/// which the sanitizer does not see. The suites unit_gpu and backend_cuda_ipc check courier and backends with
+/// the sanitizer and without FakeGpus.
 void copy_unjudged(void* target, const void* source, std::size_t bytes) {
   const tcp::PeerMemoryAccess access;
   std::memcpy(target, source, bytes);
@@ -91,7 +91,7 @@ FakeGpus::FakeGpus() : driver_({{.memory_bytes = memory_bytes}, {.memory_bytes =
 
 FakeGpus& FakeGpus::of_this_process() {
   static auto* const gpus =
-      new FakeGpus;  // outlives whatever still looks at its memory when the process ends
+      new FakeGpus;  // never destroyed: threads may still access its memory when the process ends
   return *gpus;
 }
 

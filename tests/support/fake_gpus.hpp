@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backends cuda_ipc and tcp over GPUs that are fake, for programs that link it, and memory of these GPUs
-// for tests.
+// The backends cuda_ipc and tcp over fake GPUs, linked into test programs, and memory of these GPUs.
 #pragma once
 
 #include "support/fake_cuda.hpp"
@@ -10,21 +9,21 @@
 
 namespace headrace::test {
 
-/// The GPUs of this process: two, made at the first question and there until its end.
+/// The two GPUs of this process, made at the first use and never destroyed.
 class FakeGpus final : public MemorySource {
  public:
   [[nodiscard]] static FakeGpus& of_this_process();
 
-  /// Makes `load_plugin("cuda_ipc")` and `load_plugin("tcp_gpu")` answer with cuda_ipc and tcp over them.
+  /// Makes `load_plugin("cuda_ipc")` and `load_plugin("tcp_gpu")` return cuda_ipc and tcp over the fake GPUs.
   static void link_backends();
 
   [[nodiscard]] cuda::FakeCuda& driver() { return driver_; }
-  /// Memories come from this GPU from now on, from 0 at first.
+  /// The GPU of all memory that is taken from now on; 0 at first.
   void choose(int device) { device_ = device; }
 
-  /// By cuMemAlloc: peers reach it by IPC handle.
+  /// Memory of cuMemAlloc: peers access it by IPC handle.
   [[nodiscard]] Taken take_plain(std::size_t length_bytes) override;
-  /// By the virtual memory API, in several pieces: peers reach it by descriptors.
+  /// Memory of the virtual memory API, in several physical allocations: peers access it by descriptors.
   [[nodiscard]] Taken take_shared(std::size_t length_bytes) override;
   [[nodiscard]] headrace_memory_kind_v1 region_kind() const override { return HEADRACE_VRAM; }
   [[nodiscard]] int device() const override { return device_; }

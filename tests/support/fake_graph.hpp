@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA graph of what a function queues on a stream, captured as torch does it: calls of other threads
-// count.
+// A CUDA graph of the work that a function queues on a stream, captured as torch captures: calls of other
+// threads count.
 #pragma once
 
 #include "gpu/stream.hpp"
@@ -20,14 +20,14 @@ class GpuGraph {
     EXPECT_EQ(driver.stream_begin_capture(stream_.handle(), cuda::CaptureMode::global),
               cuda::Outcome::success);
     {
-      // As a caller's thread is, which takes no care.
+      // The mode of an ordinary caller's thread.
       cuda::CaptureMode mode = cuda::CaptureMode::global;
       (void)driver.thread_exchange_stream_capture_mode(&mode);
       record();
       (void)driver.thread_exchange_stream_capture_mode(&mode);
     }
     EXPECT_EQ(driver.stream_end_capture(stream_.handle(), &graph_), cuda::Outcome::success)
-        << "it was spoilt";
+        << "the capture was invalidated";
     if (graph_ != nullptr) {
       EXPECT_EQ(driver.graph_instantiate(&exec_, graph_, 0), cuda::Outcome::success);
     }
@@ -45,7 +45,7 @@ class GpuGraph {
     const gpu::ContextGuard current(stream_.device());
     ASSERT_EQ(stream_.device().driver().graph_launch(exec_, stream_.handle()), cuda::Outcome::success);
   }
-  /// The same, and waits for its end.
+  /// Queues a replay and waits for its end.
   void replay() const {
     launch();
     ASSERT_TRUE(stream_.wait_idle());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of kernels/ for the fake driver: their CPU references, under their names, and an image to load.
+// The kernels of kernels/ for the fake driver: their CPU references under their names, and an image to load.
 #pragma once
 
 #include "kernels/courier/reference.hpp"
@@ -15,7 +15,8 @@
 
 namespace headrace::cuda {
 
-/// What of a kernel's argument speaks of pages, and of the end; most arguments are that themselves.
+/// The fields of a kernel's argument that describe the pages and the completion. For most kernels that is the
+/// argument itself.
 template <class Args>
 const Args& pages_of(const Args& args) {
   return args;
@@ -26,7 +27,7 @@ inline void copy_bytes(void* target, const void* source, std::size_t bytes) {
   std::memcpy(target, source, bytes);
 }
 
-/// The courier, with all jobs that are there at one call, which it moves by `copy`.
+/// The courier. Each call moves all jobs of the ring with `copy`.
 inline void add_reference_courier(FakeCuda& fake, decltype(copy_bytes)* copy = copy_bytes) {
   fake.add_staying_kernel(
       "headrace_courier", sizeof(headrace_courier_v1), [&fake, copy](const void* argument) {
@@ -57,7 +58,7 @@ inline void add_reference_courier(FakeCuda& fake, decltype(copy_bytes)* copy = c
       });
 }
 
-/// One that leaves at once, as if a job that is there had come right behind its last look.
+/// A courier that leaves at once, as if each job had come right after its last poll.
 inline void add_courier_that_leaves(FakeCuda& fake) {
   fake.add_kernel("headrace_courier", sizeof(headrace_courier_v1), [](const void* argument) {
     kernels::reference::Courier(*static_cast<const headrace_courier_v1*>(argument)).tell_left();
@@ -65,7 +66,7 @@ inline void add_courier_that_leaves(FakeCuda& fake) {
   });
 }
 
-/// Every kernel runs its reference. One that would touch memory that it may not touch ends with
+/// Every kernel runs its CPU reference. A kernel that would access forbidden memory ends with
 /// illegal_address.
 inline void add_reference_kernels(FakeCuda& fake) {
   const auto add = [&fake]<class Args>(const char* name, Args) {
@@ -114,7 +115,7 @@ inline void add_reference_kernels(FakeCuda& fake) {
   add_reference_courier(fake);
 }
 
-/// The launchers of kernels/ over one image that fits the fake's first kind of GPU, 9.0 and no other.
+/// The launchers of kernels/ over one image, for compute capability 9.0 only (the fake's default GPU).
 inline const headrace_kernels_v1& fake_kernels_table() {
   static constexpr char image[] = "FAKE";
   static const headrace_kernel_image_v1 images[] = {{"sm_90a", 9, 0, 1, 0, image, sizeof image}};

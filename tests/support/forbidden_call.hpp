@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A system call that a filter forbids, as containers do.
+// A system call that a filter forbids, as in containers.
 #pragma once
 
 #include <linux/filter.h>
@@ -15,8 +15,8 @@
 
 namespace headrace::test {
 
-/// Runs `body` in a child whose system call of that number answers with `error`; returns whether it answered
-/// true there.
+/// Runs `body` in a child in which this system call returns `error`. Returns whether `body` returned true
+/// there.
 template <class Body>
 bool without_call(int number, int error, const Body& body) {
   const pid_t child = ::fork();

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules that the tests of models on GPUs export: gpu_models.py FOLDER does it, with headrace.export,
-where it is needed.
+"""The modules that the tests of models on GPUs export: gpu_models.py FOLDER exports them with
+headrace.export.
 
-Each is compared with PyTorch on the way. What the same torch made from the same text of this file is kept.
+Each is compared with PyTorch during the export. A package is kept if the same torch made it from the same
+text of this file.
 """
 
 import fcntl
@@ -15,7 +16,7 @@ from torch.export import Dim
 
 
 class Mlp(torch.nn.Module):
-    """Matrix products, a fused kernel, and an input handed through as it is."""
+    """Matrix products, a fused kernel, and an input that is an output unchanged."""
 
     def __init__(self):
         super().__init__()

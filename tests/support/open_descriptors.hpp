@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many descriptors this process has open: what leaks them shows.
+// The number of descriptors that this process has open, to find leaks.
 #pragma once
 
 #include <cstddef>

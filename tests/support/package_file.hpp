@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packages for tests, made by hand: a zip archive of plainly stored members, as torch writes it.
+// Model packages for tests: a zip archive of stored members, as torch writes it.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ inline std::string zip_archive(const Members& members) {
   return file;
 }
 
-/// What an author can say about a package.
+/// The texts in a package.
 struct PackageText {
   std::string metadata = R"({"AOTI_DEVICE_KEY": "cpu", "AOTI_PLATFORM": "linux"})";
   std::string io_spec =

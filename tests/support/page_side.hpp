@@ -17,7 +17,7 @@ struct PageSide {
   std::vector<std::uint32_t> indices;
   std::uint64_t base = 0, stride = 0, page_bytes = 0;
 
-  /// What a backend is given. Points into this object: an empty array is a null pointer.
+  /// The struct for a backend. It points into this object; an empty array becomes a null pointer.
   [[nodiscard]] headrace_side_v1 view() const {
     headrace_side_v1 side{};
     side.struct_size = sizeof(side);

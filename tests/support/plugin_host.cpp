@@ -267,7 +267,7 @@ void PluginHost::link_event(std::uint64_t token, std::int32_t event, Status stat
         link.lost_status = status;
         link.lost_text = text;
         if (status.ok()) broken(fmt::format("link {} was lost with status ok", token));
-        if (text.empty()) broken(fmt::format("link {} was lost without a word", token));
+        if (text.empty()) broken(fmt::format("link {} was lost without a text", token));
         break;
       default:
         broken(fmt::format("event {} came for link {}: there is no such event", event, token));
@@ -278,7 +278,8 @@ void PluginHost::link_event(std::uint64_t token, std::int32_t event, Status stat
 
 void PluginHost::received(std::uint64_t token, std::uint32_t channel, std::string_view bytes) {
   HostMessage message{token, channel, std::string(bytes)};
-  // Looked at before it is listed: who waits for the message may then read what the hook wrote down.
+  // The hook runs before the message is listed: a thread that waits for the message may then read what the
+  // hook wrote.
   if (on_received) on_received(message);
   {
     const std::scoped_lock lock(mutex_);

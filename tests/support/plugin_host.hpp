@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A host for one backend instance in tests: it writes down what the backend tells it, and notes every broken
-// rule.
+// A host for one backend instance in tests. It records the calls of the backend, and every broken rule.
 //
-// The rules of backend_v1.h that a host can see are checked as the calls come in: an end for a post that is
-// not in flight, a link event for a link that is closed or had it before, a message on an unknown link, any
-// call after `destroy`. A test reads `broken_rules()` at its end; the Instance in plugin_instance.hpp does so
-// by itself.
+// It checks the rules of backend_v1.h that a host can observe: a completion of a post that is not in flight,
+// a link event for a link that is closed or had that event before, a message on an unknown link, any call
+// after `destroy`. A test reads `broken_rules()` at its end; the Instance in plugin_instance.hpp does so in
+// its destructor.
 #pragma once
 
 #include "base/clock.hpp"
@@ -25,7 +24,7 @@
 
 namespace headrace::test {
 
-/// How a post ended.
+/// The completion of a post.
 struct PostEnd {
   Status status;
   std::string text;
@@ -33,7 +32,7 @@ struct PostEnd {
 
 struct HostLink {
   std::uint64_t token = 0;
-  void* connection = nullptr;  ///< of accepted links; of our own ones the caller of `connect` has it
+  void* connection = nullptr;  ///< of accepted links; for our own links the caller of `connect` has it
   std::string peer_name;
   std::uint64_t peer_incarnation = 0;
   bool was_accepted = false;  ///< the peer connected to us
@@ -54,7 +53,7 @@ class PluginHost {
   struct Args {
     std::string agent_name = "agent";
     std::uint64_t incarnation = 1;
-    const Clock* clock = nullptr;  ///< none: the system's
+    const Clock* clock = nullptr;  ///< null: the system's clock
     std::size_t pool_threads = 2;
   };
   explicit PluginHost(Args args);
@@ -65,13 +64,13 @@ class PluginHost {
   [[nodiscard]] const headrace_host_v1* table() const { return &table_; }
   [[nodiscard]] const Args& args() const { return args_; }
 
-  // Posts. The harness says what it does before it does it, so that an end inside `post` finds its post.
+  // Posts. The harness calls these before the entry, so that a completion inside `post` finds its post.
   [[nodiscard]] std::uint64_t new_token();
   void post_begins(std::uint64_t token);
   void post_refused(
-      std::uint64_t token);  ///< the entry did not answer ok: no end may have come and none may come
+      std::uint64_t token);  ///< the entry did not return ok: no completion may have come or may come
   [[nodiscard]] bool in_flight(std::uint64_t token) const;
-  [[nodiscard]] std::optional<PostEnd> last_end(std::uint64_t token) const;  ///< none: never ended
+  [[nodiscard]] std::optional<PostEnd> last_end(std::uint64_t token) const;  ///< none: never completed
   [[nodiscard]] std::uint64_t ends(std::uint64_t token) const;
 
   // Links.
@@ -79,14 +78,16 @@ class PluginHost {
                                        std::uint64_t peer_incarnation);  ///< for `connect`
   void link_closed(std::uint64_t token);  ///< `disconnect` has returned, or `connect` failed
   [[nodiscard]] std::optional<HostLink> link(std::uint64_t token) const;
-  [[nodiscard]] std::vector<HostLink> accepted_links() const;  ///< those still open, in the order they came
-  void accept_links(bool yes) { accepting_ = yes; }            ///< no: `accepted` answers 0
+  [[nodiscard]] std::vector<HostLink> accepted_links()
+      const;  ///< those that are still open, in the order of their arrival
+  void accept_links(bool yes) { accepting_ = yes; }  ///< false: `accepted` returns 0
 
-  // Messages, in the order they came.
+  // Messages in the order of their arrival.
   [[nodiscard]] std::vector<HostMessage> messages() const;
   [[nodiscard]] std::size_t message_count() const;
 
-  /// Called inside the host functions of the same name, without the host's lock. Set before traffic begins.
+  /// Called inside the host functions of the same name, without the host's lock. Set them before traffic
+  /// begins.
   std::function<void(const HostMessage&)> on_received;
   std::function<void(std::uint64_t token, Status)> on_completed;
   std::function<void(const HostLink&)> on_accepted;
@@ -94,14 +95,14 @@ class PluginHost {
 
   [[nodiscard]] std::uint64_t counter(const std::string& name) const;
   [[nodiscard]] std::vector<std::string> log() const;
-  /// Every `wake` rings it, and so does everything else that a sleeping test may be waiting for.
+  /// An eventfd that every `wake` signals, and every other change that a sleeping test may wait for.
   [[nodiscard]] const EventFd& bell() const { return bell_; }
   [[nodiscard]] std::uint64_t wakes() const { return wakes_.load(); }
 
-  /// From now on each call to the host is a broken rule: `destroy` has returned.
+  /// `destroy` has returned: from now on each call to the host breaks a rule.
   void instance_is_gone();
   [[nodiscard]] std::vector<std::string> broken_rules() const;
-  /// Links and posts as they stand, for the message of a test that waited in vain.
+  /// The present links and posts, for the message of a test whose wait timed out.
   [[nodiscard]] std::string describe() const;
 
  private:
@@ -129,7 +130,7 @@ class PluginHost {
   mutable std::mutex mutex_;
   bool gone_ = false;
   std::uint64_t next_token_ = 1;
-  std::uint64_t next_link_ = 1'000'001;  // unlike any post's token, so that a mix-up shows
+  std::uint64_t next_link_ = 1'000'001;  // different from every token of a post, so that a mix-up is noticed
   std::map<std::uint64_t, Post> posts_;
   std::map<std::uint64_t, HostLink> links_;
   std::vector<HostMessage> messages_;

@@ -60,7 +60,7 @@ Region::Region(Instance& instance, const Memory& memory)
 Region::Region(Instance& instance, const Memory& memory, std::uint64_t offset, std::uint64_t length,
                std::uint32_t flags)
     : instance_(instance) {
-  const bool file = memory.is_file();  // registered whole: its offsets count from its beginning
+  const bool file = memory.is_file();  // a file is registered whole, so offsets count from its begin
   facts_.id = instance.new_region_id();
   facts_.kind = file ? HEADRACE_FILE : memory.region_kind();
   facts_.address = file ? 0 : memory.address() + offset;
@@ -151,10 +151,11 @@ Status Link::notify(std::uint32_t channel, std::string_view bytes) const {
 
 void Link::send(World& world, std::uint32_t channel, std::string_view bytes) const {
   Status status{Code::would_block};
-  const bool taken = world.until([&] {  // it may ask again after a yes: what was taken must not go twice
-    if (status.code == Code::would_block) status = notify(channel, bytes);
-    return status.code != Code::would_block;
-  });
+  const bool taken = world.until(
+      [&] {  // `until` may call this again after it has returned true: a message must not go twice
+        if (status.code == Code::would_block) status = notify(channel, bytes);
+        return status.code != Code::would_block;
+      });
   if (taken && status.ok()) return;
   throw std::runtime_error(
       fmt::format("notify {} bytes: {}; {}", bytes.size(), code_name(status.code), world.describe()));
@@ -184,8 +185,8 @@ Request::Request(Instance& instance, headrace_op_v1 op, const Link* link, PageSi
   args_.remote = &remote_view_;
   args_.grid = grid_ ? &*grid_ : nullptr;
   ErrorText error;
-  // The struct is valid for the call alone, the sides and arrays until release: a backend that keeps the
-  // struct's address reads what is written here.
+  // The struct is valid during the call only, the sides and arrays until release. The struct is overwritten
+  // after the call, so a backend that keeps its address fails.
   headrace_prepare_v1 for_the_call = args_;
   must(instance.table().prepare(instance.handle(), &for_the_call, &handle_, error.out()), error, "prepare");
   std::fill_n(reinterpret_cast<unsigned char*>(&for_the_call), sizeof(for_the_call), 0xa5);
@@ -208,7 +209,7 @@ Status Request::try_post(const std::string* message, std::uint32_t channel) {
   post.struct_size = sizeof(post);
   post.post_number = ++posts_;
   post.deadline_ns = UINT64_MAX;
-  std::string copy;  // gone after the call, as the table says it may be
+  std::string copy;  // freed after the call, as the table allows
   if (message != nullptr) {
     copy = *message;
     post.has_message = 1;
@@ -224,7 +225,7 @@ Status Request::try_post(const std::string* message, std::uint32_t channel) {
 
 void Request::post_until_taken(const std::string* message, std::uint32_t channel) {
   Status status{Code::would_block};
-  const bool taken = instance_.world().until([&] {  // it may ask again after a yes
+  const bool taken = instance_.world().until([&] {  // `until` may call this again after it has returned true
     if (status.code == Code::would_block) status = try_post(message, channel);
     return status.code != Code::would_block;
   });
@@ -276,7 +277,7 @@ Instance::Instance(World& world, const headrace_backend_v1* table, const Setting
   ErrorText error;
   {
     const CreateArguments arguments(*table, settings,
-                                    world.runtime_dir());  // gone after `create`, settings and all
+                                    world.runtime_dir());  // freed after `create`, with the settings
     must(table->create(host_.table(), arguments.args(), &handle_, error.out()), error, "create");
   }
   info_.struct_size = sizeof(info_);
@@ -296,7 +297,7 @@ Instance::~Instance() {
 void Instance::destroy() {
   if (handle_ == nullptr) return;
   world_.remove(this);
-  for (const HostLink& link : host_.accepted_links()) {  // those that no test has taken up
+  for (const HostLink& link : host_.accepted_links()) {  // links that no test has taken
     table_->disconnect(handle_, link.connection);
     host_.link_closed(link.token);
   }
@@ -369,7 +370,7 @@ void World::add(Instance* instance) {
 }
 
 void World::remove(Instance* instance) {
-  ++removals_;  // keeps the driver from sleeping on descriptors that are about to be closed
+  ++removals_;  // keeps other threads from sleeping on descriptors that are about to be closed
   bell_.signal();
   const std::scoped_lock lock(driver_, list_);
   --removals_;
@@ -402,15 +403,15 @@ bool World::until(const std::function<bool()>& done, std::chrono::nanoseconds li
     if (deadline.expired()) return false;
     if (++idle < 10) continue;
     sleep(done, deadline);
-    idle = 9;  // one pass, then sleep again
+    idle = 9;  // one more pass, then sleep again
   }
 }
 
 void World::sleep(const std::function<bool()>& done, const Deadline& deadline) {
   const std::unique_lock driver(driver_, std::try_to_lock);
   if (!driver || removals_ > 0) {
-    // Somebody else sleeps on the descriptors and drives. This thread looks again soon; nothing depends on
-    // when.
+    // Another thread sleeps on the descriptors and runs progress. This thread checks again soon; the exact
+    // time does not matter.
     std::this_thread::sleep_for(std::chrono::microseconds(50));
     return;
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A backend as a test holds it: the loaded table, instances of it, and links, regions and requests that give
-// themselves back in the right order. A `World` gives the instances their time as the real host does.
+// A backend as a test uses it: the loaded table, instances of it, and links, regions and requests that
+// release themselves in the right order. A `World` runs progress of the instances as the real host does.
 //
-// Everything here throws std::runtime_error with the backend's own sentence when the backend refuses; a test
-// that expects a refusal calls the table's entry itself or one of the try_ functions.
+// Everything here throws std::runtime_error with the backend's own sentence when the backend refuses. A test
+// that expects a refusal calls the table's entry or one of the try_ functions.
 #pragma once
 
 #include "support/page_side.hpp"
@@ -25,15 +25,15 @@
 
 namespace headrace::test {
 
-/// From now on `load_plugin(name)` answers with a table of this program.
+/// From now on `load_plugin(name)` returns a table that is linked into this program.
 void link_plugin(const std::string& name, const headrace_backend_v1* table);
-/// Loads `headrace_backend_<name>.so` of the build, or the file itself if `name` holds a slash. It is never
-/// unloaded.
+/// Loads `headrace_backend_<name>.so` of the build, or the file itself if `name` contains a slash. It is
+/// never unloaded.
 const headrace_backend_v1* load_plugin(const std::string& name);
-/// The file that load_plugin would open.
+/// The file that load_plugin opens.
 std::string plugin_file(const std::string& name);
 
-/// Room for the sentence of an entry that fails.
+/// The buffer for the sentence of an entry that fails.
 class ErrorText {
  public:
   explicit ErrorText(std::size_t capacity = 1024) : buffer_(capacity, '\0') {
@@ -48,7 +48,7 @@ class ErrorText {
   headrace_text_v1 text_{};
 };
 
-/// Collects what an entry puts out.
+/// Collects the bytes that an entry writes to a sink.
 class Sink {
  public:
   Sink() {
@@ -68,7 +68,7 @@ class Sink {
 class Instance;
 class World;
 
-/// What an agent tells its peers of a region.
+/// The description of a region that an agent gives to its peers.
 struct RegionFacts {
   std::uint32_t id = 0;
   std::int32_t kind = HEADRACE_DRAM;
@@ -77,11 +77,11 @@ struct RegionFacts {
   std::string public_data;
 };
 
-/// Memory registered with an instance until this object goes.
+/// Memory that is registered with an instance while this object lives.
 class Region {
  public:
   Region(Instance& instance, const Memory& memory);
-  /// Part of a memory.
+  /// Registers a section of a memory.
   Region(Instance& instance, const Memory& memory, std::uint64_t offset, std::uint64_t length,
          std::uint32_t flags = 0);
   ~Region() { deregister(); }
@@ -102,7 +102,7 @@ class Region {
   void* handle_ = nullptr;
 };
 
-/// One side's view of a link, closed when this object goes.
+/// One side of a link, closed when this object is destroyed.
 class Link {
  public:
   Link() = default;
@@ -122,7 +122,7 @@ class Link {
   [[nodiscard]] bool ready() const;
   [[nodiscard]] bool lost() const;
   [[nodiscard]] Status notify(std::uint32_t channel, std::string_view bytes) const;
-  /// notify, giving the instances time while it answers would_block; it must be taken in the end.
+  /// Calls notify and runs progress while it returns would_block. Throws at any other refusal.
   void send(World& world, std::uint32_t channel, std::string_view bytes) const;
 
  private:
@@ -131,11 +131,11 @@ class Link {
   std::uint64_t token_ = 0;
 };
 
-/// A handle for the remote side of requests, unloaded when this object goes.
+/// A handle for the remote side of requests, unloaded when this object is destroyed.
 class Remote {
  public:
   Remote(const Link& link, const RegionFacts& facts);  ///< a peer's region
-  Remote(Instance& instance, const Region& region);    ///< our own
+  Remote(Instance& instance, const Region& region);    ///< a region of our own
   ~Remote() { unload(); }
   Remote(Remote&& other) noexcept
       : instance_(other.instance_), handle_(std::exchange(other.handle_, nullptr)) {}
@@ -149,23 +149,23 @@ class Remote {
   void* handle_ = nullptr;
 };
 
-/// A prepared request. If a post is in flight when this object goes, it cancels it and waits for its end.
+/// A prepared request. The destructor cancels a post in flight and waits for its completion.
 class Request {
  public:
-  /// `link` null: to our own regions. `grid`: what each page consists of.
+  /// `link` null: a request to our own regions. `grid`: the shape of each page.
   Request(Instance& instance, headrace_op_v1 op, const Link* link, PageSide local, PageSide remote,
           std::uint64_t count, std::optional<headrace_page_grid_v1> grid = {});
   ~Request();
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
 
-  /// Posts, with a message if there is one. The status of the entry.
+  /// Posts, with a message if one is given. Returns the status of the entry.
   Status try_post(const std::string* message = nullptr, std::uint32_t channel = HEADRACE_CHANNEL_USER);
-  /// Posts, giving time while the answer is would_block; throws at any other refusal.
+  /// Posts, and runs progress while the entry returns would_block; throws at any other refusal.
   void post();
   void post(const std::string& message, std::uint32_t channel = HEADRACE_CHANNEL_USER);
-  /// Waits for the end of the last post, with `poll` and progress as the host does. Throws if it does not
-  /// come.
+  /// Waits for the completion of the last post, with `poll` and progress as the host does. Throws if it does
+  /// not come.
   PostEnd wait();
   PostEnd run() { return post(), wait(); }
   void cancel();
@@ -194,9 +194,9 @@ using Settings = std::map<std::string, std::string>;
 
 class Instance {
  public:
-  /// `settings` go over the defaults of the option table.
+  /// `settings` override the defaults of the option table.
   Instance(World& world, const headrace_backend_v1* table, const Settings& settings, PluginHost::Args host);
-  /// Destroys it, and adds a gtest failure for each rule that was broken.
+  /// Destroys the instance, and adds a gtest failure for each broken rule.
   ~Instance();
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
@@ -214,25 +214,25 @@ class Instance {
   [[nodiscard]] std::string connection_info() const;
   [[nodiscard]] std::uint32_t new_region_id() { return next_region_++; }
 
-  /// Starts to connect; the link need not be ready. An Error if the entry refuses.
+  /// Starts to connect; the link need not be ready on return. Returns an Error if the entry refuses.
   [[nodiscard]] Result<Link> try_connect(const std::string& peer, std::uint64_t incarnation,
                                          const std::string& connection_info);
   [[nodiscard]] Link connect(Instance& peer);
 
-  /// Progress, unless another thread is in it or in `arm` (then 0).
+  /// Runs progress, unless another thread runs it or `arm` (then 0).
   std::uint32_t progress() { return turn_->progress(); }
-  /// Waits for its turn.
+  /// Waits until no other thread is in the instance.
   std::uint32_t arm(bool on) { return turn_->arm(on); }
   [[nodiscard]] int descriptor() const { return turn_->descriptor; }
 
-  /// What `progress`, `arm` and `destroy` share: one of them at a time, none after `destroy`. Outlives the
-  /// instance in the hands of threads that look at the world's instances just then.
+  /// The lock of `progress`, `arm` and `destroy`: one of them at a time, none after `destroy`. It outlives
+  /// the instance while threads that iterate over the world's instances hold it.
   struct Turn {
     std::mutex mutex;
     const headrace_backend_v1* table = nullptr;
     void* instance = nullptr;  // null: destroyed
     int descriptor = -1;
-    int bell = -1;  // of the host; valid while instance is
+    int bell = -1;  // the host's eventfd; valid while `instance` is not null
 
     std::uint32_t progress();
     std::uint32_t arm(bool on);
@@ -249,7 +249,7 @@ class Instance {
   std::shared_ptr<Turn> turn_;
 };
 
-/// Makes what `create` is given, so that tests can hand in bad settings.
+/// Makes the arguments of `create`, so that tests can pass wrong settings.
 class CreateArguments {
  public:
   CreateArguments(const headrace_backend_v1& table, const Settings& settings, std::string runtime_dir);
@@ -263,35 +263,35 @@ class CreateArguments {
   headrace_create_v1 args_{};
 };
 
-/// The instances of one test, and the time that they are given.
+/// The instances of one test. It runs their progress.
 class World {
  public:
   World();
-  /// Uses a folder that somebody else made and removes: for a second process.
+  /// Uses a folder that another process made and removes.
   explicit World(std::string runtime_dir);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  /// A folder of mode 0700 that goes with the world.
+  /// A folder of mode 0700 that is removed with the world.
   [[nodiscard]] const std::string& runtime_dir() const { return runtime_dir_; }
 
-  /// Drives all instances until `done()`; sleeps, armed, when there is nothing to do, so that a lost wake-up
-  /// shows as a wait in vain. False after `limit`. Any thread; the first one that has to sleep sleeps for
-  /// all.
+  /// Runs progress of all instances until `done()`. It sleeps, armed, when there is nothing to do, so that a
+  /// lost wake-up shows as a timeout. Returns false after `limit`. Any thread may call it; the first one that
+  /// has to sleep sleeps for all.
   [[nodiscard]] bool until(const std::function<bool()>& done, std::chrono::nanoseconds limit = default_limit);
   /// One pass over all instances.
   std::uint32_t progress();
 
-  /// Makes a sleeping `until` look again: what it waits for has changed without a word from a backend.
+  /// Makes a sleeping `until` check again: its condition has changed without a call of a backend.
   void ring() const { bell_.signal(); }
 
-  /// A thread that drives from now on, as the host's progress thread does. Stopped with the world, or by
-  /// stop_driver.
+  /// Starts a thread that runs progress, as the host's progress thread does. It is stopped with the world or
+  /// by stop_driver.
   void start_driver();
   void stop_driver();
 
-  /// What all instances say of their links and posts.
+  /// The present links and posts of all instances.
   [[nodiscard]] std::string describe() const;
 
   static constexpr std::chrono::seconds default_limit{30};
@@ -307,7 +307,7 @@ class World {
   std::string runtime_dir_;
   mutable std::mutex list_;  // never held while a backend is called
   std::vector<Instance*> instances_;
-  std::mutex driver_;  // of the thread that sleeps armed
+  std::mutex driver_;  // held by the thread that sleeps armed
   std::atomic<int> removals_{0};
   EventFd bell_;
   std::atomic<bool> stop_{false};

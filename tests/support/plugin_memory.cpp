@@ -20,9 +20,9 @@ constexpr std::align_val_t plain_alignment{64};
 
 constexpr std::size_t block_words = 512;
 
-/// The words of a pattern from `at` on, in memory of the caller's alone: the thread sanitizer need not see
-/// each of them, which takes it most of the suite's time. What it needs to see is the copy to where backends
-/// look.
+/// The words of a pattern from `at` on, in memory that only the caller accesses. The thread sanitizer skips
+/// these writes, which take most of the suite's time; it needs to see only the copy into memory that backends
+/// read.
 __attribute__((no_sanitize("thread"))) void make_words(std::uint64_t seed, std::uint64_t at,
                                                        std::uint64_t* words) {
   for (std::size_t i = 0; i < block_words; ++i) {
@@ -33,7 +33,7 @@ __attribute__((no_sanitize("thread"))) void make_words(std::uint64_t seed, std::
   }
 }
 
-/// Hands out stretches of a set of regions, none twice.
+/// Gives out ranges of a set of regions. Unless they may overlap, no byte is given out twice.
 class Layout {
  public:
   Layout(const std::vector<std::uint64_t>& regions, bool overlapping)
@@ -56,7 +56,7 @@ class Layout {
     throw std::invalid_argument(
         fmt::format("no region has {} bytes left for another page: make them larger", bytes));
   }
-  /// Continues the stretch that was placed last in `region` and ends at `end`; false if something lies there.
+  /// Continues the range that was placed last in `region` and ends at `end`; false if these bytes are taken.
   bool extend(std::uint32_t region, std::uint64_t end, std::uint64_t bytes) {
     if (end + bytes > regions_[region]) return false;
     if (overlapping_) return true;
@@ -161,8 +161,8 @@ std::vector<PagePair> random_pages(std::mt19937_64& random, const RandomPages& s
     const auto [remote_region, remote_offset] = remote.place(random, bytes);
     pages.push_back({local_region, local_offset, remote_region, remote_offset, bytes});
   }
-  // Destinations were laid out rising; the order of the pages must not be that of the memory. Neighbours stay
-  // together in stretches of about ten.
+  // The destinations were placed in ascending order; the pages must not come in the order of memory. The
+  // rotation keeps neighbours together.
   if (shape.neighbours == 0)
     std::shuffle(pages.begin(), pages.end(), random);
   else if (pages.size() > 20)

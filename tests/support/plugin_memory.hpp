@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory to be registered in tests of backends, patterns to fill it with, and the plain loop that says what
-// must be in it.
+// Memory for tests of backends, patterns to fill it with, and the plain loop that computes its expected
+// content.
 #pragma once
 
 #include "base/unique_fd.hpp"
@@ -19,10 +19,10 @@
 
 namespace headrace::test {
 
-/// Fills with bytes that depend on the seed and the place, so that bytes in a wrong place show.
+/// Fills with bytes that depend on the seed and the offset, so that bytes at a wrong place are noticed.
 void fill_pattern(std::span<std::byte> bytes, std::uint64_t seed);
 
-// Loops over bytes are slow under sanitizers; these are not.
+// Byte loops are slow under sanitizers; these functions are not.
 inline bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
@@ -34,12 +34,12 @@ inline void set_bytes(std::span<std::byte> bytes, std::byte value) {
   std::memset(bytes.data(), std::to_integer<int>(value), bytes.size());
 }
 
-/// Where the memories of a test come from, if not from the host: a GPU's, for one.
+/// A source of the memories of a test other than the host, for example a GPU.
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
-  /// Memory that the CPU can touch, and what gives it back. The one kind is as most programs make it, the
-  /// other as a peer can have it without asking.
+  /// Memory that the CPU can access, and the object that frees it. `take_plain` gives memory as most programs
+  /// allocate it, `take_shared` memory that a peer can map without help of the owner.
   struct Taken {
     std::byte* base = nullptr;
     std::shared_ptr<void> owner;
@@ -47,9 +47,9 @@ class MemorySource {
   [[nodiscard]] virtual Taken take_plain(std::size_t length_bytes) = 0;
   [[nodiscard]] virtual Taken take_shared(std::size_t length_bytes) = 0;
   [[nodiscard]] virtual headrace_memory_kind_v1 region_kind() const = 0;
-  [[nodiscard]] virtual int device() const = 0;  ///< of regions in it
+  [[nodiscard]] virtual int device() const = 0;  ///< the device of regions in it
 
-  /// What every Memory that is made from now on comes from; null: the host.
+  /// Every Memory that is made from now on comes from this source; null: the host.
   static void use(MemorySource* source) { current() = source; }
   [[nodiscard]] static MemorySource*& current() {
     static MemorySource* source = nullptr;
@@ -57,7 +57,7 @@ class MemorySource {
   }
 };
 
-/// Memories that are made while this lives are the host's, whatever the current source.
+/// While this object lives, new memories come from the host, whatever the current source.
 class FromTheHost {
  public:
   FromTheHost() : before_(MemorySource::current()) { MemorySource::use(nullptr); }
@@ -69,14 +69,14 @@ class FromTheHost {
   MemorySource* before_;
 };
 
-/// Memory to move: the host's, private to the process or a sealed memfd as `Agent::allocate` gives out, or
-/// the current source's. Or a file, of which `bytes` is what stands in it.
+/// Memory to move: private host memory, or a sealed memfd as `Agent::allocate` makes it, or memory of the
+/// current source; or a file, whose content is `bytes`.
 class Memory {
  public:
   enum class Kind { plain, shared, file };
 
-  /// `skew` bytes past an address that is a multiple of 64 (plain) or of the page size (shared); a file has
-  /// none.
+  /// The memory begins `skew` bytes after an address that is a multiple of 64 (plain) or of the page size
+  /// (shared). A file has no skew.
   Memory(Kind kind, std::size_t length_bytes, std::uint64_t seed, std::size_t skew = 0);
   ~Memory();
   Memory(Memory&& other) noexcept;
@@ -96,12 +96,12 @@ class Memory {
   std::size_t skew_ = 0;
   bool is_file_ = false;
   UniqueFd fd_;
-  std::shared_ptr<void> owner_;  // of what came from a source
+  std::shared_ptr<void> owner_;  // of memory from a source
   headrace_memory_kind_v1 region_kind_ = HEADRACE_DRAM;
   int device_ = -1;
 };
 
-/// One page of a request, by the numbers of its regions: the truth that sides and reference are made of.
+/// One page of a request, by the numbers of its regions. Sides and the reference are made from these.
 struct PagePair {
   std::uint32_t local_region = 0;
   std::uint64_t local_offset = 0;
@@ -112,8 +112,7 @@ struct PagePair {
 
 using Bytes = std::vector<std::byte>;
 
-/// What the request must do, one page after the other: pages of `from` into `to`, both given as copies of the
-/// regions.
+/// The reference: copies the pages one after another. `local` and `remote` hold copies of the regions.
 void move_pages(const std::vector<PagePair>& pages, headrace_op_v1 op, std::vector<Bytes>& local,
                 std::vector<Bytes>& remote);
 
@@ -121,18 +120,17 @@ struct RandomPages {
   std::uint64_t count = 1;
   std::uint64_t min_bytes = 1;
   std::uint64_t max_bytes = 1;   ///< equal to min_bytes: one length
-  std::uint32_t neighbours = 0;  ///< of 100 pages, how many continue the one before on both sides
+  std::uint32_t neighbours = 0;  ///< of 100 pages, how many continue the page before on both sides
 };
 
-/// Random pages whose destinations do not overlap. The regions must be large enough for them (it throws when
-/// they are not).
+/// Random pages whose destinations do not overlap. Throws if the regions are too small for them.
 std::vector<PagePair> random_pages(std::mt19937_64& random, const RandomPages& shape, headrace_op_v1 op,
                                    const std::vector<std::uint64_t>& local_regions,
                                    const std::vector<std::uint64_t>& remote_regions);
 
 enum class SideShape {
   general,          ///< arrays of regions, offsets and lengths, page i in slot i
-  general_indexed,  ///< the same in slots that are shuffled and more than the pages
+  general_indexed,  ///< the same in shuffled slots, of which there are more than pages
 };
 
 /// One side of `pages` as arrays over `regions` (handles by region number).

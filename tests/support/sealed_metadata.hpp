@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An envelope with the right length and checksum around any bytes: what a test or fuzzer needs to get at the
-// body's reader.
+// Puts an envelope with the right length and checksum around any bytes, so that a test or fuzzer reaches the
+// reader of the body.
 #pragma once
 
 #include "wire/metadata.hpp"

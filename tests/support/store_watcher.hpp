@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collects what a store's watch tells, for tests that wait until it has told something.
+// Collects the events of a store's watch, for tests that wait for an event.
 #pragma once
 
 #include "metadata/store.hpp"
@@ -25,8 +25,8 @@ class StoreWatcher {
     if (watch) watch_ = std::move(watch).value();
   }
 
-  /// Waits until an event of this kind and name has come since the last call that found one; drops it and
-  /// what came before. False after half a minute.
+  /// Waits until an event of this kind and name has come since the last call that found one. Drops it and all
+  /// events before it. False after 30 s.
   bool saw(metadata::StoreEvent::Kind kind, const std::string& name,
            std::chrono::seconds within = std::chrono::seconds(30)) {
     std::unique_lock lock(mutex_);
@@ -43,7 +43,7 @@ class StoreWatcher {
   bool updated(const std::string& name) { return saw(metadata::StoreEvent::Kind::updated, name); }
   bool left(const std::string& name) { return saw(metadata::StoreEvent::Kind::left, name); }
 
-  /// What has come and was not waited for.
+  /// The events that no call has waited for.
   [[nodiscard]] std::vector<metadata::StoreEvent> rest() {
     const std::scoped_lock lock(mutex_);
     return events_;
@@ -54,7 +54,8 @@ class StoreWatcher {
   std::mutex mutex_;
   std::condition_variable came_;
   std::vector<metadata::StoreEvent> events_;
-  std::unique_ptr<metadata::Store::Watch> watch_;  // last: it ends before what its callback uses
+  std::unique_ptr<metadata::Store::Watch>
+      watch_;  // the last member: the watch ends before the members that its callback uses
 };
 
 }  // namespace headrace::testing

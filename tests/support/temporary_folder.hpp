@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder for one test, of mode 0700, that goes with it.
+// A folder of mode 0700 for one test, removed with this object.
 #pragma once
 
 #include <cstdlib>

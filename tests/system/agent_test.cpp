@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an agent promises, over every backend there is.
+// The promises of an agent, over every backend.
 #include "two_agents.hpp"
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@ namespace {
 
 class OverBackend : public ::testing::TestWithParam<std::string> {
  protected:
-  /// Memory that outlives the agents: what is registered stays in place until it is deregistered.
+  /// Memory that outlives the agents, because registered memory must stay valid until it is deregistered.
   std::vector<std::byte>& memory(std::size_t bytes, std::uint64_t seed) {
     return kept_.emplace_back(random_bytes(bytes, seed));
   }
@@ -39,7 +39,7 @@ class OverBackend : public ::testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Backends, OverBackend, ::testing::ValuesIn(all_backends()),
                          [](const auto& backend) { return backend.param; });
 
-TEST_P(OverBackend, moves_pages_of_odd_sizes_and_offsets_both_ways) {
+TEST_P(OverBackend, pages_of_odd_sizes_and_offsets_move_both_ways) {
   constexpr std::size_t size = 1 << 20;
   auto& ours = memory(size, 1);
   auto& theirs = memory(size, 2);
@@ -78,9 +78,9 @@ TEST_P(OverBackend, moves_pages_of_odd_sizes_and_offsets_both_ways) {
   }
 }
 
-TEST_P(OverBackend, pages_that_are_views_change_their_layout_on_the_way) {
-  // A cache of ours, [2, blocks, tokens, 3 of 7 heads, dim], against one of theirs, [2, blocks, 7 heads,
-  // tokens, dim].
+TEST_P(OverBackend, pages_that_are_views_change_their_layout_during_a_move) {
+  // A cache of ours, [2, blocks, tokens, 3 of 7 heads, dim], and one of theirs, [2, blocks, 7 heads, tokens,
+  // dim].
   constexpr std::int64_t blocks = 11, tokens = 5, heads = 3, their_heads = 7, first = 2, dim = 24, item = 2;
   constexpr std::int64_t our_token = heads * dim * item, our_block = tokens * our_token;
   constexpr std::int64_t their_head = tokens * dim * item, their_block = their_heads * their_head;
@@ -127,7 +127,7 @@ TEST_P(OverBackend, pages_that_are_views_change_their_layout_on_the_way) {
   }
 }
 
-TEST_P(OverBackend, ten_million_pages_of_any_order_arrive_slow) {
+TEST_P(OverBackend, ten_million_pages_in_any_order_arrive_slow) {
   constexpr std::size_t count = 10'000'000, page = 12;
   auto& ours = memory(count * page, 5);
   auto& theirs = memory(count * page, 6);
@@ -197,14 +197,14 @@ TEST_P(OverBackend, a_request_can_be_posted_again_and_again) {
     theirs[static_cast<std::size_t>(round) * 600] ^= std::byte{0xff};
     ASSERT_TRUE(request.post({"taken", {}}).ok());
     ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
-    // The owner may change what was read once it is told that it was.
+    // The owner may change the bytes after it knows that they were read.
     ASSERT_EQ(must(agents.there.wait_notification(patience)).payload, "taken");
     ASSERT_TRUE(ours == theirs) << round;
   }
   EXPECT_EQ(request.times().posts, 100u);
 }
 
-TEST_P(OverBackend, a_notification_comes_after_the_bytes_it_belongs_to) {
+TEST_P(OverBackend, a_notification_comes_after_the_bytes_of_its_request) {
   auto& ours = memory(300000, 1);
   auto& theirs = memory(300000, 2);
   const Region mine = share(agents.here, ours);
@@ -224,10 +224,10 @@ TEST_P(OverBackend, a_notification_comes_after_the_bytes_it_belongs_to) {
     EXPECT_TRUE(theirs == fresh);
     ASSERT_TRUE(request.wait(patience).ok());
   }
-  EXPECT_TRUE(agents.there.take_notifications().empty()) << "each is delivered once";
+  EXPECT_TRUE(agents.there.take_notifications().empty()) << "each notification is delivered once";
 }
 
-TEST_P(OverBackend, notifications_of_their_own_keep_their_order_and_can_be_picked_by_prefix) {
+TEST_P(OverBackend, notifications_without_a_request_keep_their_order_and_are_filtered_by_prefix) {
   agents.meet();
   for (int i = 0; i < 500; ++i) {
     const std::string text = (i % 2 == 0 ? "even " : "odd ") + std::to_string(i);
@@ -257,19 +257,19 @@ TEST_P(OverBackend, an_agent_moves_pages_to_itself) {
   ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
   EXPECT_EQ(std::memcmp(bytes.data(), bytes.data() + 32768, 32768), 0);
   const std::vector<Notification> told = agents.here.take_notifications();
-  ASSERT_EQ(told.size(), 1U) << "the message is there when the request is done";
+  ASSERT_EQ(told.size(), 1U) << "the notification has arrived when the request is done";
   EXPECT_EQ(told[0].peer, agents.here.name());
   EXPECT_EQ(told[0].payload, "to myself");
 }
 
-TEST_P(OverBackend, memory_from_allocate_moves_as_other_memory_does) {
+TEST_P(OverBackend, allocated_memory_is_moved_as_other_memory) {
   const Region mine = must(agents.here.allocate(1 << 20));
   const Region far = must(agents.there.allocate(1 << 20));
   agents.meet();
   const auto data = random_bytes(1 << 20, 9);
   std::memcpy(far.bytes().data(), data.data(), data.size());
-  // For the thread sanitizer, which sees no order through a socket: a registration orders the fill before
-  // what the owner's threads send.
+  // The thread sanitizer sees no order through a socket. This registration orders the fill before the sends
+  // of the owner's threads.
   share(agents.there, memory(1, 1));
   Request request = must(agents.here.make_request(
       Op::read, must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 256})),
@@ -304,9 +304,9 @@ TEST_P(OverBackend, pages_by_address_are_found_in_their_regions) {
   EXPECT_EQ(refused.error().page, 1u);
 }
 
-TEST_P(OverBackend, what_is_no_memory_is_not_registered) {
+TEST_P(OverBackend, addresses_without_memory_are_not_registered) {
   constexpr std::size_t page = 4096;
-  // Far below where the system looks first: the hole must not become another thread's memory.
+  // Far below the addresses that the system chooses first, so that no other thread gets memory in the hole.
   void* const below = reinterpret_cast<void*>(0x7e9000000000);
   auto* const room = static_cast<std::byte*>(
       ::mmap(below, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -318,7 +318,7 @@ TEST_P(OverBackend, what_is_no_memory_is_not_registered) {
   EXPECT_EQ(refused.code(), Code::invalid_argument);
   EXPECT_EQ(refused.error().page, 2U) << refused.error().message;
   EXPECT_EQ(agents.here.register_memory({room + page, page + 1}).code(), Code::invalid_argument)
-      << "its last byte is missing";
+      << "the last byte has no memory";
   EXPECT_TRUE(agents.here.register_memory({room + 17, 2 * page - 17}).ok());
   EXPECT_TRUE(agents.here.regions().size() == 1);
   must(agents.here.deregister(agents.here.regions().front().id));
@@ -337,7 +337,7 @@ TEST_P(OverBackend, a_region_registered_read_only_is_read_and_not_written) {
   agents.meet();
   EXPECT_FALSE(mine.writable);
   EXPECT_FALSE(must(agents.here.peer_regions(agents.there.name())).front().writable)
-      << "the metadata says so";
+      << "the flag is in the metadata";
   const auto pages = [](const Region& region, std::uint64_t count) {
     return UniformPages{region.id, 0, 0, 512, count};
   };
@@ -362,7 +362,7 @@ TEST_P(OverBackend, a_region_registered_read_only_is_read_and_not_written) {
   EXPECT_EQ(std::memcmp(free.data(), theirs.data(), 2048), 0);
 }
 
-TEST_P(OverBackend, what_is_allocated_read_only_its_owner_fills_and_peers_map_for_reading) {
+TEST_P(OverBackend, memory_allocated_read_only_is_filled_by_its_owner_and_mapped_for_reading) {
   const Region far = must(agents.there.allocate(100'000, {.writable = false}));
   const auto data = random_bytes(100'000, 5);
   std::memcpy(far.bytes().data(), data.data(), data.size());
@@ -374,11 +374,11 @@ TEST_P(OverBackend, what_is_allocated_read_only_its_owner_fills_and_peers_map_fo
   }
   EXPECT_FALSE(mapped->writable());
   EXPECT_EQ(std::memcmp(mapped->bytes().data(), data.data(), data.size()), 0);
-  EXPECT_DEATH_IF_SUPPORTED(mapped->bytes()[0] = std::byte{1}, "") << "the kernel says no";
+  EXPECT_DEATH_IF_SUPPORTED(mapped->bytes()[0] = std::byte{1}, "") << "a write must end in a fault";
 }
 
-TEST_P(OverBackend, a_write_into_read_only_memory_is_refused_and_its_owner_lives) {
-  if (GetParam() == "fake") return;  // it copies in the initiator's thread, by memcpy
+TEST_P(OverBackend, a_write_into_read_only_memory_fails_and_its_owner_survives) {
+  if (GetParam() == "fake") return;  // fake copies by memcpy in the initiator's thread, which would fault
   constexpr std::size_t size = 1 << 20;
   void* const mapped = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(mapped, MAP_FAILED);
@@ -398,13 +398,13 @@ TEST_P(OverBackend, a_write_into_read_only_memory_is_refused_and_its_owner_lives
     Request read = must(agents.here.make_request(Op::read, must(agents.here.prepare(local)),
                                                  must(agents.here.prepare(agents.there.name(), remote))));
     ASSERT_TRUE(read.post().ok()) << read.error().message;
-    EXPECT_TRUE(read.wait(patience).ok()) << "the link goes on: " << read.error().message;
+    EXPECT_TRUE(read.wait(patience).ok()) << "the link must stay usable: " << read.error().message;
   }
   must(agents.there.deregister(far.id));
   ::munmap(mapped, size);
 }
 
-TEST_P(OverBackend, deregistering_takes_the_region_from_the_peer_and_the_rest_stays) {
+TEST_P(OverBackend, deregistering_removes_a_region_from_the_peer_and_keeps_the_others) {
   auto& ours = memory(8192, 1);
   auto& theirs = memory(4096, 2);
   auto& others = memory(4096, 3);
@@ -424,7 +424,7 @@ TEST_P(OverBackend, deregistering_takes_the_region_from_the_peer_and_the_rest_st
   Status status = going.post();
   if (status.ok()) status = going.wait(patience);
   EXPECT_EQ(status.code, Code::not_found) << going.error().message;
-  EXPECT_GT(must(going.cost()).duration.count(), 0) << "asked of a path whose region is gone";
+  EXPECT_GT(must(going.cost()).duration.count(), 0) << "a cost for a region that is gone";
   EXPECT_EQ(agents.here.peer_region(agents.there.name(), "going").code(), Code::not_found);
   EXPECT_EQ(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}).code(),
             Code::not_found);
@@ -432,10 +432,10 @@ TEST_P(OverBackend, deregistering_takes_the_region_from_the_peer_and_the_rest_st
   EXPECT_TRUE(staying.wait(patience).ok()) << staying.error().message;
   EXPECT_EQ(agents.there.deregister(far.id).code(), Code::not_found);
   must(agents.here.deregister(mine.id, patience));
-  EXPECT_GT(must(staying.cost()).duration.count(), 0) << "the same of our own region";
+  EXPECT_GT(must(staying.cost()).duration.count(), 0) << "a cost for our own region that is gone";
 }
 
-TEST_P(OverBackend, an_update_brings_new_regions_and_takes_revoked_ones) {
+TEST_P(OverBackend, an_update_adds_new_regions_and_removes_revoked_ones) {
   auto& first = memory(4096, 1);
   auto& second = memory(4096, 2);
   const Region one = share(agents.there, first, "one");
@@ -452,7 +452,7 @@ TEST_P(OverBackend, an_update_brings_new_regions_and_takes_revoked_ones) {
   EXPECT_TRUE(agents.here.peer_region(agents.there.name(), "two").ok());
 }
 
-TEST_P(OverBackend, partial_metadata_names_only_what_was_asked_for) {
+TEST_P(OverBackend, partial_metadata_names_only_the_given_regions) {
   auto& bytes = memory(8192, 1);
   const Region one = must(agents.there.register_memory(
       {bytes.data(), 4096}, {.name = "one", .note = "f32", .backends = {}, .keep_alive = {}}));
@@ -467,7 +467,7 @@ TEST_P(OverBackend, partial_metadata_names_only_what_was_asked_for) {
   EXPECT_EQ(regions[0].length_bytes, 4096u);
 }
 
-TEST_P(OverBackend, connecting_ahead_of_use_says_when_it_is_done) {
+TEST_P(OverBackend, connect_returns_when_the_link_is_ready) {
   agents.meet();
   must(agents.here.connect(agents.there.name(), patience));
   EXPECT_TRUE(agents.here.peers().at(0).connected);
@@ -478,7 +478,7 @@ TEST_P(OverBackend, connecting_ahead_of_use_says_when_it_is_done) {
       << unknown.error().message;
 }
 
-TEST_P(OverBackend, a_callback_an_eventfd_and_the_telemetry_hear_of_the_end) {
+TEST_P(OverBackend, a_callback_an_eventfd_and_the_telemetry_report_the_completion) {
   auto& ours = memory(4096, 1);
   auto& theirs = memory(4096, 2);
   const Region mine = share(agents.here, ours);
@@ -505,7 +505,7 @@ TEST_P(OverBackend, a_callback_an_eventfd_and_the_telemetry_hear_of_the_end) {
   EXPECT_EQ(agents.here.telemetry().counters.at("requests.read_bytes"), 4096u);
 }
 
-TEST_P(OverBackend, forgetting_a_peer_ends_what_was_prepared_for_it) {
+TEST_P(OverBackend, forgetting_a_peer_makes_its_requests_fail_with_peer_lost) {
   auto& ours = memory(4096, 1);
   auto& theirs = memory(4096, 2);
   const Region mine = share(agents.here, ours);
@@ -525,7 +525,7 @@ TEST_P(OverBackend, forgetting_a_peer_ends_what_was_prepared_for_it) {
   EXPECT_TRUE(agents.here.connect(agents.there.name(), patience).ok());
 }
 
-TEST_P(OverBackend, a_peer_that_restarts_under_its_name_is_another_life) {
+TEST_P(OverBackend, a_peer_that_restarts_under_its_name_is_another_incarnation) {
   auto& ours = memory(4096, 1);
   auto& theirs = memory(4096, 2);
   const Region mine = share(agents.here, ours);
@@ -539,7 +539,7 @@ TEST_P(OverBackend, a_peer_that_restarts_under_its_name_is_another_life) {
 
   const std::string name = agents.there.name();
   agents.there =
-      must(Agent::open(unique_name("between"), {{GetParam()}, "", "", {}}));  // the old one ends here
+      must(Agent::open(unique_name("between"), {{GetParam()}, "", "", {}}));  // the old agent is closed here
   Agent again = must(Agent::open(name, {{GetParam()}, "", "", {}}));
   auto& fresh = memory(4096, 7);
   const Region fresh_region = share(again, fresh);
@@ -558,7 +558,7 @@ TEST_P(OverBackend, a_peer_that_restarts_under_its_name_is_another_life) {
   EXPECT_TRUE(ours == fresh);
 }
 
-TEST_P(OverBackend, eight_threads_share_an_agent) {
+TEST_P(OverBackend, eight_threads_use_one_agent_at_once) {
   constexpr std::size_t each = 64 * 1024;
   auto& ours = memory(8 * each, 1);
   auto& theirs = memory(8 * each, 2);
@@ -583,7 +583,7 @@ TEST_P(OverBackend, eight_threads_share_an_agent) {
   EXPECT_TRUE(ours == theirs);
 }
 
-TEST_P(OverBackend, wrong_requests_are_refused_with_what_to_do) {
+TEST_P(OverBackend, wrong_requests_are_refused_with_advice) {
   auto& ours = memory(8192, 1);
   auto& theirs = memory(8192, 2);
   const Region mine = share(agents.here, ours);
@@ -661,7 +661,7 @@ TEST_P(OverBackend, wrong_requests_are_refused_with_what_to_do) {
   bytes[bytes.size() / 2] ^= 1;
   EXPECT_EQ(agents.here.import_metadata(bytes).code(), Code::corrupt);
   EXPECT_EQ(agents.here.import_metadata(must(agents.here.export_metadata())).code(), Code::invalid_argument)
-      << "our own";
+      << "a list of our own as the remote side";
 }
 
 TEST_P(OverBackend, overlapping_sources_are_legal_and_overlapping_destinations_refused_when_checked) {
@@ -683,7 +683,7 @@ TEST_P(OverBackend, overlapping_sources_are_legal_and_overlapping_destinations_r
   EXPECT_EQ(refused.error().page, 1u);
 }
 
-/// Cancels come from other threads at any moment of a post, also before the backend has all of it.
+/// The cancels come from another thread at any moment of a post, also before the backend has the whole post.
 TEST_P(OverBackend, a_storm_of_cancels_ends_every_post_once_and_leaves_nothing_behind) {
   constexpr std::size_t size = 8 << 20, page = 64 << 10;
   constexpr int posts = 400;
@@ -713,7 +713,7 @@ TEST_P(OverBackend, a_storm_of_cancels_ends_every_post_once_and_leaves_nothing_b
   EXPECT_TRUE(ours == theirs);
 }
 
-TEST_P(OverBackend, the_last_handle_ends_a_request_in_flight_and_the_agent_ends_all) {
+TEST_P(OverBackend, dropping_the_last_handle_or_closing_the_agent_ends_requests_in_flight) {
   auto& ours = memory(8 << 20, 1);
   auto& theirs = memory(8 << 20, 2);
   const Region mine = share(agents.here, ours);
@@ -730,10 +730,10 @@ TEST_P(OverBackend, the_last_handle_ends_a_request_in_flight_and_the_agent_ends_
   ASSERT_TRUE(kept.post().ok());
   agents.here = must(Agent::open(unique_name("next"), {{GetParam()}, "", "", {}}));
   EXPECT_NE(kept.state(), RequestState::posted);
-  EXPECT_EQ(kept.post().code, Code::invalid_argument) << "its agent is closed";
+  EXPECT_EQ(kept.post().code, Code::invalid_argument) << "the agent of the request is closed";
 }
 
-TEST_P(OverBackend, a_forked_childs_agent_answers_invalid_argument) {
+TEST_P(OverBackend, the_agent_of_a_forked_child_returns_invalid_argument) {
   const pid_t child = ::fork();
   if (child == 0) {
     const bool refused = agents.here.export_metadata().code() == Code::invalid_argument &&
@@ -745,8 +745,8 @@ TEST_P(OverBackend, a_forked_childs_agent_answers_invalid_argument) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-/// A child that ends its copies of the request and the agents, then stays until `pipe` has no writer any
-/// more.
+/// A child that destroys its copies of the request and the agents, and then stays until the last writer of
+/// `pipe` has closed.
 pid_t forked(TwoAgents& agents, Request& request, const std::array<int, 2>& pipe) {
   const pid_t child = ::fork();
   if (child != 0) return child;
@@ -755,13 +755,13 @@ pid_t forked(TwoAgents& agents, Request& request, const std::array<int, 2>& pipe
   request.cancel();
   {
     const Agent first = std::move(agents.here), second = std::move(agents.there);
-    const Request copy = std::move(request);  // goes first
+    const Request copy = std::move(request);  // destroyed first
   }
   char nothing = 0;
   ::_exit(::read(pipe[0], &nothing, 1) == 0 ? 0 : 1);
 }
 
-TEST_P(OverBackend, posts_in_flight_outlive_a_fork_whose_child_ends_its_requests_and_agents) {
+TEST_P(OverBackend, posts_in_flight_survive_a_fork_whose_child_destroys_its_requests_and_agents) {
   constexpr std::size_t size = 8 << 20, page = 64 << 10;
   auto &ours = memory(size, 1), &theirs = memory(size, 2);
   const Region near = share(agents.here, ours), far = share(agents.there, theirs);
@@ -769,7 +769,7 @@ TEST_P(OverBackend, posts_in_flight_outlive_a_fork_whose_child_ends_its_requests
   Request request = must(agents.here.make_request(
       Op::read, must(agents.here.prepare(UniformPages{near.id, 0, 0, page, size / page})),
       must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, page, size / page}))));
-  std::atomic<int> told{0};  // by a thread that no child has
+  std::atomic<int> told{0};  // the callback thread sets it; the child does not have that thread
   request.on_done([&](Status) {
     ++told;
     told.notify_all();
@@ -795,7 +795,7 @@ TEST_P(OverBackend, posts_in_flight_outlive_a_fork_whose_child_ends_its_requests
   must(others.here.connect(agents.there.name(), patience));
 }
 
-TEST_P(OverBackend, memory_can_be_mapped_where_the_backend_maps) {
+TEST_P(OverBackend, memory_is_mapped_if_the_backend_supports_mappings) {
   const Region far = must(agents.there.allocate(100000));
   agents.meet();
   auto mapped = agents.here.map(agents.there.name(), far.id, patience);
@@ -810,10 +810,10 @@ TEST_P(OverBackend, memory_can_be_mapped_where_the_backend_maps) {
   EXPECT_TRUE(mapping.alive());
   must(agents.there.deregister(far.id, patience));
   EXPECT_FALSE(mapping.alive());
-  (void)mapping.bytes()[0];  // old bytes, never a fault
+  (void)mapping.bytes()[0];  // gives the old bytes and never faults
 }
 
-TEST(Agent, refuses_a_name_an_option_or_a_backend_that_cannot_be) {
+TEST(Agent, an_invalid_name_option_or_backend_is_refused) {
   EXPECT_EQ(Agent::open("").code(), Code::invalid_argument);
   EXPECT_EQ(Agent::open(std::string(256, 'x')).code(), Code::invalid_argument);
   const auto option = Agent::open("x", {{}, "", "", {{"inbox_capasity", "3"}}});
@@ -833,7 +833,7 @@ MemoryRange kept(MemoryKind kind, const std::string& path) {
   return range;
 }
 
-TEST_P(OverBackend, a_query_is_answered_or_refused_by_name_with_who_can_be_asked) {
+TEST_P(OverBackend, a_query_is_answered_or_refused_with_the_name_of_the_backend) {
   const std::string& backend = GetParam();
   const auto answer = agents.here.query(kept(MemoryKind::object, "no such key"), backend);
   if (backend == "fake") {
@@ -853,7 +853,7 @@ TEST_P(OverBackend, a_query_is_answered_or_refused_by_name_with_who_can_be_asked
   EXPECT_NE(nobody.error().message.find("which has " + backend), std::string::npos) << nobody.error().message;
 }
 
-TEST(AgentQuery, finds_the_objects_that_a_backend_keeps) {
+TEST(AgentQuery, a_query_finds_the_objects_that_a_backend_keeps) {
   Agent agent = must(
       Agent::open(unique_name("asks"), {{"shm", "fake"}, "", "", {{"fake.objects", "kv/7=4096, empty=0"}}}));
   const auto found = must(agent.query(kept(MemoryKind::object, "kv/7"), "fake"));

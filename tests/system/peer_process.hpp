@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A peer in a process of its own (tests/system/programs/peer.cpp) that a test kills, stops and starts again.
+// A peer in a process of its own (tests/system/programs/peer.cpp). A test kills it, stops it and starts it
+// again.
 #pragma once
 
 #include "two_agents.hpp"
@@ -47,7 +48,7 @@ class PeerProcess {
   [[nodiscard]] const std::string& metadata() const { return metadata_; }
   [[nodiscard]] pid_t pid() const { return pid_; }
   void signal(int number) const { ::kill(pid_, number); }
-  /// Kills it if need be, and waits for it.
+  /// Kills the process if it runs, and waits for its end.
   void end() {
     if (pid_ <= 0) return;
     ::close(in_);

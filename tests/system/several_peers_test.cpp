@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests to several peers in one post: one end for all, and each part's own fate.
+// Requests to several peers in one post: one completion for all, and a state for each part.
 #include "peer_process.hpp"
 
 #include <poll.h>
@@ -19,7 +19,7 @@ constexpr std::size_t page = 4096 + 13;
 
 using Options = std::map<std::string, std::string>;
 
-/// One agent here, with memory of its own and some for each of three others, all of this process.
+/// One agent with memory of its own and memory for each of three other agents, all in this process.
 class OneAndSeveral {
  public:
   explicit OneAndSeveral(const std::string& backend, std::size_t pages = 64, const Options& options = {})
@@ -40,7 +40,8 @@ class OneAndSeveral {
       must(other.import_metadata(must(here.export_metadata())));
     }
   }
-  /// Page k of the third of our memory that is for this peer; of the peer page k of its own.
+  /// Page k is in the third of our memory that is for this peer; on the peer it is page k of the peer's
+  /// memory.
   [[nodiscard]] PageList local(std::size_t peer) {
     return must(here.prepare(UniformPages{mine.id, peer * count * page, 0, page, count}));
   }
@@ -63,7 +64,7 @@ class OneAndSeveral {
   }
 
   std::size_t count;
-  std::vector<std::byte> ours;  // longer than the agents: what is registered stays in place
+  std::vector<std::byte> ours;  // destroyed after the agents, because registered memory must stay valid
   std::deque<std::vector<std::byte>> theirs;
   Agent here;
   std::deque<Agent> others;
@@ -76,7 +77,7 @@ class SeveralPeers : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Backends, SeveralPeers, ::testing::ValuesIn(all_backends()),
                          [](const auto& backend) { return backend.param; });
 
-TEST_P(SeveralPeers, get_and_give_their_pages_in_one_post) {
+TEST_P(SeveralPeers, pages_of_all_peers_are_read_and_written_in_one_post) {
   for (const Op op : {Op::read, Op::write}) {
     OneAndSeveral all(GetParam());
     Request request = all.request(op);
@@ -113,7 +114,7 @@ TEST_P(SeveralPeers, get_and_give_their_pages_in_one_post) {
   }
 }
 
-TEST_P(SeveralPeers, may_each_have_pages_of_their_own_choice_from_one_list) {
+TEST_P(SeveralPeers, each_peer_may_have_indices_of_its_own) {
   OneAndSeveral all(GetParam());
   const PageList whole = must(all.here.prepare(UniformPages{all.mine.id, 0, 0, page, peers * all.count}));
   std::vector<std::uint32_t> order(peers * all.count);
@@ -139,13 +140,13 @@ TEST_P(SeveralPeers, may_each_have_pages_of_their_own_choice_from_one_list) {
   Request request = must(all.here.make_request(Op::read, parts));
   EXPECT_EQ(request.pages(), taken);
   for (auto& numbers : far)
-    std::fill(numbers.begin(), numbers.end(), 0u);  // it keeps nothing of the caller's arrays
+    std::fill(numbers.begin(), numbers.end(), 0u);  // the request keeps no reference to the caller's arrays
   ASSERT_TRUE(request.post().ok()) << request.error().message;
   ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
   EXPECT_TRUE(all.ours == expected);
 }
 
-TEST_P(SeveralPeers, are_each_told_once_and_after_their_own_pages) {
+TEST_P(SeveralPeers, each_peer_is_notified_once_and_after_its_own_pages) {
   OneAndSeveral all(GetParam());
   Request request = all.request(Op::write);
   for (int round = 0; round < 20; ++round) {
@@ -162,10 +163,11 @@ TEST_P(SeveralPeers, are_each_told_once_and_after_their_own_pages) {
     ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
   }
   EXPECT_EQ(request.times().posts, 20u);
-  for (Agent& other : all.others) EXPECT_TRUE(other.take_notifications().empty()) << "each is delivered once";
+  for (Agent& other : all.others)
+    EXPECT_TRUE(other.take_notifications().empty()) << "each notification is delivered once";
 }
 
-TEST_P(SeveralPeers, have_one_end_for_the_callback_and_the_descriptor) {
+TEST_P(SeveralPeers, a_post_has_one_completion_for_the_callback_and_the_descriptor) {
   OneAndSeveral all(GetParam());
   Request request = all.request(Op::read);
   std::mutex mutex;
@@ -195,7 +197,7 @@ TEST_P(SeveralPeers, have_one_end_for_the_callback_and_the_descriptor) {
   EXPECT_TRUE(seen_done);
 }
 
-TEST_P(SeveralPeers, do_not_suffer_from_one_that_is_gone) {
+TEST_P(SeveralPeers, the_other_peers_get_their_pages_if_one_is_gone) {
   OneAndSeveral all(GetParam());
   Request request = all.request(Op::read);
   ASSERT_TRUE(request.post().ok());
@@ -223,7 +225,7 @@ TEST_P(SeveralPeers, do_not_suffer_from_one_that_is_gone) {
   }
 }
 
-TEST_P(SeveralPeers, may_be_one_or_this_agent_itself) {
+TEST_P(SeveralPeers, a_single_peer_or_this_agent_itself_is_accepted) {
   OneAndSeveral all(GetParam());
   const std::vector<RequestPart> alone{{all.local(0), all.remote(0)}};
   Request single = must(all.here.make_request(Op::read, alone));
@@ -245,7 +247,7 @@ TEST_P(SeveralPeers, may_be_one_or_this_agent_itself) {
   EXPECT_EQ(must(all.others[0].wait_notification(patience)).payload, "took it");
 }
 
-TEST_P(SeveralPeers, are_refused_with_the_number_of_the_part_that_is_wrong) {
+TEST_P(SeveralPeers, a_wrong_part_is_refused_with_its_number) {
   OneAndSeveral all(GetParam(), 8, {{"check", "yes"}});
   const auto refused = [&](Op op, const std::vector<RequestPart>& parts, const std::string& words) {
     const auto request = all.here.make_request(op, parts);
@@ -267,23 +269,25 @@ TEST_P(SeveralPeers, are_refused_with_the_number_of_the_part_that_is_wrong) {
           "page 0 of part 0 and page 0 of part 1 are read to one place");
   EXPECT_TRUE(all.here.make_request(
       Op::write, std::vector<RequestPart>{{all.local(0), all.remote(0)}, {all.local(0), all.remote(1)}}))
-      << "one source for two peers";
+      << "two peers may share one source";
 
   Request request = all.request(Op::read);
-  EXPECT_EQ(request.wait(std::chrono::nanoseconds(0)).code, Code::invalid_argument) << "never posted";
+  EXPECT_EQ(request.wait(std::chrono::nanoseconds(0)).code, Code::invalid_argument)
+      << "the request was never posted";
   EXPECT_EQ(request.post({std::string(65537, 'x'), {}}).code, Code::invalid_argument);
   EXPECT_EQ(request.state(), RequestState::prepared);
   EXPECT_EQ(request.check().code(), Code::invalid_argument);
   EXPECT_EQ(request.set_indices({.local = good, .part = peers}, nullptr).code(), Code::invalid_argument);
   PostOptions on_stream;
   on_stream.stream = nullptr;
-  EXPECT_EQ(request.post(on_stream).code, Code::not_supported) << "host memory is in the order of no stream";
+  EXPECT_EQ(request.post(on_stream).code, Code::not_supported) << "host memory does not follow a stream";
   EXPECT_EQ(request.state(), RequestState::prepared);
 }
 
-TEST_P(SeveralPeers, may_be_read_to_places_between_one_another) {
+TEST_P(SeveralPeers, pages_of_several_peers_may_interleave_in_memory) {
   OneAndSeveral all(GetParam(), 8, {{"check", "yes"}});
-  // Each of our pages is of all peers: four runs of the first, of the second, of the third, and again.
+  // Each of our pages holds bytes of all peers: four rows, each with one run of the first peer, one of the
+  // second and one of the third.
   constexpr std::uint64_t run = page / 4, row = peers * run;
   const PageView view{{4, run}, {row, 1}, 1};
   const auto local = [&](std::uint64_t begin) {
@@ -302,12 +306,13 @@ TEST_P(SeveralPeers, may_be_read_to_places_between_one_another) {
     for (std::uint64_t r = 0; r < 4 * (all.count - 1); ++r)
       ASSERT_EQ(std::memcmp(&all.ours[i * run + r * row], &all.theirs[i][r * run], run), 0) << i << " " << r;
 
-  // The last run of a page of the first, far behind the page's begin, is the second's first.
+  // The last run of a page of the first peer, far behind the begin of the page, is the first run of the
+  // second peer.
   const std::vector<RequestPart> same{{local(0), remote(0)}, {local(3 * row), remote(1)}};
   EXPECT_EQ(all.here.make_request(Op::read, same).code(), Code::invalid_argument);
 }
 
-TEST_P(SeveralPeers, end_once_in_a_storm_of_cancels) {
+TEST_P(SeveralPeers, every_post_completes_once_in_a_storm_of_cancels) {
   OneAndSeveral all(GetParam(), 400);
   Request request = all.request(Op::read);
   Canceler canceler(request);
@@ -331,7 +336,7 @@ TEST_P(SeveralPeers, end_once_in_a_storm_of_cancels) {
   for (std::size_t k = 0; k < peers; ++k) EXPECT_TRUE(all.equal(k)) << k;
 }
 
-TEST_P(SeveralPeers, are_let_go_with_the_last_handle_and_with_the_agent) {
+TEST_P(SeveralPeers, requests_without_handles_complete_and_closing_the_agent_ends_the_rest) {
   OneAndSeveral all(GetParam(), 500);
   std::atomic<int> ends = 0;
   for (int i = 0; i < 5; ++i) {
@@ -342,15 +347,15 @@ TEST_P(SeveralPeers, are_let_go_with_the_last_handle_and_with_the_agent) {
   const auto began = std::chrono::steady_clock::now();
   while (ends < 5 && std::chrono::steady_clock::now() - began < patience)
     (void)all.here.wait_notification(std::chrono::milliseconds(1));
-  EXPECT_EQ(ends, 5) << "those who are not waited for are told of, too";
+  EXPECT_EQ(ends, 5) << "a callback must run without a wait, too";
   Request kept = all.request(Op::read);
   ASSERT_TRUE(kept.post().ok());
   all.here = must(Agent::open(unique_name("next"), {{GetParam()}, "", "", {}}));
   EXPECT_NE(kept.state(), RequestState::posted);
-  EXPECT_EQ(kept.post().code, Code::invalid_argument) << "its agent is closed";
+  EXPECT_EQ(kept.post().code, Code::invalid_argument) << "the agent of the request is closed";
 }
 
-TEST_P(SeveralPeers, serve_four_threads_with_requests_of_their_own) {
+TEST_P(SeveralPeers, four_threads_may_post_requests_of_their_own) {
   OneAndSeveral all(GetParam(), 64);
   std::vector<std::jthread> threads;
   for (std::uint32_t t = 0; t < 4; ++t) {
@@ -370,9 +375,9 @@ TEST_P(SeveralPeers, serve_four_threads_with_requests_of_their_own) {
   for (std::size_t i = 0; i < peers; ++i) EXPECT_TRUE(all.equal(i)) << i;
 }
 
-// --- what the backend `fake` makes go wrong
+// --- failures that the backend `fake` makes
 
-TEST(SeveralPeersOverFake, wait_where_a_queue_is_full_once_others_have_begun) {
+TEST(SeveralPeersOverFake, a_part_waits_for_a_full_queue_after_others_have_begun) {
   OneAndSeveral all("fake", 4, {{"fake.queue_depth", "1"}});
   Request request = all.request(Op::write);
   for (int round = 0; round < 10; ++round) {
@@ -382,29 +387,29 @@ TEST(SeveralPeersOverFake, wait_where_a_queue_is_full_once_others_have_begun) {
     for (std::size_t i = 0; i < peers; ++i) {
       EXPECT_TRUE(all.equal(i)) << i;
       EXPECT_EQ(must(all.others[i].wait_notification(patience)).payload, "there");
-      EXPECT_TRUE(all.others[i].take_notifications().empty()) << "each is told once";
+      EXPECT_TRUE(all.others[i].take_notifications().empty()) << "each notification is delivered once";
     }
   }
 }
 
-TEST(SeveralPeersOverFake, are_refused_as_a_whole_where_the_first_finds_a_full_queue) {
+TEST(SeveralPeersOverFake, a_post_is_refused_as_a_whole_if_the_queue_of_its_first_part_is_full) {
   OneAndSeveral all("fake", 4, {{"fake.queue_depth", "1"}, {"fake.faults", "drop@1"}});
   Request stuck = must(all.here.make_request(Op::read, all.local(0), all.remote(0)));
   ASSERT_TRUE(stuck.post().ok());
   Request request = all.request(Op::read);
   EXPECT_EQ(request.post().code, Code::would_block);
   EXPECT_EQ(request.state(), RequestState::prepared);
-  for (std::size_t i = 0; i < peers; ++i) EXPECT_FALSE(all.equal(i)) << "nothing has begun";
+  for (std::size_t i = 0; i < peers; ++i) EXPECT_FALSE(all.equal(i)) << "no part has begun";
   stuck.cancel();
   EXPECT_EQ(stuck.wait(patience).code, Code::canceled);
   ASSERT_TRUE(request.post().ok()) << request.error().message;
   EXPECT_TRUE(request.wait(patience).ok()) << request.error().message;
   for (std::size_t i = 0; i < peers; ++i) EXPECT_TRUE(all.equal(i)) << i;
   EXPECT_EQ(request.post({std::string(65537, 'x'), {}}).code, Code::invalid_argument);
-  EXPECT_EQ(request.state(), RequestState::done) << "a post that is refused changes nothing";
+  EXPECT_EQ(request.state(), RequestState::done) << "a refused post changes nothing";
 }
 
-TEST(SeveralPeersOverFake, have_one_deadline_that_names_who_was_late) {
+TEST(SeveralPeersOverFake, one_deadline_holds_for_all_parts_and_the_late_peer_is_named) {
   OneAndSeveral all("fake", 4, {{"fake.faults", "drop@2"}});
   Request request = all.request(Op::read);
   ASSERT_TRUE(request.post({{}, std::chrono::milliseconds(100)}).ok());
@@ -419,12 +424,13 @@ TEST(SeveralPeersOverFake, have_one_deadline_that_names_who_was_late) {
   EXPECT_TRUE(all.equal(1));
 }
 
-TEST(SeveralPeersOverFake, that_wait_for_room_in_a_queue_end_with_the_deadline_or_a_cancel) {
-  // The first part is lost on its way and keeps the only place in the queue: the others stay behind it.
+TEST(SeveralPeersOverFake, parts_that_wait_for_a_queue_end_by_a_deadline_or_a_cancel) {
+  // The first part is dropped and keeps the only slot of the queue, so the others wait behind it.
   OneAndSeveral all("fake", 4, {{"fake.queue_depth", "1"}, {"fake.faults", "drop@1..2"}});
   Request request = all.request(Op::read);
   ASSERT_TRUE(request.post().ok());
-  EXPECT_EQ(request.wait(std::chrono::milliseconds(20)).code, Code::timed_out) << "still running";
+  EXPECT_EQ(request.wait(std::chrono::milliseconds(20)).code, Code::timed_out)
+      << "the request is still in flight";
   EXPECT_EQ(request.state(), RequestState::posted);
   request.cancel();
   EXPECT_EQ(request.wait(patience).code, Code::canceled);
@@ -436,7 +442,7 @@ TEST(SeveralPeersOverFake, that_wait_for_room_in_a_queue_end_with_the_deadline_o
   EXPECT_TRUE(request.wait(patience).ok()) << request.error().message;
 }
 
-TEST(SeveralPeersOverFake, name_the_page_at_which_a_part_was_lost) {
+TEST(SeveralPeersOverFake, the_error_names_the_page_at_which_a_part_was_lost) {
   OneAndSeveral all("fake", 8, {{"fake.faults", "kill:5@3"}});
   Request request = all.request(Op::read);
   Status status = request.post();
@@ -450,7 +456,7 @@ TEST(SeveralPeersOverFake, name_the_page_at_which_a_part_was_lost) {
   EXPECT_TRUE(all.equal(0) && all.equal(1));
 }
 
-TEST(SeveralPeersOverPaths, each_take_the_path_that_reaches_them) {
+TEST(SeveralPeersOverPaths, each_part_takes_the_path_that_reaches_its_peer) {
   constexpr std::size_t bytes = 1 << 16;
   auto ours = random_bytes(2 * bytes, 1), one = random_bytes(bytes, 2), other = random_bytes(bytes, 3);
   Agent here = must(Agent::open(unique_name("here"), {{"shm", "tcp"}, "", "", {}}));
@@ -520,7 +526,7 @@ class SeveralProcesses : public ::testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Backends, SeveralProcesses, ::testing::Values("shm", "tcp"),
                          [](const auto& backend) { return backend.param; });
 
-TEST_P(SeveralProcesses, one_of_three_is_killed_in_the_middle_and_the_others_pages_arrive) {
+TEST_P(SeveralProcesses, the_pages_of_two_peers_arrive_if_the_third_is_killed_during_a_post) {
   constexpr std::size_t victim = 1;
   std::vector<std::byte> ours(3 * bytes);
   std::mt19937_64 random(run_seed() + 5);
@@ -547,7 +553,7 @@ TEST_P(SeveralProcesses, one_of_three_is_killed_in_the_middle_and_the_others_pag
       std::ranges::fill(ours, std::byte{0});
       status = request.post();
       if (status.ok()) status = request.wait(std::chrono::seconds(25));
-      ASSERT_NE(request.state(), RequestState::posted) << "it outlived its deadline";
+      ASSERT_NE(request.state(), RequestState::posted) << "the request outlived its deadline";
       for (std::size_t i = 0; i < 3; ++i) {
         const PartInfo of_part = request.parts()[i];
         ASSERT_TRUE(i == victim || of_part.state == RequestState::done) << of_part.error.message;
@@ -562,7 +568,7 @@ TEST_P(SeveralProcesses, one_of_three_is_killed_in_the_middle_and_the_others_pag
   }
 }
 
-TEST_P(SeveralProcesses, what_is_written_to_four_in_one_post_is_read_from_four_in_one) {
+TEST_P(SeveralProcesses, bytes_written_to_four_peers_in_one_post_are_read_back_in_one_post) {
   std::vector<std::byte> ours = random_bytes(4 * bytes, 8);
   const auto sent = ours;
   Agent here = open_here();

@@ -25,13 +25,13 @@ template <class T>
 T must(Result<T> result) {
   if (!result.ok()) {
     ADD_FAILURE() << code_name(result.code()) << ": " << result.error().message;
-    std::abort();  // nothing after it makes sense; the sanitizers' stack says where
+    std::abort();  // the test cannot continue; the sanitizer's stack names the caller
   }
   return std::move(result).value();
 }
 inline void must(const Result<void>& result) { ASSERT_TRUE(result.ok()) << result.error().message; }
 
-/// Other data in every run; HEADRACE_TEST_SEED brings back that of one that failed.
+/// Each run has other data; HEADRACE_TEST_SEED repeats the data of a run that failed.
 inline std::uint64_t run_seed() {
   static const std::uint64_t seed = [] {
     const char* const given = std::getenv("HEADRACE_TEST_SEED");
@@ -55,13 +55,13 @@ inline std::vector<std::byte> random_bytes(std::size_t n, std::uint64_t seed) {
 
 inline constexpr auto patience = std::chrono::seconds(30);
 
-/// `here` initiates, `there` owns.
+/// `here` is the initiator, `there` the owner.
 struct TwoAgents {
   explicit TwoAgents(const std::string& backend, const std::map<std::string, std::string>& options = {})
       : here(must(Agent::open(unique_name("here"), {{backend}, "", "", options}))),
         there(must(Agent::open(unique_name("there"), {{backend}, "", "", options}))) {}
 
-  /// Both learn of all that the other has registered by now.
+  /// Each agent imports the metadata of the other.
   void meet() {
     must(here.import_metadata(must(there.export_metadata())));
     must(there.import_metadata(must(here.export_metadata())));
@@ -71,22 +71,22 @@ struct TwoAgents {
   Agent there;
 };
 
-/// The backends that every test of agents runs over: those that carry host memory between agents. Those that
-/// keep files carry it to and from the agent's own.
+/// The backends that every test of agents runs over: those that carry host memory between agents. A backend
+/// of files carries it only to and from files of the agent itself.
 inline std::vector<std::string> all_backends() {
   std::vector<std::string> names;
   for (const BackendInfo& info : must(list_backends({{"backends", "fake"}}))) {
     const auto takes = [&](MemoryKind kind) {
       return std::find(info.kinds.begin(), info.kinds.end(), kind) != info.kinds.end();
     };
-    // Files are nobody else's, and a backend of GPUs moves host memory to and from them alone.
+    // Files belong to their own agent, and a backend of GPUs moves host memory only to and from GPUs.
     if (info.loaded && takes(MemoryKind::dram) && !takes(MemoryKind::file) && !takes(MemoryKind::vram))
       names.push_back(info.name);
   }
   return names;
 }
 
-/// Cancels a request once after each word that a post comes, from another thread, at any moment.
+/// Cancels a request from another thread, once after each `post_comes`, at a random moment.
 class Canceler {
  public:
   explicit Canceler(Request& request)

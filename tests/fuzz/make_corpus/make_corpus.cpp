@@ -86,7 +86,7 @@ void hello_seeds() {
   hello.purpose = wire::Purpose::metadata;
   hello.name = "peer";
   const std::string bytes = *wire::encode(hello);
-  // Against a stranger: after the choice, each piece has a length before it.
+  // The form against one side: after the choice, each chunk has its length before it.
   const std::string piece = std::string(1, static_cast<char>(bytes.size() - 1)) + bytes;
   const std::string welcome = wire::encode(wire::HelloVerdict{});
   const std::string refusal = wire::encode(wire::HelloVerdict{Code::exhausted, "full"});

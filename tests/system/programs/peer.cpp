@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A peer in a process of its own: opens an agent, registers memory with a known pattern, writes its metadata
-// to standard output (length, bytes), imports the metadata that comes on standard input, and serves until its
+// A peer in a process of its own. It opens an agent, registers memory with a known pattern, writes its
+// metadata to standard output (length, bytes), imports the metadata from standard input, and serves until its
 // input ends.
 #include <headrace/headrace.hpp>
 
@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
   auto registered = agent->allocate(bytes / 2);
   if (!registered) fail(registered.error());
   std::string plain(bytes / 2, '\0');
-  // The pattern that the other side expects: byte i of the two regions in a row is a function of seed and i.
+  // The pattern that the tests expect: byte i of the two contiguous regions is a function of seed and i.
   for (std::size_t i = 0; i < bytes; ++i) {
     const auto value = static_cast<unsigned char>((i * 2654435761u + seed * 40503u) >> 11);
     if (i < bytes / 2) {
@@ -70,8 +70,8 @@ int main(int argc, char** argv) {
       plain[i - bytes / 2] = static_cast<char>(value);
     }
   }
-  // Last, since for the thread sanitizer a registration orders what was written before what the backend's
-  // threads send.
+  // The registration comes last: for the thread sanitizer it orders the writes above before the sends of the
+  // backend's threads.
   auto merely = agent->register_memory({plain.data(), plain.size()});
   if (!merely) fail(merely.error());
   auto metadata = agent->export_metadata();

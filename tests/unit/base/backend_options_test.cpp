@@ -15,7 +15,7 @@ constexpr std::array backend_rows{headrace_option_v1{"depth", "64KiB", "bytes", 
                                   headrace_option_v1{"magic", "auto", "auto|off", "", 0, 0},
                                   headrace_option_v1{"smoke", "off", "on|off", "", 0, 0}};
 
-TEST(BackendOptions, are_the_hosts_or_else_the_tables) {
+TEST(BackendOptions, a_value_is_the_hosts_or_else_the_default_of_the_table) {
   const plugin::CreateArgs nothing;
   const BackendOptions standard("fancy", backend_rows, nothing);
   EXPECT_EQ(standard.number("depth", 0, UINT64_MAX).value(), 65536U);
@@ -32,7 +32,7 @@ TEST(BackendOptions, are_the_hosts_or_else_the_tables) {
   EXPECT_TRUE(options.enabled("smoke").value());
 }
 
-TEST(BackendOptions, that_are_wrong_are_refused_with_name_and_value) {
+TEST(BackendOptions, a_wrong_value_is_refused_with_its_name_and_the_value) {
   const std::array given{headrace_setting_v1{"depth", "8"}, headrace_setting_v1{"patience", "soon"},
                          headrace_setting_v1{"magic", "perhaps"}, headrace_setting_v1{"smoke", "auto"}};
   const plugin::CreateArgs args{given, ""};

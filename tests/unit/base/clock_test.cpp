@@ -15,7 +15,7 @@ TEST(Clock, TheSteadyClockIsMonotonicTime) {
   EXPECT_LE(between, now_ns());
 }
 
-TEST(Deadline, ExpiresExactlyWhenItsTimeHasCome) {
+TEST(Deadline, ADeadlineExpiresExactlyAtItsTime) {
   FakeClock clock;
   const Deadline deadline = Deadline::after(10ns, clock);
   clock.advance(9ns);
@@ -28,7 +28,7 @@ TEST(Deadline, ExpiresExactlyWhenItsTimeHasCome) {
   EXPECT_EQ(deadline.remaining_ns(clock), 0U);
 }
 
-TEST(Deadline, NeverDoesNotExpire) {
+TEST(Deadline, TheDeadlineNeverDoesNotExpire) {
   FakeClock clock;
   clock.advance(1000000h);
   EXPECT_FALSE(Deadline::never().expired(clock));
@@ -37,19 +37,19 @@ TEST(Deadline, NeverDoesNotExpire) {
             std::chrono::steady_clock::now() + std::chrono::hours(24 * 365 * 50));
 }
 
-TEST(Deadline, AnEnormousWaitDoesNotWrapAndANegativeOneHasPassed) {
+TEST(Deadline, ADeadlineAfterAnEnormousWaitDoesNotWrapAndANegativeWaitHasExpired) {
   EXPECT_FALSE(Deadline::after(std::chrono::nanoseconds::max()).expired());
   EXPECT_TRUE(Deadline::after(-5s).expired());
 }
 
-TEST(Deadline, TheEarlierOfTwoIsTheSmallerPoint) {
+TEST(Deadline, TheEarlierOfTwoDeadlinesIsTheSmallerTimePoint) {
   const Deadline soon = Deadline::at_ns(5);
   EXPECT_EQ(Deadline::earliest(soon, Deadline::never()), soon);
   EXPECT_EQ(Deadline::earliest(Deadline::at_ns(9), soon), soon);
   EXPECT_TRUE(Deadline::earliest(Deadline::never(), Deadline::never()).is_never());
 }
 
-TEST(Deadline, AgreesWithTheStandardSteadyClock) {
+TEST(Deadline, ADeadlineAgreesWithTheStandardSteadyClock) {
   const auto point = std::chrono::steady_clock::now() + 1h;
   EXPECT_EQ(Deadline::at(point).time_point(), point);
   EXPECT_GT(Deadline::at(point).remaining_ns(), 3'590'000'000'000U);

@@ -24,12 +24,12 @@ Result<void> check_even(int number) {
   return {};
 }
 
-TEST(Errors, ASystemErrorReadsWhatThenTheSystemsTextThenTheNumber) {
+TEST(Errors, ASystemErrorNamesTheActionThenTheSystemsTextThenTheErrno) {
   const Error error = os_error(EACCES, "bind {}:{}", "127.0.0.1", 80);
   EXPECT_EQ(error.message, "bind 127.0.0.1:80: permission denied (errno 13)");
 }
 
-TEST(Errors, AnErrnoGetsTheCodeThatSaysWhatToDoNext) {
+TEST(Errors, AnErrnoGetsTheCodeOfTheCallersNextStep) {
   EXPECT_EQ(os_error(EMFILE, "open").code, Code::exhausted);
   EXPECT_EQ(os_error(ECONNREFUSED, "connect").code, Code::peer_lost);
   EXPECT_EQ(os_error(EAGAIN, "read").code, Code::would_block);
@@ -39,7 +39,7 @@ TEST(Errors, AnErrnoGetsTheCodeThatSaysWhatToDoNext) {
   EXPECT_EQ(os_error(Code::corrupt, EIO, "read").code, Code::corrupt);
 }
 
-TEST(Errors, TryHandsOnTheValueOrTheFirstError) {
+TEST(Errors, TryPassesOnTheValueOrTheFirstError) {
   EXPECT_EQ(quarter(12).value(), 3);
   EXPECT_EQ(quarter(7).error().message, "7 is odd");
   EXPECT_EQ(quarter(6).error().message, "3 is odd");
@@ -47,7 +47,7 @@ TEST(Errors, TryHandsOnTheValueOrTheFirstError) {
   EXPECT_EQ(check_even(3).code(), Code::invalid_argument);
 }
 
-TEST(Errors, ContextGoesInFront) {
+TEST(Errors, TheContextStandsInFrontOfTheMessage) {
   EXPECT_EQ(half(3).error().message, "3 is odd");
   EXPECT_EQ(std::move(half(3)).error().within("halve").message, "halve: 3 is odd");
 }
@@ -60,7 +60,7 @@ TEST(Result, EveryCodeHasTheNameThatTheHeaderGivesIt) {
   EXPECT_EQ(code_name(static_cast<Code>(99)), "unknown_code");
 }
 
-TEST(Result, EveryCodeHasASentenceThatIsMoreThanItsName) {
+TEST(Result, EveryCodeHasASentenceOtherThanItsName) {
   for (int code = 0; code < 12; ++code) {
     const std::string_view sentence = code_sentence(static_cast<Code>(code));
     EXPECT_GT(sentence.size(), 10U) << code;

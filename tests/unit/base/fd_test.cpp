@@ -17,7 +17,7 @@ bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
 
 UniqueFd open_null() { return UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC)); }
 
-TEST(UniqueFd, ClosesWhatItHoldsWhenItGoes) {
+TEST(UniqueFd, ADestroyedUniqueFdClosesItsDescriptor) {
   int number = -1;
   {
     const UniqueFd fd = open_null();
@@ -27,7 +27,7 @@ TEST(UniqueFd, ClosesWhatItHoldsWhenItGoes) {
   EXPECT_FALSE(is_open(number));
 }
 
-TEST(UniqueFd, MovingLeavesOneOwner) {
+TEST(UniqueFd, AMoveLeavesOneOwner) {
   UniqueFd first = open_null();
   const int number = first.get();
   UniqueFd second = std::move(first);
@@ -42,14 +42,14 @@ TEST(UniqueFd, MovingLeavesOneOwner) {
   EXPECT_TRUE(is_open(number));
 }
 
-TEST(UniqueFd, AssigningToItselfKeepsTheDescriptor) {
+TEST(UniqueFd, AnAssignmentToItselfKeepsTheDescriptor) {
   UniqueFd fd = open_null();
   UniqueFd& same = fd;
   fd = std::move(same);
   EXPECT_TRUE(is_open(fd.get()));
 }
 
-TEST(UniqueFd, ADuplicateIsCloseOnExecAndLivesOnItsOwn) {
+TEST(UniqueFd, ADuplicateIsCloseOnExecAndOutlivesTheOriginal) {
   UniqueFd fd = open_null();
   Result<UniqueFd> copy = fd.dup();
   ASSERT_TRUE(copy.ok());
@@ -58,7 +58,7 @@ TEST(UniqueFd, ADuplicateIsCloseOnExecAndLivesOnItsOwn) {
   EXPECT_EQ(UniqueFd().dup().code(), Code::invalid_argument);
 }
 
-TEST(EventFd, RingsBetweenTwoDrainsCountTogether) {
+TEST(EventFd, SignalsBetweenTwoDrainsAddUp) {
   EventFd bell = EventFd::create().value();
   EXPECT_EQ(bell.drain(), 0U);
   bell.signal();
@@ -67,7 +67,7 @@ TEST(EventFd, RingsBetweenTwoDrainsCountTogether) {
   EXPECT_EQ(bell.drain(), 0U);
 }
 
-TEST(Epoll, ReportsTheKeyOfTheDescriptorThatIsReady) {
+TEST(Epoll, EpollReportsTheKeyOfTheDescriptorThatIsReady) {
   Epoll epoll = Epoll::create().value();
   const EventFd bell = EventFd::create().value();
   ASSERT_TRUE(epoll.add(bell.fd(), EPOLLIN, 77).ok());
@@ -85,7 +85,7 @@ TEST(Epoll, ReportsTheKeyOfTheDescriptorThatIsReady) {
   EXPECT_EQ(epoll.wait(events, Deadline::after(milliseconds(0))).value(), 0U);
 }
 
-TEST(Epoll, ADeadlineEndsTheWaitNotBeforeItsTime) {
+TEST(Epoll, AWaitEndsAtItsDeadlineAndNotBefore) {
   Epoll epoll = Epoll::create().value();
   std::array<epoll_event, 1> events{};
   const Deadline deadline = Deadline::after(milliseconds(2));
@@ -93,7 +93,7 @@ TEST(Epoll, ADeadlineEndsTheWaitNotBeforeItsTime) {
   EXPECT_TRUE(deadline.expired());
 }
 
-TEST(Epoll, WatchingWhatIsNotOpenNamesTheDescriptor) {
+TEST(Epoll, AddingADescriptorThatIsNotOpenFailsAndNamesIt) {
   Epoll epoll = Epoll::create().value();
   EXPECT_EQ(epoll.add(-1, EPOLLIN, 0).error().message,
             "watch descriptor -1 in epoll: bad file descriptor (errno 9)");

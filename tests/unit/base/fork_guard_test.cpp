@@ -8,7 +8,7 @@
 namespace headrace {
 namespace {
 
-TEST(ForkGuard, TheChildKnowsThatItIsOneAndTheParentThatItIsNot) {
+TEST(ForkGuard, TheGuardReportsAForkInTheChildAndNotInTheParent) {
   const ForkGuard guard;
   EXPECT_FALSE(guard.forked());
   const pid_t child = ::fork();

@@ -12,8 +12,8 @@
 namespace headrace {
 namespace {
 
-TEST(Hash, IsTheStandardXxh3SoThatItMayBeStoredAndSent) {
-  // The published XXH3_64bits value of no bytes.
+TEST(Hash, TheHashIsTheStandardXxh3SoItMayBeStoredAndSent) {
+  // The published XXH3_64bits value of an empty input.
   EXPECT_EQ(hash64({}), 0x2d06800538d394c2ULL);
   const std::string_view text = "headrace";
   const auto bytes = std::as_bytes(std::span(text));
@@ -22,16 +22,16 @@ TEST(Hash, IsTheStandardXxh3SoThatItMayBeStoredAndSent) {
   EXPECT_NE(hash64(bytes), hash64(bytes.first(7)));
 }
 
-TEST(Random, DrawsDiffer) {
+TEST(Random, RandomNumbersDiffer) {
   std::set<std::uint64_t> drawn;
   for (int i = 0; i < 100; ++i) drawn.insert(random_u64());
   EXPECT_EQ(drawn.size(), 100U);
 }
 
-TEST(Random, FillsAllTheBytes) {
+TEST(Random, FillRandomFillsAllBytes) {
   std::vector<std::byte> bytes(100'000);
   fill_random(bytes);
-  // 64 zeros in a row would have a chance of 2^-512 each.
+  // 64 zero bytes in a row have a chance of 2^-512 at each place.
   const auto zeros = std::search_n(bytes.begin(), bytes.end(), 64, std::byte{0});
   EXPECT_EQ(zeros, bytes.end());
 }

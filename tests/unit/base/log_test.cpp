@@ -33,7 +33,7 @@ class Lines {
   std::vector<Line> lines_;
 };
 
-TEST(Log, SaysWarningsAndErrorsUnlessTold) {
+TEST(Log, OnlyWarningsAndErrorsAreLoggedByDefault) {
   Lines lines;
   Logger logger;
   logger.set_sink(lines.sink());
@@ -48,11 +48,11 @@ TEST(Log, SaysWarningsAndErrorsUnlessTold) {
   EXPECT_EQ(said[1].level, LogLevel::error);
 }
 
-TEST(Log, ALevelForOneRoomLeavesTheOthers) {
+TEST(Log, ALevelForOneRoomDoesNotChangeTheOthers) {
   Lines lines;
   Logger logger;
   logger.set_sink(lines.sink());
-  const Log before(logger, "tcp");  // made before the level is set
+  const Log before(logger, "tcp");  // made before set_level
   ASSERT_TRUE(logger.set_level(" error , tcp = debug ").ok());
   const Log after(logger, "engine");
   before.debug("heard");
@@ -65,7 +65,7 @@ TEST(Log, ALevelForOneRoomLeavesTheOthers) {
   EXPECT_EQ(said[1].room, "engine");
 }
 
-TEST(Log, OffSilencesARoomAltogether) {
+TEST(Log, TheLevelOffSilencesARoomCompletely) {
   Lines lines;
   Logger logger;
   logger.set_sink(lines.sink());
@@ -75,7 +75,7 @@ TEST(Log, OffSilencesARoomAltogether) {
   EXPECT_TRUE(lines.taken().empty());
 }
 
-TEST(Log, AWrongLevelSaysWhichAreRightAndChangesNothing) {
+TEST(Log, AWrongLevelIsRefusedWithTheValidOnesAndChangesNothing) {
   Logger logger;
   const Log log(logger, "tcp");
   ASSERT_TRUE(logger.set_level("debug").ok());
@@ -105,7 +105,7 @@ TEST(Log, BracesInTheTextAreNotFormattedAgain) {
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("json {\"a\": 1} {}"), std::string::npos);
 }
 
-TEST(Log, ThreadsMaySpeakWhileLevelAndSinkChange) {
+TEST(Log, ThreadsMayLogWhileLevelAndSinkChange) {
   Lines lines;
   Logger logger;
   logger.set_sink(lines.sink());
@@ -133,7 +133,7 @@ TEST(Log, ASinkMayItselfSetTheLevel) {
   EXPECT_FALSE(log.enabled(LogLevel::error));
 }
 
-TEST(Log, ThePublicFunctionsSpeakToTheProcessDefault) {
+TEST(Log, ThePublicFunctionsSetTheProcessDefault) {
   Lines lines;
   set_log_sink(lines.sink());
   ASSERT_TRUE(set_log_level("info").ok());

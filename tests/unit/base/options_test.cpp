@@ -23,7 +23,7 @@ constexpr OptionRow rows[] = {
     {"plugins", "", "list", "directories"},
 };
 
-/// Sources that see nothing of the real process.
+/// Sources that read nothing of the real process.
 OptionSources isolated() {
   OptionSources sources;
   sources.environment = [](const std::string&) -> std::optional<std::string> { return std::nullopt; };
@@ -46,7 +46,7 @@ class ConfigFile {
   std::string path_;
 };
 
-TEST(Options, WithoutAnySourceTheDefaultsHold) {
+TEST(Options, TheDefaultsHoldWithoutAnySource) {
   const Options options = Options::resolve(rows, isolated()).value();
   EXPECT_EQ(options.integer("tcp.sockets").value(), 2);
   EXPECT_EQ(options.bytes("tcp.window").value(), 4U << 20);
@@ -56,7 +56,7 @@ TEST(Options, WithoutAnySourceTheDefaultsHold) {
   EXPECT_EQ(options.value("log").value().where, "default");
 }
 
-TEST(Options, TheCallerBeatsTheEnvironmentWhichBeatsTheFileWhichBeatsTheDefault) {
+TEST(Options, TheCallerOverridesTheEnvironmentThenTheFileThenTheDefault) {
   const ConfigFile file("log = \"info\"\ncheck = true\n[tcp]\nsockets = 3\nwindow = \"1MiB\"\n");
   OptionSources sources = isolated();
   sources.config_file = file.path();
@@ -81,14 +81,14 @@ TEST(Options, TheCallerBeatsTheEnvironmentWhichBeatsTheFileWhichBeatsTheDefault)
   EXPECT_EQ(options.value("plugins").value().origin, OptionOrigin::standard);
 }
 
-TEST(Options, TheProcesssOwnEnvironmentIsReadWhenNothingElseIsGiven) {
+TEST(Options, TheEnvironmentOfTheProcessIsReadWhenNoSourceIsGiven) {
   ::setenv("HEADRACE_TCP_SOCKETS", "11", 1);
   const auto options = Options::resolve(rows);
   ::unsetenv("HEADRACE_TCP_SOCKETS");
   EXPECT_EQ(options->integer("tcp.sockets").value(), 11);
 }
 
-TEST(Options, TheEnvironmentNamesTheFile) {
+TEST(Options, TheEnvironmentVariableNamesTheFile) {
   const ConfigFile file("log = 'debug'\nplugins = ['/a', '/b']\n");
   OptionSources sources;
   sources.environment = [&](const std::string& name) -> std::optional<std::string> {
@@ -100,14 +100,14 @@ TEST(Options, TheEnvironmentNamesTheFile) {
   EXPECT_EQ(options.list("plugins").value(), (std::vector<std::string>{"/a", "/b"}));
 }
 
-TEST(Options, AnUnknownNameFromTheCallerIsAnErrorWithTheNearestOne) {
+TEST(Options, AnUnknownNameFromTheCallerIsRefusedWithTheNearestName) {
   OptionSources sources = isolated();
   sources.given = {{"tcp.soket", "7"}};
   EXPECT_EQ(Options::resolve(rows, sources).error().message,
             "no option \"tcp.soket\" (given by the caller): did you mean \"tcp.sockets\"?");
 }
 
-TEST(Options, AnUnknownNameInTheFileIsAnErrorWithItsLine) {
+TEST(Options, AnUnknownNameInTheFileIsRefusedWithItsLine) {
   const ConfigFile file("\n[tcp]\nwindows = 4\n");
   OptionSources sources = isolated();
   sources.config_file = file.path();
@@ -115,7 +115,7 @@ TEST(Options, AnUnknownNameInTheFileIsAnErrorWithItsLine) {
             "no option \"tcp.windows\" (" + file.path() + ":3): did you mean \"tcp.window\"?");
 }
 
-TEST(Options, ABackendSeesItsOwnTableAndTheCoreLeavesItAlone) {
+TEST(Options, ABackendReadsItsOwnTableAndTheCoreIgnoresIt) {
   static constexpr OptionRow backend_rows[] = {{"sockets", "2", "count", "sockets to each peer"}};
   static constexpr OptionRow core_rows[] = {{"log", "warn", "text", "what is said"}};
   const ConfigFile file("log = 'info'\n[tcp]\nsockets = 6\n[shm]\nthreads = 1\n");
@@ -137,7 +137,7 @@ TEST(Options, ABackendSeesItsOwnTableAndTheCoreLeavesItAlone) {
   EXPECT_EQ(Options::resolve(core_rows, core)->text("log").value(), "info");
 }
 
-TEST(Options, AMissingOrBrokenFileIsAnErrorThatNamesIt) {
+TEST(Options, AMissingOrBrokenFileIsAnErrorThatNamesTheFile) {
   OptionSources sources = isolated();
   sources.config_file = "/nonexistent/headrace.toml";
   const auto missing = Options::resolve(rows, sources);
@@ -154,13 +154,13 @@ TEST(Options, AMissingOrBrokenFileIsAnErrorThatNamesIt) {
   EXPECT_EQ(Options::resolve(rows, sources).code(), Code::invalid_argument);
 }
 
-TEST(Options, AskingForAnOptionThatIsNotInTheTableIsAnErrorWithTheNearestOne) {
+TEST(Options, AnOptionThatIsNotInTheTableIsRefusedWithTheNearestName) {
   const Options options = Options::resolve(rows, isolated()).value();
   EXPECT_EQ(options.integer("tcp.socket").error().message,
             "no option \"tcp.socket\" (asked for by the program): did you mean \"tcp.sockets\"?");
 }
 
-TEST(Options, AValueOfTheWrongKindSaysWhereItCameFrom) {
+TEST(Options, AValueOfTheWrongKindIsRefusedWithItsSource) {
   OptionSources sources = isolated();
   sources.given = {
       {"tcp.sockets", "two"}, {"tcp.window", "4 furlongs"}, {"poll-time", "50"}, {"check", "maybe"}};
@@ -175,7 +175,7 @@ TEST(Options, AValueOfTheWrongKindSaysWhereItCameFrom) {
   EXPECT_EQ(options.boolean("check").code(), Code::invalid_argument);
 }
 
-TEST(Options, BytesTakeBinaryAndDecimalSuffixes) {
+TEST(Options, ANumberOfBytesTakesBinaryAndDecimalSuffixes) {
   EXPECT_EQ(parse_bytes("0").value(), 0U);
   EXPECT_EQ(parse_bytes(" 64 KiB ").value(), 65536U);
   EXPECT_EQ(parse_bytes("64K").value(), 65536U);
@@ -188,7 +188,7 @@ TEST(Options, BytesTakeBinaryAndDecimalSuffixes) {
   }
 }
 
-TEST(Options, DurationsNeedAUnitUnlessZero) {
+TEST(Options, ADurationNeedsAUnitUnlessItIsZero) {
   EXPECT_EQ(parse_duration("0").value(), 0ns);
   EXPECT_EQ(parse_duration("50us").value(), 50us);
   EXPECT_EQ(parse_duration("1.5 ms").value(), 1500us);

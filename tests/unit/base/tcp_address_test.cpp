@@ -8,7 +8,7 @@
 namespace headrace {
 namespace {
 
-TEST(TcpAddress, ReadsEachFormAndWritesItBack) {
+TEST(TcpAddress, EachFormOfAnAddressIsReadAndWrittenBack) {
   EXPECT_EQ(TcpAddress::parse("node7:4500").value(), (TcpAddress{"node7", 4500}));
   EXPECT_EQ(TcpAddress::parse(" [2001:db8::1]:80 ").value(), (TcpAddress{"2001:db8::1", 80}));
   EXPECT_EQ(TcpAddress::parse(":80").value(), (TcpAddress{"", 80}));
@@ -20,7 +20,7 @@ TEST(TcpAddress, ReadsEachFormAndWritesItBack) {
   }
 }
 
-TEST(TcpAddress, SaysWhatWasExpected) {
+TEST(TcpAddress, AWrongAddressIsRefusedWithTheExpectedForm) {
   EXPECT_EQ(TcpAddress::parse("node7").error().message,
             "\"node7\" is not an address: the port is missing; write host:port, [IPv6]:port or :port");
   EXPECT_EQ(TcpAddress::parse("node7:70000").error().message,
@@ -44,7 +44,7 @@ TEST(TcpAddress, NumericHostsResolveToThemselves) {
   EXPECT_EQ(v6[0].port(), 81);
 }
 
-TEST(TcpAddress, AnEmptyHostMeansTheWildcardForListeningAndLoopbackForConnecting) {
+TEST(TcpAddress, AnEmptyHostListensOnTheWildcardAndConnectsToLoopback) {
   const auto contains = [](const std::vector<SocketAddress>& addresses, std::string_view text) {
     for (const auto& address : addresses) {
       if (address.text() == text) return true;
@@ -62,7 +62,7 @@ TEST(TcpAddress, AHostThatDoesNotExistIsNamedInTheError) {
       << refused.error().message;
 }
 
-TEST(SocketAddress, IsReadBackFromABoundSocket) {
+TEST(SocketAddress, TheAddressOfABoundSocketIsReadBack) {
   const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const auto address = TcpAddress{"127.0.0.1", 0}.resolve(TcpAddress::Use::listen).value().at(0);
   ASSERT_EQ(::bind(fd.get(), address.get(), address.length), 0);

@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-TEST(BoundedQueue, RefusesWhatIsTooMuchAndLeavesItWithTheCaller) {
+TEST(BoundedQueue, AFullQueueRefusesAnItemAndLeavesItWithTheCaller) {
   BoundedQueue<std::unique_ptr<int>> queue(1);
   EXPECT_TRUE(queue.try_push(std::make_unique<int>(1)));
   auto second = std::make_unique<int>(2);
@@ -27,7 +27,7 @@ TEST(BoundedQueue, RefusesWhatIsTooMuchAndLeavesItWithTheCaller) {
   EXPECT_TRUE(queue.try_push(second));
 }
 
-TEST(BoundedQueue, GivesWhatWasPushedBeforeTheCloseAndThenNothing) {
+TEST(BoundedQueue, AClosedQueueGivesTheItemsPushedBeforeAndThenNothing) {
   BoundedQueue<int> queue(4);
   EXPECT_TRUE(queue.push(1));
   EXPECT_TRUE(queue.push(2));
@@ -38,7 +38,7 @@ TEST(BoundedQueue, GivesWhatWasPushedBeforeTheCloseAndThenNothing) {
   EXPECT_EQ(queue.pop(), std::nullopt);
 }
 
-TEST(BoundedQueue, WaitsEndAtTheDeadline) {
+TEST(BoundedQueue, AWaitEndsAtItsDeadline) {
   BoundedQueue<int> queue(1);
   EXPECT_EQ(queue.pop(Deadline::after(milliseconds(1))), std::nullopt);
   EXPECT_TRUE(queue.push(1, Deadline::after(milliseconds(1))));
@@ -46,7 +46,7 @@ TEST(BoundedQueue, WaitsEndAtTheDeadline) {
   EXPECT_EQ(queue.size(), 1U);
 }
 
-TEST(BoundedQueue, CloseWakesEverybodyWhoWaits) {
+TEST(BoundedQueue, CloseEndsEveryWait) {
   BoundedQueue<int> queue(1);
   std::thread consumer([&] { EXPECT_EQ(queue.pop(), std::nullopt); });
   queue.close();
@@ -58,7 +58,7 @@ TEST(BoundedQueue, CloseWakesEverybodyWhoWaits) {
   producer.join();
 }
 
-TEST(BoundedQueue, ManyProducersAndConsumersLoseAndDoubleNothing) {
+TEST(BoundedQueue, ManyProducersAndConsumersLoseAndDuplicateNothing) {
   constexpr int each = 2000;
   BoundedQueue<int> queue(7);
   std::vector<std::thread> producers;
@@ -83,7 +83,7 @@ TEST(BoundedQueue, ManyProducersAndConsumersLoseAndDoubleNothing) {
   EXPECT_EQ(sum, 3L * each * (each + 1) / 2);
 }
 
-TEST(WorkerPool, RunsEverythingThatWasSubmittedBeforeItGoes) {
+TEST(WorkerPool, ADestroyedPoolHasRunEveryTaskSubmittedBefore) {
   std::atomic<int> done = 0;
   {
     const auto pool = WorkerPool::open("test", 3, 8).value();
@@ -96,7 +96,7 @@ TEST(WorkerPool, RunsEverythingThatWasSubmittedBeforeItGoes) {
   EXPECT_EQ(done, 500);
 }
 
-TEST(WorkerPool, TheCallerMayDoAllTheWorkItself) {
+TEST(WorkerPool, TheCallerMayRunAllTasksItself) {
   int done = 0;
   const auto pool = WorkerPool::open("test", 0, 2).value();
   EXPECT_TRUE(pool->submit([&] { ++done; }));
@@ -108,10 +108,10 @@ TEST(WorkerPool, TheCallerMayDoAllTheWorkItself) {
   EXPECT_EQ(done, 2);
 }
 
-TEST(WorkerPool, ItsThreadsBearItsName) {
+TEST(WorkerPool, TheThreadsOfAPoolHaveItsName) {
   BoundedQueue<std::string> names(1);
   const auto pool = WorkerPool::open("a-very-long-pool-name", 1, 1).value();
-  // The name is set from outside just after the start, so ask until it is there.
+  // The pool sets the name just after the thread starts, so the test asks until it is set.
   const auto ask = [&] {
     EXPECT_TRUE(pool->submit([&] {
       char name[16] = "";
@@ -126,12 +126,12 @@ TEST(WorkerPool, ItsThreadsBearItsName) {
   EXPECT_EQ(name, "a-very-long-p-0");
 }
 
-TEST(Futex, AWordThatHasChangedIsNotWaitedFor) {
+TEST(Futex, AWaitOnAWordThatHasChangedReturnsAtOnce) {
   const std::atomic<std::uint32_t> word = 2;
   EXPECT_EQ(futex_wait(word, 1, Deadline::never()), FutexWait::changed);
 }
 
-TEST(Futex, TheDeadlineEndsTheWait) {
+TEST(Futex, AFutexWaitEndsAtItsDeadline) {
   const std::atomic<std::uint32_t> word = 1;
   const Deadline deadline = Deadline::after(milliseconds(1));
   FutexWait how = FutexWait::woken;

@@ -60,7 +60,7 @@ TEST_F(UnixSocketTest, AMessageArrivesWholeAndInOrder) {
   EXPECT_EQ(pair.right.receive(buffer)->bytes, 10U);
 }
 
-TEST_F(UnixSocketTest, SixteenDescriptorsTravelAndOpenTheSameFiles) {
+TEST_F(UnixSocketTest, SixteenDescriptorsArriveAndOpenTheSameFiles) {
   Pair pair = connected();
   std::array<UniqueFd, 16> files;
   std::array<int, 16> numbers{};
@@ -103,10 +103,10 @@ TEST_F(UnixSocketTest, AMessageLargerThanTheBufferIsCorruptAndItsDescriptorsAreC
   EXPECT_EQ(pair.right.receive(buffer).code(), Code::would_block);
 }
 
-TEST_F(UnixSocketTest, MoreDescriptorsThanAllowedAreAnErrorAndThoseThatCameAreClosed) {
+TEST_F(UnixSocketTest, MoreDescriptorsThanAllowedAreCorruptAndThoseReceivedAreClosed) {
   Pair pair = connected();
   const std::size_t before = open_descriptors();
-  // Our own send refuses 17, so a peer that does not keep to the rule is played by hand.
+  // Our send refuses 17 descriptors, so the test calls sendmsg as a peer that breaks the rule.
   constexpr std::size_t count = 17;
   alignas(cmsghdr) char control[CMSG_SPACE(count * sizeof(int))] = {};
   char letter = 'x';
@@ -130,7 +130,7 @@ TEST_F(UnixSocketTest, MoreDescriptorsThanAllowedAreAnErrorAndThoseThatCameAreCl
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST_F(UnixSocketTest, RunningOutOfDescriptorsWhileReceivingIsAnError) {
+TEST_F(UnixSocketTest, AReceiverWithoutFreeDescriptorsGetsAnError) {
   Pair pair = connected();
   const std::array<int, 4> numbers{0, 0, 0, 0};
   ASSERT_TRUE(pair.left.send(bytes_of("x"), numbers).ok());
@@ -139,7 +139,7 @@ TEST_F(UnixSocketTest, RunningOutOfDescriptorsWhileReceivingIsAnError) {
   rlimit old{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &old), 0);
   rlimit tight = old;
-  tight.rlim_cur = static_cast<rlim_t>(highest.get()) + 2;  // room for one
+  tight.rlim_cur = static_cast<rlim_t>(highest.get()) + 2;  // room for one more descriptor
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
   std::array<std::byte, 4> buffer{};
   const auto received = pair.right.receive(buffer);
@@ -155,7 +155,7 @@ TEST_F(UnixSocketTest, AClosedPeerIsLost) {
   EXPECT_EQ(pair.right.send(bytes_of("x")).code(), Code::peer_lost);
 }
 
-TEST_F(UnixSocketTest, APeerThatDoesNotReadMakesSendSayWouldBlock) {
+TEST_F(UnixSocketTest, SendReturnsWouldBlockWhileThePeerDoesNotRead) {
   Pair pair = connected();
   const std::vector<std::byte> message(4096);
   Result<void> sent = {};
@@ -165,7 +165,7 @@ TEST_F(UnixSocketTest, APeerThatDoesNotReadMakesSendSayWouldBlock) {
   EXPECT_EQ(connected().left.send(enormous).code(), Code::exhausted);
 }
 
-TEST_F(UnixSocketTest, CredentialsAndPidfdAreThePeers) {
+TEST_F(UnixSocketTest, CredentialsAndPidfdBelongToThePeer) {
   Pair pair = connected();
   const PeerCredentials peer = pair.right.peer_credentials().value();
   EXPECT_EQ(peer.pid, ::getpid());
@@ -178,7 +178,7 @@ TEST_F(UnixSocketTest, CredentialsAndPidfdAreThePeers) {
     const auto socket = UnixSocket::connect(path_);
     std::byte letter{};
     while (socket.ok() && ::recv(socket->fd(), &letter, 1, 0) < 0)
-      ::sched_yield();  // until the parent hangs up
+      ::sched_yield();  // until the parent closes the connection
     ::_exit(0);
   }
   Result<UnixSocket> socket = listener.accept();
@@ -194,12 +194,12 @@ TEST_F(UnixSocketTest, CredentialsAndPidfdAreThePeers) {
   ::waitpid(child, nullptr, 0);
 }
 
-TEST_F(UnixSocketTest, NobodyListeningIsNotFoundAndAStaleFileIsPeerLost) {
+TEST_F(UnixSocketTest, AMissingSocketIsNotFoundAndAStaleSocketFileIsPeerLost) {
   EXPECT_EQ(UnixSocket::connect(path_).code(), Code::not_found);
   const pid_t child = ::fork();
   if (child == 0) {
     const auto listener = UnixListener::listen(path_);
-    ::_exit(listener.ok() ? 0 : 1);  // no destructor: the file stays, as after a crash
+    ::_exit(listener.ok() ? 0 : 1);  // _exit runs no destructor: the file stays, as after a crash
   }
   int status = -1;
   ::waitpid(child, &status, 0);
@@ -210,7 +210,7 @@ TEST_F(UnixSocketTest, NobodyListeningIsNotFoundAndAStaleFileIsPeerLost) {
   EXPECT_TRUE(UnixSocket::connect(path_).ok());
 }
 
-TEST_F(UnixSocketTest, TheFilesHaveTheirModeAndGoWithTheListener) {
+TEST_F(UnixSocketTest, TheFilesHaveTheirModeAndAreRemovedWithTheListener) {
   {
     const UnixListener listener = UnixListener::listen(path_, 0600).value();
     EXPECT_EQ(fs::status(path_).permissions(), fs::perms(0600));
@@ -226,7 +226,7 @@ TEST_F(UnixSocketTest, ALivingListenerKeepsItsPath) {
   EXPECT_TRUE(UnixSocket::connect(path_).ok());
 }
 
-TEST_F(UnixSocketTest, WhatIsNoSocketIsNotRemoved) {
+TEST_F(UnixSocketTest, AFileThatIsNoSocketIsNotRemoved) {
   std::ofstream(path_) << "precious";
   EXPECT_EQ(UnixListener::listen(path_).code(), Code::invalid_argument);
   EXPECT_EQ(fs::file_size(path_), 8U);
@@ -245,7 +245,7 @@ TEST_F(UnixSocketTest, AForkedChildDoesNotRemoveItsParentsFiles) {
   EXPECT_TRUE(UnixSocket::connect(path_).ok());
 }
 
-TEST_F(UnixSocketTest, APathThatIsTooLongSaysHowLongItMayBe) {
+TEST_F(UnixSocketTest, APathThatIsTooLongIsRefusedWithTheLimit) {
   const std::string path = directory_ + "/" + std::string(120, 'x');
   const auto refused = UnixListener::listen(path);
   EXPECT_EQ(refused.code(), Code::invalid_argument);
@@ -254,7 +254,7 @@ TEST_F(UnixSocketTest, APathThatIsTooLongSaysHowLongItMayBe) {
   EXPECT_TRUE(UnixListener::listen(directory_ + "/" + std::string(107 - directory_.size() - 1, 'x')).ok());
 }
 
-TEST_F(UnixSocketTest, OfManyWhoStartAtOnceOneOwnsThePath) {
+TEST_F(UnixSocketTest, OneOfManyConcurrentListenersOwnsThePath) {
   for (int round = 0; round < 20; ++round) {
     std::atomic<int> owners = 0;
     std::atomic<int> tried = 0;
@@ -264,7 +264,7 @@ TEST_F(UnixSocketTest, OfManyWhoStartAtOnceOneOwnsThePath) {
         const auto listener = UnixListener::listen(path_);
         if (listener.ok()) ++owners;
         ++tried;
-        while (tried < 4) std::this_thread::yield();  // nobody leaves before everybody has tried
+        while (tried < 4) std::this_thread::yield();  // no listener closes before all have tried
       });
     }
     for (std::thread& starter : starters) starter.join();
@@ -272,7 +272,7 @@ TEST_F(UnixSocketTest, OfManyWhoStartAtOnceOneOwnsThePath) {
   }
 }
 
-TEST_F(UnixSocketTest, TheRuntimeDirectoryIsMadeForItsUserAlone) {
+TEST_F(UnixSocketTest, TheRuntimeDirectoryIsCreatedForItsUserOnly) {
   const std::string configured = directory_ + "/run";
   EXPECT_EQ(runtime_dir(configured, std::nullopt).value(), configured);
   EXPECT_EQ(fs::status(configured).permissions(), fs::perms(0700));
@@ -281,7 +281,7 @@ TEST_F(UnixSocketTest, TheRuntimeDirectoryIsMadeForItsUserAlone) {
   EXPECT_EQ(runtime_dir("", directory_ + "/missing").value(), fmt::format("/tmp/headrace-{}", ::geteuid()));
 }
 
-TEST_F(UnixSocketTest, ARuntimeDirectoryThatOthersCanEnterIsRefused) {
+TEST_F(UnixSocketTest, ARuntimeDirectoryThatOtherUsersCanEnterIsRefused) {
   const std::string open = directory_ + "/open";
   fs::create_directory(open);
   fs::permissions(open, fs::perms(0750));

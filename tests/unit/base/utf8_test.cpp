@@ -8,7 +8,8 @@
 namespace headrace {
 namespace {
 
-/// The character's bytes, by the rule that the standard gives in words.
+/// The UTF-8 encoding of a number of up to 21 bits, by the rule of the standard, whether or not it is a
+/// character.
 std::string encoded(char32_t c) {
   const auto low = [](char32_t bits) { return static_cast<char>(0x80 | (bits & 0x3F)); };
   if (c < 0x80) return {static_cast<char>(c)};
@@ -17,7 +18,7 @@ std::string encoded(char32_t c) {
   return {static_cast<char>(0xF0 | (c >> 18)), low(c >> 12), low(c >> 6), low(c)};
 }
 
-TEST(Utf8, is_every_character_and_nothing_else_of_up_to_four_bytes) {
+TEST(Utf8, every_character_is_valid_and_every_other_number_is_not) {
   for (char32_t c = 0; c < 0x200000; c += c < 0x12000 ? 1 : 251) {
     const bool character = c <= 0x10FFFF && (c < 0xD800 || c > 0xDFFF);
     ASSERT_EQ(is_utf8("a" + encoded(c) + "b"), character) << std::hex << static_cast<unsigned>(c);
@@ -27,7 +28,7 @@ TEST(Utf8, is_every_character_and_nothing_else_of_up_to_four_bytes) {
   }
 }
 
-TEST(Utf8, is_not_what_is_longer_than_needed_cut_or_has_no_beginning) {
+TEST(Utf8, overlong_truncated_and_headless_sequences_are_invalid) {
   for (const char* const text :
        {"\xC0\x80", "\xC1\xBF", "\xE0\x80\xAF", "\xE0\x9F\xBF", "\xF0\x80\x80\xAF", "\xF0\x8F\xBF\xBF",
         "\x80", "a\xBF", "\xFF", "\xFE", "\xE2\x28\xA1", "\xE2\x82\x28", "\xF5\x80\x80\x80"})

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A benchmark that checks its data has to find what is wrong with it.
+// A benchmark that checks its data must find wrong data.
 #include "cli/bench_row.hpp"
 #include "cli/page_pattern.hpp"
 
@@ -28,7 +28,7 @@ struct Moved {
   [[nodiscard]] std::string wrong() const { return wrong_page(target, pairs, page, 1, 2); }
 };
 
-TEST(PagePattern, PagesThatWereMovedRightAreRight) { EXPECT_EQ(Moved().wrong(), ""); }
+TEST(PagePattern, PagesThatWereMovedRightPassTheCheck) { EXPECT_EQ(Moved().wrong(), ""); }
 
 TEST(PagePattern, AFlippedBitIsFound) {
   Moved moved;
@@ -45,7 +45,7 @@ TEST(PagePattern, APageThatDidNotMoveIsFound) {
   EXPECT_THAT(moved.wrong(), HasSubstr("not moved at all"));
 }
 
-TEST(PagePattern, TwoPagesThatChangedPlacesAreFound) {
+TEST(PagePattern, TwoExchangedPagesAreFound) {
   Moved moved;
   std::swap_ranges(moved.target.begin() + moved.pairs.to[0] * page,
                    moved.target.begin() + (moved.pairs.to[0] + 1) * page,
@@ -53,7 +53,7 @@ TEST(PagePattern, TwoPagesThatChangedPlacesAreFound) {
   EXPECT_NE(moved.wrong(), "");
 }
 
-TEST(PagePattern, APageThatWasNotToBeTouchedIsLookedAtToo) {
+TEST(PagePattern, AChangedPageOutsideTheRequestIsFound) {
   Moved moved;
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
     if (std::find(moved.pairs.to.begin(), moved.pairs.to.end(), slot) != moved.pairs.to.end()) continue;
@@ -61,10 +61,10 @@ TEST(PagePattern, APageThatWasNotToBeTouchedIsLookedAtToo) {
     EXPECT_THAT(moved.wrong(), HasSubstr("was not part of the request"));
     return;
   }
-  FAIL() << "every page is part of the request";
+  FAIL() << "the request has every page";
 }
 
-TEST(PagePattern, SeveralThreadsFillTheSameBytesAndFindTheSameFaults) {
+TEST(PagePattern, SeveralThreadsFillAndCheckAsOneThreadDoes) {
   Moved moved;
   const std::vector<std::byte> right = moved.target;
   for (const std::size_t threads : {2, 3, 7, 100}) {
@@ -75,14 +75,15 @@ TEST(PagePattern, SeveralThreadsFillTheSameBytesAndFindTheSameFaults) {
     for (std::size_t at = 0; at < right.size(); at += 7) {
       moved.target = right;
       moved.target[at] ^= std::byte{1};
-      moved.target[right.size() - 1 - at / 2] ^= std::byte{1};  // the first of two is told
+      moved.target[right.size() - 1 - at / 2] ^=
+          std::byte{1};  // two wrong bytes: the check must name the first
       EXPECT_EQ(wrong_page(moved.target, moved.pairs, page, 1, 2, threads),
                 wrong_page(moved.target, moved.pairs, page, 1, 2, 1));
     }
   }
 }
 
-TEST(PagePattern, BothProcessesChooseTheSamePages) {
+TEST(PagePattern, TheSameSeedChoosesTheSamePagesInBothProcesses) {
   const PagePairs a = choose_pages(100, 50, true, 77), b = choose_pages(100, 50, true, 77),
                   c = choose_pages(100, 50, true, 78);
   EXPECT_EQ(a.from, b.from);
@@ -91,7 +92,7 @@ TEST(PagePattern, BothProcessesChooseTheSamePages) {
   EXPECT_NE(a.from, c.from);
 }
 
-TEST(Summaries, PercentilesAreSamples) {
+TEST(Summaries, APercentileIsOneOfTheSamples) {
   const Summary summary({5, 1, 4, 2, 3});
   EXPECT_EQ(summary.median(), 3);
   EXPECT_EQ(summary.percentile(99), 5);
@@ -100,7 +101,7 @@ TEST(Summaries, PercentilesAreSamples) {
   EXPECT_DOUBLE_EQ(summary.mean, 3);
 }
 
-TEST(Rows, HaveTheKeysThatResultsHave) {
+TEST(Rows, ARowHasTheKeysOfBenchResults) {
   const RowWriter writer("headrace bench pages");
   const Comparison against{"peer", 2.0, 1.5};
   const auto row = nlohmann::ordered_json::parse(

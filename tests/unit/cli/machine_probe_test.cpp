@@ -10,7 +10,7 @@
 namespace headrace::cli {
 namespace {
 
-TEST(machine_probe, tells_of_each_node_its_memory_cpus_and_gpus) {
+TEST(machine_probe, the_probe_lists_memory_cpus_and_gpus_of_each_node) {
   test::RecordedMachine machine("two_sockets");
   const auto add = [&](const std::string& slot, const std::string& vendor, const std::string& kind) {
     const std::string device = "/sys/bus/pci/devices/" + slot;
@@ -20,19 +20,19 @@ TEST(machine_probe, tells_of_each_node_its_memory_cpus_and_gpus) {
   };
   add("0000:9d:00.0", "0x10de", "0x030200");
   add("0000:1b:00.0", "0x10de", "0x030200");
-  add("0000:1c:00.0", "0x10de", "0x068000");  // the bridge between GPUs
+  add("0000:1c:00.0", "0x10de", "0x068000");  // a bridge between GPUs, not a GPU
   add("0000:1d:00.0", "0x8086", "0x030000");
   const std::string text = probe_numa(machine.root()).value;
   EXPECT_EQ(text.find("node 0: 135.1 GB, CPUs 0-3,8-11; node 1: "), 0U) << text;
   EXPECT_TRUE(text.ends_with(", CPUs 4-7,12-15, GPU 0000:1b:00.0 and 0000:9d:00.0")) << text;
 }
 
-TEST(machine_probe, tells_when_the_kernel_knows_no_nodes) {
+TEST(machine_probe, the_probe_says_that_the_kernel_has_no_nodes) {
   const test::RecordedMachine machine;
   EXPECT_EQ(probe_numa(machine.root()).value, "the kernel tells of no nodes");
 }
 
-TEST(machine_probe, tells_the_gpus_and_what_their_driver_serves) {
+TEST(machine_probe, the_probe_lists_the_gpus_and_the_cuda_version_of_the_driver) {
   cuda::FakeCuda fake(2);
   const Finding found = probe_gpus(fake.load());
   EXPECT_EQ(found.state, Finding::State::good);
@@ -41,14 +41,14 @@ TEST(machine_probe, tells_the_gpus_and_what_their_driver_serves) {
   EXPECT_TRUE(found.value.ends_with("; the driver serves CUDA 13.0")) << found.value;
 }
 
-TEST(machine_probe, tells_why_there_are_no_gpus) {
+TEST(machine_probe, the_probe_says_why_there_are_no_gpus) {
   cuda::FakeCuda fake(0);
   const Finding found = probe_gpus(fake.load());
   EXPECT_EQ(found.state, Finding::State::note);
   EXPECT_NE(found.value.find("GPU"), std::string::npos) << found.value;
 }
 
-TEST(machine_probe, tells_whether_there_are_kernels_for_the_gpus) {
+TEST(machine_probe, the_probe_says_whether_the_kernels_fit_the_gpus) {
   cuda::FakeCuda fake(2);
   const auto library = gpu::KernelLibrary::from_table(cuda::fake_kernels_table(), "the library");
   const Finding good = probe_kernels(fake.load(), library);
@@ -68,7 +68,7 @@ TEST(machine_probe, tells_whether_there_are_kernels_for_the_gpus) {
   EXPECT_NE(unfit.value.find("HEADRACE_CUDA_ARCHS"), std::string::npos) << unfit.value;
 }
 
-TEST(machine_probe, misses_no_kernels_where_there_are_no_gpus) {
+TEST(machine_probe, without_gpus_missing_kernels_are_not_a_fault) {
   cuda::FakeCuda fake(0);
   for (const auto& library : {gpu::KernelLibrary::from_table(cuda::fake_kernels_table(), "the library"),
                               gpu::KernelLibrary::load("/nowhere/libheadrace_kernels.so")}) {

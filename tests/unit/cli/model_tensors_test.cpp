@@ -36,7 +36,7 @@ class ModelTensors : public ::testing::Test {
 
 std::string lists(std::size_t depth) { return std::string(depth, '[') + "1" + std::string(depth, ']'); }
 
-TEST_F(ModelTensors, ListsDeeperThanDimensionsAreRefusedHoweverDeep) {
+TEST_F(ModelTensors, ListsDeeperThanTheMostDimensionsAreRefusedAtAnyDepth) {
   EXPECT_TRUE(read_json(R"({"x": )" + lists(most_tensor_dimensions) + "}"));
   for (const std::size_t depth : {most_tensor_dimensions + 1, std::size_t{200'000}}) {
     EXPECT_THAT(refusal(R"({"x": )" + lists(depth) + "}"), HasSubstr("lie too deep"));
@@ -48,7 +48,7 @@ TEST_F(ModelTensors, ListsDeeperThanDimensionsAreRefusedHoweverDeep) {
   }
 }
 
-TEST_F(ModelTensors, WholeNumbersOfEightBytesAreExactOrRefused) {
+TEST_F(ModelTensors, A64BitIntegerIsExactOrRefused) {
   for (const char* const number : {"9223372036854775808", "18446744073709551615"})
     EXPECT_THAT(refusal(fmt::format(R"({{"x": [{}]}})", number)),
                 HasSubstr(fmt::format("element 0 is {}, which int64 cannot hold", number)));
@@ -75,14 +75,14 @@ TEST_F(ModelTensors, AFifoIsRefusedWithoutWaitingForAWriter) {
   }
 }
 
-TEST_F(ModelTensors, AFileThatExistsIsReplacedOnlyIfAskedFor) {
+TEST_F(ModelTensors, AnExistingFileIsReplacedOnlyIfAsked) {
   const float one = 1;
   const std::vector<NamedView> tensors{{"x", {&one, DType::float32, {1}, {}, {}}}};
   const std::string file = path("out.npy");
   ASSERT_TRUE(check_output(file, IfTaken::keep));
   ASSERT_TRUE(write_tensors(file, tensors, IfTaken::keep));
   std::ofstream(file, std::ios::trunc) << "other";
-  const auto again = write_tensors(file, tensors, IfTaken::keep);  // as if it came after the check
+  const auto again = write_tensors(file, tensors, IfTaken::keep);  // as if the file appeared after the check
   ASSERT_FALSE(again);
   EXPECT_EQ(again.error().message, check_output(file, IfTaken::keep).error().message);
   EXPECT_THAT(again.error().message, HasSubstr("exists: --force replaces it"));
@@ -92,7 +92,7 @@ TEST_F(ModelTensors, AFileThatExistsIsReplacedOnlyIfAskedFor) {
   EXPECT_EQ(read_tensors(file)->at(0).name, "out");
   EXPECT_THAT(check_output(folder_.path(), IfTaken::replace).error().message, HasSubstr("is a folder"));
   const std::filesystem::directory_iterator entries(folder_.path());
-  EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "no part is left";
+  EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "a partial file is left";
 }
 
 }  // namespace

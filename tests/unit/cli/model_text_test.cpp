@@ -35,7 +35,7 @@ ModelJson inferred(const ModelJson& outputs, std::uint64_t runs) {
           {"runs_per_second", 12.16}};
 }
 
-TEST(VerifyText, TheLastLineSaysTheLargestDifference) {
+TEST(VerifyText, TheLastLineNamesTheLargestDifference) {
   const ModelJson outputs{
       {{"name", "a"}, {"elements", 4}, {"different", 0}, {"largest_difference", 1e-7}, {"passed", true}},
       {{"name", "b"}, {"elements", 4}, {"different", 0}, {"largest_difference", 3e-6}, {"passed", true}}};
@@ -45,7 +45,7 @@ TEST(VerifyText, TheLastLineSaysTheLargestDifference) {
                              "expected value)\n")));
 }
 
-TEST(VerifyText, WhatIsNotAsExpectedHasItsReason) {
+TEST(VerifyText, AnOutputThatDiffersHasItsReason) {
   const ModelJson outputs{{{"name", "a"},
                            {"elements", 4},
                            {"different", 1},
@@ -62,7 +62,7 @@ TEST(VerifyText, WhatIsNotAsExpectedHasItsReason) {
               EndsWith("largest difference: none could be compared, not as expected\n"));
 }
 
-TEST(InferText, FewElementsAreShownAndTimesHaveTheirUnits) {
+TEST(InferText, AShortTensorIsShownInFullAndTimesHaveUnits) {
   const ModelJson outputs{{{"name", "few"},
                            {"dtype", "float32"},
                            {"shape", {2}},
@@ -117,7 +117,7 @@ TEST(InspectText, InputsOutputsAndConstantsAreRows) {
               EndsWith("It does not run on this machine: it was compiled for riscv64\n"));
 }
 
-TEST(ExamText, WhatDoesNotWorkIsMarkedAndHasItsReason) {
+TEST(ExamText, AFailedCheckIsMarkedAndHasItsReason) {
   const ModelJson checks{{{"name", "matmul float32"}, {"passed", true}, {"detail", "off by 0 at most"}},
                          {{"name", "random float16"}, {"passed", false}, {"detail", "no kernel"}}};
   const ModelJson report{{"version", "1.2"},
@@ -130,7 +130,7 @@ TEST(ExamText, WhatDoesNotWorkIsMarkedAndHasItsReason) {
                     ContainsRegex("\nthe model +bad +compiled for riscv64\n"), Not(HasSubstr("works"))));
 }
 
-TEST(ExamText, SaysOfRocmThatItHasNotBeenRun) {
+TEST(ExamText, TheTextSaysThatRocmHasNotBeenRun) {
   ModelJson report{{"version", "1.2"},
                    {"works", true},
                    {"device", "cuda:0"},

@@ -35,7 +35,7 @@ std::string npy_of(const std::string& dictionary) {
 
 Result<NpyHeader> read(const std::string& file) { return read_npy(std::as_bytes(std::span(file))); }
 
-TEST(Npy, WhatIsWrittenIsReadBackAndBeginsAligned) {
+TEST(Npy, AWrittenHeaderIsReadBackAndEndsAligned) {
   for (const auto& info :
        {npz_tensor("a", "F32", {2, 3}), npz_tensor("b", "I8", {5}), npz_tensor("c", "F64", {}),
         npz_tensor("d", "U16", {0, 4}), npz_tensor("e", "C128", {1, 1, 1})}) {
@@ -50,7 +50,7 @@ TEST(Npy, WhatIsWrittenIsReadBackAndBeginsAligned) {
   }
 }
 
-TEST(Npy, WhatCannotBeMovedIsRefusedWithWhatToDo) {
+TEST(Npy, AnArrayThatCannotBeMovedIsRefusedWithAdvice) {
   EXPECT_THAT(read(npy_of("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }")).error().message,
               HasSubstr("ascontiguousarray"));
   EXPECT_THAT(read(npy_of("{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }")).error().message,
@@ -64,7 +64,7 @@ TEST(Npy, WhatCannotBeMovedIsRefusedWithWhatToDo) {
               HasSubstr("<U9"));
 }
 
-TEST(Npy, AShapeThatNoArrayHasIsToldFromADamagedHeader) {
+TEST(Npy, AnImpossibleShapeHasAnotherErrorThanADamagedHeader) {
   std::string ones;
   for (int i = 0; i < 65; ++i) ones += "1, ";
   const auto of_shape = [](const std::string& shape) {
@@ -77,7 +77,7 @@ TEST(Npy, AShapeThatNoArrayHasIsToldFromADamagedHeader) {
   EXPECT_THAT(of_shape("-2,").error().message, HasSubstr("no tuple of lengths"));
 }
 
-TEST(Npy, FortranOrderOfOneDimensionIsLikeAnyOther) {
+TEST(Npy, AnArrayOfOneDimensionMayHaveFortranOrder) {
   EXPECT_TRUE(read(npy_of("{'descr': '<f4', 'fortran_order': True, 'shape': (2,), }")).ok());
 }
 
@@ -138,7 +138,7 @@ TEST_F(Npz, StoredAndDeflatedMembersAreRead) {
   EXPECT_EQ(std::memcmp(file->tensors()[1].bytes.data(), b_bytes.data(), b_bytes.size()), 0);
 }
 
-TEST_F(Npz, WhatTheLayoutWritesIsReadBack) {
+TEST_F(Npz, AnArchiveWrittenByTheLayoutIsReadBack) {
   const std::vector<TensorInfo> tensors{npz_tensor("one", "F16", {2, 2}), npz_tensor("none", "I32", {0}),
                                         npz_tensor("two", "BOOL", {5})};
   const auto layout = NpzLayout::plan(tensors);
@@ -157,7 +157,8 @@ TEST_F(Npz, WhatTheLayoutWritesIsReadBack) {
   EXPECT_EQ(file->tensors()[1].info.bytes, 0U);
 }
 
-/// An archive of one member, all of whose numbers stand in zip64 fields, as those beyond 4 GiB do.
+/// An archive of one member whose sizes and offset all stand in zip64 fields, as those of archives beyond 4
+/// GiB do.
 std::string zip64_archive(const std::string& name, const std::string& bytes) {
   std::string text;
   const auto put = [&text](auto value) { text.append(reinterpret_cast<const char*>(&value), sizeof value); };
@@ -179,7 +180,7 @@ std::string zip64_archive(const std::string& name, const std::string& bytes) {
   return text;
 }
 
-TEST_F(Npz, NumbersThatStandInZip64FieldsAreReadAndTheirDamageIsRefused) {
+TEST_F(Npz, Zip64FieldsAreReadAndNoFlippedBitChangesTheElements) {
   const std::string elements(64, 'z');
   const std::string good = zip64_archive("a.npy", write_npy(npz_tensor("a", "U8", {64})) + elements);
   replace(good);
@@ -197,13 +198,13 @@ TEST_F(Npz, NumbersThatStandInZip64FieldsAreReadAndTheirDamageIsRefused) {
   }
 }
 
-TEST_F(Npz, ATypeThatNumpyLacksIsNotWritten) {
+TEST_F(Npz, ATypeThatNumpyLacksIsRefused) {
   const auto layout = NpzLayout::plan(std::vector{npz_tensor("w", "BF16", {1})});
   ASSERT_FALSE(layout.ok());
   EXPECT_THAT(layout.error().message, HasSubstr(".safetensors"));
 }
 
-TEST_F(Npz, AMemberThatIsNoArrayIsRefusedByName) {
+TEST_F(Npz, AMemberThatIsNoArrayIsRefusedWithItsName) {
   zipFile zip = ::zipOpen64(path().c_str(), APPEND_STATUS_CREATE);
   add(zip, "readme.txt", "hello", false);
   ::zipClose(zip, nullptr);
@@ -217,7 +218,7 @@ TEST_F(Npz, AMemberWithFewerElementsThanItsShapeIsRefused) {
   EXPECT_THAT(TensorFile::open(path()).error().message, HasSubstr("2 bytes of elements"));
 }
 
-TEST_F(Npz, EveryFlippedByteAndEveryShortFileIsRefusedOrReadsTheSame) {
+TEST_F(Npz, EveryFileWithAChangedByteOrCutOffIsRefusedOrReadsTheSame) {
   const TensorInfo a = npz_tensor("a", "U8", {64}), b = npz_tensor("b", "U16", {40});
   const std::string a_bytes(64, 'a'), b_bytes(80, 'b');
   zipFile zip = ::zipOpen64(path().c_str(), APPEND_STATUS_CREATE);
@@ -233,7 +234,8 @@ TEST_F(Npz, EveryFlippedByteAndEveryShortFileIsRefusedOrReadsTheSame) {
       ++refused;
       return;
     }
-    // What is let through (a time stamp was flipped, a name) has the elements that were written.
+    // A file that is accepted (the changed byte is in a time stamp or a name) has the elements that were
+    // written.
     for (const auto& npz_tensor : file->tensors()) {
       ASSERT_TRUE(npz_tensor.bytes.size() == 64 || npz_tensor.bytes.size() == 80);
       const std::string& want = npz_tensor.bytes.size() == 64 ? a_bytes : b_bytes;

@@ -9,7 +9,7 @@
 namespace headrace::cli {
 namespace {
 
-TEST(NumberOption, WholeNumbersKeepToTheirBounds) {
+TEST(NumberOption, AWholeNumberMustLieWithinItsBounds) {
   const Check check = whole_number(1, 64);
   for (const char* const text : {"1", "64", "007"}) EXPECT_EQ(check(std::string(text)), "") << text;
   for (const char* const text : {"", "0", "65", "-1", "+1", "1.5", "1e1", " 1", "1 ", "99999999999999999999"})
@@ -19,7 +19,7 @@ TEST(NumberOption, WholeNumbersKeepToTheirBounds) {
   EXPECT_NE(any(std::string("18446744073709551616")), "");
 }
 
-TEST(NumberOption, RealNumbersKeepToTheirBoundsAndAreNumbers) {
+TEST(NumberOption, ARealNumberMustBeANumberWithinItsBounds) {
   const Check check = real_number(0, 100);
   for (const char* const text : {"0", "-0", "0.5", "1e-3", "100"})
     EXPECT_EQ(check(std::string(text)), "") << text;

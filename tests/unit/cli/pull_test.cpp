@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pull decides before and beside moving: notes, selection, layout, the part file.
+// The decisions of a pull apart from moving bytes: notes, selection, layout, the part file.
 #include "cli/output_file.hpp"
 #include "cli/pull_plan.hpp"
 #include "support/temporary_folder.hpp"
@@ -44,7 +44,7 @@ std::vector<std::string> names_of(const std::vector<ServedTensor>& tensors) {
   return names;
 }
 
-TEST(Notes, ATensorIsKnownFromItsRegionAlone) {
+TEST(Notes, ATensorIsDescribedByItsRegionOnly) {
   const ServedTensor second = served("b", "F32", {0}, 1), first = served("a", "BF16", {3, 5}, 0);
   Region other;
   other.name = "cache";
@@ -57,12 +57,12 @@ TEST(Notes, ATensorIsKnownFromItsRegionAlone) {
   EXPECT_EQ(all->tensors[0].region, first.region);
 }
 
-TEST(Notes, ANameThatIsTooLongForARegionStandsInTheNote) {
+TEST(Notes, ANameTooLongForARegionStandsInTheNote) {
   const ServedTensor tensor = served(std::string(300, 'n'), "U8", {1}, 0);
   EXPECT_EQ(read_notes(std::vector{region_of(tensor, true)})->tensors[0].info.name, tensor.info.name);
 }
 
-TEST(Notes, WhatContradictsItselfIsRefused) {
+TEST(Notes, ANoteThatContradictsItselfIsRefused) {
   for (const char* note :
        {R"({"dtype":"F32"})", R"({"dtype":"F32","shape":[2],"bytes":4,"xxh3":"0000000000000000","index":0})",
         R"({"dtype":"F32","shape":[2],"bytes":8,"xxh3":"zz","index":0})",
@@ -89,24 +89,24 @@ const std::vector<ServedTensor> model{served("embed.weight", "F16", {4}, 0),
                                       served("layers.0.up", "F16", {4}, 1),
                                       served("layers.1.up", "F16", {4}, 2), served("odd[0]", "U8", {1}, 3)};
 
-TEST(Selection, NoNamesMeanAllAndPatternsWhatTheyFit) {
+TEST(Selection, NoNamesSelectAllTensorsAndAPatternSelectsItsMatches) {
   EXPECT_EQ(select_tensors(model, {})->size(), 4U);
   EXPECT_THAT(names_of(*select_tensors(model, {"layers.*", "embed.weight", "layers.1.up"})),
               ElementsAre("embed.weight", "layers.0.up", "layers.1.up"));
 }
 
-TEST(Selection, ANameIsANameBeforeItIsAPattern) {
+TEST(Selection, AnExactNameIsPreferredToAPattern) {
   EXPECT_THAT(names_of(*select_tensors(model, {"odd[0]"})), ElementsAre("odd[0]"));
 }
 
-TEST(Selection, AnUnknownNameListsNearOnes) {
+TEST(Selection, AnUnknownNameIsRefusedWithSimilarNames) {
   const auto error = select_tensors(model, {"embed.wieght"}).error();
   EXPECT_EQ(error.code, Code::not_found);
   EXPECT_THAT(error.message, HasSubstr("embed.weight"));
   EXPECT_THAT(select_tensors(model, {"*.bias"}).error().message, HasSubstr("*.bias"));
 }
 
-TEST(Plans, AWholeSafetensorsFileKeepsItsHeaderToTheByte) {
+TEST(Plans, AWholeSafetensorsFileKeepsItsHeaderByteForByte) {
   const std::vector<ServedTensor> tensors{model[0], model[1]};
   const std::string json =
       R"({ "layers.0.up":{"dtype":"F16","shape":[4],"data_offsets":[8,16]},"embed.weight":{"dtype":"F16","shape":[4],"data_offsets":[0,8]}}   )";
@@ -121,7 +121,7 @@ TEST(Plans, AWholeSafetensorsFileKeepsItsHeaderToTheByte) {
   EXPECT_THAT(plan->offsets(), ElementsAre(header.size(), header.size() + 8));
 }
 
-TEST(Plans, APartOfAFileGetsAHeaderOfItsOwnWithTheSourcesMetadata) {
+TEST(Plans, ASelectionFromAFileGetsANewHeaderWithTheMetadataOfTheSource) {
   std::vector<TensorInfo> infos;
   for (const auto& tensor : model) infos.push_back(tensor.info);
   const std::string header = write_safetensors(infos, {{"format", "pt"}}).value();
@@ -155,7 +155,7 @@ class PartFile : public testing::Test {
   const fs::path path_ = fs::path(folder_.path()) / "out.safetensors";
 };
 
-TEST_F(PartFile, AppearsUnderItsNameWhenItIsFinished) {
+TEST_F(PartFile, TheFileAppearsUnderItsNameWhenItIsFinished) {
   auto file = OutputFile::open(path_, 5, 1, true);
   ASSERT_TRUE(file.ok()) << file.error().message;
   std::memcpy(file->bytes().data(), "hello", 5);
@@ -167,7 +167,7 @@ TEST_F(PartFile, AppearsUnderItsNameWhenItIsFinished) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()), 1);
 }
 
-TEST_F(PartFile, WhatHasTheNameByThenIsKeptOrReplacedAsAsked) {
+TEST_F(PartFile, AFileThatAppearedMeanwhileIsKeptOrReplacedAsAsked) {
   auto file = OutputFile::open(path_, 5, 1, true);
   ASSERT_TRUE(file.ok()) << file.error().message;
   std::memcpy(file->bytes().data(), "hello", 5);
@@ -184,7 +184,7 @@ TEST_F(PartFile, WhatHasTheNameByThenIsKeptOrReplacedAsAsked) {
   EXPECT_EQ(read(), "hello");
 }
 
-TEST_F(PartFile, WhatIsWrittenInBulkIsInItsMemoryAsWell) {
+TEST_F(PartFile, BytesFromWriteAppearInTheMappedMemory) {
   auto file = OutputFile::open(path_, 10'000, 1, true);
   ASSERT_TRUE(file.ok()) << file.error().message;
   file->bytes()[4999] = std::byte{1};
@@ -196,7 +196,7 @@ TEST_F(PartFile, WhatIsWrittenInBulkIsInItsMemoryAsWell) {
   EXPECT_EQ(file->bytes()[8000], std::byte{0});
 }
 
-TEST(Checksums, OfPartsAreThoseOfTheWhole) {
+TEST(Checksums, ARunningChecksumEqualsTheChecksumOfAllBytes) {
   std::vector<std::byte> bytes(5000);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7);
   RunningChecksum sum;
@@ -208,14 +208,14 @@ TEST(Checksums, OfPartsAreThoseOfTheWhole) {
   }
 }
 
-TEST_F(PartFile, IsTakenUpByTheNextOfTheSamePlan) {
+TEST_F(PartFile, APartFileIsResumedByTheSamePlan) {
   {
     auto file = OutputFile::open(path_, 100, 7, true);
     file->bytes()[3] = std::byte{42};
     ASSERT_TRUE(file->note_complete(0, 0xabc).ok());
     ASSERT_TRUE(file->note_complete(2, 0xdef).ok());
   }
-  std::ofstream(path_.string() + ".part.state", std::ios::app) << "3 00";  // a line that a kill cut off
+  std::ofstream(path_.string() + ".part.state", std::ios::app) << "3 00";  // a line cut off by a kill
   {
     auto file = OutputFile::open(path_, 100, 7, true);
     EXPECT_EQ(file->complete(), (std::map<std::uint64_t, std::uint64_t>{{0, 0xabc}, {2, 0xdef}}));
@@ -227,26 +227,26 @@ TEST_F(PartFile, IsTakenUpByTheNextOfTheSamePlan) {
   EXPECT_TRUE(file->complete().contains(4));
 }
 
-TEST_F(PartFile, OfAnotherPlanIsStartedOver) {
+TEST_F(PartFile, APartFileOfAnotherPlanIsStartedOver) {
   { ASSERT_TRUE(OutputFile::open(path_, 100, 7, true)->note_complete(0, 1).ok()); }
   const auto file = OutputFile::open(path_, 100, 8, true);
   EXPECT_TRUE(file->started_over());
   EXPECT_TRUE(file->complete().empty());
 }
 
-TEST_F(PartFile, IsNotTakenUpWhenThatIsNotWanted) {
+TEST_F(PartFile, APartFileIsNotResumedUnlessAsked) {
   { ASSERT_TRUE(OutputFile::open(path_, 100, 7, true)->note_complete(0, 1).ok()); }
   EXPECT_TRUE(OutputFile::open(path_, 100, 7, false)->complete().empty());
 }
 
-TEST_F(PartFile, HasOneWriterAtATime) {
+TEST_F(PartFile, APartFileHasOneWriterAtATime) {
   const auto first = OutputFile::open(path_, 100, 7, true);
   const auto second = OutputFile::open(path_, 100, 7, true);
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.code(), Code::would_block);
 }
 
-TEST_F(PartFile, IsNotBegunWhereAFolderHasItsName) {
+TEST_F(PartFile, APartFileIsNotCreatedWhereAFolderHasTheName) {
   fs::create_directory(path_);
   const auto file = OutputFile::open(path_, 100, 7, true);
   ASSERT_FALSE(file.ok());
@@ -254,7 +254,7 @@ TEST_F(PartFile, IsNotBegunWhereAFolderHasItsName) {
   EXPECT_FALSE(fs::exists(path_.string() + ".part"));
 }
 
-TEST_F(PartFile, TooLargeForTheDiskIsSaidBeforeAnythingIsMoved) {
+TEST_F(PartFile, AFileTooLargeForTheDiskIsRefusedBeforeAnyMove) {
   const auto file = OutputFile::open(path_, std::uint64_t{1} << 50, 7, true);
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.code(), Code::exhausted);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a command ends, and what it says then.
+// The exit code of a command and its text on stderr.
 #include "cli/run_action.hpp"
 
 #include "cli/errors.hpp"
@@ -33,7 +33,7 @@ Ending ending_of(const std::function<Result<void>()>& action) {
   return {code, testing::internal::GetCapturedStderr()};
 }
 
-/// While it lives, the standard output is a device that takes nothing.
+/// While an object of this class lives, the standard output is a device that refuses every write.
 class FullOutput {
  public:
   FullOutput() {
@@ -51,7 +51,7 @@ class FullOutput {
   FileDescriptor kept_;
 };
 
-TEST(RunAction, AnErrorIsSaidAndEndsWithOne) {
+TEST(RunAction, AnErrorIsPrintedAndTheExitCodeIs1) {
   EXPECT_EQ(ending_of([]() -> Result<void> { return {}; }).code, 0);
   const Ending failed = ending_of([]() -> Result<void> { return fail(Code::not_found, "no such thing"); });
   EXPECT_EQ(failed.code, 1);
@@ -61,7 +61,7 @@ TEST(RunAction, AnErrorIsSaidAndEndsWithOne) {
   EXPECT_THAT(memory.said, HasSubstr("out of memory"));
 }
 
-TEST(RunAction, ASystemErrorIsSaidAsWhatItIs) {
+TEST(RunAction, ASystemErrorIsPrintedWithItsOwnText) {
   const Ending ending = ending_of(
       []() -> Result<void> { throw std::system_error(EAGAIN, std::generic_category(), "make a thread"); });
   EXPECT_EQ(ending.code, 1);
@@ -69,7 +69,7 @@ TEST(RunAction, ASystemErrorIsSaidAsWhatItIs) {
                                  Not(HasSubstr("standard output"))));
 }
 
-TEST(RunAction, AStandardOutputThatTakesNothingIsNamed) {
+TEST(RunAction, AStandardOutputThatRefusesWritesIsNamed) {
   Ending ending;
   {
     const FullOutput full;

@@ -27,7 +27,7 @@ TensorInfo tensor(const char* name, const char* type, std::vector<std::uint64_t>
   return info;
 }
 
-TEST(Safetensors, WhatIsWrittenIsReadBack) {
+TEST(Safetensors, AWrittenHeaderIsReadBack) {
   const std::vector<TensorInfo> tensors{tensor("a", "F16", {2, 3}), tensor("empty", "F32", {0, 7}),
                                         tensor("scalar", "BF16", {}), tensor("b/c", "F4", {4})};
   const std::string header = write_safetensors(tensors, {{"format", "pt"}}).value();
@@ -44,7 +44,7 @@ TEST(Safetensors, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(back->tensors[3].offset, header.size() + 14);
 }
 
-TEST(Safetensors, TensorsComeByOffsetWhateverTheHeadersOrder) {
+TEST(Safetensors, TensorsAreOrderedByOffsetWhateverTheOrderInTheHeader) {
   const auto header = read_file(file_of(
       R"({"z":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},"y":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
       2));
@@ -60,7 +60,7 @@ struct Hostile {
 
 class HostileSafetensors : public testing::TestWithParam<Hostile> {};
 
-TEST_P(HostileSafetensors, IsRefusedWithASentence) {
+TEST_P(HostileSafetensors, AHostileFileIsRefusedWithASentence) {
   const auto header = read_file(GetParam().file);
   ASSERT_FALSE(header.ok());
   EXPECT_EQ(header.code(), Code::corrupt);
@@ -124,13 +124,13 @@ INSTANTIATE_TEST_SUITE_P(
         Hostile{"metadata_no_text", file_of(R"({"__metadata__":{"a":1}})", 0), "not text"}),
     [](const auto& chosen) { return chosen.param.what; });
 
-TEST(Safetensors, ATypeThatTheFormatLacksIsNotWritten) {
+TEST(Safetensors, ATypeThatTheFormatLacksIsRefused) {
   const auto header = write_safetensors(std::vector{tensor("c", "C128", {1})}, {});
   ASSERT_FALSE(header.ok());
   EXPECT_THAT(header.error().message, HasSubstr(".npz"));
 }
 
-TEST(Safetensors, ANameThatIsNotUtf8IsNotWritten) {
+TEST(Safetensors, ANameThatIsNotUtf8IsRefused) {
   EXPECT_FALSE(write_safetensors(std::vector{tensor("\xff", "U8", {1})}, {}).ok());
 }
 

@@ -22,7 +22,7 @@ std::size_t widest_line(const std::string& text) {
   return widest;
 }
 
-TEST(Sizes, KMGAndTArePowersOf1024AndKbOf1000) {
+TEST(Sizes, KMGAndTArePowersOf1024AndKBIsAPowerOf1000) {
   EXPECT_EQ(parse_size("4096").value(), 4096U);
   EXPECT_EQ(parse_size("4K").value(), 4096U);
   EXPECT_EQ(parse_size("64KiB").value(), 65536U);
@@ -31,7 +31,7 @@ TEST(Sizes, KMGAndTArePowersOf1024AndKbOf1000) {
   EXPECT_EQ(parse_size("3KB").value(), 3000U);
 }
 
-TEST(Sizes, WhatIsNoSizeIsRefusedWithItsText) {
+TEST(Sizes, ATextThatIsNoSizeIsRefused) {
   for (const char* text : {"", "K", "-1", "4X", "4 K K", "1e6", "99999999T", "18446744073709551616"}) {
     const auto size = parse_size(text);
     ASSERT_FALSE(size.ok()) << text;
@@ -41,13 +41,13 @@ TEST(Sizes, WhatIsNoSizeIsRefusedWithItsText) {
   }
 }
 
-TEST(Sizes, AListIsReadAtItsCommas) {
+TEST(Sizes, AListIsSplitAtItsCommas) {
   EXPECT_THAT(parse_sizes("4K,64K,1M").value(), ElementsAre(4096U, 65536U, 1U << 20));
   EXPECT_FALSE(parse_sizes("4K,,1M").ok());
   EXPECT_FALSE(parse_sizes("4K,").ok());
 }
 
-TEST(Sizes, AreWrittenInUnitsThatFit) {
+TEST(Sizes, ASizeIsWrittenInAFittingUnit) {
   EXPECT_EQ(amount_text(17), "17 B");
   EXPECT_EQ(amount_text(512'000'000), "512.0 MB");
   EXPECT_EQ(amount_text(999'960'000), "1.0 GB");
@@ -57,7 +57,7 @@ TEST(Sizes, AreWrittenInUnitsThatFit) {
   EXPECT_EQ(size_text(0), "0 B");
 }
 
-TEST(Times, AreWrittenInUnitsThatFit) {
+TEST(Times, ATimeIsWrittenInAFittingUnit) {
   EXPECT_EQ(seconds_text(0.0123), "12 ms");
   EXPECT_EQ(seconds_text(12.34), "12.3 s");
   EXPECT_EQ(seconds_text(250), "4 min 10 s");
@@ -72,15 +72,15 @@ TEST(Wrapping, AWordThatIsTooLongIsBroken) {
   EXPECT_EQ(widest_line(wrap(std::string(300, 'x'), 4, 40)), 40U);
 }
 
-TEST(Wrapping, LineEndsAndTheirIndentationStay) { EXPECT_EQ(wrap("a\n  b c", 0, 20), "a\n  b c"); }
+TEST(Wrapping, LineEndsAndIndentationAreKept) { EXPECT_EQ(wrap("a\n  b c", 0, 20), "a\n  b c"); }
 
-TEST(Shortening, KeepsBothEnds) {
+TEST(Shortening, AShortenedTextKeepsBothEnds) {
   EXPECT_EQ(shorten("abcdefghij", 10), "abcdefghij");
   EXPECT_EQ(shorten("abcdefghijk", 7), "ab...jk");
   EXPECT_EQ(shorten("abcdef", 2), "ab");
 }
 
-TEST(Names, PatternsAreThoseOfTheShell) {
+TEST(Names, PatternsAreMatchedAsInAShell) {
   EXPECT_TRUE(matches("model.layers.0.*", "model.layers.0.mlp.up.weight"));
   EXPECT_TRUE(matches("a/*", "a/b/c"));
   EXPECT_TRUE(matches("l?[ab]", "lxa"));
@@ -89,14 +89,14 @@ TEST(Names, PatternsAreThoseOfTheShell) {
   EXPECT_FALSE(is_pattern("lm_head.weight"));
 }
 
-TEST(Names, TheNearestComeFirstAndStrangersNotAtAll) {
+TEST(Names, TheNearestNamesComeFirstAndDistantNamesAreLeftOut) {
   const std::vector<std::string> names{"lm_head.weight", "model.norm.weight", "model.embed.weight"};
   EXPECT_THAT(nearest("lm_haed.weight", names), ElementsAre("lm_head.weight"));
   EXPECT_EQ(nearest("norm.weight", names).front(), "model.norm.weight");
   EXPECT_THAT(nearest("zzzzzzzzzz", names), IsEmpty());
 }
 
-TEST(Tables, ColumnsAreAsWideAsTheirWidestCell) {
+TEST(Tables, AColumnIsAsWideAsItsWidestCell) {
   Table table({{"name"}, {"size", Table::Align::right}});
   table.add({"a", "1"});
   table.add({"longer", "12345"});
@@ -110,13 +110,13 @@ TEST(Tables, NoLineIsWiderThanTheTerminal) {
   EXPECT_LE(widest_line(table.text(60)), 60U);
 }
 
-TEST(ProgressLine, SaysHowFarHowFastAndHowLong) {
+TEST(ProgressLine, TheLineShowsProgressSpeedAndRemainingTime) {
   const std::string line = progress_line("pulling", 250'000'000, 1'000'000'000, 500e6, 80);
   EXPECT_NE(line.find(" 25 %, 500.0 MB/s, 1.5 s left"), std::string::npos) << line;
   EXPECT_NE(line.find("[###"), std::string::npos) << line;
 }
 
-TEST(ProgressLine, FitsTheTerminal) {
+TEST(ProgressLine, TheLineFitsTheTerminal) {
   for (std::size_t columns = 20; columns <= 120; ++columns)
     EXPECT_LT(progress_line("pulling", 1, 1'000'000'000, 12e6, columns).size(), columns);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that lie in CUDA graphs: what may be done with one, what it holds, and what it tells. Two agents
-// of this process with the backend cuda_ipc over fake GPUs.
+// Captured requests: the calls that one accepts, the memory that it holds, and the errors that `check`
+// reports. Two agents of this process with the backend cuda_ipc over fake GPUs.
 #include "engine/engine.hpp"
 #include "gpu/stream.hpp"
 #include "support/fake_gpus.hpp"
@@ -39,7 +39,7 @@ class CaptureTest : public testing::Test {
     EXPECT_TRUE(there->import(here->export_metadata({}).value()).ok());
     request = make();
   }
-  /// As agents do: what lies in a graph holds its engine until then.
+  /// A captured request holds its engine until the engine closes, so both engines close here, as agents do.
   ~CaptureTest() override {
     here->close();
     there->close();
@@ -63,7 +63,8 @@ class CaptureTest : public testing::Test {
     plan.bytes = std::uint64_t{pages} * page_bytes;
     return here->make_request(std::move(plan)).value();
   }
-  /// Makes the way, then captures a post of the request.
+  /// Posts once, so that the link is ready and the peer's memory is mapped; then captures a post of the
+  /// request.
   std::unique_ptr<GpuGraph> captured() {
     EXPECT_TRUE(request->post(nullptr).ok());
     EXPECT_TRUE(request->wait(10s).ok()) << request->error().message;
@@ -79,7 +80,7 @@ class CaptureTest : public testing::Test {
                                     std::vector<std::uint32_t> remote) const {
     return request->set_indices({.local = local, .remote = remote}, stream.handle());
   }
-  /// Gives both agents time until it is so.
+  /// Runs progress of both agents until the condition holds.
   [[nodiscard]] bool until(const std::function<bool()>& done) const {
     const Deadline deadline = Deadline::after(10s);
     while (!done() && !deadline.expired()) {
@@ -102,7 +103,7 @@ class CaptureTest : public testing::Test {
   std::shared_ptr<RequestCore> request;
 };
 
-TEST_F(CaptureTest, a_captured_request_moves_at_replays_and_is_neither_posted_nor_waited_for) {
+TEST_F(CaptureTest, a_captured_request_moves_pages_at_each_replay_and_refuses_post_and_wait) {
   const auto graph = captured();
   std::memset(far.base, 77, std::size_t{pages} * page_bytes);
   EXPECT_FALSE(moved()) << "nothing runs before a replay";
@@ -120,7 +121,7 @@ TEST_F(CaptureTest, a_captured_request_moves_at_replays_and_is_neither_posted_no
   EXPECT_EQ(request->poll(), RequestState::captured);
 }
 
-TEST_F(CaptureTest, once_canceled_it_may_be_posted_again_and_captured_again) {
+TEST_F(CaptureTest, a_captured_request_that_was_canceled_may_be_posted_and_captured_again) {
   {
     const auto graph = captured();
     request->cancel();
@@ -130,7 +131,7 @@ TEST_F(CaptureTest, once_canceled_it_may_be_posted_again_and_captured_again) {
   }
   const auto graph = captured();
   graph->replay();
-  EXPECT_EQ(request->check().value(), 1U) << "counted from the capture on";
+  EXPECT_EQ(request->check().value(), 1U) << "the count begins anew at each capture";
 }
 
 TEST_F(CaptureTest, a_capture_with_a_notification_is_refused_with_a_sentence) {
@@ -143,9 +144,10 @@ TEST_F(CaptureTest, a_capture_with_a_notification_is_refused_with_a_sentence) {
   EXPECT_THAT(request->error().message, HasSubstr("a graph carries no notification"));
 }
 
-TEST_F(CaptureTest, before_the_way_is_made_a_capture_would_block_and_changes_nothing) {
+TEST_F(CaptureTest, a_capture_before_the_link_is_ready_would_block_and_changes_nothing) {
   const auto fresh = make();
-  // The first question for the peer's memory is asked here; nobody has been given time to answer it.
+  // This post asks the peer for its memory for the first time; the peer usually has not answered when it
+  // returns.
   bool asked_in_time = false;
   const GpuGraph graph(stream, [&] {
     const Status status = fresh->post(&on_stream);
@@ -160,8 +162,8 @@ TEST_F(CaptureTest, before_the_way_is_made_a_capture_would_block_and_changes_not
   EXPECT_TRUE(moved());
 }
 
-TEST_F(CaptureTest, numbers_from_the_host_are_checked_against_the_lists) {
-  EXPECT_EQ(change({0}, {0}).code(), Code::invalid_argument) << "it lies in no graph";
+TEST_F(CaptureTest, indices_from_the_host_are_checked_against_the_lists) {
+  EXPECT_EQ(change({0}, {0}).code(), Code::invalid_argument) << "the request is not captured";
   const auto graph = captured();
   EXPECT_EQ(change({}, {}).code(), Code::invalid_argument);
   EXPECT_EQ(change({0, 1}, {2}).code(), Code::invalid_argument);
@@ -176,10 +178,10 @@ TEST_F(CaptureTest, numbers_from_the_host_are_checked_against_the_lists) {
   ASSERT_TRUE(change({3}, {7}));
   graph->replay();
   EXPECT_EQ(near.base[3 * page_bytes], std::byte{99});
-  EXPECT_EQ(near.base[4 * page_bytes], std::byte{0}) << "one page was to move";
+  EXPECT_EQ(near.base[4 * page_bytes], std::byte{0}) << "only one page is in the indices";
 }
 
-TEST_F(CaptureTest, a_captured_post_reads_its_numbers_from_gpu_memory_at_every_replay) {
+TEST_F(CaptureTest, a_captured_post_reads_its_indices_from_gpu_memory_at_every_replay) {
   const auto table = test::FakeGpus::of_this_process().take_plain(pages * sizeof(std::uint32_t));
   auto* const numbers = reinterpret_cast<std::uint32_t*>(table.base);
   PostOptions options = on_stream;
@@ -203,51 +205,51 @@ TEST_F(CaptureTest, a_captured_post_reads_its_numbers_from_gpu_memory_at_every_r
   EXPECT_EQ(request->check().value(), 4U);
 }
 
-TEST_F(CaptureTest, numbers_with_a_post_that_is_not_captured_are_refused) {
+TEST_F(CaptureTest, indices_with_a_post_that_is_not_captured_are_refused) {
   const std::vector<std::uint32_t> numbers{1, 2};
   PostOptions options;
   options.indices = {.local = numbers};
   EXPECT_EQ(request->post(&options).code, Code::invalid_argument) << "no stream";
   EXPECT_EQ(request->state(), RequestState::prepared);
   options.stream = stream.handle();
-  EXPECT_EQ(request->post(&options).code, Code::invalid_argument) << "which nobody captures";
+  EXPECT_EQ(request->post(&options).code, Code::invalid_argument) << "the stream is not being captured";
   EXPECT_EQ(request->state(), RequestState::failed);
   EXPECT_THAT(request->error().message, HasSubstr("where its stream is being captured"));
   EXPECT_TRUE(request->post(nullptr).ok());
   EXPECT_TRUE(request->wait(10s).ok());
 }
 
-TEST_F(CaptureTest, a_peer_that_is_forgotten_takes_it_out_of_its_graph) {
+TEST_F(CaptureTest, forgetting_the_peer_cancels_a_captured_request) {
   const auto graph = captured();
   ASSERT_TRUE(here->forget("there"));
   EXPECT_EQ(request->state(), RequestState::canceled);
   EXPECT_TRUE(here->deregister({&ours, 1}, 0ns));
 }
 
-TEST_F(CaptureTest, its_regions_cannot_be_deregistered_before_it_is_let_go_of) {
+TEST_F(CaptureTest, the_regions_of_a_captured_request_cannot_be_deregistered_before_it_is_canceled) {
   const auto graph = captured();
   const auto refused = here->deregister({&ours, 1}, 0ns);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.code(), Code::would_block);
   EXPECT_THAT(refused.error().message, HasSubstr("lies in a graph"));
-  EXPECT_TRUE(request->check()) << "and it was of no consequence";
-  request->cancel();  // as the caller's last handle does
+  EXPECT_TRUE(request->check()) << "the refusal changes nothing";
+  request->cancel();  // as the destructor of the caller's last handle does
   EXPECT_TRUE(here->deregister({&ours, 1}, 10s));
 }
 
-TEST_F(CaptureTest, an_owner_waits_with_a_deregistration_until_it_is_let_go_of) {
+TEST_F(CaptureTest, a_deregistration_by_the_owner_waits_until_the_captured_request_is_canceled) {
   const auto graph = captured();
   const auto timed_out = there->deregister({&theirs, 1}, 200ms);
   ASSERT_FALSE(timed_out);
   EXPECT_EQ(timed_out.code(), Code::timed_out);
   ASSERT_TRUE(until([&] { return request->check().code() == Code::not_found; }));
   EXPECT_THAT(request->check().error().message, HasSubstr("registered no longer"));
-  graph->replay();  // reads what is still there
+  graph->replay();  // reads memory that is still mapped
   request->cancel();
   EXPECT_TRUE(there->deregister({&theirs, 1}, 10s));
 }
 
-TEST_F(CaptureTest, a_peer_that_leaves_is_told_by_check_and_replays_stay_harmless) {
+TEST_F(CaptureTest, check_reports_the_loss_of_the_peer_and_replays_stay_harmless) {
   const auto graph = captured();
   there->close();
   ASSERT_TRUE(until([&] { return request->check().code() == Code::peer_lost; }));
@@ -257,7 +259,7 @@ TEST_F(CaptureTest, a_peer_that_leaves_is_told_by_check_and_replays_stay_harmles
   EXPECT_EQ(request->state(), RequestState::canceled);
 }
 
-TEST_F(CaptureTest, an_agent_that_closes_lets_go_of_it) {
+TEST_F(CaptureTest, closing_the_agent_cancels_a_captured_request) {
   auto graph = captured();
   graph.reset();
   here->close();
@@ -265,7 +267,7 @@ TEST_F(CaptureTest, an_agent_that_closes_lets_go_of_it) {
   EXPECT_EQ(request->check().code(), Code::invalid_argument);
 }
 
-TEST_F(CaptureTest, a_post_on_a_stream_that_nobody_captures_is_a_post) {
+TEST_F(CaptureTest, a_post_on_a_stream_that_is_not_being_captured_moves_the_pages) {
   EXPECT_TRUE(request->post(nullptr).ok());
   EXPECT_TRUE(request->wait(10s).ok());
   std::memset(far.base, 55, std::size_t{pages} * page_bytes);

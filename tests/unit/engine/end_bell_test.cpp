@@ -15,14 +15,14 @@
 namespace headrace::engine {
 namespace {
 
-/// A request's end on one thread, and somebody who begins to listen on another: over and over, at all
-/// distances.
+/// One thread ends a request while another begins to listen for the end; the interval between the two varies
+/// from round to round.
 class EndBellTest : public ::testing::Test {
  protected:
   EndBellTest() : engine(Engine::open({.name = "bell", .runtime_dir = folder.path()}, logger).value()) {}
 
-  /// `listen` runs beside the ring; `heard` after both, for those who saw no end when they had begun to
-  /// listen.
+  /// `listen` runs concurrently with the end. `heard` runs after both, in the rounds in which the request had
+  /// not ended yet when `listen` returned.
   template <class Listen, class Heard>
   void race(Listen listen, Heard heard) {
     struct Round {
@@ -56,7 +56,7 @@ class EndBellTest : public ::testing::Test {
       ++too_early;
       ASSERT_TRUE(heard(round.bell)) << "round " << i;
     }
-    EXPECT_GT(too_early, 0) << "nobody ever listened before the end";
+    EXPECT_GT(too_early, 0) << "no round listened before the end";
   }
 
   Logger logger;
@@ -64,7 +64,7 @@ class EndBellTest : public ::testing::Test {
   const std::shared_ptr<Engine> engine;
 };
 
-TEST_F(EndBellTest, whoever_made_a_descriptor_before_the_end_finds_it_readable) {
+TEST_F(EndBellTest, an_eventfd_made_before_the_end_is_readable_after_it) {
   race([](EndBell& bell, const auto&) { ASSERT_TRUE(bell.event_fd()); },
        [](EndBell& bell) {
          pollfd waiting{bell.event_fd().value(), POLLIN, 0};
@@ -72,7 +72,7 @@ TEST_F(EndBellTest, whoever_made_a_descriptor_before_the_end_finds_it_readable) 
        });
 }
 
-TEST_F(EndBellTest, whoever_asked_to_be_called_before_the_end_is_called) {
+TEST_F(EndBellTest, a_callback_set_before_the_end_runs_once) {
   std::shared_ptr<std::atomic<int>> calls;
   race(
       [&](EndBell& bell, const auto& state) {
@@ -86,7 +86,7 @@ TEST_F(EndBellTest, whoever_asked_to_be_called_before_the_end_is_called) {
       });
 }
 
-TEST_F(EndBellTest, whoever_asks_after_the_end_is_called_at_the_next_one_alone) {
+TEST_F(EndBellTest, a_callback_set_after_an_end_runs_at_the_next_end_only) {
   EndBell bell;
   std::atomic<RequestState> state{RequestState::posted};
   ASSERT_TRUE(bell.event_fd());
@@ -97,19 +97,19 @@ TEST_F(EndBellTest, whoever_asks_after_the_end_is_called_at_the_next_one_alone) 
   bell.ring(*engine, {}, state, RequestState::done, 2);
   const Deadline deadline = Deadline::after(std::chrono::seconds(10));
   while (calls == 0 && !deadline.expired()) std::this_thread::yield();
-  engine->close();  // nothing more is called
+  engine->close();  // no callback runs after close
   EXPECT_EQ(calls, 1);
 }
 
-TEST_F(EndBellTest,
-       whoever_posts_again_and_asks_while_the_first_end_is_still_told_hears_of_the_second_alone) {
+TEST_F(EndBellTest, a_callback_set_for_the_second_post_during_the_first_end_runs_for_the_second_only) {
   constexpr int rounds = 3000;
   EndBell bell;
   std::atomic<RequestState> state{RequestState::posted};
   std::atomic<int> calls{0}, asked_for{0}, rung{0};
   ASSERT_TRUE(bell.event_fd());
   {
-    // Another thread at the bell's lock: who rings waits for it after the end can be seen.
+    // Another thread takes the lock of the bell again and again, so `ring` has to wait for the lock after the
+    // new state is visible.
     const std::jthread in_the_way([&](const std::stop_token& stop) {
       while (!stop.stop_requested()) (void)bell.event_fd();
     });
@@ -135,7 +135,7 @@ TEST_F(EndBellTest,
   }
   const Deadline deadline = Deadline::after(std::chrono::seconds(10));
   while (calls < rounds && !deadline.expired()) std::this_thread::yield();
-  engine->close();  // nothing more is called
+  engine->close();  // no callback runs after close
   EXPECT_EQ(calls, rounds);
 }
 

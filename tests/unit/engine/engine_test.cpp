@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine decides by itself: whom it asks, whom it leaves alone, and what it shows meanwhile.
+// Decisions of the engine itself: the backend that it asks, the backend that it leaves out, and the text that
+// explains both.
 #include "engine/engine.hpp"
 #include "backends/fake/backend.hpp"
 #include "memory/allocation.hpp"
@@ -22,7 +23,7 @@ using namespace std::chrono_literals;
 
 const headrace_backend_v1& model() { return *plugin::table<fake::FakeBackend>(); }
 
-/// The model backend as one that reaches GPU memory alone.
+/// The fake backend, presented as one that reaches GPU memory only.
 struct OfGpus {
   static inline std::atomic<int> links = 0;
   static inline std::atomic<int> messages = 0;
@@ -47,7 +48,7 @@ struct OfGpus {
   }
 };
 
-/// The same, as one that takes the host's memory, too, on the other side of a GPU's.
+/// The same, presented as one that also takes host memory if the other side is GPU memory.
 struct OfGpusAndHost {
   static const headrace_backend_v1* table() {
     static headrace_backend_v1 t = *OfGpus::table();
@@ -60,7 +61,7 @@ struct OfGpusAndHost {
   }
 };
 
-/// The model backend as one that moves between host memory and files.
+/// The fake backend, presented as one that moves between host memory and files.
 struct OfFiles {
   static inline std::atomic<int> loaded = 0;
 
@@ -100,7 +101,7 @@ class EngineTest : public ::testing::Test {
     EXPECT_TRUE(here.import(there.export_metadata({}).value()).ok());
   }
 
-  /// A transfer of one page from the second half of our memory to the first.
+  /// A request that moves one page from the second half of our memory to the first.
   static RequestPlan within(Engine& engine, RegionId region, std::vector<std::string> backends = {}) {
     RequestPlan plan;
     plan.local = engine.prepare_uniform({}, true, {region, 0, 4096, 4096, 1}).value();
@@ -118,7 +119,7 @@ class EngineTest : public ::testing::Test {
   const test::TemporaryFolder folder_;
 };
 
-TEST_F(EngineTest, a_bare_notification_makes_no_link_of_gpus_and_uses_one_that_is_there) {
+TEST_F(EngineTest, a_notification_without_a_request_opens_no_gpu_link_and_uses_a_ready_one) {
   const auto here = open("here", OfGpus::table()), there = open("there", OfGpus::table());
   meet(*here, *there);
   ASSERT_TRUE(here->notify("there", "first").ok());
@@ -130,7 +131,7 @@ TEST_F(EngineTest, a_bare_notification_makes_no_link_of_gpus_and_uses_one_that_i
   EXPECT_EQ(OfGpus::messages, 1);
 }
 
-TEST_F(EngineTest, host_memory_is_mapped_without_a_link_of_gpus) {
+TEST_F(EngineTest, host_memory_is_mapped_without_a_gpu_link) {
   const auto here = open("here", OfGpus::table()), there = open("there", OfGpus::table());
   const Allocation allocation = Allocation::make(8192).value();
   const RegionId region = registered(*there, allocation.bytes(), allocation.fd());
@@ -142,7 +143,7 @@ TEST_F(EngineTest, host_memory_is_mapped_without_a_link_of_gpus) {
   EXPECT_EQ(here->map("there", {region.value + 1}, 10s).code(), Code::not_found);
 }
 
-TEST_F(EngineTest, host_memory_is_mapped_for_the_cpu_without_a_link_of_gpus_that_reach_it) {
+TEST_F(EngineTest, host_memory_is_mapped_for_the_cpu_without_a_gpu_link_that_could_reach_it) {
   const auto here = open("here", OfGpusAndHost::table()), there = open("there", OfGpusAndHost::table());
   const Allocation allocation = Allocation::make(8192).value();
   const RegionId region = registered(*there, allocation.bytes(), allocation.fd());
@@ -150,10 +151,10 @@ TEST_F(EngineTest, host_memory_is_mapped_for_the_cpu_without_a_link_of_gpus_that
   ASSERT_TRUE(here->map("there", region, 10s));
   EXPECT_EQ(OfGpus::links, 0);
   EXPECT_EQ(here->map("there", region, 10s, 0).code(), Code::not_supported);
-  EXPECT_EQ(OfGpus::links, 1) << "for a GPU it is asked";
+  EXPECT_EQ(OfGpus::links, 1) << "a mapping for a GPU asks the backend";
 }
 
-TEST_F(EngineTest, a_request_to_oneself_passes_by_who_takes_its_far_side_nowhere) {
+TEST_F(EngineTest, a_request_to_its_own_agent_skips_a_backend_that_cannot_take_its_remote_side) {
   const auto engine = open("alone", OfFiles::table());
   const RegionId region = registered(*engine, memory);
   const auto request = engine->make_request(within(*engine, region));
@@ -163,7 +164,7 @@ TEST_F(EngineTest, a_request_to_oneself_passes_by_who_takes_its_far_side_nowhere
   EXPECT_EQ(OfFiles::loaded, 0);
 }
 
-TEST_F(EngineTest, a_post_that_goes_over_to_a_path_with_a_full_queue_waits_there) {
+TEST_F(EngineTest, a_post_that_falls_back_to_a_path_with_a_full_queue_waits_there) {
   const auto engine = open("alone", OfFiles::table());
   static headrace_backend_v1 failing = model(), full = model();
   failing.name = "failing";
@@ -188,11 +189,11 @@ TEST_F(EngineTest, a_post_that_goes_over_to_a_path_with_a_full_queue_waits_there
                 "not failing: it failed this post: the fault script stopped the copy after 1 byte"),
             std::string::npos)
       << request->explain();
-  EXPECT_LT(refusals, 0) << "it was asked until it had room";
+  EXPECT_LT(refusals, 0) << "the engine retries until the queue has room";
   EXPECT_EQ(memory[4095], std::byte{7});
 }
 
-TEST_F(EngineTest, views_pass_by_a_backend_that_does_not_know_them) {
+TEST_F(EngineTest, views_skip_a_backend_that_does_not_support_them) {
   static headrace_backend_v1 older = model();
   older.name = "older";
   older.info = [](void* instance, headrace_info_v1* info) {
@@ -221,8 +222,8 @@ TEST_F(EngineTest, views_pass_by_a_backend_that_does_not_know_them) {
   EXPECT_EQ((*plain)->explain().find("strided"), std::string::npos);
 }
 
-/// The model backend, watched: what it is asked for while it tells us of an end, and how often it is called
-/// at all.
+/// The fake backend with counters: the calls that it gets from inside its own `completed`, and the calls that
+/// it gets at all.
 struct Watched {
   static inline thread_local bool telling = false;
   static inline std::atomic<int> released_inside = 0, released = 0, canceled = 0, polled = 0;
@@ -261,11 +262,12 @@ struct Watched {
   }
 };
 
-TEST_F(EngineTest, a_request_that_nobody_holds_any_more_is_released_after_its_backend_has_told_its_end) {
+TEST_F(EngineTest, a_request_without_handles_is_released_after_completed_has_returned) {
   const auto engine = open("alone", OfFiles::table());
   add(*engine, *Watched::table(), "delay:20ms");
   auto request = engine->make_request(within(*engine, registered(*engine, memory), {"watched"})).value();
-  // What is the caller's is let go of with it, and is not for a backend's thread either.
+  // The callback and the memory that it owns go with the request, but not inside `completed` on a backend's
+  // thread.
   std::atomic<int> ended = 0;
   request->on_done([held = std::shared_ptr<int>(new int, [&ended](const int* number) {
                       delete number;
@@ -276,12 +278,12 @@ TEST_F(EngineTest, a_request_that_nobody_holds_any_more_is_released_after_its_ba
   const Deadline deadline = Deadline::after(10s);
   while ((Watched::released + Watched::released_inside == 0 || ended == 0) && !deadline.expired())
     (void)engine->progress().poll();
-  EXPECT_EQ(Watched::released_inside, 0) << "from inside `completed` a backend is not called";
+  EXPECT_EQ(Watched::released_inside, 0) << "the engine must not call a backend from inside `completed`";
   EXPECT_EQ(Watched::released, 1);
   EXPECT_EQ(ended, 1);
 }
 
-TEST_F(EngineTest, closing_gives_back_a_request_whose_end_came_just_before) {
+TEST_F(EngineTest, close_releases_a_request_that_has_just_ended) {
   auto engine = open("alone", OfFiles::table());
   add(*engine, *Watched::table(), "delay:20ms");
   auto request = engine->make_request(within(*engine, registered(*engine, memory), {"watched"})).value();
@@ -292,10 +294,10 @@ TEST_F(EngineTest, closing_gives_back_a_request_whose_end_came_just_before) {
   EXPECT_EQ(Watched::released_inside, 0);
   const std::weak_ptr<Engine> gone = engine;
   engine.reset();
-  EXPECT_TRUE(gone.expired()) << "nothing that was left to do holds it";
+  EXPECT_TRUE(gone.expired()) << "no queued work holds the engine";
 }
 
-TEST_F(EngineTest, a_forked_child_asks_nothing_of_a_backend_about_its_parents_requests) {
+TEST_F(EngineTest, a_forked_child_makes_no_backend_call_for_its_parents_requests) {
   auto engine = open("alone", OfFiles::table());
   add(*engine, *Watched::table(), "delay:300ms@2");
   const RegionId region = registered(*engine, memory);
@@ -305,7 +307,8 @@ TEST_F(EngineTest, a_forked_child_asks_nothing_of_a_backend_about_its_parents_re
   prepared->on_done([&](Status) { told = true; });
   ASSERT_TRUE(prepared->post(nullptr).ok());
   ASSERT_TRUE(prepared->wait(10s).ok());
-  while (!told) std::this_thread::yield();  // by a thread that the child has not
+  while (!told)
+    std::this_thread::yield();  // the callback thread sets it; the child does not have that thread
   ASSERT_TRUE(running->post(nullptr).ok());
   const pid_t child = ::fork();
   if (child == 0) {
@@ -328,7 +331,7 @@ TEST_F(EngineTest, a_forked_child_asks_nothing_of_a_backend_about_its_parents_re
   EXPECT_TRUE(running->wait(10s).ok());
 }
 
-TEST_F(EngineTest, every_post_that_began_is_counted_and_so_is_how_it_ended_and_how_long_it_took) {
+TEST_F(EngineTest, every_accepted_post_is_counted_with_its_end_and_its_duration) {
   static headrace_backend_v1 full = model();
   full.name = "full";
   static std::atomic<int> refusals;
@@ -342,7 +345,7 @@ TEST_F(EngineTest, every_post_that_began_is_counted_and_so_is_how_it_ended_and_h
   const auto request = engine->make_request(within(*engine, region, {"full"})).value();
   const EngineCounters& counters = engine->counters();
   EXPECT_EQ(request->post(nullptr).code, Code::would_block);
-  EXPECT_EQ(counters.posts.value(), 0U) << "nothing began";
+  EXPECT_EQ(counters.posts.value(), 0U) << "a refused post does not count";
   ASSERT_TRUE(request->post(nullptr).ok());
   EXPECT_EQ(counters.posts.value(), 1U);
   ASSERT_TRUE(request->wait(10s).ok());
@@ -353,11 +356,11 @@ TEST_F(EngineTest, every_post_that_began_is_counted_and_so_is_how_it_ended_and_h
   EXPECT_EQ(request->post(nullptr).code, Code::not_found);
   EXPECT_EQ(counters.posts.value(), 2U);
   EXPECT_EQ(counters.failed.value(), 1U);
-  EXPECT_EQ(counters.request_ns.snapshot().count, 1U) << "of those that were done";
+  EXPECT_EQ(counters.request_ns.snapshot().count, 1U) << "only posts that are done count";
 }
 
-/// The model backend as one that says it can capture, and has nothing to do it with.
-TEST_F(EngineTest, a_backend_that_can_capture_and_lacks_the_entries_is_refused) {
+/// The fake backend claims the ability to capture but lacks an entry that captures need.
+TEST_F(EngineTest, a_backend_that_claims_capture_and_lacks_its_entries_is_refused) {
   static headrace_backend_v1 promising = model();
   promising.name = "promising";
   promising.info = [](void* instance, headrace_info_v1* info) {
@@ -381,7 +384,7 @@ TEST_F(EngineTest, a_backend_that_can_capture_and_lacks_the_entries_is_refused) 
   EXPECT_TRUE(add().ok());
 }
 
-TEST_F(EngineTest, a_link_from_an_agent_without_a_proper_name_is_refused) {
+TEST_F(EngineTest, a_link_from_an_agent_with_an_invalid_name_is_refused) {
   const auto engine = open("engine", OfFiles::table());
   BackendInstance& backend = *engine->backends().front();
   for (const char* const name : {"", "\xff", "half a pair \xed\xa0\x80"})
@@ -389,7 +392,7 @@ TEST_F(EngineTest, a_link_from_an_agent_without_a_proper_name_is_refused) {
   EXPECT_TRUE(engine->peers().empty());
 }
 
-TEST_F(EngineTest, regions_are_listed_while_others_come_and_go) {
+TEST_F(EngineTest, regions_are_listed_while_others_are_registered_and_deregistered) {
   const auto engine = open("busy", OfFiles::table());
   const RegionId kept = registered(*engine, memory);
   std::atomic<bool> over{false};

@@ -7,30 +7,30 @@
 namespace headrace::engine {
 namespace {
 
-TEST(Inbox, delivers_a_message_that_came_over_two_paths_once) {
+TEST(Inbox, a_notification_that_arrives_over_two_paths_is_delivered_once) {
   Inbox inbox(10, 1000);
   EXPECT_TRUE(inbox.put({5, 1, 1}, {"a", "x"}));
   EXPECT_TRUE(inbox.put({5, 1, 1}, {"a", "x"}));
   EXPECT_TRUE(inbox.put({5, 1, 2}, {"a", "y"}));
-  EXPECT_TRUE(inbox.put({6, 1, 1}, {"a", "z"})) << "another life counts anew";
+  EXPECT_TRUE(inbox.put({6, 1, 1}, {"a", "z"})) << "another incarnation has its own numbers";
   EXPECT_EQ(inbox.take({}).size(), 3u);
 }
 
-TEST(Inbox, messages_of_their_own_are_never_taken_for_one_another) {
+TEST(Inbox, notifications_without_a_request_are_never_taken_for_duplicates) {
   Inbox inbox(10, 1000);
   EXPECT_TRUE(inbox.put({5, 0, 0}, {"a", "x"}));
   EXPECT_TRUE(inbox.put({5, 0, 0}, {"a", "x"}));
   EXPECT_EQ(inbox.take({}).size(), 2u);
 }
 
-TEST(Inbox, says_when_it_is_full) {
+TEST(Inbox, a_full_inbox_refuses_a_notification) {
   Inbox inbox(2, 1000);
   EXPECT_TRUE(inbox.put({}, {"a", "1"}));
   EXPECT_TRUE(inbox.put({}, {"a", "2"}));
   EXPECT_FALSE(inbox.put({}, {"a", "3"}));
 }
 
-TEST(Inbox, picks_by_peer_and_prefix_and_keeps_the_order_of_the_rest) {
+TEST(Inbox, a_filter_takes_by_peer_and_prefix_and_keeps_the_order_of_the_rest) {
   Inbox inbox(10, 1000);
   inbox.put({}, {"a", "k1"});
   inbox.put({}, {"b", "k2"});
@@ -43,7 +43,7 @@ TEST(Inbox, picks_by_peer_and_prefix_and_keeps_the_order_of_the_rest) {
   EXPECT_EQ(rest[1].payload, "other");
 }
 
-TEST(Inbox, its_descriptor_is_readable_while_something_waits) {
+TEST(Inbox, the_descriptor_is_readable_while_a_notification_waits) {
   Inbox inbox(10, 1000);
   inbox.put({}, {"a", "1"});
   pollfd fd{*inbox.descriptor(), POLLIN, 0};
@@ -54,7 +54,7 @@ TEST(Inbox, its_descriptor_is_readable_while_something_waits) {
   EXPECT_EQ(::poll(&fd, 1, 0), 1);
 }
 
-TEST(Inbox, takes_no_more_bytes_than_it_may_and_more_again_once_they_are_taken) {
+TEST(Inbox, the_inbox_keeps_its_limit_of_bytes_and_has_room_again_after_a_take) {
   Inbox inbox(10, 100);
   EXPECT_TRUE(inbox.put({}, {"a", std::string(60, 'x')}));
   EXPECT_FALSE(inbox.put({}, {"a", std::string(60, 'y')}));
@@ -62,7 +62,8 @@ TEST(Inbox, takes_no_more_bytes_than_it_may_and_more_again_once_they_are_taken) 
   ASSERT_TRUE(inbox.take_one({"", std::string(60, 'x')}));
   EXPECT_TRUE(inbox.put({}, {"a", std::string(60, 'y')}));
   EXPECT_EQ(inbox.take({}).size(), 2U);
-  EXPECT_TRUE(inbox.put({}, {"a", std::string(1000, 'w')})) << "one alone is taken whatever its size";
+  EXPECT_TRUE(inbox.put({}, {"a", std::string(1000, 'w')}))
+      << "an empty inbox takes one notification of any size";
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ class LinkTest : public ::testing::Test {
   int connection = 0;
 };
 
-TEST_F(LinkTest, gives_its_connection_back_once_when_it_closes) {
+TEST_F(LinkTest, a_closed_link_disconnects_its_connection_once) {
   Link link(1, *backend, {});
   link.set_connection(&connection);
   EXPECT_EQ(link.connection(), &connection);
@@ -32,7 +32,7 @@ TEST_F(LinkTest, gives_its_connection_back_once_when_it_closes) {
   EXPECT_EQ(disconnected, 1);
 }
 
-TEST_F(LinkTest, lost_and_closed_before_its_connection_was_told_gives_it_back_all_the_same) {
+TEST_F(LinkTest, a_link_lost_and_closed_before_its_connection_is_set_still_disconnects_it) {
   Link link(1, *backend, {});
   link.set_lost({Code::peer_lost}, "it died while we connected");
   link.close();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engines of tests with backends that are linked in instead of loaded.
+// Engines for tests, with backends that are linked in instead of loaded.
 #pragma once
 
 #include "engine/engine.hpp"
@@ -17,7 +17,7 @@
 
 namespace headrace::engine {
 
-/// With the defaults of its options, but for those that are given.
+/// Adds the backend with the defaults of its options, except for those in `given`.
 inline void add_linked(Engine& engine, const headrace_backend_v1& table,
                        const std::map<std::string, std::string>& given = {}) {
   std::vector<std::pair<std::string, std::string>> settings;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mappings for GPUs: whom a peer's memory is mapped for, what it is after its owner took it back or has gone,
-// and when it is let go of. Two agents of this process with the backend cuda_ipc over fake GPUs.
+// Mappings for GPUs: the GPU that a peer's memory is mapped for, the state of a mapping after its owner has
+// deregistered the region or has gone, and the time of its release. Two agents of this process with the
+// backend cuda_ipc over fake GPUs.
 #include "backends/fake/backend.hpp"
 #include "engine/engine.hpp"
 #include "gpu/stream.hpp"
@@ -39,7 +40,7 @@ class MappingTest : public testing::Test {
   static cuda::FakeCuda& driver() { return gpus().driver(); }
   std::shared_ptr<Engine> open(const std::string& name) { return open_on_gpus(name, folder, logger); }
 
-  /// A region of the peer's: its memory is registered, and we hear of it.
+  /// Registers memory at the peer and imports its metadata here.
   RegionId told(const MemoryRange& range, int memory_fd = -1) {
     const RegionId id = there->register_regions({&range, 1}, {}, {memory_fd, nullptr}).value().front().id;
     EXPECT_TRUE(here->import(there->export_metadata({}).value()).ok());
@@ -70,7 +71,7 @@ class MappingTest : public testing::Test {
   cuda::FakeCuda::Live before;
 };
 
-TEST_F(MappingTest, of_gpu_memory_is_the_owners_memory_for_the_gpu_that_asked) {
+TEST_F(MappingTest, a_mapping_of_gpu_memory_is_the_owners_memory_on_the_named_gpu) {
   gpus().choose(1);
   for (const auto& memory : {gpus().take_plain(bytes), gpus().take_shared(bytes)}) {
     const RegionId region = gpu_region(memory, 1);
@@ -86,7 +87,7 @@ TEST_F(MappingTest, of_gpu_memory_is_the_owners_memory_for_the_gpu_that_asked) {
   }
 }
 
-TEST_F(MappingTest, of_allocated_host_memory_is_pinned_for_the_gpu_while_a_copy_of_it_lives) {
+TEST_F(MappingTest, a_mapping_of_allocated_host_memory_stays_pinned_for_the_gpu_while_a_copy_lives) {
   const Allocation allocation = Allocation::make(bytes).value();
   const RegionId region = told(
       {.address = allocation.bytes().data(), .length_bytes = allocation.bytes().size()}, allocation.fd());
@@ -100,13 +101,13 @@ TEST_F(MappingTest, of_allocated_host_memory_is_pinned_for_the_gpu_while_a_copy_
     EXPECT_EQ(pinned(), 1);
     ASSERT_TRUE(there->deregister({&region, 1}, 10s));
     EXPECT_FALSE(copy.alive());
-    EXPECT_EQ(copy.bytes()[bytes - 1], std::byte{42}) << "old bytes, never a fault";
+    EXPECT_EQ(copy.bytes()[bytes - 1], std::byte{42}) << "a read gives the old bytes and never faults";
     EXPECT_EQ(pinned(), 1);
   }
   EXPECT_EQ(pinned(), 0);
 }
 
-TEST_F(MappingTest, outlives_the_region_and_the_peer_and_is_let_go_of_with_its_last_copy) {
+TEST_F(MappingTest, a_mapping_outlives_its_region_and_its_peer_and_is_released_with_its_last_copy) {
   for (const bool revoked : {true, false}) {
     const auto memory = gpus().take_shared(bytes);
     const RegionId region = gpu_region(memory, 0);
@@ -126,17 +127,17 @@ TEST_F(MappingTest, outlives_the_region_and_the_peer_and_is_let_go_of_with_its_l
     EXPECT_FALSE(first->alive() || second->alive());
     EXPECT_EQ(second->bytes().front(), std::byte{7});
     first.reset();
-    EXPECT_EQ(pieces(), mapped) << "the other still holds it";
+    EXPECT_EQ(pieces(), mapped) << "the other copy still holds the mapping";
     second.reset();
     EXPECT_EQ(pieces(), unmapped);
   }
 }
 
-TEST_F(MappingTest, is_let_go_of_once_its_gpu_has_done_what_was_queued) {
+TEST_F(MappingTest, a_mapping_is_released_after_its_gpu_has_finished_the_queued_work) {
   const auto memory = gpus().take_shared(bytes);
   const RegionId region = gpu_region(memory, 0);
   std::optional<Mapping> mapping = map(region, 0);
-  ASSERT_TRUE(there->deregister({&region, 1}, 10s)) << "so that nothing but the mapping holds it";
+  ASSERT_TRUE(there->deregister({&region, 1}, 10s)) << "after this only the mapping holds the memory";
   const auto stream = gpu::Stream::make(gpu::Device::open(driver().load().value(), 0).value()).value();
   const int mapped = pieces(), waits = driver().calls("cuCtxSynchronize");
   driver().hold();
@@ -152,41 +153,41 @@ TEST_F(MappingTest, is_let_go_of_once_its_gpu_has_done_what_was_queued) {
     gone = true;
   });
   while (driver().calls("cuCtxSynchronize") == waits && !gone) std::this_thread::yield();
-  EXPECT_EQ(pieces(), mapped) << "a kernel that still uses it would be lost";
+  EXPECT_EQ(pieces(), mapped) << "a queued kernel still uses the memory";
   driver().release();
   letting_go.join();
   EXPECT_LT(pieces(), mapped);
   EXPECT_EQ(memory.base[bytes - 1], std::byte{9});
 }
 
-TEST_F(MappingTest, stays_where_its_gpu_cannot_be_waited_for) {
+TEST_F(MappingTest, a_mapping_stays_if_its_gpu_cannot_be_synchronized) {
   const auto memory = gpus().take_shared(bytes);
   const RegionId region = gpu_region(memory, 0);
   std::optional<Mapping> mapping = map(region, 0);
-  ASSERT_TRUE(there->deregister({&region, 1}, 10s)) << "so that nothing but the mapping holds it";
+  ASSERT_TRUE(there->deregister({&region, 1}, 10s)) << "after this only the mapping holds the memory";
   const std::byte* const at = mapping->bytes().data();
   const int mapped = pieces(), waits = driver().calls("cuCtxSynchronize");
   driver().fail("cuCtxSynchronize", cuda::Outcome::stream_capture_unsupported);
   mapping.reset();
   EXPECT_EQ(driver().calls("cuCtxSynchronize"), waits + 1);
-  EXPECT_EQ(pieces(), mapped) << "what is queued, or captured, may use it";
+  EXPECT_EQ(pieces(), mapped) << "queued or captured work may use the memory";
   EXPECT_EQ(*at, std::byte{7});
 }
 
-TEST_F(MappingTest, of_a_read_only_region_says_so) {
+TEST_F(MappingTest, a_mapping_of_a_read_only_region_is_not_writable) {
   const auto memory = gpus().take_shared(bytes);
   const Mapping mapping = map(gpu_region(memory, 0, false), 0);
   EXPECT_FALSE(mapping.writable());
   EXPECT_EQ(mapping.bytes().front(), std::byte{7});
 }
 
-TEST_F(MappingTest, of_gpu_memory_for_the_cpu_says_that_a_gpu_is_to_be_named) {
+TEST_F(MappingTest, a_mapping_of_gpu_memory_without_a_named_gpu_is_refused_with_advice) {
   const Error error = refusal(gpu_region(gpus().take_plain(bytes), 0), -1);
   EXPECT_EQ(error.code, Code::invalid_argument);
   EXPECT_THAT(error.message, HasSubstr("name the GPU that will use it"));
 }
 
-TEST_F(MappingTest, for_a_gpu_that_is_not_there_says_which_there_are) {
+TEST_F(MappingTest, a_mapping_for_a_missing_gpu_is_refused_with_the_number_of_gpus) {
   const RegionId region = gpu_region(gpus().take_plain(bytes), 0);
   const Error beyond = refusal(region, 99);
   EXPECT_EQ(beyond.code, Code::invalid_argument);
@@ -196,7 +197,7 @@ TEST_F(MappingTest, for_a_gpu_that_is_not_there_says_which_there_are) {
   EXPECT_THAT(below.message, HasSubstr("there is no GPU -2"));
 }
 
-TEST_F(MappingTest, that_nobody_makes_tells_what_each_backend_said) {
+TEST_F(MappingTest, a_mapping_that_no_backend_makes_is_refused_with_the_reason_of_each) {
   for (const auto& engine : {here, there}) add_linked(*engine, *plugin::table<fake::FakeBackend>());
   std::vector<std::byte> memory(bytes);
   const RegionId registered = told({.address = memory.data(), .length_bytes = bytes});

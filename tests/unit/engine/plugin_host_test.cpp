@@ -40,7 +40,7 @@ class PluginHostTest : public ::testing::Test {
   fs::path folder_;
 };
 
-TEST_F(PluginHostTest, loads_a_sound_plugin_after_its_trial_and_remembers_the_verdict) {
+TEST_F(PluginHostTest, a_sound_plugin_is_loaded_after_its_trial_and_the_verdict_is_stored) {
   PluginHost host(paths(), Log(logger_, "plugins"));
   const FoundBackend found = host.find("sound");
   ASSERT_NE(found.table, nullptr) << found.refusal;
@@ -51,10 +51,11 @@ TEST_F(PluginHostTest, loads_a_sound_plugin_after_its_trial_and_remembers_the_ve
   PluginPaths without_probe = paths();
   without_probe.probe_program = "/nonexistent";
   PluginHost again(without_probe, Log(logger_, "plugins"));
-  EXPECT_NE(again.find("sound").table, nullptr) << "the verdict is remembered by content, no trial is needed";
+  EXPECT_NE(again.find("sound").table, nullptr)
+      << "the verdict is stored under a hash of the file, so there is no second trial";
 }
 
-TEST_F(PluginHostTest, refuses_what_does_not_fit_with_a_sentence) {
+TEST_F(PluginHostTest, a_plugin_that_does_not_fit_is_refused_with_a_sentence) {
   EXPECT_TRUE(says(
       refusal("other_major"),
       fmt::format("it speaks plugin version 2.{0}, this Headrace speaks 1.{0}", HEADRACE_BACKEND_ABI_MINOR)))
@@ -69,12 +70,12 @@ TEST_F(PluginHostTest, refuses_what_does_not_fit_with_a_sentence) {
   EXPECT_TRUE(says(refusal("nowhere"), "there is no backend `nowhere`")) << refusal("nowhere");
 }
 
-TEST_F(PluginHostTest, a_plugin_that_kills_its_process_kills_only_its_trial) {
+TEST_F(PluginHostTest, a_plugin_that_kills_its_process_kills_its_trial_only) {
   EXPECT_TRUE(says(refusal("crashes"), "signal 9")) << refusal("crashes");
-  EXPECT_TRUE(says(refusal("crashes"), "remembered")) << "the second time no child is started";
+  EXPECT_TRUE(says(refusal("crashes"), "remembered")) << "the second time there is no trial";
 }
 
-TEST_F(PluginHostTest, finds_all_and_one_bad_plugin_does_not_hide_the_others) {
+TEST_F(PluginHostTest, find_all_lists_every_plugin_and_a_bad_one_does_not_hide_the_others) {
   PluginHost host(paths(), Log(logger_, "plugins"));
   const auto all = host.find_all();
   const auto has = [&](const std::string& name, bool loaded) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who drives while threads wait.
+// The thread that runs progress while others wait.
 #include "engine/progress.hpp"
 
 #include "backends/fake/backend.hpp"
@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Whether that thread of this process sleeps in the system.
+/// Whether that thread of this process sleeps in a system call.
 bool sleeps(pid_t thread) {
   std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
   std::string stat;
@@ -28,8 +28,8 @@ bool sleeps(pid_t thread) {
   return end_of_name != std::string::npos && stat.size() > end_of_name + 2 && stat[end_of_name + 2] == 'S';
 }
 
-/// A backend that keeps the progress thread on its way out of the driver's seat until the waiter sleeps, and
-/// whose one end is seen by the waiter's own progress alone.
+/// While the waiter is awake, this backend keeps the progress thread inside `arm`, so that thread cannot give
+/// up running progress. Only a `progress` call of the waiter's own thread sees the end.
 struct Held {
   static inline std::atomic<bool> armed = false;
   static inline std::atomic<bool> let_go = false;
@@ -55,7 +55,7 @@ struct Held {
   }
 };
 
-/// A backend that counts how often it is driven.
+/// A backend that counts its progress calls.
 struct Counted {
   static inline std::atomic<int> passes = 0;
 
@@ -79,30 +79,31 @@ Result<std::unique_ptr<BackendInstance>> open(const headrace_backend_v1* table, 
   return BackendInstance::open(table, args, events);
 }
 
-TEST(Progress, a_waiter_that_has_helped_to_the_end_drives_nobody_else_if_that_was_done_a_moment_ago) {
+TEST(Progress, a_waiter_whose_own_polls_reach_the_end_skips_progress_that_ran_just_before) {
   SilentEvents events;
   const test::TemporaryFolder folder;
   const auto instance = open(Counted::table(), events, folder).value();
   const auto progress = Progress::open().value();
   ASSERT_TRUE(progress->add(*instance).ok());
-  // A moment is short: the machine may take longer between two lines, but not each time.
+  // "Just before" is a short time: the machine may take longer between two lines, but not in each of many
+  // tries.
   bool alone = false;
   for (int tries = 0; tries < 1000 && !alone; ++tries) {
     (void)progress->poll();
     Counted::passes = 0;
     int helps = 0;
-    const auto help = [&] { return ++helps < 3; };  // the third sees the end
+    const auto help = [&] { return ++helps < 3; };  // the third call sees the end
     EXPECT_TRUE(progress->wait([&] { return helps == 3; }, help, Deadline::after(60s)));
     alone = Counted::passes == 0;
   }
   EXPECT_TRUE(alone);
-  // Who is not helped by that looks elsewhere.
+  // A waiter whose own polls find nothing runs progress.
   EXPECT_FALSE(progress->wait([] { return false; }, [] { return false; }, Deadline::after(1ms)));
   EXPECT_GT(Counted::passes, 0);
 }
 
-/// As a thread does that posts small requests one after another: each ends before a round has been to the
-/// others. There is nobody else to drive them: the progress thread steps aside for it.
+/// As a thread does that posts small requests one after another: each ends before the wait has run progress
+/// of the other backends. No other thread runs progress: the progress thread steps aside for this one.
 template <class Once>
 void expect_others_are_driven(Progress& progress, const Once& once) {
   std::atomic<bool> rang = false;
@@ -114,7 +115,7 @@ void expect_others_are_driven(Progress& progress, const Once& once) {
   EXPECT_GE(Counted::passes, 10);
 }
 
-TEST(Progress, short_waits_one_after_another_drive_the_others_too) {
+TEST(Progress, short_waits_one_after_another_run_progress_of_all_backends) {
   SilentEvents events;
   const test::TemporaryFolder folder;
   const auto instance = open(Counted::table(), events, folder).value();
@@ -126,7 +127,7 @@ TEST(Progress, short_waits_one_after_another_drive_the_others_too) {
   });
 }
 
-TEST(Progress, polls_of_one_backend_one_after_another_drive_the_others_too) {
+TEST(Progress, polls_of_one_backend_one_after_another_run_progress_of_the_others) {
   SilentEvents events;
   const test::TemporaryFolder folder;
   const auto other = open(Counted::table(), events, folder).value();
@@ -137,7 +138,7 @@ TEST(Progress, polls_of_one_backend_one_after_another_drive_the_others_too) {
   expect_others_are_driven(*progress, [&] { (void)progress->poll(*own); });
 }
 
-TEST(Progress, a_waiter_that_helps_again_and_again_drives_the_others_too_and_keeps_its_deadline) {
+TEST(Progress, a_waiter_whose_own_polls_never_end_runs_progress_and_keeps_its_deadline) {
   SilentEvents events;
   const test::TemporaryFolder folder;
   const auto instance = open(Counted::table(), events, folder).value();
@@ -148,7 +149,7 @@ TEST(Progress, a_waiter_that_helps_again_and_again_drives_the_others_too_and_kee
   EXPECT_GT(Counted::passes, 0);
 }
 
-TEST(Progress, a_waiter_that_found_the_drivers_seat_taken_takes_it_when_it_is_free) {
+TEST(Progress, a_waiter_runs_progress_after_the_progress_thread_has_stopped_doing_so) {
   SilentEvents events;
   const test::TemporaryFolder folder;
   const auto instance = open(Held::table(), events, folder).value();

@@ -13,7 +13,7 @@ namespace {
 
 using Ids = std::vector<std::uint32_t>;
 
-/// Regions of these ids, each of its id's length, with a name and a byte of a backend's.
+/// Regions with these ids. The length of each is its id; each has a name and one byte of data of a backend.
 RemoteRegions regions_of(const Ids& ids) {
   RemoteRegions regions;
   std::vector<RemoteRegion> rows;
@@ -42,14 +42,14 @@ void expect_just(const RemoteRegions& regions, const Ids& left, const Ids& gone)
   }
 }
 
-TEST(RemoteRegions, that_are_erased_by_ranges_take_name_and_data_along) {
+TEST(RemoteRegions, regions_erased_by_ranges_lose_their_names_and_data) {
   RemoteRegions regions = regions_of({1, 2, 5, 6, 7, 9, UINT32_MAX});
   const std::vector<IdRange> gone{{2, 1}, {4, 3}, {8, 1}, {UINT32_MAX, 1}};
   regions.erase(gone);
   expect_just(regions, {1, 7, 9}, {2, 5, 6, UINT32_MAX});
 }
 
-TEST(RemoteRegions, that_are_not_among_those_to_keep_go) {
+TEST(RemoteRegions, keep_only_removes_all_other_regions) {
   RemoteRegions regions = regions_of({1, 2, 5, 7, 9});
   regions.keep_only(Ids{0, 2, 3, 7, 100});
   expect_just(regions, {2, 7}, {1, 5, 9});

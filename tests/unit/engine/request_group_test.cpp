@@ -93,19 +93,19 @@ class RequestGroupTest : public testing::Test {
   std::vector<RegionId> theirs;
 };
 
-TEST_F(RequestGroupTest, moves_the_pages_of_all_peers_in_the_order_of_a_stream) {
+TEST_F(RequestGroupTest, a_request_moves_the_pages_of_all_peers_in_the_order_of_a_stream) {
   for (const Op op : {Op::read, Op::write}) {
     const auto group = make(op);
     make_way(*group);
     std::memset(near.base, 99, peers * list_bytes);
     ASSERT_TRUE(group->post(&on_stream).ok()) << group->error().message;
     ASSERT_TRUE(stream.wait_idle());
-    EXPECT_TRUE(all_moved()) << "before anybody waited";
+    EXPECT_TRUE(all_moved()) << "the pages have moved before a call to wait";
     EXPECT_TRUE(group->wait(10s).ok()) << group->error().message;
   }
 }
 
-TEST_F(RequestGroupTest, lies_in_a_graph_with_all_parts_and_counts_the_replays_that_all_have_ended) {
+TEST_F(RequestGroupTest, a_captured_request_has_all_parts_and_counts_the_replays_that_all_parts_have_ended) {
   const auto group = make();
   make_way(*group);
   std::memset(near.base, 0, peers * list_bytes);
@@ -123,10 +123,10 @@ TEST_F(RequestGroupTest, lies_in_a_graph_with_all_parts_and_counts_the_replays_t
   group->cancel();
   EXPECT_EQ(group->state(), RequestState::canceled);
   EXPECT_EQ(group->check().code(), Code::invalid_argument);
-  EXPECT_TRUE(here->deregister({&ours, 1}, 10s)) << "no part holds it any more";
+  EXPECT_TRUE(here->deregister({&ours, 1}, 10s)) << "no part holds the region after the cancel";
 }
 
-TEST_F(RequestGroupTest, takes_page_numbers_for_each_part_of_a_graph) {
+TEST_F(RequestGroupTest, a_captured_request_takes_indices_for_each_part) {
   const auto group = make();
   make_way(*group);
   const GpuGraph graph(stream, [&] { EXPECT_EQ(group->post(&on_stream), Status{}); });
@@ -137,15 +137,15 @@ TEST_F(RequestGroupTest, takes_page_numbers_for_each_part_of_a_graph) {
   graph.replay();
   EXPECT_EQ(near.base[list_bytes + 3 * group_page_bytes], std::byte{99});
   EXPECT_EQ(near.base[list_bytes + 4 * group_page_bytes], std::byte{0})
-      << "one page of that part was to move";
-  EXPECT_TRUE(moved(0) && moved(2)) << "the others' stay as they were";
+      << "only one page of that part is in the indices";
+  EXPECT_TRUE(moved(0) && moved(2)) << "the other parts keep their indices";
   const auto none = group->set_indices({.local = near_pages, .part = 3}, stream.handle());
   ASSERT_FALSE(none);
   EXPECT_EQ(none.code(), Code::invalid_argument);
   EXPECT_THAT(none.error().message, HasSubstr("3 parts"));
 }
 
-TEST_F(RequestGroupTest, reads_numbers_of_one_part_from_gpu_memory_at_every_replay) {
+TEST_F(RequestGroupTest, a_captured_request_reads_indices_of_one_part_from_gpu_memory_at_every_replay) {
   const auto table = gpus().take_plain(group_pages * sizeof(std::uint32_t));
   auto* const numbers = reinterpret_cast<std::uint32_t*>(table.base);
   const auto group = make();
@@ -163,7 +163,7 @@ TEST_F(RequestGroupTest, reads_numbers_of_one_part_from_gpu_memory_at_every_repl
   EXPECT_EQ(make()->post(&options).code, Code::invalid_argument);
 }
 
-TEST_F(RequestGroupTest, leaves_a_graph_whole_when_one_part_cannot_be_captured) {
+TEST_F(RequestGroupTest, a_request_leaves_the_capture_with_all_parts_if_one_part_cannot_be_captured) {
   const auto group = make();
   make_way(*group);
   ASSERT_TRUE(others[1]->deregister({&theirs[1], 1}, 10s));
@@ -176,16 +176,16 @@ TEST_F(RequestGroupTest, leaves_a_graph_whole_when_one_part_cannot_be_captured) 
     EXPECT_THAT(group->error().message, HasSubstr("part 1 of 3"));
     EXPECT_THAT(group->error().message, HasSubstr("peer1"));
   }
-  EXPECT_TRUE(here->deregister({&ours, 1}, 10s)) << "no part lies in it";
+  EXPECT_TRUE(here->deregister({&ours, 1}, 10s)) << "no part is captured";
 }
 
-TEST_F(RequestGroupTest, is_refused_in_a_graph_before_any_way_is_made_and_nothing_changes) {
+TEST_F(RequestGroupTest, a_capture_before_the_links_are_ready_is_refused_and_changes_nothing) {
   const auto group = make();
   Status status;
   {
     const GpuGraph graph(stream, [&] { status = group->post(&on_stream); });
   }
-  // The ways are being made meanwhile: the first part may find its own, and a later one not.
+  // The links are made meanwhile: the first part may find its link ready and a later part not.
   if (group->state() == RequestState::prepared) {
     EXPECT_EQ(status.code, Code::would_block);
     for (const PartInfo& part : group->parts()) EXPECT_EQ(part.state, RequestState::prepared);
@@ -199,10 +199,10 @@ TEST_F(RequestGroupTest, is_refused_in_a_graph_before_any_way_is_made_and_nothin
   EXPECT_TRUE(all_moved());
 }
 
-TEST_F(RequestGroupTest, tells_at_once_of_a_part_that_a_stream_cannot_wait_for) {
+TEST_F(RequestGroupTest, a_post_on_a_stream_returns_the_error_of_a_failed_part_at_once) {
   const auto group = make();
   make_way(*group);
-  // The region of the last is gone: it fails after the others have been queued.
+  // The region of the last part is gone: that part fails after the others have been queued.
   ASSERT_TRUE(others[2]->deregister({&theirs[2], 1}, 10s));
   std::memset(near.base, 0, peers * list_bytes);
   const Status status = group->post(&on_stream);
@@ -214,7 +214,7 @@ TEST_F(RequestGroupTest, tells_at_once_of_a_part_that_a_stream_cannot_wait_for) 
   EXPECT_EQ(group->parts()[2].state, RequestState::failed);
 }
 
-TEST_F(RequestGroupTest, leaves_its_graph_whole_when_one_part_is_taken_out) {
+TEST_F(RequestGroupTest, a_captured_request_is_canceled_with_all_parts_if_one_part_is_canceled) {
   const auto group = make();
   make_way(*group);
   const GpuGraph graph(stream, [&] { EXPECT_EQ(group->post(&on_stream), Status{}); });
@@ -222,10 +222,10 @@ TEST_F(RequestGroupTest, leaves_its_graph_whole_when_one_part_is_taken_out) {
   const Deadline deadline = Deadline::after(10s);
   while (group->state() != RequestState::canceled && !deadline.expired()) (void)here->progress().poll();
   EXPECT_EQ(group->state(), RequestState::canceled);
-  EXPECT_TRUE(here->deregister({&ours, 1}, 10s)) << "no part lies in it any more";
+  EXPECT_TRUE(here->deregister({&ours, 1}, 10s)) << "no part is captured any more";
 }
 
-TEST_F(RequestGroupTest, an_agent_that_closes_lets_go_of_one_in_a_graph) {
+TEST_F(RequestGroupTest, closing_the_agent_cancels_a_captured_request) {
   const auto group = make();
   make_way(*group);
   {

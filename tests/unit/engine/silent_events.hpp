@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A host that hears of everything and does nothing, for tests of one instance without an engine.
+// A host that ignores every event, for tests of one instance without an engine.
 #pragma once
 
 #include "engine/backend_instance.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The courier's host half over the fake driver, whose courier looks at the ring from another thread.
+// The host half of the courier over the fake driver. Another thread plays the courier and polls the ring.
 #include "gpu/courier.hpp"
 
 #include "gpu/device_memory.hpp"
@@ -41,7 +41,7 @@ class CourierTest : public GpuTest {
       if (const auto state = courier.look(ticket); state != Courier::State::pending) return state;
   }
   [[nodiscard]] int launches() const { return fake.calls("headrace_courier"); }
-  /// Nothing is queued: no courier is there.
+  /// Waits until no work is queued on the GPU, so no courier runs.
   void wait_until_it_left() {
     const ContextGuard guard(*device);
     EXPECT_EQ(driver.ctx_synchronize(), cuda::Outcome::success);
@@ -52,7 +52,7 @@ class CourierTest : public GpuTest {
   std::shared_ptr<const Kernels> kernels;
 };
 
-TEST_F(CourierTest, nothing_is_launched_before_a_job_and_once_for_many) {
+TEST_F(CourierTest, the_courier_is_launched_at_the_first_job_and_once_for_many) {
   const auto source = filled(4096), target = filled(4096);
   const auto it = courier();
   EXPECT_EQ(launches(), 0);
@@ -67,7 +67,7 @@ TEST_F(CourierTest, nothing_is_launched_before_a_job_and_once_for_many) {
   EXPECT_EQ(launches(), 1);
 }
 
-TEST_F(CourierTest, parts_of_any_length_and_place_arrive_and_nothing_beside_them) {
+TEST_F(CourierTest, runs_of_any_length_and_offset_arrive_and_no_byte_beside_them_changes) {
   const auto source = filled(64 * 1024), target = filled(64 * 1024);
   const auto it = courier();
   for (int round = 0; round < 200; ++round) {
@@ -105,7 +105,7 @@ TEST_F(CourierTest, jobs_end_in_the_order_of_their_tickets) {
   for (Courier::Ticket ticket = 1; ticket < last; ++ticket) EXPECT_EQ(it->look(ticket), Courier::State::done);
 }
 
-TEST_F(CourierTest, a_full_ring_takes_nothing_and_takes_again_once_a_job_has_ended) {
+TEST_F(CourierTest, a_full_ring_refuses_a_job_until_an_earlier_one_has_ended) {
   const auto source = filled(64), target = filled(64);
   const auto it = courier();
   const std::array parts{Courier::Part{source.address(), target.address(), 64}};
@@ -120,7 +120,7 @@ TEST_F(CourierTest, a_full_ring_takes_nothing_and_takes_again_once_a_job_has_end
   EXPECT_EQ(wait(*it, *ticket), Courier::State::done);
 }
 
-TEST_F(CourierTest, it_takes_neither_many_nor_long_parts_nor_such_as_lie_too_high) {
+TEST_F(CourierTest, the_courier_refuses_too_many_runs_too_many_bytes_and_too_high_addresses) {
   const auto it = courier();
   const std::uint64_t top = std::uint64_t{1} << 48;
   const auto takes = [&](std::vector<Courier::Part> parts) { return it->takes(parts); };
@@ -137,7 +137,7 @@ TEST_F(CourierTest, it_takes_neither_many_nor_long_parts_nor_such_as_lie_too_hig
   EXPECT_FALSE(takes({{~std::uint64_t{0}, 4096, 16}}));
 }
 
-TEST_F(CourierTest, it_leaves_when_idle_so_that_the_gpu_falls_silent_and_comes_back_for_a_job) {
+TEST_F(CourierTest, an_idle_courier_leaves_the_gpu_and_is_launched_again_for_a_job) {
   const auto source = filled(64), target = filled(64);
   const auto it = courier(1us);
   const std::array parts{Courier::Part{source.address(), target.address(), 64}};
@@ -150,7 +150,7 @@ TEST_F(CourierTest, it_leaves_when_idle_so_that_the_gpu_falls_silent_and_comes_b
   EXPECT_GE(launches(), 5);
 }
 
-TEST_F(CourierTest, it_leaves_though_jobs_keep_coming_and_none_is_lost) {
+TEST_F(CourierTest, the_courier_leaves_after_its_stay_and_no_queued_job_is_lost) {
   const auto source = filled(64), target = filled(64);
   const auto it = courier(1h, 1us);
   const std::array parts{Courier::Part{source.address(), target.address(), 64}};
@@ -161,11 +161,11 @@ TEST_F(CourierTest, it_leaves_though_jobs_keep_coming_and_none_is_lost) {
   EXPECT_GE(launches(), 2);
 }
 
-TEST_F(CourierTest, posts_of_several_threads_race_with_its_leaving_and_none_is_lost) {
+TEST_F(CourierTest, posts_of_several_threads_race_with_a_leaving_courier_and_none_is_lost) {
   constexpr int threads = 3, posts = 400;
   std::vector<DeviceMemory> sources, targets;
   for (int i = 0; i < threads; ++i) sources.push_back(filled(64)), targets.push_back(filled(64));
-  const auto it = courier(0ns, 100us);  // it leaves whenever it finds nothing
+  const auto it = courier(0ns, 100us);  // it leaves as soon as it finds no job
   {
     std::vector<std::jthread> posters;
     for (int i = 0; i < threads; ++i)
@@ -187,11 +187,11 @@ TEST_F(CourierTest, posts_of_several_threads_race_with_its_leaving_and_none_is_l
   EXPECT_GT(launches(), 1);
 }
 
-TEST_F(CourierTest, numbers_go_round_without_a_job_being_taken_for_an_old_one) {
+TEST_F(CourierTest, ticket_numbers_wrap_and_no_job_is_taken_for_an_old_one) {
   const auto source = filled(16), target = filled(16);
   const auto it = courier();
   const std::array parts{Courier::Part{source.address(), target.address(), 16}};
-  // Numbers have 16 bits in the ring.
+  // A ticket number has 16 bits in the ring.
   constexpr Courier::Ticket rounds = (1 << 16) + 2 * HEADRACE_COURIER_SLOTS;
   for (Courier::Ticket posted = 0; posted < rounds;) {
     const auto ticket = it->post(parts);
@@ -206,7 +206,7 @@ TEST_F(CourierTest, numbers_go_round_without_a_job_being_taken_for_an_old_one) {
   EXPECT_EQ(std::memcmp(at(source), at(target), 16), 0);
 }
 
-TEST_F(CourierTest, one_that_cannot_be_launched_takes_nothing_and_says_why_once) {
+TEST_F(CourierTest, a_courier_that_cannot_be_launched_refuses_jobs_and_reports_why_once) {
   const auto source = filled(64), target = filled(64);
   const auto it = courier();
   const std::array parts{Courier::Part{source.address(), target.address(), 64}};
@@ -216,11 +216,11 @@ TEST_F(CourierTest, one_that_cannot_be_launched_takes_nothing_and_says_why_once)
   ASSERT_TRUE(failure);
   EXPECT_THAT(failure->message, HasSubstr("launch the courier on GPU 0"));
   EXPECT_FALSE(it->take_failure());
-  EXPECT_FALSE(it->post(parts)) << "it is not tried again";
+  EXPECT_FALSE(it->post(parts)) << "the launch is not tried again";
   EXPECT_EQ(fake.calls("cuLaunchKernelEx"), 1);
 }
 
-TEST_F(CourierTest, a_job_that_it_did_not_see_before_it_left_brings_it_back) {
+TEST_F(CourierTest, a_job_that_the_leaving_courier_missed_launches_it_again) {
   const auto source = filled(64), target = filled(64);
   const auto it = courier();
   const std::array parts{Courier::Part{source.address(), target.address(), 64}};
@@ -236,7 +236,7 @@ TEST_F(CourierTest, a_job_that_it_did_not_see_before_it_left_brings_it_back) {
   EXPECT_EQ(std::memcmp(at(source), at(target), 64), 0);
 }
 
-TEST_F(CourierTest, jobs_that_it_did_not_see_are_dropped_if_it_cannot_be_launched_anew) {
+TEST_F(CourierTest, jobs_that_the_leaving_courier_missed_are_dropped_if_the_next_launch_fails) {
   const auto source = filled(64), target = filled(64);
   const auto it = courier();
   const std::array parts{Courier::Part{source.address(), target.address(), 64}};
@@ -253,7 +253,7 @@ TEST_F(CourierTest, jobs_that_it_did_not_see_are_dropped_if_it_cannot_be_launche
   EXPECT_TRUE(std::ranges::equal(before, std::span(at(target), 64)));
 }
 
-TEST_F(CourierTest, a_fault_of_its_context_is_seen_by_asking_the_driver) {
+TEST_F(CourierTest, a_job_stays_pending_after_a_fault_and_the_driver_reports_the_fault) {
   const auto target = filled(64);
   const auto it = courier();
   const std::array parts{Courier::Part{4096, target.address(), 64}};
@@ -264,10 +264,10 @@ TEST_F(CourierTest, a_fault_of_its_context_is_seen_by_asking_the_driver) {
   EXPECT_EQ(it->look(*ticket), Courier::State::pending);
 }
 
-TEST_F(CourierTest, it_leaves_when_its_host_half_goes_and_gives_everything_back) {
+TEST_F(CourierTest, the_courier_leaves_when_its_host_half_is_destroyed_and_frees_everything) {
   const auto source = filled(64), target = filled(64);
   const auto before = fake.live();
-  auto it = courier();  // of itself it would stay for an hour
+  auto it = courier();  // otherwise it would stay for an hour
   const std::array parts{Courier::Part{source.address(), target.address(), 64}};
   ASSERT_EQ(wait(*it, it->post(parts).value()), Courier::State::done);
   it.reset();

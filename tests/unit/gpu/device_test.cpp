@@ -16,7 +16,7 @@ using testing::StartsWith;
 
 using DeviceTest = GpuTest;
 
-TEST_F(DeviceTest, are_listed_without_a_context_being_made) {
+TEST_F(DeviceTest, devices_are_listed_without_making_a_context) {
   const auto devices = list_devices(driver);
   ASSERT_TRUE(devices) << devices.error().message;
   ASSERT_EQ(devices->size(), 2u);
@@ -28,7 +28,7 @@ TEST_F(DeviceTest, are_listed_without_a_context_being_made) {
   EXPECT_EQ(fake.live().contexts, 0);
 }
 
-TEST_F(DeviceTest, keeps_its_primary_context_until_the_last_owner_is_gone) {
+TEST_F(DeviceTest, a_device_keeps_its_primary_context_until_its_last_owner_is_gone) {
   {
     auto device = open(1);
     const auto other = device;
@@ -38,14 +38,14 @@ TEST_F(DeviceTest, keeps_its_primary_context_until_the_last_owner_is_gone) {
   EXPECT_EQ(fake.live().contexts, 0);
 }
 
-TEST_F(DeviceTest, that_is_not_there_is_named_with_those_that_are) {
+TEST_F(DeviceTest, a_missing_device_is_refused_with_the_number_of_present_ones) {
   const auto device = Device::open(driver, 2);
   ASSERT_FALSE(device);
   EXPECT_EQ(device.code(), Code::invalid_argument);
   EXPECT_THAT(device.error().message, AllOf(HasSubstr("no GPU 2"), HasSubstr("sees 2")));
 }
 
-TEST_F(DeviceTest, that_does_not_start_says_why) {
+TEST_F(DeviceTest, a_device_that_does_not_start_reports_why) {
   fake.fail("cuDevicePrimaryCtxRetain", cuda::Outcome::out_of_memory);
   const auto device = Device::open(driver, 0);
   ASSERT_FALSE(device);
@@ -54,7 +54,7 @@ TEST_F(DeviceTest, that_does_not_start_says_why) {
               AllOf(HasSubstr("open the primary context of GPU 0 (Fake H200)"), HasSubstr("out of memory")));
 }
 
-TEST_F(DeviceTest, a_guard_leaves_the_thread_as_it_found_it) {
+TEST_F(DeviceTest, a_context_guard_restores_the_current_context_of_the_thread) {
   const auto first = open(0), second = open(1);
   const auto current = [&] {
     cuda::Context context = nullptr;
@@ -82,7 +82,7 @@ TEST_F(DeviceTest, peer_access_may_be_enabled_twice) {
   EXPECT_TRUE(enable_peer_access(*first, *first));
 }
 
-TEST_F(DeviceTest, no_peer_access_is_told_with_both_gpus) {
+TEST_F(DeviceTest, missing_peer_access_is_reported_with_both_gpus) {
   fake.forbid_peer_access(0, 1);
   const auto answer = enable_peer_access(*open(0), *open(1));
   ASSERT_FALSE(answer);
@@ -128,7 +128,7 @@ TEST_F(DeviceTest, a_stream_that_waits_for_an_event_runs_after_it) {
   EXPECT_TRUE(after.poll_reached().value());
 }
 
-TEST_F(DeviceTest, failures_while_making_streams_and_events_leave_nothing_behind) {
+TEST_F(DeviceTest, a_failure_to_make_a_stream_or_event_leaves_nothing_behind) {
   const auto device = open();
   fake.fail("cuStreamCreateWithPriority", cuda::Outcome::out_of_memory);
   EXPECT_EQ(Stream::make(device).code(), Code::exhausted);

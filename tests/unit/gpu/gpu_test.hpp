@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of src/gpu begin with: a fake driver, its devices opened, kernels that run their references.
+// The common base of tests of src/gpu: a fake driver, its devices, and kernels that run their CPU references.
 #pragma once
 
 #include "gpu/device.hpp"

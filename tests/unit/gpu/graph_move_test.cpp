@@ -64,7 +64,7 @@ class GraphMoveTest : public GpuTest {
     args.remote = &remote_view;
     return args;
   }
-  /// `most` pages of `page_bytes`, scattered on both sides, `apart` bytes from one to the next.
+  /// `most` pages of `page_bytes`, scattered on both sides, at multiples of `apart` bytes.
   std::unique_ptr<GraphMove> make(headrace_op_v1 way, std::uint64_t page_bytes, std::uint64_t apart) {
     op = way, page = page_bytes, stride = apart;
     PageSide local = test::uniform_side(&here, 0, stride, page),
@@ -91,8 +91,7 @@ class GraphMoveTest : public GpuTest {
                       std::uint64_t count, headrace_memory_kind_v1 kind = HEADRACE_DRAM) const {
     return move.set_indices(indices(local, remote, count, kind));
   }
-  /// Replays once, and compares all of both memories with a loop over the pages that `locals` and `remotes`
-  /// name.
+  /// Replays once, and compares all of both memories with a loop over the pages in `locals` and `remotes`.
   void expect_replay(const GpuGraph& graph) {
     fill();
     Bytes source_now(op == HEADRACE_READ ? at(there) : at(here),
@@ -109,7 +108,7 @@ class GraphMoveTest : public GpuTest {
     EXPECT_EQ(std::memcmp(expected.data(), at(target), expected.size()), 0)
         << locals.size() << " pages of " << page << " bytes";
   }
-  /// Numbers in the GPU's memory, as a model would have written them.
+  /// Indices in GPU memory, as a model would write them.
   DeviceMemory on_gpu(const Numbers& numbers) {
     auto memory = DeviceMemory::allocate(device, numbers.size() * sizeof numbers[0]).value();
     std::memcpy(at(memory), numbers.data(), memory.bytes());
@@ -129,10 +128,10 @@ class GraphMoveTest : public GpuTest {
   headrace_side_v1 local_view{}, remote_view{};
   headrace_op_v1 op = HEADRACE_READ;
   std::uint64_t page = 0, stride = 0;
-  Numbers locals, remotes;  // that the next replay moves
+  Numbers locals, remotes;  // the pages of the next replay
 };
 
-TEST_F(GraphMoveTest, replays_move_pages_of_every_length_and_are_counted) {
+TEST_F(GraphMoveTest, replays_move_pages_of_any_length_and_are_counted) {
   for (const auto way : {HEADRACE_READ, HEADRACE_WRITE}) {
     for (const auto& [bytes, apart] : std::vector<std::pair<std::uint64_t, std::uint64_t>>{{1, 1},
                                                                                            {7, 9},
@@ -155,7 +154,7 @@ TEST_F(GraphMoveTest, replays_move_pages_of_every_length_and_are_counted) {
   }
 }
 
-TEST_F(GraphMoveTest, a_hundred_replays_each_with_other_numbers_from_the_host) {
+TEST_F(GraphMoveTest, a_hundred_replays_each_move_other_indices_from_the_host) {
   for (const auto way : {HEADRACE_READ, HEADRACE_WRITE}) {
     const auto move = make(way, 1000, 1008);
     const GpuGraph graph(stream, [&] { ASSERT_TRUE(move->record(stream.handle())); });
@@ -164,7 +163,7 @@ TEST_F(GraphMoveTest, a_hundred_replays_each_with_other_numbers_from_the_host) {
       locals = some(count, local_pages), remotes = some(count, remote_pages);
       const Numbers given_locals = locals, given_remotes = remotes;
       ASSERT_TRUE(change(*move, locals.data(), remotes.data(), count));
-      std::ranges::fill(locals, 999U), std::ranges::fill(remotes, 999U);  // they were copied
+      std::ranges::fill(locals, 999U), std::ranges::fill(remotes, 999U);  // the move has its own copy
       locals = given_locals, remotes = given_remotes;
       expect_replay(graph);
     }
@@ -172,8 +171,8 @@ TEST_F(GraphMoveTest, a_hundred_replays_each_with_other_numbers_from_the_host) {
   }
 }
 
-TEST_F(GraphMoveTest, pages_that_are_grids_replay_with_other_numbers_and_within_their_bounds) {
-  // [4][6] runs of 128 bytes, transposed on the way, in pages 8192 bytes apart.
+TEST_F(GraphMoveTest, pages_that_are_grids_replay_with_other_indices_within_their_bounds) {
+  // [4][6] runs of 128 bytes, transposed by the move, in pages 8192 bytes apart.
   headrace_page_grid_v1 grid{};
   grid.dimensions = 2;
   grid.run_bytes = 128;
@@ -217,7 +216,7 @@ TEST_F(GraphMoveTest, pages_that_are_grids_replay_with_other_numbers_and_within_
   EXPECT_TRUE(refused->of_target);
 }
 
-TEST_F(GraphMoveTest, a_side_that_is_not_given_keeps_its_first_numbers) {
+TEST_F(GraphMoveTest, a_side_without_new_indices_keeps_its_first_ones) {
   const auto move = make(HEADRACE_READ, 512, 512);
   const GpuGraph graph(stream, [&] { ASSERT_TRUE(move->record(stream.handle())); });
   remotes = some(20, remote_pages);
@@ -230,7 +229,7 @@ TEST_F(GraphMoveTest, a_side_that_is_not_given_keeps_its_first_numbers) {
   expect_replay(graph);
 }
 
-TEST_F(GraphMoveTest, numbers_that_a_gpu_wrote_are_bounded_and_bad_ones_are_told_once) {
+TEST_F(GraphMoveTest, indices_that_a_gpu_wrote_are_checked_and_a_bad_one_is_reported_once) {
   for (const auto way : {HEADRACE_READ, HEADRACE_WRITE}) {
     for (const std::uint64_t bytes : {48U, 512U, 1001U, 4096U}) {
       const auto move = make(way, bytes, bytes);
@@ -255,7 +254,7 @@ TEST_F(GraphMoveTest, numbers_that_a_gpu_wrote_are_bounded_and_bad_ones_are_told
   }
 }
 
-TEST_F(GraphMoveTest, numbers_that_the_graph_itself_copies_are_read_anew_at_every_replay) {
+TEST_F(GraphMoveTest, indices_that_the_graph_itself_copies_are_read_at_every_replay) {
   const auto move = make(HEADRACE_WRITE, 4096, 4096);
   const auto table = on_gpu(some(most, local_pages));
   const GpuGraph graph(stream, [&] {
@@ -274,7 +273,7 @@ TEST_F(GraphMoveTest, numbers_that_the_graph_itself_copies_are_read_anew_at_ever
   }
 }
 
-TEST_F(GraphMoveTest, lists_of_any_length_are_replayed_and_have_no_numbers_to_change) {
+TEST_F(GraphMoveTest, pages_of_different_lengths_are_replayed_and_have_no_indices_to_change) {
   PageSide local, remote;
   local.regions = {&here}, remote.regions = {&there};
   local.offsets = {0, 5000, 9000}, remote.offsets = {70'000, 1, 300};
@@ -294,7 +293,7 @@ TEST_F(GraphMoveTest, lists_of_any_length_are_replayed_and_have_no_numbers_to_ch
   EXPECT_EQ(change(*move, numbers.data(), nullptr, 3).code(), Code::not_supported);
 }
 
-TEST_F(GraphMoveTest, a_stretch_in_one_piece_goes_by_kernel_so_that_its_pages_may_change) {
+TEST_F(GraphMoveTest, contiguous_pages_are_moved_by_the_kernel_so_their_indices_may_change) {
   op = HEADRACE_READ, page = stride = 4096;
   const auto move = prepare(
       request(op, test::uniform_side(&here, 0, page, page), test::uniform_side(&there, 0, page, page), 8));
@@ -306,7 +305,7 @@ TEST_F(GraphMoveTest, a_stretch_in_one_piece_goes_by_kernel_so_that_its_pages_ma
   expect_replay(graph);
 }
 
-TEST_F(GraphMoveTest, nothing_to_move_is_replayed_and_counted) {
+TEST_F(GraphMoveTest, a_move_without_pages_is_replayed_and_counted) {
   const auto move = prepare(
       request(HEADRACE_READ, test::uniform_side(&here, 0, 16, 16), test::uniform_side(&there, 0, 16, 16), 0));
   const GpuGraph graph(stream, [&] { ASSERT_TRUE(move->record(stream.handle())); });
@@ -314,13 +313,13 @@ TEST_F(GraphMoveTest, nothing_to_move_is_replayed_and_counted) {
   EXPECT_EQ(move->replays(), 1U);
 }
 
-TEST_F(GraphMoveTest, changes_that_are_queued_hold_for_the_replays_behind_them_until_too_many_are) {
+TEST_F(GraphMoveTest, queued_changes_apply_to_the_replays_queued_after_them_until_too_many_are_queued) {
   const auto move = make(HEADRACE_READ, 512, 512);
   const GpuGraph graph(stream, [&] { ASSERT_TRUE(move->record(stream.handle())); });
   fill();
   const Bytes before(at(here), at(here) + here.bytes());
   fake.hold();
-  // Each replay brings page `step` of there to page `step` of here.
+  // Each replay moves page `step` of `there` to page `step` of `here`.
   for (std::uint32_t step = 0; step < local_pages; ++step) {
     ASSERT_TRUE(change(*move, &step, &step, 1));
     graph.launch();
@@ -337,13 +336,13 @@ TEST_F(GraphMoveTest, changes_that_are_queued_hold_for_the_replays_behind_them_u
   EXPECT_TRUE(change(*move, &zero, &zero, 1));
 }
 
-TEST_F(GraphMoveTest, more_numbers_than_pages_are_refused) {
+TEST_F(GraphMoveTest, more_indices_than_pages_are_refused) {
   const auto move = make(HEADRACE_READ, 512, 512);
   const Numbers many(most + 1, 0);
   EXPECT_EQ(change(*move, many.data(), nullptr, most + 1).code(), Code::invalid_argument);
 }
 
-TEST_F(GraphMoveTest, that_goes_waits_for_changes_that_still_write_to_its_table) {
+TEST_F(GraphMoveTest, a_destroyed_move_waits_for_changes_that_still_write_to_its_table) {
   auto move = make(HEADRACE_READ, 512, 512);
   fake.hold();
   const std::uint32_t zero = 0;
@@ -357,7 +356,7 @@ TEST_F(GraphMoveTest, that_goes_waits_for_changes_that_still_write_to_its_table)
   EXPECT_TRUE(stream.poll_idle().value());
 }
 
-TEST_F(GraphMoveTest, what_the_driver_refuses_is_told_and_leaves_the_next_one_unharmed) {
+TEST_F(GraphMoveTest, an_error_of_the_driver_is_reported_and_the_next_change_works) {
   const auto move = make(HEADRACE_READ, 512, 512);
   const Numbers other_locals = some(most, local_pages), other_remotes = some(most, remote_pages);
   for (const char* call : {"cuMemcpyAsync", "cuMemsetD32Async", "cuEventRecord"}) {
@@ -372,11 +371,11 @@ TEST_F(GraphMoveTest, what_the_driver_refuses_is_told_and_leaves_the_next_one_un
   expect_replay(graph);
 }
 
-TEST_F(GraphMoveTest, work_of_ours_beside_somebodys_capture_does_not_spoil_it) {
+TEST_F(GraphMoveTest, our_calls_during_a_capture_of_another_stream_do_not_invalidate_it) {
   const auto other = Stream::make(device).value();
   const GpuGraph graph(other, [&] {
     std::jthread beside([&] {
-      // Allocates tables, waits for their upload, asks events and streams.
+      // Allocates tables, waits for their upload, polls events and streams.
       const auto own = Mover::make(kernels).value();
       const auto address_of = [](void* handle) { return static_cast<DeviceMemory*>(handle)->address(); };
       page = 512;
@@ -392,7 +391,7 @@ TEST_F(GraphMoveTest, work_of_ours_beside_somebodys_capture_does_not_spoil_it) {
     });
   });
   graph.replay();
-  int spoilt = 0;  // what a call without care would have done
+  int spoilt = 0;  // 1: an ordinary call of the driver invalidates the capture
   {
     const ContextGuard current(*device);
     cuda::Graph lost = nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels' host half and their CPU reference, over the fake driver; the device code itself runs on GPUs
-// alone.
+// The host half of the kernels and their CPU references, over the fake driver. The device code itself runs on
+// GPUs only.
 #include "gpu/device_memory.hpp"
 #include "gpu/pinned_memory.hpp"
 #include "gpu/stream.hpp"
@@ -70,7 +70,7 @@ class KernelsTest : public GpuTest {
   std::shared_ptr<const Kernels> kernels;
 };
 
-TEST_F(KernelsTest, pages_go_where_their_indices_say) {
+TEST_F(KernelsTest, pages_move_to_the_places_that_their_indices_name) {
   for (const std::size_t page : {1u, 3u, 16u, 512u, 4095u, 4096u, 5000u}) {
     constexpr std::uint32_t count = 40;
     const std::size_t stride = page + 5;
@@ -93,7 +93,7 @@ TEST_F(KernelsTest, pages_go_where_their_indices_say) {
   }
 }
 
-TEST_F(KernelsTest, pages_of_several_memories_travel_in_one_launch) {
+TEST_F(KernelsTest, pages_of_several_memories_move_in_one_launch) {
   constexpr std::size_t page = 48;
   const auto one = filled(10 * page), two = filled(10 * page);
   const auto target = filled(20 * page);
@@ -115,7 +115,8 @@ TEST_F(KernelsTest, pages_of_several_memories_travel_in_one_launch) {
   EXPECT_EQ(copy_of(target), expected);
 }
 
-/// Pages of 6 runs, [2][3] of them, a transposition with gaps; where they begin, and how far apart.
+/// Pages of 6 runs, a [2][3] array that is transposed, with gaps between the runs. The caller adds the base
+/// addresses.
 headrace_move_grids_v1 transposing(std::uint64_t run_bytes, std::uint64_t gap) {
   headrace_move_grids_v1 args{};
   args.struct_size = sizeof args;
@@ -131,7 +132,7 @@ headrace_move_grids_v1 transposing(std::uint64_t run_bytes, std::uint64_t gap) {
   return args;
 }
 
-TEST_F(KernelsTest, runs_of_grids_go_where_their_strides_say_by_the_kernel_that_fits) {
+TEST_F(KernelsTest, the_fitting_kernel_moves_the_runs_of_grids_to_the_places_of_their_strides) {
   struct Case {
     std::uint64_t run_bytes, gap;
     const char* kernel;
@@ -164,7 +165,7 @@ TEST_F(KernelsTest, runs_of_grids_go_where_their_strides_say_by_the_kernel_that_
   }
 }
 
-TEST_F(KernelsTest, a_grid_that_cannot_be_is_refused) {
+TEST_F(KernelsTest, an_invalid_grid_is_refused) {
   const auto moved = [this](auto change) {
     headrace_move_grids_v1 args = transposing(16, 0);
     change(args);
@@ -182,7 +183,7 @@ TEST_F(KernelsTest, a_grid_that_cannot_be_is_refused) {
             cuda::Outcome::invalid_value);
 }
 
-TEST(RunGrid, divides_as_division_does) {
+TEST(RunGrid, the_divisor_of_a_run_grid_divides_as_the_operator_does) {
   std::mt19937 numbers(5);
   constexpr unsigned most = (1u << 31) - 1;
   for (int round = 0; round < 20'000; ++round) {
@@ -196,7 +197,7 @@ TEST(RunGrid, divides_as_division_does) {
   }
 }
 
-TEST(RunGrid, finds_each_run_where_loops_over_its_numbers_find_it) {
+TEST(RunGrid, a_run_grid_gives_each_run_the_place_that_nested_loops_give) {
   std::mt19937_64 numbers(6);
   for (int round = 0; round < 500; ++round) {
     headrace_move_grids_v1 args{};
@@ -229,7 +230,7 @@ TEST(RunGrid, finds_each_run_where_loops_over_its_numbers_find_it) {
   }
 }
 
-TEST_F(KernelsTest, parts_of_any_length_travel_and_the_end_is_told_by_count) {
+TEST_F(KernelsTest, runs_of_any_length_are_moved_and_a_count_signals_the_end) {
   const auto source = filled(10000), target = filled(10000);
   const std::vector<std::uint64_t> from{0, 5001, 77}, to{9000, 1, 4000};
   const std::vector<std::uint32_t> lengths{1000, 3999, 0};
@@ -257,7 +258,7 @@ TEST_F(KernelsTest, parts_of_any_length_travel_and_the_end_is_told_by_count) {
   EXPECT_EQ(copy_of(target), expected);
 }
 
-TEST_F(KernelsTest, few_parts_travel_inside_the_launch) {
+TEST_F(KernelsTest, a_few_runs_are_named_inside_the_launch) {
   const auto source = filled(1000), target = filled(1000);
   const auto word = PinnedMemory::allocate(device, sizeof(std::uint64_t)).value();
   headrace_move_few_v1 args{};
@@ -275,7 +276,7 @@ TEST_F(KernelsTest, few_parts_travel_inside_the_launch) {
   EXPECT_EQ(*reinterpret_cast<const std::uint64_t*>(word.bytes().data()), 5u);
 }
 
-TEST_F(KernelsTest, one_small_part_of_whole_vectors_has_a_kernel_of_its_own) {
+TEST_F(KernelsTest, one_small_aligned_run_has_a_kernel_of_its_own) {
   constexpr std::uint64_t most = kernels::one_part_most_bytes;
   const auto source = filled(2 * most), target = filled(2 * most);
   const auto word = PinnedMemory::allocate(device, sizeof(std::uint64_t)).value();
@@ -304,7 +305,7 @@ TEST_F(KernelsTest, one_small_part_of_whole_vectors_has_a_kernel_of_its_own) {
   EXPECT_EQ(*reinterpret_cast<const std::uint64_t*>(word.bytes().data()), 5u);
   EXPECT_TRUE(by_its_own(part(0, 0, 16)));
   EXPECT_TRUE(by_its_own(part(0, 0, most)));
-  // What it cannot do goes to the kernel for a few.
+  // A run that this kernel cannot move goes to the kernel for a few runs.
   EXPECT_FALSE(by_its_own(part(0, 0, most + 16)));
   EXPECT_FALSE(by_its_own(part(8, 0, 4096)));
   EXPECT_FALSE(by_its_own(part(0, 8, 4096)));
@@ -321,24 +322,26 @@ TEST_F(KernelsTest, one_small_part_of_whole_vectors_has_a_kernel_of_its_own) {
   EXPECT_FALSE(by_its_own(silent));
 }
 
-TEST_F(KernelsTest, refuse_what_could_not_be_told_or_moved) {
+TEST_F(KernelsTest, invalid_arguments_are_refused_before_a_launch) {
   headrace_move_few_v1 few{};
   few.struct_size = sizeof few;
   few.count = HEADRACE_MOVE_FEW_MOST + 1;
   EXPECT_EQ(kernels->move(few, stream.handle()), cuda::Outcome::invalid_value);
   headrace_move_pages_v1 pages{};
   pages.struct_size = sizeof pages;
-  EXPECT_EQ(kernels->move(pages, stream.handle()), cuda::Outcome::invalid_value) << "pages of no length";
+  EXPECT_EQ(kernels->move(pages, stream.handle()), cuda::Outcome::invalid_value)
+      << "the pages have no length";
   pages.page_bytes = 4096;
   pages.done.word = 4096;
-  EXPECT_EQ(kernels->move(pages, stream.handle()), cuda::Outcome::invalid_value) << "a word without a state";
+  EXPECT_EQ(kernels->move(pages, stream.handle()), cuda::Outcome::invalid_value)
+      << "a done word without a state";
   pages.done.word = 0;
   pages.bounds = pages.refused = 4096;
-  EXPECT_EQ(kernels->move(pages, stream.handle()), cuda::Outcome::invalid_value) << "bounds without numbers";
+  EXPECT_EQ(kernels->move(pages, stream.handle()), cuda::Outcome::invalid_value) << "bounds without indices";
   EXPECT_EQ(fake.calls("cuLaunchKernelEx"), 0);
 }
 
-TEST_F(KernelsTest, a_fault_is_seen_at_the_stream_and_breaks_the_context) {
+TEST_F(KernelsTest, a_fault_is_reported_by_the_stream_and_breaks_the_context) {
   const auto source = filled(4096);
   headrace_move_few_v1 args{};
   args.struct_size = sizeof args;
@@ -389,7 +392,7 @@ class KernelLibraryTest : public GpuTest {
                  {.name = "B300", .major = 10, .minor = 3}}) {}
 };
 
-TEST_F(KernelLibraryTest, picks_the_closest_image_that_runs) {
+TEST_F(KernelLibraryTest, the_library_picks_the_closest_image_that_runs_on_the_gpu) {
   static constexpr char image[] = "FAKE";
   const std::vector<headrace_kernel_image_v1> images{{"sm_80", 8, 0, 0, 0, image, 5},
                                                      {"sm_86", 8, 6, 0, 0, image, 5},
@@ -410,7 +413,7 @@ TEST_F(KernelLibraryTest, picks_the_closest_image_that_runs) {
                     HasSubstr("HEADRACE_CUDA_ARCHS=103")));
 }
 
-TEST_F(KernelLibraryTest, of_another_version_is_refused_with_both) {
+TEST_F(KernelLibraryTest, a_library_of_another_version_is_refused_with_its_version) {
   auto table = cuda::fake_kernels_table();
   table.version = "0.0.0-other";
   const auto library = KernelLibrary::from_table(table, "library");
@@ -427,13 +430,13 @@ TEST_F(KernelLibraryTest, of_another_version_is_refused_with_both) {
   EXPECT_EQ(KernelLibrary::from_table(table, "library").code(), Code::corrupt);
 }
 
-TEST_F(KernelLibraryTest, that_is_not_there_is_named_with_what_to_install) {
+TEST_F(KernelLibraryTest, a_missing_library_is_not_supported) {
   const auto library = KernelLibrary::load("/nowhere/libheadrace_kernels.so");
   ASSERT_FALSE(library);
   EXPECT_EQ(library.code(), Code::not_supported);
 }
 
-TEST_F(KernelLibraryTest, whose_image_does_not_load_says_which_and_leaves_nothing) {
+TEST_F(KernelLibraryTest, an_image_that_does_not_load_is_named_and_leaves_nothing_behind) {
   const auto library = KernelLibrary::from_table(cuda::fake_kernels_table(), "library").value();
   const auto device = open(2);
   for (const auto& [outcome, words] :
@@ -442,7 +445,7 @@ TEST_F(KernelLibraryTest, whose_image_does_not_load_says_which_and_leaves_nothin
     fake.fail("cuModuleLoadData", outcome);
     const auto refused = Kernels::open(library, device);
     ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.code(), Code::not_supported) << "the next path may do";
+    EXPECT_EQ(refused.code(), Code::not_supported) << "the engine tries the next path";
     EXPECT_THAT(refused.error().message,
                 AllOf(HasSubstr("sm_90a on GPU 2"), HasSubstr(words),
                       HasSubstr("install a newer driver, or use a build by NVRTC 12.8")));
@@ -458,7 +461,7 @@ TEST_F(KernelLibraryTest, whose_image_does_not_load_says_which_and_leaves_nothin
   EXPECT_EQ(fake.live().modules, 0);
 }
 
-TEST_F(KernelLibraryTest, of_this_build_opens_if_there_was_a_compiler) {
+TEST_F(KernelLibraryTest, the_library_of_this_build_opens_if_there_was_a_compiler) {
   if (!std::filesystem::exists(HEADRACE_TEST_BIN_DIR "/../lib/libheadrace_kernels.so"))
     GTEST_SKIP() << "there is no compiler for device code";
   const auto library = KernelLibrary::load();

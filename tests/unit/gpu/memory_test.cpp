@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 using MemoryTest = GpuTest;
 
-TEST_F(MemoryTest, of_a_device_is_given_back) {
+TEST_F(MemoryTest, destroyed_device_memory_is_freed) {
   {
     auto memory = DeviceMemory::allocate(open(1), 1000);
     ASSERT_TRUE(memory) << memory.error().message;
@@ -35,14 +35,14 @@ TEST_F(MemoryTest, of_a_device_is_given_back) {
   EXPECT_EQ(fake.live(), cuda::FakeCuda::Live{});
 }
 
-TEST_F(MemoryTest, that_does_not_fit_says_how_much_was_asked_for) {
+TEST_F(MemoryTest, an_allocation_that_does_not_fit_is_refused_with_its_size) {
   const auto memory = DeviceMemory::allocate(open(), std::size_t{1} << 40);
   ASSERT_FALSE(memory);
   EXPECT_EQ(memory.code(), Code::exhausted);
   EXPECT_THAT(memory.error().message, HasSubstr("allocate 1099511627776 bytes on GPU 0"));
 }
 
-TEST_F(MemoryTest, that_is_pinned_is_zeroed_and_reachable) {
+TEST_F(MemoryTest, pinned_memory_is_zeroed_and_reachable) {
   const auto device = open();
   auto allocated = PinnedMemory::allocate(device, 4096);
   ASSERT_TRUE(allocated);
@@ -55,7 +55,7 @@ TEST_F(MemoryTest, that_is_pinned_is_zeroed_and_reachable) {
     EXPECT_TRUE(fake.reachable(pinned->address(), own.size()));
     {
       const auto again = PinnedMemory::pin(device, std::span(own).subspan(10, 20));
-      ASSERT_TRUE(again) << "it does not matter who has pinned it";
+      ASSERT_TRUE(again) << "memory that is already pinned may be pinned again";
       EXPECT_EQ(again->address(), pinned->address() + 10);
     }
     EXPECT_TRUE(fake.reachable(pinned->address(), own.size()));
@@ -63,7 +63,7 @@ TEST_F(MemoryTest, that_is_pinned_is_zeroed_and_reachable) {
   EXPECT_EQ(fake.live().pinned, 1);
 }
 
-TEST_F(MemoryTest, of_which_a_part_is_pinned_already_is_refused) {
+TEST_F(MemoryTest, memory_that_is_pinned_in_part_is_refused) {
   const auto device = open();
   std::array<std::byte, 100> own{};
   const auto pinned = PinnedMemory::pin(device, std::span(own).first(50)).value();
@@ -73,16 +73,16 @@ TEST_F(MemoryTest, of_which_a_part_is_pinned_already_is_refused) {
   EXPECT_EQ(fake.live().pinned, 1);
 }
 
-TEST_F(MemoryTest, whose_two_ends_were_pinned_by_themselves_is_refused) {
+TEST_F(MemoryTest, memory_whose_two_ends_are_pinned_separately_is_refused) {
   const auto device = open();
   std::array<std::byte, 100> own{};
   const auto front = PinnedMemory::pin(device, std::span(own).first(30)).value();
   const auto back = PinnedMemory::pin(device, std::span(own).last(30)).value();
-  EXPECT_FALSE(PinnedMemory::pin(device, own)) << "nobody has pinned what lies between them";
+  EXPECT_FALSE(PinnedMemory::pin(device, own)) << "the bytes between the two ends are not pinned";
   EXPECT_EQ(fake.live().pinned, 2);
 }
 
-TEST_F(MemoryTest, that_cannot_be_mapped_after_pinning_is_given_back) {
+TEST_F(MemoryTest, memory_that_cannot_be_mapped_after_pinning_is_unpinned) {
   const auto device = open();
   std::array<std::byte, 100> own{};
   fake.fail("cuMemHostGetDevicePointer", cuda::Outcome::not_supported, 1, 2);
@@ -91,7 +91,7 @@ TEST_F(MemoryTest, that_cannot_be_mapped_after_pinning_is_given_back) {
   EXPECT_EQ(fake.live().pinned, 0);
 }
 
-TEST_F(MemoryTest, at_a_reused_address_is_another_buffer) {
+TEST_F(MemoryTest, memory_at_a_reused_address_has_another_buffer_id) {
   const auto device = open();
   cuda::Address first = 0;
   std::uint64_t id = 0;
@@ -103,11 +103,11 @@ TEST_F(MemoryTest, at_a_reused_address_is_another_buffer) {
   }
   EXPECT_EQ(identify_buffers(*device, first, 1).code(), Code::not_found);
   const auto memory = DeviceMemory::allocate(device, 8192).value();
-  ASSERT_EQ(memory.address(), first) << "the fake gives freed addresses out again";
+  ASSERT_EQ(memory.address(), first) << "the fake must give out the freed address again";
   EXPECT_NE(identify_buffers(*device, first + 100, 50).value(), id);
 }
 
-TEST_F(MemoryTest, is_described_by_its_allocation) {
+TEST_F(MemoryTest, memory_is_described_by_its_allocation) {
   const auto device = open(1);
   const auto memory = DeviceMemory::allocate(device, 8192).value();
   const auto info = describe_allocation(*device, memory.address() + 5000);
@@ -119,7 +119,7 @@ TEST_F(MemoryTest, is_described_by_its_allocation) {
   EXPECT_EQ(info->sharing, Sharing::ipc);
 }
 
-TEST_F(MemoryTest, of_the_host_is_not_shared_as_vram) {
+TEST_F(MemoryTest, host_memory_is_not_shared_as_vram) {
   const auto device = open();
   const auto pinned = PinnedMemory::allocate(device, 100).value();
   const auto shared = share_memory(*device, pinned.address(), 100);
@@ -128,7 +128,7 @@ TEST_F(MemoryTest, of_the_host_is_not_shared_as_vram) {
   EXPECT_THAT(shared.error().message, HasSubstr("host memory"));
 }
 
-TEST_F(MemoryTest, beyond_its_allocation_is_not_shared) {
+TEST_F(MemoryTest, memory_beyond_its_allocation_is_not_shared) {
   const auto device = open();
   const auto memory = DeviceMemory::allocate(device, 8192).value();
   const auto shared = share_memory(*device, memory.address() + 8000, 200);
@@ -137,7 +137,7 @@ TEST_F(MemoryTest, beyond_its_allocation_is_not_shared) {
   EXPECT_THAT(shared.error().message, HasSubstr("200 bytes"));
 }
 
-/// Physical pieces mapped side by side, as torch's expandable segments are.
+/// Physical allocations mapped side by side, as in torch's expandable segments.
 class Segment {
  public:
   Segment(const Device& device, std::size_t pieces, std::size_t piece_bytes,
@@ -172,13 +172,14 @@ class Segment {
   std::size_t pieces_, piece_bytes_;
 };
 
-TEST_F(MemoryTest, of_several_pieces_is_mapped_as_one) {
+TEST_F(MemoryTest, memory_of_several_physical_allocations_is_mapped_as_one) {
   const auto device = open(), peer = open(1);
   {
     const Segment segment(*device, 3, 65536);
     std::memset(reinterpret_cast<void*>(segment.address), 0, segment.bytes());
     auto* const bytes = reinterpret_cast<unsigned char*>(segment.address);
-    auto shared = share_memory(*device, segment.address + 65000, 67000);  // from the first into the third
+    auto shared =
+        share_memory(*device, segment.address + 65000, 67000);  // from the first allocation into the third
     ASSERT_TRUE(shared) << shared.error().message;
     EXPECT_EQ(shared->pieces.size(), 3u);
     auto mapped = PeerMemory::open(peer, *shared);
@@ -191,7 +192,7 @@ TEST_F(MemoryTest, of_several_pieces_is_mapped_as_one) {
   EXPECT_EQ(fake.live().mappings + fake.live().physical + fake.live().reservations, 0);
 }
 
-TEST_F(MemoryTest, made_without_an_exportable_handle_is_not_shared) {
+TEST_F(MemoryTest, memory_without_an_exportable_handle_is_not_shared) {
   const auto device = open();
   const Segment segment(*device, 1, 65536, cuda::HandleType::none);
   const auto shared = share_memory(*device, segment.address, 100);
@@ -200,7 +201,7 @@ TEST_F(MemoryTest, made_without_an_exportable_handle_is_not_shared) {
   EXPECT_THAT(shared.error().message, AllOf(HasSubstr("cannot be shared"), HasSubstr("cudaMalloc")));
 }
 
-TEST_F(MemoryTest, whose_mapping_fails_midway_leaves_nothing_mapped) {
+TEST_F(MemoryTest, a_mapping_that_fails_midway_leaves_nothing_mapped) {
   const auto device = open(), peer = open(1);
   const Segment segment(*device, 3, 65536);
   const auto shared = share_memory(*device, segment.address, segment.bytes());
@@ -214,7 +215,7 @@ TEST_F(MemoryTest, whose_mapping_fails_midway_leaves_nothing_mapped) {
   }
 }
 
-TEST_F(MemoryTest, of_this_very_process_is_not_opened_by_handle) {
+TEST_F(MemoryTest, a_handle_of_this_process_is_not_opened) {
   const auto device = open();
   const auto memory = DeviceMemory::allocate(device, 8192).value();
   const auto shared = share_memory(*device, memory.address(), 8192);
@@ -225,7 +226,8 @@ TEST_F(MemoryTest, of_this_very_process_is_not_opened_by_handle) {
   EXPECT_THAT(mapped.error().message, HasSubstr("own memory"));
 }
 
-/// A process with a driver of its own that owns memory until it is told to free it, and then to end.
+/// A process with a driver of its own. It owns memory until the test asks it to free the memory, and runs
+/// until the test closes the pipe.
 class Owner {
  public:
   Owner() {
@@ -233,7 +235,7 @@ class Owner {
     EXPECT_EQ(::pipe(there) | ::pipe(back), 0);
     process_ = ::fork();
     if (process_ == 0) {
-      ::close(there[1]);  // or the end of the parent's side would never be seen
+      ::close(there[1]);  // with a copy of this end the child would never see the end of its input
       ::close(back[0]);
       own(there[0], back[1]);
       ::_exit(0);
@@ -255,7 +257,7 @@ class Owner {
   Owner(const Owner&) = delete;
   Owner& operator=(const Owner&) = delete;
 
-  /// The byte at an offset of the owner's memory, as the owner reads it.
+  /// The byte at an offset of the owner's memory, read by the owner.
   unsigned char read_at(std::uint16_t offset) { return ask(offset); }
   void free() { (void)ask(0xffff); }
 
@@ -290,13 +292,14 @@ class Owner {
   UniqueFd to_, from_;
 };
 
-/// The owner's process is forked first: a process that has threads, as the fake has, is not one to fork.
+/// The owner's process is forked first: the fake driver has threads, and a process with threads must not
+/// fork.
 struct OwnerFirst {
   Owner owner;
 };
 class PeerMemoryTest : public OwnerFirst, public GpuTest {};
 
-TEST_F(PeerMemoryTest, of_another_process_is_reached_by_handle) {
+TEST_F(PeerMemoryTest, memory_of_another_process_is_reached_by_handle) {
   const auto device = open();
   {
     auto mapped = PeerMemory::open(device, owner.shared);
@@ -311,7 +314,7 @@ TEST_F(PeerMemoryTest, of_another_process_is_reached_by_handle) {
   EXPECT_EQ(fake.live().imports, 0);
 }
 
-TEST_F(PeerMemoryTest, that_its_owner_has_freed_is_not_found) {
+TEST_F(PeerMemoryTest, memory_that_its_owner_has_freed_is_not_found) {
   owner.free();
   const auto mapped = PeerMemory::open(open(), owner.shared);
   ASSERT_FALSE(mapped);
@@ -319,7 +322,7 @@ TEST_F(PeerMemoryTest, that_its_owner_has_freed_is_not_found) {
   EXPECT_THAT(mapped.error().message, HasSubstr("may have been freed"));
 }
 
-TEST_F(PeerMemoryTest, that_no_link_leads_to_is_not_supported) {
+TEST_F(PeerMemoryTest, memory_without_peer_access_is_not_supported) {
   fake.forbid_peer_access(1, 0);
   EXPECT_EQ(PeerMemory::open(open(1), owner.shared).code(), Code::not_supported);
 }

@@ -11,7 +11,7 @@ namespace {
 
 using NearNodeTest = GpuTest;
 
-TEST_F(NearNodeTest, is_that_of_the_gpus_pci_slot) {
+TEST_F(NearNodeTest, the_near_node_is_the_node_of_the_gpus_pci_slot) {
   test::RecordedMachine machine("two_sockets");
   machine.append("/sys/bus/pci/devices/0000:01:00.0/numa_node", "0");
   machine.append("/sys/bus/pci/devices/0000:02:00.0/numa_node", "1");
@@ -19,14 +19,14 @@ TEST_F(NearNodeTest, is_that_of_the_gpus_pci_slot) {
   EXPECT_EQ(node_near(driver, 1, machine.root()).value(), 1U);
 }
 
-TEST_F(NearNodeTest, is_none_where_the_firmware_does_not_say) {
+TEST_F(NearNodeTest, there_is_no_near_node_if_the_firmware_names_none) {
   test::RecordedMachine machine("two_sockets");
   machine.append("/sys/bus/pci/devices/0000:01:00.0/numa_node", "-1");
   EXPECT_EQ(node_near(driver, 0, machine.root()).value(), std::nullopt);
   EXPECT_EQ(node_near(driver, 1, machine.root()).value(), std::nullopt);
 }
 
-TEST_F(NearNodeTest, of_a_gpu_that_is_not_there_is_an_error_that_says_how_many_are) {
+TEST_F(NearNodeTest, a_missing_gpu_is_refused_with_the_number_of_gpus) {
   const auto node = node_near(driver, 2);
   EXPECT_EQ(node.code(), Code::invalid_argument);
   EXPECT_THAT(node.error().message,

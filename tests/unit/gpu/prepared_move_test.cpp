@@ -21,7 +21,7 @@ namespace {
 using test::PageSide;
 using testing::HasSubstr;
 
-/// A memory with its bytes; a region handle is a pointer to one.
+/// A region of device memory. The region handle of a request is a pointer to one.
 struct Region {
   DeviceMemory memory;
   [[nodiscard]] unsigned char* bytes() const { return reinterpret_cast<unsigned char*>(memory.address()); }
@@ -64,7 +64,8 @@ class PreparedMoveTest : public GpuTest {
     const auto address_of = [](void* handle) { return static_cast<Region*>(handle)->memory.address(); };
     return PreparedMove::prepare(mover, args, address_of, address_of, touches);
   }
-  /// Prepares, posts twice, and compares with a loop over the pages. Returns how it went.
+  /// Prepares a request, posts it twice and compares the memories with a loop over the pages. Returns the
+  /// method of the move.
   MoveMethod expect_moves(const headrace_prepare_v1& args, Touches touches = Touches::gpus) {
     auto move = prepare(args, touches);
     EXPECT_TRUE(move) << move.error().message;
@@ -83,7 +84,7 @@ class PreparedMoveTest : public GpuTest {
         const auto& to = args.op == HEADRACE_WRITE ? *args.remote : *args.local;
         EXPECT_TRUE(std::ranges::equal(moved[i], std::span(page(to, i), moved[i].size()))) << "page " << i;
       }
-      // The next post has other bytes to move.
+      // Other bytes for the next post.
       const auto& from = args.op == HEADRACE_WRITE ? *args.local : *args.remote;
       for (std::uint64_t i = 0; i < args.count; ++i)
         if (page_length(args, i) > 0) ++*page(from, i);
@@ -108,7 +109,7 @@ class PreparedMoveTest : public GpuTest {
   Stream stream;
 };
 
-TEST_F(PreparedMoveTest, scattered_pages_go_by_index) {
+TEST_F(PreparedMoveTest, scattered_pages_are_moved_by_index) {
   for (const auto op : {HEADRACE_READ, HEADRACE_WRITE}) {
     Region here = region(100 * 1000), there = region(200 * 1000);
     PageSide local = pages_of(here, 1000, shuffled(50, 100)),
@@ -117,7 +118,7 @@ TEST_F(PreparedMoveTest, scattered_pages_go_by_index) {
   }
 }
 
-TEST_F(PreparedMoveTest, one_stretch_goes_by_copy_engine) {
+TEST_F(PreparedMoveTest, one_run_is_moved_by_the_copy_engine) {
   Region here = region(64 * 512), there = region(64 * 512);
   PageSide local = pages_of(here, 512), remote = pages_of(there, 512);
   const int launches = fake.calls("cuLaunchKernelEx");
@@ -125,7 +126,7 @@ TEST_F(PreparedMoveTest, one_stretch_goes_by_copy_engine) {
   EXPECT_EQ(fake.calls("cuLaunchKernelEx"), launches);
 }
 
-TEST_F(PreparedMoveTest, long_stretches_to_host_memory_go_by_copy_engine_and_short_ones_do_not) {
+TEST_F(PreparedMoveTest, long_runs_to_host_memory_are_moved_by_the_copy_engine_and_short_ones_are_not) {
   const auto settings = MoveSettings{.host_copy_bytes = 1000};
   mover = Mover::make(kernels, settings).value();
   Region here = region(100 * 1000), there = region(100 * 1000);
@@ -138,7 +139,7 @@ TEST_F(PreparedMoveTest, long_stretches_to_host_memory_go_by_copy_engine_and_sho
   EXPECT_EQ(expect_moves(request(shorter, its_remote, 12), Touches::host), MoveMethod::pages);
 }
 
-TEST_F(PreparedMoveTest, a_copy_that_the_driver_refuses_leaves_none_behind) {
+TEST_F(PreparedMoveTest, a_copy_that_the_driver_refuses_leaves_no_queued_copy) {
   mover = Mover::make(kernels, MoveSettings{.host_copy_bytes = 1000}).value();
   Region here = region(100 * 1000), there = region(100 * 1000);
   PageSide local = pages_of(here, 1000, {0, 5, 9}), remote = pages_of(there, 1000, {3, 1, 7});
@@ -150,22 +151,22 @@ TEST_F(PreparedMoveTest, a_copy_that_the_driver_refuses_leaves_none_behind) {
   EXPECT_TRUE(stream.poll_idle().value());
 }
 
-TEST_F(PreparedMoveTest, few_parts_go_by_the_courier_where_no_order_is_asked_for) {
+TEST_F(PreparedMoveTest, a_few_runs_are_moved_by_the_courier_unless_an_order_is_asked_for) {
   MoveSettings settings;
   settings.courier.on = true;
   settings.courier.most_bytes = 10'000;
   mover = Mover::make(kernels, settings).value();
   Region here = region(40 * 1000), there = region(40 * 1000);
-  // Every other page, so that none is its neighbour's.
+  // Every other page, so that no two pages touch and merge.
   const auto pages = [](std::uint32_t count) {
     std::vector<std::uint32_t> numbers(count);
     for (std::uint32_t i = 0; i < count; ++i) numbers[i] = 2 * i;
     return numbers;
   };
   PageSide local = pages_of(here, 1000, pages(11)), remote = pages_of(there, 1000, pages(11));
-  EXPECT_FALSE(prepare(request(local, remote, 11))->fits_courier()) << "eleven parts";
+  EXPECT_FALSE(prepare(request(local, remote, 11))->fits_courier()) << "eleven runs";
   PageSide longer = pages_of(here, 1001, pages(10)), its_remote = pages_of(there, 1001, pages(10));
-  EXPECT_FALSE(prepare(request(longer, its_remote, 10))->fits_courier()) << "more bytes than were allowed";
+  EXPECT_FALSE(prepare(request(longer, its_remote, 10))->fits_courier()) << "more bytes than the limit";
   for (const auto op : {HEADRACE_READ, HEADRACE_WRITE}) {
     const auto args = request(local, remote, 10, op);
     auto move = prepare(args);
@@ -187,7 +188,7 @@ TEST_F(PreparedMoveTest, few_parts_go_by_the_courier_where_no_order_is_asked_for
   }
 }
 
-/// Long pages between GPUs: what "long" is is set lower.
+/// Long pages between GPUs. The limit from which a page counts as long is set low.
 class BatchTest : public PreparedMoveTest {
  protected:
   BatchTest() { mover = Mover::make(kernels, MoveSettings{.few_bytes = 0, .gpu_copy_bytes = 1000}).value(); }
@@ -200,18 +201,19 @@ class BatchTest : public PreparedMoveTest {
   Region here = region(300 * 1000), there = region(300 * 1000);
 };
 
-TEST_F(BatchTest, long_stretches_between_gpus_go_by_copy_engine_in_one_call) {
+TEST_F(BatchTest, long_runs_between_gpus_are_moved_by_the_copy_engine_in_one_call) {
   for (const auto op : {HEADRACE_READ, HEADRACE_WRITE}) {
     PageSide local = scattered(here, 16), remote = scattered(there, 16);
     const int before = batches();
     EXPECT_EQ(expect_moves(request(local, remote, 16, op)), MoveMethod::batch);
-    EXPECT_EQ(batches(), before + 2) << "one a post";
+    EXPECT_EQ(batches(), before + 2) << "one call for each post";
   }
 }
 
-TEST_F(BatchTest, one_that_is_shorter_or_one_too_many_or_none_wanted_and_the_kernel_moves_them) {
+TEST_F(BatchTest, the_kernel_moves_shorter_runs_too_many_runs_or_all_if_the_option_is_zero) {
   PageSide many = scattered(here, 256), its_remote = scattered(there, 256);
-  std::iota(many.indices.begin(), many.indices.end(), 0u);  // ascending here, so that no two merge there
+  std::iota(many.indices.begin(), many.indices.end(),
+            0u);  // ascending here and descending there, so that no two pages merge
   std::ranges::generate(its_remote.indices, [next = 299u]() mutable { return next--; });
   EXPECT_EQ(expect_moves(request(many, its_remote, 256)), MoveMethod::batch);
   many.indices.push_back(256), its_remote.indices.push_back(43);
@@ -224,7 +226,7 @@ TEST_F(BatchTest, one_that_is_shorter_or_one_too_many_or_none_wanted_and_the_ker
   EXPECT_EQ(expect_moves(request(local, remote, 16)), MoveMethod::pages);
 }
 
-TEST_F(BatchTest, the_legacy_stream_takes_none_so_the_kernel_moves_them_there) {
+TEST_F(BatchTest, on_the_legacy_stream_the_kernel_moves_long_runs) {
   const ContextGuard current(*device);
   for (const cuda::Stream legacy : {cuda::legacy_stream, cuda::Stream{}}) {
     PageSide local = scattered(here, 16), remote = scattered(there, 16);
@@ -235,19 +237,19 @@ TEST_F(BatchTest, the_legacy_stream_takes_none_so_the_kernel_moves_them_there) {
     EXPECT_TRUE(move.poll_done());
     for (std::uint64_t i = 0; i < 16; ++i)
       EXPECT_TRUE(std::equal(page(local_view, i), page(local_view, i) + 1000, page(remote_view, i)));
-    ASSERT_TRUE(move.post(stream.handle())) << "and the next one goes elsewhere";
+    ASSERT_TRUE(move.post(stream.handle())) << "the next post uses another stream";
   }
   EXPECT_EQ(batches(), 2);
 }
 
-TEST_F(BatchTest, a_driver_that_does_not_do_it_leaves_them_to_the_kernel) {
+TEST_F(BatchTest, the_kernel_moves_long_runs_if_the_driver_does_not_support_batches) {
   fake.fail("cuMemcpyBatchAsync", cuda::Outcome::not_supported, 1, 2);
   PageSide local = scattered(here, 16), remote = scattered(there, 16);
   EXPECT_EQ(expect_moves(request(local, remote, 16)), MoveMethod::batch);
   EXPECT_EQ(batches(), 2);
 }
 
-TEST_F(BatchTest, is_done_after_its_last_copy_and_not_before) {
+TEST_F(BatchTest, a_batch_is_done_after_its_last_copy_and_not_before) {
   PageSide local = scattered(here, 16), remote = scattered(there, 16);
   auto move = prepare(request(local, remote, 16)).value();
   ASSERT_TRUE(move.post(stream.handle()));
@@ -255,13 +257,13 @@ TEST_F(BatchTest, is_done_after_its_last_copy_and_not_before) {
   fake.hold();
   ASSERT_TRUE(move.post(stream.handle()));
   fake.step(16);
-  EXPECT_FALSE(move.poll_done()) << "its end has not been told";
+  EXPECT_FALSE(move.poll_done()) << "the write that signals the end has not run";
   fake.step(1);
   EXPECT_TRUE(move.poll_done());
   fake.release();
 }
 
-TEST_F(BatchTest, that_is_refused_or_whose_end_cannot_be_told_is_over_with_the_drivers_words) {
+TEST_F(BatchTest, a_batch_that_the_driver_refuses_ends_with_the_drivers_error) {
   PageSide local = scattered(here, 16), remote = scattered(there, 16);
   auto move = prepare(request(local, remote, 16)).value();
   for (const char* const call : {"cuMemcpyBatchAsync", "cuStreamWriteValue64"}) {
@@ -275,15 +277,15 @@ TEST_F(BatchTest, that_is_refused_or_whose_end_cannot_be_told_is_over_with_the_d
   EXPECT_TRUE(move.post(stream.handle()));
 }
 
-TEST_F(PreparedMoveTest, a_few_parts_travel_in_the_launch) {
+TEST_F(PreparedMoveTest, a_few_runs_are_named_inside_the_launch) {
   Region here = region(8000), there = region(8000);
   PageSide local = pages_of(here, 1000, {0, 1, 5, 2}), remote = pages_of(there, 1000, {3, 4, 0, 7});
   const auto args = request(local, remote, 4);
-  EXPECT_EQ(prepare(args)->parts(), 3u) << "the first two touch on both sides";
+  EXPECT_EQ(prepare(args)->parts(), 3u) << "the first two pages touch on both sides";
   EXPECT_EQ(expect_moves(args), MoveMethod::few);
 }
 
-TEST_F(PreparedMoveTest, lists_of_any_length_in_several_memories_go_as_parts) {
+TEST_F(PreparedMoveTest, pages_of_different_lengths_in_several_memories_are_moved_as_runs) {
   Region here = region(300000), one = region(200000), two = region(200000);
   PageSide local, remote;
   local.regions = {&here};
@@ -298,8 +300,7 @@ TEST_F(PreparedMoveTest, lists_of_any_length_in_several_memories_go_as_parts) {
     remote.lengths.push_back(length);
     at += length + random() % 2;
   }
-  // Targets may not overlap: pages of one memory lie in order and are half as long apart at least as they are
-  // long.
+  // Target pages must not overlap: the pages of one memory lie in ascending order with a gap of one byte.
   for (std::uint32_t memory = 0; memory < 2; ++memory) {
     std::uint64_t next = memory;
     for (std::uint32_t i = memory; i < 60; i += 2) {
@@ -311,7 +312,7 @@ TEST_F(PreparedMoveTest, lists_of_any_length_in_several_memories_go_as_parts) {
   EXPECT_EQ(expect_moves(request(local, remote, 60)), MoveMethod::parts);
 }
 
-/// A cache's heads, transposed on the way: pages of [16 tokens][4 of 8 heads] runs of 256 bytes.
+/// The heads of a cache, transposed by the move: a page has [16 tokens][4 of 8 heads] runs of 256 bytes.
 headrace_page_grid_v1 head_split() {
   headrace_page_grid_v1 grid{};
   grid.dimensions = 2;
@@ -322,7 +323,7 @@ headrace_page_grid_v1 head_split() {
   return grid;
 }
 
-/// What the remote memory, or the local one, must hold after the move of `args`.
+/// The bytes that the target memory must hold after the move of `args`.
 void move_grids(const headrace_prepare_v1& args,
                 const std::function<unsigned char*(const headrace_side_v1&, std::uint64_t)>& page,
                 std::vector<std::pair<unsigned char*, std::vector<unsigned char>>>& expected) {
@@ -340,7 +341,7 @@ void move_grids(const headrace_prepare_v1& args,
       }
 }
 
-TEST_F(PreparedMoveTest, pages_that_are_grids_go_as_grids_whatever_tells_the_pages) {
+TEST_F(PreparedMoveTest, pages_that_are_grids_are_moved_as_grids_for_indexed_and_listed_pages) {
   const headrace_page_grid_v1 grid = head_split();
   constexpr std::uint64_t block = 16 * 8 * 256, half = block / 2, count = 20;
   for (const auto op : {HEADRACE_READ, HEADRACE_WRITE}) {
@@ -375,7 +376,7 @@ TEST_F(PreparedMoveTest, pages_that_are_grids_go_as_grids_whatever_tells_the_pag
   }
 }
 
-TEST_F(PreparedMoveTest, a_grid_of_a_few_runs_travels_in_the_launch) {
+TEST_F(PreparedMoveTest, the_few_runs_of_a_grid_are_named_inside_the_launch) {
   headrace_page_grid_v1 grid{};
   grid.dimensions = 1;
   grid.run_bytes = 100;
@@ -397,7 +398,7 @@ TEST_F(PreparedMoveTest, a_grid_of_a_few_runs_travels_in_the_launch) {
                                      std::span(there.bytes() + 9 + i * 2000 + run * 300, 100)));
 }
 
-TEST_F(PreparedMoveTest, more_runs_than_a_launch_can_number_are_refused_with_the_limit) {
+TEST_F(PreparedMoveTest, more_runs_than_a_launch_can_count_are_refused_with_the_limit) {
   headrace_page_grid_v1 grid = head_split();
   grid.counts[0] = 1u << 20;
   grid.runs = std::uint64_t{4} << 20;
@@ -412,7 +413,7 @@ TEST_F(PreparedMoveTest, more_runs_than_a_launch_can_number_are_refused_with_the
   EXPECT_THAT(refused.error().message, HasSubstr("2147483647"));
 }
 
-TEST_F(PreparedMoveTest, long_runs_are_cut_for_many_warps) {
+TEST_F(PreparedMoveTest, long_runs_are_divided_among_many_warps) {
   Region here = region(4 << 20), there = region(4 << 20);
   PageSide local = pages_of(here, 1 << 20, {0, 2, 1}), remote = pages_of(there, 1 << 20, {3, 0, 2});
   const auto args = request(local, remote, 3);
@@ -420,27 +421,27 @@ TEST_F(PreparedMoveTest, long_runs_are_cut_for_many_warps) {
   EXPECT_EQ(expect_moves(args), MoveMethod::parts);
 }
 
-TEST_F(PreparedMoveTest, nothing_to_move_is_done_at_once) {
+TEST_F(PreparedMoveTest, a_move_without_pages_is_done_at_once) {
   Region here = region(100), there = region(100);
   PageSide local = pages_of(here, 10), remote = pages_of(there, 10);
   EXPECT_EQ(expect_moves(request(local, remote, 0)), MoveMethod::nothing);
 }
 
-TEST_F(PreparedMoveTest, is_not_done_before_its_bytes_have_moved) {
+TEST_F(PreparedMoveTest, a_move_is_not_done_before_its_bytes_have_moved) {
   Region here = region(50 * 1000), there = region(50 * 1000);
   PageSide local = pages_of(here, 1000, shuffled(50, 50)), remote = pages_of(there, 1000, shuffled(50, 50));
-  fake.hold();  // the table's upload waits, too
+  fake.hold();  // the upload of the table waits, too
   auto move = prepare(request(local, remote, 50)).value();
   ASSERT_TRUE(move.post(stream.handle()));
   EXPECT_FALSE(move.poll_done());
-  fake.step(3);  // upload, its event, the post's wait for it
+  fake.step(3);  // the upload, its event, the wait of the post for that event
   EXPECT_FALSE(move.poll_done());
   fake.step(1);
   EXPECT_TRUE(move.poll_done());
   fake.release();
 }
 
-TEST_F(PreparedMoveTest, that_the_driver_refuses_says_so_and_is_over) {
+TEST_F(PreparedMoveTest, a_launch_that_the_driver_refuses_ends_the_post_with_an_error) {
   Region here = region(50 * 1000), there = region(50 * 1000);
   PageSide local = pages_of(here, 1000, shuffled(50, 50)), remote = pages_of(there, 1000, shuffled(50, 50));
   auto move = prepare(request(local, remote, 50)).value();
@@ -455,7 +456,7 @@ TEST_F(PreparedMoveTest, that_the_driver_refuses_says_so_and_is_over) {
   EXPECT_TRUE(move.poll_done());
 }
 
-TEST_F(PreparedMoveTest, a_copy_whose_end_cannot_be_told_is_waited_for) {
+TEST_F(PreparedMoveTest, a_copy_whose_end_cannot_be_signaled_is_waited_for) {
   Region here = region(4096), there = region(4096);
   PageSide local = pages_of(here, 4096), remote = pages_of(there, 4096);
   auto move = prepare(request(local, remote, 1)).value();
@@ -465,7 +466,7 @@ TEST_F(PreparedMoveTest, a_copy_whose_end_cannot_be_told_is_waited_for) {
   EXPECT_EQ(fake.calls("cuStreamSynchronize"), waits + 1);
 }
 
-TEST_F(PreparedMoveTest, failures_of_prepare_leave_the_next_one_unharmed) {
+TEST_F(PreparedMoveTest, a_failed_prepare_does_not_affect_the_next_one) {
   Region here = region(50 * 1000), there = region(50 * 1000);
   PageSide local = pages_of(here, 1000, shuffled(50, 50)), remote = pages_of(there, 1000, shuffled(50, 50));
   const auto args = request(local, remote, 50);
@@ -477,7 +478,7 @@ TEST_F(PreparedMoveTest, failures_of_prepare_leave_the_next_one_unharmed) {
   EXPECT_EQ(expect_moves(args), MoveMethod::pages);
 }
 
-TEST_F(PreparedMoveTest, tables_are_used_again) {
+TEST_F(PreparedMoveTest, tables_are_reused) {
   Region here = region(500 * 1000), there = region(500 * 1000);
   PageSide local = pages_of(here, 1000, shuffled(500, 500)),
            remote = pages_of(there, 1000, shuffled(500, 500));

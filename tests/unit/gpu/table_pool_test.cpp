@@ -15,7 +15,7 @@ namespace {
 
 class TablePoolTest : public GpuTest {
  protected:
-  /// That many tables, all held.
+  /// Takes `count` tables and holds them all.
   std::vector<TablePool::Table> take(std::size_t count, std::size_t bytes) {
     std::vector<TablePool::Table> tables;
     for (std::size_t i = 0; i < count; ++i) {
@@ -29,7 +29,7 @@ class TablePoolTest : public GpuTest {
   std::shared_ptr<TablePool> pool = std::make_shared<TablePool>(open());
 };
 
-TEST_F(TablePoolTest, heads_lie_line_by_line_on_a_few_pages) {
+TEST_F(TablePoolTest, small_tables_have_a_cache_line_each_and_share_a_few_memory_pages) {
   constexpr std::size_t line = 64, page = 4096, heads = 3000;
   std::set<std::uint64_t> lines, pages;
   for (const auto& head : take(heads, line)) {
@@ -43,7 +43,7 @@ TEST_F(TablePoolTest, heads_lie_line_by_line_on_a_few_pages) {
   EXPECT_LE(pages.size(), heads * line / page + 16);
 }
 
-TEST_F(TablePoolTest, tables_of_all_sizes_are_whole_and_come_back) {
+TEST_F(TablePoolTest, tables_of_all_sizes_do_not_overlap_and_are_reused) {
   for (const std::size_t bytes : {1, 64, 65, 4096, 4097, 3 << 20}) {
     std::set<std::byte*> places;
     {
@@ -54,11 +54,11 @@ TEST_F(TablePoolTest, tables_of_all_sizes_are_whole_and_come_back) {
         EXPECT_TRUE(fake.reachable(table.device(), bytes) && fake.reachable(table.mapped(), bytes));
       places = {low, high};
     }
-    EXPECT_TRUE(places.contains(take(1, bytes)[0].host())) << "given back, taken again";
+    EXPECT_TRUE(places.contains(take(1, bytes)[0].host())) << "a table that was given back is reused";
   }
 }
 
-TEST_F(TablePoolTest, a_table_beyond_all_memory_is_refused) {
+TEST_F(TablePoolTest, a_table_larger_than_all_memory_is_refused) {
   EXPECT_EQ(pool->take(SIZE_MAX).code(), Code::exhausted);
 }
 

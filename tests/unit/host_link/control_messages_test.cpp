@@ -21,7 +21,7 @@ Result<ControlMessage> decode_text(const std::string& packet, std::size_t descri
   return decode(test_protocol, std::as_bytes(std::span(packet)), descriptors);
 }
 
-TEST(ControlMessages, come_back_as_they_were_sent) {
+TEST(ControlMessages, each_message_is_decoded_as_it_was_encoded) {
   const auto hello =
       std::get<Hello>(decode_text(encode(test_protocol, Hello{1, 2, "abcd", "name"}), 4).value());
   EXPECT_EQ(hello.incarnation, 1U);
@@ -43,7 +43,7 @@ TEST(ControlMessages, come_back_as_they_were_sent) {
   EXPECT_EQ(other.body, "its own");
 }
 
-TEST(ControlMessages, cut_lengthened_or_with_other_descriptors_are_corrupt) {
+TEST(ControlMessages, a_message_of_another_length_or_number_of_descriptors_is_corrupt) {
   const std::vector<std::pair<ControlMessage, std::size_t>> all = {{Hello{1, 2, "abcd", "name"}, 4},
                                                                    {Welcome{5, "efgh", "w"}, 1},
                                                                    {Refusal{Code::peer_lost, "no"}, 0},
@@ -57,7 +57,7 @@ TEST(ControlMessages, cut_lengthened_or_with_other_descriptors_are_corrupt) {
   }
 }
 
-TEST(ControlMessages, of_another_version_are_refused_with_both_numbers) {
+TEST(ControlMessages, a_message_of_another_version_is_refused_with_both_versions) {
   std::string packet = encode(test_protocol, Settled{});
   packet[4] = 9;
   const auto decoded = decode_text(packet, 0);
@@ -66,7 +66,7 @@ TEST(ControlMessages, of_another_version_are_refused_with_both_numbers) {
   EXPECT_NE(decoded.error().message.find("we speak 1"), std::string::npos) << decoded.error().message;
 }
 
-TEST(ControlMessages, with_flipped_bits_are_decoded_or_refused_and_nothing_else) {
+TEST(ControlMessages, a_message_with_flipped_bits_is_decoded_or_refused) {
   std::mt19937 random(3);
   for (const ControlMessage& message :
        {ControlMessage(Hello{1, 2, "abcd", "name"}), ControlMessage(Refusal{Code::corrupt, "text"})}) {
@@ -82,7 +82,7 @@ TEST(ControlMessages, with_flipped_bits_are_decoded_or_refused_and_nothing_else)
   }
 }
 
-TEST(ControlMessages, connection_information_cannot_name_a_socket_elsewhere) {
+TEST(ControlMessages, connection_information_cannot_name_a_socket_in_another_folder) {
   const auto decode_name = [](const std::string& name) {
     const std::string bytes = encode(test_protocol, ConnectionInfo{"boot", name});
     return decode_connection_info(test_protocol, std::as_bytes(std::span(bytes))).code();

@@ -25,7 +25,7 @@ struct Ends {
     here.emplace(protocol, UnixSocket::adopt(UniqueFd(fds[0])).value());
     there.emplace(protocol, UnixSocket::adopt(UniqueFd(fds[1])).value());
   }
-  /// Messages until the socket takes no more, the last of them waiting; returns how many.
+  /// Sends messages until the socket is full and one message waits; returns their number.
   std::uint16_t fill() {
     std::uint16_t count = 0;
     for (; !here->blocked() && count < 10'000; ++count)
@@ -33,7 +33,7 @@ struct Ends {
     EXPECT_TRUE(here->blocked());
     return count;
   }
-  /// The types of all that comes while `here` sends what waits.
+  /// The types of all messages that arrive while `here` sends its waiting messages.
   std::vector<std::uint16_t> read_all() {
     std::vector<std::uint16_t> types;
     for (;;) {
@@ -49,7 +49,7 @@ struct Ends {
   std::optional<ControlSocket> here, there;
 };
 
-TEST(ControlSocket, takes_back_what_has_not_left_and_sends_the_rest_in_order) {
+TEST(ControlSocket, a_waiting_message_can_be_taken_back_and_the_rest_are_sent_in_order) {
   Ends ends;
   std::vector<std::uint16_t> expected;
   const std::uint16_t count = ends.fill();
@@ -64,10 +64,11 @@ TEST(ControlSocket, takes_back_what_has_not_left_and_sends_the_rest_in_order) {
   }
   expected.insert(expected.end(), {20'002, 20'003, 20'005});
   EXPECT_EQ(ends.read_all(), expected);
-  for (const MessageName name : {2, 3, 5}) EXPECT_FALSE(ends.here->take_back(name)) << "it has left";
+  for (const MessageName name : {2, 3, 5})
+    EXPECT_FALSE(ends.here->take_back(name)) << "the message has been sent";
 }
 
-TEST(ControlSocket, has_no_name_of_what_left_at_once) {
+TEST(ControlSocket, a_message_that_was_sent_at_once_cannot_be_taken_back) {
   Ends ends;
   ends.here->send(Other{100, ""}, {}, {}, 7);
   EXPECT_FALSE(ends.here->waits(7));
@@ -75,7 +76,7 @@ TEST(ControlSocket, has_no_name_of_what_left_at_once) {
   EXPECT_EQ(ends.read_all(), std::vector<std::uint16_t>{100});
 }
 
-TEST(ControlSocket, lets_go_of_the_descriptors_of_what_it_takes_back) {
+TEST(ControlSocket, a_message_that_is_taken_back_releases_its_descriptors) {
   Ends ends;
   (void)ends.fill();
   auto file = std::make_shared<const UniqueFd>(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -87,7 +88,7 @@ TEST(ControlSocket, lets_go_of_the_descriptors_of_what_it_takes_back) {
   EXPECT_TRUE(seen.expired());
 }
 
-TEST(ControlSocket, forgets_what_waits_when_nobody_is_there_any_more) {
+TEST(ControlSocket, waiting_messages_are_dropped_when_the_peer_is_gone) {
   Ends ends;
   (void)ends.fill();
   ends.here->send(Other{30'000, ""}, {}, {}, 1);

@@ -6,7 +6,7 @@
 namespace headrace::host_link {
 namespace {
 
-TEST(LiveTable, shows_peers_what_the_owner_marks) {
+TEST(LiveTable, a_peer_sees_the_states_that_the_owner_sets) {
   const auto table = LiveTable::create().value();
   const auto view = LiveView::open(UniqueFd(::dup(table->fd()))).value();
   for (const std::uint32_t id : {1U, 77U, static_cast<std::uint32_t>(live_step_bytes) + 5, 4'000'000U}) {
@@ -23,7 +23,7 @@ TEST(LiveTable, shows_peers_what_the_owner_marks) {
   EXPECT_TRUE(view->closed());
 }
 
-TEST(LiveTable, an_id_beyond_all_that_were_ever_registered_is_not_found) {
+TEST(LiveTable, an_id_above_all_registered_ones_is_not_found) {
   const auto table = LiveTable::create().value();
   const auto view = LiveView::open(UniqueFd(::dup(table->fd()))).value();
   EXPECT_EQ(view->slot(4'000'000'000U).code(), Code::not_found);
@@ -31,7 +31,7 @@ TEST(LiveTable, an_id_beyond_all_that_were_ever_registered_is_not_found) {
   EXPECT_EQ(view->slot(4'000'000'000U).value()->load(), static_cast<std::uint8_t>(RegionState::allocated));
 }
 
-TEST(LiveTable, peers_cannot_write_it) {
+TEST(LiveTable, a_peer_cannot_write_the_table) {
   const auto table = LiveTable::create().value();
   EXPECT_EQ(::fcntl(table->fd(), F_GETFL) & O_ACCMODE, O_RDONLY);
   EXPECT_FALSE(Mapping::of_file(table->fd(), 0, 4096, Mapping::Access::read_write).ok());

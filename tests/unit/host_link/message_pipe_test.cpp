@@ -33,7 +33,7 @@ std::vector<std::string> read_all(MessagePipe& pipe) {
   return texts;
 }
 
-TEST(MessagePipe, carries_messages_both_ways_around_its_end) {
+TEST(MessagePipe, messages_arrive_in_both_directions_while_the_ring_wraps) {
   const PipeEnds ends = make_pipe();
   for (int round = 0; round < 200; ++round) {
     const std::string text(static_cast<std::size_t>(round) * 300, static_cast<char>('a' + round % 26));
@@ -44,7 +44,7 @@ TEST(MessagePipe, carries_messages_both_ways_around_its_end) {
   }
 }
 
-TEST(MessagePipe, keeps_reserved_messages_while_the_ring_is_full_and_in_order) {
+TEST(MessagePipe, reserved_messages_wait_in_order_while_the_ring_is_full) {
   const PipeEnds ends = make_pipe();
   const std::string text(60'000, 'x');
   int sent = 0;
@@ -58,7 +58,7 @@ TEST(MessagePipe, keeps_reserved_messages_while_the_ring_is_full_and_in_order) {
   }
   EXPECT_TRUE(ends.near->wants_room());
   EXPECT_EQ(ends.near->send(0, "x").code, Code::would_block)
-      << "a short message must not overtake those that wait";
+      << "a short message must not overtake the waiting ones";
   int got = 0;
   while (got < sent) {
     for (const std::string& message : read_all(*ends.far)) EXPECT_EQ(message, std::to_string(got++) + text);
@@ -68,7 +68,7 @@ TEST(MessagePipe, keeps_reserved_messages_while_the_ring_is_full_and_in_order) {
   EXPECT_TRUE(ends.near->send(0, "x").ok());
 }
 
-TEST(MessagePipe, holds_back_what_comes_behind_an_empty_place_of_the_same_channel_alone) {
+TEST(MessagePipe, a_reserved_place_holds_back_later_messages_of_its_own_channel_only) {
   const PipeEnds ends = make_pipe();
   ASSERT_TRUE(ends.near->reserve(5).ok());
   const auto first = ends.near->take_place(0);
@@ -84,7 +84,7 @@ TEST(MessagePipe, holds_back_what_comes_behind_an_empty_place_of_the_same_channe
   EXPECT_EQ(read_all(*ends.far), std::vector<std::string>{"behind"});
 }
 
-TEST(MessagePipe, bounds_what_is_reserved_and_gives_it_back) {
+TEST(MessagePipe, the_reserved_bytes_have_a_limit_and_are_given_back) {
   const PipeEnds ends = make_pipe(256 * 1024, 200'000);
   ASSERT_TRUE(ends.near->reserve(65'000).ok());
   ASSERT_TRUE(ends.near->reserve(65'000).ok());
@@ -93,10 +93,10 @@ TEST(MessagePipe, bounds_what_is_reserved_and_gives_it_back) {
   ends.near->cancel_reservation(65'000);
   EXPECT_TRUE(ends.near->reserve(65'000).ok());
   ends.near->send_reserved(0, std::string(65'000, 'x'));
-  EXPECT_TRUE(ends.near->reserve(65'000).ok()) << "what went into the ring is not waiting any more";
+  EXPECT_TRUE(ends.near->reserve(65'000).ok()) << "bytes in the ring no longer count as reserved";
 }
 
-TEST(MessagePipe, rings_only_a_reader_that_sleeps) {
+TEST(MessagePipe, the_eventfd_is_signaled_only_for_a_sleeping_reader) {
   const PipeEnds ends = make_pipe();
   const auto bell_rang = [&] {
     std::uint64_t count = 0;
@@ -111,18 +111,20 @@ TEST(MessagePipe, rings_only_a_reader_that_sleeps) {
   EXPECT_TRUE(bell_rang());
 }
 
-TEST(MessagePipe, does_not_adopt_files_that_are_not_what_they_should_be) {
+TEST(MessagePipe, a_file_that_is_no_valid_pipe_is_not_adopted) {
   const auto adopt = [](UniqueFd file) {
     return MessagePipe::adopt(std::move(file), UniqueFd(), UniqueFd(), 1 << 20).code();
   };
   UniqueFd growing = create_memory_file("test", 1 << 20).value();
-  EXPECT_EQ(adopt(growing.dup().value()), Code::corrupt) << "not sealed: it could shrink under us";
+  EXPECT_EQ(adopt(growing.dup().value()), Code::corrupt)
+      << "without the seal the peer could shrink the file while it is mapped";
   ASSERT_TRUE(seal_memory_file(growing.get(), F_SEAL_SHRINK).ok());
-  EXPECT_EQ(adopt(growing.dup().value()), Code::corrupt) << "no header";
+  EXPECT_EQ(adopt(growing.dup().value()), Code::corrupt) << "the file has no header";
   UniqueFd small = create_memory_file("test", 100).value();
   ASSERT_TRUE(seal_memory_file(small.get(), F_SEAL_SHRINK).ok());
   EXPECT_EQ(adopt(std::move(small)), Code::corrupt);
-  EXPECT_EQ(adopt(UniqueFd(::open("/dev/zero", O_RDWR | O_CLOEXEC))), Code::corrupt) << "no memory file";
+  EXPECT_EQ(adopt(UniqueFd(::open("/dev/zero", O_RDWR | O_CLOEXEC))), Code::corrupt)
+      << "this is no memory file";
   // A header whose sizes do not fit the file.
   const auto pipe = MessagePipe::create(256 * 1024, 1 << 20).value();
   const UniqueFd file(::dup(pipe->descriptors()[0]));

@@ -28,7 +28,7 @@ class PeerProcessTest : public ::testing::Test {
   UnixListener listener_ = UnixListener::listen(path_).value();
 };
 
-TEST_F(PeerProcessTest, is_this_very_process_if_that_connects) {
+TEST_F(PeerProcessTest, the_peer_of_a_connection_from_this_process_is_this_process) {
   const UnixSocket socket = UnixSocket::connect(path_).value();
   const PeerProcess self = behind_the_next_connection();
   EXPECT_EQ(self.pid(), ::getpid());
@@ -38,7 +38,7 @@ TEST_F(PeerProcessTest, is_this_very_process_if_that_connects) {
   EXPECT_TRUE(self.still_there());
 }
 
-TEST_F(PeerProcessTest, is_dying_once_it_is_killed_and_then_not_there) {
+TEST_F(PeerProcessTest, a_killed_peer_is_dying_and_then_gone) {
   const pid_t child = ::fork();
   if (child == 0) {
     const auto socket = UnixSocket::connect(path_);

@@ -16,12 +16,12 @@ namespace {
 constexpr std::uint64_t capacity = 4096;
 constexpr std::uint64_t max_message = 1024;
 
-/// A ring in ordinary memory. Its data is not mapped twice, so a test of one thread mirrors what the writer
-/// wrote.
+/// A ring in ordinary memory. Its data is not mapped twice, so a test with one thread copies the written
+/// bytes to the other half.
 class PlainRing {
  public:
   PlainRing() : memory{&control_, data_.data(), capacity} {}
-  /// What the double mapping does by itself: both halves show the same bytes.
+  /// What the double mapping does without a copy: both halves show the same bytes.
   void mirror_after_write(std::uint64_t tail_before, std::uint64_t tail_after) {
     for (std::uint64_t at = tail_before; at < tail_after; ++at) {
       const std::uint64_t place = tail_before % capacity + (at - tail_before);
@@ -44,7 +44,7 @@ std::string random_text(std::mt19937& random, std::size_t length) {
   return text;
 }
 
-TEST(Ring, gives_back_messages_of_random_sizes_in_order_while_it_wraps_around) {
+TEST(Ring, messages_of_random_sizes_arrive_in_order_while_the_ring_wraps) {
   PlainRing ring;
   RingWriter writer(ring.memory);
   RingReader reader(ring.memory, max_message);
@@ -63,7 +63,7 @@ TEST(Ring, gives_back_messages_of_random_sizes_in_order_while_it_wraps_around) {
       ring.mirror_after_write(before, ring.control().tail.load());
       under_way.emplace_back(channel, text);
     }
-    // Sometimes nothing is read for a while, so that the ring gets full; sometimes it runs empty.
+    // Some rounds read nothing, so that the ring gets full; others read until it is empty.
     std::size_t to_read = pushed == RingWriter::Push::full ? 1 + random() % 30 : random() % 2;
     for (RingReader::Message message; to_read > 0 && reader.pop(message) == RingReader::Pop::message;
          --to_read) {
@@ -76,7 +76,7 @@ TEST(Ring, gives_back_messages_of_random_sizes_in_order_while_it_wraps_around) {
   }
 }
 
-TEST(Ring, holds_as_many_bytes_as_it_says_and_not_one_record_more) {
+TEST(Ring, the_ring_holds_exactly_its_capacity) {
   PlainRing ring;
   RingWriter writer(ring.memory);
   const std::string text(120, 'x');
@@ -85,13 +85,13 @@ TEST(Ring, holds_as_many_bytes_as_it_says_and_not_one_record_more) {
   EXPECT_EQ(writer.push(0, text), RingWriter::Push::full);
 }
 
-TEST(Ring, says_that_the_reader_sleeps_once_for_each_time_it_armed) {
+TEST(Ring, the_writer_learns_of_a_sleeping_reader_once_for_each_arm) {
   PlainRing ring;
   RingWriter writer(ring.memory);
   RingReader reader(ring.memory, max_message);
   ASSERT_EQ(writer.push(0, "awake"), RingWriter::Push::done);
   EXPECT_FALSE(writer.reader_sleeps());
-  EXPECT_FALSE(reader.arm()) << "something is there: it must not sleep";
+  EXPECT_FALSE(reader.arm()) << "a message waits, so the reader must not sleep";
   RingReader::Message message;
   ASSERT_EQ(reader.pop(message), RingReader::Pop::message);
   EXPECT_TRUE(reader.arm());
@@ -100,7 +100,7 @@ TEST(Ring, says_that_the_reader_sleeps_once_for_each_time_it_armed) {
   EXPECT_FALSE(writer.reader_sleeps());
 }
 
-TEST(Ring, says_that_the_writer_starves_once_it_has_found_no_room) {
+TEST(Ring, the_reader_learns_once_of_a_writer_that_found_no_room) {
   PlainRing ring;
   RingWriter writer(ring.memory);
   RingReader reader(ring.memory, max_message);
@@ -114,7 +114,7 @@ TEST(Ring, says_that_the_writer_starves_once_it_has_found_no_room) {
   EXPECT_EQ(writer.push_or_wait_for_room(0, text), RingWriter::Push::done);
 }
 
-TEST(Ring, reader_calls_positions_and_lengths_that_cannot_be_corrupt) {
+TEST(Ring, the_reader_reports_impossible_positions_and_lengths_as_corrupt) {
   const auto pop_after = [](auto&& damage) {
     PlainRing ring;
     RingWriter writer(ring.memory);
@@ -135,11 +135,11 @@ TEST(Ring, reader_calls_positions_and_lengths_that_cannot_be_corrupt) {
             RingReader::Pop::corrupt);
   EXPECT_EQ(pop_after([&](PlainRing& ring) { set_length(ring, max_message + 1); }), RingReader::Pop::corrupt);
   EXPECT_EQ(pop_after([&](PlainRing& ring) { set_length(ring, 9); }), RingReader::Pop::corrupt)
-      << "beyond what was published";
+      << "the length reaches beyond the published bytes";
   EXPECT_EQ(pop_after([&](PlainRing& ring) { set_length(ring, 0xffffffff); }), RingReader::Pop::corrupt);
 }
 
-TEST(Ring, writer_calls_a_reader_that_has_overtaken_it_corrupt) {
+TEST(Ring, the_writer_reports_a_reader_position_ahead_of_it_as_corrupt) {
   PlainRing ring;
   RingWriter writer(ring.memory);
   ASSERT_EQ(writer.push(0, "one"), RingWriter::Push::done);
@@ -147,7 +147,7 @@ TEST(Ring, writer_calls_a_reader_that_has_overtaken_it_corrupt) {
   EXPECT_EQ(writer.push(0, "two"), RingWriter::Push::corrupt);
 }
 
-TEST(Ring, random_damage_never_leads_the_reader_out_of_its_memory) {
+TEST(Ring, random_damage_never_makes_the_reader_leave_its_memory) {
   std::mt19937_64 random(11);
   for (int round = 0; round < 20'000; ++round) {
     PlainRing ring;
@@ -163,9 +163,10 @@ TEST(Ring, random_damage_never_leads_the_reader_out_of_its_memory) {
   }
 }
 
-/// Both sides sleep by the flags alone: a wake-up that got lost would hang the test.
-TEST(Ring, two_threads_that_sleep_by_its_flags_lose_neither_message_nor_wake_up) {
-  // Records of one size that divides the capacity never wrap inside, so plain memory will do for two threads.
+/// Both threads sleep on these flags only: a lost wake-up hangs the test.
+TEST(Ring, two_threads_that_sleep_by_the_flags_lose_no_message_and_no_wake_up) {
+  // All records have one size that divides the capacity, so no record wraps and ordinary memory serves two
+  // threads.
   PlainRing ring;
   RingWriter writer(ring.memory);
   RingReader reader(ring.memory, max_message);

@@ -19,7 +19,7 @@
 namespace headrace {
 namespace {
 
-TEST(allocation, is_zeroed_writable_memory_that_another_mapping_of_its_descriptor_shares) {
+TEST(allocation, an_allocation_is_zeroed_writable_and_shared_with_another_mapping_of_its_descriptor) {
   auto made = Allocation::make(10'000);
   ASSERT_TRUE(made) << made.error().message;
   const auto bytes = made->bytes();
@@ -34,7 +34,7 @@ TEST(allocation, is_zeroed_writable_memory_that_another_mapping_of_its_descripto
   ::munmap(elsewhere, bytes.size());
 }
 
-TEST(allocation, keeps_its_size_whatever_the_holder_of_its_descriptor_does) {
+TEST(allocation, the_holder_of_the_descriptor_cannot_change_the_size) {
   auto made = Allocation::make(10'000);
   ASSERT_TRUE(made);
   EXPECT_EQ(::fcntl(made->fd(), F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
@@ -43,13 +43,13 @@ TEST(allocation, keeps_its_size_whatever_the_holder_of_its_descriptor_does) {
   EXPECT_NE(::fcntl(made->fd(), F_ADD_SEALS, F_SEAL_WRITE), 0);
 }
 
-TEST(allocation, is_not_inherited_over_exec) {
+TEST(allocation, the_descriptor_is_closed_at_exec) {
   auto made = Allocation::make(1);
   ASSERT_TRUE(made);
   EXPECT_NE(::fcntl(made->fd(), F_GETFD) & FD_CLOEXEC, 0);
 }
 
-TEST(allocation, goes_with_its_last_owner) {
+TEST(allocation, an_allocation_is_freed_with_its_last_owner) {
   int fd = -1;
   {
     auto made = Allocation::make(4096);
@@ -59,7 +59,7 @@ TEST(allocation, goes_with_its_last_owner) {
     auto other = Allocation::make(8192);
     ASSERT_TRUE(other);
     moved = std::move(other).value();
-    EXPECT_EQ(::fcntl(fd, F_GETFD), -1) << "what was moved over is closed";
+    EXPECT_EQ(::fcntl(fd, F_GETFD), -1) << "a move assignment closes the old descriptor";
     fd = moved.fd();
     EXPECT_EQ(moved.bytes().size(), 8192U);
     moved.bytes()[8191] = std::byte{1};
@@ -67,14 +67,14 @@ TEST(allocation, goes_with_its_last_owner) {
   EXPECT_EQ(::fcntl(fd, F_GETFD), -1);
 }
 
-TEST(allocation, refuses_sizes_and_nodes_that_cannot_be) {
+TEST(allocation, impossible_sizes_and_nodes_are_refused) {
   EXPECT_EQ(Allocation::make(0).code(), Code::invalid_argument);
   EXPECT_EQ(Allocation::make(4096, -2).code(), Code::invalid_argument);
   EXPECT_EQ(Allocation::make(4096, 5000).code(), Code::invalid_argument);
   EXPECT_EQ(Allocation::make(std::numeric_limits<std::size_t>::max()).code(), Code::exhausted);
 }
 
-TEST(allocation, larger_than_the_address_space_is_exhausted_and_says_what_to_do) {
+TEST(allocation, a_size_beyond_the_address_space_is_exhausted_with_advice) {
   const auto made = Allocation::make(std::size_t{1} << 60);
   ASSERT_EQ(made.code(), Code::exhausted);
   EXPECT_NE(made.error().message.find("1152921504606846976 bytes"), std::string::npos)
@@ -82,7 +82,7 @@ TEST(allocation, larger_than_the_address_space_is_exhausted_and_says_what_to_do)
   EXPECT_NE(made.error().message.find("raise"), std::string::npos) << made.error().message;
 }
 
-TEST(allocation, without_descriptors_is_exhausted_and_names_the_limit) {
+TEST(allocation, an_allocation_without_free_descriptors_is_exhausted_and_names_the_limit) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none{0, before.rlim_max};
@@ -100,7 +100,7 @@ std::size_t free_huge_pages() {
   return count;
 }
 
-TEST(allocation, of_huge_pages_is_made_of_reserved_ones_or_says_that_none_are_reserved) {
+TEST(allocation, huge_pages_come_from_the_reserved_ones_or_the_error_says_that_none_are_free) {
   const std::size_t free = free_huge_pages();
   const auto made = Allocation::make((free + 1) * (std::size_t{2} << 20), -1, true);
   ASSERT_FALSE(made);
@@ -116,9 +116,9 @@ TEST(allocation, of_huge_pages_is_made_of_reserved_ones_or_says_that_none_are_re
   fits->bytes()[99] = std::byte{1};
 }
 
-TEST(allocation, on_a_node_is_bound_to_it) {
+TEST(allocation, an_allocation_on_a_node_is_bound_to_that_node) {
   auto made = Allocation::make(8192, 0);
-  if (!made) {  // containers often forbid it
+  if (!made) {  // containers often forbid memory policies
     EXPECT_EQ(made.code(), Code::not_supported) << made.error().message;
     EXPECT_NE(made.error().message.find("NUMA node 0"), std::string::npos);
     return;
@@ -132,11 +132,11 @@ TEST(allocation, on_a_node_is_bound_to_it) {
   made->bytes()[0] = std::byte{1};
 }
 
-TEST(allocation, on_a_node_that_is_not_there_is_refused) {
+TEST(allocation, a_missing_node_is_refused) {
   if (std::filesystem::exists("/sys/devices/system/node/node1023")) return;
   const auto made = Allocation::make(8192, 1023);
   ASSERT_FALSE(made);
-  if (made.code() == Code::not_supported) return;  // containers often forbid it
+  if (made.code() == Code::not_supported) return;  // containers often forbid memory policies
   EXPECT_EQ(made.code(), Code::invalid_argument) << made.error().message;
   const std::string nodes = fmt::format("has memory on {}", fmt::join(read_memory_nodes(""), ", "));
   EXPECT_NE(made.error().message.find(nodes), std::string::npos) << made.error().message;

@@ -17,7 +17,7 @@
 namespace headrace {
 namespace {
 
-/// Pages of the system's of which the last may not be touched as `protection` says.
+/// Two pages of the system. Accesses to the second are limited by `protection`.
 class PagesWithAnEnd {
  public:
   explicit PagesWithAnEnd(int protection) {
@@ -34,8 +34,8 @@ class PagesWithAnEnd {
   void* base_ = ::mmap(nullptr, 2 * page_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 };
 
-/// A row of bytes, and pieces of another that are to hold it: more than a call of the system takes, of
-/// lengths from none to six.
+/// Contiguous bytes, and the places of an array that are to hold them: more places than one system call
+/// takes, of zero to six bytes each.
 struct Scattered {
   Scattered() {
     std::iota(whole.begin(), whole.end(), static_cast<unsigned char>(1));
@@ -46,7 +46,7 @@ struct Scattered {
       at += bytes;
     }
   }
-  /// Whether the pieces hold the row, and no byte beside them was touched.
+  /// Whether the places hold the bytes and no byte beside them has changed.
   [[nodiscard]] bool hold_the_row() const {
     std::vector<unsigned char> expected(apart.size());
     std::size_t at = 0;
@@ -70,17 +70,17 @@ bool scatters_and_gathers() {
   return gather_unless_it_faults(again.data(), scattered.pieces) && again == scattered.whole;
 }
 
-TEST(FaultlessCopy, scatters_and_gathers_more_pieces_than_a_call_takes) {
+TEST(FaultlessCopy, more_places_than_one_system_call_takes_are_scattered_and_gathered) {
   EXPECT_TRUE(scatters_and_gathers());
 }
 
-TEST(FaultlessCopy, is_made_by_hand_where_a_filter_forbids_the_call) {
+TEST(FaultlessCopy, the_copy_works_where_a_filter_forbids_the_system_call) {
   for (const int number : {SYS_process_vm_readv, SYS_process_vm_writev})
     for (const int error : {EPERM, ENOSYS})
       EXPECT_TRUE(test::without_call(number, error, scatters_and_gathers)) << number << ' ' << error;
 }
 
-TEST(FaultlessCopy, of_memory_that_may_not_be_read_or_written_fails_and_ends_nothing) {
+TEST(FaultlessCopy, a_copy_from_or_to_protected_memory_fails_without_a_signal) {
   unsigned char bytes[10] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
   {
     const PagesWithAnEnd pages(PROT_NONE);

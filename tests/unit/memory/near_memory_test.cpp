@@ -20,8 +20,9 @@ Cpus range(unsigned first, unsigned count) {
   return cpus;
 }
 
-/// The recorded machine with CPUs 0-3, 8-11 on node 0 and 4-7, 12-15 on node 1, and one thread that runs
-/// there. The first 100 bytes lie on node 0, the next on node 1, those after 200 nowhere yet.
+/// The recorded machine with CPUs 0-3 and 8-11 on node 0 and CPUs 4-7 and 12-15 on node 1, and one thread
+/// that runs there. The first 100 bytes of `memory` lie on node 0, the next 100 on node 1, the rest on no
+/// node yet.
 class NearMemoryTest : public testing::Test {
  protected:
   std::unique_ptr<CopyPlaces> places(Cpus usable) {
@@ -48,7 +49,7 @@ class NearMemoryTest : public testing::Test {
   bool refused = false;
 };
 
-TEST_F(NearMemoryTest, a_thread_runs_on_the_node_that_it_writes_and_afterwards_where_it_could_before) {
+TEST_F(NearMemoryTest, a_thread_runs_on_the_node_that_it_writes_and_gets_its_old_cpus_back) {
   const auto machine = places(range(0, 16));
   runs_on = range(1, 12);
   {
@@ -56,21 +57,21 @@ TEST_F(NearMemoryTest, a_thread_runs_on_the_node_that_it_writes_and_afterwards_w
     thread.write_to(memory);
     EXPECT_EQ(runs_on, (Cpus{0, 1, 2, 3, 8, 9, 10, 11}));
     thread.write_to(memory + 50);
-    EXPECT_EQ(moves, 1) << "it is there already";
+    EXPECT_EQ(moves, 1) << "the thread is on the node already";
     thread.write_to(memory + 150);
     EXPECT_EQ(runs_on, (Cpus{4, 5, 6, 7, 12, 13, 14, 15}));
   }
   EXPECT_EQ(runs_on, range(1, 12));
 }
 
-TEST_F(NearMemoryTest, only_cpus_that_the_process_may_use_are_taken) {
+TEST_F(NearMemoryTest, only_cpus_that_the_process_may_use_are_chosen) {
   const auto machine = places({2, 3, 4});
   NearMemory thread(machine.get());
   thread.write_to(memory);
   EXPECT_EQ(runs_on, (Cpus{2, 3}));
 }
 
-TEST_F(NearMemoryTest, no_cpu_near_it_or_no_page_yet_leaves_the_thread_where_it_is) {
+TEST_F(NearMemoryTest, without_a_cpu_on_the_node_or_without_a_page_the_thread_stays) {
   const auto machine = places({0, 1});
   NearMemory thread(machine.get());
   thread.write_to(memory + 150);
@@ -78,7 +79,7 @@ TEST_F(NearMemoryTest, no_cpu_near_it_or_no_page_yet_leaves_the_thread_where_it_
   EXPECT_EQ(moves, 0);
 }
 
-TEST_F(NearMemoryTest, a_node_takes_no_more_threads_than_it_has_cpus) {
+TEST_F(NearMemoryTest, a_node_gets_at_most_one_thread_for_each_cpu) {
   const auto machine = places({0, 1, 4});
   std::vector<std::unique_ptr<NearMemory>> threads;
   for (int i = 0; i < 3; ++i) {
@@ -86,13 +87,13 @@ TEST_F(NearMemoryTest, a_node_takes_no_more_threads_than_it_has_cpus) {
     threads.back()->write_to(memory);
   }
   EXPECT_EQ(moves, 2);
-  threads.front().reset();  // one leaves, so there is room
+  threads.front().reset();  // one thread leaves, so there is room
   moves = 0;
   threads.back()->write_to(memory);
   EXPECT_EQ(moves, 1);
 }
 
-TEST_F(NearMemoryTest, a_refusal_leaves_the_thread_and_the_room_of_the_node) {
+TEST_F(NearMemoryTest, a_refused_affinity_leaves_the_thread_and_the_room_of_the_node) {
   const auto machine = places({0});
   refused = true;
   NearMemory first(machine.get()), second(machine.get());
@@ -103,7 +104,7 @@ TEST_F(NearMemoryTest, a_refusal_leaves_the_thread_and_the_room_of_the_node) {
   EXPECT_EQ(runs_on, Cpus{0});
 }
 
-TEST(CopyPlaces, of_a_machine_with_one_node_are_none) {
+TEST(CopyPlaces, a_machine_with_one_node_has_no_copy_places) {
   NearMemory nowhere(nullptr);
   nowhere.write_to(&nowhere);
   if (read_memory_nodes("").size() == 1) {
@@ -111,7 +112,7 @@ TEST(CopyPlaces, of_a_machine_with_one_node_are_none) {
   }
 }
 
-TEST(Affinity, of_a_thread_is_set_and_read) {
+TEST(Affinity, the_affinity_of_a_thread_is_set_and_read_back) {
   const auto before = read_affinity().value();
   ASSERT_TRUE(set_affinity(std::span(before).last(1)));
   EXPECT_EQ(read_affinity().value(), Cpus{before.back()});

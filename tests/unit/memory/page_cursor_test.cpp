@@ -20,7 +20,7 @@ PageSide uniform(std::uint64_t base, std::uint64_t stride, std::uint64_t page_by
   return test::uniform_side(region(which), base, stride, page_bytes);
 }
 
-/// A request and its two sides, all of which point into the PageSides that it was made of.
+/// A request and its two sides. They point into the PageSides of the constructor.
 struct TwoSides {
   headrace_side_v1 local, remote;
   headrace_prepare_v1 request{};
@@ -46,7 +46,7 @@ std::vector<PageRun> runs_of(PageCursor cursor, std::size_t batch = 1) {
   return all;
 }
 
-/// A byte of a request, by both of its places: what a cursor must not lose, double or misplace.
+/// One byte of a request, by its place on both sides. A cursor must give each exactly once and in order.
 struct BytePair {
   void* local_region;
   std::uint64_t local;
@@ -75,9 +75,9 @@ std::vector<BytePair> bytes_of(const std::vector<PageRun>& runs) {
   return bytes;
 }
 
-TEST(page_cursor, contiguous_uniform_pages_are_one_run_and_found_without_looking_at_each) {
+TEST(page_cursor, contiguous_uniform_pages_are_one_run_found_without_a_visit_to_each) {
   const PageSide local = uniform(100, 64, 64), remote = uniform(0, 64, 64, 2);
-  const TwoSides request(local, remote, std::uint64_t{1} << 40);  // a walk over each would not end
+  const TwoSides request(local, remote, std::uint64_t{1} << 40);  // a visit to each page would not end
   const auto runs = runs_of(PageCursor(request));
   ASSERT_EQ(runs.size(), 1U);
   EXPECT_EQ(runs[0].bytes, std::uint64_t{64} << 40);
@@ -116,7 +116,7 @@ TEST(page_cursor, capped_runs_end_between_pages_unless_a_page_is_longer_than_the
   EXPECT_EQ(cut[2].first_page, 1U);
 }
 
-TEST(page_cursor, an_empty_part_yields_nothing_and_leaves_the_run_untouched) {
+TEST(page_cursor, an_empty_section_yields_no_run_and_leaves_the_argument_unchanged) {
   const PageSide side = uniform(0, 8, 8);
   const TwoSides request(side, side, 4);
   for (const auto& [from, to] : {std::pair<PagePosition, PagePosition>{{2, 0}, {2, 0}},
@@ -132,7 +132,7 @@ TEST(page_cursor, an_empty_part_yields_nothing_and_leaves_the_run_untouched) {
   }
 }
 
-TEST(page_cursor, position_at_byte_finds_every_byte_with_one_length_and_with_many) {
+TEST(page_cursor, position_at_byte_finds_bytes_in_pages_of_one_length_and_of_many) {
   PageSide local = uniform(0, 0, 0), remote = uniform(0, 0, 0, 2);
   local.lengths = remote.lengths = {3, 1, 7, 2};
   local.offsets = {0, 10, 20, 30};
@@ -151,7 +151,7 @@ TEST(page_cursor, position_at_byte_finds_every_byte_with_one_length_and_with_man
   EXPECT_EQ(position_at_byte(one, 4, {1, 3}), (PagePosition{2, 2}));
 }
 
-/// A side of random shape; `lengths` are those that the pages must have, in the order of the request.
+/// A side of random shape. `lengths` are the lengths of the pages in the order of the request.
 PageSide random_side(std::mt19937_64& random, const std::vector<std::uint64_t>& lengths, bool one_length,
                      std::uintptr_t first_region) {
   const auto below = [&](std::uint64_t n) { return random() % n; };
@@ -169,7 +169,7 @@ PageSide random_side(std::mt19937_64& random, const std::vector<std::uint64_t>& 
   std::vector<std::uint32_t> slot_of(count);
   for (std::size_t i = 0; i < count; ++i) slot_of[i] = static_cast<std::uint32_t>(i);
   if (indexed) {
-    // Mostly in order, so that neighbours do touch; some swaps.
+    // Mostly in order, so that neighbours touch; a few are swapped.
     for (std::size_t swaps = below(4); swaps > 0; --swaps)
       std::swap(slot_of[below(count)], slot_of[below(count)]);
     side.indices = slot_of;
@@ -194,7 +194,7 @@ PageSide random_side(std::mt19937_64& random, const std::vector<std::uint64_t>& 
   return side;
 }
 
-TEST(page_cursor, every_byte_of_random_requests_comes_once_in_order_and_runs_are_as_long_as_can_be) {
+TEST(page_cursor, every_byte_of_random_requests_comes_once_in_order_in_the_longest_runs) {
   std::mt19937_64 random(7);
   for (int round = 0; round < 3000; ++round) {
     const auto below = [&](std::uint64_t n) { return random() % n; };
@@ -225,13 +225,13 @@ TEST(page_cursor, every_byte_of_random_requests_comes_once_in_order_and_runs_are
                            run.local_offset + run.bytes == runs[i + 1].local_offset &&
                            run.remote_offset + run.bytes == runs[i + 1].remote_offset;
         ASSERT_FALSE(cap == PageCursor::no_limit && touch)
-            << "round " << round << ": two runs that should be one";
+            << "round " << round << ": two runs should have been merged";
       }
     }
   }
 }
 
-TEST(page_cursor, a_walk_is_taken_up_again_at_its_position) {
+TEST(page_cursor, a_walk_continues_from_its_position) {
   std::mt19937_64 random(11);
   for (int round = 0; round < 500; ++round) {
     std::vector<std::uint64_t> lengths(20);
@@ -253,7 +253,7 @@ TEST(page_cursor, a_walk_is_taken_up_again_at_its_position) {
 
 // ------------------------------------------------------------------------------------------------ grids
 
-/// A grid of random counts and strides; what a side's page spreads over stays small.
+/// A grid of random counts and strides, small enough that the pages of a test stay small.
 headrace_page_grid_v1 random_grid(std::mt19937_64& random) {
   headrace_page_grid_v1 grid{};
   grid.dimensions = static_cast<std::uint32_t>(1 + random() % HEADRACE_GRID_MOST);
@@ -267,7 +267,7 @@ headrace_page_grid_v1 random_grid(std::mt19937_64& random) {
   return grid;
 }
 
-/// All bytes of a request of grids, by a loop over the numbers of each run.
+/// All bytes of a request of grids, by a loop over the runs.
 std::vector<BytePair> bytes_of_grids(const headrace_prepare_v1& request) {
   const headrace_page_grid_v1& grid = *request.grid;
   std::vector<BytePair> bytes;
@@ -287,7 +287,7 @@ std::vector<BytePair> bytes_of_grids(const headrace_prepare_v1& request) {
   return bytes;
 }
 
-TEST(page_cursor, grids_are_walked_run_by_run_in_the_order_of_their_numbers) {
+TEST(page_cursor, the_runs_of_a_grid_come_in_order) {
   std::mt19937_64 random(11);
   for (int round = 0; round < 200; ++round) {
     PageSide local = uniform(random() % 99, 5000, 0), remote = uniform(random() % 99, 7000, 0, 2);
@@ -313,7 +313,7 @@ TEST(page_cursor, grids_are_walked_run_by_run_in_the_order_of_their_numbers) {
   }
 }
 
-TEST(page_cursor, grids_may_be_cut_at_any_byte) {
+TEST(page_cursor, a_grid_may_be_divided_at_any_byte) {
   std::mt19937_64 random(12);
   for (int round = 0; round < 300; ++round) {
     PageSide local = uniform(0, 5000, 0), remote = uniform(0, 7000, 0, 2);
@@ -335,7 +335,7 @@ TEST(page_cursor, grids_may_be_cut_at_any_byte) {
   }
 }
 
-TEST(page_cursor, a_walk_over_grids_can_be_taken_up_again_where_it_stopped) {
+TEST(page_cursor, a_walk_over_grids_continues_from_its_position) {
   const PageSide local = uniform(0, 5000, 24), remote = uniform(0, 7000, 24, 2);
   headrace_page_grid_v1 grid{.dimensions = 2,
                              .reserved = 0,

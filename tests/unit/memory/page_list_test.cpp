@@ -23,14 +23,14 @@ PageColumns columns_of(const std::vector<Row>& rows) {
   return std::move(builder).finish();
 }
 
-/// What the columns say page i is, by the rule of headrace_side_v1.
+/// The page i of these columns, by the rule of headrace_side_v1.
 Row page_of(const PageColumns& columns, std::uint64_t i) {
   return {columns.region_ids[columns.region_of.empty() ? 0 : columns.region_of[i]],
           columns.offsets.empty() ? columns.base_offset + i * columns.stride_bytes : columns.offsets[i],
           columns.lengths.empty() ? columns.page_bytes : columns.lengths[i]};
 }
 
-TEST(page_columns, of_pages_a_stride_apart_keep_no_array) {
+TEST(page_columns, columns_of_pages_at_one_stride_keep_no_array) {
   std::vector<Row> rows;
   for (std::uint64_t i = 0; i < 100; ++i) rows.push_back({7, 1000 + i * 8192, 4096});
   const PageColumns columns = columns_of(rows);
@@ -42,7 +42,7 @@ TEST(page_columns, of_pages_a_stride_apart_keep_no_array) {
   EXPECT_EQ(columns.region_ids, std::vector<std::uint32_t>{7});
 }
 
-TEST(page_columns, of_pages_that_go_backwards_a_stride_apart_keep_no_array_either) {
+TEST(page_columns, columns_of_pages_at_a_negative_stride_keep_no_array) {
   std::vector<Row> rows;
   for (std::uint64_t i = 0; i < 100; ++i) rows.push_back({7, 1'000'000 - i * 4096, 4096});
   const PageColumns columns = columns_of(rows);
@@ -50,13 +50,13 @@ TEST(page_columns, of_pages_that_go_backwards_a_stride_apart_keep_no_array_eithe
   for (std::uint64_t i = 0; i < 100; ++i) EXPECT_EQ(page_of(columns, i).offset, rows[i].offset);
 }
 
-TEST(page_columns, of_one_page_are_uniform) {
+TEST(page_columns, columns_of_one_page_are_uniform) {
   const PageColumns columns = columns_of({{3, 17, 5}});
   EXPECT_TRUE(columns.offsets.empty() && columns.lengths.empty());
   EXPECT_EQ(page_of(columns, 0).offset, 17U);
 }
 
-TEST(page_columns, of_several_regions_keep_their_offsets_even_if_those_are_affine) {
+TEST(page_columns, columns_of_several_regions_keep_their_offsets_even_at_one_stride) {
   const PageColumns columns = columns_of({{5, 0, 10}, {9, 10, 10}, {5, 20, 10}});
   EXPECT_EQ(columns.region_of, (std::vector<std::uint32_t>{0, 1, 0}));
   EXPECT_EQ(columns.region_ids, (std::vector<std::uint32_t>{5, 9}));
@@ -64,7 +64,7 @@ TEST(page_columns, of_several_regions_keep_their_offsets_even_if_those_are_affin
   EXPECT_TRUE(columns.lengths.empty());
 }
 
-TEST(page_columns, say_the_same_as_the_rows_they_were_made_of) {
+TEST(page_columns, columns_hold_the_pages_they_were_made_of) {
   std::mt19937_64 random(2);
   for (int round = 0; round < 500; ++round) {
     std::vector<Row> rows(1 + random() % 40);
@@ -88,7 +88,7 @@ TEST(page_columns, say_the_same_as_the_rows_they_were_made_of) {
   }
 }
 
-TEST(indices, are_copied_to_32_bits) {
+TEST(indices, indices_are_copied_to_32_bits) {
   const std::vector<std::int64_t> wide{3, 0, 99, 99};
   const std::vector<std::int32_t> narrow(wide.begin(), wide.end());
   std::vector<std::uint32_t> copy(4), copy_of_narrow(4);
@@ -99,7 +99,7 @@ TEST(indices, are_copied_to_32_bits) {
   EXPECT_TRUE(copy_indices(std::span<const std::int64_t>(), 0, "local", {}));
 }
 
-TEST(indices, the_first_that_is_out_of_range_is_named_with_its_place) {
+TEST(indices, the_first_index_out_of_range_is_named_with_its_position) {
   for (const std::int64_t bad :
        {std::int64_t{100}, std::int64_t{-1}, INT64_MIN, INT64_MAX, std::int64_t{1} << 32}) {
     std::vector<std::int64_t> wide(1000, 5);
@@ -122,7 +122,7 @@ TEST(indices, the_first_that_is_out_of_range_is_named_with_its_place) {
       << negative.error().message;
 }
 
-TEST(indices, into_lists_longer_than_32_bits_can_count_stay_below_2_to_the_32) {
+TEST(indices, indices_into_very_long_lists_must_fit_in_32_bits) {
   const std::vector<std::int64_t> wide{(std::int64_t{1} << 32) - 1, std::int64_t{1} << 32};
   std::vector<std::uint32_t> room(2);
   EXPECT_TRUE(copy_indices(std::span(wide).first(1), std::uint64_t{1} << 40, "local", room));
@@ -139,7 +139,7 @@ struct Side {
   }
 };
 
-TEST(lengths, of_two_sides_are_compared_through_their_indices) {
+TEST(lengths, lengths_of_two_sides_are_compared_through_their_indices) {
   const Side one{columns_of({{1, 0, 4}, {1, 10, 8}, {1, 30, 2}}), {2, 0, 1}};
   const Side same{columns_of({{1, 0, 2}, {1, 50, 4}, {1, 30, 8}}), {}};
   const auto equal = compare_lengths(one.selection(), same.selection(), 3);
@@ -154,7 +154,7 @@ TEST(lengths, of_two_sides_are_compared_through_their_indices) {
   EXPECT_EQ(compare_lengths(wider.selection(), wider.selection(), 3).second, 9U);
 }
 
-TEST(overlaps, of_random_pages_are_found_exactly_when_there_are_any) {
+TEST(overlaps, an_overlap_of_random_pages_is_found_exactly_if_there_is_one) {
   std::mt19937_64 random(8);
   int with = 0, without = 0;
   for (int round = 0; round < 2000; ++round) {
@@ -188,18 +188,18 @@ TEST(overlaps, of_random_pages_are_found_exactly_when_there_are_any) {
   EXPECT_GT(without, 100);
 }
 
-TEST(overlaps, pages_that_merely_touch_do_not_overlap) {
+TEST(overlaps, pages_that_touch_do_not_overlap) {
   const Side side{columns_of({{1, 0, 10}, {1, 10, 10}, {2, 5, 10}}), {}};
   EXPECT_FALSE(find_overlap(side.selection(), 3));
 }
 
-/// Pages of region 7 by columns, wherever the numbers lie.
+/// Pages of region 7 by columns of numbers at these addresses and strides.
 RegionPages by_columns(const void* offsets, std::int64_t offset_stride, const void* lengths,
                        std::int64_t length_stride, std::uint64_t count, std::uint64_t origin = 0) {
   return {RegionId{7}, {offsets, offset_stride}, {lengths, length_stride}, count, origin};
 }
 
-/// The same pages, one by one, as the builder takes them.
+/// The same pages, added to the builder one by one.
 PageColumns one_by_one(const RegionPages& pages) {
   PageColumnsBuilder builder(pages.count);
   for (std::uint64_t i = 0; i < pages.count; ++i) {
@@ -222,13 +222,13 @@ void expect_same(const std::optional<PageColumns>& found, const PageColumns& exp
   EXPECT_EQ(found->region_ids, expected.region_ids);
 }
 
-TEST(region_pages, become_the_same_columns_as_pages_one_by_one_however_their_numbers_lie) {
+TEST(region_pages, pages_by_columns_become_the_same_columns_as_pages_one_by_one) {
   constexpr std::uint64_t origin = 1'000'000;
   std::mt19937_64 random(1);
   for (const std::uint64_t count : {1, 2, 3, 1023, 1024, 1025, 5000}) {
     for (const bool in_order : {true, false}) {
       for (const bool one_length : {true, false}) {
-        // Rows of (something else, offset, length), then the same as arrays.
+        // A table with rows (another number, offset, length), and the same numbers as two arrays.
         std::vector<std::uint64_t> table, offsets, lengths;
         for (std::uint64_t i = 0; i < count; ++i) {
           offsets.push_back(origin + 4096 * (in_order ? i : random() % 10'000));
@@ -247,7 +247,7 @@ TEST(region_pages, become_the_same_columns_as_pages_one_by_one_however_their_num
   }
 }
 
-TEST(region_pages, may_have_one_length_for_all_and_numbers_at_odd_addresses) {
+TEST(region_pages, columns_may_have_one_length_for_all_pages_and_unaligned_numbers) {
   std::vector<std::byte> room(8 * 100 + 1);
   std::vector<std::uint64_t> offsets(100);
   for (std::uint64_t i = 0; i < 100; ++i) offsets[i] = i * i;
@@ -261,7 +261,7 @@ TEST(region_pages, may_have_one_length_for_all_and_numbers_at_odd_addresses) {
   EXPECT_EQ(columns->bytes, 1000U);
 }
 
-TEST(region_pages, that_are_regular_keep_no_array) {
+TEST(region_pages, regular_pages_by_columns_keep_no_array) {
   std::vector<std::uint64_t> offsets(3000);
   for (std::uint64_t i = 0; i < 3000; ++i) offsets[i] = 500 + 64 * i;
   const std::uint64_t length = 64;
@@ -272,7 +272,7 @@ TEST(region_pages, that_are_regular_keep_no_array) {
   EXPECT_EQ(columns->stride_bytes, 64U);
 }
 
-TEST(region_pages, are_refused_where_one_does_not_lie_in_the_region_and_the_first_is_named) {
+TEST(region_pages, a_page_outside_the_region_is_refused_and_the_first_one_is_named) {
   constexpr std::uint64_t count = 3000, region = 64 * count;
   for (const bool in_order : {true, false}) {
     for (const bool one_length : {true, false}) {
@@ -291,7 +291,7 @@ TEST(region_pages, are_refused_where_one_does_not_lie_in_the_region_and_the_firs
           offsets[at] = offset;
           lengths[at] = length;
         };
-        offsets[at] = 999;  // before the region: the offset wraps around
+        offsets[at] = 999;  // before the region: the difference wraps around
         refused("before");
         offsets[at] = 1000 + region - lengths[at] + 1;
         refused("past the end");
@@ -308,13 +308,13 @@ TEST(region_pages, are_refused_where_one_does_not_lie_in_the_region_and_the_firs
   EXPECT_EQ(columns_of(by_columns(&offset, 0, &length, 0, 5), 100), std::nullopt);
 }
 
-TEST(region_pages, of_a_region_whose_end_is_not_known_may_lie_anywhere) {
+TEST(region_pages, pages_of_a_region_without_a_known_end_may_lie_anywhere) {
   const std::vector<std::uint64_t> offsets{1ULL << 40, 0, 77};
   const std::uint64_t length = 10;
   EXPECT_TRUE(columns_of(by_columns(offsets.data(), 8, &length, 0, 3), 0).has_value());
 }
 
-TEST(overlaps, of_views_are_found_exactly_when_two_elements_share_a_byte) {
+TEST(overlaps, an_overlap_of_views_is_found_exactly_if_two_elements_share_a_byte) {
   std::mt19937_64 random(9);
   int with = 0, without = 0, within = 0;
   for (int round = 0; round < 3000; ++round) {
@@ -325,14 +325,14 @@ TEST(overlaps, of_views_are_found_exactly_when_two_elements_share_a_byte) {
       view.strides_bytes.push_back(static_cast<std::int64_t>(1 + random() % 20));
     }
     const auto shape = PageShape::make(view);
-    if (!shape) continue;  // more bytes than room
+    if (!shape) continue;  // the view has more bytes than fit
     std::vector<Row> rows(1 + random() % 4);
     for (Row& row : rows)
       row = {static_cast<std::uint32_t>(1 + random() % 2), random() % 150, shape->bytes()};
     const Side side{columns_of(rows), {}};
     PageSelection pages = side.selection();
     pages.shape = &*shape;
-    // The reference: every byte of every element, by all of its numbers.
+    // The reference: every byte of every element of every page.
     std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> owner;
     std::set<std::pair<std::uint64_t, std::uint64_t>> overlapping;
     for (std::uint64_t page = 0; page < rows.size(); ++page) {

@@ -23,7 +23,7 @@ TEST(region_table, ids_count_from_one_and_are_never_used_twice) {
   EXPECT_EQ(table.size(), 2U);
 }
 
-TEST(region_table, what_is_not_there_is_not_found) {
+TEST(region_table, a_missing_id_or_address_is_not_found) {
   Table table;
   table.add(100, 10, "a");
   EXPECT_EQ(table.find(0), nullptr);
@@ -58,11 +58,11 @@ TEST(region_table, an_address_is_found_in_the_newest_region_that_holds_the_whole
   EXPECT_EQ(name_at(1500, UINT64_MAX), "nowhere") << "a range that wraps around lies in no region";
 }
 
-TEST(region_table, regions_without_an_address_are_found_by_id_alone) {
+TEST(region_table, a_region_without_an_address_is_found_by_its_id_only) {
   Table table;
   table.index();
   const std::uint32_t id = table.add(0, 100, "file");
-  EXPECT_TRUE(table.indexed()) << "they do not disturb the index";
+  EXPECT_TRUE(table.indexed()) << "a region without an address leaves the index valid";
   EXPECT_NE(table.find(id), nullptr);
   EXPECT_FALSE(table.find_address(0, 10));
   EXPECT_FALSE(table.find_address(50, 10));
@@ -114,10 +114,10 @@ TEST(region_table, the_version_grows_by_one_with_each_change) {
   table.remove(1);
   EXPECT_EQ(table.version(), 3U);
   table.remove(1);
-  EXPECT_EQ(table.version(), 3U) << "nothing changed";
+  EXPECT_EQ(table.version(), 3U) << "a failed remove is no change";
 }
 
-TEST(region_table, changes_bring_a_reader_of_any_version_to_the_present) {
+TEST(region_table, the_changes_since_any_version_lead_to_the_present_regions) {
   std::mt19937_64 random(5);
   Table table;
   std::vector<std::map<std::uint32_t, bool>> at_version{{}};
@@ -139,7 +139,7 @@ TEST(region_table, changes_bring_a_reader_of_any_version_to_the_present) {
     for (const std::uint32_t id : changes.added) reader.emplace(id, true);
     std::uint64_t last_end = 0;
     for (const RegionIdRange& range : changes.gone) {
-      ASSERT_GT(range.first, last_end) << "ranges rise and do not touch";
+      ASSERT_GT(range.first, last_end) << "the ranges must ascend and not touch";
       last_end = std::uint64_t{range.first} + range.count;
       for (std::uint32_t i = 0; i < range.count; ++i) reader.erase(range.first + i);
     }
@@ -149,7 +149,7 @@ TEST(region_table, changes_bring_a_reader_of_any_version_to_the_present) {
   EXPECT_TRUE(table.changes_since(table.version()).gone.empty());
 }
 
-TEST(region_table, ids_that_went_in_a_row_are_one_range) {
+TEST(region_table, consecutive_removed_ids_are_one_range) {
   Table table;
   for (int i = 0; i < 10; ++i) table.add(1, 1, "r");
   const std::uint64_t before = table.version();
@@ -160,7 +160,7 @@ TEST(region_table, ids_that_went_in_a_row_are_one_range) {
   EXPECT_EQ(gone[1], (RegionIdRange{9, 1}));
 }
 
-TEST(region_table, visits_what_is_there_in_the_order_of_ids) {
+TEST(region_table, for_each_visits_the_regions_in_the_order_of_ids) {
   Table table;
   table.add(1, 1, "a");
   table.add(1, 1, "b");

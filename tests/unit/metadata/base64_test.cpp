@@ -6,7 +6,7 @@
 namespace headrace::metadata {
 namespace {
 
-TEST(Base64, GivesTheVectorsOfTheRfcAndReadsThem) {
+TEST(Base64, TheVectorsOfTheRfcAreEncodedAndDecoded) {
   for (const auto& [bytes, text] :
        {std::pair("", ""), std::pair("f", "Zg=="), std::pair("fo", "Zm8="), std::pair("foo", "Zm9v"),
         std::pair("foob", "Zm9vYg=="), std::pair("fooba", "Zm9vYmE="), std::pair("foobar", "Zm9vYmFy")}) {
@@ -15,7 +15,7 @@ TEST(Base64, GivesTheVectorsOfTheRfcAndReadsThem) {
   }
 }
 
-TEST(Base64, EveryByteAtEveryPlaceComesBack) {
+TEST(Base64, EveryByteAtEveryPositionIsDecodedAsItWasEncoded) {
   for (int first = 0; first < 256; ++first) {
     std::string bytes;
     for (int length = 0; length < 5; ++length) {
@@ -25,7 +25,7 @@ TEST(Base64, EveryByteAtEveryPlaceComesBack) {
   }
 }
 
-TEST(Base64, WhatItNeverGivesIsRefused) {
+TEST(Base64, TextThatIsNoCanonicalBase64IsRefused) {
   for (const char* text :
        {"Z", "Zg", "Zg=", "Zg=a", "====", "Z===", "Zm9v\n", "Zm-v", "Zh==", "Zm9=", "Zg==Zg=="}) {
     EXPECT_FALSE(decode_base64(text).has_value()) << text;

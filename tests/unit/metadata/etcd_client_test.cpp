@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// etcd's client and store against scripted answers: what a real server does only on a bad day.
+// The etcd client and store against scripted answers: those that a real server gives only in a failure.
 #include "metadata/etcd_client.hpp"
 
 #include "metadata/base64.hpp"
@@ -36,7 +36,7 @@ std::vector<std::string> urls_of(const FakeHttpClient& http) {
 
 // --- the client
 
-TEST(EtcdClient, AsksTheNextEndpointWhenOneDoesNotServeAndStaysThere) {
+TEST(EtcdClient, TheClientTriesTheNextEndpointAfterAFailureAndKeepsTheOneThatWorks) {
   const auto http = std::make_shared<FakeHttpClient>();
   http->set_answer([](const HttpRequest& request) -> Result<HttpResponse> {
     if (request.url.starts_with("http://a"))
@@ -53,7 +53,7 @@ TEST(EtcdClient, AsksTheNextEndpointWhenOneDoesNotServeAndStaysThere) {
                                           "http://c:1/v3/kv/range", "http://c:1/v3/kv/range"));
 }
 
-TEST(EtcdClient, GivesUpAfterTwoRoundsAndNamesTheEndpoints) {
+TEST(EtcdClient, TheClientFailsAfterTwoRoundsAndNamesTheEndpoints) {
   const auto http = std::make_shared<FakeHttpClient>();
   EtcdClient client = client_of(http, {"a:1", "b:1"});
   const auto answer = client.range({"key", {}}, false, Deadline::after(10s));
@@ -63,7 +63,7 @@ TEST(EtcdClient, GivesUpAfterTwoRoundsAndNamesTheEndpoints) {
                                                        HasSubstr("no server answers")));
 }
 
-TEST(EtcdClient, DoesNotRepeatWhatEtcdRefused) {
+TEST(EtcdClient, ARequestThatEtcdRefusedIsNotRepeated) {
   const auto http = std::make_shared<FakeHttpClient>();
   http->set_answer([](const HttpRequest&) {
     return HttpResponse{400, R"({"message":"etcdserver: request is too large","code":3})"};
@@ -75,7 +75,7 @@ TEST(EtcdClient, DoesNotRepeatWhatEtcdRefused) {
   EXPECT_EQ(http->requests().size(), 1U);
 }
 
-TEST(EtcdClient, TellsCodesApart) {
+TEST(EtcdClient, EachGrpcCodeBecomesItsOwnCode) {
   const auto http = std::make_shared<FakeHttpClient>();
   EtcdClient client = client_of(http);
   for (const auto& [grpc, code] : {std::pair(5, Code::not_found), std::pair(8, Code::exhausted),
@@ -87,7 +87,7 @@ TEST(EtcdClient, TellsCodesApart) {
   }
 }
 
-TEST(EtcdClient, AnswersThatAreNotWhatTheGatewayDocumentsAreCorrupt) {
+TEST(EtcdClient, AnAnswerThatTheGatewayDoesNotDocumentIsCorrupt) {
   const auto http = std::make_shared<FakeHttpClient>();
   EtcdClient client = client_of(http);
   for (const char* body : {"", "not json", "[]", R"({"kvs":5})", R"({"kvs":[5]})", R"({"kvs":[{"key":"?"}]})",
@@ -100,7 +100,7 @@ TEST(EtcdClient, AnswersThatAreNotWhatTheGatewayDocumentsAreCorrupt) {
   EXPECT_EQ(client.keep_alive(1, Deadline::after(10s)).code(), Code::corrupt);
 }
 
-TEST(EtcdClient, ReadsKeepAlives) {
+TEST(EtcdClient, AKeepAliveGivesTheTimeToLive) {
   const auto http = std::make_shared<FakeHttpClient>();
   EtcdClient client = client_of(http);
   http->set_answer([](const HttpRequest&) { return ok({{"result", {{"ID", "5"}, {"TTL", "9"}}}}); });
@@ -109,7 +109,7 @@ TEST(EtcdClient, ReadsKeepAlives) {
   EXPECT_EQ(*client.keep_alive(5, Deadline::after(10s)), 0s);
 }
 
-TEST(EtcdWatchLine, ReadsEventsAndRefusesTheRest) {
+TEST(EtcdWatchLine, EventsAreReadAndOtherLinesAreRefused) {
   const auto answer = parse_watch_line(
       R"({"result":{"header":{"revision":"9"},"events":[{"kv":{"key":"YQ==","mod_revision":"8"}},{"type":"DELETE","kv":{"key":"Yg==","mod_revision":"9"}}]}})");
   ASSERT_TRUE(answer.ok()) << answer.error().message;
@@ -145,7 +145,7 @@ std::string events(const std::vector<Json>& list) {
   return Json{{"result", {{"events", list}}}}.dump() + "\n";
 }
 
-/// A store on a fake, whose look finds what the test put there.
+/// A store on a fake HTTP client. A listing of the store returns what the test set.
 class EtcdWatch : public ::testing::Test {
  protected:
   EtcdWatch() {
@@ -168,7 +168,7 @@ class EtcdWatch : public ::testing::Test {
     const std::scoped_lock lock(mutex_);
     return looks_;
   }
-  /// The revisions that streams were asked to begin at.
+  /// The start revisions of all watch requests.
   std::vector<std::string> starts() const {
     std::vector<std::string> list;
     for (const HttpRequest& request : http_->requests()) {
@@ -186,12 +186,12 @@ class EtcdWatch : public ::testing::Test {
   std::unique_ptr<Store> store_;
 };
 
-TEST_F(EtcdWatch, GoesOnWhereTheStreamBroke) {
+TEST_F(EtcdWatch, AWatchContinuesAtTheRevisionWhereTheStreamBroke) {
   set_look(10, {{"a", 3}});
   StoreWatcher watcher(*store_);
   EXPECT_TRUE(watcher.joined("a"));
   const std::string first = created(10) + events({event("b", 11)});
-  for (const char byte : first) http_->push(std::string(1, byte));  // cut anywhere
+  for (const char byte : first) http_->push(std::string(1, byte));  // the line arrives byte by byte
   EXPECT_TRUE(watcher.joined("b"));
   http_->push(events({event("c", 12), event("c", 12, true)}) + events({event("a", 14)}));
   EXPECT_TRUE(watcher.joined("c"));
@@ -204,14 +204,14 @@ TEST_F(EtcdWatch, GoesOnWhereTheStreamBroke) {
   EXPECT_THAT(starts(), ElementsAre("11", "15"));
   EXPECT_EQ(looks(), 1);
   EXPECT_THAT(watcher.rest(), ElementsAre());
-  // A member without its cluster is asked to say so.
+  // This header makes a member that has lost its cluster answer with an error.
   for (const HttpRequest& request : http_->requests()) {
     if (!request.url.ends_with("/v3/watch")) continue;
     EXPECT_THAT(request.headers, ElementsAre("Grpc-Metadata-hasleader: true"));
   }
 }
 
-TEST_F(EtcdWatch, LooksAnewWhenWhatItMissedIsCompactedAway) {
+TEST_F(EtcdWatch, AWatchListsAgainWhenTheMissedRevisionsAreCompacted) {
   set_look(10, {{"a", 3}, {"b", 4}, {"c", 5}});
   StoreWatcher watcher(*store_);
   EXPECT_TRUE(watcher.joined("c"));
@@ -225,7 +225,7 @@ TEST_F(EtcdWatch, LooksAnewWhenWhatItMissedIsCompactedAway) {
   EXPECT_THAT(starts(), ElementsAre("11", "91"));
 }
 
-TEST_F(EtcdWatch, LooksAnewWhenTheStoreIsYoungerThanWhatItSawOfIt) {
+TEST_F(EtcdWatch, AWatchListsAgainWhenTheRevisionOfTheStoreIsLowerThanBefore) {
   set_look(10, {{"a", 3}});
   StoreWatcher watcher(*store_);
   EXPECT_TRUE(watcher.joined("a"));
@@ -238,7 +238,7 @@ TEST_F(EtcdWatch, LooksAnewWhenTheStoreIsYoungerThanWhatItSawOfIt) {
   EXPECT_THAT(starts(), ElementsAre("11", "3"));
 }
 
-TEST_F(EtcdWatch, PassesOverKeysThatAreNotOurs) {
+TEST_F(EtcdWatch, AWatchIgnoresForeignKeys) {
   set_look(10, {{"a", 3}});
   StoreWatcher watcher(*store_);
   EXPECT_TRUE(watcher.joined("a"));
@@ -253,12 +253,12 @@ TEST_F(EtcdWatch, PassesOverKeysThatAreNotOurs) {
 
 // --- leases
 
-TEST(EtcdLeases, WhatHungOnALostLeaseIsPublishedAgainUnlessSomebodyElseHasTheName) {
+TEST(EtcdLeases, EntriesOfALostLeaseArePublishedAgainUnlessAnotherAgentOwnsTheName) {
   struct State {
     std::mutex mutex;
     int granted = 0;
     bool first_lost = false;
-    std::vector<Json> writes;  // under a later lease
+    std::vector<Json> writes;  // writes under a later lease
   } state;
   const auto http = std::make_shared<FakeHttpClient>();
   http->set_answer([&](const HttpRequest& request) -> Result<HttpResponse> {
@@ -306,8 +306,9 @@ TEST(EtcdLeases, WhatHungOnALostLeaseIsPublishedAgainUnlessSomebodyElseHasTheNam
   const Deadline give_up = Deadline::after(30s);
   while ((written("ours") < 1 || written("taken") < 2) && !give_up.expired())
     std::this_thread::sleep_for(5ms);
-  EXPECT_EQ(written("ours"), 1);   // under the condition that nobody has it
-  EXPECT_EQ(written("taken"), 2);  // nobody has it, or we have: neither
+  EXPECT_EQ(written("ours"), 1);  // one write, on the condition that the key does not exist
+  EXPECT_EQ(written("taken"),
+            2);  // two writes, on the conditions that the key does not exist and that it is ours; both fail
   {
     const std::scoped_lock lock(state.mutex);
     EXPECT_EQ(state.granted, 2);
@@ -321,7 +322,7 @@ TEST(EtcdLeases, WhatHungOnALostLeaseIsPublishedAgainUnlessSomebodyElseHasTheNam
   EXPECT_THAT(warnings, ElementsAre(HasSubstr("\"taken\" was published by another agent")));
 }
 
-TEST(EtcdLeases, APublishWhoseLeaseHasJustRunOutGetsAnother) {
+TEST(EtcdLeases, APublishWithAnExpiredLeaseGetsANewLease) {
   std::atomic<int> granted = 0;
   const auto http = std::make_shared<FakeHttpClient>();
   http->set_answer([&](const HttpRequest& request) -> Result<HttpResponse> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The etcd store against a real etcd: agents that die, an etcd that goes away and comes back, and one that
-// forgets.
+// The etcd store against a real etcd: agents that die, an etcd that stops and starts again, and an etcd that
+// loses its data.
 #include "tests/support/etcd_server.hpp"
 #include "metadata/etcd_store.hpp"
 #include "metadata/open_store.hpp"
@@ -23,7 +23,7 @@ using ::headrace::testing::StoreWatcher;
 using ::testing::ElementsAre;
 using namespace std::chrono_literals;
 
-/// An HTTP client whose network can be cut.
+/// An HTTP client whose network the test can cut.
 class CuttableHttpClient final : public HttpClient {
  public:
   explicit CuttableHttpClient(std::unique_ptr<HttpClient> inner) : inner_(std::move(inner)) {}
@@ -67,7 +67,7 @@ class EtcdServerTest : public ::testing::Test {
   Logger logger_;
 };
 
-TEST_F(EtcdServerTest, AnAgentThatIsCutOffHasLeftWithinItsTimeToLiveAndAFewSeconds) {
+TEST_F(EtcdServerTest, AnAgentWithoutNetworkIsReportedAsLeftWithinItsTimeToLiveAndFiveSeconds) {
   const auto http = cuttable();
   const auto victim = open(http), other = open();
   StoreWatcher watcher(*other);
@@ -79,16 +79,16 @@ TEST_F(EtcdServerTest, AnAgentThatIsCutOffHasLeftWithinItsTimeToLiveAndAFewSecon
   EXPECT_TRUE(watcher.left("victim"));
   EXPECT_LT(std::chrono::steady_clock::now() - cut, 2s + 5s);
   EXPECT_EQ(other->fetch("victim", "", soon()).code(), Code::not_found);
-  // Whoever is not cut off stays for longer than its time to live.
+  // An agent with network stays for longer than its time to live.
   EXPECT_THAT(*other->list(soon()), ElementsAre("other"));
 
-  // The network is mended: it comes back by itself, with what it published.
+  // When the network is back, the agent publishes its entry again without a call.
   http->mend();
   EXPECT_TRUE(watcher.joined("victim"));
   EXPECT_EQ(*other->fetch("victim", "", soon()), "bytes");
 }
 
-TEST_F(EtcdServerTest, AKilledProcessHasLeftWithinItsTimeToLiveAndAFewSeconds) {
+TEST_F(EtcdServerTest, AKilledProcessIsReportedAsLeftWithinItsTimeToLiveAndFiveSeconds) {
   int pipe[2];
   ASSERT_EQ(::pipe(pipe), 0);
   const pid_t child = ::fork();
@@ -112,7 +112,7 @@ TEST_F(EtcdServerTest, AKilledProcessHasLeftWithinItsTimeToLiveAndAFewSeconds) {
   EXPECT_LT(std::chrono::steady_clock::now() - killed, 2s + 5s);
 }
 
-TEST_F(EtcdServerTest, AnAgentThatComesBackLateLeavesTheNameToItsSuccessor) {
+TEST_F(EtcdServerTest, AnAgentThatReconnectsLateDoesNotTakeTheNameFromItsSuccessor) {
   const auto http = cuttable();
   const auto late = open(http), successor = open(), reader = open();
   StoreWatcher watcher(*reader);
@@ -124,12 +124,12 @@ TEST_F(EtcdServerTest, AnAgentThatComesBackLateLeavesTheNameToItsSuccessor) {
   publish(*successor, "agent", "new");
   EXPECT_TRUE(watcher.joined("agent"));
   http->mend();
-  EXPECT_TRUE(watcher.joined("alone"));  // it is back
+  EXPECT_TRUE(watcher.joined("alone"));  // the late agent has reconnected
   EXPECT_EQ(*reader->fetch("agent", "", soon()), "new");
   EXPECT_EQ(late->remove("agent", "", soon()).code(), Code::not_found);
 }
 
-TEST_F(EtcdServerTest, ARestartOfEtcdIsSurvived) {
+TEST_F(EtcdServerTest, AStoreWorksAfterARestartOfEtcd) {
   const auto a = open(), b = open();
   StoreWatcher watcher(*b);
   publish(*a, "agent", "before", 5s);
@@ -149,7 +149,7 @@ TEST_F(EtcdServerTest, ARestartOfEtcdIsSurvived) {
   EXPECT_TRUE(watcher.left("agent"));
 }
 
-TEST_F(EtcdServerTest, AnEtcdThatForgetsEverythingIsToldAgain) {
+TEST_F(EtcdServerTest, AgentsPublishAgainAfterEtcdHasLostItsData) {
   const auto a = open(), b = open();
   publish(*b, "warm-up", "x");
   ASSERT_TRUE(b->remove("warm-up", "", soon()).ok());
@@ -159,7 +159,7 @@ TEST_F(EtcdServerTest, AnEtcdThatForgetsEverythingIsToldAgain) {
   server_.stop();
   server_.forget_everything();
   server_.start();
-  // It comes back by itself; whether the watch sees the gap depends on who is first.
+  // The agent publishes again without a call. Whether the watch reports the gap depends on timing.
   const Deadline give_up = soon();
   while (!b->fetch("agent", "", soon()).ok() && !give_up.expired()) std::this_thread::sleep_for(20ms);
   EXPECT_EQ(*b->fetch("agent", "", soon()), "bytes");
@@ -167,7 +167,7 @@ TEST_F(EtcdServerTest, AnEtcdThatForgetsEverythingIsToldAgain) {
   EXPECT_TRUE(watcher.joined("later"));
 }
 
-TEST_F(EtcdServerTest, ADeadEndpointIsPassedOver) {
+TEST_F(EtcdServerTest, ADeadEndpointIsSkipped) {
   const auto store = open(nullptr, "etcd://127.0.0.1:1," + server_.address() + "/test");
   StoreWatcher watcher(*store);
   publish(*store, "agent", "bytes");
@@ -175,7 +175,7 @@ TEST_F(EtcdServerTest, ADeadEndpointIsPassedOver) {
   EXPECT_TRUE(watcher.joined("agent"));
 }
 
-TEST_F(EtcdServerTest, NamespacesAreApartEvenIfOneBeginsLikeTheOther) {
+TEST_F(EtcdServerTest, NamespacesAreSeparateEvenIfOneIsAPrefixOfTheOther) {
   const auto prod = open(nullptr, server_.store_url("prod")),
              prod2 = open(nullptr, server_.store_url("prod2"));
   publish(*prod, "agent", "bytes");
@@ -183,7 +183,7 @@ TEST_F(EtcdServerTest, NamespacesAreApartEvenIfOneBeginsLikeTheOther) {
   EXPECT_EQ(prod2->fetch("agent", "", soon()).code(), Code::not_found);
 }
 
-TEST_F(EtcdServerTest, ABlobLeavesNoChunksBehind) {
+TEST_F(EtcdServerTest, AReplacedOrRemovedEntryLeavesNoChunks) {
   auto a = open();
   const auto http = std::shared_ptr<HttpClient>(std::move(open_http_client()).value());
   EtcdClient client(http, std::move(HttpEndpoints::make({server_.address()})).value());
@@ -203,7 +203,7 @@ TEST_F(EtcdServerTest, ABlobLeavesNoChunksBehind) {
   EXPECT_EQ(keys(), 0U);
 }
 
-TEST_F(EtcdServerTest, AnEtcdThatIsNotThereIsPeerLostAtOnce) {
+TEST_F(EtcdServerTest, AnEtcdThatIsNotThereIsPeerLost) {
   const auto store = open(nullptr, "etcd://127.0.0.1:1/test");
   const auto names = store->list(soon());
   EXPECT_EQ(names.code(), Code::peer_lost);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is special about the file store: publishers that die, and files that are not what they should be.
+// Properties of the file store alone: publishers that die, and damaged files.
 #include "metadata/file_store.hpp"
 
 #include "tests/support/store_watcher.hpp"
@@ -34,7 +34,7 @@ class FileStoreTest : public ::testing::Test {
       files += entry.exists() ? 1 : 0;
     return files;
   }
-  /// A process that publishes and then only waits. Returns once the entry is there.
+  /// A process that publishes an entry and then sleeps. Returns after the entry is published.
   pid_t publisher(const std::string& name) {
     int pipe[2];
     if (::pipe(pipe) != 0) throw std::runtime_error("no pipe");
@@ -57,7 +57,7 @@ class FileStoreTest : public ::testing::Test {
   Logger logger_;
 };
 
-TEST_F(FileStoreTest, APublisherThatIsKilledHasLeftAndItsFilesGo) {
+TEST_F(FileStoreTest, AKilledPublisherIsReportedAsLeftAndItsFilesAreRemoved) {
   const pid_t child = publisher("victim");
   const auto store = open();
   StoreWatcher watcher(*store);
@@ -71,7 +71,7 @@ TEST_F(FileStoreTest, APublisherThatIsKilledHasLeftAndItsFilesGo) {
   EXPECT_EQ(count_files("publishers"), 1U);  // ours
 }
 
-TEST_F(FileStoreTest, AStoreThatPublishedNothingLeavesNothing) {
+TEST_F(FileStoreTest, AStoreThatPublishedNothingLeavesNoFiles) {
   open();
   EXPECT_EQ(count_files("publishers"), 0U);
   const auto keeper = open();
@@ -82,7 +82,7 @@ TEST_F(FileStoreTest, AStoreThatPublishedNothingLeavesNothing) {
   EXPECT_EQ(count_files("publishers"), 1U);
 }
 
-TEST_F(FileStoreTest, AForkedChildTakesNothingOut) {
+TEST_F(FileStoreTest, AForkedChildRemovesNoEntry) {
   auto store = open();
   ASSERT_TRUE(store->publish("agent", "", "bytes", 10s, Deadline::never()).ok());
   const pid_t child = ::fork();
@@ -112,7 +112,7 @@ TEST_F(FileStoreTest, ADamagedEntryIsCorruptAndDoesNotHideTheOthers) {
   EXPECT_EQ(*store->fetch("whole", "", Deadline::never()), "bytes");
 }
 
-TEST_F(FileStoreTest, EveryTruncationOfAnEntryIsNoticed) {
+TEST_F(FileStoreTest, EveryTruncationOfAnEntryIsCorrupt) {
   const auto store = open();
   ASSERT_TRUE(store->publish("agent", "label", "bytes", 10s, Deadline::never()).ok());
   const std::filesystem::path path = std::filesystem::directory_iterator(folder_.path() + "/entries")->path();
@@ -120,11 +120,11 @@ TEST_F(FileStoreTest, EveryTruncationOfAnEntryIsNoticed) {
     std::filesystem::resize_file(path, size);
     EXPECT_EQ(store->fetch("agent", "label", Deadline::never()).code(), Code::corrupt) << size;
   }
-  // Without its name it is not listed either; nothing else comes of it.
+  // An entry without its name is not listed.
   EXPECT_TRUE(store->list(Deadline::never())->empty());
 }
 
-TEST_F(FileStoreTest, AFolderThatCannotBeMadeIsSaid) {
+TEST_F(FileStoreTest, AFolderThatCannotBeMadeIsNamed) {
   const auto store = FileStore::open({folder_.path() + "/no/such", 20ms}, logger_);
   ASSERT_FALSE(store.ok());
   EXPECT_EQ(store.code(), Code::invalid_argument);

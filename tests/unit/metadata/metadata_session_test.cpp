@@ -38,7 +38,7 @@ class Sessions : public ::testing::Test {
       return {};
     };
   }
-  /// Moves bytes until neither side has any left.
+  /// Moves bytes until both sides have sent everything.
   static void run(ClientSession& client, ServerSession& server, std::size_t chunk) {
     for (bool moved = true; moved;) {
       moved = false;
@@ -68,7 +68,7 @@ class Sessions : public ::testing::Test {
   std::string given_;
 };
 
-TEST_F(Sessions, FetchAndSendWorkWhateverTheSizeOfThePieces) {
+TEST_F(Sessions, FetchAndSendWorkForEverySizeOfTheChunks) {
   for (const std::size_t chunk : {std::size_t{1}, std::size_t{5}, std::size_t{1} << 20}) {
     EXPECT_EQ(*wire::decode_fetch_answer(ask(wire::FetchRequest{"label", 7}, chunk)), "label/7");
     EXPECT_TRUE(wire::decode_send_answer(ask(wire::SendRequest{"metadata"}, chunk)).ok());
@@ -85,7 +85,7 @@ TEST_F(Sessions, AHandlersErrorReachesTheClient) {
   EXPECT_EQ(wire::decode_send_answer(ask(wire::SendRequest{"m"})).code(), Code::not_supported);
 }
 
-/// A server whose client has shaken hands and now speaks as the test wants.
+/// A server after the handshake; the test writes the client's bytes.
 class GreetedServer {
  public:
   GreetedServer(const MetadataHandlers& handlers, ByteBudget& budget)
@@ -108,7 +108,7 @@ class GreetedServer {
   wire::Handshake client_;
 };
 
-TEST_F(Sessions, ARequestThatAnnouncesTooMuchIsRefusedBeforeItIsTaken) {
+TEST_F(Sessions, ARequestThatAnnouncesTooManyBytesIsRefusedBeforeItIsReceived) {
   GreetedServer server(handlers_, budget_);
   server->feed(std::string("\xff\xff\xff\x7f\x93\x01", 6));  // a fetch of 2 GiB
   EXPECT_EQ(server->phase(), Phase::answer);
@@ -123,7 +123,7 @@ TEST_F(Sessions, ARequestThatAnnouncesTooMuchIsRefusedBeforeItIsTaken) {
   EXPECT_EQ(right->phase_bytes(), std::size_t{1} << 30);
 }
 
-TEST_F(Sessions, NonsenseIsRefusedWithASentence) {
+TEST_F(Sessions, AMalformedRequestIsRefused) {
   for (const std::string& bytes :
        {std::string(4, '\0'), std::string("\1\0\0\0\xc0", 5), std::string("\2\0\0\0\x91\x07", 6)}) {
     GreetedServer server(handlers_, budget_);
@@ -133,7 +133,7 @@ TEST_F(Sessions, NonsenseIsRefusedWithASentence) {
   }
 }
 
-TEST_F(Sessions, WhatAllHoldTogetherHasABound) {
+TEST_F(Sessions, TheBytesOfAllSessionsTogetherHaveALimit) {
   const std::string metadata(budget_.left() * 2 / 3, 'm');
   const std::string request = message_of(wire::SendRequest{metadata});
   {
@@ -146,12 +146,12 @@ TEST_F(Sessions, WhatAllHoldTogetherHasABound) {
     EXPECT_TRUE(wire::decode_send_answer(first->to_send().substr(4)).ok());
   }
   EXPECT_EQ(budget_.left(), std::size_t{1} << 20);
-  // Answers count too.
+  // Answers count, too.
   handlers_.fetch = [](const std::string&, std::uint64_t) { return std::string((1 << 20) + 1, 'a'); };
   EXPECT_EQ(wire::decode_fetch_answer(ask(wire::FetchRequest{"", 0})).code(), Code::exhausted);
 }
 
-TEST_F(Sessions, AStrangerIsClosedOnWithoutAWord) {
+TEST_F(Sessions, AClientOfAnotherProtocolIsDisconnectedWithoutAnAnswer) {
   ServerSession server(handshake(wire::HelloRole::accepting), handlers_, budget_);
   server.feed("GET / HTTP/1.1\r\n\r\n");
   EXPECT_EQ(server.phase(), Phase::closing);
@@ -159,7 +159,7 @@ TEST_F(Sessions, AStrangerIsClosedOnWithoutAWord) {
   server.feed("more");
 }
 
-TEST_F(Sessions, AnAnswerThatAnnouncesTooMuchFailsTheClient) {
+TEST_F(Sessions, AnAnswerThatAnnouncesTooManyBytesFailsTheClient) {
   ClientSession client(handshake(wire::HelloRole::connecting), message_of(wire::FetchRequest{"", 0}));
   ServerSession server(handshake(wire::HelloRole::accepting), handlers_, budget_);
   server.feed(client.to_send());

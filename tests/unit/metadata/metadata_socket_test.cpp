@@ -25,7 +25,7 @@ SocketIdentity identity(const std::string& name, const std::string& token = {}) 
   return SocketIdentity{name, 7, token, {}};
 }
 
-/// A connection without any manners.
+/// A TCP connection that does not follow the protocol.
 UniqueFd raw_connection(const std::string& address) {
   const auto where = TcpAddress::parse(address)->resolve(TcpAddress::Use::connect)->front();
   UniqueFd fd(::socket(where.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -34,7 +34,7 @@ UniqueFd raw_connection(const std::string& address) {
   return fd;
 }
 
-/// Reads until the other side closes; false if it has not within half a minute.
+/// Reads until the other side closes; false if it has not closed within 30 s.
 bool closes(const UniqueFd& fd) {
   char buffer[4096];
   for (;;) {
@@ -73,7 +73,7 @@ class MetadataSocket : public ::testing::Test {
   std::string given_;
 };
 
-TEST_F(MetadataSocket, GivesAndTakesMetadataOverIPv4) {
+TEST_F(MetadataSocket, MetadataIsFetchedAndSentOverIPv4) {
   const auto server = serve();
   EXPECT_THAT(server->address(), ::testing::StartsWith("127.0.0.1:"));
   const auto fetched = fetch_from(server->address(), identity("client"), "label", 5, soon());
@@ -84,13 +84,13 @@ TEST_F(MetadataSocket, GivesAndTakesMetadataOverIPv4) {
   EXPECT_EQ(given_, "metadata");
 }
 
-TEST_F(MetadataSocket, WorksOverIPv6) {
+TEST_F(MetadataSocket, MetadataIsFetchedOverIPv6) {
   const auto server = serve("[::1]:0");
   EXPECT_THAT(server->address(), ::testing::StartsWith("[::1]:"));
   EXPECT_EQ(*fetch_from(server->address(), identity("client"), "l", 1, soon()), "l/1");
 }
 
-TEST_F(MetadataSocket, WorksByHostNameAndOnEveryAddressOfTheMachine) {
+TEST_F(MetadataSocket, AServerIsReachedByHostNameAndOnEveryAddressOfTheMachine) {
   const auto named = serve("localhost:0");
   EXPECT_THAT(named->address(), ::testing::StartsWith("localhost:"));
   EXPECT_EQ(*fetch_from(named->address(), identity("client"), "l", 1, soon()), "l/1");
@@ -110,7 +110,7 @@ TEST_F(MetadataSocket, ErrorsOfTheServerReachTheClientWithTheAddress) {
   EXPECT_EQ(send_to(server->address(), identity("client"), "refuse", soon()).code(), Code::corrupt);
 }
 
-TEST_F(MetadataSocket, ASharedTokenLetsInThoseWhoHaveIt) {
+TEST_F(MetadataSocket, ASharedTokenAdmitsOnlyClientsThatHaveIt) {
   const auto server = serve("127.0.0.1:0", "secret");
   EXPECT_EQ(*fetch_from(server->address(), identity("client", "secret"), "l", 1, soon()), "l/1");
   for (const char* token : {"", "other"}) {
@@ -123,7 +123,7 @@ TEST_F(MetadataSocket, ASharedTokenLetsInThoseWhoHaveIt) {
             Code::invalid_argument);
 }
 
-TEST_F(MetadataSocket, MegabytesGoBothWays) {
+TEST_F(MetadataSocket, MegabytesAreFetchedAndSent) {
   const auto server = serve();
   const std::size_t size = std::size_t{24} << 20;
   EXPECT_TRUE(*fetch_from(server->address(), identity("client"), "big", size, soon()) ==
@@ -133,7 +133,7 @@ TEST_F(MetadataSocket, MegabytesGoBothWays) {
   EXPECT_TRUE(given_ == metadata);
 }
 
-TEST_F(MetadataSocket, ServesManyClientsAtOnce) {
+TEST_F(MetadataSocket, AServerServesManyClientsAtOnce) {
   const auto server = serve();
   std::atomic<int> right = 0;
   std::vector<std::thread> threads;
@@ -150,7 +150,7 @@ TEST_F(MetadataSocket, ServesManyClientsAtOnce) {
   EXPECT_EQ(right, 160);
 }
 
-TEST_F(MetadataSocket, AClientThatSaysNothingIsDropped) {
+TEST_F(MetadataSocket, ASilentClientIsDropped) {
   options_.handshake_timeout = 50ms;
   const auto server = serve();
   const UniqueFd silent = raw_connection(server->address());
@@ -158,11 +158,11 @@ TEST_F(MetadataSocket, AClientThatSaysNothingIsDropped) {
   EXPECT_EQ(*fetch_from(server->address(), identity("client"), "l", 1, soon()), "l/1");
 }
 
-TEST_F(MetadataSocket, AClientThatTricklesIsDroppedAllTheSame) {
+TEST_F(MetadataSocket, AClientThatSendsTooSlowlyIsDropped) {
   options_.handshake_timeout = 200ms;
   const auto server = serve();
   const UniqueFd slow = raw_connection(server->address());
-  // Each byte comes well within the timeout, the hello as a whole does not.
+  // Each byte comes well within the timeout; the whole hello does not.
   const std::string hello = "HRWT" + std::string("\1\0\0\0", 4) + std::string(10'000, '\1');
   bool closed = false;
   for (std::size_t i = 0; i < hello.size() && !closed; ++i) {
@@ -174,8 +174,9 @@ TEST_F(MetadataSocket, AClientThatTricklesIsDroppedAllTheSame) {
   EXPECT_TRUE(closed);
 }
 
-TEST_F(MetadataSocket, AClientThatDoesNotTakeItsAnswerIsDropped) {
-  options_.handshake_timeout = 500ms;  // for the handshake as well: it must not fail on a busy machine
+TEST_F(MetadataSocket, AClientThatDoesNotReadItsAnswerIsDropped) {
+  options_.handshake_timeout =
+      500ms;  // this limit also holds for the handshake, which must not fail on a busy machine
   options_.timeout_per_mib = 10ms;
   const auto server = serve();
   const UniqueFd fd = raw_connection(server->address());
@@ -194,20 +195,22 @@ TEST_F(MetadataSocket, AClientThatDoesNotTakeItsAnswerIsDropped) {
   };
   flush();
   char buffer[1024];
-  while (client.to_send().empty()) {  // until the handshake is done and the request may go
+  while (client.to_send().empty()) {  // until the handshake is done and the request can be sent
     const ssize_t got = ::recv(fd.get(), buffer, sizeof buffer, 0);
     ASSERT_GT(got, 0);
     client.feed({buffer, static_cast<std::size_t>(got)});
   }
   flush();
-  // More than the sockets hold is on its way to one that does not read. Others are served meanwhile.
+  // The answer is longer than the socket buffers, and this client does not read. The server serves others
+  // meanwhile.
   EXPECT_EQ(*fetch_from(server->address(), identity("client"), "l", 1, soon()), "l/1");
-  // The end must come without that it reads: what lies in the sockets would be before it.
+  // The server must close although the client does not read: a read would return the buffered bytes before
+  // the end.
   pollfd entry{fd.get(), POLLRDHUP, 0};
   EXPECT_EQ(::poll(&entry, 1, 30'000), 1);
 }
 
-TEST_F(MetadataSocket, ASpeakerOfSomethingElseIsClosedOn) {
+TEST_F(MetadataSocket, AClientOfAnotherProtocolIsDisconnected) {
   const auto server = serve();
   const UniqueFd stranger = raw_connection(server->address());
   constexpr std::string_view request = "GET / HTTP/1.1\r\n\r\n";
@@ -216,7 +219,7 @@ TEST_F(MetadataSocket, ASpeakerOfSomethingElseIsClosedOn) {
   EXPECT_TRUE(closes(stranger));
 }
 
-TEST_F(MetadataSocket, SilentClientsDoNotKeepOthersOut) {
+TEST_F(MetadataSocket, SilentClientsDoNotBlockOthers) {
   options_.most_clients = 4;
   const auto server = serve();
   std::vector<UniqueFd> silent;
@@ -225,7 +228,7 @@ TEST_F(MetadataSocket, SilentClientsDoNotKeepOthersOut) {
   EXPECT_TRUE(closes(silent.front()));
 }
 
-TEST_F(MetadataSocket, AServerThatNobodyRunsIsPeerLostAndOneThatIsSilentTimesOut) {
+TEST_F(MetadataSocket, AMissingServerIsPeerLostAndASilentServerTimesOut) {
   std::string address;
   {
     const auto server = serve();
@@ -257,7 +260,7 @@ TEST_F(MetadataSocket, AServerThatHangsUpIsPeerLost) {
   hang_up.join();
 }
 
-TEST_F(MetadataSocket, EndsWithItsClientsWhileTheyWait) {
+TEST_F(MetadataSocket, ADestroyedServerDisconnectsItsWaitingClients) {
   auto server = serve();
   const UniqueFd silent = raw_connection(server->address());
   EXPECT_EQ(*fetch_from(server->address(), identity("client"), "l", 1, soon()), "l/1");
@@ -265,7 +268,7 @@ TEST_F(MetadataSocket, EndsWithItsClientsWhileTheyWait) {
   EXPECT_TRUE(closes(silent));
 }
 
-TEST_F(MetadataSocket, AddressesThatCannotBeListenedOnAreSaid) {
+TEST_F(MetadataSocket, AnAddressThatCannotBeListenedOnIsRefused) {
   const auto server = serve();
   const auto open = [&](const std::string& listen) {
     MetadataServerOptions options;
@@ -277,7 +280,7 @@ TEST_F(MetadataSocket, AddressesThatCannotBeListenedOnAreSaid) {
   EXPECT_EQ(taken.code(), Code::backend_failed);
   EXPECT_THAT(taken.error().message, HasSubstr(server->address()));
   EXPECT_EQ(open("nonsense").code(), Code::invalid_argument);
-  EXPECT_EQ(open("192.0.2.1:0").code(), Code::invalid_argument);  // no address of this machine
+  EXPECT_EQ(open("192.0.2.1:0").code(), Code::invalid_argument);  // this machine has no such address
 }
 
 }  // namespace

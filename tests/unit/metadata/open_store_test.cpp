@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-TEST(StoreUrl, ReadsTheThreeKinds) {
+TEST(StoreUrl, TheThreeKindsOfAddressesAreRead) {
   const auto etcd = StoreUrl::parse("etcd://a:1,[::1]:2/prod/x");
   ASSERT_TRUE(etcd.ok());
   EXPECT_EQ(etcd->kind, StoreUrl::Kind::etcd);
@@ -25,7 +25,7 @@ TEST(StoreUrl, ReadsTheThreeKinds) {
   EXPECT_EQ(StoreUrl::parse("memory:x")->path, "x");
 }
 
-TEST(StoreUrl, SaysWhatCanBeWrittenWhenItCannotRead) {
+TEST(StoreUrl, AWrongAddressIsRefusedWithTheValidForms) {
   for (const char* url : {"", "redis://x", "etcd:/x", "file://relative", "memory:", "/var/agents"}) {
     const auto parsed = StoreUrl::parse(url);
     ASSERT_FALSE(parsed.ok()) << url;
@@ -34,7 +34,7 @@ TEST(StoreUrl, SaysWhatCanBeWrittenWhenItCannotRead) {
   }
 }
 
-TEST(StoreOptions, ComeFromTheEnvironment) {
+TEST(StoreOptions, StoreOptionsComeFromTheEnvironment) {
   OptionSources sources;
   sources.environment = [](const std::string& name) -> std::optional<std::string> {
     if (name == "HEADRACE_ETCD_ENDPOINTS") return "h1:2379, https://h2:2379";
@@ -51,7 +51,7 @@ TEST(StoreOptions, ComeFromTheEnvironment) {
   EXPECT_EQ(store->poll, 1s);
 }
 
-TEST(OpenStore, TakesEndpointsAndNamespaceFromTheAddressFirst) {
+TEST(OpenStore, EndpointsAndNamespaceOfTheAddressOverrideTheOptions) {
   const auto asked = [](const char* url, StoreOptions options) {
     auto http = std::make_shared<FakeHttpClient>();
     options.http = http;
@@ -73,7 +73,7 @@ TEST(OpenStore, TakesEndpointsAndNamespaceFromTheAddressFirst) {
   EXPECT_EQ(open_store("etcd://", StoreOptions{}, logger).code(), Code::invalid_argument);
 }
 
-TEST(OpenStore, MemoryStoresOfOneNameAreOneAndOthersAreNot) {
+TEST(OpenStore, MemoryStoresOfOneNameShareTheirEntriesAndOthersDoNot) {
   Logger logger;
   const auto a = *open_store("memory:one", {}, logger), b = *open_store("memory:one", {}, logger);
   const auto other = *open_store("memory:two", {}, logger);
@@ -82,7 +82,7 @@ TEST(OpenStore, MemoryStoresOfOneNameAreOneAndOthersAreNot) {
   EXPECT_EQ(other->fetch("agent", "", Deadline::never()).code(), Code::not_found);
 }
 
-TEST(StoreNames, EscapedNamesAreSafeInPathsAndComeBack) {
+TEST(StoreNames, EscapedNamesAreSafeInPathsAndAreUnescapedExactly) {
   std::string all;
   for (int c = 0; c < 256; ++c) all += static_cast<char>(c);
   const std::string escaped = escape_name(all);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every store promises, asked of each of them. A new one joins with a factory at the end.
+// The contract suite of stores. A new store joins with a factory at the end of this file.
 #include "metadata/open_store.hpp"
 #include "metadata/store.hpp"
 #include "tests/support/etcd_server.hpp"
@@ -22,7 +22,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-/// A place that several stores can be opened on.
+/// A location at which several stores can be opened.
 class Place {
  public:
   virtual ~Place() = default;
@@ -60,7 +60,7 @@ class StoreContract : public ::testing::TestWithParam<Implementation> {
   std::unique_ptr<Place> place_;
 };
 
-TEST_P(StoreContract, WhatOnePublishesAnotherFetches) {
+TEST_P(StoreContract, AnEntryIsFetchedByAnotherStore) {
   const auto a = open(), b = open();
   publish(*a, "agent", "bytes");
   EXPECT_EQ(fetch(*b, "agent"), "bytes");
@@ -68,7 +68,7 @@ TEST_P(StoreContract, WhatOnePublishesAnotherFetches) {
   EXPECT_THAT(*b->list(soon()), ElementsAre("agent"));
 }
 
-TEST_P(StoreContract, WhatNobodyPublishedIsNotFound) {
+TEST_P(StoreContract, AnEntryThatWasNeverPublishedIsNotFound) {
   const auto store = open();
   publish(*store, "agent", "bytes");
   for (const auto& [name, label] : {std::pair("nobody", ""), std::pair("agent", "other"),
@@ -88,7 +88,7 @@ TEST_P(StoreContract, ALaterPublishReplacesAnEarlierOne) {
   EXPECT_EQ(fetch(*b, "agent"), "");
 }
 
-TEST_P(StoreContract, LabelsOfOneNameAreApart) {
+TEST_P(StoreContract, LabelsOfOneNameAreSeparateEntries) {
   const auto a = open(), b = open();
   publish(*a, "agent", "all");
   publish(*a, "agent", "some", "decode");
@@ -100,7 +100,7 @@ TEST_P(StoreContract, LabelsOfOneNameAreApart) {
   EXPECT_EQ(fetch(*b, "agent", "decode"), "some");
 }
 
-TEST_P(StoreContract, WhatIsRemovedIsGone) {
+TEST_P(StoreContract, ARemovedEntryIsNotFound) {
   const auto a = open(), b = open();
   publish(*a, "agent", "bytes");
   ASSERT_TRUE(a->remove("agent", "", soon()).ok());
@@ -109,7 +109,7 @@ TEST_P(StoreContract, WhatIsRemovedIsGone) {
   EXPECT_EQ(a->remove("agent", "", soon()).code(), Code::not_found);
 }
 
-TEST_P(StoreContract, WhatAStorePublishedGoesWithIt) {
+TEST_P(StoreContract, ADestroyedStoreRemovesItsEntries) {
   auto a = open();
   const auto b = open();
   publish(*a, "agent", "bytes");
@@ -127,8 +127,8 @@ TEST_P(StoreContract, NamesAreListedOnceAndInOrder) {
   EXPECT_THAT(*b->list(soon()), ElementsAre("a", "b10", "b9", "c"));
 }
 
-TEST_P(StoreContract, WhoeverPublishedLastOwnsTheEntry) {
-  // An agent that restarts under its name while its predecessor hangs.
+TEST_P(StoreContract, TheLastPublisherOwnsTheEntry) {
+  // As when an agent restarts under its name while the old process hangs.
   auto predecessor = open();
   auto successor = open();
   const auto reader = open();
@@ -143,7 +143,7 @@ TEST_P(StoreContract, WhoeverPublishedLastOwnsTheEntry) {
   EXPECT_EQ(reader->fetch("agent", "", soon()).code(), Code::not_found);
 }
 
-TEST_P(StoreContract, OwnershipCanGoBackAndForth) {
+TEST_P(StoreContract, TheOwnershipOfAnEntryMayAlternate) {
   const auto a = open(), b = open();
   for (int round = 0; round < 5; ++round) {
     publish(*a, "agent", "a" + std::to_string(round));
@@ -153,7 +153,7 @@ TEST_P(StoreContract, OwnershipCanGoBackAndForth) {
   }
 }
 
-TEST_P(StoreContract, AnyBytesMakeANameALabelAndAnEntry) {
+TEST_P(StoreContract, ANameALabelAndAnEntryMayHaveAnyBytes) {
   const auto a = open(), b = open();
   const std::string name("\x01 %2F/../\xff\xfe", 11);
   const std::string long_name(255, '/');
@@ -167,7 +167,7 @@ TEST_P(StoreContract, AnyBytesMakeANameALabelAndAnEntry) {
   EXPECT_THAT(*b->list(soon()), ::testing::UnorderedElementsAre(name, long_name, "."));
 }
 
-TEST_P(StoreContract, ABlobOfMegabytesComesWholeAndCanBeReplacedByASmallOne) {
+TEST_P(StoreContract, AnEntryOfMegabytesIsFetchedWholeAndMayBeReplacedByASmallOne) {
   const auto a = open(), b = open();
   std::string blob(3 * 1024 * 1024 + 17, '\0');
   for (std::size_t i = 0; i < blob.size(); ++i) blob[i] = static_cast<char>(i * 2654435761U >> 16);
@@ -183,7 +183,7 @@ TEST_P(StoreContract, ABlobOfMegabytesComesWholeAndCanBeReplacedByASmallOne) {
   EXPECT_EQ(a->fetch("agent", "", soon()).code(), Code::not_found);
 }
 
-TEST_P(StoreContract, AReaderSeesOneWholeVersionWhileItIsReplaced) {
+TEST_P(StoreContract, AReaderSeesWholeVersionsWhileTheEntryIsReplaced) {
   const auto writer = open(), reader = open();
   const auto version = [](int number) {
     return std::string(1200 * 1024 + static_cast<std::size_t>(number), static_cast<char>('a' + number % 26));
@@ -205,7 +205,7 @@ TEST_P(StoreContract, AReaderSeesOneWholeVersionWhileItIsReplaced) {
   EXPECT_TRUE(fetch(*reader, "agent") == version(12));
 }
 
-TEST_P(StoreContract, WhatCannotBePublishedIsSaid) {
+TEST_P(StoreContract, AnInvalidNameLabelOrTimeToLiveIsRefused) {
   const auto store = open();
   EXPECT_EQ(store->publish("", "", "x", 10s, soon()).code(), Code::invalid_argument);
   EXPECT_EQ(store->publish(std::string(256, 'n'), "", "x", 10s, soon()).code(), Code::invalid_argument);
@@ -214,7 +214,7 @@ TEST_P(StoreContract, WhatCannotBePublishedIsSaid) {
   EXPECT_THAT(*store->list(soon()), ElementsAre());
 }
 
-TEST_P(StoreContract, AWatchTellsWhoIsThereAndWhoComesChangesAndGoes) {
+TEST_P(StoreContract, AWatchReportsPresentJoiningUpdatedAndLeavingAgents) {
   auto a = open();
   const auto b = open();
   publish(*a, "early", "x");
@@ -231,7 +231,7 @@ TEST_P(StoreContract, AWatchTellsWhoIsThereAndWhoComesChangesAndGoes) {
   EXPECT_THAT(watcher.rest(), ElementsAre());
 }
 
-TEST_P(StoreContract, ANameHasLeftWhenItsLastLabelHas) {
+TEST_P(StoreContract, ANameHasLeftWhenItsLastLabelIsRemoved) {
   const auto store = open();
   StoreWatcher watcher(*store);
   publish(*store, "agent", "x");
@@ -244,7 +244,7 @@ TEST_P(StoreContract, ANameHasLeftWhenItsLastLabelHas) {
   EXPECT_TRUE(watcher.left("agent"));
 }
 
-TEST_P(StoreContract, ASuccessorIsToldAsAnUpdate) {
+TEST_P(StoreContract, ASuccessorIsReportedAsAnUpdate) {
   const auto reader = open();
   auto predecessor = open();
   const auto successor = open();
@@ -254,7 +254,8 @@ TEST_P(StoreContract, ASuccessorIsToldAsAnUpdate) {
   publish(*successor, "agent", "new");
   EXPECT_TRUE(watcher.updated("agent"));
   predecessor.reset();
-  // Nothing that the predecessor does tells that the agent has left: the next event is one that we make.
+  // The end of the predecessor must not be reported as "left": the next event that the test waits for is its
+  // own.
   publish(*successor, "later", "x");
   EXPECT_TRUE(watcher.joined("later"));
   EXPECT_EQ(fetch(*reader, "agent"), "new");
@@ -262,7 +263,7 @@ TEST_P(StoreContract, ASuccessorIsToldAsAnUpdate) {
   EXPECT_TRUE(watcher.left("agent"));
 }
 
-TEST_P(StoreContract, AnEndedWatchTellsNoMore) {
+TEST_P(StoreContract, AnEndedWatchReportsNothing) {
   const auto store = open();
   StoreWatcher ended(*store);
   StoreWatcher watcher(*store);
@@ -275,7 +276,7 @@ TEST_P(StoreContract, AnEndedWatchTellsNoMore) {
   EXPECT_THAT(ended.rest(), ElementsAre());
 }
 
-TEST_P(StoreContract, AWatchMayBeEndedFromItsOwnCallbackAndMayFetchThere) {
+TEST_P(StoreContract, AWatchCallbackMayFetchAndMayEndItsOwnWatch) {
   const auto store = open();
   publish(*store, "agent", "bytes");
   std::mutex mutex;
@@ -296,7 +297,7 @@ TEST_P(StoreContract, AWatchMayBeEndedFromItsOwnCallbackAndMayFetchThere) {
   EXPECT_EQ(seen, "bytes");
 }
 
-TEST_P(StoreContract, ManyMayPublishAtOnce) {
+TEST_P(StoreContract, ManyThreadsMayPublishAtOnce) {
   const auto shared = open();
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -333,7 +334,7 @@ class EtcdPlace final : public Place {
 
  private:
   static EtcdServer& server() {
-    static EtcdServer shared;  // a namespace for each test is enough
+    static EtcdServer shared;  // one server for all tests; each test has a namespace of its own
     return shared;
   }
   static int next() {

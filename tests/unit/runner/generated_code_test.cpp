@@ -11,7 +11,7 @@
 namespace headrace {
 namespace {
 
-/// As AOTInductor of torch 2.13 writes it, shortened to what is read.
+/// The code that AOTInductor of torch 2.13 generates, shortened to the lines that the reader uses.
 const std::string code = R"(
 AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map)
     : AOTInductorModelBase(2,
@@ -72,7 +72,7 @@ void AOTInductorModel::run_impl() {
 }
 )";
 
-TEST(GeneratedCode, types_lengths_bounds_and_strides_are_read) {
+TEST(GeneratedCode, types_lengths_bounds_and_strides_are_read_from_generated_code) {
   const auto spec = read_generated_code(code);
   ASSERT_TRUE(spec);
   ASSERT_EQ(spec->inputs.size(), 2U);
@@ -82,13 +82,13 @@ TEST(GeneratedCode, types_lengths_bounds_and_strides_are_read) {
   EXPECT_EQ(spec->source, SpecSource::generated_code);
 }
 
-TEST(GeneratedCode, without_the_sizes_of_run_a_dynamic_dimension_has_a_name_of_its_own) {
+TEST(GeneratedCode, a_dynamic_dimension_has_a_name_of_its_own_if_run_names_no_sizes) {
   const auto spec = read_generated_code(code.substr(0, code.find("void AOTInductorModel::run_impl")));
   ASSERT_TRUE(spec);
   EXPECT_EQ(spec_text(spec->inputs[0]), "float32 [arg4_1_0 1..64, 256]");
 }
 
-TEST(GeneratedCode, another_form_is_not_guessed_at) {
+TEST(GeneratedCode, code_of_another_form_is_not_read) {
   EXPECT_FALSE(read_generated_code("int main() {}"));
   std::string other = code;
   other.replace(other.find("check_input_1"), 13, "check_inputs_");
@@ -115,7 +115,7 @@ const std::string program = R"json({
       "mul": {"dtype": 13, "sizes": [{"as_expr": {"expr_str": "Mul(Integer(2), Symbol('s23', positive=True, integer=True))"}}, {"as_int": 8}],
               "strides": [{"as_int": 1}, {"as_int": 2}]}}}}})json";
 
-TEST(ExportedProgram, names_types_and_ranges_are_read) {
+TEST(ExportedProgram, names_types_and_ranges_are_read_from_an_exported_program) {
   const auto spec = read_exported_program(program);
   ASSERT_TRUE(spec);
   ASSERT_EQ(spec->inputs.size(), 2U);
@@ -129,7 +129,7 @@ TEST(ExportedProgram, names_types_and_ranges_are_read) {
   EXPECT_EQ(spec->torch_version, "2.13.0+cpu");
 }
 
-TEST(ExportedProgram, another_form_is_left_unknown) {
+TEST(ExportedProgram, a_program_of_another_form_is_not_read) {
   EXPECT_FALSE(read_exported_program("{}"));
   EXPECT_FALSE(read_exported_program("[1, 2"));
   std::string other = program;

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// x [batch, 4], y [2*batch], and z that may be left out and lies by columns.
+/// x [batch, 4], y [2*batch], and z, which is optional and stored by columns.
 const char* const spec_json = R"({"headrace_io": 1, "inputs": [
   {"name": "x", "dtype": "float32", "shape": [{"name": "batch", "min": 1, "max": 8}, 4]},
   {"name": "y", "dtype": "int64", "shape": [{"expr": "2*batch"}]},
@@ -39,32 +39,32 @@ class InputCheckTest : public ::testing::Test {
   std::array<TensorView, 3> views_;
 };
 
-TEST_F(InputCheckTest, inputs_as_described_pass) {
+TEST_F(InputCheckTest, inputs_that_match_the_description_pass) {
   EXPECT_EQ(complaint(), "");
   EXPECT_TRUE(spec_.inputs[0].mutated);
 }
 
-TEST_F(InputCheckTest, lengths_of_one_name_have_to_agree) {
+TEST_F(InputCheckTest, lengths_with_the_same_name_must_agree) {
   views_[2].shape = {7, 3};
   EXPECT_THAT(
       complaint(),
       HasSubstr("input 2 (z) has 7 in dimension 0, and input 0 (x) has 8 in dimension 0: both are batch"));
 }
 
-TEST_F(InputCheckTest, lengths_that_follow_from_others_have_to_follow) {
+TEST_F(InputCheckTest, a_length_computed_from_another_must_match) {
   views_[1].shape = {15};
   EXPECT_THAT(complaint(),
               HasSubstr("input 1 (y) has 15 in dimension 0, and 16 is expected, which is 2*batch here"));
 }
 
-TEST_F(InputCheckTest, what_may_be_left_out_may_be_left_out_and_nothing_else) {
+TEST_F(InputCheckTest, only_an_optional_input_may_be_left_out) {
   views_[2].data = nullptr;
   EXPECT_EQ(complaint(), "");
   views_[0].data = nullptr;
   EXPECT_THAT(complaint(), HasSubstr("input 0 (x) has no memory"));
 }
 
-TEST_F(InputCheckTest, strides_that_are_asked_for_are_asked_for) {
+TEST_F(InputCheckTest, required_strides_are_checked) {
   views_[2].strides = {};
   EXPECT_THAT(complaint(), HasSubstr("bfloat16 [batch 1.., 3] with strides [1, 8] is expected"));
 }
@@ -81,13 +81,13 @@ TEST_F(InputCheckTest, a_negative_length_is_refused) {
   EXPECT_THAT(complaint(), HasSubstr("at least 1, and is -1"));
 }
 
-TEST_F(InputCheckTest, where_nothing_is_known_everything_passes) {
+TEST_F(InputCheckTest, without_a_description_every_input_passes) {
   const InputCheck check({}, Device{}, false);
   EXPECT_TRUE(check.check(views_));
   EXPECT_TRUE(check.check({}));
 }
 
-TEST(IoSpec, what_is_wrong_is_named) {
+TEST(IoSpec, a_wrong_description_is_refused_with_the_wrong_part) {
   const auto message = [](const std::string& inputs) {
     const auto spec = read_io_spec(R"({"headrace_io": 1, "outputs": [], "inputs": )" + inputs + "}");
     return spec ? std::string() : spec.error().message;

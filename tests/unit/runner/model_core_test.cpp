@@ -45,7 +45,7 @@ class ModelCoreTest : public ::testing::Test {
   std::vector<Tensor> outputs_;
 };
 
-TEST_F(ModelCoreTest, a_run_gives_the_runtimes_outputs_and_gives_them_back) {
+TEST_F(ModelCoreTest, a_run_returns_the_runtimes_outputs_and_releases_them) {
   const auto core = opened();
   ASSERT_TRUE(core->run(std::span(&x_, 1), outputs_, {}));
   ASSERT_EQ(outputs_.size(), 1U);
@@ -79,14 +79,14 @@ TEST_F(ModelCoreTest, a_wrong_input_never_reaches_the_runtime) {
   EXPECT_EQ(core->timing().run_ns.count, 0U);
 }
 
-TEST_F(ModelCoreTest, more_outputs_than_there_is_room_for_come_all) {
+TEST_F(ModelCoreTest, all_outputs_are_returned_if_there_are_more_than_expected) {
   fake_.outputs = 30;
   const auto core = opened();
   ASSERT_TRUE(core->run(std::span(&x_, 1), outputs_, {}));
   EXPECT_EQ(outputs_.size(), 30U);
 }
 
-TEST_F(ModelCoreTest, what_the_runtime_says_is_passed_on) {
+TEST_F(ModelCoreTest, an_error_of_the_runtime_is_passed_on) {
   fake_.open_error = "no such symbol";
   auto refused = open();
   EXPECT_EQ(refused.code(), Code::backend_failed);
@@ -99,7 +99,7 @@ TEST_F(ModelCoreTest, what_the_runtime_says_is_passed_on) {
   EXPECT_THAT(ran.error().message, HasSubstr("net.pt2: index out of bounds"));
 }
 
-TEST_F(ModelCoreTest, a_package_for_something_else_is_refused_before_anything_is_loaded) {
+TEST_F(ModelCoreTest, a_package_for_another_machine_is_refused_before_the_runtime_is_loaded) {
   PackageText text;
   text.metadata = R"({"AOTI_DEVICE_KEY": "cpu", "AOTI_MACHINE": "riscv64"})";
   EXPECT_EQ(open(text).code(), Code::not_supported);
@@ -116,7 +116,7 @@ TEST_F(ModelCoreTest, a_package_for_a_gpu_is_refused_where_torch_has_none) {
   EXPECT_EQ(fake_.opened, 0);
 }
 
-TEST_F(ModelCoreTest, another_device_than_the_packages_is_refused) {
+TEST_F(ModelCoreTest, a_device_other_than_the_packages_is_refused) {
   ModelOptions options;
   options.device = "cuda:1";
   EXPECT_THAT(open({}, options).error().message, HasSubstr("was compiled for cpu, and cuda:1 was requested"));
@@ -144,7 +144,7 @@ class GpuModelTest : public ModelCoreTest {
   int stream_ = 0;
 };
 
-TEST_F(GpuModelTest, a_gpu_is_chosen_by_its_number_and_one_that_is_not_there_is_named) {
+TEST_F(GpuModelTest, a_gpu_is_chosen_by_its_number_and_a_missing_one_is_named) {
   EXPECT_EQ(opened_on("cuda")->info().device, (Device{Device::Kind::cuda, 0}));
   EXPECT_EQ(opened_on("cuda:1")->info().device, (Device{Device::Kind::cuda, 1}));
   ModelOptions options;
@@ -166,7 +166,7 @@ TEST_F(GpuModelTest, an_input_on_another_device_is_named_and_nothing_runs) {
   EXPECT_EQ(fake_.runs, 0);
 }
 
-TEST_F(GpuModelTest, a_run_is_on_the_callers_stream_and_waits_for_that_one_alone) {
+TEST_F(GpuModelTest, a_run_uses_the_callers_stream_and_waits_for_that_stream_only) {
   const auto core = opened_on("cuda:1");
   ASSERT_TRUE(core->run(std::span(&x_, 1), outputs_, {}));
   ASSERT_TRUE(core->run(std::span(&x_, 1), outputs_, {.stream = &stream_}));
@@ -177,7 +177,7 @@ TEST_F(GpuModelTest, a_run_is_on_the_callers_stream_and_waits_for_that_one_alone
   EXPECT_EQ(outputs_[0].device(), (Device{Device::Kind::cuda, 1}));
 }
 
-TEST_F(GpuModelTest, without_synchronize_nothing_waits_until_it_is_asked_for) {
+TEST_F(GpuModelTest, without_synchronize_only_a_call_to_wait_waits) {
   const auto core = opened_on("cuda:1");
   ASSERT_TRUE(core->run(std::span(&x_, 1), outputs_, {.stream = &stream_, .synchronize = false}));
   EXPECT_TRUE(fake_.waited.empty());
@@ -185,7 +185,7 @@ TEST_F(GpuModelTest, without_synchronize_nothing_waits_until_it_is_asked_for) {
   EXPECT_EQ(fake_.waited, std::vector<void*>{&stream_});
 }
 
-TEST_F(GpuModelTest, memory_tells_what_is_torchs_at_its_most_and_of_all_together) {
+TEST_F(GpuModelTest, memory_reports_torchs_bytes_their_peak_and_all_used_bytes) {
   const ModelMemory memory = opened_on("cuda:1")->memory();
   EXPECT_EQ(memory.device_bytes, 100U);
   EXPECT_EQ(memory.device_peak_bytes, 200U);
@@ -202,7 +202,7 @@ TEST_F(ModelCoreTest, a_stream_for_a_model_on_the_cpu_is_refused) {
   EXPECT_TRUE(core->wait({}));
 }
 
-TEST_F(ModelCoreTest, a_newer_torch_than_the_installed_one_is_refused_and_an_older_one_warned_of) {
+TEST_F(ModelCoreTest, a_package_of_a_newer_torch_is_refused_and_of_an_older_one_is_warned_of) {
   PackageText text;
   const auto compiled_by = [&](const std::string& version) {
     text.io_spec = R"({"headrace_io": 1, "torch": ")" + version + R"(", "inputs": [], "outputs": []})";
@@ -219,8 +219,8 @@ TEST_F(ModelCoreTest, a_newer_torch_than_the_installed_one_is_refused_and_an_old
   EXPECT_TRUE(compiled_by("2.13.1")->get()->info().warnings.empty());
 }
 
-TEST_F(ModelCoreTest, so_many_runs_go_on_at_once_as_there_are_runners) {
-  // The first run waits for a second to be inside; later ones pass.
+TEST_F(ModelCoreTest, as_many_runs_are_concurrent_as_there_are_runners) {
+  // The first two runs wait for each other inside the runtime; later runs pass.
   static std::latch* both = nullptr;
   std::latch latch(2);
   both = &latch;
@@ -243,7 +243,7 @@ TEST_F(ModelCoreTest, so_many_runs_go_on_at_once_as_there_are_runners) {
   EXPECT_EQ(fake_.runs, 40);
 }
 
-TEST_F(ModelCoreTest, constants_are_replaced_while_nobody_runs) {
+TEST_F(ModelCoreTest, constants_are_replaced_between_runs) {
   fake_.during_run = [](FakeModelRuntime& fake) {
     const std::scoped_lock lock(fake.mutex);
     EXPECT_EQ(fake.constants["weight"][0], fake.constants["weight"][2]);
@@ -277,7 +277,7 @@ TEST_F(ModelCoreTest, a_constant_that_does_not_fit_is_refused) {
   EXPECT_EQ(fake_.constants["weight"][0], 1);
 }
 
-TEST_F(ModelCoreTest, options_have_bounds) {
+TEST_F(ModelCoreTest, options_outside_their_bounds_are_refused) {
   ModelOptions options;
   options.runners = 0;
   EXPECT_THAT(open({}, options).error().message, HasSubstr("0 runners: 1 to 1024"));
@@ -295,7 +295,7 @@ TEST_F(ModelCoreTest, options_have_bounds) {
   EXPECT_EQ(fake_.threads, 3);
 }
 
-TEST_F(ModelCoreTest, with_debug_every_tensor_and_step_is_said_on_stderr) {
+TEST_F(ModelCoreTest, with_debug_every_tensor_and_step_is_printed_on_stderr) {
   ModelOptions options;
   options.options["model.debug"] = "1";
   const auto core = opened(options);
@@ -318,14 +318,14 @@ TEST_F(ModelCoreTest, every_runner_is_closed) {
   EXPECT_EQ(fake_.closed, 3);
 }
 
-TEST(ModelRuntime, releases_are_compared_without_what_was_built_in) {
+TEST(ModelRuntime, torch_releases_are_compared_without_patch_and_build) {
   EXPECT_TRUE(same_torch_release("2.13.0+cpu", "2.13.0"));
   EXPECT_TRUE(same_torch_release("2.13.0", "2.13.1+cu129"));
   EXPECT_FALSE(same_torch_release("2.12.1", "2.13.0"));
   EXPECT_FALSE(same_torch_release("2.1.0", "2.13.0"));
 }
 
-TEST(ModelRuntime, a_table_that_is_short_old_or_full_of_holes_is_refused) {
+TEST(ModelRuntime, a_short_old_or_incomplete_table_is_refused) {
   FakeModelRuntime fake;
   headrace_model_runtime_v1 table = *FakeModelRuntime::runtime().table;
   EXPECT_TRUE(check_model_runtime(&table));
@@ -340,7 +340,7 @@ TEST(ModelRuntime, a_table_that_is_short_old_or_full_of_holes_is_refused) {
   EXPECT_EQ(check_model_runtime(nullptr).code(), Code::corrupt);
 }
 
-TEST(ModelRuntime, a_library_that_is_not_there_or_not_one_is_refused_with_both_versions) {
+TEST(ModelRuntime, a_missing_invalid_or_unfitting_library_is_refused_with_the_reason) {
   const test::TemporaryFolder folder;
   EXPECT_THAT(load_model_runtime(folder.path() + "/none.so").error().message, HasSubstr("there is no"));
   testing::write_file(folder.path() + "/libheadrace_torch.so", "no library");

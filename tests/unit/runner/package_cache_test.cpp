@@ -43,7 +43,7 @@ class PackageCacheTest : public ::testing::Test {
   PackageCache cache_{fs::path(folder_.path()) / "cache"};
 };
 
-TEST_F(PackageCacheTest, a_package_is_unpacked_once_and_whole) {
+TEST_F(PackageCacheTest, a_package_is_unpacked_once_and_completely) {
   const auto package = Package::open(write_package(folder_.path())).value();
   const auto first = cache_.unpacked(package);
   ASSERT_TRUE(first) << first.error().message;
@@ -58,7 +58,7 @@ TEST_F(PackageCacheTest, a_package_is_unpacked_once_and_whole) {
   EXPECT_EQ(entries(), (std::set<std::string>{PackageCache::key(package)}));
 }
 
-TEST_F(PackageCacheTest, a_changed_package_has_another_place) {
+TEST_F(PackageCacheTest, a_changed_package_has_another_key) {
   const auto before = Package::open(write_package(folder_.path())).value();
   testing::PackageText text;
   text.code = "no code: the fake loads nonE";
@@ -66,7 +66,7 @@ TEST_F(PackageCacheTest, a_changed_package_has_another_place) {
   EXPECT_NE(PackageCache::key(before), PackageCache::key(after));
 }
 
-TEST_F(PackageCacheTest, many_at_once_get_one_whole_folder) {
+TEST_F(PackageCacheTest, concurrent_unpacks_get_one_complete_folder) {
   testing::PackageText text;
   text.code = std::string(3'000'000, 'x');
   const std::string path = write_package(folder_.path(), text);
@@ -89,7 +89,7 @@ TEST_F(PackageCacheTest, many_at_once_get_one_whole_folder) {
   EXPECT_EQ(entries().size(), 1U);
 }
 
-TEST_F(PackageCacheTest, what_a_killed_process_left_is_swept_and_what_a_living_one_makes_is_not) {
+TEST_F(PackageCacheTest, the_folder_of_a_killed_process_is_swept_and_that_of_a_living_one_is_kept) {
   const fs::path packages = fs::path(folder_.path()) / "cache" / "packages";
   const fs::path dead = packages / "aaaa.0123456789abcdef", living = packages / "bbbb.0123456789abcdef";
   fs::create_directories(living);
@@ -110,10 +110,10 @@ TEST_F(PackageCacheTest, what_a_killed_process_left_is_swept_and_what_a_living_o
   ::close(held);
 }
 
-TEST_F(PackageCacheTest, a_failure_leaves_nothing) {
+TEST_F(PackageCacheTest, a_failed_unpack_leaves_nothing) {
   const std::string path = write_package(folder_.path());
   const auto package = Package::open(path).value();
-  // The file shrinks behind our back: its members are no longer where its table of contents said.
+  // The file shrinks after it was opened: its members are no longer at the offsets in the directory.
   fs::resize_file(path, 40);
   const auto unpacked = cache_.unpacked(package);
   ASSERT_FALSE(unpacked);
@@ -121,7 +121,7 @@ TEST_F(PackageCacheTest, a_failure_leaves_nothing) {
   EXPECT_TRUE(entries().empty());
 }
 
-TEST_F(PackageCacheTest, an_entry_that_lost_bytes_or_a_member_is_unpacked_anew) {
+TEST_F(PackageCacheTest, an_entry_that_lost_bytes_or_a_member_is_unpacked_again) {
   const auto package = Package::open(write_package(folder_.path())).value();
   const std::string member = "net/data/aotinductor/model/abc.wrapper.so";
   const auto first = cache_.unpacked(package);
@@ -136,7 +136,7 @@ TEST_F(PackageCacheTest, an_entry_that_lost_bytes_or_a_member_is_unpacked_anew) 
   EXPECT_EQ(content(first->folder / member), "no code: the fake loads none");
 }
 
-TEST_F(PackageCacheTest, a_member_with_another_checksum_is_corrupt_and_leaves_nothing) {
+TEST_F(PackageCacheTest, a_member_with_a_wrong_checksum_is_corrupt_and_leaves_nothing) {
   const std::string path = write_package(folder_.path());
   std::string bytes = content(path);
   bytes[bytes.find("no code: the fake")] = 'N';
@@ -148,7 +148,7 @@ TEST_F(PackageCacheTest, a_member_with_another_checksum_is_corrupt_and_leaves_no
   EXPECT_TRUE(entries().empty());
 }
 
-TEST_F(PackageCacheTest, a_folder_that_cannot_be_made_says_so) {
+TEST_F(PackageCacheTest, a_cache_folder_that_cannot_be_made_is_reported) {
   testing::write_file(folder_.path() + "/file", "in the way");
   const auto package = Package::open(write_package(folder_.path())).value();
   const auto unpacked = PackageCache(folder_.path() + "/file").unpacked(package);
@@ -156,7 +156,7 @@ TEST_F(PackageCacheTest, a_folder_that_cannot_be_made_says_so) {
   EXPECT_THAT(unpacked.error().message, HasSubstr("make the folder"));
 }
 
-TEST_F(PackageCacheTest, a_package_that_is_a_folder_is_used_as_it_is) {
+TEST_F(PackageCacheTest, a_package_that_is_a_folder_is_used_in_place) {
   const auto package = Package::open(write_package(folder_.path())).value();
   const auto unpacked = cache_.unpacked(package).value();
   const auto again = cache_.unpacked(Package::open(unpacked.folder.string()).value()).value();
@@ -164,7 +164,7 @@ TEST_F(PackageCacheTest, a_package_that_is_a_folder_is_used_as_it_is) {
   EXPECT_FALSE(again.fresh);
 }
 
-TEST(DefaultCacheFolder, a_chosen_one_is_taken) {
+TEST(DefaultCacheFolder, a_given_cache_folder_is_used) {
   EXPECT_EQ(default_cache_folder("/somewhere"), "/somewhere");
 }
 

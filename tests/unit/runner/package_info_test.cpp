@@ -45,7 +45,7 @@ std::string elf(std::uint16_t machine) {
   return header;
 }
 
-TEST_F(PackageInfo, what_the_export_wrote_is_read) {
+TEST_F(PackageInfo, the_description_of_the_export_is_read) {
   const auto info = info_of({});
   ASSERT_TRUE(info) << info.error().message;
   EXPECT_EQ(info->spec_source, SpecSource::exported);
@@ -70,7 +70,7 @@ TEST_F(PackageInfo, the_description_may_stand_in_the_metadata) {
   EXPECT_EQ(info->metadata, (std::map<std::string, std::string>{{"author", "me"}}));
 }
 
-TEST_F(PackageInfo, without_a_description_there_is_one_warning) {
+TEST_F(PackageInfo, without_a_description_there_are_two_warnings) {
   PackageText text;
   text.io_spec.clear();
   const auto info = info_of(text);
@@ -89,7 +89,7 @@ TEST_F(PackageInfo, another_platform_or_machine_is_refused) {
   EXPECT_THAT(refusal_of(text), HasSubstr("compiled for aarch64, and this machine is x86_64"));
 }
 
-TEST_F(PackageInfo, code_of_another_machine_is_refused_whatever_the_metadata_says) {
+TEST_F(PackageInfo, code_of_another_machine_is_refused_even_if_the_metadata_names_this_one) {
   PackageText text;
   text.code = elf(183);
   EXPECT_THAT(refusal_of(text), HasSubstr("compiled for aarch64, and this machine is x86_64"));
@@ -99,7 +99,7 @@ TEST_F(PackageInfo, code_of_another_machine_is_refused_whatever_the_metadata_say
               HasSubstr("compiled for x86_64, and this machine is aarch64"));
 }
 
-TEST_F(PackageInfo, a_cpu_that_lacks_instructions_is_refused_and_told_which) {
+TEST_F(PackageInfo, a_cpu_that_lacks_instructions_is_refused_with_their_names) {
   PackageText text;
   text.metadata = R"({"AOTI_DEVICE_KEY": "cpu", "AOTI_CPU_ISA": "AVX512 AVX512_VNNI"})";
   EXPECT_THAT(refusal_of(text), HasSubstr("compiled for AVX512 AVX512_VNNI, and this CPU has no avx512f, "
@@ -108,7 +108,7 @@ TEST_F(PackageInfo, a_cpu_that_lacks_instructions_is_refused_and_told_which) {
   EXPECT_THAT(refusal_of(text), IsEmpty());
 }
 
-TEST_F(PackageInfo, instructions_of_an_unknown_name_are_a_warning) {
+TEST_F(PackageInfo, an_unknown_instruction_set_is_a_warning) {
   PackageText text;
   text.metadata = R"({"AOTI_DEVICE_KEY": "cpu", "AOTI_CPU_ISA": "AVX2 AVX9000"})";
   const auto info = info_of(text);
@@ -124,7 +124,7 @@ TEST_F(PackageInfo, an_unknown_device_is_refused) {
   EXPECT_THAT(refusal_of(text), HasSubstr("\"xpu\""));
 }
 
-TEST_F(PackageInfo, damaged_descriptions_are_corrupt) {
+TEST_F(PackageInfo, a_damaged_description_is_corrupt) {
   PackageText text;
   text.metadata = "not json";
   EXPECT_EQ(info_of(text).code(), Code::corrupt);
@@ -147,7 +147,7 @@ TEST_F(PackageInfo, a_member_whose_bytes_changed_is_corrupt) {
   EXPECT_THAT(info.error().message, HasSubstr("checksum"));
 }
 
-TEST_F(PackageInfo, a_model_that_is_not_there_is_answered_by_those_that_are) {
+TEST_F(PackageInfo, a_missing_model_is_refused_with_the_present_ones) {
   const auto package = Package::open(write_package(folder_.path()));
   const auto info = read_model_info(*package, "encoder", this_one);
   EXPECT_EQ(info.code(), Code::invalid_argument);
@@ -161,7 +161,7 @@ TEST_F(PackageInfo, an_archive_without_a_model_is_no_package) {
   EXPECT_EQ(Package::open(folder_.path() + "/nothing.pt2").code(), Code::not_found);
 }
 
-TEST_F(PackageInfo, an_unpacked_folder_says_the_same_as_its_archive) {
+TEST_F(PackageInfo, an_unpacked_folder_is_read_as_its_archive) {
   for (const auto& [name, content] : testing::package_members()) {
     const std::filesystem::path path = std::filesystem::path(folder_.path()) / "unpacked" / name;
     std::filesystem::create_directories(path.parent_path());
@@ -177,7 +177,7 @@ TEST_F(PackageInfo, an_unpacked_folder_says_the_same_as_its_archive) {
   }
 }
 
-TEST(Machine, features_are_those_of_the_first_cpu) {
+TEST(Machine, the_features_are_those_of_the_first_cpu) {
   EXPECT_EQ(cpu_features("processor : 0\nflags\t\t: fpu avx2 fma\n\nprocessor : 1\nflags : none\n"),
             (std::set<std::string, std::less<>>{"avx2", "fma", "fpu"}));
   EXPECT_EQ(cpu_features("Features\t: fp asimd sve\n"),
@@ -186,7 +186,7 @@ TEST(Machine, features_are_those_of_the_first_cpu) {
   EXPECT_FALSE(this_machine().architecture.empty());
 }
 
-TEST(Machine, features_asked_of_the_cpu_are_those_that_the_kernel_names) {
+TEST(Machine, the_features_from_the_cpu_are_those_that_the_kernel_lists) {
   std::ifstream file("/proc/cpuinfo");
   const std::set<std::string, std::less<>> named =
       cpu_features(std::string(std::istreambuf_iterator<char>(file), {}));

@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(TensorTest, types_have_names_and_widths) {
+TEST(TensorTest, each_type_has_a_name_and_a_width) {
   for (std::size_t i = 0; i < dtype_count; ++i) {
     const auto type = static_cast<DType>(i);
     EXPECT_EQ(dtype_from_name(dtype_name(type)).value(), type);
@@ -25,7 +25,7 @@ TEST(TensorTest, types_have_names_and_widths) {
   EXPECT_THAT(dtype_from_name("float33").error().message, HasSubstr("float32, float64"));
 }
 
-TEST(TensorTest, devices_are_read_in_any_case) {
+TEST(TensorTest, a_device_name_is_read_in_any_case) {
   EXPECT_EQ(device_from_text("CPU").value(), Device{});
   EXPECT_EQ(device_from_text("cuda").value(), (Device{Device::Kind::cuda, 0}));
   EXPECT_EQ(device_from_text("Cuda:3").value(), (Device{Device::Kind::cuda, 3}));
@@ -34,7 +34,7 @@ TEST(TensorTest, devices_are_read_in_any_case) {
     EXPECT_EQ(device_from_text(text).code(), Code::invalid_argument) << text;
 }
 
-TEST(TensorTest, zeros_are_zero_and_aligned) {
+TEST(TensorTest, zeros_gives_zeroed_aligned_memory) {
   const auto tensor = Tensor::zeros(DType::float64, {3, 5});
   ASSERT_TRUE(tensor);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(tensor->data()) % 64, 0U);
@@ -70,7 +70,7 @@ TEST(TensorTest, a_tensor_frees_its_memory_once) {
   EXPECT_EQ(freed, 2);
 }
 
-TEST(TensorTest, statistics_leave_out_what_is_not_finite) {
+TEST(TensorTest, statistics_leave_out_values_that_are_not_finite) {
   const std::array<float, 5> values{1, -3, std::numeric_limits<float>::quiet_NaN(), 8,
                                     std::numeric_limits<float>::infinity()};
   const TensorStatistics statistics = statistics_of({values.data(), DType::float32, {5}, {}, {}});
@@ -113,9 +113,9 @@ TEST(TensorTest, every_small_float_is_written_as_it_is_read) {
     }
 }
 
-TEST(TensorTest, what_lies_between_is_rounded_to_the_nearest_and_what_is_beyond_is_cut_off) {
+TEST(TensorTest, a_value_between_two_is_rounded_and_one_beyond_the_range_is_clamped_or_infinite) {
   std::uint16_t half = 0;
-  write_element(&half, DType::float16, 0, 2049);  // between 2048 and 2050: to the even one
+  write_element(&half, DType::float16, 0, 2049);  // halfway between 2048 and 2050: rounds to even
   EXPECT_EQ(read_element(&half, DType::float16, 0), 2048);
   write_element(&half, DType::float16, 0, 65519);
   EXPECT_EQ(read_element(&half, DType::float16, 0), 65504);

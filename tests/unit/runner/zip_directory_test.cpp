@@ -29,7 +29,7 @@ Result<ZipDirectory> read(const std::string& file) {
   return ZipDirectory::read(file.size(), reader_of(file));
 }
 
-TEST(FileReader, what_is_no_regular_file_is_refused_without_waiting_for_a_writer) {
+TEST(FileReader, a_file_that_is_not_regular_is_refused_without_waiting_for_a_writer) {
   const test::TemporaryFolder folder;
   const std::string fifo = folder.path() + "/fifo.pt2";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
@@ -41,7 +41,7 @@ TEST(FileReader, what_is_no_regular_file_is_refused_without_waiting_for_a_writer
   }
 }
 
-TEST(ZipDirectory, names_lengths_and_places_of_all_members_are_found) {
+TEST(ZipDirectory, names_lengths_and_offsets_of_all_members_are_found) {
   const std::string file =
       zip_archive({{"net/a", "hello"}, {"net/b/c", ""}, {"net/d", std::string(1000, 'x')}});
   const auto directory = read(file);
@@ -56,7 +56,7 @@ TEST(ZipDirectory, names_lengths_and_places_of_all_members_are_found) {
   EXPECT_EQ(directory->find("net/e"), nullptr);
 }
 
-TEST(ZipDirectory, a_comment_behind_it_is_passed_over) {
+TEST(ZipDirectory, a_comment_after_the_directory_is_skipped) {
   std::string file = zip_archive({{"a", "1"}});
   file[file.size() - 2] = 5;
   EXPECT_TRUE(read(file + "hello"));
@@ -77,14 +77,14 @@ TEST(ZipDirectory, a_text_file_is_no_package) {
   EXPECT_EQ(read("PK").code(), Code::corrupt);
 }
 
-TEST(ZipDirectory, one_that_is_cut_off_anywhere_is_corrupt) {
+TEST(ZipDirectory, an_archive_cut_off_anywhere_is_corrupt) {
   const std::string file = zip_archive({{"net/a", "hello"}, {"net/b", "world"}});
   for (std::size_t bytes = 0; bytes < file.size(); ++bytes)
     EXPECT_EQ(read(file.substr(0, bytes)).code(), Code::corrupt) << bytes;
   EXPECT_THAT(read(file.substr(0, file.size() - 30)).error().message, HasSubstr("cut off"));
 }
 
-TEST(ZipDirectory, no_byte_changed_anywhere_leads_outside_the_file) {
+TEST(ZipDirectory, no_changed_byte_makes_a_member_reach_outside_the_file) {
   const std::string whole = zip_archive({{"net/a", "hello"}, {"net/b", "world"}});
   for (std::size_t at = 0; at < whole.size(); ++at)
     for (const char change : {'\x01', '\x80', '\xff'}) {
@@ -99,7 +99,7 @@ TEST(ZipDirectory, no_byte_changed_anywhere_leads_outside_the_file) {
     }
 }
 
-TEST(ZipDirectory, names_that_lead_out_of_the_folder_are_refused) {
+TEST(ZipDirectory, a_name_that_leads_out_of_the_folder_is_refused) {
   for (const char* name : {"/etc/passwd", "../x", "a/../../x", "a\\b", ""})
     EXPECT_EQ(read(zip_archive({{name, "x"}})).code(), Code::corrupt) << name;
   EXPECT_TRUE(read(zip_archive({{"a..b/c", "x"}})));

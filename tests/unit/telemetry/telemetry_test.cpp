@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(Counter, ManyThreadsLoseNothing) {
+TEST(Counter, ManyThreadsLoseNoCount) {
   Counter counter;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -54,7 +54,7 @@ TEST(Histogram, PercentilesLieWithinAFactorOfTwoAndTheEndsAreExact) {
   EXPECT_DOUBLE_EQ(seen.mean(), 500.5);
 }
 
-TEST(Histogram, OneValueIsEveryPercentileAndNoneIsZero) {
+TEST(Histogram, ASingleValueIsEveryPercentileAndAnEmptyHistogramGivesZero) {
   Histogram histogram;
   EXPECT_EQ(histogram.snapshot().percentile(50), 0);
   EXPECT_EQ(histogram.snapshot().smallest, 0U);
@@ -63,7 +63,7 @@ TEST(Histogram, OneValueIsEveryPercentileAndNoneIsZero) {
   for (const double percent : {0.0, 50.0, 100.0}) EXPECT_EQ(histogram.snapshot().percentile(percent), 700);
 }
 
-TEST(Histogram, ThreadsMayRecordWhileAnotherLooks) {
+TEST(Histogram, ThreadsMayRecordDuringASnapshot) {
   Histogram histogram;
   std::vector<std::thread> threads;
   for (std::uint64_t t = 1; t <= 3; ++t) {
@@ -81,7 +81,7 @@ TEST(Histogram, ThreadsMayRecordWhileAnotherLooks) {
   EXPECT_EQ(histogram.snapshot().sum, 30'000U);
 }
 
-TEST(Telemetry, TheSameNameIsTheSameCounter) {
+TEST(Telemetry, TheSameNameGivesTheSameCounter) {
   const FakeClock clock;
   Telemetry telemetry(clock);
   Counter& first = telemetry.counter("tcp.sent_bytes");
@@ -110,7 +110,7 @@ TEST(Telemetry, TheRingKeepsTheLatestEventsInOrderAndCountsTheOthers) {
   EXPECT_EQ(seen.events_dropped, 1U);
 }
 
-TEST(Telemetry, JsonHoldsWhatTheSnapshotHolds) {
+TEST(Telemetry, TheJsonHoldsTheWholeSnapshot) {
   const FakeClock clock;
   Telemetry telemetry(clock);
   telemetry.counter("c").add(~std::uint64_t{0});
@@ -128,7 +128,7 @@ TEST(Telemetry, JsonHoldsWhatTheSnapshotHolds) {
   EXPECT_EQ(nlohmann::json::parse(TelemetrySnapshot{}.json())["counters"], nlohmann::json::object());
 }
 
-TEST(Telemetry, ThreadsMayCountNoteAndLookAtOnce) {
+TEST(Telemetry, ThreadsMayCountAndReportEventsDuringASnapshot) {
   const SteadyClock clock;
   Telemetry telemetry(clock, 16);
   std::vector<std::thread> threads;

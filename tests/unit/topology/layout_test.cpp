@@ -13,13 +13,13 @@ namespace {
 using test::RecordedMachine;
 using Numbers = std::vector<unsigned>;
 
-TEST(CpuList, ReadsRangesAndSingleNumbers) {
+TEST(CpuList, RangesAndSingleNumbersAreRead) {
   EXPECT_EQ(parse_cpu_list("0-3,8,10-11\n").value(), (Numbers{0, 1, 2, 3, 8, 10, 11}));
   EXPECT_EQ(parse_cpu_list("5,1-2,2").value(), (Numbers{1, 2, 5}));
   EXPECT_EQ(parse_cpu_list("").value(), Numbers{});
 }
 
-TEST(CpuList, WhatIsNotAListIsCorrupt) {
+TEST(CpuList, ATextThatIsNoListIsCorrupt) {
   for (const char* wrong : {"a", "3-1", "1-", "-1", "0-99999999", "1-2-3"}) {
     EXPECT_EQ(parse_cpu_list(wrong).code(), Code::corrupt) << wrong;
   }
@@ -47,7 +47,7 @@ TEST(SysfsLayout, AVirtualMachineHasACoreForEachCpu) {
   EXPECT_EQ(layout.nodes[0].cpus.size(), 16U);
 }
 
-TEST(SysfsLayout, ACpuThatIsOfflineIsNotThere) {
+TEST(SysfsLayout, AnOfflineCpuIsLeftOut) {
   RecordedMachine machine("two_sockets");
   machine.replace("/sys/devices/system/cpu/online", "0-6,8-15");
   machine.replace("/sys/devices/system/cpu/cpu15/topology/core_cpus_list", "15");
@@ -56,7 +56,7 @@ TEST(SysfsLayout, ACpuThatIsOfflineIsNotThere) {
   EXPECT_EQ(layout.cpus.back(), (Cpu{15, 7, 1}));
 }
 
-TEST(SysfsLayout, OlderKernelsNameTheSiblingsOtherwise) {
+TEST(SysfsLayout, TheSiblingsFileOfOlderKernelsIsRead) {
   RecordedMachine machine("two_sockets");
   for (unsigned cpu = 0; cpu < 16; ++cpu) {
     const std::string folder = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology";
@@ -67,7 +67,7 @@ TEST(SysfsLayout, OlderKernelsNameTheSiblingsOtherwise) {
   EXPECT_EQ(read_sysfs_layout(machine.root())->cpus[11], (Cpu{11, 3, 0}));
 }
 
-TEST(SysfsLayout, AKernelWithoutNumaHasOneNodeOfAll) {
+TEST(SysfsLayout, AKernelWithoutNumaHasOneNodeWithAllCpus) {
   RecordedMachine machine("two_sockets");
   machine.remove("/sys/devices/system/node");
   machine.append("/proc/meminfo", "MemTotal:       2048 kB");
@@ -78,7 +78,7 @@ TEST(SysfsLayout, AKernelWithoutNumaHasOneNodeOfAll) {
   EXPECT_TRUE(layout.distances.empty());
 }
 
-TEST(SysfsLayout, AMemoryWithoutCpusIsANode) {
+TEST(SysfsLayout, MemoryWithoutCpusIsANode) {
   RecordedMachine machine("two_sockets");
   machine.replace("/sys/devices/system/node/online", "0-2");
   machine.append("/sys/devices/system/node/node2/cpulist", "");
@@ -92,7 +92,7 @@ TEST(SysfsLayout, AMemoryWithoutCpusIsANode) {
   EXPECT_EQ(layout.distances[2], (Numbers{14, 24, 10}));
 }
 
-TEST(SysfsLayout, WhatCannotBeReadOrBelievedIsAnErrorThatNamesTheFile) {
+TEST(SysfsLayout, AMissingOrContradictoryFileIsAnErrorAndAMalformedOneIsNamed) {
   const RecordedMachine nothing;
   EXPECT_EQ(read_sysfs_layout(nothing.root()).code(), Code::not_supported);
   RecordedMachine machine("two_sockets");
@@ -105,7 +105,7 @@ TEST(SysfsLayout, WhatCannotBeReadOrBelievedIsAnErrorThatNamesTheFile) {
       << refused.error().message;
 }
 
-TEST(HwlocLayout, ReadsFromXmlWhatSysSays) {
+TEST(HwlocLayout, TheXmlGivesTheSameLayoutAsSys) {
   const HwlocTable hwloc = load_hwloc().value();
   const RecordedMachine machine("two_sockets");
   const MachineLayout from_xml =
@@ -113,7 +113,7 @@ TEST(HwlocLayout, ReadsFromXmlWhatSysSays) {
   EXPECT_EQ(from_xml, read_sysfs_layout(machine.root()).value());
 }
 
-TEST(HwlocLayout, AgreesWithSysOnThisMachine) {
+TEST(HwlocLayout, HwlocAgreesWithSysOnThisMachine) {
   const MachineLayout by_hwloc = read_hwloc_layout(load_hwloc().value()).value();
   const MachineLayout by_sys = read_sysfs_layout("").value();
   EXPECT_EQ(by_hwloc.cpus, by_sys.cpus);

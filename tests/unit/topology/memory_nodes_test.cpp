@@ -11,19 +11,19 @@ namespace {
 using test::RecordedMachine;
 using Numbers = std::vector<unsigned>;
 
-TEST(MemoryNodes, AreThoseWithMemory) {
+TEST(MemoryNodes, OnlyNodesWithMemoryAreListed) {
   RecordedMachine machine("two_sockets");
   EXPECT_EQ(read_memory_nodes(machine.root()), (Numbers{0, 1}));
   machine.append("/sys/devices/system/node/has_memory", "1");
   EXPECT_EQ(read_memory_nodes(machine.root()), Numbers{1});
 }
 
-TEST(MemoryNodes, OfAKernelWithoutNumaIsOne) {
+TEST(MemoryNodes, AKernelWithoutNumaHasOneMemoryNode) {
   const RecordedMachine machine;
   EXPECT_EQ(read_memory_nodes(machine.root()), Numbers{0});
 }
 
-TEST(MemoryNodes, ADeviceLiesNextToOneWhereTheFirmwareSaysSo) {
+TEST(MemoryNodes, ADeviceIsNearTheNodeThatTheFirmwareNames) {
   RecordedMachine machine("two_sockets");
   machine.append("/sys/bus/pci/devices/0000:1b:00.0/numa_node", "1");
   machine.append("/sys/bus/pci/devices/0000:1c:00.0/numa_node", "-1");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A recorded machine laid out as files under a folder of its own, which goes with the object.
+// A recorded machine as files in a folder of its own. The folder is removed with the object.
 #pragma once
 
 #include "support/temporary_folder.hpp"
@@ -13,7 +13,7 @@ namespace headrace::test {
 
 class RecordedMachine {
  public:
-  /// Lays out tests/fixtures/topology/<name>.sysfs; without a name the folder stays empty.
+  /// Writes the files of tests/fixtures/topology/<name>.sysfs; without a name the folder stays empty.
   explicit RecordedMachine(const std::string& name = "") {
     if (name.empty()) return;
     std::ifstream record(HEADRACE_TEST_DIR "/fixtures/topology/" + name + ".sysfs");
@@ -24,7 +24,7 @@ class RecordedMachine {
     }
   }
 
-  /// Adds a line to one of its files.
+  /// Appends a line to one of the files.
   void append(const std::string& path, const std::string& line) {
     std::filesystem::create_directories((root() + path).substr(0, (root() + path).rfind('/')));
     std::ofstream(root() + path, std::ios::app) << line << "\n";

@@ -31,7 +31,7 @@ Numbers all_cpus() {
   return cpus;
 }
 
-TEST(Topology, CountsSocketsCoresAndThreads) {
+TEST(Topology, SocketsCoresAndThreadsAreCounted) {
   const Topology topology(two_sockets(), {all_cpus(), std::nullopt}, "test");
   EXPECT_EQ(topology.packages(), 2U);
   EXPECT_EQ(topology.cores(), 8U);
@@ -49,7 +49,7 @@ TEST(Topology, OnlyTheCpusOfTheProcessAreUsable) {
   EXPECT_EQ(topology.usable_threads(), 3U);
 }
 
-TEST(Topology, AQuotaBoundsTheThreadsInWholeCpusButLeavesOne) {
+TEST(Topology, AQuotaLimitsTheThreadsToWholeCpusAndAtLeastOne) {
   const auto threads = [](double quota) {
     return Topology(two_sockets(), {all_cpus(), quota}, "test").usable_threads();
   };
@@ -59,7 +59,7 @@ TEST(Topology, AQuotaBoundsTheThreadsInWholeCpusButLeavesOne) {
   EXPECT_EQ(threads(400), 16U);
 }
 
-TEST(Topology, KnowsWhatIsNear) {
+TEST(Topology, NodesOfCpusAndDistancesAreKnown) {
   const Topology topology(two_sockets(), {all_cpus(), std::nullopt}, "test");
   EXPECT_EQ(topology.node_of_cpu(5), 1U);
   EXPECT_EQ(topology.node_of_cpu(8), 0U);
@@ -69,7 +69,7 @@ TEST(Topology, KnowsWhatIsNear) {
   EXPECT_EQ(topology.distance(0, 2), std::nullopt);
 }
 
-TEST(Topology, WithoutATableOfDistancesAnotherNodeIsFarther) {
+TEST(Topology, WithoutATableOfDistancesAnotherNodeHasDistance20) {
   MachineLayout layout = two_sockets();
   layout.distances.clear();
   const Topology topology(std::move(layout), {all_cpus(), std::nullopt}, "test");
@@ -77,7 +77,7 @@ TEST(Topology, WithoutATableOfDistancesAnotherNodeIsFarther) {
   EXPECT_EQ(topology.distance(0, 1), 20U);
 }
 
-TEST(Topology, ReadsThisMachine) {
+TEST(Topology, TheTopologyOfThisMachineIsRead) {
   const Topology topology = Topology::read().value();
   EXPECT_FALSE(topology.cpus().empty());
   EXPECT_FALSE(topology.nodes().empty());
@@ -100,7 +100,7 @@ TEST(Topology, APageInMemoryHasANodeOfTheMachine) {
   ::munmap(page, 4096);
 }
 
-TEST(CpuLimits, AffinityFollowsTheThread) {
+TEST(CpuLimits, TheAffinityIsThatOfTheThread) {
   cpu_set_t before;
   ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
   const Numbers all = read_affinity().value();
@@ -112,7 +112,7 @@ TEST(CpuLimits, AffinityFollowsTheThread) {
   ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
 }
 
-TEST(CpuLimits, TheTightestGroupOnTheWayUpCounts) {
+TEST(CpuLimits, TheLowestQuotaOfAllParentGroupsApplies) {
   RecordedMachine machine("two_sockets");
   EXPECT_EQ(read_cpu_quota(machine.root()), 6.0);
   machine.replace("/sys/fs/cgroup/job/inner/cpu.max", "150000 100000");
@@ -122,14 +122,14 @@ TEST(CpuLimits, TheTightestGroupOnTheWayUpCounts) {
   EXPECT_EQ(read_cpu_quota(machine.root()), std::nullopt);
 }
 
-TEST(CpuLimits, AContainerFindsItsOwnGroupAtTheMount) {
+TEST(CpuLimits, AContainerReadsTheQuotaOfItsGroupAtTheMount) {
   RecordedMachine machine;
   machine.append("/proc/self/cgroup", "0::/a/name/that/exists/outside");
   machine.append("/sys/fs/cgroup/cpu.max", "200000 100000");
   EXPECT_EQ(read_cpu_quota(machine.root()), 2.0);
 }
 
-TEST(CpuLimits, VersionOneGroupsCountToo) {
+TEST(CpuLimits, QuotasOfVersionOneGroupsApply) {
   RecordedMachine machine;
   machine.append("/proc/self/cgroup", "5:memory:/x");
   machine.append("/proc/self/cgroup", "4:cpu,cpuacct:/x");

@@ -13,7 +13,7 @@ using namespace headrace::cuda;
 using testing::AllOf;
 using testing::HasSubstr;
 
-TEST(CudaDriver, is_bound_and_started) {
+TEST(CudaDriver, a_driver_is_bound_and_started) {
   FakeCuda fake(2);
   const auto driver = fake.load();
   ASSERT_TRUE(driver) << driver.error().message;
@@ -23,8 +23,8 @@ TEST(CudaDriver, is_bound_and_started) {
   EXPECT_EQ(fake.calls("cuInit"), 1);
 }
 
-TEST(CudaDriver, that_is_absent_is_named_with_what_to_install) {
-  if (::access("/dev/nvidiactl", F_OK) == 0) return;  // a machine with a driver: the other tests speak of it
+TEST(CudaDriver, a_missing_driver_is_reported_with_advice) {
+  if (::access("/dev/nvidiactl", F_OK) == 0) return;  // this machine has a driver: the other tests load it
   const auto driver = load_driver();
   ASSERT_FALSE(driver);
   EXPECT_EQ(driver.code(), Code::not_supported);
@@ -32,7 +32,7 @@ TEST(CudaDriver, that_is_absent_is_named_with_what_to_install) {
               AllOf(HasSubstr("no NVIDIA driver"), HasSubstr("libcuda.so.1"), HasSubstr("570")));
 }
 
-TEST(CudaDriver, that_is_too_old_is_named_with_both_versions) {
+TEST(CudaDriver, a_driver_that_is_too_old_is_refused_with_both_versions) {
   FakeCuda fake;
   fake.set_version(12040);
   const auto driver = fake.load();
@@ -41,13 +41,13 @@ TEST(CudaDriver, that_is_too_old_is_named_with_both_versions) {
   EXPECT_THAT(driver.error().message, AllOf(HasSubstr("CUDA 12.4"), HasSubstr("12.8 or newer")));
 }
 
-TEST(CudaDriver, of_the_oldest_version_is_served) {
+TEST(CudaDriver, a_driver_of_the_oldest_supported_version_is_accepted) {
   FakeCuda fake;
   fake.set_version(oldest_driver);
   EXPECT_TRUE(fake.load());
 }
 
-TEST(CudaDriver, that_lacks_a_function_is_named_with_the_function) {
+TEST(CudaDriver, a_driver_that_lacks_a_function_is_refused_with_its_name) {
   FakeCuda fake;
   fake.lack("cuMemCreate");
   const auto driver = fake.load();
@@ -56,7 +56,7 @@ TEST(CudaDriver, that_lacks_a_function_is_named_with_the_function) {
   EXPECT_THAT(driver.error().message, AllOf(HasSubstr("cuMemCreate"), HasSubstr("13.0")));
 }
 
-TEST(CudaDriver, that_cannot_look_functions_up_is_refused) {
+TEST(CudaDriver, a_driver_that_cannot_look_functions_up_is_refused) {
   FakeCuda fake;
   fake.lack("cuGetProcAddress_v2");
   const auto driver = fake.load();
@@ -64,7 +64,7 @@ TEST(CudaDriver, that_cannot_look_functions_up_is_refused) {
   EXPECT_THAT(driver.error().message, HasSubstr("cuGetProcAddress_v2"));
 }
 
-TEST(CudaDriver, without_a_gpu_says_what_may_hide_them) {
+TEST(CudaDriver, a_driver_without_a_gpu_is_refused_with_possible_reasons) {
   FakeCuda fake(0);
   const auto driver = fake.load();
   ASSERT_FALSE(driver);
@@ -72,7 +72,7 @@ TEST(CudaDriver, without_a_gpu_says_what_may_hide_them) {
   EXPECT_THAT(driver.error().message, AllOf(HasSubstr("finds no GPU"), HasSubstr("CUDA_VISIBLE_DEVICES")));
 }
 
-TEST(CudaDriver, that_does_not_start_is_told_in_its_own_words) {
+TEST(CudaDriver, a_driver_that_does_not_start_is_refused_with_its_own_error) {
   FakeCuda fake;
   fake.fail("cuInit", Outcome::system_driver_mismatch);
   const auto driver = fake.load();
@@ -82,7 +82,7 @@ TEST(CudaDriver, that_does_not_start_is_told_in_its_own_words) {
               AllOf(HasSubstr("does not start"), HasSubstr("unsupported display driver"), HasSubstr("803")));
 }
 
-TEST(CudaDriver, errors_carry_what_was_tried_and_the_drivers_words) {
+TEST(CudaDriver, an_error_names_the_action_and_the_drivers_text) {
   FakeCuda fake;
   const auto driver = fake.load();
   ASSERT_TRUE(driver);
@@ -91,7 +91,7 @@ TEST(CudaDriver, errors_carry_what_was_tried_and_the_drivers_words) {
   EXPECT_EQ(error.message, "allocate 64 bytes: out of memory (CUDA_ERROR_OUT_OF_MEMORY, 2)");
 }
 
-TEST(CudaDriver, errors_of_unknown_numbers_are_failures_of_the_backend) {
+TEST(CudaDriver, an_unknown_error_number_is_backend_failed) {
   EXPECT_EQ(code_of_outcome(static_cast<Outcome>(4711)), Code::backend_failed);
   EXPECT_EQ(code_of_outcome(Outcome::peer_access_unsupported), Code::not_supported);
   EXPECT_EQ(code_of_outcome(Outcome::not_ready), Code::would_block);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our own words for the driver's types against cuda.h, where that is installed: sizes, places and values, and
-// the shape of every function. Checked by the compiler; the test says that it was.
+// Our declarations of the driver's types against cuda.h, where that is installed: sizes, offsets, values, and
+// the signature of every function. The compiler checks them; the test only reports that it did.
 #include "vendor/cuda/driver.hpp"
 
 #include <gtest/gtest.h>
 
 #if __has_include(<cuda.h>)
-// Names as a program of CUDA 12.8 knows them are the newer versions' where cuda.h renames by macro.
+// cuda.h renames functions by macro to newer versions. These are the names that a program of CUDA 12.8 uses.
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
@@ -161,8 +161,7 @@ HEADRACE_SAME_PLACE(LaunchConfig, shared_bytes, CUlaunchConfig, sharedMemBytes);
 HEADRACE_SAME_PLACE(LaunchConfig, stream, CUlaunchConfig, hStream);
 HEADRACE_SAME_PLACE(LaunchConfig, attribute_count, CUlaunchConfig, numAttrs);
 
-/// Two arguments travel alike: of one size, both pointers or both none, and of one alignment where they
-/// travel by value.
+/// Two arguments are passed alike: they have one size, and both are pointers or neither is.
 template <class Ours, class Theirs>
 constexpr bool alike = sizeof(Ours) == sizeof(Theirs) && std::is_pointer_v<Ours> == std::is_pointer_v<Theirs>;
 template <class Ours, class Theirs>
@@ -229,7 +228,7 @@ HEADRACE_SAME_FUNCTION(pointer_set_attribute, cuPointerSetAttribute);
 HEADRACE_SAME_FUNCTION(memcpy_async, cuMemcpyAsync);
 HEADRACE_SAME_FUNCTION(memcpy_peer_async, cuMemcpyPeerAsync);
 #if CUDA_VERSION >= \
-    12080  // newer ones have it in another shape, and in this one for those who ask for 12.8's
+    12080  // newer headers declare it differently, and give the form of 12.8 to programs that ask for it
 static_assert(SameShape<decltype(DriverTable::memcpy_batch_async), PFN_cuMemcpyBatchAsync_v12080>::value);
 #endif
 HEADRACE_SAME_FUNCTION(memcpy_2d_async, cuMemcpy2DAsync);
@@ -266,7 +265,7 @@ HEADRACE_SAME_FUNCTION(launch_kernel_ex, cuLaunchKernelEx);
 #define HEADRACE_HAS_CUDA_H 1
 #endif
 
-TEST(CudaTypes, are_the_drivers_own) {
+TEST(CudaTypes, our_declarations_match_the_drivers_header) {
 #ifndef HEADRACE_HAS_CUDA_H
   GTEST_SKIP() << "cuda.h is not installed";
 #endif

@@ -21,7 +21,8 @@ using test::TlsIdentity;
 
 Deadline patience() { return Deadline::after(20s); }
 
-/// No test here is about a slow connection, so a machine under load gets the time that it needs.
+/// A client with a long connect timeout: no test here depends on a slow connection, and a machine under load
+/// needs the time.
 std::unique_ptr<HttpClient> client(HttpClientOptions options = {}) {
   options.connect_timeout = 20s;
   return open_http_client(std::move(options)).value();
@@ -31,7 +32,7 @@ bool echo(const HttpServer::Request& request, Connection& connection) {
   return connection.write(HttpServer::response(200, request.head + "\n\n" + request.body)) > 0;
 }
 
-/// A port at which nobody listens: bound, so that nobody else takes it, and never opened.
+/// A port without a listener: bound, so that no other process takes it, and never opened.
 class DeadPort {
  public:
   DeadPort() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -44,7 +45,7 @@ class DeadPort {
   UniqueFd fd_;
 };
 
-TEST(HttpClient, PostsJsonWithItsHeadersAndBringsTheAnswer) {
+TEST(HttpClient, APostSendsJsonWithItsHeadersAndReturnsTheAnswer) {
   const HttpServer server(echo);
   const auto answer =
       client()->post({server.url("/v3/kv/put"), R"({"key":"a"})", {"Authorization: secret"}}, patience());
@@ -56,7 +57,7 @@ TEST(HttpClient, PostsJsonWithItsHeadersAndBringsTheAnswer) {
   EXPECT_TRUE(answer->body.ends_with("\n\n{\"key\":\"a\"}"));
 }
 
-TEST(HttpClient, AnotherStatusIsAnAnswerToo) {
+TEST(HttpClient, AnyStatusIsAnAnswer) {
   const HttpServer server([](const auto&, Connection& connection) {
     return connection.write(HttpServer::response(404, "none")) > 0;
   });
@@ -65,7 +66,7 @@ TEST(HttpClient, AnotherStatusIsAnAnswerToo) {
   EXPECT_EQ(answer->body, "none");
 }
 
-TEST(HttpClient, TheConnectionStaysOpenForTheNextCall) {
+TEST(HttpClient, AConnectionIsReusedForTheNextCall) {
   const HttpServer server(echo);
   const auto one = client();
   for (int i = 0; i < 5; ++i)
@@ -73,7 +74,7 @@ TEST(HttpClient, TheConnectionStaysOpenForTheNextCall) {
   EXPECT_EQ(server.connections(), 1U);
 }
 
-TEST(HttpClient, ABodyOfMegabytesGoesAndComes) {
+TEST(HttpClient, ABodyOfMegabytesIsSentAndReceived) {
   const HttpServer server(echo);
   const std::string body(3'000'000, 'x');
   EXPECT_TRUE(client()->post({server.url("/"), body, {}}, patience())->body.ends_with(body));
@@ -89,19 +90,19 @@ TEST(HttpClient, AnAnswerLongerThanAllowedIsExhausted) {
       << answer.error().message;
 }
 
-TEST(HttpClient, WhereNobodyListensThePeerIsLostAndTheUrlIsNamed) {
+TEST(HttpClient, AMissingServerIsPeerLostAndTheUrlIsNamed) {
   const DeadPort dead;
   const auto answer = client()->post({dead.url() + "/v3", "", {}}, patience());
   EXPECT_EQ(answer.code(), Code::peer_lost);
   EXPECT_NE(answer.error().message.find(dead.url() + "/v3"), std::string::npos) << answer.error().message;
 }
 
-TEST(HttpClient, AServerThatHangsUpAfterTheRequestIsAFailedBackend) {
+TEST(HttpClient, AServerThatDisconnectsAfterTheRequestIsBackendFailed) {
   const HttpServer server([](const auto&, Connection&) { return false; });
   EXPECT_EQ(client()->post({server.url("/"), "", {}}, patience()).code(), Code::backend_failed);
 }
 
-TEST(HttpClient, ASilentServerEndsAtTheDeadlineAndTheClientWorksOn) {
+TEST(HttpClient, ASilentServerTimesOutAtTheDeadlineAndTheClientStaysUsable) {
   std::atomic<bool> silent = true;
   const HttpServer server([&](const auto& request, Connection& connection) {
     if (silent) {
@@ -121,7 +122,7 @@ TEST(HttpClient, ASilentServerEndsAtTheDeadlineAndTheClientWorksOn) {
 TEST(HttpClient, AStopEndsACallAtOnce) {
   std::stop_source stop;
   const HttpServer server([&](const auto&, Connection& connection) {
-    stop.request_stop();  // the request is at the server, its poster waits
+    stop.request_stop();  // the server has the request and the client waits
     connection.wait_for_hang_up();
     return false;
   });
@@ -129,13 +130,13 @@ TEST(HttpClient, AStopEndsACallAtOnce) {
             Code::canceled);
 }
 
-TEST(HttpClient, WhatIsNoUrlIsAnInvalidArgument) {
+TEST(HttpClient, AnInvalidUrlIsRefused) {
   EXPECT_EQ(client()->post({"http://[bad", "", {}}, patience()).code(), Code::invalid_argument);
   EXPECT_EQ(client()->post({"gopherish://127.0.0.1/", "", {}}, patience()).code(), Code::invalid_argument);
 }
 
-TEST(HttpClient, AStreamHandsOverEachPieceWhenItComes) {
-  // The server sends the next piece only after the client has seen the one before.
+TEST(HttpClient, AStreamDeliversEachChunkWhenItArrives) {
+  // The server sends the next chunk only after the client has received the one before.
   std::atomic<int> seen = 0;
   const Deadline limit = patience();
   const HttpServer server([&](const auto&, Connection& connection) {
@@ -158,7 +159,7 @@ TEST(HttpClient, AStreamHandsOverEachPieceWhenItComes) {
   EXPECT_EQ(bytes, "012");
 }
 
-TEST(HttpClient, AStopEndsAStreamThatIsSilent) {
+TEST(HttpClient, AStopEndsASilentStreamOfTheServer) {
   const HttpServer server([](const auto&, Connection& connection) {
     connection.write(HttpServer::chunked_head);
     connection.write(HttpServer::chunk("first"));
@@ -174,7 +175,7 @@ TEST(HttpClient, AStopEndsAStreamThatIsSilent) {
   EXPECT_EQ(ended.code(), Code::canceled);
 }
 
-TEST(HttpClient, AStreamThatBreaksIsAFailedBackend) {
+TEST(HttpClient, ABrokenStreamIsBackendFailed) {
   const HttpServer server([](const auto&, Connection& connection) {
     connection.write(HttpServer::chunked_head);
     connection.write(HttpServer::chunk("first"));
@@ -184,7 +185,7 @@ TEST(HttpClient, AStreamThatBreaksIsAFailedBackend) {
             Code::backend_failed);
 }
 
-TEST(HttpClient, ARefusedStreamGivesTheStatusAndTheServersWords) {
+TEST(HttpClient, ARefusedStreamReturnsTheStatusAndTheServersText) {
   const HttpServer server([](const auto&, Connection& connection) {
     return connection.write(HttpServer::response(401, "no token")) > 0;
   });
@@ -233,7 +234,7 @@ TEST(HttpClient, TlsIsVerifiedAgainstTheGivenCa) {
   EXPECT_EQ(client()->post(request, patience()).code(), Code::invalid_argument);
 }
 
-TEST(HttpEndpoints, TheOneThatAnswersIsFoundAndThenAskedFirst) {
+TEST(HttpEndpoints, TheEndpointThatAnswersIsTriedFirstTheNextTime) {
   const DeadPort dead;
   const HttpServer server(echo);
   HttpEndpoints endpoints = HttpEndpoints::make({dead.url(), server.url("/")}).value();
@@ -252,7 +253,7 @@ TEST(HttpEndpoints, TheOneThatAnswersIsFoundAndThenAskedFirst) {
   EXPECT_EQ(asked, std::vector<std::string>{server.url("/v3")});
 }
 
-TEST(HttpEndpoints, AnErrorAfterTheRequestWasSentIsNotTriedElsewhere) {
+TEST(HttpEndpoints, ARequestThatFailsAfterItWasSentIsNotRepeatedElsewhere) {
   FakeHttpClient fake;
   int asked = 0;
   fake.set_answer([&](const HttpRequest&) -> Result<HttpResponse> {
@@ -264,7 +265,7 @@ TEST(HttpEndpoints, AnErrorAfterTheRequestWasSentIsNotTriedElsewhere) {
   EXPECT_EQ(asked, 1);
 }
 
-TEST(HttpEndpoints, WhenNoneCanBeReachedAllAreNamed) {
+TEST(HttpEndpoints, IfNoEndpointCanBeReachedAllAreNamed) {
   FakeHttpClient fake;
   HttpEndpoints endpoints = HttpEndpoints::make({"a:1", "https://b:2/"}).value();
   const auto answer = endpoints.post(fake, "/x", {"", "", {}}, patience());
@@ -276,7 +277,7 @@ TEST(HttpEndpoints, WhenNoneCanBeReachedAllAreNamed) {
   EXPECT_EQ(HttpEndpoints::make({"ftp://a"}).code(), Code::invalid_argument);
 }
 
-TEST(FakeHttpClient, PlaysAStreamFromItsScript) {
+TEST(FakeHttpClient, TheFakePlaysAStreamFromItsScript) {
   FakeHttpClient fake;
   fake.push("one");
   fake.push("two");

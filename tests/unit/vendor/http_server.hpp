@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server of a few lines on the loopback address, for what a client must bear: pieces, silence, refusals,
+// A small server on the loopback address that plays what a client must handle: chunks, silence, refusals and
 // TLS.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace headrace::test {
 
-/// The bytes of one connection, plain or through TLS.
+/// The bytes of one connection, plain or over TLS.
 class Connection {
  public:
   explicit Connection(int fd) : fd_(fd) {}
@@ -25,7 +25,7 @@ class Connection {
   virtual ssize_t read(char* buffer, std::size_t size) { return ::recv(fd_, buffer, size, 0); }
   virtual ssize_t write(std::string_view text) { return ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
 
-  /// Blocks until the client has closed.
+  /// Blocks until the client has closed its side.
   void wait_for_hang_up() {
     char byte = 0;
     while (read(&byte, 1) > 0) {
@@ -42,7 +42,7 @@ class HttpServer {
     std::string head;  ///< request line and headers
     std::string body;
   };
-  /// Answers one request; returns whether the connection stays open for another.
+  /// Answers one request; returns whether the connection stays open for the next.
   using Handler = std::function<bool(const Request& request, Connection& connection)>;
   using Wrap = std::function<std::unique_ptr<Connection>(int fd)>;
 

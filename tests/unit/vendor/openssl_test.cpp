@@ -20,9 +20,9 @@ std::string hex(const OpenSsl::Digest& digest) {
   return text;
 }
 
-TEST(OpenSsl, MakesTheHmacsOfTheStandard) {
+TEST(OpenSsl, TheHmacsAreThoseOfTheStandard) {
   const OpenSsl crypto = OpenSsl::load().value();
-  // RFC 4231, cases 1 and 2, and RFC 4231's key longer than a block, case 6.
+  // RFC 4231, test cases 1, 2 and 6; case 6 has a key longer than a block.
   EXPECT_EQ(hex(crypto.hmac_sha256(bytes_of(std::string(20, '\x0b')), bytes_of("Hi There")).value()),
             "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
   EXPECT_EQ(hex(crypto.hmac_sha256(bytes_of("Jefe"), bytes_of("what do ya want for nothing?")).value()),
@@ -40,7 +40,7 @@ TEST(OpenSsl, AnEmptyKeyAndAnEmptyMessageAreLegal) {
             "b613679a0814d9ec772f95d778c35fc5ff1697c493715653c6c712144292c5ad");
 }
 
-TEST(OpenSsl, ComparesAllBytesAndTheLength) {
+TEST(OpenSsl, EqualComparesAllBytesAndTheLength) {
   for (const OpenSsl& crypto : {OpenSsl::load().value(), OpenSsl(fake_openssl_table())}) {
     EXPECT_TRUE(crypto.equal(bytes_of("token"), bytes_of("token")));
     EXPECT_TRUE(crypto.equal({}, {}));
@@ -57,7 +57,7 @@ TEST(OpenSsl, ALibraryThatRefusesIsAnError) {
   EXPECT_EQ(OpenSsl(table).hmac_sha256(bytes_of("k"), bytes_of("m")).code(), Code::backend_failed);
 }
 
-TEST(FakeOpenSsl, ItsDigestsDependOnKeyAndMessage) {
+TEST(FakeOpenSsl, TheFakeDigestDependsOnKeyAndMessage) {
   const OpenSsl crypto(fake_openssl_table());
   const auto digest = [&](std::string_view key, std::string_view message) {
     return hex(crypto.hmac_sha256(bytes_of(key), bytes_of(message)).value());

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Certificates made on the spot and the server's half of TLS, through the libraries that libcurl itself
-// stands on.
+// Certificates made by the test and the server side of TLS, by the same library that libcurl uses.
 #pragma once
 
 #include "vendor/dynamic_library.hpp"
@@ -15,7 +14,7 @@
 
 namespace headrace::test {
 
-/// A key with a certificate for 127.0.0.1 that vouches for itself, so that its PEM file is also its CA.
+/// A key with a self-signed certificate for 127.0.0.1. Its PEM file is also its CA.
 class TlsIdentity {
  public:
   TlsIdentity() {
@@ -53,7 +52,7 @@ class TlsIdentity {
     return std::fclose(file) == 0 && written;
   }
 
-  /// None when the client breaks the handshake off.
+  /// Null if the client breaks off the handshake.
   [[nodiscard]] std::unique_ptr<Connection> accept(int fd) const {
     auto connection = std::make_unique<TlsConnection>(*this, fd);
     if (SSL_accept_(connection->ssl) != 1) return nullptr;

@@ -18,7 +18,7 @@ void expect_round_trip(const AgentMessage& message) {
   EXPECT_EQ(*back, message);
 }
 
-TEST(AgentMessage, EachKindComesBackAsItWentOut) {
+TEST(AgentMessage, EachKindIsDecodedAsItWasEncoded) {
   expect_round_trip(Revoke{7, {{1, 3}, {9, 1}, {4294967295U, 1}}});
   expect_round_trip(Revoke{~std::uint64_t{0}, {}});
   expect_round_trip(Revoked{1});
@@ -32,7 +32,7 @@ TEST(AgentMessage, AFullRevokeFitsAndOneMoreRangeIsRefused) {
   EXPECT_EQ(encode(AgentMessage(revoke)).code(), Code::invalid_argument);
 }
 
-TEST(AgentMessage, UnknownKindsAreReportedAndNotSent) {
+TEST(AgentMessage, AnUnknownKindIsDecodedAsUnknownAndNotEncoded) {
   const auto message = decode_agent_message(std::string_view("\x93\x2a\xa1x\x91\xc0", 6));
   ASSERT_TRUE(message.ok()) << message.error().message;
   EXPECT_EQ(*message, AgentMessage(UnknownMessage{42}));
@@ -66,7 +66,7 @@ TEST(AgentMessage, TruncationsAndWrongShapesAreRefusedWithAnOffset) {
   }
 }
 
-TEST(UserMessage, CarriesWhatItBelongsToBeforeThePayload) {
+TEST(UserMessage, AUserMessageCarriesItsRequestAndPostBeforeThePayload) {
   const std::string payload("layer\0 7", 8);
   const UserMessage message{0x1122334455667788, 3, payload};
   const std::string bytes = *encode(message);
@@ -76,7 +76,7 @@ TEST(UserMessage, CarriesWhatItBelongsToBeforeThePayload) {
   EXPECT_EQ(decode_user_message(std::string(15, '\0')).code(), Code::corrupt);
 }
 
-TEST(UserMessage, HoldsAsMuchAsItsBoundAndNotAByteMore) {
+TEST(UserMessage, AUserMessageHoldsExactlyTheLimitOfPayloadBytes) {
   const std::string payload(user_payload_bytes, 'p');
   const std::string bytes = *encode(UserMessage{1, 1, payload});
   EXPECT_TRUE(decode_user_message(bytes).ok());

@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 using State = Handshake::State;
 
-/// A keyed hash that only looks like an HMAC: the machine does not know the difference.
+/// A keyed hash in the place of an HMAC. The handshake cannot tell the difference.
 Result<Proof> toy_hmac(std::string_view key, std::string_view message) {
   Proof proof{};
   for (std::size_t i = 0; i < 4; ++i) {
@@ -45,8 +45,7 @@ Handshake begin(Handshake::Config config) {
   return std::move(handshake).value();
 }
 
-/// Moves at most `chunk` bytes from one to the other, changed on the way if the test wants so. Returns how
-/// many.
+/// Moves at most `chunk` bytes from one side to the other. `tamper` may change them. Returns their number.
 std::size_t move_bytes(Handshake& from, Handshake& to, std::size_t chunk,
                        const std::function<void(std::string&)>& tamper = {}) {
   std::string bytes(from.to_send().substr(0, chunk));
@@ -55,7 +54,7 @@ std::size_t move_bytes(Handshake& from, Handshake& to, std::size_t chunk,
   std::string_view rest = bytes;
   rest.remove_prefix(to.feed(rest));
   EXPECT_TRUE(rest.empty() || to.state() != State::running)
-      << "bytes left over while the handshake wants more";
+      << "bytes are left over while the handshake is running";
   return bytes.size();
 }
 
@@ -64,7 +63,7 @@ void run(Handshake& connecting, Handshake& accepting, std::size_t chunk = 4096) 
   }
 }
 
-TEST(Hello, EveryFieldComesBackAsItWentOut) {
+TEST(Hello, EveryFieldIsDecodedAsItWasEncoded) {
   Hello hello;
   hello.minor = 3;
   hello.incarnation = 0x1122334455667788;
@@ -84,7 +83,7 @@ TEST(Hello, EveryFieldComesBackAsItWentOut) {
   EXPECT_EQ(decode_hello(bytes + "x").code(), Code::corrupt);
 }
 
-TEST(Hello, LiesAtTheOffsetsThatTheWireNames) {
+TEST(Hello, EveryFieldLiesAtItsOffsetOnTheWire) {
   Hello hello;
   hello.incarnation = 0x0807060504030201;
   hello.purpose = Purpose::metadata;
@@ -105,7 +104,7 @@ TEST(Hello, LiesAtTheOffsetsThatTheWireNames) {
   EXPECT_EQ(bytes.substr(72), "ab");
 }
 
-TEST(Hello, NamesThatDoNotFitAreNotSent) {
+TEST(Hello, AHelloWithoutAValidNameOrIncarnationIsNotEncoded) {
   Hello hello;
   hello.incarnation = 1;
   EXPECT_EQ(encode(hello).code(), Code::invalid_argument);
@@ -116,7 +115,7 @@ TEST(Hello, NamesThatDoNotFitAreNotSent) {
   EXPECT_EQ(encode(hello).code(), Code::invalid_argument);
 }
 
-TEST(Hello, AVerdictComesBackCutAtItsBound) {
+TEST(Hello, AVerdictIsDecodedAsItWasEncodedAndItsTextIsCutAtTheLimit) {
   const HelloVerdict verdict{Code::peer_lost, "restarted"};
   EXPECT_EQ(*decode_verdict(encode(verdict)), verdict);
   EXPECT_EQ(decode_verdict(encode(HelloVerdict{Code::internal, std::string(2000, 'x')}))->text.size(),
@@ -125,7 +124,7 @@ TEST(Hello, AVerdictComesBackCutAtItsBound) {
   EXPECT_EQ(decode_verdict(std::string("\0\0\0\0\1\0\0\0", 8)).code(), Code::corrupt);
 }
 
-TEST(Handshake, BothSidesMeetWhateverTheSizeOfThePieces) {
+TEST(Handshake, BothSidesFinishForEverySizeOfTheChunks) {
   for (const std::string token : {"", "secret"}) {
     for (const std::size_t chunk : {std::size_t{1}, std::size_t{7}, std::size_t{71}, std::size_t{4096}}) {
       Handshake connecting = begin(side(HelloRole::connecting, token));
@@ -141,7 +140,7 @@ TEST(Handshake, BothSidesMeetWhateverTheSizeOfThePieces) {
   }
 }
 
-TEST(Handshake, TakesNoByteThatBelongsToWhatFollows) {
+TEST(Handshake, TheHandshakeTakesNoByteAfterItsEnd) {
   Handshake connecting = begin(side(HelloRole::connecting, "t"));
   Handshake accepting = begin(side(HelloRole::accepting, "t"));
   move_bytes(connecting, accepting, 4096);  // hello
@@ -156,7 +155,7 @@ TEST(Handshake, TakesNoByteThatBelongsToWhatFollows) {
   EXPECT_EQ(connecting.feed("frame"), 0U);
 }
 
-TEST(Handshake, TheLowerMinorIsSpoken) {
+TEST(Handshake, BothSidesUseTheLowerMinor) {
   Handshake::Config newer = side(HelloRole::connecting);
   newer.mine.minor = 5;
   Handshake connecting = begin(std::move(newer));
@@ -167,18 +166,18 @@ TEST(Handshake, TheLowerMinorIsSpoken) {
   EXPECT_EQ(accepting.minor(), 0);
 }
 
-TEST(Handshake, AnotherMajorIsRefusedOnBothSidesWithBothNumbers) {
+TEST(Handshake, AnotherMajorIsRefusedOnBothSidesWithBothVersions) {
   Handshake::Config other = side(HelloRole::connecting);
   other.mine.major = 2;
   other.mine.minor = 4;
   Handshake connecting = begin(std::move(other));
   Handshake accepting = begin(side(HelloRole::accepting));
-  // Its first 8 bytes decide: what a later major says behind them, we cannot know.
+  // The first 8 bytes decide: the layout of the bytes that follow may differ in another major.
   EXPECT_EQ(accepting.feed(connecting.to_send().substr(0, 8)), 8U);
   ASSERT_EQ(accepting.state(), State::refused);
   EXPECT_EQ(accepting.refusal().code, Code::not_supported);
   EXPECT_THAT(accepting.refusal().message, ::testing::AllOf(HasSubstr("2.4"), HasSubstr("1.0")));
-  // It is answered with our hello, which names our version, and a verdict.
+  // The answer is our hello, which names our version, and a verdict.
   const std::string_view answer = accepting.to_send();
   const std::size_t hello_size = Hello::fixed_bytes + std::string_view("listener").size();
   ASSERT_GT(answer.size(), hello_size);
@@ -195,7 +194,7 @@ TEST(Handshake, AnotherMajorIsRefusedOnBothSidesWithBothNumbers) {
   EXPECT_THAT(ours.refusal().message, ::testing::AllOf(HasSubstr("2.0"), HasSubstr("1.0")));
 }
 
-TEST(Handshake, AStrangerIsToldNothing) {
+TEST(Handshake, AClientOfAnotherProtocolGetsNoAnswer) {
   Handshake accepting = begin(side(HelloRole::accepting));
   accepting.feed("GET / HTTP/1.1\r\n");
   ASSERT_EQ(accepting.state(), State::refused);
@@ -233,14 +232,14 @@ TEST(Handshake, AnotherPurposeIsRefused) {
   expect_refused(config, side(HelloRole::accepting), Code::invalid_argument, "purpose");
 }
 
-TEST(Handshake, ATokenOnOneSideAloneIsRefusedEitherWay) {
+TEST(Handshake, ATokenOnOneSideOnlyIsRefusedOnEitherSide) {
   expect_refused(side(HelloRole::connecting, "secret"), side(HelloRole::accepting), Code::invalid_argument,
                  "token");
   expect_refused(side(HelloRole::connecting), side(HelloRole::accepting, "secret"), Code::invalid_argument,
                  "token");
 }
 
-TEST(Handshake, AWrongTokenIsRefusedAndTheAcceptingSideProvesNothing) {
+TEST(Handshake, AWrongTokenIsRefusedByBothSides) {
   Handshake connecting = begin(side(HelloRole::connecting, "right"));
   Handshake accepting = begin(side(HelloRole::accepting, "wrong"));
   run(connecting, accepting);
@@ -250,7 +249,7 @@ TEST(Handshake, AWrongTokenIsRefusedAndTheAcceptingSideProvesNothing) {
   EXPECT_THAT(connecting.refusal().message, HasSubstr("different shared tokens"));
 }
 
-TEST(Handshake, AnAcceptingSideThatCannotProveItselfIsRefused) {
+TEST(Handshake, AnAcceptingSideWithAWrongProofIsRefused) {
   Handshake connecting = begin(side(HelloRole::connecting, "secret"));
   Handshake accepting = begin(side(HelloRole::accepting, "secret"));
   move_bytes(connecting, accepting, 4096);
@@ -262,7 +261,7 @@ TEST(Handshake, AnAcceptingSideThatCannotProveItselfIsRefused) {
   EXPECT_EQ(connecting.refusal().code, Code::invalid_argument);
 }
 
-TEST(Handshake, AnyBitChangedOnTheWayIsNoticedWhenThereIsAToken) {
+TEST(Handshake, WithATokenAnyFlippedBitOfTheHellosIsRefused) {
   const std::size_t hello_bits = 8 * (Hello::fixed_bytes + 6);
   for (const bool tamper_connecting : {true, false}) {
     for (std::size_t bit = 0; bit < hello_bits; ++bit) {
@@ -284,8 +283,8 @@ TEST(Handshake, AnyBitChangedOnTheWayIsNoticedWhenThereIsAToken) {
   }
 }
 
-TEST(Handshake, AProofCannotBeReplayedOrSentBack) {
-  // What one connection proved is worth nothing on the next: the nonces differ.
+TEST(Handshake, AProofCannotBeReplayedOrReflected) {
+  // The proof of one connection is invalid on the next, because the nonces differ.
   Handshake first = begin(side(HelloRole::connecting, "secret"));
   Handshake accepting = begin(side(HelloRole::accepting, "secret"));
   const std::string hello(first.to_send());
@@ -296,12 +295,12 @@ TEST(Handshake, AProofCannotBeReplayedOrSentBack) {
   again.feed(hello);
   again.feed(proof);
   EXPECT_EQ(again.state(), State::refused);
-  // And the two roles' proofs over the same hellos differ.
+  // The proofs of the two roles over the same hellos differ.
   EXPECT_NE(*compute_proof(toy_hmac, "secret", HelloRole::connecting, "a", "b"),
             *compute_proof(toy_hmac, "secret", HelloRole::accepting, "a", "b"));
 }
 
-TEST(Handshake, AdmitSeesOnlyPeersThatProvedThemselvesAndMayRefuse) {
+TEST(Handshake, AdmitIsAskedOnlyAboutProvenPeersAndMayRefuse) {
   int asked = 0;
   Handshake::Config config = side(HelloRole::accepting, "secret");
   config.admit = [&](const Hello& peer) -> Result<void> {
@@ -316,7 +315,7 @@ TEST(Handshake, AdmitSeesOnlyPeersThatProvedThemselvesAndMayRefuse) {
   EXPECT_EQ(asked, 1);
 }
 
-TEST(Handshake, AFailingHmacRefuses) {
+TEST(Handshake, AFailingHmacRefusesTheConnection) {
   const auto broken = [](std::string_view, std::string_view) -> Result<Proof> {
     return make_error(Code::not_supported, "no cryptography here");
   };

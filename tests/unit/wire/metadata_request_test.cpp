@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 using Limits = MetadataSocketLimits;
 
-/// Takes the length off and checks it.
+/// Removes the length prefix and checks it.
 std::string_view without_length(std::string_view message) {
   std::uint32_t length = 0;
   EXPECT_GE(message.size(), sizeof length);
@@ -23,7 +23,7 @@ std::string_view without_length(std::string_view message) {
   return message.substr(sizeof length);
 }
 
-TEST(MetadataRequest, FetchAndSendComeBackAsTheyWentOut) {
+TEST(MetadataRequest, FetchAndSendAreDecodedAsTheyWereEncoded) {
   const MetadataRequest fetch = FetchRequest{"decode", 17};
   const std::string fetch_bytes = *encode(fetch);
   EXPECT_EQ(*decode_metadata_request(without_length(fetch_bytes)), fetch);
@@ -42,7 +42,7 @@ TEST(MetadataRequest, OnlyASendMayBeLong) {
   EXPECT_EQ(encode(MetadataRequest(FetchRequest{std::string(256, 'l'), 0})).code(), Code::invalid_argument);
 }
 
-TEST(MetadataRequest, WrongShapesAreRefusedWithAnOffset) {
+TEST(MetadataRequest, AMalformedRequestIsRefusedWithAnOffset) {
   for (const std::string& message :
        {std::string(), std::string("\xc0"), std::string("\x91\x01"), std::string("\x92\x01\xa0"),
         std::string("\x92\x02\xa1x"), std::string("\x93\x01\xa0\x00\x00", 5), std::string("\x91\x07")}) {
@@ -53,7 +53,7 @@ TEST(MetadataRequest, WrongShapesAreRefusedWithAnOffset) {
   }
 }
 
-TEST(MetadataAnswer, MetadataAndErrorsComeBackAsTheyWentOut) {
+TEST(MetadataAnswer, MetadataAndErrorsAreDecodedAsTheyWereEncoded) {
   const std::string answer = encode_fetch_answer(std::string("bytes"));
   EXPECT_EQ(*decode_fetch_answer(without_length(answer)), "bytes");
   const std::string welcome = encode_send_answer({});
@@ -78,7 +78,7 @@ TEST(MetadataAnswer, ALongSentenceIsCutAndAnUnknownCodeIsBackendFailed) {
   EXPECT_EQ(decode_send_answer(std::string_view("\x92\x63\xa1x", 4)).code(), Code::backend_failed);
 }
 
-TEST(MetadataAnswer, WrongShapesAreRefused) {
+TEST(MetadataAnswer, AMalformedAnswerIsRefused) {
   for (const std::string& message :
        {std::string(), std::string("\x90"), std::string("\x91\x03"), std::string("\x92\x00\xa1x", 4),
         std::string("\x92\x00\xc4\x01xy", 6), std::string("\x91\x00", 2)}) {

@@ -18,7 +18,7 @@ namespace {
 using ::headrace::testing::sealed_metadata;
 using ::testing::HasSubstr;
 
-/// Every field filled, no column constant, ids with gaps.
+/// Metadata with every field filled, no constant column, and gaps between the ids.
 Metadata full_example() {
   Metadata m;
   m.name = "prefill-0";
@@ -45,7 +45,7 @@ Metadata smallest() {
   return m;
 }
 
-/// `n` regions of one size in a row, as a serving engine registers its pages.
+/// `n` contiguous regions of one size, as a serving engine registers its pages.
 Metadata rows(std::size_t n) {
   Metadata m = smallest();
   m.backends = {{"shm", "0.1", "info"}, {"tcp", "0.1", "info"}};
@@ -79,7 +79,7 @@ void expect_corrupt(std::string_view bytes, const char* because) {
   EXPECT_THAT(decoded.error().message, HasSubstr("offset"));
 }
 
-/// A body written key by key, for what `encode` would not write.
+/// A body written key by key, for bodies that `encode` would not write.
 class Body {
  public:
   using Packer = msgpack::packer<ByteWriter>;
@@ -100,7 +100,7 @@ class Body {
   Body& binary(std::string_view key, std::string_view bytes) {
     return with(key, [&](Packer& p) { bin(p, bytes); });
   }
-  /// n regions whose columns are right but for what the test replaces.
+  /// n regions with correct columns, except for those that the test replaces.
   Body& regions(std::uint64_t n, std::string_view id = std::string_view("\1\0\0\0", 4),
                 std::string_view kind = std::string_view("\0", 1),
                 std::string_view mask = std::string_view("\0\0", 2)) {
@@ -133,14 +133,14 @@ class Body {
   std::uint32_t count_ = 0;
 };
 
-// --- what comes back is what went out
+// --- decoding returns what was encoded
 
-TEST(Metadata, EveryFieldComesBackAsItWentOut) { expect_round_trip(full_example()); }
-TEST(Metadata, OneWithoutRegionsAndBackendsComesBack) { expect_round_trip(smallest()); }
-TEST(Metadata, OneRegionComesBack) { expect_round_trip(rows(1)); }
-TEST(Metadata, ManyRegionsInARowComeBack) { expect_round_trip(rows(1000)); }
+TEST(Metadata, EveryFieldIsDecodedAsItWasEncoded) { expect_round_trip(full_example()); }
+TEST(Metadata, MetadataWithoutRegionsAndBackendsIsDecodedAsItWasEncoded) { expect_round_trip(smallest()); }
+TEST(Metadata, OneRegionIsDecodedAsItWasEncoded) { expect_round_trip(rows(1)); }
+TEST(Metadata, ManyContiguousRegionsAreDecodedAsTheyWereEncoded) { expect_round_trip(rows(1000)); }
 
-TEST(Metadata, RandomTablesComeBack) {
+TEST(Metadata, RandomTablesAreDecodedAsTheyWereEncoded) {
   std::mt19937_64 random(7);
   for (int round = 0; round < 200; ++round) {
     Metadata m = full_example();
@@ -167,10 +167,10 @@ TEST(Metadata, RandomTablesComeBack) {
   }
 }
 
-TEST(Metadata, ARegionTakesSeventeenBytesInARowAndTwentyThreeAtWorst) {
+TEST(Metadata, ARegionTakesAtMost9Or17Or23BytesByItsConstantColumns) {
   constexpr std::size_t n = 100'000;
   Metadata m = rows(n);
-  EXPECT_LE(encoded(m).size(), 9 * n);  // the addresses and next to nothing else
+  EXPECT_LE(encoded(m).size(), 9 * n);  // 8 bytes of address for each region, and little else
   for (std::size_t i = 0; i < n; ++i) m.lengths[i] = 65536 + i;
   EXPECT_LE(encoded(m).size(), 17 * n);
   for (std::size_t i = 0; i < n; ++i) {
@@ -207,9 +207,9 @@ TEST(Metadata, EveryFlippedBitIsRefused) {
   EXPECT_TRUE(decode(bytes).ok());
 }
 
-TEST(Metadata, EveryTruncatedOrFlippedBodyUnderARightChecksumIsReadWithinItsBounds) {
-  // What is left after the checksum: the sanitizers watch, and what is taken for good must survive a second
-  // trip.
+TEST(Metadata, EveryTruncatedOrFlippedBodyWithACorrectChecksumIsReadWithinItsBounds) {
+  // The checks behind the checksum: the sanitizers watch the reader, and an accepted body must be encoded and
+  // decoded to the same metadata.
   const std::string body = encoded(full_example()).substr(MetadataLimits::envelope_bytes);
   for (std::size_t size = 0; size < body.size(); ++size) {
     EXPECT_EQ(decode(sealed_metadata(std::string_view(body).substr(0, size))).code(), Code::corrupt) << size;
@@ -234,7 +234,7 @@ TEST(Metadata, AnotherMajorVersionIsRefusedWithBothNumbers) {
   EXPECT_THAT(decoded.error().message, HasSubstr("1.0"));
 }
 
-TEST(Metadata, UnknownKeysOfAHigherMinorArePassedOverAndOthersRefused) {
+TEST(Metadata, UnknownKeysAreSkippedInAHigherMinorAndRefusedInOurs) {
   Body body;
   body.with("later", [](Body::Packer& p) {
     p.pack_array(2).pack_map(1).pack_nil().pack_double(1.5);
@@ -246,7 +246,7 @@ TEST(Metadata, UnknownKeysOfAHigherMinorArePassedOverAndOthersRefused) {
   expect_corrupt(body.sealed(0), "no such key");
 }
 
-TEST(Metadata, RegionsOfAnUnknownKindAreLeftOutWithAllThatIsSaidOfThem) {
+TEST(Metadata, RegionsOfAnUnknownKindAreLeftOutWithAllTheirData) {
   Metadata m = full_example();
   m.kinds[2] = 5;  // id 9
   const auto decoded = decode(encoded(m));
@@ -265,7 +265,7 @@ struct Rule {
   std::function<void(Metadata&)> break_it;
 };
 
-TEST(Metadata, WhatBreaksARuleIsNotWritten) {
+TEST(Metadata, MetadataThatBreaksARuleIsNotEncoded) {
   const std::vector<Rule> rules = {
       {"name has 0 bytes", [](Metadata& m) { m.name.clear(); }},
       {"name has 256 bytes", [](Metadata& m) { m.name.assign(256, 'n'); }},
@@ -309,7 +309,7 @@ TEST(Metadata, WhatBreaksARuleIsNotWritten) {
   }
 }
 
-TEST(Metadata, WhatBreaksARuleIsNotRead) {
+TEST(Metadata, MetadataThatBreaksARuleIsNotDecoded) {
   using Packer = Body::Packer;
   const auto entry = [](Packer& p, std::uint32_t id, std::string_view name) {
     p.pack_array(3).pack_uint32(id);
@@ -380,9 +380,8 @@ TEST(Metadata, WhatBreaksARuleIsNotRead) {
                  "nested deeper");
 }
 
-TEST(Metadata, LengthsThatTheInputDoesNotPayForReserveNothing) {
-  // Each of these claims gigabytes in a few bytes; bad_alloc or a slow test would show that somebody believed
-  // it.
+TEST(Metadata, ALengthBeyondTheInputReservesNoMemory) {
+  // Each input claims gigabytes in a few bytes. bad_alloc or a slow test shows that the reader believed it.
   using Packer = Body::Packer;
   expect_corrupt(Body()
                      .number("n", std::uint64_t{64} << 20)

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(MsgpackReader, ReadsWhatMsgpackWritesInEachWidth) {
+TEST(MsgpackReader, ValuesOfEveryWidthThatMsgpackWritesAreRead) {
   ByteWriter writer;
   msgpack::packer<ByteWriter> packer(writer);
   const std::vector<std::uint64_t> numbers = {0,     127,   128,        255,         256,
@@ -52,7 +52,7 @@ TEST(MsgpackReader, ReadsWhatMsgpackWritesInEachWidth) {
   EXPECT_TRUE(reader.end().ok());
 }
 
-TEST(MsgpackReader, PassesOverOneValueOfAnyType) {
+TEST(MsgpackReader, SkipPassesOverOneValueOfAnyType) {
   ByteWriter writer;
   msgpack::packer<ByteWriter> packer(writer);
   packer.pack_array(12)
@@ -77,7 +77,7 @@ TEST(MsgpackReader, PassesOverOneValueOfAnyType) {
   }
 }
 
-TEST(MsgpackReader, SaysWhatItWantedAndWhere) {
+TEST(MsgpackReader, AnErrorNamesTheExpectedTypeAndTheOffset) {
   MsgpackReader reader("\x01\xc0", "the test", 100);
   ASSERT_TRUE(reader.unsigned_integer("one").ok());
   EXPECT_THAT(reader.text("the name", 9).error().message,
@@ -85,7 +85,7 @@ TEST(MsgpackReader, SaysWhatItWantedAndWhere) {
                                HasSubstr("the name should be a text")));
 }
 
-TEST(MsgpackReader, KeepsTheBoundsItIsGiven) {
+TEST(MsgpackReader, TheGivenLimitsAreKept) {
   const auto reader = [](std::string_view bytes) { return MsgpackReader(bytes, "the test"); };
   EXPECT_TRUE(reader("\x05").unsigned_integer("n", 5).ok());
   EXPECT_EQ(reader("\x06").unsigned_integer("n", 5).code(), Code::corrupt);

@@ -33,7 +33,7 @@ HttpError bad(const std::string& body) {
   return {};
 }
 
-TEST(CompletionRequest, WhatIsLeftOpenComesFromTheDefaults) {
+TEST(CompletionRequest, AMissingParameterHasItsDefault) {
   const auto request = good(R"({"prompt": "ab", "model": "headrace-demo"})");
   EXPECT_THAT(request.prompt, ElementsAre('a', 'b'));
   EXPECT_EQ(request.max_tokens, 64u);
@@ -57,7 +57,7 @@ TEST(CompletionRequest, EveryParameterIsRead) {
   EXPECT_THAT(request.stop, ElementsAre("a", "b"));
 }
 
-TEST(CompletionRequest, NullMeansThatNothingWasSaid) {
+TEST(CompletionRequest, ANullParameterHasItsDefault) {
   const auto request = good(
       R"({"prompt": "x", "max_tokens": null, "seed": null, "stop": null, "logprobs": null, "suffix": null, "n": null})");
   EXPECT_EQ(request.max_tokens, 64u);
@@ -70,12 +70,12 @@ TEST(CompletionRequest, APromptMayBeAListOfBytes) {
   EXPECT_THAT(good("{\"prompt\": \"\xE2\x82\xAC\"}").prompt, ElementsAre(0xE2, 0x82, 0xAC));
 }
 
-TEST(CompletionRequest, SeedsMayBeNegativeAndAsLongAsAWord) {
+TEST(CompletionRequest, ASeedMayBeNegativeAndHave64Bits) {
   EXPECT_EQ(good(R"({"prompt": "x", "seed": -1})").sampling.seed, ~std::uint64_t{0});
   EXPECT_EQ(good(R"({"prompt": "x", "seed": 18446744073709551615})").sampling.seed, ~std::uint64_t{0});
 }
 
-TEST(CompletionRequest, PromptAndAnswerFillTheContextAndNoMore) {
+TEST(CompletionRequest, APromptAndItsAnswerMayFillTheContextButNotExceedIt) {
   const auto body = [](std::size_t count) {
     return json{{"prompt", std::string(60, 'a')}, {"max_tokens", count}}.dump();
   };
@@ -83,7 +83,7 @@ TEST(CompletionRequest, PromptAndAnswerFillTheContextAndNoMore) {
   EXPECT_EQ(bad(body(41)).code, "context_length_exceeded");
 }
 
-TEST(CompletionRequest, WhatIsWrongIsNamedWithWhatWasExpected) {
+TEST(CompletionRequest, AWrongParameterIsRefusedWithItsNameAndTheExpectedValue) {
   const struct {
     const char *body, *parameter, *words;
   } cases[] = {
@@ -143,11 +143,11 @@ TEST(CompletionRequest, AnotherModelIsNotFound) {
   EXPECT_THAT(error.message, HasSubstr("there is \"headrace-demo\""));
 }
 
-TEST(CompletionRequest, BracketsAsDeepAsABodyIsLongAreRefused) {
+TEST(CompletionRequest, AMillionNestedBracketsAreRefused) {
   EXPECT_EQ(bad(std::string(1'000'000, '[')).status, 400u);
 }
 
-TEST(CompletionObjects, TheWholeAnswerHasTextReasonAndUsage) {
+TEST(CompletionObjects, AWholeAnswerHasTextFinishReasonAndUsage) {
   const auto object = json::parse(CompletionObjects("cmpl-1", 5).whole("text", "length", {3, 4}));
   EXPECT_EQ(
       object,
@@ -161,14 +161,14 @@ TEST(CompletionObjects, TheWholeAnswerHasTextReasonAndUsage) {
             {"usage", {{"prompt_tokens", 3}, {"completion_tokens", 4}, {"total_tokens", 7}}}}));
 }
 
-TEST(CompletionObjects, OnlyTheLastPartOfAStreamHasAReason) {
+TEST(CompletionObjects, OnlyTheLastEventOfAStreamHasAFinishReason) {
   const CompletionObjects objects("cmpl-1", 5);
   EXPECT_EQ(json::parse(objects.part("a", {}))["choices"][0]["finish_reason"], nullptr);
   EXPECT_EQ(json::parse(objects.part("", "stop"))["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(json::parse(objects.usage_part({1, 2}))["choices"], json::array());
 }
 
-TEST(ErrorBody, IsAsTheClientsReadIt) {
+TEST(ErrorBody, AnErrorBodyHasTheFormThatClientsRead) {
   EXPECT_EQ(json::parse(error_body({400, "why", "n", "invalid_value"})),
             (json{{"error",
                    {{"message", "why"},

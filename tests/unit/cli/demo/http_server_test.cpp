@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server with clients that write bytes by hand: good ones, slow ones, and ones that leave.
+// The server against clients that write raw bytes: correct clients, slow clients, and clients that
+// disconnect.
 #include "cli/demo/http_server.hpp"
 #include "cli/file_descriptor.hpp"
 
@@ -45,14 +46,14 @@ class Client {
   void leave() { socket_.reset(); }
   void say_no_more() { EXPECT_EQ(::shutdown(socket_.get(), SHUT_WR), 0); }
 
-  /// What has come by the time that `ending` has.
+  /// All bytes received until `ending` has arrived.
   std::string hear_until(std::string_view ending) {
     while (heard_.find(ending) == std::string::npos)
       if (!hear_more()) break;
     EXPECT_THAT(heard_, HasSubstr(std::string(ending)));
     return std::exchange(heard_, {});
   }
-  /// Everything until the server closes.
+  /// All bytes until the server closes the connection.
   std::string hear_all() {
     while (hear_more()) {
     }
@@ -64,7 +65,7 @@ class Client {
     pollfd look{socket_.get(), POLLIN, 0};
     char bytes[4096];
     if (::poll(&look, 1, patience_ms) <= 0)
-      return ADD_FAILURE() << "the server says nothing; so far: " << heard_, false;
+      return ADD_FAILURE() << "the server sent no more; received so far: " << heard_, false;
     const ssize_t got = ::recv(socket_.get(), bytes, sizeof bytes, 0);
     if (got > 0) heard_.append(bytes, static_cast<std::size_t>(got));
     return got > 0;
@@ -105,7 +106,7 @@ class HttpServerTest : public testing::Test {
   std::thread thread_;
 };
 
-TEST_F(HttpServerTest, OneConnectionTakesManyRequests) {
+TEST_F(HttpServerTest, OneConnectionServesManyRequests) {
   start(echo);
   Client one = client();
   one.say("POST /a?b=c HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody");
@@ -116,7 +117,7 @@ TEST_F(HttpServerTest, OneConnectionTakesManyRequests) {
   EXPECT_THAT(one.hear_all(), AllOf(HasSubstr("GET /e ."), HasSubstr("GET /f .")));
 }
 
-TEST_F(HttpServerTest, HeadIsAnsweredAsGetButForTheBody) {
+TEST_F(HttpServerTest, HeadIsAnsweredAsGetWithoutTheBody) {
   start([](const HttpRequest& request, HttpReply& reply) {
     if (request.path != "/stream") return echo(request, reply);
     EXPECT_FALSE(reply.send_event("one"));
@@ -132,7 +133,7 @@ TEST_F(HttpServerTest, HeadIsAnsweredAsGetButForTheBody) {
   EXPECT_EQ(answers, 3U);
 }
 
-TEST_F(HttpServerTest, ATargetMayNameTheHost) {
+TEST_F(HttpServerTest, ARequestTargetMayNameTheHost) {
   start(echo);
   Client one = client();
   const auto path_of = [&](const std::string& target) {
@@ -147,7 +148,7 @@ TEST_F(HttpServerTest, ATargetMayNameTheHost) {
   EXPECT_EQ(path_of("/http://x/a"), "GET /http://x/a .");
 }
 
-TEST_F(HttpServerTest, EventsComeInChunks) {
+TEST_F(HttpServerTest, EventsAreSentInChunks) {
   start([](const HttpRequest&, HttpReply& reply) {
     EXPECT_TRUE(reply.send_event("one"));
     EXPECT_TRUE(reply.send_event("two"));
@@ -159,14 +160,14 @@ TEST_F(HttpServerTest, EventsComeInChunks) {
                     HasSubstr("\r\n\r\nb\r\ndata: one\n\n\r\nb\r\ndata: two\n\n\r\n")));
 }
 
-TEST_F(HttpServerTest, ForOldClientsAStreamEndsWithTheConnection) {
+TEST_F(HttpServerTest, AStreamToAnHttp10ClientEndsWithTheConnection) {
   start([](const HttpRequest&, HttpReply& reply) { EXPECT_TRUE(reply.send_event("one")); });
   Client one = client();
   one.say("GET / HTTP/1.0\r\n\r\n");
   EXPECT_THAT(one.hear_all(), EndsWith("\r\n\r\ndata: one\n\n"));
 }
 
-TEST_F(HttpServerTest, AClientThatAsksWhetherToGoOnIsTold) {
+TEST_F(HttpServerTest, AClientThatExpectsContinueGetsIt) {
   start(echo);
   Client one = client();
   one.say("POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
@@ -175,7 +176,7 @@ TEST_F(HttpServerTest, AClientThatAsksWhetherToGoOnIsTold) {
   (void)one.hear_until("POST / ab.");
 }
 
-TEST_F(HttpServerTest, ABodyThatIsTooLongIsRefusedBeforeItCame) {
+TEST_F(HttpServerTest, ABodyThatIsTooLongIsRefusedBeforeItIsReceived) {
   start(echo, {.body_bytes = 10});
   Client one = client(), other = client();
   one.say("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\n");
@@ -191,7 +192,7 @@ TEST_F(HttpServerTest, AHeaderThatIsTooLongIsRefused) {
   EXPECT_THAT(one.hear_all(), AllOf(StartsWith("HTTP/1.1 431 "), HasSubstr("longer than 100 bytes")));
 }
 
-TEST_F(HttpServerTest, WhatIsNoHttpIsRefused) {
+TEST_F(HttpServerTest, TextThatIsNoHttpIsRefused) {
   start(echo);
   for (const char* const text :
        {"garbage\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
@@ -202,19 +203,19 @@ TEST_F(HttpServerTest, WhatIsNoHttpIsRefused) {
   }
 }
 
-TEST_F(HttpServerTest, ARequestThatDoesNotComeToItsEndIsGivenUp) {
+TEST_F(HttpServerTest, ARequestThatDoesNotArriveCompletelyTimesOut) {
   start(echo, {.request = 20ms});
   Client one = client();
   one.say("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab");
   EXPECT_THAT(one.hear_all(), StartsWith("HTTP/1.1 408 "));
 }
 
-TEST_F(HttpServerTest, AConnectionWithoutRequestsIsClosed) {
+TEST_F(HttpServerTest, AnIdleConnectionIsClosed) {
   start(echo, {.idle = 20ms});
   EXPECT_EQ(client().hear_all(), "");
 }
 
-TEST_F(HttpServerTest, AHandlerSeesThatItsClientHasLeft) {
+TEST_F(HttpServerTest, AHandlerSeesThatItsClientHasDisconnected) {
   std::promise<void> began, seen;
   start([&](const HttpRequest&, HttpReply& reply) {
     began.set_value();
@@ -228,7 +229,7 @@ TEST_F(HttpServerTest, AHandlerSeesThatItsClientHasLeft) {
   EXPECT_EQ(seen.get_future().wait_for(std::chrono::milliseconds(patience_ms)), std::future_status::ready);
 }
 
-TEST_F(HttpServerTest, AClientThatWillSayNoMoreGetsItsAnswer) {
+TEST_F(HttpServerTest, AClientThatShutsDownItsWritingGetsItsAnswer) {
   std::promise<void> began, closed;
   start([&](const HttpRequest& request, HttpReply& reply) {
     began.set_value();
@@ -245,7 +246,7 @@ TEST_F(HttpServerTest, AClientThatWillSayNoMoreGetsItsAnswer) {
                                     HasSubstr("\r\n\r\nHTTP/1.1 200 OK\r\n"), EndsWith("GET /a .")));
 }
 
-TEST_F(HttpServerTest, AClientThatWillSayNoMoreGetsItsStream) {
+TEST_F(HttpServerTest, AClientThatShutsDownItsWritingGetsItsStream) {
   std::promise<void> began, closed;
   start([&](const HttpRequest&, HttpReply& reply) {
     EXPECT_TRUE(reply.send_event("one"));
@@ -263,7 +264,7 @@ TEST_F(HttpServerTest, AClientThatWillSayNoMoreGetsItsStream) {
                                     HasSubstr("data: two\n\n"), EndsWith("\r\n0\r\n\r\n")));
 }
 
-TEST_F(HttpServerTest, AHandlerSeesThatAClientWhichWouldSayNoMoreHasLeft) {
+TEST_F(HttpServerTest, AHandlerSeesADisconnectAfterAShutdownOfWriting) {
   std::promise<void> began, closed, seen;
   start([&](const HttpRequest&, HttpReply& reply) {
     began.set_value();
@@ -282,7 +283,7 @@ TEST_F(HttpServerTest, AHandlerSeesThatAClientWhichWouldSayNoMoreHasLeft) {
   EXPECT_EQ(seen.get_future().wait_for(std::chrono::milliseconds(patience_ms)), std::future_status::ready);
 }
 
-TEST_F(HttpServerTest, AnOldClientThatWillSayNoMoreGetsItsAnswer) {
+TEST_F(HttpServerTest, AnHttp10ClientThatShutsDownItsWritingGetsItsAnswer) {
   std::promise<void> began, closed;
   start([&](const HttpRequest& request, HttpReply& reply) {
     began.set_value();
@@ -298,7 +299,7 @@ TEST_F(HttpServerTest, AnOldClientThatWillSayNoMoreGetsItsAnswer) {
   EXPECT_THAT(one.hear_all(), AllOf(StartsWith("HTTP/1.0 200 "), EndsWith("GET /a .")));
 }
 
-TEST_F(HttpServerTest, AClientThatReadsNothingIsGivenUp) {
+TEST_F(HttpServerTest, AClientThatReadsNothingTimesOut) {
   std::promise<void> given_up;
   start(
       [&](const HttpRequest&, HttpReply& reply) {
@@ -313,7 +314,7 @@ TEST_F(HttpServerTest, AClientThatReadsNothingIsGivenUp) {
             std::future_status::ready);
 }
 
-TEST_F(HttpServerTest, AnExceptionEndsItsRequestAlone) {
+TEST_F(HttpServerTest, AnExceptionEndsItsOwnRequestOnly) {
   start([](const HttpRequest& request, HttpReply& reply) {
     if (request.path == "/bad") throw std::runtime_error("reason");
     echo(request, reply);
@@ -325,7 +326,7 @@ TEST_F(HttpServerTest, AnExceptionEndsItsRequestAlone) {
   (void)one.hear_until("GET /good .");
 }
 
-TEST_F(HttpServerTest, MoreConnectionsThanThereMayBeAreTurnedAway) {
+TEST_F(HttpServerTest, AConnectionAboveTheLimitIsRefused) {
   start(echo, {.connections = 1});
   Client one = client();
   one.say("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -333,7 +334,7 @@ TEST_F(HttpServerTest, MoreConnectionsThanThereMayBeAreTurnedAway) {
   EXPECT_THAT(client().hear_all(), AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("1 connections already")));
 }
 
-TEST_F(HttpServerTest, TheEndEndsEveryConnection) {
+TEST_F(HttpServerTest, AStopEndsEveryConnection) {
   std::promise<void> began;
   start([&](const HttpRequest&, HttpReply& reply) {
     began.set_value();
@@ -350,7 +351,7 @@ TEST_F(HttpServerTest, TheEndEndsEveryConnection) {
   EXPECT_EQ(half.hear_all(), "");
 }
 
-TEST_F(HttpServerTest, AClientThatReadsNothingDoesNotHoldUpTheEnd) {
+TEST_F(HttpServerTest, AClientThatReadsNothingDoesNotDelayAStop) {
   std::promise<void> began;
   start(
       [&](const HttpRequest&, HttpReply& reply) {
@@ -365,7 +366,7 @@ TEST_F(HttpServerTest, AClientThatReadsNothingDoesNotHoldUpTheEnd) {
   stop();
 }
 
-TEST(HttpPort, APortThatIsTakenIsSaidTogetherWithWhatToDo) {
+TEST(HttpPort, APortInUseIsRefusedWithAdvice) {
   auto first = HttpServer::open("127.0.0.1", 0);
   ASSERT_TRUE(first.ok() && first->listen().ok());
   const auto port =

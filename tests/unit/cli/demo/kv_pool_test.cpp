@@ -8,10 +8,11 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Eight billion parameters: 32 layers, 8 heads of 128 for keys and values, 16 tokens a page.
+// A model of eight billion parameters: 32 layers, 8 heads of 128 elements for keys and values, 16 tokens a
+// page.
 constexpr KvShape large{32, 8, 128, 16, 2, DType::bfloat16};
 
-TEST(KvShape, a_pages_bytes_follow_the_type_of_its_elements) {
+TEST(KvShape, the_bytes_of_a_page_follow_its_element_type) {
   EXPECT_EQ(large.page_bytes(), 65536U);
   KvShape wide = large;
   wide.dtype = DType::float32;
@@ -19,7 +20,7 @@ TEST(KvShape, a_pages_bytes_follow_the_type_of_its_elements) {
   EXPECT_EQ(large.bytes(), 32U * 2 * 65536);
 }
 
-TEST(KvShape, the_note_tells_all_of_it_and_what_is_none_is_refused) {
+TEST(KvShape, a_note_holds_the_whole_shape_and_a_wrong_note_is_refused) {
   const auto read = read_kv_note(write_kv_note(large));
   ASSERT_TRUE(read);
   EXPECT_EQ(*read, large);
@@ -32,7 +33,7 @@ TEST(KvShape, the_note_tells_all_of_it_and_what_is_none_is_refused) {
     EXPECT_EQ(read_kv_note(note).code(), Code::corrupt) << note;
 }
 
-TEST(KvPool, a_layers_view_has_its_place_type_and_device) {
+TEST(KvPool, the_view_of_a_layer_has_its_address_type_and_device) {
   const auto pool = KvPool::alone(large, {});
   ASSERT_TRUE(pool);
   const TensorView first = pool->layer(0), last = pool->layer(31);
@@ -43,7 +44,7 @@ TEST(KvPool, a_layers_view_has_its_place_type_and_device) {
   EXPECT_EQ(first.device, Device{});
 }
 
-TEST(KvPool, pages_are_lent_lowest_first_and_come_back) {
+TEST(KvPool, pages_are_taken_lowest_first_and_given_back) {
   auto pool = KvPool::alone(large, {});
   ASSERT_TRUE(pool);
   EXPECT_EQ(pool->pages_for(17), 2U);

@@ -9,7 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(Placement, without_a_gpu_in_the_word_all_run_on_the_cpu) {
+TEST(Placement, with_the_device_cpu_all_agents_run_on_the_cpu) {
   const auto placed = place("cpu", 8);
   ASSERT_TRUE(placed);
   EXPECT_EQ(placed->prefill, "cpu");
@@ -17,7 +17,7 @@ TEST(Placement, without_a_gpu_in_the_word_all_run_on_the_cpu) {
   EXPECT_EQ(placed->kind(), "cpu");
 }
 
-TEST(Placement, cuda_parts_prefill_from_decode_where_there_are_two_gpus) {
+TEST(Placement, cuda_puts_prefill_and_decode_on_different_gpus_where_there_are_two) {
   const auto two = place("cuda", 2);
   ASSERT_TRUE(two);
   EXPECT_EQ(two->prefill, "cuda:0");
@@ -29,7 +29,7 @@ TEST(Placement, cuda_parts_prefill_from_decode_where_there_are_two_gpus) {
   EXPECT_EQ(four->of_decode(4), "cuda:2");
 }
 
-TEST(Placement, one_gpu_or_one_that_is_named_has_all) {
+TEST(Placement, a_single_or_named_gpu_runs_both_prefill_and_decode) {
   const auto only = place("cuda", 1);
   ASSERT_TRUE(only);
   EXPECT_EQ(only->prefill, "cuda:0");
@@ -40,7 +40,7 @@ TEST(Placement, one_gpu_or_one_that_is_named_has_all) {
   EXPECT_THAT(named->decode, ElementsAre("cuda:1"));
 }
 
-TEST(Placement, a_gpu_that_is_not_there_is_refused_with_those_that_are) {
+TEST(Placement, a_missing_gpu_is_refused_with_the_list_of_present_ones) {
   EXPECT_THAT(place("cuda", 0).error().message, HasSubstr("there is no GPU here: leave it out"));
   EXPECT_THAT(place("cuda:2", 2).error().message, HasSubstr("the GPUs here are cuda:0 to cuda:1"));
   EXPECT_EQ(place("gpu", 2).code(), Code::invalid_argument);

@@ -9,7 +9,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-TEST(Restarts, PausesGrowAndThenItIsGivenUp) {
+TEST(Restarts, PausesBetweenRestartsGrowUntilTheLimitOfRestarts) {
   Restarts restarts;
   Clock::time_point now{1h};
   Clock::duration last{};
@@ -25,7 +25,7 @@ TEST(Restarts, PausesGrowAndThenItIsGivenUp) {
   EXPECT_FALSE(restarts.died(now).has_value());
 }
 
-TEST(Restarts, ALongLifeMakesGood) {
+TEST(Restarts, ALongRunResetsTheCountOfDeaths) {
   Restarts restarts;
   Clock::time_point now{1h};
   for (std::size_t i = 0; i < 3 * Restarts::most; ++i) {
@@ -36,7 +36,7 @@ TEST(Restarts, ALongLifeMakesGood) {
   }
 }
 
-TEST(Silence, IsCountedUntilAWordComesAndNotWhileWeSleep) {
+TEST(Silence, SilenceIsCountedUntilAMessageArrivesAndNotWhileTheWatcherSleeps) {
   Silence silence;
   const Clock::time_point now{1h};
   silence.pass(now, now + 20ms);

@@ -36,7 +36,7 @@ class WorkFolderTest : public testing::Test {
   std::optional<std::string> before_;
 };
 
-TEST_F(WorkFolderTest, GoesWithItsContents) {
+TEST_F(WorkFolderTest, AWorkFolderIsRemovedWithItsContents) {
   std::string path;
   {
     auto folder = WorkFolder::make();
@@ -48,7 +48,7 @@ TEST_F(WorkFolderTest, GoesWithItsContents) {
   EXPECT_FALSE(fs::exists(path));
 }
 
-TEST_F(WorkFolderTest, RemovesWhatWasLeftAndNothingElse) {
+TEST_F(WorkFolderTest, ANewWorkFolderRemovesAbandonedOnesAndNothingElse) {
   auto living = WorkFolder::make();
   ASSERT_TRUE(living.ok());
   const fs::path left = parent_ / "headrace-demo-gone00", other = parent_ / "other";
@@ -61,7 +61,7 @@ TEST_F(WorkFolderTest, RemovesWhatWasLeftAndNothingElse) {
   EXPECT_TRUE(fs::exists(living->path()) && fs::exists(next->path()) && fs::exists(other));
 }
 
-TEST_F(WorkFolderTest, SaysWhereTemporaryFilesCannotGo) {
+TEST_F(WorkFolderTest, AMissingTemporaryFolderIsNamed) {
   ::setenv("TMPDIR", (parent_ / "missing").c_str(), 1);
   auto folder = WorkFolder::make();
   ASSERT_FALSE(folder.ok());
