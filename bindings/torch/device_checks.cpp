@@ -90,7 +90,7 @@ struct Type {
   at::ScalarType type;
 };
 constexpr std::array checked_types{Type{"float32", at::kFloat}, Type{"float16", at::kHalf},
-                           Type{"bfloat16", at::kBFloat16}};
+                                   Type{"bfloat16", at::kBFloat16}};
 
 Outcome attempt(const Kind& kind, const Type& type, c10::Device device) noexcept {
   try {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands for models as a user runs them: exit codes, tables or JSON on stdout, errors on stderr.
+#include "command/command.hpp"
 #include "model/model_fixture.hpp"
 #include "support/package_file.hpp"
-#include "command/command.hpp"
 
 #include <nlohmann/json.hpp>
 

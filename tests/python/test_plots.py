@@ -65,7 +65,7 @@ def test_the_picture_shows_the_latest_rows(pages_gpu):
     assert shown == pages_gpu.Picture().description(), "run bench/plots/pages_gpu.py"
 
 
-def test_the_picture_shows_the_latest_row_of_each_case_and_the_better_of_the_peers_settings(pages_gpu, tmp_path):
+def test_the_latest_row_of_a_case_counts_and_the_better_of_the_peers_settings(pages_gpu, tmp_path):
     later = "2026-01-02T00:00:00Z"
     write_rows(
         tmp_path,
