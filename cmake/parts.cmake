@@ -185,7 +185,7 @@ function(headrace_add_cli)
       headrace_command
       PROPERTIES OUTPUT_NAME headrace
                  RUNTIME_OUTPUT_DIRECTORY ${headrace_bin_dir}
-                 INSTALL_RPATH "$ORIGIN/../${HEADRACE_INSTALL_LIBDIR}")
+                 INSTALL_RPATH "$ORIGIN/../lib;$ORIGIN/../lib/headrace")
     headrace_needs_plugins(headrace_command)
   endif()
 endfunction()
@@ -242,7 +242,7 @@ function(headrace_add_python)
   set_target_properties(
     _headrace
     PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/python
-               INSTALL_RPATH "$ORIGIN/${HEADRACE_INSTALL_LIBDIR}"
+               INSTALL_RPATH "$ORIGIN/lib"
                LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/python_exports.map)
   headrace_add_compat_nixl()
 endfunction()
@@ -306,6 +306,16 @@ function(headrace_lay_beside folder)
   foreach(entry backends headrace-probe-plugin)
     file(CREATE_LINK ../lib/${entry} ${folder}/${entry} SYMBOLIC)
   endforeach()
+endfunction()
+
+# The target headrace_package: what the Python package holds.
+function(headrace_add_package)
+  get_property(backends GLOBAL PROPERTY HEADRACE_BACKENDS)
+  headrace_existing(targets headrace headrace_command headrace_probe_plugin headrace_torch headrace_kernels _headrace _compiled)
+  add_custom_target(headrace_package)
+  if(targets OR backends)
+    add_dependencies(headrace_package ${targets} ${backends})
+  endif()
 endfunction()
 
 # The target headrace_product: all that is shipped, and the examples and benchmarks on top of it; no test.

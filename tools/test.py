@@ -10,199 +10,65 @@ failed, N skipped`. Needs nothing but Python's own library: the first stage inst
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build"
-REPORTS = BUILD / "reports"
-VENV_PYTHON = ROOT / ".venv" / "bin" / "python"
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from testing import gtest, store, timings
+from testing.stage import BUILD, JOBS, REPORTS, ROOT, Case, OutOfTime, Runner, Stage
+
+VENV_PYTHON = ROOT / ".venv" / "bin" / "python"
 INSTALLED = ROOT / ".venv" / ".headrace-installed"  # as old as the last installation; the Makefile compares
 
-BUDGET_MINUTES = 85
-JOBS = os.cpu_count() or 1
-TAIL_LINES = 120
+BUDGET_MINUTES = 30
 
-# Tests that need what a plain machine has not, or that take too long for every day.
-LABELS = ["slow", "gpu1", "gpu2", "gpu4", "kernel", "fabric", "rdma"]
-SET_ASIDE = f"^({'|'.join(LABELS)})$"
+# Tests that need special hardware, or that take too long for every day.
+LABELS = ["slow", "gpu1", "gpu2", "gpu4", "kernel", "alone", "fabric", "rdma"]
 
-# What the thread sanitizer is asked about: the parts that have threads.
-THREADED = [
-    "unit_base",
-    "unit_memory",
-    "unit_telemetry",
-    "unit_metadata",
-    "unit_engine",
-    "unit_agent",
-    "contract",
-    "system",
-]
-THREADED_LABELS = "^(base|memory|telemetry|metadata|engine|agent|backend|contract|system)$"
+# Suites by stage. The thread sanitizer looks at the parts that have threads.
+SANITIZED = r"unit_.*|backend_.*|contract|system"
+THREADED = r"unit_(base|memory|telemetry|metadata|engine|agent)|backend_.*|contract|system"
+RELEASED = r"command|model"
 
 THREADED_PYTHON = [
     f"tests/python/test_{name}.py"
     for name in ("threads", "requests", "notifications", "asyncio", "compat_nixl_agent")
 ]
 
-# Checks that cost a fifth of the sanitized build and find little beside the address sanitizer, which ends a
-# read through a null pointer and one past an object anyway. The preset `dev` has them.
+# The preset `dev` has these checks of the undefined-behaviour sanitizer; `make test` saves their time. The
+# address sanitizer also ends a read through a null pointer and a read past an object.
 DEV_SETTINGS = ["-DHEADRACE_SANITIZE_EXCEPT=null,vptr,object-size"]
 
-# The build folders, of other checkouts too, take equal objects from one compiler cache.
-SHARED_CACHE = {"CCACHE_NOHASHDIR": "1", "CCACHE_BASEDIR": str(ROOT)}
+# `make demo` and the daily package have kernels for one kind of GPU, `make wheel` for all of them.
+RELEASE_SETTINGS = [
+    "-DHEADRACE_WERROR=ON",
+    "-DCMAKE_UNITY_BUILD=ON",
+    "-DHEADRACE_PYTHON=ON",
+    "-DHEADRACE_TESTS=ON",
+    "-DHEADRACE_EXAMPLES=ON",
+    "-DHEADRACE_BENCH=ON",
+    "-DHEADRACE_CUDA_ARCHS=90a",
+]
+
+# What the Python tests read besides the installed package.
+PYTHON_INPUTS = [
+    "tests", "tools", "bench", "docs", "examples", "packaging", "python", "include", "kernels",
+    "README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "layers.toml", "pyproject.toml",
+]  # fmt: skip
 
 FUZZ_SECONDS, FUZZ_SECONDS_LONG = 30, 300
-TIDY_MINUTES = 4
-
-
-class OutOfTime(Exception):
-    """The whole run's budget is spent."""
-
-
-@dataclass
-class Case:
-    """One test that did not simply pass."""
-
-    name: str
-    text: str
-
-
-@dataclass
-class Stage:
-    """What a stage did, filled in while it runs."""
-
-    name: str
-    sentence: str
-    minutes: float = 0.0
-    passed: int = 0
-    failures: list[Case] = field(default_factory=list)
-    skips: list[Case] = field(default_factory=list)
-
-    def check(self, ok: bool, name: str, text: str = "") -> bool:
-        """Counts one check."""
-        if ok:
-            self.passed += 1
-        else:
-            self.failures.append(Case(name, text))
-        return ok
-
-    def skip(self, name: str, reason: str, allowed: list[re.Pattern[str]]) -> None:
-        """Counts a test that could not run; for a reason that nobody allowed it is a failure."""
-        if any(pattern.search(reason) for pattern in allowed):
-            self.skips.append(Case(name, reason))
-        else:
-            self.failures.append(
-                Case(name, f"skipped for a reason that tests/allowed_skips.txt does not have: {reason}")
-            )
-
-
-class Runner:
-    """Runs commands and stages; knows the time that is left."""
-
-    def __init__(self, budget_minutes: float | None):
-        self.deadline = time.monotonic() + budget_minutes * 60 if budget_minutes else None
-        self.stages: list[Stage] = []
-        self.allowed_skips = read_allowed_skips()
-        self.venv_ready = False
-
-    def seconds_left(self) -> float | None:
-        if self.deadline is None:
-            return None
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise OutOfTime
-        return left
-
-    def command(
-        self,
-        stage: Stage,
-        command: list[str],
-        *,
-        environment: dict[str, str] | None = None,
-        quiet: bool = False,
-        log_name: str = "",
-    ) -> bool:
-        """Runs one command into the stage's log. True when it succeeded; its last lines are shown when it did
-        not."""
-        shown = " ".join(part if len(part) < 80 else part[:60] + "..." for part in command)
-        if not quiet:
-            print(f"  {shown}", flush=True)
-        log = REPORTS / f"{log_name or stage.name}.log"
-        with log.open("ab") as out:
-            out.write(f"$ {shown}\n".encode())
-            out.flush()
-            start = out.tell()
-            code = self._wait(
-                subprocess.Popen(
-                    command,
-                    cwd=ROOT,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    env={**os.environ, **SHARED_CACHE, **(environment or {})},
-                )
-            )
-        if code != 0 and not quiet:
-            with log.open("rb") as text:
-                text.seek(start)
-                for line in text.read().decode(errors="replace").splitlines()[-TAIL_LINES:]:
-                    print(f"    {line}")
-            print(f"  exit code {code}: {shown}\n  the whole of it: {log.relative_to(ROOT)}", flush=True)
-        return code == 0
-
-    def _wait(self, process: subprocess.Popen[bytes]) -> int:
-        try:
-            return process.wait(timeout=self.seconds_left())
-        except BaseException as error:
-            # Compilers and tests are children of the command: end the whole session that it leads.
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise OutOfTime from None
-            raise
-
-    def run(self, name: str) -> Stage:
-        sentence, body = STAGES[name]
-        stage = Stage(name, sentence)
-        self.stages.append(stage)
-        (REPORTS / f"{name}.log").unlink(missing_ok=True)
-        print(f"== {name}: {sentence}", flush=True)
-        start = time.monotonic()
-        try:
-            body(self, stage)
-        finally:
-            stage.minutes = (time.monotonic() - start) / 60
-            for case in stage.failures:
-                print(f"  FAILED {case.name}")
-                for line in case.text.splitlines()[-60:]:
-                    print(f"    {line}")
-            for case in stage.skips:
-                print(f"  skipped {case.name}: {case.text}")
-            print(
-                f"== {name}: {stage.minutes:.1f} min, {stage.passed} passed, {len(stage.failures)} failed, "
-                f"{len(stage.skips)} skipped",
-                flush=True,
-            )
-        return stage
-
-
-def read_allowed_skips() -> list[re.Pattern[str]]:
-    lines = (ROOT / "tests" / "allowed_skips.txt").read_text().splitlines()
-    return [re.compile(line) for line in lines if line.strip() and not line.startswith("#")]
+TIDY_MINUTES = 2
 
 
 # Reading reports
@@ -245,22 +111,69 @@ def skip_reason(skipped: ElementTree.Element | None, output: str) -> str:
 # Steps that several stages share
 
 
+def configure(runner: Runner, stage: Stage, preset: str, settings: Sequence[str] = ()) -> bool:
+    begin = time.monotonic()
+    done = runner.command(stage, ["cmake", "--preset", preset, *settings], environment=venv_environment())
+    stage.took("configure", begin)
+    return stage.check(done, f"configure {preset}")
+
+
+def build_targets(runner: Runner, stage: Stage, preset: str, targets: Iterable[str]) -> bool:
+    begin = time.monotonic()
+    command = ["cmake", "--build", "--preset", preset, "--parallel", str(JOBS)]
+    names = list(targets)
+    done = runner.command(stage, [*command, *(["--target", *names] if names else [])])
+    stage.took("build", begin)
+    return stage.check(done, f"build {preset}")
+
+
 def configure_and_build(
-    runner: Runner, stage: Stage, preset: str, targets: list[str], settings: Sequence[str] = ()
+    runner: Runner, stage: Stage, preset: str, targets: Sequence[str], settings: Sequence[str] = ()
 ) -> bool:
-    ok = runner.command(stage, ["cmake", "--preset", preset, *settings]) and runner.command(
+    return configure(runner, stage, preset, settings) and build_targets(runner, stage, preset, targets)
+
+
+def suites_of(preset: str, names: str) -> tuple[dict[str, str], list[gtest.Suite]]:
+    """The sanitizers' environment, and the test programs whose names match."""
+    environment, suites = gtest.read_suites(BUILD / preset)
+    return environment, [suite for suite in suites if re.fullmatch(names, suite.name)]
+
+
+def build_suites(
+    runner: Runner,
+    stage: Stage,
+    preset: str,
+    names: str,
+    more: Sequence[str] = (),
+    settings: Sequence[str] = (),
+) -> bool:
+    if not configure(runner, stage, preset, settings):
+        return False
+    # A program of the list is not built yet, so only its name counts here.
+    _, suites = suites_of(preset, names)
+    return build_targets(runner, stage, preset, [*(suite.name for suite in suites), *more])
+
+
+def run_suites(
+    runner: Runner, stage: Stage, preset: str, names: str, filter_text: str = "", jobs: int = JOBS
+) -> None:
+    environment, suites = suites_of(preset, names)
+    gtest.run_suites(
+        runner,
         stage,
-        [
-            "cmake",
-            "--build",
-            "--preset",
-            preset,
-            "--parallel",
-            str(JOBS),
-            *(["--target", *targets] if targets else []),
-        ],
+        suites,
+        environment,
+        wrapper=layout_wrapper(preset),
+        filter_text=filter_text or gtest.filter_without(LABELS),
+        jobs=jobs,
     )
-    return stage.check(ok, f"build {preset}")
+
+
+def test_programs(runner: Runner, stage: Stage, preset: str) -> None:
+    """Exports the packages that the model tests run; examples, and the programs in C."""
+    begin = time.monotonic()
+    ctest(runner, stage, preset, "-R", r"^(model_packages|c\..*|example\..*)$")
+    stage.took("run", begin)
 
 
 def ctest(runner: Runner, stage: Stage, preset: str, *selection: str, jobs: int = JOBS) -> None:
@@ -280,24 +193,12 @@ def ctest(runner: Runner, stage: Stage, preset: str, *selection: str, jobs: int 
 
 
 def layout_wrapper(preset: str) -> list[str]:
-    """GCC's thread sanitizer cannot place its shadow memory where the kernel randomises more than 28 address
+    """The thread sanitizer cannot place its shadow memory where the kernel randomises more than 28 address
     bits."""
     bits = Path("/proc/sys/vm/mmap_rnd_bits")
     if preset == "tsan" and bits.exists() and int(bits.read_text()) > 28:
         return ["setarch", "--addr-no-randomize"]
     return []
-
-
-def targets_of(runner: Runner, preset: str) -> set[str]:
-    """The names that the configured build knows."""
-    listing = subprocess.run(
-        ["ninja", "-C", str(BUILD / preset), "-t", "targets", "all"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
-    return {line.split(":")[0] for line in listing.splitlines()}
 
 
 def pytest(
@@ -364,27 +265,23 @@ def sources(runner: Runner, stage: Stage) -> None:
     stage.check(runner.command(stage, [str(VENV_PYTHON), "tools/lint.py"]), "tools/lint.py")
 
 
-def dev_build(runner: Runner, stage: Stage) -> None:
-    configure_and_build(runner, stage, "dev", [], DEV_SETTINGS)
-
-
 def dev(runner: Runner, stage: Stage) -> None:
-    if configure_and_build(runner, stage, "dev", [], DEV_SETTINGS):
-        ctest(runner, stage, "dev", "-LE", SET_ASIDE)
+    if build_suites(runner, stage, "dev", SANITIZED, ["headrace_fuzz_targets"], DEV_SETTINGS):
+        run_suites(runner, stage, "dev", SANITIZED)
+        replay(runner, stage, "dev")
 
 
 def tsan(runner: Runner, stage: Stage) -> None:
-    if not stage.check(runner.command(stage, ["cmake", "--preset", "tsan"]), "configure tsan"):
-        return
-    known = targets_of(runner, "tsan")
-    backends = sorted(name for name in known if re.fullmatch(r"backend_[a-z0-9_]+", name))
-    wanted = [name for name in THREADED if name in known] + backends
-    if configure_and_build(runner, stage, "tsan", wanted):
-        ctest(runner, stage, "tsan", "-L", THREADED_LABELS, "-LE", SET_ASIDE)
+    if build_suites(runner, stage, "tsan", THREADED):
+        run_suites(runner, stage, "tsan", THREADED)
 
 
 def release(runner: Runner, stage: Stage) -> None:
-    configure_and_build(runner, stage, "release", ["headrace_product"])
+    """Tests of what is shipped, in the build that the Python package came from."""
+    more = ["headrace_product", "c_model_test"]
+    if build_suites(runner, stage, "release", RELEASED, more, RELEASE_SETTINGS):
+        test_programs(runner, stage, "release")
+        run_suites(runner, stage, "release", RELEASED)
 
 
 def wheel(runner: Runner, stage: Stage) -> None:
@@ -397,42 +294,88 @@ def wheel(runner: Runner, stage: Stage) -> None:
 
 
 def install_wheel(runner: Runner, stage: Stage) -> bool:
-    # The release build's flags, so that the compiler cache answers; the environment's own nanobind, so that
-    # its path stays.
+    """Builds the package in build/release, the folder of the preset, and installs it into .venv."""
+    settings = ["build-dir=build/release", "build.targets=headrace_package"]
+    settings += [f"cmake.define.{setting.removeprefix('-D')}" for setting in RELEASE_SETTINGS]
     command = [
         str(VENV_PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
-        "--no-build-isolation", "--force-reinstall", "--config-settings=cmake.define.HEADRACE_WERROR=ON", ".",
+        "--no-build-isolation", "--force-reinstall", *(f"--config-settings={each}" for each in settings), ".",
     ]  # fmt: skip
+    begin = time.monotonic()
     runner.venv_ready = runner.command(stage, command, environment=venv_environment())
+    stage.took("build", begin)
     if runner.venv_ready:
         INSTALLED.touch()
     return runner.venv_ready
 
 
 def python(runner: Runner, stage: Stage) -> None:
+    marks = "not (" + " or ".join(LABELS) + ")"
+    files = store.files_below(*(ROOT / name for name in PYTHON_INPUTS), installed_package())
+    key = store.hash_of(files, marks)
+    if runner.use_store and store.recall(stage, "pytest", key):
+        return
     # Ahead of the tests, each of which has its limit: compiling the demo's model takes a minute.
     folder = BUILD / "demo_model"
-    export = [
-        str(VENV_PYTHON),
-        "-m",
-        "headrace.demo_model.export",
-        "--output",
-        str(folder),
-        "--cache",
-        str(folder / "cache"),
-    ]
-    stage.check(runner.command(stage, export, environment=venv_environment()), "headrace.demo_model.export")
-    pytest(runner, stage, "-m", "not (" + " or ".join(LABELS) + ")")
+    export = [str(VENV_PYTHON), "-m", "headrace.demo_model.export", "--output", str(folder)]
+    export += ["--cache", str(folder / "cache")]
+    exported = runner.command(stage, export, environment=venv_environment())
+    if stage.check(exported, "headrace.demo_model.export"):
+        pytest(runner, stage, "-n", str(JOBS), "--dist", "loadfile", "-m", marks)
+    if not stage.failures:
+        store.keep(stage, "pytest", key, stage.passed, stage.skips)
 
 
-def examples(runner: Runner, stage: Stage) -> None:
-    ctest(runner, stage, "release", "-L", "^example$")
+def installed_package() -> Path:
+    return next((VENV_PYTHON.parent.parent / "lib").glob("python3.*")) / "site-packages" / "headrace"
 
 
-def fuzz(runner: Runner, stage: Stage, seconds: int = FUZZ_SECONDS) -> None:
-    if not configure_and_build(runner, stage, "fuzz", ["headrace_fuzz_targets"]):
+def replay(runner: Runner, stage: Stage, preset: str) -> None:
+    """Each fuzz target reads its corpus."""
+    for target in fuzz_targets(preset):
+        corpus = ROOT / "tests" / "fuzz" / "corpus" / target.name.removeprefix("fuzz_")
+        key = store.hash_of([target, *store.files_below(corpus)])
+        if runner.use_store and store.recall(stage, target.name, key):
+            continue
+        inputs = [str(path.relative_to(ROOT)) for path in store.files_below(corpus)]
+        if stage.check(runner.command(stage, [str(target), *inputs], quiet=True), f"replay {target.name}"):
+            store.keep(stage, target.name, key, 1, [])
+
+
+def fuzz_targets(preset: str) -> list[Path]:
+    return sorted(path for path in (BUILD / preset / "fuzz").glob("fuzz_*") if os.access(path, os.X_OK))
+
+
+def changed_fuzz_targets() -> list[str]:
+    """Targets whose own file changed, or a file of a room or backend that they include."""
+    changed = [name for name in changed_sources() if not name.endswith("_test.cpp")]
+    found = []
+    for source in sorted((ROOT / "tests" / "fuzz").glob("*_fuzz.cpp")):
+        rooms = set(re.findall(r'^#include "((?:backends/)?[a-z_]+)/', source.read_text(), re.M))
+        folders = [room if room.startswith("backends/") else f"src/{room}" for room in rooms]
+        own = (f"tests/fuzz/{source.name}", *(f"{folder}/" for folder in folders))
+        if any(name.startswith(own) for name in changed):
+            found.append(f"fuzz_{source.stem}")
+    return found
+
+
+def fuzz_changed(runner: Runner, stage: Stage) -> None:
+    targets = changed_fuzz_targets()
+    print(f"  changed since the base: {', '.join(targets) or 'no target'}", flush=True)
+    if not targets:
         return
-    targets = sorted(path for path in (BUILD / "fuzz" / "fuzz").glob("fuzz_*") if os.access(path, os.X_OK))
+    key = store.hash_of(store.files_below(ROOT / "src", ROOT / "backends", ROOT / "tests" / "fuzz"), *targets)
+    if runner.use_store and store.recall(stage, "fuzz", key):
+        return
+    fuzz(runner, stage, FUZZ_SECONDS, targets)
+    if not stage.failures:
+        store.keep(stage, "fuzz", key, stage.passed, [])
+
+
+def fuzz(runner: Runner, stage: Stage, seconds: int, names: Sequence[str]) -> None:
+    if not configure_and_build(runner, stage, "fuzz", names or ["headrace_fuzz_targets"]):
+        return
+    targets = [path for path in fuzz_targets("fuzz") if not names or path.name in names]
     if not targets:
         stage.check(False, "fuzz", "tests/fuzz has no target")
 
@@ -461,7 +404,7 @@ def fuzz(runner: Runner, stage: Stage, seconds: int = FUZZ_SECONDS) -> None:
 
 
 def fuzz_long(runner: Runner, stage: Stage) -> None:
-    fuzz(runner, stage, FUZZ_SECONDS_LONG)
+    fuzz(runner, stage, FUZZ_SECONDS_LONG, [])
 
 
 def changed_sources() -> list[str]:
@@ -489,9 +432,9 @@ def changed_sources() -> list[str]:
 def run_tidy(runner: Runner, stage: Stage, files: list[str], minutes: float | None) -> None:
     """clang-tidy over the files, several at once; those not begun within `minutes` are named and counted as
     skipped."""
-    database = BUILD / "dev" / "compile_commands.json"
-    if not database.exists():
-        stage.check(False, "clang-tidy", "build/dev has no compile_commands.json: the stage dev comes first")
+    # Each file by itself, as an editor sees it: a build folder that is configured and never built.
+    database = BUILD / "tidy" / "compile_commands.json"
+    if not configure(runner, stage, "tidy"):
         return
     if not shutil.which("clang-tidy-16"):
         stage.check(False, "clang-tidy", "clang-tidy-16 is not installed: run tools/setup.sh")
@@ -537,7 +480,19 @@ def run_tidy(runner: Runner, stage: Stage, files: list[str], minutes: float | No
 
 
 def tidy(runner: Runner, stage: Stage) -> None:
-    run_tidy(runner, stage, changed_sources(), TIDY_MINUTES)
+    files = changed_sources()
+    key = store.hash_of([*all_headers(), *(ROOT / name for name in files)])
+    if runner.use_store and store.recall(stage, "clang-tidy", key):
+        return
+    run_tidy(runner, stage, files, TIDY_MINUTES)
+    if not stage.failures and not stage.skips:
+        store.keep(stage, "clang-tidy", key, stage.passed, [])
+
+
+def all_headers() -> list[Path]:
+    folders = ("include", "src", "backends", "cli", "bindings", "tests", "kernels", "bench")
+    files = store.files_below(*(ROOT / folder for folder in folders))
+    return [ROOT / ".clang-tidy", *(path for path in files if path.suffix in (".hpp", ".h", ".cuh"))]
 
 
 def tidy_all(runner: Runner, stage: Stage) -> None:
@@ -547,15 +502,24 @@ def tidy_all(runner: Runner, stage: Stage) -> None:
     run_tidy(runner, stage, listing.split(), None)
 
 
-def clang(runner: Runner, stage: Stage) -> None:
-    if configure_and_build(runner, stage, "clang", []):
-        ctest(runner, stage, "clang", "-LE", SET_ASIDE)
+def gcc(runner: Runner, stage: Stage) -> None:
+    """The other compiler, each source by itself, and each case in a process of its own."""
+    if configure_and_build(runner, stage, "gcc", []):
+        ctest(runner, stage, "gcc", "-LE", f"^({'|'.join(LABELS)})$")
 
 
 def soaks(runner: Runner, stage: Stage) -> None:
     # One at a time: a soak measures memory and descriptors, and starves its neighbours.
-    if configure_and_build(runner, stage, "dev", [], DEV_SETTINGS):
-        ctest(runner, stage, "dev", "-L", "^slow$", "-LE", "^(gpu1|gpu2|gpu4|kernel|fabric|rdma)$", jobs=1)
+    if build_suites(runner, stage, "dev", SANITIZED, (), DEV_SETTINGS):
+        run_suites(runner, stage, "dev", SANITIZED, gtest.filter_with("slow"), jobs=1)
+
+
+def dev_all(runner: Runner, stage: Stage) -> None:
+    """The command and the models under the address and undefined sanitizers, with every check of these."""
+    if configure_and_build(runner, stage, "dev", [], ["-DHEADRACE_SANITIZE_EXCEPT="]):
+        run_suites(runner, stage, "dev", SANITIZED)
+        test_programs(runner, stage, "dev")
+        run_suites(runner, stage, "dev", RELEASED)
 
 
 def tsan_python(runner: Runner, stage: Stage) -> None:
@@ -568,6 +532,9 @@ def tsan_python(runner: Runner, stage: Stage) -> None:
         "-DHEADRACE_TESTS=OFF",
         "-DHEADRACE_EXAMPLES=OFF",
         f"-DPython_EXECUTABLE={VENV_PYTHON}",
+        # GCC's sanitizer is a library, which Python loads first; clang's is a part of the program.
+        "-DCMAKE_C_COMPILER=gcc",
+        "-DCMAKE_CXX_COMPILER=g++",
     ]
     built = (
         runner.command(
@@ -616,63 +583,86 @@ def rocm(runner: Runner, stage: Stage) -> None:
 
 STAGES: dict[str, tuple[str, Callable[[Runner, Stage], None]]] = {
     "setup": ("install what is missing", setup),
-    "sources": ("layout, types, layers, licence lines, host names, paths", sources),
+    "sources": ("layout, types, layers, licence lines, host names, paths, figures", sources),
     "dev": ("build and test under the address and undefined sanitizers", dev),
     "tsan": ("build and test the core under the thread sanitizer", tsan),
-    "release": ("build as shipped", release),
     "wheel": ("build the Python package and install it", wheel),
-    "python": ("test the Python package, the command and the tools", python),
-    "examples": ("run the C++ examples as shipped", examples),
-    "fuzz": (f"{FUZZ_SECONDS} s of fuzzing each reader", fuzz),
+    "release": ("test what is shipped: the command, models, examples", release),
+    "python": ("test the Python package and the tools", python),
+    "fuzz": (f"{FUZZ_SECONDS} s of fuzzing each reader whose room changed", fuzz_changed),
     "tidy": ("clang-tidy on what changed", tidy),
-    "dev-build": ("build under the address and undefined sanitizers", dev_build),
-    "clang": ("build and test with the second compiler", clang),
+    "dev-all": ("all of it, with all checks, under the address and undefined sanitizers", dev_all),
+    "gcc": ("build and test with the second compiler, each source and each case by itself", gcc),
     "fuzz-long": (f"{FUZZ_SECONDS_LONG} s of fuzzing each reader", fuzz_long),
     "tidy-all": ("clang-tidy on every source", tidy_all),
     "soaks": ("the C++ tests that take minutes", soaks),
-    "tsan-python": (
-        "the Python tests in which threads share agents, under the thread sanitizer",
-        tsan_python,
-    ),
+    "tsan-python": ("Python tests in which threads share agents, under the thread sanitizer", tsan_python),
     "soaks-python": ("the Python tests that take minutes", soaks_python),
     "rocm": ("compile the model runner as for ROCm's torch, neither linked nor run", rocm),
 }
-EVERY_DAY = ["setup", "sources", "dev", "tsan", "release", "wheel", "python", "examples", "fuzz", "tidy"]
+EVERY_DAY = ["setup", "sources", "dev", "tsan", "wheel", "release", "python", "fuzz", "tidy"]
 LONG = [
-    "setup",
-    "sources",
-    "dev-build",
-    "soaks",
-    "clang",
-    "fuzz-long",
-    "tsan-python",
-    "soaks-python",
-    "rocm",
-    "tidy-all",
-]
+    "setup", "sources", "dev-all", "soaks", "gcc", "fuzz-long", "tsan-python", "soaks-python", "rocm", "tidy-all",
+]  # fmt: skip
+
+LONG_RESULTS = BUILD / "long"
 
 
 # Ways to call
 
 
-def run_stages(names: list[str], budget_minutes: float | None) -> int:
-    runner = Runner(budget_minutes)
+def run_stages(
+    names: list[str], budget_minutes: float | None, *, use_store: bool = False, resume: str = ""
+) -> int:
+    """Runs the stages in order. With `resume`, a key, a stage that passed under this key is not repeated."""
+    runner = Runner(budget_minutes, use_store)
     start = time.monotonic()
     try:
         for name in names:
-            stage = runner.run(name)
+            done = LONG_RESULTS / f"{name}.json"
+            if resume and name != "setup" and (stage := recall_stage(name, done, resume)):
+                runner.stages.append(stage)
+                print(f"== {name}: passed before, {stage.minutes:.1f} min, {stage.passed} passed", flush=True)
+                continue
+            sentence, body = STAGES[name]
+            stage = runner.run(name, sentence, body)
             if name == "setup" and stage.failures:
                 break
+            if resume and not stage.failures:
+                keep_stage(stage, done, resume)
     except OutOfTime:
-        runner.stages[-1].failures.append(Case("budget", ""))
-        done = {stage.name for stage in runner.stages}
-        left = [name for name in names if name not in done]
-        print(
-            f"== out of time: {budget_minutes} minutes are spent; cut off: {runner.stages[-1].name}; not "
-            f"run: {', '.join(left) or 'none'}"
-        )
+        late = runner.stages[-1]
+        late.failures.append(Case("budget", ""))
+        ended = {stage.name for stage in runner.stages}
+        left = ", ".join(name for name in names if name not in ended) or "none"
+        print(f"== out of time: {budget_minutes} minutes are spent; cut off: {late.name}; not run: {left}")
     minutes = (time.monotonic() - start) / 60
     return report(runner.stages, minutes)
+
+
+def keep_stage(stage: Stage, file: Path, key: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    skips = [[case.name, case.text] for case in stage.skips]
+    kept = {"key": key, "minutes": stage.minutes, "passed": stage.passed, "skips": skips}
+    file.write_text(json.dumps(kept) + "\n")
+
+
+def recall_stage(name: str, file: Path, key: str) -> Stage | None:
+    try:
+        kept = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return None
+    if kept["key"] != key:
+        return None
+    skips = [Case(*skip) for skip in kept["skips"]]
+    return Stage(name, "", minutes=kept["minutes"], passed=kept["passed"], skips=skips)
+
+
+def tree_key() -> str:
+    """After an interruption `make test-long` goes on with the same files; other files begin anew."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return store.hash_of(path for name in listing.split() if (path := ROOT / name).is_file())
 
 
 def report(stages: list[Stage], minutes: float) -> int:
@@ -743,18 +733,23 @@ def main(arguments: list[str]) -> int:
     group.add_argument(
         "--install", action="store_true", help="build the Python package and install it into .venv"
     )
+    group.add_argument("--timings", action="store_true", help="show where the time of the last run went")
+    parser.add_argument("--all", action="store_true", help="run also what passed before with the same hash")
     options = parser.parse_args(arguments)
     REPORTS.mkdir(parents=True, exist_ok=True)
     if options.install:
         return install()
     if options.one is not None:
         return one(options.one)
+    if options.timings:
+        return timings.print_timings()
     if options.long:
-        return run_stages(LONG, None)
+        return run_stages(LONG, None, resume=tree_key())
     names = options.stages.split(",") if options.stages else EVERY_DAY
     if unknown := [name for name in names if name not in STAGES]:
         parser.error(f"no stage {', '.join(unknown)}; there are {', '.join(STAGES)}")
-    return run_stages(names, BUDGET_MINUTES if not options.stages else None)
+    use_store = not options.all and not os.environ.get("CI")
+    return run_stages(names, BUDGET_MINUTES if not options.stages else None, use_store=use_store)
 
 
 if __name__ == "__main__":
