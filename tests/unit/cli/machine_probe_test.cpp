@@ -3,9 +3,12 @@
 
 #include "support/fake_cuda.hpp"
 #include "support/fake_kernels.hpp"
+#include "support/forbidden_call.hpp"
 #include "unit/topology/recorded_machine.hpp"
 
 #include <gtest/gtest.h>
+
+#include <sys/syscall.h>
 
 namespace headrace::cli {
 namespace {
@@ -25,6 +28,14 @@ TEST(machine_probe, tells_of_each_node_its_memory_cpus_and_gpus) {
   const std::string text = probe_numa(machine.root()).value;
   EXPECT_EQ(text.find("node 0: 135.1 GB, CPUs 0-3,8-11; node 1: "), 0U) << text;
   EXPECT_TRUE(text.ends_with(", CPUs 4-7,12-15, GPU 0000:1b:00.0 and 0000:9d:00.0")) << text;
+}
+
+TEST(machine_probe, tells_by_which_signal_a_trial_was_ended) {
+  EXPECT_TRUE(test::with_filter(SYS_process_vm_readv, SECCOMP_RET_KILL_PROCESS, [] {
+    const Finding found = probe_attach();
+    return found.state == Finding::State::bad &&
+           found.value == "the process that tried it ended by signal 31 (SIGSYS)" && !found.advice.empty();
+  }));
 }
 
 TEST(machine_probe, tells_when_the_kernel_knows_no_nodes) {

@@ -46,8 +46,12 @@ class CaptureTest : public testing::Test {
   }
 
   std::shared_ptr<Engine> open(const std::string& name) { return open_on_gpus(name, folder, logger); }
-  static RegionId registered(Engine& engine, std::byte* base, unsigned char value) {
-    std::memset(base, value, std::size_t{pages} * page_bytes);
+  /// Other bytes in every page and for every seed, so that a page in a wrong place shows.
+  static void fill(std::byte* base, std::uint64_t seed) {
+    test::fill_pattern({base, std::size_t{pages} * page_bytes}, seed);
+  }
+  static RegionId registered(Engine& engine, std::byte* base, std::uint64_t seed) {
+    fill(base, seed);
     const MemoryRange range{.address = base,
                             .length_bytes = std::size_t{pages} * page_bytes,
                             .kind = MemoryKind::vram,
@@ -104,10 +108,10 @@ class CaptureTest : public testing::Test {
 
 TEST_F(CaptureTest, a_captured_request_moves_at_replays_and_is_neither_posted_nor_waited_for) {
   const auto graph = captured();
-  std::memset(far.base, 77, std::size_t{pages} * page_bytes);
+  fill(far.base, 77);
   EXPECT_FALSE(moved()) << "nothing runs before a replay";
   for (std::uint64_t replay = 1; replay <= 3; ++replay) {
-    std::memset(far.base, static_cast<int>(replay), std::size_t{pages} * page_bytes);
+    fill(far.base, 100 + replay);
     graph->replay();
     EXPECT_TRUE(moved());
     EXPECT_EQ(request->check().value(), replay);
@@ -268,7 +272,7 @@ TEST_F(CaptureTest, an_agent_that_closes_lets_go_of_it) {
 TEST_F(CaptureTest, a_post_on_a_stream_that_nobody_captures_is_a_post) {
   EXPECT_TRUE(request->post(nullptr).ok());
   EXPECT_TRUE(request->wait(10s).ok());
-  std::memset(far.base, 55, std::size_t{pages} * page_bytes);
+  fill(far.base, 55);
   ASSERT_TRUE(request->post(&on_stream).ok());
   EXPECT_TRUE(request->wait(10s).ok());
   EXPECT_TRUE(moved());
