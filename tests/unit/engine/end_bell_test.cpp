@@ -86,7 +86,7 @@ TEST_F(EndBellTest, whoever_asked_to_be_called_before_the_end_is_called) {
       });
 }
 
-TEST_F(EndBellTest, whoever_asks_after_the_end_is_called_at_the_next_one_alone) {
+TEST_F(EndBellTest, whoever_asks_after_the_end_is_called_at_the_next_one_only) {
   EndBell bell;
   std::atomic<RequestState> state{RequestState::posted};
   ASSERT_TRUE(bell.event_fd());
@@ -101,8 +101,7 @@ TEST_F(EndBellTest, whoever_asks_after_the_end_is_called_at_the_next_one_alone) 
   EXPECT_EQ(calls, 1);
 }
 
-TEST_F(EndBellTest,
-       whoever_posts_again_and_asks_while_the_first_end_is_still_told_hears_of_the_second_alone) {
+TEST_F(EndBellTest, whoever_posts_again_and_asks_while_the_first_end_is_still_told_hears_of_the_second_only) {
   constexpr int rounds = 3000;
   EndBell bell;
   std::atomic<RequestState> state{RequestState::posted};

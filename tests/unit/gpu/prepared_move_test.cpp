@@ -240,7 +240,7 @@ TEST_F(BatchTest, the_legacy_stream_takes_none_so_the_kernel_moves_them_there) {
   EXPECT_EQ(batches(), 2);
 }
 
-TEST_F(BatchTest, a_driver_that_does_not_do_it_leaves_them_to_the_kernel) {
+TEST_F(BatchTest, a_driver_that_does_not_do_it_leaves_them_to_kernels) {
   fake.fail("cuMemcpyBatchAsync", cuda::Outcome::not_supported, 1, 2);
   PageSide local = scattered(here, 16), remote = scattered(there, 16);
   EXPECT_EQ(expect_moves(request(local, remote, 16)), MoveMethod::batch);

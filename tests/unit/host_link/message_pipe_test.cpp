@@ -68,7 +68,7 @@ TEST(MessagePipe, keeps_reserved_messages_while_the_ring_is_full_and_in_order) {
   EXPECT_TRUE(ends.near->send(0, "x").ok());
 }
 
-TEST(MessagePipe, holds_back_what_comes_behind_an_empty_place_of_the_same_channel_alone) {
+TEST(MessagePipe, holds_back_what_comes_behind_an_empty_place_of_the_same_channel_only) {
   const PipeEnds ends = make_pipe();
   ASSERT_TRUE(ends.near->reserve(5).ok());
   const auto first = ends.near->take_place(0);
