@@ -20,7 +20,7 @@ namespace headrace::test {
 /// Runs `body` in a child whose system call of that number meets `action` (SECCOMP_RET_...); whether it
 /// answered true there.
 template <class Body>
-testing::AssertionResult with_filter(int number, unsigned action, const Body& body) {
+::testing::AssertionResult with_filter(int number, unsigned action, const Body& body) {
   const pid_t child = ::fork();
   if (child == 0) {
     sock_filter rules[] = {
@@ -41,7 +41,7 @@ testing::AssertionResult with_filter(int number, unsigned action, const Body& bo
 /// Runs `body` in a child whose system call of that number answers with `error`; whether it answered true
 /// there.
 template <class Body>
-testing::AssertionResult without_call(int number, int error, const Body& body) {
+::testing::AssertionResult without_call(int number, int error, const Body& body) {
   return with_filter(number, SECCOMP_RET_ERRNO | static_cast<unsigned>(error), body);
 }
 
