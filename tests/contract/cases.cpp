@@ -125,7 +125,7 @@ const std::vector<BackendCase>& rows() {
       // A few bytes a call cut every header at every place; 64 MiB would take them minutes.
       {.backend = "tcp",
        .variant = "byte_by_byte",
-       .settings = {{"faults", "short_reads=5,short_writes=5,eagain=20,eintr=10"}, {"sockets", "2"}},
+       .settings = {{"faults", "short_reads=11,short_writes=11,eagain=20,eintr=10"}, {"sockets", "2"}},
        .abilities = of_tcp,
        .whole_suite = false},
       {.backend = "tcp",
