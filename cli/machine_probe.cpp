@@ -2,6 +2,7 @@
 #include "cli/machine_probe.hpp"
 
 #include "cli/bench_row.hpp"
+#include "cli/child_ending.hpp"
 #include "cli/errors.hpp"
 #include "cli/file_descriptor.hpp"
 #include "cli/text.hpp"
@@ -96,6 +97,11 @@ constexpr std::uint64_t mark = 0x6865616472616365;
 
 enum class Attach : int { works = 0, forbidden = 1, missing = 2, garbled = 3 };
 
+struct Trial {
+  Attach result;
+  std::string why_garbled;
+};
+
 /// Reads eight bytes of another process.
 Attach read_from(pid_t process, const std::uint64_t* their_word) {
   std::uint64_t word = 0;
@@ -108,17 +114,22 @@ Attach read_from(pid_t process, const std::uint64_t* their_word) {
 
 /// A child's answer to "can you read my memory?". A process may always read its children; that children may
 /// not read it back is what the Yama module forbids between processes of one user.
-Attach child_reads_us() {
+Trial child_reads_us() {
   const std::uint64_t word = mark;
   const pid_t us = ::getpid();
   const pid_t child = ::fork();
   if (child == 0) ::_exit(static_cast<int>(read_from(us, &word)));
   int status = 0;
-  if (child < 0 || ::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return Attach::garbled;
-  return static_cast<Attach>(WEXITSTATUS(status));
+  if (child < 0 || ::waitpid(child, &status, 0) != child)
+    return {Attach::garbled, fmt::format("no process could be made to try it: {}", system_text())};
+  if (WIFSIGNALED(status))  // as some seccomp profiles do
+    return {Attach::garbled, fmt::format("the process that tried it {}", ending_text(status))};
+  return {static_cast<Attach>(WEXITSTATUS(status)), "another process read wrong bytes"};
 }
 
-Finding attach() {
+}  // namespace
+
+Finding probe_attach() {
   const auto scope = line_of("/proc/sys/kernel/yama/ptrace_scope");
   const std::string setting =
       scope ? fmt::format("ptrace_scope is {}", *scope) : "no ptrace_scope on this kernel";
@@ -126,7 +137,8 @@ Finding attach() {
                   State::good,
                   fmt::format("works: another process read this one's memory; {}", setting),
                   {}};
-  switch (child_reads_us()) {
+  const Trial trial = child_reads_us();
+  switch (trial.result) {
     case Attach::works:
       break;
     case Attach::forbidden:
@@ -146,12 +158,14 @@ Finding attach() {
       break;
     case Attach::garbled:
       finding.state = State::bad;
-      finding.value = "the trial gave no answer, or wrong bytes";
+      finding.value = trial.why_garbled;
       finding.advice = "set option shm.attach to off";
       break;
   }
   return finding;
 }
+
+namespace {
 
 Finding shared_memory() {
   const FileDescriptor memory(::memfd_create("headrace-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -346,7 +360,7 @@ Finding probe_kernels(const Result<cuda::DriverTable>& driver, const Result<gpu:
 }
 
 std::vector<Finding> probe_machine() {
-  const Finding reached = attach();  // which forks: no driver has made threads yet
+  const Finding reached = probe_attach();  // which forks: no driver has made threads yet
   const auto driver = cuda::load_driver();
   return {kernel(),
           processors(),

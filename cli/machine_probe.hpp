@@ -28,6 +28,8 @@ struct Finding {
 
 /// Forks children to try cross-memory attach: to be called while the process has one thread.
 [[nodiscard]] std::vector<Finding> probe_machine();
+/// Whether processes of one user may read each other's memory, as a child tries it.
+[[nodiscard]] Finding probe_attach();
 /// The memories of the machine, with the CPUs and GPUs next to each. `root` is "" on the machine.
 [[nodiscard]] Finding probe_numa(const std::string& root);
 /// The GPUs of this process, or the driver's sentence why there are none.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/peer_process.hpp"
 
+#include "cli/child_ending.hpp"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -11,6 +13,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstdio>
 #include <thread>
 
 namespace headrace::cli {
@@ -29,7 +32,7 @@ Result<void> receive_exactly(int fd, void* to, std::size_t length) {
     if (ready < 0) continue;
     const ssize_t n = ::recv(fd, static_cast<char*>(to) + have, length - have, 0);
     if (n == 0 || (n < 0 && errno == ECONNRESET))
-      return fail(Code::peer_lost, "the other process of the benchmark ended");
+      return fail(Code::peer_lost, "the other process of the benchmark has closed its socket");
     if (n < 0 && errno != EINTR) return fail(Code::internal, "receive: {}", system_text());
     if (n > 0) have += static_cast<std::size_t>(n);
   }
@@ -40,16 +43,10 @@ Result<void> send_exactly(int fd, const void* from, std::size_t length) {
   for (std::size_t sent = 0; sent < length;) {
     const ssize_t n = ::send(fd, static_cast<const char*>(from) + sent, length - sent, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail(Code::peer_lost, "the other process of the benchmark ended");
+    if (n < 0) return fail(Code::peer_lost, "the other process of the benchmark has closed its socket");
     sent += static_cast<std::size_t>(n);
   }
   return {};
-}
-
-std::string how_it_ended(int status) {
-  if (WIFSIGNALED(status))
-    return fmt::format("killed by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
-  return fmt::format("exit code {}", WEXITSTATUS(status));
 }
 
 }  // namespace
@@ -110,7 +107,8 @@ PeerProcess::~PeerProcess() {
   control_.reset();
   if (child_.id < 0) return;
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-  while (::waitpid(child_.id, nullptr, WNOHANG) == 0) {
+  int status = 0;
+  while (::waitpid(child_.id, &status, WNOHANG) == 0) {
     if (std::chrono::steady_clock::now() > give_up) {
       ::kill(child_.id, SIGKILL);
       ::waitpid(child_.id, nullptr, 0);
@@ -118,6 +116,9 @@ PeerProcess::~PeerProcess() {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  // What it was asked for has been answered by then; a crash at its end is a defect all the same.
+  if (WIFSIGNALED(status))
+    std::fprintf(stderr, "headrace: the other process of the benchmark %s\n", ending_text(status).c_str());
 }
 
 Error PeerProcess::gone(Error error) {
@@ -125,7 +126,7 @@ Error PeerProcess::gone(Error error) {
   // The socket closes before the process has quite ended.
   if (error.code == Code::peer_lost && child_.id >= 0 && ::waitpid(child_.id, &status, 0) == child_.id) {
     child_.id = -1;
-    error.message += fmt::format(": {}", how_it_ended(status));
+    error.message += fmt::format(": it {}", ending_text(status));
   }
   return error;
 }

@@ -87,8 +87,11 @@ Result<void> Request::set_indices(const headrace_indices_v1& args) {
 Result<std::uint64_t> Request::check() {
   // First how many: what is looked at behind that holds for them all.
   const std::uint64_t replays = captured_->replays();
-  if (link_ != nullptr)
-    if (Outcome seen = check_peer(); !seen.status.ok()) return std::move(seen).error();
+  if (link_ != nullptr) {
+    // A peer that was killed has closed nothing and deregistered nothing: only the link knows.
+    Outcome seen = link_->usable() ? check_peer() : link_->why_lost();
+    if (!seen.status.ok()) return std::move(seen).error();
+  }
   if (const auto refused = captured_->take_refused()) {
     const bool local = refused->of_target == (args_.op == HEADRACE_READ);
     Error error =

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/attach.hpp"
 
+#include "support/child_ending.hpp"
 #include "support/forbidden_call.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -44,7 +44,7 @@ TEST(Attach, says_how_far_it_came_and_why_it_stopped) {
 TEST(Attach, to_a_process_that_is_gone_is_esrch) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
-  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  ASSERT_TRUE(test::ends_well(child));
   std::uint64_t value = 0;
   const iovec local{&value, 8}, remote{&value, 8};
   EXPECT_EQ(attach_copy(child, Direction::from_peer, {&local, 1}, {&remote, 1}, 8).os_error, ESRCH);

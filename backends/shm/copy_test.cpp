@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/copy.hpp"
 
+#include "support/plugin_memory.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +16,7 @@ namespace {
 TEST(Copy, moves_every_length_at_every_alignment_and_touches_nothing_else) {
   constexpr std::size_t room = 3000;
   std::vector<std::byte> from(room);
-  for (std::size_t i = 0; i < room; ++i) from[i] = static_cast<std::byte>(i * 31 + 1);
+  test::fill_pattern(from, 1);
   for (const CopyMode mode : {CopyMode::cached, CopyMode::streaming}) {
     for (std::size_t to_skew = 0; to_skew < 70; to_skew += 3) {
       for (std::size_t from_skew = 0; from_skew < 70; from_skew += 23) {
@@ -38,7 +40,7 @@ TEST(Copy, fetches_what_comes_next_and_copies_nothing_of_it) {
   constexpr std::size_t room = 4 * page;
   const std::unique_ptr<std::byte, decltype(&std::free)> from(
       static_cast<std::byte*>(std::aligned_alloc(page, room)), &std::free);
-  for (std::size_t i = 0; i < room; ++i) from.get()[i] = static_cast<std::byte>(i * 31 + i / 251);
+  test::fill_pattern({from.get(), room}, 1);
   for (const std::size_t from_skew : {0, 1, 16, 63, 64, 2048, 4095}) {
     for (const std::size_t to_skew : {0, 1, 16, 64}) {
       for (const std::size_t length : {0, 1, 255, 256, 257, 511, 4095, 4096, 4097, 8191}) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/imports.hpp"
 #include "memory/allocation.hpp"
+#include "support/plugin_memory.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +12,7 @@ namespace {
 
 TEST(Imports, see_the_owner_s_bytes_at_any_offset) {
   const Allocation allocation = Allocation::make(50'000).value();
-  for (std::size_t i = 0; i < allocation.bytes().size(); ++i)
-    allocation.bytes()[i] = static_cast<std::byte>(i * 7);
+  test::fill_pattern(allocation.bytes(), 1);
   const UniqueFd file(::dup(allocation.fd()));
   for (const std::uint64_t offset : {0, 1, 4095, 4096, 12'345}) {
     const auto memory = ImportedMemory::map(file, {1, offset, 10'000}).value();

@@ -34,9 +34,11 @@ FrameHeader header(FrameType type, std::uint64_t request) {
   return made;
 }
 
+/// Letters in no order that comes again, so that bytes in a wrong place show.
 std::string text_of(std::size_t bytes, unsigned seed) {
+  std::mt19937 random(seed);
   std::string text(bytes, '\0');
-  for (std::size_t i = 0; i < bytes; ++i) text[i] = static_cast<char>('a' + (i * 7 + seed) % 26);
+  for (char& letter : text) letter = static_cast<char>('a' + random() % 26);
   return text;
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 using State = OutMessage::State;
 
-TEST(MessageOutbox, a_waiting_message_holds_back_later_ones_of_its_channel_alone) {
+TEST(MessageOutbox, a_waiting_message_holds_back_later_ones_of_its_channel_only) {
   MessageOutbox outbox;
   const auto bound = outbox.add(0, "bound", State::waiting);
   outbox.add(0, "later", State::ready);

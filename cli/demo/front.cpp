@@ -373,7 +373,7 @@ void Front::look_for_dead(std::unique_lock<std::mutex>& lock) {
     if (const std::string how = child.ended(); !how.empty()) dead[name] = how;
   for (const auto& [name, how] : dead) {
     if (is_readable(stop_)) return;  // it may have been told to end as we have
-    lost(lock, name, fmt::format("ended with {}", how));
+    lost(lock, name, how);
     children_.erase(name);
   }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/demo/processes.hpp"
 
+#include "cli/child_ending.hpp"
 #include "cli/errors.hpp"
 
 #include <fcntl.h>
@@ -13,7 +14,6 @@
 #include <fmt/ranges.h>
 
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 namespace headrace::cli::demo {
@@ -61,11 +61,6 @@ Result<Started> launch(const char* program, const std::vector<std::string>& argu
   return started;
 }
 
-std::string ending_text(int status) {
-  if (WIFEXITED(status)) return fmt::format("exit code {}", WEXITSTATUS(status));
-  return fmt::format("signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
-}
-
 int wait_for(pid_t pid) {
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
@@ -75,7 +70,7 @@ int wait_for(pid_t pid) {
 
 Result<void> check_ending(const std::vector<std::string>& arguments, int status) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
-  return fail(Code::backend_failed, "`{}` ended with {}", fmt::join(arguments, " "), ending_text(status));
+  return fail(Code::backend_failed, "`{}` {}", fmt::join(arguments, " "), ending_text(status));
 }
 
 std::string line_from(int fd) {

@@ -29,7 +29,7 @@ class Child {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] pid_t pid() const { return pid_; }
-  /// How it ended ("exit code 1", "signal 9 (Killed)"), or nothing while it runs.
+  /// How it ended ("ended with exit code 1", "ended by signal 9 (SIGKILL)"), or nothing while it runs.
   [[nodiscard]] std::string ended();
   /// By which signal it was stopped, while it is; 0 otherwise.
   [[nodiscard]] int stopped_by();

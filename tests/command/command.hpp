@@ -2,6 +2,8 @@
 // The command `headrace` as a user runs it: a process with arguments, two pipes and an exit code.
 #pragma once
 
+#include "support/child_ending.hpp"
+
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
@@ -66,13 +68,14 @@ class Command {
            info.si_pid == 0;
   }
   void signal(int number) const { ::kill(id_, number); }
-  /// Waits for the end of the process; kills it after two minutes. Returns the exit code, or minus the
-  /// signal.
+  /// Waits for the end; kills it after two minutes. The exit code, or minus the signal, which `err` then
+  /// names.
   int wait() {
     read_until([] { return false; });
     if (std::chrono::steady_clock::now() >= give_up_) ::kill(id_, SIGKILL);
     int status = 0;
     ::waitpid(std::exchange(id_, -1), &status, 0);
+    if (WIFSIGNALED(status)) err += "the command " + ending_text(status) + "\n";
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
   void close_output() { ::close(std::exchange(out_, -1)); }

@@ -4,6 +4,8 @@
 #include "base/options.hpp"
 #include "base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -21,60 +23,124 @@ std::map<std::string, std::uint64_t> this_program() {
   return {{path, std::filesystem::file_size(path)}};
 }
 
-std::vector<BackendCase> rows() {
-  return {
+constexpr std::uint32_t to_peers = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_GRID;
+constexpr std::uint32_t of_fake = to_peers | HEADRACE_MAP | HEADRACE_REVOKE_SAFE | HEADRACE_QUERY;
+constexpr std::uint32_t of_posix = HEADRACE_LOCAL | HEADRACE_QUERY | HEADRACE_GRID;
+constexpr std::uint32_t of_tcp = to_peers | HEADRACE_REVOKE_SAFE;
+constexpr std::uint32_t of_cuda_ipc =
+    to_peers | HEADRACE_MAP | HEADRACE_NEEDS_VRAM | HEADRACE_STREAM | HEADRACE_CAPTURE;
+
+/// A script for `fake` by which every third post or message meets the fault, and the two after it do not.
+std::string every_third(std::string_view fault) {
+  std::string script;
+  for (int nth = 1; nth < 1500; nth += 3) script += fmt::format("{}{}@{}", nth > 1 ? "," : "", fault, nth);
+  return script;
+}
+
+/// A row of `fake` in which this goes wrong.
+BackendCase faulty_fake(const char* variant, const char* completion, std::string faults) {
+  return {.backend = "fake",
+          .variant = variant,
+          .settings = {{"completion", completion}, {"faults", std::move(faults)}},
+          .between_processes = false,
+          .abilities = of_fake};
+}
+
+/// One whose posts do not all succeed.
+BackendCase failing_fake(const char* variant, const char* completion, std::string faults) {
+  BackendCase row = faulty_fake(variant, completion, std::move(faults));
+  row.posts_succeed = row.whole_suite = false;
+  return row;
+}
+
+constexpr const char* shorter_calls = "short_reads=20000,short_writes=20000,eagain=10,eintr=10";
+
+const std::vector<BackendCase>& rows() {
+  static const std::vector<BackendCase> all = {
       {.backend = "fake",
        .variant = "inline",
        .settings = {{"completion", "inline"}, {"objects", "weights=4096, kv/7=1, a=b=3, empty=0"}},
        .between_processes = false,
-       .objects = {{"weights", 4096}, {"kv/7", 1}, {"a=b", 3}, {"empty", 0}}},
+       .objects = {{"weights", 4096}, {"kv/7", 1}, {"a=b", 3}, {"empty", 0}},
+       .abilities = of_fake},
       {.backend = "fake",
        .variant = "progress",
        .settings = {{"completion", "progress"}},
-       .between_processes = false},
+       .between_processes = false,
+       .abilities = of_fake},
       {.backend = "fake",
        .variant = "thread",
        .settings = {{"completion", "thread"}},
-       .between_processes = false},
+       .between_processes = false,
+       .abilities = of_fake},
+      faulty_fake("delay", "progress", every_third("delay:200us")),
+      faulty_fake("duplicate", "inline", "duplicate"),
+      faulty_fake("reorder", "progress", every_third("reorder")),
+      failing_fake("drop", "progress", every_third("drop")),
+      failing_fake("kill", "thread", "kill:7@4"),
+      failing_fake("partial", "progress", every_third("partial:1000")),
       {.backend = "posix",
        .variant = "",
        .settings = {},
        .kept_kind = HEADRACE_FILE,
-       .objects = this_program()},
+       .objects = this_program(),
+       .abilities = of_posix},
       {.backend = "posix",
        .variant = "small_pieces",
        .settings = {{"piece_bytes", "64KiB"}, {"threads", "3"}},
-       .kept_kind = HEADRACE_FILE},
-      {.backend = "shm", .variant = "", .settings = {}},
+       .kept_kind = HEADRACE_FILE,
+       .abilities = of_posix},
+      {.backend = "shm", .variant = "", .settings = {}, .abilities = to_peers | HEADRACE_MAP},
       {.backend = "shm",
        .variant = "relay",
-       .settings = {{"relay_bytes", "0"}, {"inline_bytes", "0"}, {"map", "off"}}},
-      {.backend = "tcp", .variant = "", .settings = {{"zero_copy", "no"}}},
-      {.backend = "cuda_ipc", .variant = "", .settings = {}, .vram = true},
-      {.backend = "cuda_ipc", .variant = "courier", .settings = {{"courier", "on"}}, .vram = true},
-      {.backend = "tcp_gpu", .variant = "", .settings = {}, .vram = true},
-      {.backend = "tcp_gpu", .variant = "courier", .settings = {{"courier", "on"}}, .vram = true},
+       .settings = {{"relay_bytes", "0"}, {"inline_bytes", "0"}, {"map", "off"}},
+       .abilities = to_peers},
+      {.backend = "tcp", .variant = "", .settings = {{"zero_copy", "no"}}, .abilities = of_tcp},
+      {.backend = "cuda_ipc", .variant = "", .settings = {}, .vram = true, .abilities = of_cuda_ipc},
+      {.backend = "cuda_ipc",
+       .variant = "courier",
+       .settings = {{"courier", "on"}},
+       .vram = true,
+       .abilities = of_cuda_ipc},
+      {.backend = "tcp_gpu", .variant = "", .settings = {}, .vram = true, .abilities = of_tcp},
+      {.backend = "tcp_gpu",
+       .variant = "courier",
+       .settings = {{"courier", "on"}},
+       .vram = true,
+       .abilities = of_tcp},
       {.backend = "tcp_gpu",
        .variant = "small_ring",
        .settings = {{"gpu_chunk_bytes", "32KiB"}, {"gpu_ring_bytes", "64KiB"}, {"sockets", "3"}},
-       .vram = true},
+       .vram = true,
+       .abilities = of_tcp},
       {.backend = "tcp_gpu",
        .variant = "faulty",
-       .settings = {{"faults", "short_reads=20000,short_writes=20000,eagain=10,eintr=10"},
-                    {"sockets", "4"},
-                    {"threads", "2"}},
-       .vram = true},
+       .settings = {{"faults", shorter_calls}, {"sockets", "4"}, {"threads", "2"}},
+       .vram = true,
+       .abilities = of_tcp},
       {.backend = "tcp",
        .variant = "faulty",
-       .settings = {{"faults", "short_reads=20000,short_writes=20000,eagain=10,eintr=10"},
-                    {"sockets", "4"},
-                    {"threads", "2"},
-                    {"zero_copy", "yes"}}},
+       .settings = {{"faults", shorter_calls}, {"sockets", "4"}, {"threads", "2"}, {"zero_copy", "yes"}},
+       .abilities = of_tcp},
+      // A few bytes a call cut every header at every place; 64 MiB would take them minutes.
+      {.backend = "tcp",
+       .variant = "byte_by_byte",
+       .settings = {{"faults", "short_reads=11,short_writes=11,eagain=20,eintr=10"}, {"sockets", "2"}},
+       .abilities = of_tcp,
+       .whole_suite = false},
+      {.backend = "tcp",
+       .variant = "reset",
+       .settings = {{"faults", "short_reads=3000,short_writes=3000,reset_after=25000"}, {"sockets", "2"}},
+       .abilities = of_tcp,
+       .posts_succeed = false,
+       .whole_suite = false},
   };
+  return all;
 }
 
-/// What an instance says that it can do; none if there is no instance to ask.
+/// What instances of a row can do; none if that is unknown and there is no instance to ask.
 std::optional<std::uint32_t> abilities_of(const BackendCase& which) {
+  if (which.abilities) return which.abilities;
   static std::map<std::string, std::optional<std::uint32_t>> known;
   const auto [found, is_new] = known.try_emplace(which.name());
   if (is_new) {
@@ -121,9 +187,9 @@ std::vector<BackendCase> backend_cases() {
   if (wanted.empty()) wanted = environment_variable("HEADRACE_CONTRACT_BACKENDS").value_or("");
   std::vector<BackendCase> cases;
   if (wanted.empty()) {
-    for (BackendCase& row : rows()) {
+    for (const BackendCase& row : rows()) {
       if (row.vram || std::filesystem::exists(test::plugin_file(row.backend)))
-        cases.push_back(std::move(row));
+        cases.push_back(row);
       else
         std::cerr << "contract: " << row.name() << " is left out: " << test::plugin_file(row.backend)
                   << " has not been built\n";
@@ -132,8 +198,8 @@ std::vector<BackendCase> backend_cases() {
   }
   for (const std::string_view name : split_list(wanted)) {
     const std::size_t before = cases.size();
-    for (BackendCase& row : rows())
-      if (row.backend == name) cases.push_back(std::move(row));
+    for (const BackendCase& row : rows())
+      if (row.backend == name) cases.push_back(row);
     if (cases.size() == before)
       cases.push_back({.backend = std::string(name), .variant = "", .settings = {}});
   }
@@ -143,9 +209,16 @@ std::vector<BackendCase> backend_cases() {
 std::vector<BackendCase> cases_with(std::uint32_t abilities) {
   std::vector<BackendCase> cases = backend_cases();
   std::erase_if(cases, [&](const BackendCase& which) {
+    if (!which.whole_suite) return true;
     const auto has = abilities_of(which);
     return has && (*has & abilities) != abilities;
   });
+  return cases;
+}
+
+std::vector<BackendCase> fault_cases() {
+  std::vector<BackendCase> cases = backend_cases();
+  std::erase_if(cases, [](const BackendCase& which) { return !which.settings.contains("faults"); });
   return cases;
 }
 

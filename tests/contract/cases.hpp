@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -21,6 +22,12 @@ struct BackendCase {
   std::int32_t kept_kind = HEADRACE_OBJECT;           ///< of what a query is about
   std::map<std::string, std::uint64_t> objects = {};  ///< that a query finds, by key or path, and their bytes
   bool vram = false;  ///< memories are a fake GPU's, and the backend is this program's own, over that GPU
+  /// Of its instances, bits of headrace_ability_v1; none: an instance is asked. They stand in the row, and a
+  /// test compares them, so that the tests can be listed without an instance of every row.
+  std::optional<std::uint32_t> abilities = {};
+  bool posts_succeed =
+      true;  ///< false: its faults end posts with errors, or keep them from ending by themselves
+  bool whole_suite = true;  ///< false: the suite Faults alone runs over it
 
   /// For test names: letters, digits and underscores.
   [[nodiscard]] std::string name() const;
@@ -31,11 +38,15 @@ std::ostream& operator<<(std::ostream& out, const BackendCase& which);
 /// rows' backends, or of others, which get a row of their own with default settings), else every row whose
 /// shared object has been built.
 std::vector<BackendCase> backend_cases();
-/// Those of them whose instances have all of `abilities` (bits of headrace_ability_v1). A row that cannot be
-/// opened is in every answer, so that its tests say why.
+/// Those of them that all suites run over and whose instances have all of `abilities` (bits of
+/// headrace_ability_v1). A row whose abilities are unknown and that cannot be opened is in every answer, so
+/// that its tests say why.
 std::vector<BackendCase> cases_with(std::uint32_t abilities);
 /// Those of cases_with(abilities) that reach other processes.
 std::vector<BackendCase> process_cases(std::uint32_t abilities);
+
+/// The rows with scripted faults, those included that no other suite runs over.
+std::vector<BackendCase> fault_cases();
 
 /// Takes --backends=... out of the arguments.
 void read_backends_flag(int& argc, char** argv);

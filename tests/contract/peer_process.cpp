@@ -2,6 +2,7 @@
 #include "contract/peer_process.hpp"
 
 #include "base/random.hpp"
+#include "support/child_ending.hpp"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -76,8 +77,8 @@ PeerProcess::PeerProcess(const BackendCase& which, const std::string& name, std:
   sockets.theirs.reset();
   std::string hello;
   if (!line_.read_line(hello) || hello != "ok") {
-    kill();
-    throw std::runtime_error("contract_peer does not start: " + hello);
+    const std::string how = ending_text(wait_for_end());
+    throw std::runtime_error(fmt::format("contract_peer does not start, it {}: {}", how, hello));
   }
 }
 
@@ -85,9 +86,16 @@ PeerProcess::~PeerProcess() { kill(); }
 
 std::string PeerProcess::ask(const std::string& command) {
   std::string answer;
-  line_.write_line(command);
-  if (!line_.read_line(answer))
-    throw std::runtime_error("the peer is gone, asked to " + command.substr(0, 100));
+  bool answered = false;
+  try {
+    line_.write_line(command);
+    answered = line_.read_line(answer);
+  } catch (const std::runtime_error&) {  // it does not listen: it has ended, which is told below
+  }
+  if (!answered)
+    throw std::runtime_error(fmt::format("the peer {}, asked to {}",
+                                         pid_ > 0 ? ending_text(wait_for_end()) : "is gone",
+                                         command.substr(0, 100)));
   if (answer.starts_with("ok ")) return answer.substr(3);
   throw std::runtime_error("the peer, asked to " + command.substr(0, 100) + ": " + answer);
 }
@@ -119,7 +127,8 @@ RegionFacts PeerProcess::facts_of(const std::string& answer) const {
   return facts;
 }
 
-void PeerProcess::signal(int number) const {
+void PeerProcess::signal(int number) {
+  killed_ = killed_ || number == SIGKILL;
   if (pid_ <= 0 || ::kill(pid_, number) != 0 || number != SIGSTOP) return;
   siginfo_t stopped{};  // it may run on for a while otherwise
   (void)::waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED | WNOWAIT);
@@ -127,6 +136,12 @@ void PeerProcess::signal(int number) const {
 
 void PeerProcess::kill() {
   if (pid_ <= 0) return;
+  int status = 0;
+  if (!killed_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
+    pid_ = -1;
+    ADD_FAILURE() << "the peer " << ending_text(status) << " before the test ended it";
+    return;
+  }
   signal(SIGKILL);
   wait_for_end();
 }
@@ -136,9 +151,9 @@ void PeerProcess::quit() {
   std::string answer;
   if (!line_.read_line(answer)) answer = "nothing";
   const int status = wait_for_end();
-  if (answer != "ok" || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
+  if (answer != "ok" || !is_good_ending(status))
     throw std::runtime_error(
-        fmt::format("the peer did not end in good order: it said {} and left status {:#x}", answer, status));
+        fmt::format("the peer did not end in good order: it said {} and {}", answer, ending_text(status)));
 }
 
 int PeerProcess::wait_for_end() {

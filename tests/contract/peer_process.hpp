@@ -22,7 +22,7 @@ class PeerProcess {
 
   PeerProcess(const BackendCase& which, const std::string& name, std::uint64_t incarnation,
               const std::string& runtime_dir, Numbers numbers = Numbers::ours);
-  /// Kills it if it still runs.
+  /// Kills it if it still runs. One that has ended otherwise is a failure of the test.
   ~PeerProcess();
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
@@ -43,7 +43,7 @@ class PeerProcess {
     return std::stoull(ask(fmt::format("hash {}", region.id)));
   }
 
-  void signal(int number) const;
+  void signal(int number);
   /// SIGKILL, and waits until the system has taken it away.
   void kill();
   /// Asks it to end in good order; throws unless it ends with status 0.
@@ -57,6 +57,7 @@ class PeerProcess {
   bool vram_;
   std::uint64_t incarnation_;
   pid_t pid_ = -1;
+  bool killed_ = false;  ///< by this test
   UniqueFd fd_;
   ControlLine line_;
 };

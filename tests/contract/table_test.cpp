@@ -130,6 +130,12 @@ TEST_P(Table, info_keeps_to_the_room_it_is_given_and_does_not_change) {
   EXPECT_EQ(short_one.abilities, again.abilities);
 }
 
+TEST_P(Table, abilities_are_those_by_which_the_tests_of_the_row_were_chosen) {
+  const auto a = open();
+  EXPECT_EQ(a->info().abilities, GetParam().abilities.value_or(a->info().abilities))
+      << "the row in cases.cpp names others: tests are missing, or cannot pass";
+}
+
 TEST_P(Table, abilities_kinds_and_entries_agree) {
   const auto a = open();
   const headrace_info_v1& info = a->info();

@@ -223,7 +223,7 @@ def test_without_retry_the_prefill_worker_ends_and_names_the_decode_worker_that_
     _, err = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "prefill: decode-0 is lost" in err.decode()
-    assert "worker decode-0 ended with signal 9" in err.decode()
+    assert "worker decode-0 ended by signal 9" in err.decode()
 
 
 def test_with_retry_the_text_goes_on_where_it_was(demo):
@@ -373,7 +373,7 @@ def test_with_retry_weights_that_are_gone_come_back(demo):
     os.kill(worker(process, "decode-0"), signal.SIGKILL)
     _, err = process.communicate(timeout=110)
     assert process.returncode == 0, err.decode()
-    assert "weights ended with signal 9" in err.decode() and "decode-0 is back" in err.decode()
+    assert "weights ended by signal 9" in err.decode() and "decode-0 is back" in err.decode()
 
 
 def test_a_worker_that_cannot_live_is_given_up_by_name(demo):
@@ -389,7 +389,7 @@ def test_a_worker_that_cannot_live_is_given_up_by_name(demo):
         time.sleep(0.01)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert "worker decode-0 ended with signal 9" in err.decode() and "6 times in a row" in err.decode()
+    assert "worker decode-0 ended by signal 9" in err.decode() and "6 times in a row" in err.decode()
 
 
 def test_nothing_is_left_behind(demo, tmp_path):

@@ -421,10 +421,10 @@ def the_last_worker_dies(server, name):
     """Its client is told, and the server ends."""
     _, stream = server.begun(max_tokens=1900)
     os.kill(worker(server.process, name), signal.SIGKILL)
-    with pytest.raises(openai.APIError, match=f"worker {name} ended with signal 9"):
+    with pytest.raises(openai.APIError, match=f"worker {name} ended by signal 9"):
         list(stream)
     assert server.process.wait(30) == 1
-    assert f"worker {name} ended with signal 9" in server.errors()
+    assert f"worker {name} ended by signal 9" in server.errors()
 
 
 def test_when_a_worker_dies_clients_are_told_and_the_server_ends(own_server):
@@ -454,14 +454,14 @@ def test_when_one_of_two_workers_dies_its_clients_are_told_and_the_other_goes_on
         except openai.APIError as error:
             errors.append(str(error))
     assert len(texts) == len(errors) == 1
-    assert "worker decode-0 ended with signal 9" in errors[0]
+    assert "worker decode-0 ended by signal 9" in errors[0]
 
     health = server.health()
     assert health["status"] == "degraded"
-    assert health["workers"][0] == {"name": "decode-0", "lost": "ended with signal 9 (Killed)"}
+    assert health["workers"][0] == {"name": "decode-0", "lost": "ended by signal 9 (SIGKILL)"}
     assert [server.complete(**wanted).choices[0].text for _ in range(3)] == texts * 3
     until(server.all_pages_are_free)
-    assert "worker decode-0 ended with signal 9 (Killed); going on with decode-1" in server.errors()
+    assert "worker decode-0 ended by signal 9 (SIGKILL); going on with decode-1" in server.errors()
     the_last_worker_dies(server, "decode-1")
 
 

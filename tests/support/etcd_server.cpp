@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/etcd_server.hpp"
 
+#include "support/child_ending.hpp"
+
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -62,7 +64,7 @@ EtcdServer::EtcdServer() {
     spawn();
     if (wait_until_it_serves()) return;
   }
-  throw std::runtime_error("etcd does not start:\n" + content(folder_.path() + "/log"));
+  throw std::runtime_error("etcd does not start, it " + ending_ + ":\n" + content(folder_.path() + "/log"));
 }
 
 EtcdServer::~EtcdServer() { stop(); }
@@ -82,7 +84,8 @@ void EtcdServer::stop() {
 void EtcdServer::start() {
   spawn();
   if (!wait_until_it_serves())
-    throw std::runtime_error("etcd does not start again:\n" + content(folder_.path() + "/log"));
+    throw std::runtime_error("etcd does not start again, it " + ending_ + ":\n" +
+                             content(folder_.path() + "/log"));
 }
 
 void EtcdServer::forget_everything() { std::filesystem::remove_all(folder_.path() + "/data"); }
@@ -136,6 +139,7 @@ bool EtcdServer::wait_until_it_serves() {
       if (WIFEXITED(status) && WEXITSTATUS(status) == exec_failed) {
         throw std::runtime_error("there is no program `etcd`: install the Debian package etcd-server");
       }
+      ending_ = test::ending_text(status);
       return false;
     }
     if (healthy()) return true;

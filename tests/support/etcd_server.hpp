@@ -34,7 +34,7 @@ class EtcdServer {
 
  private:
   void spawn();
-  /// False: the process has ended, for example because another process took a port.
+  /// False: it has ended (`ending_` says how), for example since somebody else took a port.
   bool wait_until_it_serves();
   [[nodiscard]] bool healthy() const;
 
@@ -42,6 +42,7 @@ class EtcdServer {
   std::uint16_t client_port_ = 0;
   std::uint16_t peer_port_ = 0;
   pid_t process_ = -1;
+  std::string ending_;
 };
 
 }  // namespace headrace::testing

@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/child_ending.hpp"
+
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -15,16 +17,16 @@
 
 namespace headrace::test {
 
-/// Runs `body` in a child in which this system call returns `error`. Returns whether `body` returned true
-/// there.
+/// Runs `body` in a child whose system call of that number meets `action` (SECCOMP_RET_...); whether it
+/// answered true there.
 template <class Body>
-bool without_call(int number, int error, const Body& body) {
+::testing::AssertionResult with_filter(int number, unsigned action, const Body& body) {
   const pid_t child = ::fork();
   if (child == 0) {
     sock_filter rules[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(number), 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
+        BPF_STMT(BPF_RET | BPF_K, action),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     const sock_fprog program{static_cast<unsigned short>(std::size(rules)), rules};
@@ -33,9 +35,14 @@ bool without_call(int number, int error, const Body& body) {
       ::_exit(2);
     ::_exit(body() ? 0 : 1);
   }
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  return ends_well(child);
+}
+
+/// Runs `body` in a child whose system call of that number answers with `error`; whether it answered true
+/// there.
+template <class Body>
+::testing::AssertionResult without_call(int number, int error, const Body& body) {
+  return with_filter(number, SECCOMP_RET_ERRNO | static_cast<unsigned>(error), body);
 }
 
 }  // namespace headrace::test

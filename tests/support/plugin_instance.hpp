@@ -174,6 +174,8 @@ class Request {
 
   [[nodiscard]] bool in_flight() const;
   [[nodiscard]] std::uint64_t ends() const;
+  /// For entries of the table that this class does not call.
+  [[nodiscard]] void* handle() const { return handle_; }
   [[nodiscard]] std::uint64_t token() const { return args_.token; }
   [[nodiscard]] std::uint64_t bytes() const { return args_.bytes; }
   [[nodiscard]] const headrace_prepare_v1& args() const { return args_; }

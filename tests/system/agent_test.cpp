@@ -2,10 +2,11 @@
 // The promises of an agent, over every backend.
 #include "two_agents.hpp"
 
+#include "support/child_ending.hpp"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -740,9 +741,7 @@ TEST_P(OverBackend, the_agent_of_a_forked_child_returns_invalid_argument) {
                          agents.here.notify("x", "y").code() == Code::invalid_argument;
     ::_exit(refused ? 0 : 1);
   }
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_TRUE(ends_well(child));
 }
 
 /// A child that destroys its copies of the request and the agents, and then stays until the last writer of
@@ -786,9 +785,7 @@ TEST_P(OverBackend, posts_in_flight_survive_a_fork_whose_child_destroys_its_requ
     must(agents.here.notify(agents.there.name(), "still here"));
     EXPECT_EQ(must(agents.there.wait_notification(patience)).payload, "still here");
     for (const int end : pipe) ::close(end);
-    int status = -1;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    EXPECT_TRUE(ends_well(child));
   }
   TwoAgents others(GetParam());
   must(others.here.import_metadata(must(agents.there.export_metadata())));

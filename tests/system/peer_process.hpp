@@ -3,12 +3,20 @@
 // again.
 #pragma once
 
+#include "peer_greeting.hpp"
 #include "two_agents.hpp"
+
+#include "support/child_ending.hpp"
+#include "support/plugin_memory.hpp"
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <array>
+#include <atomic>
 
 namespace headrace::test {
 
@@ -35,11 +43,11 @@ class PeerProcess {
     ::close(in[0]);
     out_ = out[0];
     in_ = in[1];
-    std::uint64_t length = 0;
-    if (read_all(&length, sizeof length)) {
-      metadata_.resize(length);
-      read_all(metadata_.data(), length);
-    }
+    PeerGreeting greeting;
+    if (!read_all(&greeting, sizeof greeting)) return;
+    metadata_.resize(greeting.metadata_bytes);
+    read_all(metadata_.data(), metadata_.size());
+    for (std::size_t i = 0; i < memory_.size(); ++i) memory_[i] = mapped(greeting.memory[i], bytes / 2);
   }
   ~PeerProcess() { end(); }
   PeerProcess(const PeerProcess&) = delete;
@@ -47,21 +55,39 @@ class PeerProcess {
 
   [[nodiscard]] const std::string& metadata() const { return metadata_; }
   [[nodiscard]] pid_t pid() const { return pid_; }
-  void signal(int number) const { ::kill(pid_, number); }
-  /// Kills the process if it runs, and waits for its end.
+  /// Its two regions, that from `allocate` first, as it sees them itself: also while it is stopped and once
+  /// it was killed, until `end`. No backend has a part in this.
+  [[nodiscard]] const std::array<std::span<std::byte>, 2>& memory() const { return memory_; }
+  void signal(int number) {
+    if (number == SIGKILL) killed_ = true;
+    ::kill(pid_, number);
+  }
+  /// Kills it if need be, and waits for it. A peer that has ended otherwise is a failure of the test.
   void end() {
     if (pid_ <= 0) return;
-    ::close(in_);
-    ::kill(pid_, SIGKILL);
-    ::kill(pid_, SIGCONT);
     int status = 0;
-    ::waitpid(pid_, &status, 0);
+    if (!killed_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
+      ADD_FAILURE() << "the peer " << ending_text(status) << " before the test ended it";
+    } else {
+      ::kill(pid_, SIGKILL);
+      ::kill(pid_, SIGCONT);
+      ::waitpid(pid_, &status, 0);
+      EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "the peer " << ending_text(status);
+    }
+    ::close(in_);
     ::close(out_);
+    for (auto& bytes : memory_) {
+      if (!bytes.empty()) ::munmap(bytes.data(), bytes.size());
+      bytes = {};
+    }
     pid_ = -1;
   }
 
-  static unsigned char expected(std::size_t i, std::uint64_t seed) {
-    return static_cast<unsigned char>((i * 2654435761u + seed * 40503u) >> 11);
+  /// What its regions hold in a row before a test writes to them.
+  static std::vector<std::byte> first_bytes(std::size_t bytes, std::uint64_t seed) {
+    std::vector<std::byte> pattern(bytes);
+    fill_pattern(pattern, seed);
+    return pattern;
   }
 
  private:
@@ -76,10 +102,25 @@ class PeerProcess {
     return true;
   }
 
+  /// The file behind the peer's memory, mapped here as well.
+  [[nodiscard]] std::span<std::byte> mapped(const PeerGreeting::Place& place, std::size_t bytes) const {
+    const std::string path = "/proc/" + std::to_string(pid_) + "/fd/" + std::to_string(place.descriptor);
+    const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, place.offset);
+    if (file >= 0) ::close(file);
+    if (at == MAP_FAILED) {
+      ADD_FAILURE() << "the peer's memory cannot be mapped from " << path << ": " << std::strerror(errno);
+      std::abort();  // a test that does not see the peer's memory shows nothing
+    }
+    return {static_cast<std::byte*>(at), bytes};
+  }
+
   pid_t pid_ = -1;
   int in_ = -1;
   int out_ = -1;
+  std::atomic<bool> killed_ = false;
   std::string metadata_;
+  std::array<std::span<std::byte>, 2> memory_;
 };
 
 }  // namespace headrace::test

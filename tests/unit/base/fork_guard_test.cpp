@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/fork_guard.hpp"
 
+#include "support/child_ending.hpp"
+
 #include <gtest/gtest.h>
 
-#include <sys/wait.h>
+#include <unistd.h>
 
 namespace headrace {
 namespace {
@@ -13,9 +15,7 @@ TEST(ForkGuard, TheGuardReportsAForkInTheChildAndNotInTheParent) {
   EXPECT_FALSE(guard.forked());
   const pid_t child = ::fork();
   if (child == 0) ::_exit(guard.forked() && !ForkGuard().forked() ? 0 : 1);
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_TRUE(test::ends_well(child));
   EXPECT_FALSE(guard.forked());
 }
 

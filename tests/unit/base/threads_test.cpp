@@ -2,12 +2,13 @@
 #include "base/bounded_queue.hpp"
 #include "base/futex.hpp"
 #include "base/worker_pool.hpp"
+#include "support/child_ending.hpp"
 
 #include <gtest/gtest.h>
 
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
+#include <unistd.h>
 
 #include <memory>
 #include <numeric>
@@ -165,7 +166,7 @@ TEST(Futex, AProcessWakesAnotherThroughSharedMemory) {
   while (word.load(std::memory_order_acquire) == 0)
     (void)futex_wait(word, 0, Deadline::never(), FutexScope::shared);
   EXPECT_EQ(word, 1U);
-  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(test::ends_well(child));
   ::munmap(page, 4096);
 }
 

@@ -2,6 +2,7 @@
 #include "base/unix_socket.hpp"
 
 #include "base/clock.hpp"
+#include "support/child_ending.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstring>
@@ -191,7 +192,7 @@ TEST_F(UnixSocketTest, CredentialsAndPidfdBelongToThePeer) {
   EXPECT_EQ(::poll(&end, 1, 0), 0);
   { const UnixSocket hang_up = std::move(*socket); }
   EXPECT_EQ(::poll(&end, 1, 20'000), 1);
-  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(test::ends_well(child));
 }
 
 TEST_F(UnixSocketTest, AMissingSocketIsNotFoundAndAStaleSocketFileIsPeerLost) {
@@ -201,9 +202,7 @@ TEST_F(UnixSocketTest, AMissingSocketIsNotFoundAndAStaleSocketFileIsPeerLost) {
     const auto listener = UnixListener::listen(path_);
     ::_exit(listener.ok() ? 0 : 1);  // _exit runs no destructor: the file stays, as after a crash
   }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  ASSERT_EQ(WEXITSTATUS(status), 0);
+  ASSERT_TRUE(test::ends_well(child));
   ASSERT_TRUE(fs::exists(path_));
   EXPECT_EQ(UnixSocket::connect(path_).code(), Code::peer_lost);
   UnixListener successor = UnixListener::listen(path_).value();
@@ -241,7 +240,7 @@ TEST_F(UnixSocketTest, AForkedChildDoesNotRemoveItsParentsFiles) {
     }
     ::_exit(0);
   }
-  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(test::ends_well(child));
   EXPECT_TRUE(UnixSocket::connect(path_).ok());
 }
 

@@ -3,9 +3,12 @@
 
 #include "support/fake_cuda.hpp"
 #include "support/fake_kernels.hpp"
+#include "support/forbidden_call.hpp"
 #include "unit/topology/recorded_machine.hpp"
 
 #include <gtest/gtest.h>
+
+#include <sys/syscall.h>
 
 namespace headrace::cli {
 namespace {
@@ -27,7 +30,15 @@ TEST(machine_probe, the_probe_lists_memory_cpus_and_gpus_of_each_node) {
   EXPECT_TRUE(text.ends_with(", CPUs 4-7,12-15, GPU 0000:1b:00.0 and 0000:9d:00.0")) << text;
 }
 
-TEST(machine_probe, the_probe_says_that_the_kernel_has_no_nodes) {
+TEST(machine_probe, tells_by_which_signal_a_trial_was_ended) {
+  EXPECT_TRUE(test::with_filter(SYS_process_vm_readv, SECCOMP_RET_KILL_PROCESS, [] {
+    const Finding found = probe_attach();
+    return found.state == Finding::State::bad &&
+           found.value == "the process that tried it ended by signal 31 (SIGSYS)" && !found.advice.empty();
+  }));
+}
+
+TEST(machine_probe, tells_when_the_kernel_knows_no_nodes) {
   const test::RecordedMachine machine;
   EXPECT_EQ(probe_numa(machine.root()).value, "the kernel tells of no nodes");
 }

@@ -46,8 +46,12 @@ class CaptureTest : public testing::Test {
   }
 
   std::shared_ptr<Engine> open(const std::string& name) { return open_on_gpus(name, folder, logger); }
-  static RegionId registered(Engine& engine, std::byte* base, unsigned char value) {
-    std::memset(base, value, std::size_t{pages} * page_bytes);
+  /// Other bytes in every page and for every seed, so that a page in a wrong place shows.
+  static void fill(std::byte* base, std::uint64_t seed) {
+    test::fill_pattern({base, std::size_t{pages} * page_bytes}, seed);
+  }
+  static RegionId registered(Engine& engine, std::byte* base, std::uint64_t seed) {
+    fill(base, seed);
     const MemoryRange range{.address = base,
                             .length_bytes = std::size_t{pages} * page_bytes,
                             .kind = MemoryKind::vram,
@@ -105,10 +109,10 @@ class CaptureTest : public testing::Test {
 
 TEST_F(CaptureTest, a_captured_request_moves_pages_at_each_replay_and_refuses_post_and_wait) {
   const auto graph = captured();
-  std::memset(far.base, 77, std::size_t{pages} * page_bytes);
+  fill(far.base, 77);
   EXPECT_FALSE(moved()) << "nothing runs before a replay";
   for (std::uint64_t replay = 1; replay <= 3; ++replay) {
-    std::memset(far.base, static_cast<int>(replay), std::size_t{pages} * page_bytes);
+    fill(far.base, 100 + replay);
     graph->replay();
     EXPECT_TRUE(moved());
     EXPECT_EQ(request->check().value(), replay);
@@ -270,7 +274,7 @@ TEST_F(CaptureTest, closing_the_agent_cancels_a_captured_request) {
 TEST_F(CaptureTest, a_post_on_a_stream_that_is_not_being_captured_moves_the_pages) {
   EXPECT_TRUE(request->post(nullptr).ok());
   EXPECT_TRUE(request->wait(10s).ok());
-  std::memset(far.base, 55, std::size_t{pages} * page_bytes);
+  fill(far.base, 55);
   ASSERT_TRUE(request->post(&on_stream).ok());
   EXPECT_TRUE(request->wait(10s).ok());
   EXPECT_TRUE(moved());

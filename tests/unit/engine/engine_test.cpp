@@ -4,11 +4,11 @@
 #include "engine/engine.hpp"
 #include "backends/fake/backend.hpp"
 #include "memory/allocation.hpp"
+#include "support/child_ending.hpp"
 #include "support/temporary_folder.hpp"
 #include "unit/engine/linked_backend.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -325,9 +325,7 @@ TEST_F(EngineTest, a_forked_child_makes_no_backend_call_for_its_parents_requests
                 ? 0
                 : 1);
   }
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_TRUE(test::ends_well(child));
   EXPECT_TRUE(running->wait(10s).ok());
 }
 

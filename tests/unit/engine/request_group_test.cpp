@@ -39,7 +39,7 @@ class RequestGroupTest : public testing::Test {
     for (std::size_t i = 0; i < peers; ++i) {
       far.push_back(gpus().take_plain(list_bytes));
       others.push_back(open("peer" + std::to_string(i)));
-      theirs.push_back(registered(*others[i], far[i].base, list_bytes, static_cast<unsigned char>(i + 1)));
+      theirs.push_back(registered(*others[i], far[i].base, list_bytes, i + 1));
       EXPECT_TRUE(here->import(others[i]->export_metadata({}).value()).ok());
       EXPECT_TRUE(others[i]->import(here->export_metadata({}).value()).ok());
     }
@@ -51,8 +51,9 @@ class RequestGroupTest : public testing::Test {
   static test::FakeGpus& gpus() { return test::FakeGpus::of_this_process(); }
 
   std::shared_ptr<Engine> open(const std::string& name) { return open_on_gpus(name, folder, logger); }
-  static RegionId registered(Engine& engine, std::byte* base, std::size_t bytes, unsigned char value) {
-    std::memset(base, value, bytes);
+  /// Other bytes in every page and for every seed, so that a page in a wrong place shows.
+  static RegionId registered(Engine& engine, std::byte* base, std::size_t bytes, std::uint64_t seed) {
+    test::fill_pattern({base, bytes}, seed);
     const MemoryRange range{.address = base, .length_bytes = bytes, .kind = MemoryKind::vram, .device = 0};
     return engine.register_regions({&range, 1}, {}, {}).value().front().id;
   }
@@ -97,7 +98,7 @@ TEST_F(RequestGroupTest, a_request_moves_the_pages_of_all_peers_in_the_order_of_
   for (const Op op : {Op::read, Op::write}) {
     const auto group = make(op);
     make_way(*group);
-    std::memset(near.base, 99, peers * list_bytes);
+    test::fill_pattern({near.base, peers * list_bytes}, 99);
     ASSERT_TRUE(group->post(&on_stream).ok()) << group->error().message;
     ASSERT_TRUE(stream.wait_idle());
     EXPECT_TRUE(all_moved()) << "the pages have moved before a call to wait";
@@ -113,7 +114,7 @@ TEST_F(RequestGroupTest, a_captured_request_has_all_parts_and_counts_the_replays
   EXPECT_EQ(group->state(), RequestState::captured);
   EXPECT_FALSE(moved(0)) << "nothing runs before a replay";
   for (std::uint64_t replay = 1; replay <= 3; ++replay) {
-    for (auto& memory : far) std::memset(memory.base, static_cast<int>(10 + replay), list_bytes);
+    for (std::size_t i = 0; i < peers; ++i) test::fill_pattern({far[i].base, list_bytes}, 10 * replay + i);
     graph.replay();
     EXPECT_TRUE(all_moved());
     EXPECT_EQ(group->check().value(), replay);

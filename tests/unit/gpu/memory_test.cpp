@@ -4,9 +4,9 @@
 #include "gpu/peer_memory.hpp"
 #include "gpu/pinned_memory.hpp"
 #include "gpu_test.hpp"
+#include "support/child_ending.hpp"
 
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -252,7 +252,7 @@ class Owner {
   }
   ~Owner() {
     to_.reset();
-    ::waitpid(process_, nullptr, 0);
+    EXPECT_TRUE(test::ends_well(process_));
   }
   Owner(const Owner&) = delete;
   Owner& operator=(const Owner&) = delete;

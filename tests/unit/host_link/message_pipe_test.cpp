@@ -68,7 +68,7 @@ TEST(MessagePipe, reserved_messages_wait_in_order_while_the_ring_is_full) {
   EXPECT_TRUE(ends.near->send(0, "x").ok());
 }
 
-TEST(MessagePipe, a_reserved_place_holds_back_later_messages_of_its_own_channel_only) {
+TEST(MessagePipe, holds_back_what_comes_behind_an_empty_place_of_the_same_channel_only) {
   const PipeEnds ends = make_pipe();
   ASSERT_TRUE(ends.near->reserve(5).ok());
   const auto first = ends.near->take_place(0);

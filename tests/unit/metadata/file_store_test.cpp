@@ -2,6 +2,7 @@
 // Properties of the file store alone: publishers that die, and damaged files.
 #include "metadata/file_store.hpp"
 
+#include "tests/support/child_ending.hpp"
 #include "tests/support/store_watcher.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -90,7 +91,7 @@ TEST_F(FileStoreTest, AForkedChildRemovesNoEntry) {
     store.reset();
     ::_exit(0);
   }
-  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(test::ends_well(child));
   EXPECT_EQ(*open()->fetch("agent", "", Deadline::never()), "bytes");
 }
 
