@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests and measures on a machine with GPUs, which may have no network: step by step, each with its own time, going on after a failure.
+"""Tests and measures on a machine with GPUs, which may have no network: step by step, each with its own time,
+going on after a failure.
 
-Where the build's dependencies are installed `make test-gpu` builds first. Where they are not, a release build made elsewhere is
-carried along, and the Python extension alone is compiled here, for the interpreter that runs this:
+Where the build's dependencies are installed `make test-gpu` builds first. Where they are not, a release build
+made elsewhere is carried along, and the Python extension alone is compiled here, for the interpreter that
+runs this:
 
-    tools/test_gpu.py --collect FOLDER BUILD    there, after `make build`: puts what is needed into FOLDER; BUILD: build/release
-    tools/test_gpu.py --carried FOLDER          here: in the same checkout, with the Python that has torch, NumPy and pytest
+    tools/test_gpu.py --collect FOLDER BUILD    there, after `make build`: puts what is needed into FOLDER;
+    BUILD: build/release
+    tools/test_gpu.py --carried FOLDER          here: in the same checkout, with the Python that has torch,
+    NumPy and pytest
 
---steps names some of the steps, in the order in which they run; what `extension` made is used again. The output of all goes to
-test_gpu.log in --out, rows to files as in bench/results. A step that ran no test, or measured nothing, says `nothing run` and why,
-and counts as failed.
+--steps names some of the steps, in the order in which they run; what `extension` made is used again. The
+output of all goes to test_gpu.log in --out, rows to files as in bench/results. A step that ran no test, or
+measured nothing, says `nothing run` and why, and counts as failed.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ from types import ModuleType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from gpu_shares import shares  # noqa: E402  beside this file
+from gpu_shares import shares
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "gpu"
@@ -54,7 +58,8 @@ ANY_LABEL = " or ".join(LABELS)
 TAIL_LINES = 30
 COMPILER = os.environ.get("CXX", "g++")
 NIXL = "the wheels nixl and nixl-cu12"
-ALONE_SHARE = 0.5  # of the step's time, for the tests that want the GPUs to themselves: what they take of it where there is enough
+# Of the step's time, for the tests that want the GPUs to themselves: what they take where there is enough.
+ALONE_SHARE = 0.5
 CORES_OF_A_SHARE, GPU_GIB_OF_A_SHARE = (
     4,
     8,
@@ -173,7 +178,8 @@ class Sitting:
         return own
 
     def seconds_left(self) -> float:
-        return self.options.budget - (time.monotonic() - self.started)
+        budget: float = self.options.budget
+        return budget - (time.monotonic() - self.started)
 
     def step_seconds_left(self) -> float:
         """At least one, so that whatever is begun at the last moment can say so."""
@@ -198,10 +204,11 @@ class Sitting:
         rows: bool = False,
         case_suffix: str = "",
     ) -> bool:
-        """Runs it into the log, for as long as the step may take, and shows its last lines. True if it succeeded.
+        """Runs it into the log, for as long as the step may take, and shows its last lines. True if it
+        succeeded.
 
-        rows: what it prints are rows, to be kept, and there is at least one; case_suffix: told apart so from rows that other
-        settings gave.
+        rows: what it prints are rows, to be kept, and there is at least one; case_suffix: told apart so from
+        rows that other settings gave.
         """
         shown = " ".join(part if len(part) < 60 else "..." for part in command)
         if self.limit < time.monotonic():
@@ -209,9 +216,14 @@ class Sitting:
         errors, output = self.file("stderr"), self.file("stdout")
         with output.open("wb") as out, errors.open("wb") as err:
             process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err if rows else out, start_new_session=True,
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err if rows else out,
+                start_new_session=True,
                 env={**self.environment, **(environment or {})},
-            )  # fmt: skip
+            )
             try:
                 ending = bare_loader.ending(process.wait(self.step_seconds_left()))
             except subprocess.TimeoutExpired:
@@ -223,14 +235,15 @@ class Sitting:
         self.note(f"$ {shown}\n{text}\n# {ending}", show=False)
         if ending == "exit code 0" and kept == 0:
             ending = "no row"
-        ok = ending == "exit code 0"
+        ok: bool = ending == "exit code 0"
         if not ok:
             self.troubles.append(f"{brief(command)}: {ending}")
         self.show_end(text, tail if ok else max(tail, TAIL_LINES), [] if ok else [f"# {ending}: {shown}"])
         return ok
 
     def show_end(self, text: str, tail: int, last: list[str]) -> None:
-        """Shows the last lines of what a command printed, and what is said of it, with no other step's in between."""
+        """Shows the last lines of what a command printed, and what is said of it, with no other step's in
+        between."""
         lines = text.splitlines()[-tail:] if tail else []
         with self.lock:
             print("".join(f"    {line[:300]}\n" for line in lines + last), end="", flush=True)
@@ -243,7 +256,8 @@ class Sitting:
                 print(text, flush=True)
 
     def keep_rows(self, text: str, case_suffix: str = "") -> int:
-        """Rows that a program printed go to the file of their table, with the GPUs as the machine and the tree's commit. How many."""
+        """Rows that a program printed go to the file of their table, with the GPUs as the machine and the
+        tree's commit. How many."""
         kept = 0
         for line in text.splitlines():
             if not line.startswith("{"):
@@ -281,7 +295,8 @@ def brief(command: list[str]) -> str:
 
 
 def end_with_children(process: subprocess.Popen[bytes]) -> None:
-    """Ends it and whatever it has left behind, which would hold memory of the GPUs. It leads a session of its own."""
+    """Ends it and whatever it has left behind, which would hold memory of the GPUs. It leads a session of its
+    own."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -290,7 +305,8 @@ def end_with_children(process: subprocess.Popen[bytes]) -> None:
 
 
 def describe_gpus() -> tuple[str, str, int, float]:
-    """ "2x NVIDIA H200 (NVLink), 32 cores, driver 580.0", "h200x2", 2, and the GiB of the GPU that has least."""
+    """ "2x NVIDIA H200 (NVLink), 32 cores, driver 580.0", "h200x2", 2, and the GiB of the GPU that has
+    least."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"]
     try:
         names = (
@@ -321,7 +337,8 @@ def describe_gpus() -> tuple[str, str, int, float]:
 
 
 def extension(sitting: Sitting) -> bool:
-    """The package: python/headrace, the extensions compiled for this interpreter, and the libraries beside it."""
+    """The package: python/headrace, the extensions compiled for this interpreter, and the libraries beside
+    it."""
     package = SITE / "headrace"
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     modules = {
@@ -342,14 +359,16 @@ def extension(sitting: Sitting) -> bool:
     (package / "lib").symlink_to(sitting.carried / "lib")
     # As the installed package shows it: what loads, and what each backend says of this machine.
     program = (
-        "import headrace, headrace.compat.nixl\nprint(headrace.__version__, headrace.compat.nixl.nixl_agent.__module__)\n"
+        "import headrace, headrace.compat.nixl\n"
+        "print(headrace.__version__, headrace.compat.nixl.nixl_agent.__module__)\n"
         "for b in headrace.list_backends(): print(b.name, b.loaded, b.refusal)"
     )
     return sitting.run([sys.executable, "-c", program])
 
 
 def compile_extension(sitting: Sitting, bindings: str, sources: list[Path], target: Path) -> bool:
-    """What cmake/parts.cmake does for the release build, without the packages that a configuration asks for."""
+    """What cmake/parts.cmake does for the release build, without the packages that a configuration asks
+    for."""
     flags = [
         "-fno-strict-aliasing",
         "-ffunction-sections",
@@ -370,7 +389,8 @@ def compile_extension(sitting: Sitting, bindings: str, sources: list[Path], targ
         combined = nanobind / "src" / "nb_combined.cpp"
         sources, own_flags = [combined, *sources], {combined: ["-DNB_BUILD"]}
         libraries = [str(sitting.carried / "lib" / "libheadrace.so.0")]
-    # As Python 3.10 and 3.11 get it; failing that as the wheel for 3.12 and newer has it, with the limited API.
+    # As Python 3.10 and 3.11 get it; failing that as the wheel for 3.12 and newer has it, with the limited
+    # API.
     for api in [[], ["-DPy_LIMITED_API=0x030C0000"]][: 2 if sys.version_info >= (3, 12) else 1]:
         if objects := compile_objects(
             sitting, sources, [*flags, *api], WORK / f"objects_{bindings}", own_flags
@@ -378,8 +398,18 @@ def compile_extension(sitting: Sitting, bindings: str, sources: list[Path], targ
             break
     else:
         return False
-    link = [COMPILER, "-shared", "-o", str(target), *map(str, objects), "-Wl,--gc-sections", "-Wl,-rpath,$ORIGIN/lib",
-            f"-Wl,--version-script={ROOT / 'cmake' / 'python_exports.map'}", *libraries, "-pthread"]  # fmt: skip
+    link = [
+        COMPILER,
+        "-shared",
+        "-o",
+        str(target),
+        *map(str, objects),
+        "-Wl,--gc-sections",
+        "-Wl,-rpath,$ORIGIN/lib",
+        f"-Wl,--version-script={ROOT / 'cmake' / 'python_exports.map'}",
+        *libraries,
+        "-pthread",
+    ]
     return sitting.run(link)
 
 
@@ -391,7 +421,8 @@ def compile_objects(
     own_flags: dict[Path, list[str]] | None = None,
     compiler: str = COMPILER,
 ) -> list[Path]:
-    """Compiles each into the folder, as many at once as there are cores; nothing where one fails, after its first errors."""
+    """Compiles each into the folder, as many at once as there are cores; nothing where one fails, after its
+    first errors."""
     folder.mkdir(exist_ok=True)
     common = [
         "-std=c++20",
@@ -439,7 +470,8 @@ def compile_objects(
 
 
 def compile_torch_runtime(sitting: Sitting, compiler: str = COMPILER) -> bool:
-    """libheadrace_torch.so and the note beside it, against the torch that is here: what cmake/torch.cmake does."""
+    """libheadrace_torch.so and the note beside it, against the torch that is here: what cmake/torch.cmake
+    does."""
     found = importlib.util.find_spec("torch")
     if found is None or not found.origin:
         return sitting.trouble("torch is not installed")
@@ -449,8 +481,14 @@ def compile_torch_runtime(sitting: Sitting, compiler: str = COMPILER) -> bool:
         about["__version__"],
         "rocm" if about.get("hip") else "cuda" if about.get("cuda") else "cpu",
     )
-    flags = [f'-DHEADRACE_TORCH_VERSION="{version}"', f'-DHEADRACE_TORCH_ACCELERATOR="{kind}"', "-isystem", str(root / "include"),
-             "-isystem", str(root / "include" / "torch" / "csrc" / "api" / "include")]  # fmt: skip
+    flags = [
+        f'-DHEADRACE_TORCH_VERSION="{version}"',
+        f'-DHEADRACE_TORCH_ACCELERATOR="{kind}"',
+        "-isystem",
+        str(root / "include"),
+        "-isystem",
+        str(root / "include" / "torch" / "csrc" / "api" / "include"),
+    ]
     if tuple(map(int, version.split(".")[:2])) >= (2, 13):
         flags.append("-DHEADRACE_TORCH_LOADS_FOLDERS")
     objects = compile_objects(
@@ -539,7 +577,8 @@ def fresh_report(sitting: Sitting, name: str) -> Path:
 
 
 def some_test_ran(report: Path) -> bool:
-    """Raises NothingRun if the report has no test that ran. False if there is no report: its program ended too early."""
+    """Raises NothingRun if the report has no test that ran. False if there is no report: its program ended
+    too early."""
     try:
         cases = list(ElementTree.parse(report).getroot().iter("testcase"))
     except (OSError, ElementTree.ParseError):
@@ -566,7 +605,8 @@ def pytest(
     sitting: Sitting, selection: str, *arguments: str, file: str = "test_gpu.py", report: str = "",
     environment: dict[str, str] | None = None,
 ) -> bool:  # fmt: skip
-    """True if some test ran and none failed. report: the name of its file, where it is not that of the tests'."""
+    """True if some test ran and none failed. report: the name of its file, where it is not that of the
+    tests'."""
     path = fresh_report(sitting, report or Path(file).stem)
     command = pytest_command(
         "-v",
@@ -582,7 +622,8 @@ def pytest(
 
 
 def tests(sitting: Sitting) -> bool:
-    """tests/python/test_gpu.py without what takes minutes: side by side, but for those that want the GPUs to themselves."""
+    """tests/python/test_gpu.py without what takes minutes: side by side, but for those that want the GPUs to
+    themselves."""
     quick = f"({ANY_LABEL}) and not slow"
     beside, alone = (ids_of_tests(sitting, f"{quick} and {which}") for which in ("not alone", "alone"))
     shutil.rmtree(WORK / "junit", ignore_errors=True)
@@ -642,7 +683,8 @@ def how_many_beside(sitting: Sitting) -> int:
 
 
 def every_test_counts(sitting: Sitting, asked_for: list[str]) -> bool:
-    """Puts the processes' reports together into test_gpu.xml, and says how many tests did what. True if each ran, once, without a failure.
+    """Puts the processes' reports together into test_gpu.xml, and says how many tests did what. True if each
+    ran, once, without a failure.
 
     Raises NothingRun where each was skipped.
     """
@@ -666,7 +708,8 @@ def every_test_counts(sitting: Sitting, asked_for: list[str]) -> bool:
     missing = sorted(set(names) - set(ran))
     passed = len(ran) - count["failed"] - count["skipped"]
     sitting.note(
-        f"    {passed} passed, {count['failed']} failed, {count['skipped']} skipped, {len(missing)} not run, of {len(names)} tests"
+        f"    {passed} passed, {count['failed']} failed, {count['skipped']} skipped, {len(missing)} not "
+        f"run, of {len(names)} tests"
     )
     for name in missing[:TAIL_LINES]:
         sitting.note(f"    not run: {name}")
@@ -690,7 +733,8 @@ def courier(sitting: Sitting) -> bool:
 def run_together(
     sitting: Sitting, commands: dict[str, list[str]], environment: dict[str, str] | None = None
 ) -> bool:
-    """Runs all at once, each into a file of its own; the log gets them one after another, the last lines of those that failed are shown."""
+    """Runs all at once, each into a file of its own; the log gets them one after another, the last lines of
+    those that failed are shown."""
     started = {}
     for name, command in commands.items():
         with sitting.file(name).open("wb") as out:
@@ -714,7 +758,7 @@ def run_together(
     return not failed
 
 
-def demo_rows(sitting: Sitting, said: dict) -> str:
+def demo_rows(sitting: Sitting, said: dict[str, Any]) -> str:
     """What `headrace demo --json` said, as rows."""
     values = [
         ("tokens_per_second", "1/s"),
@@ -748,7 +792,8 @@ def demo_rows(sitting: Sitting, said: dict) -> str:
 
 
 def runner(sitting: Sitting) -> bool:
-    """Models and the demo on GPUs. libheadrace_torch.so and all packages are made here, for the torch and the GPU that are here."""
+    """Models and the demo on GPUs. libheadrace_torch.so and all packages are made here, for the torch and
+    the GPU that are here."""
     with ThreadPoolExecutor(1) as pool:
         compiled = pool.submit(compile_torch_runtime, sitting)
         compiler = compiler_that_works(sitting)
@@ -770,14 +815,15 @@ def runner(sitting: Sitting) -> bool:
 
 
 def compiler_that_works(sitting: Sitting) -> str | None:
-    """The C++ compiler whose packages PyTorch's own loader loads, where it is not the one that is chosen anyway.
+    """The C++ compiler whose packages PyTorch's own loader loads, where it is not the one that is chosen
+    anyway.
 
     Raises Failed where the loader dies without Headrace: nothing of this step can work then.
     """
     outcome = try_bare_loader(sitting, None)
     if outcome.works:
         return None
-    other = bare_loader.other_compiler()
+    other: str | None = bare_loader.other_compiler()
     if other is not None and try_bare_loader(sitting, other).works:
         sitting.note(
             f"    going on with CXX={other} instead of {COMPILER}, with which PyTorch's own loader dies"
@@ -954,7 +1000,8 @@ def attach(sitting: Sitting) -> bool:
 
 
 def dram(sitting: Sitting) -> bool:
-    """Host memory of another process with agents as they are by default, before and after the bare loops on half the cores."""
+    """Host memory of another process with agents as they are by default, before and after the bare loops on
+    half the cores."""
     raw = carried_program(sitting, "bench/bench_shm_raw")
 
     def agents() -> bool:
@@ -993,7 +1040,8 @@ def single(sitting: Sitting) -> bool:
 
 
 def ceilings(sitting: Sitting) -> bool:
-    """One page between GPUs, one over tcp, pages of host memory: in turn with the barest programs that do the same."""
+    """One page between GPUs, one over tcp, pages of host memory: in turn with the barest programs that do the
+    same."""
     bare, command = (
         carried_program(sitting, "bench/bench_gpu_ceilings"),
         carried_program(sitting, "bin/headrace"),
@@ -1007,9 +1055,11 @@ def views(sitting: Sitting) -> bool:
 
 
 def tcp(sitting: Sitting) -> bool:
-    """Pages of GPU memory over tcp at 8 streams, both directions; one page at a time; and between a GPU and host memory."""
+    """Pages of GPU memory over tcp at 8 streams, both directions; one page at a time; and between a GPU and
+    host memory."""
     whole = bench(sitting, "--backend", "tcp", "--streams", "8", "--page", "4K,64K,16M")
-    # As much as the larger pages are: of 64 MiB, a third of the time is the sockets' waking and waiting for the last one.
+    # As much as the larger pages are: of 64 MiB, a third of the time is the sockets' waking and waiting for
+    # the last one.
     whole = (
         bench(
             sitting,
@@ -1041,7 +1091,8 @@ def tcp(sitting: Sitting) -> bool:
 
 
 def tcp_host(sitting: Sitting) -> bool:
-    """Host memory over tcp beside bare TCP: in its stride, and one request beside such a burst. A turn is short."""
+    """Host memory over tcp beside bare TCP: in its stride, and one request beside such a burst. A turn is
+    short."""
     programs = (
         "--raw",
         carried_program(sitting, "bench/bench_raw_tcp"),
@@ -1089,7 +1140,8 @@ def in_turn(sitting: Sitting, *arguments: str, seconds: int) -> bool:
 
 
 def nixl_folder(sitting: Sitting) -> Path:
-    """The folder from which a Python of this version imports NIXL: the one named by --nixl, or one that NIXL is installed in.
+    """The folder from which a Python of this version imports NIXL: the one named by --nixl, or one that NIXL
+    is installed in.
 
     Raises NothingRun where there is none.
     """
@@ -1105,8 +1157,8 @@ def nixl_folder(sitting: Sitting) -> Path:
         found = next((place for place in places if list(place.glob("nixl_cu1[23]-*.dist-info"))), None)
         if found is None:
             raise NothingRun(
-                f"NIXL is not installed: where there is a network, download {NIXL} for this Python, unpack both into one folder, "
-                "bring it here, and name it by --nixl FOLDER"
+                f"NIXL is not installed: where there is a network, download {NIXL} for this Python, "
+                "unpack both into one folder, bring it here, and name it by --nixl FOLDER"
             )
         folder = found
     program = "import nixl._api; print(nixl._api.nixl_agent.__module__)"
@@ -1126,7 +1178,8 @@ def nixl(sitting: Sitting) -> bool:
 
 
 def nixl_others(sitting: Sitting) -> bool:
-    """NIXL, by its defaults and tuned, and Headrace in turn between a GPU and host memory, in host memory, and over tcp."""
+    """NIXL, by its defaults and tuned, and Headrace in turn between a GPU and host memory, in host memory,
+    and over tcp."""
     short = (
         "--pages",
         "4096,65536,16777216",
@@ -1147,7 +1200,8 @@ def nixl_others(sitting: Sitting) -> bool:
         ("vram-vram", "--over", "tcp"),
         ("dram-dram", "--over", "tcp"),
     ]
-    return all([in_turn(sitting, *short, "--kinds", *which, seconds=75) for which in kinds])
+    # A list, so that every kind runs after one has failed.
+    return all([in_turn(sitting, *short, "--kinds", *which, seconds=75) for which in kinds])  # noqa: C419
 
 
 def unpacked(given: Path) -> Path:
@@ -1180,10 +1234,10 @@ def unpack(archive: Path) -> Path:
             wheel.extractall(unfinished)
     else:
         with tarfile.open(archive) as tar:  # Pythons before 3.11.4 trust without being told
-            tar.extractall(
-                unfinished,
-                **({"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}),
-            )
+            if hasattr(tarfile, "fully_trusted_filter"):
+                tar.extractall(unfinished, filter="fully_trusted")
+            else:
+                tar.extractall(unfinished)
     unfinished.rename(target)
     return target
 
@@ -1195,8 +1249,9 @@ def sanitizer(sitting: Sitting, tool: str) -> bool:
     if program is None:
         raise NothingRun("compute-sanitizer is not installed")
     command = [
-        program, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9", str(sitting.carried / "bin" / "headrace"), "bench", "pages",
-        "--kinds", "vram-vram", "--page", "4K", "--total", "1M", "--op", "both",
+        program, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9",
+        str(sitting.carried / "bin" / "headrace"), "bench", "pages", "--kinds", "vram-vram", "--page", "4K",
+        "--total", "1M", "--op", "both",
     ]  # fmt: skip
     moved = sanitized(sitting, [*command, "--count", "100", "--iterations", "2"], {})
     return (
@@ -1239,7 +1294,8 @@ def probe(sitting: Sitting) -> bool:
 
 @dataclass
 class Step:
-    """What to do, the most seconds that it may take, and what it takes on two H200 with 32 cores, which later steps leave it."""
+    """What to do, the most seconds that it may take, and what it takes on two H200 with 32 cores, which later
+    steps leave it."""
 
     do: Callable[[Sitting], bool]
     limit: float
@@ -1302,11 +1358,8 @@ def run_step(sitting: Sitting, name: str, later: float) -> tuple[str, float, str
     if left < 5:
         return name, 0.0, "nothing run: out of time"
     if sitting.gpus < step.gpus:
-        return (
-            name,
-            0.0,
-            f"nothing run: it needs {step.gpus} GPU{'s' if step.gpus > 1 else ''}, and this machine has {sitting.gpus}",
-        )
+        needed = "a GPU" if step.gpus == 1 else f"{step.gpus} GPUs"
+        return name, 0.0, f"nothing run: it needs {needed}, and this machine has {sitting.gpus}"
     # One that hangs does not take the time of those after it.
     own = sitting.of_step(name, begun + min(step.limit, left, max(step.usual, left - later)))
     own.note(f"== {name}: {step.do.__doc__ or ''}".splitlines()[0])
@@ -1333,12 +1386,13 @@ def run_steps(sitting: Sitting, names: list[str]) -> int:
             lines.append(run_step(sitting, stage[0], later))
             continue
         with ThreadPoolExecutor(len(stage)) as pool:
-            lines += pool.map(lambda name: run_step(sitting, name, later), stage)
+            lines += pool.map(lambda name, later=later: run_step(sitting, name, later), stage)
     sitting.note(f"\n{sitting.machine}, commit {sitting.commit}")
     for name, seconds, result in lines:
         sitting.note(f"{name:<12}{seconds:>7.1f} s  {result}")
     sitting.note(
-        f"{time.monotonic() - sitting.started:.0f} s in all; log and rows: {os.path.relpath(sitting.out, ROOT)}"
+        f"{time.monotonic() - sitting.started:.0f} s in all; log and rows: "
+        f"{os.path.relpath(sitting.out, ROOT)}"
     )
     return 0 if all(result == "ok" for _, _, result in lines) else 1
 
@@ -1365,7 +1419,8 @@ def build_here() -> Path:
             print(cause(done.stderr or ""))
             print(f"{' '.join(command)}: {bare_loader.ending(done.returncode)}")
             sys.exit(
-                "this machine cannot build Headrace: run `make setup`, or build elsewhere, `tools/test_gpu.py --collect FOLDER build/release` "
+                "this machine cannot build Headrace: run `make setup`, or build elsewhere, "
+                "`tools/test_gpu.py --collect FOLDER build/release` "
                 'there, bring FOLDER here and name it: make test-gpu ARGS="--carried FOLDER"'
             )
     collect(WORK / "collected", ROOT / "build" / "release")

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out where PyTorch's own loader of compiled packages crashes on a machine, and what differs between the cases that crash and
-those that do not. Nothing of Headrace takes part.
+"""Finds out where PyTorch's own loader of compiled packages crashes on a machine, and what differs between
+the cases that crash and those that do not. Nothing of Headrace takes part.
 
     python bench/gpu/aoti_crash.py --out aoti_crash.jsonl
 
-Each case is a process of its own, with the stacks of Python and of the C++ code at a crash. A module of one addition is compiled
-for the CPU and for the GPU, by the C++ compiler that PyTorch chooses and by the system's; then each package is loaded in every way
-that there is. Prints a table of cases, the stacks of the first crash of each kind, and what the machine is.
+Each case is a process of its own, with the stacks of Python and of the C++ code at a crash. A module of one
+addition is compiled for the CPU and for the GPU, by the C++ compiler that PyTorch chooses and by the
+system's; then each package is loaded in every way that there is. Prints a table of cases, the stacks of the
+first crash of each kind, and what the machine is.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ LIBRARIES = re.compile(
 )
 PATIENCE = 100  # seconds for one case
 
-# The handler of crashes: the native frames, then the maps, then the handler that was there before (faulthandler's).
+# The handler of crashes: the native frames, then the maps, then the handler that was there before
+# (faulthandler's).
 HANDLER = r"""
 #include <execinfo.h>
 #include <fcntl.h>
@@ -68,7 +70,8 @@ void install(void) {
   action.sa_sigaction = handle;
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
   const int numbers[] = {SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE};
-  for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; ++i) sigaction(numbers[i], &action, &before[numbers[i]]);
+  for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; ++i)
+    sigaction(numbers[i], &action, &before[numbers[i]]);
 }
 """
 
@@ -218,7 +221,8 @@ def child_jit(device: str, _: str, cpp_wrapper: bool = False) -> None:
 
     begin("compile and run")
     module, x = addition(device)
-    check(torch.compile(module, options={"cpp_wrapper": cpp_wrapper})(x))
+    compiled: Any = torch.compile(module, options={"cpp_wrapper": cpp_wrapper})
+    check(compiled(x))
 
 
 CHILDREN: dict[str, Callable[..., None]] = {
@@ -326,8 +330,8 @@ class Sitting:
         begun = time.monotonic()
         try:
             done = subprocess.run(
-                command, env=environment, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                errors="replace", timeout=min(PATIENCE, left), check=False,
+                command, env=environment, cwd=self.folder, stdin=subprocess.DEVNULL, text=True,
+                capture_output=True, errors="replace", timeout=min(PATIENCE, left), check=False,
             )  # fmt: skip
             case.ending, out, err = ending_of(done.returncode), done.stdout, done.stderr
         except subprocess.TimeoutExpired as late:
@@ -375,7 +379,8 @@ def of_compiler(compiler: str) -> str:
             ["-print-file-name=libstdc++.a"],
         )
     ]
-    return f"{compiler}: {path} -> {Path(path).resolve()}, {answers[0]}, {os.path.realpath(answers[1])}, {answers[2]}"
+    libraries = f"{os.path.realpath(answers[1])}, {answers[2]}"
+    return f"{compiler}: {path} -> {Path(path).resolve()}, {answers[0]}, {libraries}"
 
 
 def show_machine() -> None:
@@ -392,7 +397,8 @@ def show_machine() -> None:
     )
     print(f"processor: {len(os.sched_getaffinity(0))} cores; stack {said_by('sh', '-c', 'ulimit -s')} KiB")
     print(
-        f"GPUs: {said_by('nvidia-smi', '--query-gpu=name,driver_version,memory.total', '--format=csv,noheader')}"
+        "GPUs:",
+        said_by("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"),
     )
     print(f"Python: {sys.version.split()[0]} {os.path.realpath(sys.executable)}")
     names = re.compile(
@@ -408,12 +414,12 @@ def show_machine() -> None:
 
 
 def show_package(name: str, package: Path) -> None:
-    """What its library is made of: who compiled it, what it needs, what it shows that others may take instead of their own."""
+    """What its library is made of: who compiled it, what it needs, what it shows that others may take
+    instead of their own."""
     library = unpack(package)
     compilers = sorted(set(re.findall(rb"(?:GCC: \(|clang version )[^\0]{0,60}", library.read_bytes())))
-    print(
-        f"package {name}: {library.stat().st_size} bytes; {', '.join(one.decode(errors='replace') for one in compilers)}"
-    )
+    by = ", ".join(one.decode(errors="replace") for one in compilers)
+    print(f"package {name}: {library.stat().st_size} bytes; {by}")
     listing = subprocess.run(["ldd", str(library)], capture_output=True, text=True, check=False).stdout
     for line in listing.splitlines():
         if LIBRARIES.search(line.split(" ")[0].strip()) or "not found" in line:
@@ -424,7 +430,8 @@ def show_package(name: str, package: Path) -> None:
         ).stdout
         kinds = [line.split()[-2] for line in symbols.splitlines() if len(line.split()) >= 2]
         print(
-            f"    shows {len(kinds)} symbols: {kinds.count('u')} unique, {kinds.count('V') + kinds.count('W')} weak"
+            f"    shows {len(kinds)} symbols: {kinds.count('u')} unique, "
+            f"{kinds.count('V') + kinds.count('W')} weak"
         )
 
 
@@ -546,9 +553,12 @@ def ways_to_load(case: Case, gpus: int) -> list[Case]:
         ways += [
             Case(f"{of}: after the device is initialized", "load", device, package, {"initialized": True}),
             Case(f"{of}: loader, device index 0", "loader", device, package, {"index": 0}),
-            Case(f"{of}: loader, single-threaded, device index 0", "loader", device, package, {"single": True, "index": 0}),
-            Case(f"{of}: CUDA_VISIBLE_DEVICES {visible or 'not set'}", "load", device, package, environment={"CUDA_VISIBLE_DEVICES": visible}),
-            Case(f"{of}: modules loaded eagerly", "load", device, package, environment={"CUDA_MODULE_LOADING": "EAGER"}),
+            Case(f"{of}: loader, single-threaded, index 0", "loader", device, package,
+                 {"single": True, "index": 0}),
+            Case(f"{of}: CUDA_VISIBLE_DEVICES {visible or 'not set'}", "load", device, package,
+                 environment={"CUDA_VISIBLE_DEVICES": visible}),
+            Case(f"{of}: modules loaded eagerly", "load", device, package,
+                 environment={"CUDA_MODULE_LOADING": "EAGER"}),
         ]  # fmt: skip
         if gpus > 1:
             ways.append(
@@ -603,18 +613,20 @@ def main() -> int:
         print("".join(f"{key}: {value}\n" for key, value in first.said.items() if key != "libraries"), end="")
         print("".join(f"loaded: {path}\n" for path in first.said.get("libraries", [])), end="")
         # Where CXX names the system's, one package is enough.
-        chosen = shutil.which(os.environ.get("CXX") or "g++")
+        default = os.environ.get("CXX") or "g++"
+        chosen = shutil.which(default)
         compilers: dict[str, str | None] = {"default": None}
         if chosen is None or os.path.realpath(chosen) != os.path.realpath(SYSTEM_COMPILER):
             compilers["system"] = SYSTEM_COMPILER
         to_make = packages_to_make(folder, devices, compilers)
         jit = [
-            Case(f"torch.compile {device}, cpp_wrapper {cpp_wrapper}", "jit", device, options={"cpp_wrapper": cpp_wrapper})
-            for device in devices for cpp_wrapper in (False, True)
+            Case(f"torch.compile {device}, cpp_wrapper {wrapper}", "jit", device,
+                 options={"cpp_wrapper": wrapper})
+            for device in devices for wrapper in (False, True)
         ]  # fmt: skip
         with ThreadPoolExecutor(2) as pool:
             loaders = {
-                name: pool.submit(compile_cpp_loader, sitting, compiler or os.environ.get("CXX") or "g++", name, "cuda" in devices)
+                name: pool.submit(compile_cpp_loader, sitting, compiler or default, name, "cuda" in devices)
                 for name, compiler in compilers.items()
             }  # fmt: skip
             sitting.run([*to_make, *jit])
@@ -624,7 +636,8 @@ def main() -> int:
             show_package(case.name, Path(case.package))
         ways = [way for case in made for way in ways_to_load(case, int(first.said.get("gpus", 0)))]
         ways += [
-            Case(f"{case.name.removeprefix('compile ')}: loader in C++ by {by}", "", case.device, command=[*program, case.package, case.device])
+            Case(f"{case.name.removeprefix('compile ')}: loader in C++ by {by}", "", case.device,
+                 command=[*program, case.package, case.device])
             for case in made for by, program in programs.items() if program
         ]  # fmt: skip
         sitting.run(ways)

@@ -3,15 +3,16 @@
 
     python -m headrace.export models.py:resnet --output resnet.pt2 --device cpu --verify
 
-The function returns the module and example inputs: (module, args), (module, args, kwargs), or a dict with the keys module and
-args, and as wanted kwargs, dynamic_shapes, input_names, output_names and make_inputs. The package also says what its inputs and
-outputs are: names, dtypes, sizes and their ranges, strides, and which inputs are written to. With --verify it is compared with
-PyTorch first, on the example and at other sizes within the ranges, and is not written when it differs. Headrace's runner and
-PyTorch's own loader run it, each in a child process: where the loader crashes, the export says so, and whether it crashes without
-Headrace too, and goes by Headrace's runner alone.
+The function returns the module and example inputs: (module, args), (module, args, kwargs), or a dict with the
+keys module and args, and as wanted kwargs, dynamic_shapes, input_names, output_names and make_inputs. The
+package also says what its inputs and outputs are: names, dtypes, sizes and their ranges, strides, and which
+inputs are written to. With --verify it is compared with PyTorch first, on the example and at other sizes
+within the ranges, and is not written when it differs. Headrace's runner and PyTorch's own loader run it, each
+in a child process: where the loader crashes, the export says so, and whether it crashes without Headrace too,
+and goes by Headrace's runner alone.
 
-Standard output tells the differences, standard error what is being done. Exits with 0, with 1 after an error or a difference
-beyond the tolerance, with 2 when called wrongly.
+Standard output tells the differences, standard error what is being done. Exits with 0, with 1 after an error
+or a difference beyond the tolerance, with 2 when called wrongly.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def require_torch() -> None:
         import torch  # noqa: F401
     except ImportError as error:
         raise NotSupported(
-            f"exporting needs torch, 2.11 or newer ({error}): install it (pip install torch), or headrace[model]"
+            f"exporting needs torch, 2.11 or newer ({error}): install it (pip install torch), or "
+            f"headrace[model]"
         ) from error
 
 
@@ -61,10 +63,12 @@ def export_package(
     note      further keys for the io spec
     check     sees the package before it appears under its name, and raises if it must not
     progress  called with each step as it begins: trace, compile, verify, check, write
-    explain   after a crash of PyTorch's loader, find out whether it crashes without Headrace too, which compiles once more
+    explain   after a crash of PyTorch's loader, find out whether it crashes without Headrace too, which
+              compiles once more
     owns      moves the request's module and inputs to the device
-    errors    those of exporting.output, exporting.package and exporting.verify; invalid_argument (the package differs from the
-              module), backend_failed (no runner could run the package, or Headrace's crashed)
+    errors    those of exporting.output, exporting.package and exporting.verify; invalid_argument (the package
+              differs from the module), backend_failed (no runner could run the package, or Headrace's
+              crashed)
     """
     check_output(Path(output))
     import torch
@@ -73,7 +77,8 @@ def export_package(
 
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise NotSupported(
-            f"device {device}: torch {torch.__version__} finds no GPU here: export where there is one, or with --device cpu"
+            f"device {device}: torch {torch.__version__} finds no GPU here: export where there is one, or "
+            f"with --device cpu"
         )
     request.move_to(device)
     began = time.monotonic()
@@ -142,7 +147,8 @@ class Different(InvalidArgument):
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__(
-            "the package differs from PyTorch by more than the tolerance and was not written: --tolerance allows more"
+            "the package differs from PyTorch by more than the tolerance and was not written: --tolerance "
+            "allows more"
         )
         self.lines = lines
 
@@ -163,7 +169,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m headrace.export",
         description="Compiles a PyTorch module into a package that Headrace's runner takes.",
-        epilog="The function returns (module, args), (module, args, kwargs), or a dict with the keys module and args, and as wanted "
+        epilog="The function returns (module, args), (module, args, kwargs), or a dict with the keys module "
+        "and args, and as wanted "
         "kwargs, dynamic_shapes, input_names, output_names, make_inputs.",
     )
     parser.add_argument(

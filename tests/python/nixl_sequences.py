@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls in the order in which NIXL's users make them; each runs on NIXL's wheel and on the drop-in, and what each call gave is noted.
+"""Calls in the order in which NIXL's users make them; each runs on NIXL's wheel and on the drop-in, and what
+each call gave is noted.
 
     python nixl_sequences.py dropin|wheel SEQUENCE      prints a JSON list of [call, outcome, type, value]
-    python nixl_sequences.py record [SEQUENCE...]       on a machine with NIXL's wheel: writes nixl_results/SEQUENCE.json
+    python nixl_sequences.py record [SEQUENCE...]       on a machine with NIXL's wheel: writes
+    nixl_results/SEQUENCE.json
 
-Outcome is "gave" or "raised"; a value is left out where it cannot be the same (numbers of handles, times, metadata). What differs
-on purpose stands in test_compat_nixl_sequences.py, with the reason.
+Outcome is "gave" or "raised"; a value is left out where it cannot be the same (numbers of handles, times,
+metadata). What differs on purpose stands in test_compat_nixl_sequences.py, with the reason.
 """
 
 from __future__ import annotations
@@ -128,7 +130,8 @@ def serve(name: str, size: int, fill: int) -> None:
         time.sleep(0.001)
 
 
-# vLLM: a prefill worker registers its layers; a decode worker with another number of blocks reads blocks of it.
+# vLLM: a prefill worker registers its layers; a decode worker with another number of blocks reads blocks of
+# it.
 
 
 def vllm(note: Notes, library: str) -> None:
@@ -866,8 +869,8 @@ def descriptors(note: Notes, library: str) -> None:
         note(f"{member}: pickled", lambda member=member: pickle.loads(pickle.dumps(member)) == member)
     note(
         "equal to its number",
-        lambda: (bind.FILE_SEG == 4, bind.FILE_SEG != 4, bind.FILE_SEG == None, [0, 1][bind.VRAM_SEG]),
-    )  # noqa: E711
+        lambda: (bind.FILE_SEG == 4, bind.FILE_SEG != 4, bind.FILE_SEG == None, [0, 1][bind.VRAM_SEG]),  # noqa: E711
+    )
     note("order", lambda: bind.DRAM_SEG < bind.VRAM_SEG)
     note("an int", lambda: isinstance(bind.DRAM_SEG, int))
     note("of a str", lambda: bind.nixl_mem_t("DRAM"))
@@ -1067,7 +1070,8 @@ SEQUENCES = {
 
 
 def take_library(library: str) -> None:
-    """From now on `import nixl` gives it. Where a module lies tells nothing: any folder of a path may be called headrace."""
+    """From now on `import nixl` gives it. Where a module lies tells nothing: any folder of a path may be
+    called headrace."""
     if library == "dropin":
         import headrace.compat.nixl.install  # noqa: F401
     import nixl

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a child process ended is told in words, and whether PyTorch's own loader crashes without Headrace. No test needs torch."""
+"""How a child process ended is told in words, and whether PyTorch's own loader crashes without Headrace.
+No test needs torch."""
 
 import os
 import signal
@@ -35,7 +36,8 @@ def test_a_crash_is_a_signal_that_nobody_sends():
 
 
 def test_the_last_step_that_began_is_told_with_the_signal(tmp_path):
-    text = "import os\nfor step in ('import', 'export', 'compile', 'load'): print('step', step, flush=True)\nos.kill(os.getpid(), 11)"
+    steps = "for step in ('import', 'export', 'compile', 'load'): print('step', step, flush=True)"
+    text = f"import os\n{steps}\nos.kill(os.getpid(), 11)"
     outcome = try_loader("cpu", python=program(tmp_path, text))
     assert str(outcome) == "signal 11 (SIGSEGV) in step load" and not outcome.works
 
@@ -47,7 +49,8 @@ def test_a_bare_program_that_does_not_end_is_ended(tmp_path):
 
 
 def test_the_bare_program_gets_the_compiler_and_leaves_nothing_behind(tmp_path):
-    text = "import os, sys\nprint('step run')\nprint(os.environ['CXX'], os.getcwd(), sys.argv[3:], file=sys.stderr)"
+    facts = "os.environ['CXX'], os.getcwd(), sys.argv[3:]"
+    text = f"import os, sys\nprint('step run')\nprint({facts}, file=sys.stderr)"
     compiler, folder, *arguments = try_loader(
         "cuda:1", "/opt/g++", python=program(tmp_path, text)
     ).printed.split()
@@ -56,8 +59,13 @@ def test_the_bare_program_gets_the_compiler_and_leaves_nothing_behind(tmp_path):
 
 
 def test_the_bare_program_imports_nothing_of_headrace(tmp_path):
-    fake = "import sys\nassert not any('exporting' in entry for entry in sys.path), sys.path\nassert 'headrace' not in sys.modules\n"
-    (tmp_path / "torch.py").write_text(fake + "raise SystemExit(7)")
+    fake = [
+        "import sys",
+        "assert not any('exporting' in entry for entry in sys.path), sys.path",
+        "assert 'headrace' not in sys.modules",
+        "raise SystemExit(7)",
+    ]
+    (tmp_path / "torch.py").write_text("\n".join(fake))
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
@@ -85,7 +93,8 @@ WORKS, CRASHES = Outcome("run", 0, ""), Outcome("load", -11, "")
 def test_it_is_said_whether_pytorchs_own_loader_dies_too(outcomes):
     outcomes({None: CRASHES})
     assert explain_crash("cuda") == (
-        "PyTorch's own loader dies too, without Headrace: a bare program ended by signal 11 (SIGSEGV) in step load"
+        "PyTorch's own loader dies too, without Headrace: "
+        "a bare program ended by signal 11 (SIGSEGV) in step load"
     )
     outcomes({None: WORKS})
     assert "PyTorch's own loader works here" in explain_crash("cuda")

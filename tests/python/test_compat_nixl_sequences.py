@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The call sequences of nixl_sequences.py: the drop-in gives, call by call, what was recorded of NIXL's wheel.
+"""The call sequences of nixl_sequences.py: the drop-in gives, call by call, what was recorded of NIXL's
+wheel.
 
-Where the wheel is installed (in this interpreter, or by `bench/compare_nixl.py --install`), it gives the same as the recording.
+Where the wheel is installed (in this interpreter, or by `bench/compare_nixl.py --install`), it gives the same
+as the recording.
 """
 
 import importlib.metadata
@@ -59,7 +61,8 @@ def wheel():
 
 def test_every_sequence_has_been_recorded(run_script):
     code, said, errors = run_script(
-        "import sys; sys.path.insert(0, sys.argv[1]); import nixl_sequences; print(*sorted(nixl_sequences.SEQUENCES))",
+        "import sys; sys.path.insert(0, sys.argv[1]); import nixl_sequences; "
+        "print(*sorted(nixl_sequences.SEQUENCES))",
         str(HERE),
     )
     assert code == 0, errors
@@ -68,7 +71,8 @@ def test_every_sequence_has_been_recorded(run_script):
 
 def taken(library, *path):
     """How a process ends that takes this library where `path` is searched first."""
-    text = "import sys; sys.path.insert(0, sys.argv[1]); import nixl_sequences; nixl_sequences.take_library(sys.argv[2])"
+    take = "import nixl_sequences; nixl_sequences.take_library(sys.argv[2])"
+    text = f"import sys; sys.path.insert(0, sys.argv[1]); {take}"
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")]),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's language model: weights and card, the three pieces against the whole model, sampling, training, the packages."""
+"""The demo's language model: weights and card, the three pieces against the whole model, sampling, training,
+the packages."""
 
 import json
 import math
@@ -29,9 +30,11 @@ BUILD = Path(__file__).resolve().parents[2] / "build" / "demo_model"
 
 # The beginning of a chapter that was held out, Genesis 20.
 HELD_OUT = (
-    "And Abraham journeyed from thence toward the south country, and dwelled between Kadesh and Shur, and sojourned in Gerar.\n"
-    "And Abraham said of Sarah his wife, She is my sister: and Abimelech king of Gerar sent, and took Sarah.\n"
-).encode()
+    b"And Abraham journeyed from thence toward the south country, and dwelled between Kadesh and Shur, and "
+    b"sojourned in Gerar.\n"
+    b"And Abraham said of Sarah his wife, She is my sister: and Abimelech king of Gerar sent, and took "
+    b"Sarah.\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +224,8 @@ def test_other_weights_than_pytorchs_are_noticed(small, monkeypatch):
 
 
 def test_storing_takes_no_longer_where_there_are_more_pages(packages):
-    """It writes in place: a compiler that copies the whole cache takes a thousand times as long for the larger one."""
+    """It writes in place: a compiler that copies the whole cache takes a thousand times as long for the
+    larger one."""
     store = torch._inductor.aoti_load_package(str(packages / "store.pt2"))
     sizes = Sizes()
     key = torch.randn(4, sizes.kv_heads, sizes.head_width)
@@ -413,7 +417,10 @@ def test_pages_that_matter_are_noticed(packages, monkeypatch):
 
 def test_what_is_up_to_date_is_left_alone_without_torch(packages, run_script):
     before = {path.name: path.stat().st_mtime_ns for path in packages.glob("*.pt2")}
-    text = "import sys; from headrace.demo_model import export; code = export.main(); print(code, 'torch' in sys.modules)"
+    text = (
+        "import sys; from headrace.demo_model import export; code = export.main(); print(code, 'torch' "
+        "in sys.modules)"
+    )
     code, out, err = run_script(f"import sys; sys.argv[1:] = ['--output', {str(packages)!r}]; {text}")
     assert (code, out.splitlines()) == (0, [str(packages), "0 False"]), err
     assert "up to date" in err
@@ -445,10 +452,12 @@ def test_what_a_killed_export_left_is_removed_by_the_next(tmp_path, monkeypatch)
 
 @pytest.fixture
 def failing(tmp_path, monkeypatch):
-    """Call it with what the process of each piece does after it has written its step; says what the export raises."""
+    """Call it with what the process of each piece does after it has written its step; says what the export
+    raises."""
 
     def export_with(ends, explanation="Bare torch dies too"):
-        text = "import os, sys; os.write(int(sys.argv[sys.argv.index('--steps-to') + 1]), b'trace\\ncompile\\n'); "
+        descriptor = "int(sys.argv[sys.argv.index('--steps-to') + 1])"
+        text = f"import os, sys; os.write({descriptor}, b'trace\\ncompile\\n'); "
         monkeypatch.setattr(
             export, "_piece_command", lambda piece, *_: [sys.executable, "-c", text + ends.get(piece, "pass")]
         )

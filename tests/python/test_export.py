@@ -26,7 +26,7 @@ import torch
 from torch.export import Dim
 
 class Mixed(torch.nn.Module):
-    "Two inputs and one by keyword, one written to, one not contiguous, a number, nested outputs, a size derived from another."
+    "Inputs: one by keyword, one written to, one not contiguous, a number; nested outputs; a size derived."
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(8, 4)
@@ -206,7 +206,8 @@ runners.main(sys.argv[1:])
 
 @pytest.fixture
 def simple(folder, tmp_path, monkeypatch, capfd):
-    """Call it with what opens the package in the child, by runner, to export a module of one addition, which is compiled once."""
+    """Call it with what opens the package in the child, by runner, to export a module of one addition,
+    which is compiled once."""
     compiled, compile_it = folder / "compiled", package_module._compile
 
     def compile_once(program, candidate):
@@ -244,8 +245,8 @@ def test_a_package_on_which_headraces_runner_crashes_is_not_written(simple):
     code, written, _, err = simple("{HEADRACE: crash_in_run}")
     assert (code, written) == (1, False)
     assert (
-        "simple.pt2 was not written: Headrace's runner ended by signal 11 (SIGSEGV) in step run on the example"
-        in err
+        "simple.pt2 was not written: "
+        "Headrace's runner ended by signal 11 (SIGSEGV) in step run on the example" in err
     )
     assert "Bare torch" not in err, "PyTorch's loader ran it"
 
@@ -271,7 +272,7 @@ def test_what_a_child_cannot_run_is_run_by_the_process_that_exports(simple):
 
 
 def test_a_package_that_differs_in_headraces_runner_alone_is_not_written(simple):
-    code, written, out, err = simple("{HEADRACE: lambda package, device: lambda tensors: [tensors[0] + 1.5]}")
+    code, written, out, _ = simple("{HEADRACE: lambda package, device: lambda tensors: [tensors[0] + 1.5]}")
     assert (code, written) == (1, False)
     verdicts = {
         line.partition(", ")[2].partition(":")[0]: line.rpartition(": ")[2] for line in out.splitlines()
@@ -384,7 +385,10 @@ def test_a_device_that_is_not_there_is_an_error(folder, capsys, monkeypatch):
 
 
 def test_without_torch_it_says_what_to_install(run_script):
-    text = "import sys; sys.modules['torch'] = None; from headrace import export; sys.exit(export.main(['a.py:f', '--output', 'x.pt2']))"
+    text = (
+        "import sys; sys.modules['torch'] = None; from headrace import export; "
+        "sys.exit(export.main(['a.py:f', '--output', 'x.pt2']))"
+    )
     code, out, err = run_script(text)
     assert (code, out) == (1, "") and "needs torch" in err and "pip install torch" in err
 
@@ -409,7 +413,8 @@ def test_a_compiler_that_is_missing_is_named(folder, monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def full_disk(folder, mixed):
-    """The command's run where the output's file system has 400 KB; it prints afterwards what is left there."""
+    """The command's run where the output's file system has 400 KB; it prints afterwards what is left
+    there."""
     where = folder / "small"
     where.mkdir()
     probe = subprocess.run(

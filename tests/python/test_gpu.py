@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages between the GPU memories of different processes.
 
-With HEADRACE_TEST_WITHOUT_GPU=1 what does not depend on a GPU runs over host memory and shm: to try these tests themselves.
+With HEADRACE_TEST_WITHOUT_GPU=1 what does not depend on a GPU runs over host memory and shm: to try these
+tests themselves.
 """
 
 import json
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from conftest import unique, until
 from gpus import count_gpus, torch_on_gpus, two_of
 from pid_namespaces import NUMBER, own_pid_namespace
@@ -535,7 +537,7 @@ def test_a_post_in_the_order_of_a_stream_moves_between_what_comes_before_and_aft
 def test_long_pages_move_in_the_order_of_a_stream_also_of_the_default_one(pair, op, stream):
     """In one call of the copy engine, which the default stream does not take: there by kernel."""
     here, there = pair
-    source, target = (there, here) if op == "read" else (here, there)
+    _source, target = (there, here) if op == "read" else (here, there)
     _, region = fill(here, there, BUFFER, key="long")
     plan = ["uniform", BUFFER, 8 * MIB + 8, 20, 5]
     assert (
@@ -585,7 +587,8 @@ GRAPHED = 16 * MIB + 48
 
 @pytest.fixture
 def graph(pair):
-    """Call it with what `capture` takes: both sides' tensors are filled, and a request lies in a graph until the test has ended."""
+    """Call it with what `capture` takes: both sides' tensors are filled, and a request lies in a graph until
+    the test has ended."""
     here, there = pair
     made = []
 
@@ -775,7 +778,8 @@ def test_a_gpu_reads_and_writes_what_a_peer_allocated_on_its_host(start):
 
 
 def register_on_host(host, number, shares_a_page):
-    """A tensor of the host process, and the region that it is; another region may keep its first page from being pinned."""
+    """A tensor of the host process, and the region that it is; another region may keep its first page from
+    being pinned."""
     whole = host.ask("fill", key=f"registered {number}", bytes=HOST, seed=2)
     part = (
         host.ask("register_part", key=f"registered {number}", part=f"part {number}", length=100)
@@ -862,8 +866,19 @@ def test_an_owner_of_registered_host_memory_that_is_killed_ends_every_post(start
     gpu.ask("fill", key="slots", bytes=count * HOST, seed=1)
     theirs = host.ask("fill", key="pages", bytes=HOST, seed=2)
     introduce(gpu, host)
-    result = gpu.ask("kill_in_the_middle", peer=host.name, pid=host.pid, mine="slots", theirs=theirs, bytes=HOST, count=count, after=after,
-                     page=16384, timeout=20, source_seed=2)  # fmt: skip
+    result = gpu.ask(
+        "kill_in_the_middle",
+        peer=host.name,
+        pid=host.pid,
+        mine="slots",
+        theirs=theirs,
+        bytes=HOST,
+        count=count,
+        after=after,
+        page=16384,
+        timeout=20,
+        source_seed=2,
+    )
     host.process.wait(20)
     assert set(result["codes"]) <= {"done", "peer_lost"}, result["codes"]
     assert result["codes"][:after] == ["done"] * after
@@ -909,7 +924,7 @@ def test_host_memory_of_ours_goes_to_and_from_a_peers_gpu(start):
         assert done["backend"] == "cuda_ipc"
         assert host.ask("check", key=f"mine {number}", target_seed=1, source_seed=2, plans=[plan]) == ""
         host.ask("fill", key=f"mine {number}", bytes=HOST, seed=3)
-        other = plan[:4] + [77 + number]
+        other = [*plan[:4], 77 + number]
         host.ask("move", op="write", peer=gpu.name, mine=f"mine {number}", theirs=theirs, plan=other)
         assert gpu.ask("check", key="pages", target_seed=2, source_seed=3, plans=[other]) == ""
         host.ask("deregister", key=f"mine {number}")
@@ -950,7 +965,8 @@ def test_explain_names_the_path_that_an_agent_with_every_backend_takes(start):
 @pytest.mark.parametrize("inside", ["both", "one"])
 @pytest.mark.parametrize("place", PLACES)
 def test_pages_move_both_ways_between_pid_namespaces(start, place, inside):
-    """Memory of the virtual memory API by descriptor. A handle names its process by a number, which both have here."""
+    """Memory of the virtual memory API by descriptor. A handle names its process by a number, which both have
+    here."""
     under = own_pid_namespace()
     one = start(unique("one"), place[0], place[2], backends="", under=under)
     other = start(unique("other"), place[1], place[2], backends="", under=under if inside == "both" else ())
@@ -1211,7 +1227,7 @@ def test_a_gpu_that_is_not_there_or_not_the_memorys_is_named_in_a_sentence(start
     with pytest.raises(Refused, match="names no device"):
         process.ask("register_address", key="pages", length=MIB, device=-1)
     if GPUS > 1:
-        with pytest.raises(Refused, match="was said to be memory of GPU 1, and is memory of GPU 0"):
+        with pytest.raises(Refused, match="was registered as memory of GPU 1, and is memory of GPU 0"):
             process.ask("register_address", key="pages", length=MIB, device=1)
     with pytest.raises(Refused):
         process.ask("register_address", key="pages", length=1 << 40)
@@ -1345,8 +1361,11 @@ def test_a_mapping_for_a_gpu_is_not_the_cpus_and_gpu_memory_is_not_mapped_for_it
     said = here.ask("refuse_host_views", handle=key)
     assert len(said) == 4 and all("torch.from_dlpack" in sentence for sentence in said), said
     here.ask("unmap", handle=key)
-    for device, code, text in [("cpu", "invalid_argument", "name the GPU"), (99, "invalid_argument", "there is no GPU 99: this process sees"),
-                               (-2, "invalid_argument", "there is no GPU -2")]:  # fmt: skip
+    for device, code, text in [
+        ("cpu", "invalid_argument", "name the GPU"),
+        (99, "invalid_argument", "there is no GPU 99: this process sees"),
+        (-2, "invalid_argument", "there is no GPU -2"),
+    ]:
         with pytest.raises(Refused, match=text) as refused:
             here.ask("map", handle=key, peer=there.name, theirs=region, device=device)
         assert refused.value.code == code
@@ -1455,8 +1474,19 @@ def test_a_peer_killed_in_the_middle_of_100_reads(start, place, after):
         assert loaded["restarted"] == (life > 0)
         mortal.ask("load", metadata=here.ask("metadata"))
         page = 16384 if life == 0 else SLOT  # by kernel, by copy engine
-        result = here.ask("kill_in_the_middle", peer=name, pid=mortal.pid, mine="slots", theirs=region, bytes=SLOT, count=COUNT, after=after,
-                          page=page, timeout=20, source_seed=2)  # fmt: skip
+        result = here.ask(
+            "kill_in_the_middle",
+            peer=name,
+            pid=mortal.pid,
+            mine="slots",
+            theirs=region,
+            bytes=SLOT,
+            count=COUNT,
+            after=after,
+            page=page,
+            timeout=20,
+            source_seed=2,
+        )
         mortal.process.wait(20)
         print({code: result["codes"].count(code) for code in result["codes"]}, f"{result['seconds']:.3f} s")
         assert set(result["codes"]) <= {"done", "peer_lost"}, result["codes"]
@@ -1467,7 +1497,8 @@ def test_a_peer_killed_in_the_middle_of_100_reads(start, place, after):
             assert code == "peer_lost" and seconds < 1, result["later"]
         until(lambda: here.ask("peers")[name]["lost"])
         here.ask("release_memory")
-        # All that the peer had is free again: nothing here holds on to it. What is allowed for is less than its tensor.
+        # All that the peer had is free again: nothing here holds on to it. What is allowed for is less than
+        # its tensor.
         until(lambda: watcher.ask("used") <= before + SLOT * 3 // 4, 20)
         third_serves()
     here.ask("forget", peer=name)
@@ -1499,7 +1530,8 @@ def test_peers_that_leave_in_order_give_all_memory_back(pair, start):
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [PLACES[0]])
 def test_100_000_random_requests(start, place, pytestconfig):
-    """100 requests at a time, each of some pages of any length; every byte of the buffer compared after each hundred.
+    """100 requests at a time, each of some pages of any length; every byte of the buffer compared after each
+    hundred.
 
     It reaches its number within --soak-seconds, or says how far it came and fails.
     """

@@ -4,11 +4,12 @@
     python -m headrace.demo_model.export --output DIR
     python -m headrace.demo_model.export --shape 8b --device cuda
 
-What is there and still fits is left alone: a package says which torch, which processor features or GPU, which shape and which
-source made it, and looking at that takes no torch. Each new one is compared with PyTorch at several sizes, and layer.pt2 must give
-the same bits for every page size and order of pages. Shapes with random weights have two packages more, which make them, and
-sizes.json. The folder is the one line on standard output, standard error tells what is being done. A piece that cannot be
-exported is named with its step, and with the signal if its process crashed.
+What is there and still fits is left alone: a package says which torch, which processor features or GPU, which
+shape and which source made it, and looking at that takes no torch. Each new one is compared with PyTorch at
+several sizes, and layer.pt2 must give the same bits for every page size and order of pages. Shapes with
+random weights have two packages more, which make them, and sizes.json. The folder is the one line on standard
+output, standard error tells what is being done. A piece that cannot be exported is named with its step, and
+with the signal if its process crashed.
 """
 
 from __future__ import annotations
@@ -46,8 +47,16 @@ SIZES_FILE = "sizes.json"
 
 # What compiled code may depend on, among the flags that Linux tells of a processor.
 _FEATURES = re.compile(r"(avx|amx|fma|sve|asimd|bf16|f16c|sse4)\w*")
-_SOURCES = ("model.py", "shapes.py", "random_weights.py", "pieces.py", "export.py", "../export.py", "../exporting/package.py",
-            "../exporting/io_spec.py")  # fmt: skip
+_SOURCES = (
+    "model.py",
+    "shapes.py",
+    "random_weights.py",
+    "pieces.py",
+    "export.py",
+    "../export.py",
+    "../exporting/package.py",
+    "../exporting/io_spec.py",
+)
 _CAPABILITY = (75, 76)  # attributes of a device, as the driver's interface numbers them
 
 
@@ -129,8 +138,8 @@ def is_current(package: Path, key: dict[str, str]) -> bool:
 def export_pieces(output: Path, cache: Path | None = None, target: Target = Target()) -> list[Path]:
     """Exports what is missing or outdated into the folder; returns all packages.
 
-    errors   backend_failed when a piece could not be exported: which, in which step, and how its process ended; not_supported
-             (a GPU is asked for, and there is none)
+    errors   backend_failed when a piece could not be exported: which, in which step, and how its process
+             ended; not_supported (a GPU is asked for, and there is none)
     """
     packages = [output / f"{piece}.pt2" for piece in target.shape.pieces]
     key = current_key(target)
@@ -152,7 +161,8 @@ def export_pieces(output: Path, cache: Path | None = None, target: Target = Targ
 
 
 def _write_sizes(output: Path, shape: Shape) -> None:
-    """For the command, which else learns them from the weights file; before the packages, which alone are looked at later."""
+    """For the command, which else learns them from the weights file; before the packages, which alone are
+    looked at later."""
     (output / f".{SIZES_FILE}").write_text(json.dumps(shape.description()) + "\n")
     os.replace(output / f".{SIZES_FILE}", output / SIZES_FILE)
 
@@ -215,7 +225,8 @@ def _run_piece(
     read_end, write_end = os.pipe()
     with os.fdopen(read_end) as steps:
         try:
-            # Each is a process already: Inductor would start as many more as there are processors for each of them.
+            # Each is a process already: Inductor would start as many more as there are processors for each of
+            # them.
             process = subprocess.Popen(
                 [*command, "--steps-to", str(write_end)],
                 env={"TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ}, pass_fds=(write_end,),
@@ -351,7 +362,8 @@ def main() -> int:
 
 
 def _steps_to(descriptor: int | None) -> Callable[[str], None]:
-    """Writes each step as a line. What this process starts does not get the descriptor, so that it closes with this process."""
+    """Writes each step as a line. What this process starts does not get the descriptor, so that it closes
+    with this process."""
     if descriptor is None:
         return lambda step: None
     os.set_inheritable(descriptor, False)

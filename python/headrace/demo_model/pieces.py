@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the packages are exported from: modules, example inputs, the dimensions that vary; and the checks of what came out."""
+"""What the packages are exported from: modules, example inputs, the dimensions that vary; and the checks of
+what came out."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ EXAMPLE_CHUNK, EXAMPLE_PAGES, EXAMPLE_PAGE, EXAMPLE_BEFORE = 5, 7, 4, 6
 
 
 def request(piece: str, shape: Shape = SHAPES["book"], device: str = "cpu") -> ExportRequest:
-    """The export request of a piece, its examples on the device. Weights are inputs, so that one layer.pt2 serves all layers."""
+    """The export request of a piece, its examples on the device. Weights are inputs, so that one layer.pt2
+    serves all layers."""
     makers = {
         "embed": _embed,
         "layer": _layer,
@@ -36,7 +38,8 @@ def request(piece: str, shape: Shape = SHAPES["book"], device: str = "cpu") -> E
 
 
 def dtype_of(shape: Shape) -> torch.dtype:
-    return getattr(torch, shape.dtype)
+    dtype: torch.dtype = getattr(torch, shape.dtype)
+    return dtype
 
 
 def _chunk(sizes: Sizes) -> Any:
@@ -126,7 +129,8 @@ def layer_weights(sizes: Sizes, dtype: torch.dtype = torch.float32) -> tuple[Ten
 
 
 def open_package(package: Path, device: str) -> Run:
-    """Headrace's runner, which runs the demo; PyTorch's loader where there is no runner for the torch that is installed."""
+    """Headrace's runner, which runs the demo; PyTorch's loader where there is no runner for the torch that
+    is installed."""
     try:
         return open_headrace(package, device)
     except NotSupported:
@@ -134,7 +138,8 @@ def open_package(package: Path, device: str) -> Run:
 
 
 def check_pages(package: Path, shape: Shape = SHAPES["book"], device: str = "cpu") -> None:
-    """Raises corrupt unless layer.pt2 gives the same bits for the same tokens, however pages are sized and ordered."""
+    """Raises corrupt unless layer.pt2 gives the same bits for the same tokens, however pages are sized and
+    ordered."""
     layer = open_package(package, device)
     sizes, dtype = shape.sizes, dtype_of(shape)
     with torch.device(device):
@@ -150,12 +155,14 @@ def check_pages(package: Path, shape: Shape = SHAPES["book"], device: str = "cpu
             for result in results[1:]:
                 if not all(torch.equal(ours, first) for ours, first in zip(result, results[0])):
                     raise Corrupt(
-                        f"{package}: {chunk} tokens after {before} give other bits for another page size or order of pages"
+                        f"{package}: {chunk} tokens after {before} give other bits for another page size or "
+                        f"order of pages"
                     )
 
 
 def check_random(package: Path, shape: Shape, device: str) -> None:
-    """Raises corrupt unless the package gives the weights that PyTorch gives, but for the rounding of a last bit."""
+    """Raises corrupt unless the package gives the weights that PyTorch gives, but for the rounding of a
+    last bit."""
     found = open_package(package, device)
     with torch.device(device):
         module = request(package.stem, shape, device).module
@@ -167,7 +174,8 @@ def check_random(package: Path, shape: Shape, device: str) -> None:
 
 
 def lay_out(cached: Tensor, page: int, order: int = 1) -> tuple[Tensor, Tensor]:
-    """Keys and values [2, S, kv_heads, width] in pages, from the first page on or (-1) from the last; and their slots."""
+    """Keys and values [2, S, kv_heads, width] in pages, from the first page on or (-1) from the last; and
+    their slots."""
     before = cached.shape[1]
     count = -(-before // page) + 1
     pages = list(range(count))[::order]

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether PyTorch's own loader of packages works here without Headrace, and how a child process ended, in words.
+"""Whether PyTorch's own loader of packages works here without Headrace, and how a child process ended, in
+words.
 
-Run as a program, this file exports, compiles, loads and runs a module of one addition, and prints each step as it begins. It
-imports nothing of Headrace, so that a crash in it is not Headrace's. tools/test_gpu.py loads this file by its path.
+Run as a program, this file exports, compiles, loads and runs a module of one addition, and prints each step
+as it begins. It imports nothing of Headrace, so that a crash in it is not Headrace's. tools/test_gpu.py loads
+this file by its path.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class Outcome:
         return f"{how} in step {self.step}"
 
 
-def try_loader(device: str, compiler: str | None = None, python: str = sys.executable, seconds: float = SECONDS) -> Outcome:  # fmt: skip
+def try_loader(
+    device: str, compiler: str | None = None, python: str = sys.executable, seconds: float = SECONDS
+) -> Outcome:
     """Runs the bare program in a child process, in a temporary folder of its own.
 
     compiler  the C++ compiler of the package; None: the one that PyTorch chooses
@@ -72,8 +76,8 @@ def try_loader(device: str, compiler: str | None = None, python: str = sys.execu
         command = [python, "-X", "faulthandler", str(Path(__file__).resolve()), device, folder]
         try:
             done = subprocess.run(
-                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                errors="replace", timeout=seconds, check=False,
+                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, text=True,
+                capture_output=True, errors="replace", timeout=seconds, check=False,
             )  # fmt: skip
             code, said, errors = done.returncode, done.stdout, done.stderr
         except subprocess.TimeoutExpired as late:
@@ -99,7 +103,8 @@ def other_compiler() -> str | None:
 
 
 def explain_crash(device: str) -> str:
-    """A sentence or two: whether PyTorch's own loader crashes here without Headrace, and whether another compiler helps."""
+    """A sentence or two: whether PyTorch's own loader crashes here without Headrace, and whether another
+    compiler helps."""
     outcome = try_loader(device)
     if outcome.works:
         return "PyTorch's own loader works here: a bare program without Headrace loads and runs a package"

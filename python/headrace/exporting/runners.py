@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two runners of a package that verification compares: PyTorch's own loader and Headrace's runner.
 
-Both run in a child process, so that a crash in one of them takes neither the export nor the other along. The child is this file:
+Both run in a child process, so that a crash in one of them takes neither the export nor the other along. The
+child is this file:
 
     python -m headrace.exporting.runners FOLDER PACKAGE DEVICE RUNNER...
 
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from ..errors import NotSupported
 from .bare_loader import ended, is_crash
@@ -49,7 +51,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a runner gave nothing. Of a child that a signal ended: the step that it was at, and the code of its end."""
+    """Why a runner gave nothing. Of a child that a signal ended: the step that it was at, and the code of
+    its end."""
 
     runner: str
     step: str = ""
@@ -67,7 +70,8 @@ class Failure:
 
 
 def open_torch(package: Path, device: str) -> Run:
-    """PyTorch's loader. What torch._inductor.aoti_load_package adds to it is Python, whose import takes seconds."""
+    """PyTorch's loader. What torch._inductor.aoti_load_package adds to it is Python, whose import takes
+    seconds."""
     index = torch.device(device).index
     loader = torch._C._aoti.AOTIModelPackageLoader(
         str(package), "model", False, 1, -1 if index is None else index
@@ -83,15 +87,19 @@ def open_headrace(package: Path, device: str) -> Run:
     from .. import Model
 
     model = Model(package, device=device)
-    return lambda tensors: [torch.from_dlpack(output) for output in model.run(*tensors)]
+    return lambda tensors: [from_dlpack(output) for output in model.run(*tensors)]
 
 
 OPEN: dict[str, Callable[[Path, str], Run]] = {HEADRACE: open_headrace, TORCH: open_torch}
 
 
 def run_here(
-    runner: str, package: Path, device: str, all_inputs: Sequence[Inputs], begin: Callable[[str], None] = lambda step: None
-) -> list[Result]:  # fmt: skip
+    runner: str,
+    package: Path,
+    device: str,
+    all_inputs: Sequence[Inputs],
+    begin: Callable[[str], None] = lambda step: None,
+) -> list[Result]:
     """Loads the package and runs it on each of the inputs, in this process. begin: called with each step."""
     begin("load")
     run = OPEN[runner](package, device)
@@ -118,7 +126,8 @@ def run_in_children(
     folder: Path,
     runners: Sequence[str] = tuple(OPEN),
 ) -> dict[str, list[Result] | Failure]:
-    """What each runner gave. One child runs them all; where it ends too early, another one begins with the next runner.
+    """What each runner gave. One child runs them all; where it ends too early, another one begins with the
+    next runner.
 
     folder   for what parent and child exchange, which can be as large as all inputs
     """
@@ -162,7 +171,8 @@ def _run_child(arguments: list[str], first: str) -> tuple[str, str, int]:
     """The runner and the step that the child was at when it ended, and how it ended."""
     runner, step = first, "start"
     search = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))
-    # The package is unpacked into the folder of the exchange: the user's cache keeps nothing of one that is not written.
+    # The package is unpacked into the folder of the exchange: the user's cache keeps nothing of one that is
+    # not written.
     environment = {**os.environ, "PYTHONPATH": search, "HEADRACE_CACHE_DIR": arguments[0]}
     with subprocess.Popen(
         child_command(arguments),

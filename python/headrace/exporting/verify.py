@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares a package with the module in PyTorch: on the example inputs, and at other sizes that its dimensions allow.
+"""Compares a package with the module in PyTorch: on the example inputs, and at other sizes that its
+dimensions allow.
 
 Two runners run the package: Headrace's, which is what users of the package have, and PyTorch's own loader."""
 
@@ -61,8 +62,8 @@ class Difference:
         shape = "x".join(map(str, self.shape)) or "scalar"
         verdict = "ok" if self.within else "DIFFERS"
         return (
-            f"{self.case}, {NAMES[self.runner]}: {self.output} {self.dtype} {shape}: largest difference {self.absolute:.3g}, "
-            f"relative {self.relative:.3g}: {verdict}"
+            f"{self.case}, {NAMES[self.runner]}: {self.output} {self.dtype} {shape}: "
+            f"largest difference {self.absolute:.3g}, relative {self.relative:.3g}: {verdict}"
         )
 
 
@@ -88,10 +89,13 @@ class Verification:
 def verify(
     program: Program, request: ExportRequest, package: Path, device: str, tolerance: float | None = None
 ) -> Verification:
-    """Runs package and module on the same inputs; a difference for every runner, output, and input that is written to.
+    """Runs package and module on the same inputs; a difference for every runner, output, and input that is
+    written to.
 
-    A runner that a signal ends, or that this machine has not, is among the failures, and the other one is compared.
-    errors   invalid_argument (the module itself, or the package, fails at a size that its dynamic dimensions allow)
+    A runner that a signal ends, or that this machine has not, is among the failures, and the other one is
+    compared.
+    errors   invalid_argument (the module itself, or the package, fails at a size that its dynamic dimensions
+             allow)
     """
     mutated = [
         i for i, entry in enumerate(program.spec["inputs"]) if entry["name"] in program.spec["mutated"]
@@ -150,7 +154,8 @@ def _run_module(case: str, module: torch.nn.Module, args: Any, kwargs: Any, muta
 
 def _failure_text(what: str, case: str, error: Exception) -> str:
     return (
-        f"{what} fails {case}: {type(error).__name__}: {error}. If that size is not meant to work, narrow the dynamic dimensions; "
+        f"{what} fails {case}: {type(error).__name__}: {error}. If that size is not meant to work, "
+        "narrow the dynamic dimensions; "
         "if random inputs do not fit together, give make_inputs"
     )
 
@@ -160,7 +165,8 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def in_order_of(example: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The package's inputs are in the order of the example's keywords, in which make_inputs need not give them."""
+    """The package's inputs are in the order of the example's keywords, in which make_inputs need not give
+    them."""
     return {name: kwargs[name] for name in example} if set(example) == set(kwargs) else dict(kwargs)
 
 
@@ -172,7 +178,8 @@ def compare(
     tolerance: float | None = None,
     runner: str = HEADRACE,
 ) -> Difference:
-    """Absolute: the largest |actual - expected|. Relative: the largest of it by |expected|, where that is above the tolerance."""
+    """Absolute: the largest |actual - expected|. Relative: the largest of it by |expected|, where that is
+    above the tolerance."""
     dtype = str(expected.dtype).removeprefix("torch.")
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return Difference(
@@ -243,7 +250,8 @@ def _solve(expression: Any, number: int) -> tuple[Any, int]:
 
 
 def _other_sizes(names: io_spec.DimensionNames, example: dict[Any, int]) -> Iterator[dict[Any, int]]:
-    """The smallest that is not empty, the largest (four times the example at most), and one between, odd where it can be."""
+    """The smallest that is not empty, the largest (four times the example at most), and one between, odd
+    where it can be."""
     if not example:
         return
     bounds = {}
@@ -265,14 +273,16 @@ def _make_inputs(
     if request.make_inputs is not None:
         made = request.make_inputs(named)
         args, kwargs = made if _is_args_and_kwargs(made) else (made, request.kwargs)
-        return move_tensors((tuple(args), dict(kwargs)), device)
+        moved: tuple[tuple[Any, ...], dict[str, Any]] = move_tensors((tuple(args), dict(kwargs)), device)
+        return moved
     leaves, tree = pytree.tree_flatten((request.args, request.kwargs))
     values = iter(io_spec.input_values(program.exported).values())
     generator = torch.Generator().manual_seed(_SEED)
     resized = [
         _resize(leaf, next(values), sizes, generator) if isinstance(leaf, Tensor) else leaf for leaf in leaves
     ]
-    return pytree.tree_unflatten(resized, tree)
+    inputs: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(resized, tree)
+    return inputs
 
 
 def _is_args_and_kwargs(made: Any) -> bool:
@@ -291,7 +301,7 @@ def _resize(example: Tensor, value: Tensor, sizes: dict[Any, int], generator: to
     ]
     if list(example.shape) == shape:
         return example
-    order = sorted(range(example.dim()), key=lambda i: -example.stride(i))
+    order = sorted(range(example.dim()), key=lambda i: -example.stride()[i])
     empty = torch.empty_permuted(shape, order, dtype=example.dtype, device=example.device)
     return empty.copy_(_random_like(example.cpu(), shape, generator))
 
