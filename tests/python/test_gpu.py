@@ -1527,21 +1527,27 @@ def test_peers_that_leave_in_order_give_all_memory_back(pair, start):
 # Long
 
 
+SOAK = 100_000
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [PLACES[0]])
 def test_100_000_random_requests(start, place, pytestconfig):
     """100 requests at a time, each of some pages of any length; every byte of the buffer compared after each
     hundred.
 
-    It reaches its number within --soak-seconds, or says how far it came and fails.
+    It fails if --soak-seconds end before the last of them, and says how many were made.
     """
     here, there = start(unique("here"), place[0], place[2]), start(unique("there"), place[1], place[2])
     introduce(here, there)
     size = 16 * MIB if not STAND_IN else MIB
-    wanted, seconds = 100_000, pytestconfig.getoption("--soak-seconds")
+    seconds = pytestconfig.getoption("--soak-seconds")
     end = time.monotonic() + seconds
     made = number = 0
-    while made < wanted and time.monotonic() < end:
+    while made < SOAK:
+        assert time.monotonic() < end, (
+            f"{made} of {SOAK} requests were made in {seconds:g} s of --soak-seconds"
+        )
         op = "read" if number % 2 == 0 else "write"
         target, theirs, ours = (here, 1, 2) if op == "read" else (there, 2, 1)
         page = [100, 513, 4096, 20_000][number // 2 % 4]
@@ -1561,6 +1567,4 @@ def test_100_000_random_requests(start, place, pytestconfig):
         else:
             here.ask("fill", key="pages", bytes=size, seed=1)
         number += 1
-    assert made >= wanted, (
-        f"{made:,} of {wanted:,} requests in {seconds:.0f} s, each hundred without a wrong byte"
-    )
+    print(f"{made} requests")
