@@ -77,7 +77,7 @@ class GpuProcess:
             self.kill()
             pytest.fail(f"{self.name} gave no answer in {seconds} s")
         line = self.process.stdout.readline()
-        assert line, f"{self.name} has ended with {self.process.wait()}"
+        assert line, str(subprocess.CalledProcessError(self.process.wait(), self.name))
         answer = json.loads(line)
         if answer.get("error") == "exception":
             pytest.fail(f"{self.name}: {answer['text']}")
