@@ -1443,7 +1443,10 @@ def main() -> int:
         "--carried", type=Path, metavar="FOLDER", help="what --collect made; without it, build here"
     )
     parser.add_argument(
-        "--nixl", type=Path, metavar="FOLDER", help="of NIXL's package, or an archive of one, to compare with"
+        "--nixl",
+        type=Path,
+        metavar="FOLDER",
+        help="that holds NIXL's package, or an archive or wheel of it, to compare with",
     )
     parser.add_argument(
         "--out",

@@ -582,11 +582,10 @@ def show(cases: list[Case]) -> None:
         print(f"\n{case.name}: {case.ending} in step {case.step}")
         for title, lines in (("Python", case.frames), ("native", case.native), ("libraries", case.libraries)):
             print("".join(f"  {title}: {line}\n" for line in lines), end="")
-    names = [case.name for case in cases if not case.works and case.ending != "not begun"]
-    print(
-        f"\n{len(cases) - len(names)} of {len(cases)} cases work; "
-        + ("these do not: " + "; ".join(names) if names else "none crashes")
-    )
+    bad = [case.name for case in cases if not case.works and case.ending != "not begun"]
+    print(f"\n{sum(case.works for case in cases)} of {len(cases)} cases work; {len(bad)} do not")
+    print("".join(f"  {name}\n" for name in bad), end="")
+    print(f"not begun, for want of time: {sum(case.ending == 'not begun' for case in cases)}")
 
 
 def main() -> int:
@@ -629,7 +628,7 @@ def main() -> int:
                 name: pool.submit(compile_cpp_loader, sitting, compiler or default, name, "cuda" in devices)
                 for name, compiler in compilers.items()
             }  # fmt: skip
-            sitting.run([*to_make, *jit])
+            sitting.run(to_make)
             programs = {name: made.result() for name, made in loaders.items()}
         made = [case for case in to_make if Path(case.package).exists()]
         for case in made:
@@ -640,7 +639,7 @@ def main() -> int:
                  command=[*program, case.package, case.device])
             for case in made for by, program in programs.items() if program
         ]  # fmt: skip
-        sitting.run(ways)
+        sitting.run([*ways, *jit])
         show(sitting.cases)
         if options.out:
             options.out.write_text("".join(json.dumps(vars(case)) + "\n" for case in sitting.cases))
