@@ -22,7 +22,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from comparison import ROOT, Rows, default_label, median, table
+from comparison import ROOT, Rows, default_label, ended, median, table
 
 PACKAGES = ROOT / "build" / "models"
 CASES = {"add": ("1024", 20000), "mlp": ("32x256", 3000), "convolution": ("1x3x32x32", 3000)}
@@ -64,7 +64,7 @@ print(json.dumps({"load_us": loaded * 1e6, "p50_us": samples[len(samples) // 2] 
 def run(arguments: list[str]) -> dict[str, Any]:
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        sys.exit(f"{arguments[0]} failed: {done.stderr[-2000:]}")
+        sys.exit(f"{ended(arguments[0], done.returncode)}: {done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -21,7 +21,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from comparison import RESULTS, ROOT, Rows, default_label, table
+from comparison import RESULTS, ROOT, Rows, default_label, ended, table
 
 LINE = re.compile(
     r"(attach|mapped) (read|write)\s+(\d+): bare .* best +([\d.]+) median GB/s, "
@@ -63,7 +63,7 @@ def main() -> None:
         )
         found = LINE.findall(done.stdout)
         if done.returncode != 0 or not found:
-            sys.exit(f"{options.program} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+            sys.exit(f"{ended(options.program, done.returncode)}\n{done.stdout}{done.stderr}")
         for how, op, page, bare, ours, in_turn, compared, transfers in found:
             case = f"{how}/{op}/{page}/{threads}"
             rows.add(

@@ -26,7 +26,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from comparison import RESULTS, ROOT, Measured, Rows, default_label, find_command, median, table
+from comparison import RESULTS, ROOT, Measured, Rows, default_label, ended, find_command, median, table
 
 LAUNCHED = ["bare_kernel_256", "bare_kernel_32"]
 COPIED = ["bare_copy_engine", "bare_copy_engine_event"]
@@ -97,7 +97,7 @@ def run(command: list[str], environment: dict[str, str], seconds: float) -> list
         print(f"  out of time: {' '.join(command)}", flush=True)
         return []
     if done.returncode != 0:
-        print(f"  {' '.join(command)} ended with {done.returncode}: {done.stderr.strip()[-500:]}", flush=True)
+        print(f"  {ended(' '.join(command), done.returncode)}: {done.stderr.strip()[-500:]}", flush=True)
     return (
         [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         if done.returncode == 0

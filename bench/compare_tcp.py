@@ -31,7 +31,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from comparison import RESULTS, ROOT, Measured, Rows, default_label, find_command, median, table
+from comparison import RESULTS, ROOT, Measured, Rows, default_label, ended, find_command, median, table
 
 STREAMS = [1, 2, 4]
 PAGES = [4096, 16384, 65536, 1 << 20]
@@ -43,7 +43,7 @@ MOST_PAGES = 16384  # of one request: the benchmark's default
 def run(command: list[str]) -> list[dict]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}\n{done.stderr}")
+        sys.exit(f"{ended(' '.join(command), done.returncode)}\n{done.stderr}")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -13,6 +13,7 @@ import platform
 import select
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -146,6 +147,13 @@ def find_command(given: str | None) -> str:
     return command
 
 
+def ended(what: str, code: int) -> str:
+    """How a process ended, by the code that subprocess gives: by a signal, or with an exit code."""
+    if code < 0:
+        return f"{what} was ended by signal {-code} ({signal.Signals(-code).name})"
+    return f"{what} ended with exit code {code}"
+
+
 class Stuck(RuntimeError):
     """A process of a comparison does not answer."""
 
@@ -175,7 +183,7 @@ class Worker:
             self.process.stdin.write(json.dumps({"do": what, **pack(arguments)}) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            raise RuntimeError(f"a benchmark process has ended, exit code {self.process.wait()}") from None
+            raise RuntimeError(ended("a benchmark process", self.process.wait())) from None
 
     def end(self) -> Any:
         """The answer. Stuck: there is none for too long; the process is ended."""
@@ -185,7 +193,7 @@ class Worker:
             raise Stuck(f"no answer in {self.patience:.0f} s")
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"a benchmark process has ended, exit code {self.process.wait()}")
+            raise RuntimeError(ended("a benchmark process", self.process.wait()))
         answer = unpack(json.loads(line))
         if "error" in answer:
             raise RuntimeError(answer["error"])

@@ -113,6 +113,11 @@ def find_command(given: str | None) -> str:
     return command
 
 
+def ending_of(code: int) -> str:
+    """Of a process, by the code that subprocess gives: "exit code 1", "signal 11 (SIGSEGV)"."""
+    return f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+
+
 class Server:
     """`headrace serve`, until the with-block ends."""
 
@@ -124,9 +129,9 @@ class Server:
             ready, _, _ = select.select([self.process.stdout], [], [], START_SECONDS)
             line = self.process.stdout.readline() if ready else ""
             if not line:
-                raise RuntimeError(
-                    f"headrace serve did not start within {START_SECONDS} s: exit code {self.process.poll()}"
-                )
+                code = self.process.poll()
+                how = "it runs, and says nothing" if code is None else ending_of(code)
+                raise RuntimeError(f"headrace serve did not start within {START_SECONDS} s: {how}")
             self.address = json.loads(line)["address"]
         except BaseException:
             self.stop()
@@ -163,7 +168,7 @@ def pull_at_once(command: str, address: str, backend: str, outputs: list[Path]) 
         for pull in pulls:
             answer, _ = pull.communicate(timeout=PULL_SECONDS)
             if pull.returncode != 0:
-                raise RuntimeError(f"headrace pull over {backend} ended with exit code {pull.returncode}")
+                raise RuntimeError(f"headrace pull over {backend} ended with {ending_of(pull.returncode)}")
             reports.append(json.loads(answer))
     finally:
         for pull in pulls:
@@ -209,7 +214,7 @@ def run(command: str, folder: Path, options: argparse.Namespace) -> bool:
                 )
                 outputs[number].unlink()
         if (code := server.stop()) != 0:
-            raise RuntimeError(f"headrace serve ended with exit code {code}")
+            raise RuntimeError(f"headrace serve ended with {ending_of(code)}")
     print("\n".join(["", *lines]))
     print(
         "(the first pulls pay for memory that a virtual machine has given back to its host: "

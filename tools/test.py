@@ -602,7 +602,8 @@ STAGES: dict[str, tuple[str, Callable[[Runner, Stage], None]]] = {
 }
 EVERY_DAY = ["setup", "sources", "dev", "tsan", "wheel", "release", "python", "fuzz", "tidy"]
 LONG = [
-    "setup", "sources", "dev-all", "soaks", "gcc", "fuzz-long", "tsan-python", "soaks-python", "rocm", "tidy-all",
+    "setup", "sources", "dev-all", "soaks", "gcc", "fuzz-long", "tsan-python", "soaks-python", "rocm",
+    "tidy-all",
 ]  # fmt: skip
 
 LONG_RESULTS = BUILD / "long"

@@ -13,7 +13,8 @@ runs this:
     NumPy and pytest
 
 --steps names some of the steps, in the order in which they run; what `extension` made is used again. The
-output of all goes to test_gpu.log in --out, rows to files as in bench/results.
+output of all goes to test_gpu.log in --out, rows to files as in bench/results. A step that ran no test, or
+measured nothing, says `nothing run` and why, and counts as failed.
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ import tarfile
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
+import zipfile
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -53,12 +57,34 @@ LABELS = ["gpu1", "gpu2", "gpu4", "kernel"]
 ANY_LABEL = " or ".join(LABELS)
 TAIL_LINES = 30
 COMPILER = os.environ.get("CXX", "g++")
+NIXL = "the wheels nixl and nixl-cu12"
 # Of the step's time, for the tests that want the GPUs to themselves: what they take where there is enough.
 ALONE_SHARE = 0.5
 CORES_OF_A_SHARE, GPU_GIB_OF_A_SHARE = (
     4,
     8,
 )  # what one process that runs tests needs, with those that it starts
+
+
+def load_bare_loader() -> ModuleType:
+    """python/headrace/exporting/bare_loader.py, without the package, which is not built yet."""
+    path = ROOT / "python" / "headrace" / "exporting" / "bare_loader.py"
+    spec = importlib.util.spec_from_file_location("bare_loader", path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+bare_loader = load_bare_loader()
+
+
+class NothingRun(Exception):
+    """Why a step ran no test, or measured nothing. The sitting is not whole without it."""
+
+
+class Failed(Exception):
+    """Why a step stopped early."""
 
 
 # On the machine that builds
@@ -124,6 +150,7 @@ class Sitting:
         self.started = time.monotonic() if started is None else started
         self.options = options
         self.step = "step"
+        self.troubles: list[str] = []  # what failed in this step, for its line at the end
         self.lock = threading.Lock()  # of the log, the rows and what is shown
         self.carried: Path = options.carried.resolve()
         self.out: Path = options.out.resolve()
@@ -147,7 +174,7 @@ class Sitting:
     def of_step(self, name: str, limit: float) -> Sitting:
         """The same sitting for a step, which may have others beside it: with files and a limit of its own."""
         own = copy.copy(self)
-        own.step, own.limit = name, limit
+        own.step, own.limit, own.troubles = name, limit, []
         return own
 
     def seconds_left(self) -> float:
@@ -162,6 +189,12 @@ class Sitting:
         """Where a command of this step leaves what it prints."""
         return WORK / f"{self.step}_{name}.txt"
 
+    def trouble(self, text: str) -> bool:
+        """Notes what failed. Returns False, which is what a step returns that failed."""
+        self.troubles.append(text)
+        self.note(f"    # {text}")
+        return False
+
     def run(
         self,
         command: list[str],
@@ -174,13 +207,12 @@ class Sitting:
         """Runs it into the log, for as long as the step may take, and shows its last lines. True if it
         succeeded.
 
-        rows: what it prints are rows, to be kept; case_suffix: told apart so from rows that other settings
-        gave.
+        rows: what it prints are rows, to be kept, and there is at least one; case_suffix: told apart so from
+        rows that other settings gave.
         """
         shown = " ".join(part if len(part) < 60 else "..." for part in command)
         if self.limit < time.monotonic():
-            self.note(f"    # not begun, out of time: {shown}")
-            return False
+            return self.trouble(f"not begun, out of time: {shown}")
         errors, output = self.file("stderr"), self.file("stdout")
         with output.open("wb") as out, errors.open("wb") as err:
             process = subprocess.Popen(
@@ -193,16 +225,19 @@ class Sitting:
                 env={**self.environment, **(environment or {})},
             )
             try:
-                ending = f"exit code {process.wait(self.step_seconds_left())}"
+                ending = bare_loader.ending(process.wait(self.step_seconds_left()))
             except subprocess.TimeoutExpired:
                 ending = "out of time"
             end_with_children(process)
         text = output.read_text(errors="replace")
-        if rows:
-            self.keep_rows(text, case_suffix)
+        kept = self.keep_rows(text, case_suffix) if rows else 1
         text += errors.read_text(errors="replace") if rows else ""
         self.note(f"$ {shown}\n{text}\n# {ending}", show=False)
-        ok = ending == "exit code 0"
+        if ending == "exit code 0" and kept == 0:
+            ending = "no row"
+        ok: bool = ending == "exit code 0"
+        if not ok:
+            self.troubles.append(f"{brief(command)}: {ending}")
         self.show_end(text, tail if ok else max(tail, TAIL_LINES), [] if ok else [f"# {ending}: {shown}"])
         return ok
 
@@ -220,9 +255,10 @@ class Sitting:
             if show:
                 print(text, flush=True)
 
-    def keep_rows(self, text: str, case_suffix: str = "") -> None:
+    def keep_rows(self, text: str, case_suffix: str = "") -> int:
         """Rows that a program printed go to the file of their table, with the GPUs as the machine and the
-        tree's commit."""
+        tree's commit. How many."""
+        kept = 0
         for line in text.splitlines():
             if not line.startswith("{"):
                 continue
@@ -240,6 +276,22 @@ class Sitting:
                 (self.out / f"{datetime.date.today()}-{self.label}-{row['table']}.jsonl").open("a") as file,
             ):
                 file.write(json.dumps(row) + "\n")
+            kept += 1
+        return kept
+
+    def row_lines(self) -> Counter[str]:
+        """The lines of all rows in the folder, those of earlier sittings too."""
+        files = self.out.glob("*.jsonl")
+        return Counter(line for file in files for line in file.read_text().splitlines())
+
+    def rows_since(self, before: Counter[str]) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.row_lines() - before).elements()]
+
+
+def brief(command: list[str]) -> str:
+    """A command in a few words, without the folders."""
+    parts = [Path(part).name if part.startswith(("/", "../")) else part for part in command[:5]]
+    return " ".join(part if len(part) < 40 else "..." for part in parts)
 
 
 def end_with_children(process: subprocess.Popen[bytes]) -> None:
@@ -285,52 +337,64 @@ def describe_gpus() -> tuple[str, str, int, float]:
 
 
 def extension(sitting: Sitting) -> bool:
-    """The package: python/headrace, the extension compiled for this interpreter, and the libraries beside
+    """The package: python/headrace, the extensions compiled for this interpreter, and the libraries beside
     it."""
     package = SITE / "headrace"
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    made = package / f"_headrace{suffix}"
-    sources = sorted((ROOT / "bindings" / "python").glob("*.cpp"))
-    if not made.exists() or made.stat().st_mtime < max(path.stat().st_mtime for path in sources):
-        nanobind = nanobind_folder(sitting.carried)
-        if nanobind is None:
-            print("    nanobind is neither carried nor installed")
+    modules = {
+        "python": (WORK / f"_headrace{suffix}", package),
+        "compat_nixl": (WORK / f"_compiled{suffix}", package / "compat" / "nixl"),
+    }
+    for bindings, (made, _) in modules.items():
+        sources = sorted((ROOT / "bindings" / bindings).glob("*.cpp"))
+        newest = max(path.stat().st_mtime for path in sources)
+        if made.exists() and made.stat().st_mtime >= newest:
+            continue
+        if not compile_extension(sitting, bindings, sources, made):
             return False
-        if not compile_extension(sitting, sources, nanobind, WORK / made.name):
-            return False
-        shutil.rmtree(SITE, ignore_errors=True)
-        shutil.copytree(ROOT / "python" / "headrace", package, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy2(WORK / made.name, made)
-    (package / "lib").unlink(missing_ok=True)
+    shutil.rmtree(SITE, ignore_errors=True)
+    shutil.copytree(ROOT / "python" / "headrace", package, ignore=shutil.ignore_patterns("__pycache__"))
+    for made, folder in modules.values():
+        shutil.copy2(made, folder / made.name)
     (package / "lib").symlink_to(sitting.carried / "lib")
     # As the installed package shows it: what loads, and what each backend says of this machine.
     program = (
-        "import headrace\nprint(headrace.__version__)\nfor b in headrace.list_backends(): "
-        "print(b.name, b.loaded, b.refusal)"
+        "import headrace, headrace.compat.nixl\n"
+        "print(headrace.__version__, headrace.compat.nixl.nixl_agent.__module__)\n"
+        "for b in headrace.list_backends(): print(b.name, b.loaded, b.refusal)"
     )
     return sitting.run([sys.executable, "-c", program])
 
 
-def compile_extension(sitting: Sitting, sources: list[Path], nanobind: Path, target: Path) -> bool:
+def compile_extension(sitting: Sitting, bindings: str, sources: list[Path], target: Path) -> bool:
     """What cmake/parts.cmake does for the release build, without the packages that a configuration asks
     for."""
     flags = [
         "-fno-strict-aliasing",
         "-ffunction-sections",
         "-fdata-sections",
-        "-DNB_COMPACT_ASSERTIONS",
-        f"-I{nanobind / 'include'}",
-        f"-I{nanobind / 'ext' / 'robin_map' / 'include'}",
         f"-I{sysconfig.get_paths()['include']}",
     ]
+    own_flags: dict[Path, list[str]] = {}
+    libraries: list[str] = []
+    if bindings == "python":
+        nanobind = nanobind_folder(sitting.carried)
+        if nanobind is None:
+            return sitting.trouble("nanobind is neither carried nor installed")
+        flags += [
+            "-DNB_COMPACT_ASSERTIONS",
+            f"-I{nanobind / 'include'}",
+            f"-I{nanobind / 'ext' / 'robin_map' / 'include'}",
+        ]
+        combined = nanobind / "src" / "nb_combined.cpp"
+        sources, own_flags = [combined, *sources], {combined: ["-DNB_BUILD"]}
+        libraries = [str(sitting.carried / "lib" / "libheadrace.so.0")]
     # As Python 3.10 and 3.11 get it; failing that as the wheel for 3.12 and newer has it, with the limited
     # API.
     for api in [[], ["-DPy_LIMITED_API=0x030C0000"]][: 2 if sys.version_info >= (3, 12) else 1]:
-        combined = nanobind / "src" / "nb_combined.cpp"
-        objects = compile_objects(
-            sitting, [combined, *sources], [*flags, *api], WORK / "objects", {combined: ["-DNB_BUILD"]}
-        )
-        if objects:
+        if objects := compile_objects(
+            sitting, sources, [*flags, *api], WORK / f"objects_{bindings}", own_flags
+        ):
             break
     else:
         return False
@@ -343,7 +407,7 @@ def compile_extension(sitting: Sitting, sources: list[Path], nanobind: Path, tar
         "-Wl,--gc-sections",
         "-Wl,-rpath,$ORIGIN/lib",
         f"-Wl,--version-script={ROOT / 'cmake' / 'python_exports.map'}",
-        str(sitting.carried / "lib" / "libheadrace.so.0"),
+        *libraries,
         "-pthread",
     ]
     return sitting.run(link)
@@ -355,6 +419,7 @@ def compile_objects(
     flags: list[str],
     folder: Path,
     own_flags: dict[Path, list[str]] | None = None,
+    compiler: str = COMPILER,
 ) -> list[Path]:
     """Compiles each into the folder, as many at once as there are cores; nothing where one fails, after its
     first errors."""
@@ -374,7 +439,7 @@ def compile_objects(
     def compile_one(source: Path) -> tuple[Path, str]:
         made = folder / f"{source.stem}.o"
         command = [
-            COMPILER,
+            compiler,
             *common,
             *flags,
             *(own_flags or {}).get(source, []),
@@ -389,7 +454,9 @@ def compile_objects(
             )
         except subprocess.TimeoutExpired:
             return made, f"{source}: out of time"
-        return made, done.stderr if done.returncode != 0 else ""
+        if done.returncode == 0:
+            return made, ""
+        return made, done.stderr or f"{source}: {compiler} {bare_loader.ended(done.returncode)}"
 
     with ThreadPoolExecutor(sitting.options.jobs or os.cpu_count() or 1) as pool:
         compiled = list(pool.map(compile_one, sources))
@@ -398,16 +465,16 @@ def compile_objects(
         return [made for made, _ in compiled]
     sitting.note("\n".join(errors), show=False)
     print("\n".join(errors[0].splitlines()[:TAIL_LINES]))
+    sitting.troubles.append(f"{len(errors)} of {len(sources)} sources do not compile")
     return []
 
 
-def compile_torch_runtime(sitting: Sitting) -> bool:
+def compile_torch_runtime(sitting: Sitting, compiler: str = COMPILER) -> bool:
     """libheadrace_torch.so and the note beside it, against the torch that is here: what cmake/torch.cmake
     does."""
     found = importlib.util.find_spec("torch")
     if found is None or not found.origin:
-        print("    torch is not installed")
-        return False
+        return sitting.trouble("torch is not installed")
     root = Path(found.origin).parent
     about = runpy.run_path(str(root / "version.py"))
     version, kind = (
@@ -425,14 +492,18 @@ def compile_torch_runtime(sitting: Sitting) -> bool:
     if tuple(map(int, version.split(".")[:2])) >= (2, 13):
         flags.append("-DHEADRACE_TORCH_LOADS_FOLDERS")
     objects = compile_objects(
-        sitting, sorted((ROOT / "bindings" / "torch").glob("*.cpp")), flags, WORK / "torch_objects"
+        sitting,
+        sorted((ROOT / "bindings" / "torch").glob("*.cpp")),
+        flags,
+        WORK / "torch_objects",
+        compiler=compiler,
     )
     if not objects:
         return False
     library = sitting.carried / "lib" / "libheadrace_torch.so"
     torch_libraries = [str(root / "lib" / f"lib{name}.so") for name in ("torch", "torch_cpu", "c10")]
     link = [
-        COMPILER,
+        compiler,
         "-shared",
         "-o",
         str(library),
@@ -443,10 +514,12 @@ def compile_torch_runtime(sitting: Sitting) -> bool:
     ]
     done = subprocess.run(link, capture_output=True, text=True, check=False)
     sitting.note(done.stderr, show=done.returncode != 0)
+    if done.returncode != 0:
+        return sitting.trouble(f"linking {library.name}: {compiler} {bare_loader.ended(done.returncode)}")
     library.with_suffix(".json").write_text(
         json.dumps({"torch": version, "accelerator": kind, "folder": str(root)}) + "\n"
     )
-    return done.returncode == 0
+    return True
 
 
 def machine(sitting: Sitting) -> bool:
@@ -473,31 +546,79 @@ def paths(sitting: Sitting) -> bool:
 
 def native(sitting: Sitting) -> bool:
     """The C++ tests that carry a GPU's label, where the build was made here."""
-    build = ROOT / "build" / "release"
     if not sitting.options.built_here:
-        print("    the build was carried here, without its tests")
-        return True
-    return sitting.run(
+        raise NothingRun(
+            "the build was carried here, without its C++ tests: leave --carried out where it can be built"
+        )
+    report = fresh_report(sitting, "native")
+    ok = sitting.run(
         [
             "ctest",
             "--test-dir",
-            str(build),
+            str(ROOT / "build" / "release"),
             "-L",
             f"^({'|'.join(LABELS)})$",
             "--output-on-failure",
-            "--no-tests=ignore",
+            "--no-tests=error",
+            "--output-junit",
+            str(report),
         ]
     )
+    if "No tests were found" in sitting.file("stdout").read_text(errors="replace"):
+        raise NothingRun(f"the build has no C++ test with a label of {', '.join(LABELS)}")
+    return some_test_ran(report) and ok
+
+
+def fresh_report(sitting: Sitting, name: str) -> Path:
+    """Where a test program is to write what each test did; an earlier report is gone."""
+    report = sitting.out / f"{name}.xml"
+    report.unlink(missing_ok=True)
+    return report
+
+
+def some_test_ran(report: Path) -> bool:
+    """Raises NothingRun if the report has no test that ran. False if there is no report: its program ended
+    too early."""
+    try:
+        cases = list(ElementTree.parse(report).getroot().iter("testcase"))
+    except (OSError, ElementTree.ParseError):
+        return False
+    if not cases:
+        raise NothingRun("no test was selected")
+    if all(case.find("skipped") is not None for case in cases):
+        raise NothingRun(skipped_text(cases))
+    return True
+
+
+def skipped_text(cases: list[ElementTree.Element]) -> str:
+    """That all were skipped, and the reason that most of them have."""
+    skipped = [case.find("skipped") for case in cases]
+    reasons = Counter(one.get("message", "") for one in skipped if one is not None)
+    return f"all {len(cases)} tests were skipped: {reasons.most_common(1)[0][0]}"
 
 
 def pytest_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
 
 
-def pytest(sitting: Sitting, selection: str, *arguments: str, file: str = "test_gpu.py") -> bool:
-    return sitting.run(
-        pytest_command("-v", "--durations=12", "-m", selection, *arguments, f"tests/python/{file}"), tail=45
+def pytest(
+    sitting: Sitting, selection: str, *arguments: str, file: str = "test_gpu.py", report: str = "",
+    environment: dict[str, str] | None = None,
+) -> bool:  # fmt: skip
+    """True if some test ran and none failed. report: the name of its file, where it is not that of the
+    tests'."""
+    path = fresh_report(sitting, report or Path(file).stem)
+    command = pytest_command(
+        "-v",
+        "--durations=12",
+        "-m",
+        selection,
+        f"--junitxml={path}",
+        *arguments,
+        f"tests/python/{file}",
     )
+    ok = sitting.run(command, tail=60, environment=environment)
+    return some_test_ran(path) and ok
 
 
 def tests(sitting: Sitting) -> bool:
@@ -508,7 +629,7 @@ def tests(sitting: Sitting) -> bool:
     shutil.rmtree(WORK / "junit", ignore_errors=True)
     (WORK / "junit").mkdir()
     if not beside and not alone:
-        raise OSError(
+        raise NothingRun(
             f"there is no test to run: of test_gpu.py, {quick} {' '.join(sitting.options.pytest)}".rstrip()
         )
     dealt = shares(beside, how_many_beside(sitting))
@@ -530,8 +651,7 @@ def tests(sitting: Sitting) -> bool:
     ok = run_together(before_those, commands, {"OMP_NUM_THREADS": str(cores)})
     if alone:
         ok = sitting.run(pytest_command(*common, f"--junitxml={WORK}/junit/alone.xml", *alone), tail=8) and ok
-    # Without a GPU each skips itself, which shall not look like success.
-    return every_test_counts(sitting, [*beside, *alone]) and ok and sitting.gpus > 0
+    return every_test_counts(sitting, [*beside, *alone]) and ok
 
 
 def ids_of_tests(sitting: Sitting, selection: str) -> list[str]:
@@ -551,7 +671,7 @@ def ids_of_tests(sitting: Sitting, selection: str) -> list[str]:
     )
     if done.returncode not in (0, 5):  # 5: none is left
         sitting.note(done.stdout + done.stderr)
-        raise OSError(f"pytest cannot collect the tests: exit code {done.returncode}")
+        raise OSError(f"pytest cannot collect the tests: {bare_loader.ending(done.returncode)}")
     return [line for line in done.stdout.splitlines() if line.startswith("tests/") and "::" in line]
 
 
@@ -564,7 +684,10 @@ def how_many_beside(sitting: Sitting) -> int:
 
 def every_test_counts(sitting: Sitting, asked_for: list[str]) -> bool:
     """Puts the processes' reports together into test_gpu.xml, and says how many tests did what. True if each
-    ran, once, without a failure."""
+    ran, once, without a failure.
+
+    Raises NothingRun where each was skipped.
+    """
     whole = ElementTree.Element("testsuites", name="tests/python/test_gpu.py")
     ran: list[str] = []
     count = {"failed": 0, "skipped": 0}
@@ -590,25 +713,21 @@ def every_test_counts(sitting: Sitting, asked_for: list[str]) -> bool:
     )
     for name in missing[:TAIL_LINES]:
         sitting.note(f"    not run: {name}")
+    if missing:
+        sitting.troubles.append(f"{len(missing)} of {len(names)} tests not run")
+    elif ran and count["skipped"] == len(ran):
+        raise NothingRun(skipped_text(list(whole.iter("testcase"))))
     return sorted(ran) == sorted(names) and count["failed"] == 0 and bool(names)
 
 
 def exchange(sitting: Sitting) -> bool:
     """Every GPU to and from every other at once, and several processes on one."""
-    report = f"--junitxml={sitting.out / 'test_gpu_all_to_all.xml'}"
-    return (
-        pytest(sitting, ANY_LABEL, report, *sitting.options.pytest, file="test_gpu_all_to_all.py")
-        and sitting.gpus > 0
-    )
+    return pytest(sitting, ANY_LABEL, *sitting.options.pytest, file="test_gpu_all_to_all.py")
 
 
 def courier(sitting: Sitting) -> bool:
     """Small pages carried by the kernel that stays."""
-    report = f"--junitxml={sitting.out / 'test_gpu_courier.xml'}"
-    return (
-        pytest(sitting, ANY_LABEL, report, *sitting.options.pytest, file="test_gpu_courier.py")
-        and sitting.gpus > 0
-    )
+    return pytest(sitting, ANY_LABEL, *sitting.options.pytest, file="test_gpu_courier.py")
 
 
 def run_together(
@@ -626,7 +745,7 @@ def run_together(
     failed = []
     for name, process in started.items():
         try:
-            ending = f"exit code {process.wait(sitting.step_seconds_left())}"
+            ending = bare_loader.ending(process.wait(sitting.step_seconds_left()))
         except subprocess.TimeoutExpired:
             ending = "out of time"
         end_with_children(process)
@@ -634,6 +753,7 @@ def run_together(
         sitting.note(f"$ {' '.join(commands[name])}\n{text}\n# {ending}", show=False)
         if ending != "exit code 0":
             failed.append(name)
+            sitting.troubles.append(f"{name}: {ending}")
         sitting.show_end(text, 0 if ending == "exit code 0" else TAIL_LINES, [f"{name}: {ending}"])
     return not failed
 
@@ -672,10 +792,61 @@ def demo_rows(sitting: Sitting, said: dict[str, Any]) -> str:
 
 
 def runner(sitting: Sitting) -> bool:
-    """Models and the demo on GPUs. libheadrace_torch.so and all packages are made here, for the torch and the
-    GPU that are here."""
-    export = [sys.executable, "-m", "headrace.demo_model.export", "--device", "cuda"]
+    """Models and the demo on GPUs. libheadrace_torch.so and all packages are made here, for the torch and
+    the GPU that are here."""
+    with ThreadPoolExecutor(1) as pool:
+        compiled = pool.submit(compile_torch_runtime, sitting)
+        compiler = compiler_that_works(sitting)
+        done = compiled.result()
+    if compiler is not None:
+        done = compile_torch_runtime(sitting, compiler)
+    if not done:
+        return False
+    chosen = {} if compiler is None else {"CXX": compiler}
     folders = {shape: ROOT / "build" / "demo_gpu" / shape for shape in ("book", "8b")}
+    if not export_models(sitting, folders, chosen):
+        return False  # the tests would export again, and end as this did
+    if not sitting.run([str(sitting.carried / "bin" / "headrace"), "doctor", "--device", "cuda:0"], tail=16):
+        return False
+    tested = pytest(
+        sitting, ANY_LABEL, "-s", *sitting.options.pytest, file="test_gpu_runner.py", environment=chosen
+    )
+    return demo_at_size(sitting, folders["8b"]) and tested
+
+
+def compiler_that_works(sitting: Sitting) -> str | None:
+    """The C++ compiler whose packages PyTorch's own loader loads, where it is not the one that is chosen
+    anyway.
+
+    Raises Failed where the loader dies without Headrace: nothing of this step can work then.
+    """
+    outcome = try_bare_loader(sitting, None)
+    if outcome.works:
+        return None
+    other: str | None = bare_loader.other_compiler()
+    if other is not None and try_bare_loader(sitting, other).works:
+        sitting.note(
+            f"    going on with CXX={other} instead of {COMPILER}, with which PyTorch's own loader dies"
+        )
+        return other
+    raise Failed(f"PyTorch's own loader does not work here, without Headrace: a bare program gave {outcome}")
+
+
+def try_bare_loader(sitting: Sitting, compiler: str | None) -> Any:
+    """How the bare program ended: an Outcome of bare_loader."""
+    outcome = bare_loader.try_loader(
+        "cuda", compiler, seconds=min(bare_loader.SECONDS, sitting.step_seconds_left())
+    )
+    with_compiler = f" with CXX={compiler}" if compiler else ""
+    sitting.note(f"$ PyTorch's own loader{with_compiler}\n{outcome.printed}\n# {outcome}", show=False)
+    lines = [] if outcome.works else outcome.printed.splitlines()[-TAIL_LINES:]
+    sitting.show_end("\n".join(lines), TAIL_LINES, [f"PyTorch's own loader{with_compiler}: {outcome}"])
+    return outcome
+
+
+def export_models(sitting: Sitting, folders: dict[str, Path], environment: dict[str, str]) -> bool:
+    """The demo's packages, and those of the tests."""
+    export = [sys.executable, "-m", "headrace.demo_model.export", "--device", "cuda"]
     commands = {
         f"export_{shape}": [*export, "--shape", shape, "--output", str(folder)]
         for shape, folder in folders.items()
@@ -685,37 +856,8 @@ def runner(sitting: Sitting) -> bool:
         "tests/support/gpu_models.py",
         str(ROOT / "build" / "gpu_models"),
     ]
-    with ThreadPoolExecutor(1) as pool:
-        compiled = pool.submit(compile_torch_runtime, sitting)
-        # Without it each starts a process for each core.
-        exported = run_together(sitting, commands, {"TORCHINDUCTOR_COMPILE_THREADS": "1"})
-        if not compiled.result():
-            return False
-    if not sitting.run([str(sitting.carried / "bin" / "headrace"), "doctor", "--device", "cuda:0"], tail=16):
-        return False
-    arguments = [
-        "-v",
-        "-p",
-        "no:cacheprovider",
-        "--durations=12",
-        "-m",
-        ANY_LABEL,
-        f"--junitxml={sitting.out / 'test_gpu_runner.xml'}",
-    ]
-    tested = sitting.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            *arguments,
-            "-s",
-            *sitting.options.pytest,
-            "tests/python/test_gpu_runner.py",
-        ],
-        tail=60,
-    )
-    shown = demo_at_size(sitting, folders["8b"])
-    return exported and tested and shown and sitting.gpus > 0
+    # Without it each starts a process for each core.
+    return run_together(sitting, commands, {"TORCHINDUCTOR_COMPILE_THREADS": "1", **environment})
 
 
 def demo_at_size(sitting: Sitting, packages: Path) -> bool:
@@ -735,7 +877,9 @@ def demo_at_size(sitting: Sitting, packages: Path) -> bool:
     ):
         return False
     lines = sitting.file("stdout").read_text(errors="replace").splitlines()
-    said = next(json.loads(line) for line in lines if line.startswith("{"))
+    said = next((json.loads(line) for line in lines if line.startswith("{")), None)
+    if said is None:
+        return sitting.trouble("headrace demo printed no JSON")
     sitting.keep_rows(demo_rows(sitting, said))
     keys = (
         "prompt_tokens",
@@ -757,17 +901,19 @@ def demo_at_size(sitting: Sitting, packages: Path) -> bool:
 
 
 def soak(sitting: Sitting) -> bool:
-    """100,000 random requests, every byte compared, or as many as the time allows."""
+    """100,000 random requests, every byte compared. Too little time for all of them is a failure."""
     seconds = min(sitting.options.soak_seconds, max(5.0, sitting.limit - time.monotonic() - 20))
-    if sitting.gpus < 2:
-        raise NotRun("it needs two GPUs")
-    return pytest(sitting, "slow", "-s", f"--soak-seconds={seconds:.0f}")
+    return pytest(sitting, "slow", "-s", f"--soak-seconds={seconds:.0f}", report="test_gpu_soak")
 
 
 def assumptions(sitting: Sitting) -> bool:
     """What the driver does where the fake one assumes it."""
     output = sitting.out / "driver_assumptions.jsonl"
-    return sitting.run([sys.executable, "bench/gpu/driver_assumptions.py", "--out", str(output)], tail=60)
+    output.unlink(missing_ok=True)
+    ok = sitting.run([sys.executable, "bench/gpu/driver_assumptions.py", "--out", str(output)], tail=60)
+    if not output.exists() or not output.read_text().strip():
+        raise NothingRun("nothing was asked of the driver")
+    return ok
 
 
 def bench(
@@ -817,7 +963,7 @@ def host(sitting: Sitting) -> bool:
 
 
 def compare(sitting: Sitting, script: str, *arguments: str, tail: int = 60) -> bool:
-    """A comparison of bench/, its rows beside the others."""
+    """A comparison of bench/, its rows beside the others. One that writes no row has failed."""
     about = [
         "--results",
         os.path.relpath(sitting.out, ROOT),
@@ -828,7 +974,11 @@ def compare(sitting: Sitting, script: str, *arguments: str, tail: int = 60) -> b
         "--machine-label",
         sitting.label,
     ]
-    return sitting.run([sys.executable, script, *arguments, *about], tail=tail)
+    before = sitting.row_lines()
+    ok = sitting.run([sys.executable, script, *arguments, *about], tail=tail)
+    if ok and not sitting.rows_since(before):
+        return sitting.trouble(f"{script} wrote no row")
+    return ok
 
 
 def carried_program(sitting: Sitting, name: str) -> str:
@@ -969,13 +1119,10 @@ LAST_TURN_SECONDS = 25  # that one may take which began in time
 
 def in_turn(sitting: Sitting, *arguments: str, seconds: int) -> bool:
     """NIXL and Headrace; no turn begins after so many seconds."""
-    given: Path | None = sitting.options.nixl
-    if given is None:
-        print("    not asked for: --nixl names a folder, or an archive of one, that holds the package nixl")
-        return True
-    folder = unpacked(given.resolve())
+    folder = nixl_folder(sitting)
     seconds = min(seconds, max(1, int(sitting.limit - time.monotonic() - LAST_TURN_SECONDS)))
-    return compare(
+    before = sitting.row_lines()
+    ok = compare(
         sitting,
         "bench/compare_nixl.py",
         "--device",
@@ -986,6 +1133,43 @@ def in_turn(sitting: Sitting, *arguments: str, seconds: int) -> bool:
         "--seconds",
         str(seconds),
     )
+    # It goes on where NIXL's processes end too early, and says so.
+    if ok and not any(str(row.get("peer")).startswith("nixl") for row in sitting.rows_since(before)):
+        return sitting.trouble("nothing was compared with NIXL: it is said above why its turns were left out")
+    return ok
+
+
+def nixl_folder(sitting: Sitting) -> Path:
+    """The folder from which a Python of this version imports NIXL: the one named by --nixl, or one that NIXL
+    is installed in.
+
+    Raises NothingRun where there is none.
+    """
+    given: Path | None = sitting.options.nixl
+    if given is not None:
+        folder = unpacked(given.resolve())
+    else:
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        places = [
+            Path(sysconfig.get_paths()["purelib"]),
+            ROOT / "build" / "nixl-venv" / "lib" / version / "site-packages",
+        ]
+        found = next((place for place in places if list(place.glob("nixl_cu1[23]-*.dist-info"))), None)
+        if found is None:
+            raise NothingRun(
+                f"NIXL is not installed: where there is a network, download {NIXL} for this Python, "
+                "unpack both into one folder, bring it here, and name it by --nixl FOLDER"
+            )
+        folder = found
+    program = "import nixl._api; print(nixl._api.nixl_agent.__module__)"
+    search = os.pathsep.join([str(folder), sitting.environment["PYTHONPATH"]])
+    if not sitting.run([sys.executable, "-c", program], environment={"PYTHONPATH": search}):
+        raise NothingRun(f"NIXL in {folder} cannot be imported: its last words are above")
+    if (module := sitting.file("stdout").read_text().split()[-1]).startswith("headrace"):
+        raise NothingRun(
+            f"nixl in {folder} is Headrace's drop-in ({module}): name NIXL's own by --nixl FOLDER"
+        )
+    return folder
 
 
 def nixl(sitting: Sitting) -> bool:
@@ -1021,17 +1205,41 @@ def nixl_others(sitting: Sitting) -> bool:
 
 
 def unpacked(given: Path) -> Path:
-    """The folder that holds the package: given, or of an archive that is unpacked once."""
-    if given.is_file():
-        target = WORK / "nixl"
-        if not target.exists():
-            with tarfile.open(given) as archive:  # Pythons before 3.11.4 trust without being told
-                if hasattr(tarfile, "fully_trusted_filter"):
-                    archive.extractall(target, filter="fully_trusted")
-                else:
-                    archive.extractall(target)
-        given = target
-    return next(path.parent for path in [given / "nixl", *given.glob("*/nixl")] if path.is_dir())
+    """The folder that holds the package: given, or of an archive that is unpacked once.
+
+    Raises NothingRun where there is none.
+    """
+    folder = unpack(given) if given.is_file() else given
+    packages = [folder / "nixl", *sorted(folder.glob("*/nixl"))]
+    # NIXL's wheel has a folder of that name beside the package, for its plugins.
+    found = next((path.parent for path in packages if (path / "__init__.py").is_file()), None)
+    if found is None:
+        raise NothingRun(
+            f"{given} holds no package nixl: unpack {NIXL} into one folder, and name it by --nixl FOLDER"
+        )
+    return found
+
+
+def unpack(archive: Path) -> Path:
+    """A folder of its own for each archive, which appears whole or not at all."""
+    status = archive.stat()
+    target = WORK / "nixl" / f"{archive.name}-{status.st_size}-{status.st_mtime_ns}"
+    if target.exists():
+        return target
+    unfinished = target.with_name(f".{target.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    if zipfile.is_zipfile(archive):  # a wheel is one
+        with zipfile.ZipFile(archive) as wheel:
+            wheel.extractall(unfinished)
+    else:
+        with tarfile.open(archive) as tar:  # Pythons before 3.11.4 trust without being told
+            if hasattr(tarfile, "fully_trusted_filter"):
+                tar.extractall(unfinished, filter="fully_trusted")
+            else:
+                tar.extractall(unfinished)
+    unfinished.rename(target)
+    return target
 
 
 def sanitizer(sitting: Sitting, tool: str) -> bool:
@@ -1039,36 +1247,25 @@ def sanitizer(sitting: Sitting, tool: str) -> bool:
         "compute-sanitizer", path=os.pathsep.join([os.environ["PATH"], "/usr/local/cuda/bin"])
     )
     if program is None:
-        raise NotRun("compute-sanitizer is not installed")
+        raise NothingRun("compute-sanitizer is not installed")
     command = [
-        program,
-        "--tool",
-        tool,
-        "--target-processes",
-        "all",
-        "--error-exitcode",
-        "9",
-        str(sitting.carried / "bin" / "headrace"),
-        "bench",
-        "pages",
-        "--kinds",
-        "vram-vram",
-        "--page",
-        "4K",
-        "--total",
-        "1M",
-        "--op",
-        "both",
-    ]
-    moved = sitting.run([*command, "--count", "100", "--iterations", "2"], tail=8)
+        program, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9",
+        str(sitting.carried / "bin" / "headrace"), "bench", "pages", "--kinds", "vram-vram", "--page", "4K",
+        "--total", "1M", "--op", "both",
+    ]  # fmt: skip
+    moved = sanitized(sitting, [*command, "--count", "100", "--iterations", "2"], {})
     return (
-        sitting.run(
-            [*command, "--single", "--iterations", "256"],
-            tail=8,
-            environment={"HEADRACE_CUDA_IPC_COURIER": "on"},
-        )
+        sanitized(sitting, [*command, "--single", "--iterations", "256"], {"HEADRACE_CUDA_IPC_COURIER": "on"})
         and moved
     )
+
+
+def sanitized(sitting: Sitting, command: list[str], environment: dict[str, str]) -> bool:
+    """compute-sanitizer's program, and whether it saw any: without its summary it looked at nothing."""
+    ok = sitting.run(command, tail=8, environment=environment)
+    if ok and " SUMMARY: " not in sitting.file("stdout").read_text(errors="replace"):
+        return sitting.trouble("compute-sanitizer gave no summary: it looked at nothing")
+    return ok
 
 
 def memcheck(sitting: Sitting) -> bool:
@@ -1079,7 +1276,9 @@ def memcheck(sitting: Sitting) -> bool:
 def initcheck(sitting: Sitting) -> bool:
     """compute-sanitizer looks for GPU memory that is read before anybody has written it."""
     if sitting.gpus < 2:
-        raise NotRun("it needs two GPUs: on one, what another process has written counts as never written")
+        raise NothingRun(
+            "it needs two GPUs: on one, what another process has written counts as never written"
+        )
     return sanitizer(sitting, "initcheck")
 
 
@@ -1093,10 +1292,6 @@ def probe(sitting: Sitting) -> bool:
     return sitting.run([str(sitting.carried / "bench" / "bench_gpu_probe"), "--correct", "--quick"], tail=40)
 
 
-class NotRun(Exception):
-    """What a step lacks on this machine. The sitting is not whole without it."""
-
-
 @dataclass
 class Step:
     """What to do, the most seconds that it may take, and what it takes on two H200 with 32 cores, which later
@@ -1105,11 +1300,12 @@ class Step:
     do: Callable[[Sitting], bool]
     limit: float
     usual: float
+    gpus: int = 1  # that it needs
 
 
 # In the order of what would be missed most.
 STEPS: dict[str, Step] = {
-    "extension": Step(extension, 120, 10),
+    "extension": Step(extension, 120, 10, gpus=0),
     "machine": Step(machine, 90, 8),
     "pages": Step(pages, 60, 12),
     "single": Step(single, 30, 4),
@@ -1120,18 +1316,18 @@ STEPS: dict[str, Step] = {
     "memcheck": Step(memcheck, 60, 8),
     "initcheck": Step(initcheck, 60, 8),
     "racecheck": Step(racecheck, 60, 11),
-    "soak": Step(soak, 120, 16),
+    "soak": Step(soak, 120, 16, gpus=2),
     "nixl": Step(nixl, 150, 53),
     "paths": Step(paths, 60, 5),
-    "native": Step(native, 60, 0),
-    "attach": Step(attach, 60, 42),
+    "native": Step(native, 60, 0, gpus=0),
+    "attach": Step(attach, 60, 42, gpus=0),
     # A sitting of their own, or what a driver is asked once.
-    "dram": Step(dram, 110, 52),
+    "dram": Step(dram, 110, 52, gpus=0),
     "ceilings": Step(ceilings, 300, 185),
-    "tcp_host": Step(tcp_host, 420, 215),
+    "tcp_host": Step(tcp_host, 420, 215, gpus=0),
     "exchange": Step(exchange, 240, 26),
     "courier": Step(courier, 150, 90),
-    "runner": Step(runner, 340, 180),
+    "runner": Step(runner, 340, 210),
     "assumptions": Step(assumptions, 90, 30),
     "nixl_others": Step(nixl_others, 500, 465),
     "probe": Step(probe, 200, 100),
@@ -1160,17 +1356,22 @@ def run_step(sitting: Sitting, name: str, later: float) -> tuple[str, float, str
     """One step, and how it went. `later`: seconds that the steps after it usually take."""
     step, begun, left = STEPS[name], time.monotonic(), sitting.seconds_left()
     if left < 5:
-        return name, 0.0, "not run: out of time"
+        return name, 0.0, "nothing run: out of time"
+    if sitting.gpus < step.gpus:
+        needed = "a GPU" if step.gpus == 1 else f"{step.gpus} GPUs"
+        return name, 0.0, f"nothing run: it needs {needed}, and this machine has {sitting.gpus}"
     # One that hangs does not take the time of those after it.
     own = sitting.of_step(name, begun + min(step.limit, left, max(step.usual, left - later)))
     own.note(f"== {name}: {step.do.__doc__ or ''}".splitlines()[0])
     try:
-        result = "ok" if step.do(own) else "failed"
-    except NotRun as why:
-        result = f"not run: {why}"
+        result = "ok" if step.do(own) else f"failed: {'; '.join(own.troubles) or 'the log says why'}"
+    except NothingRun as why:
+        result = f"nothing run: {why}"
+    except Failed as why:
+        result = f"failed: {why}"
     except Exception as error:  # a step that cannot even begin is a failure of that step
         own.note(f"    {type(error).__name__}: {error}")
-        result = "failed"
+        result = f"failed: {type(error).__name__}: {error}"
     seconds = time.monotonic() - begun
     own.note(f"== {name}: {result}, {seconds:.1f} s")
     return name, seconds, result
@@ -1216,6 +1417,7 @@ def build_here() -> Path:
             done = subprocess.CompletedProcess(command, 1, stderr=str(error))
         if done.returncode != 0:
             print(cause(done.stderr or ""))
+            print(f"{' '.join(command)}: {bare_loader.ending(done.returncode)}")
             sys.exit(
                 "this machine cannot build Headrace: run `make setup`, or build elsewhere, "
                 "`tools/test_gpu.py --collect FOLDER build/release` "
@@ -1241,7 +1443,10 @@ def main() -> int:
         "--carried", type=Path, metavar="FOLDER", help="what --collect made; without it, build here"
     )
     parser.add_argument(
-        "--nixl", type=Path, metavar="FOLDER", help="of NIXL's package, or an archive of one, to compare with"
+        "--nixl",
+        type=Path,
+        metavar="FOLDER",
+        help="that holds NIXL's package, or an archive or wheel of it, to compare with",
     )
     parser.add_argument(
         "--out",

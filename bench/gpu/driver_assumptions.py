@@ -238,7 +238,7 @@ class Exporter:
     def _answer(self) -> tuple[dict[str, Any], list[int]]:
         data, descriptors, _, _ = socket.recv_fds(self.socket, 65536, 4)
         if not data:
-            raise Failed(f"the exporter has ended with {self.process.wait()}")
+            raise Failed(f"the exporter has ended with {ending_of(self.process.wait())}")
         answer = json.loads(data)
         if "failed" in answer:
             raise Failed(f"exporter: {answer['failed']}")
@@ -637,6 +637,11 @@ def answer_one(name: str) -> int:
     os._exit(0)  # a broken context is not taken apart
 
 
+def ending_of(code: int) -> str:
+    """Of a process, by the code that subprocess gives."""
+    return f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+
+
 def run_one(name: str) -> dict[str, Any]:
     """The same in a process group of its own, with a limit."""
     process = subprocess.Popen(
@@ -648,7 +653,7 @@ def run_one(name: str) -> dict[str, Any]:
     )
     try:
         out, err = process.communicate(timeout=SECONDS)
-        ending = f"exit code {process.returncode}"
+        ending = ending_of(process.returncode)
     except subprocess.TimeoutExpired:
         ending, out, err = f"no end within {SECONDS} s", "", ""
     finally:

@@ -105,7 +105,7 @@ class PeerProcess:
 
     def answer(self):
         line = self.process.stdout.readline()
-        assert line, f"the peer's process has ended with {self.process.wait()}"
+        assert line, f"the peer's process: {subprocess.CalledProcessError(self.process.wait(), self.name)}"
         return json.loads(line)
 
     def ask(self, command, **arguments):

@@ -1070,12 +1070,17 @@ SEQUENCES = {
 
 
 def take_library(library: str) -> None:
+    """From now on `import nixl` gives it. Where a module lies tells nothing: any folder of a path may be
+    called headrace."""
     if library == "dropin":
         import headrace.compat.nixl.install  # noqa: F401
     import nixl
+    from nixl._api import nixl_agent
 
-    from_headrace = "headrace" in str(nixl.__file__)
-    assert from_headrace == (library == "dropin"), f"nixl comes from {nixl.__file__}"
+    from_headrace = nixl_agent.__module__.partition(".")[0] == "headrace"
+    assert from_headrace == (library == "dropin"), (
+        f"nixl_agent is of {nixl_agent.__module__}, in {nixl.__file__}"
+    )
 
 
 def run(library: str, sequence: str) -> list[list[Any]]:

@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -15,9 +16,10 @@ from headrace.exporting.output import check_output
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from headrace.exporting import package as package_module  # noqa: E402  (they need torch)
+from headrace.exporting import bare_loader, runners  # noqa: E402  (they need torch)
+from headrace.exporting import package as package_module  # noqa: E402
 from headrace.exporting.request import ExportRequest, read_request  # noqa: E402
-from headrace.exporting.verify import compare  # noqa: E402
+from headrace.exporting.verify import compare, in_order_of  # noqa: E402
 
 MODELS = """
 import torch
@@ -84,6 +86,13 @@ class Branching(torch.nn.Module):
 
 def branching():
     return Branching(), (torch.ones(3),)
+
+class Simple(torch.nn.Module):
+    def forward(self, x):
+        return x + 1
+
+def simple():
+    return Simple(), (torch.ones(3),)
 
 class Numbers(torch.nn.Module):
     def forward(self, x):
@@ -155,17 +164,125 @@ def test_the_spec_is_an_entry_of_the_archive_and_a_key_of_torchs_metadata(mixed)
         assert json.loads(json.loads(package.read(metadata))["headrace"]) == json.loads(package.read(entry))
 
 
-def test_verification_tells_each_output_at_the_examples_size_and_three_others(mixed):
+CASES = ("on the example", "with batch=1", "with batch=16", "with batch=9")
+
+
+def test_verification_tells_each_output_of_both_runners_at_the_examples_size_and_three_others(mixed):
     lines = mixed[1].stdout.splitlines()
+    both = ("Headrace's runner", "PyTorch's loader")
     assert {line.partition(":")[0] for line in lines} == {
-        "on the example",
-        "with batch=1",
-        "with batch=16",
-        "with batch=9",
+        f"{case}, {runner}" for case in CASES for runner in both
     }
     for output in ("logits", "rest.0", "rest.1", "state (written)"):
         told = [line for line in lines if f": {output} " in line]
-        assert len(told) == 4 and all("largest difference" in line and line.endswith(": ok") for line in told)
+        assert len(told) == 8 and all("largest difference" in line and line.endswith(": ok") for line in told)
+
+
+# Runners that crash or cannot be used
+
+
+CHILD = """
+import os, signal, sys
+from headrace.errors import NotSupported
+from headrace.exporting import runners
+from headrace.exporting.runners import HEADRACE, TORCH
+
+def crash(package, device):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def crash_in_run(package, device):
+    return lambda tensors: crash(package, device)
+
+def absent(package, device):
+    raise NotSupported("there is no libheadrace_torch.so")
+
+def lacks_operator(package, device):
+    raise RuntimeError("could not find schema for mine::add")
+
+runners.OPEN.update({overrides})
+runners.main(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def simple(folder, tmp_path, monkeypatch, capfd):
+    """Call it with what opens the package in the child, by runner, to export a module of one addition,
+    which is compiled once."""
+    compiled, compile_it = folder / "compiled", package_module._compile
+
+    def compile_once(program, candidate):
+        if not compiled.exists():
+            compile_it(program, candidate)
+            candidate.rename(compiled)
+        shutil.copy(compiled, candidate)
+
+    monkeypatch.setattr(package_module, "_compile", compile_once)
+
+    def export_with(overrides):
+        child = tmp_path / "child.py"
+        child.write_text(CHILD.format(overrides=overrides))
+        monkeypatch.setattr(
+            runners, "child_command", lambda arguments: [sys.executable, str(child), *arguments]
+        )
+        monkeypatch.setattr(bare_loader, "explain_crash", lambda device: f"Bare torch dies on {device}, too.")
+        code = call(folder, "models.py:simple", tmp_path / "simple.pt2", "--verify")
+        return code, (tmp_path / "simple.pt2").exists(), *capfd.readouterr()
+
+    return export_with
+
+
+def test_a_crash_of_pytorchs_loader_is_told_and_headraces_runner_is_compared_alone(simple, tmp_path):
+    code, written, out, err = simple("{TORCH: crash}")
+    assert (code, written) == (0, True), err
+    assert "PyTorch's loader ended by signal 11 (SIGSEGV) in step load" in err
+    assert "Bare torch dies on cpu, too." in err
+    lines = out.splitlines()
+    assert lines and all(", Headrace's runner: " in line and line.endswith(": ok") for line in lines)
+    assert [path.name for path in tmp_path.iterdir() if "simple" in path.name] == ["simple.pt2"]
+
+
+def test_a_package_on_which_headraces_runner_crashes_is_not_written(simple):
+    code, written, _, err = simple("{HEADRACE: crash_in_run}")
+    assert (code, written) == (1, False)
+    assert (
+        "simple.pt2 was not written: "
+        "Headrace's runner ended by signal 11 (SIGSEGV) in step run on the example" in err
+    )
+    assert "Bare torch" not in err, "PyTorch's loader ran it"
+
+
+def test_a_package_that_no_runner_ran_is_not_written(simple):
+    code, written, _, err = simple("{HEADRACE: absent, TORCH: crash}")
+    assert (code, written) == (1, False)
+    assert "Headrace's runner cannot be used: there is no libheadrace_torch.so" in err
+    assert "PyTorch's loader ended by signal 11 (SIGSEGV) in step load. Bare torch dies on cpu, too." in err
+
+
+def test_without_headraces_runtime_pytorchs_loader_is_compared_alone(simple):
+    code, written, out, err = simple("{HEADRACE: absent}")
+    assert (code, written) == (0, True), err
+    assert "Headrace's runner cannot be used: there is no libheadrace_torch.so" in err
+    assert all(", PyTorch's loader: " in line for line in out.splitlines()) and out
+
+
+def test_what_a_child_cannot_run_is_run_by_the_process_that_exports(simple):
+    code, written, out, err = simple("{TORCH: lacks_operator}")
+    assert (code, written) == (0, True), err
+    assert ", PyTorch's loader: " in out and ", Headrace's runner: " in out
+
+
+def test_a_package_that_differs_in_headraces_runner_alone_is_not_written(simple):
+    code, written, out, _ = simple("{HEADRACE: lambda package, device: lambda tensors: [tensors[0] + 1.5]}")
+    assert (code, written) == (1, False)
+    verdicts = {
+        line.partition(", ")[2].partition(":")[0]: line.rpartition(": ")[2] for line in out.splitlines()
+    }
+    assert verdicts == {"Headrace's runner": "DIFFERS", "PyTorch's loader": "ok"}
+
+
+def test_keywords_in_another_order_are_put_into_the_examples():
+    assert list(in_order_of({"a": 1, "b": 2}, {"b": 4, "a": 3})) == ["a", "b"]
+    assert in_order_of({"a": 1}, {"b": 4}) == {"b": 4}
 
 
 def test_nothing_is_left_beside_the_package(mixed):

@@ -77,7 +77,7 @@ class GpuProcess:
             self.kill()
             pytest.fail(f"{self.name} gave no answer in {seconds} s")
         line = self.process.stdout.readline()
-        assert line, f"{self.name} has ended with {self.process.wait()}"
+        assert line, str(subprocess.CalledProcessError(self.process.wait(), self.name))
         answer = json.loads(line)
         if answer.get("error") == "exception":
             pytest.fail(f"{self.name}: {answer['text']}")
@@ -1533,7 +1533,8 @@ SOAK = 100_000
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [PLACES[0]])
 def test_100_000_random_requests(start, place, pytestconfig):
-    """100 requests at a time, each of some pages of any length; every byte of the buffer compared after each hundred.
+    """100 requests at a time, each of some pages of any length; every byte of the buffer compared after each
+    hundred.
 
     It fails if --soak-seconds end before the last of them, and says how many were made.
     """

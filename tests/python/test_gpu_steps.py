@@ -4,11 +4,14 @@
 import argparse
 import importlib.util
 import json
+import os
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,9 +34,8 @@ def sitting(tmp_path, monkeypatch):
     )
     (tmp_path / "carried" / "bin").mkdir(parents=True)
     (tmp_path / "carried" / "commit.txt").write_text("0123456789ab\n")
-    return gpu.Sitting(
-        argparse.Namespace(carried=tmp_path / "carried", out=tmp_path / "out", budget=60, pytest=[])
-    )
+    options = {"budget": 60, "pytest": [], "nixl": None, "built_here": False, "soak_seconds": 5, "jobs": 0}
+    return gpu.Sitting(argparse.Namespace(carried=tmp_path / "carried", out=tmp_path / "out", **options))
 
 
 def python(text):
@@ -349,11 +351,373 @@ def test_tests_of_a_process_that_dies_count_as_not_run(tree, sitting, capsys):
 
 def test_no_tests_at_all_and_tests_that_cannot_be_read_are_no_success(tree, sitting):
     tree("import pytest\n\n@pytest.mark.slow\ndef test_long():\n    pass\n")
-    with pytest.raises(OSError, match="there is no test to run"):
+    with pytest.raises(gpu.NothingRun, match="there is no test to run"):
         gpu.tests(sitting)
     (gpu.ROOT / "tests" / "python" / "test_gpu.py").write_text("import a_module_that_is_not_there\n")
     with pytest.raises(OSError, match="cannot collect"):
         gpu.tests(sitting)
+
+
+def test_tests_that_were_all_skipped_are_no_success(tree, sitting):
+    tree(
+        "import pytest\npytestmark = pytest.mark.gpu1\n\n"
+        "def test_it():\n    pytest.skip('torch is not installed')\n"
+    )
+    with pytest.raises(gpu.NothingRun, match="all 1 tests were skipped: torch is not installed"):
+        gpu.tests(sitting)
+
+
+# Steps that run nothing
+
+
+def result_of_step(sitting, name, do, gpus=1):
+    """The line of one step in the table at the end."""
+    gpu.STEPS[name] = gpu.Step(do, 30, 1, gpus)
+    return gpu.run_step(sitting, name, 0)[2]
+
+
+@pytest.fixture
+def own_steps(monkeypatch):
+    monkeypatch.setattr(gpu, "STEPS", {})
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch, sitting):
+    """Call it with a name and a shell script to have that program first on the PATH."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    sitting.limit = time.monotonic() + 60
+    path = os.pathsep.join([str(folder), os.environ["PATH"]])
+    sitting.environment["PATH"] = path
+    monkeypatch.setenv("PATH", path)
+
+    def write(name, script):
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+        return str(folder / name)
+
+    return write
+
+
+def test_a_step_that_runs_nothing_says_so_and_is_no_success(sitting, own_steps):
+    def lacks(_):
+        raise gpu.NothingRun("the program is not installed")
+
+    assert result_of_step(sitting, "lacks", lacks) == "nothing run: the program is not installed"
+    assert gpu.run_steps(sitting, ["lacks"]) == 1
+    needs = "nothing run: it needs 4 GPUs, and this machine has 2"
+    assert result_of_step(sitting, "many", lambda _: True, gpus=4) == needs
+
+
+def test_the_line_of_a_step_that_failed_names_the_program_and_the_signal_that_ended_it(sitting, own_steps):
+    die = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    result = result_of_step(sitting, "dies", lambda own: own.run(python(die)))
+    assert result.startswith("failed: ") and result.endswith(": signal 11 (SIGSEGV)")
+    result = result_of_step(sitting, "many", lambda own: gpu.run_together(own, {"export_8b": python(die)}))
+    assert result == "failed: export_8b: signal 11 (SIGSEGV)"
+
+
+def test_a_program_that_is_to_print_rows_and_prints_none_has_failed(sitting, own_steps):
+    result = result_of_step(sitting, "pages", lambda own: own.run(python("print('no GPU')"), rows=True))
+    assert result.startswith("failed: ") and result.endswith("no row")
+
+
+def test_a_comparison_that_writes_no_row_has_failed(tree, sitting, own_steps):
+    tree("")
+    (gpu.ROOT / "bench").mkdir()
+    (gpu.ROOT / "bench" / "compare_x.py").write_text("print('rows: none')\n")
+    result = result_of_step(sitting, "x", lambda own: gpu.compare(own, "bench/compare_x.py"))
+    assert result == "failed: bench/compare_x.py wrote no row"
+
+
+def test_cpp_tests_that_were_not_carried_are_nothing_run(sitting):
+    with pytest.raises(gpu.NothingRun, match="without its C\\+\\+ tests"):
+        gpu.native(sitting)
+
+
+# ctest's, whose last argument is the file.
+JUNIT = "for last; do :; done; echo '<testsuite>{}</testsuite>' >\"$last\""
+
+
+def test_cpp_tests_of_which_none_has_a_label_or_all_skip_themselves_are_nothing_run(sitting, programs):
+    sitting.options.built_here = True
+    programs("ctest", "echo 'No tests were found!!!'")
+    with pytest.raises(gpu.NothingRun, match="no C\\+\\+ test with a label of gpu1, gpu2, gpu4, kernel"):
+        gpu.native(sitting)
+    programs(
+        "ctest",
+        JUNIT.format('<testcase name="a"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/></testcase>'),
+    )
+    with pytest.raises(gpu.NothingRun, match="all 1 tests were skipped"):
+        gpu.native(sitting)
+    programs("ctest", JUNIT.format('<testcase name="a"/>'))
+    assert gpu.native(sitting)
+    programs("ctest", JUNIT.format('<testcase name="a"><failure/></testcase>') + "; exit 8")
+    assert not gpu.native(sitting)
+
+
+@pytest.mark.parametrize("do", ["exchange", "courier"])
+@pytest.mark.parametrize(("text", "why"), [
+    ("def test_it():\n    pytest.skip('two GPUs')\n", "all 1 tests were skipped: two GPUs"),
+    ("@pytest.mark.slow\ndef test_it():\n    pass\n", None),
+    ("", "no test was selected"),
+])  # fmt: skip
+def test_a_file_of_tests_of_which_none_runs_is_nothing_run(tree, sitting, do, text, why):
+    tree("")
+    file = {"exchange": "test_gpu_all_to_all.py", "courier": "test_gpu_courier.py"}[do]
+    (gpu.ROOT / "tests" / "python" / file).write_text(f"import pytest\npytestmark = pytest.mark.gpu1\n{text}")
+    if why is None:
+        assert getattr(gpu, do)(sitting)
+        return
+    with pytest.raises(gpu.NothingRun, match=why):
+        getattr(gpu, do)(sitting)
+
+
+def test_a_soak_that_is_not_there_is_nothing_run(tree, sitting):
+    tree("def test_quick():\n    pass\n")
+    (gpu.ROOT / "tests" / "python" / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n    parser.addoption('--soak-seconds')\n"
+    )
+    with pytest.raises(gpu.NothingRun, match="no test was selected"):
+        gpu.soak(sitting)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_a_soak_that_does_not_reach_its_number_says_how_far_it_came_and_fails():
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "-m",
+        "slow",
+        "--soak-seconds=1",
+    ]
+    environment = {**os.environ, "HEADRACE_TEST_WITHOUT_GPU": "1"}
+    done = subprocess.run(
+        [*command, "tests/python/test_gpu.py"], cwd=ROOT, env=environment, capture_output=True, text=True,
+        timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout
+    assert "of 100000 requests were made in 1 s of --soak-seconds" in done.stdout
+
+
+def test_what_a_driver_was_not_asked_is_nothing_run(tree, sitting):
+    tree("")
+    (gpu.ROOT / "bench" / "gpu").mkdir(parents=True)
+    (gpu.ROOT / "bench" / "gpu" / "driver_assumptions.py").write_text("")
+    with pytest.raises(gpu.NothingRun, match="nothing was asked of the driver"):
+        gpu.assumptions(sitting)
+
+
+def test_a_sanitizer_that_looked_at_nothing_is_no_success(sitting, programs):
+    programs("compute-sanitizer", "echo 'Device not supported'")
+    assert not gpu.memcheck(sitting)
+    assert "it looked at nothing" in sitting.troubles[-1]
+    programs("compute-sanitizer", "echo '========= ERROR SUMMARY: 0 errors'")
+    assert gpu.memcheck(sitting)
+    programs(
+        "compute-sanitizer", "echo '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)'"
+    )
+    assert gpu.racecheck(sitting)
+
+
+# NIXL
+
+
+@pytest.fixture
+def no_nixl(tmp_path, monkeypatch, sitting):
+    """Nothing of NIXL is installed, whatever this interpreter has."""
+    monkeypatch.setattr(gpu.sysconfig, "get_paths", lambda: {"purelib": str(tmp_path / "empty")})
+    sitting.limit = time.monotonic() + 60
+
+
+@pytest.mark.parametrize("do", ["nixl", "nixl_others"])
+def test_without_nixl_its_steps_say_so_and_how_to_bring_it(tree, sitting, no_nixl, do):
+    tree("")
+    with pytest.raises(
+        gpu.NothingRun, match="NIXL is not installed.*the wheels nixl and nixl-cu12.*--nixl FOLDER"
+    ):
+        getattr(gpu, do)(sitting)
+
+
+def make_nixl(folder, text="class nixl_agent: pass"):
+    """A package that stands in for NIXL's."""
+    (folder / "nixl").mkdir(parents=True)
+    (folder / "nixl" / "__init__.py").write_text("")
+    (folder / "nixl" / "_api.py").write_text(text + "\n")
+
+
+def make_plugins(folder):
+    """What the wheel nixl_cu12 has beside its package, under the package's name."""
+    (folder / "nixl_cu12.libs" / "nixl").mkdir(parents=True)
+    (folder / "nixl_cu12.libs" / "nixl" / "libplugin_UCX.so").write_text("")
+
+
+def test_the_folder_of_a_wheels_plugins_is_not_taken_for_the_package(tmp_path):
+    make_plugins(tmp_path / "given")
+    make_nixl(tmp_path / "given" / "site-packages")
+    assert gpu.unpacked(tmp_path / "given") == tmp_path / "given" / "site-packages"
+    make_plugins(tmp_path / "plugins")
+    with pytest.raises(gpu.NothingRun, match="holds no package nixl"):
+        gpu.unpacked(tmp_path / "plugins")
+
+
+def test_a_wheel_is_unpacked_once_and_another_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "WORK", tmp_path / "work")
+    archives = []
+    for version in ("1", "2"):
+        archives.append(tmp_path / f"nixl-{version}.whl")
+        with zipfile.ZipFile(archives[-1], "w") as wheel:
+            wheel.writestr("nixl/__init__.py", version)
+            wheel.writestr("nixl_cu12.libs/nixl/libplugin_UCX.so", "")
+    folders = [gpu.unpacked(archive) for archive in archives]
+    assert [(folder / "nixl" / "__init__.py").read_text() for folder in folders] == ["1", "2"]
+    assert gpu.unpacked(archives[0]) == folders[0]
+
+
+def test_nixl_that_cannot_be_imported_or_is_the_drop_in_is_nothing_run(tmp_path, tree, sitting):
+    tree("")
+    make_nixl(tmp_path / "broken", "raise ImportError('No NIXL backend found')")
+    sitting.options.nixl = tmp_path / "broken"
+    with pytest.raises(gpu.NothingRun, match="cannot be imported"):
+        gpu.nixl(sitting)
+    make_nixl(
+        tmp_path / "ours", "class nixl_agent: pass\nnixl_agent.__module__ = 'headrace.compat.nixl._api'"
+    )
+    sitting.options.nixl = tmp_path / "ours"
+    with pytest.raises(gpu.NothingRun, match="is Headrace's drop-in"):
+        gpu.nixl(sitting)
+
+
+COMPARE = """
+import json, sys
+folder = sys.argv[sys.argv.index("--results") + 1]
+with open(folder + "/a-pages-gpu.jsonl", "a") as file:
+    file.write(json.dumps({{"case": "read", "value": 1, "peer": {peer!r}}}) + "\\n")
+"""
+
+
+@pytest.mark.parametrize(("peer", "ok"), [(None, False), ("nixl 2 threads 1.5.1", True)])
+def test_a_comparison_from_which_nixl_was_left_out_is_no_success(tmp_path, tree, sitting, peer, ok):
+    tree("")
+    make_nixl(tmp_path / "given")
+    sitting.options.nixl = tmp_path / "given"
+    sitting.limit = time.monotonic() + 60
+    (gpu.ROOT / "bench").mkdir()
+    (gpu.ROOT / "bench" / "compare_nixl.py").write_text(COMPARE.format(peer=peer))
+    (sitting.out / "a-pages-gpu.jsonl").write_text(
+        '{"case": "read", "value": 1, "peer": "nixl 1.5.1"}\n'
+    )  # an earlier one's
+    assert gpu.nixl(sitting) == ok
+    assert ok or "nothing was compared with NIXL" in sitting.troubles[-1]
+
+
+# The package that is compiled there
+
+
+def test_the_extension_of_compat_nixl_is_compiled_as_well(tmp_path, monkeypatch, sitting):
+    monkeypatch.setattr(gpu, "SITE", tmp_path / "site")
+    compiled, linked = {}, []
+
+    def compile_objects(_, sources, flags, folder, own_flags=None, compiler=""):
+        compiled[folder.name] = [source.name for source in sources]
+        return [folder / "all.o"]
+
+    def run(_, command, **__):
+        linked.append(command)
+        if "-o" in command:
+            Path(command[command.index("-o") + 1]).write_text("")
+        return True
+
+    monkeypatch.setattr(gpu, "compile_objects", compile_objects)
+    monkeypatch.setattr(gpu, "nanobind_folder", lambda _: tmp_path / "nanobind")
+    monkeypatch.setattr(gpu.Sitting, "run", run)
+    assert gpu.extension(sitting)
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    package = tmp_path / "site" / "headrace"
+    for made in (package / f"_headrace{suffix}", package / "compat" / "nixl" / f"_compiled{suffix}"):
+        assert made.exists(), made
+    assert (
+        "capture_rows.cpp" in compiled["objects_compat_nixl"]
+        and "agent_handle.cpp" in compiled["objects_python"]
+    )
+    assert "import headrace, headrace.compat.nixl" in linked[-1][-1]
+
+
+def test_python_files_are_copied_anew_where_nothing_has_to_be_compiled(tmp_path, monkeypatch, sitting):
+    monkeypatch.setattr(gpu, "SITE", tmp_path / "site")
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    for name in ("_headrace", "_compiled"):
+        (gpu.WORK / f"{name}{suffix}").write_text("made before")
+    (tmp_path / "site" / "headrace").mkdir(parents=True)
+    (tmp_path / "site" / "headrace" / "gone.py").write_text("")
+    monkeypatch.setattr(gpu.Sitting, "run", lambda *_, **__: True)
+    assert gpu.extension(sitting)
+    assert not (tmp_path / "site" / "headrace" / "gone.py").exists()
+    assert (tmp_path / "site" / "headrace" / "export.py").exists()
+
+
+def test_a_compiler_that_a_signal_ends_without_a_word_has_failed(tmp_path, sitting, programs, capsys):
+    compiler = programs("dies", "kill -KILL $$")
+    assert (
+        gpu.compile_objects(sitting, [tmp_path / "a.cpp"], [], tmp_path / "objects", compiler=compiler) == []
+    )
+    assert "dies ended by signal 9 (SIGKILL)" in capsys.readouterr().out
+
+
+# The step that runs models
+
+
+@pytest.fixture
+def bare(monkeypatch, sitting):
+    """Call it with how PyTorch's own loader ends, by compiler; nothing else of the step does anything.
+    What was called."""
+    called = []
+    sitting.limit = time.monotonic() + 60
+    monkeypatch.setattr(
+        gpu, "compile_torch_runtime", lambda _, compiler=None: called.append(compiler) or True
+    )
+    monkeypatch.setattr(gpu, "export_models", lambda *arguments: called.append(arguments[2]) or True)
+    monkeypatch.setattr(gpu, "demo_at_size", lambda *_: True)
+    monkeypatch.setattr(gpu, "pytest", lambda *_, **__: True)
+    monkeypatch.setattr(gpu.Sitting, "run", lambda *_, **__: True)
+
+    def ends(by_compiler, other):
+        def try_loader(device, compiler=None, seconds=0):
+            code = by_compiler[compiler]
+            return gpu.bare_loader.Outcome(
+                "run" if code == 0 else "load", code, "Fatal Python error: Segmentation fault\n"
+            )
+
+        monkeypatch.setattr(gpu.bare_loader, "try_loader", try_loader)
+        monkeypatch.setattr(gpu.bare_loader, "other_compiler", lambda: other)
+        return called
+
+    return ends
+
+
+def test_models_are_not_exported_where_pytorchs_own_loader_dies(sitting, own_steps, bare, capsys):
+    called = bare({None: -11}, None)
+    result = result_of_step(sitting, "runner", gpu.runner)
+    assert result.startswith("failed: PyTorch's own loader does not work here, without Headrace")
+    assert result.endswith("signal 11 (SIGSEGV) in step load")
+    assert called == [None], "nothing but the runtime was compiled"
+    assert "Segmentation fault" in capsys.readouterr().out
+
+
+def test_models_are_exported_with_a_compiler_whose_packages_load(sitting, own_steps, bare):
+    called = bare({None: -11, "/usr/bin/g++": 0}, "/usr/bin/g++")
+    assert result_of_step(sitting, "runner", gpu.runner) == "ok"
+    assert called == [None, "/usr/bin/g++", {"CXX": "/usr/bin/g++"}]
+
+
+def test_models_are_exported_as_they_are_where_the_loader_works(sitting, own_steps, bare):
+    called = bare({None: 0}, "/usr/bin/g++")
+    assert result_of_step(sitting, "runner", gpu.runner) == "ok"
+    assert called == [None, {}]
 
 
 # A build here

@@ -86,7 +86,7 @@ TEST_F(EndBellTest, a_callback_set_before_the_end_runs_once) {
       });
 }
 
-TEST_F(EndBellTest, whoever_asks_after_the_end_is_called_at_the_next_one_only) {
+TEST_F(EndBellTest, a_callback_set_after_an_end_runs_at_the_next_end_only) {
   EndBell bell;
   std::atomic<RequestState> state{RequestState::posted};
   ASSERT_TRUE(bell.event_fd());
@@ -101,7 +101,7 @@ TEST_F(EndBellTest, whoever_asks_after_the_end_is_called_at_the_next_one_only) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST_F(EndBellTest, whoever_posts_again_and_asks_while_the_first_end_is_still_told_hears_of_the_second_only) {
+TEST_F(EndBellTest, a_callback_set_for_the_second_post_during_the_first_end_runs_for_the_second_only) {
   constexpr int rounds = 3000;
   EndBell bell;
   std::atomic<RequestState> state{RequestState::posted};

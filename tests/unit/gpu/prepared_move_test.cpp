@@ -242,7 +242,7 @@ TEST_F(BatchTest, on_the_legacy_stream_the_kernel_moves_long_runs) {
   EXPECT_EQ(batches(), 2);
 }
 
-TEST_F(BatchTest, a_driver_that_does_not_do_it_leaves_them_to_kernels) {
+TEST_F(BatchTest, the_kernel_moves_long_runs_if_the_driver_does_not_support_batches) {
   fake.fail("cuMemcpyBatchAsync", cuda::Outcome::not_supported, 1, 2);
   PageSide local = scattered(here, 16), remote = scattered(there, 16);
   EXPECT_EQ(expect_moves(request(local, remote, 16)), MoveMethod::batch);

@@ -58,7 +58,7 @@ TEST(region_table, an_address_is_found_in_the_newest_region_that_holds_the_whole
   EXPECT_EQ(name_at(1500, UINT64_MAX), "nowhere") << "a range that wraps around lies in no region";
 }
 
-TEST(region_table, regions_without_an_address_are_found_by_id_only) {
+TEST(region_table, a_region_without_an_address_is_found_by_its_id_only) {
   Table table;
   table.index();
   const std::uint32_t id = table.add(0, 100, "file");

@@ -166,7 +166,7 @@ TEST_F(GpuModelTest, an_input_on_another_device_is_named_and_nothing_runs) {
   EXPECT_EQ(fake_.runs, 0);
 }
 
-TEST_F(GpuModelTest, a_run_is_on_the_callers_stream_and_waits_for_that_one_only) {
+TEST_F(GpuModelTest, a_run_uses_the_callers_stream_and_waits_for_that_stream_only) {
   const auto core = opened_on("cuda:1");
   ASSERT_TRUE(core->run(std::span(&x_, 1), outputs_, {}));
   ASSERT_TRUE(core->run(std::span(&x_, 1), outputs_, {.stream = &stream_}));
