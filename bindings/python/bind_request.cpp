@@ -95,7 +95,7 @@ PyType_Slot request_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&request
                                {Py_tp_clear, reinterpret_cast<void*>(&request_clear)},
                                {0, nullptr}};
 
-void bind_values(nb::module_& module) {
+void bind_request_values(nb::module_& module) {
   nb::class_<RequestTimes>(module, "RequestTimes", "Of the last post that ended.")
       .def_ro("posted_at_ns", &RequestTimes::posted_at_ns, "CLOCK_MONOTONIC, as time.monotonic_ns().")
       .def_ro("post_ns", &RequestTimes::post_ns, "Spent inside post.")
@@ -322,7 +322,7 @@ void PyRequest::on_done(nb::object callback) {
 }
 
 void bind_request(nb::module_& module) {
-  bind_values(module);
+  bind_request_values(module);
   nb::class_<PyRequest>(
       module, "Request", nb::type_slots(request_slots), nb::is_weak_referenceable(),
       "Moves the pages of one list to or from the pages of another; Agent.make_request makes it.\n\n"

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages of a test run: what each counted, and the commands that it ran."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build"
+REPORTS = BUILD / "reports"
+JOBS = os.cpu_count() or 1
+TAIL_LINES = 120
+
+# The build folders, of other checkouts too, take equal objects from one compiler cache. Precompiled headers
+# and joined translation units need the sloppiness.
+SHARED_CACHE = {
+    "CCACHE_NOHASHDIR": "1",
+    "CCACHE_BASEDIR": str(ROOT),
+    "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime",
+}
+
+
+class OutOfTime(Exception):
+    """The whole run's budget is spent."""
+
+
+@dataclass
+class Case:
+    """One test that did not simply pass."""
+
+    name: str
+    text: str
+
+
+@dataclass
+class Stage:
+    """What a stage did, filled in while it runs. Checks may come from several threads."""
+
+    name: str
+    sentence: str
+    minutes: float = 0.0
+    passed: int = 0
+    stored: int = 0  # of those passed: not run again
+    failures: list[Case] = field(default_factory=list)
+    skips: list[Case] = field(default_factory=list)
+    steps: dict[str, float] = field(default_factory=dict)  # seconds: build, run and so on
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def check(self, ok: bool, name: str, text: str = "") -> bool:
+        """Counts one check."""
+        with self.lock:
+            if ok:
+                self.passed += 1
+            else:
+                self.failures.append(Case(name, text))
+        return ok
+
+    def skip(self, name: str, reason: str, allowed: list[re.Pattern[str]]) -> None:
+        """Counts a test that could not run. A reason that is not allowed makes it a failure."""
+        with self.lock:
+            if any(pattern.search(reason) for pattern in allowed):
+                self.skips.append(Case(name, reason))
+            else:
+                text = f"skipped for a reason that tests/allowed_skips.txt does not have: {reason}"
+                self.failures.append(Case(name, text))
+
+    def took(self, step: str, since: float) -> None:
+        """Adds the time since `since` (time.monotonic) to a step."""
+        self.steps[step] = self.steps.get(step, 0.0) + time.monotonic() - since
+
+
+def read_allowed_skips() -> list[re.Pattern[str]]:
+    lines = (ROOT / "tests" / "allowed_skips.txt").read_text().splitlines()
+    return [re.compile(line) for line in lines if line.strip() and not line.startswith("#")]
+
+
+def signal_sentence(code: int) -> str:
+    """How a process ended, from the exit code as subprocess gives it."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"ended by signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"ended by signal {-code}"
+
+
+class Runner:
+    """Runs commands and stages within the budget."""
+
+    def __init__(self, budget_minutes: float | None, use_store: bool = False):
+        self.deadline = time.monotonic() + budget_minutes * 60 if budget_minutes else None
+        self.stages: list[Stage] = []
+        self.allowed_skips = read_allowed_skips()
+        self.venv_ready = False
+        self.use_store = use_store
+
+    def seconds_left(self) -> float | None:
+        if self.deadline is None:
+            return None
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise OutOfTime
+        return left
+
+    def command(
+        self,
+        stage: Stage,
+        command: list[str],
+        *,
+        environment: dict[str, str] | None = None,
+        quiet: bool = False,
+        log_name: str = "",
+    ) -> bool:
+        """Runs one command into the stage's log. True when it succeeded; its last lines are shown when it did
+        not."""
+        shown = " ".join(part if len(part) < 80 else part[:60] + "..." for part in command)
+        if not quiet:
+            print(f"  {shown}", flush=True)
+        log = REPORTS / f"{log_name or stage.name}.log"
+        with log.open("ab") as out:
+            out.write(f"$ {shown}\n".encode())
+            out.flush()
+            start = out.tell()
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **SHARED_CACHE, **(environment or {})},
+            )
+            code = self._wait(process)
+        if code != 0 and not quiet:
+            with log.open("rb") as text:
+                text.seek(start)
+                for line in text.read().decode(errors="replace").splitlines()[-TAIL_LINES:]:
+                    print(f"    {line}")
+            print(f"  {signal_sentence(code)}: {shown}\n  all output: {log.relative_to(ROOT)}", flush=True)
+        return code == 0
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        try:
+            return process.wait(timeout=self.seconds_left())
+        except BaseException as error:
+            # Compilers and tests are children of the command: end the whole session that it leads.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise OutOfTime from None
+            raise
+
+    def run(self, name: str, sentence: str, body: Callable[[Runner, Stage], None]) -> Stage:
+        stage = Stage(name, sentence)
+        self.stages.append(stage)
+        (REPORTS / f"{name}.log").unlink(missing_ok=True)
+        print(f"== {name}: {sentence}", flush=True)
+        start = time.monotonic()
+        try:
+            body(self, stage)
+        finally:
+            stage.minutes = (time.monotonic() - start) / 60
+            write_times(stage)
+            print_stage(stage)
+        return stage
+
+
+def print_stage(stage: Stage) -> None:
+    for case in stage.failures:
+        print(f"  FAILED {case.name}")
+        for line in case.text.splitlines()[-60:]:
+            print(f"    {line}")
+    for case in stage.skips:
+        print(f"  skipped {case.name}: {case.text}")
+    stored = f" ({stage.stored} of them stored)" if stage.stored else ""
+    print(
+        f"== {stage.name}: {stage.minutes:.1f} min, {stage.passed} passed{stored}, "
+        f"{len(stage.failures)} failed, {len(stage.skips)} skipped",
+        flush=True,
+    )
+
+
+def write_times(stage: Stage) -> None:
+    """Keeps the stage's steps for `tools/test.py --timings`."""
+    steps = {**stage.steps, "all": stage.minutes * 60}
+    (REPORTS / f"{stage.name}.times.json").write_text(json.dumps(steps) + "\n")
