@@ -15,7 +15,7 @@ namespace {
 using testing::EndsWith;
 
 template <class Body>
-std::string ending_of(const Body& body) {
+std::string ending_of_child(const Body& body) {
   const pid_t child = ::fork();
   if (child == 0) {
     body();
@@ -26,15 +26,15 @@ std::string ending_of(const Body& body) {
   return ending_text(status);
 }
 std::string ended_by(int signal) {
-  return ending_of([signal] {
+  return ending_of_child([signal] {
     ::signal(signal, SIG_DFL);  // not the sanitizers'
     ::kill(::getpid(), signal);
   });
 }
 
 TEST(child_ending, tells_a_signal_from_an_exit_code) {
-  EXPECT_EQ(ending_of([] { ::_exit(0); }), "ended with exit code 0");
-  EXPECT_EQ(ending_of([] { ::_exit(11); }), "ended with exit code 11");
+  EXPECT_EQ(ending_of_child([] { ::_exit(0); }), "ended with exit code 0");
+  EXPECT_EQ(ending_of_child([] { ::_exit(11); }), "ended with exit code 11");
   EXPECT_EQ(ended_by(SIGSEGV), "ended by signal 11 (SIGSEGV)");
   EXPECT_EQ(ended_by(SIGKILL), "ended by signal 9 (SIGKILL)");
   EXPECT_EQ(ended_by(SIGRTMIN + 1), "ended by signal " + std::to_string(SIGRTMIN + 1));
