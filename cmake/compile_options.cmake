@@ -64,6 +64,10 @@ if(HEADRACE_SANITIZE)
     # A C++ function with a reference to its arguments' struct stands in a C table with a pointer to it: one call on every ABI.
     list(APPEND headrace_sanitize_flags -fno-sanitize=function)
   endif()
+  if(HEADRACE_SANITIZE MATCHES "thread")
+    # Neither compiler has a macro for it that the other has.
+    add_compile_definitions(HEADRACE_THREAD_SANITIZER)
+  endif()
   add_compile_options(${headrace_sanitize_flags})
   add_link_options(${headrace_sanitize_flags})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -64,11 +64,19 @@ function(headrace_add_test name label)
   headrace_label_tests(${name} "${label}")
 endfunction()
 
+# Clang's sanitizers name functions and lines by a program of its own release.
+find_program(HEADRACE_SYMBOLIZER NAMES llvm-symbolizer-16 llvm-symbolizer)
+mark_as_advanced(HEADRACE_SYMBOLIZER)
+set(headrace_symbolizer "")
+if(HEADRACE_SYMBOLIZER AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  set(headrace_symbolizer ":external_symbolizer_path=${HEADRACE_SYMBOLIZER}")
+endif()
+
 set(headrace_sanitizer_environment
-    ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
-    UBSAN_OPTIONS=print_stacktrace=1
+    ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1${headrace_symbolizer}
+    UBSAN_OPTIONS=print_stacktrace=1${headrace_symbolizer}
     LSAN_OPTIONS=print_suppressions=0:suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp
-    TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp)
+    TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp${headrace_symbolizer})
 
 # Labels and sanitizer settings are put on the discovered tests when ctest reads them.
 function(headrace_label_tests name label)

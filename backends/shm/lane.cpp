@@ -15,7 +15,7 @@
 #include <immintrin.h>
 #endif
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(HEADRACE_THREAD_SANITIZER)
 extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);  // of the sanitizer's own library
 extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
 #endif
@@ -74,7 +74,7 @@ Result<std::unique_ptr<LaneMemory>> LaneMemory::adopt(const UniqueFd& file) {
 
 void copy_for_peer(std::byte* to, const std::byte* from, std::size_t bytes,
                    std::span<const std::byte> next) noexcept {
-#if defined(__SANITIZE_THREAD__)
+#if defined(HEADRACE_THREAD_SANITIZER)
   AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
   copy_and_fetch(to, from, bytes, next);
   AnnotateIgnoreReadsEnd(__FILE__, __LINE__);

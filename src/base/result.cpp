@@ -40,17 +40,15 @@ std::string_view code_name(Code code) noexcept {
 std::string_view code_sentence(Code code) noexcept {
   switch (code) {
     case Code::ok:
-      return "no error";
+      return "the call succeeded";
     case Code::would_block:
       return "a queue is full: poll, then retry";
     case Code::invalid_argument:
       return "the call cannot be carried out as it is: correct its arguments, or wait until what it needs "
-             "has "
-             "ended";
+             "has ended";
     case Code::not_found:
       return "no such peer, region or name is known, or it is gone: import the metadata again and prepare "
-             "the "
-             "lists again";
+             "the lists again";
     case Code::not_supported:
       return "no path can do this: use other memory, or another backend";
     case Code::timed_out:

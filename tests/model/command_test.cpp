@@ -206,7 +206,7 @@ TEST_F(ModelCommand, errors_are_printed_on_stderr_with_advice) {
               HasSubstr("the model has no input x: it takes a, bias, m, ids"));
   EXPECT_THAT(complaint({"infer", "nothing.pt2", "-g"}), HasSubstr("open nothing.pt2: no such file"));
   EXPECT_THAT(complaint({"infer", package_path("mlp"), "-g", "--device", "cuda"}),
-              HasSubstr("was compiled for cpu, and cuda is asked for"));
+              HasSubstr("was compiled for cpu, and cuda was requested"));
   EXPECT_THAT(complaint({"infer", package_path("mlp"), "-g", "--name", "other"}),
               HasSubstr("has no model \"other\": it has model"));
 

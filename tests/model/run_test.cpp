@@ -199,7 +199,7 @@ TEST_F(Run, a_constant_of_another_shape_type_or_name_is_refused_and_nothing_chan
   auto refused = model.replace_constants({{"weight", wrong}});
   EXPECT_EQ(refused.code(), Code::invalid_argument);
   EXPECT_THAT(refused.error().message,
-              HasSubstr("constant weight is float32 [3, 4], and float32 [4, 3] is given"));
+              HasSubstr("constant weight is float32 [3, 4], and float32 [4, 3] was given"));
   refused = model.replace_constants({{"wieght", wrong}});
   EXPECT_THAT(refused.error().message, HasSubstr("no constant \"wieght\"; it has table.weight, weight"));
   EXPECT_EQ(model.replace_constants({{"weight", Tensor::zeros(DType::float64, {3, 4}).value()}}).code(),
