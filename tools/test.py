@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +35,7 @@ INSTALLED = ROOT / ".venv" / ".headrace-installed"  # as old as the last install
 BUDGET_MINUTES = 30
 
 # Tests that need special hardware, or that take too long for every day.
-LABELS = ["slow", "gpu1", "gpu2", "gpu4", "kernel", "alone", "fabric", "rdma"]
+LABELS = ["slow", "gpu1", "gpu2", "gpu4", "kernel", "fabric", "rdma"]
 
 # Suites by stage. The thread sanitizer looks at the parts that have threads.
 SANITIZED = r"unit_.*|backend_.*|contract|system"
@@ -223,9 +224,15 @@ def pytest(
         return
     report = REPORTS / f"{stage.name}.pytest.xml"
     report.unlink(missing_ok=True)
-    command = [*(wrapper or []), str(VENV_PYTHON), "-m", "pytest", "-q", f"--junitxml={report}", *arguments]
+    # The name of a Unix socket has room for 107 bytes, and tests make theirs below this folder.
+    base = tempfile.mkdtemp(prefix="hr-")
+    command = [*(wrapper or []), str(VENV_PYTHON), "-m", "pytest", "-q", f"--junitxml={report}"]
+    command += [f"--basetemp={base}/t", *arguments]
+    begin = time.monotonic()
     print(f"  pytest {' '.join(arguments)}", flush=True)
     ok = runner.command(stage, command, environment={**venv_environment(), **(environment or {})}, quiet=True)
+    stage.took("run", begin)
+    shutil.rmtree(base, ignore_errors=True)
     failures = len(stage.failures)
     count_junit(runner, stage, report, "pytest")
     if not ok and len(stage.failures) == failures:
@@ -585,6 +592,16 @@ def tsan_python(runner: Runner, stage: Stage) -> None:
         stage.check(False, found.name, found.read_text())
 
 
+def wheel_all(runner: Runner, stage: Stage) -> None:
+    """The package as `make wheel` builds it, with kernels for all kinds of GPU."""
+    folder = BUILD / "wheel-all"
+    command = [str(VENV_PYTHON), "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    command += ["--target", str(folder), "--upgrade", "."]
+    if stage.check(runner.command(stage, command, environment=venv_environment()), "pip install, all kinds"):
+        environment = {"PYTHONPATH": str(folder), "HEADRACE_TEST_ARCHS": "80,90a,100,120"}
+        pytest(runner, stage, "tests/python/test_device_code.py", environment=environment)
+
+
 def soaks_python(runner: Runner, stage: Stage) -> None:
     if stage.check(runner.venv_ready or install_wheel(runner, stage), "pip install ."):
         pytest(runner, stage, "-m", "slow and not (" + " or ".join(LABELS[1:]) + ")")
@@ -617,13 +634,14 @@ STAGES: dict[str, tuple[str, Callable[[Runner, Stage], None]]] = {
     "tidy-all": ("clang-tidy on every source", tidy_all),
     "soaks": ("the C++ tests that take minutes", soaks),
     "tsan-python": ("Python tests in which threads share agents, under the thread sanitizer", tsan_python),
+    "wheel-all": ("the package with kernels for all kinds of GPU", wheel_all),
     "soaks-python": ("the Python tests that take minutes", soaks_python),
     "rocm": ("compile the model runner as for ROCm's torch, neither linked nor run", rocm),
 }
 EVERY_DAY = ["setup", "sources", "dev", "tsan", "wheel", "release", "python", "fuzz", "tidy"]
 LONG = [
     "setup", "sources", "dev-all", "tsan-all", "soaks", "gcc", "fuzz-long", "tsan-python", "soaks-python",
-    "rocm", "tidy-all",
+    "wheel-all", "rocm", "tidy-all",
 ]  # fmt: skip
 
 LONG_RESULTS = BUILD / "long"

@@ -86,9 +86,16 @@ def runs(pid):
         return False
 
 
-@pytest.mark.parametrize("path", ["shm", "tcp"])
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("page", [1, 16, 64])
+EVERY_DAY = [("shm", 3, 16), ("tcp", 1, 64)]
+COMBINATIONS = [
+    (path, workers, page) for path in ("shm", "tcp") for workers in (1, 3) for page in (1, 16, 64)
+]
+
+
+@pytest.mark.parametrize(
+    "path, workers, page",
+    [pytest.param(*each, marks=[] if each in EVERY_DAY else [pytest.mark.slow]) for each in COMBINATIONS],
+)
 def test_the_tokens_are_those_of_one_process_alone(demo, path, workers, page):
     said, _ = finished(
         demo(
@@ -126,6 +133,7 @@ def small():
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["shm", "tcp"])
 def test_random_weights_are_the_same_in_every_process(demo, small, path):
     process = demo(

@@ -184,6 +184,7 @@ def small():
     return folder
 
 
+@pytest.mark.slow
 def test_a_shape_without_a_weights_file_tells_its_sizes(small):
     assert json.loads((small / "sizes.json").read_text()) == {
         **vars(SHAPES["small"].sizes),

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Minutes of the daily commands, as rows of table `workshop`.
+
+    python bench/workshop.py demo/cold -- make demo
+    python bench/workshop.py test/cold -- make test
+    python bench/workshop.py test/one-file --touch backends/tcp/channel.cpp -- make test
+    python bench/workshop.py test/unchanged -- make test
+
+A cold run begins with an empty compiler cache and without build/. Downloads count apart, so `make setup` runs
+before. The caller sees to both. No row is written if the command fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from comparison import RESULTS, ROOT, Rows, default_label, ended
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("case", help="demo/cold, test/cold, test/one-file or test/unchanged")
+    parser.add_argument("--touch", type=Path, help="a source that gets one more constant before the run")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the command")
+    options = parser.parse_args()
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        parser.error("name the command after --")
+    rows = Rows("workshop", default_label())
+    before = options.touch.read_text() if options.touch else ""
+    if options.touch:
+        # A comment would leave the program as it is, and its stored result in force.
+        options.touch.write_text(
+            before + "\nextern const int headrace_workshop_constant;\n"
+            "const int headrace_workshop_constant = 1;\n"
+        )
+    begin = time.monotonic()
+    try:
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    finally:
+        if options.touch:
+            options.touch.write_text(before)
+    minutes = (time.monotonic() - begin) / 60
+    if code != 0:
+        sys.exit(f"no row: {ended(command[0], code)}")
+    rows.add(options.case, "minutes", "minutes", minutes, lower_is_better=True, checked=False)
+    print(f"{options.case}: {minutes:.2f} minutes; row: {os.path.relpath(rows.write(options.results), ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
