@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Test programs in shards: every case counts once, also behind a case that ends its process. A stored result
+holds for the same program only."""
+
+import re
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+
+from testing import gtest, stage, store
+
+# Behaves as a GoogleTest program: lists its cases, runs those of the filter, writes XML at its end.
+PROGRAM = """#!{python}
+import os, signal, sys, time
+cases = {cases!r}
+flags = dict(a.lstrip("-").split("=", 1) for a in sys.argv[1:] if "=" in a)
+if "gtest_flagfile" in flags:
+    flags.update(l.lstrip("-").split("=", 1) for l in open(flags["gtest_flagfile"]).read().split())
+if "--gtest_list_tests" in sys.argv:
+    print("S.")
+    [print("  " + name) for name in cases]
+    sys.exit()
+wanted, xml, bad = flags["gtest_filter"].split(":"), "", False
+for name, does in cases.items():
+    if "S." + name not in wanted: continue
+    print("[ RUN      ] S." + name, flush=True)
+    if does == "crash": os.kill(os.getpid(), signal.SIGSEGV)
+    if does == "hang": time.sleep(60)
+    if does == "fail": print("it is wrong")
+    word = {{"fail": "  FAILED  ", "skip": "  SKIPPED "}}.get(does, "       OK ")
+    print("[" + word + "] S." + name + " (3 ms)", flush=True)
+    bodies = {{"fail": '<failure message="wrong"/>', "skip": '<skipped message="a.cpp:1&#10;no IPv6"/>'}}
+    bad = bad or does == "fail"
+    result = "skipped" if does == "skip" else "completed"
+    about = f'name="{{name}}" classname="S" status="run" result="{{result}}" time="0.003"'
+    xml += f'<testcase {{about}}>{{bodies.get(does, "")}}</testcase>'
+open(flags["gtest_output"].removeprefix("xml:"), "w").write("<testsuites>" + xml + "</testsuites>")
+sys.exit(3 if {leaks!r} else int(bad))
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a program with these cases and returns the stage that counted them."""
+    for module in (gtest, stage):
+        monkeypatch.setattr(module, "REPORTS", tmp_path, raising=False)
+        monkeypatch.setattr(module, "ROOT", tmp_path, raising=False)
+    monkeypatch.setattr(gtest, "BUILD", tmp_path)
+    monkeypatch.setattr(store, "STORE", tmp_path / "passed")
+    monkeypatch.setattr(stage, "read_allowed_skips", lambda: [re.compile("no IPv6")])
+
+    def run_cases(use_store=False, leaks=False, **cases):
+        program = tmp_path / "unit_x"
+        program.write_text(PROGRAM.format(python=sys.executable, cases=cases, leaks=leaks))
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        runner = stage.Runner(None, use_store)
+        counted = stage.Stage("dev", "")
+        suite = gtest.Suite("unit_x", "unit", program, [])
+        gtest.run_suites(runner, counted, [suite], {}, wrapper=[], filter_text="*", jobs=2)
+        return counted
+
+    return run_cases
+
+
+def failed(counted):
+    return [case.name for case in counted.failures]
+
+
+def test_every_case_counts_once(run):
+    counted = run(a="pass", b="fail", c="skip", d="pass")
+    assert (counted.passed, failed(counted)) == (2, ["unit_x.S.b"])
+    assert [case.text for case in counted.skips] == ["no IPv6"]
+
+
+def test_a_case_that_ends_its_process_fails_by_name_and_the_cases_behind_it_run(run):
+    counted = run(a="pass", b="crash", c="pass", d="fail", e="crash", f="pass")
+    assert sorted(failed(counted)) == ["unit_x.S.b", "unit_x.S.d", "unit_x.S.e"]
+    assert counted.passed == 3
+    text = next(case.text for case in counted.failures if case.name == "unit_x.S.b")
+    assert "ended by signal 11 (SIGSEGV)" in text
+
+
+def test_a_case_that_takes_too_long_is_killed_and_fails_by_name(run, monkeypatch):
+    monkeypatch.setattr(gtest, "CASE_SECONDS", 1)
+    counted = run(a="pass", b="hang", c="pass")
+    assert (counted.passed, failed(counted)) == (2, ["unit_x.S.b"])
+    assert "killed" in counted.failures[0].text
+
+
+def test_a_process_that_fails_after_its_cases_passed_is_a_failure(run):
+    counted = run(a="pass", leaks=True)
+    assert failed(counted) == ["unit_x.process of shard 0"]
+    assert "exit code 3" in counted.failures[0].text
+
+
+def test_a_result_is_stored_for_the_same_program_only(run):
+    assert run(a="pass", b="skip").stored == 0
+    again = run(use_store=True, a="pass", b="skip")
+    assert (again.passed, again.stored, len(again.skips)) == (1, 1, 1)
+    assert run(use_store=False, a="pass", b="skip").stored == 0
+    assert run(use_store=True, a="pass", b="skip", c="pass").stored == 0
+
+
+def test_a_failure_is_not_stored(run):
+    run(a="pass", b="fail")
+    assert run(use_store=True, a="pass", b="fail").stored == 0
+
+
+def test_labels_at_the_end_of_a_suite_or_case_are_filtered():
+    assert gtest.filter_without(["slow"]) == "-*_slow.*:*_slow:*_slow/*"
