@@ -31,7 +31,7 @@ struct BenchArguments {
   unsigned threads = 1;
   unsigned in_flight = 1;
   unsigned posts = 1;
-  bool random = false;  // what is done anyway, for those who like to say it
+  bool random = false;  // the default; the flag only states it
   bool sequential = false;
   std::optional<unsigned> iterations;
   unsigned warm_up = 3;
@@ -71,7 +71,7 @@ class Runner {
                               : wanted_.single       ? "64,4K"
                                                      : "4K,16K,64K,256K,1M,16M";
     HEADRACE_CLI_TRY(pages, parse_sizes(sizes));
-    // Sizes that nobody asked for give way to a small --total.
+    // A default size that is larger than --total is left out.
     if (wanted_.pages.empty())
       std::erase_if(pages, [&](std::uint64_t page) { return page > setup.buffer_bytes; });
     for (const std::uint64_t page : pages)
@@ -115,7 +115,7 @@ class Runner {
     return name == "vram" ? MemoryKind::vram : MemoryKind::dram;
   }
 
-  /// The table of figures that a case belongs to.
+  /// The table of bench/results that a case belongs to.
   [[nodiscard]] std::string table_name(const std::string& path) const {
     const int gpus = (here() == MemoryKind::vram ? 1 : 0) + (there() == MemoryKind::vram ? 1 : 0);
     if (path == "tcp") return gpus > 0 ? "tcp-gpu" : "tcp-cpu";
@@ -140,7 +140,8 @@ class Runner {
     return fmt::format("{}{}{}", kind_name(here()), op == Op::read ? "<-" : "->", kind_name(there()));
   }
 
-  /// "allocated/read/", "vram<-dram/": what the case's name begins with, as the tables of figures spell it.
+  /// The beginning of the case's name, as the tables of bench/results spell it: "allocated/read/",
+  /// "vram<-dram/".
   [[nodiscard]] std::string prefix(Op op) const {
     if (here() != there()) return fmt::format("{}{}/", wanted_.allocated ? "allocated/" : "", direction(op));
     return fmt::format("{}{}/", wanted_.allocated ? "allocated/" : "", op_name(op));
@@ -246,7 +247,9 @@ class Runner {
         fmt::format(
             "{} memory, one page a request, one request at a time, {} times; 256 requests in turn, "
             "eight times over, data checked before and after{}. First: the turn before these eight, right "
-            "after all memory was filled anew, so that nothing is in a cache{}",
+            "after all memory was filled anew, so that nothing is in a cache{}"
+
+            ,
             wanted_.allocated ? "allocated" : "registered", plan(Op::read, 8).iterations,
             gpus ? ", after GPUs were kept busy for 100 ms" : "", gpus ? ", by GPUs that have idled" : ""));
   }
@@ -255,7 +258,7 @@ class Runner {
     Summary notification, eventfd;
     bool checked;
   };
-  /// In turn, so that both sleep on the same machine in the same mood.
+  /// Measures both in turn, so that load and clock rates of the machine are the same for both.
   static Result<Asleep> asleep(PageBench& bench, PageBench::Cores cores, unsigned rounds) {
     HEADRACE_CLI_CHECK(bench.place(cores));
     std::vector<double> ours, bare;
@@ -292,7 +295,7 @@ class Runner {
     for (const auto& [cores, where] :
          {std::pair(PageBench::Cores::one, "one core"), std::pair(PageBench::Cores::two, "two cores")}) {
       auto slept = asleep(bench, cores, rounds);
-      if (!slept && slept.code() == Code::not_supported) continue;  // there is one core
+      if (!slept && slept.code() == Code::not_supported) continue;  // the machine has one core
       if (!slept) return std::move(slept).error();
       add(fmt::format("notification, both sides wait, on {}", where), slept->notification);
       add(fmt::format("eventfd, both sides sleep, on {}", where), slept->eventfd);
@@ -411,7 +414,9 @@ void add_bench_pages(const Command& bench, Invocation& invocation) {
       "  headrace bench pages --in-flight 2 --posts 16              in its stride: no beginning, no end\n"
       "  headrace bench pages --single --page 64,4K                 latency of one page: p50 and p99\n"
       "  headrace bench pages --kinds vram-vram --page 4K,1M        from GPU to GPU\n"
-      "  headrace bench pages --notifications                       a message there and back");
+      "  headrace bench pages --notifications                       a message there and back"
+
+  );
   pages.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return Runner(*wanted, invocation).run(); };
   });

@@ -35,7 +35,7 @@ void complain(const std::string& message) {
 }
 
 int run(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // what is written to a closed pipe fails with EPIPE instead
+  std::signal(SIGPIPE, SIG_IGN);  // a write to a closed pipe then fails with EPIPE
 
   Invocation invocation;
   invocation.command_line = join(argc, argv);
@@ -63,7 +63,9 @@ int run(int argc, char** argv) {
       "  headrace doctor                              what this machine can do\n"
       "  headrace bench pages --page 4K,1M            how fast pages move here\n"
       "  headrace infer model.pt2 --input x.npy       run a compiled model\n"
-      "`headrace COMMAND --help` explains a command.");
+      "`headrace COMMAND --help` explains a command."
+
+  );
   const Command commands(app);
   add_demo(commands, invocation);
   add_serve(commands, invocation);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace demo`: one process runs a prompt, its keys and values travel page by page to another, which goes
-// on with the text.
+// `headrace demo`: one process runs a prompt; its keys and values move page by page to another process, which
+// generates the text.
 #include "cli/bench_memory.hpp"
 #include "cli/command.hpp"
 #include "cli/demo/demo_options.hpp"
@@ -22,12 +22,11 @@ namespace {
 
 constexpr const char* default_prompt =
     "And it came to pass in those days, that there went out a decree from the king, and all the people "
-    "gathered themselves "
-    "together at the gate of the city. ";
+    "gathered themselves together at the gate of the city. ";
 
 constexpr const char* trained = "book";          // the shape that has a weights file
-constexpr std::size_t random_prompt = 2048;      // tokens for random weights, to which no text means anything
-constexpr std::size_t random_texts_at_once = 4;  // a token of the large one is 128 KiB of cache
+constexpr std::size_t random_prompt = 2048;      // tokens of the default prompt of random weights
+constexpr std::size_t random_texts_at_once = 4;  // a token of shape 8b takes 128 KiB of cache
 
 struct DemoArguments {
   demo::DemoOptions demo;
@@ -39,7 +38,7 @@ struct DemoArguments {
   [[nodiscard]] bool is_trained() const { return demo.shape == trained; }
 };
 
-/// Not more than the model could take: a file may be endless.
+/// Reads at most one byte more than the model's context: a file may be endless.
 Result<std::string> read_prompt(const std::string& path, std::size_t context) {
   FileDescriptor opened;
   if (path != "-") opened = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -59,7 +58,7 @@ Result<std::string> read_prompt(const std::string& path, std::size_t context) {
               context);
 }
 
-/// The weights that came with the package: beside the command's folder.
+/// The weights of the installed package, beside the command's folder.
 Result<std::string> installed_weights() {
   std::error_code error;
   const auto command = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -126,7 +125,7 @@ Result<void> find_model(DemoArguments& wanted, const Invocation& invocation) {
     HEADRACE_CLI_TRY(weights, installed_weights());
     model.weights = weights;
   }
-  if (wanted.is_trained() && !wanted.prompt_file.empty()) {  // before the export, which takes a while
+  if (wanted.is_trained() && !wanted.prompt_file.empty()) {  // before the export, which takes long
     HEADRACE_CLI_TRY(sizes, demo::read_model_sizes(model));
     HEADRACE_CLI_TRY(prompt, read_prompt(wanted.prompt_file, static_cast<std::size_t>(sizes.context)));
     wanted.demo.prompt = prompt;
@@ -164,7 +163,7 @@ Result<void> run_demo(DemoArguments wanted, const Invocation& invocation) {
   HEADRACE_CLI_CHECK(check_shape(wanted));
   demo.front.options = invocation.options;
   HEADRACE_CLI_CHECK(
-      keep_tcp_door_at("127.0.0.1:0", demo.front.options));  // all its processes are on this host
+      keep_tcp_door_at("127.0.0.1:0", demo.front.options));  // all processes of the demo are on this host
   HEADRACE_CLI_CHECK(find_model(wanted, invocation));
   if (!wanted.is_trained()) {
     HEADRACE_CLI_CHECK(find_random_prompt(wanted));
@@ -177,7 +176,7 @@ void add_worker(const Command& app, Invocation& invocation) {
   auto options = std::make_shared<demo::WorkerOptions>();
   auto kind = std::make_shared<std::string>();
   const Command command = app.add_subcommand("demo-worker", "A process of `headrace demo`, which starts it.");
-  command.hide();  // not for people
+  command.hide();
   command.add_option("kind", *kind).required().check(one_of({"prefill", "decode"}), "{prefill,decode}");
   command.add_option("--name", options->name).required();
   command.add_option("--store", options->store).required();
@@ -230,7 +229,9 @@ void add_demo(const Command& app, Invocation& invocation) {
       "  headrace demo --backend tcp --workers 3 --page 64      other paths and sizes\n"
       "  headrace demo --serve 8000                             OpenAI's completions protocol over HTTP\n"
       "  headrace demo --device cuda --shape 8b                 prefill and decode on two GPUs, at real "
-      "size");
+      "size"
+
+  );
   const Argument prompt =
       command.add_option("--prompt", demo.prompt, "What to go on with; a token is a byte").type_name("TEXT");
   const Argument prompt_file =
@@ -294,7 +295,7 @@ void add_demo(const Command& app, Invocation& invocation) {
                              .type_name("PORT")
                              .check(whole_number(0, 65535));
   for (const Argument of_one_text : {prompt, prompt_file, tokens, check, json})
-    serve.excludes(of_one_text);  // a request brings its own
+    serve.excludes(of_one_text);  // each HTTP request has its own
   command.add_option("--host", demo.host, "Address to answer on").type_name("ADDRESS").show_default();
   command
       .add_option("--packages", demo.front.model.packages,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace doctor`: what this machine can do, which backends load, and what to do about the rest.
+// `headrace doctor`: reports what works on this machine, which backends load, and how to repair the rest.
 #include "cli/backend_report.hpp"
 #include "cli/command.hpp"
 #include "cli/machine_probe.hpp"
@@ -23,7 +23,7 @@ namespace {
 
 using State = Finding::State;
 
-/// Moves one page inside an agent, and looks at it: the whole of the core at work.
+/// Moves one page inside an agent and compares it: this uses every part of the core.
 Finding try_core(const Invocation& invocation) {
   Finding finding{"an agent", State::good, {}, {}};
   const auto bad = [&finding](const Error& error) {
@@ -147,7 +147,9 @@ void add_doctor(const Command& app, Invocation& invocation) {
       "  headrace doctor --option tcp.sockets=8      how the options come out with this one\n"
       "  headrace doctor --json\n"
       "  headrace doctor --paths                     which path for which memories, measured here\n"
-      "  headrace doctor --device cpu --model model.pt2      whether torch and a compiled model work here");
+      "  headrace doctor --device cpu --model model.pt2      whether torch and a compiled model work here"
+
+  );
   doctor.callback([exam, paths, &invocation] {
     invocation.action = [exam, paths, &invocation] {
       if (*paths) return survey_paths(invocation, exam->json);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace infer`: runs a model on inputs from files, once or often, and says what came out and how long it
-// took.
+// `headrace infer`: runs a model on inputs from files, once or several times, and prints the outputs and the
+// times.
 #include "cli/command.hpp"
 #include "cli/errors.hpp"
 #include "cli/model_run.hpp"
@@ -27,7 +27,7 @@ struct InferArguments : ModelRequest {
   bool json = false;
   bool force = false;
 
-  /// A thread's first run takes longer than the others, of which many want to know.
+  /// 1 if runs are measured several times: the first run of a thread takes longer than the others.
   [[nodiscard]] std::uint64_t warmup_runs() const { return warmup.value_or(runs * threads > 1 ? 1 : 0); }
 };
 
@@ -38,7 +38,7 @@ std::uint64_t since(Clock::time_point begin) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
 }
 
-/// One caller: warms up, then runs and notes each run's time.
+/// One calling thread: warms up, then measures the time of each run.
 struct Caller {
   Clock::time_point warm;  ///< when the first measured run began
   std::vector<std::uint64_t> nanoseconds;
@@ -102,7 +102,7 @@ Result<void> infer(InferArguments wanted, const Invocation& invocation) {
       threads.emplace_back([&, i] { callers[i].work(model, views, wanted.warmup_runs(), wanted.runs); });
     callers[0].work(model, views, wanted.warmup_runs(), wanted.runs);
   }
-  // From the first that was warm: what is still warming up then costs the others a little.
+  // Measured from the first caller that has warmed up. Callers that still warm up then slow it a little.
   const auto first = std::ranges::min_element(callers, {}, &Caller::warm);
   const double seconds = static_cast<double>(since(first->warm)) / 1e9;
   std::vector<std::uint64_t> nanoseconds;
@@ -171,7 +171,9 @@ void add_infer(const Command& app, Invocation& invocation) {
       "  headrace infer model.pt2 --generate --dim batch=32 --warmup 100 --runs 1000\n"
       "  headrace infer model.pt2 --device cuda:1 --generate    a package for GPUs; its inputs are copied "
       "there first\n"
-      "  headrace infer model.pt2 --generate --runs 1000 --threads 4 --torch-threads 1");
+      "  headrace infer model.pt2 --generate --runs 1000 --threads 4 --torch-threads 1"
+
+  );
   infer_command.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return infer(*wanted, invocation); };
   });

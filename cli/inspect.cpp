@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace inspect`: what a package says of itself, without running anything in it.
+// `headrace inspect`: prints the description of a package, and runs nothing of it.
 #include "cli/command.hpp"
 #include "cli/errors.hpp"
 #include "cli/model_run.hpp"
@@ -68,7 +68,9 @@ void add_inspect(const Command& app, Invocation& invocation) {
       "Nothing of the package is run, and no torch is needed, unless its constants are asked for.\n"
       "Examples:\n"
       "  headrace inspect model.pt2\n"
-      "  headrace inspect model.pt2 --constants");
+      "  headrace inspect model.pt2 --constants"
+
+  );
   command.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return inspect(*wanted, invocation); };
   });

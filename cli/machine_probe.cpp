@@ -148,6 +148,7 @@ Finding probe_attach() {
           scope && *scope != "0"
               ? "memory from `allocate` is mapped all the same; for memory that is merely registered: "
                 "sysctl kernel.yama.ptrace_scope=0"
+
               : "memory from `allocate` is mapped all the same; for memory that is merely registered allow "
                 "process_vm_readv in the container's seccomp profile, or give it CAP_SYS_PTRACE";
       break;
@@ -242,10 +243,9 @@ Finding ipv6() {
   return {"IPv6", State::note, fmt::format("not here: {}", system_text()), {}};
 }
 
-/// A library that is loaded when it is first needed.
+/// Checks a library that Headrace loads at its first use.
 Finding library(const char* name, const char* file, const char* what_for, const char* package) {
-  // Opened and left open: unloading libraries with threads or at-exit work of their own is asking for
-  // trouble.
+  // Not closed: unloading a library that has threads or at-exit handlers can crash.
   if (::dlopen(file, RTLD_LAZY | RTLD_LOCAL) != nullptr)
     return {name, State::good, fmt::format("{} is there", file), {}};
   return {name, State::note, fmt::format("{} is not there: {}", file, what_for),
@@ -280,7 +280,7 @@ std::string_view state_name(Finding::State state) {
 
 namespace {
 
-/// The GPUs whose PCI slots the firmware puts next to a node: " GPU 0000:1b:00.0".
+/// The NVIDIA GPUs of a NUMA node, from their PCI devices: ", GPU 0000:1b:00.0".
 std::string gpus_near(const std::string& root, const std::string& node) {
   constexpr std::string_view nvidia = "0x10de", display = "0x03";
   std::vector<std::string> slots;
@@ -297,7 +297,7 @@ std::string gpus_near(const std::string& root, const std::string& node) {
   return text;
 }
 
-/// What a node's meminfo says it has; its lines begin with "Node 0 MemTotal:".
+/// The memory of a node, from its file meminfo: the line "Node 0 MemTotal: ...".
 std::string memory_of(const fs::path& node) {
   std::ifstream file(node / "meminfo");
   for (std::string line; std::getline(file, line);)
@@ -332,7 +332,7 @@ Finding probe_numa(const std::string& root) {
 Finding probe_gpus(const Result<cuda::DriverTable>& driver) {
   const auto devices =
       driver ? gpu::list_devices(*driver) : Result<std::vector<gpu::DeviceInfo>>(driver.error());
-  // On a machine that is to have some, the backend that needs them says what to do.
+  // No advice: on a machine that has GPUs, the finding of backend cuda_ipc says what to do.
   if (!devices) return {"GPUs", State::note, devices.error().message, {}};
   std::string text;
   for (const gpu::DeviceInfo& device : *devices)
@@ -395,7 +395,8 @@ Finding probe_runtime_folder(const std::string& folder) {
     finding.advice = "name a folder of your own in option runtime_dir (HEADRACE_RUNTIME_DIR)";
   };
   if (::stat(folder.c_str(), &entry) != 0) {
-    // Made here and now, as the first agent would: what permissions promise is not always kept, as in /proc.
+    // Makes the folder, as the first agent would: permissions alone do not tell whether that works (see
+    // /proc).
     if (errno == ENOENT && ::mkdir(folder.c_str(), 0700) == 0)
       finding.value += " (made just now)";
     else

@@ -21,7 +21,7 @@ ModelJson runtime_json(const ModelRuntimeInfo& runtime) {
           {"cpu_capability", runtime.cpu_capability}};
 }
 
-/// Runs the model once on inputs that are made up.
+/// Runs the model once on generated inputs.
 Result<ModelJson> try_model(const DeviceExam& exam, const Invocation& invocation) {
   ModelRequest request;
   request.path = exam.model;
@@ -40,7 +40,8 @@ Result<ModelJson> try_model(const DeviceExam& exam, const Invocation& invocation
   return json;
 }
 
-/// Why torch can do nothing at all on a device: each of its checks would say the same in torch's words.
+/// Why torch cannot use a device; empty if it can. Without this every check would fail with the same error of
+/// torch.
 std::string absence(Device device, const ModelRuntimeInfo& runtime) {
   if (device.kind == Device::Kind::cpu || device.index < runtime.device_count) return {};
   if (runtime.found_accelerator == "cpu")

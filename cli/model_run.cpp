@@ -18,9 +18,9 @@ namespace headrace::cli {
 namespace {
 
 constexpr std::int64_t most_shown = 16;
-constexpr std::int64_t usual_length = 8;  // of a dynamic dimension, where its bounds allow it
+constexpr std::int64_t usual_length = 8;  // of a dynamic dimension, if its bounds allow it
 
-/// NAME=VALUE; without a name that is empty.
+/// Splits NAME=VALUE. Without "=" the name is empty.
 std::pair<std::string, std::string> split(const std::string& text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos) return {"", text};
@@ -48,8 +48,8 @@ std::string names_of(const std::vector<TensorSpec>& specs) {
   return names.empty() ? "none" : names;
 }
 
-/// A length that is wanted belongs to a dimension of some input, and lies within its bounds in each: it is
-/// told here, before there is memory for it.
+/// Checks that each length of --dim names a dimension of some input and is within the bounds of every input
+/// that has it. Done before memory of that length is allocated.
 Result<void> check_lengths(const std::map<std::string, std::int64_t>& wanted,
                            const std::vector<TensorSpec>& specs) {
   std::set<std::string> names;
@@ -90,7 +90,7 @@ std::optional<DType> type_in(void* specs, std::string_view name) {
   return std::nullopt;
 }
 
-/// Reads the files; NAME=FILE gives the one tensor of a file another name.
+/// Reads the input files. NAME=FILE gives the only tensor of a file another name.
 Result<Given> read_given(const std::vector<std::string>& files, const std::vector<TensorSpec>& specs) {
   Given given;
   for (const std::string& text : files) {
@@ -99,7 +99,7 @@ Result<Given> read_given(const std::vector<std::string>& files, const std::vecto
     if (!name.empty() && tensors.size() != 1)
       return fail(Code::invalid_argument, "--input {}: {} holds {} tensors, and a name is for one", text,
                   path, tensors.size());
-    // A file with one tensor is the model's one input, whatever it is called.
+    // The only tensor of a file is the only input of a model, under any name.
     if (name.empty() && tensors.size() == 1 && specs.size() == 1) name = specs[0].name;
     for (NamedTensor& one : tensors) {
       const std::string key = name.empty() ? one.name : name;
@@ -117,8 +117,8 @@ std::int64_t length_for(const DimensionSpec& dimension, const std::map<std::stri
                     dimension.most.value_or(INT64_MAX));
 }
 
-/// Normal numbers where there are fractions, else small ones that are at home in every type: noughts and
-/// ones.
+/// Generates an input: normal random numbers for floating types; else zeros and ones, which every type can
+/// hold.
 Result<Tensor> make_up(const TensorSpec& spec, const std::map<std::string, std::int64_t>& wanted,
                        std::mt19937_64& random) {
   if (!spec.dtype || !spec.shape_known)
@@ -201,11 +201,13 @@ Result<ModelInputs> gather_inputs(Model& model, const ModelRequest& request) {
                   spec.name, spec_text(spec));
     }
   }
-  if (specs.empty())  // nothing is known of the inputs: they are what is given, in the order of their names
+  if (specs.empty())  // the package does not describe its inputs: take the given ones in the order of their
+                      // names
     for (auto& [name, tensor] : given) inputs.tensors.push_back(std::move(tensor));
   if (model.info().device.kind == Device::Kind::cpu) return inputs;
   for (Tensor& tensor : inputs.tensors) {
-    if (tensor.data() == nullptr && tensor.shape().count() != 0) continue;  // it is left out
+    if (tensor.data() == nullptr && tensor.shape().count() != 0)
+      continue;  // an optional input that is left out
     HEADRACE_CLI_TRY(moved, model.copy_to(tensor, model.info().device));
     tensor = std::move(moved);
   }

@@ -27,7 +27,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct TypeRow {
-  std::string_view file;  // as safetensors names it
+  std::string_view file;  // its name in safetensors
   DType type;
 };
 constexpr std::array<TypeRow, dtype_count> types{{
@@ -67,7 +67,7 @@ bool is_floating(DType type) {
 
 // --- reading
 
-/// A copy in memory that is aligned, whatever the file's was.
+/// A copy in aligned memory; the bytes of the file may not be aligned.
 Result<Tensor> tensor_of(const TensorInfo& info, std::span<const std::byte> bytes) {
   const auto row =
       std::find_if(types.begin(), types.end(), [&](const TypeRow& t) { return t.file == info.type->name; });
@@ -98,7 +98,7 @@ Result<std::vector<NamedTensor>> read_npy_file(const std::string& path) {
   return tensors;
 }
 
-/// The lengths of nested lists, all of which have to agree; false: they do not.
+/// Finds the shape of nested lists. False if lists of one depth have different lengths, or are too deep.
 bool take_shape(const Json& value, std::size_t depth, std::vector<std::int64_t>& shape) {
   if (!value.is_array()) return depth == shape.size();
   if (depth >= most_tensor_dimensions) return false;
@@ -111,7 +111,7 @@ bool take_shape(const Json& value, std::size_t depth, std::vector<std::int64_t>&
                      [&](const Json& one) { return take_shape(one, depth + 1, shape); });
 }
 
-/// The elements of nested lists in their order; false: the lists lie deeper than dimensions can.
+/// Collects the elements of nested lists in order. False if the lists are deeper than a tensor's dimensions.
 bool flatten(const Json& value, std::size_t depth, std::vector<const Json*>& elements) {
   if (!value.is_array()) {
     elements.push_back(&value);
@@ -122,8 +122,8 @@ bool flatten(const Json& value, std::size_t depth, std::vector<const Json*>& ele
          });
 }
 
-/// As it stands in the file. Lists and objects are only named: they may be long, and deeper than the stack
-/// is.
+/// A value for an error text. Lists and objects are not printed: they may be long, and too deep for the
+/// stack.
 std::string shown(const Json& value) {
   if (value.is_array()) return "a list";
   return value.is_object() ? "an object" : value.dump();
@@ -138,7 +138,8 @@ DType guess_type(const std::vector<const Json*>& elements) {
   return DType::float32;
 }
 
-/// A number, true or false; JSON has no word for what is not finite: "nan", "inf" and "-inf" stand for it.
+/// The number of a JSON number, true or false. JSON has no numbers that are not finite: the texts "nan",
+/// "inf" and "-inf" stand for them.
 std::optional<double> number_in(const Json& value) {
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
   if (value.is_number()) return value.get<double>();
@@ -148,17 +149,19 @@ std::optional<double> number_in(const Json& value) {
   return std::nullopt;
 }
 
-/// Sets an element of eight bytes exactly, which a double could not; false: the type cannot hold the number.
+/// Sets an integer element of eight bytes exactly; a double could not. False if the type cannot hold the
+/// number.
 bool set_whole(Tensor& tensor, std::size_t index, const Json& value) {
-  const auto bits = value.get<std::uint64_t>();  // a negative number's are its two's complement
+  const auto bits = value.get<std::uint64_t>();  // two's complement if negative
   const bool negative = !value.is_number_unsigned() && value.get<std::int64_t>() < 0;
   if (tensor.dtype() == DType::uint64 ? negative : !negative && bits > INT64_MAX) return false;
   std::memcpy(static_cast<std::byte*>(tensor.data()) + index * sizeof bits, &bits, sizeof bits);
   return true;
 }
 
-/// Whether a whole number that is written with a fraction or an exponent lies beyond the type: writing cuts
-/// it off there, and as a double the largest number of the type looks like the one behind it.
+/// Whether a whole number that is written with a fraction or an exponent is too large for the type. Comparing
+/// after writing does not find this: writing clamps, and the largest number of the type rounds up as a
+/// double.
 bool is_beyond(DType type, double number) {
   return (type == DType::int64 && number >= 0x1p63) || (type == DType::uint64 && number >= 0x1p64);
 }
@@ -300,7 +303,8 @@ Json element_json(const TensorView& view, std::int64_t index) {
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   if (!is_floating(view.dtype)) return static_cast<std::int64_t>(value);
   if (view.dtype == DType::float32)
-    return Json::parse(fmt::format("{}", static_cast<float>(value)));  // the shortest that reads back
+    return Json::parse(
+        fmt::format("{}", static_cast<float>(value)));  // the shortest text that reads back equal
   return value;
 }
 
@@ -316,7 +320,7 @@ Result<std::string> json_bytes(std::span<const NamedView> tensors) {
   return whole.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-/// Beside it, then renamed: a reader never sees half a file.
+/// Writes beside the path, then renames: a reader never sees half a file.
 Result<void> write_file(const std::string& path, const std::string& bytes, IfTaken if_taken) {
   const std::string part = fmt::format("{}.part-{}", path, ::getpid());
   std::FILE* const file = std::fopen(part.c_str(), "wb");

@@ -71,7 +71,7 @@ std::string made_by(const ModelInfo& info) {
 
 // --- infer
 
-/// What there is room for of the elements; nothing where they are too many.
+/// The elements of an output; empty if the report leaves them out.
 std::string elements_cell(const ModelJson& output) {
   const auto data = output.find("data");
   if (data == output.end()) return "";

@@ -14,7 +14,7 @@ constexpr std::string_view magic = "\x93NUMPY";
 constexpr std::size_t largest_npy_header = 1 << 20;
 constexpr std::size_t npy_alignment = 64;
 
-/// Python's notation, as far as the header needs it: {'key': 'text' | True | False | (1, 2), ...}
+/// Parses the part of Python's syntax that a header uses: {'key': 'text' | True | False | (1, 2), ...}
 class Literal {
  public:
   explicit Literal(std::string_view text) : rest_(text) {}
@@ -120,7 +120,7 @@ Result<NpyHeader> read_npy(std::span<const std::byte> file) {
     if (!literal.take(',') && literal.next() != '}') return corrupt("the header is no dictionary");
   }
   if (!descr || !fortran || !shape) return corrupt("the header lacks descr, fortran_order or shape");
-  // One-byte types are written with and without the bar.
+  // NumPy spells one-byte types with a bar: "|u1".
   header.type = element_type_from_npy(*descr);
   if (header.type == nullptr) {
     if (descr->starts_with('>'))

@@ -123,7 +123,7 @@ PeerProcess::~PeerProcess() {
 
 Error PeerProcess::gone(Error error) {
   int status = 0;
-  // The socket closes before the process has quite ended.
+  // waitpid blocks: the socket closes a little before the process ends.
   if (error.code == Code::peer_lost && child_.id >= 0 && ::waitpid(child_.id, &status, 0) == child_.id) {
     child_.id = -1;
     error.message += fmt::format(": it {}", ending_text(status));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace plugins`: every backend that was found, what it can do and how it is set; and why others were
+// `headrace plugins`: lists every backend that was found, its abilities and options, and why others were
 // refused.
 #include "cli/backend_report.hpp"
 #include "cli/command.hpp"
@@ -62,7 +62,9 @@ void add_plugins(const Command& app, Invocation& invocation) {
       "Examples:\n"
       "  headrace plugins\n"
       "  headrace plugins --option plugin_path=build/mine     with the plugins of another folder\n"
-      "  headrace plugins --json");
+      "  headrace plugins --json"
+
+  );
   plugins.callback([json, &invocation] {
     invocation.action = [json, &invocation] { return list_plugins(invocation, *json); };
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace pull`: brings tensors that another process serves into a file.
+// `headrace pull`: copies tensors that another process serves into a file.
 #include "cli/command.hpp"
 #include "cli/descriptor_limit.hpp"
 #include "cli/number_option.hpp"
@@ -30,7 +30,7 @@ struct PullArguments {
   std::vector<std::string> names;
   std::string output;
   bool anew = false;
-  bool resume = false;  // what is done anyway
+  bool resume = false;  // the default; the flag only states it
   bool force = false;
   bool list = false;
   std::vector<std::string> backends;
@@ -151,7 +151,7 @@ Result<void> pull(const PullArguments& wanted, const Invocation& invocation) {
   options.backends = wanted.backends;
   options.store = wanted.store;
   options.options = invocation.options;
-  // Nobody calls back: the server answers where we came in.
+  // No peer connects to this process, so its tcp backend listens on loopback only.
   HEADRACE_CLI_CHECK(keep_tcp_door_at("127.0.0.1:0", options.options));
   HEADRACE_CLI_TRY(agent, Agent::open(own_name(), std::move(options)));
   HEADRACE_CLI_TRY(import, wanted.store.empty() ? agent.fetch_metadata(wanted.address, wanted.patience())
@@ -214,7 +214,7 @@ void add_pull(const Command& app, Invocation& invocation) {
   pull_command.add_flag("--list", wanted->list, "Print what is served, and pull nothing");
   pull_command.add_flag("--no-resume", wanted->anew,
                         "Begin anew, instead of going on where a killed pull stopped");
-  pull_command.add_flag("--resume", wanted->resume).hide();  // the default, for those who like to say it
+  pull_command.add_flag("--resume", wanted->resume).hide();  // the default; the flag only states it
   pull_command.add_option("--backend", wanted->backends, "Only this path, shm or tcp; repeatable")
       .type_name("NAME")
       .one_value_a_time();
@@ -243,7 +243,9 @@ void add_pull(const Command& app, Invocation& invocation) {
       "  headrace pull 127.0.0.1:40213 -o copy.safetensors\n"
       "  headrace pull 127.0.0.1:40213 'model.layers.0.*' lm_head.weight -o part.safetensors\n"
       "  headrace pull 10.0.0.7:7000 -o arrays.npz --backend tcp --explain\n"
-      "  headrace pull llama --store etcd://10.0.0.1:2379 -o copy.safetensors");
+      "  headrace pull llama --store etcd://10.0.0.1:2379 -o copy.safetensors"
+
+  );
   pull_command.callback([wanted, &invocation] {
     if (wanted->output.empty() && !wanted->list) refuse_without("--output FILE, or --list,");
     if (wanted->anew && wanted->resume) refuse_together("--resume", "--no-resume");

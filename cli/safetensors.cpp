@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t length_bytes = 8;
-constexpr std::uint64_t largest_header = 100'000'000;  // what the format's own library takes
+constexpr std::uint64_t largest_header = 100'000'000;  // the limit of the format's own library
 constexpr std::size_t alignment = 8;
 constexpr const char* metadata_key = "__metadata__";
 
@@ -24,7 +24,7 @@ Error corrupt(fmt::format_string<Args...> text, Args&&... args) {
   return fail(Code::corrupt, "safetensors: {}", fmt::format(text, std::forward<Args>(args)...));
 }
 
-/// The JSON, or nullopt where it is not JSON, or an object names a key twice.
+/// The JSON; nullopt if it is not JSON, or if an object has a key twice.
 std::optional<Json> parse(std::string_view text, std::string& twice) {
   std::vector<std::set<std::string>> keys;
   const auto watch = [&](int /*depth*/, Json::parse_event_t event, Json& value) {
@@ -39,7 +39,7 @@ std::optional<Json> parse(std::string_view text, std::string& twice) {
   return json;
 }
 
-/// The JSON behind the length.
+/// The JSON text after the length.
 Result<std::string_view> header_text(std::span<const std::byte> file, std::uint64_t file_bytes) {
   std::uint64_t length = 0;
   if (file.size() < length_bytes || file_bytes < length_bytes)

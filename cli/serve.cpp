@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace serve`: offers a file's tensors under their names until it is told to stop.
+// `headrace serve`: offers a file's tensors under their names until SIGINT or SIGTERM.
 #include "cli/command.hpp"
 #include "cli/descriptor_limit.hpp"
 #include "cli/progress_bar.hpp"
@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t longest_region_name = 255;
 constexpr std::size_t longest_agent_name = 255;
-// With --load smaller tensors stay in the mapped file: a descriptor each would be spent for nothing.
+// With --load smaller tensors stay in the mapped file: each allocation takes a file descriptor.
 constexpr std::uint64_t least_allocated = 64 * 1024;
 
 constexpr const char* default_listen = "127.0.0.1:0";
@@ -48,7 +48,7 @@ std::string default_name(const std::string& file) {
 }
 
 MemoryRange range_of(std::span<const std::byte> bytes) {
-  // What is empty is stood for by one byte.
+  // A region cannot be empty: an empty tensor is a region of one byte.
   static std::byte nothing{};
   MemoryRange range;
   range.address = bytes.empty() ? &nothing : const_cast<std::byte*>(bytes.data());
@@ -57,7 +57,7 @@ MemoryRange range_of(std::span<const std::byte> bytes) {
   return range;
 }
 
-/// Registers one tensor where it lies, or in a copy of it that peers map.
+/// Registers one tensor in the mapped file, or copies it into memory that peers map.
 Result<void> offer(Agent& agent, const TensorFile::Tensor& tensor, std::uint64_t index, bool load) {
   if (tensor.info.name.empty())
     return fail(Code::invalid_argument, "its name is empty: nobody could ask for it");
@@ -118,7 +118,9 @@ Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
   options.listen = wanted.listen;
   options.store = wanted.store;
   options.options = invocation.options;
-  // Peers that come through a store may be anywhere, and only an address that was asked for tells from where.
+  // Peers that use a store may be on any host. So with a store the data port is restricted only by an
+  // explicit
+  // --listen.
   if (wanted.store.empty() || wanted.listen != default_listen)
     HEADRACE_CLI_CHECK(keep_tcp_door_at(wanted.listen, options.options));
   HEADRACE_CLI_TRY(
@@ -134,14 +136,14 @@ Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
     if (timespec none{}; ::sigtimedwait(&ending, nullptr, &none) > 0) return {};
   }
   bar.clear();
-  agent.on_notification([](const Notification&) {});  // nobody here takes any: they must not pile up
+  agent.on_notification([](const Notification&) {});  // drop them: nothing here takes them from the queue
   HEADRACE_CLI_CHECK(offer_header(agent, file.header()));
   if (!wanted.store.empty()) HEADRACE_CLI_CHECK(agent.publish());
   announce(wanted, agent, file);
 
   int signal = 0;
   ::sigwait(&ending, &signal);
-  { const Agent gone = std::move(agent); }  // before the file that its regions lie in
+  { const Agent gone = std::move(agent); }  // close the agent before the file, which holds its regions
   return {};
 }
 
@@ -178,7 +180,9 @@ void add_serve(const Command& app, Invocation& invocation) {
       "  headrace serve model.safetensors --load                     a copy in shared memory: quickest on "
       "one host\n"
       "  headrace serve arrays.npz --listen 0.0.0.0:7000             for other hosts\n"
-      "  headrace serve model.safetensors --store etcd://10.0.0.1:2379 --name llama");
+      "  headrace serve model.safetensors --store etcd://10.0.0.1:2379 --name llama"
+
+  );
   serve_command.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return serve(*wanted, invocation); };
   });

@@ -33,7 +33,7 @@ std::optional<std::uint64_t> sum(const Json& note) {
   return value;
 }
 
-/// The tensor of a note that has a dtype; nullopt: it contradicts itself or its region.
+/// The tensor of a note that has a dtype; nullopt if the note contradicts itself or its region.
 std::optional<ServedTensor> read_tensor(const Region& region, const Json& note) {
   ServedTensor tensor;
   tensor.region = region.id;

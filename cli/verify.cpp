@@ -72,7 +72,7 @@ bool verify_output(const NamedView& output, const std::vector<NamedTensor>& expe
   return comparison.different == 0;
 }
 
-/// The tensors of the file that no output has the name of.
+/// The names of the file's tensors that are no output.
 std::vector<std::string> not_compared(const std::vector<NamedTensor>& expected, const ModelOutputs& outputs) {
   std::vector<std::string> names;
   for (const NamedTensor& one : expected)
@@ -88,7 +88,7 @@ Result<void> verify(VerifyArguments wanted, const Invocation& invocation) {
   HEADRACE_CLI_TRY(inputs, gather_inputs(model, wanted));
   HEADRACE_CLI_TRY(made, model.run(inputs.views()));
   HEADRACE_CLI_TRY(outputs, bring_outputs(model, std::move(made)));
-  // One tensor for one output needs no name.
+  // A single tensor is compared with a single output under any name.
   if (expected.size() == 1 && outputs.named.size() == 1) expected[0].name = outputs.named[0].name;
 
   ModelJson report{{"model", wanted.path},
@@ -142,7 +142,9 @@ void add_verify(const Command& app, Invocation& invocation) {
       "elements,\ndifferent, largest_difference, reason), not_compared.\n"
       "Examples:\n"
       "  headrace verify model.pt2 --input inputs.safetensors --expect outputs.safetensors\n"
-      "  headrace verify model.pt2 --input x.npy --expect y.npy --rtol 1e-3");
+      "  headrace verify model.pt2 --input x.npy --expect y.npy --rtol 1e-3"
+
+  );
   command.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return verify(*wanted, invocation); };
   });

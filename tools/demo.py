@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Moves a model's weights from one process to two others at once: over shared memory, then over TCP.
+"""Moves a model's weights from one process to two others at once: first over shared memory, then over TCP.
 
-Makes a safetensors file of a llama-like model with fresh random weights, serves it with `headrace serve`,
-pulls it with two `headrace pull` at the same time, over each path in turn, and compares what arrived byte by
-byte with the source. Exits with 1 if anything differs. Needs nothing but Python's own library and the
+It makes a safetensors file of a llama-like model with new random weights and serves it with `headrace serve`.
+Two `headrace pull` processes copy it at the same time, over each path in turn. Each copy is compared with the
+source byte by byte; the exit code is 1 if one differs. It needs only Python's standard library and the
 command.
 """
 
@@ -57,7 +57,7 @@ def tensor_bytes(tensor: Tensor) -> int:
 
 
 def model(total_bytes: int) -> list[Tensor]:
-    """Tensors of about that size, odd lengths and an empty one among them."""
+    """Returns tensors of about `total_bytes` in all; some have odd lengths, and one is empty."""
     hidden = 768 if total_bytes >= 128 << 20 else 256
     inner, vocabulary = 8 * hidden // 3 + 3, 16 * hidden + 1
     tensors: list[Tensor] = [
@@ -77,7 +77,7 @@ def model(total_bytes: int) -> list[Tensor]:
 
 
 def write_model(path: Path, total_bytes: int) -> tuple[int, int]:
-    """Writes the file; gives how many tensors it has, and their bytes."""
+    """Writes the file. Returns the number of tensors and their bytes."""
     header: dict[str, object] = {"__metadata__": {"format": "pt", "made_by": "demo"}}
     offset = 0
     tensors = model(total_bytes)
@@ -114,12 +114,12 @@ def find_command(given: str | None) -> str:
 
 
 def ending_of(code: int) -> str:
-    """Of a process, by the code that subprocess gives: "exit code 1", "signal 11 (SIGSEGV)"."""
+    """Returns subprocess's return code as words: "exit code 1", "signal 11 (SIGSEGV)"."""
     return f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
 
 
 class Server:
-    """`headrace serve`, until the with-block ends."""
+    """A process of `headrace serve`; it ends with the with-block."""
 
     def __init__(self, command: str, file: Path, load: bool):
         arguments = [command, "serve", str(file), "--json", *(["--load"] if load else [])]
@@ -154,7 +154,7 @@ class Server:
 
 
 def pull_at_once(command: str, address: str, backend: str, outputs: list[Path]) -> list[dict[str, Any]]:
-    """Starts all pulls, waits for all, gives what each reports."""
+    """Starts all pulls at the same time, waits for all, and returns their reports."""
     pulls = [
         subprocess.Popen(
             [command, "pull", address, "-o", str(output), "--backend", backend, "--json"],

@@ -16,7 +16,7 @@ KvPool::KvPool(const KvShape& shape, Device device, std::shared_ptr<std::byte> m
       memory_(std::move(memory)),
       region_(region),
       free_(static_cast<std::size_t>(shape.pages)) {
-  std::iota(free_.rbegin(), free_.rend(), 0U);  // the lowest page goes first
+  std::iota(free_.rbegin(), free_.rend(), 0U);  // take() gives the lowest page first
 }
 
 namespace {

@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Generated {
   std::vector<std::int64_t> tokens;
-  std::string worker;  ///< that wrote them
+  std::string worker;  ///< the decode worker that wrote them
   PrefillReport report;
   double seconds = 0;
 };
@@ -27,8 +27,8 @@ std::string as_text(std::span<const std::int64_t> tokens) {
   return text;
 }
 
-/// A text that nobody takes any more is not written to its end: what cannot be printed ends the command,
-/// which knows what to say of it.
+/// Prints and flushes. If stdout takes no more, it throws: the command ends (see run_action) and does not
+/// generate the rest of the text.
 void print_now(std::string_view text) {
   errno = 0;
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
@@ -60,13 +60,13 @@ double gigabytes_per_second(const PrefillReport& report) {
   return report.transfer_seconds > 0 ? static_cast<double>(report.bytes) / report.transfer_seconds * 1e-9 : 0;
 }
 
-/// After the first token, which belongs to the prompt.
+/// Counts from the first token, whose time belongs to the prompt.
 double tokens_per_second(const Generated& generated) {
   const double rest = generated.seconds - generated.report.first_token_seconds;
   return rest > 0 ? static_cast<double>(generated.tokens.size() - 1) / rest : 0;
 }
 
-/// What the worker that wrote the text runs on.
+/// The device of the worker that wrote the text.
 const std::string& decode_device(const DemoOptions& options, const Generated& generated) {
   std::size_t worker = 0;
   while (worker + 1 < options.front.decode_workers && decode_name(worker) != generated.worker) ++worker;
@@ -120,7 +120,7 @@ void print_table(const DemoOptions& options, const Generated& generated) {
   std::fprintf(stderr, "\n%s", table.text().c_str());
 }
 
-/// The same prompt in this process alone.
+/// Generates the text in this process alone and compares all tokens.
 Result<void> compare_with_one_process(const DemoOptions& options, const TextRequest& request,
                                       const std::vector<std::int64_t>& tokens) {
   HEADRACE_CLI_TRY(model, TextModel::open(options.front.model, options.front.placement.prefill));

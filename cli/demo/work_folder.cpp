@@ -27,7 +27,8 @@ bool is_ours(const fs::path& path) {
          S_ISDIR(status.st_mode) && status.st_uid == ::geteuid();
 }
 
-/// Whoever waits for the lock meanwhile finds that its folder has gone.
+/// Removes folders that no process has locked. A process that waits for the lock finds its folder removed:
+/// see hold().
 void sweep(const fs::path& parent) {
   std::error_code error;
   for (fs::directory_iterator at(parent, error), end; !error && at != end; at.increment(error)) {
@@ -38,7 +39,7 @@ void sweep(const fs::path& parent) {
   }
 }
 
-/// Locked, and still there: a sweep may have come before the lock.
+/// Locks the folder. False if another process removed it before the lock.
 bool hold(const FileDescriptor& lock) {
   struct stat status {};
   return lock && ::flock(lock.get(), LOCK_EX) == 0 && ::fstat(lock.get(), &status) == 0 &&

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what raw calls are given, in the place of those that NIXL's binding makes."""
+"""Checks of the arguments of raw calls, as NIXL's binding makes them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ NIXL_INIT_AGENT = ""
 
 
 def need(value: object, kind: type, what: str) -> None:
-    """Errors: TypeError (it is something else)."""
+    """Raises TypeError unless `value` is of type `kind`."""
     if not isinstance(value, kind):
         raise TypeError(f"{what} is a {kind.__name__}, not {value!r}")
 
 
 def indices(value: Any) -> Any:
-    """Integer arrays as they are. Others that NIXL takes (with gaps, of floats or bools) are copied into
-    integers, as it does."""
+    """Returns contiguous integer arrays as they are. Copies other arrays (with gaps, of floats or bools) into
+    integers, as NIXL does."""
     if is_array(value):
         if value.ndim != 1:
             raise ValueError(
@@ -34,7 +34,7 @@ def indices(value: Any) -> Any:
 
 
 def word_of(operation: nixl_xfer_op_t) -> str:
-    """Headrace's word for an operation."""
+    """Returns Headrace's word for an operation."""
     need(operation, nixl_xfer_op_t, "the operation")
     if operation is nixl_xfer_op_t.NIXL_READ:
         return "read"
@@ -44,7 +44,7 @@ def word_of(operation: nixl_xfer_op_t) -> str:
 
 
 def no_handle(handle: object, what: str) -> Exception:
-    """What is raised for a handle that was not found."""
+    """Returns the exception for a handle that was not found."""
     if not isinstance(handle, int):
         return TypeError(f"a handle is an int, not {handle!r}")
     return failure(nixlInvalidParamError, f"{handle} is no {what} of this agent, or was released")
@@ -53,8 +53,8 @@ def no_handle(handle: object, what: str) -> Exception:
 def of_prepare(
     arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[str, nixl_mem_t | None, Any, Sequence[int]]:
-    """Which of prepXferDlist's three forms it is: agent's name, kind of memory (of an array), descriptors,
-    backends."""
+    """Reads the three forms of prepXferDlist's arguments. Returns the agent's name, the kind of memory (of an
+    array), the descriptors and the backends."""
     given = list(arguments)
     if "agent_name" in named:
         given.insert(0, named.pop("agent_name"))

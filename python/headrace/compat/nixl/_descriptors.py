@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptor lists: (address, length, device) of so many pieces of one kind of memory, kept as one array of
-words.
+"""Descriptor lists: one (address, length, device) per descriptor, all of one kind of memory, kept as one
+array of words.
 
-Lists made of a NumPy array keep nothing of it, since a program may go on using the array; nothing here
-imports NumPy.
+A list made of a NumPy array does not keep the array: the program may change the array later. This file does
+not import NumPy.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ._state import StateReader, head, record
 WIDTH = 3
 
 _spelling = RLock()
-"""Held while a list's rows are written out as words; by a signal's handler too, which may find its own thread
-at it."""
+"""Held while a list's rows are converted to words. Recursive: a signal handler may interrupt its own thread
+in the conversion."""
 
 
 def _in_a_forked_child() -> None:
-    """The thread that held it may be none of the child's."""
+    """The thread that holds the lock may not exist in the child: make a new lock."""
     global _spelling
     _spelling = RLock()
 
@@ -39,13 +39,16 @@ os.register_at_fork(after_in_child=_in_a_forked_child)
 
 
 def is_array(value: object) -> bool:
-    """Whether it is a NumPy array; false where NumPy was never imported, since then it cannot be."""
+    """Returns whether `value` is a NumPy array. If NumPy is not imported, it cannot be one."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 def checked_rows(rows: Any, width: int) -> Any:
-    """The array as it is, if it has that many columns of 64-bit integers, one after another in memory."""
+    """Returns the array as it is.
+
+    errors   ValueError (not contiguous, or not `width` columns of 64-bit integers)
+    """
     if rows.ndim != 2 or rows.shape[1] != width:
         raise ValueError(
             f"descriptors are an array of shape (n, {width}), and this one has the shape {rows.shape}"
@@ -58,12 +61,12 @@ def checked_rows(rows: Any, width: int) -> Any:
 
 
 def described(table: Any) -> Rows | array[int]:
-    """An array of rows (address, length, device) in the shortest form; nothing of it is kept."""
+    """Copies an array of rows (address, length, device) in the shortest form. The array is not kept."""
     return _shortest(checked_rows(table, WIDTH).view("uint8"))
 
 
 def _shortest(rows: Any) -> Rows | array[int]:
-    """Bytes of three uint64 a row in the shortest form; nothing of them is kept."""
+    """Copies bytes of three uint64 a row in the shortest form. The bytes are not kept."""
     found = captured(rows)
     if found is not None:
         return found
@@ -73,7 +76,7 @@ def _shortest(rows: Any) -> Rows | array[int]:
 
 
 def as_text(value: object, what: str) -> str:
-    """Text given as str or bytes."""
+    """Returns text that is given as str or bytes."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, str):
@@ -82,7 +85,7 @@ def as_text(value: object, what: str) -> str:
 
 
 def as_bytes(value: object, what: str) -> bytes:
-    """Bytes given as bytes, bytearray or str."""
+    """Returns bytes that are given as bytes, bytearray or str."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -93,7 +96,7 @@ def as_bytes(value: object, what: str) -> bytes:
 
 
 class DescriptorList:
-    """What the three kinds of list share: the words, and the operations on them."""
+    """The base of the three kinds of list: the words, and the operations on them."""
 
     __slots__ = ("_type", "_spelt", "_rows", "_extras")
     __hash__ = None  # type: ignore[assignment]
@@ -101,10 +104,9 @@ class DescriptorList:
 
     _type: nixl_mem_t
     _spelt: array[int]
-    """The words, unless there are rows."""
+    """The words, if `_rows` is None."""
     _rows: Rows | None
-    """What an array was, until somebody wants to see or to change the words: most lists are made to be
-    prepared."""
+    """The short form of an array, until the words are read or changed: most lists are only prepared."""
     _extras: list[Any]
 
     def __new__(cls, *_args: object, **_kwargs: object) -> DescriptorList:
@@ -112,8 +114,7 @@ class DescriptorList:
         self._type, self._spelt, self._rows, self._extras = nixl_mem_t.DRAM_SEG, array("Q"), None, []
         return self
 
-    # Several threads may use one list: the words are written out once, and `_rows` goes only when they are
-    # there.
+    # Several threads may use one list: the words are made once, and `_rows` becomes None only after that.
 
     @property
     def _words(self) -> array[int]:
@@ -129,14 +130,14 @@ class DescriptorList:
         self._spelt, self._rows = words, None
 
     def _keep(self, source: Rows | array[int]) -> None:
-        """What _source is to give."""
+        """Keeps the form that _source returns."""
         if isinstance(source, Rows):
             self._rows = source
         else:
             self._words = source
 
     def _source(self) -> Rows | array[int]:
-        """The descriptors in the form that they are kept in, to be prepared."""
+        """Returns the descriptors in the form in which they are kept, for preparing."""
         rows = self._rows
         return self._spelt if rows is None else rows
 
@@ -178,7 +179,7 @@ class DescriptorList:
             self._keep(_shortest(packed))
 
     def _take_each(self, descs: list[tuple[Any, ...]]) -> None:
-        """Those that have more than numbers, or are wrong."""
+        """Takes tuples one by one: they have a fourth element, or one of them is wrong."""
         width = WIDTH + self._has_extra
         for desc in descs:
             if not isinstance(desc, tuple):
@@ -211,38 +212,38 @@ class DescriptorList:
         return array("Q", desc[:WIDTH])
 
     def getType(self) -> nixl_mem_t:
-        """The kind of memory."""
+        """Returns the kind of memory."""
         return self._type
 
     def descCount(self) -> int:
-        """How many."""
+        """Returns the number of descriptors."""
         rows = self._rows
         return len(self._spelt) // WIDTH if rows is None else rows.count
 
     def isEmpty(self) -> bool:
-        """Whether there are none."""
+        """Returns whether the list has no descriptors."""
         return self.descCount() == 0
 
     def addDesc(self, desc: tuple[Any, ...]) -> None:
-        """Puts one at the end."""
+        """Appends a descriptor."""
         row = self._row(desc)
         if self._has_extra:
             self._extras.append(self._checked_extra(desc[WIDTH]))
         self._words.extend(row)
 
     def append(self, desc: tuple[Any, ...]) -> None:
-        """Puts one at the end."""
+        """Appends a descriptor."""
         self.addDesc(desc)
 
     def remDesc(self, index: int) -> None:
-        """Takes one out."""
+        """Removes a descriptor."""
         at = self._at(index)
         del self._words[at : at + WIDTH]
         if self._has_extra:
             del self._extras[index]
 
     def clear(self) -> None:
-        """Takes all out."""
+        """Removes all descriptors."""
         del self._words[:]
         self._extras.clear()
 
@@ -281,7 +282,7 @@ class _Searchable(DescriptorList):
     __slots__ = ()
 
     def index(self, desc: tuple[Any, ...]) -> int:
-        """Where the first one with this address, length and device is."""
+        """Returns the index of the first descriptor with this address, length and device."""
         row = self._row(desc)
         for at in range(0, len(self._words), WIDTH):
             if self._words[at : at + WIDTH] == row:
@@ -290,7 +291,7 @@ class _Searchable(DescriptorList):
 
 
 class nixlXferDList(_Searchable):
-    """What a transfer moves: (address, length, device) each."""
+    """A list for transfers: (address, length, device) each."""
 
     __slots__ = ()
 
@@ -307,8 +308,8 @@ class nixlXferDList(_Searchable):
 
 
 class nixlRegDList(_Searchable):
-    """What is registered: (address, length, device, what its owner says about it) each; the last is given as
-    str or bytes."""
+    """A list for registration: (address, length, device, extra) each. The extra is the owner's text for the
+    descriptor, such as a path or a key, as str or bytes."""
 
     __slots__ = ()
     _has_extra = True
@@ -322,7 +323,7 @@ class nixlRegDList(_Searchable):
         return as_bytes(value, "the last element of a descriptor")
 
     def trim(self) -> nixlXferDList:
-        """The same without what the owners said."""
+        """Returns the list without the extras."""
         trimmed = nixlXferDList(self._type)
         trimmed._words = self._words[:]
         return trimmed
@@ -344,7 +345,7 @@ class nixlRegDList(_Searchable):
 
 
 class nixlRemoteDList(DescriptorList):
-    """Pieces of several agents' memory: (address, length, device, agent) each."""
+    """A list of several agents' memory: (address, length, device, agent) each."""
 
     __slots__ = ()
     _has_extra = True
@@ -365,5 +366,5 @@ class nixlRemoteDList(DescriptorList):
 
 
 def owners(descs: Iterable[tuple[Any, ...]]) -> set[str]:
-    """The agents that a remote list names."""
+    """Returns the agents that a remote list names."""
     return {desc[WIDTH] for desc in descs}

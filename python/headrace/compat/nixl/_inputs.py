@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs describe memory by (tuples, tensors, arrays, lists of tensors), made into descriptor lists.
+"""Makes descriptor lists of the forms in which programs describe memory: tuples, tensors, arrays, lists of
+tensors.
 
-What cannot be made into one is logged and becomes None, which is what NIXL's programs check for.
+If no list can be made, the reason is logged and the result is None: NIXL's programs test for None.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ MEMORIES: Mapping[str, nixl_mem_t] = {
     "cpu": nixl_mem_t.DRAM_SEG,
     "cuda": nixl_mem_t.VRAM_SEG,
 }
-"""The words that programs have for kinds of memory; the last two are old ones."""
+"""The names that programs use for kinds of memory; the last two are old names."""
 
 
 def is_tensor(value: object) -> bool:
-    """Whether it is a torch tensor; false where torch was never imported, since then it cannot be."""
+    """Returns whether `value` is a torch tensor. If torch is not imported, it cannot be one."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def tensor_memory(tensor: Any) -> str:
-    """Where it lies."""
+    """Returns the tensor's kind of memory."""
     return "DRAM" if tensor.get_device() < 0 else "VRAM"
 
 
@@ -61,7 +62,7 @@ def _of_tensors(kind: type[List], tensors: list[Any]) -> List | None:
 
 
 def _of_plain(kind: type[List], descs: Any, mem_type: str | None, width: int) -> List | None:
-    """Of tuples, or of an array of three columns."""
+    """Makes a list of tuples, or of an array of three columns."""
     if mem_type is None:
         _refused("descriptors that are no tensors need a kind of memory: %s", ", ".join(MEMORIES))
         return None
@@ -91,17 +92,17 @@ def _list_of(kind: type[List], descs: Any, mem_type: str | None) -> List | None:
 
 
 def xfer_list(descs: Any, mem_type: str | None) -> nixlXferDList | None:
-    """For transfers."""
+    """Makes a list for transfers."""
     return _list_of(nixlXferDList, descs, mem_type)
 
 
 def reg_list(descs: Any, mem_type: str | None) -> nixlRegDList | None:
-    """For registration."""
+    """Makes a list for registration."""
     return _list_of(nixlRegDList, descs, mem_type)
 
 
 def remote_list(descs: Any, mem_type: str | None) -> nixlRemoteDList | None:
-    """For views of several agents' memory."""
+    """Makes a list of several agents' memory."""
     if isinstance(descs, nixlRemoteDList):
         return descs
     return _of_plain(nixlRemoteDList, descs, mem_type, 4) if isinstance(descs[0], tuple) else None

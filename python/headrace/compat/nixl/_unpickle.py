@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading what a peer has pickled: descriptor lists, and lists, dicts and numbers around them. Nothing else
-is let in."""
+"""Reads a peer's pickles. It accepts descriptor lists and plain values around them (lists, dicts, numbers),
+and refuses everything else."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ class _DescriptorUnpickler(pickle.Unpickler):
 
 
 def descriptors_of(pickled: bytes) -> Any:
-    """Errors: pickle.UnpicklingError (something else is in it), EOFError (empty), nixlMismatchError
-    (damaged)."""
+    """Returns the object of a pickle.
+
+    errors   pickle.UnpicklingError (it contains other classes), EOFError (it is empty), nixlMismatchError (it
+             is damaged)
+    """
     try:
         return _DescriptorUnpickler(io.BytesIO(pickled)).load()
     except (pickle.UnpicklingError, EOFError, nixlMismatchError):
