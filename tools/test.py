@@ -169,7 +169,13 @@ def build_suites(
 
 
 def run_suites(
-    runner: Runner, stage: Stage, preset: str, names: str, filter_text: str = "", jobs: int = JOBS
+    runner: Runner,
+    stage: Stage,
+    preset: str,
+    names: str,
+    filter_text: str = "",
+    without: dict[str, list[str]] | None = None,
+    jobs: int = JOBS,
 ) -> None:
     environment, suites = suites_of(preset, names)
     gtest.run_suites(
@@ -179,6 +185,7 @@ def run_suites(
         environment,
         wrapper=layout_wrapper(preset),
         filter_text=filter_text or gtest.filter_without(LABELS),
+        without=without,
         jobs=jobs,
     )
 
@@ -287,22 +294,18 @@ def sources(runner: Runner, stage: Stage) -> None:
 
 def dev(runner: Runner, stage: Stage) -> None:
     if build_suites(runner, stage, "dev", SANITIZED, ["headrace_fuzz_targets"], DEV_SETTINGS):
-        run_suites(runner, stage, "dev", SANITIZED, without_rows(ROWS_FOR_THREADS))
+        run_suites(runner, stage, "dev", SANITIZED, without={"contract": ROWS_FOR_THREADS})
         replay(runner, stage, "dev")
 
 
 def tsan(runner: Runner, stage: Stage) -> None:
     if build_suites(runner, stage, "tsan", THREADED):
-        run_suites(runner, stage, "tsan", THREADED, without_rows(ROWS_FOR_MEMORY))
+        run_suites(runner, stage, "tsan", THREADED, without={"contract": ROWS_FOR_MEMORY})
 
 
 def tsan_all(runner: Runner, stage: Stage) -> None:
     if build_suites(runner, stage, "tsan", THREADED):
         run_suites(runner, stage, "tsan", THREADED)
-
-
-def without_rows(rows: Sequence[str]) -> str:
-    return gtest.filter_without(LABELS) + "".join(f":*/{row}" for row in rows)
 
 
 def release(runner: Runner, stage: Stage) -> None:

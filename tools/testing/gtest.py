@@ -272,6 +272,7 @@ def run_suites(
     *,
     wrapper: list[str],
     filter_text: str,
+    without: dict[str, list[str]] | None = None,
     jobs: int,
 ) -> None:
     """Runs the suites' cases and counts them in the stage. Equal programs that passed before are not run
@@ -283,13 +284,14 @@ def run_suites(
     keys: dict[str, str] = {}
     for suite in suites:
         data = store.files_below(ROOT / "tests" / "fixtures", *suite.loads)
+        filtered = filter_text + "".join(f":*/{row}" for row in (without or {}).get(suite.name, []))
         keys[suite.name] = store.hash_of(
-            [suite.program, *data], filter_text, json.dumps(environment, sort_keys=True)
+            [suite.program, *data], filtered, json.dumps(environment, sort_keys=True)
         )
         if runner.use_store and store.recall(stage, suite.name, keys[suite.name]):
             continue
         suite.seconds = known.get(suite.name, {})
-        cases = list_cases(suite, environment, wrapper, filter_text)
+        cases = list_cases(suite, environment, wrapper, filtered)
         if not cases:
             continue
         shards += cut(suite, cases)
