@@ -45,7 +45,7 @@ template <class Value>
 Argument Command::add_option(const std::string& names, Value& value, const std::string& description) const {
   return Argument(app_->add_option(names, value, description));
 }
-// The types that subcommands have. Another one gets its line here.
+// One line for each type that a subcommand uses.
 template Argument Command::add_option(const std::string&, std::string&, const std::string&) const;
 template Argument Command::add_option(const std::string&, std::vector<std::string>&,
                                       const std::string&) const;

@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
     const BackendInfo& backend);  ///< "own agent, peers, notifications, mapping"
 [[nodiscard]] Json backend_json(const BackendInfo& backend);
 [[nodiscard]] Json option_json(const OptionInfo& option);
-/// Name, value, where from, and the sentence with unit and default.
+/// Columns: name, value, source of the value, and the sentence with unit and default.
 [[nodiscard]] Table option_table(const std::vector<OptionInfo>& options);
 
 }  // namespace headrace::cli

@@ -8,7 +8,7 @@
 namespace headrace::cli {
 namespace {
 
-/// Started by other subcommands, not by people.
+/// Other subcommands start it.
 void add_peer(const Command& bench, Invocation& invocation) {
   struct Descriptors {
     int control = -1, ping = -1, pong = -1;

@@ -35,7 +35,7 @@ class HostMemory final : public BenchMemory {
   std::span<std::byte> bytes_;
 };
 
-/// Is filled and looked at through a pinned copy of it on the host: of other memory copying takes longest.
+/// Filled and compared through a pinned host copy: a copy from or to other host memory is much slower.
 class GpuMemory final : public BenchMemory {
  public:
   GpuMemory(gpu::DeviceMemory memory, gpu::Stream stream, gpu::PinnedMemory copy)
@@ -78,7 +78,7 @@ Result<std::unique_ptr<BenchMemory>> host_memory(std::uint64_t bytes) {
   void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED)
     return fail(Code::exhausted, "mapping {} bytes of memory: {}", bytes, system_text());
-  // Huge pages, since scattered pages miss the TLB much less then.
+  // Huge pages: scattered pages then miss the TLB much less.
   ::madvise(mapped, bytes, MADV_HUGEPAGE);
   ::madvise(mapped, bytes, MADV_POPULATE_WRITE);
   return std::unique_ptr<BenchMemory>(

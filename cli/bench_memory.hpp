@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that a side of a benchmark brings along, as programs do: the host's or a GPU's. The benchmark fills
-// it and looks at it between transfers.
+// Memory that one process of a benchmark owns and registers, on the host or on a GPU. The benchmark fills and
+// compares it between transfers.
 #pragma once
 
 #include <headrace/memory.hpp>
@@ -23,17 +23,17 @@ class BenchMemory {
   [[nodiscard]] virtual MemoryRange range() const = 0;
   /// See fill_pattern.
   [[nodiscard]] virtual Result<void> fill(std::uint64_t seed) = 0;
-  /// What is in it now; good until the next call of either.
+  /// The bytes that it holds now; valid until the next call of `fill` or `contents`.
   [[nodiscard]] virtual Result<std::span<const std::byte>> contents() = 0;
 };
 
-/// Anonymous memory of this process, as NumPy and the allocators of serving engines ask for it.
+/// Anonymous memory of this process, as NumPy and the allocators of serving engines get it.
 ///   errors   exhausted
 [[nodiscard]] Result<std::unique_ptr<BenchMemory>> host_memory(std::uint64_t bytes);
 /// Memory of a GPU by cuMemAlloc.
 ///   errors   not_supported (no driver, no GPU), invalid_argument (no such ordinal), exhausted
 [[nodiscard]] Result<std::unique_ptr<BenchMemory>> gpu_memory(int ordinal, std::uint64_t bytes);
-/// How many GPUs there are; 0 without a driver.
+/// The number of GPUs; 0 without a driver.
 [[nodiscard]] int count_gpus();
 
 }  // namespace headrace::cli

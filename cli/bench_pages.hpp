@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace bench pages`: how fast pages move between two processes of this machine.
+// `headrace bench pages` measures how fast pages move between two processes of this machine.
 #pragma once
 
 #include "cli/command.hpp"

@@ -32,7 +32,7 @@ std::string processor() {
   return names.machine;
 }
 
-/// Of the tree that this is run in, if it is one; else the version.
+/// The commit of the working tree in the current folder; the version if the folder is in no tree.
 std::string commit() {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(
       ::popen("git describe --always --dirty=+ --abbrev=12 2>/dev/null", "r"), ::pclose);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a benchmark found, as one line of JSON: the form in which bench/results keeps every figure.
+// One figure of a benchmark as one line of JSON, the form of the rows in bench/results.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,7 +9,7 @@
 
 namespace headrace::cli {
 
-/// Whose figure a row's value is held against.
+/// The figure that a row's value is compared with.
 struct Comparison {
   std::string peer;
   double value = 0;
@@ -25,21 +25,22 @@ struct BenchRow {
   const Comparison* against = nullptr;
 };
 
-/// Date, commit, machine and command of every row of one run.
+/// Writes the rows of one run; they share date, commit, machine and command.
 class RowWriter {
  public:
   explicit RowWriter(std::string command);
-  /// The line, without its end. Rows are written only after the data has been compared: `checked` is true.
+  /// The line without its line end. Rows are written only after the data has been compared: `checked` is
+  /// true.
   [[nodiscard]] std::string line(const BenchRow& row) const;
 
  private:
   const std::string command_, date_, commit_, machine_;
 };
 
-/// Of samples in any order; at least one.
+/// Statistics of at least one sample, in any order.
 struct Summary {
   explicit Summary(std::vector<double> samples);
-  [[nodiscard]] double percentile(double percent) const;  ///< the sample that so many do not exceed
+  [[nodiscard]] double percentile(double percent) const;  ///< `percent` % of the samples are at most this one
   [[nodiscard]] double median() const { return percentile(50); }
   double mean = 0;
   double least = 0;
@@ -48,7 +49,7 @@ struct Summary {
   std::vector<double> sorted_;
 };
 
-/// "AMD EPYC, 2 cores, 23 GiB, Linux 6.1.0": what a figure depends on, and no name.
+/// "AMD EPYC, 2 cores, 23 GiB, Linux 6.1.0": the properties that a figure depends on, without a host name.
 [[nodiscard]] std::string machine_text();
 
 }  // namespace headrace::cli

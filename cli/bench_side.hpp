@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One of the two processes of a benchmark: an agent and a buffer that the other side's agent can reach.
+// The agent of one of the two processes of a benchmark, and a buffer that the other process's agent can
+// reach.
 #pragma once
 
 #include <headrace/agent.hpp>
@@ -14,12 +15,12 @@
 namespace headrace::cli {
 
 struct BenchSetup {
-  std::vector<std::string> backends;           ///< only these; empty: all
+  std::vector<std::string> backends;           ///< only these may be used; empty: all
   std::map<std::string, std::string> options;  ///< of the agent
   std::uint64_t buffer_bytes = 0;              ///< multiple of 8
   MemoryKind kind = MemoryKind::dram;
-  bool allocated = false;  ///< dram from `allocate`; else memory of our own that is registered
-  int device = 0;          ///< vram: of this GPU
+  bool allocated = false;  ///< dram comes from `allocate`; else memory of this process is registered
+  int device = 0;          ///< vram: the GPU
 
   [[nodiscard]] Json json() const;
   static BenchSetup from_json(const Json& json);
@@ -32,14 +33,14 @@ class BenchSide {
   [[nodiscard]] const Region& region() const { return region_; }
   /// See fill_pattern.
   Result<void> fill(std::uint64_t seed);
-  /// What is in the buffer now; good until the next call of either.
+  /// The bytes that the buffer holds now; valid until the next call of `fill` or `contents`.
   Result<std::span<const std::byte>> contents();
 
  private:
   BenchSide(Agent agent, Region region, std::unique_ptr<BenchMemory> memory)
       : memory_(std::move(memory)), agent_(std::move(agent)), region_(std::move(region)) {}
 
-  std::unique_ptr<BenchMemory> memory_;  ///< if it was not allocated; goes after the agent
+  std::unique_ptr<BenchMemory> memory_;  ///< null if allocated; outlives the agent, which has it registered
   Agent agent_;
   Region region_;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a subcommand is: it adds itself to the parser, and when it was chosen leaves an action behind.
+// The command line of `headrace`. Each subcommand adds itself to the parser; the chosen one stores its
+// action.
 #pragma once
 
 #include "cli/arguments.hpp"
@@ -11,7 +12,7 @@
 
 namespace headrace::cli {
 
-/// What was asked for on the command line.
+/// The parsed command line.
 struct Invocation {
   std::map<std::string, std::string> options;  ///< of the agent: --option name=value
   std::string command_line;                    ///< as typed, for the rows of benchmarks
@@ -28,11 +29,12 @@ void add_infer(const Command& app, Invocation& invocation);
 void add_inspect(const Command& app, Invocation& invocation);
 void add_verify(const Command& app, Invocation& invocation);
 
-/// To stderr, after the command's name. A terminal gets short lines; in a log a sentence stays on one line,
-/// where it can be searched for.
+/// Prints a message to stderr after the command's name. Lines are wrapped on a terminal only: in a log file a
+/// message stays on one line, so that a search finds it.
 void complain(const std::string& message);
 
-/// Parses and runs. 0: done; 1: it failed, and stderr says why; 2: the command line is wrong.
+/// Parses the command line and runs the command. Returns the exit code: 0 done; 1 failed, stderr says why;
+/// 2 the command line is wrong.
 int run(int argc, char** argv);
 
 }  // namespace headrace::cli

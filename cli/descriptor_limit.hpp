@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each allocated tensor is a descriptor here and in every peer: take as many as this process may have.
+// Each allocated tensor takes a descriptor in this process and in every peer. Raises the limit of this
+// process to its hard limit.
 #pragma once
 
 #include <sys/resource.h>
@@ -10,7 +11,7 @@ inline void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // where it is refused, what needs more will say so
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // if this fails, the call that lacks a descriptor reports it
 }
 
 }  // namespace headrace::cli

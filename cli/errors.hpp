@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Making and passing on errors, on the public surface alone.
+// Makes and returns errors. It uses the public headers only.
 #pragma once
 
 #include <headrace/result.hpp>
@@ -16,7 +16,7 @@ template <class... Args>
   return Error{code, fmt::format(text, std::forward<Args>(args)...)};
 }
 
-/// What the system says about `number`.
+/// The system's text for the error `number`.
 [[nodiscard]] inline std::string system_text(int number = errno) { return std::strerror(number); }
 
 }  // namespace headrace::cli
@@ -24,7 +24,8 @@ template <class... Args>
 #define HEADRACE_CLI_JOIN2(a, b) a##b
 #define HEADRACE_CLI_JOIN(a, b) HEADRACE_CLI_JOIN2(a, b)
 
-/// `HEADRACE_CLI_TRY(value, f())`: value is what f() gave; an error goes to the caller.
+/// `HEADRACE_CLI_TRY(value, f())` declares `value` with the value of f()'s Result; it returns an error of f()
+/// from the calling function.
 // NOLINTBEGIN(bugprone-macro-parentheses): `name` is declared
 #define HEADRACE_CLI_TRY(name, expression)                                                             \
   auto HEADRACE_CLI_JOIN(try_, __LINE__) = (expression);                                               \
@@ -32,6 +33,6 @@ template <class... Args>
   auto name = std::move(HEADRACE_CLI_JOIN(try_, __LINE__)).value()
 // NOLINTEND(bugprone-macro-parentheses)
 
-/// The same for a Result<void>.
+/// The same for a Result whose value is not needed.
 #define HEADRACE_CLI_CHECK(expression) \
   if (auto checked = (expression); !checked) return std::move(checked).error()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine and its kernel can do for moving memory, found out by trying where trying is possible.
+// Finds out what this machine and its kernel support for moving memory, by trying it where possible.
 #pragma once
 
 #include "gpu/device.hpp"
@@ -12,10 +12,10 @@ namespace headrace::cli {
 
 struct Finding {
   enum class State {
-    good,   ///< as it should be
-    note,   ///< worth knowing, nothing to do
-    worse,  ///< works, but slower or with less than it could: `advice` says what to do
-    bad,    ///< something cannot work at all: `advice` says what to do
+    good,   ///< works
+    note,   ///< information; nothing to do
+    worse,  ///< works, but slower or in part: `advice` says what to do
+    bad,    ///< does not work: `advice` says what to do
   };
   std::string name;
   State state = State::note;
@@ -26,18 +26,19 @@ struct Finding {
 /// "ok", "note", "worse", "bad".
 [[nodiscard]] std::string_view state_name(Finding::State state);
 
-/// Forks children to try cross-memory attach: to be called while the process has one thread.
+/// Runs all checks of the machine. It forks a child to test attach: call it while the process has one thread.
 [[nodiscard]] std::vector<Finding> probe_machine();
-/// The memories of the machine, with the CPUs and GPUs next to each. `root` is "" on the machine.
+/// The NUMA nodes: memory, CPUs and GPUs of each. `root` is "" for this machine; tests pass a recorded one.
 [[nodiscard]] Finding probe_numa(const std::string& root);
-/// The GPUs of this process, or the driver's sentence why there are none.
+/// The GPUs of this process, or the driver's error text.
 [[nodiscard]] Finding probe_gpus(const Result<cuda::DriverTable>& driver);
-/// Whether what is installed has kernels for each of them.
+/// Whether the installed kernel library has kernels for each GPU.
 [[nodiscard]] Finding probe_kernels(const Result<cuda::DriverTable>& driver,
                                     const Result<gpu::KernelLibrary>& library);
-/// Where the agents' sockets lie if option runtime_dir is not set.
+/// The folder of the agents' sockets if option runtime_dir is not set.
 [[nodiscard]] std::string default_runtime_folder();
-/// Whether a folder can hold the agents' sockets: there or makeable, ours, closed to others.
+/// Whether a folder can hold the agents' sockets: it exists or can be made, belongs to this user, and other
+/// users have no access.
 [[nodiscard]] Finding probe_runtime_folder(const std::string& folder);
 
 }  // namespace headrace::cli

@@ -11,7 +11,7 @@
 namespace headrace::cli {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-  // Opening a FIFO would wait for a writer, before it could be seen what it is.
+  // O_NONBLOCK: opening a FIFO would otherwise wait for a writer.
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file)
     return fail(errno == ENOENT ? Code::not_found : Code::invalid_argument, "opening {}: {}", path,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file's bytes as memory, read-only and private. A file that somebody truncates meanwhile ends the process
-// with SIGBUS: files that are served are not to be written to.
+// Maps a file's bytes, read-only and private. If another process truncates the file, reading ends this
+// process with SIGBUS: do not write to files that are served.
 #pragma once
 
 #include <headrace/result.hpp>
@@ -14,7 +14,7 @@ namespace headrace::cli {
 
 class MappedFile {
  public:
-  ///   errors  not_found (no such file), invalid_argument (no regular file, empty), exhausted
+  ///   errors  not_found (no such file), invalid_argument (not a regular file, empty), exhausted
   static Result<MappedFile> open(const std::string& path);
   MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
   MappedFile& operator=(MappedFile&& other) noexcept {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace doctor --device D --model M`: whether torch and a compiled model work on a device of this
+// `headrace doctor --device D --model M`: checks whether torch and a compiled model work on a device of this
 // machine.
 #pragma once
 
@@ -10,16 +10,16 @@
 namespace headrace::cli {
 
 struct DeviceExam {
-  std::string device;  ///< empty: the model's, or the CPU
-  std::string model;   ///< empty: the device alone
-  bool json = false;   ///< on a terminal too
+  std::string device;  ///< empty: the model's device, or the CPU
+  std::string model;   ///< empty: check the device only
+  bool json = false;   ///< print JSON on a terminal too
   [[nodiscard]] bool wanted() const { return !device.empty() || !model.empty(); }
 };
 
-/// Allocation, random numbers, matrix products and one large operation in float32, float16 and bfloat16, then
-/// the model once. Prints JSON, and to a terminal a table: a program that looks after machines calls this
-/// oftener than people do.
-///   errors  backend_failed (something failed: what is printed says what), as model_runtime
+/// Checks allocation, random numbers, matrix products and one large operation in float32, float16 and
+/// bfloat16, then runs the model once. Prints a table to a terminal and JSON elsewhere, because monitoring
+/// programs call this more often than people.
+///   errors  backend_failed (a check failed; the output names it), those of model_runtime
 [[nodiscard]] Result<void> examine_device(const DeviceExam& exam, const Invocation& invocation);
 
 }  // namespace headrace::cli

@@ -18,9 +18,9 @@ namespace headrace::cli {
 namespace {
 
 constexpr std::int64_t most_shown = 16;
-constexpr std::int64_t usual_length = 8;  // of a dynamic dimension, where its bounds allow it
+constexpr std::int64_t usual_length = 8;  // of a dynamic dimension, if its bounds allow it
 
-/// NAME=VALUE; without a name that is empty.
+/// Splits NAME=VALUE. Without "=" the name is empty.
 std::pair<std::string, std::string> split(const std::string& text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos) return {"", text};
@@ -48,8 +48,8 @@ std::string names_of(const std::vector<TensorSpec>& specs) {
   return names.empty() ? "none" : names;
 }
 
-/// A length that is wanted belongs to a dimension of some input, and lies within its bounds in each: it is
-/// told here, before there is memory for it.
+/// Checks that each length of --dim names a dimension of some input and is within the bounds of every input
+/// that has it. Done before memory of that length is allocated.
 Result<void> check_lengths(const std::map<std::string, std::int64_t>& wanted,
                            const std::vector<TensorSpec>& specs) {
   std::set<std::string> names;
@@ -61,16 +61,16 @@ Result<void> check_lengths(const std::map<std::string, std::int64_t>& wanted,
       if (found == wanted.end()) continue;
       const auto [name, length] = *found;
       if (length < dimension.least)
-        return fail(Code::invalid_argument, "--dim {}={}: of input {} it has to be at least {}, and is {}",
+        return fail(Code::invalid_argument, "--dim {}={}: in input {} it must be at least {}, and is {}",
                     name, length, spec.name, dimension.least, length);
       if (dimension.most && length > *dimension.most)
-        return fail(Code::invalid_argument, "--dim {}={}: of input {} it has to be at most {}, and is {}",
-                    name, length, spec.name, *dimension.most, length);
+        return fail(Code::invalid_argument, "--dim {}={}: in input {} it must be at most {}, and is {}", name,
+                    length, spec.name, *dimension.most, length);
     }
   }
   for (const auto& [name, length] : wanted)
     if (!names.contains(name))
-      return fail(Code::invalid_argument, "--dim {}={}: no input has a dimension of that name; there is {}",
+      return fail(Code::invalid_argument, "--dim {}={}: no input has a dimension of that name; there are: {}",
                   name, length, names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
   return {};
 }
@@ -90,16 +90,16 @@ std::optional<DType> type_in(void* specs, std::string_view name) {
   return std::nullopt;
 }
 
-/// Reads the files; NAME=FILE gives the one tensor of a file another name.
+/// Reads the input files. NAME=FILE gives the only tensor of a file another name.
 Result<Given> read_given(const std::vector<std::string>& files, const std::vector<TensorSpec>& specs) {
   Given given;
   for (const std::string& text : files) {
     auto [name, path] = split(text);
     HEADRACE_CLI_TRY(tensors, read_tensors(path, type_in, const_cast<std::vector<TensorSpec>*>(&specs)));
     if (!name.empty() && tensors.size() != 1)
-      return fail(Code::invalid_argument, "--input {}: {} holds {} tensors, and a name is for one", text,
-                  path, tensors.size());
-    // A file with one tensor is the model's one input, whatever it is called.
+      return fail(Code::invalid_argument, "--input {}: {} holds {} tensors, and a name can be for one only",
+                  text, path, tensors.size());
+    // The only tensor of a file is the only input of a model, under any name.
     if (name.empty() && tensors.size() == 1 && specs.size() == 1) name = specs[0].name;
     for (NamedTensor& one : tensors) {
       const std::string key = name.empty() ? one.name : name;
@@ -117,21 +117,21 @@ std::int64_t length_for(const DimensionSpec& dimension, const std::map<std::stri
                     dimension.most.value_or(INT64_MAX));
 }
 
-/// Normal numbers where there are fractions, else small ones that are at home in every type: noughts and
-/// ones.
+/// Generates an input: normal random numbers for floating types; else zeros and ones, which every type can
+/// hold.
 Result<Tensor> make_up(const TensorSpec& spec, const std::map<std::string, std::int64_t>& wanted,
                        std::mt19937_64& random) {
   if (!spec.dtype || !spec.shape_known)
     return fail(Code::invalid_argument,
-                "input {} cannot be made up: the package does not say what it is; `headrace infer --input` "
-                "takes it from a file",
+                "input {} cannot be generated: the package does not give its type and shape; `headrace infer "
+                "--input` reads it from a file",
                 spec.name);
   std::vector<std::int64_t> lengths;
   for (const DimensionSpec& dimension : spec.shape) {
     if (!dimension.expression.empty())
       return fail(Code::invalid_argument,
-                  "input {} cannot be made up: its length {} follows from others; `headrace infer --input` "
-                  "takes it from a file",
+                  "input {} cannot be generated: its length {} depends on other lengths; `headrace infer "
+                  "--input` reads it from a file",
                   spec.name, dimension.expression);
     lengths.push_back(length_for(dimension, wanted));
   }
@@ -153,25 +153,25 @@ double percentile(const std::vector<std::uint64_t>& sorted, double percent) {
 }  // namespace
 
 void add_model_arguments(const Command& command, ModelRequest& request) {
-  command.add_option("model", request.path, "The package, .pt2, or the folder that it was unpacked to")
+  command.add_option("model", request.path, "The .pt2 package, or the folder that it was unpacked to")
       .required()
       .type_name("FILE");
-  command.add_option("--name", request.options.model_name, "Which model of the package")
+  command.add_option("--name", request.options.model_name, "Model of the package")
       .type_name("NAME")
       .show_default();
   command
       .add_option("-d,--device", request.options.device,
-                  "cpu, cuda or cuda:1; without it what the package was made for")
+                  "cpu, cuda or cuda:1; default: the device that the package was made for")
       .type_name("DEVICE");
   command
       .add_option("--torch-threads", request.options.threads,
-                  "Threads that torch uses inside one operation; 0: its own choice")
+                  "Threads that torch uses inside one operation; 0: torch chooses")
       .check(whole_number(0, 1024))
       .type_name("N")
       .show_default();
   command
       .add_option("-i,--input", request.inputs,
-                  "File of inputs by name: .npy, .npz, .safetensors or .json; repeatable")
+                  "File with inputs by name: .npy, .npz, .safetensors or .json; repeatable")
       .type_name("[NAME=]FILE");
 }
 
@@ -196,16 +196,18 @@ Result<ModelInputs> gather_inputs(Model& model, const ModelRequest& request) {
       inputs.tensors.push_back(std::move(made));
     } else {
       return fail(Code::invalid_argument,
-                  "input {} ({}) is not given: name a file that holds it with --input (`headrace infer "
-                  "--generate` makes inputs up)",
+                  "input {} ({}) is missing: name a file that holds it with --input (`headrace infer "
+                  "--generate` generates inputs)",
                   spec.name, spec_text(spec));
     }
   }
-  if (specs.empty())  // nothing is known of the inputs: they are what is given, in the order of their names
+  if (specs.empty())  // the package does not describe its inputs: take the given ones in the order of their
+                      // names
     for (auto& [name, tensor] : given) inputs.tensors.push_back(std::move(tensor));
   if (model.info().device.kind == Device::Kind::cpu) return inputs;
   for (Tensor& tensor : inputs.tensors) {
-    if (tensor.data() == nullptr && tensor.shape().count() != 0) continue;  // it is left out
+    if (tensor.data() == nullptr && tensor.shape().count() != 0)
+      continue;  // an optional input that is left out
     HEADRACE_CLI_TRY(moved, model.copy_to(tensor, model.info().device));
     tensor = std::move(moved);
   }

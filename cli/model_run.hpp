@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What infer, verify and doctor share: finding a model's inputs in files or making them up, running it,
-// measuring.
+// Shared by infer, verify and doctor: reads or generates a model's inputs, summarizes its outputs and times.
 #pragma once
 
 #include <headrace/model.hpp>
@@ -18,7 +17,7 @@ namespace headrace::cli {
 
 using ModelJson = nlohmann::ordered_json;
 
-/// What the command line says of a model and its inputs.
+/// The arguments that name a model and its inputs.
 struct ModelRequest {
   std::string path;
   ModelOptions options;
@@ -28,7 +27,7 @@ struct ModelRequest {
   std::vector<std::string> dimensions;  ///< NAME=LENGTH
 };
 
-/// Adds the arguments that all of them take.
+/// Adds the arguments that infer and verify share.
 void add_model_arguments(const Command& command, ModelRequest& request);
 
 /// The inputs of one run, in the model's order and on its device; they own their memory.
@@ -37,10 +36,8 @@ struct ModelInputs {
   [[nodiscard]] std::vector<TensorView> views() const { return {tensors.begin(), tensors.end()}; }
 };
 
-/// Reads them from the files, and makes up those that no file has if that is allowed.
-///   errors  invalid_argument (an input that nobody gives, one that the model does not take: which there
-///   are), and what
-///           reading says
+/// Reads the inputs from the files, and generates those that no file has if `request.generate` is set.
+///   errors  invalid_argument (an input is missing, or is not one of the model's), those of reading a file
 [[nodiscard]] Result<ModelInputs> gather_inputs(Model& model, const ModelRequest& request);
 
 /// Outputs with their names, in host memory.
@@ -50,11 +47,10 @@ struct ModelOutputs {
 };
 [[nodiscard]] Result<ModelOutputs> bring_outputs(Model& model, std::vector<Tensor> outputs);
 
-/// Type, shape and what the elements are like; few elements stand there themselves.
+/// Type, shape, least, most and mean of an output. With `whole`, or up to 16 elements, the elements too.
 [[nodiscard]] ModelJson output_summary(const NamedView& output, bool whole);
 
-/// {"least": ..., "mean": ..., "p50": ..., "p90": ..., "p99": ..., "most": ...} of nanoseconds, in
-/// microseconds.
+/// {"least": ..., "mean": ..., "p50": ..., "p90": ..., "p99": ..., "most": ...} in microseconds.
 [[nodiscard]] ModelJson latency_json(std::vector<std::uint64_t> nanoseconds);
 
 void print_json(const ModelJson& value);

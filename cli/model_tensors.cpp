@@ -27,7 +27,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct TypeRow {
-  std::string_view file;  // as safetensors names it
+  std::string_view file;  // its name in safetensors
   DType type;
 };
 constexpr std::array<TypeRow, dtype_count> types{{
@@ -67,16 +67,16 @@ bool is_floating(DType type) {
 
 // --- reading
 
-/// A copy in memory that is aligned, whatever the file's was.
+/// A copy in aligned memory; the bytes of the file may not be aligned.
 Result<Tensor> tensor_of(const TensorInfo& info, std::span<const std::byte> bytes) {
   const auto row =
       std::find_if(types.begin(), types.end(), [&](const TypeRow& t) { return t.file == info.type->name; });
   if (row == types.end())
-    return fail(Code::not_supported, "tensor \"{}\" is {}, which models do not take", info.name,
+    return fail(Code::not_supported, "tensor \"{}\" has type {}, which models do not take", info.name,
                 info.type->name);
   if (!Shape::fits(info.shape.size()))
-    return fail(Code::not_supported, "tensor \"{}\" has {} dimensions, and {} are the most that models take",
-                info.name, info.shape.size(), most_tensor_dimensions);
+    return fail(Code::not_supported, "tensor \"{}\" has {} dimensions; models take at most {}", info.name,
+                info.shape.size(), most_tensor_dimensions);
   std::vector<std::int64_t> lengths(info.shape.begin(), info.shape.end());
   HEADRACE_CLI_TRY(tensor, Tensor::zeros(row->type, Shape(lengths)));
   if (!bytes.empty()) std::memcpy(tensor.data(), bytes.data(), bytes.size());
@@ -88,7 +88,8 @@ Result<std::vector<NamedTensor>> read_npy_file(const std::string& path) {
   auto header = read_npy(file.bytes());
   if (!header) return std::move(header).error().within(path);
   if (header->data_bytes > file.bytes().size() - header->header_bytes)
-    return fail(Code::corrupt, "{}: it ends before its {} bytes of elements do", path, header->data_bytes);
+    return fail(Code::corrupt, "{}: it ends before the end of its {} bytes of elements", path,
+                header->data_bytes);
   const TensorInfo info{std::filesystem::path(path).stem().string(), header->type, header->shape,
                         header->data_bytes};
   auto tensor = tensor_of(info, file.bytes().subspan(header->header_bytes, header->data_bytes));
@@ -98,7 +99,7 @@ Result<std::vector<NamedTensor>> read_npy_file(const std::string& path) {
   return tensors;
 }
 
-/// The lengths of nested lists, all of which have to agree; false: they do not.
+/// Finds the shape of nested lists. False if lists of one depth have different lengths, or are too deep.
 bool take_shape(const Json& value, std::size_t depth, std::vector<std::int64_t>& shape) {
   if (!value.is_array()) return depth == shape.size();
   if (depth >= most_tensor_dimensions) return false;
@@ -111,7 +112,7 @@ bool take_shape(const Json& value, std::size_t depth, std::vector<std::int64_t>&
                      [&](const Json& one) { return take_shape(one, depth + 1, shape); });
 }
 
-/// The elements of nested lists in their order; false: the lists lie deeper than dimensions can.
+/// Collects the elements of nested lists in order. False if the lists are deeper than a tensor's dimensions.
 bool flatten(const Json& value, std::size_t depth, std::vector<const Json*>& elements) {
   if (!value.is_array()) {
     elements.push_back(&value);
@@ -122,8 +123,8 @@ bool flatten(const Json& value, std::size_t depth, std::vector<const Json*>& ele
          });
 }
 
-/// As it stands in the file. Lists and objects are only named: they may be long, and deeper than the stack
-/// is.
+/// A value for an error text. Lists and objects are not printed: they may be long, and too deep for the
+/// stack.
 std::string shown(const Json& value) {
   if (value.is_array()) return "a list";
   return value.is_object() ? "an object" : value.dump();
@@ -138,7 +139,8 @@ DType guess_type(const std::vector<const Json*>& elements) {
   return DType::float32;
 }
 
-/// A number, true or false; JSON has no word for what is not finite: "nan", "inf" and "-inf" stand for it.
+/// The number of a JSON number, true or false. JSON has no numbers that are not finite: the texts "nan",
+/// "inf" and "-inf" stand for them.
 std::optional<double> number_in(const Json& value) {
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
   if (value.is_number()) return value.get<double>();
@@ -148,17 +150,19 @@ std::optional<double> number_in(const Json& value) {
   return std::nullopt;
 }
 
-/// Sets an element of eight bytes exactly, which a double could not; false: the type cannot hold the number.
+/// Sets an integer element of eight bytes exactly; a double could not. False if the type cannot hold the
+/// number.
 bool set_whole(Tensor& tensor, std::size_t index, const Json& value) {
-  const auto bits = value.get<std::uint64_t>();  // a negative number's are its two's complement
+  const auto bits = value.get<std::uint64_t>();  // two's complement if negative
   const bool negative = !value.is_number_unsigned() && value.get<std::int64_t>() < 0;
   if (tensor.dtype() == DType::uint64 ? negative : !negative && bits > INT64_MAX) return false;
   std::memcpy(static_cast<std::byte*>(tensor.data()) + index * sizeof bits, &bits, sizeof bits);
   return true;
 }
 
-/// Whether a whole number that is written with a fraction or an exponent lies beyond the type: writing cuts
-/// it off there, and as a double the largest number of the type looks like the one behind it.
+/// Whether a whole number that is written with a fraction or an exponent is too large for the type. Comparing
+/// after writing does not find this: writing clamps, and the largest number of the type rounds up as a
+/// double.
 bool is_beyond(DType type, double number) {
   return (type == DType::int64 && number >= 0x1p63) || (type == DType::uint64 && number >= 0x1p64);
 }
@@ -174,7 +178,7 @@ Result<void> set_element(Tensor& tensor, std::size_t index, const Json& value) {
     return {};
   }
   const auto number = number_in(value);
-  if (!number) return fail(Code::invalid_argument, "element {} is {}, and no number", index, shown(value));
+  if (!number) return fail(Code::invalid_argument, "element {} is {}, not a number", index, shown(value));
   if (!is_floating(tensor.dtype())) {
     write_element(tensor.data(), tensor.dtype(), at, *number);
     if (is_beyond(tensor.dtype(), *number) || read_element(tensor.data(), tensor.dtype(), at) != *number)
@@ -193,28 +197,28 @@ Result<Tensor> read_json_tensor(const Json& value, std::optional<DType> known) {
     if (!value.contains("data")) return fail(Code::invalid_argument, "it has no \"data\"");
     data = &value.at("data");
     if (value.contains("dtype")) {
-      if (!value.at("dtype").is_string()) return fail(Code::invalid_argument, "its \"dtype\" is no text");
+      if (!value.at("dtype").is_string()) return fail(Code::invalid_argument, "its \"dtype\" is not a text");
       HEADRACE_CLI_TRY(named, dtype_from_name(value.at("dtype").get<std::string>()));
       known = named;
     }
     if (value.contains("shape")) {
       shape_given = true;
       if (!value.at("shape").is_array() || value.at("shape").size() > most_tensor_dimensions)
-        return fail(Code::invalid_argument, "its \"shape\" is no list of at most {} lengths",
+        return fail(Code::invalid_argument, "its \"shape\" is not a list of at most {} lengths",
                     most_tensor_dimensions);
       for (const Json& length : value.at("shape")) {
         if (!length.is_number_integer() || length.get<std::int64_t>() < 0)
-          return fail(Code::invalid_argument, "its \"shape\" has {}, which is no length", shown(length));
+          return fail(Code::invalid_argument, "its \"shape\" has {}, which is not a length", shown(length));
         shape.push_back(length.get<std::int64_t>());
       }
     }
   }
   std::vector<const Json*> elements;
   if (!flatten(*data, 0, elements) || (!shape_given && !take_shape(*data, 0, shape)))
-    return fail(Code::invalid_argument, "its lists have different lengths, or lie too deep");
+    return fail(Code::invalid_argument, "its lists have different lengths, or are nested too deep");
   HEADRACE_CLI_TRY(tensor, Tensor::zeros(known.value_or(guess_type(elements)), Shape(shape)));
   if (static_cast<std::int64_t>(elements.size()) != tensor.shape().count())
-    return fail(Code::invalid_argument, "it has {} elements, and shape {} asks for {}", elements.size(),
+    return fail(Code::invalid_argument, "it has {} elements, and shape {} needs {}", elements.size(),
                 shape_text(tensor.shape()), tensor.shape().count());
   for (std::size_t i = 0; i < elements.size(); ++i) HEADRACE_CLI_CHECK(set_element(tensor, i, *elements[i]));
   return tensor;
@@ -225,7 +229,8 @@ Result<std::vector<NamedTensor>> read_json_file(const std::string& path, DTypeOf
   const auto* const text = reinterpret_cast<const char*>(file.bytes().data());
   const Json whole = Json::parse(text, text + file.bytes().size(), nullptr, /*allow_exceptions=*/false);
   if (!whole.is_object())
-    return fail(Code::corrupt, "{} is no JSON object of tensors by name: {{\"x\": [[1, 2], [3, 4]]}}", path);
+    return fail(Code::corrupt,
+                "{} is not a JSON object of tensors by name, as in {{\"x\": [[1, 2], [3, 4]]}}", path);
   std::vector<NamedTensor> tensors;
   for (const auto& [name, value] : whole.items()) {
     auto tensor = read_json_tensor(value, dtype_of != nullptr ? dtype_of(context, name) : std::nullopt);
@@ -266,7 +271,7 @@ Result<std::string> npz_bytes(std::span<const NamedView> tensors) {
 
 Result<std::string> npy_bytes(std::span<const NamedView> tensors) {
   if (tensors.size() != 1)
-    return fail(Code::invalid_argument, "an .npy holds one tensor, and there are {}: write an .npz",
+    return fail(Code::invalid_argument, "an .npy file holds one tensor, and there are {}: write an .npz",
                 tensors.size());
   HEADRACE_CLI_TRY(infos, infos_of(tensors));
   if (infos[0].type->npy.empty())
@@ -300,7 +305,8 @@ Json element_json(const TensorView& view, std::int64_t index) {
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   if (!is_floating(view.dtype)) return static_cast<std::int64_t>(value);
   if (view.dtype == DType::float32)
-    return Json::parse(fmt::format("{}", static_cast<float>(value)));  // the shortest that reads back
+    return Json::parse(
+        fmt::format("{}", static_cast<float>(value)));  // the shortest text that reads back equal
   return value;
 }
 
@@ -316,11 +322,11 @@ Result<std::string> json_bytes(std::span<const NamedView> tensors) {
   return whole.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-/// Beside it, then renamed: a reader never sees half a file.
+/// Writes beside the path, then renames: a reader never sees half a file.
 Result<void> write_file(const std::string& path, const std::string& bytes, IfTaken if_taken) {
   const std::string part = fmt::format("{}.part-{}", path, ::getpid());
   std::FILE* const file = std::fopen(part.c_str(), "wb");
-  if (file == nullptr) return fail(Code::invalid_argument, "making {}: {}", part, system_text());
+  if (file == nullptr) return fail(Code::invalid_argument, "opening {} for writing: {}", part, system_text());
   bool written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
   int error = errno;
   if (std::fclose(file) != 0 && written) written = false, error = errno;
@@ -347,8 +353,7 @@ Result<std::vector<NamedTensor>> read_tensors(const std::string& path, DTypeOf d
   if (path.ends_with(".json")) return read_json_file(path, dtype_of, context);
   if (!path.ends_with(".npz") && !path.ends_with(".safetensors"))
     return fail(Code::invalid_argument,
-                "{}: the name has to end in .npy, .npz, .safetensors or .json, which says what the file is",
-                path);
+                "{}: the name must end in .npy, .npz, .safetensors or .json, which tells the format", path);
   HEADRACE_CLI_TRY(file, TensorFile::open(path));
   std::vector<NamedTensor> tensors;
   for (const TensorFile::Tensor& one : file.tensors()) {
@@ -366,7 +371,7 @@ Result<void> write_tensors(const std::string& path, std::span<const NamedView> t
     if (path.ends_with(".safetensors")) return safetensors_bytes(tensors);
     if (path.ends_with(".json")) return json_bytes(tensors);
     return fail(Code::invalid_argument,
-                "the name has to end in .npy, .npz, .safetensors or .json, which says what to write");
+                "the name must end in .npy, .npz, .safetensors or .json, which tells the format");
   }();
   if (!bytes) return Error(bytes.error()).within(path);
   return write_file(path, *bytes, if_taken);

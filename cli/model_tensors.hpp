@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors by name, from and to files: .npy, .npz, .safetensors and .json. What a model takes and gives on the
-// command line.
+// Reads and writes files of named tensors: .npy, .npz, .safetensors and .json. The command line names a
+// model's inputs and outputs by such files.
 #pragma once
 
 #include <headrace/tensor.hpp>
@@ -22,10 +22,11 @@ struct NamedTensor {
   Tensor tensor;
 };
 
-/// All tensors of a file. The one of an .npy has the file's name without its end.
+/// Reads all tensors of a file. The tensor of an .npy gets the file's name without ".npy".
 ///
-/// JSON: {"x": {"dtype": "float32", "shape": [2, 2], "data": [1, 2, 3, 4]}, "y": [[1.5, 2], [3, 4]]}; lists
-/// of numbers are float32, of whole ones int64, of true and false bool. `dtype_of` may know better.
+/// JSON: {"x": {"dtype": "float32", "shape": [2, 2], "data": [1, 2, 3, 4]}, "y": [[1.5, 2], [3, 4]]}. Without
+/// a dtype a list of numbers is float32, of whole numbers int64, of true and false bool, unless `dtype_of`
+/// gives another type for the name.
 ///   errors  not_found, corrupt, not_supported, invalid_argument: with the file's name
 using DTypeOf = std::optional<DType> (*)(void* context, std::string_view name);
 [[nodiscard]] Result<std::vector<NamedTensor>> read_tensors(const std::string& path,
@@ -37,9 +38,10 @@ struct NamedView {
   TensorView view;  ///< in host memory, row-major
 };
 
-/// Writes them all, the file appearing whole or not at all. An .npy takes one.
-///   errors  invalid_argument (a name's end that is not known, a type that the format lacks, a name that is
-///           taken), exhausted
+/// Writes all tensors; the file appears whole or not at all. An .npy takes one tensor.
+///   errors  invalid_argument (unknown end of the file's name, a type that the format lacks, the file
+///   exists),
+///           exhausted
 [[nodiscard]] Result<void> write_tensors(const std::string& path, std::span<const NamedView> tensors,
                                          IfTaken if_taken);
 

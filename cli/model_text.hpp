@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What inspect, infer, verify and `doctor --device` tell people; programs get the same as JSON.
+// The texts that inspect, infer, verify and `doctor --device` print. Programs get the same facts as JSON.
 #pragma once
 
 #include <headrace/model.hpp>
@@ -11,15 +11,15 @@
 
 namespace headrace::cli {
 
-/// What goes in and comes out, the constants if they were asked for, and whether it runs here.
+/// Inputs, outputs, constants if any are given, and whether the model runs on this machine.
 [[nodiscard]] std::string inspect_text(const ModelInfo& info, const std::vector<ConstantInfo>& constants);
-/// The outputs, and how long what took.
+/// The outputs and the times.
 ///   report  as `infer --json` prints it
 [[nodiscard]] std::string infer_text(const ModelJson& report);
-/// Each output's differences; the last line says the largest.
+/// The differences of each output; the last line has the largest.
 ///   report  as `verify --json` prints it
 [[nodiscard]] std::string verify_text(const ModelJson& report);
-/// What was tried on a device, and what came of it.
+/// The checks of a device and their results.
 ///   report  as `doctor --device DEVICE --json` prints it
 [[nodiscard]] std::string exam_text(const ModelJson& report);
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view suffix = ".npy";
 constexpr std::size_t longest_name = 4096;
-constexpr std::uint64_t most_inflation = 1032;  // deflate cannot do better, so what claims to is a lie
+constexpr std::uint64_t most_inflation = 1032;  // deflate's best ratio: a member that claims more is corrupt
 constexpr std::uint32_t local_header_mark = 0x04034b50;
 constexpr std::uint16_t utf8_flag = 1 << 11, encrypted_flag = 1 << 0;
 
@@ -38,7 +38,7 @@ using Archive = std::unique_ptr<void, CloseArchive>;
 struct MemberInfo {
   std::string name;
   unz_file_info64 zip{};
-  std::optional<std::uint64_t> header_offset;  // where the directory's zip64 field has it
+  std::optional<std::uint64_t> header_offset;  // from the directory's zip64 field, if that has it
 };
 
 constexpr std::uint16_t zip64_tag = 1;
@@ -62,8 +62,8 @@ std::span<const std::byte> find_zip64(std::span<const std::byte> extra) {
   return {};
 }
 
-/// Reads the field for minizip, whose version in Debian 12 takes the 32-bit marks for the numbers themselves.
-/// Of a member that is stored plainly it holds both lengths, or the offset, or the three.
+/// Reads the zip64 field ourselves: minizip of Debian 12 takes the 32-bit marks for the numbers themselves.
+/// For an uncompressed member the field holds both lengths, or the offset, or all three.
 void take_zip64(MemberInfo& member, std::span<const std::byte> field) {
   if (member.zip.compression_method != 0) return;
   if (field.size() >= 16) {
@@ -91,7 +91,7 @@ Result<MemberInfo> current_member(const Archive& archive) {
   return member;
 }
 
-/// Behind the local header at `at`; nullopt: there is none.
+/// The offset of the first byte after the local header at `at`; nullopt if there is no such header.
 std::optional<std::uint64_t> after_local_header(std::span<const std::byte> file, std::uint64_t at) {
   constexpr std::size_t fixed = 30, name_length = 26, extra_length = 28;
   if (at > file.size() || file.size() - at < fixed) return std::nullopt;
@@ -101,7 +101,7 @@ std::optional<std::uint64_t> after_local_header(std::span<const std::byte> file,
          number_at<std::uint16_t>(header, extra_length);
 }
 
-/// Where a member's bytes begin. Those that are to be inflated are opened in minizip.
+/// The offset at which a member's bytes begin. Without a zip64 offset it opens the member in minizip.
 std::optional<std::uint64_t> begin_of(const Archive& archive, const MemberInfo& member,
                                       std::span<const std::byte> file) {
   if (member.header_offset) return after_local_header(file, *member.header_offset);
@@ -109,7 +109,7 @@ std::optional<std::uint64_t> begin_of(const Archive& archive, const MemberInfo& 
   return ::unzGetCurrentFileZStreamPos64(archive.get());
 }
 
-/// The member's bytes: a part of `file`, or inflated into `inflated`.
+/// The member's bytes: a range of `file` if uncompressed, else inflated into `inflated`.
 Result<std::span<const std::byte>> member_bytes(const Archive& archive, const MemberInfo& member,
                                                 std::span<const std::byte> file,
                                                 std::vector<std::byte>& inflated) {
@@ -121,23 +121,23 @@ Result<std::span<const std::byte>> member_bytes(const Archive& archive, const Me
     return fail(Code::not_supported, "npz: member {} is encrypted", member.name);
   if (zip.compression_method != 0 && zip.compression_method != Z_DEFLATED)
     return fail(Code::not_supported,
-                "npz: member {} is compressed by method {}; stored and deflated ones are read", member.name,
-                zip.compression_method);
+                "npz: member {} has compression method {}; only stored and deflated members are supported",
+                member.name, zip.compression_method);
   const auto begin = begin_of(archive, member, file);
   if (!begin) return corrupt("its header does not agree with the archive's directory");
   const std::uint64_t offset = *begin;
   if (offset > file.size() || zip.compressed_size > file.size() - offset)
-    return corrupt("it reaches beyond the end of the file");
+    return corrupt("it ends after the end of the file");
   if (zip.compression_method == 0) {
     if (zip.compressed_size != zip.uncompressed_size)
-      return corrupt("it is stored plainly, and has two different lengths");
+      return corrupt("it is not compressed, but has two different lengths");
     const auto bytes = file.subspan(offset, zip.uncompressed_size);
     ::unzCloseCurrentFile(archive.get());
     if (crc(bytes) != zip.crc) return corrupt("its checksum is wrong");
     return bytes;
   }
   if (zip.uncompressed_size / most_inflation > zip.compressed_size + 1)
-    return corrupt("it claims to inflate to more than it can");
+    return corrupt("it claims to inflate to more bytes than deflate allows");
   inflated.resize(zip.uncompressed_size);
   for (std::size_t have = 0; have < inflated.size();) {
     const auto part = static_cast<unsigned>(std::min<std::size_t>(inflated.size() - have, 1U << 30));
@@ -151,7 +151,7 @@ Result<std::span<const std::byte>> member_bytes(const Archive& archive, const Me
 
 // --- writing
 
-/// Little-endian numbers one after the other.
+/// Appends little-endian numbers.
 class Record {
  public:
   template <class Number>
@@ -170,18 +170,18 @@ class Record {
 };
 
 constexpr std::uint16_t version_plain = 20, version_zip64 = 45;
-constexpr std::uint32_t in_zip64 = 0xFFFFFFFF;  // instead of a number that stands in the zip64 field
+constexpr std::uint32_t in_zip64 = 0xFFFFFFFF;  // mark: the number is in the zip64 field
 constexpr std::uint16_t count_in_zip64 = 0xFFFF;
 constexpr std::uint16_t no_time = 0,
-                        first_day = (1 << 5) | 1;  // 1 January 1980: the same input gives the same file
+                        first_day = (1 << 5) | 1;  // 1 January 1980, so that equal input gives equal files
 
 std::uint32_t short_or_zip64(std::uint64_t number) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(number, in_zip64));
 }
 
-/// The extra field with those of the numbers that need it; empty if none does. Small ones must not stand
-/// there: the minizip of Debian 12 looks for a directory's zip64 field only where a 64-bit number is all
-/// ones, and takes the 32-bit mark for the length and the offset themselves.
+/// The extra field with the numbers that need 64 bits; empty if none does. It must not hold small numbers:
+/// minizip of Debian 12 looks for a directory's zip64 field only where a 64-bit number is all ones, and takes
+/// the 32-bit mark for the length and the offset themselves.
 std::string zip64_field(std::initializer_list<std::uint64_t> numbers) {
   Record large;
   for (const std::uint64_t number : numbers)
@@ -237,7 +237,8 @@ std::string directory_entry(const std::string& name, std::uint64_t bytes, std::u
   return record.text();
 }
 
-/// What a reader looks for first; before it, where a number needs it, its counterpart of 64-bit numbers.
+/// The end record of the directory, which readers look for first. If a number needs 64 bits, the zip64 end
+/// record comes before it.
 std::string directory_end(std::uint64_t members, std::uint64_t offset, std::uint64_t bytes) {
   Record record;
   if (members >= count_in_zip64 || offset >= in_zip64 || bytes >= in_zip64) {
@@ -273,19 +274,19 @@ Result<std::vector<NpzArray>> read_npz(const std::string& path, std::span<const 
                   arrays.size());
     HEADRACE_CLI_TRY(member, current_member(archive));
     if (!member.name.ends_with(suffix))
-      return fail(Code::not_supported, "npz: member {} is no array: its name does not end in {}", member.name,
-                  suffix);
+      return fail(Code::not_supported, "npz: member {} is not an array: its name does not end in {}",
+                  member.name, suffix);
     NpzArray array;
     HEADRACE_CLI_TRY(bytes, member_bytes(archive, member, file, array.inflated));
     auto header = read_npy(bytes);
     if (!header) return std::move(header).error().within(fmt::format("npz: member {}", member.name));
     if (header->data_bytes != bytes.size() - header->header_bytes)
-      return fail(Code::corrupt, "npz: member {} has {} bytes of elements, and its shape asks for {}",
+      return fail(Code::corrupt, "npz: member {} has {} bytes of elements, and its shape needs {}",
                   member.name, bytes.size() - header->header_bytes, header->data_bytes);
     array.info = {member.name.substr(0, member.name.size() - suffix.size()), header->type, header->shape,
                   header->data_bytes};
     if (!names.insert(array.info.name).second)
-      return fail(Code::corrupt, "npz: there are two members {}", member.name);
+      return fail(Code::corrupt, "npz: two members have the name {}", member.name);
     array.bytes = bytes.subspan(header->header_bytes);
     arrays.push_back(std::move(array));
   }

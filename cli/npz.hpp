@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// NumPy's .npz: a zip archive of .npy members. Readers take archives from anybody.
+// NumPy's .npz format: a zip archive of .npy members. The reader trusts no archive: it checks every length.
 #pragma once
 
 #include "cli/tensor.hpp"
 
 namespace headrace::cli {
 
-/// An array of an archive: bytes of the file where they are stored plainly, else bytes that were inflated.
+/// An array of an archive. `bytes` is a range of the file if the member is uncompressed, else of `inflated`.
 struct NpzArray {
   TensorInfo info;
   std::span<const std::byte> bytes;
   std::vector<std::byte> inflated;
 };
 
-/// Reads all members of the archive at `path`, whose bytes are `file`: those are referred to, and have to
-/// stay.
-///   errors  corrupt, not_supported (encrypted, another compression, what read_npy says: which member)
+/// Reads all members of the archive at `path`, whose bytes are `file`.
+///   owns    the result refers to `file`, which must stay
+///   errors  corrupt, not_supported (encrypted, another compression, those of read_npy): with the member's
+///   name
 [[nodiscard]] Result<std::vector<NpzArray>> read_npz(const std::string& path,
                                                      std::span<const std::byte> file);
 
-/// Where everything comes to lie in an archive whose members are stored plainly.
+/// The layout of an archive whose members are uncompressed.
 class NpzLayout {
  public:
   ///   errors  invalid_argument (a type that NumPy lacks, a name that is too long)
@@ -29,7 +30,7 @@ class NpzLayout {
   [[nodiscard]] const std::vector<std::uint64_t>& offsets() const {
     return offsets_;
   }  ///< of each tensor's elements
-  /// Writes all but the elements into `file`, once those are there: checksums are made of them.
+  /// Writes everything but the elements into `file`. The elements must be there: it computes their checksums.
   void finish(std::span<std::byte> file) const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers of a command line: each says between which bounds it lies. CLI11 takes -1 for an unsigned
-// number and lets NaN through every range.
+// Checks for the numbers of a command line; each has bounds. CLI11's own checks accept -1 for an unsigned
+// number, and NaN in every range.
 #pragma once
 
 #include "cli/arguments.hpp"
@@ -19,7 +19,7 @@ template <class Number>
   Number value{};
   const char* const end = text.data() + text.size();
   const auto [stopped, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && stopped == end && value >= low && value <= high;  // NaN is neither
+  return error == std::errc() && stopped == end && value >= low && value <= high;  // false for NaN
 }
 
 template <class Number>
@@ -30,7 +30,7 @@ template <class Number>
   };
 }
 
-/// To be an option's check.
+/// Checks for Argument::check.
 [[nodiscard]] inline Check whole_number(std::uint64_t low, std::uint64_t high) {
   return number_within("a whole number", low, high);
 }

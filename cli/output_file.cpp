@@ -23,14 +23,14 @@ std::string first_line(std::uint64_t bytes, std::uint64_t plan) {
   return fmt::format("headrace pull 1 {} {:016x}", bytes, plan);
 }
 
-/// What the state file says is complete; nullopt where it is of another plan or none.
+/// The complete tensors that the state file lists; nullopt if it belongs to another plan or is no state file.
 std::optional<std::map<std::uint64_t, std::uint64_t>> read_state(const std::string& path, std::uint64_t bytes,
                                                                  std::uint64_t plan) {
   std::ifstream file(path);
   std::string line;
   if (!std::getline(file, line) || line != first_line(bytes, plan)) return std::nullopt;
   std::map<std::uint64_t, std::uint64_t> complete;
-  // The last line may have been cut off by a kill: it lacks its end, and does not count.
+  // A kill may have cut off the last line: without a line end it does not count.
   while (std::getline(file, line) && !file.eof()) {
     std::istringstream words(line);
     std::uint64_t part = 0, checksum = 0;
@@ -58,9 +58,9 @@ Error no_room(const std::string& path, std::uint64_t bytes, int error) {
   struct statvfs disk {};
   const std::string folder = std::filesystem::path(path).parent_path();
   if (::statvfs(folder.empty() ? "." : folder.c_str(), &disk) == 0)
-    free = fmt::format("; {} are free there", amount_text(disk.f_bavail * disk.f_frsize));
-  return fail(Code::exhausted, "making room for {} in {}: {}{}", amount_text(bytes), path, system_text(error),
-              free);
+    free = fmt::format("; the disk has {} free", amount_text(disk.f_bavail * disk.f_frsize));
+  return fail(Code::exhausted, "allocating {} of disk for {}: {}{}", amount_text(bytes), path,
+              system_text(error), free);
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ Result<OutputFile> OutputFile::open(const std::string& path, std::uint64_t bytes
     if (::ftruncate(file.part_.get(), 0) != 0)
       return fail(Code::internal, "emptying {}: {}", file.part_path_, system_text());
   }
-  // Before the first byte: a full disk met later, through the mapping, would be a SIGBUS.
+  // Allocate first: if the disk were full at a later write through the mapping, that would be a SIGBUS.
   if (const int error = ::posix_fallocate(file.part_.get(), 0, static_cast<off_t>(bytes)); error != 0) {
     if (file.complete_.empty()) ::unlink(file.part_path_.c_str());
     return no_room(file.part_path_, bytes, error);
@@ -107,7 +107,7 @@ Result<OutputFile> OutputFile::open(const std::string& path, std::uint64_t bytes
              O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | (fresh ? O_TRUNC : 0), 0666));
   if (!file.state_)
     return fail(Code::invalid_argument, "opening {} for writing: {}", file.state_path_, system_text());
-  // Going on, a line end first: the line before may have been cut off.
+  // When resuming, write a line end first: the last line may have been cut off.
   HEADRACE_CLI_CHECK(
       write_all(file.state_.get(), fresh ? first_line(bytes, plan) + "\n" : "\n", file.state_path_));
   return file;
@@ -170,11 +170,10 @@ Result<void> OutputFile::finish(bool sync, IfTaken if_taken) {
     return fail(Code::internal, "writing {} to the disk: {}", part_path_, system_text());
   if (!give_name(part_path_, path_, if_taken)) {
     if (errno == EEXIST)
-      return fail(
-          Code::invalid_argument,
-          "{} has come into being meanwhile: all that was to be pulled is in {}. Move one of the two, or "
-          "pull again with --force",
-          path_, part_path_);
+      return fail(Code::invalid_argument,
+                  "another process has made {} during the pull: the pulled tensors are in {}. Move one of "
+                  "the two, or pull again with --force",
+                  path_, part_path_);
     return fail(Code::internal, "renaming {} to {}: {}", part_path_, path_, system_text());
   }
   ::unlink(state_path_.c_str());

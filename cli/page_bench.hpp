@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves pages between two processes again and again, with the clock running from post to the end of wait and
-// at no other time, and looks at every byte after each transfer.
+// Moves pages between two processes repeatedly. It measures only the time from post to the end of wait, and
+// compares every byte after each iteration.
 #pragma once
 
 #include "cli/bench_side.hpp"
@@ -15,26 +15,26 @@ struct PageCase {
   Op op = Op::read;
   std::uint64_t page_bytes = 0;
   std::uint64_t count = 0;    ///< pages that one iteration moves
-  bool scattered = true;      ///< pages at random places of both buffers, else in order
-  unsigned threads = 1;       ///< that share the pages of an iteration
+  bool scattered = true;      ///< choose pages of both buffers at random, else in order
+  unsigned threads = 1;       ///< threads that share the pages of an iteration
   unsigned in_flight = 1;     ///< requests that each thread posts before it waits for them
-  unsigned posts = 1;         ///< of each request in what is timed, one after the other
-  bool new_requests = false;  ///< made anew for each iteration; else made once and posted again
+  unsigned posts = 1;         ///< posts of each request in an iteration, one after the other
+  bool new_requests = false;  ///< make new requests for each iteration; else post the same ones again
   unsigned warm_up = 3;
   unsigned iterations = 15;
 };
 
 struct PageSamples {
   std::vector<double> seconds;        ///< from the first post to the end of the last wait, one an iteration
-  std::vector<double> first_seconds;  ///< of single pages: the same for pages that nobody has touched since
-                                      ///< the whole buffer was filled
-  std::vector<double> make_seconds;   ///< making an iteration's requests, several times, once connected
-  std::string path;                   ///< the backend that carried it
-  std::string explanation;            ///< of the path, by the last request
+  std::vector<double> first_seconds;  ///< of single pages: the first move of each page after the whole buffer
+                                      ///< was filled
+  std::vector<double> make_seconds;   ///< times to make the requests of an iteration, without connecting
+  std::string path;                   ///< the backend that carried the requests
+  std::string explanation;            ///< Request::explain() of one of them
 };
 
 struct NotificationSamples {
-  std::vector<double> seconds;  ///< there and back
+  std::vector<double> seconds;  ///< of each round trip
 };
 
 class PageBench {
@@ -42,26 +42,27 @@ class PageBench {
   /// Called between transfers.
   using Progress = std::function<void(std::uint64_t done, std::uint64_t of)>;
 
-  /// Starts the peer process and connects the two.
-  /// A GPU that `there` does not name (-1) is another one than ours, if there are two.
+  /// Starts the peer process and connects the two. If `there` has vram without a GPU (-1), the peer uses GPU
+  /// 1 if the machine has two, else GPU 0.
   static Result<PageBench> open(const BenchSetup& here, BenchSetup there);
 
-  ///   errors  invalid_argument (more pages than the buffer has), corrupt (a page is not what it should be:
-  ///   which), and
-  ///           what a transfer answers
+  /// Measures requests of many pages.
+  ///   errors  invalid_argument (more pages than the buffer has), corrupt (a page has wrong bytes; the text
+  ///   names
+  ///           it), those of a request
   Result<PageSamples> pages(const PageCase& plan, const Progress& progress);
-  /// One page a request, one request at a time, a place of its own for each of a set, the set several times
-  /// in turn.
+  /// Measures one page a request, one request at a time. A round posts a set of requests, each with another
+  /// page; the set is posted several times.
   Result<PageSamples> single(const PageCase& plan, const Progress& progress);
-  /// A message to the peer that it sends back. Spinning: both sides ask again and again; else both block in
-  /// wait.
+  /// Measures the round trip of a notification that the peer sends back. Spinning: both processes poll; else
+  /// both block in wait.
   Result<NotificationSamples> notifications(unsigned rounds, bool spinning);
-  /// Where this thread and the peer's first one run, which are the two that wait. Whether the scheduler puts
-  /// two processes that take turns on one core or on two makes a factor of seven, so it is not left to it.
+  /// The cores for the two waiting threads: this one and the peer's first. One core or two makes a factor of
+  /// seven for processes that take turns, so the scheduler must not choose.
   enum class Cores { one, two };
-  ///   errors  not_supported (two cores of one)
+  ///   errors  not_supported (this process may not use so many cores)
   Result<void> place(Cores cores);
-  /// The same with nothing but two eventfds.
+  /// Measures the same round trip with two eventfds alone.
   Result<NotificationSamples> eventfds(unsigned rounds);
 
  private:

@@ -13,24 +13,24 @@
 namespace headrace::cli {
 namespace {
 
-// Odd, so that no two indices below 2^64 give the same word.
+// Odd, so that no two word indices below 2^64 give the same word.
 constexpr std::uint64_t step = 0x9E3779B97F4A7C15;
 
-/// The xor-shift is invertible: words stay different, and look nothing like their neighbours.
+/// An xor-shift. It is invertible, so words stay different; neighbouring words differ in many bits.
 constexpr std::uint64_t mix(std::uint64_t x) { return x ^ (x >> 29); }
 
-constexpr std::size_t part_bytes = std::size_t{8} << 20;  // for less no thread is started
+constexpr std::size_t part_bytes = std::size_t{8} << 20;  // the least for one thread
 constexpr std::size_t most_threads = 8;
-constexpr std::size_t cores_of_a_thread = 4;  // two processes do this at once
+constexpr std::size_t cores_of_a_thread = 4;  // two processes fill and compare at once
 
-/// How many threads are for so many bytes.
+/// The number of threads to use for `bytes`.
 std::size_t threads_for(std::size_t bytes) {
   const std::size_t cores = std::thread::hardware_concurrency();
   return std::clamp<std::size_t>(std::min(bytes / part_bytes, cores / cores_of_a_thread), 1, most_threads);
 }
 
-/// work(part, begin, end) for each part of `count` things, all at once. Between measurements of whole buffers
-/// most of the time goes into these.
+/// Calls work(part, begin, end) for each share of the range [0, count), on a thread each. Filling and
+/// comparing whole buffers take most of the time of a benchmark.
 template <class Work>
 void in_parts(std::size_t parts, std::size_t count, const Work& work) {
   std::vector<std::jthread> others;
@@ -44,13 +44,13 @@ void in_parts(std::size_t parts, std::size_t count, const Work& work) {
         others.emplace_back(share);
         continue;
       }
-    } catch (const std::system_error&) {  // no more threads: then here
+    } catch (const std::system_error&) {  // the system has no more threads: use this one
     }
     share();
   }
 }
 
-/// What the first part has to say that has something to say.
+/// The first text that is not empty.
 std::string first_of(const std::vector<std::string>& said) {
   const auto found = std::ranges::find_if(said, [](const std::string& text) { return !text.empty(); });
   return found == said.end() ? std::string() : *found;
@@ -110,7 +110,7 @@ std::string wrong_page(std::span<const std::byte> target, const PagePairs& pairs
     const auto at =
         pattern_difference(target.subspan(slot * page_bytes, page_bytes), slot * page_bytes, target_seed);
     if (!at) return {};
-    return fmt::format("page {} was not part of the request and has changed from byte {} on", slot, *at);
+    return fmt::format("page {} is not part of the request, but has changed from byte {} on", slot, *at);
   };
   const std::size_t parts = threads > 0 ? threads : threads_for(target.size());
   std::vector<std::string> said(parts);

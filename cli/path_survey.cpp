@@ -46,7 +46,7 @@ BenchSetup setup_of(const Sort& sort, const Invocation& invocation, int device) 
   return setup;
 }
 
-/// Reads from there to here.
+/// Measures reads from the peer's memory into this process's.
 Result<void> measure(PageBench& bench, Path& path) {
   const auto silent = [](std::uint64_t, std::uint64_t) {};
   HEADRACE_CLI_TRY(pages, bench.pages(many, silent));
@@ -99,8 +99,9 @@ void print_table(const std::vector<Path>& paths) {
   }
   fmt::print(
       "Reads from another process of this machine: GB/s of 256 scattered pages of 64 KiB, and the median "
-      "time of "
-      "one page of\n4 KiB. All data was checked.\n\n{}",
+      "time of one page\n"
+      "of 4 KiB. All data was compared.\n\n"
+      "{}",
       table.text());
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace doctor --paths`: which path pages take between two processes of this machine, for each pair of
-// memories, and how fast it is here.
+// `headrace doctor --paths`: measures which path pages take between two processes of this machine, and how
+// fast it is, for each pair of memory kinds.
 #pragma once
 
 #include <headrace/result.hpp>
@@ -9,9 +9,9 @@ namespace headrace::cli {
 
 struct Invocation;
 
-/// Moves checked pages between two processes for each pair and prints what came of it. A pair that no path
-/// joins is a line like the others.
-///   errors   what keeps the two processes from starting at all
+/// Moves and compares pages between two processes for each pair, and prints one line a pair. A pair without a
+/// path has a line too.
+///   errors   those of starting the two processes; corrupt (wrong data)
 Result<void> survey_paths(const Invocation& invocation, bool json);
 
 }  // namespace headrace::cli

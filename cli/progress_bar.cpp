@@ -33,7 +33,7 @@ std::string progress_line(const std::string& what, std::uint64_t done, std::uint
     const double left = static_cast<double>(total - std::min(done, total)) / bytes_per_second;
     if (left < 360'000) numbers += fmt::format(", {} left", seconds_text(left));
   }
-  // One column stays free: a terminal that wraps there would make two lines of one.
+  // One column stays free: in the last one some terminals wrap the line.
   const std::size_t fixed = what.size() + numbers.size() + 4;
   if (columns < fixed + 11) return shorten(fmt::format("{} {}", what, numbers), columns - 1);
   const std::size_t cells = std::min<std::size_t>(columns - 1 - fixed, 50);

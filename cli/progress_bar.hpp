@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far something is, redrawn in place on a terminal; nothing at all where stderr is not one.
+// A progress bar, redrawn in place on stderr. It prints nothing if stderr is not a terminal.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@ namespace headrace::cli {
 
 class ProgressBar {
  public:
-  /// Of how many bytes; those that were there before do not count for the rate.
+  /// `already_bytes` of `total_bytes` were done before; they do not count for the rate.
   ProgressBar(std::string what, std::uint64_t total_bytes, std::uint64_t already_bytes = 0);
   ~ProgressBar() { clear(); }
   ProgressBar(const ProgressBar&) = delete;
@@ -18,7 +18,7 @@ class ProgressBar {
 
   /// Draws, at most ten times a second.
   void show(std::uint64_t done_bytes);
-  /// Takes the line away, so that something else can be printed.
+  /// Removes the line, so that other output can be printed.
   void clear();
 
  private:

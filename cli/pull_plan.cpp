@@ -23,7 +23,7 @@ bool same(const TensorInfo& a, const TensorInfo& b) {
   return a.name == b.name && a.type == b.type && a.shape == b.shape && a.bytes == b.bytes;
 }
 
-/// Whether the header describes these tensors, all of them and no other, in this order.
+/// Whether the header describes exactly these tensors, in this order.
 bool describes(const SafetensorsHeader& header, const std::vector<ServedTensor>& tensors) {
   return std::equal(header.tensors.begin(), header.tensors.end(), tensors.begin(), tensors.end(),
                     [](const SafetensorsEntry& entry, const ServedTensor& tensor) {
@@ -33,13 +33,13 @@ bool describes(const SafetensorsHeader& header, const std::vector<ServedTensor>&
 
 Error unknown_name(const std::string& name, const std::vector<std::string>& names) {
   if (is_pattern(name))
-    return fail(Code::not_found, "no served tensor fits {}: there are {}, such as {}", name, names.size(),
+    return fail(Code::not_found, "no served tensor matches {}: there are {}, such as {}", name, names.size(),
                 names.front());
   const std::vector<std::string> near = nearest(name, names);
   if (near.empty())
     return fail(Code::not_found, "no tensor {} is served: there are {}, such as {}", name, names.size(),
                 names.front());
-  return fail(Code::not_found, "no tensor {} is served; there is {}", name, fmt::join(near, ", "));
+  return fail(Code::not_found, "no tensor {} is served; similar names: {}", name, fmt::join(near, ", "));
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ Result<std::vector<ServedTensor>> select_tensors(const std::vector<ServedTensor>
   for (const ServedTensor& tensor : served) names.push_back(tensor.info.name);
   std::vector<bool> chosen(served.size());
   for (const std::string& want : wanted) {
-    // A name is a name before it is a pattern: tensors may be called a[0].
+    // An exact name goes before a pattern: a tensor may have the name a[0].
     const auto exact = std::find(names.begin(), names.end(), want);
     bool found = exact != names.end();
     if (found) chosen[static_cast<std::size_t>(exact - names.begin())] = true;

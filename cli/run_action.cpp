@@ -13,7 +13,7 @@ namespace {
 
 constexpr int exit_failed = 1;
 
-/// A reader that has seen enough (`headrace plugins | head -1`) is not an error.
+/// A reader that closes the pipe early (`headrace plugins | head -1`) is not an error.
 int written(int error_number) {
   if (error_number == EPIPE) return 0;
   complain(fmt::format("writing to the standard output: {}", system_text(error_number)));
@@ -39,9 +39,9 @@ int run_action(const std::function<Result<void>()>& action) {
     complain("out of memory");
     return exit_failed;
   } catch (const std::system_error& error) {
-    // Whoever writes to the standard output throws when it takes nothing more; others throw these too.
+    // A failed write to the standard output throws this; so do other calls of the system.
     if (std::ferror(stdout) != 0) return written(error.code().value());
-    complain(fmt::format("the system refused what it usually grants: {}", error.what()));
+    complain(fmt::format("a call of the system failed: {}", error.what()));
     return exit_failed;
   }
   return flush_output();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a command ends: what came of its action, and whether the standard output has taken all of it.
+// The end of a command: its exit code, from the result of its action and of writing to the standard output.
 #pragma once
 
 #include <headrace/result.hpp>
@@ -8,10 +8,10 @@
 
 namespace headrace::cli {
 
-/// Runs what was chosen. 0, or 1 after an error, which stderr tells.
+/// Runs the action. Returns the exit code: 0, or 1 after an error, which it prints to stderr.
 int run_action(const std::function<Result<void>()>& action);
 
-/// 0, or 1 if the standard output does not take what is still to be written: stderr says why.
+/// Flushes the standard output. Returns the exit code: 0, or 1 after an error, which it prints to stderr.
 int flush_output();
 
 }  // namespace headrace::cli

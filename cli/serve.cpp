@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace serve`: offers a file's tensors under their names until it is told to stop.
+// `headrace serve`: offers a file's tensors under their names until SIGINT or SIGTERM.
 #include "cli/command.hpp"
 #include "cli/descriptor_limit.hpp"
 #include "cli/progress_bar.hpp"
@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t longest_region_name = 255;
 constexpr std::size_t longest_agent_name = 255;
-// With --load smaller tensors stay in the mapped file: a descriptor each would be spent for nothing.
+// With --load smaller tensors stay in the mapped file: each allocation takes a file descriptor.
 constexpr std::uint64_t least_allocated = 64 * 1024;
 
 constexpr const char* default_listen = "127.0.0.1:0";
@@ -48,7 +48,7 @@ std::string default_name(const std::string& file) {
 }
 
 MemoryRange range_of(std::span<const std::byte> bytes) {
-  // What is empty is stood for by one byte.
+  // A region cannot be empty: an empty tensor is a region of one byte.
   static std::byte nothing{};
   MemoryRange range;
   range.address = bytes.empty() ? &nothing : const_cast<std::byte*>(bytes.data());
@@ -57,10 +57,10 @@ MemoryRange range_of(std::span<const std::byte> bytes) {
   return range;
 }
 
-/// Registers one tensor where it lies, or in a copy of it that peers map.
+/// Registers one tensor in the mapped file, or copies it into memory that peers map.
 Result<void> offer(Agent& agent, const TensorFile::Tensor& tensor, std::uint64_t index, bool load) {
   if (tensor.info.name.empty())
-    return fail(Code::invalid_argument, "its name is empty: nobody could ask for it");
+    return fail(Code::invalid_argument, "its name is empty, so no peer could ask for it");
   const bool long_name = tensor.info.name.size() > longest_region_name;
   RegisterOptions options;
   options.name = long_name ? fmt::format("tensor {}", index) : tensor.info.name;
@@ -102,7 +102,7 @@ void announce(const Wanted& wanted, const Agent& agent, const TensorFile& file) 
 }
 
 Result<void> serve(const Wanted& wanted, const Invocation& invocation) {
-  // Blocked in every thread that will be, so that the only one to hear of them is the one that waits below.
+  // Blocked before other threads start, so that only the sigwait below receives these signals.
   sigset_t ending;
   ::sigemptyset(&ending);
   ::sigaddset(&ending, SIGINT);
@@ -118,7 +118,9 @@ Result<void> serve(const Wanted& wanted, const Invocation& invocation) {
   options.listen = wanted.listen;
   options.store = wanted.store;
   options.options = invocation.options;
-  // Peers that come through a store may be anywhere, and only an address that was asked for tells from where.
+  // Peers that use a store may be on any host. So with a store the data port is restricted only by an
+  // explicit
+  // --listen.
   if (wanted.store.empty() || wanted.listen != default_listen)
     HEADRACE_CLI_CHECK(keep_tcp_door_at(wanted.listen, options.options));
   HEADRACE_CLI_TRY(
@@ -134,14 +136,14 @@ Result<void> serve(const Wanted& wanted, const Invocation& invocation) {
     if (timespec none{}; ::sigtimedwait(&ending, nullptr, &none) > 0) return {};
   }
   bar.clear();
-  agent.on_notification([](const Notification&) {});  // nobody here takes any: they must not pile up
+  agent.on_notification([](const Notification&) {});  // drop them: nothing here takes them from the queue
   HEADRACE_CLI_CHECK(offer_header(agent, file.header()));
   if (!wanted.store.empty()) HEADRACE_CLI_CHECK(agent.publish());
   announce(wanted, agent, file);
 
   int signal = 0;
   ::sigwait(&ending, &signal);
-  { const Agent gone = std::move(agent); }  // before the file that its regions lie in
+  { const Agent gone = std::move(agent); }  // close the agent before the file, which holds its regions
   return {};
 }
 
@@ -154,15 +156,15 @@ void add_serve(const Command& app, Invocation& invocation) {
   serve_command.add_option("FILE", wanted->file, "A .safetensors or .npz file").type_name("").required();
   serve_command
       .add_option("--listen", wanted->listen,
-                  "Where pullers ask; port 0 picks one; 0.0.0.0 or [::]: from everywhere")
+                  "Address for pullers; port 0 picks a free one; 0.0.0.0 or [::]: all interfaces")
       .type_name("HOST:PORT")
       .show_default();
   serve_command
-      .add_option("--name", wanted->name, "What pullers see this process as; default: file and process id")
+      .add_option("--name", wanted->name, "Name of this agent for pullers; default: file name and process id")
       .type_name("NAME");
   const Argument load = serve_command.add_flag(
-      "--load", wanted->load, "Copy the tensors into memory that pullers on this host map: quickest");
-  serve_command.add_flag("--map", wanted->map, "Serve them out of the mapped file: the default")
+      "--load", wanted->load, "Copy the tensors into memory that pullers on this host map: the fastest");
+  serve_command.add_flag("--map", wanted->map, "Serve the tensors from the mapped file: the default")
       .excludes(load);
   serve_command.add_option("--store", wanted->store, "Publish in a store too, as in etcd://host:port")
       .type_name("URL");
@@ -171,12 +173,13 @@ void add_serve(const Command& app, Invocation& invocation) {
       .one_value_a_time();
   serve_command.add_flag("--json", wanted->json, "Print the line as JSON");
   serve_command.footer(
-      "Prints one line with the address to pull from once everything is ready. Do not write to the file "
-      "meanwhile.\n"
+      "Prints one line with the address to pull from when all tensors are registered. Do not write to the "
+      "file while it\n"
+      "is served.\n"
       "Examples:\n"
       "  headrace serve model.safetensors\n"
-      "  headrace serve model.safetensors --load                     a copy in shared memory: quickest on "
-      "one host\n"
+      "  headrace serve model.safetensors --load                     from shared memory: the fastest on one "
+      "host\n"
       "  headrace serve arrays.npz --listen 0.0.0.0:7000             for other hosts\n"
       "  headrace serve model.safetensors --store etcd://10.0.0.1:2379 --name llama");
   serve_command.callback([wanted, &invocation] {

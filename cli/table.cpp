@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t gap = 2;
 constexpr std::size_t least_last = 24;
 
-/// The lines after the first moved to the right, below the first.
+/// Indents all lines after the first.
 std::string indented(const std::string& lines, std::size_t columns) {
   std::string result;
   for (const char c : lines) {
@@ -33,7 +33,8 @@ std::string Table::text(std::size_t width) const {
     for (const auto& row : rows_) widest = std::max(widest, row[c].size());
     widths.push_back(widest);
   }
-  // Too wide: first the last column gives way, by wrapping, then the widest of the others, by shortening.
+  // If the table is too wide, first the last column gets narrower and wraps; then the widest columns are
+  // shortened.
   const auto total = [&] {
     std::size_t sum = gap * (widths.size() - 1);
     for (const std::size_t w : widths) sum += w;

@@ -21,7 +21,7 @@ class Table {
   /// One cell a column; missing ones are empty.
   void add(std::vector<std::string> cells);
   [[nodiscard]] bool empty() const { return rows_.empty(); }
-  /// The lines, each with its end. The last column is wrapped where it does not fit; others are shortened.
+  /// The lines, each with its line end. The last column is wrapped if it does not fit; others are shortened.
   [[nodiscard]] std::string text(std::size_t width = line_width) const;
 
  private:

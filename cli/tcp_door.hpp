@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a command's data port listens, if nobody has said so.
+// The default interface for the data port of a command.
 #pragma once
 
 #include <headrace/result.hpp>
@@ -10,9 +10,9 @@
 
 namespace headrace::cli {
 
-/// Has the tcp backend listen on `address`'s host alone (a port of its own), unless the option tcp.listen is
-/// set anywhere or the host stands for every interface.
-///   address  "host:port"; the port is not looked at
+/// Sets tcp.listen, so that the tcp backend listens at the host of `address` only, with any free port. It
+/// changes nothing if the option tcp.listen is set already or if the host means all interfaces.
+///   address  "host:port"; the port is ignored
 [[nodiscard]] Result<void> keep_tcp_door_at(std::string_view address,
                                             std::map<std::string, std::string>& options);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file with tensors, of either format, open for reading.
+// A safetensors or .npz file, open for reading.
 #pragma once
 
 #include "cli/mapped_file.hpp"
@@ -12,7 +12,7 @@ namespace headrace::cli {
 
 enum class FileFormat { safetensors, npz };
 
-/// By the name's end.
+/// The format, from the end of the file's name.
 ///   errors  invalid_argument
 [[nodiscard]] Result<FileFormat> format_of(const std::string& path);
 
@@ -27,7 +27,7 @@ class TensorFile {
   static Result<TensorFile> open(const std::string& path);
 
   [[nodiscard]] const std::vector<Tensor>& tensors() const { return tensors_; }
-  /// A safetensors file's header with its length, byte for byte; empty for others.
+  /// The length and header of a safetensors file, byte for byte; empty for an .npz.
   [[nodiscard]] std::span<const std::byte> header() const { return header_; }
   [[nodiscard]] std::uint64_t bytes() const;  ///< of all tensors
 

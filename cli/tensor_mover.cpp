@@ -13,10 +13,11 @@
 namespace headrace::cli {
 namespace {
 
-// Large enough that no path notices the single page, small enough that a lost one is no loss.
+// So large that the cost of a single page does not matter on any path.
 constexpr std::uint64_t page_bytes = 1 << 20;
-// Windows begin at multiples of their size and are written at once: then the kernel takes large pages for the
-// file. Written 1 MiB at a time, a cold file costs several times the processor time.
+// Windows begin at multiples of their size, and each is written by one call, so that the kernel uses large
+// pages for the file. In calls of 1 MiB, writing a file that is not in the page cache takes several times the
+// processor time.
 constexpr std::uint64_t window_bytes = 16 << 20;
 constexpr std::size_t window_pages = 4096;
 constexpr std::size_t requests_in_flight = 4;
@@ -32,7 +33,7 @@ Result<std::shared_ptr<std::byte>> staging_memory(std::uint64_t bytes) {
   void* const mapped =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED)
-    return fail(Code::exhausted, "{} bytes of memory to receive in: {}", bytes, system_text());
+    return fail(Code::exhausted, "mapping {} bytes of memory to receive in: {}", bytes, system_text());
   ::madvise(mapped, bytes, MADV_HUGEPAGE);
   return std::shared_ptr<std::byte>(static_cast<std::byte*>(mapped),
                                     [bytes](std::byte* memory) { ::munmap(memory, bytes); });
@@ -40,7 +41,7 @@ Result<std::shared_ptr<std::byte>> staging_memory(std::uint64_t bytes) {
 
 }  // namespace
 
-/// A part of a tensor that travels as one page; it lies within one window of the file.
+/// A range of a tensor that moves as one page. It is within one window of the file.
 struct Piece {
   std::size_t tensor;
   std::uint64_t in_tensor, in_file, bytes;
@@ -64,10 +65,10 @@ std::vector<Piece> cut(const PullPlan& plan, std::span<const std::size_t> tensor
   return pieces;
 }
 
-/// What one request brings: neighbouring pieces of one window, and the place where they are staged.
+/// The pages of one request: neighbours in one window of the file, and their place in the staging memory.
 struct Load {
-  std::size_t first, end;   // of the pieces
-  std::uint64_t staged_at;  // where the window begins in the staging memory
+  std::size_t first, end;   // indices of the pieces
+  std::uint64_t staged_at;  // offset of the window in the staging memory
 };
 
 std::vector<Load> group(std::span<const Piece> pieces) {
@@ -84,13 +85,13 @@ std::vector<Load> group(std::span<const Piece> pieces) {
 
 }  // namespace
 
-/// Puts what has arrived into the file. Pieces come in the order of the file, so those of a tensor follow one
-/// another.
+/// Writes the pages that have arrived to the file. They arrive in the order of the file, so the pages of a
+/// tensor follow one another.
 class Arrivals {
  public:
   Arrivals(const PullPlan& plan, OutputFile& output) : plan_(plan), output_(output) {}
 
-  /// `window` is where the window of the pieces begins in memory.
+  /// Writes the pieces of one window. `window` is the beginning of that window in the staging memory.
   Result<void> take(std::span<const Piece> pieces, const std::byte* window) {
     const auto bytes_of = [&](const Piece& piece, std::uint64_t bytes) {
       return std::span(window + piece.in_file % window_bytes, bytes);
@@ -109,14 +110,14 @@ class Arrivals {
     return {};
   }
 
-  /// Holds a tensor that is in the file against its checksum, and notes it.
+  /// Compares the checksum of a tensor that is in the file, and notes the tensor as complete.
   Result<void> settle(std::size_t i) {
     const ServedTensor& tensor = plan_.tensors()[i];
     const std::uint64_t sum = sum_.take();
     if (sum != tensor.checksum)
       return fail(Code::corrupt,
-                  "tensor \"{}\" has arrived with checksum {:016x} instead of {:016x}: its {} bytes are "
-                  "not those served",
+                  "tensor \"{}\" arrived with checksum {:016x} instead of {:016x}: its {} bytes differ from "
+                  "those that are served",
                   tensor.info.name, sum, tensor.checksum, tensor.info.bytes);
     HEADRACE_CLI_CHECK(output_.note_complete(i, sum));
     ++tensors_;
@@ -134,13 +135,13 @@ class Arrivals {
 
 namespace {
 
-/// The tensors that the file lacks; those that it has are counted.
+/// The tensors that the file lacks. Counts the others in the report.
 std::vector<std::size_t> missing_tensors(const PullPlan& plan, const OutputFile& output, MoveReport& report) {
   std::vector<std::size_t> missing;
   for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
     const ServedTensor& tensor = plan.tensors()[i];
     const auto noted = output.complete().find(i);
-    // What was noted is looked at again: the machine may have gone down before the disk had it.
+    // A noted tensor is compared again: the machine may have crashed before the disk had its bytes.
     if (noted != output.complete().end() && noted->second == tensor.checksum &&
         checksum(output.bytes().subspan(plan.offsets()[i], tensor.info.bytes)) == tensor.checksum) {
       ++report.kept_tensors;
@@ -156,7 +157,7 @@ std::vector<std::size_t> missing_tensors(const PullPlan& plan, const OutputFile&
 
 Result<TensorMover> TensorMover::open(Agent& agent, const std::string& peer, Timeout patience) {
   MemoryRange range;
-  range.length_bytes = requests_in_flight * window_bytes;  // what a small file does not touch costs nothing
+  range.length_bytes = requests_in_flight * window_bytes;  // memory that is not touched costs nothing
   HEADRACE_CLI_TRY(memory, staging_memory(range.length_bytes));
   range.address = memory.get();
   RegisterOptions registration;
@@ -173,7 +174,7 @@ TensorMover::TensorMover(TensorMover&& other) noexcept
       patience_(other.patience_) {}
 
 TensorMover::~TensorMover() {
-  // Requests that are still running end first; what cannot be taken back goes with the agent.
+  // Waits for requests that still run. If this fails, the region ends with the agent.
   if (agent_ != nullptr) static_cast<void>(agent_->deregister(region_.id));
 }
 
@@ -208,7 +209,7 @@ Result<void> TensorMover::bring(const PullPlan& plan, std::span<const Piece> pie
   const auto begin = std::chrono::steady_clock::now();
   RequestOptions options;
   options.timeout = patience_;
-  std::deque<Request> flights;  // of the loads before `posted`; the first is the oldest
+  std::deque<Request> flights;  // requests of the loads before `posted`, the oldest first
   std::size_t posted = 0;
   while (posted < loads.size() || !flights.empty()) {
     if (posted < loads.size() && flights.size() < requests_in_flight) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings tensors of a peer into the output file. The file is cut into windows; a request brings all that is
-// missing of one into staging memory, several are under way, and each that has arrived is written to the file
-// in one piece and goes into its tensors' checksums.
+// Reads tensors of a peer into the output file. The file is cut into windows. A request reads everything that
+// is missing of one window into staging memory; several requests are in flight. Each window that has arrived
+// is written to the file by one write() and added to its tensors' checksums.
 //
-// Not straight into the mapped file: writing into cold pages of it costs several times the processor time of
-// one large write().
+// (Rejected: reading directly into the mapped file. Page faults on a file that is not in the page cache take
+// several times the processor time of one large write().)
 #pragma once
 
 #include <headrace/agent.hpp>
@@ -19,8 +19,8 @@
 namespace headrace::cli {
 
 struct MoveReport {
-  std::uint64_t tensors = 0, bytes = 0;            ///< that came over
-  std::uint64_t kept_tensors = 0, kept_bytes = 0;  ///< that an earlier process had brought
+  std::uint64_t tensors = 0, bytes = 0;            ///< moved now
+  std::uint64_t kept_tensors = 0, kept_bytes = 0;  ///< moved by an earlier process
   double seconds = 0;                              ///< from the first post to the last tensor in the file
   std::set<std::string> paths;
   std::string explanation;
@@ -37,8 +37,9 @@ class TensorMover {
   TensorMover(TensorMover&& other) noexcept;
   TensorMover& operator=(TensorMover&&) = delete;
 
-  /// Brings all tensors of the plan that are not in the file yet, and notes each when it is.
-  ///   errors  corrupt (a checksum: of which tensor), what a request answers; what is complete stays noted
+  /// Reads all tensors of the plan that the file lacks, and notes each when it is complete.
+  ///   errors  corrupt (wrong checksum; the text names the tensor), those of a request; notes of complete
+  ///   tensors stay
   Result<MoveReport> move(const PullPlan& plan, OutputFile& output);
 
  private:
@@ -52,7 +53,7 @@ class TensorMover {
 
   Result<void> bring(const PullPlan& plan, std::span<const Piece> pieces, Arrivals& arrivals,
                      MoveReport& report);
-  /// Waits for the end of one request, and counts it.
+  /// Waits for one request and adds it to the report.
   Result<void> finish(Request request, MoveReport& report) const;
 
   Agent* agent_;
@@ -62,7 +63,7 @@ class TensorMover {
   Timeout patience_;
 };
 
-/// Reads one region of a peer into memory, at most `bytes` of it.
+/// Reads the first `bytes` bytes of a region of a peer.
 Result<std::string> read_region(Agent& agent, const std::string& peer, RegionId region, std::uint64_t bytes,
                                 Timeout patience);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a served region's note says, so that whoever has the metadata knows the tensor without a byte of the
-// file.
+// The note of a served region. It describes the tensor, so that a peer that has the metadata need not read
+// the file.
 #pragma once
 
 #include <headrace/memory.hpp>
@@ -9,7 +9,7 @@
 
 namespace headrace::cli {
 
-/// The region that holds a safetensors file's own header, so that a copy of the whole file is the same to the
+/// The region that holds the header of a safetensors file, so that a copy of the whole file is equal byte for
 /// byte.
 inline constexpr std::string_view header_region_name = ".safetensors header";
 
@@ -17,27 +17,27 @@ inline constexpr std::string_view header_region_name = ".safetensors header";
 struct ServedTensor {
   TensorInfo info;
   std::uint64_t checksum = 0;
-  std::uint64_t index = 0;  ///< its place in the file
+  std::uint64_t index = 0;  ///< its number in the file
   RegionId region;
 };
 
-/// JSON: {"dtype":"F16","shape":[2,3],"bytes":12,"xxh3":"00f1...","index":7}. A tensor's name is its
-/// region's; one that is too long for that stands in the note as well.
+/// The note of a tensor: {"dtype":"F16","shape":[2,3],"bytes":12,"xxh3":"00f1...","index":7}. The tensor's
+/// name is the region's name; a name that is too long for a region is in the note ("name").
 [[nodiscard]] std::string write_note(const ServedTensor& tensor, bool with_name);
-/// Of the header region: {"header":"safetensors","bytes":N,"xxh3":"..."}.
+/// The note of the header region: {"header":"safetensors","bytes":N,"xxh3":"..."}.
 [[nodiscard]] std::string write_header_note(std::span<const std::byte> header);
 
-/// What a peer's regions say that they are.
+/// The tensors and the header that a peer serves, from the notes of its regions.
 struct Served {
-  std::vector<ServedTensor> tensors;  ///< by index
-  /// The header's region, bytes and checksum; region 0: there is none.
+  std::vector<ServedTensor> tensors;  ///< sorted by index
+  /// The header's region (0: none), bytes and checksum.
   RegionId header;
   std::uint64_t header_bytes = 0;
   std::uint64_t header_checksum = 0;
 };
 
-/// Reads the notes. Regions whose notes are not ours are passed over.
-///   errors  corrupt (a note that is ours and contradicts itself or its region: which)
+/// Reads the notes. It ignores regions whose notes are not ours.
+///   errors  corrupt (a note of ours contradicts itself or its region; the text names the region)
 [[nodiscard]] Result<Served> read_notes(std::span<const Region> regions);
 
 }  // namespace headrace::cli

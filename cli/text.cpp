@@ -49,7 +49,7 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-/// How many letters have to change to make one of the other.
+/// The least number of letters to change, add or remove to turn one text into the other.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -78,7 +78,7 @@ Result<std::uint64_t> parse_size(std::string_view text) {
                 "\"{}\" is not a size: write a number and a unit, as in 4096, 64K or 1GiB", text);
   std::uint64_t bytes = 0;
   if (__builtin_mul_overflow(number, row->factor, &bytes) || bytes >> 63 != 0)
-    return fail(Code::invalid_argument, "\"{}\" is more than any memory holds", text);
+    return fail(Code::invalid_argument, "\"{}\" is more than any memory has", text);
   return bytes;
 }
 
@@ -137,7 +137,7 @@ std::string wrap(std::string_view text, std::size_t indent, std::size_t width) {
       ++at;
       continue;
     }
-    // Blanks at the beginning of a line are the writer's own indentation; between words one stands for all.
+    // Blanks at the beginning of a line are indentation and stay; between words they become one blank.
     std::size_t word = at;
     while (word < text.size() && text[word] == ' ') ++word;
     std::size_t end = word;
@@ -183,7 +183,7 @@ std::vector<std::string> nearest(std::string_view name, const std::vector<std::s
   for (const std::string& other : names) {
     const std::string known = lower(other);
     std::size_t distance = edit_distance(wanted, known);
-    // Part of a longer name: what was left out counts for little.
+    // `name` is a part of a longer name: the letters that it lacks count little.
     if (!wanted.empty() && known.find(wanted) != std::string::npos)
       distance = 1 + (known.size() - wanted.size()) / 8;
     if (distance <= std::max<std::size_t>(3, wanted.size() / 3)) candidates.push_back({distance, &other});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goes on with texts whose prompts' pages have come from the prefill worker, a token of each in turn.
+// The decode worker: generates the texts whose prompt pages have arrived from the prefill worker, one token
+// of each text in turn.
 #include "cli/demo/messages.hpp"
 #include "cli/demo/stop_signals.hpp"
 #include "cli/demo/worker.hpp"
@@ -17,14 +18,14 @@ struct Text {
   std::string prefill, front;
   Sequence sequence;
   Sampling sampling;
-  std::size_t count = 0;      ///< tokens wanted
-  std::size_t generated = 0;  ///< of them, the prefill worker's first among them
-  std::int64_t last = 0;      ///< not yet in the cache
+  std::size_t count = 0;      ///< tokens to generate
+  std::size_t generated = 0;  ///< tokens generated so far; the prefill worker's first token counts
+  std::int64_t last = 0;      ///< the last token, not in the cache yet
 };
 
 struct Reservation {
   std::uint64_t id = 0;
-  std::uint64_t attempt = 0;  ///< the prefill worker's count of its askings for that text
+  std::uint64_t attempt = 0;  ///< how often the prefill worker has asked for pages of that text
   std::string from;
   std::size_t tokens = 0;
 };
@@ -51,7 +52,8 @@ class DecodeWorker {
     const std::string type = received.type();
     const Message& message = received.message;
     if (type == "reserve") {
-      HEADRACE_CLI_CHECK(drop(received.id()));  // asked twice: it had taken us for our earlier life
+      HEADRACE_CLI_CHECK(
+          drop(received.id()));  // asked twice: the first time it meant our earlier incarnation
       waiting_.push_back({received.id(), message.at("attempt").get<std::uint64_t>(), received.from,
                           message.at("tokens").get<std::size_t>()});
       return grant();
@@ -61,10 +63,10 @@ class DecodeWorker {
     if (type == "status") return answer_status(received);
     return {};
   } catch (const Message::exception& error) {
-    return fail(Code::corrupt, "a message of {} is not understood: {}", received.from, error.what());
+    return fail(Code::corrupt, "a message from {} cannot be read: {}", received.from, error.what());
   }
 
-  /// Gives pages to those who wait, in the order in which they came.
+  /// Gives pages to the waiting reservations, in the order of their arrival.
   Result<void> grant() {
     while (!waiting_.empty()) {
       auto pages = pool_.take(pool_.pages_for(waiting_.front().tokens));
@@ -85,14 +87,14 @@ class DecodeWorker {
     return {};
   }
 
-  /// The prompt's keys and values are in their pages.
+  /// Called when the prompt's keys and values are in their pages.
   Result<void> start(const Received& received) {
     const auto found = texts_.find(received.id());
-    if (found == texts_.end()) return {};  // canceled meanwhile
+    if (found == texts_.end()) return {};  // it was canceled
     Text& text = found->second;
     const Message& message = received.message;
     if (message.at("attempt").get<std::uint64_t>() != text.attempt)
-      return {};  // its pages are another's by now
+      return {};  // its pages belong to another text by now
     const auto page = static_cast<std::size_t>(pool_.shape().page_tokens);
     const auto length = message.at("length").get<std::size_t>();
     for (std::size_t i = 0; i < length; ++i)
@@ -107,7 +109,7 @@ class DecodeWorker {
     return {};
   }
 
-  /// One token of the text whose turn it is.
+  /// Generates one token of the next text.
   Result<void> step() {
     const std::uint64_t id = running_.front();
     running_.pop_front();
@@ -130,7 +132,7 @@ class DecodeWorker {
     return send(agent_, prefill, {{"type", "finished"}, {"id", id}});
   }
 
-  /// Frees a text's pages; others may have waited for them.
+  /// Frees a text's pages and gives them to waiting reservations.
   Result<void> drop(std::uint64_t id) {
     std::erase_if(waiting_, [&](const Reservation& reservation) { return reservation.id == id; });
     std::erase(running_, id);
@@ -151,11 +153,11 @@ class DecodeWorker {
 
   TextModel model_;
   KvPool pool_;
-  Agent agent_;  // goes first: peers reach the pool by it
+  Agent agent_;  // destroyed before the pool: peers reach the pool through it
   std::map<std::uint64_t, Text> texts_;
   std::deque<std::uint64_t> running_;
   std::deque<Reservation> waiting_;
-  std::set<std::string> known_;  // peers whose metadata is here
+  std::set<std::string> known_;  // peers whose metadata has been imported
 };
 
 }  // namespace

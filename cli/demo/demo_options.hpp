@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `headrace demo` was asked for.
+// The options of `headrace demo`.
 #pragma once
 
 #include "cli/demo/front.hpp"
@@ -14,20 +14,20 @@ struct DemoOptions {
   std::string prompt;
   std::size_t count = 400;
   Sampling sampling;
-  bool check = false;  ///< compare with one process alone
+  bool check = false;  ///< compare with the text that one process generates
   bool json = false;
-  std::optional<std::uint16_t> port;  ///< serve HTTP there
+  std::optional<std::uint16_t> port;  ///< serve HTTP at this port
   std::string host = "127.0.0.1";
 
-  /// Random weights write no text: their tokens are numbers, and no bytes.
+  /// False for random weights: their tokens are numbers, not bytes of a text.
   [[nodiscard]] bool has_text() const { return !front.model.weights.empty(); }
 };
 
-/// Runs one prompt: the text on stdout as it comes, a table on stderr.
-///   errors  corrupt (--check: the tokens differ, where)
+/// Runs one prompt. Prints the text to stdout token by token and a table to stderr.
+///   errors  corrupt (--check: a token differs; the text names it)
 Result<void> run_once(const DemoOptions& options);
 
-/// Answers OpenAI's completions protocol until SIGINT or SIGTERM.
+/// Serves OpenAI's completions protocol until SIGINT or SIGTERM.
 Result<void> serve_http(const DemoOptions& options);
 
 }  // namespace headrace::cli::demo

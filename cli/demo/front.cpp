@@ -23,7 +23,7 @@ constexpr const char* weights_name = "weights";
 constexpr auto start_patience = 120s;
 constexpr auto status_patience = 2s;
 constexpr auto question_every = 250ms;
-constexpr auto short_silence = 1s;  // a worker that is well has answered by then
+constexpr auto short_silence = 1s;  // a healthy worker answers within this time
 
 bool is_readable(int fd) {
   ::pollfd look{fd, POLLIN, 0};
@@ -50,15 +50,16 @@ struct TextStream::State {
 
   // Guarded by the front's mutex.
   std::deque<std::int64_t> arrived;
-  std::size_t length = 0;  ///< of the text so far
-  std::map<std::size_t, std::int64_t>
-      too_early;  ///< the second token may overtake the first, which takes another road
+  std::size_t length = 0;  ///< tokens of the text so far
+  /// Tokens that came before their predecessor: the first comes from the prefill worker, the second from the
+  /// decode worker.
+  std::map<std::size_t, std::int64_t> too_early;
   std::optional<Error> error;
   PrefillReport report;
 
   [[nodiscard]] bool over() const { return length == count; }
   void put(std::size_t at, std::int64_t token) {
-    if (at < length) return;  // a decode worker that came back writes its text once more
+    if (at < length) return;  // a restarted decode worker sends its tokens again
     too_early[at] = token;
     for (auto next = too_early.begin(); next != too_early.end() && next->first == length;
          next = too_early.erase(next), ++length)
@@ -222,7 +223,8 @@ Front::~Front() {
 Result<TextStream> Front::submit(const TextRequest& request) {
   if (request.prompt.empty())
     return fail(Code::invalid_argument, "the prompt is empty: give at least one byte");
-  if (request.count == 0) return fail(Code::invalid_argument, "0 tokens are asked for: ask for at least one");
+  if (request.count == 0)
+    return fail(Code::invalid_argument, "the request is for 0 tokens: ask for at least one");
   if (request.prompt.size() > context_ || request.count > context_ - request.prompt.size())
     return fail(Code::invalid_argument,
                 "{} tokens of prompt and {} to generate are more than the model's context of {}",
@@ -247,7 +249,7 @@ Result<TextStream> Front::submit(const TextRequest& request) {
   return stream;
 }
 
-/// Each in its turn. With the lock held.
+/// Chooses the decode workers in turn. With the lock held.
 std::string Front::worker_for(std::uint64_t id) const {
   const std::vector<std::string> left = decode_workers_left();
   std::vector<std::string> well;
@@ -278,7 +280,7 @@ bool Front::answers(const std::string& name) const {
 void Front::take(const Received& received) try {
   const std::string type = received.type();
   const Message& message = received.message;
-  if (type == "ready") (void)await_peer(*agent_, received.from, 10s);  // messages go both ways
+  if (type == "ready") (void)await_peer(*agent_, received.from, 10s);  // so that this agent can send to it
   const std::lock_guard lock(mutex_);
   silences_[received.from].heard();
   if (type == "ready") ready_[received.from] = true;
@@ -290,7 +292,8 @@ void Front::take(const Received& received) try {
   if (const auto found = texts_.find(received.id()); found != texts_.end()) {
     TextStream::State& text = *found->second;
     if (type == "prefilled" &&
-        text.report.bytes == 0) {  // a decode worker that came back has the pages sent once more
+        text.report.bytes ==
+            0) {  // a restarted decode worker gets the pages a second time: keep the first report
       text.report = {message.at("bytes").get<std::uint64_t>(),
                      message.at("bytes_before_end").get<std::uint64_t>(),
                      message.at("pages").get<std::uint64_t>(),
@@ -306,11 +309,12 @@ void Front::take(const Received& received) try {
   }
   changed_.notify_all();
 } catch (const Message::exception& error) {
-  std::fprintf(stderr, "headrace demo: a message of %s is not understood: %s\n", received.from.c_str(),
+  std::fprintf(stderr, "headrace demo: a message from %s cannot be read: %s\n", received.from.c_str(),
                error.what());
 }
 
-/// The prefill worker passes it on: it alone knows when nothing writes into that text's pages any more.
+/// The prefill worker forwards it to the decode worker: only the prefill worker knows when no request writes
+/// into that text's pages any more.
 void Front::cancel(std::uint64_t id) {
   (void)send(*agent_, prefill_name, {{"type", "cancel"}, {"id", id}}, patience());
 }
@@ -348,8 +352,8 @@ CacheStatus Front::status_of(const std::string& name) const {
 
 // --- children
 
-/// What a child's loss means: with --retry all but the prefill worker are started again; a server goes on
-/// without a decode worker while it has another; else it is the end of everything.
+/// A lost child has one of three results. With --retry it is started again, unless it is the prefill worker.
+/// A server continues without a lost decode worker while another is left. Everything else ends the demo.
 void Front::watch_children() {
   std::unique_lock lock(mutex_);
   for (auto before = Clock::now(); !stopping_;) {
@@ -372,13 +376,13 @@ void Front::look_for_dead(std::unique_lock<std::mutex>& lock) {
   for (auto& [name, child] : children_)
     if (const std::string how = child.ended(); !how.empty()) dead[name] = how;
   for (const auto& [name, how] : dead) {
-    if (is_readable(stop_)) return;  // it may have been told to end as we have
+    if (is_readable(stop_)) return;  // the same signal may have ended it
     lost(lock, name, fmt::format("ended with {}", how));
     children_.erase(name);
   }
 }
 
-/// Those that live and that the prefill worker has no way to any more. With the lock held.
+/// Ends workers that are alive but that the prefill worker cannot reach any more. With the lock held.
 void Front::end_unreachable() {
   for (const std::string& name : std::exchange(unreachable_, {})) {
     const auto child = children_.find(name);
@@ -402,12 +406,12 @@ void Front::lost(std::unique_lock<std::mutex>& lock, const std::string& name, co
   fail_all(why);
 }
 
-/// There is another. While all are being started, a loss is one of the start's.
+/// Whether another decode worker is left. During the start every loss ends the demo.
 bool Front::can_do_without(const std::string& name) const {
   return options_.go_on && all_were_ready_ && is_decode_worker(name) && decode_workers_left().size() > 1;
 }
 
-/// Unless it has died too often: `how` says so then. With the lock held.
+/// Restarts a child. False if it has died too often; `how` then says so. With the lock held.
 bool Front::begin_again(const std::string& name, std::string& how) {
   Restarts& restarts = restarts_[name];
   const auto at = restarts.died(Clock::now());
@@ -421,9 +425,9 @@ bool Front::begin_again(const std::string& name, std::string& how) {
   return true;
 }
 
-/// Its texts end; the others' go on. With the lock held.
+/// Fails the texts of the lost worker; texts of the others continue. With the lock held.
 void Front::do_without(const std::string& name, const Error& why) {
-  std::fprintf(stderr, "headrace demo: %s; going on with %s\n", why.message.c_str(),
+  std::fprintf(stderr, "headrace demo: %s; continuing with %s\n", why.message.c_str(),
                fmt::format("{}", fmt::join(decode_workers_left(), ", ")).c_str());
   ready_.erase(name);
   untold_.insert(name);
@@ -432,18 +436,18 @@ void Front::do_without(const std::string& name, const Error& why) {
   changed_.notify_all();
 }
 
-/// The prefill worker may not have seen the loss itself, or may wait for that worker to come back.
+/// Tells the prefill worker: it may not have noticed the loss, or may wait for that worker to restart.
 void Front::tell_of_loss(std::unique_lock<std::mutex>& lock) {
   const std::set<std::string> names = untold_;
   for (const std::string& name : names) {
     lock.unlock();
     const bool told = send(*agent_, prefill_name, {{"type", "gone"}, {"worker", name}}, 0ms).ok();
     lock.lock();
-    if (told) untold_.erase(name);  // else it has no room for a message now, and is told in the next round
+    if (told) untold_.erase(name);  // else its queue is full: send again in the next round
   }
 }
 
-/// Those whose pause is over.
+/// Starts the children whose pause is over.
 void Front::start_again(std::unique_lock<std::mutex>& lock) {
   std::vector<std::string> names;
   for (const auto& [name, at] : due_)
@@ -457,7 +461,8 @@ void Front::start_again(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-/// A worker that is ready answers questions; one that is stopped does nothing at all. With the lock held.
+/// Finds workers that send nothing. A ready worker answers status messages; a stopped one (SIGSTOP) does not.
+/// With the lock held.
 void Front::look_for_silent(Clock::time_point before, Clock::time_point now) {
   auto longest = children_.end();
   for (auto at = children_.begin(); at != children_.end(); ++at) {
@@ -471,12 +476,12 @@ void Front::look_for_silent(Clock::time_point before, Clock::time_point now) {
   if (longest == children_.end() || silences_[longest->first].lasts() < patience()) return;
   auto& [name, child] = *longest;
   const std::string what =
-      fmt::format("has said nothing for {} s{}", options_.patience_seconds, stopped_text(child.stopped_by()));
+      fmt::format("has sent nothing for {} s{}", options_.patience_seconds, stopped_text(child.stopped_by()));
   if (name == prefill_name || !(options_.retry || can_do_without(name)))
     return fail_all(fail(Code::peer_lost, "worker {} {}", name, what));
   std::fprintf(stderr, "headrace demo: %s %s; ending it\n", name.c_str(), what.c_str());
   child.kill();
-  for (auto& [other, silence] : silences_) silence.heard();  // they may have waited for it
+  for (auto& [other, silence] : silences_) silence.heard();  // the others may have waited for the lost one
 }
 
 void Front::ask_for_a_word(std::unique_lock<std::mutex>& lock) {
@@ -487,11 +492,12 @@ void Front::ask_for_a_word(std::unique_lock<std::mutex>& lock) {
     if (ready) names.push_back(name);
   lock.unlock();
   for (const std::string& name : names)
-    (void)send(*agent_, name, {{"type", "status"}, {"id", 0}}, 0ms);  // who hears nothing says nothing
+    (void)send(*agent_, name, {{"type", "status"}, {"id", 0}}, 0ms);  // a failed send shows as silence
   lock.lock();
 }
 
-/// It hears itself of a decode worker's death and says so: that goes before our own words.
+/// Waits up to 2 s for the prefill worker to end: it notices a decode worker's death itself, and its error
+/// message shall come before ours.
 void Front::await_prefill_worker(std::unique_lock<std::mutex>& lock) {
   const auto end = Clock::now() + 2s;
   while (!stopping_ && Clock::now() < end && children_.contains(prefill_name) &&

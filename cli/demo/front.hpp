@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process that people talk to: starts the weights' server and the workers, hands texts to them, hears
-// tokens from them.
+// The process that users start. It starts the weights' server and the workers, sends prompts to them and
+// receives tokens from them.
 #pragma once
 
 #include "cli/demo/messages.hpp"
@@ -27,30 +27,29 @@ struct FrontOptions {
   std::int64_t page_tokens = 16;
   std::size_t chunk_tokens = 256;
   std::size_t decode_workers = 1;
-  std::size_t texts_at_once = 24;  ///< whose pages fit into each worker's cache
+  std::size_t texts_at_once = 24;  ///< each worker's cache has pages for so many texts
   bool retry = false;
-  bool go_on = false;              ///< without a decode worker that is lost, while there is another
-  unsigned patience_seconds = 20;  ///< with a worker that says nothing
+  bool go_on = false;              ///< continue without a lost decode worker while another is left
+  unsigned patience_seconds = 20;  ///< a worker that sends nothing for this time is lost
   std::map<std::string, std::string> options;  ///< of the agents
 };
 
-/// What is asked for.
 struct TextRequest {
   std::vector<std::int64_t> prompt;  ///< tokens; at least one
   std::size_t count = 0;             ///< tokens to generate; at least one
   Sampling sampling;
 };
 
-/// What moved for a text's prompt, as the prefill worker measured it.
+/// What moved for a prompt, measured by the prefill worker.
 struct PrefillReport {
   std::uint64_t bytes = 0, bytes_before_end = 0, pages = 0;
   double transfer_seconds = 0, prefill_seconds = 0;
-  double first_token_seconds = 0;  ///< from the request to its first token, here
+  double first_token_seconds = 0;  ///< from the request to its first token, measured by the front
   std::string path, explanation;
 };
 
-/// A text under way: its tokens as they come. Canceled, its pages freed, when this object goes before the
-/// end.
+/// The tokens of a text that is being generated. Destroying this object before the end cancels the text and
+/// frees its pages.
 class TextStream {
  public:
   struct State;
@@ -59,12 +58,12 @@ class TextStream {
   TextStream& operator=(TextStream&&) = delete;
   ~TextStream();
 
-  /// Waits for the next token; nothing at the end.
-  ///   errors  peer_lost (a worker died: which)
+  /// Waits for the next token; nullopt at the end.
+  ///   errors  peer_lost (a worker died; the text names it)
   Result<std::optional<std::int64_t>> next();
-  /// Waits until `next` has something to say, at most so long; whether it has.
+  /// Waits until `next` would return at once, at most `patience`. Returns whether it would.
   [[nodiscard]] bool wait(std::chrono::milliseconds patience) const;
-  /// Once the first token is there.
+  /// Valid once the first token has arrived.
   [[nodiscard]] PrefillReport report() const;
   [[nodiscard]] const std::string& worker() const;
 
@@ -75,31 +74,31 @@ class TextStream {
 struct CacheStatus {
   enum class State { answers, silent, starting, lost };
   std::string worker;
-  State state = State::answers;  ///< else the numbers are none
+  State state = State::answers;  ///< the numbers below are valid in this state only
   std::uint64_t pages = 0, free_pages = 0;
-  std::string loss;  ///< how it was lost
+  std::string loss;  ///< state `lost`: how it was lost
 };
 
 ///   threads  any
 class Front {
  public:
-  /// Starts everything and waits until every worker is ready.
-  ///   stop    once it is readable, nothing goes on: as if a worker had been lost
-  ///   errors  timed_out (who is not ready), peer_lost (who has died)
+  /// Starts all processes and waits until every worker is ready.
+  ///   stop    a descriptor; when it becomes readable, all texts fail and the demo ends
+  ///   errors  timed_out (the text names workers that are not ready), peer_lost (it names the worker that
+  ///   died)
   static Result<std::unique_ptr<Front>> start(FrontOptions options, int stop);
   ~Front();
 
-  /// Decode workers that answer come before those that are being started again.
-  ///   errors  invalid_argument (no prompt, more tokens than the model's context), peer_lost (a worker has
-  ///   died)
+  /// Starts a text. Decode workers that answer are preferred to those that are being restarted.
+  ///   errors  invalid_argument (no prompt, more tokens than the model's context), peer_lost (a worker died)
   Result<TextStream> submit(const TextRequest& request);
-  /// Asks each decode worker that is there, and waits for a moment.
+  /// Asks each decode worker that is ready, and waits up to 2 s for the answers.
   Result<std::vector<CacheStatus>> cache_status();
-  /// Of the model.
+  /// The most tokens of prompt and text together.
   [[nodiscard]] std::size_t context() const { return context_; }
-  /// Why nothing goes on, once it is so.
+  /// The error that ended the demo, if one has.
   [[nodiscard]] std::optional<Error> failure() const;
-  /// Readable once nothing goes on.
+  /// A descriptor that becomes readable when an error has ended the demo.
   [[nodiscard]] int failed_event() const { return failed_event_.get(); }
 
  private:
@@ -152,15 +151,16 @@ class Front {
   std::map<std::string, bool> ready_;  ///< of the workers
   std::map<std::string, Silence> silences_;
   std::map<std::string, Restarts> restarts_;
-  std::map<std::string, Clock::time_point> due_;  ///< those that are to be started again
+  std::map<std::string, Clock::time_point> due_;  ///< children to start again, and when
   Clock::time_point next_question_{};
-  std::map<std::string, std::string> losses_;  ///< decode workers that do not come back, and how they went
-  std::set<std::string> untold_;               ///< those of them that the prefill worker has not been told of
-  std::set<std::string> unreachable_;          ///< of whom the prefill worker says that it has lost them
+  std::map<std::string, std::string>
+      losses_;                         ///< decode workers that are not restarted, and how each was lost
+  std::set<std::string> untold_;       ///< those of `losses_` that the prefill worker does not know of
+  std::set<std::string> unreachable_;  ///< workers that the prefill worker has reported as lost
   bool all_were_ready_ = false;
   std::map<std::uint64_t, std::shared_ptr<TextStream::State>> texts_;
   std::map<std::string, CacheStatus> statuses_;
-  std::uint64_t status_question_ = 0;  ///< what `statuses_` answers
+  std::uint64_t status_question_ = 0;  ///< the id of the question that `statuses_` answers
   std::optional<Error> failure_;
   std::uint64_t next_id_ = 1;
   bool stopping_ = false;

@@ -36,19 +36,19 @@ constexpr std::size_t longest_stop = 256;
 
 std::string written(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-/// An excerpt that fits into a sentence.
+/// A value, or its type if it may be long, for an error text.
 std::string shown(const Json& value) {
   if (value.is_object() || value.is_array() || value.is_string())
     return fmt::format("of the type {}", value.type_name());
   return written(value);
 }
 
-/// Takes the fields of a body one by one. The first error stays; what is asked for after it means nothing.
+/// Reads the fields of a body one by one. It keeps the first error; values read after it are not valid.
 class Fields {
  public:
   explicit Fields(Json body) : body_(std::move(body)) {}
 
-  /// The field, unless it is missing or null, which mean the same.
+  /// The field; nullptr if it is missing or null, which mean the same.
   [[nodiscard]] const Json* find(const char* name) const {
     const auto found = body_.find(name);
     return found == body_.end() || found->is_null() ? nullptr : &*found;
@@ -72,7 +72,7 @@ class Fields {
   std::size_t whole(const char* name, std::size_t low, std::size_t high, std::size_t fallback) {
     const Json* value = find(name);
     if (value == nullptr) return fallback;
-    // Numbers that are not negative are always unsigned here.
+    // The parser stores every number that is not negative as unsigned.
     if (value->is_number_unsigned() && value->get<std::uint64_t>() >= low &&
         value->get<std::uint64_t>() <= high)
       return value->get<std::size_t>();
@@ -123,7 +123,7 @@ void check_model(Fields& fields) {
                  "model", "model_not_found"});
 }
 
-/// What the protocol has and this server does not: refused unless it is asked for nothing.
+/// Refuses parameters that the protocol has and this server does not, unless their value has no effect.
 void check_unsupported(Fields& fields) {
   (void)fields.whole("n", 1, 1, 1);
   (void)fields.whole("best_of", 1, 1, 1);
@@ -183,7 +183,7 @@ std::vector<std::string> read_stop(Fields& fields) {
     return words.get<std::vector<std::string>>();
   fields.refuse(
       {400,
-       fmt::format("stop is not as it should be: give a text or a list of up to {}, each of 1 to {} bytes",
+       fmt::format("stop is not valid: give a text or a list of up to {} texts, each of 1 to {} bytes",
                    most_stops, longest_stop),
        "stop", "invalid_value"});
   return {};
@@ -193,7 +193,7 @@ bool read_include_usage(Fields& fields, bool stream) {
   const Json* const options = fields.find("stream_options");
   if (options == nullptr) return false;
   if (!stream || !options->is_object()) {
-    fields.refuse({400, "stream_options is an object, and goes with \"stream\": true alone", "stream_options",
+    fields.refuse({400, "stream_options must be an object, and needs \"stream\": true", "stream_options",
                    "invalid_value"});
     return false;
   }
@@ -223,10 +223,10 @@ std::variant<Json, HttpError> read_object(std::string_view body) try {
       "", "invalid_json"};
 } catch (const Json::parse_error& error) {
   const std::string where =
-      error.byte > body.size() ? "it ends too early" : fmt::format("byte {} is out of place", error.byte);
+      error.byte > body.size() ? "it ends too early" : fmt::format("byte {} is not expected", error.byte);
   return HttpError{400, fmt::format("the body is not JSON: {}", where), "", "invalid_json"};
 } catch (const Json::exception&) {
-  return HttpError{400, "the body holds a number that is too large for any parameter", "", "invalid_json"};
+  return HttpError{400, "the body has a number that is too large for any parameter", "", "invalid_json"};
 }
 
 }  // namespace

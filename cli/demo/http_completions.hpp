@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpenAI's completions protocol: what a request's body says, and the objects that answer it. A token is a
-// byte.
+// OpenAI's completions protocol: reading a request's body, and making the objects of the response. A token is
+// a byte.
 #pragma once
 
 #include "cli/demo/http_error.hpp"
@@ -27,12 +27,12 @@ struct CompletionRequest {
   std::vector<std::string> stop;
   bool echo = false;
   bool stream = false;
-  bool include_usage = false;  ///< at the end of a stream
+  bool include_usage = false;  ///< send the usage at the end of a stream
 };
 
 /// Reads the body of POST /v1/completions.
-///   context   most tokens of prompt and answer together
-///   defaults  for what the request leaves open; of the seed too
+///   context   the most tokens of prompt and text together
+///   defaults  values of the parameters that the request leaves out, seed included
 [[nodiscard]] std::variant<CompletionRequest, HttpError> read_completion_request(std::string_view body,
                                                                                  std::size_t context,
                                                                                  const Sampling& defaults);
@@ -42,18 +42,18 @@ struct Usage {
   std::size_t completion_tokens = 0;
 };
 
-/// The objects that answer one request: they share an id and a time.
+/// Makes the JSON objects of the response to one request; they share an id and a time.
 class CompletionObjects {
  public:
   CompletionObjects(std::string id, std::int64_t created) : id_(std::move(id)), created_(created) {}
 
-  /// The answer as a whole. `finish_reason`: "length" or "stop".
+  /// The whole response. `finish_reason`: "length" or "stop".
   [[nodiscard]] std::string whole(const std::string& text, const std::string& finish_reason,
                                   const Usage& usage) const;
-  /// One event of a stream; the last one has a reason.
+  /// One event of a stream; the last one has a finish_reason.
   [[nodiscard]] std::string part(const std::string& text,
                                  const std::optional<std::string>& finish_reason) const;
-  /// The event after the last one, for those who asked for it.
+  /// The event after the last one, sent if the request has include_usage.
   [[nodiscard]] std::string usage_part(const Usage& usage) const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace demo --serve`: OpenAI's completions protocol over HTTP, on the same front that the terminal's
-// text comes from.
+// `headrace demo --serve`: OpenAI's completions protocol over HTTP. The same Front also generates the text of
+// `headrace demo`.
 #include "cli/demo/demo_options.hpp"
 #include "cli/demo/http_completions.hpp"
 #include "cli/demo/http_server.hpp"
@@ -17,7 +17,7 @@
 namespace headrace::cli::demo {
 namespace {
 
-// How soon it is seen that a client has left while no token comes.
+// How often to look whether the client has left, while no token arrives.
 constexpr std::chrono::milliseconds look_every{50};
 
 unsigned status_of(Code code) { return code == Code::invalid_argument ? 400 : 503; }
@@ -33,7 +33,7 @@ std::uint64_t random_number() {
 
 // --- one text
 
-/// A text under way as its client is to have it: valid UTF-8, over before a stop word.
+/// A text that is being generated, in the form for its client: valid UTF-8, ended before a stop word.
 class Completion {
  public:
   Completion(const CompletionRequest& request, TextStream stream)
@@ -41,11 +41,11 @@ class Completion {
 
   enum class State { going_on, over, abandoned };
 
-  /// Waits for a token; what of it can go out is added to `text`.
-  ///   gives   abandoned: the client has left
-  ///   errors  those of TextStream::next; that the server is being stopped is one
+  /// Waits for a token, and appends to `text` the characters that are complete.
+  ///   returns  abandoned: the client has left
+  ///   errors   those of TextStream::next, also when the server stops
   Result<State> advance(HttpReply& reply, std::string& text) {
-    // A server that is being stopped closes the receiving side itself; then the text has an error of its own.
+    // A server that stops closes the receiving direction itself; the text then ends with an error of its own.
     const auto has_left = [&] { return !reply.stopping() && reply.client_gone(); };
     while (!stream_->wait(look_every))
       if (has_left()) return State::abandoned;
@@ -56,7 +56,7 @@ class Completion {
       const char byte = static_cast<char>(*token);
       text += utf8_.take(stop_.take(std::string_view(&byte, 1)));
       if (!stop_.found()) return State::going_on;
-      stream_.reset();  // before the answer is written: the pages are free for others
+      stream_.reset();  // before the response is written: frees the pages for other texts
     }
     text += utf8_.take(stop_.finish());
     text += utf8_.finish();
@@ -73,7 +73,7 @@ class Completion {
   Usage usage_;
 };
 
-/// The prompt, for those who want it before the text.
+/// The prompt, if the request wants it before the text.
 std::string echo_of(const CompletionRequest& request) {
   std::string bytes;
   if (request.echo)
@@ -94,7 +94,7 @@ void send_whole(Completion& completion, const CompletionObjects& objects, std::s
   }
 }
 
-/// Before the first event an error has its own status; after it, it is an event.
+/// Before the first event an error is a response with its own status; after it, the error is an event.
 void end_with_error(const HttpError& error, HttpReply& reply) {
   if (reply.begun())
     (void)reply.send_event(error_body(error));
@@ -109,7 +109,7 @@ void send_stream(Completion& completion, const CompletionObjects& objects, std::
     if (!state) return end_with_error(http_error(state.error()), reply);
     if (*state == Completion::State::abandoned) return;
     if (*state == Completion::State::over) break;
-    if (text.empty()) continue;  // the character is not all there yet
+    if (text.empty()) continue;  // the character is not complete yet
     if (!reply.send_event(objects.part(text, {}))) return;
     text.clear();
   }
@@ -153,12 +153,12 @@ class Door {
       if (route.path != request.path) continue;
       if (route.method == request.method) return (this->*route.answer)(request, reply);
       return reply.send(405,
-                        error_body({405, fmt::format("{} is for {} alone", route.path, route.method), "",
+                        error_body({405, fmt::format("{} takes {} only", route.path, route.method), "",
                                     "method_not_allowed"}),
                         route.method == "GET" ? "GET, HEAD" : route.method);
     }
     reply.send({404,
-                fmt::format("nothing is at {}: there are POST /v1/completions, GET /v1/models, GET /health",
+                fmt::format("there is no {}: there are POST /v1/completions, GET /v1/models, GET /health",
                             request.path),
                 "", "not_found"});
   }
@@ -185,11 +185,10 @@ class Door {
   }
   void show_model(const HttpRequest& /*request*/, HttpReply& reply) { reply.send(200, model_body(started_)); }
 
-  /// The decode workers, and how many of their pages no text holds. An error only when none of them can
-  /// write.
+  /// The decode workers and their free pages. An error only if none of them answers.
   void show_health(const HttpRequest& /*request*/, HttpReply& reply) {
     if (const auto failure = front_.failure()) return reply.send(http_error(*failure));
-    const std::lock_guard lock(status_mutex_);  // the front asks for one at a time
+    const std::lock_guard lock(status_mutex_);  // the front takes one status question at a time
     const auto all = front_.cache_status();
     if (!all) return reply.send(http_error(all.error()));
     const auto well = std::ranges::count(*all, CacheStatus::State::answers, &CacheStatus::state);
@@ -211,7 +210,7 @@ Result<void> serve_http(const DemoOptions& options) {
   HEADRACE_CLI_TRY(server, HttpServer::open(options.host, options.port.value_or(0)));
   HEADRACE_CLI_TRY(stop, StopSignals::open());
   FrontOptions of_front = options.front;
-  of_front.go_on = true;  // its clients can ask again
+  of_front.go_on = true;  // clients of the lost worker's texts can ask again
   auto started = Front::start(std::move(of_front), stop.event());
   if (!started) {
     StopSignals::pass_on();
@@ -225,7 +224,7 @@ Result<void> serve_http(const DemoOptions& options) {
   HEADRACE_CLI_CHECK(
       server.run([&](const HttpRequest& request, HttpReply& reply) { door.answer(request, reply); },
                  front->failed_event()));
-  if (StopSignals::number() != 0) return {};  // that is how a server ends
+  if (StopSignals::number() != 0) return {};  // a signal is the normal end of a server
   return *front->failure();
 }
 

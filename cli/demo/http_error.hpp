@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client is told when its request cannot be answered, in the form that OpenAI's clients read.
+// The error that a client gets for its request, in the form that OpenAI's clients read.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace headrace::cli::demo {
 struct HttpError {
   unsigned status = 400;
   std::string message;
-  std::string parameter;  ///< of the request's body, if it is about one
-  std::string code;       ///< for programs, where the protocol has one
+  std::string parameter;  ///< the parameter of the request's body that is wrong; empty: none
+  std::string code;       ///< for programs to read; empty: none
 };
 
 /// {"error": {"message", "type", "param", "code"}}.

@@ -5,7 +5,7 @@
 
 #include <headrace/version.hpp>
 
-#ifdef __SANITIZE_THREAD__  // which does not know fences; Asio's locks suffice
+#ifdef __SANITIZE_THREAD__  // ThreadSanitizer does not know fences; Asio's locks suffice
 #define BOOST_ASIO_DISABLE_FENCED_BLOCK
 #endif
 #include <boost/asio/executor_work_guard.hpp>
@@ -51,7 +51,7 @@ constexpr const char* server_name = "headrace/" HEADRACE_VERSION;
 constexpr std::chrono::milliseconds last_words{1000};
 constexpr std::chrono::milliseconds probe_every{500};
 
-// --- answers as text
+// --- responses as text
 
 template <class Written>
 std::string text_of(const Written& written) {
@@ -63,7 +63,7 @@ std::string text_of(const Written& written) {
 struct AnswerForm {
   unsigned version = 11;
   bool keep_alive = false;
-  bool head_alone = false;  ///< the client wants no body, but all that is said of it
+  bool head_alone = false;  ///< a HEAD request: send the header without the body
 };
 
 std::string whole_answer(unsigned status, const std::string& json, const std::string& allow,
@@ -88,14 +88,14 @@ std::string head_of_events(unsigned version, bool keep_alive, bool chunked) {
   return text_of(response.base());
 }
 
-/// The answer after which the connection ends, to what could not be read.
+/// The response to a request that could not be read; the connection ends after it.
 std::string refusal(const HttpError& error) { return whole_answer(error.status, error_body(error), {}, {}); }
 
-/// What a request that could not be read is answered; nothing where nobody waits for an answer.
+/// The error for a request that could not be read; nullopt if the client has closed the connection.
 std::optional<HttpError> reading_error(const ErrorCode& error, const HttpLimits& limits) {
   if (error == beast::error::timeout)
     return HttpError{408,
-                     fmt::format("the request was not there within {} s",
+                     fmt::format("the request did not arrive within {} s",
                                  std::chrono::duration<double>(limits.request).count()),
                      "", "timed_out"};
   if (error == http::error::body_limit)
@@ -107,37 +107,37 @@ std::optional<HttpError> reading_error(const ErrorCode& error, const HttpLimits&
   const ErrorCode of_http = http::make_error_code(http::error::end_of_stream);
   if (error.category() != of_http.category() || error == of_http || error == http::error::partial_message)
     return {};
-  return HttpError{400, fmt::format("this is no HTTP request that can be understood: {}", error.message()),
-                   "", "invalid_http"};
+  return HttpError{400, fmt::format("this is not a valid HTTP request: {}", error.message()), "",
+                   "invalid_http"};
 }
 
 // --- one connection
 
-/// What all connections share.
+/// Shared by all connections.
 struct Service {
   const HttpHandler& handler;
   const HttpLimits& limits;
   std::atomic<bool> stopping = false;
 };
 
-/// Serves a client on a thread of its own. What touches the socket runs on the server's thread: the other one
-/// has it begun there, and waits. (asio::thread_pool makes its threads all at once, and Boost 1.74's hangs
-/// when it cannot.)
+/// Serves a client on a thread of its own. All socket operations run on the server's thread: the connection's
+/// thread posts them there and waits. (Rejected: asio::thread_pool. It makes its threads all at once, and the
+/// one of Boost 1.74 hangs if it cannot.)
 ///
-/// A wait is ended by shutting the socket down in one direction: unlike a canceled operation, that is seen by
-/// what begins a moment later too. (The deadlines of beast::tcp_stream close the socket: no 408 could be
-/// said.)
+/// To end a wait, the socket is shut down in one direction. Unlike the canceling of an operation, this also
+/// ends an operation that begins a moment later. (Rejected: the deadlines of beast::tcp_stream. They close
+/// the socket, and no 408 could be sent.)
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, Service& service)
       : socket_(std::move(socket)), deadline_(socket_.get_executor()), service_(service) {}
 
-  // --- for the server's thread
+  // --- called on the server's thread
 
-  /// Begins to serve; `ended` is called on the server's thread. False when the system has no thread for it.
+  /// Starts to serve; `ended` is called on the server's thread. False if the system has no thread for it.
   bool start(std::function<void()> ended) {
     try {
-      const auto work = asio::make_work_guard(socket_.get_executor());  // until all has been said
+      const auto work = asio::make_work_guard(socket_.get_executor());  // until `ended` has been posted
       thread_ = std::jthread([this, ended = std::move(ended), work] {
         while (serve_one()) {
         }
@@ -150,7 +150,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
   }
 
-  /// Without a thread, and without reading what has been asked for.
+  /// Sends an error without a thread, and without reading the request.
   void refuse(const HttpError& error);
 
   void shut(Direction direction) {
@@ -158,19 +158,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
     socket_.shutdown(direction, ignored);
   }
 
-  // --- for its own thread
+  // --- called on the connection's thread
 
-  /// False when the client takes no more.
+  /// False if the client does not receive any more.
   bool write(const std::string& bytes) {
     return !await(Clock::now() + service_.limits.write, Direction::shutdown_both,
                   [&](auto done) { asio::async_write(socket_, asio::buffer(bytes), std::move(done)); });
   }
 
   enum class FarSide { open, sends_no_more, gone };
-  /// A client that leaves and one that merely says that it sends no more look the same, until something is
-  /// sent to the one that has left: that comes back as a reset.
+  /// A client that has closed its socket and one that has only closed its sending direction look the same
+  /// until something is sent: a closed socket answers with a reset.
   FarSide far_side() {
-    // Asio could see it by reading alone, and not behind a next request that has come already.
+    // Asio sees a hang-up only by reading, and not if a next request has arrived before it.
     ::pollfd look{socket_.native_handle(), POLLRDHUP, 0};
     if (::poll(&look, 1, 0) <= 0) return FarSide::open;
     return (look.revents & (POLLHUP | POLLERR)) != 0 ? FarSide::gone : FarSide::sends_no_more;
@@ -186,7 +186,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void close_gently();
   void shut_at(Clock::time_point deadline, Direction direction);
 
-  /// Waits for what `start` begins; it is given the handler to begin it with.
+  /// Waits for the operation that `start` begins. `start` gets the completion handler of that operation.
   ///   errors  beast::error::timeout
   template <class Start>
   ErrorCode await(Clock::time_point deadline, Direction direction, const Start& start) {
@@ -210,19 +210,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::jthread thread_;
 };
 
-/// Takes the place of an earlier deadline.
+/// Replaces an earlier deadline.
 void Connection::shut_at(Clock::time_point deadline, Direction direction) {
   late_ = false;
   deadline_.expires_at(deadline);
   deadline_.async_wait([self = shared_from_this(), direction](const ErrorCode& canceled) {
-    // One that was on its way when its place was taken comes as if nothing had been.
+    // A timer that had expired before it was replaced still calls its handler without an error.
     if (canceled || self->deadline_.expiry() > Clock::now()) return;
     self->late_ = true;
     self->shut(direction);
   });
 }
 
-// --- one request's answer
+// --- the response to one request
 
 class Reply final : public HttpReply {
  public:
@@ -249,7 +249,7 @@ class Reply final : public HttpReply {
   }
   bool stopping() override { return connection_.stopping(); }
 
-  /// Ends a stream; whether the connection can take another request.
+  /// Ends a stream. Returns whether the connection can take another request.
   bool finish() {
     if (chunked_ && !form_.head_alone) write(beast::buffers_to_string(http::make_chunk_last()));
     return begun_ && form_.keep_alive && !lost_;
@@ -258,15 +258,15 @@ class Reply final : public HttpReply {
  private:
   void begin_events() {
     begun_ = true;
-    chunked_ = form_.version >= 11;  // before that a body without a length ends with the connection
+    chunked_ = form_.version >= 11;  // in HTTP/1.0 a body without a length ends with the connection
     form_.keep_alive = form_.keep_alive && chunked_;
     write(head_of_events(form_.version, form_.keep_alive, chunked_));
   }
 
-  /// Sends what every client passes over, from time to time: in a stream a comment, before it the words that
-  /// the request is being worked on. (100, which all clients know, and not 102, which some take for the
-  /// answer.) What comes back shows at the next look. HTTP/1.0 has no such words before an answer: that
-  /// client is believed. False when the client takes no more.
+  /// Sends, every `probe_every`, bytes that every client ignores: in a stream a comment, before the response
+  /// a status 100. (Rejected: status 102, which some clients take for the response.) If the client has left,
+  /// its reset is seen by the next far_side(). HTTP/1.0 has no such status: its clients count as present.
+  /// False if the client does not receive any more.
   bool probe() {
     if (Clock::now() < next_probe_ || (!begun_ && form_.version < 11)) return true;
     next_probe_ = Clock::now() + probe_every;
@@ -288,7 +288,8 @@ class Reply final : public HttpReply {
   bool begun_ = false, chunked_ = false, lost_ = false;
 };
 
-/// The path of a request's target, which a client that takes us for a proxy writes with the host before it.
+/// The path of a request's target. A client that takes this server for a proxy writes scheme and host before
+/// the path.
 std::string path_of(std::string_view target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     const std::string_view begin = target.substr(0, scheme.size());
@@ -301,7 +302,7 @@ std::string path_of(std::string_view target) {
   return path.empty() ? "/" : path;
 }
 
-/// No request ends the process, whatever happens to it.
+/// Handles a request. An exception in the handler becomes a response and does not end the process.
 void handle(const HttpHandler& handler, const http::request<http::string_body>& request, Reply& reply) {
   std::string problem;
   try {
@@ -321,7 +322,7 @@ void handle(const HttpHandler& handler, const http::request<http::string_body>& 
 
 // --- a connection's steps
 
-/// Whether there may be another request.
+/// Serves one request. Returns whether another one may follow.
 bool Connection::serve_one() {
   if (buffer_.size() == 0 && !await_input()) return false;
   Parser parser;
@@ -354,8 +355,9 @@ ErrorCode Connection::read(Parser& parser) {
                [&](auto done) { http::async_read(socket_, buffer_, parser, std::move(done)); });
 }
 
-/// Says that nothing more comes, and throws away what the client still sends: closed at once, the system
-/// would answer that with a reset, which can overtake our last words.
+/// Closes the sending direction, then receives and drops the client's remaining bytes. If the socket were
+/// closed at once, the system would answer those bytes with a reset, and the client could lose the end of the
+/// response.
 void Connection::close_gently() {
   const auto deadline = Clock::now() + last_words;
   asio::post(socket_.get_executor(), [self = shared_from_this()] { self->shut(Direction::shutdown_send); });
@@ -369,7 +371,7 @@ void Connection::close_gently() {
 
 void Connection::refuse(const HttpError& error) {
   ErrorCode ignored;
-  // A fresh socket takes so little without waiting.
+  // The send buffer of a new socket has room for this response: the write does not block.
   asio::write(socket_, asio::buffer(refusal(error)), ignored);
   shut(Direction::shutdown_send);
   socket_.read_some(buffer_.prepare(socket_.available(ignored)), ignored);
@@ -382,7 +384,7 @@ class Connections {
   Connections(tcp::acceptor& acceptor, Service& service)
       : acceptor_(acceptor), pause_(acceptor.get_executor()), service_(service) {}
 
-  /// Lets clients in until the acceptor is closed.
+  /// Accepts clients until the acceptor is closed.
   void accept() {
     acceptor_.async_accept([this](const ErrorCode& error, tcp::socket socket) {
       if (!acceptor_.is_open()) return;
@@ -390,7 +392,8 @@ class Connections {
         admit(std::move(socket));
         return accept();
       }
-      // A client that left again is nobody's trouble; without descriptors the others must end first.
+      // A client that left before it was accepted needs nothing. Without free descriptors other connections
+      // must end first.
       pause_.expires_after(std::chrono::milliseconds(20));
       pause_.async_wait([this](const ErrorCode&) { accept(); });
     });
@@ -403,7 +406,7 @@ class Connections {
  private:
   void admit(tcp::socket socket) {
     ErrorCode ignored;
-    socket.set_option(tcp::no_delay(true), ignored);  // a token is a small packet, and is to leave at once
+    socket.set_option(tcp::no_delay(true), ignored);  // a token is a small packet and shall be sent at once
     const auto connection = std::make_shared<Connection>(std::move(socket), service_);
     const auto ended = [this, at = connection.get()] { open_.erase(at->shared_from_this()); };
     if (open_.size() < service_.limits.connections && connection->start(ended))
@@ -421,12 +424,13 @@ class Connections {
 
 // --- the port
 
-/// Takes the address, or says why not.
+/// Binds the acceptor to the address.
 ErrorCode take_port(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {
   try {
     acceptor = tcp::acceptor(acceptor.get_executor(), endpoint.protocol());
-    ::fcntl(acceptor.native_handle(), F_SETFD, FD_CLOEXEC);   // not for the workers, which start after this
-    acceptor.set_option(tcp::acceptor::reuse_address(true));  // TIME_WAIT of an earlier life is no obstacle
+    ::fcntl(acceptor.native_handle(), F_SETFD,
+            FD_CLOEXEC);  // the workers, started later, must not inherit it
+    acceptor.set_option(tcp::acceptor::reuse_address(true));  // ignore TIME_WAIT of an earlier process
     acceptor.bind(endpoint);
     return {};
   } catch (const boost::system::system_error& error) {
@@ -438,13 +442,12 @@ Error port_error(const std::string& host, std::uint16_t port, const ErrorCode& e
   const std::string what = fmt::format("listen at {}, port {}: {}", host, port, error.message());
   if (error == asio::error::address_in_use)
     return fail(Code::invalid_argument,
-                "{}: another program has it. Choose another port, or --serve 0 for one that is free", what);
+                "{}: another program uses it. Choose another port, or --serve 0 for a free one", what);
   if (error == asio::error::access_denied)
     return fail(Code::invalid_argument,
-                "{}: ports below 1024 are for root. Choose a higher one, or --serve 0 for one that is free",
-                what);
+                "{}: ports below 1024 are for root. Choose a higher one, or --serve 0 for a free one", what);
   if (error == boost::system::errc::address_not_available)
-    return fail(Code::invalid_argument, "{}: --host is to be an address of this machine", what);
+    return fail(Code::invalid_argument, "{}: --host must be an address of this machine", what);
   return fail(Code::invalid_argument, "{}", what);
 }
 
@@ -467,7 +470,7 @@ Result<HttpServer> HttpServer::open(const std::string& host, std::uint16_t port,
   const auto found = tcp::resolver(opened->context)
                          .resolve(host, std::to_string(port), tcp::resolver::numeric_service, error);
   if (error)
-    return fail(Code::invalid_argument, "there is no address of the name \"{}\" to listen at: {}", host,
+    return fail(Code::invalid_argument, "the host \"{}\" has no address to listen at: {}", host,
                 error.message());
   for (const auto& entry : found) {
     error = take_port(opened->acceptor, entry.endpoint());
@@ -494,7 +497,7 @@ Result<void> HttpServer::run(const HttpHandler& handler, int stop) try {
   connections.accept();
   context.run();
 
-  // What is being answered gets the time for last words; nothing more is read.
+  // Responses that are being sent get `last_words` to end; no further request is read.
   service.stopping = true;
   port_->acceptor.close();
   connections.shut(Direction::shutdown_receive);

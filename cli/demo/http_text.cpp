@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view replacement = "\xEF\xBF\xBD";
 
-/// How much of the text's end is the beginning of the word.
+/// The length of the longest end of the text that is a beginning of the word.
 std::size_t begun(std::string_view text, std::string_view word) {
   std::size_t length = std::min(text.size(), word.size() - 1);
   while (!text.ends_with(word.substr(0, length))) --length;
@@ -22,14 +22,14 @@ struct Piece {
   std::size_t length;
 };
 
-/// The first character of bytes that are not empty, or the longest beginning of one.
+/// The first character of `bytes`, which must not be empty, or the longest beginning of one.
 Piece first_piece(std::string_view bytes) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(bytes[i]); };
   const unsigned lead = byte(0);
   if (lead < 0x80) return {Piece::Kind::character, 1};
   if (lead < 0xC2 || lead > 0xF4) return {Piece::Kind::wrong, 1};
   const std::size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  // The second byte's limits shut out overlong forms, surrogates and what is above U+10FFFF.
+  // The limits of the second byte exclude overlong forms, surrogates and code points above U+10FFFF.
   unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (std::size_t i = 1; i < length; ++i, low = 0x80, high = 0xBF) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the bytes that a model generates to text that JSON can hold, piece by piece as they come.
+// Turns the bytes that a model generates into text that JSON can hold, byte by byte.
 #pragma once
 
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace headrace::cli::demo {
 
-/// Ends a text before the first of some words. What may be the beginning of one is held back until that is
-/// known.
+/// Ends a text before the first of several stop words. Bytes that may begin a stop word are held back until
+/// the next bytes decide it.
 class StopFinder {
  public:
   explicit StopFinder(std::vector<std::string> words) : words_(std::move(words)) {}
 
-  /// Takes the next bytes; gives those that are known to stand before any word.
+  /// Takes the next bytes; returns those that certainly come before any stop word.
   std::string take(std::string_view bytes);
-  /// What is still held back when the text ends by itself.
+  /// Returns the bytes that are still held back when the text ends without a stop word.
   std::string finish() { return std::exchange(held_, {}); }
-  /// A word has come: the text is over.
+  /// Whether a stop word was found: the text is over.
   [[nodiscard]] bool found() const { return found_; }
 
  private:
@@ -28,13 +28,12 @@ class StopFinder {
   bool found_ = false;
 };
 
-/// UTF-8 as it is; for what is none, U+FFFD for each longest beginning of a character, as the Unicode
-/// standard advises and Python's `errors="replace"` does it. A character that is not all there yet is held
-/// back.
+/// Passes valid UTF-8 through. Each longest beginning of an invalid character becomes one U+FFFD, as the
+/// Unicode standard advises and Python's `errors="replace"` does. An incomplete character is held back.
 class Utf8Text {
  public:
   std::string take(std::string_view bytes);
-  /// For what is still held back when the text ends.
+  /// Returns the replacement for bytes that are still held back when the text ends.
   std::string finish();
 
  private:

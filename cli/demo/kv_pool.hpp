@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys and values of a language model's layers in pages, and the pages of one sequence.
+// The keys and values of a language model's layers in pages, and the pages of one sequence.
 //
-// Layout: [layer][page][2][place in the page][kv head][width]: keys, then values. A page of one layer
-// is one piece of memory, so that it travels as one, and a page number means the same page in every layer.
+// Layout: [layer][page][2][token of the page][kv head][width]; in the third dimension keys, then values. A
+// page of one layer is contiguous, so that it moves as one page. A page number means the same page in every
+// layer.
 #pragma once
 
 #include <headrace/agent.hpp>
@@ -24,7 +25,7 @@ struct KvShape {
   std::int64_t pages = 0;
   DType dtype = DType::float32;
 
-  /// Of one layer.
+  /// The bytes of one page of one layer.
   [[nodiscard]] std::uint64_t page_bytes() const {
     return 2 * static_cast<std::uint64_t>(page_tokens * kv_heads * head_width) * element_bytes(dtype);
   }
@@ -36,7 +37,7 @@ struct KvShape {
 /// The pages that hold one text's tokens, in order.
 struct Sequence {
   std::vector<std::uint32_t> pages;
-  std::vector<std::int64_t> slots;  ///< of each token so far: page * page_tokens + place
+  std::vector<std::int64_t> slots;  ///< of each token so far: page * page_tokens + number in the page
 
   [[nodiscard]] std::size_t length() const { return slots.size(); }
 };
@@ -44,11 +45,11 @@ struct Sequence {
 ///   threads  one
 class KvPool {
  public:
-  /// In memory of the device that peers can reach, registered as "kv"; its note is the shape. Of a GPU's it
-  /// is the pool that owns the memory: it goes after the agent.
+  /// Allocates the pool on the device and registers it as region "kv"; the region's note is the shape.
+  ///   owns    the pool owns GPU memory: it must outlive the agent
   ///   errors  those of Agent::allocate and register_memory; not_supported (there is no such GPU), exhausted
   static Result<KvPool> allocate(Agent& agent, const KvShape& shape, Device device);
-  /// In memory of this process alone.
+  /// Allocates the pool on the device and registers nothing.
   ///   errors  not_supported (there is no such GPU), exhausted
   static Result<KvPool> alone(const KvShape& shape, Device device);
 
@@ -57,7 +58,7 @@ class KvPool {
   [[nodiscard]] std::size_t free_pages() const { return free_.size(); }
   [[nodiscard]] std::size_t pages_for(std::size_t tokens) const;
 
-  /// Takes so many pages; nothing if there are too few.
+  /// Takes `count` pages; nullopt if fewer are free.
   [[nodiscard]] std::optional<std::vector<std::uint32_t>> take(std::size_t count);
   void give_back(const std::vector<std::uint32_t>& pages);
 
@@ -74,7 +75,7 @@ class KvPool {
   std::vector<std::uint32_t> free_;
 };
 
-/// The note of a pool's region, and back.
+/// Writes and reads the note of a pool's region.
 [[nodiscard]] std::string write_kv_note(const KvShape& shape);
 ///   errors  corrupt
 [[nodiscard]] Result<KvShape> read_kv_note(const std::string& note);

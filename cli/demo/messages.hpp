@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the processes of the demo say to one another: notifications that are JSON objects with a "type" and
-// the "id" of a text.
+// The messages between the processes of the demo: notifications that are JSON objects with a "type" and the
+// "id" of a text.
 //
 //   front -> prefill   generate {prompt, count, sampling, decode}    cancel    gone {worker}
 //   prefill -> decode  reserve {attempt, tokens}    start {attempt, length, token, count, sampling, front}
 //                      cancel    alive
 //   decode -> prefill  reserved {attempt, pages}    finished
-//   prefill -> front   prefilled {token, and what moved}    alive    lost {worker}
+//   prefill -> front   prefilled {token, report of what moved}    alive    lost {worker}
 //   decode -> front    token {at, token}     status {free_pages, pages}
-//   front -> both      status, which prefill answers with alive
+//   front -> both      status; prefill answers it with alive
 //   any -> front       ready
 #pragma once
 
@@ -32,7 +32,7 @@ inline constexpr const char* front_name = "front";
 inline constexpr const char* prefill_name = "prefill";
 [[nodiscard]] std::string decode_name(std::size_t number);
 
-/// Hands it over; waits while the peer's queue is full, at most so long.
+/// Sends a message. While the peer's queue is full it waits, at most `patience`.
 ///   errors  peer_lost, with the peer's name; timed_out
 Result<void> send(Agent& agent, const std::string& peer, const Message& message,
                   std::chrono::milliseconds patience = std::chrono::hours(24));
@@ -43,15 +43,16 @@ struct Received {
   [[nodiscard]] std::string type() const { return message.value("type", std::string()); }
   [[nodiscard]] std::uint64_t id() const { return message.value("id", std::uint64_t{0}); }
 };
-/// The next one, or nothing within that time. What is no message of ours is passed over.
+/// The next message; nullopt if none arrives within the time, or if the next notification is no message of
+/// ours.
 std::optional<Received> receive(Agent& agent, Timeout timeout);
-/// The same of a notification at hand.
+/// The message of a notification; nullopt if it is none of ours.
 std::optional<Received> read_message(const Notification& notification);
 
 [[nodiscard]] Message to_json(const Sampling& sampling);
 [[nodiscard]] Sampling sampling_of(const Message& message);
 
-/// Looks for a peer in the store until it is there.
+/// Looks for a peer in the store until it is found.
 ///   errors  timed_out
 Result<ImportReport> await_peer(Agent& agent, const std::string& name, std::chrono::milliseconds patience);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs prompts. A layer's pages travel to the decode worker while the next layer runs.
+// The prefill worker: runs prompts. The pages of a layer move to the decode worker while the next layer runs.
 #include "cli/demo/messages.hpp"
 #include "cli/demo/stop_signals.hpp"
 #include "cli/demo/worker.hpp"
@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr auto look_every = 200ms;  // at the peers that hold pages of ours
+constexpr auto look_every = 200ms;  // how often to check the decode workers
 constexpr auto patience = 30s;
 constexpr auto look_up_patience = 5s;
 
@@ -24,14 +24,14 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// A decode worker as this life of it has it.
+/// One incarnation of a decode worker.
 struct DecodePeer {
   std::uint64_t incarnation = 0;
   KvShape shape;
   std::vector<PageList> layers;
 };
 
-/// What moved for one prompt.
+/// The report of what moved for one prompt.
 struct Moved {
   std::uint64_t bytes = 0, bytes_before_end = 0, pages = 0;
   double transfer_seconds = 0, prefill_seconds = 0;
@@ -44,10 +44,10 @@ struct Job {
   std::vector<std::int64_t> prompt;
   std::size_t count = 0;
   Sampling sampling;
-  std::uint64_t attempt = 0;                ///< asked for pages so many times: an earlier answer is void
+  std::uint64_t attempt = 0;                ///< how often pages were asked for; earlier answers are void
   std::vector<std::uint32_t> remote_pages;  ///< empty: the decode worker has not given any yet
-  Sequence sequence;                        ///< with its pages: the prompt has been run, or is being
-  std::int64_t first_token = -1;            ///< the prompt has been run
+  Sequence sequence;                        ///< has pages once the prompt runs or has run
+  std::int64_t first_token = -1;            ///< not negative: the prompt has run
   std::vector<Request> requests;
   Moved moved;
 };
@@ -90,11 +90,11 @@ class PrefillWorker {
     }
     return {};
   } catch (const Message::exception& error) {
-    return fail(Code::corrupt, "a message of {} is not understood: {}", received.from, error.what());
+    return fail(Code::corrupt, "a message from {} cannot be read: {}", received.from, error.what());
   }
 
-  /// In this order: the decode worker gives the pages to other texts, into which nothing of this one may be
-  /// written, and it has heard of the reservation before.
+  /// The order matters: first the requests of this text end, then the decode worker gets `cancel`, because it
+  /// then gives the pages to other texts. It has received `reserve` before.
   Result<void> cancel(std::uint64_t id) {
     const std::string decode = jobs_.at(id).decode;
     drop(id);
@@ -111,14 +111,14 @@ class PrefillWorker {
     job.prompt = message.at("prompt").get<std::vector<std::int64_t>>();
     job.count = message.at("count").get<std::size_t>();
     job.sampling = sampling_of(message);
-    if (gone_.contains(job.decode)) return {};  // the front knows
+    if (gone_.contains(job.decode)) return {};  // the front knows of the loss and fails the text
     const auto at = jobs_.insert_or_assign(job.id, std::move(job)).first;
     return reserve(at->second);
   }
 
   /// Asks the decode worker for pages.
   Result<void> reserve(Job& job) {
-    if (awaited_.contains(job.decode)) return {};  // when it is there again
+    if (awaited_.contains(job.decode)) return {};  // welcome_back() asks when it has restarted
     if (!peers_.contains(job.decode))
       if (auto met = look_up(job.decode); !met) return or_lost(job.decode, std::move(met));
     return or_lost(job.decode, send(agent_, job.decode,
@@ -128,14 +128,14 @@ class PrefillWorker {
                                      {"tokens", job.prompt.size() + job.count}}));
   }
 
-  /// It was there before the front took a text for it.
+  /// Imports the metadata of a decode worker. It was ready before the front chose it for a text.
   Result<void> look_up(const std::string& name) {
     const auto found = await_peer(agent_, name, look_up_patience);
     if (!found) return fail(Code::not_found, "{}", found.error().message);
     return meet(name, found->incarnation);
   }
 
-  /// Prepares the pages of a decode worker whose metadata is here.
+  /// Prepares the page lists of a decode worker whose metadata has been imported.
   Result<void> meet(const std::string& name, std::uint64_t incarnation) {
     HEADRACE_CLI_TRY(region, agent_.peer_region(name, "kv"));
     DecodePeer peer;
@@ -145,9 +145,10 @@ class PrefillWorker {
     KvShape ours = pool_.shape();
     ours.pages = shape.pages;
     if (ours != shape)
-      return fail(Code::invalid_argument,
-                  "{} has a cache of another form than {}: start both with the same model and page size",
-                  name, options_.name);
+      return fail(
+          Code::invalid_argument,
+          "the cache of {} has another shape than that of {}: start both with the same model and page size",
+          name, options_.name);
     HEADRACE_CLI_TRY(lists, layer_lists(name, region.id, shape));
     peer.layers = std::move(lists);
     peers_[name] = std::move(peer);
@@ -180,7 +181,7 @@ class PrefillWorker {
     return or_lost(job.decode, std::move(done));
   }
 
-  /// Others hold the pages: their decode workers say when they have finished.
+  /// Other texts hold the pages: waits for a message that one of them has finished.
   Result<void> wait_for_room() {
     if (auto received = receive(agent_, look_every)) return take(*received);
     return {};
@@ -199,7 +200,7 @@ class PrefillWorker {
     return hand_over(job);
   }
 
-  /// The prompt has run; its last layer's pages are still to be sent.
+  /// Called when the prompt has run, before the pages of its last layer are posted.
   static void note_end(Job& job, Clock::time_point begin) {
     job.moved.prefill_seconds = seconds_since(begin);
     job.moved.bytes_before_end = 0;
@@ -207,7 +208,7 @@ class PrefillWorker {
       if (request.poll() == RequestState::done) job.moved.bytes_before_end += request.bytes();
   }
 
-  /// To a decode worker that has started anew: the prompt need not run again.
+  /// Posts all pages again, to a decode worker that has restarted. The prompt does not run again.
   Result<void> send_again(Job& job) {
     job.requests.clear();
     for (std::int64_t layer = 0; layer < pool_.shape().layers; ++layer)
@@ -229,7 +230,7 @@ class PrefillWorker {
     return {};
   }
 
-  /// When all pages are there, the decode worker goes on and the front hears of the first token.
+  /// Waits until all pages have moved, then starts the decode worker and sends the first token to the front.
   Result<void> hand_over(Job& job) {
     for (Request& request : job.requests)
       if (const Status status = request.wait(patience); !status.ok()) return request.error();
@@ -273,25 +274,26 @@ class PrefillWorker {
 
   // --- decode workers that die
 
-  /// An error of the peer's becomes ours, unless we are to wait for it or to go on without it.
+  /// Returns the error, unless it is the loss of a peer and this worker waits for that peer or continues
+  /// without it.
   Result<void> or_lost(const std::string& name, Result<void> result) {
     if (result || (result.code() != Code::peer_lost && result.code() != Code::not_found)) return result;
     return lost(name, std::move(result).error());
   }
 
-  /// By value: a name that stands in one of the jobs goes with it.
+  /// `name` is a copy, because the caller's name may be part of a job that is dropped here.
   Result<void> lost(std::string name, Error why) {
     if (!options_.retry) {
-      const Error loss = fail(
-          Code::peer_lost,
-          "{} is lost, and with it the texts that it was writing (--retry waits for it to come back): {}",
-          name, why.message);
+      const Error loss =
+          fail(Code::peer_lost,
+               "{} is lost, and with it the texts that it was writing (with --retry it is restarted): {}",
+               name, why.message);
       if (!options_.go_on) return loss;
       std::fprintf(stderr, "headrace demo: %s\n", loss.message.c_str());
       do_without(name);
       return send(agent_, front_name, {{"type", "lost"}, {"worker", name}});
     }
-    std::fprintf(stderr, "headrace demo: %s is lost; waiting for it to come back: %s\n", name.c_str(),
+    std::fprintf(stderr, "headrace demo: %s is lost; waiting for its restart: %s\n", name.c_str(),
                  why.message.c_str());
     awaited_[name] = peers_.contains(name) ? peers_[name].incarnation : 0;
     peers_.erase(name);
@@ -304,7 +306,7 @@ class PrefillWorker {
     return {};
   }
 
-  /// It does not come back.
+  /// Forgets a decode worker that is not restarted.
   void do_without(const std::string& name) {
     gone_.insert(name);
     peers_.erase(name);
@@ -324,16 +326,16 @@ class PrefillWorker {
     return welcome_back();
   }
 
-  /// Its agent may have come and gone unseen: a new one of the name takes its place, and messages reach it.
+  /// Checks one decode worker. It may have restarted unnoticed: then its agent has another incarnation, and
+  /// messages reach the new agent.
   Result<void> look_at(const std::string& name) {
     const std::uint64_t known = peers_.at(name).incarnation;
     for (const PeerInfo& peer : agent_.peers())
-      if (peer.name == name && peer.incarnation != known)
-        return fail(Code::peer_lost, "it has been started anew");
+      if (peer.name == name && peer.incarnation != known) return fail(Code::peer_lost, "it has restarted");
     return send(agent_, name, {{"type", "alive"}});
   }
 
-  /// Those that are awaited and have another incarnation now: they get their texts once more.
+  /// Finds the awaited workers that have another incarnation now, and reserves pages for their texts again.
   Result<void> welcome_back() {
     const auto awaited = awaited_;
     for (const auto& [name, incarnation] : awaited) {
@@ -361,13 +363,13 @@ class PrefillWorker {
   const WorkerOptions options_;
   TextModel model_;
   KvPool pool_;
-  Agent agent_;                  // goes first: peers reach the pool by it
-  std::vector<PageList> local_;  // of each layer
+  Agent agent_;                  // destroyed before the pool: peers reach the pool through it
+  std::vector<PageList> local_;  // one a layer
   std::map<std::string, DecodePeer> peers_;
   std::map<std::string, std::uint64_t> awaited_;  // the incarnation that was lost
   std::set<std::string> gone_;
   std::map<std::uint64_t, Job> jobs_;
-  std::deque<std::uint64_t> ready_;  // have pages over there
+  std::deque<std::uint64_t> ready_;  // ids of the jobs that have pages of their decode worker
   Clock::time_point next_look_{};
 };
 

@@ -29,7 +29,8 @@ struct Started {
   FileDescriptor output;
 };
 
-/// fork and exec. The child dies when its parent does: nobody is left behind by a killed front.
+/// fork and exec. The child gets SIGTERM when its parent dies, so that a killed front leaves no process
+/// behind.
 Result<Started> launch(const char* program, const std::vector<std::string>& arguments, To to, Group group) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -46,7 +47,7 @@ Result<Started> launch(const char* program, const std::vector<std::string>& argu
   started.pid = ::fork();
   if (started.pid < 0) return fail(Code::exhausted, "start {}: {}", arguments.front(), system_text());
   if (started.pid == 0) {
-    // Only what is safe between fork and exec in a process with threads.
+    // Only async-signal-safe calls: the parent has threads.
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (::getppid() != parent) ::_exit(1);
     if (group == Group::own) ::setpgid(0, 0);
@@ -148,7 +149,7 @@ std::string Child::read_line(std::chrono::milliseconds patience, int stop) {
     const int ready = left > 0 ? ::poll(looks, 2, static_cast<int>(left)) : 0;
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0 || looks[1].revents != 0) return {};
-    return line_from(output_.get());  // it prints its line at once
+    return line_from(output_.get());  // the child writes the whole line at once
   }
 }
 

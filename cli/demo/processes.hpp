@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// This command again, as child processes that end with us.
+// Runs this command again as child processes, which end with this process.
 #pragma once
 
 #include "cli/file_descriptor.hpp"
@@ -15,8 +15,8 @@
 
 namespace headrace::cli::demo {
 
-/// A running `headrace ARGUMENTS...`; ended when this object goes. In a process group of its own: what a
-/// terminal's Ctrl-C is to do to it is ours to say.
+/// A running `headrace ARGUMENTS...`. The destructor ends it. It has a process group of its own, so that
+/// Ctrl-C of the terminal reaches this process only, which then decides when the child ends.
 class Child {
  public:
   enum class Output { ours, piped };
@@ -29,15 +29,15 @@ class Child {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] pid_t pid() const { return pid_; }
-  /// How it ended ("exit code 1", "signal 9 (Killed)"), or nothing while it runs.
+  /// How it ended ("exit code 1", "signal 9 (Killed)"); empty while it runs.
   [[nodiscard]] std::string ended();
-  /// By which signal it was stopped, while it is; 0 otherwise.
+  /// The signal that has stopped it (SIGSTOP); 0 while it is not stopped.
   [[nodiscard]] int stopped_by();
-  /// Its next line, of a piped output; empty at the end, when it is late, or when `stop` is readable.
+  /// The next line of its piped output; empty at the end, after `patience`, or if `stop` is readable.
   [[nodiscard]] std::string read_line(std::chrono::milliseconds patience, int stop);
-  /// SIGTERM, and SIGKILL if that does not do.
+  /// Sends SIGTERM, and SIGKILL if it has not ended after 2 s.
   void stop();
-  /// SIGKILL, for one that does nothing any more.
+  /// Sends SIGKILL.
   void kill() const;
 
  private:
@@ -49,12 +49,12 @@ class Child {
   FileDescriptor output_;
 };
 
-/// Runs `headrace ARGUMENTS...` to its end; what it prints is thrown away, its errors go where ours go.
-///   errors  backend_failed (how it ended)
+/// Runs `headrace ARGUMENTS...` to its end. Its stdout is dropped; its stderr is ours.
+///   errors  backend_failed (the text says how it ended)
 Result<void> run_command(const std::vector<std::string>& arguments);
 
-/// Runs another program to its end; gives the first line that it prints.
-///   errors  backend_failed (how it ended; its own words have gone to stderr)
+/// Runs another program to its end. Returns the first line of its stdout; its stderr is ours.
+///   errors  backend_failed (the text says how it ended)
 Result<std::string> run_program(const std::vector<std::string>& command);
 
 }  // namespace headrace::cli::demo

@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Generated {
   std::vector<std::int64_t> tokens;
-  std::string worker;  ///< that wrote them
+  std::string worker;  ///< the decode worker that wrote them
   PrefillReport report;
   double seconds = 0;
 };
@@ -27,8 +27,8 @@ std::string as_text(std::span<const std::int64_t> tokens) {
   return text;
 }
 
-/// A text that nobody takes any more is not written to its end: what cannot be printed ends the command,
-/// which knows what to say of it.
+/// Prints and flushes. If stdout takes no more, it throws: the command ends (see run_action) and does not
+/// generate the rest of the text.
 void print_now(std::string_view text) {
   errno = 0;
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
@@ -60,13 +60,13 @@ double gigabytes_per_second(const PrefillReport& report) {
   return report.transfer_seconds > 0 ? static_cast<double>(report.bytes) / report.transfer_seconds * 1e-9 : 0;
 }
 
-/// After the first token, which belongs to the prompt.
+/// Counts from the first token, whose time belongs to the prompt.
 double tokens_per_second(const Generated& generated) {
   const double rest = generated.seconds - generated.report.first_token_seconds;
   return rest > 0 ? static_cast<double>(generated.tokens.size() - 1) / rest : 0;
 }
 
-/// What the worker that wrote the text runs on.
+/// The device of the worker that wrote the text.
 const std::string& decode_device(const DemoOptions& options, const Generated& generated) {
   std::size_t worker = 0;
   while (worker + 1 < options.front.decode_workers && decode_name(worker) != generated.worker) ++worker;
@@ -102,13 +102,14 @@ void print_table(const DemoOptions& options, const Generated& generated) {
   const PrefillReport& report = generated.report;
   Table table({{"what"}, {"", Table::Align::right}, {""}});
   table.add({"tokens", fmt::format("{} + {}", options.prompt.size(), generated.tokens.size()),
-             fmt::format("of the prompt, and generated at {:.0f} a second", tokens_per_second(generated))});
+             fmt::format("prompt + generated, at {:.0f} tokens/s", tokens_per_second(generated))});
   table.add({"time to first token", seconds_text(report.first_token_seconds),
-             fmt::format("{} of it running the prompt", seconds_text(report.prefill_seconds))});
+             fmt::format("running the prompt took {} of it", seconds_text(report.prefill_seconds))});
   table.add({"keys and values moved", amount_text(report.bytes),
-             fmt::format("in {} pages of {} tokens and one layer", report.pages, options.front.page_tokens)});
+             fmt::format("in {} pages; a page holds {} tokens of one layer", report.pages,
+                         options.front.page_tokens)});
   table.add({"before prefill ended", fmt::format("{:.0f} %", 100 * share_before_end(report)),
-             "of these bytes were there already"});
+             "of these bytes had moved"});
   table.add({"rate", fmt::format("{:.2f} GB/s", gigabytes_per_second(report)), "while pages were moving"});
   table.add({"path", report.path,
              fmt::format("from the prefill worker's memory ({}) to the decode worker's ({})",
@@ -120,7 +121,7 @@ void print_table(const DemoOptions& options, const Generated& generated) {
   std::fprintf(stderr, "\n%s", table.text().c_str());
 }
 
-/// The same prompt in this process alone.
+/// Generates the text in this process alone and compares all tokens.
 Result<void> compare_with_one_process(const DemoOptions& options, const TextRequest& request,
                                       const std::vector<std::int64_t>& tokens) {
   HEADRACE_CLI_TRY(model, TextModel::open(options.front.model, options.front.placement.prefill));
@@ -128,7 +129,7 @@ Result<void> compare_with_one_process(const DemoOptions& options, const TextRequ
                                          options.front.chunk_tokens, options.front.page_tokens));
   const auto [here, there] = std::mismatch(alone.begin(), alone.end(), tokens.begin(), tokens.end());
   if (here == alone.end() && there == tokens.end()) return {};
-  return fail(Code::corrupt, "--check: token {} differs from what one process alone generates",
+  return fail(Code::corrupt, "--check: token {} differs from the one that a single process generates",
               here - alone.begin());
 }
 
@@ -149,7 +150,8 @@ Result<void> run_text(const DemoOptions& options, int stop) {
   }
   print_table(options, generated);
   if (options.check)
-    std::fprintf(stderr, "checked: the same %zu tokens as one process alone\n", generated.tokens.size());
+    std::fprintf(stderr, "checked: a single process generates the same %zu tokens\n",
+                 generated.tokens.size());
   return {};
 }
 

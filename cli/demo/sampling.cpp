@@ -18,12 +18,12 @@ std::uint64_t mix(std::uint64_t seed, std::uint64_t position) {
   return z ^ (z >> 31);
 }
 
-/// One after another: the order is part of the result.
+/// Adds in order: another order gives another rounding, and so another token.
 double add_up(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
-/// Sets all weights to 0 but the likeliest, which hold `top_p` of the total.
+/// Sets all weights to 0 except the largest, which together hold `top_p` of the total.
 void keep_likeliest(std::vector<double>& weights, double top_p) {
   const double enough = top_p * add_up(weights);
   std::vector<std::size_t> order(weights.size());

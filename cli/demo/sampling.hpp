@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a token is chosen from logits. python/headrace/demo_model/generate.py specifies every step, so that
-// both give the same text.
+// Chooses a token from logits. python/headrace/demo_model/generate.py specifies every step, so that both give
+// the same text.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct Sampling {
   std::uint64_t seed = 0;
 };
 
-/// The token at `position`, the number of tokens before it.
+/// Chooses the token at `position`, which is the number of tokens before it.
 [[nodiscard]] std::int64_t choose_token(std::span<const float> logits, const Sampling& sampling,
                                         std::uint64_t position);
 

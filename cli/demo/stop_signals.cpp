@@ -21,7 +21,7 @@ void note(int number) {
   errno = saved;
 }
 
-/// Under nohup a terminal that is gone ends nothing.
+/// nohup ignores SIGHUP: a closed terminal must not end the process then.
 bool is_ignored(int number) {
   struct sigaction now {};
   return ::sigaction(number, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;

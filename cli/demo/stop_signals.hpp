@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGINT, SIGTERM and SIGHUP as something that can be waited for, so that a process ends in its own order.
+// Turns SIGINT, SIGTERM and SIGHUP into a readable descriptor, so that a process ends its parts in order.
 #pragma once
 
 #include "cli/file_descriptor.hpp"
@@ -8,20 +8,20 @@
 
 namespace headrace::cli::demo {
 
-/// Handlers, not a mask: children would inherit the mask. One object a process.
+/// Uses signal handlers. (Rejected: a signal mask, which children inherit.) One object a process.
 class StopSignals {
  public:
   static Result<StopSignals> open();
   StopSignals(StopSignals&&) noexcept = default;
   StopSignals& operator=(StopSignals&&) = delete;
-  /// The process is about to end: a second signal ends it at once.
+  /// Restores the default: a second signal ends the process at once.
   ~StopSignals();
 
-  /// Readable once one has come.
+  /// A descriptor that becomes readable when a signal has arrived.
   [[nodiscard]] int event() const { return event_.get(); }
-  /// The one that has come, or 0.
+  /// The signal that has arrived, or 0.
   [[nodiscard]] static int number();
-  /// Ends this process as the signal would have, if one has come: whoever started it sees by what.
+  /// If a signal has arrived, ends this process by the same signal, so that its parent sees the cause.
   static void pass_on();
 
  private:

@@ -20,11 +20,11 @@ constexpr std::array layer_weights{"attention_norm", "qkv", "attention_out", "ml
 Result<Model> open_piece(const std::string& folder, const char* piece, const std::string& device) {
   ModelOptions options;
   options.device = device;
-  options.threads = 1;  // sums in one order in every process, and no cores taken from the others
+  options.threads = 1;  // every process adds in the same order, and leaves the other cores free
   return Model::open(fmt::format("{}/{}.pt2", folder, piece), std::move(options));
 }
 
-/// In float32, whatever the file has.
+/// Converts a tensor of the file to float32.
 Result<Tensor> widened(const TensorFile::Tensor& tensor) {
   std::vector<std::int64_t> lengths(tensor.info.shape.begin(), tensor.info.shape.end());
   HEADRACE_CLI_TRY(wide, Tensor::zeros(DType::float32, Shape(std::span<const std::int64_t>(lengths))));
@@ -38,13 +38,13 @@ Result<Tensor> widened(const TensorFile::Tensor& tensor) {
       to[i] = std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
     }
   } else {
-    return fail(Code::not_supported, "weight {} is {}: F32 and BF16 are read", tensor.info.name,
-                tensor.info.type->name);
+    return fail(Code::not_supported, "weight {} has type {}: only F32 and BF16 are supported",
+                tensor.info.name, tensor.info.type->name);
   }
   return wide;
 }
 
-/// What a run is given: outputs are ready in the order of the thread's stream, where the next run is too.
+/// Options of a run that does not wait: the next run is in the same stream, so it sees the outputs.
 constexpr RunOptions queued{std::nullopt, /*synchronize=*/false};
 
 TensorView numbers(std::span<const std::int64_t> values) {
@@ -58,13 +58,14 @@ Result<ModelSizes> sizes_of(const nlohmann::json& sizes) {
       {"head_width", &found.head_width}, {"vocabulary", &found.vocabulary}, {"context", &found.context}};
   for (const auto& [name, value] : wanted) {
     if (!sizes.is_object() || !sizes.contains(name) || !sizes[name].is_number_integer() || sizes[name] < 1)
-      return fail(Code::corrupt, "it does not say the model's {}: is it of the demo's model?", name);
+      return fail(Code::corrupt, "it does not give the model's {}: check that it belongs to the demo's model",
+                  name);
     *value = sizes[name].get<std::int64_t>();
   }
   return found;
 }
 
-/// Of the header's metadata: {"sizes": "{\"width\": 256, ...}"}.
+/// Reads the header's metadata: {"sizes": "{\"width\": 256, ...}"}.
 Result<ModelSizes> sizes_in_header(std::span<const std::byte> header) {
   const std::string_view text(reinterpret_cast<const char*>(header.data()), header.size());
   const auto json = nlohmann::json::parse(text.substr(std::min<std::size_t>(8, text.size())), nullptr, false);
@@ -127,7 +128,7 @@ Result<void> TextModel::read_weights(const std::string& path) {
   return {};
 }
 
-/// Layer i is that of seed i + 1, the ends are those of seed 0.
+/// Makes layer i from seed i + 1, and embedding and norm from seed 0.
 Result<void> TextModel::make_weights(const ModelFiles& files) {
   const std::string device = device_text(this->device());
   HEADRACE_CLI_TRY(random_layer, open_piece(files.packages, "random_layer", device));
@@ -168,7 +169,7 @@ Result<TensorView> TextModel::weight(const std::string& name) const {
   return found->second.view();
 }
 
-/// Host memory as it is on a CPU, for which the result refers to it; else a copy on the GPU.
+/// On the CPU a tensor that refers to `host`; on a GPU a copy of it.
 Result<Tensor> TextModel::placed(const TensorView& host) {
   if (device().kind == Device::Kind::cpu) return Tensor(host, nullptr, nullptr);
   return layer_.copy_to(host, device());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a child may be silent, and how often it may die. Time comes in from outside.
+// The rules for how long a child may send nothing and how often it may die. The caller passes the time in.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace headrace::cli::demo {
 
-/// Restarts with growing pauses. A life that was long makes good for those before it.
+/// Restarts with growing pauses. A child that ran for `long_life` resets the count of deaths.
 class Restarts {
  public:
   using Clock = std::chrono::steady_clock;
@@ -17,7 +17,7 @@ class Restarts {
   static constexpr std::chrono::seconds long_life{60};
 
   void started(Clock::time_point now) { started_ = now; }
-  /// It has died. When it is to start again; nothing when it has died too often.
+  /// Counts a death. Returns when to restart the child; nullopt if it has died too often.
   std::optional<Clock::time_point> died(Clock::time_point now) {
     if (now - started_ >= long_life) deaths_ = 0;
     if (++deaths_ > most) return std::nullopt;
@@ -30,14 +30,15 @@ class Restarts {
   std::size_t deaths_ = 0;
 };
 
-/// Silence, counted in steps of our own: while we ourselves are stopped nobody is silent.
+/// How long a child has sent nothing. Counted in steps of this process, at most `longest_step` each: time in
+/// which this process itself was stopped does not count.
 class Silence {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds longest_step{200};
 
   void heard() { silent_ = {}; }
-  /// Time has gone on since `before`.
+  /// Counts the time from `before` to `now`.
   void pass(Clock::time_point before, Clock::time_point now) {
     silent_ += std::min<Clock::duration>(now - before, longest_step);
   }

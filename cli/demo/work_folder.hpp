@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The demo's temporary folder. Locked while its process lives: one that nobody holds was left by a process
-// that was killed, and the next one removes it.
+// The demo's temporary folder. Its process holds a lock on it. A folder without a lock was left by a process
+// that was killed; the next demo removes it.
 #pragma once
 
 #include "cli/file_descriptor.hpp"
@@ -13,8 +13,8 @@ namespace headrace::cli::demo {
 
 class WorkFolder {
  public:
-  /// Makes one where temporary files go, and removes those that were left there.
-  ///   errors  exhausted (the folder for temporary files is none, or takes nothing)
+  /// Makes one in the system's folder for temporary files, and removes those that were left there.
+  ///   errors  exhausted (that folder does not exist or cannot be written to)
   static Result<WorkFolder> make();
   WorkFolder() = default;
   WorkFolder(WorkFolder&& other) noexcept = default;

@@ -17,7 +17,7 @@ Result<TextModel> open_model(const WorkerOptions& options) {
     arguments.insert(arguments.end(), {"--backend", backend});
   HEADRACE_CLI_CHECK(run_command(arguments));
   auto model = TextModel::open({options.packages, file}, options.device);
-  ::unlink(file.c_str());  // they are in memory
+  ::unlink(file.c_str());  // the weights are in memory
   return model;
 }
 

@@ -381,5 +381,5 @@ def test_doctor_gives_a_terminal_a_table_unless_json_is_asked_for(packages):
     assert re.search(r"\nmatmul float32 +ok +256 x 256", table) and re.search(
         r"\nthe model +ok +loads in ", table
     )
-    assert table.endswith("\nAll of it works on cpu.\n")
+    assert table.endswith("\nAll checks passed on cpu.\n")
     assert json.loads(on_a_terminal(*command, "--json"))["works"]

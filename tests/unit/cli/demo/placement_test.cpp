@@ -41,8 +41,8 @@ TEST(Placement, one_gpu_or_one_that_is_named_has_all) {
 }
 
 TEST(Placement, a_gpu_that_is_not_there_is_refused_with_those_that_are) {
-  EXPECT_THAT(place("cuda", 0).error().message, HasSubstr("there is no GPU here: leave it out"));
-  EXPECT_THAT(place("cuda:2", 2).error().message, HasSubstr("the GPUs here are cuda:0 to cuda:1"));
+  EXPECT_THAT(place("cuda", 0).error().message, HasSubstr("this machine has no GPU: leave the option out"));
+  EXPECT_THAT(place("cuda:2", 2).error().message, HasSubstr("the GPUs of this machine are cuda:0 to cuda:1"));
   EXPECT_EQ(place("gpu", 2).code(), Code::invalid_argument);
 }
 
