@@ -287,8 +287,10 @@ def test_a_command_line_that_is_wrong_is_refused(demo, arguments, expected):
 def test_a_gpu_that_is_not_there_is_said(demo):
     process = demo("--device", "cuda")
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 1 and "this machine has no GPU: leave the option out to run on the CPU" in " ".join(
-        err.decode().split()
+    assert (
+        process.returncode == 1
+        and "this machine has no GPU: leave the option out to run on the CPU"
+        in " ".join(err.decode().split())
     )
 
 
