@@ -62,7 +62,7 @@ def test_a_wait_that_runs_out_leaves_the_request_under_way(script):
     case = script("drop@1")
     case.request.post()
     for timeout in (0, 0.01):
-        with pytest.raises(headrace.TimedOut, match="still running"):
+        with pytest.raises(headrace.TimedOut, match="still in flight"):
             case.request.wait(timeout)
     assert (case.request.poll(), case.request.done, case.request.error) == ("posted", False, None)
     with pytest.raises(headrace.InvalidArgument, match="post"):
