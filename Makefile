@@ -44,16 +44,15 @@ demo: install  ## Two workers write a text together: make demo ARGS="--prompt 'I
 demo-weights: install  ## Move a model's weights from one process to two others, over shm and over tcp
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(VENV_PYTHON) tools/demo.py $(ARGS)
 
-SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.h' '*.cu' '*.cuh')
+SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.h' '*.c' '*.cu' '*.cuh')
 
 format: setup  ## Lay out the C++ and Python sources
 	@$(CLANG_FORMAT) -i $(SOURCES)
+	@$(VENV_PYTHON) -m ruff check --quiet --select I --fix
 	@$(VENV_PYTHON) -m ruff format --quiet
 
-lint: setup  ## Check layers, licence lines, host names, and the layout of the C++ sources
-	@$(VENV_PYTHON) tools/check_layers.py
-	@$(VENV_PYTHON) tools/check_sources.py
-	@$(CLANG_FORMAT) --dry-run -Werror $(SOURCES)
+lint: setup  ## Check layout, types, layers, licence lines, shell scripts, commit titles
+	@$(VENV_PYTHON) tools/lint.py
 
 tidy: setup  ## Run clang-tidy on every source
 	@$(PYTHON) tools/test.py --stages setup,dev-build,tidy-all

@@ -12,9 +12,9 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:  # Python 3.10
+else:
     from pip._vendor import tomli as tomllib
 
 SUFFIXES = {".cpp", ".hpp", ".h", ".cc", ".c", ".cu", ".cuh"}
@@ -27,12 +27,12 @@ class Rules:
     """layers.toml, read."""
 
     rooms: dict[str, int]
-    folders: dict[str, dict]
+    folders: dict[str, dict[str, list[str]]]
     foreign: dict[str, list[str]] = field(default_factory=dict)
     foreign_only: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path) -> "Rules":
+    def read(cls, path: Path) -> Rules:
         table = tomllib.loads(path.read_text())
         rules = cls(
             table["rooms"], table.get("folders", {}), table.get("foreign", {}), table.get("foreign_only", {})
@@ -81,10 +81,10 @@ def is_foreign(header: str, quoted: bool, root: Path, file: Path, rules: Rules) 
 
 SYSTEM_FOLDERS = {"sys", "linux", "netinet", "arpa", "net", "asm"}
 SYSTEM_HEADERS = {
-    "assert.h", "cpuid.h", "cxxabi.h", "dirent.h", "dlfcn.h", "elf.h", "errno.h", "execinfo.h", "fcntl.h", "ifaddrs.h",
-    "immintrin.h", "limits.h", "link.h", "math.h", "netdb.h", "poll.h", "pthread.h", "pwd.h", "sched.h", "signal.h",
-    "spawn.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h", "strings.h", "termios.h", "time.h",
-    "unistd.h",
+    "assert.h", "cpuid.h", "cxxabi.h", "dirent.h", "dlfcn.h", "elf.h", "errno.h", "execinfo.h", "fcntl.h",
+    "ifaddrs.h", "immintrin.h", "limits.h", "link.h", "math.h", "netdb.h", "poll.h", "pthread.h", "pwd.h",
+    "sched.h", "signal.h", "spawn.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h",
+    "strings.h", "termios.h", "time.h", "unistd.h",
 }  # fmt: skip
 
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the model runner as for ROCm's torch, as far as that goes without one: nothing is linked, nothing is run.
+"""Compiles the model runner as for ROCm's torch, as far as that goes without one: nothing is linked, nothing
+is run.
 
-Every source of bindings/torch is compiled as BACKEND=rocm compiles it, against the headers of the torch that is installed, which
-are the same files in every torch as far as the sources include them; and the functions that are found by name in HIP's runtime are
-held against HIP's header, of Debian's libamdhip64-dev: installed, or fetched into --work by apt-get and unpacked there.
-Not covered: ROCm's libtorch, HIP newer than Debian's, an AMD GPU.
+Every source of bindings/torch is compiled as BACKEND=rocm compiles it, against the headers of the torch that
+is installed, which are the same files in every torch as far as the sources include them; and the functions
+that are found by name in HIP's runtime are held against HIP's header, of Debian's libamdhip64-dev: installed,
+or fetched into --work by apt-get and unpacked there. Not covered: ROCm's libtorch, HIP newer than Debian's,
+an AMD GPU.
 
 Usage: check_rocm.py --python .venv/bin/python --work build/rocm
 """
@@ -19,7 +21,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "libamdhip64-dev"
-FIND_TORCH = "import importlib.util, pathlib; s = importlib.util.find_spec('torch'); print(pathlib.Path(s.origin).parent if s else '')"
+FIND_TORCH = (
+    "import importlib.util, pathlib; s = importlib.util.find_spec('torch'); "
+    "print(pathlib.Path(s.origin).parent if s else '')"
+)
 HIP_ERROR = f"HIP's header is not to be had: `apt-get install {PACKAGE}`, or let apt-get download it"
 
 

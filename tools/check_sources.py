@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks every file of the repository: a licence line, no package registry's host name, no path of somebody's machine, no link
-that leads out of the repository.
+"""Checks every file of the repository: a licence line, no package registry's host name, no path of somebody's
+machine, no link that leads out of the repository.
 
 Usage: check_sources.py [ROOT]   prints each line that breaks a rule and exits with 1 if there is one.
 """
@@ -19,17 +19,19 @@ LICENCE_WITHIN_LINES = 5
 
 # Files that have comments, hence room for the licence line. Documents, JSON and recorded data go without.
 LICENSED_SUFFIXES = {
-    ".cpp", ".hpp", ".h", ".c", ".cu", ".cuh", ".py", ".pyi", ".sh", ".cmake", ".toml", ".map", ".yml", ".yaml", ".rs",
+    ".cpp", ".hpp", ".h", ".c", ".cu", ".cuh", ".py", ".pyi", ".sh", ".cmake", ".toml", ".map", ".yml",
+    ".yaml", ".rs",
 }  # fmt: skip
 LICENSED_NAMES = {"CMakeLists.txt", "Makefile", "run", ".clang-format", ".clang-tidy", ".gitignore"}
 UNLICENSED_FOLDERS = ("tests/fuzz/corpus/", "tests/data/", "bench/results/")
 
 # Written in halves, so that this file does not name them either.
 REGISTRY_HOSTS = [
-    ("pypi", "org"), ("pythonhosted", "org"), ("deb.debian", "org"), ("security.debian", "org"), ("archive.ubuntu", "com"),
-    ("npmjs", "org"), ("npmjs", "com"), ("crates", "io"), ("proxy.golang", "org"), ("rubygems", "org"), ("docker", "io"),
-    ("ghcr", "io"), ("quay", "io"), ("nvcr", "io"), ("anaconda", "org"), ("anaconda", "com"), ("download.pytorch", "org"),
-    ("pypi.nvidia", "com"), ("huggingface", "co"),
+    ("pypi", "org"), ("pythonhosted", "org"), ("deb.debian", "org"), ("security.debian", "org"),
+    ("archive.ubuntu", "com"), ("npmjs", "org"), ("npmjs", "com"), ("crates", "io"), ("proxy.golang", "org"),
+    ("rubygems", "org"), ("docker", "io"), ("ghcr", "io"), ("quay", "io"), ("nvcr", "io"),
+    ("anaconda", "org"), ("anaconda", "com"), ("download.pytorch", "org"), ("pypi.nvidia", "com"),
+    ("huggingface", "co"),
 ]  # fmt: skip
 REGISTRY = re.compile(
     r"(?<![\w-])(?:[\w-]+\.)*(?:" + "|".join(re.escape(f"{a}.{b}") for a, b in REGISTRY_HOSTS) + r")\b", re.I

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves a model's weights from one process to two others at once: over shared memory, then over TCP.
 
-Makes a safetensors file of a llama-like model with fresh random weights, serves it with `headrace serve`, pulls it with two
-`headrace pull` at the same time, over each path in turn, and compares what arrived byte by byte with the source. Exits with
-1 if anything differs. Needs nothing but Python's own library and the command.
+Makes a safetensors file of a llama-like model with fresh random weights, serves it with `headrace serve`,
+pulls it with two `headrace pull` at the same time, over each path in turn, and compares what arrived byte by
+byte with the source. Exits with 1 if anything differs. Needs nothing but Python's own library and the
+command.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENT_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "BOOL": 1, "I64": 8}
@@ -111,6 +113,11 @@ def find_command(given: str | None) -> str:
     return command
 
 
+def ending_of(code: int) -> str:
+    """Of a process, by the code that subprocess gives: "exit code 1", "signal 11 (SIGSEGV)"."""
+    return f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+
+
 class Server:
     """`headrace serve`, until the with-block ends."""
 
@@ -122,9 +129,9 @@ class Server:
             ready, _, _ = select.select([self.process.stdout], [], [], START_SECONDS)
             line = self.process.stdout.readline() if ready else ""
             if not line:
-                raise RuntimeError(
-                    f"headrace serve did not start within {START_SECONDS} s: exit code {self.process.poll()}"
-                )
+                code = self.process.poll()
+                how = "it runs, and says nothing" if code is None else ending_of(code)
+                raise RuntimeError(f"headrace serve did not start within {START_SECONDS} s: {how}")
             self.address = json.loads(line)["address"]
         except BaseException:
             self.stop()
@@ -146,7 +153,7 @@ class Server:
         self.stop()
 
 
-def pull_at_once(command: str, address: str, backend: str, outputs: list[Path]) -> list[dict]:
+def pull_at_once(command: str, address: str, backend: str, outputs: list[Path]) -> list[dict[str, Any]]:
     """Starts all pulls, waits for all, gives what each reports."""
     pulls = [
         subprocess.Popen(
@@ -161,7 +168,7 @@ def pull_at_once(command: str, address: str, backend: str, outputs: list[Path]) 
         for pull in pulls:
             answer, _ = pull.communicate(timeout=PULL_SECONDS)
             if pull.returncode != 0:
-                raise RuntimeError(f"headrace pull over {backend} ended with exit code {pull.returncode}")
+                raise RuntimeError(f"headrace pull over {backend} ended with {ending_of(pull.returncode)}")
             reports.append(json.loads(answer))
     finally:
         for pull in pulls:
@@ -182,11 +189,13 @@ def run(command: str, folder: Path, options: argparse.Namespace) -> bool:
     start = time.monotonic()
     alike = True
     lines = [
-        f"{'path':<5} {'pull':>4} {'tensors':>8} {'MB':>8} {'seconds':>8} {'GB/s':>6}  compared with the source"
+        f"{'path':<5} {'pull':>4} {'tensors':>8} {'MB':>8} {'seconds':>8} {'GB/s':>6}  compared with the "
+        f"source"
     ]
     with Server(command, source, not options.map) as server:
         print(
-            f"serving at {server.address}, ready after {time.monotonic() - start:.1f} s; {PULLERS} pulls at once",
+            f"serving at {server.address}, ready after {time.monotonic() - start:.1f} s; {PULLERS} pulls at "
+            f"once",
             flush=True,
         )
         for backend in ("shm", "tcp"):
@@ -199,15 +208,17 @@ def run(command: str, folder: Path, options: argparse.Namespace) -> bool:
                 )
                 alike = alike and same
                 lines.append(
-                    f"{report['path']:<5} {number + 1:>4} {report['tensors']:>8} {report['bytes'] / 1e6:>8.1f} {report['seconds']:>8.3f} "
+                    f"{report['path']:<5} {number + 1:>4} {report['tensors']:>8} "
+                    f"{report['bytes'] / 1e6:>8.1f} {report['seconds']:>8.3f} "
                     f"{report['GB/s']:>6.2f}  {'the same, byte by byte' if same else 'DIFFERENT'}"
                 )
                 outputs[number].unlink()
         if (code := server.stop()) != 0:
-            raise RuntimeError(f"headrace serve ended with exit code {code}")
+            raise RuntimeError(f"headrace serve ended with {ending_of(code)}")
     print("\n".join(["", *lines]))
     print(
-        "(the first pulls pay for memory that a virtual machine has given back to its host: bench/notes/shm.md)"
+        "(the first pulls pay for memory that a virtual machine has given back to its host: "
+        "bench/notes/shm.md)"
     )
     return alike
 

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles device code to a cubin with NVRTC 12.8, so that drivers from CUDA 12.8 on (570) run it.
 
-A cubin is of its compiler's time: what nvcc 13 makes is refused by drivers of CUDA 12. So builds for others take the compiler of the
-oldest driver that is served, which comes as a Python package and needs no CUDA toolkit:
+A cubin is of its compiler's time: what nvcc 13 makes is refused by drivers of CUDA 12. So builds for others
+take the compiler of the oldest driver that is served, which comes as a Python package and needs no CUDA
+toolkit:
 
     pip install nvidia-cuda-nvrtc-cu12==12.8.93
     tools/device_code.py --arch 90a -I include -I . -o out.cubin in.cu
-    tools/device_code.py --check          which NVRTC it would take; ends with 1, and says why, if there is none that serves
+    tools/device_code.py --check          which NVRTC it would take; ends with 1, and says why, if there is
+                                          none that serves
 
 --library names a libnvrtc.so.12 that is not a package of this Python.
 """
@@ -52,7 +54,8 @@ class Nvrtc:
         if self.version != WANTED:
             wanted = ".".join(map(str, WANTED))
             sys.exit(
-                f"{path} is of CUDA {major.value}.{minor.value}, and {wanted} is what the oldest driver that is served runs: {PACKAGE}"
+                f"{path} is of CUDA {major.value}.{minor.value}, and {wanted} is what the oldest driver "
+                f"that is served runs: {PACKAGE}"
             )
 
     def call(self, name: str, *arguments: object) -> None:

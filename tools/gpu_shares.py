@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests of tests/python/test_gpu.py run in which of several processes side by side, so that all end at about the same time.
+"""Which tests of tests/python/test_gpu.py run in which of several processes side by side, so that all end at
+about the same time.
 
-Most tests move pages between two processes that those of one place (which GPUs, which kind of memory) share: what is started once for
-seventy tests takes longer than any of them. So tests of a place stay together, as far as the places can be dealt out evenly.
-Only how long the whole takes depends on the figures here: each test is in exactly one share whatever they say.
+Most tests move pages between two processes that those of one place (which GPUs, which kind of memory) share:
+what is started once for seventy tests takes longer than any of them. So tests of a place stay together, as
+far as the places can be dealt out evenly. Only how long the whole takes depends on the figures here: each
+test is in exactly one share whatever they say.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ def seconds_of(test: str) -> float:
 
 
 def shares(tests: list[str], processes: int) -> list[list[str]]:
-    """The tests (their ids) dealt out to at most so many processes, each share in the order in which the tests were given."""
+    """The tests (their ids) dealt out to at most so many processes, each share in the order in which the
+    tests were given."""
     fair = sum(map(seconds_of, tests)) / max(1, processes)
     pieces: list[tuple[float, list[str]]] = []
     places: dict[str, list[str]] = {}

@@ -10,15 +10,15 @@ cd "$(dirname "$0")/.."
 build_packages=(
   g++ cmake ninja-build ccache pkg-config python3-dev python3-venv
   libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libmsgpack-cxx-dev libcurl4-openssl-dev libssl-dev
-  libhwloc-dev libxxhash-dev libtomlplusplus-dev libminizip-dev zlib1g-dev libboost-dev
+  libhwloc-dev libxxhash-dev libtomlplusplus-dev libminizip-dev zlib1g-dev libboost-dev mold
 )
 # Without these some tests and checks cannot run.
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev etcd-server iproute2
-  clang-16 clang-tidy-16 clang-format-16 libclang-rt-16-dev
+  clang-16 clang-tidy-16 clang-format-16 libclang-rt-16-dev shellcheck
 )
 python_packages=("scikit-build-core>=0.10" "nanobind>=2.2" "nvidia-cuda-nvrtc-cu12==12.8.93" numpy pytest openai
-  ruff==0.17.6)
+  ruff==0.17.6 mypy==2.4.1 pytest-xdist==3.8.0)
 torch_package="torch==2.13.0"  # the newest that the tests are run with; a newer one may be gigabytes larger
 
 word_every=30  # seconds: the longest silence while pip works
@@ -66,7 +66,8 @@ install_debian_packages() {
     $run DEBIAN_FRONTEND=noninteractive apt-get update -q </dev/null
   fi
   # Installing etcd-server would start a server that nobody asked for; the tests start their own.
-  local install=($run DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q --no-install-recommends)
+  local install
+  read -ra install <<<"$run DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q --no-install-recommends"
   if ! "${install[@]}" "${missing[@]}" </dev/null; then
     say "that failed; ending what an interrupted installation left half done, fetching newer lists, and trying once more"
     $run DEBIAN_FRONTEND=noninteractive dpkg --configure -a </dev/null || true

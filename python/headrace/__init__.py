@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headrace moves tensors between GPU memory, host memory and files, inside one machine and across many.
 
-Open an Agent, register or allocate memory, exchange metadata with peers, prepare page lists, and post requests:
+Open an Agent, register or allocate memory, exchange metadata with peers, prepare page lists, and post
+requests:
 
     with headrace.Agent("decode") as agent:
         cache = agent.allocate(1 << 30, name="kv")
         agent.fetch_metadata("prefill.example:7000")
         there = agent.peer_region("prefill", "kv")
-        agent.read("prefill", headrace.UniformPages(cache, 0, 0, 65536, 16), headrace.UniformPages(there, 0, 0, 65536, 16))
+        here, far = (headrace.UniformPages(region, 0, 0, 65536, 16) for region in (cache, there))
+        agent.read("prefill", here, far)
 
 Memory and page arrays arrive by the buffer protocol or DLPack; neither NumPy nor torch is imported.
 """
@@ -28,8 +30,8 @@ from ._headrace import (
     Model,
     OptionInfo,
     PageList,
-    PartInfo,
     PageView,
+    PartInfo,
     PeerInfo,
     Region,
     RegionPages,
@@ -84,8 +86,8 @@ __all__ = [
     "NotSupported",
     "OptionInfo",
     "PageList",
-    "PartInfo",
     "PageView",
+    "PartInfo",
     "PeerInfo",
     "PeerLost",
     "Region",

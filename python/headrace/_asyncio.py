@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, AsyncIterator
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from .errors import InvalidArgument
 
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 
 _ONE = (1).to_bytes(8, "little")
 
-# A loop has one reader a descriptor, and several tasks may wait for one request: who waits, by loop and descriptor.
+# A loop has one reader a descriptor, and several tasks may wait for one request: who waits, by loop and
+# descriptor.
 _waiting: dict[tuple[asyncio.AbstractEventLoop, int], list[asyncio.Future[None]]] = {}
 
 
 async def ended(request: Request) -> None:
-    """Waits until the request has ended; raises its error. A task that is canceled here cancels the request."""
+    """Waits until the request has ended; raises its error. A task that is canceled here cancels the
+    request."""
     request.poll()
     if request.state in ("prepared", "captured"):
         request.wait(0)  # raises: there is no end to wait for
@@ -60,7 +63,8 @@ async def _readable(request: Request) -> None:
 
 def _wake(key: tuple[asyncio.AbstractEventLoop, int], request: Request) -> None:
     if not request.done:
-        # Readable from an earlier post. If the end comes between reading and looking, it is said again for other loops.
+        # Readable from an earlier post. If the end comes between reading and looking, it is said again for
+        # other loops.
         try:
             os.read(key[1], 8)
         except BlockingIOError:
@@ -73,7 +77,8 @@ def _wake(key: tuple[asyncio.AbstractEventLoop, int], request: Request) -> None:
             future.set_result(None)
 
 
-# Notifications that a filter leaves where they are keep the descriptor readable: look again after this many seconds.
+# Notifications that a filter leaves where they are keep the descriptor readable: look again after this many
+# seconds.
 _PATIENCE = 0.005
 
 

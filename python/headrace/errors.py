@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Headrace raises. A code says what the caller can do next; each class is also the built-in that fits it best."""
+"""What Headrace raises. A code says what the caller can do next; each class is also the built-in that fits it
+best."""
 
 from __future__ import annotations
 

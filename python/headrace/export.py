@@ -3,13 +3,16 @@
 
     python -m headrace.export models.py:resnet --output resnet.pt2 --device cpu --verify
 
-The function returns the module and example inputs: (module, args), (module, args, kwargs), or a dict with the keys module and
-args, and as wanted kwargs, dynamic_shapes, input_names, output_names and make_inputs. The package also says what its inputs and
-outputs are: names, dtypes, sizes and their ranges, strides, and which inputs are written to. With --verify it is compared with
-PyTorch first, on the example and at other sizes within the ranges, and is not written when it differs.
+The function returns the module and example inputs: (module, args), (module, args, kwargs), or a dict with the
+keys module and args, and as wanted kwargs, dynamic_shapes, input_names, output_names and make_inputs. The
+package also says what its inputs and outputs are: names, dtypes, sizes and their ranges, strides, and which
+inputs are written to. With --verify it is compared with PyTorch first, on the example and at other sizes
+within the ranges, and is not written when it differs. Headrace's runner and PyTorch's own loader run it, each
+in a child process: where the loader crashes, the export says so, and whether it crashes without Headrace too,
+and goes by Headrace's runner alone.
 
-Standard output tells the differences, standard error what is being done. Exits with 0, with 1 after an error or a difference
-beyond the tolerance, with 2 when called wrongly.
+Standard output tells the differences, standard error what is being done. Exits with 0, with 1 after an error
+or a difference beyond the tolerance, with 2 when called wrongly.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
-from .errors import Error, InvalidArgument, NotSupported
+from .errors import BackendFailed, Error, InvalidArgument, NotSupported
 from .exporting.output import check_output
 
 if TYPE_CHECKING:
@@ -38,7 +41,8 @@ def require_torch() -> None:
         import torch  # noqa: F401
     except ImportError as error:
         raise NotSupported(
-            f"exporting needs torch, 2.11 or newer ({error}): install it (pip install torch), or headrace[model]"
+            f"exporting needs torch, 2.11 or newer ({error}): install it (pip install torch), or "
+            f"headrace[model]"
         ) from error
 
 
@@ -51,13 +55,20 @@ def export_package(
     cache: Path | None = None,
     note: dict[str, Any] | None = None,
     check: Callable[[Path], None] | None = None,
+    progress: Callable[[str], None] = lambda step: None,
+    explain: bool = True,
 ) -> list[str]:
     """Compiles, compares if asked, and writes. Returns a line for each comparison.
 
-    note     further keys for the io spec
-    check    sees the package before it appears under its name, and raises if it must not
-    owns     moves the request's module and inputs to the device
-    errors   those of exporting.output, exporting.package and exporting.verify; corrupt when the package differs from the module
+    note      further keys for the io spec
+    check     sees the package before it appears under its name, and raises if it must not
+    progress  called with each step as it begins: trace, compile, verify, check, write
+    explain   after a crash of PyTorch's loader, find out whether it crashes without Headrace too, which
+              compiles once more
+    owns      moves the request's module and inputs to the device
+    errors    those of exporting.output, exporting.package and exporting.verify; invalid_argument (the package
+              differs from the module), backend_failed (no runner could run the package, or Headrace's
+              crashed)
     """
     check_output(Path(output))
     import torch
@@ -66,12 +77,14 @@ def export_package(
 
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise NotSupported(
-            f"device {device}: torch {torch.__version__} finds no GPU here: export where there is one, or with --device cpu"
+            f"device {device}: torch {torch.__version__} finds no GPU here: export where there is one, or "
+            f"with --device cpu"
         )
     request.move_to(device)
     began = time.monotonic()
     name = Path(output).name
     cache = cache or package.default_cache()
+    progress("trace")
     _say(f"{name}: tracing {type(request.module).__name__}")
     # torch's own use of what torch will drop, told once a program: nothing for the caller to mend.
     warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)", category=FutureWarning)
@@ -86,25 +99,47 @@ def export_package(
             + (", comparing with PyTorch" if verify else "")
         )
         if verify:
-            lines.extend(_compare(program, request, candidate, device, tolerance))
+            progress("verify")
+            lines.extend(_compare(program, request, candidate, device, tolerance, explain))
         if check is not None:
+            progress("check")
             check(candidate)
+        progress("write")
 
+    progress("compile")
     _say(f"{name}: compiling")
     package.write_package(program, Path(output), cache, look)
     return lines
 
 
 def _compare(
-    program: Program, request: ExportRequest, candidate: Path, device: str, tolerance: float | None
+    program: Program,
+    request: ExportRequest,
+    candidate: Path,
+    device: str,
+    tolerance: float | None,
+    explain: bool,
 ) -> list[str]:
+    from .exporting.bare_loader import explain_crash
     from .exporting.verify import verify
 
-    differences = verify(program, request, candidate, device, tolerance)
-    lines = [str(difference) for difference in differences]
-    if not all(difference.within for difference in differences):
+    found = verify(program, request, candidate, device, tolerance)
+    for failure in found.failures:
+        _say(f"{candidate.name}: {failure}")
+    cause = explain_crash(device) if explain and found.loader_crashed else ""
+    if not found.is_whole:
+        what = "; ".join(map(str, found.failures))
+        raise Crashed(f"{candidate.name} was not written: {what}" + (f". {cause}" if cause else ""))
+    if cause:
+        _say(f"{candidate.name}: {cause}")
+    lines = [str(difference) for difference in found.differences]
+    if not all(difference.within for difference in found.differences):
         raise Different(lines)
     return lines
+
+
+class Crashed(BackendFailed):
+    """Headrace's runner crashed on the package, or no runner could run it."""
 
 
 class Different(InvalidArgument):
@@ -112,7 +147,8 @@ class Different(InvalidArgument):
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__(
-            "the package differs from PyTorch by more than the tolerance and was not written: --tolerance allows more"
+            "the package differs from PyTorch by more than the tolerance and was not written: --tolerance "
+            "allows more"
         )
         self.lines = lines
 
@@ -133,7 +169,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m headrace.export",
         description="Compiles a PyTorch module into a package that Headrace's runner takes.",
-        epilog="The function returns (module, args), (module, args, kwargs), or a dict with the keys module and args, and as wanted "
+        epilog="The function returns (module, args), (module, args, kwargs), or a dict with the keys module "
+        "and args, and as wanted "
         "kwargs, dynamic_shapes, input_names, output_names, make_inputs.",
     )
     parser.add_argument(

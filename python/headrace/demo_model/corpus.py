@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the text that the model learns from: the King James Bible, which Debian's package bible-kjv-text holds.
+"""Makes the text that the model learns from: the King James Bible, which Debian's package bible-kjv-text
+holds.
 
     python -m headrace.demo_model.corpus --output corpus.txt
 
-The text is in the public domain; the package keeps it compressed, and the program `bible` of the package bible-kjv prints it.
-Where they are not installed they are downloaded with `apt-get download` and unpacked beside the output: nothing is installed.
-The result has a verse a line and an empty line between chapters, without numbers and headings.
+The text is in the public domain; the package keeps it compressed, and the program `bible` of the package
+bible-kjv prints it. Where they are not installed they are downloaded with `apt-get download` and unpacked
+beside the output: nothing is installed. The result has a verse a line and an empty line between chapters,
+without numbers and headings.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ def _print_verses(scratch: Path) -> str:
         for package in scratch.glob("*.deb"):
             subprocess.run(["dpkg-deb", "-x", package, scratch], check=True)
         program, folder = str(scratch / "usr/bin/bible"), scratch / DATA.parent.relative_to("/")
-    # The program looks for its data in the folder it runs in; -f asks for one verse a line with its reference.
+    # The program looks for its data in the folder it runs in; -f asks for one verse a line with its
+    # reference.
     printed = subprocess.run([program, "-f", "Gen1:1-Rev22:21"], cwd=folder, check=True, capture_output=True)
     return printed.stdout.decode("ascii")
 

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the trained model: held-out bits per byte, and how many of the words that it writes are words of its corpus.
+"""Measures the trained model: held-out bits per byte, and how many of the words that it writes are words of
+its corpus.
 
-    python -m headrace.demo_model.evaluate --corpus corpus.txt --weights weights.safetensors --output evaluation.json
+    python -m headrace.demo_model.evaluate --corpus corpus.txt --weights weights.safetensors --output
+    evaluation.json
 
-The text is generated piece by piece as the workers do it, from prompts of the held-out text, at temperature 0.8. Like train.py
-it runs as a script where only torch is installed. Exits with 1 when fewer than 95 % of the words are known.
+The text is generated piece by piece as the workers do it, from prompts of the held-out text, at temperature
+0.8. Like train.py it runs as a script where only torch is installed. Exits with 1 when fewer than 95 % of the
+words are known.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-if __package__:
+if TYPE_CHECKING or __package__:
     from . import corpus, train
     from .generate import Cache, Pieces, Sampling, Weights, generate, pages_for
 else:
@@ -38,7 +42,8 @@ def prompts(held_out: str) -> list[bytes]:
 
 
 def generate_words(model: Weights, held_out: str, count: int, seed: int) -> tuple[list[str], str]:
-    """`count` words, and the text they were taken from. Half words at both ends of a piece of text do not count."""
+    """`count` words, and the text they were taken from. Half words at both ends of a piece of text do not
+    count."""
     found: list[str] = []
     texts: list[str] = []
     for i, prompt in enumerate(prompts(held_out)):

@@ -4,10 +4,12 @@
     python -m headrace.demo_model.export --output DIR
     python -m headrace.demo_model.export --shape 8b --device cuda
 
-What is there and still fits is left alone: a package says which torch, which processor features or GPU, which shape and which
-source made it, and looking at that takes no torch. Each new one is compared with PyTorch at several sizes, and layer.pt2 must give
-the same bits for every page size and order of pages. Shapes with random weights have two packages more, which make them, and
-sizes.json. The folder is the one line on standard output, standard error tells what is being done.
+What is there and still fits is left alone: a package says which torch, which processor features or GPU, which
+shape and which source made it, and looking at that takes no torch. Each new one is compared with PyTorch at
+several sizes, and layer.pt2 must give the same bits for every page size and order of pages. Shapes with
+random weights have two packages more, which make them, and sizes.json. The folder is the one line on standard
+output, standard error tells what is being done. A piece that cannot be exported is named with its step, and
+with the signal if its process crashed.
 """
 
 from __future__ import annotations
@@ -27,24 +29,34 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BackendFailed, Error, InvalidArgument, NotSupported
-from ..export import export_package, require_torch
+from ..export import Crashed, export_package, require_torch
 from ..exporting.archive import read_spec
+from ..exporting.bare_loader import ended, explain_crash, is_crash
 from .shapes import SHAPES, Shape
 
 KEY = "made_by"
+CRASHED = 70  # exit code of the process of a piece on which a runner crashed
 SIZES_FILE = "sizes.json"
 
 # What compiled code may depend on, among the flags that Linux tells of a processor.
 _FEATURES = re.compile(r"(avx|amx|fma|sve|asimd|bf16|f16c|sse4)\w*")
-_SOURCES = ("model.py", "shapes.py", "random_weights.py", "pieces.py", "export.py", "../export.py", "../exporting/package.py",
-            "../exporting/io_spec.py")  # fmt: skip
+_SOURCES = (
+    "model.py",
+    "shapes.py",
+    "random_weights.py",
+    "pieces.py",
+    "export.py",
+    "../export.py",
+    "../exporting/package.py",
+    "../exporting/io_spec.py",
+)
 _CAPABILITY = (75, 76)  # attributes of a device, as the driver's interface numbers them
 
 
@@ -126,8 +138,8 @@ def is_current(package: Path, key: dict[str, str]) -> bool:
 def export_pieces(output: Path, cache: Path | None = None, target: Target = Target()) -> list[Path]:
     """Exports what is missing or outdated into the folder; returns all packages.
 
-    errors   backend_failed when a piece could not be exported: its process has said why; not_supported (a GPU is asked for, and
-             there is none)
+    errors   backend_failed when a piece could not be exported: which, in which step, and how its process
+             ended; not_supported (a GPU is asked for, and there is none)
     """
     packages = [output / f"{piece}.pt2" for piece in target.shape.pieces]
     key = current_key(target)
@@ -149,7 +161,8 @@ def export_pieces(output: Path, cache: Path | None = None, target: Target = Targ
 
 
 def _write_sizes(output: Path, shape: Shape) -> None:
-    """For the command, which else learns them from the weights file; before the packages, which alone are looked at later."""
+    """For the command, which else learns them from the weights file; before the packages, which alone are
+    looked at later."""
     (output / f".{SIZES_FILE}").write_text(json.dumps(shape.description()) + "\n")
     os.replace(output / f".{SIZES_FILE}", output / SIZES_FILE)
 
@@ -171,37 +184,87 @@ def _export_all(pieces: list[str], output: Path, cache: Path | None, target: Tar
     running: list[subprocess.Popen[bytes]] = []
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         try:
-            codes = list(pool.map(lambda piece: _run_piece(piece, output, cache, target, running), pieces))
+            ended = list(pool.map(lambda piece: _run_piece(piece, output, cache, target, running), pieces))
         except BaseException:  # we are to end, and they with us: each removes what it has begun
             pool.shutdown(wait=False, cancel_futures=True)
             for process in running:
                 process.terminate()
             raise
-    if failed := [piece for piece, code in zip(pieces, codes) if code != 0]:
-        raise BackendFailed(f"exporting {', '.join(failed)} failed: what is printed above says why")
+    if failed := [end for end in ended if end.code != 0]:
+        raise BackendFailed(_failure_text(failed, target))
     _say(f"{', '.join(pieces)} in {output} after {time.monotonic() - began:.0f} s")
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """How the process of a piece ended, and the step that it was at."""
+
+    piece: str
+    step: str
+    code: int
+
+    def __str__(self) -> str:
+        return f"{self.piece} {ended(self.code)} in step {self.step}"
+
+
+def _failure_text(failed: list[_Ended], target: Target) -> str:
+    """A process that ends with an exit code has said why; one that a signal ends says nothing."""
+    text = f"exporting failed: {'; '.join(map(str, failed))}"
+    if any(end.code > 0 for end in failed):
+        text += ". What is printed above says why"
+    if any(is_crash(end.code) or end.code == CRASHED for end in failed):
+        text += f". {explain_crash(target.device)}"
+    return text
 
 
 def _run_piece(
     piece: str, output: Path, cache: Path | None, target: Target, running: list[subprocess.Popen[bytes]]
-) -> int:
-    command = [sys.executable, "-m", "headrace.demo_model.export", "--output", str(output), "--piece", piece]
-    command += [
-        "--shape",
-        target.shape_name,
-        "--device",
-        target.device,
-        *(["--cache", str(cache)] if cache else []),
+) -> _Ended:
+    command = _piece_command(piece, output, target)
+    command += ["--cache", str(cache)] if cache else []
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end) as steps:
+        try:
+            # Each is a process already: Inductor would start as many more as there are processors for each of
+            # them.
+            process = subprocess.Popen(
+                [*command, "--steps-to", str(write_end)],
+                env={"TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ}, pass_fds=(write_end,),
+            )  # fmt: skip
+        finally:
+            os.close(write_end)
+        running.append(process)
+        step = "start"
+        for line in steps:
+            step = line.strip()
+    return _Ended(piece, step, process.wait())
+
+
+def _piece_command(piece: str, output: Path, target: Target) -> list[str]:
+    command = [
+        sys.executable,
+        "-X",
+        "faulthandler",
+        "-m",
+        "headrace.demo_model.export",
+        "--output",
+        str(output),
+        "--piece",
+        piece,
     ]
-    # Each is a process already: Inductor would start as many more as there are processors for each of them.
-    process = subprocess.Popen(command, env={"TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ})
-    running.append(process)
-    return process.wait()
+    return [*command, "--shape", target.shape_name, "--device", target.device]
 
 
-def export_piece(piece: str, output: Path, cache: Path | None = None, target: Target = Target()) -> None:
+def export_piece(
+    piece: str,
+    output: Path,
+    cache: Path | None = None,
+    target: Target = Target(),
+    progress: Callable[[str], None] = lambda step: None,
+) -> None:
     """Exports one piece, whether or not it is there.
 
+    progress  as export_package has it
     errors   invalid_argument (the shape has no such piece), and those of export_package
     """
     shape, device = target.shape, target.device
@@ -235,6 +298,8 @@ def export_piece(piece: str, output: Path, cache: Path | None = None, target: Ta
         cache=cache,
         note={KEY: key},
         check=checks.get(piece),
+        progress=progress,
+        explain=False,  # once for all pieces
     )
 
 
@@ -273,25 +338,40 @@ def main() -> int:
         metavar="DIR",
         help="where the compiler keeps its work (default: the user's cache)",
     )
+    # A descriptor of the process that exports all pieces, which learns the step from it.
+    parser.add_argument("--steps-to", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     target = Target(options.shape, options.device)
     output: Path = options.output or default_folder(target)
     signal.signal(signal.SIGTERM, _end)
     try:
         if options.piece:
-            export_piece(options.piece, output, options.cache, target)
+            export_piece(options.piece, output, options.cache, target, _steps_to(options.steps_to))
         else:
             export_pieces(output, options.cache, target)
             print(output)
     except Error as error:
         _say(str(error))
-        return 1
+        return CRASHED if isinstance(error, Crashed) else 1
     except OSError as error:
         _say(
             f"{error.filename or output}: {error.strerror}: choose another folder with --packages or --output"
         )
         return 1
     return 0
+
+
+def _steps_to(descriptor: int | None) -> Callable[[str], None]:
+    """Writes each step as a line. What this process starts does not get the descriptor, so that it closes
+    with this process."""
+    if descriptor is None:
+        return lambda step: None
+    os.set_inheritable(descriptor, False)
+    return lambda step: _write_line(descriptor, step)
+
+
+def _write_line(descriptor: int, line: str) -> None:
+    os.write(descriptor, f"{line}\n".encode())
 
 
 def _end(number: int, _frame: object) -> None:

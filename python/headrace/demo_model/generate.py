@@ -5,25 +5,31 @@
 
 **Tokens** are the bytes of the prompt and of the text, 0 to 255.
 
-**Cache.** Each layer has a pool of pages, float32 [P, 2, page, kv_heads, head_width]: keys, then values. A sequence has one list
-of pages for all layers; token i lies in page pages[i // page] at place i % page, its slot is pages[i // page] * page + i % page.
+**Cache.** Each layer has a pool of pages, float32 [P, 2, page, kv_heads, head_width]: keys, then values. A
+sequence has one list of pages for all layers; token i lies in page pages[i // page] at place i % page, its
+slot is pages[i // page] * page + i % page.
 
-**Prefill** runs the prompt in chunks of `chunk` tokens, the last one shorter: embed(tokens), then each layer with the slots of
-all tokens before the chunk, storing the keys and values that it returns before the next chunk, then, after the last chunk, head
-on the last row of x alone. **Decode** does the same with the chunk of one token that was chosen last. Another chunk size gives
-other sums and may give other tokens; page size and the pages' order do not.
+**Prefill** runs the prompt in chunks of `chunk` tokens, the last one shorter: embed(tokens), then each layer
+with the slots of all tokens before the chunk, storing the keys and values that it returns before the next
+chunk, then, after the last chunk, head on the last row of x alone. **Decode** does the same with the chunk of
+one token that was chosen last. Another chunk size gives other sums and may give other tokens; page size and
+the pages' order do not.
 
-**Choosing a token** from float32 logits l[0..255], with temperature t, top_p p, seed s and the position n of the token to be
-chosen (the number of tokens before it, so the first after a prompt of n bytes has position n):
+**Choosing a token** from float32 logits l[0..255], with temperature t, top_p p, seed s and the position n of
+the token to be chosen (the number of tokens before it, so the first after a prompt of n bytes has position
+n):
 
-1. t == 0: the token of the largest logit, the lowest such token. Else all that follows is in float64, nothing fused:
+1. t == 0: the token of the largest logit, the lowest such token. Else all that follows is in float64, nothing
+   fused:
 2. weight[i] = exp((l[i] - max l) / t), with the C library's exp.
-3. p < 1: order the tokens by falling weight, equal ones by rising token; keep the shortest beginning whose weights, added up
-   in that order, reach p * total, total being the sum over all tokens in rising order; the others' weights become 0.
+3. p < 1: order the tokens by falling weight, equal ones by rising token; keep the shortest beginning whose
+   weights, added up in that order, reach p * total, total being the sum over all tokens in rising order; the
+   others' weights become 0.
 4. total = the sum of the weights in rising order of tokens.
-5. u = (mix(s, n) >> 11) * 2**-53, where mix is splitmix64's output function of s + (n + 1) * 0x9E3779B97F4A7C15, modulo 2**64.
-6. The token is the first, in rising order, at which the running sum of weights exceeds u * total; if rounding leaves none, the
-   last one whose weight is not 0.
+5. u = (mix(s, n) >> 11) * 2**-53, where mix is splitmix64's output function of s + (n + 1) *
+   0x9E3779B97F4A7C15, modulo 2**64.
+6. The token is the first, in rising order, at which the running sum of weights exceeds u * total; if rounding
+   leaves none, the last one whose weight is not 0.
 """
 
 from __future__ import annotations
@@ -34,16 +40,19 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if __package__:
+if TYPE_CHECKING or __package__:
     from . import weights
-    from .model import Embed, Head, Layer, Sizes
+    from .model import Embed, Head, Layer
+    from .shapes import Sizes
 else:
     import weights
-    from model import Embed, Head, Layer, Sizes
+    from model import Embed, Head, Layer
+    from shapes import Sizes
 
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1

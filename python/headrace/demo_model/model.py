@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A decoder of bytes: grouped-query attention, rotary positions, SwiGLU, RMS norms, the embedding tied to the output.
+"""A decoder of bytes: grouped-query attention, rotary positions, SwiGLU, RMS norms, the embedding tied to the
+output.
 
-The arithmetic stands here once, in functions. `LanguageModel` strings them together for training, a batch of whole texts at a
-time; `Embed`, `Layer` and `Head` do so for running, one text at a time with its cache in pages, and take their weights as
-inputs, so that one package of a layer serves all layers.
+The arithmetic stands here once, in functions. `LanguageModel` strings them together for training, a batch of
+whole texts at a time; `Embed`, `Layer` and `Head` do so for running, one text at a time with its cache in
+pages, and take their weights as inputs, so that one package of a layer serves all layers.
 """
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-if __package__:
+if TYPE_CHECKING or __package__:
     from .shapes import Sizes
 else:
     from shapes import Sizes
@@ -32,7 +34,8 @@ def normalize(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, positions: Tensor) -> Tensor:
-    """Turns each pair (x[i], x[i + half]) of every head by an angle that grows with the position. x [..., T, heads, width]."""
+    """Turns each pair (x[i], x[i + half]) of every head by an angle that grows with the position. x [..., T,
+    heads, width]."""
     half = x.shape[-1] // 2
     frequencies = torch.exp(
         torch.arange(half, device=x.device, dtype=torch.float32) * (-math.log(ROTARY_BASE) / half)
@@ -44,7 +47,8 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
 
 
 def project_qkv(sizes: Sizes, x: Tensor, qkv: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries [..., T, heads, width], keys and values [..., T, kv_heads, width]; queries and keys are turned."""
+    """Queries [..., T, heads, width], keys and values [..., T, kv_heads, width]; queries and keys are
+    turned."""
     projected = functional.linear(x, qkv)
     query, key, value = projected.split((sizes.query_width, sizes.kv_width, sizes.kv_width), dim=-1)
     query = query.unflatten(-1, (sizes.heads, sizes.head_width))
@@ -60,6 +64,13 @@ def feed_forward(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
 
 class Block(nn.Module):
     """One layer for training."""
+
+    attention_norm: Tensor
+    qkv: Tensor
+    attention_out: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
 
     def __init__(self, sizes: Sizes, dropout: float) -> None:
         super().__init__()
@@ -124,12 +135,13 @@ class Layer(nn.Module):
 
       x        [T, D] what the layer before gave
       kv       [P, 2, page, kv_heads, head_width] this layer's pages: keys, then values
-      slots    int64 [S] where the tokens before the chunk lie, oldest first: page index * page + place in the page
+      slots    int64 [S] where the tokens before the chunk lie, oldest first: page index * page + place in the
+               page
       returns  x [T, D]; key, value [T, kv_heads, head_width] of the chunk: the caller stores them in pages
 
-    Nothing is padded: S is exactly the number of tokens before the chunk. So what comes out depends on the tokens alone, bit
-    for bit, and neither on the page size nor on which pages hold them. Padding to whole pages and masking the rest would
-    change the length, and with it the order, of the sums.
+    Nothing is padded: S is exactly the number of tokens before the chunk. So what comes out depends on the
+    tokens alone, bit for bit, and neither on the page size nor on which pages hold them. Padding to whole
+    pages and masking the rest would change the length, and with it the order, of the sums.
     """
 
     def __init__(self, sizes: Sizes | None = None) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the packages are exported from: modules, example inputs, the dimensions that vary; and the checks of what came out."""
+"""What the packages are exported from: modules, example inputs, the dimensions that vary; and the checks of
+what came out."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.export import Dim
 
-from ..errors import Corrupt
+from ..errors import Corrupt, NotSupported
 from ..exporting.request import ExportRequest
+from ..exporting.runners import Run, open_headrace, open_torch
 from .model import Embed, Head, Layer, Store
 from .random_weights import SPREAD, RandomEnds, RandomLayer
 from .shapes import SHAPES, Shape, Sizes
@@ -21,7 +23,8 @@ EXAMPLE_CHUNK, EXAMPLE_PAGES, EXAMPLE_PAGE, EXAMPLE_BEFORE = 5, 7, 4, 6
 
 
 def request(piece: str, shape: Shape = SHAPES["book"], device: str = "cpu") -> ExportRequest:
-    """The export request of a piece, its examples on the device. Weights are inputs, so that one layer.pt2 serves all layers."""
+    """The export request of a piece, its examples on the device. Weights are inputs, so that one layer.pt2
+    serves all layers."""
     makers = {
         "embed": _embed,
         "layer": _layer,
@@ -35,7 +38,8 @@ def request(piece: str, shape: Shape = SHAPES["book"], device: str = "cpu") -> E
 
 
 def dtype_of(shape: Shape) -> torch.dtype:
-    return getattr(torch, shape.dtype)
+    dtype: torch.dtype = getattr(torch, shape.dtype)
+    return dtype
 
 
 def _chunk(sizes: Sizes) -> Any:
@@ -124,9 +128,19 @@ def layer_weights(sizes: Sizes, dtype: torch.dtype = torch.float32) -> tuple[Ten
     )
 
 
+def open_package(package: Path, device: str) -> Run:
+    """Headrace's runner, which runs the demo; PyTorch's loader where there is no runner for the torch that
+    is installed."""
+    try:
+        return open_headrace(package, device)
+    except NotSupported:
+        return open_torch(package, device)
+
+
 def check_pages(package: Path, shape: Shape = SHAPES["book"], device: str = "cpu") -> None:
-    """Raises corrupt unless layer.pt2 gives the same bits for the same tokens, however pages are sized and ordered."""
-    layer = torch._inductor.aoti_load_package(str(package))
+    """Raises corrupt unless layer.pt2 gives the same bits for the same tokens, however pages are sized and
+    ordered."""
+    layer = open_package(package, device)
     sizes, dtype = shape.sizes, dtype_of(shape)
     with torch.device(device):
         weights = layer_weights(sizes, dtype)
@@ -134,29 +148,34 @@ def check_pages(package: Path, shape: Shape = SHAPES["book"], device: str = "cpu
             x = torch.randn(chunk, sizes.width, dtype=dtype)
             cached = torch.randn(2, before, sizes.kv_heads, sizes.head_width, dtype=dtype)
             results = [
-                layer(x, *lay_out(cached, page, order), *weights) for page in (1, 16, 64) for order in (1, -1)
+                layer([x, *lay_out(cached, page, order), *weights])
+                for page in (1, 16, 64)
+                for order in (1, -1)
             ]
             for result in results[1:]:
                 if not all(torch.equal(ours, first) for ours, first in zip(result, results[0])):
                     raise Corrupt(
-                        f"{package}: {chunk} tokens after {before} give other bits for another page size or order of pages"
+                        f"{package}: {chunk} tokens after {before} give other bits for another page size or "
+                        f"order of pages"
                     )
 
 
 def check_random(package: Path, shape: Shape, device: str) -> None:
-    """Raises corrupt unless the package gives the weights that PyTorch gives, but for the rounding of a last bit."""
-    found = torch._inductor.aoti_load_package(str(package))
+    """Raises corrupt unless the package gives the weights that PyTorch gives, but for the rounding of a
+    last bit."""
+    found = open_package(package, device)
     with torch.device(device):
         module = request(package.stem, shape, device).module
         for seed in (torch.tensor([1]), torch.tensor([1 << 20])):
-            weights = found(seed)
+            weights = found([seed])
             for name, ours, expected in zip(range(len(weights)), weights, module(seed)):
                 if not torch.allclose(ours, expected, rtol=2.0**-7, atol=SPREAD * 1e-3):
                     raise Corrupt(f"{package}: output {name} is not what PyTorch makes of seed {seed.item()}")
 
 
 def lay_out(cached: Tensor, page: int, order: int = 1) -> tuple[Tensor, Tensor]:
-    """Keys and values [2, S, kv_heads, width] in pages, from the first page on or (-1) from the last; and their slots."""
+    """Keys and values [2, S, kv_heads, width] in pages, from the first page on or (-1) from the last; and
+    their slots."""
     before = cached.shape[1]
     count = -(-before // page) + 1
     pages = list(range(count))[::order]

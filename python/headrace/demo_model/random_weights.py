@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights that every process makes for itself on its own device: the same ones from the same seed.
 
-So a model of sixteen gigabytes is neither written to a file nor sent. What comes out follows from whole numbers below 2**62
-alone, whatever the device and the number of threads.
+So a model of sixteen gigabytes is neither written to a file nor sent. What comes out follows from whole
+numbers below 2**62 alone, whatever the device and the number of threads.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ _EVEN = math.sqrt(3)  # of an even distribution from -1 to 1 the standard deviat
 def even_numbers(
     seed: Tensor, number: int, shape: tuple[int, ...], spread: float, dtype: torch.dtype
 ) -> Tensor:
-    """Numbers of mean 0 and that standard deviation, evenly distributed. seed int64 [1]; number tells the tensors of a seed apart."""
-    # Added to the seed first: what a compiler knows to be an index it may hold in 32 bits, and a product does not fit there.
+    """Numbers of mean 0 and that standard deviation, evenly distributed. seed int64 [1]; number tells the
+    tensors of a seed apart."""
+    # Added to the seed first: what a compiler knows to be an index it may hold in 32 bits, and a product does
+    # not fit there.
     bits = (
         torch.arange(math.prod(shape), device=seed.device) + (seed * 0x2545F49 + number * 0x119DE1F3)
     ) & _MASK

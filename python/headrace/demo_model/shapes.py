@@ -28,7 +28,8 @@ class Sizes:
         return self.kv_heads * self.head_width
 
     def layer_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The weights of one layer, in the order in which `Layer.forward` takes them. Matrices are [out, in]."""
+        """The weights of one layer, in the order in which `Layer.forward` takes them. Matrices are [out,
+        in]."""
         return {
             "attention_norm": (self.width,),
             "qkv": (self.query_width + 2 * self.kv_width, self.width),

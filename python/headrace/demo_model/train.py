@@ -3,9 +3,10 @@
 
     python -m headrace.demo_model.train --corpus corpus.txt --device cuda --output out
 
-Needs torch alone: it also runs as a script, without Headrace installed. The same script trains on a CPU, where fewer and
-smaller steps (--steps, --batch, --length) show that it learns. The folder of --output gets weights.safetensors, the weights of
-the best held-out bits per byte seen, and training.json, which tells how they came about.
+Needs torch alone: it also runs as a script, without Headrace installed. The same script trains on a CPU,
+where fewer and smaller steps (--steps, --batch, --length) show that it learns. The folder of --output gets
+weights.safetensors, the weights of the best held-out bits per byte seen, and training.json, which tells how
+they came about.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ import json
 import math
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
 
-if __package__:
+if TYPE_CHECKING or __package__:
     from . import corpus, weights
-    from .model import LanguageModel, Sizes
+    from .model import LanguageModel
+    from .shapes import Sizes
 else:
     import corpus
     import weights
-    from model import LanguageModel, Sizes
+    from model import LanguageModel
+    from shapes import Sizes
 
 BETAS = (0.9, 0.95)
 WARM_UP_SHARE = 0.05
@@ -46,7 +50,8 @@ def autocast(device: str) -> torch.autocast:
 
 @torch.no_grad()
 def bits_per_byte(model: torch.nn.Module, tokens: torch.Tensor, length: int, batch: int) -> float:
-    """Of all tokens but the first, each told from those before it in its window of `length`; windows lie end to end."""
+    """Of all tokens but the first, each told from those before it in its window of `length`; windows lie end
+    to end."""
     starts = range(0, len(tokens) - 1, length)
     windows = [tokens[start : start + length + 1].long() for start in starts]
     whole = [window for window in windows if len(window) == length + 1]
@@ -159,11 +164,16 @@ class Training:
             {"step": step, "loss": round(loss, 4), "held_out_bits_per_byte": round(held_out, 4)}
         )
         bytes_seen = step * self.options.batch * self.options.length
-        print(f"step {step:5d}  loss {loss:.4f} ({loss / math.log(2):.3f} bits)  held out {held_out:.4f} bits per byte  "
-              f"{bytes_seen / 1e6:.0f} MB seen  {bytes_seen / seconds / 1e3:.0f} KB/s  {seconds:.0f} s", flush=True)  # fmt: skip
+        print(
+            f"step {step:5d}  loss {loss:.4f} ({loss / math.log(2):.3f} bits)  "
+            f"held out {held_out:.4f} bits per byte  "
+            f"{bytes_seen / 1e6:.0f} MB seen  {bytes_seen / seconds / 1e3:.0f} KB/s  {seconds:.0f} s",
+            flush=True,
+        )
 
     def save(self) -> None:
-        """Weights and report. The held-out figure is that of the weights in the file, rounded to bf16, run in f32."""
+        """Weights and report. The held-out figure is that of the weights in the file, rounded to bf16, run in
+        f32."""
         options, path = self.options, self.options.output / "weights.safetensors"
         metadata = {"sizes": json.dumps(vars(self.model.sizes)), "corpus_sha256": corpus.digest(self.text)}
         weights.write(path, rounded_to_bf16(self.best_state), metadata)
@@ -186,8 +196,10 @@ class Training:
             "curve": self.curve,
         }
         (options.output / "training.json").write_text(json.dumps(report, indent=1) + "\n")
-        print(f"{path}: {report['parameters']} parameters, {report['file_bytes']} bytes, best at step {self.best_step}, "
-              f"held out {held_out:.4f} bits per byte, {self.seconds:.0f} s")  # fmt: skip
+        print(
+            f"{path}: {report['parameters']} parameters, {report['file_bytes']} bytes, "
+            f"best at step {self.best_step}, held out {held_out:.4f} bits per byte, {self.seconds:.0f} s"
+        )
 
 
 def parse_options() -> argparse.Namespace:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes and reads safetensors files: eight bytes of header length, a JSON header, the tensors' bytes one after another.
+"""Writes and reads safetensors files: eight bytes of header length, a JSON header, the tensors' bytes one
+after another.
 
 The header is padded so that the data begins at a multiple of 64 bytes.
 """

@@ -26,4 +26,5 @@ def read_spec(package: Path) -> dict[str, Any]:
         entry = next((name for name in archive.namelist() if name.partition("/")[2] == SPEC_ENTRY), None)
         if entry is None:
             raise NotFound(f"{package} has no entry {SPEC_ENTRY}: export it with python -m headrace.export")
-        return json.loads(archive.read(entry))
+        spec: dict[str, Any] = json.loads(archive.read(entry))
+        return spec

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a package's inputs and outputs are, in the form that the runner reads: names, dtypes, sizes and their ranges, strides.
+"""What a package's inputs and outputs are, in the form that the runner reads: names, dtypes, sizes and their
+ranges, strides.
 
-AOTInductor keeps none of this where it can be read back, and does not check its inputs: without it a wrong shape gives wrong
-numbers.
+AOTInductor keeps none of this where it can be read back, and does not check its inputs: without it a wrong
+shape gives wrong numbers.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ class DimensionNames:
     def _learn(self, dimensions: Any, value: torch.Tensor) -> None:
         pairs = dimensions.items() if isinstance(dimensions, dict) else enumerate(dimensions or ())
         for index, dimension in pairs:
-            if isinstance(dimension, Dim) and isinstance(value.shape[index], torch.SymInt):
-                symbols = value.shape[index].node.expr.free_symbols
+            size: Any = value.shape[index]  # torch's stubs know no SymInt here
+            if isinstance(dimension, Dim) and isinstance(size, torch.SymInt):
+                symbols = size.node.expr.free_symbols
                 root = getattr(dimension, "root", dimension)
                 if len(symbols) == 1 and isinstance(root, Dim):
                     self._names.setdefault(next(iter(symbols)), root.__name__)
@@ -130,7 +132,8 @@ def _output_values(program: ExportedProgram) -> list[Any]:
 
 
 def describe(program: ExportedProgram, request: ExportRequest, device: str, version: str) -> dict[str, Any]:
-    """The io spec of a functional program, which `run_decompositions({})` gives: it tells what is written to."""
+    """The io spec of a functional program, which `run_decompositions({})` gives: it tells what is written
+    to."""
     names = DimensionNames(program, request)
     values = input_values(program)
     inputs = _check_names("input", request.input_names, list(values))
@@ -177,7 +180,8 @@ def _check_names(what: str, given: Sequence[str] | None, default: list[str]) -> 
     names = list(given) if given is not None else default
     if len(names) != len(default):
         raise InvalidArgument(
-            f"{len(names)} {what}_names for {len(default)} {what} tensors ({', '.join(default)}): give one for each"
+            f"{len(names)} {what}_names for {len(default)} {what} tensors ({', '.join(default)}): give one "
+            f"for each"
         )
     if len(set(names)) != len(names):
         raise InvalidArgument(f"the {what}_names {', '.join(names)} are not all different")
@@ -185,7 +189,8 @@ def _check_names(what: str, given: Sequence[str] | None, default: list[str]) -> 
 
 
 def _default_output_names(program: ExportedProgram) -> list[str]:
-    """logits for {"logits": x}, output1 for the second of a tuple, hidden.0 for the first of a list under a key."""
+    """logits for {"logits": x}, output1 for the second of a tuple, hidden.0 for the first of a list under a
+    key."""
     out_spec = program.call_spec.out_spec
     assert out_spec is not None
     tree = pytree.tree_unflatten(list(range(out_spec.num_leaves)), out_spec)

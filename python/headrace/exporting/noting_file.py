@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file for torch to write a package to. torch's archive writer ends the process when a write fails while it closes, as on a full
-disk; so a failed write is noted here, what follows is dropped, and the failure is raised when torch is done."""
+"""A file for torch to write a package to. torch's archive writer ends the process when a write fails while it
+closes, as on a full disk; so a failed write is noted here, what follows is dropped, and the failure is raised
+when torch is done."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from ..errors import InvalidArgument, NotFound
 def check_output(path: Path) -> None:
     """Returns if a package can get that name; one that is there already will be replaced.
 
-    errors   not_found (no such folder), invalid_argument (another ending, a folder has the name, nothing can be written there)
+    errors   not_found (no such folder), invalid_argument (another ending, a folder has the name, nothing can
+             be written there)
     """
     if path.suffix != ".pt2":
         raise InvalidArgument(f"{path} cannot be the package's name: it must end in .pt2")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 from torch.export import ExportedProgram
@@ -37,7 +37,8 @@ class Program:
 
 
 def default_cache() -> Path:
-    """Where the compiler keeps what it made: TORCHINDUCTOR_CACHE_DIR, or the user's cache. Never the temporary folder."""
+    """Where the compiler keeps what it made: TORCHINDUCTOR_CACHE_DIR, or the user's cache. Never the
+    temporary folder."""
     if chosen := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace" / "inductor"
@@ -46,8 +47,8 @@ def default_cache() -> Path:
 def export_program(request: ExportRequest, device: str, version: str) -> Program:
     """Traces the module, whose inputs are on the device already.
 
-    errors   invalid_argument (torch.export cannot trace it, or the dynamic dimensions contradict the module), not_supported
-             (something that is no tensor goes in or out)
+    errors   invalid_argument (torch.export cannot trace it, or the dynamic dimensions contradict the module),
+             not_supported (something that is no tensor goes in or out)
     """
     try:
         with torch.no_grad():
@@ -96,7 +97,9 @@ def _compile(program: Program, candidate: Path) -> None:
     try:
         with NotingFile(candidate) as file:
             torch._inductor.aoti_compile_and_package(
-                program.exported, package_path=file, inductor_configs=_compiler_options(program)
+                program.exported,
+                package_path=cast("IO[bytes]", file),
+                inductor_configs=_compiler_options(program),
             )
             file.check()
     except OSError:
@@ -104,7 +107,8 @@ def _compile(program: Program, candidate: Path) -> None:
     except Exception as error:
         if "InvalidCxxCompiler" in f"{type(error).__name__} {error}":
             raise NotSupported(
-                "no C++ compiler works here, and AOTInductor needs one: install g++ (Debian: apt-get install g++)"
+                "no C++ compiler works here, and AOTInductor needs one: install g++ (Debian: apt-get "
+                "install g++)"
             ) from error
         raise
 
@@ -129,7 +133,8 @@ def _compiler_options(program: Program) -> dict[str, Any]:
 
 @contextmanager
 def compiler_cache(cache: Path) -> Iterator[None]:
-    """Keeps the compiler's work in the folder: Inductor looks at the environment, and would otherwise litter the temporary folder."""
+    """Keeps the compiler's work in the folder: Inductor looks at the environment, and would otherwise litter
+    the temporary folder."""
     before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     cache.mkdir(parents=True, exist_ok=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to export: a module, example inputs, and which of their dimensions may vary, as a user's function returns them."""
+"""What to export: a module, example inputs, and which of their dimensions may vary, as a user's function
+returns them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from torch.utils import _pytree as pytree
 from ..errors import InvalidArgument, NotFound
 
 EXPECTED = (
-    "a tuple (module, args) or (module, args, kwargs), or a dict with the keys module and args, and as wanted kwargs, "
+    "a tuple (module, args) or (module, args, kwargs), or a dict with the keys module and args, and as "
+    "wanted kwargs, "
     "dynamic_shapes, input_names, output_names, make_inputs"
 )
 
@@ -31,8 +33,9 @@ class ExportRequest:
     dynamic_shapes  as torch.export.export takes them; the names of the Dims appear in the package
     input_names     one a tensor, in order; by default the names of forward's parameters
     output_names    one a tensor, in order; by default dict keys, or output0, output1, ...
-    make_inputs     for verification at other sizes: takes {name of a Dim: size}, returns args or (args, kwargs);
-                    needed where random inputs will not do, such as indices that must fit another input
+    make_inputs     for verification at other sizes: takes {name of a Dim: size}, returns args or (args,
+                    kwargs); needed where random inputs will not do, such as indices that must fit another
+                    input
     """
 
     module: torch.nn.Module
@@ -56,7 +59,8 @@ class ExportRequest:
             )
         if (dimension := _find_dimension(self.kwargs)) is not None:
             raise InvalidArgument(
-                f"kwargs, the third item of a tuple, holds the dynamic dimension {dimension}, and is for example inputs by name: "
+                f"kwargs, the third item of a tuple, holds the dynamic dimension {dimension}, and is for "
+                f"example inputs by name: "
                 'return a dict, as in {"module": module, "args": args, "dynamic_shapes": ...}'
             )
         if not isinstance(self.kwargs, Mapping):
@@ -90,8 +94,8 @@ def move_tensors(tree: Any, device: str) -> Any:
 def read_request(target: str) -> ExportRequest:
     """What the function named by "module.py:function" returns.
 
-    errors   not_found (no such file or function), invalid_argument (the name's form, or what came back); what the user's code
-             raises is the cause of an invalid_argument
+    errors   not_found (no such file or function), invalid_argument (the name's form, or what came back); what
+             the user's code raises is the cause of an invalid_argument
     """
     path_text, colon, name = target.rpartition(":")
     if not colon or not path_text or not name:

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares a package with the module in PyTorch: on the example inputs, and at other sizes that its dimensions allow."""
+"""Compares a package with the module in PyTorch: on the example inputs, and at other sizes that its
+dimensions allow.
+
+Two runners run the package: Headrace's, which is what users of the package have, and PyTorch's own loader."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,17 @@ from ..errors import InvalidArgument
 from . import io_spec
 from .package import Program
 from .request import ExportRequest, move_tensors
+from .runners import (
+    HEADRACE,
+    NAMES,
+    TORCH,
+    Failure,
+    Inputs,
+    Result,
+    clone_with_strides,
+    run_here,
+    run_in_children,
+)
 
 # What compiled code may differ by, of 1 + the value: sums in another order, fused multiply-adds.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
@@ -41,69 +56,141 @@ class Difference:
     absolute: float
     relative: float
     within: bool
+    runner: str = HEADRACE
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape)) or "scalar"
         verdict = "ok" if self.within else "DIFFERS"
-        return f"{self.case}: {self.output} {self.dtype} {shape}: largest difference {self.absolute:.3g}, relative {self.relative:.3g}: {verdict}"
+        return (
+            f"{self.case}, {NAMES[self.runner]}: {self.output} {self.dtype} {shape}: "
+            f"largest difference {self.absolute:.3g}, relative {self.relative:.3g}: {verdict}"
+        )
+
+
+@dataclass
+class Verification:
+    """The differences that each runner showed, and why a runner showed none."""
+
+    differences: list[Difference] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def loader_crashed(self) -> bool:
+        """Whether PyTorch's own loader crashed."""
+        return any(failure.runner == TORCH and failure.crashed for failure in self.failures)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the package was compared, and Headrace's runner did not die of it."""
+        dead = any(failure.runner == HEADRACE and failure.error is None for failure in self.failures)
+        return len(self.failures) < len(NAMES) and not dead
 
 
 def verify(
     program: Program, request: ExportRequest, package: Path, device: str, tolerance: float | None = None
-) -> list[Difference]:
-    """Runs package and module on the same inputs; a difference for every output, and every input that is written to.
+) -> Verification:
+    """Runs package and module on the same inputs; a difference for every runner, output, and input that is
+    written to.
 
-    errors   invalid_argument (the module itself fails at a size that its dynamic dimensions allow)
+    A runner that a signal ends, or that this machine has not, is among the failures, and the other one is
+    compared.
+    errors   invalid_argument (the module itself, or the package, fails at a size that its dynamic dimensions
+             allow)
     """
-    index = torch.device(device).index
-    runner = torch._inductor.aoti_load_package(str(package), device_index=-1 if index is None else index)
-    found: list[Difference] = []
+    mutated = [
+        i for i, entry in enumerate(program.spec["inputs"]) if entry["name"] in program.spec["mutated"]
+    ]
+    names = [output["name"] for output in program.spec["outputs"]]
+    names += [f"{program.spec['inputs'][i]['name']} (written)" for i in mutated]
+    all_inputs: list[Inputs] = []
+    expected: list[Result] = []
     for case, args, kwargs in _cases(program, request, device):
-        expected = _run(case, copy.deepcopy(request.module), args, kwargs)
-        actual = _run(case, runner, args, kwargs, package=True)
-        names = [output["name"] for output in program.spec["outputs"]] + [
-            f"{name} (written)" for name in program.spec["mutated"]
-        ]
-        mutated = [
-            i for i, entry in enumerate(program.spec["inputs"]) if entry["name"] in program.spec["mutated"]
-        ]
-        pairs = [*zip(expected[0], actual[0]), *((expected[1][i], actual[1][i]) for i in mutated)]
-        found += [compare(case, name, *pair, tolerance) for name, pair in zip(names, pairs)]
-    return found
+        all_inputs.append(Inputs(case, _tensors((args, in_order_of(request.kwargs, kwargs))), mutated))
+        expected.append(_run_module(case, request.module, args, kwargs, mutated))
+    # Beside the package: there is room for as much, which the temporary folder may not have.
+    with tempfile.TemporaryDirectory(
+        prefix="verify-", dir=package.parent, ignore_cleanup_errors=True
+    ) as folder:
+        found = run_in_children(package, device, all_inputs, Path(folder))
+    verification = Verification()
+    for runner, results in found.items():
+        if isinstance(results, Failure) and results.code > 0:
+            results = _run_again(runner, package, device, all_inputs)
+        if isinstance(results, Failure):
+            verification.failures.append(results)
+            continue
+        for inputs, right, actual in zip(all_inputs, expected, results):
+            pairs = zip([*right.outputs, *right.mutated], [*actual.outputs, *actual.mutated])
+            for name, (wanted, given) in zip(names, pairs):
+                verification.differences.append(compare(inputs.case, name, wanted, given, tolerance, runner))
+    return verification
 
 
-def _run(
-    case: str, callee: Any, args: Any, kwargs: Any, package: bool = False
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Its output tensors, and its input tensors after the run. The caller's own inputs stay as they are."""
-    args, kwargs = pytree.tree_map_only(torch.Tensor, _clone_with_strides, (args, kwargs))
+def _run_again(runner: str, package: Path, device: str, all_inputs: list[Inputs]) -> list[Result]:
+    """In this process, which has the operators that the user's code registered. What it raises is told."""
+    case = ""
+
+    def begin(step: str) -> None:
+        nonlocal case
+        case = step.removeprefix("run ")
+
+    try:
+        return run_here(runner, package, device, all_inputs, begin)
+    except Exception as error:
+        raise InvalidArgument(_failure_text(f"the package in {NAMES[runner]}", case, error)) from error
+
+
+def _run_module(case: str, module: torch.nn.Module, args: Any, kwargs: Any, mutated: list[int]) -> Result:
+    """What PyTorch makes of it. The caller's own inputs stay as they are."""
+    args, kwargs = pytree.tree_map_only(torch.Tensor, clone_with_strides, (args, kwargs))
     try:
         with torch.no_grad():
-            outputs = callee(*args, **kwargs)
+            outputs = copy.deepcopy(module)(*args, **kwargs)
     except Exception as error:
-        who = "the package" if package else "the module itself"
-        raise InvalidArgument(
-            f"{who} fails {case}: {type(error).__name__}: {error}. If that size is not meant to work, narrow the dynamic dimensions; "
-            "if random inputs do not fit together, give make_inputs"
-        ) from error
-    tensors = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
-    return tensors, [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        raise InvalidArgument(_failure_text("the module itself", case, error)) from error
+    inputs = _tensors((args, kwargs))
+    return Result(_tensors(outputs), [inputs[i] for i in mutated])
 
 
-def _clone_with_strides(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(
-        tensor
+def _failure_text(what: str, case: str, error: Exception) -> str:
+    return (
+        f"{what} fails {case}: {type(error).__name__}: {error}. If that size is not meant to work, "
+        "narrow the dynamic dimensions; "
+        "if random inputs do not fit together, give make_inputs"
     )
 
 
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def in_order_of(example: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The package's inputs are in the order of the example's keywords, in which make_inputs need not give
+    them."""
+    return {name: kwargs[name] for name in example} if set(example) == set(kwargs) else dict(kwargs)
+
+
 def compare(
-    case: str, name: str, expected: Tensor, actual: Tensor, tolerance: float | None = None
+    case: str,
+    name: str,
+    expected: Tensor,
+    actual: Tensor,
+    tolerance: float | None = None,
+    runner: str = HEADRACE,
 ) -> Difference:
-    """Absolute: the largest |actual - expected|. Relative: the largest of it by |expected|, where that is above the tolerance."""
+    """Absolute: the largest |actual - expected|. Relative: the largest of it by |expected|, where that is
+    above the tolerance."""
     dtype = str(expected.dtype).removeprefix("torch.")
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return Difference(
-            case, name, f"{dtype} for {actual.dtype}", tuple(actual.shape), float("inf"), float("inf"), False
+            case,
+            name,
+            f"{dtype} for {actual.dtype}",
+            tuple(actual.shape),
+            float("inf"),
+            float("inf"),
+            False,
+            runner,
         )
     exact = not (expected.is_floating_point() or expected.is_complex())
     allowed = 0.0 if exact else tolerance if tolerance is not None else TOLERANCES.get(expected.dtype, 0.3)
@@ -118,7 +205,7 @@ def compare(
     relative = torch.where(size > allowed, difference / size, 0.0)
     within = bool((difference <= allowed * (1 + size)).all())
     return Difference(
-        case, name, dtype, tuple(actual.shape), _largest(difference), _largest(relative), within
+        case, name, dtype, tuple(actual.shape), _largest(difference), _largest(relative), within, runner
     )
 
 
@@ -163,7 +250,8 @@ def _solve(expression: Any, number: int) -> tuple[Any, int]:
 
 
 def _other_sizes(names: io_spec.DimensionNames, example: dict[Any, int]) -> Iterator[dict[Any, int]]:
-    """The smallest that is not empty, the largest (four times the example at most), and one between, odd where it can be."""
+    """The smallest that is not empty, the largest (four times the example at most), and one between, odd
+    where it can be."""
     if not example:
         return
     bounds = {}
@@ -185,14 +273,16 @@ def _make_inputs(
     if request.make_inputs is not None:
         made = request.make_inputs(named)
         args, kwargs = made if _is_args_and_kwargs(made) else (made, request.kwargs)
-        return move_tensors((tuple(args), dict(kwargs)), device)
+        moved: tuple[tuple[Any, ...], dict[str, Any]] = move_tensors((tuple(args), dict(kwargs)), device)
+        return moved
     leaves, tree = pytree.tree_flatten((request.args, request.kwargs))
     values = iter(io_spec.input_values(program.exported).values())
     generator = torch.Generator().manual_seed(_SEED)
     resized = [
         _resize(leaf, next(values), sizes, generator) if isinstance(leaf, Tensor) else leaf for leaf in leaves
     ]
-    return pytree.tree_unflatten(resized, tree)
+    inputs: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(resized, tree)
+    return inputs
 
 
 def _is_args_and_kwargs(made: Any) -> bool:
@@ -211,7 +301,7 @@ def _resize(example: Tensor, value: Tensor, sizes: dict[Any, int], generator: to
     ]
     if list(example.shape) == shape:
         return example
-    order = sorted(range(example.dim()), key=lambda i: -example.stride(i))
+    order = sorted(range(example.dim()), key=lambda i: -example.stride()[i])
     empty = torch.empty_permuted(shape, order, dtype=example.dtype, device=example.device)
     return empty.copy_(_random_like(example.cpu(), shape, generator))
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NIXL 1.5.1's Python package on Headrace: `import headrace.compat.nixl.install`, and `import nixl` is this package.
+"""NIXL 1.5.1's Python package on Headrace: `import headrace.compat.nixl.install`, and `import nixl` is this
+package.
 
 What differs from NIXL, and why: docs/compat-nixl.md.
 """

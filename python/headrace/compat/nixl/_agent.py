@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """nixlAgent: NIXL's agent with handles that are plain numbers, on an agent of Headrace.
 
-A handle is a number that this agent gave out and never gives out again; one that was released or made up is an invalid
-parameter, never a crash. Prepared lists and requests are Headrace's own; what is added here is their numbers, NIXL's words and
-the translation of addresses (_regions.py).
+A handle is a number that this agent gave out and never gives out again; one that was released or made up is
+an invalid parameter, never a crash. Prepared lists and requests are Headrace's own; what is added here is
+their numbers, NIXL's words and the translation of addresses (_regions.py).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from ._errors import (
     failure,
     nixlBackendError,
     nixlInvalidParamError,
+    nixlNoTelemetryError,
     nixlNotFoundError,
     nixlNotPostedError,
     nixlNotSupportedError,
-    nixlNoTelemetryError,
     translated,
 )
 from ._exchange import DEFAULT_COMM_PORT, WITHDRAWAL, AgentStore, Exchange, Store, etcd_options
@@ -132,7 +132,8 @@ class nixlAgent:
     # Transfers
 
     def prepXferDlist(self, *arguments: Any, **named: Any) -> int:
-        """(agent_name, descs, backend=[]), (descs, backend=[]) for the local side, or (agent_name, mem_type, rows, backend=[]).
+        """(agent_name, descs, backend=[]), (descs, backend=[]) for the local side, or (agent_name, mem_type,
+        rows, backend=[]).
 
         Rows are an array of (address, length, device, stride, count), read without a copy.
         """
@@ -190,7 +191,8 @@ class nixlAgent:
         backend: Sequence[int] = (),
         skip_desc_merg: bool = False,
     ) -> int:
-        """A request out of two prepared lists. Headrace merges neighbours as it moves them: skip_desc_merg has no effect."""
+        """A request out of two prepared lists. Headrace merges neighbours as it moves them: skip_desc_merg
+        has no effect."""
         op, local, remote = word_of(operation), self._list(local_side), self._list(remote_side)
         made = self._make_prepared(
             Transfer, op, local, local_indices, remote, remote_indices, notif_msg, backend
@@ -212,9 +214,9 @@ class nixlAgent:
         paths = self._backends.limited(backends, local.paths, remote.paths) if limited else None
         said = notification if type(notification) is bytes else message(notification)
         try:
-            made: Any = self._agent.make_request(
+            made: Any = self._agent.make_request(  # type: ignore[call-overload]  # op is one of two words
                 op, local.pages, remote.pages, local_indices, remote_indices, paths, None, kind
-            )  # type: ignore[arg-type]
+            )
         except (headrace.Error, TypeError) as error:
             made = self._make_of_other_indices(
                 error, kind, op, local, local_indices, remote, remote_indices, paths
@@ -223,9 +225,18 @@ class nixlAgent:
         return made  # type: ignore[no-any-return]
 
     def _make_of_other_indices(
-        self, error: Exception, kind: type[Kind], op: str, local: PreparedList, here: Any, remote: PreparedList, there: Any, paths: list[str] | None
-    ) -> Kind:  # fmt: skip
-        """NIXL takes indices that Headrace refuses: tried again with what it would make of them, if that is something else."""
+        self,
+        error: Exception,
+        kind: type[Kind],
+        op: str,
+        local: PreparedList,
+        here: Any,
+        remote: PreparedList,
+        there: Any,
+        paths: list[str] | None,
+    ) -> Kind:
+        """NIXL takes indices that Headrace refuses: tried again with what it would make of them, if that is
+        something else."""
         plain = indices(here), indices(there)
         if plain[0] is here and plain[1] is there:
             if not isinstance(error, headrace.Error):
@@ -472,8 +483,14 @@ class nixlAgent:
         self._send(None, True, ip_addr, port, "")
 
     def sendLocalPartialMD(
-        self, descs: nixlRegDList, inc_conn_info: bool = False, backends: Sequence[int] = (), ip_addr: str = "", port: int = 0, label: str = ""
-    ) -> None:  # fmt: skip
+        self,
+        descs: nixlRegDList,
+        inc_conn_info: bool = False,
+        backends: Sequence[int] = (),
+        ip_addr: str = "",
+        port: int = 0,
+        label: str = "",
+    ) -> None:
         """The same with a part of it, which a store keeps under the label."""
         need(descs, nixlRegDList, "what the metadata is of")
         if not ip_addr and not label:
@@ -493,7 +510,8 @@ class nixlAgent:
             self._exchange.publish(label or "metadata", regions, connection_info)
 
     def fetchRemoteMD(self, remote_agent: str, ip_addr: str = "", port: int = 0, label: str = "") -> None:
-        """From the agent that listens there, else from the store. Returns at once: checkRemoteMD tells when it has come."""
+        """From the agent that listens there, else from the store. Returns at once: checkRemoteMD tells when
+        it has come."""
         name = as_text(remote_agent, "an agent's name")
         if ip_addr:
             self._exchange.fetch(name, ip_addr, port or DEFAULT_COMM_PORT)
@@ -501,7 +519,8 @@ class nixlAgent:
             self._exchange.find(name, label)
 
     def invalidateLocalMD(self, ip_addr: str = "", port: int = 0) -> None:
-        """Makes the agent that listens there forget us, or takes our metadata out of the store. Returns at once."""
+        """Makes the agent that listens there forget us, or takes our metadata out of the store. Returns at
+        once."""
         if ip_addr:
             self._exchange.withdraw_from(ip_addr, port or DEFAULT_COMM_PORT)
         else:

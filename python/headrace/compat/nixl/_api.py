@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,9 +12,9 @@ import headrace
 
 from . import _bindings as nixlBind
 from ._compiled import QuickMake
+from ._descriptors import described, is_array
 from ._handles import nixl_prepped_dlist_handle, nixl_xfer_handle, was_released
 from ._inputs import MEMORIES, is_tensor, reg_list, remote_list, tensor_memory, xfer_list
-from ._descriptors import described, is_array
 from ._transfer import message
 from ._unpickle import descriptors_of
 from .logging import get_logger
@@ -41,11 +42,12 @@ _THREADS_PARAMETER = {
 _OPERATIONS = {"READ": "read", "WRITE": "write"}
 _WORDS = {"posted": "PROC", "canceling": "PROC", "done": "DONE"}
 
-_Method = TypeVar("_Method")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _quick(method: _Method) -> _Method:
-    """make_prepped_xfer, done by compiled code where its arguments are usual: in all other cases, and where that fails, as written."""
+    """make_prepped_xfer, done by compiled code where its arguments are usual: in all other cases, and where
+    that fails, as written."""
     made: Any = QuickMake(
         method, headrace.Agent.make_request, headrace.Error, nixl_prepped_dlist_handle, nixl_xfer_handle
     )
@@ -190,8 +192,11 @@ class nixl_agent:
     # Memory
 
     def register_memory(
-        self, reg_list: Any, mem_type: str | None = None, backends: list[str] = []
-    ) -> nixlRegDList:  # noqa: B006
+        self,
+        reg_list: Any,
+        mem_type: str | None = None,
+        backends: list[str] = [],  # noqa: B006  NIXL's own signature
+    ) -> nixlRegDList:
         """Registers what get_reg_descs takes, and gives the list to deregister it by."""
         descs: Any = self.get_reg_descs(reg_list, mem_type)
         self.agent.registerMem(descs, self._handles(backends))
@@ -211,7 +216,8 @@ class nixl_agent:
         return self.agent.queryMem(descs, self.backends[backend])
 
     def get_xfer_descs(self, descs: Any, mem_type: str | None = None) -> nixlXferDList | None:
-        """A list for transfers, of tuples (address, length, device), an array of such rows, a tensor or a list of tensors.
+        """A list for transfers, of tuples (address, length, device), an array of such rows, a tensor or a
+        list of tensors.
 
         mem_type: needed unless they are tensors. None if they cannot be one; the log says why.
         """
@@ -234,7 +240,8 @@ class nixl_agent:
         return pickle.dumps(descs)
 
     def deserialize_descs(self, serialized_descs: bytes) -> Any:
-        """What get_serialized_descs gave. Takes descriptor lists and plain values; whatever else a pickle holds is refused."""
+        """What get_serialized_descs gave. Takes descriptor lists and plain values; whatever else a pickle
+        holds is refused."""
         return descriptors_of(serialized_descs)
 
     # Transfers
@@ -244,9 +251,9 @@ class nixl_agent:
     ) -> nixl_prepped_dlist_handle:  # fmt: skip
         """Prepares a list once for any number of transfers.
 
-        agent_name: "NIXL_INIT_AGENT" or "" for the local side; a peer's, or our own for the far side of a transfer to ourselves.
-        xfer_list: what get_xfer_descs takes, or an array of rows (address, length, device, stride, count), which needs mem_type.
-        Arrays are read, and not kept.
+        agent_name: "NIXL_INIT_AGENT" or "" for the local side; a peer's, or our own for the far side of a
+        transfer to ourselves. xfer_list: what get_xfer_descs takes, or an array of rows (address, length,
+        device, stride, count), which needs mem_type. Arrays are read, and not kept.
         """
         name = nixlBind.NIXL_INIT_AGENT if agent_name in ("NIXL_INIT_AGENT", "") else agent_name
         if is_array(xfer_list) and xfer_list.ndim == 2 and xfer_list.shape[1] == 5:
@@ -279,7 +286,8 @@ class nixl_agent:
     ) -> nixl_xfer_handle:
         """A transfer between descriptors of two prepared lists, picked by index.
 
-        Indices: lists, or one-dimensional arrays of any integers (uint32 and 64 bits are read without a copy).
+        Indices: lists, or one-dimensional arrays of any integers (uint32 and 64 bits are read without a
+        copy).
         """
         op = _OPERATIONS[operation]
         local, remote, chosen = local_xfer_side._thing, remote_xfer_side._thing, self._handles(backends)
@@ -373,10 +381,11 @@ class nixl_agent:
     def check_remote_xfer_done(
         self, remote_agent_name: str, lookup_tag: bytes, backends: list[str] = [], tag_is_prefix: bool = True  # noqa: B006
     ) -> bool:  # fmt: skip
-        """Whether a notification with this tag, at its begin or anywhere in it, has come from that peer; takes the first one away."""
+        """Whether a notification with this tag, at its begin or anywhere in it, has come from that peer;
+        takes the first one away."""
         messages = self.update_notifs(backends).get(remote_agent_name, [])
-        for i, message in enumerate(messages):
-            if message.startswith(lookup_tag) if tag_is_prefix else lookup_tag in message:
+        for i, payload in enumerate(messages):
+            if payload.startswith(lookup_tag) if tag_is_prefix else lookup_tag in payload:
                 del messages[i]
                 return True
         return False
@@ -392,8 +401,11 @@ class nixl_agent:
         return self.agent.getLocalMD()
 
     def get_partial_agent_metadata(
-        self, descs: nixlRegDList, inc_conn_info: bool = False, backends: list[str] = []
-    ) -> bytes:  # noqa: B006
+        self,
+        descs: nixlRegDList,
+        inc_conn_info: bool = False,
+        backends: list[str] = [],  # noqa: B006  NIXL's own signature
+    ) -> bytes:
         """Of some regions; of none means how to reach this agent."""
         return self.agent.getLocalPartialMD(descs, inc_conn_info, self._handles(backends))
 
@@ -433,11 +445,13 @@ class nixl_agent:
     def fetch_remote_metadata(
         self, remote_agent: str, ip_addr: str = "", port: int = DEFAULT_COMM_PORT, label: str = ""
     ) -> None:
-        """From the agent that listens there, else from the store; in the background: check_remote_metadata tells when it is here."""
+        """From the agent that listens there, else from the store; in the background: check_remote_metadata
+        tells when it is here."""
         self.agent.fetchRemoteMD(remote_agent, ip_addr, port, label)
 
     def invalidate_local_metadata(self, ip_addr: str = "", port: int = DEFAULT_COMM_PORT) -> None:
-        """Makes the agent that listens there forget us, or takes our metadata out of the store; in the background."""
+        """Makes the agent that listens there forget us, or takes our metadata out of the store; in the
+        background."""
         self.agent.invalidateLocalMD(ip_addr, port)
 
 

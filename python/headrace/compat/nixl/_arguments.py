@@ -20,7 +20,8 @@ def need(value: object, kind: type, what: str) -> None:
 
 
 def indices(value: Any) -> Any:
-    """Integer arrays as they are. Others that NIXL takes (with gaps, of floats or bools) are copied into integers, as it does."""
+    """Integer arrays as they are. Others that NIXL takes (with gaps, of floats or bools) are copied into
+    integers, as it does."""
     if is_array(value):
         if value.ndim != 1:
             raise ValueError(
@@ -52,7 +53,8 @@ def no_handle(handle: object, what: str) -> Exception:
 def of_prepare(
     arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[str, nixl_mem_t | None, Any, Sequence[int]]:
-    """Which of prepXferDlist's three forms it is: agent's name, kind of memory (of an array), descriptors, backends."""
+    """Which of prepXferDlist's three forms it is: agent's name, kind of memory (of an array), descriptors,
+    backends."""
     given = list(arguments)
     if "agent_name" in named:
         given.insert(0, named.pop("agent_name"))

@@ -37,8 +37,8 @@ POSITIONS = (
 class nixlAgentConfig:
     """Up to eight arguments, by position; the rest as attributes.
 
-    Headrace's agents always make progress by themselves and are always safe to share: useProgThread, syncMode and the delays
-    are kept and have no effect.
+    Headrace's agents always make progress by themselves and are always safe to share: useProgThread, syncMode
+    and the delays are kept and have no effect.
     """
 
     __slots__ = tuple(FIELDS)
@@ -57,9 +57,9 @@ class nixlAgentConfig:
             raise TypeError(f"nixlAgentConfig takes up to {len(POSITIONS)} arguments, not {len(values)}")
         for name, (_, default) in FIELDS.items():
             setattr(self, name, default)
-        for name, value in zip(POSITIONS, values, strict=False):
-            if name is not None:
-                setattr(self, name, value)
+        for field, value in zip(POSITIONS, values, strict=False):
+            if field is not None:
+                setattr(self, field, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in FIELDS:

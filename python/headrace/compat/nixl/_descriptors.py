@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptor lists: (address, length, device) of so many pieces of one kind of memory, kept as one array of words.
+"""Descriptor lists: (address, length, device) of so many pieces of one kind of memory, kept as one array of
+words.
 
-Lists made of a NumPy array keep nothing of it, since a program may go on using the array; nothing here imports NumPy.
+Lists made of a NumPy array keep nothing of it, since a program may go on using the array; nothing here
+imports NumPy.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from ._state import StateReader, head, record
 WIDTH = 3
 
 _spelling = RLock()
-"""Held while a list's rows are written out as words; by a signal's handler too, which may find its own thread at it."""
+"""Held while a list's rows are written out as words; by a signal's handler too, which may find its own thread
+at it."""
 
 
 def _in_a_forked_child() -> None:
@@ -100,7 +103,8 @@ class DescriptorList:
     _spelt: array[int]
     """The words, unless there are rows."""
     _rows: Rows | None
-    """What an array was, until somebody wants to see or to change the words: most lists are made to be prepared."""
+    """What an array was, until somebody wants to see or to change the words: most lists are made to be
+    prepared."""
     _extras: list[Any]
 
     def __new__(cls, *_args: object, **_kwargs: object) -> DescriptorList:
@@ -108,7 +112,8 @@ class DescriptorList:
         self._type, self._spelt, self._rows, self._extras = nixl_mem_t.DRAM_SEG, array("Q"), None, []
         return self
 
-    # Several threads may use one list: the words are written out once, and `_rows` goes only when they are there.
+    # Several threads may use one list: the words are written out once, and `_rows` goes only when they are
+    # there.
 
     @property
     def _words(self) -> array[int]:
@@ -302,7 +307,8 @@ class nixlXferDList(_Searchable):
 
 
 class nixlRegDList(_Searchable):
-    """What is registered: (address, length, device, what its owner says about it) each; the last is given as str or bytes."""
+    """What is registered: (address, length, device, what its owner says about it) each; the last is given as
+    str or bytes."""
 
     __slots__ = ()
     _has_extra = True

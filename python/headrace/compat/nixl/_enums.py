@@ -7,7 +7,10 @@ import enum
 
 
 class Enumeration(enum.Enum):
-    """Compares with ints and serves as an index without being an int. Any int makes a member; an unknown one is named "???"."""
+    """Compares with ints and serves as an index without being an int. Any int makes a member; an unknown one
+    is named "???"."""
+
+    _value_: int
 
     @classmethod
     def _missing_(cls, value: object) -> Enumeration:
@@ -64,7 +67,8 @@ class nixl_cost_t(Enumeration):
 
 
 class nixl_thread_sync_t(Enumeration):
-    """How an agent shares itself among threads. Headrace's agents always do; the choice is kept and has no effect."""
+    """How an agent shares itself among threads. Headrace's agents always do; the choice is kept and has no
+    effect."""
 
     NIXL_THREAD_SYNC_NONE = 0
     NIXL_THREAD_SYNC_STRICT = 1

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata by socket and store, in the background as NIXL does it: calls return at once, check_remote_metadata tells when it came.
+"""Metadata by socket and store, in the background as NIXL does it: calls return at once,
+check_remote_metadata tells when it came.
 
 What goes wrong is logged, since the call that asked for it has returned.
 """
@@ -24,7 +25,8 @@ from .logging import get_logger
 DEFAULT_COMM_PORT = 8888
 DEFAULT_LABEL = "metadata"
 WITHDRAWAL = b"\0headrace.compat.nixl: forget my metadata"
-"""A notification that no program sees: its sender takes its metadata back. Headrace's metadata socket has no such message."""
+"""A notification that no program sees: its sender takes its metadata back. Headrace's metadata socket has no
+such message."""
 
 LOOK_AGAIN_SECONDS = 0.05
 FINISH_SECONDS = 5.0
@@ -150,7 +152,8 @@ class Exchange:
         if self._open_store is None:
             raise failure(
                 nixlInvalidParamError,
-                "no address is given and there is no store: set NIXL_ETCD_ENDPOINTS or NIXL_TCPSTORE_ENDPOINT",
+                "no address is given and there is no store: set NIXL_ETCD_ENDPOINTS or "
+                "NIXL_TCPSTORE_ENDPOINT",
             )
 
     def _opened(self) -> Store:
@@ -224,8 +227,8 @@ _running: weakref.WeakKeyDictionary[Exchange, threading.Thread] = weakref.WeakKe
 def _finish_all() -> None:
     """At the end of the program what was asked for last, often to take metadata back, is still done.
 
-    weakref.finalize could do that by itself, but in no order with what closes Headrace's agents then. That is registered with
-    the first agent, and this after it, hence runs before it.
+    weakref.finalize could do that by itself, but in no order with what closes Headrace's agents then. That is
+    registered with the first agent, and this after it, hence runs before it.
     """
     for exchange, thread in list(_running.items()):
         _finish(exchange._jobs, thread)
@@ -256,7 +259,8 @@ def _work(jobs: queue.SimpleQueue[Callable[[], bool] | None]) -> None:
             return
         if not job():
             pending.append(job)
-        del job  # it holds its Exchange, hence its agent, which could never end while this thread waits for the next one
+        # The job holds its Exchange, hence its agent, which could not end while this thread waits on.
+        del job
 
 
 def etcd_options() -> dict[str, str]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Handles of prepared lists and transfers, as programs hold them.
 
-A handle is released once, at the latest with the last reference to it. The raw agent knows a prepared list by a number, and a
-transfer by none until somebody asks for it: few do, and a request is made before every transfer.
+A handle is released once, at the latest with the last reference to it. The raw agent knows a prepared list by
+a number, and a transfer by none until somebody asks for it: few do, and a request is made before every
+transfer.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class nixl_prepped_dlist_handle:
     __slots__ = ("_handle", "_agent", "_released", "_thing", "_pages")
 
     _pages: headrace.PageList | None
-    """For requests that nothing need be asked about; None: it may go by some backends alone, or was released."""
+    """For requests that nothing need be asked about; None: it may go by some backends alone, or was
+    released."""
 
     def __init__(self, agent: nixlAgent, value: int):
         self._agent = agent
@@ -76,7 +78,8 @@ class nixl_prepped_dlist_handle:
 
 
 class nixl_xfer_handle(Transfer):
-    """A transfer. Releasing it while it is under way ends it and waits until nothing reads or writes for it any more."""
+    """A transfer. Releasing it while it is under way ends it and waits until nothing reads or writes for it
+    any more."""
 
     __slots__ = ("_number",)
 

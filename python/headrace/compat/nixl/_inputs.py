@@ -47,29 +47,33 @@ def _refused(why: str, *values: object) -> None:
 
 def _of_tensors(kind: type[List], tensors: list[Any]) -> List | None:
     if any(tensor.device != tensors[0].device for tensor in tensors):
-        return _refused("the tensors lie on several devices: make a list for each")
+        _refused("the tensors lie on several devices: make a list for each")
+        return None
     if not all(tensor.is_contiguous() for tensor in tensors):
-        return _refused("a tensor has gaps: call contiguous() and keep what it gives")
+        _refused("a tensor has gaps: call contiguous() and keep what it gives")
+        return None
     extra = ("",) if kind._has_extra else ()
     rows = [
-        (tensor.data_ptr(), tensor.numel() * tensor.element_size(), max(0, tensor.get_device()), *extra) for tensor in tensors
-    ]  # fmt: skip
+        (tensor.data_ptr(), tensor.numel() * tensor.element_size(), max(0, tensor.get_device()), *extra)
+        for tensor in tensors
+    ]
     return kind(MEMORIES[tensor_memory(tensors[0])], rows)
 
 
 def _of_plain(kind: type[List], descs: Any, mem_type: str | None, width: int) -> List | None:
     """Of tuples, or of an array of three columns."""
     if mem_type is None:
-        return _refused("descriptors that are no tensors need a kind of memory: %s", ", ".join(MEMORIES))
+        _refused("descriptors that are no tensors need a kind of memory: %s", ", ".join(MEMORIES))
+        return None
     if is_array(descs):
         if descs.ndim != 2 or descs.shape[1] != 3:
-            return _refused(
-                "descriptors are an array of three columns, and this one has the shape %s", descs.shape
-            )
+            _refused("descriptors are an array of three columns, and this one has the shape %s", descs.shape)
+            return None
     elif len(descs[0]) != width:
-        return _refused(
+        _refused(
             "descriptors of a %s are tuples of %d elements, and this is %r", kind.__name__, width, descs[0]
         )
+        return None
     return kind(MEMORIES[mem_type], descs)
 
 
@@ -77,7 +81,8 @@ def _list_of(kind: type[List], descs: Any, mem_type: str | None) -> List | None:
     if isinstance(descs, kind):
         return descs
     if isinstance(descs, DescriptorList):
-        return _refused("a %s is expected, not a %s", kind.__name__, type(descs).__name__)
+        _refused("a %s is expected, not a %s", kind.__name__, type(descs).__name__)
+        return None
     if is_tensor(descs):
         return _of_tensors(kind, [descs])
     if isinstance(descs[0], tuple) or is_array(descs):

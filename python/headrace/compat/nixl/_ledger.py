@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent has registered, by NIXL's descriptors: which region each became, and the table to look addresses up in."""
+"""What an agent has registered, by NIXL's descriptors: which region each became, and the table to look
+addresses up in."""
 
 from __future__ import annotations
 

@@ -95,7 +95,8 @@ class Memory:
         if by_path and (len(rows) > 1 or self.ledger.names_file(device)):
             raise failure(
                 nixlBackendError,
-                f"device {device} stands for a file already: give each that is named by path a number of its own",
+                f"device {device} stands for a file already: give each that is named by path a number of "
+                f"its own",
             )
         with _storage.registered(kind, rows) as ranges:
             regions = self._agent.register(ranges, note=device_note(device), backends=paths)

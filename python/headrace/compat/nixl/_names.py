@@ -11,7 +11,8 @@ MODULES = ("_api", "_bindings", "_utils", "logging")
 
 
 def provide(name: str) -> None:
-    """From now on `import name` gives this package, and `import name._api` its module. What was imported before stays with its users."""
+    """From now on `import name` gives this package, and `import name._api` its module. What was imported
+    before stays with its users."""
     for module in [loaded for loaded in sys.modules if loaded.startswith(f"{name}.")]:
         del sys.modules[module]
     sys.modules[name] = importlib.import_module(PACKAGE)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of peers' memory, as tables to look addresses up in.
 
-A table is made at the first use and made anew when the peer's metadata has changed. That is seen by the peer's incarnation,
-the metadata's version and the number of regions, as PeerInfo has them: metadata also comes in without a call of ours.
+A table is made at the first use and made anew when the peer's metadata has changed. That is seen by the
+peer's incarnation, the metadata's version and the number of regions, as PeerInfo has them: metadata also
+comes in without a call of ours.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from ._errors import failure, nixlNotFoundError
 from ._regions import RegionTable, extent_of
 
 DEVICE_NOTE = b"device="
-"""A region's note says its device, unless that is 0: dram of Headrace's has none, and NIXL's descriptors do."""
+"""A region's note says its device, unless that is 0: dram of Headrace's has none, and NIXL's descriptors
+do."""
 
 
 def device_note(device: int) -> bytes:
@@ -32,7 +34,8 @@ def device_of(region: headrace.Region) -> int:
 
 
 class Life(NamedTuple):
-    """A peer as it was when a list was prepared for it: another start of it, or forgetting it between, makes another life."""
+    """A peer as it was when a list was prepared for it: another start of it, or forgetting it between, makes
+    another life."""
 
     incarnation: int
     forgotten: int
@@ -53,7 +56,8 @@ class Peers:
         self._forgotten: dict[str, int] = {}
 
     def info(self, name: str) -> headrace.PeerInfo | None:
-        """What Headrace says of the peer, if it knows how to reach it: parts of metadata may have come before that."""
+        """What Headrace says of the peer, if it knows how to reach it: parts of metadata may have come before
+        that."""
         return next((info for info in self._agent.peers() if info.name == name and info.backends), None)
 
     def life(self, name: str) -> Life | None:

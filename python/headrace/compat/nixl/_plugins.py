@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backends that NIXL's users name, and the paths of Headrace that stand for each.
 
-A name for storage stands for every open backend of Headrace that carries both sides of what the name is used for; a name for
-the network or GPUs for every one that carries one of its kinds of memory and no storage. Which of them takes a given request
-is Headrace's choice. A name that nobody stands for is absent, as a plugin that is not installed is to NIXL.
+A name for storage stands for every open backend of Headrace that carries both sides of what the name is used
+for; a name for the network or GPUs for every one that carries one of its kinds of memory and no storage.
+Which of them takes a given request is Headrace's choice. A name that nobody stands for is absent, as a plugin
+that is not installed is to NIXL.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ class Plugin:
     """A name of NIXL's."""
 
     kinds: tuple[str, ...]
-    """Of memory, in Headrace's words. The first is what the name is used for: without a path for it, the name is absent. Of
-    storage the second is the memory at its other side."""
+    """Of memory, in Headrace's words. The first is what the name is used for: without a path for it, the name
+    is absent. Of storage the second is the memory at its other side."""
 
     parameters: dict[str, str] = field(default_factory=dict)
-    """That its users may read and hand back, with their defaults. Headrace's own options are set as Headrace's are."""
+    """That its users may read and hand back, with their defaults. Headrace's own options are set as
+    Headrace's are."""
 
 
 _MEMORY = ("dram", "vram")
@@ -110,7 +112,8 @@ def carried(name: str, open_backends: Iterable[OpenBackend]) -> Carried | None:
     infos = [info for info in open_backends if _stands_for(info, plugin)]
     paths = {kind: tuple(info.name for info in infos if kind in info.kinds) for kind in plugin.kinds}
     kinds = tuple(kind for kind in plugin.kinds if paths[kind])
-    # Names of the network stand for whatever host memory they can reach, though NIXL lists host memory first for most.
+    # Names of the network stand for whatever host memory they can reach, though NIXL lists host memory first
+    # for most.
     if plugin.kinds[0] not in kinds:
         return None
     return Carried(

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From addresses to regions. NIXL's programs name memory by address, Headrace by (region, offset); this is the border.
+"""From addresses to regions. NIXL's programs name memory by address, Headrace by (region, offset); this is
+the border.
 
-A RegionTable holds the regions of one agent and one kind of memory, and finds the one that a descriptor lies in. A list that lies
-in one region is handed on as it is kept. Of all others short ones are looked up one by one, long ones all at once with NumPy
-where it is installed.
+A RegionTable holds the regions of one agent and one kind of memory, and finds the one that a descriptor lies
+in. A list that lies in one region is handed on as it is kept. Of all others short ones are looked up one by
+one, long ones all at once with NumPy where it is installed.
 """
 
 from __future__ import annotations
@@ -45,15 +46,16 @@ def uncovered(index: int, address: int, length: int, device: int) -> Exception:
     """What a descriptor outside all regions gets."""
     return failure(
         nixlNotFoundError,
-        f"descriptor {index} (address {address:#x}, {length} bytes, device {device}) lies in no registered memory that is known here",
+        f"descriptor {index} (address {address:#x}, {length} bytes, device {device}) lies in no registered "
+        f"memory that is known here",
     )
 
 
 class _Device:
     """The extents of one device, by start.
 
-    Extents may overlap. Of those that begin at or before an address, the one that ends last covers a range if any does: so
-    `widest[i]` names, for extent i, the one among the first i + 1 that ends last.
+    Extents may overlap. Of those that begin at or before an address, the one that ends last covers a range if
+    any does: so `widest[i]` names, for extent i, the one among the first i + 1 that ends last.
     """
 
     def __init__(self, extents: list[Extent]):
@@ -77,7 +79,8 @@ class _Device:
         return extent if address + length <= extent.start + extent.length else None
 
     def columns(self) -> tuple[Any, ...]:
-        """Starts, then region, start, length and origin of the widest one of each place; made at the first long list."""
+        """Starts, then region, start, length and origin of the widest one of each place; made at the first
+        long list."""
         if self._columns is None:
             numpy = _numpy()
             widest = [self.extents[i] for i in self.widest]
@@ -110,7 +113,8 @@ class RegionTable:
         return extent
 
     def pages(self, words: Sequence[int]) -> Any:
-        """The descriptors, three words each, as Headrace's pages: (region, offset, length) each, of the same count and order."""
+        """The descriptors, three words each, as Headrace's pages: (region, offset, length) each, of the same
+        count and order."""
         rows = _rows_in(words)
         return self._pages_one_by_one(words) if rows is None else self._row_by_row(rows)
 
@@ -125,8 +129,8 @@ class RegionTable:
     def pages_of(self, rows: Rows) -> Any:
         """The same for rows that are to be prepared at once.
 
-        Where one region is all that they can lie in, whether each does is left to Headrace, which looks anyway: pages finds the
-        words for what it refuses.
+        Where one region is all that they can lie in, whether each does is left to Headrace, which looks
+        anyway: pages finds the words for what it refuses.
         """
         found = self._devices.get(rows.device)
         if rows.addresses is None and found is not None:
@@ -200,7 +204,8 @@ class RegionTable:
 
 
 def _rows_in(words: Sequence[int]) -> Any:
-    """Words of a long list as an array of three columns, where they lie; None: the list is short, or there is no NumPy."""
+    """Words of a long list as an array of three columns, where they lie; None: the list is short, or there is
+    no NumPy."""
     if len(words) <= 3 * FEW or _numpy() is None:
         return None
     return _numpy().frombuffer(words, _numpy().uint64).reshape(-1, 3)
@@ -218,7 +223,8 @@ def _columns_of(regions: Any, offsets: Any, lengths: Any) -> Any:
 
 
 def strided_pages(table: RegionTable, rows: Any) -> Any:
-    """Headrace's pages for rows of (address, length, device, stride, count): `count` blocks, each `stride` after the one before.
+    """Headrace's pages for rows of (address, length, device, stride, count): `count` blocks, each `stride`
+    after the one before.
 
     A single row stays as short as it is.
     """
@@ -227,7 +233,8 @@ def strided_pages(table: RegionTable, rows: Any) -> Any:
         if count < 1 or (count > 1 and stride < length):
             raise failure(
                 nixlNotFoundError,
-                f"descriptor {i} has {count} blocks of {length} bytes, {stride} apart: they overlap, or are none",
+                f"descriptor {i} has {count} blocks of {length} bytes, {stride} apart: they overlap, or are "
+                f"none",
             )
         extent = table.find(i, address, (count - 1) * stride + length, device)
         places.append((extent.region, address - extent.origin, length, stride, count))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptors of one device, kept as short as they can be: a regular list is three numbers, one in any order its addresses."""
+"""Descriptors of one device, kept as short as they can be: a regular list is three numbers, one in any order
+its addresses."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from ._compiled import capture_rows
 class Rows(NamedTuple):
     """Rows of (address, length, device), at least one, as _compiled.capture_rows tells them."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
     device: int
     address: int
     """Of the first."""
@@ -40,6 +41,7 @@ class Rows(NamedTuple):
 
 
 def captured(rows: Any) -> Rows | None:
-    """Of a contiguous buffer of three uint64 a row; nothing of it is kept. None: there are no rows, or they lie on several devices."""
+    """Of a contiguous buffer of three uint64 a row; nothing of it is kept. None: there are no rows, or they
+    lie on several devices."""
     found = capture_rows(rows) if len(rows) else None
     return None if found is None else Rows._make(found)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes that a descriptor list becomes in a pickle: NIXL's own, so that lists of either library can be read.
+"""The bytes that a descriptor list becomes in a pickle: NIXL's own, so that lists of either library can be
+read.
 
 A magic word, then records of tag, length (8 bytes, little-endian), value and a bar.
 """

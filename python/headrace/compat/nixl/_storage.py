@@ -17,8 +17,8 @@ LARGEST_DESCRIPTOR = (1 << 31) - 1
 
 
 def named_in(said: str) -> tuple[str, int]:
-    """The path in "<access>[,<flag>...]:<path>" and what open(2) is to be told; no path if it is not of that form: then the
-    device is an open descriptor."""
+    """The path in "<access>[,<flag>...]:<path>" and what open(2) is to be told; no path if it is not of that
+    form: then the device is an open descriptor."""
     modes, colon, path = said.partition(":")
     access, *flags = modes.split(",")
     if not colon or access not in ACCESS or not all(flag in FLAGS for flag in flags):
@@ -33,8 +33,8 @@ def named_in(said: str) -> tuple[str, int]:
 def registered(
     kind: str, rows: Iterable[tuple[int, int, int, bytes]]
 ) -> Iterator[list[headrace.MemoryRange]]:
-    """What is registered for each (start, length, device, what its owner says), from its beginning on: an object by its key, else
-    its number; a file or block device by path or open descriptor.
+    """What is registered for each (start, length, device, what its owner says), from its beginning on: an
+    object by its key, else its number; a file or block device by path or open descriptor.
 
     Files that are named by path are open until the block ends: a backend keeps a descriptor of its own.
     """
@@ -59,7 +59,8 @@ def _range(kind: str, length: int, device: int, said: str, opened: list[int]) ->
     if device > LARGEST_DESCRIPTOR:
         raise failure(
             nixlBackendError,
-            f"device {device} is no descriptor, and {said!r} names no path as <ro|rw>[,<flag>...]:<path> does",
+            f"device {device} is no descriptor, and {said!r} names no path as <ro|rw>[,<flag>...]:<path> "
+            f"does",
         )
     return headrace.MemoryRange(kind, 0, length, file_descriptor=device)
 

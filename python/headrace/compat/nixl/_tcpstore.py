@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metadata by torch's TCPStore, which a training or serving program has running anyway.
 
-The store's protocol is spoken here, as NIXL speaks it: torch's own client would have to be imported, waits in code that cannot be
-interrupted when the program ends, and prints. Numbers are in this machine's byte order, as torch has them.
+The store's protocol is spoken here, as NIXL speaks it: torch's own client would have to be imported, waits in
+code that cannot be interrupted when the program ends, and prints. Numbers are in this machine's byte order,
+as torch has them.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from typing import NoReturn
 
 import headrace
 
@@ -26,7 +27,8 @@ class nixlXferTelemetry:
         self = cls()
         self._start = times.posted_at_ns // 1000
         self._post = microseconds(times.post_ns)
-        # Headrace's two clocks are read one after the other, so a request that is done at once may end "before" its post.
+        # Headrace's two clocks are read one after the other, so a request that is done at once may end
+        # "before" its post.
         self._transfer = max(self._post, microseconds(times.transfer_ns))
         self._bytes, self._count = times.bytes, times.pages
         return self
@@ -56,7 +58,7 @@ class nixlXferTelemetry:
         """Descriptors of the request; Headrace counts them before it merges neighbours."""
         return self._count
 
-    def __reduce__(self) -> object:
+    def __reduce__(self) -> NoReturn:
         raise TypeError("a nixlXferTelemetry cannot be pickled")
 
 

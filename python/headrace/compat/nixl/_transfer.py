@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transfer: a request of Headrace's with the notification that its next post carries, and NIXL's errors for how it ends."""
+"""A transfer: a request of Headrace's with the notification that its next post carries, and NIXL's errors for
+how it ends."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from ._peers import Life, Peers
 BUSY_SECONDS = 30.0
 """How long a full queue is tried again before it counts as a failure: NIXL has no word for it."""
 QUIET_SECONDS = 5.0
-"""How long releasing a transfer that is under way waits until nothing writes any more; Headrace needs 1 s at most."""
+"""How long releasing a transfer that is under way waits until nothing writes any more; Headrace needs 1 s at
+most."""
 
 
 def patiently(act: Callable[[], object]) -> None:
@@ -69,7 +71,8 @@ class Lent:
 
 
 class PreparedList:
-    """A prepared list and what requests must know of it. It does not keep the agent of NIXL's, which keeps it."""
+    """A prepared list and what requests must know of it. It does not keep the agent of NIXL's, which keeps
+    it."""
 
     __slots__ = ("pages", "life", "paths", "lent", "_peers")
 
@@ -93,8 +96,8 @@ class PreparedList:
     def error_of(self, error: headrace.Error) -> Exception:
         """What becomes of an error of a request of which this is the far side.
 
-        A peer that is lost is disconnected; one that was removed or has come again since is not found, as it is to NIXL. What
-        no path moves inside one agent, from file to file for instance, is a wrong call.
+        A peer that is lost is disconnected; one that was removed or has come again since is not found, as it
+        is to NIXL. What no path moves inside one agent, from file to file for instance, is a wrong call.
         """
         if self.life is None and isinstance(error, headrace.NotSupported):
             return failure(nixlInvalidParamError, str(error))
@@ -106,9 +109,10 @@ class PreparedList:
 class Transfer(headrace.Request):
     """A request with what NIXL has beside it, in one object: posting and polling look nothing up.
 
-    start and look give Headrace's word for a state that is no failure ("posted", "canceling", "done") and raise for the others.
-    They are on the way of every transfer, where a frame of Python counts: nixl_agent.transfer and check_xfer_state do the same
-    themselves, and call again and other where not all goes well.
+    start and look give Headrace's word for a state that is no failure ("posted", "canceling", "done") and
+    raise for the others. They are on the way of every transfer, where a frame of Python counts:
+    nixl_agent.transfer and check_xfer_state do the same themselves, and call again and other where not all
+    goes well.
     """
 
     __slots__ = ("notification", "_remote")
@@ -118,7 +122,8 @@ class Transfer(headrace.Request):
     """The far side; None: it was released."""
 
     def start(self, notification: str | bytes) -> str:
-        """Posts it. A notification that is not empty takes the place of the one before, for later posts too."""
+        """Posts it. A notification that is not empty takes the place of the one before, for later posts
+        too."""
         if notification:
             self.notification = message(notification)
         try:
@@ -144,7 +149,8 @@ class Transfer(headrace.Request):
                 raise failure(nixlBackendError, f"it could not be ended in {QUIET_SECONDS} s") from error
 
     def again(self, error: headrace.Error) -> str:
-        """After a post that was refused: where a queue was full; everything else is raised. Gives the state."""
+        """After a post that was refused: where a queue was full; everything else is raised. Gives the
+        state."""
         if isinstance(error, headrace.InvalidArgument) and self.poll() in ("posted", "canceling"):
             raise failure(nixlRepostActiveError, "it is still under way: wait for its end") from error
         if not isinstance(error, headrace.WouldBlock):
@@ -162,7 +168,8 @@ class Transfer(headrace.Request):
         if state == "prepared":
             raise failure(nixlNotPostedError, "it was not posted")
         error = self.error
-        # The call was right, else it would not have been posted: a file ends before the read does, or is not open for writing.
+        # The call was right, else it would not have been posted: a file ends before the read does, or is not
+        # open for writing.
         if isinstance(error, headrace.InvalidArgument):
             raise failure(nixlBackendError, str(error)) from error
         if error is not None:

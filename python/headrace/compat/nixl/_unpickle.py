@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading what a peer has pickled: descriptor lists, and lists, dicts and numbers around them. Nothing else is let in."""
+"""Reading what a peer has pickled: descriptor lists, and lists, dicts and numbers around them. Nothing else
+is let in."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class _DescriptorUnpickler(pickle.Unpickler):
 
 
 def descriptors_of(pickled: bytes) -> Any:
-    """Errors: pickle.UnpicklingError (something else is in it), EOFError (empty), nixlMismatchError (damaged)."""
+    """Errors: pickle.UnpicklingError (something else is in it), EOFError (empty), nixlMismatchError
+    (damaged)."""
     try:
         return _DescriptorUnpickler(io.BytesIO(pickled)).load()
     except (pickle.UnpicklingError, EOFError, nixlMismatchError):

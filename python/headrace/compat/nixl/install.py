@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`import headrace.compat.nixl.install` before a program imports NIXL, and Headrace is what it imports.
 
-`nixl` becomes this package in any case. `nixl_cu12` and `nixl_cu13` do unless they are imported already: NIXL's own library is
-used beside Headrace under these names, and stays as it is.
+`nixl` becomes this package in any case. `nixl_cu12` and `nixl_cu13` do unless they are imported already:
+NIXL's own library is used beside Headrace under these names, and stays as it is.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loggers of this package: below "nixl", to stdout, at the level that NIXL_LOG_LEVEL names, as NIXL's users expect them."""
+"""The loggers of this package: below "nixl", to stdout, at the level that NIXL_LOG_LEVEL names, as NIXL's
+users expect them."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ _configured = False
 
 
 def set_log_level_by_env(nixl_logger: logging.Logger) -> None:
-    """Sets the level that NIXL_LOG_LEVEL names, of Headrace's own log too; another word is complained of and changes nothing."""
+    """Sets the level that NIXL_LOG_LEVEL names, of Headrace's own log too; another word is complained of and
+    changes nothing."""
     word = os.environ.get("NIXL_LOG_LEVEL", "")
     if not word:
         return
