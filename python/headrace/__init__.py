@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headrace moves tensors between GPU memory, host memory and files, inside one machine and across many.
+"""Headrace moves tensors between GPU memory, host memory and files, inside one machine and between machines.
 
-Open an Agent, register or allocate memory, exchange metadata with peers, prepare page lists, and post
+Open an Agent, register or allocate memory, exchange metadata with peers, prepare page lists and post
 requests:
 
     with headrace.Agent("decode") as agent:
@@ -11,7 +11,8 @@ requests:
         here, far = (headrace.UniformPages(region, 0, 0, 65536, 16) for region in (cache, there))
         agent.read("prefill", here, far)
 
-Memory and page arrays arrive by the buffer protocol or DLPack; neither NumPy nor torch is imported.
+Memory and page arrays are passed by the buffer protocol or by DLPack. The package imports neither NumPy nor
+torch.
 """
 
 from __future__ import annotations

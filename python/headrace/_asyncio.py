@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`await request` and `agent.notifications()`: descriptors of Headrace's in the running asyncio loop.
+"""`await request` and `agent.notifications()`: the running asyncio loop watches eventfds of Headrace.
 
-Imported at first use, so that `import headrace` does not import asyncio.
+The compiled module imports this file at first use, so that `import headrace` does not import asyncio.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ if TYPE_CHECKING:
 
 _ONE = (1).to_bytes(8, "little")
 
-# A loop has one reader a descriptor, and several tasks may wait for one request: who waits, by loop and
-# descriptor.
+# A loop accepts one reader per descriptor, but several tasks may wait for one request: the waiting futures of
+# each loop and descriptor.
 _waiting: dict[tuple[asyncio.AbstractEventLoop, int], list[asyncio.Future[None]]] = {}
 
 
 async def ended(request: Request) -> None:
-    """Waits until the request has ended; raises its error. A task that is canceled here cancels the
-    request."""
+    """Waits until the request has completed, and raises its error.
+
+    When the waiting task is canceled, the request is canceled too.
+    """
     request.poll()
     if request.state in ("prepared", "captured"):
-        request.wait(0)  # raises: there is no end to wait for
+        request.wait(0)  # raises: no post is in flight
     try:
         while not request.done:
             await _readable(request)
     except asyncio.CancelledError:
         request.cancel()
-        # Canceling lasts a second at most; then the memory is quiet, which who canceled the task may rely on.
+        # Canceling takes at most a second. After it the memory is quiet: code that canceled the task relies
+        # on that.
         while not request.done:
             await _readable(request)
         raise
@@ -42,7 +45,7 @@ async def ended(request: Request) -> None:
 
 
 async def _readable(request: Request) -> None:
-    """Waits until the request's descriptor says that it has ended, or may have."""
+    """Waits until the request's eventfd is readable: the request has completed, or may have."""
     loop = asyncio.get_running_loop()
     fd = request.fileno()
     key = (loop, fd)
@@ -52,7 +55,7 @@ async def _readable(request: Request) -> None:
     if len(futures) == 1:
         loop.add_reader(fd, _wake, key, request)
     try:
-        if not request.done:  # the end may have come before the reader
+        if not request.done:  # the completion may precede add_reader
             await future
     finally:
         futures.remove(future)
@@ -63,8 +66,8 @@ async def _readable(request: Request) -> None:
 
 def _wake(key: tuple[asyncio.AbstractEventLoop, int], request: Request) -> None:
     if not request.done:
-        # Readable from an earlier post. If the end comes between reading and looking, it is said again for
-        # other loops.
+        # The eventfd is readable from an earlier post: drain it. If the request completes between the read
+        # and the next test of `done`, write the eventfd again for the other loops.
         try:
             os.read(key[1], 8)
         except BlockingIOError:
@@ -77,17 +80,17 @@ def _wake(key: tuple[asyncio.AbstractEventLoop, int], request: Request) -> None:
             future.set_result(None)
 
 
-# Notifications that a filter leaves where they are keep the descriptor readable: look again after this many
+# Notifications that the filter leaves in the queue keep the eventfd readable: poll again after this many
 # seconds.
 _PATIENCE = 0.005
 
 
 async def notifications(agent: Agent, peer: str, prefix: bytes) -> AsyncIterator[tuple[str, bytes]]:
-    """Yields what comes in until the agent is closed."""
+    """Yields the notifications (peer, bytes) that arrive until the agent is closed."""
     loop = asyncio.get_running_loop()
-    # Copies: several iterators may wait on one agent, and the agent's own descriptors go when it is closed.
+    # Duplicates: several iterators may wait on one agent, and the agent closes its own descriptors.
     fds = [os.dup(agent.notification_fd()), os.dup(agent._closing_fd())]
-    in_vain = False  # the last look found nothing that fits
+    in_vain = False  # the last poll found nothing that passes the filter
     try:
         while not agent.closed:
             came = agent.take_notifications(peer, prefix)
@@ -96,13 +99,13 @@ async def notifications(agent: Agent, peer: str, prefix: bytes) -> AsyncIterator
             if came:
                 in_vain = False
                 continue
-            # Woken, and nothing fits: what woke us is still there.
+            # Woken, but nothing passes the filter: the eventfd stays readable.
             if in_vain and (peer or prefix):
                 await asyncio.sleep(_PATIENCE)
             await _any_readable(loop, fds)
             in_vain = True
     except InvalidArgument:
-        if not agent.closed:  # closed by another thread while we looked: that ends it
+        if not agent.closed:  # another thread closed the agent during the poll: the iteration ends
             raise
     finally:
         for fd in fds:

@@ -1,40 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Headrace raises. A code says what the caller can do next; each class is also the built-in that fits it
-best."""
+"""The exceptions of Headrace. A code says what the caller can do next. Most classes also derive from the
+built-in exception that fits best."""
 
 from __future__ import annotations
 
 
 class Error(Exception):
-    """Anything that Headrace reports. The text is a sentence with the values, and what to do."""
+    """The base of all errors of Headrace. The text is a sentence with the values and the next step."""
 
     code: str = "internal"
-    """What the caller can do next: "would_block", "peer_lost", ..., as in the C++ header result.hpp."""
+    """The code's name: "would_block", "peer_lost", ..., as in the C++ header result.hpp."""
 
     page: int | None = None
-    """The index in the page list, or in the list that was to be registered, that the error is about."""
+    """The index that failed, in the page list or in the list of memory to register; None if no one index
+    failed."""
 
 
 class WouldBlock(Error, BlockingIOError):
-    """Not now: poll and try again."""
+    """The call cannot be done now: poll and retry."""
 
     code = "would_block"
 
 
 class InvalidArgument(Error, ValueError):
-    """The call is wrong: mend the caller."""
+    """The call is wrong: correct the caller."""
 
     code = "invalid_argument"
 
 
 class NotFound(Error, LookupError):
-    """No such peer, region or name (or no longer): refresh the metadata."""
+    """The peer, region or name does not exist, or no longer exists: fetch the metadata again."""
 
     code = "not_found"
 
 
 class NotSupported(Error, NotImplementedError):
-    """No path can do this: use another backend, memory or kind."""
+    """No path can do this: use another backend or another kind of memory."""
 
     code = "not_supported"
 
@@ -46,7 +47,7 @@ class TimedOut(Error, TimeoutError):
 
 
 class Canceled(Error):
-    """Somebody asked for it to end."""
+    """The request was canceled."""
 
     code = "canceled"
 
@@ -58,24 +59,24 @@ class PeerLost(Error, ConnectionError):
 
 
 class Exhausted(Error, MemoryError):
-    """Memory, descriptors or a declared limit ran out: release some, or raise the limit."""
+    """Memory, file descriptors or a declared limit ran out: release some, or raise the limit."""
 
     code = "exhausted"
 
 
 class Corrupt(Error):
-    """Bytes that came in are not what they should be."""
+    """Received or stored bytes are damaged or malformed."""
 
     code = "corrupt"
 
 
 class BackendFailed(Error):
-    """The path failed: another path, or the same one later, may work."""
+    """The path failed: another path may work, or the same path later."""
 
     code = "backend_failed"
 
 
 class Internal(Error):
-    """A broken promise of Headrace's: report it."""
+    """Headrace broke an invariant of its own: report it."""
 
     code = "internal"

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles a PyTorch module into a package that Headrace's runner takes.
+"""Compiles a PyTorch module into a package that Headrace's runner loads.
 
     python -m headrace.export models.py:resnet --output resnet.pt2 --device cpu --verify
 
-The function returns the module and example inputs: (module, args), (module, args, kwargs), or a dict with the
-keys module and args, and as wanted kwargs, dynamic_shapes, input_names, output_names and make_inputs. The
-package also says what its inputs and outputs are: names, dtypes, sizes and their ranges, strides, and which
-inputs are written to. With --verify it is compared with PyTorch first, on the example and at other sizes
-within the ranges, and is not written when it differs. Headrace's runner and PyTorch's own loader run it, each
-in a child process: where the loader crashes, the export says so, and whether it crashes without Headrace too,
-and goes by Headrace's runner alone.
+The function returns the module and example inputs: (module, args), (module, args, kwargs), or a dict. The
+dict has the keys module and args; the keys kwargs, dynamic_shapes, input_names, output_names and make_inputs
+are optional. The package also describes its inputs and outputs: names, dtypes, sizes and their ranges,
+strides, and the inputs that the module writes to.
 
-Standard output tells the differences, standard error what is being done. Exits with 0, with 1 after an error
-or a difference beyond the tolerance, with 2 when called wrongly.
+With --verify the package is first compared with PyTorch, on the example and at other sizes within the ranges;
+it is not written if it differs. Headrace's runner and PyTorch's own loader run it, both in a child process.
+If the loader crashes, the export prints that, tests whether the loader also crashes without Headrace, and
+decides by the results of Headrace's runner alone.
+
+Standard output gets the differences, standard error the progress. The exit code is 0 for success, 1 for an
+error or a difference above the tolerance, 2 for wrong arguments.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def require_torch() -> None:
-    """Raises not_supported with what to install when torch cannot be imported."""
+    """Raises not_supported, with the package to install, if torch cannot be imported."""
     try:
         import torch  # noqa: F401
     except ImportError as error:
@@ -58,17 +60,17 @@ def export_package(
     progress: Callable[[str], None] = lambda step: None,
     explain: bool = True,
 ) -> list[str]:
-    """Compiles, compares if asked, and writes. Returns a line for each comparison.
+    """Compiles the package, compares it if `verify` is set, and writes it. Returns one line per comparison.
 
     note      further keys for the io spec
-    check     sees the package before it appears under its name, and raises if it must not
+    check     called with the package before it gets its name; raises if the package must not appear
     progress  called with each step as it begins: trace, compile, verify, check, write
-    explain   after a crash of PyTorch's loader, find out whether it crashes without Headrace too, which
-              compiles once more
+    explain   after a crash of PyTorch's loader, test whether the loader also crashes without Headrace; the
+              test compiles one more package
     owns      moves the request's module and inputs to the device
     errors    those of exporting.output, exporting.package and exporting.verify; invalid_argument (the package
-              differs from the module), backend_failed (no runner could run the package, or Headrace's
-              crashed)
+              differs from the module by more than the tolerance), backend_failed (no runner could run the
+              package, or Headrace's runner crashed)
     """
     check_output(Path(output))
     import torch
@@ -77,8 +79,8 @@ def export_package(
 
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise NotSupported(
-            f"device {device}: torch {torch.__version__} finds no GPU here: export where there is one, or "
-            f"with --device cpu"
+            f"device {device}: torch {torch.__version__} finds no GPU: export on a machine with a GPU, or "
+            "with --device cpu"
         )
     request.move_to(device)
     began = time.monotonic()
@@ -86,7 +88,8 @@ def export_package(
     cache = cache or package.default_cache()
     progress("trace")
     _say(f"{name}: tracing {type(request.module).__name__}")
-    # torch's own use of what torch will drop, told once a program: nothing for the caller to mend.
+    # torch itself calls a function that torch has deprecated and warns about it; the caller cannot correct
+    # that.
     warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)", category=FutureWarning)
     with package.compiler_cache(cache):
         program = package.export_program(request, device, __version__)
@@ -95,7 +98,7 @@ def export_package(
 
     def look(candidate: Path) -> None:
         _say(
-            f"{name}: compiled after {time.monotonic() - began:.0f} s"
+            f"{name}: compiled in {time.monotonic() - began:.0f} s"
             + (", comparing with PyTorch" if verify else "")
         )
         if verify:
@@ -143,12 +146,12 @@ class Crashed(BackendFailed):
 
 
 class Different(InvalidArgument):
-    """The package gives other numbers than the module."""
+    """The results of the package differ from those of the module by more than the tolerance."""
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__(
             "the package differs from PyTorch by more than the tolerance and was not written: --tolerance "
-            "allows more"
+            "raises the limit"
         )
         self.lines = lines
 
@@ -158,7 +161,7 @@ def _say(text: str) -> None:
 
 
 def _fail(error: BaseException) -> int:
-    """What went wrong in a sentence; where in the user's code it did, if it did there."""
+    """Prints the error; prints the traceback too if the user's code raised it. Returns the exit code."""
     if error.__cause__ is not None and not isinstance(error.__cause__, (ImportError, OSError)):
         traceback.print_exception(error.__cause__, limit=-4)
     _say(str(error))
@@ -168,15 +171,15 @@ def _fail(error: BaseException) -> int:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m headrace.export",
-        description="Compiles a PyTorch module into a package that Headrace's runner takes.",
-        epilog="The function returns (module, args), (module, args, kwargs), or a dict with the keys module "
-        "and args, and as wanted "
-        "kwargs, dynamic_shapes, input_names, output_names, make_inputs.",
+        description="Compiles a PyTorch module into a package that Headrace's runner loads.",
+        epilog="The function returns (module, args), (module, args, kwargs), or a dict. The dict has the "
+        "keys module and args; the keys kwargs, dynamic_shapes, input_names, output_names and make_inputs "
+        "are optional.",
     )
     parser.add_argument(
         "target",
         metavar="module.py:function",
-        help="the file, and the function in it that returns what to export",
+        help="the file, and the function in it that returns the module and example inputs",
     )
     parser.add_argument(
         "--output",
@@ -187,27 +190,27 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument(
-        "--verify", action="store_true", help="compare with PyTorch first, on the example and at other sizes"
+        "--verify", action="store_true", help="first compare with PyTorch, on the example and at other sizes"
     )
     parser.add_argument(
         "--tolerance",
         type=float,
-        help="largest difference allowed, of 1 + the value (default: by dtype, 1e-4 for float32)",
+        help="largest allowed |difference| / (1 + |value|) (default: by dtype, 1e-4 for float32)",
     )
     parser.add_argument(
         "--cache",
         type=Path,
         metavar="DIR",
-        help="where the compiler keeps its work (default: the user's cache)",
+        help="folder for the compiler's cache (default: headrace/inductor in the user's cache folder)",
     )
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command. Returns its exit code."""
+    """Runs the command. Returns its exit code."""
     options = _parse(arguments)
     try:
-        check_output(options.output)  # before the user's code runs, which may take long too
+        check_output(options.output)  # before the user's code runs: that may take long
         require_torch()
         from .exporting.request import read_request
 

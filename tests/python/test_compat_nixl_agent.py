@@ -116,7 +116,7 @@ def test_a_transfer_that_could_not_be_made_leaves_nothing_and_says_why(pair, cap
     left, right, here, there = pair
     local = left.prep_xfer_dlist("", rows(here, 1024, 4), "DRAM")
     remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 4), "DRAM")
-    with pytest.raises(TypeError, match="a notification is bytes or str, not int"):
+    with pytest.raises(TypeError, match="a notification must be bytes or str, not int"):
         left.make_prepped_xfer("READ", local, [0], remote, [0], 5)
     with pytest.raises(KeyError):
         left.make_prepped_xfer("read", local, [0], remote, [0])
@@ -267,7 +267,7 @@ def test_making_transfers_keeps_no_reference_however_it_ends(pair):
 def test_the_method_that_makes_transfers_looks_like_any_other(pair):
     method = nixl_agent.make_prepped_xfer
     assert method.__name__ == "make_prepped_xfer" and method.__qualname__ == "nixl_agent.make_prepped_xfer"
-    assert method.__doc__.startswith("A transfer between descriptors of two prepared lists")
+    assert method.__doc__.startswith("Makes a transfer between descriptors of two prepared lists")
     parameters = inspect.signature(method).parameters
     assert list(parameters) == [
         "self", "operation", "local_xfer_side", "local_indices", "remote_xfer_side", "remote_indices", "notif_msg", "backends", "skip_desc_merge",

@@ -163,7 +163,7 @@ def test_an_endpoint_that_is_none_is_told(text, monkeypatch):
     from headrace.compat.nixl._tcpstore import Client
 
     monkeypatch.setenv("NIXL_TCPSTORE_ENDPOINT", text)
-    with pytest.raises(ValueError, match="host:port is expected"):
+    with pytest.raises(ValueError, match="must be host:port"):
         Client()
 
 

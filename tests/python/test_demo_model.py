@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's language model: weights and card, the three pieces against the whole model, sampling, training, the packages."""
+"""The demo's language model: weights and card, the three pieces against the whole model, sampling, training,
+the packages."""
 
 import json
 import math
+import os
 import subprocess
 import sys
 import timeit
@@ -28,9 +30,11 @@ BUILD = Path(__file__).resolve().parents[2] / "build" / "demo_model"
 
 # The beginning of a chapter that was held out, Genesis 20.
 HELD_OUT = (
-    "And Abraham journeyed from thence toward the south country, and dwelled between Kadesh and Shur, and sojourned in Gerar.\n"
-    "And Abraham said of Sarah his wife, She is my sister: and Abimelech king of Gerar sent, and took Sarah.\n"
-).encode()
+    b"And Abraham journeyed from thence toward the south country, and dwelled between Kadesh and Shur, and "
+    b"sojourned in Gerar.\n"
+    b"And Abraham said of Sarah his wife, She is my sister: and Abimelech king of Gerar sent, and took "
+    b"Sarah.\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +103,7 @@ def test_weights_files_are_read_as_they_were_written(tmp_path):
         for name, tensor in tensors.items()
     )
     (tmp_path / "x.safetensors").write_bytes(b"\xff" * 100)
-    with pytest.raises(ValueError, match="no safetensors file"):
+    with pytest.raises(ValueError, match="is not a safetensors file"):
         weights.read(tmp_path / "x.safetensors")
 
 
@@ -211,18 +215,17 @@ def test_an_output_that_the_buffer_protocol_has_no_word_for_is_an_input_too(smal
 
 
 def test_other_weights_than_pytorchs_are_noticed(small, monkeypatch):
-    right = torch._inductor.aoti_load_package(str(small / "random_ends.pt2"))
+    right = pieces.open_package(small / "random_ends.pt2", "cpu")
     monkeypatch.setattr(
-        torch._inductor,
-        "aoti_load_package",
-        lambda path: lambda seed: [weight + 0.002 for weight in right(seed)],
+        pieces, "open_package", lambda path, device: lambda seed: [weight + 0.002 for weight in right(seed)]
     )
-    with pytest.raises(Corrupt, match="not what PyTorch makes of seed 1"):
+    with pytest.raises(Corrupt, match="differs from PyTorch for seed 1"):
         pieces.check_random(small / "random_ends.pt2", SHAPES["small"], "cpu")
 
 
 def test_storing_takes_no_longer_where_there_are_more_pages(packages):
-    """It writes in place: a compiler that copies the whole cache takes a thousand times as long for the larger one."""
+    """It writes in place: a compiler that copies the whole cache takes a thousand times as long for the
+    larger one."""
     store = torch._inductor.aoti_load_package(str(packages / "store.pt2"))
     sizes = Sizes()
     key = torch.randn(4, sizes.kv_heads, sizes.head_width)
@@ -241,7 +244,7 @@ def test_a_gpu_that_is_not_there_is_said_before_anything_is_compiled(tmp_path, m
         raise OSError(f"{name}: no such file")
 
     monkeypatch.setattr(export.ctypes, "CDLL", no_driver)
-    with pytest.raises(headrace.NotSupported, match="there is no GPU here"):
+    with pytest.raises(headrace.NotSupported, match="this machine has no GPU"):
         export.export_pieces(tmp_path, target=export.Target("8b", "cuda"))
     assert not list(tmp_path.iterdir())
 
@@ -306,7 +309,7 @@ def test_every_twentieth_chapter_is_held_out():
 def test_verses_lose_their_references_and_chapters_are_set_apart():
     printed = "Ge1:1 In the  beginning.\nGe1:2 And the earth.\n1Ki2:1 Now the days.\n"
     assert corpus.clean(printed) == "In the beginning.\nAnd the earth.\n\nNow the days.\n"
-    with pytest.raises(ValueError, match="no verse"):
+    with pytest.raises(ValueError, match="is not a verse"):
         corpus.clean("Genesis 1\n")
     assert corpus.words("Milcah's sons, and THEY") == ["milcah's", "sons", "and", "they"]
 
@@ -403,18 +406,21 @@ def test_the_layers_spec_names_what_varies(packages):
 
 
 def test_pages_that_matter_are_noticed(packages, monkeypatch):
-    class Wrong:
-        def __call__(self, x, kv, slots, *weights):
-            return x + kv.shape[2], x, x
+    def wrong(tensors):
+        x, kv, *_ = tensors
+        return x + kv.shape[2], x, x
 
-    monkeypatch.setattr(torch._inductor, "aoti_load_package", lambda path: Wrong())
+    monkeypatch.setattr(pieces, "open_package", lambda path, device: wrong)
     with pytest.raises(Corrupt, match="page size"):
         pieces.check_pages(packages / "layer.pt2")
 
 
 def test_what_is_up_to_date_is_left_alone_without_torch(packages, run_script):
     before = {path.name: path.stat().st_mtime_ns for path in packages.glob("*.pt2")}
-    text = "import sys; from headrace.demo_model import export; code = export.main(); print(code, 'torch' in sys.modules)"
+    text = (
+        "import sys; from headrace.demo_model import export; code = export.main(); print(code, 'torch' "
+        "in sys.modules)"
+    )
     code, out, err = run_script(f"import sys; sys.argv[1:] = ['--output', {str(packages)!r}]; {text}")
     assert (code, out.splitlines()) == (0, [str(packages), "0 False"]), err
     assert "up to date" in err
@@ -439,6 +445,71 @@ def test_what_a_killed_export_left_is_removed_by_the_next(tmp_path, monkeypatch)
     monkeypatch.setattr(export, "_export_all", lambda pieces, output, cache, target: None)
     export.export_pieces(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "other"]
+
+
+# A process of a piece that fails
+
+
+@pytest.fixture
+def failing(tmp_path, monkeypatch):
+    """Call it with what the process of each piece does after it has written its step; says what the export
+    raises."""
+
+    def export_with(ends, explanation="Bare torch dies too"):
+        descriptor = "int(sys.argv[sys.argv.index('--steps-to') + 1])"
+        text = f"import os, sys; os.write({descriptor}, b'trace\\ncompile\\n'); "
+        monkeypatch.setattr(
+            export, "_piece_command", lambda piece, *_: [sys.executable, "-c", text + ends.get(piece, "pass")]
+        )
+        monkeypatch.setattr(export, "explain_crash", lambda device: f"{explanation} on {device}")
+        with pytest.raises(headrace.BackendFailed) as raised:
+            export._export_all(["embed", "layer", "head"], tmp_path, None, export.Target(device="cuda"))
+        return str(raised.value)
+
+    return export_with
+
+
+def test_a_piece_whose_process_a_signal_ends_is_told_with_step_and_signal_and_whether_torch_dies_too(failing):
+    said = failing({"layer": "os.kill(os.getpid(), 11)"})
+    assert said == (
+        "exporting failed: layer ended by signal 11 (SIGSEGV) in step compile. Bare torch dies too on cuda"
+    )
+
+
+def test_a_piece_on_which_a_runner_crashed_asks_whether_torch_dies_too(failing):
+    said = failing({"embed": f"sys.exit({export.CRASHED})", "head": "os.kill(os.getpid(), 6)"})
+    assert (
+        "embed ended with exit code 70 in step compile; head ended by signal 6 (SIGABRT) in step compile"
+        in said
+    )
+    assert "The reason is printed above. Bare torch dies too" in said
+
+
+def test_a_piece_that_fails_in_words_or_is_ended_from_outside_starts_nothing_more(failing):
+    assert failing({"head": "sys.exit(1)"}) == (
+        "exporting failed: head ended with exit code 1 in step compile. The reason is printed above"
+    )
+    assert failing({"head": "os.kill(os.getpid(), 9)"}) == (
+        "exporting failed: head ended by signal 9 (SIGKILL) in step compile"
+    )
+
+
+def test_each_step_of_a_piece_is_written_to_the_process_that_exports_all(tmp_path, monkeypatch):
+    def export_package(request, output, progress, **_):
+        progress("trace")
+        progress("compile")
+
+    monkeypatch.setattr(export, "export_package", export_package)
+    monkeypatch.setattr(
+        export.signal, "signal", lambda *_: None
+    )  # it is a program's own process that SIGTERM is to end
+    read_end, write_end = os.pipe()
+    monkeypatch.setattr(
+        sys, "argv", ["export", "--output", str(tmp_path), "--piece", "head", "--steps-to", str(write_end)]
+    )
+    assert export.main() == 0
+    assert os.read(read_end, 100) == b"trace\ncompile\n" and not os.get_inheritable(write_end)
+    os.close(read_end), os.close(write_end)
 
 
 @pytest.mark.parametrize("changed", ["torch", "processor", "source", "shape", "device"])

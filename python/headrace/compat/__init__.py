@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headrace under other libraries' names, for programs that were written for them. Nothing outside this folder
-knows them."""
+"""Headrace under the names of other libraries, for programs that were written for them. Only this folder uses
+these names."""

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small language model of the demo: made here from public text, trained in minutes, run as a few
-packages.
+"""The small language model of the demo. It was trained on public text in minutes, and runs as a few packages.
 
-model.py is the model; corpus.py, train.py and evaluate.py made weights.safetensors, as card.md tells;
-export.py compiles the packages that the C++ workers run, and generate.py is the reference of how they run
-them. shapes.py has it in other sizes, with weights that random_weights.py makes up. Everything but this file
-and shapes.py needs torch.
+model.py is the model. corpus.py, train.py and evaluate.py made weights.safetensors; card.md describes it.
+export.py compiles the packages that the C++ workers run; generate.py is the reference for running them.
+shapes.py has other sizes of the model, with weights from random_weights.py. All but this file and shapes.py
+needs torch.
 """

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the text that the model learns from: the King James Bible, which Debian's package bible-kjv-text
-holds.
+"""Makes the training text of the model: the King James Bible from Debian's package bible-kjv-text.
 
     python -m headrace.demo_model.corpus --output corpus.txt
 
-The text is in the public domain; the package keeps it compressed, and the program `bible` of the package
-bible-kjv prints it. Where they are not installed they are downloaded with `apt-get download` and unpacked
-beside the output: nothing is installed. The result has a verse a line and an empty line between chapters,
-without numbers and headings.
+The text is in the public domain. The package has it compressed; the program `bible` of the package bible-kjv
+prints it. Packages that are not installed are downloaded with `apt-get download` and unpacked next to the
+output; nothing is installed. The result has one verse a line and an empty line between chapters, without
+numbers and headings.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _VERSE = re.compile(r"(\d?[A-Za-z]+\d+):\d+ +(.*)")
 
 
 def split(text: str) -> tuple[str, str]:
-    """Training text and held-out text: every twentieth chapter is held out."""
+    """Returns the training text and the held-out text: every twentieth chapter is held out."""
     chapters = text.split("\n\n")
     held_out = [chapter for i, chapter in enumerate(chapters) if i % HELD_OUT_EVERY == HELD_OUT_EVERY - 1]
     training = [chapter for i, chapter in enumerate(chapters) if i % HELD_OUT_EVERY != HELD_OUT_EVERY - 1]
@@ -37,7 +36,7 @@ def split(text: str) -> tuple[str, str]:
 
 
 def words(text: str) -> list[str]:
-    """Its words in small letters, without what stands between them."""
+    """Returns the words of the text in lower case, without spaces and punctuation."""
     return re.findall(r"[a-z]+(?:'[a-z]+)?", text.lower())
 
 
@@ -46,13 +45,13 @@ def digest(text: str) -> str:
 
 
 def command_line(module: str) -> str:
-    """How this run was called, for its report: folders of this machine are left out."""
+    """Returns the command line of this run for its report, without absolute folders of this machine."""
     arguments = [Path(argument).name if argument.startswith("/") else argument for argument in sys.argv[1:]]
     return " ".join(["python", "-m", f"headrace.demo_model.{module}", *arguments])
 
 
 def _print_verses(scratch: Path) -> str:
-    """Every verse on a line of its own, after its reference, as the program prints them."""
+    """Returns the output of the program: one verse a line, after its reference."""
     program, folder = shutil.which("bible"), DATA.parent
     if program is None or not DATA.exists():
         print(f"corpus: {' and '.join(PACKAGES)} are not installed: downloading them", file=sys.stderr)
@@ -60,20 +59,19 @@ def _print_verses(scratch: Path) -> str:
         for package in scratch.glob("*.deb"):
             subprocess.run(["dpkg-deb", "-x", package, scratch], check=True)
         program, folder = str(scratch / "usr/bin/bible"), scratch / DATA.parent.relative_to("/")
-    # The program looks for its data in the folder it runs in; -f asks for one verse a line with its
-    # reference.
+    # The program reads its data from the current folder; -f prints one verse a line with its reference.
     printed = subprocess.run([program, "-f", "Gen1:1-Rev22:21"], cwd=folder, check=True, capture_output=True)
     return printed.stdout.decode("ascii")
 
 
 def clean(printed: str) -> str:
-    """A verse a line, an empty line where a chapter ends."""
+    """Returns the text with one verse a line and an empty line after each chapter."""
     lines: list[str] = []
     chapter = None
     for line in printed.splitlines():
         match = _VERSE.fullmatch(line.rstrip())
         if match is None:
-            raise ValueError(f"a line of the program `bible` is no verse with its reference: {line!r}")
+            raise ValueError(f"a line of the program `bible` is not a verse with its reference: {line!r}")
         if chapter is not None and match[1] != chapter:
             lines.append("")
         chapter = match[1]
@@ -83,7 +81,7 @@ def clean(printed: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m headrace.demo_model.corpus", description="Writes the text the model learns from."
+        prog="python -m headrace.demo_model.corpus", description="Writes the training text of the model."
     )
     parser.add_argument("--output", type=Path, required=True, help="the file to write")
     output: Path = parser.parse_args().output
@@ -92,7 +90,7 @@ def main() -> None:
         text = clean(_print_verses(Path(scratch).resolve()))
     output.write_text(text, encoding="ascii")
     training, held_out = split(text)
-    print(f"{output}: {len(text)} bytes, {len(training)} to learn from and {len(held_out)} held out")
+    print(f"{output}: {len(text)} bytes, {len(training)} for training and {len(held_out)} held out")
     print(f"{len(set(words(text)))} different words; sha256 {digest(text)}")
 
 

@@ -2,9 +2,9 @@
 """A decoder of bytes: grouped-query attention, rotary positions, SwiGLU, RMS norms, the embedding tied to the
 output.
 
-The arithmetic stands here once, in functions. `LanguageModel` strings them together for training, a batch of
-whole texts at a time; `Embed`, `Layer` and `Head` do so for running, one text at a time with its cache in
-pages, and take their weights as inputs, so that one package of a layer serves all layers.
+The arithmetic is in functions. `LanguageModel` combines them for training, on batches of whole texts.
+`Embed`, `Layer` and `Head` combine them for running, on one text with its cache in pages; they take their
+weights as inputs, so that one package of a layer serves all layers.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ NORM_EPSILON = 1e-5
 
 
 def normalize(x: Tensor, weight: Tensor) -> Tensor:
-    """Root-mean-square norm over the last dimension, in f32 whatever x is."""
+    """Root-mean-square norm over the last dimension, computed in f32 for every dtype of x."""
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPSILON)
     return (wide * scale * weight.float()).to(x.dtype)
 
 
 def rotate(x: Tensor, positions: Tensor) -> Tensor:
-    """Turns each pair (x[i], x[i + half]) of every head by an angle that grows with the position. x [..., T,
-    heads, width]."""
+    """Rotates each pair (x[i], x[i + half]) of every head by an angle that grows with the position.
+
+    shapes   x [..., T, heads, width], positions [T]
+    """
     half = x.shape[-1] // 2
     frequencies = torch.exp(
         torch.arange(half, device=x.device, dtype=torch.float32) * (-math.log(ROTARY_BASE) / half)
@@ -47,8 +49,8 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
 
 
 def project_qkv(sizes: Sizes, x: Tensor, qkv: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries [..., T, heads, width], keys and values [..., T, kv_heads, width]; queries and keys are
-    turned."""
+    """Returns queries [..., T, heads, width], keys and values [..., T, kv_heads, width]; queries and keys are
+    rotated."""
     projected = functional.linear(x, qkv)
     query, key, value = projected.split((sizes.query_width, sizes.kv_width, sizes.kv_width), dim=-1)
     query = query.unflatten(-1, (sizes.heads, sizes.head_width))
@@ -104,7 +106,8 @@ class LanguageModel(nn.Module):
         self.norm = nn.Parameter(torch.empty(self.sizes.width))
 
     def initialize(self, seed: int) -> None:
-        """Normal weights; what is added to the residual stream is smaller the more layers add to it."""
+        """Sets normally distributed weights. Weights that add to the residual stream are smaller for more
+        layers."""
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 1:
@@ -131,17 +134,17 @@ class Embed(nn.Module):
 
 
 class Layer(nn.Module):
-    """One layer over a chunk of T tokens that follows S tokens whose keys and values lie in pages.
+    """One layer over a chunk of T tokens that follows S tokens whose keys and values are in pages.
 
-      x        [T, D] what the layer before gave
+      x        [T, D] result of the layer before
       kv       [P, 2, page, kv_heads, head_width] this layer's pages: keys, then values
-      slots    int64 [S] where the tokens before the chunk lie, oldest first: page index * page + place in the
+      slots    int64 [S] slots of the tokens before the chunk, oldest first: page index * page + place in the
                page
       returns  x [T, D]; key, value [T, kv_heads, head_width] of the chunk: the caller stores them in pages
 
-    Nothing is padded: S is exactly the number of tokens before the chunk. So what comes out depends on the
-    tokens alone, bit for bit, and neither on the page size nor on which pages hold them. Padding to whole
-    pages and masking the rest would change the length, and with it the order, of the sums.
+    There is no padding: S is exactly the number of tokens before the chunk. So the result depends on the
+    tokens alone, bit for bit, and not on the page size or the choice of pages. Padding to whole pages and
+    masking the rest would change the length, and so the order, of the sums.
     """
 
     def __init__(self, sizes: Sizes | None = None) -> None:
@@ -173,7 +176,8 @@ class Layer(nn.Module):
     def _attend(self, query: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
         """query [T, heads, width], keys and values [S + T, kv_heads, width] -> [T, heads * width].
 
-        The queries that share a head of the cache are rows of one matrix: no key is copied for each of them.
+        The queries that share a head of the cache are rows of one matrix, so that keys are not copied for
+        each query.
         """
         sizes, length = self.sizes, query.shape[0]
         group = sizes.heads // sizes.kv_heads
@@ -193,13 +197,13 @@ class Layer(nn.Module):
 
 
 class Store(nn.Module):
-    """Puts the keys and values of a chunk of T tokens into their pages, in place.
+    """Stores the keys and values of a chunk of T tokens in their pages, in place.
 
-      kv       [P, 2, page, kv_heads, head_width] as Layer takes it; written
-      slots    int64 [T] where each token goes, no two alike
-      key, value  [T, kv_heads, head_width] as Layer gives them
+      kv          [P, 2, page, kv_heads, head_width] as in Layer; written
+      slots       int64 [T] slot of each token, all different
+      key, value  [T, kv_heads, head_width] as Layer returns them
 
-    One assignment to kv as a whole: the compiler does one through a slice of it by copying all pages.
+    One assignment to all of kv: for an assignment through a slice of kv the compiler copies all pages.
     """
 
     def forward(self, kv: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> tuple[()]:

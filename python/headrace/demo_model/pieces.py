@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the packages are exported from: modules, example inputs, the dimensions that vary; and the checks of
-what came out."""
+"""The export requests of the packages (modules, example inputs, dynamic dimensions), and the checks of the
+packages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ EXAMPLE_CHUNK, EXAMPLE_PAGES, EXAMPLE_PAGE, EXAMPLE_BEFORE = 5, 7, 4, 6
 
 
 def request(piece: str, shape: Shape = SHAPES["book"], device: str = "cpu") -> ExportRequest:
-    """The export request of a piece, its examples on the device. Weights are inputs, so that one layer.pt2
-    serves all layers."""
+    """Returns the export request of a package, with its examples on the device. Weights are inputs, so that
+    one layer.pt2 serves all layers."""
     makers = {
         "embed": _embed,
         "layer": _layer,
@@ -114,12 +114,12 @@ def _random(piece: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
 
 
 def _spread(sizes: Sizes) -> float:
-    """Of a weight, so that what a matrix gives is of about the size of what it takes."""
+    """Returns the standard deviation of weights with which a matrix keeps the magnitude of its input."""
     return 0.8 / math.sqrt(sizes.width)
 
 
 def layer_weights(sizes: Sizes, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
-    """Random weights of one layer, of about the size of trained ones."""
+    """Returns random weights of one layer, of about the magnitude of trained ones."""
     spread = _spread(sizes)
     shapes = sizes.layer_shapes().values()
     return tuple(
@@ -138,8 +138,8 @@ def open_package(package: Path, device: str) -> Run:
 
 
 def check_pages(package: Path, shape: Shape = SHAPES["book"], device: str = "cpu") -> None:
-    """Raises corrupt unless layer.pt2 gives the same bits for the same tokens, however pages are sized and
-    ordered."""
+    """Raises corrupt unless layer.pt2 gives the same bits for the same tokens, for every page size and order
+    of pages."""
     layer = open_package(package, device)
     sizes, dtype = shape.sizes, dtype_of(shape)
     with torch.device(device):
@@ -155,14 +155,14 @@ def check_pages(package: Path, shape: Shape = SHAPES["book"], device: str = "cpu
             for result in results[1:]:
                 if not all(torch.equal(ours, first) for ours, first in zip(result, results[0])):
                     raise Corrupt(
-                        f"{package}: {chunk} tokens after {before} give other bits for another page size or "
-                        f"order of pages"
+                        f"{package}: {chunk} tokens after {before} give different bits for another page size "
+                        "or order of pages"
                     )
 
 
 def check_random(package: Path, shape: Shape, device: str) -> None:
-    """Raises corrupt unless the package gives the weights that PyTorch gives, but for the rounding of a
-    last bit."""
+    """Raises corrupt unless the package gives the same weights as PyTorch, up to the rounding of the last
+    bit."""
     found = open_package(package, device)
     with torch.device(device):
         module = request(package.stem, shape, device).module
@@ -170,19 +170,19 @@ def check_random(package: Path, shape: Shape, device: str) -> None:
             weights = found([seed])
             for name, ours, expected in zip(range(len(weights)), weights, module(seed)):
                 if not torch.allclose(ours, expected, rtol=2.0**-7, atol=SPREAD * 1e-3):
-                    raise Corrupt(f"{package}: output {name} is not what PyTorch makes of seed {seed.item()}")
+                    raise Corrupt(f"{package}: output {name} differs from PyTorch for seed {seed.item()}")
 
 
 def lay_out(cached: Tensor, page: int, order: int = 1) -> tuple[Tensor, Tensor]:
-    """Keys and values [2, S, kv_heads, width] in pages, from the first page on or (-1) from the last; and
-    their slots."""
+    """Lays keys and values [2, S, kv_heads, width] out in pages, in order of pages (1) or in reverse order
+    (-1). Returns the pages and the slots."""
     before = cached.shape[1]
     count = -(-before // page) + 1
     pages = list(range(count))[::order]
     slots = torch.tensor(
         [pages[i // page] * page + i % page for i in range(before)], dtype=torch.int64, device=cached.device
     )
-    # What lies in the rest of the pages must not matter: NaN would show in every sum.
+    # The unused parts of the pages must have no effect: NaN would appear in every sum.
     kv = torch.full((count, 2, page, *cached.shape[2:]), torch.nan, dtype=cached.dtype, device=cached.device)
     kv[slots // page, 0, slots % page] = cached[0]
     kv[slots // page, 1, slots % page] = cached[1]

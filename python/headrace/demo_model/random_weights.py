@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that every process makes for itself on its own device: the same ones from the same seed.
+"""Random weights. Every process makes them on its own device; the same seed gives the same weights.
 
-So a model of sixteen gigabytes is neither written to a file nor sent. What comes out follows from whole
-numbers below 2**62 alone, whatever the device and the number of threads.
+So a model of sixteen gigabytes is neither written to a file nor sent. The weights are computed from integers
+below 2**62 alone, so they do not depend on the device or the number of threads.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from .shapes import Sizes
 
 SPREAD = 0.02
 _MASK = (1 << 31) - 1
-_EVEN = math.sqrt(3)  # of an even distribution from -1 to 1 the standard deviation is 1 by this
+_EVEN = math.sqrt(3)  # an even distribution from -1 to 1 has the standard deviation 1 / sqrt(3)
 
 
 def even_numbers(
     seed: Tensor, number: int, shape: tuple[int, ...], spread: float, dtype: torch.dtype
 ) -> Tensor:
-    """Numbers of mean 0 and that standard deviation, evenly distributed. seed int64 [1]; number tells the
-    tensors of a seed apart."""
-    # Added to the seed first: what a compiler knows to be an index it may hold in 32 bits, and a product does
-    # not fit there.
+    """Returns evenly distributed numbers of mean 0 and standard deviation `spread`.
+
+    seed     int64 [1]
+    number   another one for each tensor of a seed
+    """
+    # The range is added to the seed before it is multiplied: the compiler may keep a pure index in 32 bits,
+    # in which the product does not fit.
     bits = (
         torch.arange(math.prod(shape), device=seed.device) + (seed * 0x2545F49 + number * 0x119DE1F3)
     ) & _MASK
@@ -36,7 +39,8 @@ def even_numbers(
 
 
 class RandomLayer(nn.Module):
-    """seed int64 [1], another for each layer -> the layer's weights, in the order of Sizes.layer_shapes()."""
+    """seed int64 [1], another one for each layer -> the layer's weights, in the order of
+    Sizes.layer_shapes()."""
 
     def __init__(self, sizes: Sizes, dtype: torch.dtype) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shapes that the demo's model comes in. Imports no torch."""
+"""The shapes of the demo's model. Does not import torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """What shapes follow from. The defaults are the model of the demo, 4.3 million parameters."""
+    """The sizes from which all tensor shapes follow. The defaults are the model of the demo, 4.3 million
+    parameters."""
 
     width: int = 256
     layers: int = 6
@@ -28,8 +29,8 @@ class Sizes:
         return self.kv_heads * self.head_width
 
     def layer_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The weights of one layer, in the order in which `Layer.forward` takes them. Matrices are [out,
-        in]."""
+        """Returns the shapes of one layer's weights, in the order in which `Layer.forward` takes them.
+        Matrices are [out, in]."""
         return {
             "attention_norm": (self.width,),
             "qkv": (self.query_width + 2 * self.kv_width, self.width),
@@ -42,31 +43,31 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes, the type of weights and cache, and where the weights come from."""
+    """Sizes, the dtype of weights and cache, and the source of the weights."""
 
     sizes: Sizes
     dtype: str
-    random: bool  # made by every process for itself, by packages of their own; else read from a file
+    random: bool  # every process makes the weights itself, by two more packages; otherwise a file has them
 
     @property
     def pieces(self) -> tuple[str, ...]:
-        """The packages that it is compiled into."""
+        """Returns the names of its packages."""
         return ("embed", "layer", "head", "store", *(("random_layer", "random_ends") if self.random else ()))
 
     def description(self) -> dict[str, int | str]:
-        """What the command has to know of a model without a weights file."""
+        """Returns what the command reads of a model without a weights file: its sizes and dtype."""
         return {**asdict(self.sizes), "dtype": self.dtype}
 
 
 SHAPES = {
     "book": Shape(Sizes(), "float32", random=False),
-    # As 8b in all but size, for a processor.
+    # Like 8b but small enough for a processor.
     "small": Shape(
         Sizes(width=128, layers=4, heads=4, kv_heads=2, head_width=32, hidden=352, vocabulary=512),
         "bfloat16",
         random=True,
     ),
-    # What models of eight billion parameters look like.
+    # The sizes of a usual model with eight billion parameters.
     "8b": Shape(
         Sizes(
             width=4096,

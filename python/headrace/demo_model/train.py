@@ -3,10 +3,9 @@
 
     python -m headrace.demo_model.train --corpus corpus.txt --device cuda --output out
 
-Needs torch alone: it also runs as a script, without Headrace installed. The same script trains on a CPU,
-where fewer and smaller steps (--steps, --batch, --length) show that it learns. The folder of --output gets
-weights.safetensors, the weights of the best held-out bits per byte seen, and training.json, which tells how
-they came about.
+Needs only torch: it also runs as a script, without Headrace installed. On a CPU, fewer and smaller steps
+(--steps, --batch, --length) show that the model learns. The folder of --output gets weights.safetensors, the
+weights with the lowest held-out bits per byte, and training.json, the report of the run.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ GRADIENT_NORM = 1.0
 
 
 def to_tokens(text: str, device: str) -> torch.Tensor:
-    """Its bytes, each a token."""
+    """Returns the bytes of the text; each byte is a token."""
     return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(device)
 
 
 def autocast(device: str) -> torch.autocast:
-    """bf16 arithmetic on a GPU; on a CPU it would be slower than f32."""
+    """Returns a context with bf16 arithmetic on a GPU. On a CPU bf16 is slower than f32."""
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=device != "cpu")
 
 
 @torch.no_grad()
 def bits_per_byte(model: torch.nn.Module, tokens: torch.Tensor, length: int, batch: int) -> float:
-    """Of all tokens but the first, each told from those before it in its window of `length`; windows lie end
-    to end."""
+    """Returns the bits per byte of all tokens but the first. Each token is predicted from those before it in
+    its window of `length` tokens; windows do not overlap."""
     starts = range(0, len(tokens) - 1, length)
     windows = [tokens[start : start + length + 1].long() for start in starts]
     whole = [window for window in windows if len(window) == length + 1]
@@ -71,7 +70,7 @@ def bits_per_byte(model: torch.nn.Module, tokens: torch.Tensor, length: int, bat
 
 
 def rate_share(step: int, steps: int) -> float:
-    """The learning rate's course: up in a straight line, down along a cosine."""
+    """Returns the share of the highest learning rate: it rises linearly, then falls along a cosine."""
     warm_up = max(1, round(steps * WARM_UP_SHARE))
     if step < warm_up:
         return (step + 1) / warm_up
@@ -80,7 +79,7 @@ def rate_share(step: int, steps: int) -> float:
 
 
 def make_optimizer(model: LanguageModel, rate: float, decay: float) -> torch.optim.Optimizer:
-    """AdamW; norms are not pulled towards zero."""
+    """Returns an AdamW optimizer without weight decay for the norms."""
     matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
     groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
@@ -92,7 +91,7 @@ def rounded_to_bf16(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def load(path: Path, device: str) -> LanguageModel:
-    """The model of a weights file, in f32."""
+    """Loads the model of a weights file, in f32."""
     tensors, metadata = weights.read(path)
     model = LanguageModel(Sizes(**json.loads(metadata["sizes"])))
     model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
@@ -100,7 +99,7 @@ def load(path: Path, device: str) -> LanguageModel:
 
 
 class Training:
-    """One run: what it learns from, the model, and the best weights so far."""
+    """One run: its texts, the model, and the best weights so far."""
 
     def __init__(self, options: argparse.Namespace, text: str) -> None:
         self.options, self.text = options, text
@@ -121,7 +120,7 @@ class Training:
         self.seconds = 0.0
 
     def learn(self) -> None:
-        """All steps, with a look at the held-out text every so often."""
+        """Runs all steps, and evaluates on the held-out text every `look_every` steps."""
         options = self.options
         began = time.monotonic()
         recent = torch.zeros((), device=options.device)
@@ -172,8 +171,8 @@ class Training:
         )
 
     def save(self) -> None:
-        """Weights and report. The held-out figure is that of the weights in the file, rounded to bf16, run in
-        f32."""
+        """Writes weights and report. The held-out bits per byte are those of the weights in the file: rounded
+        to bf16, run in f32."""
         options, path = self.options, self.options.output / "weights.safetensors"
         metadata = {"sizes": json.dumps(vars(self.model.sizes)), "corpus_sha256": corpus.digest(self.text)}
         weights.write(path, rounded_to_bf16(self.best_state), metadata)
@@ -208,31 +207,31 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--corpus", type=Path, required=True, help="the text that corpus.py wrote")
     parser.add_argument(
-        "--output", type=Path, required=True, help="the folder for weights.safetensors and training.json"
+        "--output", type=Path, required=True, help="folder for weights.safetensors and training.json"
     )
     parser.add_argument(
         "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu, cuda or cuda:N"
     )
     parser.add_argument("--steps", type=int, default=2500, help="steps of the optimizer")
-    parser.add_argument("--batch", type=int, default=32, help="texts a step")
-    parser.add_argument("--length", type=int, default=2048, help="bytes a text")
+    parser.add_argument("--batch", type=int, default=32, help="texts per step")
+    parser.add_argument("--length", type=int, default=2048, help="bytes per text")
     parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate")
     parser.add_argument("--decay", type=float, default=0.1, help="weight decay")
     parser.add_argument("--dropout", type=float, default=0.1, help="share of activations dropped")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--look-every", type=int, default=100, help="steps between looks at the held-out text"
+        "--look-every", type=int, default=100, help="steps between evaluations on the held-out text"
     )
     parser.add_argument(
         "--held-out-bytes",
         type=int,
         default=None,
-        help="look at so many bytes of the held-out text; all by default",
+        help="bytes of the held-out text to evaluate on (default: all)",
     )
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="compile the model first: faster on a GPU with a compiler at hand",
+        help="compile the model first; faster on a GPU, needs a C++ compiler",
     )
     return parser.parse_args()
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes and reads safetensors files: eight bytes of header length, a JSON header, the tensors' bytes one
-after another.
+"""Writes and reads safetensors files.
 
-The header is padded so that the data begins at a multiple of 64 bytes.
+A file has eight bytes with the header's length, a JSON header, and the bytes of the tensors in order. The
+header is padded so that the data begins at a multiple of 64 bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ALIGNMENT = 64
 
 
 def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Writes the tensors in their order. The file appears whole or not at all."""
+    """Writes the tensors in their order. The file appears only when it is complete."""
     header: dict[str, object] = {"__metadata__": metadata}
     offset = 0
     for name, tensor in tensors.items():
@@ -50,12 +50,15 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
 
 
 def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file, and its metadata."""
+    """Returns the tensors of a file, and its metadata.
+
+    errors   ValueError (the file is not a safetensors file)
+    """
     raw = bytearray(Path(path).read_bytes())
     start = 8 + int.from_bytes(raw[:8], "little")
     if len(raw) < 8 or start > len(raw):
         raise ValueError(
-            f"{path} is no safetensors file: its header would end at byte {start}, the file has {len(raw)}"
+            f"{path} is not a safetensors file: its header would end at byte {start}, the file has {len(raw)}"
         )
     header = json.loads(raw[8:start])
     metadata = header.pop("__metadata__", {})

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `python -m headrace.export` is made of. request: what to export; io_spec: what its inputs and
-outputs are; archive: where a package keeps that; output: where it may be written; package: the
-compiling and writing; verify: the comparison with PyTorch; runners: the two that run a package there;
-bare_loader: whether PyTorch's loader works without Headrace. All but archive, output and bare_loader
-need torch."""
+"""The parts of `python -m headrace.export`.
+
+request: the module to export; io_spec: the description of its inputs and outputs; archive: the io spec inside
+a package; output: the check of the output path; package: compiling and writing; verify: the comparison with
+PyTorch; runners: the two runners that verify compares; bare_loader: the test of PyTorch's loader without
+Headrace. All but archive, output and bare_loader need torch.
+"""

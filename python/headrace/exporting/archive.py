@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The io spec inside a package: an entry of its zip archive, beside what torch wrote. Needs no torch."""
+"""The io spec inside a package: a file in its zip archive, next to the files that torch wrote. Needs no
+torch."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ def append_spec(package: Path, spec: dict[str, Any]) -> None:
 
 
 def read_spec(package: Path) -> dict[str, Any]:
-    """The spec that append_spec added. Raises zipfile.BadZipFile for a file that is no archive."""
+    """Returns the spec that append_spec added.
+
+    errors   not_found (the archive has no spec); zipfile.BadZipFile (the file is not a zip archive)
+    """
     with zipfile.ZipFile(package) as archive:
         entry = next((name for name in archive.namelist() if name.partition("/")[2] == SPEC_ENTRY), None)
         if entry is None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether PyTorch's own loader of packages works here without Headrace, and how a child process ended, in
-words.
+"""Tests whether PyTorch's own loader of packages works on this machine without Headrace, and puts the exit
+status of a child process into words.
 
 Run as a program, this file exports, compiles, loads and runs a module of one addition, and prints each step
-as it begins. It imports nothing of Headrace, so that a crash in it is not Headrace's. tools/test_gpu.py loads
-this file by its path.
+as it begins. It imports nothing of Headrace, so that Headrace cannot cause a crash of it. tools/test_gpu.py
+loads this file by its path.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal
 
 
 def ending(code: int) -> str:
-    """How a process ended, by the code that subprocess gives: "exit code 1", "signal 11 (SIGSEGV)"."""
+    """Returns subprocess's return code as words: "exit code 1", "signal 11 (SIGSEGV)"."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -36,21 +36,22 @@ def ending(code: int) -> str:
 
 
 def ended(code: int) -> str:
-    """The same as a verb: "ended with exit code 1", "ended by signal 11 (SIGSEGV)"."""
+    """Returns it with a verb: "ended with exit code 1", "ended by signal 11 (SIGSEGV)"."""
     return f"ended {'with' if code >= 0 else 'by'} {ending(code)}"
 
 
 def is_crash(code: int) -> bool:
-    """Whether the process crashed, and was neither ended by a person nor by the system for want of memory."""
+    """Returns whether the process crashed. A signal from a person or from the system's out-of-memory killer
+    is no crash."""
     return -code in _CRASHES
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the bare program ended, and the step that it was at."""
+    """The bare program's last step and return code."""
 
     step: str
-    code: int | None  # None: it was ended for taking too long
+    code: int | None  # None: it took too long and was killed
     printed: str
 
     @property
@@ -67,7 +68,8 @@ def try_loader(
 ) -> Outcome:
     """Runs the bare program in a child process, in a temporary folder of its own.
 
-    compiler  the C++ compiler of the package; None: the one that PyTorch chooses
+    compiler  the C++ compiler for the package; None: the compiler that PyTorch chooses
+    seconds   time after which the child is killed
     """
     with tempfile.TemporaryDirectory(prefix="headrace-bare-", ignore_cleanup_errors=True) as folder:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
@@ -91,20 +93,20 @@ def _text(output: bytes | str | None) -> str:
 
 
 def chosen_compiler() -> str:
-    """The C++ compiler that PyTorch takes."""
+    """Returns the C++ compiler that PyTorch uses."""
     return os.environ.get("CXX") or "g++"
 
 
 def other_compiler() -> str | None:
-    """The system's C++ compiler, where PyTorch takes another one."""
+    """Returns the system's C++ compiler if PyTorch uses another one, else None."""
     chosen = shutil.which(chosen_compiler()) or chosen_compiler()
     same = os.path.realpath(chosen) == os.path.realpath(SYSTEM_COMPILER)
     return None if same or not Path(SYSTEM_COMPILER).exists() else SYSTEM_COMPILER
 
 
 def explain_crash(device: str) -> str:
-    """A sentence or two: whether PyTorch's own loader crashes here without Headrace, and whether another
-    compiler helps."""
+    """Returns one or two sentences: whether PyTorch's own loader also crashes without Headrace, and whether
+    another compiler helps."""
     outcome = try_loader(device)
     if outcome.works:
         return "PyTorch's own loader works here: a bare program without Headrace loads and runs a package"
@@ -137,7 +139,9 @@ def _bare_program(device: str, folder: Path) -> None:
     from torch._inductor import config
 
     if hasattr(config.aot_inductor, "precompile_headers"):
-        config.aot_inductor.precompile_headers = False  # takes as long as all the rest
+        config.aot_inductor.precompile_headers = (
+            False  # precompiling takes as long as all other steps together
+        )
     package = torch._inductor.aoti_compile_and_package(exported, package_path=str(folder / "addition.pt2"))
     begin("load")
     loaded = torch._inductor.aoti_load_package(package)
@@ -147,7 +151,7 @@ def _bare_program(device: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    # This folder comes first on the path, and its modules have names that others may mean.
+    # Python puts this folder first on the path, where its modules would hide others of the same names.
     sys.path[:] = [
         entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent
     ]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a package's inputs and outputs are, in the form that the runner reads: names, dtypes, sizes and their
-ranges, strides.
+"""The io spec describes a package's inputs and outputs for the runner: names, dtypes, sizes and their ranges,
+strides.
 
-AOTInductor keeps none of this where it can be read back, and does not check its inputs: without it a wrong
-shape gives wrong numbers.
+AOTInductor does not store these facts in a form that can be read back, and does not check its inputs: without
+the io spec a wrong shape gives wrong numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ VERSION = 1
 
 
 class DimensionNames:
-    """The user's names of the symbols that torch.export made up, s77 and the like."""
+    """Maps the symbols that torch.export creates (s77, ...) to the names that the user gave to the
+    dimensions."""
 
     def __init__(self, program: ExportedProgram, request: ExportRequest) -> None:
         self._ranges = program.range_constraints
@@ -53,7 +54,8 @@ class DimensionNames:
                     self._names.setdefault(next(iter(symbols)), root.__name__)
 
     def encode(self, size: int | torch.SymInt) -> int | dict[str, Any]:
-        """A size as the spec has it: a number, a name with its range, or an expression of names."""
+        """Returns a size in the form of the spec: a number, a name with its range, or an expression of
+        names."""
         if not isinstance(size, torch.SymInt):
             return int(size)
         expression = size.node.expr
@@ -72,7 +74,7 @@ class DimensionNames:
         return self._names.get(symbol, str(symbol))
 
     def range(self, symbol: Any) -> tuple[int, int | None]:
-        """Smallest and largest size; None where there is no largest."""
+        """Returns the smallest and the largest size; None if there is no largest."""
         if symbol not in self._ranges:
             return 0, None
         found = self._ranges[symbol]
@@ -80,7 +82,7 @@ class DimensionNames:
         return int(found.lower), None if unbounded else int(found.upper)
 
     def symbols(self) -> list[Any]:
-        """All symbols that the sizes of inputs depend on."""
+        """Returns all symbols that the sizes of the inputs depend on."""
         return list(self._ranges)
 
 
@@ -108,7 +110,10 @@ def _pair(value: Any, dimensions: Any) -> Iterator[tuple[torch.Tensor, Any]]:
 
 
 def input_values(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """The program's input tensors in order, by placeholder name, with their symbolic sizes."""
+    """Returns the program's input tensors with their symbolic sizes, in order, by placeholder name.
+
+    errors   not_supported (an input is a number that varies)
+    """
     user = {
         spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT
     }
@@ -120,7 +125,7 @@ def input_values(program: ExportedProgram) -> dict[str, torch.Tensor]:
                 found[node.name] = value
             elif isinstance(value, torch.SymInt):
                 raise NotSupported(
-                    f"the input {node.name} is a number that may vary: give it as a tensor of one element"
+                    f"the input {node.name} is a number that varies: pass it as a tensor of one element"
                 )
     return found
 
@@ -132,8 +137,11 @@ def _output_values(program: ExportedProgram) -> list[Any]:
 
 
 def describe(program: ExportedProgram, request: ExportRequest, device: str, version: str) -> dict[str, Any]:
-    """The io spec of a functional program, which `run_decompositions({})` gives: it tells what is written
-    to."""
+    """Returns the io spec of a functional program, the result of `run_decompositions({})`: only a functional
+    program lists the inputs that it writes to.
+
+    errors   invalid_argument (names do not fit), not_supported (an input or output is not a tensor)
+    """
     names = DimensionNames(program, request)
     values = input_values(program)
     inputs = _check_names("input", request.input_names, list(values))
@@ -159,7 +167,7 @@ def describe(program: ExportedProgram, request: ExportRequest, device: str, vers
 def _output_tensor(index: int, output: Any) -> torch.Tensor:
     value = output.meta["val"] if isinstance(output, torch.fx.Node) else output
     if not isinstance(value, torch.Tensor):
-        raise NotSupported(f"output {index} of the module is {value!r}: a package returns tensors only")
+        raise NotSupported(f"output {index} of the module is {value!r}: a package can return only tensors")
     return value
 
 
@@ -189,8 +197,8 @@ def _check_names(what: str, given: Sequence[str] | None, default: list[str]) -> 
 
 
 def _default_output_names(program: ExportedProgram) -> list[str]:
-    """logits for {"logits": x}, output1 for the second of a tuple, hidden.0 for the first of a list under a
-    key."""
+    """Names outputs by their position: logits for {"logits": x}, output1 for the second of a tuple, hidden.0
+    for the first of a list under the key hidden."""
     out_spec = program.call_spec.out_spec
     assert out_spec is not None
     tree = pytree.tree_unflatten(list(range(out_spec.num_leaves)), out_spec)

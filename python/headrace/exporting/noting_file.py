@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file for torch to write a package to. torch's archive writer ends the process when a write fails while it
-closes, as on a full disk; so a failed write is noted here, what follows is dropped, and the failure is raised
-when torch is done."""
+"""A file to which torch writes a package.
+
+torch's archive writer ends the process when a write fails while the writer closes, for example on a full
+disk. So this file keeps the first failure, drops all later writes, and raises the failure when torch is done.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 
 
 class NotingFile(io.RawIOBase):
-    """Writes to a path; `check` raises the first failure."""
+    """Writes to a path and keeps the first failure; `check` raises it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -27,7 +29,7 @@ class NotingFile(io.RawIOBase):
         return self._file.seek(offset, whence)
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
-        """Claims to have written everything, always."""
+        """Always reports that all bytes were written."""
         rest = memoryview(data).cast("B")
         try:
             while rest and self._failure is None:
@@ -37,7 +39,7 @@ class NotingFile(io.RawIOBase):
         return len(data)
 
     def check(self) -> None:
-        """Raises the OSError of the write that failed, if one did."""
+        """Raises the OSError of the first write that failed, if one failed."""
         if self._failure is not None:
             raise self._failure
 

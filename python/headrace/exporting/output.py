@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a package may be written: told before anything is compiled, which takes minutes. Needs no torch."""
+"""Checks the output path before compiling, which takes minutes. Needs no torch."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ..errors import InvalidArgument, NotFound
 
 
 def check_output(path: Path) -> None:
-    """Returns if a package can get that name; one that is there already will be replaced.
+    """Raises unless a package can be written to `path`. An existing package will be replaced.
 
-    errors   not_found (no such folder), invalid_argument (another ending, a folder has the name, nothing can
-             be written there)
+    errors   not_found (no such folder), invalid_argument (the name does not end in .pt2, is a folder, or the
+             folder is not writable)
     """
     if path.suffix != ".pt2":
         raise InvalidArgument(f"{path} cannot be the package's name: it must end in .pt2")
     if path.is_dir():
         raise InvalidArgument(
-            f"{path} is a folder: --output names the package to write, such as {path / 'model.pt2'}"
+            f"{path} is a folder: --output must name the package to write, such as {path / 'model.pt2'}"
         )
     if not path.parent.is_dir():
-        raise NotFound(f"{path.parent} is no folder: make it first, or choose another for {path.name}")
+        raise NotFound(f"{path.parent} is not a folder: create it first, or choose another for {path.name}")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise InvalidArgument(
-            f"nothing can be written into {path.parent}: choose another folder for {path.name}"
+            f"the folder {path.parent} is not writable: choose another folder for {path.name}"
         )

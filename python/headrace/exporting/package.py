@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles a module into a .pt2 package that says what its inputs are."""
+"""Compiles a module into a .pt2 package that contains its io spec."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FULL_DISK_BYTES = 1 << 20
 
 @dataclass
 class Program:
-    """An exported module: as torch has it, and what its inputs and outputs are."""
+    """An exported module: torch's program, the io spec, and the names of its dimensions."""
 
     exported: ExportedProgram
     spec: dict[str, Any]
@@ -37,18 +37,18 @@ class Program:
 
 
 def default_cache() -> Path:
-    """Where the compiler keeps what it made: TORCHINDUCTOR_CACHE_DIR, or the user's cache. Never the
-    temporary folder."""
+    """Returns the folder of the compiler's cache: TORCHINDUCTOR_CACHE_DIR, or one in the user's cache folder.
+    It is never the temporary folder."""
     if chosen := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace" / "inductor"
 
 
 def export_program(request: ExportRequest, device: str, version: str) -> Program:
-    """Traces the module, whose inputs are on the device already.
+    """Traces the module. Its inputs must already be on the device.
 
     errors   invalid_argument (torch.export cannot trace it, or the dynamic dimensions contradict the module),
-             not_supported (something that is no tensor goes in or out)
+             not_supported (an input or output is not a tensor)
     """
     try:
         with torch.no_grad():
@@ -74,9 +74,10 @@ def export_program(request: ExportRequest, device: str, version: str) -> Program
 def write_package(
     program: Program, path: Path, cache: Path, check: Callable[[Path], None] = lambda candidate: None
 ) -> None:
-    """Compiles into `path`, which appears whole and after `check` has seen it without raising, or not at all.
+    """Compiles the program and writes it to `path`.
 
-    The caller has looked at where it goes (check_output).
+    The complete package appears at `path` after `check` has returned; otherwise nothing appears. The caller
+    has checked the path with check_output.
     errors   exhausted (a full disk), not_supported (no C++ compiler, or one that fails)
     """
     with (
@@ -107,23 +108,24 @@ def _compile(program: Program, candidate: Path) -> None:
     except Exception as error:
         if "InvalidCxxCompiler" in f"{type(error).__name__} {error}":
             raise NotSupported(
-                "no C++ compiler works here, and AOTInductor needs one: install g++ (Debian: apt-get "
-                "install g++)"
+                "AOTInductor needs a C++ compiler, and none works on this machine: install g++ (Debian: "
+                "apt-get install g++)"
             ) from error
         raise
 
 
 def _compiler_options(program: Program) -> dict[str, Any]:
-    """Inductor's options, those that the installed torch knows."""
+    """Returns the options for Inductor that the installed torch has."""
     from torch._inductor import config
 
     wanted: dict[str, Any] = {
         "metadata": {METADATA_KEY: json.dumps(program.spec)},
-        # Else AOTInductor's own checks, where somebody turns them on, would refuse sizes of 0 and 1.
+        # With it, AOTInductor's own checks, if they are turned on, refuse sizes of 0 and 1.
         "check_lowerbound": False,
-        # They would stay in the temporary folder, and take as long to make as they save over three packages.
+        # Precompiled headers stay in the temporary folder, and making them takes the time that they save over
+        # three packages.
         "precompile_headers": False,
-        # Three quarters of a small package's size.
+        # Line tables are three quarters of the size of a small package.
         "enable_line_tables": False,
     }
     return {
@@ -133,8 +135,8 @@ def _compiler_options(program: Program) -> dict[str, Any]:
 
 @contextmanager
 def compiler_cache(cache: Path) -> Iterator[None]:
-    """Keeps the compiler's work in the folder: Inductor looks at the environment, and would otherwise litter
-    the temporary folder."""
+    """Makes Inductor keep its cache in the folder. Inductor reads the path from the environment; its default
+    is the temporary folder."""
     before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     cache.mkdir(parents=True, exist_ok=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
@@ -149,7 +151,8 @@ def compiler_cache(cache: Path) -> Iterator[None]:
 
 @contextmanager
 def _disk_errors(path: Path, cache: Path) -> Iterator[None]:
-    """A full disk is reported as one, whatever torch, the compiler or the archive writer made of it."""
+    """Reports a full disk as `exhausted`: torch, the compiler and the archive writer report it in other
+    forms."""
     try:
         yield
     except Exception as error:
@@ -161,7 +164,7 @@ def _disk_errors(path: Path, cache: Path) -> Iterator[None]:
             raise
         where = full[0] if full else path.parent
         raise Exhausted(
-            f"{path} was not written: {os.strerror(errno.ENOSPC)} (ENOSPC) in {where}: make room there, "
+            f"{path} was not written: {os.strerror(errno.ENOSPC)} (ENOSPC) in {where}: free space there, "
             "or choose another folder with --output or --cache"
         ) from error
 

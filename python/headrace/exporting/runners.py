@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two runners of a package that verification compares: PyTorch's own loader and Headrace's runner.
 
-Both run in a child process, so that a crash in one of them takes neither the export nor the other along. The
-child is this file:
+Both run in a child process, so that a crash of one ends neither the export nor the other runner. The child is
+this file:
 
     python -m headrace.exporting.runners FOLDER PACKAGE DEVICE RUNNER...
 
@@ -34,7 +34,8 @@ Run = Callable[[list[Tensor]], list[Tensor]]
 
 @dataclass(frozen=True)
 class Inputs:
-    """The input tensors of one run, in the order of the package's inputs, and which of them it writes to."""
+    """The input tensors of one run, in the order of the package's inputs, and the indices of those it writes
+    to."""
 
     case: str
     tensors: list[Tensor]
@@ -43,7 +44,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Result:
-    """What one run gave: its outputs, and the inputs that it wrote to."""
+    """The results of one run: its outputs, and the inputs that it wrote to."""
 
     outputs: list[Tensor]
     mutated: list[Tensor]
@@ -51,8 +52,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a runner gave nothing. Of a child that a signal ended: the step that it was at, and the code of
-    its end."""
+    """The reason why a runner has no results: an error, or the step and return code at which its child
+    ended."""
 
     runner: str
     step: str = ""
@@ -70,8 +71,8 @@ class Failure:
 
 
 def open_torch(package: Path, device: str) -> Run:
-    """PyTorch's loader. What torch._inductor.aoti_load_package adds to it is Python, whose import takes
-    seconds."""
+    """Opens the package with PyTorch's loader. torch._inductor.aoti_load_package is the same loader behind
+    Python code whose import takes seconds."""
     index = torch.device(device).index
     loader = torch._C._aoti.AOTIModelPackageLoader(
         str(package), "model", False, 1, -1 if index is None else index
@@ -80,9 +81,9 @@ def open_torch(package: Path, device: str) -> Run:
 
 
 def open_headrace(package: Path, device: str) -> Run:
-    """Headrace's runner.
+    """Opens the package with Headrace's runner.
 
-    errors   not_supported (no runtime for the torch that is installed), and those of Model
+    errors   not_supported (no runtime for the installed torch), and those of Model
     """
     from .. import Model
 
@@ -100,7 +101,10 @@ def run_here(
     all_inputs: Sequence[Inputs],
     begin: Callable[[str], None] = lambda step: None,
 ) -> list[Result]:
-    """Loads the package and runs it on each of the inputs, in this process. begin: called with each step."""
+    """Loads the package and runs it on each of the inputs, in this process.
+
+    begin    called with each step as it begins
+    """
     begin("load")
     run = OPEN[runner](package, device)
     results = []
@@ -126,10 +130,10 @@ def run_in_children(
     folder: Path,
     runners: Sequence[str] = tuple(OPEN),
 ) -> dict[str, list[Result] | Failure]:
-    """What each runner gave. One child runs them all; where it ends too early, another one begins with the
-    next runner.
+    """Returns the results of each runner. One child runs them all; if it ends too early, another child
+    continues with the next runner.
 
-    folder   for what parent and child exchange, which can be as large as all inputs
+    folder   for the files that parent and child exchange; they can be as large as all inputs
     """
     _save_inputs(all_inputs, folder / "inputs.pt")
     found: dict[str, list[Result] | Failure] = {}
@@ -144,7 +148,7 @@ def run_in_children(
 
 
 def _save_inputs(all_inputs: Sequence[Inputs], path: Path) -> None:
-    """A tensor that several runs share, such as weights, is written once."""
+    """Saves the inputs. A tensor that several runs share, such as weights, is saved once."""
     clones: dict[int, Tensor] = {}
     for inputs in all_inputs:
         for tensor in inputs.tensors:
@@ -163,16 +167,16 @@ def _read(runner: str, path: Path) -> list[Result] | Failure:
 
 
 def child_command(arguments: list[str]) -> list[str]:
-    """What starts the child."""
+    """Returns the command that starts the child."""
     return [sys.executable, "-X", "faulthandler", "-m", __name__, *arguments]
 
 
 def _run_child(arguments: list[str], first: str) -> tuple[str, str, int]:
-    """The runner and the step that the child was at when it ended, and how it ended."""
+    """Runs a child. Returns the runner and the step at which it ended, and its return code."""
     runner, step = first, "start"
     search = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))
-    # The package is unpacked into the folder of the exchange: the user's cache keeps nothing of one that is
-    # not written.
+    # The child unpacks the package into the exchange folder: the user's cache gets nothing of a package that
+    # may not be written.
     environment = {**os.environ, "PYTHONPATH": search, "HEADRACE_CACHE_DIR": arguments[0]}
     with subprocess.Popen(
         child_command(arguments),
@@ -192,7 +196,7 @@ def _run_child(arguments: list[str], first: str) -> tuple[str, str, int]:
 
 
 def main(arguments: list[str]) -> None:
-    """The child."""
+    """Runs in the child."""
     folder, package, device, *runners = arguments
     all_inputs = [Inputs(*one) for one in torch.load(Path(folder) / "inputs.pt")]
     for runner in runners:
@@ -206,7 +210,7 @@ def main(arguments: list[str]) -> None:
         except NotSupported as error:
             found = str(error)
         except Exception:
-            # The parent runs it again and raises that: it may have operators that this process lacks.
+            # The parent runs it again and raises the error: it may have operators that this process lacks.
             sys.exit(1)
         unfinished = Path(folder) / f"{runner}.unfinished"
         torch.save(found, unfinished)

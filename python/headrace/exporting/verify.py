@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares a package with the module in PyTorch: on the example inputs, and at other sizes that its
-dimensions allow.
+"""Compares a package with the module in PyTorch, on the example inputs and at other sizes that its dimensions
+allow.
 
-Two runners run the package: Headrace's, which is what users of the package have, and PyTorch's own loader."""
+Two runners run the package: Headrace's runner, which users of the package use, and PyTorch's own loader.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from .runners import (
     run_in_children,
 )
 
-# What compiled code may differ by, of 1 + the value: sums in another order, fused multiply-adds.
+# Allowed |difference| / (1 + |value|): compiled code adds in another order and fuses multiply-adds.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 TOLERANCES |= {
     torch.complex64: 1e-4,
@@ -47,7 +48,7 @@ _SEED = 20
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one output of one run is from PyTorch's."""
+    """The difference between one output of one run and PyTorch's."""
 
     case: str
     output: str
@@ -69,19 +70,19 @@ class Difference:
 
 @dataclass
 class Verification:
-    """The differences that each runner showed, and why a runner showed none."""
+    """The differences of each runner, and the failures of runners without results."""
 
     differences: list[Difference] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
     @property
     def loader_crashed(self) -> bool:
-        """Whether PyTorch's own loader crashed."""
+        """Returns whether PyTorch's own loader crashed."""
         return any(failure.runner == TORCH and failure.crashed for failure in self.failures)
 
     @property
     def is_whole(self) -> bool:
-        """Whether the package was compared, and Headrace's runner did not die of it."""
+        """Returns whether at least one runner has results and Headrace's runner did not crash."""
         dead = any(failure.runner == HEADRACE and failure.error is None for failure in self.failures)
         return len(self.failures) < len(NAMES) and not dead
 
@@ -89,13 +90,12 @@ class Verification:
 def verify(
     program: Program, request: ExportRequest, package: Path, device: str, tolerance: float | None = None
 ) -> Verification:
-    """Runs package and module on the same inputs; a difference for every runner, output, and input that is
-    written to.
+    """Runs the package and the module on the same inputs. Returns one difference per runner and output, and
+    per input that is written to.
 
-    A runner that a signal ends, or that this machine has not, is among the failures, and the other one is
-    compared.
-    errors   invalid_argument (the module itself, or the package, fails at a size that its dynamic dimensions
-             allow)
+    If a signal ends a runner, or this machine does not have it, the runner is among the failures, and the
+    other one is compared.
+    errors   invalid_argument (the module or the package fails at a size that the dynamic dimensions allow)
     """
     mutated = [
         i for i, entry in enumerate(program.spec["inputs"]) if entry["name"] in program.spec["mutated"]
@@ -107,7 +107,7 @@ def verify(
     for case, args, kwargs in _cases(program, request, device):
         all_inputs.append(Inputs(case, _tensors((args, in_order_of(request.kwargs, kwargs))), mutated))
         expected.append(_run_module(case, request.module, args, kwargs, mutated))
-    # Beside the package: there is room for as much, which the temporary folder may not have.
+    # In the folder of the package: it has space for these files; the temporary folder may not.
     with tempfile.TemporaryDirectory(
         prefix="verify-", dir=package.parent, ignore_cleanup_errors=True
     ) as folder:
@@ -127,7 +127,8 @@ def verify(
 
 
 def _run_again(runner: str, package: Path, device: str, all_inputs: list[Inputs]) -> list[Result]:
-    """In this process, which has the operators that the user's code registered. What it raises is told."""
+    """Runs again in this process, which has the operators that the user's code registered. Its error is
+    raised with the case in its text."""
     case = ""
 
     def begin(step: str) -> None:
@@ -141,7 +142,7 @@ def _run_again(runner: str, package: Path, device: str, all_inputs: list[Inputs]
 
 
 def _run_module(case: str, module: torch.nn.Module, args: Any, kwargs: Any, mutated: list[int]) -> Result:
-    """What PyTorch makes of it. The caller's own inputs stay as they are."""
+    """Returns the module's results in PyTorch. The caller's inputs do not change."""
     args, kwargs = pytree.tree_map_only(torch.Tensor, clone_with_strides, (args, kwargs))
     try:
         with torch.no_grad():
@@ -154,7 +155,7 @@ def _run_module(case: str, module: torch.nn.Module, args: Any, kwargs: Any, muta
 
 def _failure_text(what: str, case: str, error: Exception) -> str:
     return (
-        f"{what} fails {case}: {type(error).__name__}: {error}. If that size is not meant to work, "
+        f"{what} fails {case}: {type(error).__name__}: {error}. If this size need not work, "
         "narrow the dynamic dimensions; "
         "if random inputs do not fit together, give make_inputs"
     )
@@ -165,8 +166,8 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def in_order_of(example: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The package's inputs are in the order of the example's keywords, in which make_inputs need not give
-    them."""
+    """Returns the keyword inputs in the order of the example's: the package has that order, make_inputs may
+    return another."""
     return {name: kwargs[name] for name in example} if set(example) == set(kwargs) else dict(kwargs)
 
 
@@ -178,8 +179,11 @@ def compare(
     tolerance: float | None = None,
     runner: str = HEADRACE,
 ) -> Difference:
-    """Absolute: the largest |actual - expected|. Relative: the largest of it by |expected|, where that is
-    above the tolerance."""
+    """Compares one output.
+
+    Absolute is the largest |actual - expected|. Relative is the largest |actual - expected| / |expected| over
+    the elements with |expected| above the tolerance.
+    """
     dtype = str(expected.dtype).removeprefix("torch.")
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return Difference(
@@ -196,7 +200,8 @@ def compare(
     allowed = 0.0 if exact else tolerance if tolerance is not None else TOLERANCES.get(expected.dtype, 0.3)
     wide = torch.complex128 if expected.is_complex() else torch.float64
     left, right = expected.cpu().to(wide), actual.cpu().to(wide)
-    # Infinities and NaNs that agree do not differ; those that do not are as far apart as can be.
+    # Equal infinities and two NaNs count as no difference; other infinities and NaNs count as an infinite
+    # one.
     difference = torch.where(
         (left == right) | (left.isnan() & right.isnan()), torch.zeros((), dtype=wide), left - right
     ).abs()
@@ -229,7 +234,7 @@ def _cases(
 
 
 def _example_sizes(program: Program, request: ExportRequest) -> dict[Any, int]:
-    """The sizes that the example has, for each symbol that stands for a size by itself."""
+    """Returns the sizes in the example of the symbols that follow from one dimension each."""
     tensors = [
         leaf for leaf in pytree.tree_leaves((request.args, request.kwargs)) if isinstance(leaf, Tensor)
     ]
@@ -242,7 +247,7 @@ def _example_sizes(program: Program, request: ExportRequest) -> dict[Any, int]:
 
 
 def _solve(expression: Any, number: int) -> tuple[Any, int]:
-    """The symbol of an expression, and the value that makes it `number`."""
+    """Returns the symbol of an expression, and the value with which the expression equals `number`."""
     import sympy
 
     symbol = next(iter(expression.free_symbols))
@@ -250,8 +255,8 @@ def _solve(expression: Any, number: int) -> tuple[Any, int]:
 
 
 def _other_sizes(names: io_spec.DimensionNames, example: dict[Any, int]) -> Iterator[dict[Any, int]]:
-    """The smallest that is not empty, the largest (four times the example at most), and one between, odd
-    where it can be."""
+    """Yields the smallest sizes that are not empty, the largest (at most four times the example), and sizes
+    between them, odd if the range allows it."""
     if not example:
         return
     bounds = {}
@@ -295,7 +300,8 @@ def _is_args_and_kwargs(made: Any) -> bool:
 
 
 def _resize(example: Tensor, value: Tensor, sizes: dict[Any, int], generator: torch.Generator) -> Tensor:
-    """Random values like the example's, in the shape that the sizes give, in the same order of strides."""
+    """Returns random values with the example's distribution and order of strides, in the shape that the sizes
+    give."""
     shape = [
         int(size.node.expr.subs(sizes)) if isinstance(size, torch.SymInt) else size for size in value.shape
     ]

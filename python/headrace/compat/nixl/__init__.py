@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NIXL 1.5.1's Python package on Headrace: `import headrace.compat.nixl.install`, and `import nixl` is this
-package.
+"""NIXL 1.5.1's Python package on Headrace. After `import headrace.compat.nixl.install`, `import nixl` gives
+this package.
 
-What differs from NIXL, and why: docs/compat-nixl.md.
+docs/compat-nixl.md lists the differences from NIXL and their reasons.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from . import _api, _bindings, _utils, logging
 
 __all__: list[str] = []
 
-# NIXL's package shows the names of all its modules as its own.
+# NIXL's package exports the names of all its modules.
 for _module in (_bindings, _utils, logging, _api):
     for _name in getattr(_module, "__all__", None) or [
         name for name in vars(_module) if not name.startswith("_")

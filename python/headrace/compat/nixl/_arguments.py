@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what raw calls are given, in the place of those that NIXL's binding makes."""
+"""Checks of the arguments of raw calls, as NIXL's binding makes them."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ NIXL_INIT_AGENT = ""
 
 
 def need(value: object, kind: type, what: str) -> None:
-    """Errors: TypeError (it is something else)."""
+    """Raises TypeError unless `value` is of type `kind`."""
     if not isinstance(value, kind):
-        raise TypeError(f"{what} is a {kind.__name__}, not {value!r}")
+        raise TypeError(f"{what} must be a {kind.__name__}, not {value!r}")
 
 
 def indices(value: Any) -> Any:
-    """Integer arrays as they are. Others that NIXL takes (with gaps, of floats or bools) are copied into
-    integers, as it does."""
+    """Returns contiguous integer arrays as they are. Copies other arrays (with gaps, of floats or bools) into
+    integers, as NIXL does."""
     if is_array(value):
         if value.ndim != 1:
             raise ValueError(
-                f"indices are an array of one dimension, and this one has the shape {value.shape}"
+                f"an array of indices must have one dimension, and this one has the shape {value.shape}"
             )
         return value if value.dtype.kind in "iu" and value.flags.c_contiguous else value.astype("int64")
     if isinstance(value, str | bytes):
-        raise TypeError(f"indices are a list or an array of ints, not {value!r}")
+        raise TypeError(f"indices must be a list or an array of ints, not {value!r}")
     return value if isinstance(value, list) else list(value)
 
 
 def word_of(operation: nixl_xfer_op_t) -> str:
-    """Headrace's word for an operation."""
+    """Returns Headrace's word for an operation."""
     need(operation, nixl_xfer_op_t, "the operation")
     if operation is nixl_xfer_op_t.NIXL_READ:
         return "read"
@@ -44,17 +44,17 @@ def word_of(operation: nixl_xfer_op_t) -> str:
 
 
 def no_handle(handle: object, what: str) -> Exception:
-    """What is raised for a handle that was not found."""
+    """Returns the exception for a handle that was not found."""
     if not isinstance(handle, int):
-        return TypeError(f"a handle is an int, not {handle!r}")
-    return failure(nixlInvalidParamError, f"{handle} is no {what} of this agent, or was released")
+        return TypeError(f"a handle must be an int, not {handle!r}")
+    return failure(nixlInvalidParamError, f"{handle} is not a {what} of this agent, or was released")
 
 
 def of_prepare(
     arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[str, nixl_mem_t | None, Any, Sequence[int]]:
-    """Which of prepXferDlist's three forms it is: agent's name, kind of memory (of an array), descriptors,
-    backends."""
+    """Reads the three forms of prepXferDlist's arguments. Returns the agent's name, the kind of memory (of an
+    array), the descriptors and the backends."""
     given = list(arguments)
     if "agent_name" in named:
         given.insert(0, named.pop("agent_name"))
@@ -64,8 +64,8 @@ def of_prepare(
     backends = given.pop(0) if given else named.pop("backend", ())
     if given or named:
         raise TypeError(
-            f"prepXferDlist: {len(given)} arguments too many, or unknown ones: {', '.join(named)}"
+            f"prepXferDlist: {len(given)} arguments too many, or unknown arguments: {', '.join(named)}"
         )
     if memory is not None and not is_array(source):
-        raise TypeError(f"with a kind of memory descriptors are an array, not {source!r}")
+        raise TypeError(f"with a kind of memory, descriptors must be an array, not {source!r}")
     return name, memory, source, backends

@@ -18,14 +18,14 @@ logger = get_logger("agent")
 
 
 class Created(NamedTuple):
-    """A name, what stands for it, and what it was created with."""
+    """A backend that was created: the paths that its name stands for, and its parameters."""
 
     carried: Carried
     parameters: dict[str, str]
 
 
 class Backends:
-    """Of one agent. Threads: any."""
+    """The created backends of one agent. Threads: any."""
 
     def __init__(self, agent: headrace.Agent, numbers: Iterator[int]):
         self._agent = agent
@@ -33,20 +33,20 @@ class Backends:
         self._created: dict[int, Created] = {}
 
     def reach_peers(self) -> bool:
-        """Whether one that was created stands for a path to other agents."""
+        """Returns whether a created backend stands for a path to other agents."""
         return any(created.carried.remote for created in self._created.values())
 
     def names(self) -> list[str]:
-        """Those that could be created."""
+        """Returns the names that can be created."""
         return available(self._agent.backends())
 
     def plugin(self, name: str) -> Carried:
-        """What stands for a name, created or not."""
+        """Returns the paths that a name stands for, created or not."""
         name = as_text(name, "a plugin's name")
         found = carried(name, self._agent.backends())
         if found is None:
             known = (
-                "Headrace has no path for what it carries"
+                "Headrace has no path for its kinds of memory"
                 if name in PLUGINS
                 else "there is no plugin of that name"
             )
@@ -54,11 +54,11 @@ class Backends:
         return found
 
     def create(self, name: str, parameters: Mapping[str, str]) -> int:
-        """One of each name."""
+        """Creates a backend and returns its handle. An agent has at most one of each name."""
         found = self.plugin(name)
         if any(found.name == created.carried.name for created in self._created.values()):
             raise failure(
-                nixlInvalidParamError, f"backend {found.name} is created already: an agent has one of each"
+                nixlInvalidParamError, f"backend {found.name} exists already: an agent has one of each name"
             )
         handle = next(self._numbers)
         self._created[handle] = Created(found, {str(key): str(value) for key, value in parameters.items()})
@@ -66,32 +66,32 @@ class Backends:
         return handle
 
     def get(self, handle: int) -> Created:
-        """By handle."""
+        """Returns the backend of a handle."""
         try:
             return self._created[handle]
         except (KeyError, TypeError):
-            raise failure(nixlInvalidParamError, f"{handle!r} is no backend of this agent") from None
+            raise failure(nixlInvalidParamError, f"{handle!r} is not a backend of this agent") from None
 
     def standing_for(self, path: str) -> int:
-        """The handle of the first that this backend of Headrace's stands for."""
+        """Returns the handle of the first created backend that stands for this backend of Headrace."""
         for handle, created in self._created.items():
             if path in created.carried.backends():
                 return handle
         raise failure(nixlNotFoundError, f"no created backend stands for {path}")
 
     def paths(self, memory: nixl_mem_t, handles: Sequence[int]) -> frozenset[str]:
-        """Headrace's backends for that kind of memory among those chosen; no handles: among all."""
+        """Returns Headrace's backends for that kind of memory. No handles: of all created backends."""
         kind = kind_of(memory)
         chosen = [self.get(handle) for handle in handles] if handles else self._created.values()
         paths = frozenset(path for created in chosen for path in created.carried.paths.get(kind, ()))
         if not paths:
             raise failure(
-                nixlNotFoundError, f"no backend that was created carries {memory.name} (create_backend)"
+                nixlNotFoundError, f"no created backend carries {memory.name}: create one with create_backend"
             )
         return paths
 
     def limited(self, handles: Sequence[int], *limits: frozenset[str] | None) -> list[str] | None:
-        """Headrace's backends that a request may use; None: any."""
+        """Returns Headrace's backends that a request may use; None: any."""
         sets = [limit for limit in limits if limit is not None]
         if handles:
             sets.append(frozenset(path for handle in handles for path in self.get(handle).carried.backends()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that NIXL's compiled module shows, under its names."""
+"""All names of NIXL's compiled module."""
 
 from ._agent import nixlAgent
 from ._arguments import NIXL_INIT_AGENT
@@ -26,7 +26,7 @@ from ._exchange import DEFAULT_COMM_PORT
 from ._telemetry import nixlXferTelemetry
 
 HAVE_UCX_GPU_DEVICE_API = False
-"""Views of memory for GPU kernels are not carried yet."""
+"""Headrace has no views of memory for GPU kernels."""
 
 __all__ = [
     "DEFAULT_COMM_PORT",
@@ -57,13 +57,13 @@ __all__ = [
     "nixl_xfer_op_t",
 ]
 
-# Every member of every enumeration is a name of the module as well: DRAM_SEG, NIXL_WRITE, ...
+# NIXL's module also has every member of every enumeration as a name: DRAM_SEG, NIXL_WRITE, ...
 for _enumeration in _ENUMERATIONS:
     for _name, _member in _enumeration.__members__.items():
         globals()[_name] = _member
         __all__.append(_name)
 
-# Pickles and tracebacks name the classes where programs import them from.
+# Pickles and tracebacks name the module from which programs import the classes.
 for _class in (
     nixlAgent,
     nixlAgentConfig,

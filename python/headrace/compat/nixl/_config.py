@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a raw agent is configured with."""
+"""The configuration of a raw agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIELDS: dict[str, tuple[type, Any]] = {
     "lthrDelay": (int, 100000),
     "etcdWatchTimeout": (timedelta, timedelta(seconds=5)),
 }
-"""Name, type and default of each."""
+"""Name, type and default of each attribute."""
 
 POSITIONS = (
     "useProgThread",
@@ -31,14 +31,15 @@ POSITIONS = (
     "lthrDelay",
     "captureTelemetry",
 )
-"""What the constructor's arguments are; the fifth, a number of workers, has no effect with NIXL either."""
+"""The attributes that the constructor's arguments set. The fifth, a number of workers, has no effect in NIXL
+either."""
 
 
 class nixlAgentConfig:
-    """Up to eight arguments, by position; the rest as attributes.
+    """Takes up to eight arguments by position; the other fields are attributes.
 
-    Headrace's agents always make progress by themselves and are always safe to share: useProgThread, syncMode
-    and the delays are kept and have no effect.
+    useProgThread, syncMode and the delays are kept and have no effect: Headrace's agents always make progress
+    by themselves, and any thread may use them.
     """
 
     __slots__ = tuple(FIELDS)
@@ -63,12 +64,12 @@ class nixlAgentConfig:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in FIELDS:
-            raise AttributeError(f"nixlAgentConfig has no attribute {name!r}: {', '.join(FIELDS)}")
+            raise AttributeError(f"nixlAgentConfig has no attribute {name!r}: it has {', '.join(FIELDS)}")
         wanted = FIELDS[name][0]
         if wanted is bool and isinstance(value, int):
             value = bool(value)
         if wanted is timedelta and isinstance(value, int | float):
             value = timedelta(seconds=value)
         if not isinstance(value, wanted):
-            raise TypeError(f"nixlAgentConfig.{name} is of type {wanted.__name__}, not {value!r}")
+            raise TypeError(f"nixlAgentConfig.{name} must be a {wanted.__name__}, not {value!r}")
         object.__setattr__(self, name, value)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptor lists: (address, length, device) of so many pieces of one kind of memory, kept as one array of
-words.
+"""Descriptor lists: one (address, length, device) per descriptor, all of one kind of memory, kept as one
+array of words.
 
-Lists made of a NumPy array keep nothing of it, since a program may go on using the array; nothing here
-imports NumPy.
+A list made of a NumPy array does not keep the array: the program may change the array later. This file does
+not import NumPy.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ._state import StateReader, head, record
 WIDTH = 3
 
 _spelling = RLock()
-"""Held while a list's rows are written out as words; by a signal's handler too, which may find its own thread
-at it."""
+"""Held while a list's rows are converted to words. Recursive: a signal handler may interrupt its own thread
+in the conversion."""
 
 
 def _in_a_forked_child() -> None:
-    """The thread that held it may be none of the child's."""
+    """The thread that holds the lock may not exist in the child: make a new lock."""
     global _spelling
     _spelling = RLock()
 
@@ -39,31 +39,32 @@ os.register_at_fork(after_in_child=_in_a_forked_child)
 
 
 def is_array(value: object) -> bool:
-    """Whether it is a NumPy array; false where NumPy was never imported, since then it cannot be."""
+    """Returns whether `value` is a NumPy array. If NumPy is not imported, it cannot be one."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 def checked_rows(rows: Any, width: int) -> Any:
-    """The array as it is, if it has that many columns of 64-bit integers, one after another in memory."""
+    """Returns the array as it is.
+
+    errors   ValueError (not contiguous, or not `width` columns of 64-bit integers)
+    """
     if rows.ndim != 2 or rows.shape[1] != width:
-        raise ValueError(
-            f"descriptors are an array of shape (n, {width}), and this one has the shape {rows.shape}"
-        )
+        raise ValueError(f"an array of descriptors must have the shape (n, {width}), not {rows.shape}")
     if rows.dtype.kind not in "ui" or rows.dtype.itemsize != 8 or not rows.dtype.isnative:
-        raise ValueError(f"descriptors are an array of uint64 or int64, and this one is of {rows.dtype}")
+        raise ValueError(f"an array of descriptors must be of uint64 or int64, not {rows.dtype}")
     if not rows.flags.c_contiguous:
-        raise ValueError("descriptors are a C-contiguous array: pass numpy.ascontiguousarray(...)")
+        raise ValueError("an array of descriptors must be C-contiguous: pass numpy.ascontiguousarray(...)")
     return rows
 
 
 def described(table: Any) -> Rows | array[int]:
-    """An array of rows (address, length, device) in the shortest form; nothing of it is kept."""
+    """Copies an array of rows (address, length, device) in the shortest form. The array is not kept."""
     return _shortest(checked_rows(table, WIDTH).view("uint8"))
 
 
 def _shortest(rows: Any) -> Rows | array[int]:
-    """Bytes of three uint64 a row in the shortest form; nothing of them is kept."""
+    """Copies bytes of three uint64 a row in the shortest form. The bytes are not kept."""
     found = captured(rows)
     if found is not None:
         return found
@@ -73,27 +74,27 @@ def _shortest(rows: Any) -> Rows | array[int]:
 
 
 def as_text(value: object, what: str) -> str:
-    """Text given as str or bytes."""
+    """Returns text that is given as str or bytes."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, str):
         return value
-    raise TypeError(f"{what} is str or bytes, not {type(value).__name__}")
+    raise TypeError(f"{what} must be str or bytes, not {type(value).__name__}")
 
 
 def as_bytes(value: object, what: str) -> bytes:
-    """Bytes given as bytes, bytearray or str."""
+    """Returns bytes that are given as bytes, bytearray or str."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytearray):
         return bytes(value)
-    raise TypeError(f"{what} is bytes or str, not {type(value).__name__}")
+    raise TypeError(f"{what} must be bytes or str, not {type(value).__name__}")
 
 
 class DescriptorList:
-    """What the three kinds of list share: the words, and the operations on them."""
+    """The base of the three kinds of list: the words, and the operations on them."""
 
     __slots__ = ("_type", "_spelt", "_rows", "_extras")
     __hash__ = None  # type: ignore[assignment]
@@ -101,10 +102,9 @@ class DescriptorList:
 
     _type: nixl_mem_t
     _spelt: array[int]
-    """The words, unless there are rows."""
+    """The words, if `_rows` is None."""
     _rows: Rows | None
-    """What an array was, until somebody wants to see or to change the words: most lists are made to be
-    prepared."""
+    """The short form of an array, until the words are read or changed: most lists are only prepared."""
     _extras: list[Any]
 
     def __new__(cls, *_args: object, **_kwargs: object) -> DescriptorList:
@@ -112,8 +112,7 @@ class DescriptorList:
         self._type, self._spelt, self._rows, self._extras = nixl_mem_t.DRAM_SEG, array("Q"), None, []
         return self
 
-    # Several threads may use one list: the words are written out once, and `_rows` goes only when they are
-    # there.
+    # Several threads may use one list: the words are made once, and `_rows` becomes None only after that.
 
     @property
     def _words(self) -> array[int]:
@@ -129,20 +128,20 @@ class DescriptorList:
         self._spelt, self._rows = words, None
 
     def _keep(self, source: Rows | array[int]) -> None:
-        """What _source is to give."""
+        """Keeps the form that _source returns."""
         if isinstance(source, Rows):
             self._rows = source
         else:
             self._words = source
 
     def _source(self) -> Rows | array[int]:
-        """The descriptors in the form that they are kept in, to be prepared."""
+        """Returns the descriptors in the form in which they are kept, for preparing."""
         rows = self._rows
         return self._spelt if rows is None else rows
 
     def __init__(self, type: nixl_mem_t, descs: Any = None, init_size: int = 0):
         if not isinstance(type, nixl_mem_t):
-            raise TypeError(f"the first argument is a nixl_mem_t, not {type!r}")
+            raise TypeError(f"the first argument must be a nixl_mem_t, not {type!r}")
         self._type = type
         if descs is None:
             self._fill(init_size)
@@ -153,7 +152,9 @@ class DescriptorList:
         elif is_array(descs):
             self._take_array(descs)
         else:
-            raise TypeError(f"descriptors are a list of tuples or an array of {WIDTH} columns, not {descs!r}")
+            raise TypeError(
+                f"descriptors must be a list of tuples or an array of {WIDTH} columns, not {descs!r}"
+            )
 
     @classmethod
     def _no_extra(cls) -> Any:
@@ -165,7 +166,7 @@ class DescriptorList:
 
     def _fill(self, count: int) -> None:
         if count < 0:
-            raise ValueError(f"a list of {count} descriptors")
+            raise ValueError(f"a list cannot have {count} descriptors")
         self._words = array("Q", bytes(count * WIDTH * 8))
         if self._has_extra:
             self._extras = [self._no_extra() for _ in range(count)]
@@ -178,13 +179,13 @@ class DescriptorList:
             self._keep(_shortest(packed))
 
     def _take_each(self, descs: list[tuple[Any, ...]]) -> None:
-        """Those that have more than numbers, or are wrong."""
+        """Takes tuples one by one: they have a fourth element, or one of them is wrong."""
         width = WIDTH + self._has_extra
         for desc in descs:
             if not isinstance(desc, tuple):
-                raise TypeError(f"each descriptor is a tuple, not {desc!r}")
+                raise TypeError(f"each descriptor must be a tuple, not {desc!r}")
             if len(desc) != width:
-                raise ValueError(f"each descriptor has {width} elements, and this one is {desc!r}")
+                raise ValueError(f"each descriptor must have {width} elements, and this one is {desc!r}")
         if self._has_extra:
             self._words = array("Q", chain.from_iterable(desc[:WIDTH] for desc in descs))
             self._extras = [self._checked_extra(desc[WIDTH]) for desc in descs]
@@ -198,51 +199,53 @@ class DescriptorList:
 
     def _at(self, index: object) -> int:
         if not isinstance(index, int) or index < 0:
-            raise TypeError(f"an index is an int from 0 on, not {index!r}")
+            raise TypeError(f"an index must be an int of at least 0, not {index!r}")
         if index >= self.descCount():
-            raise IndexError(f"index {index} of a list of {self.descCount()} descriptors")
+            raise IndexError(f"index {index} is outside a list of {self.descCount()} descriptors")
         return index * WIDTH
 
     def _row(self, desc: object) -> array[int]:
         if not isinstance(desc, tuple):
-            raise TypeError(f"a descriptor is a tuple, not {desc!r}")
+            raise TypeError(f"a descriptor must be a tuple, not {desc!r}")
         if len(desc) < WIDTH + self._has_extra:
-            raise IndexError(f"a descriptor has {WIDTH + self._has_extra} elements, and this one is {desc!r}")
+            raise IndexError(
+                f"a descriptor must have {WIDTH + self._has_extra} elements, and this one is {desc!r}"
+            )
         return array("Q", desc[:WIDTH])
 
     def getType(self) -> nixl_mem_t:
-        """The kind of memory."""
+        """Returns the kind of memory."""
         return self._type
 
     def descCount(self) -> int:
-        """How many."""
+        """Returns the number of descriptors."""
         rows = self._rows
         return len(self._spelt) // WIDTH if rows is None else rows.count
 
     def isEmpty(self) -> bool:
-        """Whether there are none."""
+        """Returns whether the list has no descriptors."""
         return self.descCount() == 0
 
     def addDesc(self, desc: tuple[Any, ...]) -> None:
-        """Puts one at the end."""
+        """Appends a descriptor."""
         row = self._row(desc)
         if self._has_extra:
             self._extras.append(self._checked_extra(desc[WIDTH]))
         self._words.extend(row)
 
     def append(self, desc: tuple[Any, ...]) -> None:
-        """Puts one at the end."""
+        """Appends a descriptor."""
         self.addDesc(desc)
 
     def remDesc(self, index: int) -> None:
-        """Takes one out."""
+        """Removes a descriptor."""
         at = self._at(index)
         del self._words[at : at + WIDTH]
         if self._has_extra:
             del self._extras[index]
 
     def clear(self) -> None:
-        """Takes all out."""
+        """Removes all descriptors."""
         del self._words[:]
         self._extras.clear()
 
@@ -281,7 +284,7 @@ class _Searchable(DescriptorList):
     __slots__ = ()
 
     def index(self, desc: tuple[Any, ...]) -> int:
-        """Where the first one with this address, length and device is."""
+        """Returns the index of the first descriptor with this address, length and device."""
         row = self._row(desc)
         for at in range(0, len(self._words), WIDTH):
             if self._words[at : at + WIDTH] == row:
@@ -290,7 +293,7 @@ class _Searchable(DescriptorList):
 
 
 class nixlXferDList(_Searchable):
-    """What a transfer moves: (address, length, device) each."""
+    """A list for transfers: (address, length, device) each."""
 
     __slots__ = ()
 
@@ -307,8 +310,8 @@ class nixlXferDList(_Searchable):
 
 
 class nixlRegDList(_Searchable):
-    """What is registered: (address, length, device, what its owner says about it) each; the last is given as
-    str or bytes."""
+    """A list for registration: (address, length, device, extra) each. The extra is the owner's text for the
+    descriptor, such as a path or a key, as str or bytes."""
 
     __slots__ = ()
     _has_extra = True
@@ -322,7 +325,7 @@ class nixlRegDList(_Searchable):
         return as_bytes(value, "the last element of a descriptor")
 
     def trim(self) -> nixlXferDList:
-        """The same without what the owners said."""
+        """Returns the list without the extras."""
         trimmed = nixlXferDList(self._type)
         trimmed._words = self._words[:]
         return trimmed
@@ -344,7 +347,7 @@ class nixlRegDList(_Searchable):
 
 
 class nixlRemoteDList(DescriptorList):
-    """Pieces of several agents' memory: (address, length, device, agent) each."""
+    """A list of several agents' memory: (address, length, device, agent) each."""
 
     __slots__ = ()
     _has_extra = True
@@ -358,12 +361,12 @@ class nixlRemoteDList(DescriptorList):
         return as_text(value, "an agent's name")
 
     def _take_array(self, rows: Any) -> None:
-        raise TypeError("a nixlRemoteDList is made of a list of tuples: an array names no agents")
+        raise TypeError("a nixlRemoteDList needs a list of tuples: an array has no names of agents")
 
     def __reduce_ex__(self, protocol: object) -> Any:
         raise TypeError("a nixlRemoteDList cannot be pickled")
 
 
 def owners(descs: Iterable[tuple[Any, ...]]) -> set[str]:
-    """The agents that a remote list names."""
+    """Returns the agents that a remote list names."""
     return {desc[WIDTH] for desc in descs}

@@ -7,15 +7,15 @@ import enum
 
 
 class Enumeration(enum.Enum):
-    """Compares with ints and serves as an index without being an int. Any int makes a member; an unknown one
-    is named "???"."""
+    """A member compares equal to its int and can be an index, but is not an int. Any int makes a member; an
+    unknown one has the name "???"."""
 
     _value_: int
 
     @classmethod
     def _missing_(cls, value: object) -> Enumeration:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{cls.__name__} is made of an int, not of {value!r}")
+            raise TypeError(f"{cls.__name__} needs an int, not {value!r}")
         member = object.__new__(cls)
         member._name_ = "???"
         member._value_ = value
@@ -54,21 +54,21 @@ class nixl_mem_t(Enumeration):
 
 
 class nixl_xfer_op_t(Enumeration):
-    """What a transfer does, seen from the one who starts it."""
+    """The direction of a transfer, from the initiator's view."""
 
     NIXL_READ = 0
     NIXL_WRITE = 1
 
 
 class nixl_cost_t(Enumeration):
-    """How a cost was estimated."""
+    """The method of a cost estimate."""
 
     NIXL_COST_ANALYTICAL_BACKEND = 0
 
 
 class nixl_thread_sync_t(Enumeration):
-    """How an agent shares itself among threads. Headrace's agents always do; the choice is kept and has no
-    effect."""
+    """NIXL's modes of thread safety. They are kept and have no effect: any thread may use Headrace's
+    agents."""
 
     NIXL_THREAD_SYNC_NONE = 0
     NIXL_THREAD_SYNC_STRICT = 1
@@ -77,7 +77,7 @@ class nixl_thread_sync_t(Enumeration):
 
 
 class nixl_status_t(Enumeration):
-    """How a call ended. The codes below these come as exceptions alone."""
+    """The status of a call. Codes below these appear only as exceptions."""
 
     NIXL_IN_PROG = 1
     NIXL_SUCCESS = 0
@@ -105,5 +105,5 @@ KINDS = {
 
 
 def kind_of(memory: nixl_mem_t) -> str:
-    """Headrace's word, or "unknown" for a number that NIXL has no kind for."""
+    """Returns Headrace's word, or "unknown" for a number that is no kind of NIXL."""
     return KINDS.get(memory, "unknown")

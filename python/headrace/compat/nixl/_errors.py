@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NIXL's exceptions, and which of them each of Headrace's becomes.
+"""NIXL's exceptions, and the mapping from Headrace's exceptions.
 
-The text begins with NIXL's name of the status, which programs look for, and goes on with Headrace's sentence.
+The text begins with NIXL's name of the status, because programs search for it. Headrace's sentence follows.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ class nixlNotFoundError(Exception):
 
 
 class nixlMismatchError(Exception):
-    """Bytes that came in are not what they should be."""
+    """Received bytes are damaged or malformed."""
 
     status = "NIXL_ERR_MISMATCH"
 
 
 class nixlNotAllowedError(Exception):
-    """Not in this state."""
+    """The call is not allowed in this state."""
 
     status = "NIXL_ERR_NOT_ALLOWED"
 
 
 class nixlRepostActiveError(Exception):
-    """The transfer is still under way."""
+    """The transfer is still in flight."""
 
     status = "NIXL_ERR_REPOST_ACTIVE"
 
 
 class nixlUnknownError(Exception):
-    """Anything else."""
+    """Any other error."""
 
     status = "NIXL_ERR_UNKNOWN"
 
@@ -70,7 +70,7 @@ class nixlRemoteDisconnectError(Exception):
 
 
 class nixlCancelledError(Exception):
-    """The transfer was ended early."""
+    """The transfer was canceled."""
 
     status = "NIXL_ERR_CANCELED"
 
@@ -112,10 +112,10 @@ BY_CODE = {
 
 
 def failure(kind: type[Exception], why: str) -> Exception:
-    """An exception of that kind, worded."""
+    """Returns an exception of that kind with the status and the reason as its text."""
     return kind(f"{kind.status}: {why}")  # type: ignore[attr-defined]
 
 
 def translated(error: headrace.Error) -> Exception:
-    """NIXL's exception for one of Headrace's."""
+    """Returns NIXL's exception for an exception of Headrace."""
     return failure(BY_CODE.get(error.code, nixlUnknownError), str(error))

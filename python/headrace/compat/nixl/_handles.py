@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles of prepared lists and transfers, as programs hold them.
+"""Handles of prepared lists and transfers, for programs.
 
-A handle is released once, at the latest with the last reference to it. The raw agent knows a prepared list by
-a number, and a transfer by none until somebody asks for it: few do, and a request is made before every
-transfer.
+A handle is released once, at the latest with the last reference to it. The raw agent has a number for each
+prepared list. A transfer gets a number only when a program reads it: few programs do, and a number for each
+would cost time in every transfer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = get_logger("api")
 
 
 def was_released() -> Exception:
-    """What is raised for the use of a handle after its release."""
+    """Returns the exception for the use of a handle after its release."""
     return failure(nixlInvalidParamError, "the handle was released")
 
 
@@ -37,20 +37,19 @@ def _described(handle: Any) -> str:
 
 
 class _Released:
-    """In the place of a prepared list that was released: whoever uses it is told."""
+    """Replaces a released prepared list: every use of it raises."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise was_released()
 
 
 class nixl_prepped_dlist_handle:
-    """A prepared list. Transfers made of it go on after it is released."""
+    """A prepared list. Transfers made of it stay valid after its release."""
 
     __slots__ = ("_handle", "_agent", "_released", "_thing", "_pages")
 
     _pages: headrace.PageList | None
-    """For requests that nothing need be asked about; None: it may go by some backends alone, or was
-    released."""
+    """The pages, for compiled code; None: the list is limited to some backends, or was released."""
 
     def __init__(self, agent: nixlAgent, value: int):
         self._agent = agent
@@ -62,29 +61,28 @@ class nixl_prepped_dlist_handle:
     __repr__ = _described
 
     def __reduce__(self) -> Any:
-        raise TypeError("a nixl_prepped_dlist_handle cannot be pickled: it is of its agent alone")
+        raise TypeError("a nixl_prepped_dlist_handle cannot be pickled: only its agent can use it")
 
     def release(self) -> None:
-        """Frees it; nothing happens the second time."""
+        """Frees it. A second call has no effect."""
         if not self._released:
             self._agent.releasedDlistH(self._handle)
             self._released = True
             self._thing, self._pages = _Released(), None
 
     def __del__(self) -> None:
-        # One whose constructor failed has no such attribute.
+        # The attribute is missing if the constructor failed.
         if not getattr(self, "_released", True):
             _free_with_last_reference(self)
 
 
 class nixl_xfer_handle(Transfer):
-    """A transfer. Releasing it while it is under way ends it and waits until nothing reads or writes for it
-    any more."""
+    """A transfer. Its release cancels it if it is in flight and waits until its memory is quiet."""
 
     __slots__ = ("_number",)
 
     _number: int
-    """That the raw agent knows it by; not set: by none."""
+    """Its number in the raw agent; not set until it is read."""
 
     @property
     def _handle(self) -> int:
@@ -99,10 +97,10 @@ class nixl_xfer_handle(Transfer):
     __repr__ = _described
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a nixl_xfer_handle cannot be pickled: it is of its agent alone")
+        raise TypeError("a nixl_xfer_handle cannot be pickled: only its agent can use it")
 
     def release(self) -> None:
-        """Frees it; nothing happens the second time."""
+        """Frees it. A second call has no effect."""
         if self._remote is None:
             return
         self.end()
@@ -112,6 +110,6 @@ class nixl_xfer_handle(Transfer):
         del self.notification
 
     def __del__(self) -> None:
-        # One whose making failed has no such attribute.
+        # The attribute is missing if making the request failed.
         if getattr(self, "_remote", None) is not None:
             _free_with_last_reference(self)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs describe memory by (tuples, tensors, arrays, lists of tensors), made into descriptor lists.
+"""Makes descriptor lists of the forms in which programs describe memory: tuples, tensors, arrays, lists of
+tensors.
 
-What cannot be made into one is logged and becomes None, which is what NIXL's programs check for.
+If no list can be made, the reason is logged and the result is None: NIXL's programs test for None.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ MEMORIES: Mapping[str, nixl_mem_t] = {
     "cpu": nixl_mem_t.DRAM_SEG,
     "cuda": nixl_mem_t.VRAM_SEG,
 }
-"""The words that programs have for kinds of memory; the last two are old ones."""
+"""The names that programs use for kinds of memory; the last two are old names."""
 
 
 def is_tensor(value: object) -> bool:
-    """Whether it is a torch tensor; false where torch was never imported, since then it cannot be."""
+    """Returns whether `value` is a torch tensor. If torch is not imported, it cannot be one."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def tensor_memory(tensor: Any) -> str:
-    """Where it lies."""
+    """Returns the tensor's kind of memory."""
     return "DRAM" if tensor.get_device() < 0 else "VRAM"
 
 
@@ -47,10 +48,10 @@ def _refused(why: str, *values: object) -> None:
 
 def _of_tensors(kind: type[List], tensors: list[Any]) -> List | None:
     if any(tensor.device != tensors[0].device for tensor in tensors):
-        _refused("the tensors lie on several devices: make a list for each")
+        _refused("the tensors are on several devices: make one list per device")
         return None
     if not all(tensor.is_contiguous() for tensor in tensors):
-        _refused("a tensor has gaps: call contiguous() and keep what it gives")
+        _refused("a tensor is not contiguous: call contiguous() and keep its result")
         return None
     extra = ("",) if kind._has_extra else ()
     rows = [
@@ -61,18 +62,16 @@ def _of_tensors(kind: type[List], tensors: list[Any]) -> List | None:
 
 
 def _of_plain(kind: type[List], descs: Any, mem_type: str | None, width: int) -> List | None:
-    """Of tuples, or of an array of three columns."""
+    """Makes a list of tuples, or of an array of three columns."""
     if mem_type is None:
-        _refused("descriptors that are no tensors need a kind of memory: %s", ", ".join(MEMORIES))
+        _refused("descriptors that are not tensors need a kind of memory: %s", ", ".join(MEMORIES))
         return None
     if is_array(descs):
         if descs.ndim != 2 or descs.shape[1] != 3:
-            _refused("descriptors are an array of three columns, and this one has the shape %s", descs.shape)
+            _refused("an array of descriptors must have three columns, not the shape %s", descs.shape)
             return None
     elif len(descs[0]) != width:
-        _refused(
-            "descriptors of a %s are tuples of %d elements, and this is %r", kind.__name__, width, descs[0]
-        )
+        _refused("descriptors of a %s must be tuples of %d elements, not %r", kind.__name__, width, descs[0])
         return None
     return kind(MEMORIES[mem_type], descs)
 
@@ -81,7 +80,7 @@ def _list_of(kind: type[List], descs: Any, mem_type: str | None) -> List | None:
     if isinstance(descs, kind):
         return descs
     if isinstance(descs, DescriptorList):
-        _refused("a %s is expected, not a %s", kind.__name__, type(descs).__name__)
+        _refused("the list must be a %s, not a %s", kind.__name__, type(descs).__name__)
         return None
     if is_tensor(descs):
         return _of_tensors(kind, [descs])
@@ -91,17 +90,17 @@ def _list_of(kind: type[List], descs: Any, mem_type: str | None) -> List | None:
 
 
 def xfer_list(descs: Any, mem_type: str | None) -> nixlXferDList | None:
-    """For transfers."""
+    """Makes a list for transfers."""
     return _list_of(nixlXferDList, descs, mem_type)
 
 
 def reg_list(descs: Any, mem_type: str | None) -> nixlRegDList | None:
-    """For registration."""
+    """Makes a list for registration."""
     return _list_of(nixlRegDList, descs, mem_type)
 
 
 def remote_list(descs: Any, mem_type: str | None) -> nixlRemoteDList | None:
-    """For views of several agents' memory."""
+    """Makes a list of several agents' memory."""
     if isinstance(descs, nixlRemoteDList):
         return descs
     return _of_plain(nixlRemoteDList, descs, mem_type, 4) if isinstance(descs[0], tuple) else None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent has registered, by NIXL's descriptors: which region each became, and the table to look
-addresses up in."""
+"""The registrations of an agent: the region of each of NIXL's descriptors, and tables that map addresses to
+regions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._regions import Extent, RegionTable, extent_of
 
 
 class Registered(NamedTuple):
-    """One descriptor as it was registered."""
+    """One registered descriptor."""
 
     kind: str
     address: int
@@ -22,7 +22,8 @@ class Registered(NamedTuple):
 
 
 class Ledger:
-    """Threads: any. The same descriptor may be registered several times, and then has several regions."""
+    """The registrations of one agent. Threads: any. A descriptor that is registered several times has several
+    regions."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,7 +32,7 @@ class Ledger:
         self._file_devices: Counter[int] = Counter()
 
     def add(self, registered: Iterable[tuple[Registered, int]]) -> None:
-        """Enters them; a region of 0 stands for nothing, as an empty descriptor has it."""
+        """Adds registrations. Region 0 means no region, for an empty descriptor."""
         with self._lock:
             for entry, region in registered:
                 self._regions.setdefault(entry, []).append(region)
@@ -40,7 +41,7 @@ class Ledger:
             self._tables.clear()
 
     def take(self, entries: list[Registered]) -> tuple[list[tuple[Registered, int]], list[Registered]]:
-        """Takes out one region of each, and says which entries there were none of."""
+        """Removes one region of each entry. Returns the removed ones, and the entries that have no region."""
         taken, missing = [], []
         with self._lock:
             for entry in entries:
@@ -57,18 +58,18 @@ class Ledger:
         return taken, missing
 
     def regions_of(self, entries: list[Registered]) -> tuple[list[int], list[Registered]]:
-        """The latest region of each, and the entries that have none."""
+        """Returns the latest region of each entry, and the entries that have none."""
         with self._lock:
             regions = [self._regions[entry][-1] for entry in entries if entry in self._regions]
             return regions, [entry for entry in entries if entry not in self._regions]
 
     def names_file(self, device: int) -> bool:
-        """Whether this device number stands for a file."""
+        """Returns whether this device number stands for a file."""
         with self._lock:
             return self._file_devices[device] > 0
 
     def table(self, kind: str) -> RegionTable:
-        """All of one kind."""
+        """Returns the table of all regions of one kind."""
         with self._lock:
             if kind not in self._tables:
                 self._tables[kind] = RegionTable(self._extents(kind))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registration: descriptors become regions, and are found again by address, length and device."""
+"""Registers descriptors as regions, and finds the regions by address, length and device."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ._ledger import Ledger, Registered
 from ._peers import device_note
 
 ADDRESSED = ("dram", "vram")
-"""Kinds that lie in an address space: a length of 0 is nothing there. Of files and objects it is all."""
+"""Kinds with addresses. For them a length of 0 means no bytes; for files and objects it means all bytes."""
 
 
 class Memory:
-    """Of one agent. Threads: any."""
+    """The registered memory of one agent. Threads: any."""
 
     def __init__(self, agent: headrace.Agent):
         self._agent = agent
         self.ledger = Ledger()
 
     def register(self, descs: nixlRegDList, paths: Iterable[str]) -> None:
-        """All or none."""
+        """Registers all descriptors or none."""
         if descs.isEmpty():
-            raise failure(nixlBackendError, "there is nothing to register: the list is empty")
+            raise failure(nixlBackendError, "the list to register is empty")
         registered: list[tuple[Registered, int]] = []
         try:
             for device, rows in _by_device(descs).items():
@@ -41,7 +41,8 @@ class Memory:
         self.ledger.add(registered)
 
     def deregister(self, descs: nixlRegDList) -> None:
-        """Those that were registered; then complains if there were others."""
+        """Deregisters the descriptors that are registered, then raises nixlNotFoundError if others are
+        not."""
         taken, missing = self.ledger.take(_entries(descs))
         try:
             self._deregister(taken)
@@ -52,14 +53,15 @@ class Memory:
             raise failure(nixlNotFoundError, f"not registered: {missing[0]}, and {len(missing) - 1} more")
 
     def regions_of(self, descs: nixlRegDList) -> list[int]:
-        """Of descriptors as they were registered."""
+        """Returns the regions of registered descriptors."""
         regions, missing = self.ledger.regions_of(_entries(descs))
         if missing:
             raise failure(nixlNotFoundError, f"not registered: {missing[0]}")
         return [region for region in regions if region]
 
     def query(self, descs: nixlRegDList, path: str) -> list[dict[str, str] | None]:
-        """What that backend of Headrace's knows of files, block devices or objects; None: there is none."""
+        """Returns a backend's facts about files, block devices or objects; None for each that does not
+        exist."""
         kind = kind_of(descs.getType())
         try:
             return [
@@ -78,7 +80,7 @@ class Memory:
     def _register(
         self, kind: str, device: int, rows: list[tuple[Any, ...]], paths: list[str]
     ) -> list[tuple[Registered, int]]:
-        """What each descriptor became; an empty one becomes nothing, region 0."""
+        """Returns the region of each descriptor; an empty descriptor gets region 0, no region."""
         if kind not in ADDRESSED:
             return self._register_storage(kind, device, rows, paths)
         full = [_item(kind, row) for row in rows if row[1]]
@@ -90,13 +92,13 @@ class Memory:
     def _register_storage(
         self, kind: str, device: int, rows: list[tuple[Any, ...]], paths: list[str]
     ) -> list[tuple[Registered, int]]:
-        """Of these an empty descriptor is all there is."""
+        """Registers storage. A descriptor of length 0 means the whole file, block device or object."""
         by_path = kind == "file" and any(_storage.named_in(os.fsdecode(row[3]))[0] for row in rows)
         if by_path and (len(rows) > 1 or self.ledger.names_file(device)):
             raise failure(
                 nixlBackendError,
-                f"device {device} stands for a file already: give each that is named by path a number of "
-                f"its own",
+                f"device {device} already stands for a file: give each file that is named by its path a "
+                "number of its own",
             )
         with _storage.registered(kind, rows) as ranges:
             regions = self._agent.register(ranges, note=device_note(device), backends=paths)
@@ -124,6 +126,6 @@ def _by_device(descs: Iterable[tuple[Any, ...]]) -> dict[int, list[tuple[Any, ..
 
 
 def _item(kind: str, row: tuple[Any, ...]) -> Any:
-    """What Headrace registers for one descriptor (address, length, device, what its owner says) of memory."""
+    """Returns what Headrace registers for one descriptor (address, length, device, extra) of memory."""
     address, length, device, _ = row
     return (address, length) if kind == "dram" else headrace.MemoryRange(kind, address, length, device)

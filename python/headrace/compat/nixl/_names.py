@@ -11,8 +11,8 @@ MODULES = ("_api", "_bindings", "_utils", "logging")
 
 
 def provide(name: str) -> None:
-    """From now on `import name` gives this package, and `import name._api` its module. What was imported
-    before stays with its users."""
+    """Makes `import name` give this package, and `import name._api` its module. Modules that were imported
+    earlier stay with their users."""
     for module in [loaded for loaded in sys.modules if loaded.startswith(f"{name}.")]:
         del sys.modules[module]
     sys.modules[name] = importlib.import_module(PACKAGE)

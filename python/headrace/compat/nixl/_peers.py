@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of peers' memory, as tables to look addresses up in.
+"""Tables that map addresses to regions of peers.
 
-A table is made at the first use and made anew when the peer's metadata has changed. That is seen by the
-peer's incarnation, the metadata's version and the number of regions, as PeerInfo has them: metadata also
-comes in without a call of ours.
+A table is made at the first use, and made again when the peer's metadata has changed: metadata also arrives
+without a call of this file. A change is visible in PeerInfo: the peer's incarnation, the metadata's version,
+the number of regions.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from ._errors import failure, nixlNotFoundError
 from ._regions import RegionTable, extent_of
 
 DEVICE_NOTE = b"device="
-"""A region's note says its device, unless that is 0: dram of Headrace's has none, and NIXL's descriptors
-do."""
+"""The beginning of a region's note that names its device, if it is not 0. NIXL's descriptors of dram have a
+device, Headrace's regions of dram do not."""
 
 
 def device_note(device: int) -> bytes:
-    """The note of a region on that device."""
+    """Returns the note of a region on that device."""
     return DEVICE_NOTE + str(device).encode() if device else b""
 
 
 def device_of(region: headrace.Region) -> int:
-    """The device that the note of a region names."""
+    """Returns the device in the note of a region."""
     note = region.note
     digits = note[len(DEVICE_NOTE) :]
     return int(digits) if note.startswith(DEVICE_NOTE) and digits.isdigit() else 0
 
 
 class Life(NamedTuple):
-    """A peer as it was when a list was prepared for it: another start of it, or forgetting it between, makes
-    another life."""
+    """A peer at the time when a list was prepared for it. It changes when the peer restarts or is
+    forgotten."""
 
     incarnation: int
     forgotten: int
@@ -47,7 +47,7 @@ class _Known(NamedTuple):
 
 
 class Peers:
-    """Threads: any."""
+    """The peers of one agent. Threads: any."""
 
     def __init__(self, agent: headrace.Agent):
         self._agent = agent
@@ -56,12 +56,12 @@ class Peers:
         self._forgotten: dict[str, int] = {}
 
     def info(self, name: str) -> headrace.PeerInfo | None:
-        """What Headrace says of the peer, if it knows how to reach it: parts of metadata may have come before
-        that."""
+        """Returns Headrace's facts about a peer that can be reached, else None: parts of its metadata may
+        arrive before its addresses."""
         return next((info for info in self._agent.peers() if info.name == name and info.backends), None)
 
     def life(self, name: str) -> Life | None:
-        """The peer as it is now; None: unknown."""
+        """Returns the current life of a peer; None if it is unknown."""
         info = self.info(name)
         return self._life(info) if info else None
 
@@ -69,14 +69,14 @@ class Peers:
         return Life(info.incarnation, self._forgotten.get(info.name, 0))
 
     def table(self, name: str, kind: str) -> RegionTable:
-        """The peer's regions of one kind."""
+        """Returns the table of the peer's regions of one kind."""
         return self.side(name, kind)[1]
 
     def side(self, name: str, kind: str) -> tuple[Life, RegionTable]:
-        """The peer as it is now, and its regions of one kind."""
+        """Returns the current life of a peer, and the table of its regions of one kind."""
         info = self.info(name)
         if info is None:
-            raise failure(nixlNotFoundError, f"agent {name!r} is unknown here: add its metadata first")
+            raise failure(nixlNotFoundError, f"agent {name!r} is unknown: add its metadata first")
         stamp = (info.incarnation, info.version, info.regions)
         with self._lock:
             known = self._known.get(name)
@@ -85,7 +85,7 @@ class Peers:
         return self._life(info), known.tables.get(kind) or RegionTable([])
 
     def forget(self, name: str) -> bool:
-        """Ends what goes on with the peer and drops its metadata. False: it was not known."""
+        """Ends the requests with a peer and drops its metadata. Returns false if it was unknown."""
         with self._lock:
             self._known.pop(name, None)
             self._forgotten[name] = self._forgotten.get(name, 0) + 1

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backends that NIXL's users name, and the paths of Headrace that stand for each.
+"""The names of NIXL's backends, and the backends of Headrace that each name stands for.
 
-A name for storage stands for every open backend of Headrace that carries both sides of what the name is used
-for; a name for the network or GPUs for every one that carries one of its kinds of memory and no storage.
-Which of them takes a given request is Headrace's choice. A name that nobody stands for is absent, as a plugin
-that is not installed is to NIXL.
+A name for storage stands for every open backend of Headrace that carries both the storage and the memory of
+the name. A name for the network or GPUs stands for every open backend that carries one of its kinds of memory
+and no storage. Headrace chooses the backend of each request. A name that stands for no backend is absent,
+like a plugin that is not installed in NIXL.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 
 
 class OpenBackend(Protocol):
-    """What is used of headrace.BackendInfo."""
+    """The used attributes of headrace.BackendInfo."""
 
     @property
     def name(self) -> str: ...
@@ -27,15 +27,15 @@ class OpenBackend(Protocol):
 
 @dataclass(frozen=True)
 class Plugin:
-    """A name of NIXL's."""
+    """One of NIXL's names."""
 
     kinds: tuple[str, ...]
-    """Of memory, in Headrace's words. The first is what the name is used for: without a path for it, the name
-    is absent. Of storage the second is the memory at its other side."""
+    """Kinds of memory, in Headrace's words. The first is the purpose of the name: without a path for it, the
+    name is absent. For storage the second is the memory to and from which it moves."""
 
     parameters: dict[str, str] = field(default_factory=dict)
-    """That its users may read and hand back, with their defaults. Headrace's own options are set as
-    Headrace's are."""
+    """Parameters with their defaults. Programs may read and pass them; Headrace's own options are set in
+    Headrace's way."""
 
 
 _MEMORY = ("dram", "vram")
@@ -80,24 +80,24 @@ SEGMENTS = {
 
 @dataclass(frozen=True)
 class Carried:
-    """A name, as far as Headrace's open backends can stand for it."""
+    """A name, with the open backends of Headrace that it stands for."""
 
     name: str
     kinds: tuple[str, ...]
-    """Those that somebody carries."""
+    """The kinds of memory that a backend carries."""
 
     paths: dict[str, tuple[str, ...]]
-    """The backends of Headrace for each of them."""
+    """The backends of Headrace for each kind."""
 
     remote: bool
-    """Whether one of them reaches other agents."""
+    """Whether one of the backends reaches other agents."""
 
     def segments(self) -> list[str]:
-        """The kinds in NIXL's words."""
+        """Returns the kinds in NIXL's words."""
         return [SEGMENTS[kind] for kind in self.kinds]
 
     def backends(self) -> list[str]:
-        """All backends of Headrace that it stands for."""
+        """Returns all backends of Headrace that the name stands for."""
         return list(dict.fromkeys(path for kind in self.kinds for path in self.paths[kind]))
 
     def __str__(self) -> str:
@@ -105,15 +105,16 @@ class Carried:
 
 
 def carried(name: str, open_backends: Iterable[OpenBackend]) -> Carried | None:
-    """What stands for that name; None if it is unknown, or its first kind has no path."""
+    """Returns the backends that a name stands for; None if the name is unknown or its first kind has no
+    path."""
     plugin = PLUGINS.get(name)
     if plugin is None:
         return None
     infos = [info for info in open_backends if _stands_for(info, plugin)]
     paths = {kind: tuple(info.name for info in infos if kind in info.kinds) for kind in plugin.kinds}
     kinds = tuple(kind for kind in plugin.kinds if paths[kind])
-    # Names of the network stand for whatever host memory they can reach, though NIXL lists host memory first
-    # for most.
+    # A name whose first kind has no path is absent. NIXL lists host memory first for most names of the
+    # network.
     if plugin.kinds[0] not in kinds:
         return None
     return Carried(
@@ -122,13 +123,14 @@ def carried(name: str, open_backends: Iterable[OpenBackend]) -> Carried | None:
 
 
 def _stands_for(info: OpenBackend, plugin: Plugin) -> bool:
-    """Who reads files into host memory carries host memory, and is no path to another agent's."""
+    """Returns whether the name stands for the backend. A backend that reads files into host memory carries
+    host memory too, but is no path to another agent's."""
     if plugin.kinds[0] in _STORAGE:
         return all(kind in info.kinds for kind in plugin.kinds[:2])
     return _STORAGE.isdisjoint(info.kinds)
 
 
 def available(open_backends: Iterable[OpenBackend]) -> list[str]:
-    """The names that something stands for."""
+    """Returns the names that stand for at least one open backend."""
     infos = list(open_backends)
     return [name for name in PLUGINS if carried(name, infos)]

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From addresses to regions. NIXL's programs name memory by address, Headrace by (region, offset); this is
-the border.
+"""Maps addresses to regions: NIXL's programs name memory by address, Headrace by (region, offset).
 
-A RegionTable holds the regions of one agent and one kind of memory, and finds the one that a descriptor lies
-in. A list that lies in one region is handed on as it is kept. Of all others short ones are looked up one by
-one, long ones all at once with NumPy where it is installed.
+A RegionTable has the regions of one agent and one kind of memory, and finds the region of a descriptor. A
+list that is in one region is passed on in its short form. The descriptors of other lists are looked up one by
+one if the list is short, and all at once with NumPy if it is long and NumPy is installed.
 """
 
 from __future__ import annotations
@@ -19,43 +18,43 @@ from ._errors import failure, nixlNotFoundError
 from ._rows import Rows
 
 FEW = 32
-"""Up to so many descriptors a loop is quicker than NumPy's calls."""
+"""Up to this number of descriptors a loop is faster than NumPy's calls."""
 
 UNBOUNDED = 1 << 63
 
 
 class Extent(NamedTuple):
-    """A region as NIXL's addresses see it."""
+    """The addresses of a region in NIXL's terms."""
 
     region: int
     device: int
     start: int
     length: int
     origin: int
-    """Headrace's offset 0: the start for memory, 0 for files, where NIXL's addresses are offsets already."""
+    """The address of Headrace's offset 0: the start for memory; 0 for files, whose addresses are offsets."""
 
 
 def extent_of(kind: str, region: int, device: int, start: int, length: int) -> Extent:
-    """Of a region of that kind; a file, block device or object of length 0 is unbounded."""
+    """Returns the extent of a region. A file, block device or object of length 0 is unbounded."""
     if kind in ("dram", "vram"):
         return Extent(region, device, start, length, start)
     return Extent(region, device, start, length or UNBOUNDED, 0)
 
 
 def uncovered(index: int, address: int, length: int, device: int) -> Exception:
-    """What a descriptor outside all regions gets."""
+    """Returns the exception for a descriptor outside all regions."""
     return failure(
         nixlNotFoundError,
-        f"descriptor {index} (address {address:#x}, {length} bytes, device {device}) lies in no registered "
-        f"memory that is known here",
+        f"descriptor {index} (address {address:#x}, {length} bytes, device {device}) is not inside any known "
+        f"registered memory",
     )
 
 
 class _Device:
     """The extents of one device, by start.
 
-    Extents may overlap. Of those that begin at or before an address, the one that ends last covers a range if
-    any does: so `widest[i]` names, for extent i, the one among the first i + 1 that ends last.
+    Extents may overlap. Of the extents that begin at or before an address, the one that ends last covers a
+    range if any does. So `widest[i]` is the index of the extent that ends last among the first i + 1.
     """
 
     def __init__(self, extents: list[Extent]):
@@ -71,7 +70,7 @@ class _Device:
         self._columns: tuple[Any, ...] | None = None
 
     def find(self, address: int, length: int) -> Extent | None:
-        """The extent that covers the range."""
+        """Returns the extent that covers the range, or None."""
         i = bisect_right(self.starts, address) - 1
         if i < 0:
             return None
@@ -79,8 +78,8 @@ class _Device:
         return extent if address + length <= extent.start + extent.length else None
 
     def columns(self) -> tuple[Any, ...]:
-        """Starts, then region, start, length and origin of the widest one of each place; made at the first
-        long list."""
+        """Returns arrays: the starts, then region, start, length and origin of the widest extent of each
+        index. They are made for the first long list."""
         if self._columns is None:
             numpy = _numpy()
             widest = [self.extents[i] for i in self.widest]
@@ -96,7 +95,7 @@ class _Device:
 
 
 class RegionTable:
-    """Immutable once made, so that any thread may look things up."""
+    """The regions of one agent and one kind. Threads: any, since it does not change."""
 
     def __init__(self, extents: Iterable[Extent]):
         by_device: dict[int, list[Extent]] = {}
@@ -105,7 +104,10 @@ class RegionTable:
         self._devices = {device: _Device(found) for device, found in by_device.items()}
 
     def find(self, index: int, address: int, length: int, device: int) -> Extent:
-        """The extent that covers descriptor `index`."""
+        """Returns the extent that covers descriptor `index`.
+
+        errors   nixlNotFoundError (no extent covers it)
+        """
         found = self._devices.get(device)
         extent = found.find(address, length) if found else None
         if extent is None:
@@ -113,8 +115,8 @@ class RegionTable:
         return extent
 
     def pages(self, words: Sequence[int]) -> Any:
-        """The descriptors, three words each, as Headrace's pages: (region, offset, length) each, of the same
-        count and order."""
+        """Returns the descriptors, three words each, as Headrace's pages: (region, offset, length) each, in
+        the same order."""
         rows = _rows_in(words)
         return self._pages_one_by_one(words) if rows is None else self._row_by_row(rows)
 
@@ -127,10 +129,10 @@ class RegionTable:
         return pages
 
     def pages_of(self, rows: Rows) -> Any:
-        """The same for rows that are to be prepared at once.
+        """Returns the pages of rows, for preparing them at once.
 
-        Where one region is all that they can lie in, whether each does is left to Headrace, which looks
-        anyway: pages finds the words for what it refuses.
+        If there is only one region, Headrace checks that each page is inside it. After an error the caller
+        runs `pages`, which names the descriptor.
         """
         found = self._devices.get(rows.device)
         if rows.addresses is None and found is not None:
@@ -139,7 +141,7 @@ class RegionTable:
                 return headrace.UniformPages(
                     extent.region, rows.address - extent.origin, rows.step, rows.length, rows.count
                 )
-        # In files an address is an offset already, and one of length 0 has no end that Headrace knew.
+        # Not for files: their addresses are offsets already, and an extent of length 0 has no end to check.
         if (
             rows.addresses is not None
             and found is not None
@@ -154,7 +156,7 @@ class RegionTable:
         return self.pages(rows.words())
 
     def _row_by_row(self, rows: Any) -> Any:
-        """The same for an array of three columns of uint64."""
+        """Returns the pages of an array of three columns of uint64."""
         devices = rows[:, 2]
         if (devices == devices[0]).all():
             return self._on_device(rows, None)
@@ -166,7 +168,8 @@ class RegionTable:
         return pages
 
     def _on_device(self, rows: Any, places: Any) -> Any:
-        """Rows of one device; places: where they come from in the list, None: they are all of it."""
+        """Returns the pages of rows of one device. places: their indices in the list; None: they are the
+        whole list."""
         found = self._devices.get(int(rows[0, 2]))
         if found is None:
             raise _uncovered_row(rows, places, 0)
@@ -176,12 +179,12 @@ class RegionTable:
 
     @staticmethod
     def _in_one(rows: Any, places: Any, extent: Extent) -> Any:
-        """Most agents register one piece, or few: then nothing is to be searched."""
+        """Returns the pages of rows in one extent, without a search: many agents register one region."""
         numpy = _numpy()
         inside, lengths = rows[:, 0] - numpy.uint64(extent.start), rows[:, 1]
         size = numpy.uint64(extent.length)
         longest = lengths.max()
-        # Mostly even the longest would have room where the last begins. If not, each is looked at.
+        # Fast test: the longest descriptor fits even at the last address. Otherwise each one is tested.
         if longest > size or inside.max() > size - longest:
             missing = (inside > size) | (lengths > size - inside)
             if missing.any():
@@ -204,8 +207,8 @@ class RegionTable:
 
 
 def _rows_in(words: Sequence[int]) -> Any:
-    """Words of a long list as an array of three columns, where they lie; None: the list is short, or there is
-    no NumPy."""
+    """Returns the words of a long list as an array of three columns, without a copy; None: the list is short,
+    or NumPy is not installed."""
     if len(words) <= 3 * FEW or _numpy() is None:
         return None
     return _numpy().frombuffer(words, _numpy().uint64).reshape(-1, 3)
@@ -223,18 +226,18 @@ def _columns_of(regions: Any, offsets: Any, lengths: Any) -> Any:
 
 
 def strided_pages(table: RegionTable, rows: Any) -> Any:
-    """Headrace's pages for rows of (address, length, device, stride, count): `count` blocks, each `stride`
-    after the one before.
+    """Returns the pages of rows of (address, length, device, stride, count): `count` blocks, `stride` bytes
+    apart.
 
-    A single row stays as short as it is.
+    A single row stays in its short form.
     """
     places = []
     for i, (address, length, device, stride, count) in enumerate(rows.view(_numpy().uint64).tolist()):
         if count < 1 or (count > 1 and stride < length):
             raise failure(
                 nixlNotFoundError,
-                f"descriptor {i} has {count} blocks of {length} bytes, {stride} apart: they overlap, or are "
-                f"none",
+                f"descriptor {i} has {count} blocks of {length} bytes, {stride} bytes apart: there must be "
+                "at least one block, and blocks must not overlap",
             )
         extent = table.find(i, address, (count - 1) * stride + length, device)
         places.append((extent.region, address - extent.origin, length, stride, count))
@@ -247,7 +250,7 @@ def strided_pages(table: RegionTable, rows: Any) -> Any:
 
 
 def _expanded(places: Any) -> Any:
-    """Rows of (region, offset, length, stride, count) as one row for each block."""
+    """Returns rows of (region, offset, length, stride, count) as one row per block."""
     numpy = _numpy()
     counts = places[:, 4].astype(numpy.int64)
     blocks = numpy.repeat(places[:, :3], counts, axis=0)
@@ -263,7 +266,7 @@ _found: Any = _unset
 
 
 def _numpy() -> Any:
-    """NumPy, or None where it is not installed."""
+    """Returns NumPy, or None if it is not installed."""
     global _found
     if _found is _unset:
         try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptors of one device, kept as short as they can be: a regular list is three numbers, one in any order
-its addresses."""
+"""Descriptors of one device in a short form: a regular list is kept as three numbers, any other list as its
+addresses."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ._compiled import capture_rows
 
 
 class Rows(NamedTuple):
-    """Rows of (address, length, device), at least one, as _compiled.capture_rows tells them."""
+    """Rows of (address, length, device), at least one, in the form of _compiled.capture_rows."""
 
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
     device: int
     address: int
-    """Of the first."""
+    """The address of the first row."""
     step: int
-    """How far apart neighbours begin, if that and the lengths are the same all along; else 0."""
+    """The distance of neighbouring addresses if all distances and all lengths are equal, else 0."""
     length: int
-    """Of the first."""
+    """The length of the first row."""
     addresses: bytes | None
-    """As uint64; None: they are regular."""
+    """The addresses as uint64; None: they are regular."""
     lengths: bytes | None
-    """As uint64; None: all have that of the first."""
+    """The lengths as uint64; None: all are equal to `length`."""
 
     def words(self) -> array[int]:
-        """Three for each row."""
+        """Returns three words per row."""
         words = array("Q", bytes(24 * self.count))
         words[0::3] = array("Q", self._line() if self.addresses is None else self.addresses)
         words[1::3] = (
@@ -41,7 +41,7 @@ class Rows(NamedTuple):
 
 
 def captured(rows: Any) -> Rows | None:
-    """Of a contiguous buffer of three uint64 a row; nothing of it is kept. None: there are no rows, or they
-    lie on several devices."""
+    """Copies a contiguous buffer of three uint64 a row; the buffer is not kept. None: there are no rows, or
+    they name several devices."""
     found = capture_rows(rows) if len(rows) else None
     return None if found is None else Rows._make(found)

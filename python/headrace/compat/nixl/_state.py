@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes that a descriptor list becomes in a pickle: NIXL's own, so that lists of either library can be
-read.
+"""The bytes of a descriptor list in a pickle. The format is NIXL's, so that each library reads the lists of
+the other.
 
-A magic word, then records of tag, length (8 bytes, little-endian), value and a bar.
+A magic word comes first, then records of tag, length (8 bytes, little-endian), value and a vertical bar.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ DESCRIPTOR_BYTES = 24
 
 
 def _corrupt(why: str) -> Exception:
-    return failure(nixlMismatchError, f"this is no pickled descriptor list: {why}")
+    return failure(nixlMismatchError, f"this is not a pickled descriptor list: {why}")
 
 
 def record(tag: bytes, value: bytes) -> bytes:
-    """One record."""
+    """Returns one record."""
     return tag + LENGTH.pack(len(value)) + value + b"|"
 
 
 def head(kind: bytes, memory: int, count: int) -> bytes:
-    """What precedes the descriptors."""
+    """Returns the bytes before the descriptors."""
     return (
         MAGIC
         + record(b"nixlDList", kind)
@@ -38,18 +38,18 @@ def head(kind: bytes, memory: int, count: int) -> bytes:
 
 
 class StateReader:
-    """Takes records off, in the order in which they were written."""
+    """Reads records in the order in which they were written."""
 
     def __init__(self, state: object):
         if not isinstance(state, bytes | bytearray):
             raise _corrupt(f"its state is {type(state).__name__}, not bytes")
         self._state = bytes(state)
         if not self._state.startswith(MAGIC):
-            raise _corrupt("the first word is missing")
+            raise _corrupt("the magic word is missing")
         self._at = len(MAGIC)
 
     def take(self, tag: bytes) -> bytes:
-        """The value of the next record, which must bear that tag."""
+        """Returns the value of the next record, which must have that tag."""
         begin = self._at + len(tag) + LENGTH.size
         if self._state[self._at : self._at + len(tag)] != tag or begin > len(self._state):
             raise _corrupt(f"record {tag!r} is missing at byte {self._at}")
@@ -60,23 +60,23 @@ class StateReader:
         return self._state[begin : begin + length]
 
     def take_head(self, kind: bytes) -> tuple[int, int]:
-        """Memory kind and number of descriptors."""
+        """Returns the kind of memory and the number of descriptors."""
         found, memory, count = self.take(b"nixlDList"), self.take(b"t"), self.take(b"n")
         if found != kind:
-            raise _corrupt(f"it holds {found!r}, and {kind!r} is expected")
+            raise _corrupt(f"it contains {found!r}, and {kind!r} is expected")
         if len(memory) != MEMORY.size or len(count) != LENGTH.size:
-            raise _corrupt("kind or count have another length")
+            raise _corrupt("the kind or the count has a wrong length")
         return MEMORY.unpack(memory)[0], LENGTH.unpack(count)[0]
 
     def take_descriptors(self, count: int) -> bytes:
-        """All of a transfer list, in one record; an empty list has none."""
+        """Returns all descriptors of a transfer list. They are one record; an empty list has no record."""
         value = self.take(b"") if count else b""
         if len(value) != count * DESCRIPTOR_BYTES:
-            raise _corrupt(f"{count} descriptors are announced, and there are {len(value)} bytes of them")
+            raise _corrupt(f"{count} descriptors do not fit {len(value)} bytes")
         return value
 
     def take_blobs(self, count: int) -> Iterator[tuple[bytes, bytes]]:
-        """Descriptor and what its owner said about it, one by one."""
+        """Yields each descriptor and its extra."""
         for _ in range(count):
             value = self.take(b"")
             if len(value) < DESCRIPTOR_BYTES:
@@ -84,6 +84,6 @@ class StateReader:
             yield value[:DESCRIPTOR_BYTES], value[DESCRIPTOR_BYTES:]
 
     def finish(self) -> None:
-        """Nothing may follow."""
+        """Raises nixlMismatchError if bytes follow."""
         if self._at != len(self._state):
             raise _corrupt(f"{len(self._state) - self._at} bytes follow its end")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How NIXL's descriptors name files, block devices and objects, as Headrace's MemoryRange."""
+"""Makes Headrace's MemoryRange of NIXL's descriptors of files, block devices and objects."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LARGEST_DESCRIPTOR = (1 << 31) - 1
 
 
 def named_in(said: str) -> tuple[str, int]:
-    """The path in "<access>[,<flag>...]:<path>" and what open(2) is to be told; no path if it is not of that
-    form: then the device is an open descriptor."""
+    """Returns the path in "<access>[,<flag>...]:<path>" and the flags for open(2). The path is empty if the
+    text does not have that form: then the device is an open file descriptor."""
     modes, colon, path = said.partition(":")
     access, *flags = modes.split(",")
     if not colon or access not in ACCESS or not all(flag in FLAGS for flag in flags):
@@ -33,10 +33,11 @@ def named_in(said: str) -> tuple[str, int]:
 def registered(
     kind: str, rows: Iterable[tuple[int, int, int, bytes]]
 ) -> Iterator[list[headrace.MemoryRange]]:
-    """What is registered for each (start, length, device, what its owner says), from its beginning on: an
-    object by its key, else its number; a file or block device by path or open descriptor.
+    """Yields the range to register for each (start, length, device, extra), from offset 0. An object is named
+    by its key or, without one, by its number; a file or block device by its path or an open file descriptor.
 
-    Files that are named by path are open until the block ends: a backend keeps a descriptor of its own.
+    Files that are named by their paths are open until the block ends; a backend keeps a descriptor of its
+    own.
     """
     opened: list[int] = []
     try:
@@ -59,22 +60,22 @@ def _range(kind: str, length: int, device: int, said: str, opened: list[int]) ->
     if device > LARGEST_DESCRIPTOR:
         raise failure(
             nixlBackendError,
-            f"device {device} is no descriptor, and {said!r} names no path as <ro|rw>[,<flag>...]:<path> "
-            f"does",
+            f"device {device} is not a file descriptor, and {said!r} does not name a path in the form "
+            f"<ro|rw>[,<flag>...]:<path>",
         )
     return headrace.MemoryRange(kind, 0, length, file_descriptor=device)
 
 
 def _open(path: str, how: int) -> int:
     try:
-        # What is no file is refused when it is registered: until then nothing is to be waited for.
+        # O_NONBLOCK: opening a FIFO must not wait. Registration refuses it.
         return os.open(path, how | os.O_NONBLOCK, 0o666)
     except (OSError, ValueError) as error:
         raise failure(nixlBackendError, f"open {path!r}: {error}") from error
 
 
 def asked_about(kind: str, device: int, said: bytes) -> headrace.MemoryRange:
-    """What is asked about: by path or key."""
+    """Returns the range to query, named by path or key."""
     text = said.decode()
     return headrace.MemoryRange(
         kind, path=named_in(text)[0] or text or (str(device) if kind == "object" else "")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata by torch's TCPStore, which a training or serving program has running anyway.
+"""Exchanges metadata by torch's TCPStore, which training and serving programs often run.
 
-The store's protocol is spoken here, as NIXL speaks it: torch's own client would have to be imported, waits in
-code that cannot be interrupted when the program ends, and prints. Numbers are in this machine's byte order,
-as torch has them.
+This file implements the store's protocol, as NIXL does. torch's own client needs an import of torch, waits in
+code that cannot be interrupted at the end of the program, and prints. Numbers are in the machine's byte
+order, as in torch.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ MOST_BYTES = 1 << 30
 
 
 def is_configured() -> bool:
-    """Whether NIXL's variables name one."""
+    """Returns whether NIXL's variables name a store."""
     return bool(os.environ.get("NIXL_TCPSTORE_ENDPOINT"))
 
 
 def seconds(variable: str, default_ms: int) -> float:
-    """A duration that the environment gives in milliseconds."""
+    """Returns a duration in seconds that the environment gives in milliseconds."""
     text = os.environ.get(variable, "") or str(default_ms)
     if not text.isdigit():
-        raise ValueError(f"{variable} is {text!r}, and a number of milliseconds is expected")
+        raise ValueError(f"{variable} must be a number of milliseconds, and is {text!r}")
     return int(text) / 1000
 
 
 def endpoint() -> tuple[str, int]:
-    """Host and port."""
+    """Returns the host and port of the store."""
     text = os.environ.get("NIXL_TCPSTORE_ENDPOINT", "")
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit():
-        raise ValueError(f"NIXL_TCPSTORE_ENDPOINT is {text!r}, and host:port is expected")
+        raise ValueError(f"NIXL_TCPSTORE_ENDPOINT must be host:port, and is {text!r}")
     return host.strip("[]"), int(port)
 
 
 def patience_seconds() -> float:
-    """How long a peer's metadata is waited for."""
+    """Returns the time to wait for a peer's metadata, in seconds."""
     return seconds("NIXL_TCPSTORE_TIMEOUT_MS", CONNECT_MS)
 
 
@@ -59,7 +59,7 @@ def _text(value: bytes) -> bytes:
 
 
 class Client:
-    """One connection to the store. Errors: OSError; the connection is of no more use then."""
+    """One connection to the store. Errors: OSError; after it the connection is useless."""
 
     def __init__(self) -> None:
         self._socket = socket.create_connection(endpoint(), patience_seconds())
@@ -67,27 +67,27 @@ class Client:
         self._socket.sendall(struct.pack("=BI", VALIDATE, MAGIC))
 
     def set(self, key: str, value: bytes) -> None:
-        """Overwrites."""
+        """Sets the value of a key; replaces an earlier value."""
         self._ask(SET, key, _text(value))
 
     def get(self, key: str) -> bytes | None:
-        """None: there is no such key."""
+        """Returns the value of a key; None if there is no such key."""
         self._ask(CHECK, key, count=1)
         if self._take(1)[0] != READY:
             return None
         self._ask(GET, key)
         (length,) = struct.unpack("=Q", self._take(8))
         if length > MOST_BYTES:
-            raise OSError(f"the store says that {key} has {length} bytes: at most {MOST_BYTES} are taken")
+            raise OSError(f"the value of {key} has {length} bytes: at most {MOST_BYTES} are accepted")
         return self._take(length)
 
     def delete(self, key: str) -> None:
-        """Nothing happens if there is no such key."""
+        """Deletes a key; has no effect if there is no such key."""
         self._ask(DELETE, key)
         self._take(8)
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes the connection."""
         self._socket.close()
 
     def _ask(self, what: int, key: str, rest: bytes = b"", count: int | None = None) -> None:
@@ -100,13 +100,13 @@ class Client:
         while len(taken) < length:
             part = self._socket.recv(min(length - len(taken), 1 << 20))
             if not part:
-                raise ConnectionError("the store has hung up")
+                raise ConnectionError("the store closed the connection")
             taken += part
         return bytes(taken)
 
 
 class TcpStore:
-    """A store as _exchange.Store has it. Threads: one."""
+    """A store with the interface of _exchange.Store. Threads: one."""
 
     def __init__(self, agent: headrace.Agent):
         self._agent = agent
@@ -114,14 +114,14 @@ class TcpStore:
         self._connected: Client | None = None
 
     def publish(self, label: str, regions: Sequence[int] | None, connection_info: bool) -> None:
-        """What a TCPStore holds does not follow later registrations: publish again after them."""
+        """Publishes metadata. A TCPStore does not follow later registrations: publish again after them."""
         key = self._key(self._agent.name, label)
         metadata = self._agent.export_metadata(regions, connection_info)
         self._with_client(lambda client: client.set(key, metadata))
         self._keys.add(key)
 
     def find(self, peer: str, label: str) -> bool:
-        """Reads once."""
+        """Queries the store once."""
         metadata = self._with_client(lambda client: client.get(self._key(peer, label)))
         if metadata is None:
             return False
@@ -129,14 +129,16 @@ class TcpStore:
         return True
 
     def withdraw(self) -> None:
-        """Peers that hold our metadata keep it: a TCPStore tells nobody of what goes."""
+        """Removes all that was published. Peers keep the metadata they have: a TCPStore does not notify
+        them."""
         while self._keys:
             key = next(iter(self._keys))
             self._with_client(lambda client, key=key: client.delete(key))  # type: ignore[misc]
             self._keys.discard(key)
 
     def _with_client(self, act: Callable[[Client], Answer]) -> Answer:
-        """A connection that failed is not used again: who knows where in an answer it stopped."""
+        """Runs `act` on the connection. A failed connection is not used again: it may have stopped inside an
+        answer."""
         client, self._connected = self._connected or Client(), None
         try:
             answer = act(client)

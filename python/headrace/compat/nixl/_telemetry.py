@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NIXL tells of a transfer that has ended, and whether an agent collects it."""
+"""NIXL's telemetry of a completed transfer, and the switch that turns it on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import headrace
 
 
 def microseconds(nanoseconds: int) -> int:
-    """At least one: a duration of nothing reads as not measured."""
+    """Returns at least one: zero means not measured."""
     return max(1, nanoseconds // 1000)
 
 
 class nixlXferTelemetry:
-    """Times are microseconds; startTime is on the clock of time.monotonic()."""
+    """The telemetry of one transfer. Times are in microseconds; startTime is on the clock of
+    time.monotonic()."""
 
     __slots__ = ("_start", "_post", "_transfer", "_bytes", "_count")
 
@@ -27,35 +28,35 @@ class nixlXferTelemetry:
         self = cls()
         self._start = times.posted_at_ns // 1000
         self._post = microseconds(times.post_ns)
-        # Headrace's two clocks are read one after the other, so a request that is done at once may end
-        # "before" its post.
+        # Headrace reads two clocks one after the other: a request that completes at once may have a transfer
+        # time shorter than its post.
         self._transfer = max(self._post, microseconds(times.transfer_ns))
         self._bytes, self._count = times.bytes, times.pages
         return self
 
     @property
     def startTime(self) -> int:
-        """When it was posted."""
+        """The time of the post."""
         return self._start
 
     @property
     def postDuration(self) -> int:
-        """Spent in posting."""
+        """The time spent in the post call."""
         return self._post
 
     @property
     def xferDuration(self) -> int:
-        """From post to end."""
+        """The time from post to completion."""
         return self._transfer
 
     @property
     def totalBytes(self) -> int:
-        """That moved."""
+        """The bytes that moved."""
         return self._bytes
 
     @property
     def descCount(self) -> int:
-        """Descriptors of the request; Headrace counts them before it merges neighbours."""
+        """The descriptors of the request, counted before Headrace merges neighbours."""
         return self._count
 
     def __reduce__(self) -> NoReturn:
@@ -63,7 +64,8 @@ class nixlXferTelemetry:
 
 
 def is_collected(asked_for: bool) -> bool:
-    """NIXL_TELEMETRY_ENABLE decides if it is set, else the configuration."""
+    """Returns whether telemetry is on: NIXL_TELEMETRY_ENABLE decides if it is set, otherwise the
+    configuration."""
     word = os.environ.get("NIXL_TELEMETRY_ENABLE", "").strip().lower()
     if word in ("y", "yes", "1", "true", "on", "enable"):
         return True

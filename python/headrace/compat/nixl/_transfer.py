@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transfer: a request of Headrace's with the notification that its next post carries, and NIXL's errors for
-how it ends."""
+"""A transfer: a request of Headrace with the notification of its next post, and with NIXL's errors."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ from ._errors import (
 from ._peers import Life, Peers
 
 BUSY_SECONDS = 30.0
-"""How long a full queue is tried again before it counts as a failure: NIXL has no word for it."""
+"""The time for which posts to a full queue are retried. NIXL has no status for a full queue."""
 QUIET_SECONDS = 5.0
-"""How long releasing a transfer that is under way waits until nothing writes any more; Headrace needs 1 s at
-most."""
+"""The time for which the release of a transfer in flight waits until its memory is quiet. Headrace needs at
+most 1 s."""
 
 
 def patiently(act: Callable[[], object]) -> None:
-    """Tries again while a queue is full."""
+    """Retries `act` while a queue is full, for BUSY_SECONDS."""
     end = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -45,25 +44,25 @@ def patiently(act: Callable[[], object]) -> None:
 
 
 def message(value: object) -> bytes | None:
-    """A notification; an empty one means none."""
+    """Returns the bytes of a notification; None for an empty one."""
     return as_bytes(value, "a notification") or None
 
 
 class Lent:
-    """Numbers for transfers that somebody else keeps, each for as long as he does. Threads: any."""
+    """Numbers of transfers. It does not keep the transfers alive. Threads: any."""
 
     def __init__(self, numbers: Iterator[int]):
         self._numbers = numbers
         self._transfers: weakref.WeakValueDictionary[int, Transfer] = weakref.WeakValueDictionary()
 
     def lend(self, transfer: Transfer) -> int:
-        """A number that was never given before."""
+        """Returns a new number for the transfer."""
         number = next(self._numbers)
         self._transfers[number] = transfer
         return number
 
     def take_back(self, number: int) -> None:
-        """Nothing is known by it any more."""
+        """Frees a number."""
         self._transfers.pop(number, None)
 
     def __getitem__(self, number: int) -> Transfer:
@@ -71,8 +70,8 @@ class Lent:
 
 
 class PreparedList:
-    """A prepared list and what requests must know of it. It does not keep the agent of NIXL's, which keeps
-    it."""
+    """A prepared list with the facts that requests need. It does not reference NIXL's agent, because the
+    agent references it."""
 
     __slots__ = ("pages", "life", "paths", "lent", "_peers")
 
@@ -86,18 +85,19 @@ class PreparedList:
     ):
         self.pages = pages
         self.life = life
-        """Of the peer whose memory it is; None: ours."""
+        """The life of the peer that owns the memory; None: this agent owns it."""
         self.paths = paths
-        """Of Headrace's backends, those that it may go by; None: any."""
+        """The backends of Headrace that may carry it; None: any."""
         self.lent = lent
         """The numbers of its agent."""
         self._peers = peers
 
     def error_of(self, error: headrace.Error) -> Exception:
-        """What becomes of an error of a request of which this is the far side.
+        """Returns NIXL's exception for an error of a request whose remote list this is.
 
-        A peer that is lost is disconnected; one that was removed or has come again since is not found, as it
-        is to NIXL. What no path moves inside one agent, from file to file for instance, is a wrong call.
+        A lost peer gives a disconnect. A peer that was removed, or that has restarted, gives "not found", as
+        in NIXL. If no path moves the pages inside one agent, for example from file to file, the call is
+        wrong.
         """
         if self.life is None and isinstance(error, headrace.NotSupported):
             return failure(nixlInvalidParamError, str(error))
@@ -107,22 +107,21 @@ class PreparedList:
 
 
 class Transfer(headrace.Request):
-    """A request with what NIXL has beside it, in one object: posting and polling look nothing up.
+    """A request and NIXL's additions to it in one object, so that posting and polling look nothing up.
 
-    start and look give Headrace's word for a state that is no failure ("posted", "canceling", "done") and
-    raise for the others. They are on the way of every transfer, where a frame of Python counts:
-    nixl_agent.transfer and check_xfer_state do the same themselves, and call again and other where not all
-    goes well.
+    start and look return Headrace's word for a state that is no failure ("posted", "canceling", "done"), and
+    raise for other states. nixl_agent.transfer and check_xfer_state repeat their code, because every transfer
+    runs it and a Python frame takes time; they call `again` and `other` for the unusual cases.
     """
 
     __slots__ = ("notification", "_remote")
 
     notification: bytes | None
     _remote: PreparedList | None
-    """The far side; None: it was released."""
+    """The remote list; None: the transfer was released."""
 
     def start(self, notification: str | bytes) -> str:
-        """Posts it. A notification that is not empty takes the place of the one before, for later posts
+        """Posts the transfer. A notification that is not empty replaces the earlier one, for later posts
         too."""
         if notification:
             self.notification = message(notification)
@@ -133,12 +132,12 @@ class Transfer(headrace.Request):
         return state if state == "done" else self.other(state)
 
     def look(self) -> str:
-        """How far it is, after doing some of the work."""
+        """Polls the transfer and returns its state."""
         state = self.poll()
         return state if state == "done" else self.other(state)
 
     def end(self) -> None:
-        """Cancels it if it is under way, and returns when nothing reads or writes for it any more."""
+        """Cancels the transfer if it is in flight, and waits until its memory is quiet."""
         if self.state not in ("posted", "canceling"):
             return
         self.cancel()
@@ -146,13 +145,17 @@ class Transfer(headrace.Request):
             self.wait(QUIET_SECONDS)
         except headrace.Error as error:
             if not self.done:
-                raise failure(nixlBackendError, f"it could not be ended in {QUIET_SECONDS} s") from error
+                raise failure(
+                    nixlBackendError, f"the transfer did not become quiet within {QUIET_SECONDS} s"
+                ) from error
 
     def again(self, error: headrace.Error) -> str:
-        """After a post that was refused: where a queue was full; everything else is raised. Gives the
+        """Handles a refused post: retries if a queue was full, raises every other error. Returns the
         state."""
         if isinstance(error, headrace.InvalidArgument) and self.poll() in ("posted", "canceling"):
-            raise failure(nixlRepostActiveError, "it is still under way: wait for its end") from error
+            raise failure(
+                nixlRepostActiveError, "the transfer is still in flight: wait for its completion"
+            ) from error
         if not isinstance(error, headrace.WouldBlock):
             self._fail(error)
         try:
@@ -162,19 +165,19 @@ class Transfer(headrace.Request):
         return self.state
 
     def other(self, state: str) -> str:
-        """A state as it is, unless it is one to raise for."""
+        """Returns the state if it is no failure; raises for other states."""
         if state in ("posted", "canceling", "done"):
             return state
         if state == "prepared":
-            raise failure(nixlNotPostedError, "it was not posted")
+            raise failure(nixlNotPostedError, "the transfer was not posted")
         error = self.error
-        # The call was right, else it would not have been posted: a file ends before the read does, or is not
-        # open for writing.
+        # The arguments were right, otherwise the post would have failed: the file is too short for the read,
+        # or is not open for writing.
         if isinstance(error, headrace.InvalidArgument):
             raise failure(nixlBackendError, str(error)) from error
         if error is not None:
             self._fail(error)
-        raise failure(nixlCancelledError, "it was canceled")
+        raise failure(nixlCancelledError, "the transfer was canceled")
 
     def _fail(self, error: headrace.Error) -> NoReturn:
         raise (self._remote.error_of(error) if self._remote is not None else translated(error)) from error

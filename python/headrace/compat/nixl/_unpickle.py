@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading what a peer has pickled: descriptor lists, and lists, dicts and numbers around them. Nothing else
-is let in."""
+"""Reads a peer's pickles. It accepts descriptor lists and plain values around them (lists, dicts, numbers),
+and refuses everything else."""
 
 from __future__ import annotations
 
@@ -21,21 +21,24 @@ class _DescriptorUnpickler(pickle.Unpickler):
         if package in PACKAGES and rest == "_bindings" and name in CLASSES:
             return CLASSES[name]
         raise pickle.UnpicklingError(
-            f"{module}.{name} is no descriptor list: only those are taken from a peer"
+            f"{module}.{name} is not a descriptor list: only these are accepted from a peer"
         )
 
     def persistent_load(self, pid: Any) -> Any:
-        raise pickle.UnpicklingError("persistent objects are not taken from a peer")
+        raise pickle.UnpicklingError("persistent objects are not accepted from a peer")
 
 
 def descriptors_of(pickled: bytes) -> Any:
-    """Errors: pickle.UnpicklingError (something else is in it), EOFError (empty), nixlMismatchError
-    (damaged)."""
+    """Returns the object of a pickle.
+
+    errors   pickle.UnpicklingError (it contains other classes), EOFError (it is empty), nixlMismatchError (it
+             is damaged)
+    """
     try:
         return _DescriptorUnpickler(io.BytesIO(pickled)).load()
     except (pickle.UnpicklingError, EOFError, nixlMismatchError):
         raise
     except Exception as error:
         raise failure(
-            nixlMismatchError, f"these bytes are no pickle: {type(error).__name__}: {error}"
+            nixlMismatchError, f"these bytes are not a pickle: {type(error).__name__}: {error}"
         ) from error

@@ -14,7 +14,7 @@ _libc.free.argtypes = [ctypes.c_void_p]
 
 
 def malloc_passthru(size: int) -> int:
-    """The address of that many bytes; the caller's, until free_passthru."""
+    """Allocates `size` bytes and returns their address. The caller owns them until free_passthru."""
     address = _libc.malloc(size)
     if not address:
         raise MemoryError(f"malloc of {size} bytes")
@@ -22,7 +22,7 @@ def malloc_passthru(size: int) -> int:
 
 
 def free_passthru(address: int) -> None:
-    """Gives back what malloc_passthru gave."""
+    """Frees memory of malloc_passthru."""
     _libc.free(address)
 
 
@@ -32,7 +32,8 @@ def ba_buf(address: int, size: int) -> None:
 
 
 def verify_transfer(source: int, target: int, size: int) -> None:
-    """Compares two pieces of memory. Errors: AssertionError (they differ: where first)."""
+    """Compares `size` bytes at two addresses. Errors: AssertionError (they differ; the text has the first
+    difference)."""
     left, right = ctypes.string_at(source, size), ctypes.string_at(target, size)
     if left != right:
         at = next(i for i in range(size) if left[i] != right[i])

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`import headrace.compat.nixl.install` before a program imports NIXL, and Headrace is what it imports.
+"""After `import headrace.compat.nixl.install`, a program that imports NIXL imports Headrace.
 
-`nixl` becomes this package in any case. `nixl_cu12` and `nixl_cu13` do unless they are imported already:
-NIXL's own library is used beside Headrace under these names, and stays as it is.
+The name `nixl` always becomes this package. The names `nixl_cu12` and `nixl_cu13` become this package unless
+they are already imported: programs that use NIXL's own library next to Headrace import it under these names,
+and it stays.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ for _name in ("nixl", "nixl_cu12", "nixl_cu13"):
 
 if replaced:
     get_logger("install").warning(
-        "nixl was imported before Headrace took its name: who has imported it already goes on using it"
+        "nixl was imported before Headrace took its name: modules that imported it earlier still use it"
     )
 for _name in kept:
-    get_logger("install").info("%s was imported before Headrace took its name, and stays as it is", _name)
+    get_logger("install").info("%s was imported before Headrace took its name, and keeps its name", _name)
