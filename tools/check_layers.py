@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that includes go downward by level and never sideways, as layers.toml says.
+"""Checks the includes by the rules of layers.toml: a file includes only rooms of a lower level.
 
-Usage: check_layers.py [ROOT]   prints each include that breaks a rule and exits with 1 if there is one.
+Usage: check_layers.py [ROOT]   prints each include that breaks a rule; the exit code is 1 if there is one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TEST_SUFFIX = "_test.cpp"
 
 @dataclass
 class Rules:
-    """layers.toml, read."""
+    """The rules of layers.toml."""
 
     rooms: dict[str, int]
     folders: dict[str, dict[str, list[str]]]
@@ -41,14 +41,14 @@ class Rules:
             for room in folder["rooms"]:
                 if room not in rules.rooms:
                     raise ValueError(
-                        f"layers.toml: folder {name} names the room {room}, which [rooms] does not have"
+                        f"layers.toml: folder {name} names the room {room}, but [rooms] does not have it"
                     )
         return rules
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file stands: a room of src/, or a folder with rules of its own."""
+    """The place of a file: a room of src/, or a folder with rules of its own."""
 
     name: str
     is_room: bool
@@ -58,7 +58,8 @@ class Place:
 
 
 def place_of(path: Path, rules: Rules) -> Place | None:
-    """The place of a file given relative to the root; None where no rule applies (tests, benchmarks)."""
+    """Returns the place of a file, whose path is relative to the root; None if no rule applies (tests,
+    benchmarks)."""
     parts = path.parts
     if parts[0] == "src" and len(parts) > 2:
         return Place(parts[1], True)
@@ -68,12 +69,12 @@ def place_of(path: Path, rules: Rules) -> Place | None:
 
 
 def is_foreign(header: str, quoted: bool, root: Path, file: Path, rules: Rules) -> bool:
-    """True for the standard library, the system and other projects."""
+    """Returns whether a header is of the standard library, the system or another project."""
     if header.startswith("headrace/"):
         return False
     if quoted and (file.parent / header).exists():
         return False
-    if "/" not in header:  # <memory> is the standard library's, not the room
+    if "/" not in header:  # <memory> is a header of the standard library, not the room
         return True
     first = header.split("/")[0]
     return first not in rules.rooms and not (root / header).exists() and not (root / "src" / header).exists()
@@ -89,21 +90,22 @@ SYSTEM_HEADERS = {
 
 
 def is_standard(header: str) -> bool:
-    """The C++ library's headers have no suffix; the system's are few enough to be listed."""
+    """Returns whether a header is of the C++ library (it has no suffix) or of the system (it is in the
+    list)."""
     if "/" in header:
         return header.split("/")[0] in SYSTEM_FOLDERS
     return "." not in header or header in SYSTEM_HEADERS
 
 
 def complaint(place: Place, file: Path, header: str, quoted: bool, root: Path, rules: Rules) -> str | None:
-    """What is wrong with this include; None when nothing is."""
+    """Returns the rule that this include breaks, as a text; None if it breaks none."""
     if is_foreign(header, quoted, root, root / file, rules):
         for prefix, users in rules.foreign.items():
             if header.startswith(prefix) and place.name not in users:
                 return f"only {', '.join(users)} may include {prefix}"
         allowed = rules.foreign_only.get(place.name)
         if allowed is not None and not is_standard(header) and not any(header.startswith(a) for a in allowed):
-            return f"{place} may include no other project's headers but {', '.join(allowed) or 'none'}"
+            return f"of other projects {place} may include {', '.join(allowed) or 'no header'} only"
         return None
 
     if header.startswith("headrace/"):
@@ -122,11 +124,11 @@ def complaint(place: Place, file: Path, header: str, quoted: bool, root: Path, r
     if inside.parts[0] == "src" and len(inside.parts) > 2:
         return room_complaint(place, inside.parts[1], rules)
     if place.is_room:
-        return f"{place} may include rooms and <headrace/...> alone, {inside.as_posix()} is neither"
+        return f"{place} may include only rooms and <headrace/...>, and {inside.as_posix()} is neither"
     own = Path(*file.parts[:2]) if place.name == "backends" else Path(place.name)
     if inside.is_relative_to(own):
         return None
-    return f"{own.as_posix()} may not include {inside.as_posix()}, which is another part's"
+    return f"{own.as_posix()} may not include {inside.as_posix()}, which belongs to another part"
 
 
 def room_complaint(place: Place, room: str, rules: Rules) -> str | None:
@@ -147,7 +149,7 @@ def room_complaint(place: Place, room: str, rules: Rules) -> str | None:
 
 
 def check(root: Path) -> tuple[int, list[str]]:
-    """The number of files read, and a line for each include that breaks a rule."""
+    """Returns the number of files read, and one line per include that breaks a rule."""
     rules = Rules.read(root / "layers.toml")
     problems: list[str] = []
     count = 0

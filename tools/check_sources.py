@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks every file of the repository: a licence line, no package registry's host name, no path of somebody's
-machine, no link that leads out of the repository.
+"""Checks every file of the repository: it has a licence line, no host name of a package registry, no path of
+one machine, and no link to a place outside the repository.
 
-Usage: check_sources.py [ROOT]   prints each line that breaks a rule and exits with 1 if there is one.
+Usage: check_sources.py [ROOT]   prints each line that breaks a rule; the exit code is 1 if there is one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 LICENCE_LINE = "SPDX-License-Identifier: Apache-2.0"
 LICENCE_WITHIN_LINES = 5
 
-# Files that have comments, hence room for the licence line. Documents, JSON and recorded data go without.
+# Files with comments need the licence line. Documents, JSON and recorded data need none.
 LICENSED_SUFFIXES = {
     ".cpp", ".hpp", ".h", ".c", ".cu", ".cuh", ".py", ".pyi", ".sh", ".cmake", ".toml", ".map", ".yml",
     ".yaml", ".rs",
@@ -25,7 +25,7 @@ LICENSED_SUFFIXES = {
 LICENSED_NAMES = {"CMakeLists.txt", "Makefile", "run", ".clang-format", ".clang-tidy", ".gitignore"}
 UNLICENSED_FOLDERS = ("tests/fuzz/corpus/", "tests/data/", "bench/results/")
 
-# Written in halves, so that this file does not name them either.
+# In two parts, so that this file does not contain the names.
 REGISTRY_HOSTS = [
     ("pypi", "org"), ("pythonhosted", "org"), ("deb.debian", "org"), ("security.debian", "org"),
     ("archive.ubuntu", "com"), ("npmjs", "org"), ("npmjs", "com"), ("crates", "io"), ("proxy.golang", "org"),
@@ -37,7 +37,7 @@ REGISTRY = re.compile(
     r"(?<![\w-])(?:[\w-]+\.)*(?:" + "|".join(re.escape(f"{a}.{b}") for a, b in REGISTRY_HOSTS) + r")\b", re.I
 )
 
-# Folders that exist on one machine only. Written apart for the same reason.
+# Folders that exist on one machine only. In two parts for the same reason.
 MACHINE_PATH = re.compile(
     r"(?<![\w.~}])/(?:"
     + "|".join(["ro" + "ot", "ho" + "me/[a-z_][a-z0-9_-]*", "wo" + "rk", "Us" + "ers"])
@@ -46,7 +46,7 @@ MACHINE_PATH = re.compile(
 
 
 def repository_files(root: Path) -> list[str]:
-    """What is tracked, and what is new and not ignored."""
+    """Returns the tracked files, and the new files that git does not ignore."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listing = subprocess.run(command, cwd=root, check=True, capture_output=True).stdout.decode()
     return sorted(
@@ -69,7 +69,7 @@ def check_link(root: Path, name: str) -> list[str]:
     target = Path(os.readlink(root / name))
     if not target.is_absolute() and (root / name).resolve().is_relative_to(root.resolve()):
         return []
-    return [f"{name}: a link to {target}, which another machine does not have: remove it, or ignore it"]
+    return [f"{name}: a link to {target}, which another machine does not have: remove or ignore the link"]
 
 
 def check_file(root: Path, name: str) -> list[str]:
@@ -81,7 +81,7 @@ def check_file(root: Path, name: str) -> list[str]:
     lines = raw.decode(errors="replace").splitlines()
     problems = []
     if needs_licence(name) and not any(LICENCE_LINE in line for line in lines[:LICENCE_WITHIN_LINES]):
-        problems.append(f"{name}: no line `{LICENCE_LINE}` among the first {LICENCE_WITHIN_LINES}")
+        problems.append(f"{name}: no line `{LICENCE_LINE}` among the first {LICENCE_WITHIN_LINES} lines")
     for number, line in enumerate(lines, start=1):
         if match := REGISTRY.search(line):
             problems.append(

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Moves a model's weights from one process to two others at once: over shared memory, then over TCP.
+"""Moves a model's weights from one process to two others at once: first over shared memory, then over TCP.
 
-Makes a safetensors file of a llama-like model with fresh random weights, serves it with `headrace serve`,
-pulls it with two `headrace pull` at the same time, over each path in turn, and compares what arrived byte by
-byte with the source. Exits with 1 if anything differs. Needs nothing but Python's own library and the
+It makes a safetensors file of a llama-like model with new random weights and serves it with `headrace serve`.
+Two `headrace pull` processes copy it at the same time, over each path in turn. Each copy is compared with the
+source byte by byte; the exit code is 1 if one differs. It needs only Python's standard library and the
 command.
 """
 
@@ -57,7 +57,7 @@ def tensor_bytes(tensor: Tensor) -> int:
 
 
 def model(total_bytes: int) -> list[Tensor]:
-    """Tensors of about that size, odd lengths and an empty one among them."""
+    """Returns tensors of about `total_bytes` in all; some have odd lengths, and one is empty."""
     hidden = 768 if total_bytes >= 128 << 20 else 256
     inner, vocabulary = 8 * hidden // 3 + 3, 16 * hidden + 1
     tensors: list[Tensor] = [
@@ -77,7 +77,7 @@ def model(total_bytes: int) -> list[Tensor]:
 
 
 def write_model(path: Path, total_bytes: int) -> tuple[int, int]:
-    """Writes the file; gives how many tensors it has, and their bytes."""
+    """Writes the file. Returns the number of tensors and their bytes."""
     header: dict[str, object] = {"__metadata__": {"format": "pt", "made_by": "demo"}}
     offset = 0
     tensors = model(total_bytes)
@@ -109,17 +109,17 @@ def find_command(given: str | None) -> str:
     built = ROOT / "build" / "release" / "bin" / "headrace"
     command = given or shutil.which("headrace") or (str(built) if built.exists() else None)
     if command is None:
-        sys.exit("demo: no headrace command: run `make demo`, or name it with --command")
+        sys.exit("demo: there is no headrace command: run `make demo-weights`, or name it with --command")
     return command
 
 
 def ending_of(code: int) -> str:
-    """Of a process, by the code that subprocess gives: "exit code 1", "signal 11 (SIGSEGV)"."""
+    """Returns subprocess's return code as words: "exit code 1", "signal 11 (SIGSEGV)"."""
     return f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
 
 
 class Server:
-    """`headrace serve`, until the with-block ends."""
+    """A process of `headrace serve`; it ends with the with-block."""
 
     def __init__(self, command: str, file: Path, load: bool):
         arguments = [command, "serve", str(file), "--json", *(["--load"] if load else [])]
@@ -130,7 +130,7 @@ class Server:
             line = self.process.stdout.readline() if ready else ""
             if not line:
                 code = self.process.poll()
-                how = "it runs, and says nothing" if code is None else ending_of(code)
+                how = "it runs but prints nothing" if code is None else ending_of(code)
                 raise RuntimeError(f"headrace serve did not start within {START_SECONDS} s: {how}")
             self.address = json.loads(line)["address"]
         except BaseException:
@@ -154,7 +154,7 @@ class Server:
 
 
 def pull_at_once(command: str, address: str, backend: str, outputs: list[Path]) -> list[dict[str, Any]]:
-    """Starts all pulls, waits for all, gives what each reports."""
+    """Starts all pulls at the same time, waits for all, and returns their reports."""
     pulls = [
         subprocess.Popen(
             [command, "pull", address, "-o", str(output), "--backend", backend, "--json"],
@@ -217,7 +217,7 @@ def run(command: str, folder: Path, options: argparse.Namespace) -> bool:
             raise RuntimeError(f"headrace serve ended with {ending_of(code)}")
     print("\n".join(["", *lines]))
     print(
-        "(the first pulls pay for memory that a virtual machine has given back to its host: "
+        "(the first pulls are slower on a virtual machine that has returned free memory to its host: "
         "bench/notes/shm.md)"
     )
     return alike
@@ -227,12 +227,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--megabytes", type=int, default=256, help="size of the weights (default 256)")
+    parser.add_argument("--megabytes", type=int, default=256, help="size of the weights in MB (default: 256)")
     parser.add_argument(
-        "--command", help="the headrace to run; default: that of the PATH, else of the release build"
+        "--command", help="the headrace command (default: from the PATH, otherwise from the release build)"
     )
     parser.add_argument(
-        "--map", action="store_true", help="serve the mapped file, not a copy in shared memory"
+        "--map", action="store_true", help="serve the mapped file instead of a copy in shared memory"
     )
     options = parser.parse_args()
     command = find_command(options.command)

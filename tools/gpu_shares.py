@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests of tests/python/test_gpu.py run in which of several processes side by side, so that all end at
-about the same time.
+"""Distributes the tests of tests/python/test_gpu.py over several processes that run at the same time and
+should end at the same time.
 
-Most tests move pages between two processes that those of one place (which GPUs, which kind of memory) share:
-what is started once for seventy tests takes longer than any of them. So tests of a place stay together, as
-far as the places can be dealt out evenly. Only how long the whole takes depends on the figures here: each
-test is in exactly one share whatever they say.
+Most tests move pages between two processes, and all tests of one place (the GPUs and the kind of memory)
+share these processes, because their start takes longer than any one test. So the tests of a place stay
+together as far as the shares stay even. Each test is in exactly one share. The figures in this file affect
+only the total time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 
-# Seconds of a test on two H200, of those that stand out; "name[parameters]" goes before "name".
+# Seconds of the long tests on two H200; "name[parameters]" is used before "name".
 SECONDS = {
     "test_an_initiator_that_is_killed_leaves_its_owner_whole": 21,
     "test_pages_of_every_size_and_place_go_over_tcp[gpu_and_host]": 17,
@@ -30,13 +30,14 @@ SECONDS = {
     "test_pages_change_their_layout_on_the_way": 0.1,
     "test_pages_change_their_layout_between_a_gpu_and_a_peers_host_memory": 0.1,
 }
-WITH_OWN_PROCESSES, WITH_SHARED_PROCESSES = 4.0, 0.8  # of the others
-START = 4.0  # of the two processes of a place
+WITH_OWN_PROCESSES, WITH_SHARED_PROCESSES = 4.0, 0.8  # seconds of every other test
+START = 4.0  # seconds to start the two processes of a place
 PLACE = re.compile(r"\[((?:two_gpus|one_gpu)-(?:plain|expandable))\b")
 
 
 def place_of(test: str) -> str | None:
-    """Which processes a test shares with others, by its id; None: it starts its own."""
+    """Returns the place whose processes a test shares, from the test's id; None: the test starts its own
+    processes."""
     found = PLACE.search(test)
     return found[1] if found else None
 
@@ -48,8 +49,8 @@ def seconds_of(test: str) -> float:
 
 
 def shares(tests: list[str], processes: int) -> list[list[str]]:
-    """The tests (their ids) dealt out to at most so many processes, each share in the order in which the
-    tests were given."""
+    """Distributes the tests (their ids) over at most `processes` shares. Each share keeps the order of the
+    tests."""
     fair = sum(map(seconds_of, tests)) / max(1, processes)
     pieces: list[tuple[float, list[str]]] = []
     places: dict[str, list[str]] = {}

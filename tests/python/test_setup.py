@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/setup.sh: what it says while pip works, and what an interruption costs. pip and apt-get are stand-ins here."""
+"""tools/setup.sh: its output while pip works, and its behaviour after an interruption. Stand-ins replace pip
+and apt-get here."""
 
 import os
 import shutil
@@ -11,14 +12,15 @@ import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "setup.sh"
 
-# Stands in for .venv/bin/python, and says what pip says.
+# A stand-in for .venv/bin/python that prints what pip prints.
 PYTHON = """#!/bin/sh
 case "$*" in
   "-m pip --version") echo "pip 23" ;;
   *sys.base_prefix*) cat identity ;;
   *'version("torch")'*) test -e torch_is_there ;;
   *" torch=="*) cat torch_words; test ! -e torch_fails ;;
-  *) echo "Collecting numpy"; echo "  Downloading numpy-2.4.whl (16 MB)"; echo "Requirement already satisfied: pytest" ;;
+  *) echo "Collecting numpy"; echo "  Downloading numpy-2.4.whl (16 MB)"
+    echo "Requirement already satisfied: pytest" ;;
 esac
 """
 TORCH_WORDS = """\
@@ -33,7 +35,8 @@ Successfully installed torch
 
 @pytest.fixture
 def place(tmp_path):
-    """A copy of the script beside an environment that works, on a machine where all Debian packages are there."""
+    """A copy of the script beside a working environment, on a machine where all Debian packages are
+    installed."""
     for folder in ("tools", "bin", ".venv/bin"):
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(SCRIPT, tmp_path / "tools")
@@ -71,15 +74,15 @@ def said(done):
     return [line.removeprefix("setup: ").strip() for line in done.stdout.splitlines()]
 
 
-def test_what_is_fetched_and_unpacked_is_said(place):
+def test_fetched_and_unpacked_packages_are_printed(place):
     done = setup(place)
     assert done.returncode == 0, done.stderr
     lines = said(done)
-    assert lines[1] == "going on with the Python environment .venv"
+    assert lines[1] == "using the existing Python environment .venv"
     steps = [
-        "fetching numpy-2.4.whl (16 MB)",
-        "fetching torch-2.13.whl (800 MB)",
-        "taking sympy-1.14.whl",
+        "downloading numpy-2.4.whl (16 MB)",
+        "downloading torch-2.13.whl (800 MB)",
+        "processing sympy-1.14.whl",
         "unpacking sympy, torch",
     ]
     assert [line for line in lines if line in steps] == steps
@@ -88,10 +91,10 @@ def test_what_is_fetched_and_unpacked_is_said(place):
     assert said(setup(place)) == ["nothing to do"]
 
 
-def test_a_step_that_lasts_is_spoken_of_now_and_then(place):
+def test_a_long_step_prints_its_progress_regularly(place):
     script = place / "tools" / "setup.sh"
     script.write_text(script.read_text().replace("word_every=30 ", "word_every=0.05 "))
-    # It goes on once two words have come, which the stand-in sees in what we were told.
+    # The stand-in continues after the test has read two progress lines and closed the pipe.
     words = place / "torch_words"
     words.unlink()
     os.mkfifo(words)
@@ -101,32 +104,32 @@ def test_a_step_that_lasts_is_spoken_of_now_and_then(place):
         pip.flush()
         heard = 0
         for line in process.stdout:
-            heard += "still fetching torch-2.13.whl (800 MB), " in line
+            heard += "still downloading torch-2.13.whl (800 MB), " in line
             if heard == 2:
                 break
     assert process.wait(60) == 0
     process.stdout.close()
 
 
-def test_after_a_failure_it_goes_on_with_the_environment_that_is_there(place):
+def test_a_run_after_a_failure_continues_with_the_existing_environment(place):
     (place / "torch_fails").touch()
     assert setup(place).returncode != 0
     assert not (place / ".venv" / ".headrace-setup").exists()
     (place / "torch_fails").unlink()
     done = setup(place)
     assert done.returncode == 0, done.stderr
-    assert "going on with the Python environment .venv" in said(done)
+    assert "using the existing Python environment .venv" in said(done)
 
 
-def test_a_torch_that_is_there_is_kept(place):
+def test_an_installed_torch_is_kept(place):
     (place / "torch_is_there").touch()
     (place / "torch_fails").touch()
     done = setup(place)
     assert done.returncode == 0, done.stderr
-    assert "torch is there already" in said(done)
+    assert "torch is already installed" in said(done)
 
 
-def test_an_interpreter_that_is_named_again_keeps_its_environment(place):
+def test_the_same_interpreter_named_again_keeps_its_environment(place):
     identity = subprocess.run(
         [sys.executable, "-c", "import sys; print(sys.base_prefix, sys.version)"],
         capture_output=True,
@@ -136,7 +139,7 @@ def test_an_interpreter_that_is_named_again_keeps_its_environment(place):
     (place / "identity").write_text(identity.stdout)
     done = setup(place, HEADRACE_PYTHON=sys.executable)
     assert done.returncode == 0, done.stderr
-    assert "going on with the Python environment .venv" in said(done)
+    assert "using the existing Python environment .venv" in said(done)
 
 
 def test_another_interpreter_gets_an_environment_of_its_own(place):

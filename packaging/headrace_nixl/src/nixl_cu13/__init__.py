@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headrace under this name: the import ends with headrace.compat.nixl in this module's place."""
+"""Headrace under this name: the import replaces this module by headrace.compat.nixl."""
 
 from headrace.compat.nixl._names import provide
 
