@@ -97,7 +97,7 @@ Result<Given> read_given(const std::vector<std::string>& files, const std::vecto
     auto [name, path] = split(text);
     HEADRACE_CLI_TRY(tensors, read_tensors(path, type_in, const_cast<std::vector<TensorSpec>*>(&specs)));
     if (!name.empty() && tensors.size() != 1)
-      return fail(Code::invalid_argument, "--input {}: {} holds {} tensors, and a name can be for one only",
+      return fail(Code::invalid_argument, "--input {}: {} holds {} tensors; with a name it must hold one",
                   text, path, tensors.size());
     // The only tensor of a file is the only input of a model, under any name.
     if (name.empty() && tensors.size() == 1 && specs.size() == 1) name = specs[0].name;
