@@ -97,11 +97,16 @@ class Runner:
     """Runs commands and stages within the budget."""
 
     def __init__(self, budget_minutes: float | None, use_store: bool = False):
-        self.deadline = time.monotonic() + budget_minutes * 60 if budget_minutes else None
+        self.budget_minutes = budget_minutes
+        self.begin_budget()
         self.stages: list[Stage] = []
         self.allowed_skips = read_allowed_skips()
         self.venv_ready = False
         self.use_store = use_store
+
+    def begin_budget(self) -> None:
+        minutes = self.budget_minutes
+        self.deadline = time.monotonic() + minutes * 60 if minutes else None
 
     def seconds_left(self) -> float | None:
         if self.deadline is None:
