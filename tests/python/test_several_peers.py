@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import headrace
-from conftest import introduce, unique
+from conftest import introduce, unique, until
 
 PEERS, PAGES, PAGE = 3, 32, 4096
 SIZE = PAGES * PAGE
@@ -106,8 +106,9 @@ def test_await_and_callback_report_one_completion(several):
 
     asyncio.run(twice())
     assert np.array_equal(several.slice(2), several.theirs[2])
+    until(lambda: len(ends) == 2)  # the callback thread may be later than the awaiting one
     several.here.close()  # after close the callback thread has ended
-    assert ends in ([None, None], [None]), "a callback that waits at close may be dropped"
+    assert ends == [None, None]
 
 
 def test_an_error_names_the_failed_part_and_the_others_have_their_pages(several):
