@@ -21,6 +21,8 @@ function(headrace_add_test_support)
     add_library(headrace_test_support STATIC ${sources})
     # A test takes the files of the archive that it needs, with the rooms below these; one file would need every room.
     set_target_properties(headrace_test_support PROPERTIES UNITY_BUILD OFF)
+    # It fills and compares the memory of every transfer test.
+    set_source_files_properties(tests/support/plugin_memory.cpp PROPERTIES COMPILE_OPTIONS -O2)
     set(scope PUBLIC)
   else()
     add_library(headrace_test_support INTERFACE)

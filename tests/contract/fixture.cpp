@@ -38,9 +38,8 @@ std::vector<std::uint64_t> Arena::sizes() const {
 
 void Arena::refill() {
   for (std::size_t i = 0; i < memories_.size(); ++i) {
-    const auto bytes = memories_[i].bytes();
-    fill_pattern(bytes, seed_++);
-    std::copy(bytes.begin(), bytes.end(), expected_[i].begin());
+    fill_private(expected_[i], seed_++);
+    std::memcpy(memories_[i].bytes().data(), expected_[i].data(), expected_[i].size());
   }
 }
 

@@ -45,8 +45,8 @@ void run_and_compare(Ground& ground, Request& request, const std::vector<PagePai
 }
 
 void move_random_shapes(Ground& ground, std::mt19937_64& random) {
-  ground.local.add_mixed(3, 900'000);
-  ground.remote.add_mixed(4, 700'000);
+  ground.local.add_mixed(3, 500'000);
+  ground.remote.add_mixed(4, 400'000);
   ground.load();
   const std::vector<RandomPages> shapes = {
       {.count = 1, .min_bytes = 1, .max_bytes = 1},
@@ -92,15 +92,16 @@ PageSide uniform_pages(void* region, std::uint32_t number, bool local, std::uint
 }
 
 void move_uniform_shapes(Ground& ground, std::mt19937_64& random) {
-  ground.local.add_mixed(2, 3'300'000);
-  ground.remote.add_mixed(2, 2'700'000);
+  ground.local.add_mixed(2, 850'000);
+  ground.remote.add_mixed(2, 850'000);
   ground.load();
   struct Shape {
     std::uint64_t count, page_bytes, local_stride, remote_stride, base;
   };
   const std::vector<Shape> shapes = {
       {1, 64, 64, 64, 3},         {100, 4096, 4096, 4096, 0}, {100, 4096, 4096, 8192, 4096},
-      {777, 1000, 1003, 1000, 1}, {5000, 512, 640, 513, 77},  {3000, 1, 1, 3, 11}};
+      {777, 1000, 1003, 1000, 1}, {5000, 128, 160, 129, 77},  {1500, 512, 530, 513, 9},
+      {3000, 1, 1, 3, 11}};
   for (const headrace_op_v1 op : {HEADRACE_READ, HEADRACE_WRITE}) {
     for (const Shape& shape : shapes) {
       for (int indexed = 0; indexed < 4; ++indexed) {
@@ -135,13 +136,12 @@ void move_one_large_page(Ground& ground) {
   ground.load();
   for (const headrace_op_v1 op : {HEADRACE_READ, HEADRACE_WRITE}) {
     SCOPED_TRACE(op_name(op));
+    if (op == HEADRACE_WRITE) ground.local.refill();
     const std::vector<PagePair> pages{{0, 5, 0, 98, bytes}};
     Request request(ground.initiator, op, ground.link,
                     uniform_side(ground.local.handles()[0], 5, bytes, bytes),
                     uniform_side(ground.remotes[0].handle(), 98, bytes, bytes), 1);
     ASSERT_NO_FATAL_FAILURE(run_and_compare(ground, request, pages, op));
-    ground.local.refill();
-    ground.remote.refill();
   }
 }
 

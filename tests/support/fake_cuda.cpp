@@ -130,6 +130,11 @@ struct Script {
   Outcome outcome = Outcome::unknown;
 };
 
+struct Calls {
+  int count = 0;
+  std::deque<Script> scripts;
+};
+
 }  // namespace
 
 struct FakeDriver {
@@ -155,19 +160,23 @@ struct FakeDriver {
     for (auto& [bytes, address] : freed) ::munmap(pointer(address), round_up(bytes, page_bytes));
   }
 
+  static std::uint64_t next_driver() {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+  }
   static FakeDriver*& current() {
     static FakeDriver* driver = nullptr;
     return driver;
   }
 
+  const std::uint64_t serial = next_driver();
   std::vector<FakeGpu> gpus;
   std::vector<std::unique_ptr<ContextObject>> contexts;
   int version = 13000;
   int process_number = ::getpid();
   bool started = false;
   std::set<std::string> lacking;
-  std::map<std::string, std::deque<Script>> scripts;
-  std::map<std::string, int> counts;
+  std::map<std::string, Calls> calls;  // of each function and kernel
   std::set<std::pair<int, int>> no_peer_access;
   std::set<std::pair<int, int>> peer_access;
 
@@ -284,7 +293,7 @@ struct FakeDriver {
   /// Whether this call, which cannot be part of a graph, is forbidden to this thread now. If so, it
   /// invalidates the captures that forbid it. The rule is documented for cuMemAlloc and was observed for
   /// cuEventQuery; for the others it is assumed.
-  bool disturbs_captures(const std::string& symbol) {
+  static bool is_unsafe_in_captures(const std::string& symbol) {
     static const std::set<std::string> unsafe{"cuMemAlloc",          "cuMemFree",
                                               "cuMemHostAlloc",      "cuMemFreeHost",
                                               "cuMemHostRegister",   "cuEventQuery",
@@ -292,8 +301,10 @@ struct FakeDriver {
                                               "cuStreamSynchronize", "cuCtxSynchronize",
                                               "cuModuleLoadData",    "cuIpcOpenMemHandle",
                                               "cuIpcCloseMemHandle", "cuCtxEnablePeerAccess"};
-    if (!unsafe.contains(symbol) || thread_modes[std::this_thread::get_id()] == CaptureMode::relaxed)
-      return false;
+    return unsafe.contains(symbol);
+  }
+  bool disturbs_captures(bool unsafe) {
+    if (!unsafe || thread_modes[std::this_thread::get_id()] == CaptureMode::relaxed) return false;
     bool disturbed = false;
     for (auto& [serial, stream] : streams) {
       if (stream->capture == nullptr || stream->capture->mode == CaptureMode::relaxed) continue;
@@ -305,17 +316,17 @@ struct FakeDriver {
     }
     return disturbed;
   }
-  std::optional<Outcome> scripted(const std::string& symbol) {
-    ++counts[symbol];
-    auto found = scripts.find(symbol);
-    if (found == scripts.end() || found->second.empty()) return std::nullopt;
-    Script& script = found->second.front();
+  /// Counts a call; the outcome that the script has for it.
+  static std::optional<Outcome> scripted(Calls& calls) {
+    ++calls.count;
+    if (calls.scripts.empty()) return std::nullopt;
+    Script& script = calls.scripts.front();
     if (script.skip > 0) {
       --script.skip;
       return std::nullopt;
     }
     const Outcome outcome = script.outcome;
-    if (--script.times == 0) found->second.pop_front();
+    if (--script.times == 0) calls.scripts.pop_front();
     return outcome;
   }
 
@@ -1142,7 +1153,7 @@ struct FakeDriver {
   Outcome launch_kernel_ex(const LaunchConfig* config, Function function, void** parameters, void**) {
     if (config->grid_x == 0 || config->block_x == 0 || config->block_x > 1024) return Outcome::invalid_value;
     const Kernel& kernel = kernels.at(function->name);
-    ++counts[function->name];
+    ++calls[function->name].count;
     const auto* const bytes = static_cast<const std::byte*>(parameters[0]);
     auto argument = std::make_shared<std::vector<std::byte>>(bytes, bytes + kernel.bytes);
     StreamObject* const stream = resolve(config->stream);
@@ -1165,11 +1176,20 @@ struct Entry;
 template <class... Args, Outcome (FakeDriver::*method)(Args...)>
 struct Entry<method> {
   static inline const char* symbol = nullptr;
+  static inline std::uint64_t known_driver = 0;
+  static inline Calls* calls = nullptr;
+  static inline bool unsafe = false;
   static Outcome call(Args... args) {
     FakeDriver& driver = *FakeDriver::current();
     std::unique_lock lock(driver.mutex);
-    if (const auto outcome = driver.scripted(symbol)) return *outcome;
-    if (driver.disturbs_captures(symbol)) return Outcome::stream_capture_unsupported;
+    // Looking the name up takes longer than many calls, so it is done once for each driver.
+    if (known_driver != driver.serial) {
+      calls = &driver.calls[symbol];
+      unsafe = FakeDriver::is_unsafe_in_captures(symbol);
+      known_driver = driver.serial;
+    }
+    if (const auto outcome = FakeDriver::scripted(*calls)) return *outcome;
+    if (driver.disturbs_captures(unsafe)) return Outcome::stream_capture_unsupported;
     std::unique_lock<std::mutex>* const outer = std::exchange(FakeDriver::call_lock(), &lock);
     const Outcome outcome = (driver.*method)(args...);
     FakeDriver::call_lock() = outer;
@@ -1225,7 +1245,7 @@ void FakeCuda::set_version(int version) { driver_->version = version; }
 void FakeCuda::lack(const std::string& symbol) { driver_->lacking.insert(symbol); }
 void FakeCuda::fail(const std::string& symbol, Outcome outcome, int nth, int times) {
   const std::scoped_lock lock(driver_->mutex);
-  driver_->scripts[symbol].push_back({nth - 1, times, outcome});
+  driver_->calls[symbol].scripts.push_back({nth - 1, times, outcome});
 }
 void FakeCuda::forbid_peer_access(int from, int to) {
   const std::scoped_lock lock(driver_->mutex);
@@ -1267,8 +1287,8 @@ void FakeCuda::add_staying_kernel(const std::string& name, std::size_t bytes,
 }
 int FakeCuda::calls(const std::string& symbol) const {
   const std::scoped_lock lock(driver_->mutex);
-  const auto found = driver_->counts.find(symbol);
-  return found == driver_->counts.end() ? 0 : found->second;
+  const auto found = driver_->calls.find(symbol);
+  return found == driver_->calls.end() ? 0 : found->second.count;
 }
 // Kernels call this from inside the driver, which then holds the lock.
 bool FakeCuda::reachable(std::uint64_t address, std::size_t bytes) const {

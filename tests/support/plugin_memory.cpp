@@ -18,19 +18,27 @@ namespace {
 
 constexpr std::align_val_t plain_alignment{64};
 
-constexpr std::size_t block_words = 512;
+/// The word of a pattern at offset `at`.
+std::uint64_t word_of(std::uint64_t seed, std::uint64_t at) {
+  std::uint64_t x = seed * 0x100000001b3ULL + at + 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
 
-/// The words of a pattern from `at` on, in memory that only the caller accesses. The thread sanitizer skips
-/// these writes, which take most of the suite's time; it needs to see only the copy into memory that backends
-/// read.
-__attribute__((no_sanitize("thread"))) void make_words(std::uint64_t seed, std::uint64_t at,
-                                                       std::uint64_t* words) {
-  for (std::size_t i = 0; i < block_words; ++i) {
-    std::uint64_t x = seed * 0x100000001b3ULL + at + i * sizeof(std::uint64_t) + 0x9e3779b97f4a7c15ULL;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    words[i] = x ^ (x >> 31);
+/// Writes a pattern, from offset `at` of it on. The sanitizers skip these writes, which take most of the
+/// suite's time; the caller knows that they stay inside `bytes`.
+__attribute__((no_sanitize("thread", "address", "undefined"))) void write_pattern(std::byte* bytes,
+                                                                                  std::size_t length,
+                                                                                  std::uint64_t seed,
+                                                                                  std::uint64_t at) {
+  std::size_t i = 0;
+  for (; i + sizeof(std::uint64_t) <= length; i += sizeof(std::uint64_t)) {
+    const std::uint64_t word = word_of(seed, at + i);
+    __builtin_memcpy(bytes + i, &word, sizeof word);
   }
+  const std::uint64_t word = word_of(seed, at + i);
+  for (std::size_t k = 0; i + k < length; ++k) bytes[i + k] = static_cast<std::byte>(word >> (8 * k));
 }
 
 /// Gives out ranges of a set of regions. Unless they may overlap, no byte is given out twice.
@@ -74,12 +82,16 @@ class Layout {
 }  // namespace
 
 void fill_pattern(std::span<std::byte> bytes, std::uint64_t seed) {
-  std::array<std::uint64_t, block_words>
-      words;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
-  for (std::size_t i = 0; i < bytes.size(); i += sizeof words) {
-    make_words(seed, i, words.data());
-    std::memcpy(bytes.data() + i, words.data(), std::min(sizeof words, bytes.size() - i));
+  std::array<std::byte, 16384> block;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
+  for (std::size_t i = 0; i < bytes.size(); i += block.size()) {
+    const std::size_t length = std::min(block.size(), bytes.size() - i);
+    write_pattern(block.data(), length, seed, i);
+    std::memcpy(bytes.data() + i, block.data(), length);
   }
+}
+
+void fill_private(std::span<std::byte> bytes, std::uint64_t seed) {
+  write_pattern(bytes.data(), bytes.size(), seed, 0);
 }
 
 Memory::Memory(Kind kind, std::size_t length_bytes, std::uint64_t seed, std::size_t skew)

@@ -21,6 +21,8 @@ namespace headrace::test {
 
 /// Fills with bytes that depend on the seed and the offset, so that bytes at a wrong place are noticed.
 void fill_pattern(std::span<std::byte> bytes, std::uint64_t seed);
+/// The same for memory that only the calling thread accesses. The thread sanitizer does not see these writes.
+void fill_private(std::span<std::byte> bytes, std::uint64_t seed);
 
 // Byte loops are slow under sanitizers; these functions are not.
 inline bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {

@@ -115,7 +115,10 @@ TEST_F(EndBellTest, a_callback_set_for_the_second_post_during_the_first_end_runs
     });
     const std::jthread ringer([&](const std::stop_token& stop) {
       while (!stop.stop_requested()) {
-        if (asked_for.load() == rung.load()) continue;
+        if (asked_for.load() == rung.load()) {
+          std::this_thread::yield();
+          continue;
+        }
         bell.ring(*engine, {}, state, RequestState::done, 2 * static_cast<std::uint64_t>(rung) + 1);
         rung.fetch_add(1);
       }
