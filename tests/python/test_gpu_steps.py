@@ -165,7 +165,7 @@ def test_what_cannot_be_carried_or_is_not_there_is_said(tmp_path):
     done = subprocess.run(
         [sys.executable, script, "--carried", str(tmp_path)], capture_output=True, text=True, check=False
     )
-    assert done.returncode != 0 and "is not what --collect makes" in done.stderr
+    assert done.returncode != 0 and "is not a folder of --collect" in done.stderr
 
 
 def test_steps_that_measure_nothing_run_side_by_side_and_others_alone(sitting, monkeypatch):
@@ -409,7 +409,7 @@ def test_a_step_that_runs_nothing_says_so_and_is_no_success(sitting, own_steps):
 
     assert result_of_step(sitting, "lacks", lacks) == "nothing run: the program is not installed"
     assert gpu.run_steps(sitting, ["lacks"]) == 1
-    needs = "nothing run: it needs 4 GPUs, and this machine has 2"
+    needs = "nothing run: the step needs 4 GPUs, and this machine has 2"
     assert result_of_step(sitting, "many", lambda _: True, gpus=4) == needs
 
 
@@ -539,14 +539,14 @@ def test_what_a_driver_was_not_asked_is_nothing_run(tree, sitting):
     tree("")
     (gpu.ROOT / "bench" / "gpu").mkdir(parents=True)
     (gpu.ROOT / "bench" / "gpu" / "driver_assumptions.py").write_text("")
-    with pytest.raises(gpu.NothingRun, match="nothing was asked of the driver"):
+    with pytest.raises(gpu.NothingRun, match="no question was put to the driver"):
         gpu.assumptions(sitting)
 
 
 def test_a_sanitizer_that_looked_at_nothing_is_no_success(sitting, programs):
     programs("compute-sanitizer", "echo 'Device not supported'")
     assert not gpu.memcheck(sitting)
-    assert "it looked at nothing" in sitting.troubles[-1]
+    assert "it examined nothing" in sitting.troubles[-1]
     programs("compute-sanitizer", "echo '========= ERROR SUMMARY: 0 errors'")
     assert gpu.memcheck(sitting)
     programs(
@@ -592,7 +592,7 @@ def test_the_folder_of_a_wheels_plugins_is_not_taken_for_the_package(tmp_path):
     make_nixl(tmp_path / "given" / "site-packages")
     assert gpu.unpacked(tmp_path / "given") == tmp_path / "given" / "site-packages"
     make_plugins(tmp_path / "plugins")
-    with pytest.raises(gpu.NothingRun, match="holds no package nixl"):
+    with pytest.raises(gpu.NothingRun, match="has no package nixl"):
         gpu.unpacked(tmp_path / "plugins")
 
 
@@ -733,7 +733,7 @@ def bare(monkeypatch, sitting):
 def test_models_are_not_exported_where_pytorchs_own_loader_dies(sitting, own_steps, bare, capsys):
     called = bare({None: -11}, None)
     result = result_of_step(sitting, "runner", gpu.runner)
-    assert result.startswith("failed: PyTorch's own loader does not work here, without Headrace")
+    assert result.startswith("failed: PyTorch's own loader fails on this machine without Headrace")
     assert result.endswith("signal 11 (SIGSEGV) in step load")
     assert called == [None], "nothing but the runtime was compiled"
     assert "Segmentation fault" in capsys.readouterr().out
