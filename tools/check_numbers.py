@@ -216,9 +216,8 @@ class Document:
                     if match[1] == "figures"
                     else f"{' '.join(match[3].split())!r}, the rows say {made!r}: "
                 )
-                self._problem(
-                    match.start(), f"{match[2]}: {shown or 'not what the rows say: '}check_numbers.py --write"
-                )
+                shown = shown or "differs from its rows: "
+                self._problem(match.start(), f"{match[2]}: {shown}run check_numbers.py --write")
             return match[0]
 
         self._each_mark(compare)
