@@ -121,7 +121,8 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 0 if {"-h", "--help"} & set(arguments) else 2
     count, problems = 0, []
-    for path in map(Path, arguments or [Path(__file__).resolve().parent.parent]):
+    paths = [Path(argument) for argument in arguments] or [Path(__file__).resolve().parent.parent]
+    for path in paths:
         try:
             root, names = files_at(path)
         except ValueError as error:

@@ -355,7 +355,7 @@ def test_tests_of_a_process_that_dies_count_as_not_run(tree, sitting, capsys):
 
 def test_no_tests_at_all_and_tests_that_cannot_be_read_are_no_success(tree, sitting):
     tree("import pytest\n\n@pytest.mark.slow\ndef test_long():\n    pass\n")
-    with pytest.raises(gpu.NothingRun, match="there is no test to run"):
+    with pytest.raises(gpu.NothingRun, match="test_gpu.py has no test of this selection"):
         gpu.tests(sitting)
     (gpu.ROOT / "tests" / "python" / "test_gpu.py").write_text("import a_module_that_is_not_there\n")
     with pytest.raises(OSError, match="cannot collect"):
