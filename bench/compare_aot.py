@@ -69,7 +69,7 @@ def run(arguments: list[str]) -> dict[str, Any]:
 
 
 class Sitting:
-    """Runs the programs in turn, so that a machine that is slower for a while is so for all."""
+    """Runs the programs in turn, so that a slower time of the machine affects all of them."""
 
     def __init__(self, folder: Path, programs: Path, rounds: int):
         self.folder, self.programs, self.rounds = folder, programs, rounds
@@ -78,7 +78,7 @@ class Sitting:
                 package.extractall(folder / name)
 
     def measure(self, name: str, callers: int = 1) -> tuple[dict[str, dict[str, list[float]]], bool]:
-        """What each program says, and whether the outputs of all were compared and are the same."""
+        """Returns each program's figures, and whether the outputs of all were compared and are the same."""
         shape, runs = CASES[name]
         package = str(PACKAGES / f"{name}.pt2")
         commands = {
@@ -113,21 +113,21 @@ class Sitting:
         return found, self.same(name, outputs)
 
     def run(self, command: list[str]) -> tuple[dict[str, Any], bytes]:
-        """What a program says, and its outputs."""
+        """Returns a program's figures and its outputs."""
         output = self.folder / "output"
         output.unlink(missing_ok=True)  # those of the program before
         return run([*command, str(output)]), output.read_bytes()
 
     @staticmethod
     def same(name: str, outputs: list[bytes]) -> bool:
-        """Compares the outputs of all runs; ends with an error where they differ."""
+        """Compares the outputs of all runs; raises an error if they differ."""
         if len(set(outputs)) > 1:
             sys.exit(f"{name}: the outputs differ")
         return len(outputs) > 1 and len(outputs[0]) > 0
 
     def measure_load(self, name: str, rounds: int) -> tuple[float, float, bool]:
-        """Median microseconds of a first load in a fresh process, Headrace's and the bare loader's, and
-        whether the outputs were compared and are the same."""
+        """Returns the median microseconds of a first load in a fresh process, of Headrace and of the bare
+        loader, and whether the outputs were compared and are the same."""
         shape, package = CASES[name][0], str(PACKAGES / f"{name}.pt2")
         ours, theirs, outputs = [], [], []
         for _ in range(rounds):
@@ -151,10 +151,10 @@ def main() -> None:
         default=ROOT / "build" / "release" / "bench",
         help="folder of bench_aot_model and bench_aot_loader",
     )
-    parser.add_argument("--rounds", type=int, default=5, help="processes of each kind")
-    parser.add_argument("--load-rounds", type=int, default=41, help="processes of each kind that only load")
-    parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
-    parser.add_argument("--no-rows", action="store_true", help="write nothing into bench/results")
+    parser.add_argument("--rounds", type=int, default=5, help="processes per program")
+    parser.add_argument("--load-rounds", type=int, default=41, help="processes per program that only load")
+    parser.add_argument("--machine-label", default=default_label(), help="label in the file name of the rows")
+    parser.add_argument("--no-rows", action="store_true", help="write no rows")
     options = parser.parse_args()
     subprocess.run(
         [sys.executable, str(ROOT / "tests" / "support" / "export_models.py"), str(PACKAGES)], check=True

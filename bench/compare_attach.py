@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What one process reaches of another's memory without any agent, and the backend shm beside it, in turn, by
-threads.
+"""Access to another process's memory by bare loops without an agent and by the backend shm, in turn, by
+number of threads.
 
 bench_shm_raw moves the same random pages by process_vm_readv or writev (512 pages a call), by memcpy from and
 to memory that both have mapped, and by shm, on as many threads each; the data is compared. Rows of shm with
@@ -34,20 +34,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--threads", default="1,2", help="how many, one run for each number")
-    parser.add_argument("--rounds", type=int, default=9, help="timed transfers of each")
+    parser.add_argument("--threads", default="1,2", help="numbers of threads, one run for each")
+    parser.add_argument("--rounds", type=int, default=9, help="timed transfers per case")
     parser.add_argument(
         "--program", default=str(ROOT / "build" / "release" / "bench" / "bench_shm_raw"), help="bench_shm_raw"
     )
-    parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
-    parser.add_argument("--machine", help="what the rows say of the machine, where it is not its processor")
-    parser.add_argument("--commit", help="what the rows say of the tree, where there is no git")
+    parser.add_argument("--machine-label", default=default_label(), help="label in the file name of the rows")
+    parser.add_argument("--machine", help="machine in the rows (default: its processor)")
+    parser.add_argument("--commit", help="commit in the rows (default: from git)")
     parser.add_argument(
         "--results",
         type=Path,
         default=RESULTS,
         metavar="FOLDER",
-        help="for the rows, instead of bench/results",
+        help="folder for the rows (default: bench/results)",
     )
     options = parser.parse_args()
     if not Path(options.program).exists():

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Headrace and the barest program that moves the same pages the same way, in turn, where GPUs are.
+"""Headrace and bare programs that move the same pages the same way, in turn, on a machine with GPUs.
 
 bench_gpu_ceilings (bench/gpu/ceilings.cpp) moves pages between two processes without an agent: one page of 4
-KiB between two GPUs, by a launched kernel, by copy engine, by a kernel that stays; many pages between two
-GPUs, by kernel and by copy engine; one page from GPU to GPU over a loopback socket, each leg by the same
-ways; many pages between a GPU and another process's pinned host memory. `headrace bench pages` does the same
-with an agent. Both compare all data. Each round has every one's turn; the median of the rounds counts, and
-the least and the most are printed beside it. Rows of the table ceilings-gpu go to bench/results: ours with
-the best bare way of its kind as the peer (`single/4096/courier` beside `bare_resident`), and the bare ways by
+KiB between two GPUs, by a launched kernel, by copy engine, by a courier; many pages between two GPUs, by
+kernel and by copy engine; one page from GPU to GPU over a loopback socket, each leg by the same ways; many
+pages between a GPU and another process's pinned host memory. `headrace bench pages` does the same with an
+agent. Both compare all data. In each round every program has a turn; the median of the rounds counts, and the
+least and the most are printed next to it. Rows of the table ceilings-gpu go to bench/results: ours with the
+best bare way of its kind as the peer (`single/4096/courier` beside `bare_resident`), and the bare ways by
 themselves.
 
     cmake --preset release && cmake --build --preset release
@@ -49,7 +49,7 @@ HOST = [
 
 @dataclasses.dataclass
 class Ours:
-    """A run of `headrace bench pages`, and the bare ways that it is held against."""
+    """A run of `headrace bench pages`, and the bare programs that it is compared with."""
 
     way: str
     arguments: list[str]
@@ -83,7 +83,7 @@ Samples = dict[Key, dict[str, Measured]]  # -> way -> a value a round
 
 
 def run(command: list[str], environment: dict[str, str], seconds: float) -> list[dict]:
-    """The rows that it printed; none, and why, where it failed."""
+    """Returns the rows that the command printed. If it failed, prints the reason and returns none."""
     try:
         done = subprocess.run(
             command,
@@ -206,24 +206,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each one's turn comes")
-    parser.add_argument("--command", help="the headrace to measure; default: the release build's")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"parts to measure, of {', '.join(PARTS)}")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each program")
+    parser.add_argument("--command", help="the headrace command to measure (default: of the release build)")
     parser.add_argument(
         "--bare",
         default=str(ROOT / "build" / "release" / "bench" / "bench_gpu_ceilings"),
         help="bench_gpu_ceilings",
     )
-    parser.add_argument("--patience", type=float, default=60, help="seconds that one program may take")
-    parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
-    parser.add_argument("--machine", help="what the rows say of the machine, where it is not its processor")
-    parser.add_argument("--commit", help="what the rows say of the tree, where there is no git")
+    parser.add_argument("--patience", type=float, default=60, help="limit of one program in seconds")
+    parser.add_argument("--machine-label", default=default_label(), help="label in the file name of the rows")
+    parser.add_argument("--machine", help="machine in the rows (default: its processor)")
+    parser.add_argument("--commit", help="commit in the rows (default: from git)")
     parser.add_argument(
         "--results",
         type=Path,
         default=RESULTS,
         metavar="FOLDER",
-        help="for the rows, instead of bench/results",
+        help="folder for the rows (default: bench/results)",
     )
     options = parser.parse_args()
     parts = options.parts.split(",")
@@ -247,7 +247,7 @@ def main() -> None:
         rows.lines.clear()
     print(f"\nrows: {os.path.relpath(path, ROOT)}")
     if not good:
-        sys.exit("some turns failed: they are named above")
+        sys.exit("some turns failed: their commands are printed above")
 
 
 if __name__ == "__main__":

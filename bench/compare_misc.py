@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What is not a transfer: import time, first agent, notifications there and back, metadata and registration,
-prepare and make.
+"""Figures that are not transfers: import time, first agent, notifications there and back, metadata and
+registration, prepare and make.
 
-Notifications go beside a bare ping-pong over two eventfds between the same two processes (`headrace bench
-pages --notifications`, messages compared). Nothing else here moves data, so its rows are not `checked`. Cases
-that are measured through Python begin with `python/`. NIXL is measured beside where bench/compare_nixl.py has
+Notifications are compared with a bare ping-pong over two eventfds between the same two processes (`headrace
+bench pages --notifications`, messages compared). Nothing else here moves data, so its rows are not `checked`.
+Cases that are measured through Python begin with `python/`. NIXL is measured too if bench/compare_nixl.py has
 installed it. Rows go to bench/results.
 
     .venv/bin/python bench/compare_misc.py
@@ -41,7 +41,7 @@ print(json.dumps({"import": imported - begin, "first agent": opened - imported, 
 
 
 def starts(rounds: int) -> dict[str, list[float]]:
-    """Seconds in fresh processes."""
+    """Returns the seconds of imports and first agents in fresh processes."""
     found: dict[str, list[float]] = {"import": [], "first agent": [], "second agent": []}
     for _ in range(rounds):
         done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, check=True)
@@ -64,7 +64,7 @@ def notifications(command: str, rounds: int) -> list[dict[str, Any]]:
 
 
 def prepare_and_make(library: str, rounds: int) -> dict[str, float]:
-    """Seconds a page, from Python, index arrays in NumPy."""
+    """Returns the seconds per page from Python, with index arrays in NumPy."""
     pair = compare_nixl.Pair(library, {}, False)
     try:
         slots = compare_nixl.BUFFER // 4096
@@ -84,11 +84,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--command", help="the headrace to measure; default: the release build's")
+    parser.add_argument("--command", help="the headrace command to measure (default: of the release build)")
     parser.add_argument("--rounds", type=int, default=15, help="fresh processes for import and first agent")
-    parser.add_argument("--round-trips", type=int, default=20000, help="notifications")
-    parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
-    parser.add_argument("--no-rows", action="store_true", help="write nothing into bench/results")
+    parser.add_argument("--round-trips", type=int, default=20000, help="notifications to send back and forth")
+    parser.add_argument("--machine-label", default=default_label(), help="label in the file name of the rows")
+    parser.add_argument("--no-rows", action="store_true", help="write no rows")
     options = parser.parse_args()
     rows = Rows("misc", options.machine_label)
     print(f"{rows.common['machine']}, commit {rows.common['commit']}", flush=True)

@@ -121,7 +121,7 @@ Samples = dict[str, dict[str, Measured]]  # case -> contender -> seconds
 
 
 def install() -> None:
-    """The wheel and NumPy, and no torch: NIXL asks for it only to recognise tensors."""
+    """Installs the wheel and NumPy, without torch: NIXL uses torch only to recognise tensors."""
     if not (VENV / "bin" / "python").exists():
         print(f"making {VENV.relative_to(ROOT)}")
         venv.create(VENV, with_pip=True)
@@ -136,7 +136,8 @@ OF_VENV: Interpreter = (str(VENV / "bin" / "python"), {})
 
 
 def interpreter_of(options: argparse.Namespace) -> Interpreter:
-    """The Python that has NIXL: that of --install, or --python, or our own with the folder --nixl-path."""
+    """Returns the Python with NIXL: the one of --install, or of --python, or this one with the folder of
+    --nixl-path."""
     if options.python is None and options.nixl_path is None:
         return OF_VENV
     if options.nixl_path is None:
@@ -147,7 +148,7 @@ def interpreter_of(options: argparse.Namespace) -> Interpreter:
 
 
 class Pair:
-    """Two processes of one library that know each other."""
+    """Two processes of one library that have each other's metadata."""
 
     def __init__(
         self,
@@ -238,7 +239,7 @@ def run_cases(pair: Pair, contender: str, options: argparse.Namespace, samples: 
             for i in range(options.warm_up + options.iterations):
                 result = pair.transfer(op, page, count, options.posts)
                 if i == 0 and op == "read" and page == options.pages[0]:
-                    print(f"  {contender} goes by {result['path']}", flush=True)
+                    print(f"  {contender} uses the path {result['path']}", flush=True)
                 if i >= options.warm_up:
                     samples[f"{op}/{page}x{count}"][contender].take([result["seconds"]], result["right"])
         if page == 4096:
@@ -284,7 +285,8 @@ def run_metadata(library: str) -> dict[str, float]:
 
 
 def report_gpus(samples: Samples, rows: Rows, options: argparse.Namespace) -> None:
-    """What was measured where GPUs or sockets are; alone where NIXL could not be."""
+    """Prints the figures and adds the rows of GPUs or sockets; of Headrace alone if NIXL could not be
+    measured."""
     usual = (
         options.kinds == "vram-vram" and not options.over
     )  # the table that had no others beside it at first
@@ -407,7 +409,7 @@ def report_gpus(samples: Samples, rows: Rows, options: argparse.Namespace) -> No
 
 
 def print_every_setting(samples: Samples) -> None:
-    """What each of NIXL's settings made of each case; rows have the best and the defaults."""
+    """Prints each case with each of NIXL's settings; rows have the best setting and the defaults."""
     names = list(
         dict.fromkeys(
             name
@@ -436,7 +438,7 @@ def print_every_setting(samples: Samples) -> None:
 
 
 def best_of(contenders: dict[str, Measured], ours: bool, kind: str = "") -> tuple[str, Measured]:
-    """The contender of that side with the lowest median."""
+    """Returns the contender of that library with the lowest median."""
     chosen = {
         name: s for name, s in contenders.items() if name.startswith("headrace") == ours and kind in name
     }
@@ -558,7 +560,7 @@ def report_metadata(rows: Rows) -> None:
 
 
 def table_of(options: argparse.Namespace) -> str:
-    """The table of bench/results that the rows belong to."""
+    """Returns the table of bench/results for the rows."""
     if not options.as_gpus:
         return "pages-cpu"
     if options.over:
@@ -573,23 +575,19 @@ def main() -> None:
     parser.add_argument(
         "--install", action="store_true", help="install the nixl wheel into build/nixl-venv and exit"
     )
+    parser.add_argument("--rounds", type=int, help="turns of each library (default: 3; between GPUs: 2)")
     parser.add_argument(
-        "--rounds", type=int, help="how often each library's turn comes (default 3; between GPUs 2)"
+        "--iterations", type=int, help="timed transfers per case and turn (default: 7; between GPUs: 5)"
     )
-    parser.add_argument(
-        "--iterations", type=int, help="timed transfers a case and turn (default 7; between GPUs 5)"
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=float("inf"), help="after so many no turn begins any more"
-    )
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="after this time no turn begins")
     parser.add_argument(
         "--posts",
         type=int,
         default=1,
         metavar="N",
-        help="post each request so many times without a pause: a rate in its stride, rows end in /stride",
+        help="posts of each request without a pause; cases of the rows end in /stride",
     )
-    parser.add_argument("--warm-up", type=int, default=2, help="transfers before those")
+    parser.add_argument("--warm-up", type=int, default=2, help="transfers before the timed ones")
     parser.add_argument(
         "--pages",
         type=lambda text: [int(part) for part in text.split(",")],
@@ -599,19 +597,19 @@ def main() -> None:
     parser.add_argument(
         "--without",
         default="",
-        help="settings of NIXL to leave out, by the names printed, with commas between",
+        help="settings of NIXL to skip: their printed names, separated by commas",
     )
     parser.add_argument(
         "--tuned",
         action="store_true",
-        help="with --device cuda: NIXL with more settings, of its environment too",
+        help="with --device cuda: run NIXL with more settings, also of its environment",
     )
     parser.add_argument(
         "--through-dropin",
         action="store_true",
         help="compare headrace.compat.nixl with NIXL and with Headrace's own API",
     )
-    parser.add_argument("--no-metadata", action="store_true", help="leave the 100,000 regions out")
+    parser.add_argument("--no-metadata", action="store_true", help="skip the metadata of 100,000 regions")
     parser.add_argument(
         "--device", choices=["cpu", "cuda"], default="cpu", help="host memory, or memory of two GPUs"
     )
@@ -622,23 +620,23 @@ def main() -> None:
         help="with --device cuda: the initiator's memory and the target's",
     )
     parser.add_argument(
-        "--over", choices=["tcp"], help="with --device cuda: through sockets alone, eight of Headrace's"
+        "--over", choices=["tcp"], help="with --device cuda: through sockets only, eight of Headrace's"
     )
-    parser.add_argument("--python", help="the interpreter that has NIXL, instead of the one of --install")
+    parser.add_argument("--python", help="interpreter with NIXL (default: of --install)")
     parser.add_argument(
-        "--nixl-path", type=Path, metavar="FOLDER", help="that holds the package nixl; goes on its PYTHONPATH"
+        "--nixl-path", type=Path, metavar="FOLDER", help="folder with the package nixl; added to PYTHONPATH"
     )
-    parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
-    parser.add_argument("--machine", help="what the rows say of the machine, where it is not its processor")
-    parser.add_argument("--commit", help="what the rows say of the tree, where there is no git")
+    parser.add_argument("--machine-label", default=default_label(), help="label in the file name of the rows")
+    parser.add_argument("--machine", help="machine in the rows (default: its processor)")
+    parser.add_argument("--commit", help="commit in the rows (default: from git)")
     parser.add_argument(
         "--results",
         type=Path,
         default=RESULTS,
         metavar="FOLDER",
-        help="for the rows, instead of bench/results",
+        help="folder for the rows (default: bench/results)",
     )
-    parser.add_argument("--no-rows", action="store_true", help="write nothing into bench/results")
+    parser.add_argument("--no-rows", action="store_true", help="write no rows")
     options = parser.parse_args()
     if options.install:
         return install()
@@ -716,7 +714,7 @@ def main() -> None:
                     raise
                 # Seen without its progress thread: a target that nobody polls does not answer. Between GPUs
                 # what was measured before is kept, and the others go on: there may not be another sitting.
-                print(f"  {contender} is left out: {error}", flush=True)
+                print(f"  {contender} is skipped: {error}", flush=True)
                 turns.remove((library, contender, settings, allocated))
                 failed = failed or library != "nixl"
                 for measured in samples.values() if not gpus else []:
@@ -737,7 +735,7 @@ def main() -> None:
     if not options.no_rows:
         print(f"\nrows: {os.path.relpath(rows.write(options.results), ROOT)}")
     if failed:
-        sys.exit("Headrace's own part was not finished")
+        sys.exit("Headrace's own turns were not finished")
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ def run(command: list[str]) -> list[dict]:
 def bare(
     program: str, streams: int, seconds: float, memory: int, congestion: str, page: int = 0, burst: int = 0
 ) -> float:
-    """GB/s. The memory is that of all streams together, as the buffer of the benchmark is. page 0: in order;
-    burst: so many bytes once."""
+    """Returns the GB/s of bare TCP. Its memory is that of all streams together, as large as the benchmark's
+    buffer. page 0: in order; burst: that many bytes once."""
     arguments = ["--streams", str(streams), "--seconds", str(seconds), "--congestion", congestion]
     if memory:
         arguments += ["--memory", str(memory // streams)]
@@ -72,7 +72,7 @@ def ours(
     count: int,
     more: list[str],
 ) -> tuple[list[float], bool]:
-    """GB/s, and whether every transfer's data was compared there and found right."""
+    """Returns GB/s, and whether the command compared every transfer's data and found it right."""
     rows = run(
         [
             *(command, "bench", "pages", "--backend", "tcp", "--streams", str(streams), "--page", str(page)),
@@ -90,8 +90,8 @@ def most_pages(page: int) -> int:
 
 
 def transfers_of(pages: list[int]) -> list[tuple[int, int]]:
-    """Page and number of pages of the requests that find all threads asleep; of 4 KiB once more with all that
-    there are."""
+    """Returns page size and number of pages of the requests that find all threads asleep; pages of 4 KiB also
+    with the whole buffer."""
     return [
         (page, count)
         for page in pages
@@ -108,7 +108,7 @@ def again_and_again(page: int) -> list[str]:
 
 
 def case_of(page: int, count: int) -> str:
-    """The page alone, where the pages are as many as the benchmark's default."""
+    """Returns the case: the page size alone if the number of pages is the benchmark's default."""
     return str(page) if count == most_pages(page) else f"{page}x{count}"
 
 
@@ -116,30 +116,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--command", help="the headrace to measure; default: the release build's")
+    parser.add_argument("--command", help="the headrace command to measure (default: of the release build)")
     parser.add_argument(
         "--raw", default=str(ROOT / "build" / "release" / "bench" / "bench_raw_tcp"), help="bench_raw_tcp"
     )
-    parser.add_argument("--rounds", type=int, default=5, help="how often each one's turn comes")
-    parser.add_argument("--iterations", type=int, default=5, help="transfers a turn")
-    parser.add_argument("--seconds", type=float, default=1.5, help="of bare TCP a turn")
-    parser.add_argument("--congestion", default="cubic", help="of both")
-    parser.add_argument("--ops", default="read,write", help="which of them")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each program")
+    parser.add_argument("--iterations", type=int, default=5, help="transfers per turn")
+    parser.add_argument("--seconds", type=float, default=1.5, help="length of a turn of bare TCP in seconds")
+    parser.add_argument("--congestion", default="cubic", help="congestion control of both")
+    parser.add_argument("--ops", default="read,write", help="operations to measure")
     parser.add_argument(
-        "--streams", type=numbers, default=STREAMS, help="how many sockets, one turn for each"
+        "--streams", type=numbers, default=STREAMS, help="numbers of sockets, one turn for each"
     )
     parser.add_argument("--pages", type=numbers, default=PAGES, help="page sizes in bytes")
-    parser.add_argument("--machine", help="what the rows say of the machine, where it is not its processor")
-    parser.add_argument("--commit", help="what the rows say of the tree, where there is no git")
+    parser.add_argument("--machine", help="machine in the rows (default: its processor)")
+    parser.add_argument("--commit", help="commit in the rows (default: from git)")
     parser.add_argument(
         "--results",
         type=Path,
         default=RESULTS,
         metavar="FOLDER",
-        help="for the rows, instead of bench/results",
+        help="folder for the rows (default: bench/results)",
     )
-    parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
-    parser.add_argument("--no-rows", action="store_true", help="write nothing into bench/results")
+    parser.add_argument("--machine-label", default=default_label(), help="label in the file name of the rows")
+    parser.add_argument("--no-rows", action="store_true", help="write no rows")
     options = parser.parse_args()
     if not Path(options.raw).exists():
         sys.exit(f"{options.raw} is not there: build the release preset, or name it with --raw")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the comparisons share: the rows that bench/results keeps, and processes that do one side of a
+"""The common part of the comparisons: the rows of bench/results, and the processes of the two sides of a
 benchmark."""
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ PYTHON = "python/"
 
 
 def machine() -> str:
-    """What a figure depends on, and no name: "AMD EPYC, 2 cores, 23 GiB, Linux 6.1.0"."""
+    """Returns the facts of this machine that figures depend on, without its name: "AMD EPYC, 2 cores, 23 GiB,
+    Linux 6.1.0"."""
     model = platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -41,7 +42,7 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """Of the tree; a + says that it was changed."""
+    """Returns the commit of the tree; a + means local changes."""
     command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12"]
     return (
         subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
@@ -50,7 +51,7 @@ def commit() -> str:
 
 
 class Measured(list[float]):
-    """Samples of one case, and of how many of them the data was compared afterwards and found right."""
+    """Samples of one case, and the number of them whose data was compared afterwards and was right."""
 
     right = 0
 
@@ -64,12 +65,12 @@ class Measured(list[float]):
 
 
 class Rows:
-    """The rows of one run, each a line of JSON as docs and TARGETS expect them."""
+    """The rows of one run, each a line of JSON in the form that docs and TARGETS expect."""
 
     def __init__(
         self, table: str, label: str, machine_text: str | None = None, commit_text: str | None = None
     ):
-        """The texts stand for what this machine says of itself, and for the commit where there is no git."""
+        """The two texts replace this machine's description, and the commit if there is no git."""
         self.table = table
         self.started = datetime.datetime.now(datetime.timezone.utc)
         self.common = {
@@ -94,8 +95,8 @@ class Rows:
         table: str | None = None,
         checked: bool,
     ) -> None:
-        """`ratio` says how many times better than the peer; `checked`: the data that moved was compared, and
-        is right."""
+        """`ratio`: how many times better than the peer. `checked`: the data that moved was compared, and is
+        right."""
         ratio = None
         if peer_value is not None:
             ratio = (
@@ -120,7 +121,7 @@ class Rows:
         )
 
     def write(self, folder: Path = RESULTS) -> Path:
-        """Appends them to <date>-<label>-<table>.jsonl."""
+        """Appends the rows to <date>-<label>-<table>.jsonl."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.started:%Y-%m-%d}-{self.label}-{self.table}.jsonl"
         with path.open("a") as file:
@@ -130,7 +131,7 @@ class Rows:
 
 
 def rounded(value: float | None) -> float | None:
-    """Five digits that mean something."""
+    """Returns the value with five significant digits."""
     return None if value is None else float(f"{value:.5g}")
 
 
@@ -139,16 +140,16 @@ def default_label() -> str:
 
 
 def find_command(given: str | None) -> str:
-    """The program `headrace`: the one that was named, of the release build, or of the PATH."""
+    """Returns the program `headrace`: the named one, or of the release build, or of the PATH."""
     built = ROOT / "build" / "release" / "bin" / "headrace"
     command = given or (str(built) if built.exists() else shutil.which("headrace"))
     if command is None:
-        sys.exit("no headrace command: `make build` first, or name it with --command")
+        sys.exit("there is no headrace command: run `make build` first, or name it with --command")
     return command
 
 
 def ended(what: str, code: int) -> str:
-    """How a process ended, by the code that subprocess gives: by a signal, or with an exit code."""
+    """Says how a process ended, from subprocess's return code: by a signal, or with an exit code."""
     if code < 0:
         return f"{what} was ended by signal {-code} ({signal.Signals(-code).name})"
     return f"{what} ended with exit code {code}"
@@ -159,10 +160,10 @@ class Stuck(RuntimeError):
 
 
 class Worker:
-    """A process that runs bench/page_worker.py and does what it is told."""
+    """A process of bench/page_worker.py that executes commands."""
 
     def __init__(self, python: str, environment: dict[str, str], patience: float = 120):
-        """patience: how many seconds an answer may take."""
+        """patience: the longest time in seconds for an answer."""
         self.patience = patience
         script = Path(__file__).resolve().parent / "page_worker.py"
         self.process = subprocess.Popen(
@@ -186,7 +187,7 @@ class Worker:
             raise RuntimeError(ended("a benchmark process", self.process.wait())) from None
 
     def end(self) -> Any:
-        """The answer. Stuck: there is none for too long; the process is ended."""
+        """Returns the answer. Raises Stuck if there is none in time, and ends the process."""
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], self.patience)[0]:
             self.process.kill()
@@ -200,8 +201,8 @@ class Worker:
         return answer.get("value")
 
     def stop(self) -> None:
-        """Its exit code does not count: the data has been compared, and peers are known to crash on the way
-        out."""
+        """Ends the process and ignores its exit code: the data has been compared, and some peers crash when
+        they exit."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -244,7 +245,7 @@ def percentile(samples: list[float], percent: float) -> float:
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
-    """Columns as wide as their widest cell, numbers to the right."""
+    """Returns columns as wide as their widest cell, with numbers to the right."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = []
     for row in [header, *rows]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a comparison's buffers lie: in host memory, as NumPy arrays, or on a GPU, as torch's tensors.
+"""The buffers of a comparison: in host memory, as NumPy arrays, or on a GPU, as torch's tensors.
 
-Buffers begin as the same random words on both sides, which the seed decides. Before each transfer the source
+Buffers begin as the same random words on both sides, made from the seed. Before each transfer the source
 adds a fresh number to every word and the target is wiped, so that stale data is as wrong as misplaced data.
 """
 
@@ -18,14 +18,14 @@ WIPED = 0xA5A5A5A5A5A5A5A5
 
 
 def mixed(places: Any, seed: int) -> Any:
-    """Numbers made of their places and the seed: two GPUs, or a GPU and a processor, need not draw the same
-    random ones."""
+    """Returns numbers made of their places and the seed: two GPUs, or a GPU and a processor, may draw
+    different random numbers from one seed."""
     words = (places + seed % 2**40) * -7046029254386353131
     return words ^ (words >> 29)
 
 
 class HostMemory:
-    """What is done to buffers in host memory."""
+    """The operations on buffers in host memory."""
 
     def words(self, bytes_: int, seed: int) -> np.ndarray:
         return mixed(np.arange(bytes_ // WORD, dtype=np.int64), seed).view(np.uint64)
@@ -50,7 +50,8 @@ class HostMemory:
         target: np.ndarray,
         delta: int,
     ) -> int | None:
-        """The number of the first page of the target that is not as the source's page plus `delta`."""
+        """Returns the number of the first page of the target that differs from the source's page plus
+        `delta`."""
         have, want = (
             side[: side.size * WORD // page * page // WORD].reshape(-1, page // WORD)
             for side in (buffer, words)
@@ -64,8 +65,8 @@ class HostMemory:
 
 
 class GpuMemory:
-    """The same for buffers on a GPU. The host waits for the GPU at the end of each, so that a transfer finds
-    it quiet."""
+    """The same operations on buffers of a GPU. The host waits for the GPU at the end of each, so that a
+    transfer finds the GPU idle."""
 
     def __init__(self, device: int):
         import torch

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of a comparison: an agent of NIXL or of Headrace, a buffer, and the checks of what was moved
-into it.
+"""One process of a comparison: an agent of NIXL or of Headrace, a buffer, and the checks of the moved
+data.
 
 Reads one JSON message a line from stdin and answers each with one line. Started by bench/compare_*.py.
 """
@@ -24,7 +24,7 @@ from page_memory import memory_of
 
 
 class Nixl:
-    """The peer, as its users call it: prepare, make, transfer, check."""
+    """The peer, used as in its users' programs: prepare, make, transfer, check."""
 
     words: ClassVar[dict[str, str]] = {"read": "READ", "write": "WRITE"}
 
@@ -178,7 +178,7 @@ LIBRARIES = {"nixl": Nixl, "headrace": Headrace}
 
 
 class Side:
-    """The agent, its buffer, and what the buffer should hold."""
+    """The agent, its buffer, and the expected contents of the buffer."""
 
     def open(
         self,
@@ -190,7 +190,7 @@ class Side:
         seed: int,
         device: int | None = None,
     ) -> dict[str, Any]:
-        """device: the GPU that has the buffer; None: host memory, which alone can be allocated."""
+        """device: the GPU of the buffer; None: host memory, the only kind that can be allocated."""
         self.space = memory_of(device)
         self.library = LIBRARIES[library](name, settings)
         self.words = self.space.words(buffer_bytes, seed)
@@ -212,7 +212,7 @@ class Side:
         self.space.wipe(self.buffer)
 
     def check(self, page: int, slots: int, count: int, seed: int, delta: int) -> dict[str, Any]:
-        """How many pages that should have come were compared, and which is wrong; empty: none."""
+        """Returns how many of the expected pages were compared, and which page is wrong; empty if none is."""
         source, target = choose(slots, count, seed)
         i = self.space.first_wrong(self.buffer, self.words, page, source, target, delta)
         wrong = (
@@ -231,7 +231,7 @@ class Side:
         self.library.drop(self.lists)
 
     def prepare_rows(self, page: int, slots: int, shuffled: bool, rounds: int) -> list[float]:
-        """Seconds that both lists take to prepare from arrays of rows, which the program has."""
+        """Returns the seconds of preparing both lists from existing arrays of rows."""
         seconds = []
         for i in range(rounds):
             order = np.random.default_rng(i).permutation(slots) if shuffled else np.arange(slots)
@@ -244,7 +244,7 @@ class Side:
         return seconds
 
     def transfer(self, op: str, slots: int, count: int, seed: int, posts: int = 1) -> dict[str, Any]:
-        """Makes a request, carries it out so many times without a pause, gives the seconds of making and of
+        """Makes a request and posts it `posts` times without a pause. Returns the seconds of making it and of
         one post."""
         source, target = choose(slots, count, seed)
         here, there = (target, source) if op == "read" else (source, target)
@@ -260,7 +260,7 @@ class Side:
         return {"make": made - start, "seconds": (done - made) / posts, "path": path}
 
     def singles(self, op: str, slots: int, count: int, seed: int, rounds: int) -> list[float]:
-        """One page a request; each has a place of its own."""
+        """Moves one page per request; each page has a place of its own."""
         source, target = choose(slots, count, seed)
         here, there = (target, source) if op == "read" else (source, target)
         word = self.library.words[op]
@@ -280,7 +280,7 @@ class Side:
         return seconds
 
     def make(self, slots: int, count: int, dtype: str, rounds: int) -> list[float]:
-        """Seconds that making a request takes, of other pages each time, as a user's are."""
+        """Returns the seconds of making a request, with other pages each time, as in a user's program."""
         word = self.library.words["read"]  # as it stands in a program
         seconds = []
         for i in range(rounds):
@@ -293,12 +293,8 @@ class Side:
         return seconds
 
     def make_in_turn(self, slots: int, count: int, dtype: str, rounds: int) -> dict[str, list[float]]:
-        """The same through the drop-in and on the agent of Headrace's that it stands on, of the same lists,
-        call by call.
-
-        Where the memory of a process happens to lie makes more of a difference between two processes than is
-        looked for here.
-        """
+        """Makes the same requests of the same lists through the drop-in and through its Headrace agent, call
+        by call. Two processes differ more by the places of their memory than by the drop-in."""
         agent, native, (local, remote) = self.library.agent, self.library.agent._native, self.lists
 
         def through_dropin(here: np.ndarray, there: np.ndarray) -> Any:
@@ -338,7 +334,7 @@ class Side:
 
 
 def choose(slots: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pages of source and target that belong together; the same in both processes."""
+    """Returns matching pages of source and target; the same in both processes."""
     random = np.random.default_rng(seed)
     return tuple(random.permutation(slots)[:count].astype(np.int64) for _ in range(2))  # type: ignore[return-value]
 

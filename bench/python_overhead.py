@@ -110,7 +110,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--machine-label", default=default_label(), help="of the file in bench/results")
+    parser.add_argument(
+        "--machine-label", default=default_label(), help="label in the name of the file in bench/results"
+    )
     parser.add_argument("--no-rows", action="store_true", help="write nothing into bench/results")
     options = parser.parse_args()
     rows = Rows("misc", options.machine_label)

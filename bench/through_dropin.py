@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What compare_nixl.py --through-dropin runs and tells: how much of Headrace's speed reaches a program
-written for NIXL."""
+"""The part of compare_nixl.py for --through-dropin: how much of Headrace's speed reaches a program written
+for NIXL."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def environment() -> dict[str, str]:
 
 
 def report(samples: Samples, rows: Rows) -> None:
-    """A row for each case: the drop-in against the native API, and against NIXL.
+    """Adds a row for each case: the drop-in against the native API, and against NIXL.
 
-    Of preparing only what starts from arrays of rows on all sides, (address, length, device) or (region,
-    offset, length): where the native program has base and stride instead, it is another job.
+    Preparing is compared only from arrays of rows on all sides, (address, length, device) or (region, offset,
+    length): a native program with base and stride does other work.
     """
     shown = []
     for case in (case for case in samples if not case.startswith(("make/", "prepare/", IN_TURN))):

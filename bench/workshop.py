@@ -8,7 +8,7 @@
     python bench/workshop.py test/unchanged -- make test
 
 A cold run begins with an empty compiler cache and without build/. Downloads count apart, so `make setup` runs
-before. The caller sees to both. No row is written if the command fails.
+before. The caller prepares both. No row is written if the command fails.
 """
 
 from __future__ import annotations

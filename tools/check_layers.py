@@ -41,7 +41,7 @@ class Rules:
             for room in folder["rooms"]:
                 if room not in rules.rooms:
                     raise ValueError(
-                        f"layers.toml: folder {name} names the room {room}, which [rooms] does not have"
+                        f"layers.toml: folder {name} names the room {room}, but [rooms] does not have it"
                     )
         return rules
 
@@ -105,7 +105,7 @@ def complaint(place: Place, file: Path, header: str, quoted: bool, root: Path, r
                 return f"only {', '.join(users)} may include {prefix}"
         allowed = rules.foreign_only.get(place.name)
         if allowed is not None and not is_standard(header) and not any(header.startswith(a) for a in allowed):
-            return f"{place} may include no other project's headers but {', '.join(allowed) or 'none'}"
+            return f"of other projects {place} may include {', '.join(allowed) or 'no header'} only"
         return None
 
     if header.startswith("headrace/"):
@@ -124,11 +124,11 @@ def complaint(place: Place, file: Path, header: str, quoted: bool, root: Path, r
     if inside.parts[0] == "src" and len(inside.parts) > 2:
         return room_complaint(place, inside.parts[1], rules)
     if place.is_room:
-        return f"{place} may include rooms and <headrace/...> alone, {inside.as_posix()} is neither"
+        return f"{place} may include only rooms and <headrace/...>, and {inside.as_posix()} is neither"
     own = Path(*file.parts[:2]) if place.name == "backends" else Path(place.name)
     if inside.is_relative_to(own):
         return None
-    return f"{own.as_posix()} may not include {inside.as_posix()}, which is another part's"
+    return f"{own.as_posix()} may not include {inside.as_posix()}, which belongs to another part"
 
 
 def room_complaint(place: Place, room: str, rules: Rules) -> str | None:

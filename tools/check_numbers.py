@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that each measured figure in a document is what a row of bench/results says, or writes it there.
+"""Checks that each measured figure in a document equals its row in bench/results, or writes it there.
 
 Usage: check_numbers.py [--write | --list] [--root ROOT] [FILE...]      (all documents without FILE)
 
@@ -64,11 +64,11 @@ HIDDEN = "\0!--"
 
 
 class Missing(Exception):
-    """A name, a row or a field that is not there; the text says which."""
+    """A name, a row or a field does not exist; the text names it."""
 
 
 class Rows:
-    """The rows of bench/results, and those that a text was made of."""
+    """The rows of bench/results, and the rows of which a text was made."""
 
     def __init__(self, folder: Path):
         self.rows: list[tuple[str, dict[str, Any]]] = [
@@ -79,8 +79,8 @@ class Rows:
         self.used: dict[tuple[str, str], str] = {}  # file and commit: machine
 
     def find(self, wanted: dict[str, str], first: bool) -> dict[str, Any]:
-        """The latest row, or the first. Of several of one run it is the one with the least ratio, the peer
-        at the best of its settings."""
+        """Returns the latest row, or the first. Of several rows of one run it takes the one with the least
+        ratio, with the best settings of the peer."""
         found = [(file, row) for file, row in self.rows if self._fits(file, row, wanted)]
         if not found:
             raise Missing("no row has " + ", ".join(f"{key} {value}" for key, value in wanted.items()))
@@ -101,7 +101,7 @@ class Rows:
         return True
 
     def sources(self) -> str:
-        """The files, commits and machines of all rows that were used since the last call."""
+        """Returns the files, commits and machines of all rows that were used since the last call."""
         files = ", ".join(f"{file} ({commit})" for file, commit in sorted(self.used))
         machines = "; ".join(dict.fromkeys(machine for _, machine in sorted(self.used.items())))
         self.used.clear()
@@ -114,14 +114,15 @@ class Rows:
 
 
 def number(value: float, form: str | None) -> str:
-    """Three digits that mean something, or what the form says."""
+    """Returns three significant digits, or the given format."""
     if form:
         return f"{value:{form}}"
     return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}" if value else "0"
 
 
 def filled(template: str, values: dict[str, str], rows: Rows) -> str:
-    """$KEY is a value of the line; {FIELD[:FORM] [first] CASE[@METRIC]} is a field of a row."""
+    """Fills a template. $KEY is a value of the line; {FIELD[:FORM] [first] CASE[@METRIC]} is a field of a
+    row."""
     selectors = {key: values[key] for key in SELECTORS if key in values}
 
     def field(match: re.Match[str]) -> str:
@@ -150,7 +151,7 @@ class Figures:
         self.rows = Rows(root / "bench" / "results")
 
     def text(self, name: str, block: bool) -> str:
-        """What stands between the marks; Missing: why there is nothing."""
+        """Returns the text between the marks. Raises Missing with the reason if there is none."""
         if name not in self.made_of:
             raise Missing(f"{FIGURES} does not define it")
         made_of = self.made_of[name]
@@ -172,12 +173,12 @@ class Figures:
 
 
 def blank(match: re.Match[str]) -> str:
-    """The same lines with nothing on them."""
+    """Returns the same number of lines, all blank."""
     return re.sub(r"[^\n]", " ", match[0])
 
 
 def same(a: str, b: str) -> bool:
-    """Where a paragraph's lines break is no difference."""
+    """Compares two texts without regard to line breaks."""
     return a.split() == b.split()
 
 
@@ -202,7 +203,7 @@ class Document:
         return MARK.sub(replaced, self.text)
 
     def write(self) -> str:
-        """The text with each mark filled."""
+        """Returns the text with each mark filled."""
         self.text = self._each_mark(lambda m, made: f"<!-- {m[1]} {m[2]} -->{made}<!-- /{m[1]} -->")
         self.problems.clear()
         return self.text.replace(HIDDEN, "<!--")
@@ -215,9 +216,8 @@ class Document:
                     if match[1] == "figures"
                     else f"{' '.join(match[3].split())!r}, the rows say {made!r}: "
                 )
-                self._problem(
-                    match.start(), f"{match[2]}: {shown or 'not what the rows say: '}check_numbers.py --write"
-                )
+                shown = shown or "differs from its rows: "
+                self._problem(match.start(), f"{match[2]}: {shown}run check_numbers.py --write")
             return match[0]
 
         self._each_mark(compare)
@@ -248,7 +248,7 @@ def main(arguments: list[str]) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help="fill all marks")
-    parser.add_argument("--list", action="store_true", help="print what each name makes")
+    parser.add_argument("--list", action="store_true", help="print the text of each name")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("file", nargs="*")
     options = parser.parse_args(arguments)

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the model runner as for ROCm's torch, as far as that goes without one: nothing is linked, nothing
-is run.
+"""Compiles the model runner for ROCm's torch on a machine without ROCm. It links nothing and runs nothing.
 
-Every source of bindings/torch is compiled as BACKEND=rocm compiles it, against the headers of the torch that
-is installed, which are the same files in every torch as far as the sources include them; and the functions
-that are found by name in HIP's runtime are held against HIP's header, of Debian's libamdhip64-dev: installed,
-or fetched into --work by apt-get and unpacked there. Not covered: ROCm's libtorch, HIP newer than Debian's,
-an AMD GPU.
+It compiles every source of bindings/torch with the definitions of BACKEND=rocm, against the headers of the
+installed torch: the included headers are the same in every build of torch. It also compares the functions
+that Headrace looks up by name in HIP's runtime with HIP's header. The header is from Debian's package
+libamdhip64-dev, which is installed, or is downloaded by apt-get into --work and unpacked there. The check
+does not cover ROCm's libtorch, a HIP newer than Debian's, or an AMD GPU.
 
 Usage: check_rocm.py --python .venv/bin/python --work build/rocm
 """
@@ -25,7 +24,7 @@ FIND_TORCH = (
     "import importlib.util, pathlib; s = importlib.util.find_spec('torch'); "
     "print(pathlib.Path(s.origin).parent if s else '')"
 )
-HIP_ERROR = f"HIP's header is not to be had: `apt-get install {PACKAGE}`, or let apt-get download it"
+HIP_ERROR = f"HIP's header is missing, and apt-get did not download it: `apt-get install {PACKAGE}`"
 
 
 def torch_folder(python: str) -> Path:
@@ -33,12 +32,12 @@ def torch_folder(python: str) -> Path:
         [python, "-c", FIND_TORCH], capture_output=True, text=True, check=False
     ).stdout.strip()
     if not found:
-        sys.exit(f"{python} has no torch: name a Python that has one by --python")
+        sys.exit(f"{python} has no torch: name a Python that has torch with --python")
     return Path(found)
 
 
 def hip_headers(work: Path) -> Path:
-    """The folder above hip/hip_runtime_api.h."""
+    """Returns the include folder with hip/hip_runtime_api.h."""
     header = Path("include/hip/hip_runtime_api.h")
     places = [Path("/usr"), work / "usr"]
     if not any((place / header).exists() for place in places):
@@ -80,16 +79,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="a Python that has torch")
     parser.add_argument(
-        "--work", type=Path, default=ROOT / "build/rocm", help="where HIP's header is unpacked"
+        "--python",
+        default=str(ROOT / ".venv/bin/python"),
+        help="Python with torch (default: .venv/bin/python)",
     )
-    parser.add_argument("--compiler", default="c++")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / "build/rocm", help="folder for HIP's header (default: build/rocm)"
+    )
+    parser.add_argument("--compiler", default="c++", help="C++ compiler (default: c++)")
     options = parser.parse_args()
     torch, hip = torch_folder(options.python), hip_headers(options.work)
     sources = [*sorted((ROOT / "bindings/torch").glob("*.cpp")), ROOT / "tests/rocm/hip_functions.cpp"]
     failed = [source for source in sources if not compile_one(options.compiler, source, torch, hip)]
-    print(f"{len(sources) - len(failed)} of {len(sources)} compiled as for ROCm; neither linked nor run")
+    print(f"{len(sources) - len(failed)} of {len(sources)} sources compile for ROCm; none was linked or run")
     return 1 if failed else 0
 
 

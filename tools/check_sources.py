@@ -3,7 +3,9 @@
 """Checks every file of the repository: it has a licence line, no host name of a package registry, no path of
 one machine, and no link to a place outside the repository.
 
-Usage: check_sources.py [ROOT]   prints each line that breaks a rule; the exit code is 1 if there is one.
+Usage: check_sources.py [PATH...]   prints each line that breaks a rule; the exit code is 1 if there is one.
+
+PATH is a folder or a file of a git repository; without PATH the check covers this whole repository.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ def check_link(root: Path, name: str) -> list[str]:
     target = Path(os.readlink(root / name))
     if not target.is_absolute() and (root / name).resolve().is_relative_to(root.resolve()):
         return []
-    return [f"{name}: a link to {target}, which another machine does not have: remove it, or ignore it"]
+    return [f"{name}: a link to {target}, which another machine does not have: remove or ignore the link"]
 
 
 def check_file(root: Path, name: str) -> list[str]:
@@ -81,7 +83,7 @@ def check_file(root: Path, name: str) -> list[str]:
     lines = raw.decode(errors="replace").splitlines()
     problems = []
     if needs_licence(name) and not any(LICENCE_LINE in line for line in lines[:LICENCE_WITHIN_LINES]):
-        problems.append(f"{name}: no line `{LICENCE_LINE}` among the first {LICENCE_WITHIN_LINES}")
+        problems.append(f"{name}: no line `{LICENCE_LINE}` among the first {LICENCE_WITHIN_LINES} lines")
     for number, line in enumerate(lines, start=1):
         if match := REGISTRY.search(line):
             problems.append(
@@ -94,13 +96,43 @@ def check_file(root: Path, name: str) -> list[str]:
     return problems
 
 
+def files_at(path: Path) -> tuple[Path, list[str]]:
+    """Returns the root of the path's repository, and the names of the files to check: the file, or all files
+    of the folder. A link is a file.
+
+    errors   ValueError (the path does not exist, or is in no git repository)
+    """
+    is_folder = path.is_dir() and not path.is_symlink()
+    if not path.exists() and not path.is_symlink():
+        raise ValueError(f"{path} does not exist: expected a file or a folder of a git repository")
+    folder = path.resolve() if is_folder else path.parent.resolve()
+    command = ["git", "rev-parse", "--show-toplevel"]
+    found = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+    if found.returncode != 0:
+        raise ValueError(f"{path} is in no git repository: expected a file or a folder of one")
+    root = Path(found.stdout.removesuffix("\n")).resolve()
+    if not is_folder:
+        return root, [(folder / path.name).relative_to(root).as_posix()]
+    return root, [name for name in repository_files(root) if (root / name).is_relative_to(folder)]
+
+
 def main(arguments: list[str]) -> int:
-    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parent.parent
-    names = repository_files(root)
-    problems = [problem for name in names for problem in check_file(root, name)]
+    if any(argument.startswith("-") for argument in arguments):
+        print(__doc__)
+        return 0 if {"-h", "--help"} & set(arguments) else 2
+    count, problems = 0, []
+    paths = [Path(argument) for argument in arguments] or [Path(__file__).resolve().parent.parent]
+    for path in paths:
+        try:
+            root, names = files_at(path)
+        except ValueError as error:
+            print(f"check_sources: {error}", file=sys.stderr)
+            return 2
+        count += len(names)
+        problems += [problem for name in names for problem in check_file(root, name)]
     for problem in problems:
         print(problem)
-    print(f"sources: {len(names)} files, {len(problems)} lines that break a rule")
+    print(f"sources: {count} files, {len(problems)} lines that break a rule")
     return 1 if problems else 0
 
 

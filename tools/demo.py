@@ -109,7 +109,7 @@ def find_command(given: str | None) -> str:
     built = ROOT / "build" / "release" / "bin" / "headrace"
     command = given or shutil.which("headrace") or (str(built) if built.exists() else None)
     if command is None:
-        sys.exit("demo: no headrace command: run `make demo`, or name it with --command")
+        sys.exit("demo: there is no headrace command: run `make demo-weights`, or name it with --command")
     return command
 
 
@@ -130,7 +130,7 @@ class Server:
             line = self.process.stdout.readline() if ready else ""
             if not line:
                 code = self.process.poll()
-                how = "it runs, and says nothing" if code is None else ending_of(code)
+                how = "it runs but prints nothing" if code is None else ending_of(code)
                 raise RuntimeError(f"headrace serve did not start within {START_SECONDS} s: {how}")
             self.address = json.loads(line)["address"]
         except BaseException:
@@ -217,7 +217,7 @@ def run(command: str, folder: Path, options: argparse.Namespace) -> bool:
             raise RuntimeError(f"headrace serve ended with {ending_of(code)}")
     print("\n".join(["", *lines]))
     print(
-        "(the first pulls pay for memory that a virtual machine has given back to its host: "
+        "(the first pulls are slower on a virtual machine that has returned free memory to its host: "
         "bench/notes/shm.md)"
     )
     return alike
@@ -227,12 +227,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--megabytes", type=int, default=256, help="size of the weights (default 256)")
+    parser.add_argument("--megabytes", type=int, default=256, help="size of the weights in MB (default: 256)")
     parser.add_argument(
-        "--command", help="the headrace to run; default: that of the PATH, else of the release build"
+        "--command", help="the headrace command (default: from the PATH, otherwise from the release build)"
     )
     parser.add_argument(
-        "--map", action="store_true", help="serve the mapped file, not a copy in shared memory"
+        "--map", action="store_true", help="serve the mapped file instead of a copy in shared memory"
     )
     options = parser.parse_args()
     command = find_command(options.command)

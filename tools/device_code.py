@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles device code to a cubin with NVRTC 12.8, so that drivers from CUDA 12.8 on (570) run it.
+"""Compiles device code to a cubin with NVRTC 12.8, so that drivers of CUDA 12.8 (570) and later can run it.
 
-A cubin is of its compiler's time: what nvcc 13 makes is refused by drivers of CUDA 12. So builds for others
-take the compiler of the oldest driver that is served, which comes as a Python package and needs no CUDA
-toolkit:
+Drivers of CUDA 12 refuse cubins of nvcc 13. So builds for distribution use the compiler of the oldest
+supported driver. It is a Python package and needs no CUDA toolkit:
 
     pip install nvidia-cuda-nvrtc-cu12==12.8.93
     tools/device_code.py --arch 90a -I include -I . -o out.cubin in.cu
-    tools/device_code.py --check          which NVRTC it would take; ends with 1, and says why, if there is
-                                          none that serves
+    tools/device_code.py --check          prints the version of the NVRTC that it uses; without an NVRTC 12.8
+                                          it prints the reason and ends with 1
 
 --library names a libnvrtc.so.12 that is not a package of this Python.
 """
@@ -25,11 +24,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 WANTED = (12, 8)
 PACKAGE = "nvidia-cuda-nvrtc-cu12==12.8.93"
-OWN_HEADERS = ROOT / "kernels" / "nvrtc"  # instead of the system's
+OWN_HEADERS = ROOT / "kernels" / "nvrtc"  # replace the system's headers
 
 
 def find_library() -> Path:
-    """Of this Python's package."""
+    """Returns the path of libnvrtc in this Python's packages."""
     try:
         spec = importlib.util.find_spec("nvidia.cuda_nvrtc")
     except ModuleNotFoundError:
@@ -54,8 +53,8 @@ class Nvrtc:
         if self.version != WANTED:
             wanted = ".".join(map(str, WANTED))
             sys.exit(
-                f"{path} is of CUDA {major.value}.{minor.value}, and {wanted} is what the oldest driver "
-                f"that is served runs: {PACKAGE}"
+                f"{path} is of CUDA {major.value}.{minor.value}, and the oldest supported driver needs "
+                f"{wanted}: install {PACKAGE}"
             )
 
     def call(self, name: str, *arguments: object) -> None:
@@ -71,7 +70,10 @@ class Nvrtc:
         return buffer.raw
 
     def compile(self, source: Path, options: list[str]) -> bytes:
-        """The cubin. RuntimeError: what the compiler says."""
+        """Returns the cubin.
+
+        errors   RuntimeError (the compiler's log)
+        """
         program = ctypes.c_void_p()
         self.call(
             "nvrtcCreateProgram",
@@ -99,16 +101,21 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("source", nargs="?", type=Path, help="CUDA C++ without the runtime library")
-    parser.add_argument("-o", "--output", type=Path, help="the cubin")
-    parser.add_argument("--arch", help="the kind of GPU, as in 80 or 90a")
+    parser.add_argument("-o", "--output", type=Path, help="the cubin to write")
+    parser.add_argument("--arch", help="architecture of the GPU, such as 80 or 90a")
     parser.add_argument(
-        "-I", "--include", action="append", default=[], metavar="FOLDER", help="where headers are looked for"
+        "-I",
+        "--include",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="folder of headers; can be repeated",
     )
     parser.add_argument(
-        "--library", type=Path, help="libnvrtc.so.12 of CUDA 12.8; default: that of this Python's package"
+        "--library", type=Path, help="libnvrtc.so.12 of CUDA 12.8 (default: from this Python's packages)"
     )
     parser.add_argument(
-        "--check", action="store_true", help="say which NVRTC it would take, and compile nothing"
+        "--check", action="store_true", help="print the version of NVRTC, and compile nothing"
     )
     options = parser.parse_args()
     compiler = Nvrtc(options.library or find_library())
@@ -116,7 +123,7 @@ def main() -> None:
         print(".".join(map(str, compiler.version)))
         return
     if not (options.source and options.output and options.arch):
-        parser.error("name a source, --output and --arch")
+        parser.error("a source, --output and --arch are required")
     includes = [f"--include-path={folder}" for folder in [OWN_HEADERS, *options.include]]
     try:
         cubin = compiler.compile(

@@ -35,14 +35,14 @@ LINE_OF_TOOL = re.compile(r"(?P<path>[^:\s][^:]*):(?P<line>\d+)(?::\d+)?: (?P<se
 
 
 def repository_files(root: Path) -> list[str]:
-    """The files that git tracks, and the new ones that it does not ignore."""
+    """Returns the tracked files, and the new files that git does not ignore."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listing = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
     return sorted({name for name in listing.split("\0") if name and (root / name).is_file()})
 
 
 def run_tool(root: Path, command: list[str]) -> tuple[int, str]:
-    """The exit code and all output; 127 where the program is not installed."""
+    """Returns the exit code and all output; 127 if the program is not installed."""
     if not shutil.which(command[0]):
         return 127, f"{command[0]} is not installed: run `make setup`"
     done = subprocess.run(
@@ -58,14 +58,15 @@ def run_tool(root: Path, command: list[str]) -> tuple[int, str]:
 
 
 def or_failure(findings: list[str], tool: str, code: int, output: str) -> list[str]:
-    """The findings; what the tool printed, where it failed and no finding says why."""
+    """Returns the findings. If the tool failed without a finding, its last lines are one."""
     if code == 0 or findings:
         return findings
     return [f"{tool}: exit code {code}: {' / '.join(output.strip().splitlines()[-5:])}"]
 
 
 def findings_in(output: str, drop: str = "") -> list[str]:
-    """The lines of the form path:line: sentence, without a column; `drop` is removed from the sentences."""
+    """Returns the lines of the form path:line: sentence, without a column; `drop` is removed from the
+    sentences."""
     found = [match for line in output.splitlines() if (match := LINE_OF_TOOL.fullmatch(line))]
     return [f"{m['path']}:{m['line']}: {re.sub(drop, '', m['sentence'])}" for m in found]
 
@@ -103,7 +104,7 @@ def ruff_check(root: Path) -> list[str]:
 
 
 def mypy(root: Path) -> list[str]:
-    """The folders and options stand in pyproject.toml."""
+    """Runs mypy. pyproject.toml has its folders and options."""
     command = [sys.executable, "-m", "mypy", "--no-error-summary", "--no-pretty", "--no-color-output"]
     code, output = run_tool(root, command)
     errors = [line for line in output.splitlines() if ": error: " in line]
@@ -119,7 +120,8 @@ def shellcheck(root: Path) -> list[str]:
 
 
 def own(script: str, *options: str) -> Callable[[Path], list[str]]:
-    """A check that is a program beside this one: its last line counts, the others are findings."""
+    """Returns a check that runs a program of tools/: its last line has the numbers, the other lines are
+    findings."""
 
     def check(root: Path) -> list[str]:
         code, output = run_tool(root, [sys.executable, str(TOOLS / script), *options, str(root)])
@@ -137,7 +139,8 @@ FENCE = re.compile(r"\s*(?:[-*] |\d+\. )?(```+|~~~+)")
 
 
 def prose(lines: Iterable[str]) -> Iterable[tuple[int, str]]:
-    """The lines, with their numbers, that are no code, table row, comment, or line of links alone."""
+    """Yields the lines, with their numbers, that are not code, a table row, a comment, or a line of links
+    alone."""
     fence = ""
     for number, line in enumerate(lines, start=1):
         if match := FENCE.match(line):
@@ -163,7 +166,8 @@ def markdown(root: Path) -> list[str]:
 
 
 def titles(root: Path) -> list[str]:
-    """Of the commits since the branch left origin; of the last one alone where it did not leave."""
+    """Checks the titles of the commits since the branch left origin; without such a commit only the last
+    one."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
@@ -211,7 +215,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"of {', '.join(CHECKS)}")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.checks if name not in CHECKS]:
-        parser.error(f"no check {', '.join(unknown)}; there are {', '.join(CHECKS)}")
+        parser.error(f"there is no check {', '.join(unknown)}: the checks are {', '.join(CHECKS)}")
     root = options.root.resolve()
     total = 0
     summary = []

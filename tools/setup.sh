@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what a build and the tests need: Debian packages, and a Python environment in .venv. Says what it does; the second
-# time it finds its stamp and does nothing, and after an interruption it goes on with what is there. HEADRACE_PYTHON names the
-# interpreter to use instead of the one it would choose.
+# Installs the packages that a build and the tests need: Debian packages, and a Python environment in .venv. It
+# prints its steps. If its stamp is up to date, it does nothing; after an interruption it continues with the
+# installed packages. HEADRACE_PYTHON names the interpreter; without it the script chooses one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Without these nothing builds.
+# The build needs these.
 build_packages=(
   g++ cmake ninja-build ccache pkg-config python3-dev python3-venv
   libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libmsgpack-cxx-dev libcurl4-openssl-dev libssl-dev
   libhwloc-dev libxxhash-dev libtomlplusplus-dev libminizip-dev zlib1g-dev libboost-dev mold
 )
-# Without these some tests and checks cannot run.
+# Some tests and checks need these.
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev etcd-server iproute2
   clang-16 llvm-16 clang-tidy-16 clang-format-16 libclang-rt-16-dev shellcheck
 )
 python_packages=("scikit-build-core>=0.10" "nanobind>=2.2" "nvidia-cuda-nvrtc-cu12==12.8.93" numpy pytest openai
   ruff==0.17.6 mypy==2.4.1 pytest-xdist==3.8.0)
-torch_package="torch==2.13.0"  # the newest that the tests are run with; a newer one may be gigabytes larger
+torch_package="torch==2.13.0"  # the newest version that the tests run with; a newer one may be gigabytes larger
 
-word_every=30  # seconds: the longest silence while pip works
+word_every=30  # seconds: the longest time without a line while pip works
 
 stamp=.venv/.headrace-setup
 key="$(sha256sum tools/setup.sh | cut -d ' ' -f 1) ${HEADRACE_PYTHON:-}"
@@ -41,7 +41,8 @@ missing_packages() {
   done
 }
 
-# How to run apt-get: as we are, or through sudo; empty when neither works.
+# Prints the prefix with which apt-get runs: env for root, sudo env for other users; nothing if neither is
+# possible.
 privilege() {
   if [[ $(id -u) == 0 ]]; then echo env; elif command -v sudo >/dev/null; then echo "sudo env"; fi
 }
@@ -50,34 +51,34 @@ install_debian_packages() {
   local missing
   mapfile -t missing < <(missing_packages "${build_packages[@]}" "${test_packages[@]}")
   if [[ ${#missing[@]} == 0 ]]; then
-    say "all Debian packages are there"
+    say "all Debian packages are installed"
     return
   fi
   local run
   run="$(privilege)"
   if [[ -z $run ]]; then
-    say "these packages are missing and need root to install. Run:" >&2
+    say "packages are missing, and their installation needs root. Run:" >&2
     echo "  apt-get update && apt-get install -y ${missing[*]}" >&2
     exit 1
   fi
   say "installing ${#missing[@]} packages: ${missing[*]}"
   if ! compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null; then
-    say "fetching the lists of packages first"
+    say "downloading the lists of packages"
     $run DEBIAN_FRONTEND=noninteractive apt-get update -q </dev/null
   fi
-  # Installing etcd-server would start a server that nobody asked for; the tests start their own.
+  # RUNLEVEL=1: the package etcd-server must not start its server; the tests start their own.
   local install
   read -ra install <<<"$run DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q --no-install-recommends"
   if ! "${install[@]}" "${missing[@]}" </dev/null; then
-    say "that failed; ending what an interrupted installation left half done, fetching newer lists, and trying once more"
+    say "the installation failed: finishing an interrupted one, downloading newer lists, and retrying once"
     $run DEBIAN_FRONTEND=noninteractive dpkg --configure -a </dev/null || true
     $run DEBIAN_FRONTEND=noninteractive apt-get update -q </dev/null
     "${install[@]}" "${missing[@]}" </dev/null
   fi
 }
 
-# Python >= 3.10 that can make an environment and compile an extension. Debian's own comes first: its headers are what
-# python3-dev brought.
+# Prints a Python >= 3.10 that can make an environment and compile an extension. Debian's own is tried first:
+# its headers are in python3-dev.
 find_python() {
   local candidate
   for candidate in ${HEADRACE_PYTHON:-/usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10}; do
@@ -90,21 +91,22 @@ sys.exit(sys.version_info < (3, 10) or not os.path.exists(os.path.join(sysconfig
       return
     fi
   done
-  say "no Python >= 3.10 with venv, pip and headers among ${HEADRACE_PYTHON:-python3, python3.13 ... python3.10}." >&2
+  say "there is no Python >= 3.10 with venv, pip and headers among ${HEADRACE_PYTHON:-python3, python3.13 ... python3.10}." >&2
   say "install one (Debian: python3-dev python3-venv), or name it in HEADRACE_PYTHON." >&2
   exit 1
 }
 
-# Whether .venv works, and is of the interpreter that was asked for, if one was.
+# Tests whether .venv works, and whether it is of the interpreter in HEADRACE_PYTHON if that is set.
 environment_fits() {
   local identity='import sys; print(sys.base_prefix, sys.version)'
   .venv/bin/python -m pip --version >/dev/null 2>&1 || return 1
   [[ -z ${HEADRACE_PYTHON:-} || "$(.venv/bin/python -c "$identity")" == "$("$1" -c "$identity")" ]]
 }
 
-# Tells people what pip, whose words come in, is doing: each package that it fetches, and a word now and then in between.
+# Reads pip's output and prints its progress: each package that it downloads, and a line every $word_every
+# seconds.
 tell_progress() {
-  local line status doing="looking at what is there" began=$SECONDS
+  local line status doing="checking the installed packages" began=$SECONDS
   while true; do
     status=0
     IFS= read -r -t "$word_every" line || status=$?
@@ -114,10 +116,10 @@ tell_progress() {
       return 0
     elif [[ $line =~ ^[[:space:]]*(Downloading|Using cached)[[:space:]]+([^[:space:]]+)([[:space:]]\(.*\))? ]]; then
       [[ ${BASH_REMATCH[2]} != *.metadata ]] || continue
-      doing="fetching ${BASH_REMATCH[2]##*/}${BASH_REMATCH[3]}"
+      doing="downloading ${BASH_REMATCH[2]##*/}${BASH_REMATCH[3]}"
       say "  $doing"
     elif [[ $line =~ ^Processing[[:space:]]+([^[:space:]]+) ]]; then
-      doing="taking ${BASH_REMATCH[1]##*/}"
+      doing="processing ${BASH_REMATCH[1]##*/}"
       say "  $doing"
     elif [[ $line == "Installing collected packages: "* ]]; then
       doing="unpacking ${line#*: }"
@@ -133,20 +135,20 @@ install_python_packages() {
 make_environment() {
   local python
   python="$(find_python)"
-  # What an interrupted set-up has installed stays, and so does a torch of your own.
+  # Packages of an interrupted set-up are kept, and also a torch that the user installed.
   if environment_fits "$python"; then
-    say "going on with the Python environment .venv"
+    say "using the existing Python environment .venv"
   else
-    # `venv --clear` gives up at a link whose target is gone.
+    # `venv --clear` fails on a link whose target does not exist.
     [[ ! -L .venv || -e .venv ]] || rm .venv
     say "making the Python environment .venv with $("$python" --version) ($python)"
     "$python" -m venv --clear .venv
   fi
   say "installing into it: ${python_packages[*]}"
   install_python_packages "${python_packages[@]}"
-  # By itself, so that an interrupted download costs the others nothing.
+  # A separate step, so that an interrupted download does not lose the other packages.
   if .venv/bin/python -c 'import importlib.metadata; importlib.metadata.version("torch")' 2>/dev/null; then
-    say "torch is there already"
+    say "torch is already installed"
   else
     say "installing into it: $torch_package (large: minutes)"
     install_python_packages "$torch_package"
@@ -160,9 +162,9 @@ fi
 if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   install_debian_packages
 else
-  say "this is not a Debian-like system: install the equivalents of these packages yourself:"
+  say "this is not a Debian-like system: install the packages that correspond to these:"
   say "  ${build_packages[*]} ${test_packages[*]}"
-  say "the build names what it misses"
+  say "the build names each package that it misses"
 fi
 make_environment
 echo "$key" >"$stamp"

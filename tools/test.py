@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs every test there is, stage by stage, and counts what passed, failed and was skipped.
+"""Runs the tests stage by stage, and counts passed, failed and skipped ones.
 
-`make test` calls it without arguments: the stages of STAGES in order, within BUDGET_MINUTES. The output of
-each step goes to build/reports/<stage>.log; what failed is shown here too. The last line is `N passed, N
-failed, N skipped`. Needs nothing but Python's own library: the first stage installs the rest.
+`make test` calls it without arguments: it runs the daily stages in order, within BUDGET_MINUTES. The output
+of each step goes to build/reports/<stage>.log; failures are also shown on the terminal. The last line is `N
+passed, N failed, N skipped`. It needs only Python's own library: the first stage installs the rest.
 """
 
 from __future__ import annotations
@@ -91,8 +91,7 @@ TIDY_MINUTES = 1
 
 
 def count_junit(runner: Runner, stage: Stage, report: Path, what: str) -> None:
-    """Adds a JUnit file's tests, as ctest and pytest write them, to the stage. No tests in it is a
-    failure."""
+    """Adds the tests of a JUnit file of ctest or pytest to the stage. A file without tests is a failure."""
     if not report.exists():
         stage.check(False, what, "it wrote no report")
         return
@@ -117,7 +116,7 @@ def count_junit(runner: Runner, stage: Stage, report: Path, what: str) -> None:
 
 
 def skip_reason(skipped: ElementTree.Element | None, output: str) -> str:
-    """pytest gives the reason as the message; GoogleTest prints it after `Skipped`."""
+    """Returns the reason of a skip. pytest writes it as the message; GoogleTest prints it after `Skipped`."""
     if match := re.search(r"^\S*:\d+: Skipped\n(.*?)\n?^\[  SKIPPED", output, re.M | re.S):
         return " ".join(match[1].split())
     message = skipped.get("message") if skipped is not None else None
@@ -150,7 +149,7 @@ def configure_and_build(
 
 
 def suites_of(preset: str, names: str) -> tuple[dict[str, str], list[gtest.Suite]]:
-    """The sanitizers' environment, and the test programs whose names match."""
+    """Returns the sanitizers' environment, and the test programs whose names match."""
     environment, suites = gtest.read_suites(BUILD / preset)
     return environment, [suite for suite in suites if re.fullmatch(names, suite.name)]
 
@@ -193,7 +192,7 @@ def run_suites(
 
 
 def test_programs(runner: Runner, stage: Stage, preset: str) -> None:
-    """Exports the packages that the model tests run; examples, and the programs in C."""
+    """Exports the packages that the model tests run, and runs the examples and the programs in C."""
     begin = time.monotonic()
     ctest(runner, stage, preset, "-R", r"^(model_packages|c\..*|example\..*)$")
     stage.took("run", begin)
@@ -216,8 +215,8 @@ def ctest(runner: Runner, stage: Stage, preset: str, *selection: str, jobs: int 
 
 
 def layout_wrapper(preset: str) -> list[str]:
-    """The thread sanitizer cannot place its shadow memory where the kernel randomises more than 28 address
-    bits."""
+    """Returns the command prefix for programs under the thread sanitizer, which cannot place its shadow
+    memory if the kernel randomises more than 28 address bits."""
     bits = Path("/proc/sys/vm/mmap_rnd_bits")
     if preset == "tsan" and bits.exists() and int(bits.read_text()) > 28:
         return ["setarch", "--addr-no-randomize"]
@@ -252,7 +251,7 @@ def pytest(
 
 
 def venv_environment() -> dict[str, str]:
-    """The environment's own programs come first, `headrace` among them."""
+    """Returns the environment with .venv's programs first, `headrace` among them."""
     return {
         "PATH": f"{VENV_PYTHON.parent}{os.pathsep}{os.environ['PATH']}",
         "VIRTUAL_ENV": str(VENV_PYTHON.parent.parent),
@@ -267,8 +266,8 @@ def setup(runner: Runner, stage: Stage) -> None:
 
 
 def run_setup() -> bool:
-    """Shows what tools/setup.sh says it does; what apt-get and pip say goes to the log, and here if it
-    fails."""
+    """Shows the lines of tools/setup.sh. The output of apt-get and pip goes to the log, and is shown here if
+    it fails."""
     log = REPORTS / "setup.log"
     with log.open("w") as out:
         process = subprocess.Popen(
@@ -311,7 +310,8 @@ def tsan_all(runner: Runner, stage: Stage) -> None:
 
 
 def release(runner: Runner, stage: Stage) -> None:
-    """Tests of what is shipped, in the build that the Python package came from."""
+    """Tests the release build: the command, models, examples. The Python package comes from the same
+    build."""
     more = ["headrace_examples", "c_model_test"]
     if build_suites(runner, stage, "release", RELEASED, more, RELEASE_SETTINGS):
         test_programs(runner, stage, "release")
@@ -366,7 +366,7 @@ def installed_package() -> Path:
 
 
 def replay(runner: Runner, stage: Stage, preset: str) -> None:
-    """Each fuzz target reads its corpus."""
+    """Runs each fuzz target on its corpus."""
     for target in fuzz_targets(preset):
         corpus = ROOT / "tests" / "fuzz" / "corpus" / target.name.removeprefix("fuzz_")
         key = store.hash_of([target, *store.files_below(corpus)])
@@ -382,7 +382,7 @@ def fuzz_targets(preset: str) -> list[Path]:
 
 
 def changed_fuzz_targets() -> list[str]:
-    """Targets whose own file changed, or a file of a room or backend that they include."""
+    """Returns the fuzz targets whose own file changed, or a file of a room or backend that they include."""
     changed = [name for name in changed_sources() if not name.endswith("_test.cpp")]
     found = []
     for source in sorted((ROOT / "tests" / "fuzz").glob("*_fuzz.cpp")):
@@ -443,8 +443,8 @@ def fuzz_long(runner: Runner, stage: Stage) -> None:
 
 
 def changed_sources() -> list[str]:
-    """Sources that differ from where the branch left origin, or from the last commit's parent where it did
-    not leave."""
+    """Returns the sources that differ from the commit where the branch left origin; without such a commit,
+    from the last commit's parent."""
 
     def git(*arguments: str) -> list[str]:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -465,8 +465,8 @@ def changed_sources() -> list[str]:
 
 
 def run_tidy(runner: Runner, stage: Stage, files: list[str], minutes: float | None) -> None:
-    """clang-tidy over the files, several at once; those not begun within `minutes` are named and counted as
-    skipped."""
+    """Runs clang-tidy on the files, several at once. Files that have not begun within `minutes` are named and
+    counted as skipped."""
     # Each file by itself, as an editor sees it: a build folder that is configured and never built.
     database = BUILD / "tidy" / "compile_commands.json"
     if not configure(runner, stage, "tidy"):
@@ -538,7 +538,7 @@ def tidy_all(runner: Runner, stage: Stage) -> None:
 
 
 def gcc(runner: Runner, stage: Stage) -> None:
-    """The other compiler, each source by itself, and each case in a process of its own."""
+    """Builds with the second compiler, each source by itself, and runs each case in a process of its own."""
     if configure_and_build(runner, stage, "gcc", []):
         ctest(runner, stage, "gcc", "-LE", f"^({'|'.join(LABELS)})$")
 
@@ -550,7 +550,7 @@ def soaks(runner: Runner, stage: Stage) -> None:
 
 
 def dev_all(runner: Runner, stage: Stage) -> None:
-    """The command and the models under the address and undefined sanitizers, with every check of these."""
+    """Runs the command and the models under the address and undefined sanitizers, with all their checks."""
     if configure_and_build(runner, stage, "dev", [], ["-DHEADRACE_SANITIZE_EXCEPT="]):
         run_suites(runner, stage, "dev", SANITIZED)
         test_programs(runner, stage, "dev")
@@ -558,7 +558,7 @@ def dev_all(runner: Runner, stage: Stage) -> None:
 
 
 def tsan_python(runner: Runner, stage: Stage) -> None:
-    """The Python module built for the thread sanitizer, in a folder of its own, and the tests in which
+    """Builds the Python module for the thread sanitizer in a folder of its own, and runs the tests in which
     threads share agents."""
     folder = BUILD / "tsan-python"
     package = folder / "package" / "headrace"
@@ -602,7 +602,7 @@ def tsan_python(runner: Runner, stage: Stage) -> None:
 
 
 def wheel_all(runner: Runner, stage: Stage) -> None:
-    """The package as `make wheel` builds it, with kernels for all kinds of GPU."""
+    """Builds the package as `make wheel` does, with kernels for all kinds of GPU."""
     folder = BUILD / "wheel-all"
     command = [str(VENV_PYTHON), "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     command += ["--target", str(folder), "--upgrade", "."]
@@ -617,7 +617,7 @@ def soaks_python(runner: Runner, stage: Stage) -> None:
 
 
 def rocm(runner: Runner, stage: Stage) -> None:
-    """The model runner as for ROCm's torch; tools/check_rocm.py says what that leaves open."""
+    """Compiles the model runner for ROCm's torch; tools/check_rocm.py names the limits of this check."""
     stage.check(
         runner.command(
             stage, [sys.executable, str(ROOT / "tools" / "check_rocm.py"), "--python", str(VENV_PYTHON)]
@@ -627,15 +627,15 @@ def rocm(runner: Runner, stage: Stage) -> None:
 
 
 STAGES: dict[str, tuple[str, Callable[[Runner, Stage], None]]] = {
-    "setup": ("install what is missing", setup),
+    "setup": ("install missing packages", setup),
     "sources": ("layout, types, layers, licence lines, host names, paths, figures", sources),
     "dev": ("build and test under the address and undefined sanitizers", dev),
     "tsan": ("build and test the core under the thread sanitizer", tsan),
     "wheel": ("build the Python package and install it", wheel),
-    "release": ("test what is shipped: the command, models, examples", release),
+    "release": ("test the release build: the command, models, examples", release),
     "python": ("test the Python package and the tools", python),
     "fuzz": (f"{FUZZ_SECONDS} s of fuzzing each reader whose room changed", fuzz_changed),
-    "tidy": ("clang-tidy on what changed", tidy),
+    "tidy": ("clang-tidy on changed sources", tidy),
     "dev-all": ("all of it, with all checks, under the address and undefined sanitizers", dev_all),
     "tsan-all": ("every row of the contract suite under the thread sanitizer", tsan_all),
     "gcc": ("build and test with the second compiler, each source and each case by itself", gcc),
@@ -709,14 +709,15 @@ def recall_stage(name: str, file: Path, key: str) -> Stage | None:
 
 
 def tree_key() -> str:
-    """After an interruption `make test-long` goes on with the same files; other files begin anew."""
+    """Returns the hash of the tree's files. After an interruption `make test-long` continues if the files are
+    the same, and starts again if they differ."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return store.hash_of(path for name in listing.split() if (path := ROOT / name).is_file())
 
 
 def report(stages: list[Stage], minutes: float) -> int:
-    """The one table at the end, and the line that counts."""
+    """Prints the table at the end, and the line with the numbers."""
     passed = sum(stage.passed for stage in stages)
     failed = sum(len(stage.failures) for stage in stages)
     skipped = sum(len(stage.skips) for stage in stages)
@@ -741,10 +742,10 @@ def install() -> int:
 
 
 def one(pattern: str) -> int:
-    """The tests whose names match: a regular expression for ctest, an expression for pytest. Output goes to
-    the terminal."""
+    """Runs the tests whose names match: a regular expression for ctest, an expression for pytest. Their
+    output goes to the terminal."""
     if not pattern:
-        print("which test? make one T=<regular expression>", file=sys.stderr)
+        print("no test is named: make one T=<regular expression>", file=sys.stderr)
         return 2
     for command in (
         ["tools/setup.sh"],
@@ -777,14 +778,16 @@ def main(arguments: list[str]) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--stages", metavar="A,B", help=f"run these stages alone, of: {', '.join(STAGES)}")
-    group.add_argument("--long", action="store_true", help=f"run {', '.join(LONG)}, however long they take")
+    group.add_argument("--stages", metavar="A,B", help=f"run only these stages, of: {', '.join(STAGES)}")
+    group.add_argument("--long", action="store_true", help=f"run {', '.join(LONG)}, without a time limit")
     group.add_argument("--one", metavar="T", help="run the tests whose names match")
     group.add_argument(
         "--install", action="store_true", help="build the Python package and install it into .venv"
     )
-    group.add_argument("--timings", action="store_true", help="show where the time of the last run went")
-    parser.add_argument("--all", action="store_true", help="run also what passed before with the same hash")
+    group.add_argument("--timings", action="store_true", help="show the times of the last run")
+    parser.add_argument(
+        "--all", action="store_true", help="run also the programs that passed before with the same hash"
+    )
     options = parser.parse_args(arguments)
     REPORTS.mkdir(parents=True, exist_ok=True)
     if options.install:
@@ -797,7 +800,7 @@ def main(arguments: list[str]) -> int:
         return run_stages(LONG, None, resume=tree_key())
     names = options.stages.split(",") if options.stages else EVERY_DAY
     if unknown := [name for name in names if name not in STAGES]:
-        parser.error(f"no stage {', '.join(unknown)}; there are {', '.join(STAGES)}")
+        parser.error(f"there is no stage {', '.join(unknown)}: the stages are {', '.join(STAGES)}")
     use_store = not options.all and not os.environ.get("CI")
     return run_stages(names, BUDGET_MINUTES if not options.stages else None, use_store=use_store)
 

@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests and measures on a machine with GPUs, which may have no network: step by step, each with its own time,
-going on after a failure.
+"""Tests and measures on a machine with GPUs, which needs no network. The steps run one after another, each
+with a time limit of its own, and a failed step does not stop the later ones.
 
-Where the build's dependencies are installed `make test-gpu` builds first. Where they are not, a release build
-made elsewhere is carried along, and the Python extension alone is compiled here, for the interpreter that
-runs this:
+If the build's dependencies are installed, `make test-gpu` builds first. If they are not, a release build of
+another machine is copied here, and only the Python extension is compiled on the GPU machine, for the
+interpreter that runs this program:
 
-    tools/test_gpu.py --collect FOLDER BUILD    there, after `make build`: puts what is needed into FOLDER;
-    BUILD: build/release
-    tools/test_gpu.py --carried FOLDER          here: in the same checkout, with the Python that has torch,
-    NumPy and pytest
+    tools/test_gpu.py --collect FOLDER BUILD    on the machine that builds, after `make build`: copies the
+                                                needed files of BUILD (build/release) into FOLDER
+    tools/test_gpu.py --carried FOLDER          on the GPU machine: in the same checkout, with a Python that
+                                                has torch, NumPy and pytest
 
---steps names some of the steps, in the order in which they run; what `extension` made is used again. The
-output of all goes to test_gpu.log in --out, rows to files as in bench/results. A step that ran no test, or
-measured nothing, says `nothing run` and why, and counts as failed.
+--steps names some of the steps, in the order in which they run; the files of an earlier step `extension` are
+used again. The output of all steps goes to test_gpu.log in --out, rows go to files as in bench/results. A
+step that ran no test, or measured nothing, says `nothing run` with the reason, and counts as failed. A step
+for which the build has no test says `no test of this kind in this build`; it fails the run only if --steps
+names it or no other step ran.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ BUDGET = 470  # seconds for all, of the eight minutes that a run may take
 PAGES = "4K,16K,64K,256K,1M,16M"
 LABELS = ["gpu1", "gpu2", "gpu4", "kernel"]
 ANY_LABEL = " or ".join(LABELS)
+NOT_IN_BUILD = "no test of this kind in this build"
 TAIL_LINES = 30
 COMPILER = os.environ.get("CXX", "g++")
 NIXL = "the wheels nixl and nixl-cu12"
@@ -67,7 +70,7 @@ CORES_OF_A_SHARE, GPU_GIB_OF_A_SHARE = (
 
 
 def load_bare_loader() -> ModuleType:
-    """python/headrace/exporting/bare_loader.py, without the package, which is not built yet."""
+    """Loads python/headrace/exporting/bare_loader.py without the package, which is not built yet."""
     path = ROOT / "python" / "headrace" / "exporting" / "bare_loader.py"
     spec = importlib.util.spec_from_file_location("bare_loader", path)
     assert spec is not None and spec.loader is not None
@@ -80,20 +83,28 @@ bare_loader = load_bare_loader()
 
 
 class NothingRun(Exception):
-    """Why a step ran no test, or measured nothing. The sitting is not whole without it."""
+    """A step ran no test, or measured nothing. The text says why. The run fails."""
+
+
+class NotInBuild(NothingRun):
+    """The build has no test for a step. The text says why. The run fails only if --steps names the step."""
+
+    def __str__(self) -> str:
+        return f"{NOT_IN_BUILD}: {super().__str__()}"
 
 
 class Failed(Exception):
-    """Why a step stopped early."""
+    """A step stopped early. The text says why."""
 
 
 # On the machine that builds
 
 
 def collect(folder: Path, build: Path) -> None:
-    """What a GPU machine needs of a release build, stripped; nanobind's sources, for the extension."""
+    """Copies the files of a release build that a GPU machine needs, stripped, and nanobind's sources for the
+    extension."""
     if not (build / "lib" / "libheadrace_kernels.so").exists():
-        sys.exit(f"{build}/lib has no libheadrace_kernels.so: build where nvcc is, `make build`")
+        sys.exit(f"{build}/lib has no libheadrace_kernels.so: run `make build` on a machine with nvcc")
     shutil.rmtree(folder, ignore_errors=True)
     wanted = [
         "bin/headrace",
@@ -112,7 +123,7 @@ def collect(folder: Path, build: Path) -> None:
         subprocess.run(["strip", "--strip-debug", str(target)], check=True)
     nanobind = nanobind_folder(None)
     if nanobind is None:
-        print("nanobind is not installed for this Python: the GPU machine must have it", file=sys.stderr)
+        print("nanobind is not installed for this Python: install it on the GPU machine", file=sys.stderr)
     else:
         for part in ("include", "src", "ext"):
             shutil.copytree(
@@ -132,7 +143,8 @@ def commit_of_tree() -> str:
 
 
 def nanobind_folder(carried: Path | None) -> Path | None:
-    """Where nanobind's include, src and ext lie: carried, or installed for this Python or for .venv."""
+    """Returns the folder with nanobind's include, src and ext: carried, or installed for this Python or in
+    .venv."""
     if carried is not None and (carried / "nanobind").exists():
         return carried / "nanobind"
     if found := importlib.util.find_spec("nanobind"):
@@ -144,7 +156,7 @@ def nanobind_folder(carried: Path | None) -> Path | None:
 
 
 class Sitting:
-    """One run: where things are, what is left of the time, and the log of it."""
+    """One run: its folders, its remaining time, and its log."""
 
     def __init__(self, options: argparse.Namespace, started: float | None = None):
         self.started = time.monotonic() if started is None else started
@@ -172,7 +184,10 @@ class Sitting:
         }
 
     def of_step(self, name: str, limit: float) -> Sitting:
-        """The same sitting for a step, which may have others beside it: with files and a limit of its own."""
+        """Returns a copy for a step, with files and a limit of its own. Other steps may run at the same time.
+
+        The copy shares the log and its lock.
+        """
         own = copy.copy(self)
         own.step, own.limit, own.troubles = name, limit, []
         return own
@@ -182,15 +197,15 @@ class Sitting:
         return budget - (time.monotonic() - self.started)
 
     def step_seconds_left(self) -> float:
-        """At least one, so that whatever is begun at the last moment can say so."""
+        """At least one second, so that a command that begins last can still print its end."""
         return max(1.0, self.limit - time.monotonic())
 
     def file(self, name: str) -> Path:
-        """Where a command of this step leaves what it prints."""
+        """Returns the file for the output of a command of this step."""
         return WORK / f"{self.step}_{name}.txt"
 
     def trouble(self, text: str) -> bool:
-        """Notes what failed. Returns False, which is what a step returns that failed."""
+        """Notes a failure. Returns False, the result of a step that failed."""
         self.troubles.append(text)
         self.note(f"    # {text}")
         return False
@@ -204,11 +219,11 @@ class Sitting:
         rows: bool = False,
         case_suffix: str = "",
     ) -> bool:
-        """Runs it into the log, for as long as the step may take, and shows its last lines. True if it
-        succeeded.
+        """Runs the command into the log for at most the step's time, and shows its last lines. Returns True
+        if the command succeeded.
 
-        rows: what it prints are rows, to be kept, and there is at least one; case_suffix: told apart so from
-        rows that other settings gave.
+        rows: the command must print at least one row, and its rows are kept. case_suffix: added to the case
+        of each row, so that other settings give other cases.
         """
         shown = " ".join(part if len(part) < 60 else "..." for part in command)
         if self.limit < time.monotonic():
@@ -242,7 +257,7 @@ class Sitting:
         return ok
 
     def show_end(self, text: str, tail: int, last: list[str]) -> None:
-        """Shows the last lines of what a command printed, and what is said of it, with no other step's in
+        """Shows the last lines of a command's output and the lines `last`, without lines of another step in
         between."""
         lines = text.splitlines()[-tail:] if tail else []
         with self.lock:
@@ -256,8 +271,8 @@ class Sitting:
                 print(text, flush=True)
 
     def keep_rows(self, text: str, case_suffix: str = "") -> int:
-        """Rows that a program printed go to the file of their table, with the GPUs as the machine and the
-        tree's commit. How many."""
+        """Appends the rows in a program's output to the files of their tables, with the GPUs as the machine
+        and the tree's commit. Returns the number of rows."""
         kept = 0
         for line in text.splitlines():
             if not line.startswith("{"):
@@ -280,7 +295,7 @@ class Sitting:
         return kept
 
     def row_lines(self) -> Counter[str]:
-        """The lines of all rows in the folder, those of earlier sittings too."""
+        """Returns the lines of all rows in the folder, also those of earlier runs."""
         files = self.out.glob("*.jsonl")
         return Counter(line for file in files for line in file.read_text().splitlines())
 
@@ -289,14 +304,14 @@ class Sitting:
 
 
 def brief(command: list[str]) -> str:
-    """A command in a few words, without the folders."""
+    """Returns the first words of a command, without the folders."""
     parts = [Path(part).name if part.startswith(("/", "../")) else part for part in command[:5]]
     return " ".join(part if len(part) < 40 else "..." for part in parts)
 
 
 def end_with_children(process: subprocess.Popen[bytes]) -> None:
-    """Ends it and whatever it has left behind, which would hold memory of the GPUs. It leads a session of its
-    own."""
+    """Kills the process and its children, which would keep memory of the GPUs. The process leads a session of
+    its own."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -305,8 +320,8 @@ def end_with_children(process: subprocess.Popen[bytes]) -> None:
 
 
 def describe_gpus() -> tuple[str, str, int, float]:
-    """ "2x NVIDIA H200 (NVLink), 32 cores, driver 580.0", "h200x2", 2, and the GiB of the GPU that has
-    least."""
+    """Returns "2x NVIDIA H200 (NVLink), 32 cores, driver 580.0", "h200x2", 2, and the GiB of the GPU with the
+    least memory."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"]
     try:
         names = (
@@ -337,8 +352,8 @@ def describe_gpus() -> tuple[str, str, int, float]:
 
 
 def extension(sitting: Sitting) -> bool:
-    """The package: python/headrace, the extensions compiled for this interpreter, and the libraries beside
-    it."""
+    """The package: python/headrace, the extensions compiled for this interpreter, and the libraries next to
+    them."""
     package = SITE / "headrace"
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     modules = {
@@ -367,8 +382,8 @@ def extension(sitting: Sitting) -> bool:
 
 
 def compile_extension(sitting: Sitting, bindings: str, sources: list[Path], target: Path) -> bool:
-    """What cmake/parts.cmake does for the release build, without the packages that a configuration asks
-    for."""
+    """Compiles as cmake/parts.cmake does for the release build, without the packages that a configuration
+    needs."""
     flags = [
         "-fno-strict-aliasing",
         "-ffunction-sections",
@@ -421,8 +436,8 @@ def compile_objects(
     own_flags: dict[Path, list[str]] | None = None,
     compiler: str = COMPILER,
 ) -> list[Path]:
-    """Compiles each into the folder, as many at once as there are cores; nothing where one fails, after its
-    first errors."""
+    """Compiles each source into the folder, at most one at a time per core. Returns [] after the first errors
+    if a source fails."""
     folder.mkdir(exist_ok=True)
     common = [
         "-std=c++20",
@@ -470,8 +485,7 @@ def compile_objects(
 
 
 def compile_torch_runtime(sitting: Sitting, compiler: str = COMPILER) -> bool:
-    """libheadrace_torch.so and the note beside it, against the torch that is here: what cmake/torch.cmake
-    does."""
+    """Compiles libheadrace_torch.so and its note against the installed torch, as cmake/torch.cmake does."""
     found = importlib.util.find_spec("torch")
     if found is None or not found.origin:
         return sitting.trouble("torch is not installed")
@@ -523,7 +537,7 @@ def compile_torch_runtime(sitting: Sitting, compiler: str = COMPILER) -> bool:
 
 
 def machine(sitting: Sitting) -> bool:
-    """What the machine is, and what the command makes of it."""
+    """The machine, and the report of the command `headrace plugins` on it."""
     print(f"    {sitting.machine}; commit {sitting.commit}; Python {sys.version.split()[0]}")
     if shutil.which("nvidia-smi"):
         sitting.run(["nvidia-smi", "topo", "-m"], tail=0)
@@ -540,15 +554,20 @@ def machine(sitting: Sitting) -> bool:
 
 
 def paths(sitting: Sitting) -> bool:
-    """Which path pages take for each pair of memories, and how fast it is here."""
+    """The path of pages for each pair of memories, and its speed on this machine."""
     return sitting.run([str(sitting.carried / "bin" / "headrace"), "doctor", "--paths"], tail=40)
 
 
 def native(sitting: Sitting) -> bool:
-    """The C++ tests that carry a GPU's label, where the build was made here."""
+    """The C++ tests with a GPU's label, if the build was made on this machine."""
+    no_label = f"no C++ test has a label of {', '.join(LABELS)}"
     if not sitting.options.built_here:
+        names = labelled_cpp_tests()
+        if not names:
+            raise NotInBuild(no_label)
         raise NothingRun(
-            "the build was carried here, without its C++ tests: leave --carried out where it can be built"
+            f"--carried brings no C++ tests, and these need a GPU: {', '.join(names)}. On a machine that can "
+            "build, leave --carried out"
         )
     report = fresh_report(sitting, "native")
     ok = sitting.run(
@@ -565,20 +584,32 @@ def native(sitting: Sitting) -> bool:
         ]
     )
     if "No tests were found" in sitting.file("stdout").read_text(errors="replace"):
-        raise NothingRun(f"the build has no C++ test with a label of {', '.join(LABELS)}")
+        raise NotInBuild(no_label)
     return some_test_ran(report) and ok
 
 
+def labelled_cpp_tests() -> list[str]:
+    """Returns the names of the checkout's C++ tests with a GPU's label. cmake/tests.cmake takes the label
+    from the end of the suite's or the test's name."""
+    test = re.compile(r"\b(?:TEST(?:_F|_P)?|TYPED_TEST(?:_P)?)\(\s*(\w+)\s*,\s*(\w+)")
+    label = re.compile(rf"_(?:{'|'.join(LABELS)})$")
+    sources = [
+        file for folder in ("tests", "backends") for file in sorted((ROOT / folder).rglob("*_test.cpp"))
+    ]
+    found = [match.groups() for file in sources for match in test.finditer(file.read_text(errors="replace"))]
+    return [".".join(names) for names in found if any(label.search(name) for name in names)]
+
+
 def fresh_report(sitting: Sitting, name: str) -> Path:
-    """Where a test program is to write what each test did; an earlier report is gone."""
+    """Returns the file for a test program's report, and removes an earlier report."""
     report = sitting.out / f"{name}.xml"
     report.unlink(missing_ok=True)
     return report
 
 
 def some_test_ran(report: Path) -> bool:
-    """Raises NothingRun if the report has no test that ran. False if there is no report: its program ended
-    too early."""
+    """Raises NothingRun if the report has no test that ran. Returns False if there is no report: its program
+    ended too early."""
     try:
         cases = list(ElementTree.parse(report).getroot().iter("testcase"))
     except (OSError, ElementTree.ParseError):
@@ -591,7 +622,7 @@ def some_test_ran(report: Path) -> bool:
 
 
 def skipped_text(cases: list[ElementTree.Element]) -> str:
-    """That all were skipped, and the reason that most of them have."""
+    """Says that all tests were skipped, with the most frequent reason."""
     skipped = [case.find("skipped") for case in cases]
     reasons = Counter(one.get("message", "") for one in skipped if one is not None)
     return f"all {len(cases)} tests were skipped: {reasons.most_common(1)[0][0]}"
@@ -605,8 +636,8 @@ def pytest(
     sitting: Sitting, selection: str, *arguments: str, file: str = "test_gpu.py", report: str = "",
     environment: dict[str, str] | None = None,
 ) -> bool:  # fmt: skip
-    """True if some test ran and none failed. report: the name of its file, where it is not that of the
-    tests'."""
+    """Returns True if some test ran and none failed. report: the name of the report's file; default: the name
+    of the tests' file."""
     path = fresh_report(sitting, report or Path(file).stem)
     command = pytest_command(
         "-v",
@@ -622,15 +653,15 @@ def pytest(
 
 
 def tests(sitting: Sitting) -> bool:
-    """tests/python/test_gpu.py without what takes minutes: side by side, but for those that want the GPUs to
-    themselves."""
+    """tests/python/test_gpu.py without the slow tests: side by side, and one by one if a test needs the GPUs
+    alone."""
     quick = f"({ANY_LABEL}) and not slow"
     beside, alone = (ids_of_tests(sitting, f"{quick} and {which}") for which in ("not alone", "alone"))
     shutil.rmtree(WORK / "junit", ignore_errors=True)
     (WORK / "junit").mkdir()
     if not beside and not alone:
         raise NothingRun(
-            f"there is no test to run: of test_gpu.py, {quick} {' '.join(sitting.options.pytest)}".rstrip()
+            f"test_gpu.py has no test of this selection: {quick} {' '.join(sitting.options.pytest)}".rstrip()
         )
     dealt = shares(beside, how_many_beside(sitting))
     common = ["-v", "--durations=5", *sitting.options.pytest]
@@ -639,7 +670,7 @@ def tests(sitting: Sitting) -> bool:
         for number, share in enumerate(dealt)
     }
     print(
-        f"    {len(beside)} tests in {len(commands)} processes side by side, {len(alone)} alone after them",
+        f"    {len(beside)} tests in {len(commands)} processes side by side, then {len(alone)} tests alone",
         flush=True,
     )
     cores = max(
@@ -655,7 +686,7 @@ def tests(sitting: Sitting) -> bool:
 
 
 def ids_of_tests(sitting: Sitting, selection: str) -> list[str]:
-    """Of test_gpu.py, as pytest names them."""
+    """Returns the ids of the selected tests of test_gpu.py, in pytest's form."""
     # What is asked for comes first: what this needs is not for it to change.
     arguments = [
         *sitting.options.pytest,
@@ -676,17 +707,18 @@ def ids_of_tests(sitting: Sitting, selection: str) -> list[str]:
 
 
 def how_many_beside(sitting: Sitting) -> int:
-    """Processes that may run tests at once: each with a few cores and its part of the GPUs' memory."""
+    """Returns how many processes may run tests at once: each needs a few cores and a part of the GPUs'
+    memory."""
     return max(
         1, min(len(os.sched_getaffinity(0)) // CORES_OF_A_SHARE, int(sitting.gpu_gib // GPU_GIB_OF_A_SHARE))
     )
 
 
 def every_test_counts(sitting: Sitting, asked_for: list[str]) -> bool:
-    """Puts the processes' reports together into test_gpu.xml, and says how many tests did what. True if each
-    ran, once, without a failure.
+    """Joins the processes' reports into test_gpu.xml, and notes the numbers of passed, failed and skipped
+    tests. Returns True if each test ran once and none failed.
 
-    Raises NothingRun where each was skipped.
+    Raises NothingRun if each test was skipped.
     """
     whole = ElementTree.Element("testsuites", name="tests/python/test_gpu.py")
     ran: list[str] = []
@@ -726,15 +758,15 @@ def exchange(sitting: Sitting) -> bool:
 
 
 def courier(sitting: Sitting) -> bool:
-    """Small pages carried by the kernel that stays."""
+    """Small pages, moved by the courier."""
     return pytest(sitting, ANY_LABEL, *sitting.options.pytest, file="test_gpu_courier.py")
 
 
 def run_together(
     sitting: Sitting, commands: dict[str, list[str]], environment: dict[str, str] | None = None
 ) -> bool:
-    """Runs all at once, each into a file of its own; the log gets them one after another, the last lines of
-    those that failed are shown."""
+    """Runs all commands at once, each into a file of its own. Then it writes their output to the log one
+    after another, and shows the last lines of those that failed."""
     started = {}
     for name, command in commands.items():
         with sitting.file(name).open("wb") as out:
@@ -759,7 +791,7 @@ def run_together(
 
 
 def demo_rows(sitting: Sitting, said: dict[str, Any]) -> str:
-    """What `headrace demo --json` said, as rows."""
+    """Returns the figures of `headrace demo --json` as rows."""
     values = [
         ("tokens_per_second", "1/s"),
         ("GB/s", "GB/s"),
@@ -792,8 +824,8 @@ def demo_rows(sitting: Sitting, said: dict[str, Any]) -> str:
 
 
 def runner(sitting: Sitting) -> bool:
-    """Models and the demo on GPUs. libheadrace_torch.so and all packages are made here, for the torch and
-    the GPU that are here."""
+    """Models and the demo on GPUs. The step makes libheadrace_torch.so and all packages for the torch and the
+    GPU of this machine."""
     with ThreadPoolExecutor(1) as pool:
         compiled = pool.submit(compile_torch_runtime, sitting)
         compiler = compiler_that_works(sitting)
@@ -815,25 +847,24 @@ def runner(sitting: Sitting) -> bool:
 
 
 def compiler_that_works(sitting: Sitting) -> str | None:
-    """The C++ compiler whose packages PyTorch's own loader loads, where it is not the one that is chosen
-    anyway.
+    """Returns a C++ compiler whose packages PyTorch's own loader loads; None if that is the default compiler.
 
-    Raises Failed where the loader dies without Headrace: nothing of this step can work then.
+    Raises Failed if the loader dies without Headrace: then nothing of this step can work.
     """
     outcome = try_bare_loader(sitting, None)
     if outcome.works:
         return None
     other: str | None = bare_loader.other_compiler()
     if other is not None and try_bare_loader(sitting, other).works:
-        sitting.note(
-            f"    going on with CXX={other} instead of {COMPILER}, with which PyTorch's own loader dies"
-        )
+        sitting.note(f"    using CXX={other}: with {COMPILER} PyTorch's own loader dies")
         return other
-    raise Failed(f"PyTorch's own loader does not work here, without Headrace: a bare program gave {outcome}")
+    raise Failed(
+        f"PyTorch's own loader fails on this machine without Headrace: a bare program gave {outcome}"
+    )
 
 
 def try_bare_loader(sitting: Sitting, compiler: str | None) -> Any:
-    """How the bare program ended: an Outcome of bare_loader."""
+    """Runs PyTorch's own loader in a bare program. Returns its bare_loader.Outcome."""
     outcome = bare_loader.try_loader(
         "cuda", compiler, seconds=min(bare_loader.SECONDS, sitting.step_seconds_left())
     )
@@ -845,7 +876,7 @@ def try_bare_loader(sitting: Sitting, compiler: str | None) -> Any:
 
 
 def export_models(sitting: Sitting, folders: dict[str, Path], environment: dict[str, str]) -> bool:
-    """The demo's packages, and those of the tests."""
+    """Exports the packages of the demo and of the tests."""
     export = [sys.executable, "-m", "headrace.demo_model.export", "--device", "cuda"]
     commands = {
         f"export_{shape}": [*export, "--shape", shape, "--output", str(folder)]
@@ -861,7 +892,8 @@ def export_models(sitting: Sitting, folders: dict[str, Path], environment: dict[
 
 
 def demo_at_size(sitting: Sitting, packages: Path) -> bool:
-    """`headrace demo --shape 8b`, its tokens compared with one process's; what it said becomes rows."""
+    """Runs `headrace demo --shape 8b`, compares its tokens with those of one process, and keeps its figures
+    as rows."""
     command = [
         str(sitting.carried / "bin" / "headrace"),
         "demo",
@@ -907,12 +939,12 @@ def soak(sitting: Sitting) -> bool:
 
 
 def assumptions(sitting: Sitting) -> bool:
-    """What the driver does where the fake one assumes it."""
+    """The behaviour of the driver in the points that the fake driver assumes."""
     output = sitting.out / "driver_assumptions.jsonl"
     output.unlink(missing_ok=True)
     ok = sitting.run([sys.executable, "bench/gpu/driver_assumptions.py", "--out", str(output)], tail=60)
     if not output.exists() or not output.read_text().strip():
-        raise NothingRun("nothing was asked of the driver")
+        raise NothingRun("no question was put to the driver")
     return ok
 
 
@@ -949,7 +981,7 @@ def pages(sitting: Sitting) -> bool:
 
 
 def host(sitting: Sitting) -> bool:
-    """Pages between a GPU and the host memory of another process, whichever side begins."""
+    """Pages between a GPU and the host memory of another process; either side is the initiator."""
     far = bench(sitting, "--allocated", "--page", "4K,64K,16M", kinds="vram-dram")
     near = bench(sitting, "--allocated", "--page", "4K,64K,16M", kinds="dram-vram")
     registered = [bench(sitting, "--page", "4K,64K,16M", kinds=kinds) for kinds in ("vram-dram", "dram-vram")]
@@ -963,7 +995,7 @@ def host(sitting: Sitting) -> bool:
 
 
 def compare(sitting: Sitting, script: str, *arguments: str, tail: int = 60) -> bool:
-    """A comparison of bench/, its rows beside the others. One that writes no row has failed."""
+    """Runs a comparison of bench/ and keeps its rows. A comparison that writes no row has failed."""
     about = [
         "--results",
         os.path.relpath(sitting.out, ROOT),
@@ -982,17 +1014,17 @@ def compare(sitting: Sitting, script: str, *arguments: str, tail: int = 60) -> b
 
 
 def carried_program(sitting: Sitting, name: str) -> str:
-    """As seen from the tree, where programs run: rows name it."""
+    """Returns the path relative to the tree, in which programs run: rows name it."""
     return os.path.relpath(sitting.carried / name, ROOT)
 
 
 def many_threads() -> int:
-    """Half the cores: the other half is the peer's."""
+    """Returns half the cores; the peer gets the other half."""
     return max(2, len(os.sched_getaffinity(0)) // 2)
 
 
 def attach(sitting: Sitting) -> bool:
-    """Host memory of another process, on one thread and on half the cores, beside the bare loops."""
+    """Host memory of another process, on one thread and on half the cores, in turn with bare loops."""
     raw = carried_program(sitting, "bench/bench_shm_raw")
     return compare(
         sitting, "bench/compare_attach.py", "--program", raw, "--threads", f"1,{many_threads()}", tail=50
@@ -1000,8 +1032,8 @@ def attach(sitting: Sitting) -> bool:
 
 
 def dram(sitting: Sitting) -> bool:
-    """Host memory of another process with agents as they are by default, before and after the bare loops on
-    half the cores."""
+    """Host memory of another process through agents with default options, before and after bare loops on half
+    the cores."""
     raw = carried_program(sitting, "bench/bench_shm_raw")
 
     def agents() -> bool:
@@ -1024,7 +1056,7 @@ def dram(sitting: Sitting) -> bool:
 
 
 def single(sitting: Sitting) -> bool:
-    """One page at a time: by what is chosen of itself, and by the courier."""
+    """One page at a time: by the default choice, and by the courier."""
     chosen = bench(sitting, "--single", "--page", "4K")
     return (
         bench(
@@ -1040,8 +1072,8 @@ def single(sitting: Sitting) -> bool:
 
 
 def ceilings(sitting: Sitting) -> bool:
-    """One page between GPUs, one over tcp, pages of host memory: in turn with the barest programs that do the
-    same."""
+    """One page between GPUs, one over tcp, pages of host memory: in turn with bare programs that do only the
+    copies."""
     bare, command = (
         carried_program(sitting, "bench/bench_gpu_ceilings"),
         carried_program(sitting, "bin/headrace"),
@@ -1050,7 +1082,7 @@ def ceilings(sitting: Sitting) -> bool:
 
 
 def views(sitting: Sitting) -> bool:
-    """Blocks of a KV cache that change their layout on the way between two GPUs."""
+    """Blocks of a KV cache that change their layout while they move between two GPUs."""
     return sitting.run([sys.executable, "bench/gpu/views.py"], rows=True)
 
 
@@ -1091,7 +1123,7 @@ def tcp(sitting: Sitting) -> bool:
 
 
 def tcp_host(sitting: Sitting) -> bool:
-    """Host memory over tcp beside bare TCP: in its stride, and one request beside such a burst. A turn is
+    """Host memory over tcp in turn with bare TCP: many requests, and one request next to many. A turn is
     short."""
     programs = (
         "--raw",
@@ -1118,7 +1150,7 @@ LAST_TURN_SECONDS = 25  # that one may take which began in time
 
 
 def in_turn(sitting: Sitting, *arguments: str, seconds: int) -> bool:
-    """NIXL and Headrace; no turn begins after so many seconds."""
+    """Compares NIXL and Headrace in turn. After `seconds` no turn begins."""
     folder = nixl_folder(sitting)
     seconds = min(seconds, max(1, int(sitting.limit - time.monotonic() - LAST_TURN_SECONDS)))
     before = sitting.row_lines()
@@ -1135,15 +1167,17 @@ def in_turn(sitting: Sitting, *arguments: str, seconds: int) -> bool:
     )
     # It goes on where NIXL's processes end too early, and says so.
     if ok and not any(str(row.get("peer")).startswith("nixl") for row in sitting.rows_since(before)):
-        return sitting.trouble("nothing was compared with NIXL: it is said above why its turns were left out")
+        return sitting.trouble(
+            "nothing was compared with NIXL: the lines above say why its turns did not run"
+        )
     return ok
 
 
 def nixl_folder(sitting: Sitting) -> Path:
-    """The folder from which a Python of this version imports NIXL: the one named by --nixl, or one that NIXL
-    is installed in.
+    """Returns the folder from which a Python of this version imports NIXL: the folder of --nixl, or the one
+    of an installed NIXL.
 
-    Raises NothingRun where there is none.
+    Raises NothingRun if there is none.
     """
     given: Path | None = sitting.options.nixl
     if given is not None:
@@ -1157,17 +1191,18 @@ def nixl_folder(sitting: Sitting) -> Path:
         found = next((place for place in places if list(place.glob("nixl_cu1[23]-*.dist-info"))), None)
         if found is None:
             raise NothingRun(
-                f"NIXL is not installed: where there is a network, download {NIXL} for this Python, "
-                "unpack both into one folder, bring it here, and name it by --nixl FOLDER"
+                f"NIXL is not installed: download {NIXL} for this Python on a machine with a network, "
+                "unpack both into one folder, copy it to this machine, and pass --nixl FOLDER"
             )
         folder = found
     program = "import nixl._api; print(nixl._api.nixl_agent.__module__)"
     search = os.pathsep.join([str(folder), sitting.environment["PYTHONPATH"]])
     if not sitting.run([sys.executable, "-c", program], environment={"PYTHONPATH": search}):
-        raise NothingRun(f"NIXL in {folder} cannot be imported: its last words are above")
+        raise NothingRun(f"NIXL in {folder} cannot be imported: its error is printed above")
     if (module := sitting.file("stdout").read_text().split()[-1]).startswith("headrace"):
         raise NothingRun(
-            f"nixl in {folder} is Headrace's drop-in ({module}): name NIXL's own by --nixl FOLDER"
+            f"nixl in {folder} is Headrace's drop-in ({module}): pass --nixl FOLDER with the folder of "
+            "NIXL's own package"
         )
     return folder
 
@@ -1178,7 +1213,7 @@ def nixl(sitting: Sitting) -> bool:
 
 
 def nixl_others(sitting: Sitting) -> bool:
-    """NIXL, by its defaults and tuned, and Headrace in turn between a GPU and host memory, in host memory,
+    """NIXL, with its defaults and tuned, and Headrace in turn: between a GPU and host memory, in host memory,
     and over tcp."""
     short = (
         "--pages",
@@ -1205,9 +1240,10 @@ def nixl_others(sitting: Sitting) -> bool:
 
 
 def unpacked(given: Path) -> Path:
-    """The folder that holds the package: given, or of an archive that is unpacked once.
+    """Returns the folder that contains the package: the given folder, or a folder of the given archive, which
+    is unpacked once.
 
-    Raises NothingRun where there is none.
+    Raises NothingRun if there is none.
     """
     folder = unpack(given) if given.is_file() else given
     packages = [folder / "nixl", *sorted(folder.glob("*/nixl"))]
@@ -1215,13 +1251,13 @@ def unpacked(given: Path) -> Path:
     found = next((path.parent for path in packages if (path / "__init__.py").is_file()), None)
     if found is None:
         raise NothingRun(
-            f"{given} holds no package nixl: unpack {NIXL} into one folder, and name it by --nixl FOLDER"
+            f"{given} has no package nixl: unpack {NIXL} into one folder, and pass it with --nixl FOLDER"
         )
     return found
 
 
 def unpack(archive: Path) -> Path:
-    """A folder of its own for each archive, which appears whole or not at all."""
+    """Unpacks an archive into a folder of its own, which appears whole or not at all."""
     status = archive.stat()
     target = WORK / "nixl" / f"{archive.name}-{status.st_size}-{status.st_mtime_ns}"
     if target.exists():
@@ -1261,41 +1297,42 @@ def sanitizer(sitting: Sitting, tool: str) -> bool:
 
 
 def sanitized(sitting: Sitting, command: list[str], environment: dict[str, str]) -> bool:
-    """compute-sanitizer's program, and whether it saw any: without its summary it looked at nothing."""
+    """Runs a command under compute-sanitizer. Without the sanitizer's summary the command has failed: nothing
+    was examined."""
     ok = sitting.run(command, tail=8, environment=environment)
     if ok and " SUMMARY: " not in sitting.file("stdout").read_text(errors="replace"):
-        return sitting.trouble("compute-sanitizer gave no summary: it looked at nothing")
+        return sitting.trouble("compute-sanitizer gave no summary: it examined nothing")
     return ok
 
 
 def memcheck(sitting: Sitting) -> bool:
-    """compute-sanitizer looks at each access of the kernels."""
+    """compute-sanitizer checks each access of the kernels."""
     return sanitizer(sitting, "memcheck")
 
 
 def initcheck(sitting: Sitting) -> bool:
-    """compute-sanitizer looks for GPU memory that is read before anybody has written it."""
+    """compute-sanitizer finds reads of GPU memory that was never written."""
     if sitting.gpus < 2:
         raise NothingRun(
-            "it needs two GPUs: on one, what another process has written counts as never written"
+            "it needs two GPUs: on one GPU the sanitizer takes writes of another process for no writes"
         )
     return sanitizer(sitting, "initcheck")
 
 
 def racecheck(sitting: Sitting) -> bool:
-    """compute-sanitizer looks for races in shared memory."""
+    """compute-sanitizer finds races in shared memory."""
     return sanitizer(sitting, "racecheck")
 
 
 def probe(sitting: Sitting) -> bool:
-    """bench/gpu/gpu_probe.cpp: what the links give without any agent. Only when it is named."""
+    """bench/gpu/gpu_probe.cpp: the speed of the links without an agent. Runs only if --steps names it."""
     return sitting.run([str(sitting.carried / "bench" / "bench_gpu_probe"), "--correct", "--quick"], tail=40)
 
 
 @dataclass
 class Step:
-    """What to do, the most seconds that it may take, and what it takes on two H200 with 32 cores, which later
-    steps leave it."""
+    """A function, the most seconds that it may take, and its usual seconds on two H200 with 32 cores, which
+    earlier steps leave to it."""
 
     do: Callable[[Sitting], bool]
     limit: float
@@ -1338,7 +1375,7 @@ SIDE_BY_SIDE = [{"extension", "machine"}, {"memcheck", "initcheck", "racecheck",
 
 
 def stages(names: list[str]) -> list[list[str]]:
-    """The steps in their order, those that may run side by side together."""
+    """Returns the steps in their order; steps that may run side by side share a list."""
     found: list[list[str]] = []
     for name in names:
         if found and any({name, *found[-1]} <= group for group in SIDE_BY_SIDE) and name not in found[-1]:
@@ -1353,18 +1390,21 @@ def usual_seconds(some_stages: list[list[str]]) -> float:
 
 
 def run_step(sitting: Sitting, name: str, later: float) -> tuple[str, float, str]:
-    """One step, and how it went. `later`: seconds that the steps after it usually take."""
+    """Runs one step. Returns its name, its seconds and its result. `later`: the usual seconds of the steps
+    after it."""
     step, begun, left = STEPS[name], time.monotonic(), sitting.seconds_left()
     if left < 5:
         return name, 0.0, "nothing run: out of time"
     if sitting.gpus < step.gpus:
         needed = "a GPU" if step.gpus == 1 else f"{step.gpus} GPUs"
-        return name, 0.0, f"nothing run: it needs {needed}, and this machine has {sitting.gpus}"
+        return name, 0.0, f"nothing run: the step needs {needed}, and this machine has {sitting.gpus}"
     # One that hangs does not take the time of those after it.
     own = sitting.of_step(name, begun + min(step.limit, left, max(step.usual, left - later)))
     own.note(f"== {name}: {step.do.__doc__ or ''}".splitlines()[0])
     try:
-        result = "ok" if step.do(own) else f"failed: {'; '.join(own.troubles) or 'the log says why'}"
+        result = "ok" if step.do(own) else f"failed: {'; '.join(own.troubles) or 'the reason is in the log'}"
+    except NotInBuild as why:
+        result = f"nothing run: {why}" if sitting.options.steps else str(why)
     except NothingRun as why:
         result = f"nothing run: {why}"
     except Failed as why:
@@ -1394,11 +1434,12 @@ def run_steps(sitting: Sitting, names: list[str]) -> int:
         f"{time.monotonic() - sitting.started:.0f} s in all; log and rows: "
         f"{os.path.relpath(sitting.out, ROOT)}"
     )
-    return 0 if all(result == "ok" for _, _, result in lines) else 1
+    ran = [result for _, _, result in lines if not result.startswith(NOT_IN_BUILD)]
+    return 0 if ran and all(result == "ok" for result in ran) else 1
 
 
 def cause(errors: str) -> str:
-    """What CMake found missing, in a line, however it broke it into lines; of other errors the end."""
+    """Returns CMake's error on one line. Of other errors it returns the last lines."""
     found = re.search(
         r"^CMake Error at [^\n]*\n(.*?)(?:\n\n\n|\nCall Stack|\Z)", errors, re.DOTALL | re.MULTILINE
     )
@@ -1406,7 +1447,8 @@ def cause(errors: str) -> str:
 
 
 def build_here() -> Path:
-    """A release build of this tree, collected, where its dependencies are installed; else says what to do."""
+    """Builds and collects a release build of this tree. If a dependency is missing, it exits and prints the
+    next steps."""
     for command in (["cmake", "--preset", "release"], ["cmake", "--build", "--preset", "release"]):
         print(f"$ {' '.join(command)}", flush=True)
         try:
@@ -1419,9 +1461,9 @@ def build_here() -> Path:
             print(cause(done.stderr or ""))
             print(f"{' '.join(command)}: {bare_loader.ending(done.returncode)}")
             sys.exit(
-                "this machine cannot build Headrace: run `make setup`, or build elsewhere, "
-                "`tools/test_gpu.py --collect FOLDER build/release` "
-                'there, bring FOLDER here and name it: make test-gpu ARGS="--carried FOLDER"'
+                "this machine cannot build Headrace: run `make setup`. Or build on another machine, run "
+                "`tools/test_gpu.py --collect FOLDER build/release` there, copy FOLDER to this machine, and "
+                'run `make test-gpu ARGS="--carried FOLDER"`'
             )
     collect(WORK / "collected", ROOT / "build" / "release")
     return WORK / "collected"
@@ -1437,56 +1479,54 @@ def main() -> int:
         nargs=2,
         type=Path,
         metavar=("FOLDER", "BUILD"),
-        help="put what a GPU machine needs into FOLDER, and end",
+        help="copy the files that a GPU machine needs into FOLDER, and end",
     )
     parser.add_argument(
-        "--carried", type=Path, metavar="FOLDER", help="what --collect made; without it, build here"
+        "--carried", type=Path, metavar="FOLDER", help="folder of --collect (default: build on this machine)"
     )
     parser.add_argument(
         "--nixl",
         type=Path,
         metavar="FOLDER",
-        help="that holds NIXL's package, or an archive or wheel of it, to compare with",
+        help="folder with NIXL's package, or an archive or wheel of it, to compare with",
     )
     parser.add_argument(
         "--out",
         type=Path,
         default=Path(os.environ.get("OUT") or ROOT / "build" / "reports" / "gpu"),
-        help="for log, reports and rows",
+        help="folder for log, reports and rows",
     )
-    parser.add_argument("--steps", metavar="A,B", help=f"only these, of: {', '.join(STEPS)}")
+    parser.add_argument("--steps", metavar="A,B", help=f"run only these steps, of: {', '.join(STEPS)}")
     parser.add_argument(
         "--budget",
         type=float,
         default=BUDGET,
         metavar="SECONDS",
-        help=f"for all, a build here included (default {BUDGET})",
+        help=f"limit of the whole run, the build included (default: {BUDGET})",
     )
     parser.add_argument(
-        "--soak-seconds", type=float, default=60, metavar="SECONDS", help="for the soak (default 60)"
+        "--soak-seconds", type=float, default=60, metavar="SECONDS", help="limit of the soak (default: 60)"
     )
     parser.add_argument(
         "--pytest",
         action="append",
         default=[],
         metavar="ARGUMENT",
-        help="one more for the step `tests`: --pytest=-x",
+        help="argument for pytest in the step `tests`, such as --pytest=-x; can be repeated",
     )
-    parser.add_argument(
-        "--jobs", type=int, default=0, help="compilers at once (default: as many as there are cores)"
-    )
+    parser.add_argument("--jobs", type=int, default=0, help="compilers at once (default: one per core)")
     options = parser.parse_args()
     if options.collect:
         collect(*options.collect)
         return 0
     names = options.steps.split(",") if options.steps else EVERY_TIME
     if unknown := [name for name in names if name not in STEPS]:
-        parser.error(f"no step {', '.join(unknown)}; there are {', '.join(STEPS)}")
+        parser.error(f"there is no step {', '.join(unknown)}: the steps are {', '.join(STEPS)}")
     options.built_here = options.carried is None
     if options.built_here:
         options.carried = build_here()
     elif not (options.carried / "lib" / "libheadrace.so.0").exists():
-        sys.exit(f"{options.carried} is not what --collect makes: it has no lib/libheadrace.so.0")
+        sys.exit(f"{options.carried} is not a folder of --collect: it has no lib/libheadrace.so.0")
     return run_steps(Sitting(options, started), names)
 
 

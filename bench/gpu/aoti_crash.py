@@ -585,7 +585,7 @@ def show(cases: list[Case]) -> None:
     bad = [case.name for case in cases if not case.works and case.ending != "not begun"]
     print(f"\n{sum(case.works for case in cases)} of {len(cases)} cases work; {len(bad)} do not")
     print("".join(f"  {name}\n" for name in bad), end="")
-    print(f"not begun, for want of time: {sum(case.ending == 'not begun' for case in cases)}")
+    print(f"not begun, no time left: {sum(case.ending == 'not begun' for case in cases)}")
 
 
 def main() -> int:
@@ -595,13 +595,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--seconds", type=float, default=225, help="after so many no case goes on (default 225)"
+        "--seconds", type=float, default=225, help="after this time every case ends (default: 225)"
     )
     parser.add_argument("--devices", default="cpu,cuda", help="cpu, cuda or both (default)")
     parser.add_argument(
         "--parallel", type=int, default=max(2, len(os.sched_getaffinity(0)) // 2), help="cases side by side"
     )
-    parser.add_argument("--out", type=Path, help="a file for the cases, a line of JSON each")
+    parser.add_argument("--out", type=Path, help="file for the cases, one line of JSON per case")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="aoti-crash-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

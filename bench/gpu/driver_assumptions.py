@@ -675,7 +675,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", help=f"some of: {', '.join(one.__name__ for one in QUESTIONS)}")
-    parser.add_argument("--out", help="a file for the lines, beside stdout")
+    parser.add_argument("--out", help="file for the lines, in addition to stdout")
     parser.add_argument("--answer", help=argparse.SUPPRESS)
     parser.add_argument("--exporter", nargs=2, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()

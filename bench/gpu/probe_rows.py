@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Turns what bench_gpu_probe printed into rows of bench/results.
+"""Turns the output of bench_gpu_probe into rows of bench/results.
 
 Usage: probe_rows.py PROBE.jsonl --commit HASH --date 2026-11-22T00:24:00Z --host "2x H200 NVLink, ..." >>
 bench/results/....jsonl
@@ -51,7 +51,7 @@ def main() -> int:
     lines = [json.loads(text) for text in arguments.probe.read_text().splitlines() if text.startswith("{")]
     ends = [line for line in lines if line.get("what") == "end"]
     if not ends:
-        print("the probe did not come to its end: no row is written", file=sys.stderr)
+        print("the probe did not finish: no row is written", file=sys.stderr)
         return 1
     for line in lines:
         # The probe says of each line whether it compared the bytes: single pages, for one, it does not.

@@ -24,7 +24,7 @@ ATTRIBUTES = {
 
 
 def describe(case: str) -> None:
-    """Prints what the driver knows of a few tensors."""
+    """Prints the driver's facts about a few tensors."""
     import torch
 
     driver = ctypes.CDLL("libcuda.so.1")

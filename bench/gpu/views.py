@@ -109,7 +109,7 @@ def measure(rows: Rows, name: str, op: str, blocks: int, iterations: int) -> Non
     )
     print(json.dumps(rows.lines[-1]), flush=True)
     if not same:
-        raise SystemExit(f"{name} {op}: the target does not hold what it should")
+        raise SystemExit(f"{name} {op}: the target differs from the source")
 
 
 def main() -> None:
@@ -117,7 +117,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--blocks", type=int, default=4096, help="of 64 KiB, K and V together (default 4096: 256 MiB)"
+        "--blocks",
+        type=int,
+        default=4096,
+        help="number of blocks of 64 KiB, K and V together (default: 4096, 256 MiB)",
     )
     parser.add_argument("--iterations", type=int, default=30)
     options = parser.parse_args()

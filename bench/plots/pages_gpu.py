@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws GB/s over page size for pages between two GPUs, read and write: Headrace, NIXL, and what a bare
-kernel reaches.
+"""Draws GB/s over page size for pages between two GPUs, read and write: Headrace, NIXL, and a bare kernel.
 
 Usage: pages_gpu.py [OUTPUT.svg]      (bench/plots/pages_gpu.svg without one)
 
@@ -62,7 +61,7 @@ def rows(table: str, folder: Path = RESULTS) -> list[tuple[str, Row]]:
 
 
 class Picture:
-    """What is drawn: for each operation and contender its points, and where they come from."""
+    """The picture's points for each operation and contender, and the files of their rows."""
 
     def __init__(self, folder: Path = RESULTS):
         self.points: dict[str, dict[str, Points]] = {op: {name: {} for name in STYLES} for op in OPERATIONS}

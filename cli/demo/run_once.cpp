@@ -19,6 +19,7 @@ struct Generated {
   std::string worker;  ///< the decode worker that wrote them
   PrefillReport report;
   double seconds = 0;
+  bool checked = false;  ///< one process alone generated the same tokens
 };
 
 std::string as_text(std::span<const std::int64_t> tokens) {
@@ -95,7 +96,7 @@ Message summary(const DemoOptions& options, const Generated& generated) {
           {"decode_device", decode_device(options, generated)},
           {"worker", generated.worker},
           {"decode_workers", options.front.decode_workers},
-          {"checked", options.check}};
+          {"checked", generated.checked}};
 }
 
 void print_table(const DemoOptions& options, const Generated& generated) {
@@ -142,7 +143,10 @@ Result<void> run_text(const DemoOptions& options, int stop) {
   if (print) print_now(options.prompt);
   HEADRACE_CLI_TRY(generated, generate(*front, request, print));
   if (print) print_now("\n");
-  if (options.check) HEADRACE_CLI_CHECK(compare_with_one_process(options, request, generated.tokens));
+  if (options.check) {
+    HEADRACE_CLI_CHECK(compare_with_one_process(options, request, generated.tokens));
+    generated.checked = true;
+  }
   if (options.json) {
     print_now(summary(options, generated).dump(-1, ' ', false, Message::error_handler_t::replace) + "\n");
     return {};

@@ -17,7 +17,7 @@ def main() -> None:
     try:
         os.execv(command, ["headrace", *sys.argv[1:]])
     except OSError as error:
-        sys.exit(f"headrace: {command} cannot be run ({error.strerror}): install the package again")
+        sys.exit(f"headrace: {command} cannot be run ({error.strerror}): reinstall the package")
 
 
 if __name__ == "__main__":

@@ -79,8 +79,8 @@ def export_package(
 
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise NotSupported(
-            f"device {device}: torch {torch.__version__} finds no GPU here: export where there is one, or "
-            f"with --device cpu"
+            f"device {device}: torch {torch.__version__} finds no GPU: export on a machine with a GPU, or "
+            "with --device cpu"
         )
     request.move_to(device)
     began = time.monotonic()
@@ -98,7 +98,7 @@ def export_package(
 
     def look(candidate: Path) -> None:
         _say(
-            f"{name}: compiled after {time.monotonic() - began:.0f} s"
+            f"{name}: compiled in {time.monotonic() - began:.0f} s"
             + (", comparing with PyTorch" if verify else "")
         )
         if verify:
@@ -151,7 +151,7 @@ class Different(InvalidArgument):
     def __init__(self, lines: list[str]) -> None:
         super().__init__(
             "the package differs from PyTorch by more than the tolerance and was not written: --tolerance "
-            "allows more"
+            "raises the limit"
         )
         self.lines = lines
 
@@ -171,15 +171,15 @@ def _fail(error: BaseException) -> int:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m headrace.export",
-        description="Compiles a PyTorch module into a package that Headrace's runner takes.",
-        epilog="The function returns (module, args), (module, args, kwargs), or a dict with the keys module "
-        "and args, and as wanted "
-        "kwargs, dynamic_shapes, input_names, output_names, make_inputs.",
+        description="Compiles a PyTorch module into a package that Headrace's runner loads.",
+        epilog="The function returns (module, args), (module, args, kwargs), or a dict. The dict has the "
+        "keys module and args; the keys kwargs, dynamic_shapes, input_names, output_names and make_inputs "
+        "are optional.",
     )
     parser.add_argument(
         "target",
         metavar="module.py:function",
-        help="the file, and the function in it that returns what to export",
+        help="the file, and the function in it that returns the module and example inputs",
     )
     parser.add_argument(
         "--output",
@@ -190,18 +190,18 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument(
-        "--verify", action="store_true", help="compare with PyTorch first, on the example and at other sizes"
+        "--verify", action="store_true", help="first compare with PyTorch, on the example and at other sizes"
     )
     parser.add_argument(
         "--tolerance",
         type=float,
-        help="largest difference allowed, of 1 + the value (default: by dtype, 1e-4 for float32)",
+        help="largest allowed |difference| / (1 + |value|) (default: by dtype, 1e-4 for float32)",
     )
     parser.add_argument(
         "--cache",
         type=Path,
         metavar="DIR",
-        help="where the compiler keeps its work (default: the user's cache)",
+        help="folder for the compiler's cache (default: headrace/inductor in the user's cache folder)",
     )
     return parser.parse_args(arguments)
 

@@ -97,7 +97,7 @@ def test_it_is_said_whether_pytorchs_own_loader_dies_too(outcomes):
         "a bare program ended by signal 11 (SIGSEGV) in step load"
     )
     outcomes({None: WORKS})
-    assert "PyTorch's own loader works here" in explain_crash("cuda")
+    assert "PyTorch's own loader works: a bare program" in explain_crash("cuda")
     outcomes({None: Outcome("compile", 1, "some lines\nno compiler\n")})
     assert explain_crash("cuda").endswith("with exit code 1 in step compile: no compiler")
     outcomes({None: Outcome("compile", None, "")})

@@ -107,7 +107,7 @@ def test_a_stale_number_is_named_with_what_the_rows_say(check):
     assert code == 1
     assert "README.md:2: read: '314 GB/s', the rows say '309 GB/s'" in out
     code, out = check(CLEAN.replace("281.35", "290.00"))
-    assert code == 1 and "README.md:4: pages: not what the rows say" in out
+    assert code == 1 and "README.md:4: pages: differs from its rows: run check_numbers.py --write" in out
 
 
 def test_an_undefined_name_and_a_missing_row_fail_by_name(check):

@@ -67,3 +67,43 @@ def test_a_link_that_leads_out_of_the_repository_is_found(tmp_path):
     assert check_sources.check_file(tmp_path, "inside") == []
     for name in ("absolute", "upwards"):
         assert "which another machine does not have" in check_sources.check_file(tmp_path, name)[0]
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A repository with two files that lack the licence line."""
+    root = tmp_path / "repository"
+    (root / "src").mkdir(parents=True)
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    (root / "a.cpp").write_text("")
+    (root / "src" / "b.cpp").write_text("")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("paths", "found", "files"),
+    [
+        (["a.cpp"], ["a.cpp"], 1),
+        (["src/b.cpp"], ["src/b.cpp"], 1),
+        (["src"], ["src/b.cpp"], 1),
+        (["."], ["a.cpp", "src/b.cpp"], 2),
+        (["a.cpp", "src"], ["a.cpp", "src/b.cpp"], 2),
+    ],
+)
+def test_files_and_folders_that_are_named_are_checked(repository, monkeypatch, capsys, paths, found, files):
+    monkeypatch.chdir(repository)
+    assert check_sources.main(paths) == 1
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == found
+    assert last == f"sources: {files} files, {files} lines that break a rule"
+
+
+def test_a_path_that_does_not_exist_or_is_in_no_repository_is_refused_with_the_expected_paths(
+    tmp_path, capsys
+):
+    assert check_sources.main([str(tmp_path / "none.cpp")]) == 2
+    assert "none.cpp does not exist: expected a file or a folder of a git repo" in capsys.readouterr().err
+    (tmp_path / "alone.cpp").write_text(LICENCE)
+    assert check_sources.main([str(tmp_path / "alone.cpp")]) == 2
+    assert "alone.cpp is in no git repository" in capsys.readouterr().err
+    assert check_sources.main(["--fast"]) == 2

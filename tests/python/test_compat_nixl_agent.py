@@ -116,7 +116,7 @@ def test_a_transfer_that_could_not_be_made_raises_and_leaves_nothing(pair, caplo
     left, right, here, there = pair
     local = left.prep_xfer_dlist("", rows(here, 1024, 4), "DRAM")
     remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 4), "DRAM")
-    with pytest.raises(TypeError, match="a notification is bytes or str, not int"):
+    with pytest.raises(TypeError, match="a notification must be bytes or str, not int"):
         left.make_prepped_xfer("READ", local, [0], remote, [0], 5)
     with pytest.raises(KeyError):
         left.make_prepped_xfer("read", local, [0], remote, [0])
@@ -267,7 +267,7 @@ def test_making_a_transfer_keeps_no_reference_whether_it_succeeds_or_fails(pair)
 def test_the_method_that_makes_transfers_looks_like_any_other(pair):
     method = nixl_agent.make_prepped_xfer
     assert method.__name__ == "make_prepped_xfer" and method.__qualname__ == "nixl_agent.make_prepped_xfer"
-    assert method.__doc__.startswith("A transfer between descriptors of two prepared lists")
+    assert method.__doc__.startswith("Makes a transfer between descriptors of two prepared lists")
     parameters = inspect.signature(method).parameters
     assert list(parameters) == [
         "self",

@@ -118,7 +118,7 @@ class Overwrites:
     "value", [Harmful(), Overwrites(), print, pickle.loads, [1, Harmful()], bind.DRAM_SEG, 1j, range(3)]
 )
 def test_a_pickle_of_anything_else_is_refused(value):
-    with pytest.raises(pickle.UnpicklingError, match="only those are taken from a peer"):
+    with pytest.raises(pickle.UnpicklingError, match="only these are accepted from a peer"):
         descriptors_of(pickle.dumps(value))
     assert int(bind.DRAM_SEG) == 0
 

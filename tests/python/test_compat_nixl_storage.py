@@ -91,7 +91,9 @@ def test_a_file_without_a_path_is_an_open_descriptor(kv):
     with registered("file", [(0, 9, 7, b"whatever")]) as (range,):
         assert (range.path, range.file_descriptor, range.length_bytes) == ("", 7, 9)
     with (
-        pytest.raises(bind.nixlBackendError, match="is no descriptor, and 'wo:x' names no path"),
+        pytest.raises(
+            bind.nixlBackendError, match="is not a file descriptor, and 'wo:x' does not name a path"
+        ),
         registered("file", [(0, 0, 1 << 40, b"wo:x")]),
     ):
         pass
@@ -198,7 +200,7 @@ def test_a_failed_move_or_registration_names_the_file_and_the_reason(tier, kv):
             agent.register_memory([(0, 0, 2, said)], "FILE")
     with pytest.raises(bind.nixlBackendError, match="descriptor 9999 is not open"):
         agent.register_memory([(0, 0, 9999, "")], "FILE")
-    with pytest.raises(bind.nixlBackendError, match="device 1 stands for a file already"):
+    with pytest.raises(bind.nixlBackendError, match="device 1 already stands for a file"):
         agent.register_memory([(0, 0, 1, f"ro:{kv}")], "FILE")
 
 

@@ -160,7 +160,7 @@ def test_an_invalid_endpoint_is_refused(text, monkeypatch):
     from headrace.compat.nixl._tcpstore import Client
 
     monkeypatch.setenv("NIXL_TCPSTORE_ENDPOINT", text)
-    with pytest.raises(ValueError, match="host:port is expected"):
+    with pytest.raises(ValueError, match="must be host:port"):
         Client()
 
 

@@ -120,6 +120,7 @@ def test_the_tokens_are_those_of_one_process_alone(demo, path, workers, page):
         workers,
     )
     assert said["worker"] in [f"decode-{i}" for i in range(workers)]
+    assert said["checked"] is True
     layers, token_bytes = 6, 2 * 2 * 32 * 4
     pages = layers * -(-said["prompt_tokens"] // page)
     assert (said["pages"], said["bytes"]) == (pages, pages * page * token_bytes)
@@ -190,6 +191,7 @@ def test_the_text_is_that_of_the_reference(demo, packages):
         generate.Pieces.packages(packages), model, cache, prompt, 60, generate.Sampling(0.7, 0.9, 3)
     )
     assert said["text"] == bytes(tokens).decode(errors="replace")
+    assert said["checked"] is False, "without --check no process compares the tokens"
 
 
 def test_most_bytes_have_moved_before_prefill_ends(demo):

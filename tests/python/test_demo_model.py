@@ -103,7 +103,7 @@ def test_weights_files_are_read_as_they_were_written(tmp_path):
         for name, tensor in tensors.items()
     )
     (tmp_path / "x.safetensors").write_bytes(b"\xff" * 100)
-    with pytest.raises(ValueError, match="no safetensors file"):
+    with pytest.raises(ValueError, match="is not a safetensors file"):
         weights.read(tmp_path / "x.safetensors")
 
 
@@ -220,7 +220,7 @@ def test_other_weights_than_pytorchs_are_noticed(small, monkeypatch):
     monkeypatch.setattr(
         pieces, "open_package", lambda path, device: lambda seed: [weight + 0.002 for weight in right(seed)]
     )
-    with pytest.raises(Corrupt, match="not what PyTorch makes of seed 1"):
+    with pytest.raises(Corrupt, match="differs from PyTorch for seed 1"):
         pieces.check_random(small / "random_ends.pt2", SHAPES["small"], "cpu")
 
 
@@ -245,7 +245,7 @@ def test_a_gpu_that_is_not_there_is_said_before_anything_is_compiled(tmp_path, m
         raise OSError(f"{name}: no such file")
 
     monkeypatch.setattr(export.ctypes, "CDLL", no_driver)
-    with pytest.raises(headrace.NotSupported, match="there is no GPU here"):
+    with pytest.raises(headrace.NotSupported, match="this machine has no GPU"):
         export.export_pieces(tmp_path, target=export.Target("8b", "cuda"))
     assert not list(tmp_path.iterdir())
 
@@ -310,7 +310,7 @@ def test_every_twentieth_chapter_is_held_out():
 def test_verses_lose_their_references_and_chapters_are_set_apart():
     printed = "Ge1:1 In the  beginning.\nGe1:2 And the earth.\n1Ki2:1 Now the days.\n"
     assert corpus.clean(printed) == "In the beginning.\nAnd the earth.\n\nNow the days.\n"
-    with pytest.raises(ValueError, match="no verse"):
+    with pytest.raises(ValueError, match="is not a verse"):
         corpus.clean("Genesis 1\n")
     assert corpus.words("Milcah's sons, and THEY") == ["milcah's", "sons", "and", "they"]
 
@@ -483,12 +483,12 @@ def test_a_piece_on_which_a_runner_crashed_asks_whether_torch_dies_too(failing):
         "embed ended with exit code 70 in step compile; head ended by signal 6 (SIGABRT) in step compile"
         in said
     )
-    assert "What is printed above says why. Bare torch dies too" in said
+    assert "The reason is printed above. Bare torch dies too" in said
 
 
 def test_a_piece_that_fails_in_words_or_is_ended_from_outside_starts_nothing_more(failing):
     assert failing({"head": "sys.exit(1)"}) == (
-        "exporting failed: head ended with exit code 1 in step compile. What is printed above says why"
+        "exporting failed: head ended with exit code 1 in step compile. The reason is printed above"
     )
     assert failing({"head": "os.kill(os.getpid(), 9)"}) == (
         "exporting failed: head ended by signal 9 (SIGKILL) in step compile"

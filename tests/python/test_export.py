@@ -316,7 +316,7 @@ def test_a_package_that_differs_is_not_written(folder, changing):
     ("target", "output", "said"),
     [
         ("models.py", "x.pt2", "expected module.py:function"),
-        ("missing.py:mixed", "x.pt2", "missing.py is no file"),
+        ("missing.py:mixed", "x.pt2", "missing.py is not a file"),
         ("models.py:nothing", "x.pt2", "has no function 'nothing': it has Mixed, mixed"),
         ("models.py:raising", "x.pt2", "raised RuntimeError: no weights today"),
         ("models.py:a_number", "x.pt2", "returned a int: expected a tuple (module, args)"),
@@ -324,21 +324,21 @@ def test_a_package_that_differs_is_not_written(folder, changing):
         ("models.py:no_args", "x.pt2", "without the key 'args'"),
         ("models.py:no_module", "x.pt2", "must be a torch.nn.Module"),
         ("models.py:branching", "x.pt2", "torch.export cannot trace Branching"),
-        ("models.py:numbers", "x.pt2", "output 1 of the module is 5: a package returns tensors only"),
+        ("models.py:numbers", "x.pt2", "output 1 of the module is 5: a package can return only tensors"),
         ("models.py:two_names", "x.pt2", "2 input_names for 1 input tensors (x)"),
         ("models.py:changing", "x.onnx", "must end in .pt2"),
-        ("models.py:changing", "missing/x.pt2", "missing is no folder"),
+        ("models.py:changing", "missing/x.pt2", "missing is not a folder"),
         (
             "models.py:third_dict",
             "x.pt2",
-            "holds the dynamic dimension rows, and is for example inputs by name: return a dict",
+            "has the dynamic dimension rows, but takes example inputs by name: return a dict",
         ),
         (
             "models.py:third_tuple",
             "x.pt2",
-            "holds the dynamic dimension 2*rows, and is for example inputs by name: return a dict",
+            "has the dynamic dimension 2*rows, but takes example inputs by name: return a dict",
         ),
-        ("models.py:third_hint", "x.pt2", "holds the dynamic dimension"),
+        ("models.py:third_hint", "x.pt2", "has the dynamic dimension"),
         ("models.py:third_number", "x.pt2", "kwargs is a int: it must be a dict"),
     ],
 )
@@ -354,8 +354,8 @@ def test_where_it_goes_is_looked_at_before_anything_else(tmp_path, capsys):
     (tmp_path / "taken.pt2").mkdir()
     said = {
         "x.onnx": "must end in .pt2",
-        "missing/x.pt2": "missing is no folder: make it first",
-        "taken.pt2": "taken.pt2 is a folder: --output names the package to write",
+        "missing/x.pt2": "missing is not a folder: create it first",
+        "taken.pt2": "taken.pt2 is a folder: --output must name the package to write",
     }
     for output, expected in said.items():
         assert export.main(["no such file.py:f", "--output", str(tmp_path / output)]) == 1
@@ -366,7 +366,7 @@ def test_where_it_goes_is_looked_at_before_anything_else(tmp_path, capsys):
 
 def test_a_folder_that_takes_nothing_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-    with pytest.raises(errors.InvalidArgument, match="nothing can be written into"):
+    with pytest.raises(errors.InvalidArgument, match="is not writable"):
         check_output(tmp_path / "x.pt2")
 
 
@@ -381,7 +381,7 @@ def test_a_file_that_cannot_be_imported_is_named_with_the_reason(tmp_path):
 def test_a_device_that_is_not_there_is_an_error(folder, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert call(folder, "models.py:changing", folder / "x.pt2", "--device", "cuda") == 1
-    assert "finds no GPU here" in capsys.readouterr().err
+    assert "finds no GPU" in capsys.readouterr().err
 
 
 def test_without_torch_it_says_what_to_install(run_script):
@@ -439,7 +439,7 @@ def full_disk(folder, mixed):
 def test_a_full_disk_is_named_and_leaves_the_old_package(folder, full_disk):
     assert full_disk.returncode == 1
     assert "No space left on device (ENOSPC)" in full_disk.stderr
-    assert str(folder / "small") in full_disk.stderr and "make room" in full_disk.stderr
+    assert str(folder / "small") in full_disk.stderr and "free space" in full_disk.stderr
     assert full_disk.stdout.split() == ["old", "mixed.pt2"]
 
 
@@ -451,7 +451,7 @@ def test_a_full_cache_is_named_even_if_the_compiler_hides_the_reason(tmp_path, m
         raise RuntimeError("g++ ended with 1")
 
     monkeypatch.setattr(package_module, "_compile", fail)
-    with pytest.raises(errors.Exhausted, match=f"{cache}: make room"):
+    with pytest.raises(errors.Exhausted, match=f"{cache}: free space"):
         package_module.write_package(None, tmp_path / "x.pt2", cache)
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 

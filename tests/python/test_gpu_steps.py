@@ -5,6 +5,7 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -35,6 +36,7 @@ def sitting(tmp_path, monkeypatch):
     (tmp_path / "carried" / "bin").mkdir(parents=True)
     (tmp_path / "carried" / "commit.txt").write_text("0123456789ab\n")
     options = {"budget": 60, "pytest": [], "nixl": None, "built_here": False, "soak_seconds": 5, "jobs": 0}
+    options["steps"] = None
     return gpu.Sitting(argparse.Namespace(carried=tmp_path / "carried", out=tmp_path / "out", **options))
 
 
@@ -147,6 +149,8 @@ def test_what_the_demo_says_becomes_rows_of_a_place_and_a_length(sitting):
         row["checked"] and row["commit"] == "0123456789ab" for row in rows
     )
     assert {row["metric"]: row["value"] for row in rows}["GB/s"] == 200.0
+    not_compared = gpu.demo_rows(sitting, said | {"checked": False}).splitlines()
+    assert [json.loads(line)["checked"] for line in not_compared] == [False] * len(rows)
 
 
 def test_what_cannot_be_carried_or_is_not_there_is_said(tmp_path):
@@ -161,7 +165,7 @@ def test_what_cannot_be_carried_or_is_not_there_is_said(tmp_path):
     done = subprocess.run(
         [sys.executable, script, "--carried", str(tmp_path)], capture_output=True, text=True, check=False
     )
-    assert done.returncode != 0 and "is not what --collect makes" in done.stderr
+    assert done.returncode != 0 and "is not a folder of --collect" in done.stderr
 
 
 def test_steps_that_measure_nothing_run_side_by_side_and_others_alone(sitting, monkeypatch):
@@ -351,7 +355,7 @@ def test_tests_of_a_process_that_dies_count_as_not_run(tree, sitting, capsys):
 
 def test_no_tests_at_all_and_tests_that_cannot_be_read_are_no_success(tree, sitting):
     tree("import pytest\n\n@pytest.mark.slow\ndef test_long():\n    pass\n")
-    with pytest.raises(gpu.NothingRun, match="there is no test to run"):
+    with pytest.raises(gpu.NothingRun, match="test_gpu.py has no test of this selection"):
         gpu.tests(sitting)
     (gpu.ROOT / "tests" / "python" / "test_gpu.py").write_text("import a_module_that_is_not_there\n")
     with pytest.raises(OSError, match="cannot collect"):
@@ -405,7 +409,7 @@ def test_a_step_that_runs_nothing_says_so_and_is_no_success(sitting, own_steps):
 
     assert result_of_step(sitting, "lacks", lacks) == "nothing run: the program is not installed"
     assert gpu.run_steps(sitting, ["lacks"]) == 1
-    needs = "nothing run: it needs 4 GPUs, and this machine has 2"
+    needs = "nothing run: the step needs 4 GPUs, and this machine has 2"
     assert result_of_step(sitting, "many", lambda _: True, gpus=4) == needs
 
 
@@ -430,19 +434,46 @@ def test_a_comparison_that_writes_no_row_has_failed(tree, sitting, own_steps):
     assert result == "failed: bench/compare_x.py wrote no row"
 
 
-def test_cpp_tests_that_were_not_carried_are_nothing_run(sitting):
-    with pytest.raises(gpu.NothingRun, match="without its C\\+\\+ tests"):
+def test_a_step_without_a_test_in_the_build_fails_only_a_run_that_names_it_or_has_no_other(
+    sitting, own_steps
+):
+    def lacks(_):
+        raise gpu.NotInBuild("no C++ test has a label")
+
+    said = "no test of this kind in this build: no C++ test has a label"
+    assert result_of_step(sitting, "lacks", lacks) == said
+    gpu.STEPS["works"] = step(lambda _: True)
+    assert gpu.run_steps(sitting, ["lacks", "works"]) == 0
+    assert re.search(f"^lacks .* {re.escape(said)}$", sitting.log.read_text(), re.MULTILINE)
+    assert gpu.run_steps(sitting, ["lacks"]) == 1, "a run of nothing is no success"
+    sitting.options.steps = "lacks,works"
+    assert result_of_step(sitting, "lacks", lacks) == f"nothing run: {said}"
+    assert gpu.run_steps(sitting, ["lacks", "works"]) == 1
+
+
+def test_a_carried_build_has_no_step_native_unless_the_checkout_has_cpp_tests_with_a_label(tree, sitting):
+    tree("")
+    folder = gpu.ROOT / "tests" / "unit" / "gpu"
+    folder.mkdir(parents=True)
+    (folder / "a_test.cpp").write_text("TEST(copy, of_a_page) { run_kernel(); }\n")
+    with pytest.raises(gpu.NotInBuild, match="no C\\+\\+ test has a label of gpu1, gpu2, gpu4, kernel"):
         gpu.native(sitting)
+    (folder / "b_test.cpp").write_text("TEST_F(copy_gpu1, of_a_page) {}\nTEST(copy,\n     other_kernel) {}\n")
+    with pytest.raises(gpu.NothingRun, match="copy_gpu1.of_a_page, copy.other_kernel") as raised:
+        gpu.native(sitting)
+    assert not isinstance(raised.value, gpu.NotInBuild)
 
 
 # ctest's, whose last argument is the file.
 JUNIT = "for last; do :; done; echo '<testsuite>{}</testsuite>' >\"$last\""
 
 
-def test_cpp_tests_of_which_none_has_a_label_or_all_skip_themselves_are_nothing_run(sitting, programs):
+def test_cpp_tests_of_which_none_has_a_label_are_not_in_the_build_and_skipped_ones_are_nothing_run(
+    sitting, programs
+):
     sitting.options.built_here = True
     programs("ctest", "echo 'No tests were found!!!'")
-    with pytest.raises(gpu.NothingRun, match="no C\\+\\+ test with a label of gpu1, gpu2, gpu4, kernel"):
+    with pytest.raises(gpu.NotInBuild, match="no C\\+\\+ test has a label of gpu1, gpu2, gpu4, kernel"):
         gpu.native(sitting)
     programs(
         "ctest",
@@ -508,14 +539,14 @@ def test_what_a_driver_was_not_asked_is_nothing_run(tree, sitting):
     tree("")
     (gpu.ROOT / "bench" / "gpu").mkdir(parents=True)
     (gpu.ROOT / "bench" / "gpu" / "driver_assumptions.py").write_text("")
-    with pytest.raises(gpu.NothingRun, match="nothing was asked of the driver"):
+    with pytest.raises(gpu.NothingRun, match="no question was put to the driver"):
         gpu.assumptions(sitting)
 
 
 def test_a_sanitizer_that_looked_at_nothing_is_no_success(sitting, programs):
     programs("compute-sanitizer", "echo 'Device not supported'")
     assert not gpu.memcheck(sitting)
-    assert "it looked at nothing" in sitting.troubles[-1]
+    assert "it examined nothing" in sitting.troubles[-1]
     programs("compute-sanitizer", "echo '========= ERROR SUMMARY: 0 errors'")
     assert gpu.memcheck(sitting)
     programs(
@@ -561,7 +592,7 @@ def test_the_folder_of_a_wheels_plugins_is_not_taken_for_the_package(tmp_path):
     make_nixl(tmp_path / "given" / "site-packages")
     assert gpu.unpacked(tmp_path / "given") == tmp_path / "given" / "site-packages"
     make_plugins(tmp_path / "plugins")
-    with pytest.raises(gpu.NothingRun, match="holds no package nixl"):
+    with pytest.raises(gpu.NothingRun, match="has no package nixl"):
         gpu.unpacked(tmp_path / "plugins")
 
 
@@ -702,7 +733,7 @@ def bare(monkeypatch, sitting):
 def test_models_are_not_exported_where_pytorchs_own_loader_dies(sitting, own_steps, bare, capsys):
     called = bare({None: -11}, None)
     result = result_of_step(sitting, "runner", gpu.runner)
-    assert result.startswith("failed: PyTorch's own loader does not work here, without Headrace")
+    assert result.startswith("failed: PyTorch's own loader fails on this machine without Headrace")
     assert result.endswith("signal 11 (SIGSEGV) in step load")
     assert called == [None], "nothing but the runtime was compiled"
     assert "Segmentation fault" in capsys.readouterr().out

@@ -124,9 +124,7 @@ def test_a_package_without_its_command_is_reported_with_advice(tmp_path):
     done = subprocess.run(
         [sys.executable, str(main)], capture_output=True, text=True, timeout=60, check=False
     )
-    assert (
-        done.returncode == 1 and "cannot be run" in done.stderr and "install the package again" in done.stderr
-    )
+    assert done.returncode == 1 and "cannot be run" in done.stderr and "reinstall the package" in done.stderr
 
 
 def test_the_library_is_installed_once_and_has_its_major_version_in_its_name():

@@ -78,11 +78,11 @@ def test_fetched_and_unpacked_packages_are_printed(place):
     done = setup(place)
     assert done.returncode == 0, done.stderr
     lines = said(done)
-    assert lines[1] == "going on with the Python environment .venv"
+    assert lines[1] == "using the existing Python environment .venv"
     steps = [
-        "fetching numpy-2.4.whl (16 MB)",
-        "fetching torch-2.13.whl (800 MB)",
-        "taking sympy-1.14.whl",
+        "downloading numpy-2.4.whl (16 MB)",
+        "downloading torch-2.13.whl (800 MB)",
+        "processing sympy-1.14.whl",
         "unpacking sympy, torch",
     ]
     assert [line for line in lines if line in steps] == steps
@@ -104,7 +104,7 @@ def test_a_long_step_prints_its_progress_regularly(place):
         pip.flush()
         heard = 0
         for line in process.stdout:
-            heard += "still fetching torch-2.13.whl (800 MB), " in line
+            heard += "still downloading torch-2.13.whl (800 MB), " in line
             if heard == 2:
                 break
     assert process.wait(60) == 0
@@ -118,7 +118,7 @@ def test_a_run_after_a_failure_continues_with_the_existing_environment(place):
     (place / "torch_fails").unlink()
     done = setup(place)
     assert done.returncode == 0, done.stderr
-    assert "going on with the Python environment .venv" in said(done)
+    assert "using the existing Python environment .venv" in said(done)
 
 
 def test_an_installed_torch_is_kept(place):
@@ -126,7 +126,7 @@ def test_an_installed_torch_is_kept(place):
     (place / "torch_fails").touch()
     done = setup(place)
     assert done.returncode == 0, done.stderr
-    assert "torch is there already" in said(done)
+    assert "torch is already installed" in said(done)
 
 
 def test_the_same_interpreter_named_again_keeps_its_environment(place):
@@ -139,7 +139,7 @@ def test_the_same_interpreter_named_again_keeps_its_environment(place):
     (place / "identity").write_text(identity.stdout)
     done = setup(place, HEADRACE_PYTHON=sys.executable)
     assert done.returncode == 0, done.stderr
-    assert "going on with the Python environment .venv" in said(done)
+    assert "using the existing Python environment .venv" in said(done)
 
 
 def test_another_interpreter_gets_an_environment_of_its_own(place):

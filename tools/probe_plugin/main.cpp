@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tries a plugin that did not come with Headrace, in a process that may die of it: loads it, checks its
-// table, opens and ends one instance. Exit status 0 and silence: fit. Otherwise the reason on standard
-// output.
+// Tests a plugin from outside Headrace in a process of its own, because the plugin may crash: loads it,
+// checks its table, creates and destroys one instance. Prints nothing and exits with 0 if the plugin passes;
+// otherwise prints the reason on standard output.
 #include <headrace/plugin/backend_v1.h>
 
 #include <dlfcn.h>
@@ -56,14 +56,14 @@ int try_instance(const headrace_backend_v1* table) {
     settings.push_back({option.name, option.default_value});
   }
   char folder[] = "/tmp/headrace-probe-XXXXXX";
-  if (mkdtemp(folder) == nullptr) return refuse("no temporary folder for the trial");
+  if (mkdtemp(folder) == nullptr) return refuse("a temporary folder for the test cannot be made");
   const headrace_host_v1 host = quiet_host();
   const headrace_create_v1 create{sizeof create, settings.data(), settings.size(), folder};
   char buffer[512];
   headrace_text_v1 text{sizeof text, buffer, sizeof buffer - 1, 0};
   void* instance = nullptr;
   const int32_t code = table->create(&host, &create, &instance, &text);
-  // A plugin that cannot open here (no such device) is still a sound plugin: the agent will hear its reason.
+  // A plugin that cannot open on this machine (no such device) passes: the agent gets its reason.
   if (code == HEADRACE_OK) {
     headrace_info_v1 info{};
     info.struct_size = sizeof info;
@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
     return refuse("it does not export " HEADRACE_BACKEND_SYMBOL ": is it a Headrace plugin?");
   try {
     const headrace_backend_v1* const table = function();
-    // The host checks the table itself; here only what a trial needs.
+    // The host checks the table itself. This checks only the fields that the test uses.
     if (table == nullptr || table->struct_size < HEADRACE_BACKEND_V1_SIZE ||
         table->abi_major != HEADRACE_BACKEND_ABI_MAJOR || table->create == nullptr ||
         table->info == nullptr || table->destroy == nullptr ||
@@ -95,9 +95,9 @@ int main(int argc, char** argv) {
     }
     return try_instance(table);
   } catch (const std::exception& e) {
-    std::printf("its initialisation threw: %s", e.what());
+    std::printf("its initialisation threw an exception: %s", e.what());
     return 1;
   } catch (...) {
-    return refuse("its initialisation threw");
+    return refuse("its initialisation threw an exception");
   }
 }

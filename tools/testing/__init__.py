@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tools/test.py is made of: stages and their counts, GoogleTest programs, stored results, times."""
+"""The parts of tools/test.py: stages and their counts, GoogleTest programs, stored results, times."""

@@ -57,7 +57,8 @@ class Result:
 
 
 def read_suites(build: Path) -> tuple[dict[str, str], list[Suite]]:
-    """The environment and the programs of a configured build (cmake/tests.cmake writes suites.json)."""
+    """Returns the environment and the programs of a configured build (cmake/tests.cmake writes
+    suites.json)."""
     listed = json.loads((build / "suites.json").read_text())
     plugins = store.files_below(build / "lib")
     helpers = store.files_below(build / "tests" / "plugins")
@@ -74,7 +75,7 @@ def read_suites(build: Path) -> tuple[dict[str, str], list[Suite]]:
 
 
 def list_cases(suite: Suite, environment: dict[str, str], wrapper: list[str], filter_text: str) -> list[str]:
-    """The names of the cases that the filter lets through."""
+    """Returns the names of the cases that the filter selects."""
     command = [*wrapper, str(suite.program), "--gtest_list_tests", f"--gtest_filter={filter_text}"]
     listing = subprocess.run(
         command,
@@ -96,7 +97,8 @@ def list_cases(suite: Suite, environment: dict[str, str], wrapper: list[str], fi
 
 
 def filter_without(labels: Iterable[str]) -> str:
-    """Every case but those with one of these labels at the end of its suite's name or its own."""
+    """Returns a filter for every case without one of these labels at the end of its suite's name or its
+    own."""
     return "-" + ":".join(f"*_{label}.*:*_{label}:*_{label}/*" for label in labels)
 
 
@@ -105,7 +107,7 @@ def filter_with(label: str) -> str:
 
 
 def cut(suite: Suite, cases: list[str]) -> list[Shard]:
-    """Shards of about SHARD_SECONDS each; cases of one GoogleTest suite stay in order."""
+    """Returns shards of about SHARD_SECONDS each; cases of one GoogleTest suite stay in order."""
     shards: list[Shard] = []
     current: list[str] = []
     seconds = 0.0
@@ -125,7 +127,7 @@ END_LINE = re.compile(r"^\[  (     OK|FAILED |SKIPPED) \] (\S+?),? .*\(\d+ ms\)"
 
 
 class Log:
-    """A log that grows: which case runs now, and since when."""
+    """A log that grows: the case that runs now, and its start."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -151,7 +153,7 @@ def case_seconds(name: str) -> float:
 def run_shard(
     runner: Runner, shard: Shard, stem: str, environment: dict[str, str], wrapper: list[str]
 ) -> Result:
-    """One process for the shard's cases."""
+    """Runs the shard's cases in one process."""
     base = REPORTS / "gtest" / f"{stem}.{shard.suite.name}.{shard.number}"
     base.parent.mkdir(parents=True, exist_ok=True)
     log, report, flags = (base.with_suffix(base.suffix + end) for end in (".log", ".xml", ".flags"))
@@ -181,7 +183,7 @@ def run_shard(
 
 
 def watch(runner: Runner, process: subprocess.Popen[bytes], log: Log) -> bool:
-    """Waits for the process; True when a case took too long and the process was killed for it."""
+    """Waits for the process. Returns True if a case took too long and the process was killed for it."""
     pause = 0.01
     try:
         while process.poll() is None:
@@ -228,7 +230,8 @@ def read_report(report: Path, text: str, code: int, shard: Shard, log: Path) -> 
 
 
 def read_log(text: str, code: int, shard: Shard, late: bool) -> Result:
-    """What a process that wrote no report had done: the cases behind the one that ended it are left."""
+    """Reads the log of a process that wrote no report. The cases after the one that ended the process are
+    left to run."""
     result = Result()
     endings = {name: word.strip() for word, name in END_LINE.findall(text)}
     for name, word in endings.items():
@@ -250,13 +253,13 @@ def read_log(text: str, code: int, shard: Shard, late: bool) -> Result:
 
 
 def skip_reason(output: str) -> str:
-    """The text after GoogleTest's `Skipped`."""
+    """Returns the text after GoogleTest's `Skipped`."""
     match = re.search(r"^\S*:\d+: Skipped\n(.*?)\n?^\[  SKIPPED", output, re.M | re.S)
     return " ".join(match[1].split()) if match else "no reason given"
 
 
 def output_of(text: str, name: str) -> str:
-    """What a case printed."""
+    """Returns the output of a case."""
     begin = text.find(f"[ RUN      ] {name}\n")
     if begin < 0:
         return ""
@@ -275,8 +278,8 @@ def run_suites(
     without: dict[str, list[str]] | None = None,
     jobs: int,
 ) -> None:
-    """Runs the suites' cases and counts them in the stage. Equal programs that passed before are not run
-    again."""
+    """Runs the suites' cases and counts them in the stage. A program that passed before with the same hash is
+    not run again."""
     begin = time.monotonic()
     times_file = BUILD / "passed" / f"{stage.name}.seconds.json"
     known: dict[str, dict[str, float]] = json.loads(times_file.read_text()) if times_file.exists() else {}

@@ -35,7 +35,7 @@ class OutOfTime(Exception):
 
 @dataclass
 class Case:
-    """One test that did not simply pass."""
+    """One test that failed or was skipped."""
 
     name: str
     text: str
@@ -43,7 +43,7 @@ class Case:
 
 @dataclass
 class Stage:
-    """What a stage did, filled in while it runs. Checks may come from several threads."""
+    """The results of a stage, filled in while it runs. Checks may come from several threads."""
 
     name: str
     sentence: str
@@ -84,7 +84,7 @@ def read_allowed_skips() -> list[re.Pattern[str]]:
 
 
 def signal_sentence(code: int) -> str:
-    """How a process ended, from the exit code as subprocess gives it."""
+    """Says how a process ended, from subprocess's return code."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -125,8 +125,8 @@ class Runner:
         quiet: bool = False,
         log_name: str = "",
     ) -> bool:
-        """Runs one command into the stage's log. True when it succeeded; its last lines are shown when it did
-        not."""
+        """Runs one command into the stage's log. Returns True if it succeeded; if not, its last lines are
+        shown."""
         shown = " ".join(part if len(part) < 80 else part[:60] + "..." for part in command)
         if not quiet:
             print(f"  {shown}", flush=True)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of test programs that passed, kept under the hash of what they depend on.
+"""Results of test programs that passed, kept under the hash of their inputs.
 
-A program whose hash is known is not run again by `make test`. The hash covers the program, what it loads, its
-data, its arguments and its environment. Continuous integration and `make test-long` do not read the store.
+A program whose hash is known is not run again by `make test`. The hash covers the program, the files that it
+loads, its data, its arguments and its environment. Continuous integration and `make test-long` do not read
+the store.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def file_hash(path: Path) -> str:
 
 
 def files_below(*roots: Path) -> list[Path]:
-    """Every file in these folders, and the files among `roots` themselves; no caches of Python."""
+    """Returns every file in these folders, and the files among `roots` themselves, without Python's
+    caches."""
     found: list[Path] = []
     for root in roots:
         if root.is_file():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the minutes of a test run go: `tools/test.py --timings`."""
+"""The times of a test run's steps: `tools/test.py --timings`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST = 12
 
 
 def build_edges(log: Path) -> dict[str, float]:
-    """Seconds of each output in Ninja's log; the last build of an output counts."""
+    """Returns the seconds of each output in Ninja's log; the last build of an output counts."""
     edges: dict[str, float] = {}
     for line in log.read_text().splitlines()[1:]:
         start, end, _, output, _ = line.split("\t")

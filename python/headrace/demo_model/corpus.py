@@ -71,7 +71,7 @@ def clean(printed: str) -> str:
     for line in printed.splitlines():
         match = _VERSE.fullmatch(line.rstrip())
         if match is None:
-            raise ValueError(f"a line of the program `bible` is no verse with its reference: {line!r}")
+            raise ValueError(f"a line of the program `bible` is not a verse with its reference: {line!r}")
         if chapter is not None and match[1] != chapter:
             lines.append("")
         chapter = match[1]
@@ -81,7 +81,7 @@ def clean(printed: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m headrace.demo_model.corpus", description="Writes the text the model learns from."
+        prog="python -m headrace.demo_model.corpus", description="Writes the training text of the model."
     )
     parser.add_argument("--output", type=Path, required=True, help="the file to write")
     output: Path = parser.parse_args().output
@@ -90,7 +90,7 @@ def main() -> None:
         text = clean(_print_verses(Path(scratch).resolve()))
     output.write_text(text, encoding="ascii")
     training, held_out = split(text)
-    print(f"{output}: {len(text)} bytes, {len(training)} to learn from and {len(held_out)} held out")
+    print(f"{output}: {len(text)} bytes, {len(training)} for training and {len(held_out)} held out")
     print(f"{len(set(words(text)))} different words; sha256 {digest(text)}")
 
 

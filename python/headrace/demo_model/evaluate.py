@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the trained model: held-out bits per byte, and how many of the words that it writes are words of
-its corpus.
+"""Measures the trained model: held-out bits per byte, and the share of generated words that are in its
+corpus.
 
     python -m headrace.demo_model.evaluate --corpus corpus.txt --weights weights.safetensors --output
     evaluation.json
 
-The text is generated piece by piece as the workers do it, from prompts of the held-out text, at temperature
-0.8. Like train.py it runs as a script where only torch is installed. Exits with 1 when fewer than 95 % of the
-words are known.
+The text is generated as the workers do it, from prompts of the held-out text, at temperature 0.8. Like
+train.py it runs as a script if only torch is installed. The exit code is 1 if fewer than 95 % of the words
+are in the corpus.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ GOAL = 0.95
 
 
 def prompts(held_out: str) -> list[bytes]:
-    """The beginnings of its chapters."""
+    """Returns the first PROMPT_BYTES of each chapter that is long enough."""
     return [
         chapter[:PROMPT_BYTES].encode() for chapter in held_out.split("\n\n") if len(chapter) >= PROMPT_BYTES
     ]
 
 
 def generate_words(model: Weights, held_out: str, count: int, seed: int) -> tuple[list[str], str]:
-    """`count` words, and the text they were taken from. Half words at both ends of a piece of text do not
-    count."""
+    """Returns `count` words and the text that they come from. The first and the last word of each generated
+    text do not count: they may be incomplete."""
     found: list[str] = []
     texts: list[str] = []
     for i, prompt in enumerate(prompts(held_out)):
@@ -55,9 +55,7 @@ def generate_words(model: Weights, held_out: str, count: int, seed: int) -> tupl
         print(f"{min(len(found), count)} of {count} words", file=sys.stderr)
         if len(found) >= count:
             return found[:count], "\n----\n".join(texts)
-    raise ValueError(
-        f"the held-out text has only {len(texts)} chapters to begin with: ask for fewer than {count} words"
-    )
+    raise ValueError(f"the held-out text has prompts for only {len(found)} words: ask for fewer than {count}")
 
 
 def main() -> int:
@@ -67,7 +65,10 @@ def main() -> int:
     parser.add_argument("--corpus", type=Path, required=True, help="the text that corpus.py wrote")
     parser.add_argument("--weights", type=Path, required=True, help="the file that train.py wrote")
     parser.add_argument(
-        "--output", type=Path, required=True, help="the JSON file to write; the text goes beside it as .txt"
+        "--output",
+        type=Path,
+        required=True,
+        help="the JSON file to write; a .txt file next to it has the text",
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--words", type=int, default=2000, help="words to generate")

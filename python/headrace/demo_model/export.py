@@ -4,12 +4,12 @@
     python -m headrace.demo_model.export --output DIR
     python -m headrace.demo_model.export --shape 8b --device cuda
 
-What is there and still fits is left alone: a package says which torch, which processor features or GPU, which
-shape and which source made it, and looking at that takes no torch. Each new one is compared with PyTorch at
+A package that is up to date is kept. Each package has a record of its torch, its processor features or GPU,
+its shape and its source; reading the record needs no torch. Each new package is compared with PyTorch at
 several sizes, and layer.pt2 must give the same bits for every page size and order of pages. Shapes with
-random weights have two packages more, which make them, and sizes.json. The folder is the one line on standard
-output, standard error tells what is being done. A piece that cannot be exported is named with its step, and
-with the signal if its process crashed.
+random weights have two more packages, which make the weights, and the file sizes.json. Standard output gets
+one line, the folder; standard error gets the progress. An error names the package that cannot be exported and
+its step, and the signal if its process crashed.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from ..exporting.bare_loader import ended, explain_crash, is_crash
 from .shapes import SHAPES, Shape
 
 KEY = "made_by"
-CRASHED = 70  # exit code of the process of a piece on which a runner crashed
+CRASHED = 70  # exit code of a package's process if a runner crashed on the package
 SIZES_FILE = "sizes.json"
 
-# What compiled code may depend on, among the flags that Linux tells of a processor.
+# The processor flags of Linux on which compiled code may depend.
 _FEATURES = re.compile(r"(avx|amx|fma|sve|asimd|bf16|f16c|sse4)\w*")
 _SOURCES = (
     "model.py",
@@ -57,12 +57,12 @@ _SOURCES = (
     "../exporting/package.py",
     "../exporting/io_spec.py",
 )
-_CAPABILITY = (75, 76)  # attributes of a device, as the driver's interface numbers them
+_CAPABILITY = (75, 76)  # device attributes of the driver: compute capability, major and minor
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is compiled, and for what."""
+    """The shape to compile, and the device to compile for."""
 
     shape_name: str = "book"
     device: str = "cpu"  # or cuda: any GPU of this machine
@@ -73,9 +73,9 @@ class Target:
 
 
 def current_key(target: Target = Target()) -> dict[str, str]:
-    """What a package depends on beyond its weights, which are inputs.
+    """Returns the facts that a package depends on. Its weights are inputs and not among them.
 
-    errors   not_supported (for a GPU, and there is none)
+    errors   not_supported (the target is a GPU, and this machine has none)
     """
     try:
         torch_version = importlib.metadata.version("torch")
@@ -92,7 +92,8 @@ def current_key(target: Target = Target()) -> dict[str, str]:
 
 
 def default_folder(target: Target = Target()) -> Path:
-    """In the user's cache, where unpacked packages are too; each shape and kind of device has its own."""
+    """Returns the folder of the packages in the user's cache. Each shape and kind of device has its own
+    folder."""
     named = os.environ.get("HEADRACE_CACHE_DIR")
     cache = (
         Path(named)
@@ -103,17 +104,19 @@ def default_folder(target: Target = Target()) -> Path:
 
 
 def _gpu() -> str:
-    """The first GPU's compute capability, asked of the driver: "cuda 9.0"."""
+    """Asks the driver for the first GPU's compute capability. Returns it as "cuda 9.0"."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise NotSupported(
-            f"--device cuda: there is no GPU here ({error}): leave it out for the processor"
+            f"--device cuda: this machine has no GPU ({error}): without the option it compiles for the "
+            "processor"
         ) from error
     device, numbers = ctypes.c_int(), (ctypes.c_int * len(_CAPABILITY))()
     if (code := driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0)) != 0:
         raise NotSupported(
-            f"--device cuda: the driver shows no GPU here (error {code}): leave it out for the processor"
+            f"--device cuda: the driver finds no GPU (error {code}): without the option it compiles for the "
+            "processor"
         )
     for i, attribute in enumerate(_CAPABILITY):
         driver.cuDeviceGetAttribute(ctypes.byref(numbers, i * ctypes.sizeof(ctypes.c_int)), attribute, device)
@@ -128,7 +131,7 @@ def _processor() -> str:
 
 
 def is_current(package: Path, key: dict[str, str]) -> bool:
-    """Whether the package is there and was made by what `key` tells."""
+    """Returns whether the package exists and was made with the facts of `key`."""
     try:
         return read_spec(package).get(KEY) == key
     except (OSError, zipfile.BadZipFile, ValueError, Error):
@@ -136,10 +139,10 @@ def is_current(package: Path, key: dict[str, str]) -> bool:
 
 
 def export_pieces(output: Path, cache: Path | None = None, target: Target = Target()) -> list[Path]:
-    """Exports what is missing or outdated into the folder; returns all packages.
+    """Exports the missing and outdated packages into the folder. Returns the paths of all packages.
 
-    errors   backend_failed when a piece could not be exported: which, in which step, and how its process
-             ended; not_supported (a GPU is asked for, and there is none)
+    errors   backend_failed (a package could not be exported: the text names the package, its step, and how
+             its process ended), not_supported (the target is a GPU, and this machine has none)
     """
     packages = [output / f"{piece}.pt2" for piece in target.shape.pieces]
     key = current_key(target)
@@ -147,7 +150,7 @@ def export_pieces(output: Path, cache: Path | None = None, target: Target = Targ
     def outdated() -> list[str]:
         return [package.stem for package in packages if not is_current(package, key)]
 
-    if outdated():  # only then the folder must be ours to write
+    if outdated():  # only then the folder must be writable
         output.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(output):
             _sweep(output, target)
@@ -161,14 +164,15 @@ def export_pieces(output: Path, cache: Path | None = None, target: Target = Targ
 
 
 def _write_sizes(output: Path, shape: Shape) -> None:
-    """For the command, which else learns them from the weights file; before the packages, which alone are
-    looked at later."""
+    """Writes the sizes for the command, which otherwise reads them from the weights file. They are written
+    before the packages, because only the packages are checked later."""
     (output / f".{SIZES_FILE}").write_text(json.dumps(shape.description()) + "\n")
     os.replace(output / f".{SIZES_FILE}", output / SIZES_FILE)
 
 
 def _sweep(output: Path, target: Target) -> None:
-    """Removes what an export that was killed had begun: with the lock held nobody else writes there."""
+    """Removes the unfinished files of an export that was killed. The lock is held: no other process writes
+    there."""
     for piece in target.shape.pieces:
         for begun in output.glob(f".{piece}-*"):
             shutil.rmtree(begun) if begun.is_dir() and not begun.is_symlink() else begun.unlink(
@@ -177,7 +181,8 @@ def _sweep(output: Path, target: Target) -> None:
 
 
 def _export_all(pieces: list[str], output: Path, cache: Path | None, target: Target) -> None:
-    """Each in a process of its own, as many at once as there are processors: compiling takes one."""
+    """Exports each package in a process of its own, as many at once as there are processors: compiling uses
+    one."""
     began = time.monotonic()
     what = "this GPU" if target.device == "cuda" else "this processor"
     _say(f"compiling {', '.join(pieces)} for {what} and torch: this is done once and takes a while")
@@ -185,7 +190,7 @@ def _export_all(pieces: list[str], output: Path, cache: Path | None, target: Tar
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         try:
             ended = list(pool.map(lambda piece: _run_piece(piece, output, cache, target, running), pieces))
-        except BaseException:  # we are to end, and they with us: each removes what it has begun
+        except BaseException:  # this process must end: the children end too and remove their unfinished files
             pool.shutdown(wait=False, cancel_futures=True)
             for process in running:
                 process.terminate()
@@ -197,7 +202,7 @@ def _export_all(pieces: list[str], output: Path, cache: Path | None, target: Tar
 
 @dataclass(frozen=True)
 class _Ended:
-    """How the process of a piece ended, and the step that it was at."""
+    """The last step and the return code of the process of one package."""
 
     piece: str
     step: str
@@ -208,10 +213,11 @@ class _Ended:
 
 
 def _failure_text(failed: list[_Ended], target: Target) -> str:
-    """A process that ends with an exit code has said why; one that a signal ends says nothing."""
+    """Returns the error text. A process with an exit code has printed its error; a process that a signal
+    ended has not."""
     text = f"exporting failed: {'; '.join(map(str, failed))}"
     if any(end.code > 0 for end in failed):
-        text += ". What is printed above says why"
+        text += ". The reason is printed above"
     if any(is_crash(end.code) or end.code == CRASHED for end in failed):
         text += f". {explain_crash(target.device)}"
     return text
@@ -225,8 +231,8 @@ def _run_piece(
     read_end, write_end = os.pipe()
     with os.fdopen(read_end) as steps:
         try:
-            # Each is a process already: Inductor would start as many more as there are processors for each of
-            # them.
+            # One compile thread: by default Inductor starts a process per processor for each of these
+            # processes.
             process = subprocess.Popen(
                 [*command, "--steps-to", str(write_end)],
                 env={"TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ}, pass_fds=(write_end,),
@@ -262,15 +268,15 @@ def export_piece(
     target: Target = Target(),
     progress: Callable[[str], None] = lambda step: None,
 ) -> None:
-    """Exports one piece, whether or not it is there.
+    """Exports one package, even if it exists.
 
-    progress  as export_package has it
-    errors   invalid_argument (the shape has no such piece), and those of export_package
+    progress  as in export_package
+    errors    invalid_argument (the shape has no such package), and those of export_package
     """
     shape, device = target.shape, target.device
     if piece not in shape.pieces:
         raise InvalidArgument(
-            f"shape {target.shape_name} has no piece {piece}: it has {', '.join(shape.pieces)}"
+            f"shape {target.shape_name} has no package {piece}: it has {', '.join(shape.pieces)}"
         )
     key = current_key(target)
     require_torch()
@@ -283,11 +289,12 @@ def export_piece(
     checks |= dict.fromkeys(
         ("random_layer", "random_ends"), lambda package: pieces.check_random(package, shape, device)
     )
-    # Weights by the thousand million are compared where they lie, by their own check.
+    # Billions of random weights are compared on their device, by a check of their own.
     verify = not piece.startswith("random")
     if device == "cuda" and not torch.cuda.is_available():
         raise NotSupported(
-            f"--device cuda: torch {torch.__version__} finds no GPU here: leave it out for the processor"
+            f"--device cuda: torch {torch.__version__} finds no GPU: without the option it compiles for the "
+            "processor"
         )
     request = pieces.request(piece, shape, device)
     export_package(
@@ -299,13 +306,14 @@ def export_piece(
         note={KEY: key},
         check=checks.get(piece),
         progress=progress,
-        explain=False,  # once for all pieces
+        explain=False,  # export_pieces does it once for all packages
     )
 
 
 @contextmanager
 def _one_at_a_time(output: Path) -> Iterator[None]:
-    """Two that start together compile once: the second waits and finds what it wants."""
+    """Holds the folder's lock: of two exports that start together, the second waits and finds the packages
+    made."""
     with (output / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -319,7 +327,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m headrace.demo_model.export", description="Compiles the demo's language model."
     )
-    folder = f"the folder for the packages (default: {default_folder()}, another for each shape and device)"
+    folder = f"folder for the packages (default: {default_folder()}; each shape and device has its own)"
     parser.add_argument("--output", type=Path, metavar="DIR", help=folder)
     parser.add_argument(
         "--shape",
@@ -328,17 +336,17 @@ def main() -> int:
         help="the trained model, or one with random weights (default: book)",
     )
     parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="what to compile for (default: cpu)"
+        "--device", choices=("cpu", "cuda"), default="cpu", help="device to compile for (default: cpu)"
     )
     pieces = sorted({piece for shape in SHAPES.values() for piece in shape.pieces})
-    parser.add_argument("--piece", choices=pieces, help="export this one alone, even if it is up to date")
+    parser.add_argument("--piece", choices=pieces, help="export only this package, even if it is up to date")
     parser.add_argument(
         "--cache",
         type=Path,
         metavar="DIR",
-        help="where the compiler keeps its work (default: the user's cache)",
+        help="folder for the compiler's cache (default: headrace/inductor in the user's cache folder)",
     )
-    # A descriptor of the process that exports all pieces, which learns the step from it.
+    # A pipe to the process that exports all packages: this process writes its steps to it.
     parser.add_argument("--steps-to", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     target = Target(options.shape, options.device)
@@ -362,8 +370,8 @@ def main() -> int:
 
 
 def _steps_to(descriptor: int | None) -> Callable[[str], None]:
-    """Writes each step as a line. What this process starts does not get the descriptor, so that it closes
-    with this process."""
+    """Returns a function that writes each step as a line. Children of this process do not inherit the
+    descriptor, so that the pipe closes with this process."""
     if descriptor is None:
         return lambda step: None
     os.set_inheritable(descriptor, False)
@@ -375,7 +383,7 @@ def _write_line(descriptor: int, line: str) -> None:
 
 
 def _end(number: int, _frame: object) -> None:
-    """As an exception, so that what has been begun is removed on the way."""
+    """Ends the process by an exception, so that unfinished files are removed."""
     sys.exit(128 + number)
 
 

@@ -1,35 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How text is generated: the reference that the C++ workers follow, token for token.
+"""Generates text. This is the reference: the C++ workers give the same tokens.
 
     python -m headrace.demo_model.generate --packages DIR --prompt "In the beginning"
 
 **Tokens** are the bytes of the prompt and of the text, 0 to 255.
 
 **Cache.** Each layer has a pool of pages, float32 [P, 2, page, kv_heads, head_width]: keys, then values. A
-sequence has one list of pages for all layers; token i lies in page pages[i // page] at place i % page, its
-slot is pages[i // page] * page + i % page.
+sequence has one list of pages for all layers. Token i is in page pages[i // page] at place i % page; its slot
+is pages[i // page] * page + i % page.
 
-**Prefill** runs the prompt in chunks of `chunk` tokens, the last one shorter: embed(tokens), then each layer
-with the slots of all tokens before the chunk, storing the keys and values that it returns before the next
-chunk, then, after the last chunk, head on the last row of x alone. **Decode** does the same with the chunk of
-one token that was chosen last. Another chunk size gives other sums and may give other tokens; page size and
-the pages' order do not.
+**Prefill** runs the prompt in chunks of `chunk` tokens; the last chunk may be shorter. Each chunk runs
+embed(tokens), then each layer with the slots of all tokens before the chunk. The keys and values that a layer
+returns are stored before the next chunk. After the last chunk, head runs on the last row of x alone.
+**Decode** does the same with a chunk of one token, the last chosen one. Another chunk size adds in another
+order and may give other tokens; the page size and the order of pages have no effect.
 
 **Choosing a token** from float32 logits l[0..255], with temperature t, top_p p, seed s and the position n of
-the token to be chosen (the number of tokens before it, so the first after a prompt of n bytes has position
+the token to choose (the number of tokens before it: the first token after a prompt of n bytes has position
 n):
 
-1. t == 0: the token of the largest logit, the lowest such token. Else all that follows is in float64, nothing
-   fused:
+1. t == 0: take the token of the largest logit; of equal ones the lowest token. Otherwise do the next steps in
+   float64, without fused operations:
 2. weight[i] = exp((l[i] - max l) / t), with the C library's exp.
-3. p < 1: order the tokens by falling weight, equal ones by rising token; keep the shortest beginning whose
-   weights, added up in that order, reach p * total, total being the sum over all tokens in rising order; the
-   others' weights become 0.
+3. p < 1: sort the tokens by falling weight, equal weights by rising token. Keep the shortest prefix whose
+   weights, added in that order, reach p * total, where total is the sum over all tokens in rising order. Set
+   the other weights to 0.
 4. total = the sum of the weights in rising order of tokens.
 5. u = (mix(s, n) >> 11) * 2**-53, where mix is splitmix64's output function of s + (n + 1) *
    0x9E3779B97F4A7C15, modulo 2**64.
-6. The token is the first, in rising order, at which the running sum of weights exceeds u * total; if rounding
-   leaves none, the last one whose weight is not 0.
+6. Take the first token, in rising order, at which the running sum of weights exceeds u * total; if rounding
+   leaves none, take the last token whose weight is not 0.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ MASK = (1 << 64) - 1
 
 
 def mix(seed: int, position: int) -> int:
-    """64 random bits, the same for the same seed and position: splitmix64's output function."""
+    """Returns 64 random bits that depend on seed and position alone: splitmix64's output function."""
     z = (seed + (position + 1) * GOLDEN) & MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
@@ -68,7 +68,7 @@ def mix(seed: int, position: int) -> int:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen; temperature 0 takes the likeliest."""
+    """The parameters of choosing a token; temperature 0 takes the most likely token."""
 
     temperature: float = 0.8
     top_p: float = 1.0
@@ -76,7 +76,7 @@ class Sampling:
 
 
 def choose(logits: list[float], sampling: Sampling, position: int) -> int:
-    """The next token, as the module's text says step by step."""
+    """Returns the next token, by the steps in the module's docstring."""
     largest = max(logits)
     if sampling.temperature == 0:
         return logits.index(largest)
@@ -93,7 +93,8 @@ def choose(logits: list[float], sampling: Sampling, position: int) -> int:
 
 
 def keep_likeliest(weight: list[float], top_p: float) -> list[float]:
-    """The weights with all but the likeliest, which hold top_p of the total, set to 0."""
+    """Keeps the most likely tokens that together have top_p of the total weight, and sets the other weights
+    to 0."""
     enough = top_p * add_up(weight)
     kept = [0.0] * len(weight)
     running = 0.0
@@ -106,7 +107,7 @@ def keep_likeliest(weight: list[float], top_p: float) -> list[float]:
 
 
 def add_up(values: list[float]) -> float:
-    """One after another: `sum` of newer Pythons carries the rounding along, which C++ does not."""
+    """Adds one value after another. `sum` of newer Pythons compensates the rounding errors; C++ does not."""
     total = 0.0
     for value in values:
         total += value
@@ -115,7 +116,7 @@ def add_up(values: list[float]) -> float:
 
 @dataclass(frozen=True)
 class Pieces:
-    """The three parts as callables: packages, or the modules themselves."""
+    """The three parts of the model as callables: packages, or the PyTorch modules."""
 
     embed: Callable[..., Tensor]
     layer: Callable[..., tuple[Tensor, Tensor, Tensor]]
@@ -127,7 +128,7 @@ class Pieces:
 
     @staticmethod
     def packages(folder: Path) -> Pieces:
-        """Those that headrace.demo_model.export put into the folder."""
+        """Loads the packages that headrace.demo_model.export wrote into the folder."""
         loaded = (
             torch._inductor.aoti_load_package(str(folder / f"{name}.pt2"))
             for name in ("embed", "layer", "head")
@@ -136,7 +137,7 @@ class Pieces:
 
 
 class Weights:
-    """The weights in f32, sorted by who takes them."""
+    """The weights in f32, in the order in which the pieces take them."""
 
     def __init__(self, tensors: dict[str, Tensor], device: str = "cpu") -> None:
         self.sizes = Sizes()
@@ -151,7 +152,7 @@ class Weights:
 
 
 class Cache:
-    """Pools of pages, one a layer, and the pages of one sequence, taken in the order of `free`."""
+    """Pools of pages, one per layer, and the pages of one sequence, taken in the order of `free`."""
 
     def __init__(self, sizes: Sizes, page: int, free: list[int], device: str = "cpu") -> None:
         self.page, self.free, self.pages, self.length = page, list(free), list[int](), 0
@@ -159,12 +160,12 @@ class Cache:
         self.pools = [torch.full(shape, math.nan, device=device) for _ in range(sizes.layers)]
 
     def slots(self, begin: int, end: int) -> Tensor:
-        """Where the tokens from `begin` to before `end` lie."""
+        """Returns the slots of the tokens from `begin` up to, not including, `end`."""
         numbers = [self.pages[i // self.page] * self.page + i % self.page for i in range(begin, end)]
         return torch.tensor(numbers, dtype=torch.int64, device=self.pools[0].device)
 
     def make_room(self, tokens: int) -> None:
-        """Takes pages until so many more tokens have a slot."""
+        """Takes pages until `tokens` more tokens have a slot."""
         while len(self.pages) * self.page < self.length + tokens:
             self.pages.append(self.free.pop(0))
 
@@ -176,7 +177,8 @@ class Cache:
 
 @torch.no_grad()
 def run_chunk(pieces: Pieces, model: Weights, cache: Cache, tokens: list[int]) -> Tensor:
-    """Takes a chunk of tokens into the cache; x [T, D] after the last layer."""
+    """Runs a chunk of tokens and stores their keys and values in the cache. Returns x [T, D] after the last
+    layer."""
     device = model.embedding.device
     cache.make_room(len(tokens))
     before, here = cache.slots(0, cache.length), cache.slots(cache.length, cache.length + len(tokens))
@@ -198,7 +200,7 @@ def generate(
     sampling: Sampling,
     chunk: int = 256,
 ) -> Iterator[int]:
-    """`count` tokens that follow the prompt, which has at least one byte."""
+    """Yields `count` tokens that follow the prompt. The prompt has at least one byte."""
     tokens = list(prompt)
     for begin in range(0, len(tokens), chunk):
         x = run_chunk(pieces, model, cache, tokens[begin : begin + chunk])
@@ -215,19 +217,21 @@ def pages_for(tokens: int, page: int) -> list[int]:
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m headrace.demo_model.generate", description="Goes on with a text."
+        prog="python -m headrace.demo_model.generate", description="Continues a text."
     )
     parser.add_argument("--weights", type=Path, default=Path(__file__).parent / "weights.safetensors")
     parser.add_argument(
-        "--packages", type=Path, help="folder of the exported packages; without it the model runs in PyTorch"
+        "--packages",
+        type=Path,
+        help="folder of the exported packages; without it the model runs in PyTorch",
     )
-    parser.add_argument("--prompt", default="In the beginning", help="what to go on with")
+    parser.add_argument("--prompt", default="In the beginning", help="text to continue")
     parser.add_argument("--tokens", type=int, default=400, help="bytes to generate")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--page", type=int, default=16, help="tokens a page")
-    parser.add_argument("--chunk", type=int, default=256, help="tokens of the prompt that are run at a time")
+    parser.add_argument("--page", type=int, default=16, help="tokens per page")
+    parser.add_argument("--chunk", type=int, default=256, help="tokens of the prompt per chunk")
     return parser.parse_args()
 
 

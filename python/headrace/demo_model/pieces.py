@@ -155,8 +155,8 @@ def check_pages(package: Path, shape: Shape = SHAPES["book"], device: str = "cpu
             for result in results[1:]:
                 if not all(torch.equal(ours, first) for ours, first in zip(result, results[0])):
                     raise Corrupt(
-                        f"{package}: {chunk} tokens after {before} give other bits for another page size or "
-                        f"order of pages"
+                        f"{package}: {chunk} tokens after {before} give different bits for another page size "
+                        "or order of pages"
                     )
 
 
@@ -170,7 +170,7 @@ def check_random(package: Path, shape: Shape, device: str) -> None:
             weights = found([seed])
             for name, ours, expected in zip(range(len(weights)), weights, module(seed)):
                 if not torch.allclose(ours, expected, rtol=2.0**-7, atol=SPREAD * 1e-3):
-                    raise Corrupt(f"{package}: output {name} is not what PyTorch makes of seed {seed.item()}")
+                    raise Corrupt(f"{package}: output {name} differs from PyTorch for seed {seed.item()}")
 
 
 def lay_out(cached: Tensor, page: int, order: int = 1) -> tuple[Tensor, Tensor]:

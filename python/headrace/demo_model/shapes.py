@@ -55,7 +55,7 @@ class Shape:
         return ("embed", "layer", "head", "store", *(("random_layer", "random_ends") if self.random else ()))
 
     def description(self) -> dict[str, int | str]:
-        """Returns what the command reads of a model without a weights file: its sizes and dtype."""
+        """Returns the sizes and the dtype, which the command reads for a model without a weights file."""
         return {**asdict(self.sizes), "dtype": self.dtype}
 
 

@@ -207,31 +207,31 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--corpus", type=Path, required=True, help="the text that corpus.py wrote")
     parser.add_argument(
-        "--output", type=Path, required=True, help="the folder for weights.safetensors and training.json"
+        "--output", type=Path, required=True, help="folder for weights.safetensors and training.json"
     )
     parser.add_argument(
         "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu, cuda or cuda:N"
     )
     parser.add_argument("--steps", type=int, default=2500, help="steps of the optimizer")
-    parser.add_argument("--batch", type=int, default=32, help="texts a step")
-    parser.add_argument("--length", type=int, default=2048, help="bytes a text")
+    parser.add_argument("--batch", type=int, default=32, help="texts per step")
+    parser.add_argument("--length", type=int, default=2048, help="bytes per text")
     parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate")
     parser.add_argument("--decay", type=float, default=0.1, help="weight decay")
     parser.add_argument("--dropout", type=float, default=0.1, help="share of activations dropped")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--look-every", type=int, default=100, help="steps between looks at the held-out text"
+        "--look-every", type=int, default=100, help="steps between evaluations on the held-out text"
     )
     parser.add_argument(
         "--held-out-bytes",
         type=int,
         default=None,
-        help="look at so many bytes of the held-out text; all by default",
+        help="bytes of the held-out text to evaluate on (default: all)",
     )
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="compile the model first: faster on a GPU with a compiler at hand",
+        help="compile the model first; faster on a GPU, needs a C++ compiler",
     )
     return parser.parse_args()
 

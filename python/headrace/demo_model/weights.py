@@ -58,7 +58,7 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     start = 8 + int.from_bytes(raw[:8], "little")
     if len(raw) < 8 or start > len(raw):
         raise ValueError(
-            f"{path} is no safetensors file: its header would end at byte {start}, the file has {len(raw)}"
+            f"{path} is not a safetensors file: its header would end at byte {start}, the file has {len(raw)}"
         )
     header = json.loads(raw[8:start])
     metadata = header.pop("__metadata__", {})

@@ -109,7 +109,7 @@ def explain_crash(device: str) -> str:
     another compiler helps."""
     outcome = try_loader(device)
     if outcome.works:
-        return "PyTorch's own loader works here: a bare program without Headrace loads and runs a package"
+        return "PyTorch's own loader works: a bare program without Headrace loads and runs a package"
     if outcome.code is None or not is_crash(outcome.code):
         last = (outcome.printed.strip().splitlines() or ["nothing was printed"])[-1]
         return f"a bare program without Headrace fails as well, with {outcome}: {last}"

@@ -125,7 +125,7 @@ def input_values(program: ExportedProgram) -> dict[str, torch.Tensor]:
                 found[node.name] = value
             elif isinstance(value, torch.SymInt):
                 raise NotSupported(
-                    f"the input {node.name} is a number that may vary: give it as a tensor of one element"
+                    f"the input {node.name} is a number that varies: pass it as a tensor of one element"
                 )
     return found
 
@@ -167,7 +167,7 @@ def describe(program: ExportedProgram, request: ExportRequest, device: str, vers
 def _output_tensor(index: int, output: Any) -> torch.Tensor:
     value = output.meta["val"] if isinstance(output, torch.fx.Node) else output
     if not isinstance(value, torch.Tensor):
-        raise NotSupported(f"output {index} of the module is {value!r}: a package returns tensors only")
+        raise NotSupported(f"output {index} of the module is {value!r}: a package can return only tensors")
     return value
 
 

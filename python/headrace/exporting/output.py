@@ -19,11 +19,11 @@ def check_output(path: Path) -> None:
         raise InvalidArgument(f"{path} cannot be the package's name: it must end in .pt2")
     if path.is_dir():
         raise InvalidArgument(
-            f"{path} is a folder: --output names the package to write, such as {path / 'model.pt2'}"
+            f"{path} is a folder: --output must name the package to write, such as {path / 'model.pt2'}"
         )
     if not path.parent.is_dir():
-        raise NotFound(f"{path.parent} is no folder: make it first, or choose another for {path.name}")
+        raise NotFound(f"{path.parent} is not a folder: create it first, or choose another for {path.name}")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise InvalidArgument(
-            f"nothing can be written into {path.parent}: choose another folder for {path.name}"
+            f"the folder {path.parent} is not writable: choose another folder for {path.name}"
         )

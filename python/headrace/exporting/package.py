@@ -108,8 +108,8 @@ def _compile(program: Program, candidate: Path) -> None:
     except Exception as error:
         if "InvalidCxxCompiler" in f"{type(error).__name__} {error}":
             raise NotSupported(
-                "no C++ compiler works here, and AOTInductor needs one: install g++ (Debian: apt-get "
-                "install g++)"
+                "AOTInductor needs a C++ compiler, and none works on this machine: install g++ (Debian: "
+                "apt-get install g++)"
             ) from error
         raise
 
@@ -164,7 +164,7 @@ def _disk_errors(path: Path, cache: Path) -> Iterator[None]:
             raise
         where = full[0] if full else path.parent
         raise Exhausted(
-            f"{path} was not written: {os.strerror(errno.ENOSPC)} (ENOSPC) in {where}: make room there, "
+            f"{path} was not written: {os.strerror(errno.ENOSPC)} (ENOSPC) in {where}: free space there, "
             "or choose another folder with --output or --cache"
         ) from error
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to export: a module, example inputs, and which of their dimensions may vary, as a user's function
+"""The module to export, its example inputs, and the dimensions of these that may vary, as a user's function
 returns them."""
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from torch.utils import _pytree as pytree
 from ..errors import InvalidArgument, NotFound
 
 EXPECTED = (
-    "a tuple (module, args) or (module, args, kwargs), or a dict with the keys module and args, and as "
-    "wanted kwargs, "
-    "dynamic_shapes, input_names, output_names, make_inputs"
+    "a tuple (module, args) or (module, args, kwargs), or a dict with the keys module and args, and "
+    "optionally kwargs, dynamic_shapes, input_names, output_names, make_inputs"
 )
 
 
@@ -29,12 +28,13 @@ class ExportRequest:
     """One module to export.
 
     module          a torch.nn.Module; exported in eval mode
-    args, kwargs    example inputs; tensors may lie in lists and dicts, numbers are compiled in
-    dynamic_shapes  as torch.export.export takes them; the names of the Dims appear in the package
-    input_names     one a tensor, in order; by default the names of forward's parameters
-    output_names    one a tensor, in order; by default dict keys, or output0, output1, ...
-    make_inputs     for verification at other sizes: takes {name of a Dim: size}, returns args or (args,
-                    kwargs); needed where random inputs will not do, such as indices that must fit another
+    args, kwargs    example inputs; tensors may be inside lists and dicts; numbers become constants of the
+                    package
+    dynamic_shapes  in the form of torch.export.export; the names of the Dims appear in the package
+    input_names     one per tensor, in order; default: the names of forward's parameters
+    output_names    one per tensor, in order; default: dict keys, or output0, output1, ...
+    make_inputs     makes inputs to verify other sizes: takes {name of a Dim: size}, returns args or (args,
+                    kwargs); needed if random inputs are not valid, such as indices that must fit another
                     input
     """
 
@@ -55,12 +55,12 @@ class ExportRequest:
             self.args = (self.args,)
         if not isinstance(self.args, (tuple, list)):
             raise InvalidArgument(
-                f"args is a {_kind(self.args)}: it must be a tuple of example inputs, (x,) for a single one"
+                f"args is a {_kind(self.args)}: it must be a tuple of example inputs; a tuple of one is (x,)"
             )
         if (dimension := _find_dimension(self.kwargs)) is not None:
             raise InvalidArgument(
-                f"kwargs, the third item of a tuple, holds the dynamic dimension {dimension}, and is for "
-                f"example inputs by name: "
+                f"kwargs, the third item of the tuple, has the dynamic dimension {dimension}, but takes "
+                "example inputs by name: "
                 'return a dict, as in {"module": module, "args": args, "dynamic_shapes": ...}'
             )
         if not isinstance(self.kwargs, Mapping):
@@ -70,13 +70,13 @@ class ExportRequest:
         self.args, self.kwargs = tuple(self.args), dict(self.kwargs)
 
     def move_to(self, device: str) -> None:
-        """Module and example inputs are put on the device, the module into eval mode."""
+        """Moves the module and the example inputs to the device, and puts the module into eval mode."""
         self.module.to(device).eval()
         self.args, self.kwargs = move_tensors((self.args, self.kwargs), device)
 
 
 def _find_dimension(value: Any) -> str | None:
-    """The name of some dynamic dimension in nested lists and dicts."""
+    """Returns the name of the first dynamic dimension in nested lists and dicts, or None."""
     if isinstance(value, torch.export.Dim):
         return value.__name__
     if isinstance(value, type(torch.export.Dim.AUTO)):
@@ -92,15 +92,15 @@ def move_tensors(tree: Any, device: str) -> Any:
 
 
 def read_request(target: str) -> ExportRequest:
-    """What the function named by "module.py:function" returns.
+    """Calls the function that `target` ("module.py:function") names, and returns its result as a request.
 
-    errors   not_found (no such file or function), invalid_argument (the name's form, or what came back); what
-             the user's code raises is the cause of an invalid_argument
+    errors   not_found (no such file or function), invalid_argument (the form of `target` or of the result is
+             wrong, or the user's code raised: that exception is the cause)
     """
     path_text, colon, name = target.rpartition(":")
     if not colon or not path_text or not name:
         raise InvalidArgument(
-            f"{target!r} does not say what to export: expected module.py:function, such as models.py:resnet"
+            f"{target!r} names no function to export: expected module.py:function, such as models.py:resnet"
         )
     module = _load_file(Path(path_text))
     function = getattr(module, name, None)
@@ -120,12 +120,12 @@ def read_request(target: str) -> ExportRequest:
 
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise NotFound(f"{path} is no file: expected a Python file that has the function to export")
+        raise NotFound(f"{path} is not a file: expected a Python file with the function to export")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise InvalidArgument(f"{path} is no Python file: its name must end in .py")
+        raise InvalidArgument(f"{path} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
-    # As `python module.py` would have it: its neighbours can be imported, and classes find their module.
+    # As in `python module.py`: files next to it can be imported, and classes find their module.
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules[spec.name] = module
     try:

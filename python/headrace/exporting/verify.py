@@ -155,7 +155,7 @@ def _run_module(case: str, module: torch.nn.Module, args: Any, kwargs: Any, muta
 
 def _failure_text(what: str, case: str, error: Exception) -> str:
     return (
-        f"{what} fails {case}: {type(error).__name__}: {error}. If that size is not meant to work, "
+        f"{what} fails {case}: {type(error).__name__}: {error}. If this size need not work, "
         "narrow the dynamic dimensions; "
         "if random inputs do not fit together, give make_inputs"
     )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """nixlAgent: NIXL's agent with handles that are plain numbers, on an agent of Headrace.
 
-A handle is a number that this agent gave out and never gives out again; one that was released or made up is
-an invalid parameter, never a crash. Prepared lists and requests are Headrace's own; what is added here is
-their numbers, NIXL's words and the translation of addresses (_regions.py).
+The agent never uses a handle's number twice. A released or unknown number is an invalid parameter, never a
+crash. Prepared lists and requests are Headrace's own. This file adds their numbers, NIXL's names and the
+translation of addresses (_regions.py).
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ Kind = TypeVar("Kind", bound=Transfer)
 
 
 class nixlAgent:
-    """Threads: any, whatever the configuration says. The agent closes with the last reference to it."""
+    """An agent. Threads: any, for every configuration. It closes with the last reference to it."""
 
     def __init__(self, name: str, config: nixlAgentConfig):
         name = as_text(name, "an agent's name")
         need(config, nixlAgentConfig, "an agent's configuration")
         if not name:
-            raise ValueError("an agent's name is not empty")
+            raise ValueError("an agent's name must not be empty")
         self._name = name
         self._numbers = itertools.count(1)
         self._telemetry = is_collected(config.captureTelemetry)
@@ -85,66 +85,67 @@ class nixlAgent:
     # Backends
 
     def getAvailPlugins(self) -> list[str]:
-        """The names that Headrace has a path for."""
+        """Returns the names of plugins for which Headrace has a path."""
         return self._backends.names()
 
     def getPluginParams(self, plugin: str) -> tuple[dict[str, str], list[str]]:
-        """Parameters with their defaults, and kinds of memory."""
+        """Returns a plugin's parameters with their defaults, and its kinds of memory."""
         found = self._backends.plugin(plugin)
         return dict(PLUGINS[found.name].parameters), found.segments()
 
     def getBackendParams(self, backend: int) -> tuple[dict[str, str], list[str]]:
-        """Parameters that it was created with, and kinds of memory."""
+        """Returns the parameters with which a backend was created, and its kinds of memory."""
         created = self._backends.get(backend)
         return dict(created.parameters), created.carried.segments()
 
     def createBackend(self, plugin: str, parameters: Mapping[str, str]) -> int:
-        """Gives a name to Headrace's paths; one of each name."""
+        """Creates a backend, a name for paths of Headrace. An agent has at most one of each name."""
         return self._backends.create(plugin, parameters)
 
     # Memory
 
     def registerMem(self, descs: nixlRegDList, backends: Sequence[int] = ()) -> nixl_status_t:
-        """All or none."""
-        need(descs, nixlRegDList, "what is registered")
+        """Registers all descriptors or none."""
+        need(descs, nixlRegDList, "the list to register")
         self._memory.register(descs, self._backends.paths(descs.getType(), backends))
         return nixl_status_t.NIXL_SUCCESS
 
     def deregisterMem(self, descs: nixlRegDList, backends: Sequence[int] = ()) -> nixl_status_t:
-        """Those that were registered; then complains if there were others."""
-        need(descs, nixlRegDList, "what is deregistered")
+        """Deregisters the descriptors that are registered, then raises nixlNotFoundError if others are
+        not."""
+        need(descs, nixlRegDList, "the list to deregister")
         self._backends.paths(descs.getType(), backends)
         self._memory.deregister(descs)
         return nixl_status_t.NIXL_SUCCESS
 
     def queryMem(self, descs: nixlRegDList, backend: int) -> list[dict[str, str] | None]:
-        """What is known of files, block devices and objects; None for those that do not exist."""
-        need(descs, nixlRegDList, "what is asked about")
+        """Returns facts about files, block devices and objects; None for each that does not exist."""
+        need(descs, nixlRegDList, "the list to query")
         created, kind = self._backends.get(backend), kind_of(descs.getType())
         paths = created.carried.paths.get(kind, ())
         if not paths or kind in ADDRESSED:
             raise failure(
                 nixlNotSupportedError,
-                f"backend {created.carried.name} keeps nothing of kind {descs.getType().name}",
+                f"backend {created.carried.name} has no storage of kind {descs.getType().name}",
             )
         return self._memory.query(descs, paths[0])
 
     # Transfers
 
     def prepXferDlist(self, *arguments: Any, **named: Any) -> int:
-        """(agent_name, descs, backend=[]), (descs, backend=[]) for the local side, or (agent_name, mem_type,
-        rows, backend=[]).
+        """Prepares a list. The arguments are (agent_name, descs, backend=[]), (descs, backend=[]) for the
+        local list, or (agent_name, mem_type, rows, backend=[]).
 
-        Rows are an array of (address, length, device, stride, count), read without a copy.
+        Rows are an array of (address, length, device, stride, count); it is read without a copy.
         """
         agent_name, memory, source, backends = of_prepare(arguments, named)
         if memory is None:
-            need(source, nixlXferDList, "what is prepared")
+            need(source, nixlXferDList, "the list to prepare")
             return self._prepare(agent_name, source.getType(), source._source(), backends)
         return self._prepare(agent_name, memory, checked_rows(source, STRIDED_WIDTH), backends)
 
     def _prepare(self, agent_name: str, memory: nixl_mem_t, source: Any, backends: Sequence[int]) -> int:
-        """Source: words or rows of three, or an array of five columns."""
+        """Prepares a list of words or rows of three, or of an array of five columns."""
         agent_name = as_text(agent_name, "an agent's name")
         life, table = self._side(agent_name, memory)
         paths = self._backends.paths(memory, backends)
@@ -154,7 +155,8 @@ class nixlAgent:
         )
 
     def _side(self, agent_name: str, memory: nixl_mem_t) -> tuple[Life | None, RegionTable]:
-        """The peer as it is now, None: it is us; and where its memory of that kind lies."""
+        """Returns the peer's current incarnation (None for this agent) and the table of its regions of that
+        kind."""
         kind = kind_of(memory)
         if agent_name in (NIXL_INIT_AGENT, self._name):
             return None, self._memory.ledger.table(kind)
@@ -177,7 +179,7 @@ class nixlAgent:
         try:
             return self._agent.prepare(table.pages_of(rows), peer=peer)
         except headrace.Error:
-            table.pages(rows.words())  # raises if that is because a row lies in no region
+            table.pages(rows.words())  # raises with the index if a row is in no region
             raise
 
     def makeXferReq(
@@ -191,8 +193,8 @@ class nixlAgent:
         backend: Sequence[int] = (),
         skip_desc_merg: bool = False,
     ) -> int:
-        """A request out of two prepared lists. Headrace merges neighbours as it moves them: skip_desc_merg
-        has no effect."""
+        """Makes a request of two prepared lists. skip_desc_merg has no effect: Headrace merges neighbouring
+        pages when it moves them."""
         op, local, remote = word_of(operation), self._list(local_side), self._list(remote_side)
         made = self._make_prepared(
             Transfer, op, local, local_indices, remote, remote_indices, notif_msg, backend
@@ -235,8 +237,8 @@ class nixlAgent:
         there: Any,
         paths: list[str] | None,
     ) -> Kind:
-        """NIXL takes indices that Headrace refuses: tried again with what it would make of them, if that is
-        something else."""
+        """Retries with the indices converted as NIXL converts them, if the conversion changes them: NIXL
+        accepts indices that Headrace refuses."""
         plain = indices(here), indices(there)
         if plain[0] is here and plain[1] is there:
             if not isinstance(error, headrace.Error):
@@ -253,7 +255,7 @@ class nixlAgent:
         notif_msg: str | bytes = "",
         backend: Sequence[int] = (),
     ) -> int:
-        """A request of two whole lists."""
+        """Makes a request of two whole lists."""
         return self._keep(
             self._transfers,
             self._create(Transfer, operation, local_descs, remote_descs, remote_agent, notif_msg, backend),
@@ -313,28 +315,28 @@ class nixlAgent:
             raise remote.error_of(error) from error
 
     def postXferReq(self, reqh: int, notif_msg: str | bytes = "") -> nixl_status_t:
-        """Starts it; a notification given here takes the place of the one before, for later posts too."""
+        """Posts a request. A notification given here replaces the earlier one, for later posts too."""
         return _STATUS[self._transfer(reqh).start(notif_msg)]
 
     def getXferStatus(self, reqh: int) -> nixl_status_t:
-        """How far it is; raises if it has failed or was not posted."""
+        """Returns the state of a request; raises if it has failed or was not posted."""
         return _STATUS[self._transfer(reqh).look()]
 
     def getXferTelemetry(self, reqh: int) -> nixlXferTelemetry:
-        """Of the last post that has ended."""
+        """Returns the times of the last post that has completed."""
         transfer = self._transfer(reqh)
         if not self._telemetry:
             raise failure(nixlNoTelemetryError, "set capture_telemetry or NIXL_TELEMETRY_ENABLE=y")
         if not transfer.done:
-            raise failure(nixlNotPostedError, "no post of it has ended yet")
+            raise failure(nixlNotPostedError, "no post of it has completed yet")
         return nixlXferTelemetry._of(transfer.times)
 
     def queryXferBackend(self, reqh: int) -> int:
-        """The created backend whose name covers the path that Headrace chose."""
+        """Returns the created backend whose name stands for the path that Headrace chose."""
         return self._backends.standing_for(self._transfer(reqh).backend)
 
     def estimateXferCost(self, req_handle: int) -> tuple[int, int, int]:
-        """Microseconds, their margin, and the method."""
+        """Returns the estimate in microseconds, its margin in microseconds, and the method."""
         try:
             cost = self._transfer(req_handle).cost()
         except headrace.Error as error:
@@ -347,30 +349,30 @@ class nixlAgent:
         )
 
     def releaseXferReq(self, handle: int) -> nixl_status_t:
-        """Ends it if it is under way, and returns when nothing reads or writes for it any more."""
+        """Cancels the request if it is in flight, waits until its memory is quiet, and frees the number."""
         self._transfer(handle).end()
         self._transfers.pop(handle, None)
         self._lent.take_back(handle)
         return nixl_status_t.NIXL_SUCCESS
 
     def releasedDlistH(self, handle: int) -> nixl_status_t:
-        """Frees the number; requests made of the list go on."""
+        """Frees the number. Requests made of the list stay valid."""
         self._list(handle)
         self._lists.pop(handle, None)
         return nixl_status_t.NIXL_SUCCESS
 
     def prepMemView(self, dlist: nixlXferDList | nixlRemoteDList, backends: Sequence[int] = ()) -> int:
-        """Views of GPU memory for kernels: not carried yet."""
+        """Always raises: Headrace has no views of memory for GPU kernels."""
         if not isinstance(dlist, nixlXferDList | nixlRemoteDList):
-            raise TypeError(f"a view is made of a nixlXferDList or a nixlRemoteDList, not {dlist!r}")
+            raise TypeError(f"a view needs a nixlXferDList or a nixlRemoteDList, not {dlist!r}")
         for name in owners(dlist) if isinstance(dlist, nixlRemoteDList) else ():
             if self._peers.info(name) is None:
-                raise failure(nixlNotFoundError, f"agent {name!r} is unknown here: add its metadata first")
+                raise failure(nixlNotFoundError, f"agent {name!r} is unknown: add its metadata first")
         raise failure(nixlBackendError, "Headrace has no views of memory for GPU kernels yet")
 
     def releaseMemView(self, mvh: int) -> None:
-        """There are none."""
-        raise failure(nixlInvalidParamError, f"{mvh!r} is no view of this agent")
+        """Always raises: there are no views."""
+        raise failure(nixlInvalidParamError, f"{mvh!r} is not a view of this agent")
 
     def _keep(self, table: dict[int, Any], value: Any) -> int:
         handle = next(self._numbers)
@@ -394,7 +396,7 @@ class nixlAgent:
     def getNotifs(
         self, notif_map: dict[str, list[bytes]], backends: Sequence[int] = ()
     ) -> dict[str, list[bytes]]:
-        """A copy of the map, with those that have come since put behind what it has."""
+        """Returns a copy of the map with the new notifications appended."""
         need(notif_map, dict, "the map of notifications")
         merged = {name: list(messages) for name, messages in notif_map.items()}
         for name, payload in self._agent.take_notifications():
@@ -405,7 +407,7 @@ class nixlAgent:
         return merged
 
     def genNotif(self, remote_agent: str, msg: str | bytes, backends: Sequence[int] = ()) -> nixl_status_t:
-        """Sends a notification of its own."""
+        """Sends a notification without a transfer."""
         remote_agent, payload = as_text(remote_agent, "an agent's name"), as_bytes(msg, "a notification")
         try:
             patiently(lambda: self._agent.notify(remote_agent, payload))
@@ -416,26 +418,24 @@ class nixlAgent:
     # Metadata
 
     def getLocalMD(self) -> bytes:
-        """All of it."""
+        """Returns this agent's whole metadata."""
         self._need_remote_backend()
         return self._agent.export_metadata()
 
     def getLocalPartialMD(
         self, descs: nixlRegDList, inc_conn_info: bool = False, backends: Sequence[int] = ()
     ) -> bytes:
-        """Of these regions; an empty list means how to reach this agent."""
+        """Returns the metadata of these regions. An empty list gives the addresses of this agent."""
         self._need_remote_backend()
-        need(descs, nixlRegDList, "what the metadata is of")
+        need(descs, nixlRegDList, "the list of regions")
         return self._agent.export_metadata(self._memory.regions_of(descs), inc_conn_info or descs.isEmpty())
 
     def _need_remote_backend(self) -> None:
         if not self._backends.reach_peers():
-            raise failure(
-                nixlInvalidParamError, "there is no backend that could be reached: create one first"
-            )
+            raise failure(nixlInvalidParamError, "no created backend reaches other agents: create one first")
 
     def loadRemoteMD(self, metadata: bytes | str) -> bytes:
-        """Takes in a peer's metadata, or a part or an update of it; gives the peer's name."""
+        """Imports a peer's metadata, or a part or an update of it. Returns the peer's name."""
         blob = as_bytes(metadata, "metadata")
         try:
             return self._agent.import_metadata(blob).peer.encode()
@@ -443,16 +443,16 @@ class nixlAgent:
             raise translated(error) from error
 
     def invalidateRemoteMD(self, remote_agent: str) -> nixl_status_t:
-        """Forgets a peer: its transfers end, its lists become useless."""
+        """Forgets a peer: transfers with it fail, and lists of its memory become invalid."""
         name = as_text(remote_agent, "an agent's name")
         if name == self._name:
             return nixl_status_t.NIXL_ERR_INVALID_PARAM
         return nixl_status_t.NIXL_SUCCESS if self._peers.forget(name) else nixl_status_t.NIXL_ERR_NOT_FOUND
 
     def checkRemoteMD(self, remote_agent: str, descs: nixlXferDList) -> nixl_status_t:
-        """Whether a peer's metadata is here, and covers these descriptors."""
+        """Returns NIXL_SUCCESS if this agent has the peer's metadata and it covers these descriptors."""
         name = as_text(remote_agent, "an agent's name")
-        need(descs, nixlXferDList, "what is asked about")
+        need(descs, nixlXferDList, "the list to check")
         for sender, _ in self._agent.take_notifications(prefix=WITHDRAWAL):
             self._peers.forget(sender)
         try:
@@ -469,7 +469,7 @@ class nixlAgent:
         return nixl_status_t.NIXL_SUCCESS
 
     def makeConnection(self, remote_agent: str, backends: Sequence[int] = ()) -> nixl_status_t:
-        """Connects ahead of use."""
+        """Connects to a peer before the first transfer."""
         name = as_text(remote_agent, "an agent's name")
         if name != self._name:
             try:
@@ -479,7 +479,8 @@ class nixlAgent:
         return nixl_status_t.NIXL_SUCCESS
 
     def sendLocalMD(self, ip_addr: str = "", port: int = 0) -> None:
-        """To the agent that listens there, else to the store. Returns at once."""
+        """Sends this agent's metadata to the agent that listens at the address, or without one to the store.
+        Returns at once."""
         self._send(None, True, ip_addr, port, "")
 
     def sendLocalPartialMD(
@@ -491,8 +492,8 @@ class nixlAgent:
         port: int = 0,
         label: str = "",
     ) -> None:
-        """The same with a part of it, which a store keeps under the label."""
-        need(descs, nixlRegDList, "what the metadata is of")
+        """Sends a part of the metadata; a store keeps it under the label. Returns at once."""
+        need(descs, nixlRegDList, "the list of regions")
         if not ip_addr and not label:
             raise failure(
                 nixlInvalidParamError,
@@ -510,8 +511,8 @@ class nixlAgent:
             self._exchange.publish(label or "metadata", regions, connection_info)
 
     def fetchRemoteMD(self, remote_agent: str, ip_addr: str = "", port: int = 0, label: str = "") -> None:
-        """From the agent that listens there, else from the store. Returns at once: checkRemoteMD tells when
-        it has come."""
+        """Fetches a peer's metadata from the agent that listens at the address, or without one from the
+        store. Returns at once; checkRemoteMD says whether the metadata has arrived."""
         name = as_text(remote_agent, "an agent's name")
         if ip_addr:
             self._exchange.fetch(name, ip_addr, port or DEFAULT_COMM_PORT)
@@ -519,8 +520,8 @@ class nixlAgent:
             self._exchange.find(name, label)
 
     def invalidateLocalMD(self, ip_addr: str = "", port: int = 0) -> None:
-        """Makes the agent that listens there forget us, or takes our metadata out of the store. Returns at
-        once."""
+        """Makes the agent that listens at the address forget this agent, or without an address removes this
+        agent's metadata from the store. Returns at once."""
         if ip_addr:
             self._exchange.withdraw_from(ip_addr, port or DEFAULT_COMM_PORT)
         else:
@@ -538,7 +539,8 @@ def _open(name: str, config: nixlAgentConfig) -> headrace.Agent:
     etcd = etcd_options()
     if etcd and _tcpstore.is_configured():
         raise RuntimeError(
-            "NIXL_ETCD_ENDPOINTS and NIXL_TCPSTORE_ENDPOINT are both set: one store serves an agent"
+            "NIXL_ETCD_ENDPOINTS and NIXL_TCPSTORE_ENDPOINT are both set: an agent uses one store, unset "
+            "one of them"
         )
     listen = f"0.0.0.0:{config.listenPort}" if config.useListenThread else ""
     try:

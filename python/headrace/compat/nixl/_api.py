@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nixl_agent: what NIXL's programs call, on the raw agent of _bindings."""
+"""nixl_agent: the class that NIXL's programs use, on the raw agent of _bindings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _THREADS_PARAMETER = {
     "GDS_MT": "thread_count",
     "UCCL": "num_cpus",
 }
-"""Which parameter of which backend the configuration's num_threads becomes."""
+"""For each backend the parameter that gets the configuration's num_threads."""
 
 _OPERATIONS = {"READ": "read", "WRITE": "write"}
 _WORDS = {"posted": "PROC", "canceling": "PROC", "done": "DONE"}
@@ -46,8 +46,8 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _quick(method: _Method) -> _Method:
-    """make_prepped_xfer, done by compiled code where its arguments are usual: in all other cases, and where
-    that fails, as written."""
+    """Runs make_prepped_xfer in compiled code if its arguments are usual. In all other cases, and after an
+    error there, it calls the Python method."""
     made: Any = QuickMake(
         method, headrace.Agent.make_request, headrace.Error, nixl_prepped_dlist_handle, nixl_xfer_handle
     )
@@ -55,7 +55,7 @@ def _quick(method: _Method) -> _Method:
 
 
 class nixl_thread_sync_t(Enum):
-    """How an agent shares itself among threads; Headrace's always do."""
+    """NIXL's modes of thread safety. They have no effect: any thread may use Headrace's agents."""
 
     NIXL_THREAD_SYNC_NONE = nixlBind.nixl_thread_sync_t.NIXL_THREAD_SYNC_NONE
     NIXL_THREAD_SYNC_STRICT = nixlBind.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
@@ -64,9 +64,10 @@ class nixl_thread_sync_t(Enum):
 
 
 class nixl_agent_config:
-    """Whether to listen for metadata, and where; whether to collect telemetry; which backends to create.
+    """The configuration of an agent: listening for metadata and its port, telemetry, the backends to create.
 
-    Progress and thread safety are Headrace's: enable_prog_thread and sync_mode are kept and have no effect.
+    enable_prog_thread and sync_mode are kept and have no effect: Headrace's agents always make progress by
+    themselves, and any thread may use them.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class nixl_agent_config:
         sync_mode: nixl_thread_sync_t | None = None,
     ):
         if sync_mode is not None and not isinstance(sync_mode, nixl_thread_sync_t):
-            raise TypeError(f"sync_mode must be a nixl_thread_sync_t, and is {sync_mode!r}")
+            raise TypeError(f"sync_mode must be a nixl_thread_sync_t, not {sync_mode!r}")
         self.enable_pthread = enable_prog_thread
         self.enable_listen = enable_listen_thread
         self.port = listen_port
@@ -109,7 +110,7 @@ class nixl_agent_config:
 
 
 class nixl_agent:
-    """An agent: it registers memory, knows peers, makes transfers. Threads: any."""
+    """An agent registers memory, has peers and makes transfers. Threads: any."""
 
     __slots__ = ("_native", "__dict__", "__weakref__")
 
@@ -117,7 +118,7 @@ class nixl_agent:
         self, agent_name: str, nixl_conf: nixl_agent_config | None = None, instantiate_all: bool = False
     ):
         if nixl_conf is not None and instantiate_all:
-            logger.warning("instantiate_all has no effect beside a configuration, which names the backends")
+            logger.warning("instantiate_all has no effect: the configuration names the backends")
         conf = nixl_conf or nixl_agent_config()
         self.name = agent_name
         self.agent = nixlBind.nixlAgent(agent_name, conf._raw())
@@ -138,13 +139,13 @@ class nixl_agent:
             if backend in self.plugin_list:
                 self.create_backend(backend, conf._parameters(backend))
             else:
-                logger.warning("backend %s is left out: Headrace has no path for it here", backend)
+                logger.warning("backend %s is not created: Headrace has no path for it", backend)
         logger.info("agent %s is open", agent_name)
 
     # Backends
 
     def get_plugin_list(self) -> list[str]:
-        """The names of backends that Headrace has a path for."""
+        """Returns the names of plugins for which Headrace has a path."""
         return self.plugin_list
 
     def _plugin(self, backend: str, table: dict[str, Any], nothing: Any) -> Any:
@@ -157,31 +158,31 @@ class nixl_agent:
     @staticmethod
     def _known(backend: str, table: dict[str, Any], nothing: Any, what: str) -> Any:
         if backend not in table:
-            logger.warning("%s %s is not there", what, backend)
+            logger.warning("%s %s does not exist", what, backend)
         return table.get(backend, nothing)
 
     def get_plugin_mem_types(self, backend: str) -> list[str]:
-        """Kinds of memory that a plugin carries; [] if there is none of that name."""
+        """Returns the kinds of memory that a plugin carries; [] if there is no such plugin."""
         found: list[str] = self._plugin(backend, self.plugin_mem_types, [])
         return found
 
     def get_plugin_params(self, backend: str) -> dict[str, str]:
-        """A plugin's parameters with their defaults; {} if there is none of that name."""
+        """Returns a plugin's parameters with their defaults; {} if there is no such plugin."""
         found: dict[str, str] = self._plugin(backend, self.plugin_b_options, {})
         return found
 
     def get_backend_mem_types(self, backend: str) -> list[str]:
-        """Kinds of memory that a created backend carries; [] if there is none of that name."""
+        """Returns the kinds of memory that a created backend carries; [] if there is no such backend."""
         found: list[str] = self._known(backend, self.backend_mems, [], "backend")
         return found
 
     def get_backend_params(self, backend: str) -> dict[str, str]:
-        """What a backend was created with; {} if there is none of that name."""
+        """Returns the parameters with which a backend was created; {} if there is no such backend."""
         found: dict[str, str] = self._known(backend, self.backend_options, {}, "backend")
         return found
 
     def create_backend(self, backend: str, initParams: dict[str, str] = {}) -> None:  # noqa: B006
-        """Creates a backend: a name for the paths of Headrace that carry its kinds of memory."""
+        """Creates a backend, a name for the paths of Headrace that carry its kinds of memory."""
         handle = self.agent.createBackend(backend, initParams)
         self.backends[backend] = handle
         self.backend_options[backend], self.backend_mems[backend] = self.agent.getBackendParams(handle)
@@ -197,38 +198,43 @@ class nixl_agent:
         mem_type: str | None = None,
         backends: list[str] = [],  # noqa: B006  NIXL's own signature
     ) -> nixlRegDList:
-        """Registers what get_reg_descs takes, and gives the list to deregister it by."""
+        """Registers memory in any form that get_reg_descs accepts. Returns the list for deregister_memory."""
         descs: Any = self.get_reg_descs(reg_list, mem_type)
         self.agent.registerMem(descs, self._handles(backends))
         return descs  # type: ignore[no-any-return]
 
     def deregister_memory(self, dereg_list: nixlRegDList, backends: list[str] = []) -> None:  # noqa: B006
-        """Ends registrations. Returns when no peer can reach the memory any more."""
+        """Deregisters memory. Returns when no peer can reach the memory any more."""
         self.agent.deregisterMem(dereg_list, self._handles(backends))
 
     def query_memory(
         self, reg_list: Any, backend: str, mem_type: str | None = None
     ) -> list[dict[str, str] | None]:
-        """What a backend knows of files, block devices and objects; None for those that do not exist."""
+        """Returns a backend's facts about files, block devices and objects; None for each that does not
+        exist."""
         descs: Any = self.get_reg_descs(reg_list, mem_type)
         if backend not in self.backends:
-            raise ValueError(f"backend {backend!r} is not created: {', '.join(self.backends) or 'none is'}")
+            raise ValueError(
+                f"backend {backend!r} is not created; created are {', '.join(self.backends) or 'none'}"
+            )
         return self.agent.queryMem(descs, self.backends[backend])
 
     def get_xfer_descs(self, descs: Any, mem_type: str | None = None) -> nixlXferDList | None:
-        """A list for transfers, of tuples (address, length, device), an array of such rows, a tensor or a
-        list of tensors.
+        """Returns a list for transfers, made of tuples (address, length, device), an array of such rows, a
+        tensor or a list of tensors.
 
-        mem_type: needed unless they are tensors. None if they cannot be one; the log says why.
+        mem_type: required unless `descs` are tensors. Returns None if no list can be made; the log has the
+        reason.
         """
         return xfer_list(descs, mem_type)
 
     def get_reg_descs(self, descs: Any, mem_type: str | None = None) -> nixlRegDList | None:
-        """A list for registration; tuples have a fourth element, what their owner says about them."""
+        """Returns a list for registration, made as in get_xfer_descs. Tuples have a fourth element, the
+        extra: the owner's text for the descriptor, such as a path or a key."""
         return reg_list(descs, mem_type)
 
     def get_remote_descs(self, descs: Any, mem_type: str | None = None) -> nixlRemoteDList | None:
-        """A list of several agents' memory, of tuples (address, length, device, agent)."""
+        """Returns a list of several agents' memory, made of tuples (address, length, device, agent)."""
         return remote_list(descs, mem_type)
 
     @staticmethod
@@ -236,12 +242,12 @@ class nixl_agent:
         return tensor_memory(tensor)
 
     def get_serialized_descs(self, descs: Any) -> bytes:
-        """A list as bytes, for a peer."""
+        """Returns a list as bytes, for a peer."""
         return pickle.dumps(descs)
 
     def deserialize_descs(self, serialized_descs: bytes) -> Any:
-        """What get_serialized_descs gave. Takes descriptor lists and plain values; whatever else a pickle
-        holds is refused."""
+        """Returns the list that get_serialized_descs made bytes of. Accepts descriptor lists and plain
+        values; refuses pickles of anything else."""
         return descriptors_of(serialized_descs)
 
     # Transfers
@@ -251,9 +257,10 @@ class nixl_agent:
     ) -> nixl_prepped_dlist_handle:  # fmt: skip
         """Prepares a list once for any number of transfers.
 
-        agent_name: "NIXL_INIT_AGENT" or "" for the local side; a peer's, or our own for the far side of a
-        transfer to ourselves. xfer_list: what get_xfer_descs takes, or an array of rows (address, length,
-        device, stride, count), which needs mem_type. Arrays are read, and not kept.
+        agent_name: "NIXL_INIT_AGENT" or "" for the local list; a peer's name, or this agent's own name for
+        the remote list of a transfer inside this agent. xfer_list: any form that get_xfer_descs accepts, or
+        an array of rows (address, length, device, stride, count), which needs mem_type. Arrays are read, not
+        kept.
         """
         name = nixlBind.NIXL_INIT_AGENT if agent_name in ("NIXL_INIT_AGENT", "") else agent_name
         if is_array(xfer_list) and xfer_list.ndim == 2 and xfer_list.shape[1] == 5:
@@ -284,10 +291,10 @@ class nixl_agent:
         backends: list[str] = [],  # noqa: B006
         skip_desc_merge: bool = False,
     ) -> nixl_xfer_handle:
-        """A transfer between descriptors of two prepared lists, picked by index.
+        """Makes a transfer between descriptors of two prepared lists, chosen by index.
 
-        Indices: lists, or one-dimensional arrays of any integers (uint32 and 64 bits are read without a
-        copy).
+        Indices: lists, or one-dimensional arrays of integers of any type (uint32 and 64-bit ones are read
+        without a copy).
         """
         op = _OPERATIONS[operation]
         local, remote, chosen = local_xfer_side._thing, remote_xfer_side._thing, self._handles(backends)
@@ -304,7 +311,7 @@ class nixl_agent:
         notif_msg: bytes = b"",
         backends: list[str] = [],  # noqa: B006
     ) -> nixl_xfer_handle:
-        """A transfer between two lists, prepared for it alone."""
+        """Makes a transfer between two lists, and prepares the lists for this transfer alone."""
         op = self.nixl_ops[operation]
         chosen = self._handles(backends)
         return self.agent._create(
@@ -312,45 +319,45 @@ class nixl_agent:
         )
 
     def transfer(self, handle: nixl_xfer_handle, notif_msg: bytes = b"") -> str:
-        """Posts it: "PROC" (under way) or "DONE". A notification given here replaces the one before."""
+        """Posts a transfer. Returns "PROC" (in flight) or "DONE". A notification given here replaces the
+        earlier one."""
         if notif_msg and not handle._released:
             handle.notification = message(notif_msg)
         try:
             state = handle.post(handle.notification)
         except headrace.Error as error:
             state = handle.again(error)
-        except (
-            AttributeError
-        ):  # one that was released has no notification any more, so that it is not asked before each post
+        except AttributeError:
+            # release() deletes the notification, so that a post need not test for a released handle.
             if handle._released:
                 raise was_released() from None
             raise
         return "DONE" if state == "done" else _WORDS[handle.other(state)]
 
     def check_xfer_state(self, handle: nixl_xfer_handle) -> str:
-        """ "PROC" or "DONE"; raises if it has failed or was not posted."""
+        """Returns "PROC" or "DONE"; raises if the transfer has failed or was not posted."""
         if handle._remote is None:
             raise was_released()
         state = handle.poll()
         return "DONE" if state == "done" else _WORDS[handle.other(state)]
 
     def get_xfer_telemetry(self, handle: nixl_xfer_handle) -> nixlBind.nixlXferTelemetry:
-        """Times, bytes and descriptors of the last post that has ended."""
+        """Returns times, bytes and descriptors of the last post that has completed."""
         return self.agent.getXferTelemetry(handle._handle)
 
     def estimate_xfer_cost(self, req_handle: nixl_xfer_handle) -> tuple[int, int, str]:
-        """Microseconds, their margin, and how they were estimated."""
+        """Returns the estimate in microseconds, its margin in microseconds, and the method."""
         duration, margin, method = self.agent.estimateXferCost(req_handle._handle)
         known = nixlBind.nixl_cost_t(method) == nixlBind.nixl_cost_t.NIXL_COST_ANALYTICAL_BACKEND
         return duration, margin, "ANALYTICAL_BACKEND" if known else "UNKNOWN"
 
     def query_xfer_backend(self, handle: nixl_xfer_handle) -> str:
-        """The name of the backend that carries it."""
+        """Returns the name of the backend that carries a transfer."""
         number = self.agent.queryXferBackend(handle._handle)
         return next(name for name, backend in self.backends.items() if backend == number)
 
     def release_xfer_handle(self, handle: nixl_xfer_handle) -> None:
-        """Frees a transfer; one that is under way is ended first."""
+        """Frees a transfer. A transfer in flight is canceled first."""
         handle.release()
 
     def release_dlist_handle(self, handle: nixl_prepped_dlist_handle) -> None:
@@ -360,29 +367,30 @@ class nixl_agent:
     def prep_mem_view(
         self, dlist: nixlXferDList | nixlRemoteDList, *, backends: list[str] | None = None
     ) -> int:
-        """A view of memory for GPU kernels: not carried yet."""
+        """Always raises: Headrace has no views of memory for GPU kernels."""
         return self.agent.prepMemView(dlist, self._handles(backends))
 
     def release_mem_view(self, mvh: int) -> None:
-        """Frees a view."""
+        """Always raises: there are no views."""
         self.agent.releaseMemView(mvh)
 
     # Notifications
 
     def get_new_notifs(self, backends: list[str] = []) -> dict[str, list[bytes]]:  # noqa: B006
-        """What has come since the last call, by sender."""
+        """Returns the notifications that arrived since the last call, by sender."""
         return self.agent.getNotifs({}, self._handles(backends))
 
     def update_notifs(self, backends: list[str] = []) -> dict[str, list[bytes]]:  # noqa: B006
-        """What has come and was not consumed by check_remote_xfer_done, by sender."""
+        """Returns all notifications that arrived and that check_remote_xfer_done has not removed, by
+        sender."""
         self.notifs = self.agent.getNotifs(self.notifs, self._handles(backends))
         return self.notifs
 
     def check_remote_xfer_done(
         self, remote_agent_name: str, lookup_tag: bytes, backends: list[str] = [], tag_is_prefix: bool = True  # noqa: B006
     ) -> bool:  # fmt: skip
-        """Whether a notification with this tag, at its begin or anywhere in it, has come from that peer;
-        takes the first one away."""
+        """Returns whether a notification with this tag has arrived from that peer, and removes the first one.
+        The tag is a prefix of it, or if tag_is_prefix is false any part."""
         messages = self.update_notifs(backends).get(remote_agent_name, [])
         for i, payload in enumerate(messages):
             if payload.startswith(lookup_tag) if tag_is_prefix else lookup_tag in payload:
@@ -391,13 +399,13 @@ class nixl_agent:
         return False
 
     def send_notif(self, remote_agent_name: str, notif_msg: bytes, backend: str | None = None) -> None:
-        """A notification of its own."""
+        """Sends a notification without a transfer."""
         self.agent.genNotif(remote_agent_name, notif_msg, self._handles([backend] if backend else []))
 
     # Metadata
 
     def get_agent_metadata(self) -> bytes:
-        """All that a peer needs to know."""
+        """Returns this agent's whole metadata, for a peer."""
         return self.agent.getLocalMD()
 
     def get_partial_agent_metadata(
@@ -406,11 +414,11 @@ class nixl_agent:
         inc_conn_info: bool = False,
         backends: list[str] = [],  # noqa: B006  NIXL's own signature
     ) -> bytes:
-        """Of some regions; of none means how to reach this agent."""
+        """Returns the metadata of some regions. An empty list gives the addresses of this agent."""
         return self.agent.getLocalPartialMD(descs, inc_conn_info, self._handles(backends))
 
     def add_remote_agent(self, metadata: bytes) -> bytes:
-        """Takes in a peer's metadata, or a part or an update of it; gives the peer's name, as bytes."""
+        """Imports a peer's metadata, or a part or an update of it. Returns the peer's name as bytes."""
         return self.agent.loadRemoteMD(metadata)
 
     def remove_remote_agent(self, agent: str) -> None:
@@ -418,16 +426,17 @@ class nixl_agent:
         self.agent.invalidateRemoteMD(agent)
 
     def check_remote_metadata(self, agent: str, descs: nixlXferDList | None = None) -> bool:
-        """Whether a peer's metadata is here, and covers these descriptors."""
+        """Returns whether this agent has the peer's metadata and it covers these descriptors."""
         wanted = nixlBind.nixlXferDList(nixlBind.nixl_mem_t.DRAM_SEG) if descs is None else descs
         return self.agent.checkRemoteMD(agent, wanted) == nixlBind.nixl_status_t.NIXL_SUCCESS
 
     def make_connection(self, remote_agent: str, backends: list[str] = []) -> None:  # noqa: B006
-        """Connects ahead of use."""
+        """Connects to a peer before the first transfer."""
         self.agent.makeConnection(remote_agent, self._handles(backends))
 
     def send_local_metadata(self, ip_addr: str = "", port: int = DEFAULT_COMM_PORT) -> None:
-        """To the agent that listens there, else to the store; in the background."""
+        """Sends this agent's metadata to the agent that listens at the address, or without one to the store.
+        Returns at once."""
         self.agent.sendLocalMD(ip_addr, port)
 
     def send_partial_agent_metadata(
@@ -439,19 +448,19 @@ class nixl_agent:
         port: int = DEFAULT_COMM_PORT,
         label: str = "",
     ) -> None:
-        """The same with some regions, which a store keeps under the label."""
+        """Sends the metadata of some regions; a store keeps it under the label. Returns at once."""
         self.agent.sendLocalPartialMD(descs, inc_conn_info, self._handles(backends), ip_addr, port, label)
 
     def fetch_remote_metadata(
         self, remote_agent: str, ip_addr: str = "", port: int = DEFAULT_COMM_PORT, label: str = ""
     ) -> None:
-        """From the agent that listens there, else from the store; in the background: check_remote_metadata
-        tells when it is here."""
+        """Fetches a peer's metadata from the agent that listens at the address, or without one from the
+        store. Returns at once; check_remote_metadata says whether the metadata has arrived."""
         self.agent.fetchRemoteMD(remote_agent, ip_addr, port, label)
 
     def invalidate_local_metadata(self, ip_addr: str = "", port: int = DEFAULT_COMM_PORT) -> None:
-        """Makes the agent that listens there forget us, or takes our metadata out of the store; in the
-        background."""
+        """Makes the agent that listens at the address forget this agent, or without an address removes this
+        agent's metadata from the store. Returns at once."""
         self.agent.invalidateLocalMD(ip_addr, port)
 
 

@@ -16,7 +16,7 @@ NIXL_INIT_AGENT = ""
 def need(value: object, kind: type, what: str) -> None:
     """Raises TypeError unless `value` is of type `kind`."""
     if not isinstance(value, kind):
-        raise TypeError(f"{what} is a {kind.__name__}, not {value!r}")
+        raise TypeError(f"{what} must be a {kind.__name__}, not {value!r}")
 
 
 def indices(value: Any) -> Any:
@@ -25,11 +25,11 @@ def indices(value: Any) -> Any:
     if is_array(value):
         if value.ndim != 1:
             raise ValueError(
-                f"indices are an array of one dimension, and this one has the shape {value.shape}"
+                f"an array of indices must have one dimension, and this one has the shape {value.shape}"
             )
         return value if value.dtype.kind in "iu" and value.flags.c_contiguous else value.astype("int64")
     if isinstance(value, str | bytes):
-        raise TypeError(f"indices are a list or an array of ints, not {value!r}")
+        raise TypeError(f"indices must be a list or an array of ints, not {value!r}")
     return value if isinstance(value, list) else list(value)
 
 
@@ -46,8 +46,8 @@ def word_of(operation: nixl_xfer_op_t) -> str:
 def no_handle(handle: object, what: str) -> Exception:
     """Returns the exception for a handle that was not found."""
     if not isinstance(handle, int):
-        return TypeError(f"a handle is an int, not {handle!r}")
-    return failure(nixlInvalidParamError, f"{handle} is no {what} of this agent, or was released")
+        return TypeError(f"a handle must be an int, not {handle!r}")
+    return failure(nixlInvalidParamError, f"{handle} is not a {what} of this agent, or was released")
 
 
 def of_prepare(
@@ -64,8 +64,8 @@ def of_prepare(
     backends = given.pop(0) if given else named.pop("backend", ())
     if given or named:
         raise TypeError(
-            f"prepXferDlist: {len(given)} arguments too many, or unknown ones: {', '.join(named)}"
+            f"prepXferDlist: {len(given)} arguments too many, or unknown arguments: {', '.join(named)}"
         )
     if memory is not None and not is_array(source):
-        raise TypeError(f"with a kind of memory descriptors are an array, not {source!r}")
+        raise TypeError(f"with a kind of memory, descriptors must be an array, not {source!r}")
     return name, memory, source, backends

@@ -46,7 +46,7 @@ class Backends:
         found = carried(name, self._agent.backends())
         if found is None:
             known = (
-                "Headrace has no path for what it carries"
+                "Headrace has no path for its kinds of memory"
                 if name in PLUGINS
                 else "there is no plugin of that name"
             )
@@ -58,7 +58,7 @@ class Backends:
         found = self.plugin(name)
         if any(found.name == created.carried.name for created in self._created.values()):
             raise failure(
-                nixlInvalidParamError, f"backend {found.name} is created already: an agent has one of each"
+                nixlInvalidParamError, f"backend {found.name} exists already: an agent has one of each name"
             )
         handle = next(self._numbers)
         self._created[handle] = Created(found, {str(key): str(value) for key, value in parameters.items()})
@@ -70,7 +70,7 @@ class Backends:
         try:
             return self._created[handle]
         except (KeyError, TypeError):
-            raise failure(nixlInvalidParamError, f"{handle!r} is no backend of this agent") from None
+            raise failure(nixlInvalidParamError, f"{handle!r} is not a backend of this agent") from None
 
     def standing_for(self, path: str) -> int:
         """Returns the handle of the first created backend that stands for this backend of Headrace."""
@@ -86,7 +86,7 @@ class Backends:
         paths = frozenset(path for created in chosen for path in created.carried.paths.get(kind, ()))
         if not paths:
             raise failure(
-                nixlNotFoundError, f"no backend that was created carries {memory.name} (create_backend)"
+                nixlNotFoundError, f"no created backend carries {memory.name}: create one with create_backend"
             )
         return paths
 

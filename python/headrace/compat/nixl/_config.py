@@ -64,12 +64,12 @@ class nixlAgentConfig:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in FIELDS:
-            raise AttributeError(f"nixlAgentConfig has no attribute {name!r}: {', '.join(FIELDS)}")
+            raise AttributeError(f"nixlAgentConfig has no attribute {name!r}: it has {', '.join(FIELDS)}")
         wanted = FIELDS[name][0]
         if wanted is bool and isinstance(value, int):
             value = bool(value)
         if wanted is timedelta and isinstance(value, int | float):
             value = timedelta(seconds=value)
         if not isinstance(value, wanted):
-            raise TypeError(f"nixlAgentConfig.{name} is of type {wanted.__name__}, not {value!r}")
+            raise TypeError(f"nixlAgentConfig.{name} must be a {wanted.__name__}, not {value!r}")
         object.__setattr__(self, name, value)

@@ -50,13 +50,11 @@ def checked_rows(rows: Any, width: int) -> Any:
     errors   ValueError (not contiguous, or not `width` columns of 64-bit integers)
     """
     if rows.ndim != 2 or rows.shape[1] != width:
-        raise ValueError(
-            f"descriptors are an array of shape (n, {width}), and this one has the shape {rows.shape}"
-        )
+        raise ValueError(f"an array of descriptors must have the shape (n, {width}), not {rows.shape}")
     if rows.dtype.kind not in "ui" or rows.dtype.itemsize != 8 or not rows.dtype.isnative:
-        raise ValueError(f"descriptors are an array of uint64 or int64, and this one is of {rows.dtype}")
+        raise ValueError(f"an array of descriptors must be of uint64 or int64, not {rows.dtype}")
     if not rows.flags.c_contiguous:
-        raise ValueError("descriptors are a C-contiguous array: pass numpy.ascontiguousarray(...)")
+        raise ValueError("an array of descriptors must be C-contiguous: pass numpy.ascontiguousarray(...)")
     return rows
 
 
@@ -81,7 +79,7 @@ def as_text(value: object, what: str) -> str:
         return value.decode()
     if isinstance(value, str):
         return value
-    raise TypeError(f"{what} is str or bytes, not {type(value).__name__}")
+    raise TypeError(f"{what} must be str or bytes, not {type(value).__name__}")
 
 
 def as_bytes(value: object, what: str) -> bytes:
@@ -92,7 +90,7 @@ def as_bytes(value: object, what: str) -> bytes:
         return value.encode()
     if isinstance(value, bytearray):
         return bytes(value)
-    raise TypeError(f"{what} is bytes or str, not {type(value).__name__}")
+    raise TypeError(f"{what} must be bytes or str, not {type(value).__name__}")
 
 
 class DescriptorList:
@@ -143,7 +141,7 @@ class DescriptorList:
 
     def __init__(self, type: nixl_mem_t, descs: Any = None, init_size: int = 0):
         if not isinstance(type, nixl_mem_t):
-            raise TypeError(f"the first argument is a nixl_mem_t, not {type!r}")
+            raise TypeError(f"the first argument must be a nixl_mem_t, not {type!r}")
         self._type = type
         if descs is None:
             self._fill(init_size)
@@ -154,7 +152,9 @@ class DescriptorList:
         elif is_array(descs):
             self._take_array(descs)
         else:
-            raise TypeError(f"descriptors are a list of tuples or an array of {WIDTH} columns, not {descs!r}")
+            raise TypeError(
+                f"descriptors must be a list of tuples or an array of {WIDTH} columns, not {descs!r}"
+            )
 
     @classmethod
     def _no_extra(cls) -> Any:
@@ -166,7 +166,7 @@ class DescriptorList:
 
     def _fill(self, count: int) -> None:
         if count < 0:
-            raise ValueError(f"a list of {count} descriptors")
+            raise ValueError(f"a list cannot have {count} descriptors")
         self._words = array("Q", bytes(count * WIDTH * 8))
         if self._has_extra:
             self._extras = [self._no_extra() for _ in range(count)]
@@ -183,9 +183,9 @@ class DescriptorList:
         width = WIDTH + self._has_extra
         for desc in descs:
             if not isinstance(desc, tuple):
-                raise TypeError(f"each descriptor is a tuple, not {desc!r}")
+                raise TypeError(f"each descriptor must be a tuple, not {desc!r}")
             if len(desc) != width:
-                raise ValueError(f"each descriptor has {width} elements, and this one is {desc!r}")
+                raise ValueError(f"each descriptor must have {width} elements, and this one is {desc!r}")
         if self._has_extra:
             self._words = array("Q", chain.from_iterable(desc[:WIDTH] for desc in descs))
             self._extras = [self._checked_extra(desc[WIDTH]) for desc in descs]
@@ -199,16 +199,18 @@ class DescriptorList:
 
     def _at(self, index: object) -> int:
         if not isinstance(index, int) or index < 0:
-            raise TypeError(f"an index is an int from 0 on, not {index!r}")
+            raise TypeError(f"an index must be an int of at least 0, not {index!r}")
         if index >= self.descCount():
-            raise IndexError(f"index {index} of a list of {self.descCount()} descriptors")
+            raise IndexError(f"index {index} is outside a list of {self.descCount()} descriptors")
         return index * WIDTH
 
     def _row(self, desc: object) -> array[int]:
         if not isinstance(desc, tuple):
-            raise TypeError(f"a descriptor is a tuple, not {desc!r}")
+            raise TypeError(f"a descriptor must be a tuple, not {desc!r}")
         if len(desc) < WIDTH + self._has_extra:
-            raise IndexError(f"a descriptor has {WIDTH + self._has_extra} elements, and this one is {desc!r}")
+            raise IndexError(
+                f"a descriptor must have {WIDTH + self._has_extra} elements, and this one is {desc!r}"
+            )
         return array("Q", desc[:WIDTH])
 
     def getType(self) -> nixl_mem_t:
@@ -359,7 +361,7 @@ class nixlRemoteDList(DescriptorList):
         return as_text(value, "an agent's name")
 
     def _take_array(self, rows: Any) -> None:
-        raise TypeError("a nixlRemoteDList is made of a list of tuples: an array names no agents")
+        raise TypeError("a nixlRemoteDList needs a list of tuples: an array has no names of agents")
 
     def __reduce_ex__(self, protocol: object) -> Any:
         raise TypeError("a nixlRemoteDList cannot be pickled")

@@ -15,7 +15,7 @@ class Enumeration(enum.Enum):
     @classmethod
     def _missing_(cls, value: object) -> Enumeration:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{cls.__name__} is made of an int, not of {value!r}")
+            raise TypeError(f"{cls.__name__} needs an int, not {value!r}")
         member = object.__new__(cls)
         member._name_ = "???"
         member._value_ = value

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata by socket and store, in the background as NIXL does it: calls return at once,
-check_remote_metadata tells when it came.
+"""Exchanges metadata by socket and store in the background, as NIXL does. Calls return at once;
+check_remote_metadata says whether the metadata has arrived.
 
-What goes wrong is logged, since the call that asked for it has returned.
+Errors are logged, because the call has already returned.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .logging import get_logger
 DEFAULT_COMM_PORT = 8888
 DEFAULT_LABEL = "metadata"
 WITHDRAWAL = b"\0headrace.compat.nixl: forget my metadata"
-"""A notification that no program sees: its sender takes its metadata back. Headrace's metadata socket has no
-such message."""
+"""A notification that programs do not get: its sender withdraws its metadata. Headrace's metadata socket has
+no such message."""
 
 LOOK_AGAIN_SECONDS = 0.05
 FINISH_SECONDS = 5.0
@@ -35,25 +35,25 @@ logger = get_logger("exchange")
 
 
 def address_of(host: str, port: int) -> str:
-    """Headrace's way to write it; NIXL's programs give no brackets."""
+    """Returns the address in Headrace's form. NIXL's programs write IPv6 addresses without brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 class Store(Protocol):
-    """A place where agents leave their metadata under their names."""
+    """A place where agents publish their metadata under their names."""
 
     def publish(self, label: str, regions: Sequence[int] | None, connection_info: bool) -> None:
-        """Leaves ours; None: all regions."""
+        """Publishes this agent's metadata; None: of all regions."""
 
     def find(self, peer: str, label: str) -> bool:
-        """Imports a peer's; false: it has not left any yet."""
+        """Imports a peer's metadata. Returns false if the peer has not published any yet."""
 
     def withdraw(self) -> None:
-        """Takes back all that we left."""
+        """Removes all that this agent published."""
 
 
 class AgentStore:
-    """The store that Headrace's agent was opened with: etcd."""
+    """The store with which Headrace's agent was opened: etcd."""
 
     def __init__(self, agent: headrace.Agent, forget: Callable[[str], object]):
         self._agent = agent
@@ -67,13 +67,13 @@ class AgentStore:
         return "" if label == DEFAULT_LABEL else label
 
     def publish(self, label: str, regions: Sequence[int] | None, connection_info: bool) -> None:
-        """Whole metadata is published again after each registration."""
+        """Publishes metadata. Headrace publishes whole metadata again after each registration."""
         self._agent.publish(regions, connection_info, self._label(label))
 
     def find(self, peer: str, label: str) -> bool:
-        """Peers that were found here are forgotten when they withdraw.
+        """Imports a peer's metadata. The peer is forgotten when it withdraws its metadata.
 
-        The watch begins before the first look, else it would miss who leaves between the two.
+        The watch begins before the first query: otherwise it misses a peer that withdraws between the two.
         """
         if not self._is_watching:
             self._agent.watch_namespace(self._saw)
@@ -84,12 +84,12 @@ class AgentStore:
             self._agent.find(peer, label=self._label(label))
         except headrace.NotFound:
             return False
-        if peer in self._left:  # told of while what it left was on the way to us
+        if peer in self._left:  # the peer withdrew while its metadata was being imported
             self._forget(peer)
         return True
 
     def withdraw(self) -> None:
-        """All labels."""
+        """Removes all labels."""
         self._agent.unpublish()
 
     def _saw(self, event: str, peer: str) -> None:
@@ -99,7 +99,7 @@ class AgentStore:
 
 
 class Exchange:
-    """One thread that does what was asked for, in order; it starts with the first job. Threads: any."""
+    """Runs jobs in order in one thread, which starts with the first job. Threads: any."""
 
     def __init__(
         self, agent: headrace.Agent, open_store: Callable[[], Store] | None, patience_seconds: float
@@ -114,7 +114,7 @@ class Exchange:
         self._peer_at: dict[str, str] = {}
 
     def send(self, host: str, port: int, regions: Sequence[int] | None, connection_info: bool) -> None:
-        """Gives our metadata to the agent that listens there."""
+        """Sends this agent's metadata to the agent that listens at the address."""
         address = address_of(host, port)
         self._later(
             f"send metadata to {address}",
@@ -122,29 +122,29 @@ class Exchange:
         )
 
     def fetch(self, peer: str, host: str, port: int) -> None:
-        """Asks the agent that listens there for its metadata."""
+        """Fetches the metadata of the agent that listens at the address."""
         self._later(f"fetch metadata of {peer}", lambda: self._fetch(peer, address_of(host, port)))
 
     def withdraw_from(self, host: str, port: int) -> None:
-        """Makes the agent that listens there forget us."""
+        """Makes the agent that listens at the address forget this agent."""
         address = address_of(host, port)
         self._later(f"withdraw metadata from {address}", lambda: self._withdraw(address))
 
     def publish(self, label: str, regions: Sequence[int] | None, connection_info: bool) -> None:
-        """Leaves our metadata in the store."""
+        """Publishes this agent's metadata in the store."""
         self._need_store()
         self._later(
             f"publish metadata {label!r}", lambda: self._opened().publish(label, regions, connection_info)
         )
 
     def find(self, peer: str, label: str) -> None:
-        """Looks for a peer's metadata in the store until it is there or the patience ends."""
+        """Queries the store for a peer's metadata until it exists or the timeout passes."""
         self._need_store()
         end = time.monotonic() + self._patience
         self._start(lambda: self._find(peer, label or DEFAULT_LABEL, end))
 
     def withdraw(self) -> None:
-        """Takes our metadata out of the store."""
+        """Removes this agent's metadata from the store."""
         self._need_store()
         self._later("withdraw metadata", lambda: self._opened().withdraw())
 
@@ -152,7 +152,7 @@ class Exchange:
         if self._open_store is None:
             raise failure(
                 nixlInvalidParamError,
-                "no address is given and there is no store: set NIXL_ETCD_ENDPOINTS or "
+                "there is neither an address nor a store: pass an address, or set NIXL_ETCD_ENDPOINTS or "
                 "NIXL_TCPSTORE_ENDPOINT",
             )
 
@@ -165,22 +165,20 @@ class Exchange:
     def _withdraw(self, address: str) -> None:
         try:
             self._agent.notify(self._peer_at[address], WITHDRAWAL)
-        except (
-            KeyError,
-            headrace.NotFound,
-        ):  # not known yet, or not any more: a notification needs to know the peer
+        except (KeyError, headrace.NotFound):
+            # The peer is not known yet, or no longer known; only a known peer can be notified.
             self._withdraw_from_stranger(address)
 
     def _withdraw_from_stranger(self, address: str) -> None:
         try:
             self._agent.notify(self._agent.fetch_metadata(address).peer, WITHDRAWAL)
         except headrace.PeerLost as error:
-            logger.info("nobody is left at %s to withdraw metadata from: %s", address, str(error))
+            logger.info("no agent listens at %s, so none has metadata to withdraw: %s", address, str(error))
 
     def _fetch(self, peer: str, address: str) -> None:
         found = self._peer_at[address] = self._agent.fetch_metadata(address).peer
         if found != peer:
-            logger.warning("the agent at %s is %s, and metadata of %s was asked for", address, found, peer)
+            logger.warning("the agent at %s is %s, but metadata of %s was requested", address, found, peer)
 
     def _find(self, peer: str, label: str, end: float) -> bool:
         try:
@@ -192,7 +190,7 @@ class Exchange:
         if time.monotonic() < end:
             return False
         logger.error(
-            "metadata of %s, label %s, has not come into the store in %s s", peer, label, self._patience
+            "metadata of %s, label %s, did not appear in the store within %s s", peer, label, self._patience
         )
         return True
 
@@ -201,7 +199,7 @@ class Exchange:
             try:
                 job()
             except Exception as error:
-                logger.error("%s: %s", what, str(error))  # the error itself would hold this agent
+                logger.error("%s: %s", what, str(error))  # the error would keep the agent alive
             return True
 
         self._start(run)
@@ -225,10 +223,10 @@ _running: weakref.WeakKeyDictionary[Exchange, threading.Thread] = weakref.WeakKe
 
 
 def _finish_all() -> None:
-    """At the end of the program what was asked for last, often to take metadata back, is still done.
+    """Finishes the last jobs when the program ends; often one of them withdraws metadata.
 
-    weakref.finalize could do that by itself, but in no order with what closes Headrace's agents then. That is
-    registered with the first agent, and this after it, hence runs before it.
+    weakref.finalize does not order this before the closing of Headrace's agents. The function that closes
+    them is registered with the first agent; this function is registered later, so it runs earlier.
     """
     for exchange, thread in list(_running.items()):
         _finish(exchange._jobs, thread)
@@ -241,13 +239,13 @@ def _finish_all_at_exit() -> None:
 
 def _finish(jobs: queue.SimpleQueue[Callable[[], bool] | None], thread: threading.Thread) -> None:
     jobs.put(None)
-    # The last reference may have been a job's.
+    # This may run in the worker thread: a job may have had the last reference.
     if thread is not threading.current_thread():
         thread.join(FINISH_SECONDS)
 
 
 def _work(jobs: queue.SimpleQueue[Callable[[], bool] | None]) -> None:
-    """Runs jobs until None comes; those that are not done yet are tried again and again."""
+    """Runs jobs until it gets None. Retries jobs that are not done yet."""
     pending: list[Callable[[], bool]] = []
     while True:
         try:
@@ -259,12 +257,12 @@ def _work(jobs: queue.SimpleQueue[Callable[[], bool] | None]) -> None:
             return
         if not job():
             pending.append(job)
-        # The job holds its Exchange, hence its agent, which could not end while this thread waits on.
+        # The job references its Exchange and so the agent, which could not close while this thread waits.
         del job
 
 
 def etcd_options() -> dict[str, str]:
-    """Headrace's options for the store that NIXL's variables name; empty: none."""
+    """Returns Headrace's options for the store that NIXL's variables name; empty if they name none."""
     endpoints = os.environ.get("NIXL_ETCD_ENDPOINTS", "").replace(";", ",").split(",")
     hosts = [
         endpoint.strip().removeprefix("http://").rstrip("/") for endpoint in endpoints if endpoint.strip()

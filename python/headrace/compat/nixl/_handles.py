@@ -61,7 +61,7 @@ class nixl_prepped_dlist_handle:
     __repr__ = _described
 
     def __reduce__(self) -> Any:
-        raise TypeError("a nixl_prepped_dlist_handle cannot be pickled: it is of its agent alone")
+        raise TypeError("a nixl_prepped_dlist_handle cannot be pickled: only its agent can use it")
 
     def release(self) -> None:
         """Frees it. A second call has no effect."""
@@ -97,7 +97,7 @@ class nixl_xfer_handle(Transfer):
     __repr__ = _described
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a nixl_xfer_handle cannot be pickled: it is of its agent alone")
+        raise TypeError("a nixl_xfer_handle cannot be pickled: only its agent can use it")
 
     def release(self) -> None:
         """Frees it. A second call has no effect."""

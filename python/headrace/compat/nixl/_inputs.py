@@ -48,10 +48,10 @@ def _refused(why: str, *values: object) -> None:
 
 def _of_tensors(kind: type[List], tensors: list[Any]) -> List | None:
     if any(tensor.device != tensors[0].device for tensor in tensors):
-        _refused("the tensors lie on several devices: make a list for each")
+        _refused("the tensors are on several devices: make one list per device")
         return None
     if not all(tensor.is_contiguous() for tensor in tensors):
-        _refused("a tensor has gaps: call contiguous() and keep what it gives")
+        _refused("a tensor is not contiguous: call contiguous() and keep its result")
         return None
     extra = ("",) if kind._has_extra else ()
     rows = [
@@ -64,16 +64,14 @@ def _of_tensors(kind: type[List], tensors: list[Any]) -> List | None:
 def _of_plain(kind: type[List], descs: Any, mem_type: str | None, width: int) -> List | None:
     """Makes a list of tuples, or of an array of three columns."""
     if mem_type is None:
-        _refused("descriptors that are no tensors need a kind of memory: %s", ", ".join(MEMORIES))
+        _refused("descriptors that are not tensors need a kind of memory: %s", ", ".join(MEMORIES))
         return None
     if is_array(descs):
         if descs.ndim != 2 or descs.shape[1] != 3:
-            _refused("descriptors are an array of three columns, and this one has the shape %s", descs.shape)
+            _refused("an array of descriptors must have three columns, not the shape %s", descs.shape)
             return None
     elif len(descs[0]) != width:
-        _refused(
-            "descriptors of a %s are tuples of %d elements, and this is %r", kind.__name__, width, descs[0]
-        )
+        _refused("descriptors of a %s must be tuples of %d elements, not %r", kind.__name__, width, descs[0])
         return None
     return kind(MEMORIES[mem_type], descs)
 
@@ -82,7 +80,7 @@ def _list_of(kind: type[List], descs: Any, mem_type: str | None) -> List | None:
     if isinstance(descs, kind):
         return descs
     if isinstance(descs, DescriptorList):
-        _refused("a %s is expected, not a %s", kind.__name__, type(descs).__name__)
+        _refused("the list must be a %s, not a %s", kind.__name__, type(descs).__name__)
         return None
     if is_tensor(descs):
         return _of_tensors(kind, [descs])

@@ -30,7 +30,7 @@ class Memory:
     def register(self, descs: nixlRegDList, paths: Iterable[str]) -> None:
         """Registers all descriptors or none."""
         if descs.isEmpty():
-            raise failure(nixlBackendError, "there is nothing to register: the list is empty")
+            raise failure(nixlBackendError, "the list to register is empty")
         registered: list[tuple[Registered, int]] = []
         try:
             for device, rows in _by_device(descs).items():
@@ -97,8 +97,8 @@ class Memory:
         if by_path and (len(rows) > 1 or self.ledger.names_file(device)):
             raise failure(
                 nixlBackendError,
-                f"device {device} stands for a file already: give each that is named by path a number of "
-                f"its own",
+                f"device {device} already stands for a file: give each file that is named by its path a "
+                "number of its own",
             )
         with _storage.registered(kind, rows) as ranges:
             regions = self._agent.register(ranges, note=device_note(device), backends=paths)

@@ -76,7 +76,7 @@ class Peers:
         """Returns the current life of a peer, and the table of its regions of one kind."""
         info = self.info(name)
         if info is None:
-            raise failure(nixlNotFoundError, f"agent {name!r} is unknown here: add its metadata first")
+            raise failure(nixlNotFoundError, f"agent {name!r} is unknown: add its metadata first")
         stamp = (info.incarnation, info.version, info.regions)
         with self._lock:
             known = self._known.get(name)

@@ -45,8 +45,8 @@ def uncovered(index: int, address: int, length: int, device: int) -> Exception:
     """Returns the exception for a descriptor outside all regions."""
     return failure(
         nixlNotFoundError,
-        f"descriptor {index} (address {address:#x}, {length} bytes, device {device}) lies in no registered "
-        f"memory that is known here",
+        f"descriptor {index} (address {address:#x}, {length} bytes, device {device}) is not inside any known "
+        f"registered memory",
     )
 
 
@@ -236,8 +236,8 @@ def strided_pages(table: RegionTable, rows: Any) -> Any:
         if count < 1 or (count > 1 and stride < length):
             raise failure(
                 nixlNotFoundError,
-                f"descriptor {i} has {count} blocks of {length} bytes, {stride} apart: they overlap, or are "
-                f"none",
+                f"descriptor {i} has {count} blocks of {length} bytes, {stride} bytes apart: there must be "
+                "at least one block, and blocks must not overlap",
             )
         extent = table.find(i, address, (count - 1) * stride + length, device)
         places.append((extent.region, address - extent.origin, length, stride, count))

@@ -19,7 +19,7 @@ DESCRIPTOR_BYTES = 24
 
 
 def _corrupt(why: str) -> Exception:
-    return failure(nixlMismatchError, f"this is no pickled descriptor list: {why}")
+    return failure(nixlMismatchError, f"this is not a pickled descriptor list: {why}")
 
 
 def record(tag: bytes, value: bytes) -> bytes:
@@ -45,7 +45,7 @@ class StateReader:
             raise _corrupt(f"its state is {type(state).__name__}, not bytes")
         self._state = bytes(state)
         if not self._state.startswith(MAGIC):
-            raise _corrupt("the first word is missing")
+            raise _corrupt("the magic word is missing")
         self._at = len(MAGIC)
 
     def take(self, tag: bytes) -> bytes:
@@ -63,16 +63,16 @@ class StateReader:
         """Returns the kind of memory and the number of descriptors."""
         found, memory, count = self.take(b"nixlDList"), self.take(b"t"), self.take(b"n")
         if found != kind:
-            raise _corrupt(f"it holds {found!r}, and {kind!r} is expected")
+            raise _corrupt(f"it contains {found!r}, and {kind!r} is expected")
         if len(memory) != MEMORY.size or len(count) != LENGTH.size:
-            raise _corrupt("kind or count have another length")
+            raise _corrupt("the kind or the count has a wrong length")
         return MEMORY.unpack(memory)[0], LENGTH.unpack(count)[0]
 
     def take_descriptors(self, count: int) -> bytes:
         """Returns all descriptors of a transfer list. They are one record; an empty list has no record."""
         value = self.take(b"") if count else b""
         if len(value) != count * DESCRIPTOR_BYTES:
-            raise _corrupt(f"{count} descriptors are announced, and there are {len(value)} bytes of them")
+            raise _corrupt(f"{count} descriptors do not fit {len(value)} bytes")
         return value
 
     def take_blobs(self, count: int) -> Iterator[tuple[bytes, bytes]]:

@@ -60,8 +60,8 @@ def _range(kind: str, length: int, device: int, said: str, opened: list[int]) ->
     if device > LARGEST_DESCRIPTOR:
         raise failure(
             nixlBackendError,
-            f"device {device} is no descriptor, and {said!r} names no path as <ro|rw>[,<flag>...]:<path> "
-            f"does",
+            f"device {device} is not a file descriptor, and {said!r} does not name a path in the form "
+            f"<ro|rw>[,<flag>...]:<path>",
         )
     return headrace.MemoryRange(kind, 0, length, file_descriptor=device)
 

@@ -36,7 +36,7 @@ def seconds(variable: str, default_ms: int) -> float:
     """Returns a duration in seconds that the environment gives in milliseconds."""
     text = os.environ.get(variable, "") or str(default_ms)
     if not text.isdigit():
-        raise ValueError(f"{variable} is {text!r}, and a number of milliseconds is expected")
+        raise ValueError(f"{variable} must be a number of milliseconds, and is {text!r}")
     return int(text) / 1000
 
 
@@ -45,7 +45,7 @@ def endpoint() -> tuple[str, int]:
     text = os.environ.get("NIXL_TCPSTORE_ENDPOINT", "")
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit():
-        raise ValueError(f"NIXL_TCPSTORE_ENDPOINT is {text!r}, and host:port is expected")
+        raise ValueError(f"NIXL_TCPSTORE_ENDPOINT must be host:port, and is {text!r}")
     return host.strip("[]"), int(port)
 
 
@@ -78,7 +78,7 @@ class Client:
         self._ask(GET, key)
         (length,) = struct.unpack("=Q", self._take(8))
         if length > MOST_BYTES:
-            raise OSError(f"the store says that {key} has {length} bytes: at most {MOST_BYTES} are taken")
+            raise OSError(f"the value of {key} has {length} bytes: at most {MOST_BYTES} are accepted")
         return self._take(length)
 
     def delete(self, key: str) -> None:
@@ -100,7 +100,7 @@ class Client:
         while len(taken) < length:
             part = self._socket.recv(min(length - len(taken), 1 << 20))
             if not part:
-                raise ConnectionError("the store has hung up")
+                raise ConnectionError("the store closed the connection")
             taken += part
         return bytes(taken)
 

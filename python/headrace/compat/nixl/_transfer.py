@@ -145,13 +145,17 @@ class Transfer(headrace.Request):
             self.wait(QUIET_SECONDS)
         except headrace.Error as error:
             if not self.done:
-                raise failure(nixlBackendError, f"it could not be ended in {QUIET_SECONDS} s") from error
+                raise failure(
+                    nixlBackendError, f"the transfer did not become quiet within {QUIET_SECONDS} s"
+                ) from error
 
     def again(self, error: headrace.Error) -> str:
         """Handles a refused post: retries if a queue was full, raises every other error. Returns the
         state."""
         if isinstance(error, headrace.InvalidArgument) and self.poll() in ("posted", "canceling"):
-            raise failure(nixlRepostActiveError, "it is still under way: wait for its end") from error
+            raise failure(
+                nixlRepostActiveError, "the transfer is still in flight: wait for its completion"
+            ) from error
         if not isinstance(error, headrace.WouldBlock):
             self._fail(error)
         try:
@@ -165,7 +169,7 @@ class Transfer(headrace.Request):
         if state in ("posted", "canceling", "done"):
             return state
         if state == "prepared":
-            raise failure(nixlNotPostedError, "it was not posted")
+            raise failure(nixlNotPostedError, "the transfer was not posted")
         error = self.error
         # The arguments were right, otherwise the post would have failed: the file is too short for the read,
         # or is not open for writing.
@@ -173,7 +177,7 @@ class Transfer(headrace.Request):
             raise failure(nixlBackendError, str(error)) from error
         if error is not None:
             self._fail(error)
-        raise failure(nixlCancelledError, "it was canceled")
+        raise failure(nixlCancelledError, "the transfer was canceled")
 
     def _fail(self, error: headrace.Error) -> NoReturn:
         raise (self._remote.error_of(error) if self._remote is not None else translated(error)) from error

@@ -21,11 +21,11 @@ class _DescriptorUnpickler(pickle.Unpickler):
         if package in PACKAGES and rest == "_bindings" and name in CLASSES:
             return CLASSES[name]
         raise pickle.UnpicklingError(
-            f"{module}.{name} is no descriptor list: only those are taken from a peer"
+            f"{module}.{name} is not a descriptor list: only these are accepted from a peer"
         )
 
     def persistent_load(self, pid: Any) -> Any:
-        raise pickle.UnpicklingError("persistent objects are not taken from a peer")
+        raise pickle.UnpicklingError("persistent objects are not accepted from a peer")
 
 
 def descriptors_of(pickled: bytes) -> Any:
@@ -40,5 +40,5 @@ def descriptors_of(pickled: bytes) -> Any:
         raise
     except Exception as error:
         raise failure(
-            nixlMismatchError, f"these bytes are no pickle: {type(error).__name__}: {error}"
+            nixlMismatchError, f"these bytes are not a pickle: {type(error).__name__}: {error}"
         ) from error

@@ -22,7 +22,7 @@ for _name in ("nixl", "nixl_cu12", "nixl_cu13"):
 
 if replaced:
     get_logger("install").warning(
-        "nixl was imported before Headrace took its name: who has imported it already goes on using it"
+        "nixl was imported before Headrace took its name: modules that imported it earlier still use it"
     )
 for _name in kept:
-    get_logger("install").info("%s was imported before Headrace took its name, and stays as it is", _name)
+    get_logger("install").info("%s was imported before Headrace took its name, and keeps its name", _name)

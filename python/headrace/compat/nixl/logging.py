@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loggers of this package: below "nixl", to stdout, at the level that NIXL_LOG_LEVEL names, as NIXL's
-users expect them."""
+"""The loggers of this package. As in NIXL they are below "nixl", write to stdout, and have the level of
+NIXL_LOG_LEVEL."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ _configured = False
 
 
 def set_log_level_by_env(nixl_logger: logging.Logger) -> None:
-    """Sets the level that NIXL_LOG_LEVEL names, of Headrace's own log too; another word is complained of and
-    changes nothing."""
+    """Sets the level that NIXL_LOG_LEVEL names, also of Headrace's own log. An unknown word gives a warning
+    and changes nothing."""
     word = os.environ.get("NIXL_LOG_LEVEL", "")
     if not word:
         return
     level = LEVELS.get(word.upper())
     if level is None:
         nixl_logger.warning(
-            "NIXL_LOG_LEVEL is %r, and one of %s is expected: the level stays", word, ", ".join(LEVELS)
+            "NIXL_LOG_LEVEL must be one of %s, and is %r: the level does not change", ", ".join(LEVELS), word
         )
         return
     nixl_logger.setLevel(level)
@@ -74,6 +74,6 @@ def setup_logging() -> None:
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger of that name, below "nixl"."""
+    """Returns the logger of that name, below "nixl"."""
     setup_logging()
     return logging.getLogger(f"nixl.{name.lstrip('_')}")
