@@ -200,7 +200,7 @@ class Runner {
             "data compared after each",
             w.allocated ? "allocated" : "registered", w.total, w.sequential ? "sequential" : "scattered",
             w.threads, w.threads == 1 ? "" : "s", w.in_flight, w.in_flight == 1 ? "" : "s",
-            w.new_requests ? "new ones for each iteration" : "posted again in each iteration",
+            w.new_requests ? "new each time" : "posted again each time",
             w.posts == 1 ? "" : fmt::format(", {} times in a row", w.posts), plan(Op::read, 8).iterations));
   }
 

@@ -7,7 +7,8 @@ from typing import Any
 import headrace
 
 class QuickMake:
-    """nixl_agent.make_prepped_xfer in the place of the method in Python, which does what is unusual."""
+    """nixl_agent.make_prepped_xfer in compiled code. It replaces the Python method and calls it for unusual
+    arguments."""
 
     __wrapped__: Callable[..., Any]
 
@@ -20,29 +21,27 @@ class QuickMake:
         transfer: type,
     ) -> None:
         """
-        function: the method; its class has the agent of Headrace's in a slot _native.
-        make_request: headrace.Agent's. error: what it raises, and the method knows what to do about.
-        handle: of prepared lists, with the slots _pages and _thing. transfer: a subclass of headrace.Request
-        with the slots notification and _remote.
+        function: the method; its class has Headrace's agent in a slot _native. make_request:
+        headrace.Agent.make_request. error: the exception that it raises and that the method handles. handle:
+        the class of prepared lists, with the slots _pages and _thing. transfer: a subclass of
+        headrace.Request with the slots notification and _remote.
         """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __set_name__(self, owner: type, name: str, /) -> None: ...
 
 def capture_rows(rows: object, /) -> tuple[int, int, int, int, int, bytes | None, bytes | None] | None:
-    """What rows of (address, length, device) are, kept as short as they can be; None if they lie on several
-    devices.
+    """Copies rows of (address, length, device) in a short form; None if they name several devices.
 
-    rows: a contiguous buffer of three uint64 each, at least one. Nothing of it is kept.
-    Returns (count, device, address, step, length, addresses, lengths): address and length are those of the
-    first row. step: how far apart neighbours begin, if that is the same all along and so is their length;
-    else 0, and `addresses` has them as uint64. `lengths` has the lengths as uint64 if they differ, else it is
-    None.
+    rows: a contiguous buffer of three uint64 a row, at least one row. It is not kept. Returns (count, device,
+    address, step, length, addresses, lengths). address, length: those of the first row. step: the distance of
+    neighbouring addresses if all distances and all lengths are equal, else 0. addresses: all addresses as
+    uint64 if step is 0, else None. lengths: all lengths as uint64 if they differ, else None.
     """
 
 def pack_tuples(rows: list[tuple[int, int, int]], /) -> bytes | None:
-    """Tuples of (address, length, device) as three uint64 each; None if one is anything else than a tuple of
-    three plain integers that fit.
+    """Packs tuples of (address, length, device) as three uint64 each.
 
-    rows: a list of them. What is wrong with one is not said: whoever goes through them by itself finds it.
+    rows: a list of tuples. Returns None if an item is not a tuple of three ints of 64 bits without a sign;
+    the caller then reads the rows one by one and reports the error.
     """
