@@ -49,7 +49,7 @@ Json backend_json(const BackendInfo& backend) {
 }
 
 Table option_table(const std::vector<OptionInfo>& options) {
-  Table table({{"option"}, {"value"}, {"from"}, {"what it does"}});
+  Table table({{"option"}, {"value"}, {"from"}, {"meaning"}});
   for (const OptionInfo& option : options) {
     std::string what = fmt::format("{} ({})", option.sentence, option.unit);
     if (option.value != option.default_value)

@@ -62,7 +62,7 @@ class Runner {
     HEADRACE_CLI_TRY(setup, set_up());
     const BenchSetup there = far_side(setup);
     if (wanted_.allocated && !setup.allocated && !there.allocated)
-      return fail(Code::invalid_argument, "--allocated goes with dram: memory of GPUs is registered");
+      return fail(Code::invalid_argument, "--allocated needs dram on one side: memory of GPUs is registered");
     if (wanted_.notifications) {
       HEADRACE_CLI_TRY(bench, PageBench::open(setup, there));
       return round_trips(bench);
@@ -77,7 +77,7 @@ class Runner {
     for (const std::uint64_t page : pages)
       if (page == 0 || page % 8 != 0 || page > setup.buffer_bytes)
         return fail(Code::invalid_argument,
-                    "--page {}: a page is a multiple of 8 bytes, and at most --total, {}", page,
+                    "--page {}: a page must be a multiple of 8 bytes and at most --total ({} bytes)", page,
                     setup.buffer_bytes);
     HEADRACE_CLI_TRY(bench, PageBench::open(setup, there));
     if (wanted_.single) return singles(bench, pages);
@@ -96,7 +96,7 @@ class Runner {
     HEADRACE_CLI_TRY(total, parse_size(wanted_.total));
     setup.buffer_bytes = wanted_.notifications ? 4096 : total / 8 * 8;
     if (setup.buffer_bytes == 0)
-      return fail(Code::invalid_argument, "--total {}: at least 8 bytes are needed", wanted_.total);
+      return fail(Code::invalid_argument, "--total {}: it must be at least 8 bytes", wanted_.total);
     return setup;
   }
 
@@ -193,15 +193,15 @@ class Runner {
       }
     }
     const BenchArguments& w = wanted_;
-    return finish(table, explanations,
-                  fmt::format("{} memory, {} a side, {} pages, {} thread{}, {} request{} in flight, {}{}; {} "
-                              "iterations, data checked after each",
-                              w.allocated ? "allocated" : "registered", w.total,
-                              w.sequential ? "sequential" : "scattered", w.threads, w.threads == 1 ? "" : "s",
-                              w.in_flight, w.in_flight == 1 ? "" : "s",
-                              w.new_requests ? "made anew each time" : "posted again each time",
-                              w.posts == 1 ? "" : fmt::format(", {} times in a row", w.posts),
-                              plan(Op::read, 8).iterations));
+    return finish(
+        table, explanations,
+        fmt::format(
+            "{} memory, {} a side, {} pages, {} thread{}, {} request{} in flight, {}{}; {} iterations, all "
+            "data compared after each",
+            w.allocated ? "allocated" : "registered", w.total, w.sequential ? "sequential" : "scattered",
+            w.threads, w.threads == 1 ? "" : "s", w.in_flight, w.in_flight == 1 ? "" : "s",
+            w.new_requests ? "new each time" : "posted again each time",
+            w.posts == 1 ? "" : fmt::format(", {} times in a row", w.posts), plan(Op::read, 8).iterations));
   }
 
   Result<void> singles(PageBench& bench, const std::vector<std::uint64_t>& pages) {
@@ -245,13 +245,12 @@ class Runner {
     return finish(
         table, explanations,
         fmt::format(
-            "{} memory, one page a request, one request at a time, {} times; 256 requests in turn, "
-            "eight times over, data checked before and after{}. First: the turn before these eight, right "
-            "after all memory was filled anew, so that nothing is in a cache{}"
-
-            ,
+            "{} memory, one page a request, one request at a time, {} times: rounds of 256 requests, eight "
+            "rounds between two fillings of the memory, all data compared before and after them{}. Column "
+            "first: the round right after a filling, when no page is in a cache{}",
             wanted_.allocated ? "allocated" : "registered", plan(Op::read, 8).iterations,
-            gpus ? ", after GPUs were kept busy for 100 ms" : "", gpus ? ", by GPUs that have idled" : ""));
+            gpus ? "; before them the GPUs are kept busy for 100 ms" : "",
+            gpus ? " and the GPUs have been idle" : ""));
   }
 
   struct Asleep {
@@ -287,7 +286,7 @@ class Runner {
       table.add({name, microseconds(time.median()), microseconds(time.percentile(99)),
                  microseconds(time.mean), microseconds(time.least)});
     };
-    add("notification, both sides ask again and again", spin);
+    add("notification, both processes poll", spin);
     if (wanted_.json) {
       row({"misc", "notification/spinning", "p50_us", "us", spin.median() * 1e6, spinning.checked()});
       row({"misc", "notification/spinning", "p99_us", "us", spin.percentile(99) * 1e6, spinning.checked()});
@@ -297,8 +296,8 @@ class Runner {
       auto slept = asleep(bench, cores, rounds);
       if (!slept && slept.code() == Code::not_supported) continue;  // the machine has one core
       if (!slept) return std::move(slept).error();
-      add(fmt::format("notification, both sides wait, on {}", where), slept->notification);
-      add(fmt::format("eventfd, both sides sleep, on {}", where), slept->eventfd);
+      add(fmt::format("notification, both processes wait, on {}", where), slept->notification);
+      add(fmt::format("eventfd alone, both processes sleep, on {}", where), slept->eventfd);
       if (!wanted_.json) continue;
       const double ours = slept->notification.median(), bare = slept->eventfd.median();
       const Comparison against{"eventfd ping-pong", bare * 1e6, bare / ours};
@@ -307,7 +306,7 @@ class Runner {
       row({"misc", name, "p50_us", "us", ours * 1e6, slept->checked, &against});
       row({"misc", name, "p99_us", "us", slept->notification.percentile(99) * 1e6, slept->checked});
     }
-    return finish(table, {}, fmt::format("two processes, {} round trips, messages compared", rounds));
+    return finish(table, {}, fmt::format("two processes, {} round trips, payloads compared", rounds));
   }
 
   void row(const BenchRow& row) const { fmt::print("{}\n", rows_.line(row)); }
@@ -329,34 +328,34 @@ class Runner {
 void add_bench_pages(const Command& bench, Invocation& invocation) {
   auto wanted = std::make_shared<BenchArguments>();
   const Command pages =
-      bench.add_subcommand("pages", "How fast pages move between two processes of this machine");
-  pages.add_option("--backend", wanted->backend, "The backend that carries them, or auto: the best of all")
+      bench.add_subcommand("pages", "Measure how fast pages move between two processes of this machine");
+  pages.add_option("--backend", wanted->backend, "Backend to use; auto: the best that is available")
       .type_name("NAME")
       .show_default();
   pages
       .add_option("--kinds", wanted->kinds,
-                  "Memory here and in the other process: dram-dram, or vram-vram, between GPUs")
+                  "Kinds of memory in this process and in the other one, as in vram-dram")
       .type_name("KINDS")
       .check(one_of({"dram-dram", "vram-vram", "vram-dram", "dram-vram"}))
       .show_default();
   pages
       .add_option("--devices", wanted->devices,
-                  "GPUs here and in the other process, as in 0,1; default: the first two")
+                  "GPU of this process and GPU of the other one, as in 0,1; default: the first two")
       .type_name("N[,N]")
       .delimiter(',')
       .expected(1, 2)
       .check(whole_numbers_within(0, 1023));
   pages.add_flag("--allocated", wanted->allocated,
-                 "Memory from `allocate`, where it is dram; else it is registered");
-  pages.add_option("--page", wanted->pages, "Page sizes, as in 4K,64K,1M").type_name("SIZE[,SIZE...]");
-  pages.add_option("--total", wanted->total, "Memory of each side, in which the pages lie")
+                 "Use memory from `allocate` for dram; default: memory that is registered");
+  pages.add_option("--page", wanted->pages, "Page sizes in bytes, as in 4K,64K,1M")
+      .type_name("SIZE[,SIZE...]");
+  pages.add_option("--total", wanted->total, "Memory of each process that holds the pages, in bytes")
       .type_name("SIZE")
       .show_default();
-  pages
-      .add_option("--count", wanted->count, "Pages an iteration moves; default: all there are, at most 16384")
+  pages.add_option("--count", wanted->count, "Pages that one iteration moves; default: all, at most 16384")
       .type_name("N")
       .check(whole_number(1, std::uint64_t{1} << 32));
-  pages.add_option("--op", wanted->op, "read (here <- there), write or both")
+  pages.add_option("--op", wanted->op, "read (from the other process), write (to it) or both")
       .type_name("OP")
       .check(one_of({"read", "write", "both"}))
       .show_default();
@@ -364,59 +363,63 @@ void add_bench_pages(const Command& bench, Invocation& invocation) {
       .type_name("N")
       .check(whole_number(1, 1024))
       .show_default();
-  pages.add_option("--in-flight", wanted->in_flight, "Requests that a thread posts at once")
+  pages.add_option("--in-flight", wanted->in_flight, "Requests that a thread posts before it waits")
       .type_name("N")
       .check(whole_number(1, 65536))
       .show_default();
   pages
       .add_option("--posts", wanted->posts,
-                  "Times that each request is posted in one transfer, again as soon as it has ended")
+                  "Posts of each request in one iteration, each as soon as the one before has ended")
       .type_name("N")
       .check(whole_number(1, 1'000'000))
       .show_default();
   const Argument random =
-      pages.add_flag("--random", wanted->random, "Pages at random places on both sides: the default");
-  pages.add_flag("--sequential", wanted->sequential, "Pages in order, one after the other").excludes(random);
+      pages.add_flag("--random", wanted->random, "Choose pages at random in both processes: the default");
+  pages.add_flag("--sequential", wanted->sequential, "Choose pages in order").excludes(random);
   pages
       .add_option("--iterations", wanted->iterations,
-                  "Transfers that are timed; default 15, or 4096 small ones")
+                  "Iterations that are timed; default: 15, or 4096 with --single or --notifications")
       .type_name("N")
       .check(whole_number(1, 100'000'000))
       .take_last();
-  pages.add_option("--warm-up", wanted->warm_up, "Transfers before those")
+  pages.add_option("--warm-up", wanted->warm_up, "Iterations before those, not timed")
       .type_name("N")
       .check(whole_number(0, 1'000'000))
       .show_default();
   pages.add_flag("--new-request", wanted->new_requests,
-                 "Make requests anew each time; else they are posted again");
-  pages.add_flag("--single", wanted->single, "One page at a time: its latency");
-  pages.add_flag("--notifications", wanted->notifications, "No pages: a message there and back");
-  pages.add_option("--streams", wanted->streams, "Sockets of the tcp backend, as --option tcp.sockets")
+                 "Make new requests for each iteration; default: post the same ones again");
+  pages.add_flag("--single", wanted->single, "Measure the latency of one page at a time");
+  pages.add_flag("--notifications", wanted->notifications,
+                 "Measure the round trip of a notification; no pages move");
+  pages
+      .add_option("--streams", wanted->streams,
+                  "Sockets of a link of the tcp backend: the same as --option tcp.sockets")
       .type_name("N")
       .check(whole_number(1, 64));
-  pages.add_flag("--explain", wanted->explain, "Say which path was taken, and why");
-  pages.add_flag("--json", wanted->json, "One line of JSON a figure, as bench/results keeps them");
+  pages.add_flag("--explain", wanted->explain, "Print which path was chosen, and why");
+  pages.add_flag("--json", wanted->json, "Print one line of JSON for each figure: the rows of bench/results");
   pages.footer(
-      "Each transfer moves fresh data, and every byte of both buffers is compared after it. The clock runs "
-      "from\n"
-      "post to the end of wait; making the requests is timed apart.\n"
-      "--json prints an object a line for each figure, with these fields, which later versions add to and do "
-      "not "
-      "change:\n"
-      "  date, commit, machine, command    when, of which source tree (else the version), where, how\n"
-      "  table, case, metric, unit, value  the figure: read/4096x16384 moves 16384 pages of 4096 bytes\n"
-      "  peer, peer_value, ratio           what it is held against, and how many times better; else null\n"
-      "  checked                           true: the data that moved was compared afterwards, and is right\n"
+      "Each iteration moves new data. After it every byte of both buffers is compared. The time runs from "
+      "the first post\n"
+      "to the end of the last wait; the time to make the requests is measured separately (column make).\n"
+      "--json prints one object a line for each figure. Later versions add fields and change none:\n"
+      "  date, commit, machine, command    time, commit of the source tree (else the version), machine, "
+      "command\n"
+      "  table, case, metric, unit, value  the figure; case read/4096x16384 moves 16384 pages of 4096 "
+      "bytes\n"
+      "  peer, peer_value, ratio           the compared program, its figure, how many times better ours is; "
+      "or null\n"
+      "  checked                           true: the data that moved was compared afterwards and is right\n"
       "Examples:\n"
       "  headrace bench pages --page 4K,64K,1M --op both            registered memory, the best path\n"
-      "  headrace bench pages --allocated --threads 2               memory that the peer maps, two threads\n"
+      "  headrace bench pages --allocated --threads 2               memory that the peer maps, two "
+      "threads\n"
       "  headrace bench pages --backend tcp --streams 2 --page 64K  over TCP with two sockets\n"
-      "  headrace bench pages --in-flight 2 --posts 16              in its stride: no beginning, no end\n"
+      "  headrace bench pages --in-flight 2 --posts 16              sustained rate: many posts in one "
+      "iteration\n"
       "  headrace bench pages --single --page 64,4K                 latency of one page: p50 and p99\n"
       "  headrace bench pages --kinds vram-vram --page 4K,1M        from GPU to GPU\n"
-      "  headrace bench pages --notifications                       a message there and back"
-
-  );
+      "  headrace bench pages --notifications                       round trip of a notification");
   pages.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return Runner(*wanted, invocation).run(); };
   });

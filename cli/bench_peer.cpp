@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The benchmark's other process: does what the messages say, until the socket closes.
+// The peer process of a benchmark. It executes the messages of the control socket until that socket closes.
 #include "cli/bench_side.hpp"
 #include "cli/page_pattern.hpp"
 #include "cli/peer_process.hpp"
@@ -82,7 +82,7 @@ class BenchPeer {
         while (come.empty()) {
           come = agent.take_notifications();
           if (come.empty() && std::chrono::steady_clock::now() > give_up)
-            return fail(Code::timed_out, "no notification has come");
+            return fail(Code::timed_out, "no notification came within {} s", peer_patience.count());
         }
       } else {
         HEADRACE_CLI_TRY(one, agent.wait_notification(peer_patience));

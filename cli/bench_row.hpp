@@ -30,7 +30,7 @@ struct BenchRow {
 class RowWriter {
  public:
   explicit RowWriter(std::string command);
-  /// The line, without its end.
+  /// The line without its line end.
   [[nodiscard]] std::string line(const BenchRow& row) const;
 
  private:

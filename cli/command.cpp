@@ -45,11 +45,11 @@ int run(int argc, char** argv) {
   CLI::App app("Moves tensors between processes and machines.", "headrace");
   app.set_version_flag("--version", "headrace " HEADRACE_VERSION, "Print the version and exit");
   app.set_help_flag("-h,--help", "Print this help and exit");
-  app.add_option(
-         "--log", log,
-         "What is logged to stderr: off, error, warn, info, debug or trace;\nby room too: warn,tcp=debug")
+  app.add_option("--log", log,
+                 "Log level of stderr: off, error, warn, info, debug or trace;\n"
+                 "for one room (a part of the library): warn,tcp=debug")
       ->type_name("LEVEL");
-  app.add_option("--option", settings, "An option of the agent, as `headrace doctor` lists them; repeatable")
+  app.add_option("--option", settings, "Set an option of the agent; `headrace doctor` lists them; repeatable")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
   app.require_subcommand(1);
@@ -57,11 +57,11 @@ int run(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   app.footer(
       "Examples:\n"
-      "  headrace demo                                a text by two workers, and what moved for it\n"
+      "  headrace demo                                generate a text with two workers, print what moved\n"
       "  headrace serve model.safetensors             offer a file's tensors to other processes\n"
-      "  headrace pull 10.0.0.7:40213 -o copy.npz     fetch them\n"
-      "  headrace doctor                              what this machine can do\n"
-      "  headrace bench pages --page 4K,1M            how fast pages move here\n"
+      "  headrace pull 10.0.0.7:40213 -o copy.npz     copy them into a file\n"
+      "  headrace doctor                              show what works on this machine\n"
+      "  headrace bench pages --page 4K,1M            measure how fast pages move\n"
       "  headrace infer model.pt2 --input x.npy       run a compiled model\n"
       "`headrace COMMAND --help` explains a command."
 
@@ -83,7 +83,7 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
       return app.exit(error), flush_output();
     complain(error.what());
-    std::fputs("  Run with --help for what there is.\n", stderr);
+    std::fputs("  Run with --help for the commands and options.\n", stderr);
     return exit_usage;
   }
   for (const std::string& setting : settings) {

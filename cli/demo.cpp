@@ -65,8 +65,8 @@ Result<std::string> installed_weights() {
   const auto weights = command.parent_path().parent_path() / "demo_model" / "weights.safetensors";
   if (!error && std::filesystem::exists(weights, error)) return weights.string();
   return fail(Code::not_found,
-              "{} is not there: name the model's weights with --model-weights, or run the `headrace` that "
-              "`pip install headrace` brought",
+              "there is no file {}: name the model's weights with --model-weights, or run the `headrace` "
+              "that `pip install headrace` installed",
               weights.string());
 }
 
@@ -76,8 +76,8 @@ Result<std::string> option_value(const std::vector<OptionInfo>& all, std::string
   return fail(Code::internal, "there is no option {}", name);
 }
 
-/// Compiles the model's packages where they are missing or of another torch or processor; says in which
-/// folder they are.
+/// Compiles the model's packages if they are missing or made for another torch or processor. Returns their
+/// folder.
 Result<std::string> export_packages(const DemoArguments& wanted, const Invocation& invocation) {
   std::string python = wanted.python;
   if (python.empty()) {
@@ -97,12 +97,13 @@ Result<std::string> export_packages(const DemoArguments& wanted, const Invocatio
   auto folder = demo::run_program(command);
   if (!folder) return std::move(folder).error().within("compile the demo's model");
   if (folder->empty())
-    return fail(Code::backend_failed, "{} said no folder: is it of another version than this command?",
-                command[2]);
+    return fail(Code::backend_failed,
+                "{} printed no folder: check that it has the same version as this command", command[2]);
   return folder;
 }
 
-/// A shape with random weights takes none from a file, is too large for a CPU, and has no words to serve.
+/// A shape with random weights reads no weights from a file and writes no text to serve; 8b is too large for
+/// a CPU.
 Result<void> check_shape(const DemoArguments& wanted) {
   if (wanted.is_trained()) return {};
   const std::string& shape = wanted.demo.shape;
@@ -118,7 +119,7 @@ Result<void> check_shape(const DemoArguments& wanted) {
   return {};
 }
 
-/// The model's files: those that are installed, or compiled now.
+/// Finds the model's files, and compiles those that are missing.
 Result<void> find_model(DemoArguments& wanted, const Invocation& invocation) {
   demo::ModelFiles& model = wanted.demo.front.model;
   if (wanted.is_trained() && model.weights.empty()) {
@@ -135,7 +136,7 @@ Result<void> find_model(DemoArguments& wanted, const Invocation& invocation) {
   return {};
 }
 
-/// For random weights: the file's bytes, or as many of the usual prompt as a long one has.
+/// The prompt for random weights: the file's bytes, or the default prompt repeated to `random_prompt` bytes.
 Result<void> find_random_prompt(DemoArguments& wanted) {
   HEADRACE_CLI_TRY(sizes, demo::read_model_sizes(wanted.demo.front.model));
   const auto context = static_cast<std::size_t>(sizes.context);
@@ -211,47 +212,53 @@ void add_demo(const Command& app, Invocation& invocation) {
   const Command command =
       app.add_subcommand("demo", "Generate text with a prefill worker and a decode worker");
   command.footer(
-      "The prompt runs in one process; the keys and values of its tokens travel layer by layer to another, "
-      "which writes the\n"
-      "text. The processes find one another through exchanged metadata alone. The model is small: it has "
-      "read one book.\n"
-      "--shape 8b has the shapes of a model of eight billion parameters and random weights, which each "
-      "worker "
-      "makes for\nitself: it writes no text, and shows what moves and how fast.\n"
+      "The prefill worker runs the prompt. The keys and values of its tokens move layer by layer to the "
+      "decode worker,\n"
+      "which writes the text. The processes find one another by exchanged metadata alone. The model is "
+      "small: it was\n"
+      "trained on one book.\n"
+      "--shape 8b has the shapes of a model of eight billion parameters, with random weights that each "
+      "worker makes\n"
+      "itself: it writes no text and shows how much moves and how fast.\n"
       "--json prints one object: shape, prompt, text, token_ids, prompt_tokens, tokens, first_token_seconds, "
-      "prefill_seconds,\nseconds, tokens_per_second, bytes, pages, page_tokens, share_before_prefill_ended, "
-      "GB/s, path, "
-      "prefill_device,\ndecode_device, worker, decode_workers, checked.\n"
+      "prefill_seconds,\n"
+      "seconds, tokens_per_second, bytes, pages, page_tokens, share_before_prefill_ended, GB/s, path, "
+      "prefill_device,\n"
+      "decode_device, worker, decode_workers, checked.\n"
       "Examples:\n"
-      "  headrace demo                                          a text, and what moved for it\n"
-      "  headrace demo --prompt \"In the beginning\" --check      compared with one process alone, bit for "
-      "bit\n"
-      "  headrace demo --backend tcp --workers 3 --page 64      other paths and sizes\n"
-      "  headrace demo --serve 8000                             OpenAI's completions protocol over HTTP\n"
+      "  headrace demo                                          print a text, and what moved for it\n"
+      "  headrace demo --prompt \"In the beginning\" --check      compare every token with those of one "
+      "process\n"
+      "  headrace demo --backend tcp --workers 3 --page 64      another path, three decode workers, larger "
+      "pages\n"
+      "  headrace demo --serve 8000                             serve OpenAI's completions protocol over "
+      "HTTP\n"
       "  headrace demo --device cuda --shape 8b                 prefill and decode on two GPUs, at real "
       "size"
 
   );
   const Argument prompt =
-      command.add_option("--prompt", demo.prompt, "What to go on with; a token is a byte").type_name("TEXT");
-  const Argument prompt_file =
-      command
-          .add_option("--prompt-file", wanted->prompt_file, "The same from a file; - is the standard input")
-          .type_name("FILE")
-          .excludes(prompt);
-  const Argument tokens = command.add_option("--tokens", demo.count, "How many bytes to generate")
+      command.add_option("--prompt", demo.prompt, "Text to continue; a token is a byte").type_name("TEXT");
+  const Argument prompt_file = command
+                                   .add_option("--prompt-file", wanted->prompt_file,
+                                               "File with the text to continue; - is the standard input")
+                                   .type_name("FILE")
+                                   .excludes(prompt);
+  const Argument tokens = command.add_option("--tokens", demo.count, "Tokens (bytes) to generate")
                               .type_name("COUNT")
                               .check(whole_number(1, 1'000'000'000))
                               .show_default();
-  command.add_option("--temperature", demo.sampling.temperature, "0 takes the likeliest token")
+  command.add_option("--temperature", demo.sampling.temperature, "Randomness; 0 takes the likeliest token")
       .type_name("NUMBER")
       .check(real_number(0, 100))
       .show_default();
-  command.add_option("--top-p", demo.sampling.top_p, "Choose among the likeliest that hold this share")
+  command.add_option("--top-p", demo.sampling.top_p, "Choose among the likeliest tokens that hold this share")
       .type_name("SHARE")
       .check(real_number(0, 1))
       .show_default();
-  command.add_option("--seed", demo.sampling.seed, "The same seed gives the same text")
+  command
+      .add_option("--seed", demo.sampling.seed,
+                  "Seed of the random choice; the same seed gives the same text")
       .type_name("NUMBER")
       .check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
       .show_default();
@@ -260,43 +267,45 @@ void add_demo(const Command& app, Invocation& invocation) {
                   "cpu, cuda:N for all workers, or cuda: prefill on the first GPU, decode on the others")
       .type_name("DEVICE")
       .show_default();
-  command.add_option("--shape", demo.shape, "book, the trained model; 8b or small, with random weights")
+  command.add_option("--shape", demo.shape, "Model: book is trained; 8b and small have random weights")
       .type_name("SHAPE")
       .check(one_of({"book", "8b", "small"}), "{book,8b,small}")
       .show_default();
   command
       .add_option("--backend", demo.front.backends,
-                  "The path to take, as `headrace plugins` lists them; repeatable")
+                  "Only this backend; `headrace plugins` lists them; repeatable")
       .type_name("NAME")
       .one_value_a_time();
-  command.add_option("--page", demo.front.page_tokens, "Tokens a page: 1, 2, 4, 8, 16, 32, 64, 128 or 256")
+  command.add_option("--page", demo.front.page_tokens, "Tokens of a page: 1, 2, 4, 8, 16, 32, 64, 128 or 256")
       .type_name("TOKENS")
       .check(whole_number(1, 256))
       .show_default();
   command
       .add_option("--workers", demo.front.decode_workers,
-                  "Decode workers; with --serve the loss of one is not the end while there is another")
+                  "Decode workers; with --serve the server continues while one of them is left")
       .type_name("COUNT")
       .check(whole_number(1, 64))
       .show_default();
   const Argument check = command.add_flag(
-      "--check", demo.check, "Generate the text in one process alone too, and fail if a token differs");
-  command.add_flag("--retry", demo.front.retry,
-                   "Start again what dies, but the prefill worker; a decode worker gets its pages anew");
+      "--check", demo.check, "Generate the text a second time in one process, and fail if a token differs");
+  command.add_flag(
+      "--retry", demo.front.retry,
+      "Restart processes that die, except the prefill worker; a decode worker gets its pages again");
   command
       .add_option("--patience", demo.front.patience_seconds,
-                  "After how many seconds a worker that says nothing counts as lost")
+                  "A worker that sends nothing for this time counts as lost")
       .type_name("SECONDS")
       .check(whole_number(1, 3600))
       .show_default();
   const Argument json =
       command.add_flag("--json", demo.json, "Print one JSON object instead of text and table");
-  const Argument serve = command.add_option("--serve", wanted->port, "Answer HTTP on this port; 0 picks one")
-                             .type_name("PORT")
-                             .check(whole_number(0, 65535));
+  const Argument serve =
+      command.add_option("--serve", wanted->port, "Serve HTTP at this port; 0 picks a free one")
+          .type_name("PORT")
+          .check(whole_number(0, 65535));
   for (const Argument of_one_text : {prompt, prompt_file, tokens, check, json})
     serve.excludes(of_one_text);  // each HTTP request has its own
-  command.add_option("--host", demo.host, "Address to answer on").type_name("ADDRESS").show_default();
+  command.add_option("--host", demo.host, "Address to serve HTTP at").type_name("ADDRESS").show_default();
   command
       .add_option("--packages", demo.front.model.packages,
                   "Folder of the compiled model; missing packages are exported into it")
@@ -307,7 +316,7 @@ void add_demo(const Command& app, Invocation& invocation) {
       .type_name("FILE");
   command
       .add_option("--python", wanted->python,
-                  "Interpreter with torch and headrace, for the export (default: option `python`)")
+                  "Python with torch and headrace, to export the model (default: option `python`)")
       .type_name("PROGRAM");
   command.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return run_demo(std::move(*wanted), invocation); };

@@ -29,7 +29,7 @@ Finding try_core(const Invocation& invocation) {
   const auto bad = [&finding](const Error& error) {
     finding.state = State::bad;
     finding.value = error.message;
-    finding.advice = "see the lines above; HEADRACE_LOG=debug says more";
+    finding.advice = "see the lines above; HEADRACE_LOG=debug logs more";
     return finding;
   };
   AgentOptions options;
@@ -49,7 +49,7 @@ Finding try_core(const Invocation& invocation) {
   if (!request) return bad(request.error());
   if (!request->post().ok() || !request->wait(std::chrono::seconds(10)).ok()) return bad(request->error());
   if (std::memcmp(bytes.data(), bytes.data() + page, page) != 0)
-    return bad({Code::corrupt, "a page that was moved inside one agent is not what was sent"});
+    return bad({Code::corrupt, "a page that was moved inside one agent has arrived with wrong bytes"});
   finding.value = fmt::format("opens, and moved a page to itself over {}", request->backend());
   return finding;
 }
@@ -63,7 +63,7 @@ std::vector<Finding> look_at_backends(const std::vector<BackendInfo>& backends) 
           fmt::format("{}: {}; {}", backend.version, kinds_text(backend), abilities_text(backend));
     } else {
       finding.state = State::worse;
-      finding.value = backend.loaded ? "loaded, and cannot be opened" : "refused";
+      finding.value = backend.loaded ? "loaded, but cannot be opened" : "refused";
       finding.advice = backend.refusal;
     }
     findings.push_back(std::move(finding));
@@ -72,11 +72,11 @@ std::vector<Finding> look_at_backends(const std::vector<BackendInfo>& backends) 
     return findings;
   if (std::any_of(backends.begin(), backends.end(), [](const BackendInfo& b) { return b.loaded; }))
     findings.push_back(
-        {"backends", State::bad, "none that reaches a peer can be opened", "see the lines above"});
+        {"backends", State::bad, "no backend that reaches a peer can be opened", "see the lines above"});
   else
-    findings.push_back({"backends", State::bad, "none was loaded",
-                        "they lie in the folder `backends` beside libheadrace.so, and in the folders of "
-                        "option plugin_path: install Headrace whole"});
+    findings.push_back({"backends", State::bad, "no backend was loaded",
+                        "backends are in the folder `backends` beside libheadrace.so, and in the folders of "
+                        "option plugin_path: install all of Headrace"});
   return findings;
 }
 
@@ -117,10 +117,10 @@ Result<void> examine(const Invocation& invocation, bool json) {
     fmt::print("headrace " HEADRACE_VERSION "\n\n{}\noptions\n{}", table.text(),
                option_table(options).text());
     fmt::print("\n{}\n",
-               works ? "Headrace works here." : "Headrace does not work here: see what is marked bad.");
+               works ? "Headrace works here." : "Headrace does not work here: see the lines marked bad.");
   }
   if (!works)
-    return fail(Code::backend_failed, "the core does not work on this machine: see what is marked bad");
+    return fail(Code::backend_failed, "the core does not work on this machine: see the lines marked bad");
   return {};
 }
 
@@ -128,28 +128,28 @@ Result<void> examine(const Invocation& invocation, bool json) {
 
 void add_doctor(const Command& app, Invocation& invocation) {
   const Command doctor =
-      app.add_subcommand("doctor", "Say what this machine can do, what does not work, and what to install");
+      app.add_subcommand("doctor", "Check this machine: what works, what does not, and what to install");
   auto exam = std::make_shared<DeviceExam>();
   auto paths = std::make_shared<bool>(false);
-  doctor.add_flag("--json", exam->json, "As JSON");
+  doctor.add_flag("--json", exam->json, "Print JSON");
   doctor.add_flag("--paths", *paths,
-                  "Try which path pages take for each pair of memories, and how fast it is");
-  doctor.add_option("--device", exam->device, "Look at this device with torch instead: cpu, cuda or cuda:1")
+                  "Measure which path pages take between each pair of memory kinds, and how fast it is");
+  doctor.add_option("--device", exam->device, "Check torch on this device instead: cpu, cuda or cuda:1")
       .type_name("DEVICE");
-  doctor.add_option("--model", exam->model, "Run this model once on inputs that are made up")
+  doctor.add_option("--model", exam->model, "Run this compiled model once on generated inputs")
       .type_name("FILE");
   doctor.footer(
       "The exit code is 0 if pages can be moved on this machine.\n"
-      "With --device or --model it is 0 if all that was tried works, and what is printed is JSON, unless a "
-      "terminal is to\nshow it and --json is not given.\n"
+      "With --device or --model it is 0 if every check passes. These two print JSON, except to a terminal "
+      "without --json.\n"
       "Examples:\n"
       "  headrace doctor\n"
-      "  headrace doctor --option tcp.sockets=8      how the options come out with this one\n"
+      "  headrace doctor --option tcp.sockets=8      the options, with this one set\n"
       "  headrace doctor --json\n"
-      "  headrace doctor --paths                     which path for which memories, measured here\n"
-      "  headrace doctor --device cpu --model model.pt2      whether torch and a compiled model work here"
-
-  );
+      "  headrace doctor --paths                     the path for each pair of memory kinds, measured "
+      "here\n"
+      "  headrace doctor --device cpu --model model.pt2      check that torch and a compiled model work "
+      "here");
   doctor.callback([exam, paths, &invocation] {
     invocation.action = [exam, paths, &invocation] {
       if (*paths) return survey_paths(invocation, exam->json);

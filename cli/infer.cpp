@@ -81,11 +81,11 @@ ModelJson report_of(const InferArguments& wanted, Model& model, const std::vecto
 
 Result<void> infer(InferArguments wanted, const Invocation& invocation) {
   if (!wanted.dimensions.empty() && !wanted.generate)
-    return fail(Code::invalid_argument,
-                "--dim {}: it is for inputs that are made up: add --generate, or leave it out, since a "
-                "file's tensors "
-                "have their lengths",
-                wanted.dimensions.front());
+    return fail(
+        Code::invalid_argument,
+        "--dim {}: it is for generated inputs: add --generate, or leave --dim out, because tensors from "
+        "files have their lengths",
+        wanted.dimensions.front());
   wanted.options.options = invocation.options;
   wanted.options.runners = wanted.threads;
   const IfTaken if_taken = wanted.force ? IfTaken::replace : IfTaken::keep;
@@ -130,50 +130,51 @@ void add_infer(const Command& app, Invocation& invocation) {
   const Command infer_command = app.add_subcommand("infer", "Run a model that AOTInductor compiled");
   add_model_arguments(infer_command, *wanted);
   infer_command.add_flag("-g,--generate", wanted->generate,
-                         "Make up what no file has: normal numbers, or noughts and ones");
-  infer_command.add_option("--seed", wanted->seed, "Of what is made up")
+                         "Generate inputs that no file has: normal random numbers, or zeros and ones");
+  infer_command.add_option("--seed", wanted->seed, "Seed of the generated inputs")
       .check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
       .type_name("N")
       .show_default();
   infer_command
       .add_option("--dim", wanted->dimensions,
-                  "Length of a dynamic dimension of what --generate makes up; repeatable")
+                  "Length of a dynamic dimension of generated inputs; repeatable")
       .type_name("NAME=LENGTH");
-  infer_command.add_option("-o,--output", wanted->output, "Where the outputs go, in any of these formats")
+  infer_command
+      .add_option("-o,--output", wanted->output, "File for the outputs: .npy, .npz, .safetensors or .json")
       .type_name("FILE");
   infer_command.add_flag("--force", wanted->force, "Replace an output that exists");
-  infer_command.add_option("--runs", wanted->runs, "Runs that are measured, each thread's")
+  infer_command.add_option("--runs", wanted->runs, "Runs of each thread that are measured")
       .check(whole_number(1, 1'000'000'000))
       .type_name("N")
       .show_default();
   infer_command
       .add_option("--warmup", wanted->warmup,
-                  "Each thread's runs before them; default: 1, unless one run is all")
+                  "Runs of each thread before those, not measured; default: 1, or 0 for a single run")
       .check(whole_number(0, 1'000'000'000))
       .type_name("N");
-  infer_command.add_option("--threads", wanted->threads, "Callers at once, with a runner each")
+  infer_command
+      .add_option("--threads", wanted->threads, "Threads that call the model at once; each has a runner")
       .check(whole_number(1, 1024))
       .type_name("N")
       .show_default();
-  infer_command.add_flag("--print", wanted->whole, "Print outputs whole, however many elements they have");
-  infer_command.add_flag("--json", wanted->json, "As JSON");
+  infer_command.add_flag("--print", wanted->whole, "Print all elements of the outputs; default: at most 16");
+  infer_command.add_flag("--json", wanted->json, "Print JSON");
   infer_command.footer(
-      "Prints what each output is like, times of loading and running, and memory. An output FILE that "
-      "exists is left\nalone, which is an error, unless --force is given.\n"
+      "Prints a summary of each output, the times to load and run, and memory. If the output FILE exists, it "
+      "is an error\n"
+      "unless --force is given.\n"
       "--json prints one object: model, device, load_ms, unpack_ms, unpacked, runs, warmup, threads, "
-      "latency_us "
-      "(least,\nmean, p50, p90, p99, most), runs_per_second, memory, outputs (of each name, dtype, shape, "
-      "data "
-      "where it is short\nor with --print, least, most, mean, not_finite).\n"
+      "latency_us (least,\n"
+      "mean, p50, p90, p99, most), runs_per_second, memory, outputs (each: name, dtype, shape, data if short "
+      "or with\n"
+      "--print, least, most, mean, not_finite).\n"
       "Examples:\n"
       "  headrace infer model.pt2 --input x.npy --output y.npy\n"
       "  headrace infer model.pt2 --input ids=tokens.npy --input rest.safetensors\n"
       "  headrace infer model.pt2 --generate --dim batch=32 --warmup 100 --runs 1000\n"
-      "  headrace infer model.pt2 --device cuda:1 --generate    a package for GPUs; its inputs are copied "
-      "there first\n"
-      "  headrace infer model.pt2 --generate --runs 1000 --threads 4 --torch-threads 1"
-
-  );
+      "  headrace infer model.pt2 --device cuda:1 --generate    a package for GPUs; inputs are copied to the "
+      "GPU first\n"
+      "  headrace infer model.pt2 --generate --runs 1000 --threads 4 --torch-threads 1");
   infer_command.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return infer(*wanted, invocation); };
   });

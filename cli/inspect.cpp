@@ -54,18 +54,17 @@ Result<void> inspect(const InspectArguments& wanted, const Invocation& invocatio
 
 void add_inspect(const Command& app, Invocation& invocation) {
   auto wanted = std::make_shared<InspectArguments>();
-  const Command command = app.add_subcommand("inspect", "Say what a compiled model takes, gives and needs");
-  command.add_option("model", wanted->path, "The package, .pt2, or the folder that it was unpacked to")
+  const Command command =
+      app.add_subcommand("inspect", "Print the inputs, outputs and requirements of a compiled model");
+  command.add_option("model", wanted->path, "The .pt2 package, or the folder that it was unpacked to")
       .required()
       .type_name("FILE");
-  command.add_option("--name", wanted->model_name, "Which model of the package")
-      .type_name("NAME")
-      .show_default();
+  command.add_option("--name", wanted->model_name, "Model of the package").type_name("NAME").show_default();
   command.add_flag("--constants", wanted->constants,
-                   "Weights and buffers too, but what the compiler folded; loads the model for it");
-  command.add_flag("--json", wanted->json, "As JSON");
+                   "Print weights and buffers too, except those that the compiler folded; loads the model");
+  command.add_flag("--json", wanted->json, "Print JSON");
   command.footer(
-      "Nothing of the package is run, and no torch is needed, unless its constants are asked for.\n"
+      "Without --constants nothing of the package is run, and torch is not needed.\n"
       "Examples:\n"
       "  headrace inspect model.pt2\n"
       "  headrace inspect model.pt2 --constants"

@@ -76,7 +76,7 @@ Finding locked_memory() {
           fmt::format("{} (hard limit {})", limit_text(limit.rlim_cur), limit_text(limit.rlim_max)),
           limit.rlim_cur == RLIM_INFINITY
               ? ""
-              : "shm and tcp lock none; RDMA and GPU paths will want more (ulimit -l)"};
+              : "shm and tcp lock no memory; RDMA and GPU paths need more (ulimit -l)"};
 }
 
 Finding descriptors() {
@@ -86,7 +86,8 @@ Finding descriptors() {
       "open files", State::good, fmt::format("{} (hard limit {})", limit.rlim_cur, limit.rlim_max), {}};
   if (limit.rlim_cur < 1024) {
     finding.state = State::worse;
-    finding.advice = "each allocated region and each tcp socket takes one: raise it with ulimit -n 4096";
+    finding.advice =
+        "each allocated region and each tcp socket takes one: raise the limit with ulimit -n 4096";
   }
   return finding;
 }
@@ -112,8 +113,8 @@ Attach read_from(pid_t process, const std::uint64_t* their_word) {
   return errno == ENOSYS ? Attach::missing : Attach::forbidden;
 }
 
-/// A child's answer to "can you read my memory?". A process may always read its children; that children may
-/// not read it back is what the Yama module forbids between processes of one user.
+/// Whether a child can read the memory of this process. A parent may always read its children; Yama's
+/// ptrace_scope forbids the other direction, as between any two processes of one user.
 Trial child_reads_us() {
   const std::uint64_t word = mark;
   const pid_t us = ::getpid();
@@ -146,11 +147,10 @@ Finding probe_attach() {
       finding.value = fmt::format("forbidden between processes of one user; {}", setting);
       finding.advice =
           scope && *scope != "0"
-              ? "memory from `allocate` is mapped all the same; for memory that is merely registered: "
+              ? "memory from `allocate` is mapped and needs no attach; for registered memory run "
                 "sysctl kernel.yama.ptrace_scope=0"
-
-              : "memory from `allocate` is mapped all the same; for memory that is merely registered allow "
-                "process_vm_readv in the container's seccomp profile, or give it CAP_SYS_PTRACE";
+              : "memory from `allocate` is mapped and needs no attach; for registered memory allow "
+                "process_vm_readv in the container's seccomp profile, or give the container CAP_SYS_PTRACE";
       break;
     case Attach::missing:
       finding.state = State::worse;
@@ -205,10 +205,11 @@ Finding waiting() {
   const auto pidfd = static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0));
   const FileDescriptor owner(pidfd);
   if (owner)
-    return {"process descriptors", State::good, "pidfd_open works: a peer's death is seen at once", {}};
+    return {
+        "process descriptors", State::good, "pidfd_open works: the death of a peer is noticed at once", {}};
   return {"process descriptors", State::worse, fmt::format("pidfd_open: {}", system_text()),
-          "a peer's death is seen by its socket alone; allow pidfd_open in the container's seccomp profile, "
-          "or use Linux 5.3 or newer"};
+          "only a peer's socket shows its death; allow pidfd_open in the container's seccomp profile, or use "
+          "Linux 5.3 or newer"};
 }
 
 Finding tcp() {
@@ -229,7 +230,9 @@ Finding tcp() {
                               available, allowed),
                   {}};
   if (!cubic)
-    finding.advice = "tcp asks for cubic, the quickest on loopback and in a data centre: modprobe tcp_cubic";
+    finding.advice =
+        "backend tcp selects cubic, which is the fastest on loopback and in a data centre: modprobe "
+        "tcp_cubic";
   return finding;
 }
 
@@ -247,8 +250,8 @@ Finding ipv6() {
 Finding library(const char* name, const char* file, const char* what_for, const char* package) {
   // Not closed: unloading a library that has threads or at-exit handlers can crash.
   if (::dlopen(file, RTLD_LAZY | RTLD_LOCAL) != nullptr)
-    return {name, State::good, fmt::format("{} is there", file), {}};
-  return {name, State::note, fmt::format("{} is not there: {}", file, what_for),
+    return {name, State::good, fmt::format("{} was found", file), {}};
+  return {name, State::note, fmt::format("{} was not found: {}", file, what_for),
           fmt::format("apt-get install {}", package)};
 }
 
@@ -257,8 +260,8 @@ Finding etcd() {
   std::istringstream folders(path);
   for (std::string folder; std::getline(folders, folder, ':');)
     if (::access((folder + "/etcd").c_str(), X_OK) == 0)
-      return {"etcd", State::note, folder + "/etcd is there", {}};
-  return {"etcd", State::note, "no server program on this machine; a store on another one works as well",
+      return {"etcd", State::note, folder + "/etcd was found", {}};
+  return {"etcd", State::note, "this machine has no etcd server; a store on another machine works as well",
           "apt-get install etcd-server"};
 }
 
@@ -326,7 +329,7 @@ Finding probe_numa(const std::string& root) {
     text += fmt::format("{}node {}: {}, CPUs {}{}", text.empty() ? "" : "; ", number, memory_of(node),
                         line_of(node / "cpulist").value_or("?"), gpus_near(root, std::to_string(number)));
   }
-  return {"NUMA", State::note, text.empty() ? "the kernel tells of no nodes" : text, {}};
+  return {"NUMA", State::note, text.empty() ? "the kernel reports no nodes" : text, {}};
 }
 
 Finding probe_gpus(const Result<cuda::DriverTable>& driver) {
@@ -340,7 +343,7 @@ Finding probe_gpus(const Result<cuda::DriverTable>& driver) {
                         amount_text(device.memory_bytes), device.major, device.minor, device.pci);
   int version = 0;
   if (driver->driver_get_version(&version) == cuda::Outcome::success)
-    text += fmt::format("; the driver serves CUDA {}", cuda::version_text(version));
+    text += fmt::format("; the driver supports CUDA {}", cuda::version_text(version));
   return {"GPUs", State::good, text, {}};
 }
 
@@ -351,16 +354,16 @@ Finding probe_kernels(const Result<cuda::DriverTable>& driver, const Result<gpu:
   const auto state = [wanted](Finding::State otherwise) { return wanted ? otherwise : Finding::State::note; };
   if (!library)
     return {"GPU kernels", state(Finding::State::bad), library.error().message,
-            wanted ? "build the package again, as the sentence says" : ""};
+            wanted ? "build the package again, with kernels for the GPUs of this machine" : ""};
   for (std::size_t i = 0; wanted && i < devices->size(); ++i)
     if (const auto image = library->image_for((*devices)[i]); !image)
       return {"GPU kernels", Finding::State::bad, image.error().message,
-              "build the package again, as the sentence says"};
+              "build the package again, with kernels for the GPUs of this machine"};
   return {"GPU kernels", state(Finding::State::good), library->image_names(), {}};
 }
 
 std::vector<Finding> probe_machine() {
-  const Finding reached = probe_attach();  // which forks: no driver has made threads yet
+  const Finding reached = probe_attach();  // first: it forks, and loading the driver may start threads
   const auto driver = cuda::load_driver();
   return {kernel(),
           processors(),
@@ -375,8 +378,8 @@ std::vector<Finding> probe_machine() {
           waiting(),
           tcp(),
           ipv6(),
-          library("libcurl", "libcurl.so.4", "etcd as a store does not work without it", "libcurl4"),
-          library("hwloc", "libhwloc.so.15", "topology is read from /sys alone", "libhwloc15"),
+          library("libcurl", "libcurl.so.4", "a store in etcd needs it", "libcurl4"),
+          library("hwloc", "libhwloc.so.15", "the topology is read from /sys only", "libhwloc15"),
           etcd()};
 }
 
@@ -398,15 +401,15 @@ Finding probe_runtime_folder(const std::string& folder) {
     // Makes the folder, as the first agent would: permissions alone do not tell whether that works (see
     // /proc).
     if (errno == ENOENT && ::mkdir(folder.c_str(), 0700) == 0)
-      finding.value += " (made just now)";
+      finding.value += " (made now)";
     else
       bad(fmt::format("cannot be made: {}", system_text()));
   } else if (!S_ISDIR(entry.st_mode)) {
     bad("is not a folder");
   } else if (entry.st_uid != ::geteuid()) {
-    bad(fmt::format("belongs to user {}, not to us", entry.st_uid));
+    bad(fmt::format("belongs to user {}, not to this user", entry.st_uid));
   } else if ((entry.st_mode & 077) != 0) {
-    bad(fmt::format("others may look into it (mode {:04o}): chmod 700", entry.st_mode & 07777));
+    bad(fmt::format("other users can access it (mode {:04o}): chmod 700", entry.st_mode & 07777));
   }
   return finding;
 }

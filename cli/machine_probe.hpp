@@ -28,9 +28,9 @@ struct Finding {
 
 /// Runs all checks of the machine. It forks a child to test attach: call it while the process has one thread.
 [[nodiscard]] std::vector<Finding> probe_machine();
-/// Whether processes of one user may read each other's memory, as a child tries it.
+/// Whether processes of one user can read each other's memory, as a child tries it.
 [[nodiscard]] Finding probe_attach();
-/// The memories of the machine, with the CPUs and GPUs next to each. `root` is "" on the machine.
+/// The NUMA nodes: memory, CPUs and GPUs of each. `root` is "" for this machine; tests pass a recorded one.
 [[nodiscard]] Finding probe_numa(const std::string& root);
 /// The GPUs of this process, or the driver's error text.
 [[nodiscard]] Finding probe_gpus(const Result<cuda::DriverTable>& driver);

@@ -46,10 +46,9 @@ std::string absence(Device device, const ModelRuntimeInfo& runtime) {
   if (device.kind == Device::Kind::cpu || device.index < runtime.device_count) return {};
   if (runtime.found_accelerator == "cpu")
     return fmt::format(
-        "torch {} is one for CPUs and knows no GPU: install one for this machine's GPUs, or take --device "
-        "cpu",
+        "torch {} is built for CPUs only: install a torch for this machine's GPUs, or use --device cpu",
         runtime.found);
-  return fmt::format("torch {} finds {} here, counted from 0, and {} is none of them", runtime.found,
+  return fmt::format("torch {} finds {} here, counted from 0, and {} is not one of them", runtime.found,
                      runtime.device_count == 1 ? "1 GPU" : fmt::format("{} GPUs", runtime.device_count),
                      device_text(device));
 }
@@ -105,7 +104,7 @@ Result<void> examine_device(const DeviceExam& exam, const Invocation& invocation
   report["works"] = failed.empty();
   print_report(report, exam);
   if (failed.empty()) return {};
-  return fail(Code::backend_failed, "on {} these failed: {}", device_text(device), failed);
+  return fail(Code::backend_failed, "these checks failed on {}: {}", device_text(device), failed);
 }
 
 }  // namespace headrace::cli

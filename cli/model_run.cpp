@@ -61,16 +61,16 @@ Result<void> check_lengths(const std::map<std::string, std::int64_t>& wanted,
       if (found == wanted.end()) continue;
       const auto [name, length] = *found;
       if (length < dimension.least)
-        return fail(Code::invalid_argument, "--dim {}={}: of input {} it has to be at least {}, and is {}",
+        return fail(Code::invalid_argument, "--dim {}={}: in input {} it must be at least {}, and is {}",
                     name, length, spec.name, dimension.least, length);
       if (dimension.most && length > *dimension.most)
-        return fail(Code::invalid_argument, "--dim {}={}: of input {} it has to be at most {}, and is {}",
-                    name, length, spec.name, *dimension.most, length);
+        return fail(Code::invalid_argument, "--dim {}={}: in input {} it must be at most {}, and is {}", name,
+                    length, spec.name, *dimension.most, length);
     }
   }
   for (const auto& [name, length] : wanted)
     if (!names.contains(name))
-      return fail(Code::invalid_argument, "--dim {}={}: no input has a dimension of that name; there is {}",
+      return fail(Code::invalid_argument, "--dim {}={}: no input has a dimension of that name; there are: {}",
                   name, length, names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
   return {};
 }
@@ -97,8 +97,8 @@ Result<Given> read_given(const std::vector<std::string>& files, const std::vecto
     auto [name, path] = split(text);
     HEADRACE_CLI_TRY(tensors, read_tensors(path, type_in, const_cast<std::vector<TensorSpec>*>(&specs)));
     if (!name.empty() && tensors.size() != 1)
-      return fail(Code::invalid_argument, "--input {}: {} holds {} tensors, and a name is for one", text,
-                  path, tensors.size());
+      return fail(Code::invalid_argument, "--input {}: {} holds {} tensors; with a name it must hold one",
+                  text, path, tensors.size());
     // The only tensor of a file is the only input of a model, under any name.
     if (name.empty() && tensors.size() == 1 && specs.size() == 1) name = specs[0].name;
     for (NamedTensor& one : tensors) {
@@ -123,15 +123,15 @@ Result<Tensor> make_up(const TensorSpec& spec, const std::map<std::string, std::
                        std::mt19937_64& random) {
   if (!spec.dtype || !spec.shape_known)
     return fail(Code::invalid_argument,
-                "input {} cannot be made up: the package does not say what it is; `headrace infer --input` "
-                "takes it from a file",
+                "input {} cannot be generated: the package does not give its type and shape; `headrace infer "
+                "--input` reads it from a file",
                 spec.name);
   std::vector<std::int64_t> lengths;
   for (const DimensionSpec& dimension : spec.shape) {
     if (!dimension.expression.empty())
       return fail(Code::invalid_argument,
-                  "input {} cannot be made up: its length {} follows from others; `headrace infer --input` "
-                  "takes it from a file",
+                  "input {} cannot be generated: its length {} depends on other lengths; `headrace infer "
+                  "--input` reads it from a file",
                   spec.name, dimension.expression);
     lengths.push_back(length_for(dimension, wanted));
   }
@@ -153,25 +153,25 @@ double percentile(const std::vector<std::uint64_t>& sorted, double percent) {
 }  // namespace
 
 void add_model_arguments(const Command& command, ModelRequest& request) {
-  command.add_option("model", request.path, "The package, .pt2, or the folder that it was unpacked to")
+  command.add_option("model", request.path, "The .pt2 package, or the folder that it was unpacked to")
       .required()
       .type_name("FILE");
-  command.add_option("--name", request.options.model_name, "Which model of the package")
+  command.add_option("--name", request.options.model_name, "Model of the package")
       .type_name("NAME")
       .show_default();
   command
       .add_option("-d,--device", request.options.device,
-                  "cpu, cuda or cuda:1; without it what the package was made for")
+                  "cpu, cuda or cuda:1; default: the device that the package was made for")
       .type_name("DEVICE");
   command
       .add_option("--torch-threads", request.options.threads,
-                  "Threads that torch uses inside one operation; 0: its own choice")
+                  "Threads that torch uses inside one operation; 0: torch chooses")
       .check(whole_number(0, 1024))
       .type_name("N")
       .show_default();
   command
       .add_option("-i,--input", request.inputs,
-                  "File of inputs by name: .npy, .npz, .safetensors or .json; repeatable")
+                  "File with inputs by name: .npy, .npz, .safetensors or .json; repeatable")
       .type_name("[NAME=]FILE");
 }
 
@@ -196,8 +196,8 @@ Result<ModelInputs> gather_inputs(Model& model, const ModelRequest& request) {
       inputs.tensors.push_back(std::move(made));
     } else {
       return fail(Code::invalid_argument,
-                  "input {} ({}) is not given: name a file that holds it with --input (`headrace infer "
-                  "--generate` makes inputs up)",
+                  "input {} ({}) is missing: name a file that holds it with --input (`headrace infer "
+                  "--generate` generates inputs)",
                   spec.name, spec_text(spec));
     }
   }

@@ -72,11 +72,11 @@ Result<Tensor> tensor_of(const TensorInfo& info, std::span<const std::byte> byte
   const auto row =
       std::find_if(types.begin(), types.end(), [&](const TypeRow& t) { return t.file == info.type->name; });
   if (row == types.end())
-    return fail(Code::not_supported, "tensor \"{}\" is {}, which models do not take", info.name,
+    return fail(Code::not_supported, "tensor \"{}\" has type {}, which models do not take", info.name,
                 info.type->name);
   if (!Shape::fits(info.shape.size()))
-    return fail(Code::not_supported, "tensor \"{}\" has {} dimensions, and {} are the most that models take",
-                info.name, info.shape.size(), most_tensor_dimensions);
+    return fail(Code::not_supported, "tensor \"{}\" has {} dimensions; models take at most {}", info.name,
+                info.shape.size(), most_tensor_dimensions);
   std::vector<std::int64_t> lengths(info.shape.begin(), info.shape.end());
   HEADRACE_CLI_TRY(tensor, Tensor::zeros(row->type, Shape(lengths)));
   if (!bytes.empty()) std::memcpy(tensor.data(), bytes.data(), bytes.size());
@@ -88,7 +88,8 @@ Result<std::vector<NamedTensor>> read_npy_file(const std::string& path) {
   auto header = read_npy(file.bytes());
   if (!header) return std::move(header).error().within(path);
   if (header->data_bytes > file.bytes().size() - header->header_bytes)
-    return fail(Code::corrupt, "{}: it ends before its {} bytes of elements do", path, header->data_bytes);
+    return fail(Code::corrupt, "{}: it ends before the end of its {} bytes of elements", path,
+                header->data_bytes);
   const TensorInfo info{std::filesystem::path(path).stem().string(), header->type, header->shape,
                         header->data_bytes};
   auto tensor = tensor_of(info, file.bytes().subspan(header->header_bytes, header->data_bytes));
@@ -177,7 +178,7 @@ Result<void> set_element(Tensor& tensor, std::size_t index, const Json& value) {
     return {};
   }
   const auto number = number_in(value);
-  if (!number) return fail(Code::invalid_argument, "element {} is {}, and no number", index, shown(value));
+  if (!number) return fail(Code::invalid_argument, "element {} is {}, not a number", index, shown(value));
   if (!is_floating(tensor.dtype())) {
     write_element(tensor.data(), tensor.dtype(), at, *number);
     if (is_beyond(tensor.dtype(), *number) || read_element(tensor.data(), tensor.dtype(), at) != *number)
@@ -196,28 +197,28 @@ Result<Tensor> read_json_tensor(const Json& value, std::optional<DType> known) {
     if (!value.contains("data")) return fail(Code::invalid_argument, "it has no \"data\"");
     data = &value.at("data");
     if (value.contains("dtype")) {
-      if (!value.at("dtype").is_string()) return fail(Code::invalid_argument, "its \"dtype\" is no text");
+      if (!value.at("dtype").is_string()) return fail(Code::invalid_argument, "its \"dtype\" is not a text");
       HEADRACE_CLI_TRY(named, dtype_from_name(value.at("dtype").get<std::string>()));
       known = named;
     }
     if (value.contains("shape")) {
       shape_given = true;
       if (!value.at("shape").is_array() || value.at("shape").size() > most_tensor_dimensions)
-        return fail(Code::invalid_argument, "its \"shape\" is no list of at most {} lengths",
+        return fail(Code::invalid_argument, "its \"shape\" is not a list of at most {} lengths",
                     most_tensor_dimensions);
       for (const Json& length : value.at("shape")) {
         if (!length.is_number_integer() || length.get<std::int64_t>() < 0)
-          return fail(Code::invalid_argument, "its \"shape\" has {}, which is no length", shown(length));
+          return fail(Code::invalid_argument, "its \"shape\" has {}, which is not a length", shown(length));
         shape.push_back(length.get<std::int64_t>());
       }
     }
   }
   std::vector<const Json*> elements;
   if (!flatten(*data, 0, elements) || (!shape_given && !take_shape(*data, 0, shape)))
-    return fail(Code::invalid_argument, "its lists have different lengths, or lie too deep");
+    return fail(Code::invalid_argument, "its lists have different lengths, or are nested too deep");
   HEADRACE_CLI_TRY(tensor, Tensor::zeros(known.value_or(guess_type(elements)), Shape(shape)));
   if (static_cast<std::int64_t>(elements.size()) != tensor.shape().count())
-    return fail(Code::invalid_argument, "it has {} elements, and shape {} asks for {}", elements.size(),
+    return fail(Code::invalid_argument, "it has {} elements, and shape {} needs {}", elements.size(),
                 shape_text(tensor.shape()), tensor.shape().count());
   for (std::size_t i = 0; i < elements.size(); ++i) HEADRACE_CLI_CHECK(set_element(tensor, i, *elements[i]));
   return tensor;
@@ -228,7 +229,8 @@ Result<std::vector<NamedTensor>> read_json_file(const std::string& path, DTypeOf
   const auto* const text = reinterpret_cast<const char*>(file.bytes().data());
   const Json whole = Json::parse(text, text + file.bytes().size(), nullptr, /*allow_exceptions=*/false);
   if (!whole.is_object())
-    return fail(Code::corrupt, "{} is no JSON object of tensors by name: {{\"x\": [[1, 2], [3, 4]]}}", path);
+    return fail(Code::corrupt,
+                "{} is not a JSON object of tensors by name, as in {{\"x\": [[1, 2], [3, 4]]}}", path);
   std::vector<NamedTensor> tensors;
   for (const auto& [name, value] : whole.items()) {
     auto tensor = read_json_tensor(value, dtype_of != nullptr ? dtype_of(context, name) : std::nullopt);
@@ -269,7 +271,7 @@ Result<std::string> npz_bytes(std::span<const NamedView> tensors) {
 
 Result<std::string> npy_bytes(std::span<const NamedView> tensors) {
   if (tensors.size() != 1)
-    return fail(Code::invalid_argument, "an .npy holds one tensor, and there are {}: write an .npz",
+    return fail(Code::invalid_argument, "an .npy file holds one tensor, and there are {}: write an .npz",
                 tensors.size());
   HEADRACE_CLI_TRY(infos, infos_of(tensors));
   if (infos[0].type->npy.empty())
@@ -324,7 +326,7 @@ Result<std::string> json_bytes(std::span<const NamedView> tensors) {
 Result<void> write_file(const std::string& path, const std::string& bytes, IfTaken if_taken) {
   const std::string part = fmt::format("{}.part-{}", path, ::getpid());
   std::FILE* const file = std::fopen(part.c_str(), "wb");
-  if (file == nullptr) return fail(Code::invalid_argument, "making {}: {}", part, system_text());
+  if (file == nullptr) return fail(Code::invalid_argument, "opening {} for writing: {}", part, system_text());
   bool written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
   int error = errno;
   if (std::fclose(file) != 0 && written) written = false, error = errno;
@@ -351,8 +353,7 @@ Result<std::vector<NamedTensor>> read_tensors(const std::string& path, DTypeOf d
   if (path.ends_with(".json")) return read_json_file(path, dtype_of, context);
   if (!path.ends_with(".npz") && !path.ends_with(".safetensors"))
     return fail(Code::invalid_argument,
-                "{}: the name has to end in .npy, .npz, .safetensors or .json, which says what the file is",
-                path);
+                "{}: the name must end in .npy, .npz, .safetensors or .json, which tells the format", path);
   HEADRACE_CLI_TRY(file, TensorFile::open(path));
   std::vector<NamedTensor> tensors;
   for (const TensorFile::Tensor& one : file.tensors()) {
@@ -370,7 +371,7 @@ Result<void> write_tensors(const std::string& path, std::span<const NamedView> t
     if (path.ends_with(".safetensors")) return safetensors_bytes(tensors);
     if (path.ends_with(".json")) return json_bytes(tensors);
     return fail(Code::invalid_argument,
-                "the name has to end in .npy, .npz, .safetensors or .json, which says what to write");
+                "the name must end in .npy, .npz, .safetensors or .json, which tells the format");
   }();
   if (!bytes) return Error(bytes.error()).within(path);
   return write_file(path, *bytes, if_taken);

@@ -108,7 +108,7 @@ void add_runs(Table& table, const ModelJson& report) {
   if (report.at("runs") == 1) return table.add({"run", at("mean"), ""});
   std::string how = fmt::format("of {} runs", report.at("runs").dump());
   if (report.at("threads") != 1) how += fmt::format(", {} at once", report.at("threads").dump());
-  if (report.at("warmup") != 0) how += fmt::format(", after {} to warm up", report.at("warmup").dump());
+  if (report.at("warmup") != 0) how += fmt::format(", after {} warm-up runs", report.at("warmup").dump());
   table.add({"run, mean", at("mean"), how});
   table.add({"run, median", at("p50"), fmt::format("from {} to {}", at("least"), at("most"))});
   table.add({"run, 99 %", at("p99"), fmt::format("at most; 90 %: {}", at("p90"))});
@@ -118,17 +118,17 @@ std::string times_table(const ModelJson& report) {
   Table table({{text_of(report, "device")}, {"", Align::right}, {""}});
   const bool unpacked = report.at("unpacked").get<bool>();
   table.add({"load", duration_text(number_of(report, "load_ms") * 1e3),
-             unpacked ? fmt::format("{} of it unpacking, which the next load is spared",
+             unpacked ? fmt::format("unpacking took {} of it; the next load need not unpack",
                                     duration_text(number_of(report, "unpack_ms") * 1e3))
                       : ""});
   add_runs(table, report);
   const ModelJson& memory = report.at("memory");
   const auto amount = [&](const char* name) { return amount_text(memory.at(name).get<std::uint64_t>()); };
   table.add({"memory", amount("constant_bytes"),
-             fmt::format("of constants; {} the whole process", amount("process_bytes"))});
+             fmt::format("of constants; the whole process has {}", amount("process_bytes"))});
   if (memory.at("device_used_bytes") != 0)
     table.add({"GPU memory", amount("device_bytes"),
-               fmt::format("held by torch, {} at its most; {} of the GPU used by all",
+               fmt::format("held by torch, at most {}; all processes use {} of the GPU",
                            amount("device_peak_bytes"), amount("device_used_bytes"))});
   return table.text();
 }
@@ -211,9 +211,9 @@ std::string exam_text(const ModelJson& report) {
   if (!table.empty()) text += table.text();
   if (const auto torch = report.find("torch");
       torch != report.end() && text_of(*torch, "found_accelerator") == "rocm")
-    text += "\nThis torch is ROCm's: Headrace is built for it, and has not been run on AMD hardware.\n";
+    text += "\nThis torch is for ROCm: Headrace is built for it, but has not been run on AMD hardware.\n";
   if (report.at("works").get<bool>())
-    text += fmt::format("\nAll of it works on {}.\n", text_of(report, "device"));
+    text += fmt::format("\nAll checks passed on {}.\n", text_of(report, "device"));
   return text;
 }
 

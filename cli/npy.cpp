@@ -49,7 +49,7 @@ class Literal {
     return std::nullopt;
   }
   Result<std::vector<std::uint64_t>> lengths() {
-    const auto no_lengths = [] { return fail(Code::corrupt, "npy: its shape is no tuple of lengths"); };
+    const auto no_lengths = [] { return fail(Code::corrupt, "npy: its shape is not a tuple of lengths"); };
     if (!take('(')) return no_lengths();
     std::vector<std::uint64_t> values;
     while (!take(')')) {
@@ -57,11 +57,11 @@ class Literal {
       std::uint64_t value = 0;
       const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
       if (error == std::errc::result_out_of_range)
-        return fail(Code::corrupt, "npy: its shape has a length beyond 64 bits, which no array has");
+        return fail(Code::corrupt, "npy: its shape has a length of more than 64 bits");
       if (error != std::errc()) return no_lengths();
       if (values.size() == most_dimensions)
         return fail(Code::not_supported,
-                    "npy: its shape has more than {} dimensions, the most that are read: reshape the array",
+                    "npy: its shape has more than {} dimensions, which is the limit: reshape the array",
                     most_dimensions);
       rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
       values.push_back(value);
@@ -83,10 +83,10 @@ Error corrupt(std::string_view what) { return fail(Code::corrupt, "npy: {}", wha
 
 Result<NpyHeader> read_npy(std::span<const std::byte> file) {
   const std::string_view all(reinterpret_cast<const char*>(file.data()), file.size());
-  if (!all.starts_with(magic) || all.size() < 10) return corrupt("it does not begin as an array does");
+  if (!all.starts_with(magic) || all.size() < 10) return corrupt("it does not begin like an .npy file");
   const auto major = static_cast<unsigned char>(all[6]);
   if (major < 1 || major > 3)
-    return fail(Code::not_supported, "npy: format version {} is not known here; 1 to 3 are", major);
+    return fail(Code::not_supported, "npy: format version {} is not supported; 1 to 3 are", major);
   const std::size_t prefix = major == 1 ? 10 : 12;
   std::uint32_t length = 0;
   if (all.size() < prefix) return corrupt("it ends inside its header");
@@ -100,14 +100,14 @@ Result<NpyHeader> read_npy(std::span<const std::byte> file) {
   std::optional<std::string> descr;
   std::optional<bool> fortran;
   std::optional<std::vector<std::uint64_t>> shape;
-  if (!literal.take('{')) return corrupt("the header is no dictionary");
+  if (!literal.take('{')) return corrupt("the header is not a dictionary");
   while (!literal.take('}')) {
     const auto key = literal.text();
-    if (!key || !literal.take(':')) return corrupt("the header is no dictionary");
+    if (!key || !literal.take(':')) return corrupt("the header is not a dictionary");
     if (*key == "descr") {
       if (literal.next() == '[')
         return fail(Code::not_supported,
-                    "npy: its elements are structures: save each field as an array of its own");
+                    "npy: its elements are structures: save each field as a separate array");
       descr = literal.text();
     } else if (*key == "fortran_order") {
       fortran = literal.boolean();
@@ -115,9 +115,9 @@ Result<NpyHeader> read_npy(std::span<const std::byte> file) {
       HEADRACE_CLI_TRY(lengths, literal.lengths());
       shape = std::move(lengths);
     } else {
-      return corrupt("the header has a key that does not belong there");
+      return corrupt("the header has an unknown key");
     }
-    if (!literal.take(',') && literal.next() != '}') return corrupt("the header is no dictionary");
+    if (!literal.take(',') && literal.next() != '}') return corrupt("the header is not a dictionary");
   }
   if (!descr || !fortran || !shape) return corrupt("the header lacks descr, fortran_order or shape");
   // NumPy spells one-byte types with a bar: "|u1".
@@ -127,11 +127,11 @@ Result<NpyHeader> read_npy(std::span<const std::byte> file) {
       return fail(Code::not_supported, "npy: elements are big-endian ({}): save them little-endian", *descr);
     if (descr->find('O') != std::string::npos)
       return fail(Code::not_supported, "npy: elements are Python objects, which cannot be moved");
-    return fail(Code::not_supported, "npy: elements of type {} have no counterpart here", *descr);
+    return fail(Code::not_supported, "npy: elements of type {} are not supported", *descr);
   }
   if (*fortran && shape->size() > 1)
     return fail(Code::not_supported,
-                "npy: it is stored in Fortran order: save numpy.ascontiguousarray(array) instead");
+                "npy: it has Fortran order: save numpy.ascontiguousarray(array) instead");
   header.shape = std::move(*shape);
   auto bytes = tensor_bytes(*header.type, header.shape);
   if (!bytes) return fail(Code::corrupt, "npy: {}", bytes.error().message);

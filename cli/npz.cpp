@@ -121,23 +121,23 @@ Result<std::span<const std::byte>> member_bytes(const Archive& archive, const Me
     return fail(Code::not_supported, "npz: member {} is encrypted", member.name);
   if (zip.compression_method != 0 && zip.compression_method != Z_DEFLATED)
     return fail(Code::not_supported,
-                "npz: member {} is compressed by method {}; stored and deflated ones are read", member.name,
-                zip.compression_method);
+                "npz: member {} has compression method {}; only stored and deflated members are supported",
+                member.name, zip.compression_method);
   const auto begin = begin_of(archive, member, file);
   if (!begin) return corrupt("its header does not agree with the archive's directory");
   const std::uint64_t offset = *begin;
   if (offset > file.size() || zip.compressed_size > file.size() - offset)
-    return corrupt("it reaches beyond the end of the file");
+    return corrupt("it ends after the end of the file");
   if (zip.compression_method == 0) {
     if (zip.compressed_size != zip.uncompressed_size)
-      return corrupt("it is stored plainly, and has two different lengths");
+      return corrupt("it is not compressed, but has two different lengths");
     const auto bytes = file.subspan(offset, zip.uncompressed_size);
     ::unzCloseCurrentFile(archive.get());
     if (crc(bytes) != zip.crc) return corrupt("its checksum is wrong");
     return bytes;
   }
   if (zip.uncompressed_size / most_inflation > zip.compressed_size + 1)
-    return corrupt("it claims to inflate to more than it can");
+    return corrupt("it claims to inflate to more bytes than deflate allows");
   inflated.resize(zip.uncompressed_size);
   for (std::size_t have = 0; have < inflated.size();) {
     const auto part = static_cast<unsigned>(std::min<std::size_t>(inflated.size() - have, 1U << 30));
@@ -274,19 +274,19 @@ Result<std::vector<NpzArray>> read_npz(const std::string& path, std::span<const 
                   arrays.size());
     HEADRACE_CLI_TRY(member, current_member(archive));
     if (!member.name.ends_with(suffix))
-      return fail(Code::not_supported, "npz: member {} is no array: its name does not end in {}", member.name,
-                  suffix);
+      return fail(Code::not_supported, "npz: member {} is not an array: its name does not end in {}",
+                  member.name, suffix);
     NpzArray array;
     HEADRACE_CLI_TRY(bytes, member_bytes(archive, member, file, array.inflated));
     auto header = read_npy(bytes);
     if (!header) return std::move(header).error().within(fmt::format("npz: member {}", member.name));
     if (header->data_bytes != bytes.size() - header->header_bytes)
-      return fail(Code::corrupt, "npz: member {} has {} bytes of elements, and its shape asks for {}",
+      return fail(Code::corrupt, "npz: member {} has {} bytes of elements, and its shape needs {}",
                   member.name, bytes.size() - header->header_bytes, header->data_bytes);
     array.info = {member.name.substr(0, member.name.size() - suffix.size()), header->type, header->shape,
                   header->data_bytes};
     if (!names.insert(array.info.name).second)
-      return fail(Code::corrupt, "npz: there are two members {}", member.name);
+      return fail(Code::corrupt, "npz: two members have the name {}", member.name);
     array.bytes = bytes.subspan(header->header_bytes);
     arrays.push_back(std::move(array));
   }

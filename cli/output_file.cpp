@@ -58,9 +58,9 @@ Error no_room(const std::string& path, std::uint64_t bytes, int error) {
   struct statvfs disk {};
   const std::string folder = std::filesystem::path(path).parent_path();
   if (::statvfs(folder.empty() ? "." : folder.c_str(), &disk) == 0)
-    free = fmt::format("; {} are free there", amount_text(disk.f_bavail * disk.f_frsize));
-  return fail(Code::exhausted, "making room for {} in {}: {}{}", amount_text(bytes), path, system_text(error),
-              free);
+    free = fmt::format("; the disk has {} free", amount_text(disk.f_bavail * disk.f_frsize));
+  return fail(Code::exhausted, "allocating {} of disk for {}: {}{}", amount_text(bytes), path,
+              system_text(error), free);
 }
 
 }  // namespace
@@ -170,11 +170,10 @@ Result<void> OutputFile::finish(bool sync, IfTaken if_taken) {
     return fail(Code::internal, "writing {} to the disk: {}", part_path_, system_text());
   if (!give_name(part_path_, path_, if_taken)) {
     if (errno == EEXIST)
-      return fail(
-          Code::invalid_argument,
-          "{} has come into being meanwhile: all that was to be pulled is in {}. Move one of the two, or "
-          "pull again with --force",
-          path_, part_path_);
+      return fail(Code::invalid_argument,
+                  "another process has made {} during the pull: the pulled tensors are in {}. Move one of "
+                  "the two, or pull again with --force",
+                  path_, part_path_);
     return fail(Code::internal, "renaming {} to {}: {}", part_path_, path_, system_text());
   }
   ::unlink(state_path_.c_str());

@@ -17,11 +17,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto patience = std::chrono::seconds(60);
 constexpr std::uint64_t singles_in_a_set = 256;
-constexpr unsigned rounds_of_a_set = 8;  // after the first, which finds nothing in any cache
+constexpr unsigned rounds_of_a_set = 8;  // after the first round, whose pages are in no cache
 constexpr std::uint64_t waking_pages = 64;
 constexpr int waking_posts = 20;
 constexpr auto waking_time = std::chrono::milliseconds(100);  // until the clocks of a GPU are up
-constexpr int makes = 7;  // how often requests that are used again are made, for a median of the time
+constexpr int makes = 7;  // how often requests are made when they are posted again: samples for a median
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
@@ -51,7 +51,7 @@ Result<void> wait(Request& request) {
   return {};
 }
 
-/// Posts each so many times, again as soon as it has ended, then waits for all.
+/// Posts each request `posts` times, each time after its last post has ended, then waits for all.
 Result<void> carry_out(std::span<Request> requests, unsigned posts = 1) {
   for (unsigned number = 0; number < posts; ++number) {
     for (Request& request : requests) {
@@ -63,8 +63,8 @@ Result<void> carry_out(std::span<Request> requests, unsigned posts = 1) {
   return {};
 }
 
-/// The same by several threads that begin together, each with its share. Gives the time from the first's
-/// beginning to the last's end.
+/// Splits the requests over several threads that begin together. Returns the time from the first begin to the
+/// last end.
 Result<double> carry_out_by(unsigned threads, std::span<Request> requests, unsigned posts) {
   if (threads == 1) {
     const auto begin = Clock::now();
@@ -132,12 +132,12 @@ Result<PageBench> PageBench::open(const BenchSetup& here, BenchSetup there) {
   return PageBench(std::move(peer), std::move(side), report.peer, remote);
 }
 
-/// Both sides at once: their sources and targets from fresh seeds.
+/// Fills the source and the target from their seeds, in both processes at once.
 Result<void> PageBench::refill(const PageCase& plan, const Seeds& seeds) {
   const bool reading = plan.op == Op::read;
   HEADRACE_CLI_CHECK(peer_.send({{"do", "fill"}, {"seed", reading ? seeds.source : seeds.target}}));
   auto filled = side_.fill(reading ? seeds.target : seeds.source);
-  HEADRACE_CLI_TRY(answer, peer_.receive());  // first: it is on its way whatever became of ours
+  HEADRACE_CLI_TRY(answer, peer_.receive());  // before checking `filled`: the peer answers in any case
   HEADRACE_CLI_CHECK(std::move(filled));
   return {};
 }
@@ -172,7 +172,7 @@ Result<PageSamples> PageBench::pages(const PageCase& plan, const Progress& progr
       std::min<std::uint64_t>(std::uint64_t{plan.threads} * plan.in_flight, plan.count);
   if (plan.count > slots || plan.count == 0)
     return fail(Code::invalid_argument,
-                "{} pages of {} bytes were asked for and the buffer of {} bytes has {}: raise --total or "
+                "{} pages of {} bytes do not fit the buffer of {} bytes, which holds {}: raise --total or "
                 "lower --count",
                 plan.count, plan.page_bytes, side_.region().length_bytes, slots);
   Agent& agent = side_.agent();
@@ -199,9 +199,9 @@ Result<PageSamples> PageBench::pages(const PageCase& plan, const Progress& progr
     samples.make_seconds.push_back(seconds_between(begin, Clock::now()));
     return {};
   };
-  // Links between GPUs that have idled begin slowly, by 0.2 ms between two H200, and filling takes longer
-  // than they stay awake. So the first pages are moved some times over right before; the rest is what the
-  // check is about.
+  // NVLink between idle GPUs starts slowly (0.2 ms between two H200), and filling takes so long that the link
+  // becomes idle. So the first pages are moved several times right before a measurement. The check still
+  // finds errors: the other pages have not moved before.
   std::optional<Request> waking;
   if (by_gpu()) {
     const std::uint64_t few = std::min(plan.count / 4, waking_pages);
@@ -212,7 +212,7 @@ Result<PageSamples> PageBench::pages(const PageCase& plan, const Progress& progr
     }
   }
   HEADRACE_CLI_CHECK(make());
-  samples.make_seconds.clear();  // the first connects, which happens once in the life of a peer
+  samples.make_seconds.clear();  // the first one connects, which happens once for a peer
   for (int i = 0; i < (plan.new_requests ? 1 : makes); ++i) HEADRACE_CLI_CHECK(make());
   const unsigned threads = static_cast<unsigned>(std::min<std::uint64_t>(plan.threads, shares));
   for (unsigned i = 0; i < plan.warm_up + plan.iterations; ++i) {
@@ -277,7 +277,7 @@ Result<PageSamples> PageBench::single(const PageCase& plan, const Progress& prog
     HEADRACE_CLI_CHECK(one_round(warm ? samples.first_seconds : warm_up));
     ++samples.transfers;
     HEADRACE_CLI_CHECK(check(set, seeds, slots, samples));
-    // As busy as where pages move for a living: a GPU that has idled while all was filled takes longer.
+    // Keep the GPUs busy, as in production: a GPU that was idle during the filling is slower at first.
     for (const auto begin = Clock::now(); warm && by_gpu() && Clock::now() - begin < waking_time;)
       HEADRACE_CLI_CHECK(one_round(warm_up));
     for (unsigned round = 0; warm && round < rounds_of_a_set; ++round)
@@ -307,7 +307,7 @@ Result<NotificationSamples> PageBench::notifications(unsigned rounds, bool spinn
         if (!come.empty())
           answer = std::move(come.front().payload);
         else if (Clock::now() - begin > patience)
-          return fail(Code::timed_out, "notification {} was not answered", i);
+          return fail(Code::timed_out, "notification {} was not answered within {} s", i, patience.count());
       }
     } else {
       HEADRACE_CLI_TRY(come, agent.wait_notification(patience));
@@ -336,7 +336,7 @@ Result<void> PageBench::place(Cores cores) {
   }();
   const std::size_t wanted = cores == Cores::two ? 2 : 1;
   if (usable.size() < wanted)
-    return fail(Code::not_supported, "{} cores are wanted, and this process may use {}", wanted,
+    return fail(Code::not_supported, "{} cores are needed, and this process may use {}", wanted,
                 usable.size());
   const auto put = [](pid_t who, int core) {
     cpu_set_t set;
@@ -345,7 +345,7 @@ Result<void> PageBench::place(Cores cores) {
     return ::sched_setaffinity(who, sizeof set, &set) == 0;
   };
   if (!put(0, usable.front()) || !put(peer_.id(), usable[wanted - 1]))
-    return fail(Code::internal, "put the two processes on cores of their own: {}", system_text());
+    return fail(Code::internal, "bind the two processes to cores: {}", system_text());
   return {};
 }
 

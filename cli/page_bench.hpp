@@ -26,20 +26,20 @@ struct PageCase {
 
 struct PageSamples {
   std::vector<double> seconds;        ///< from the first post to the end of the last wait, one an iteration
-  std::vector<double> first_seconds;  ///< of single pages: the same for pages that nobody has touched since
-                                      ///< the whole buffer was filled
-  std::vector<double> make_seconds;   ///< making an iteration's requests, several times, once connected
-  std::string path;                   ///< the backend that carried it
-  std::string explanation;            ///< of the path, by the last request
-  std::uint64_t transfers = 0;        ///< that were carried out with data of their own
-  std::uint64_t right = 0;            ///< of these: every byte was compared afterwards, and is right
+  std::vector<double> first_seconds;  ///< of single pages: the first move of each page after the whole buffer
+                                      ///< was filled
+  std::vector<double> make_seconds;   ///< times to make the requests of an iteration, without connecting
+  std::string path;                   ///< the backend that carried the requests
+  std::string explanation;            ///< Request::explain() of one of them
+  std::uint64_t transfers = 0;        ///< transfers that moved new data
+  std::uint64_t right = 0;            ///< of these: every byte was compared afterwards and is right
 
   [[nodiscard]] bool checked() const { return transfers > 0 && right == transfers; }
 };
 
 struct NotificationSamples {
-  std::vector<double> seconds;  ///< there and back
-  std::uint64_t right = 0;      ///< of these: the answer was compared with the message, and is the same
+  std::vector<double> seconds;  ///< of each round trip
+  std::uint64_t right = 0;      ///< of these: the answer is equal to the message that was sent
 
   [[nodiscard]] bool checked() const { return !seconds.empty() && right == seconds.size(); }
 };

@@ -110,7 +110,7 @@ std::string wrong_page(std::span<const std::byte> target, const PagePairs& pairs
     const auto at =
         pattern_difference(target.subspan(slot * page_bytes, page_bytes), slot * page_bytes, target_seed);
     if (!at) return {};
-    return fmt::format("page {} was not part of the request and has changed from byte {} on", slot, *at);
+    return fmt::format("page {} is not part of the request, but has changed from byte {} on", slot, *at);
   };
   const std::size_t parts = threads > 0 ? threads : threads_for(target.size());
   std::vector<std::string> said(parts);

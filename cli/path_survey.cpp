@@ -99,10 +99,9 @@ void print_table(const std::vector<Path>& paths) {
   }
   fmt::print(
       "Reads from another process of this machine: GB/s of 256 scattered pages of 64 KiB, and the median "
-      "time of "
-      "one page of\n4 KiB. All data was checked.\n\n{}"
-
-      ,
+      "time of one page\n"
+      "of 4 KiB. All data was compared.\n\n"
+      "{}",
       table.text());
 }
 

@@ -28,7 +28,7 @@ Result<void> receive_exactly(int fd, void* to, std::size_t length) {
     const int ready = ::poll(&wait, 1, silence_ms);
     if (ready < 0 && errno != EINTR) return fail(Code::internal, "poll: {}", system_text());
     if (ready == 0)
-      return fail(Code::timed_out, "the other process of the benchmark has not answered for a minute");
+      return fail(Code::timed_out, "the other process of the benchmark did not answer within 60 s");
     if (ready < 0) continue;
     const ssize_t n = ::recv(fd, static_cast<char*>(to) + have, length - have, 0);
     if (n == 0 || (n < 0 && errno == ECONNRESET))
@@ -67,7 +67,7 @@ Result<Json> receive_frame(int fd) {
   HEADRACE_CLI_CHECK(receive_exactly(fd, bytes.data(), bytes.size()));
   Json message = Json::from_msgpack(bytes, true, false);
   if (!message.is_object())
-    return fail(Code::corrupt, "a message from the other process of the benchmark makes no sense");
+    return fail(Code::corrupt, "a message from the other process of the benchmark cannot be read");
   return message;
 }
 

@@ -41,10 +41,10 @@ Result<void> list_plugins(const Invocation& invocation, bool json) {
     fmt::print("{}\n",
                Json{{"backends", std::move(all)}}.dump(2, ' ', false, Json::error_handler_t::replace));
   } else if (backends.empty()) {
-    return fail(Code::not_found,
-                "no backend was found: they lie in the folder `backends` beside libheadrace.so, and in the "
-                "folders of "
-                "option plugin_path");
+    return fail(
+        Code::not_found,
+        "no backend was found: backends are in the folder `backends` beside libheadrace.so, and in the "
+        "folders of option plugin_path");
   } else {
     print_tables(backends);
   }
@@ -56,15 +56,13 @@ Result<void> list_plugins(const Invocation& invocation, bool json) {
 void add_plugins(const Command& app, Invocation& invocation) {
   auto json = std::make_shared<bool>(false);
   const Command plugins = app.add_subcommand(
-      "plugins", "List the backends: what each can do, its options, and why one was refused");
-  plugins.add_flag("--json", *json, "As JSON");
+      "plugins", "List the backends: abilities and options of each, and why one was refused");
+  plugins.add_flag("--json", *json, "Print JSON");
   plugins.footer(
       "Examples:\n"
       "  headrace plugins\n"
-      "  headrace plugins --option plugin_path=build/mine     with the plugins of another folder\n"
-      "  headrace plugins --json"
-
-  );
+      "  headrace plugins --option plugin_path=build/mine     with the backends of another folder\n"
+      "  headrace plugins --json");
   plugins.callback([json, &invocation] {
     invocation.action = [json, &invocation] { return list_plugins(invocation, *json); };
   });

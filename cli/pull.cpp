@@ -48,18 +48,18 @@ struct PullArguments {
 
 std::string own_name() { return fmt::format("pull-{}-{:08x}", ::getpid(), std::random_device()()); }
 
-/// The error of a transfer, with who failed and what to do next.
+/// The error of a transfer, with the peer, and with what to do next.
 Error in_transfer(Error error, const std::string& peer, const PullArguments& wanted) {
   const bool kept = error.code != Code::corrupt;
   return fail(error.code, "pulling from {} at {}: {}{}", peer, wanted.address, error.message,
-              kept ? ". What has arrived whole is kept: the same command continues from there" : "");
+              kept ? ". Complete tensors are kept: run the same command again to continue" : "");
 }
 
 std::string one_line(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-/// What is served, instead of pulling it.
+/// Prints what the peer serves, for --list.
 void print_list(const PullArguments& wanted, const std::string& peer,
                 const std::vector<ServedTensor>& tensors) {
   std::uint64_t bytes = 0;
@@ -82,8 +82,9 @@ void print_list(const PullArguments& wanted, const std::string& peer,
              tensors.size() == 1 ? "" : "s", amount_text(bytes), peer);
 }
 
-/// Whether the output is there already, whole and verified. What is something else is nobody's to overwrite.
-///   errors  invalid_argument (something else bears the name)
+/// Whether the output exists and is what would be pulled; compares checksums. Another file is not
+/// overwritten.
+///   errors  invalid_argument (another file has the name)
 Result<bool> is_there_already(const PullArguments& wanted, const PullPlan& plan) {
   std::error_code none;
   if (wanted.force || !std::filesystem::exists(wanted.output, none) ||
@@ -91,7 +92,7 @@ Result<bool> is_there_already(const PullArguments& wanted, const PullPlan& plan)
     return false;
   if (const auto file = TensorFile::open(wanted.output); file.ok() && plan.has_made(*file)) return true;
   return fail(Code::invalid_argument,
-              "{} exists and is not what {} serves: --force replaces it, or choose another --output",
+              "{} exists and differs from what {} serves: --force replaces it, or choose another --output",
               wanted.output, wanted.address);
 }
 
@@ -122,12 +123,12 @@ void print_report(const PullArguments& wanted, const std::string& peer, const Mo
              report.paths.empty() ? "-" : fmt::format("{}", fmt::join(report.paths, ", ")), wanted.output});
   fmt::print("{}", table.text());
   if (report.kept_tensors > 0)
-    fmt::print("{} tensors, {}, were there from an earlier run\n", report.kept_tensors,
+    fmt::print("{} tensors, {}, were kept from an earlier run\n", report.kept_tensors,
                amount_text(report.kept_bytes));
   if (wanted.explain) fmt::print("{}\n", wrap(report.explanation));
 }
 
-/// Of a file that was there already, whole.
+/// Prints the report of an output that exists and is whole.
 void print_kept(const PullArguments& wanted, const std::string& peer, const PullPlan& plan) {
   MoveReport report;
   report.kept_tensors = plan.tensors().size();
@@ -135,9 +136,8 @@ void print_kept(const PullArguments& wanted, const std::string& peer, const Pull
   if (wanted.json) return print_report(wanted, peer, report);
   fmt::print(
       "{}\n",
-      wrap(fmt::format(
-          "{} is there already: its {} tensors, {}, are those that {} serves, verified. Nothing was pulled",
-          wanted.output, report.kept_tensors, amount_text(report.kept_bytes), peer)));
+      wrap(fmt::format("{} exists: its {} tensors, {}, have the checksums that {} serves. Nothing was pulled",
+                       wanted.output, report.kept_tensors, amount_text(report.kept_bytes), peer)));
 }
 
 Result<void> pull(const PullArguments& wanted, const Invocation& invocation) {
@@ -170,7 +170,7 @@ Result<void> pull(const PullArguments& wanted, const Invocation& invocation) {
     auto read = read_region(agent, peer, served.header, served.header_bytes, wanted.patience());
     if (!read) return in_transfer(std::move(read).error(), peer, wanted);
     if (checksum(std::as_bytes(std::span(*read))) != served.header_checksum)
-      return fail(Code::corrupt, "the file header that {} serves has arrived with a wrong checksum", peer);
+      return fail(Code::corrupt, "the file header from {} arrived with a wrong checksum", peer);
     header = std::move(*read);
   }
   HEADRACE_CLI_TRY(plan, PullPlan::make(std::move(tensors), format, header));
@@ -182,7 +182,7 @@ Result<void> pull(const PullArguments& wanted, const Invocation& invocation) {
   HEADRACE_CLI_TRY(output,
                    OutputFile::open(wanted.output, plan.file_bytes(), plan.fingerprint(), !wanted.anew));
   if (output.started_over())
-    complain(fmt::format("{}.part was of other tensors: starting over", wanted.output));
+    complain(fmt::format("{}.part held other tensors: starting from the beginning", wanted.output));
   plan.write_head(output.bytes());
 
   Result<MoveReport> report = [&]() -> Result<MoveReport> {
@@ -201,43 +201,43 @@ Result<void> pull(const PullArguments& wanted, const Invocation& invocation) {
 void add_pull(const Command& app, Invocation& invocation) {
   auto wanted = std::make_shared<PullArguments>();
   const Command pull_command =
-      app.add_subcommand("pull", "Bring tensors that another process serves into a file");
+      app.add_subcommand("pull", "Copy tensors that another process serves into a file");
   pull_command
-      .add_option("ADDRESS", wanted->address, "What `headrace serve` printed; with --store the server's name")
+      .add_option("ADDRESS", wanted->address,
+                  "Address that `headrace serve` printed; with --store the server's name")
       .type_name("")
       .required();
-  pull_command.add_option("NAME", wanted->names, "Which tensors; patterns as in a shell; none: all")
+  pull_command
+      .add_option("NAME", wanted->names, "Names of tensors, or patterns as in a shell; default: all tensors")
       .type_name("");
-  pull_command.add_option("-o,--output", wanted->output, "The file to write, .safetensors or .npz")
+  pull_command.add_option("-o,--output", wanted->output, "File to write, .safetensors or .npz")
       .type_name("FILE");
-  pull_command.add_flag("--force", wanted->force, "Replace an output that exists and is something else");
-  pull_command.add_flag("--list", wanted->list, "Print what is served, and pull nothing");
+  pull_command.add_flag("--force", wanted->force, "Replace an output that exists and differs");
+  pull_command.add_flag("--list", wanted->list, "Print the tensors that are served, and pull nothing");
   pull_command.add_flag("--no-resume", wanted->anew,
-                        "Begin anew, instead of going on where a killed pull stopped");
+                        "Start from the beginning; default: continue where a killed pull stopped");
   pull_command.add_flag("--resume", wanted->resume).hide();  // the default; the flag only states it
-  pull_command.add_option("--backend", wanted->backends, "Only this path, shm or tcp; repeatable")
+  pull_command.add_option("--backend", wanted->backends, "Only this backend, shm or tcp; repeatable")
       .type_name("NAME")
       .one_value_a_time();
   pull_command
       .add_option("--timeout", wanted->timeout_seconds,
-                  "How long 16 MiB may take before the peer counts as gone")
+                  "Most seconds for 16 MiB; after them the peer counts as lost")
       .type_name("SECONDS")
       .check(real_number(0.001, 1e6))
       .show_default();
   pull_command.add_option("--store", wanted->store, "Look the server up in a store, as in etcd://host:port")
       .type_name("URL");
-  pull_command.add_flag("--sync", wanted->sync,
-                        "Have the disk hold everything before the file gets its name");
-  pull_command.add_flag("--explain", wanted->explain, "Say which path was taken, and why not another");
+  pull_command.add_flag("--sync", wanted->sync, "Flush the file to the disk before it gets its name");
+  pull_command.add_flag("--explain", wanted->explain, "Print which path was chosen, and why not another");
   pull_command.add_flag("--json", wanted->json, "Print the result as one line of JSON");
   pull_command.footer(
-      "The file is written as FILE.part, each tensor is held against its checksum, and FILE appears when it "
-      "is whole.\n"
-      "A FILE that is there is left alone: if it is what would be pulled, that is a success, else an error.\n"
+      "Tensors are written to FILE.part, and each is compared with its checksum. FILE appears when all are "
+      "there.\n"
+      "A FILE that exists is not changed: if it has the wanted tensors, the pull succeeds, else it fails.\n"
       "--json prints one object: output, peer, tensors, bytes, kept_tensors, kept_bytes, seconds, GB/s, "
-      "path; "
-      "with\n"
-      "--list: peer, bytes, tensors (of each name, dtype, shape, bytes).\n"
+      "path; with\n"
+      "--list: peer, bytes, tensors (each: name, dtype, shape, bytes).\n"
       "Examples:\n"
       "  headrace pull 127.0.0.1:40213 --list\n"
       "  headrace pull 127.0.0.1:40213 -o copy.safetensors\n"

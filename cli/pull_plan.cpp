@@ -33,13 +33,13 @@ bool describes(const SafetensorsHeader& header, const std::vector<ServedTensor>&
 
 Error unknown_name(const std::string& name, const std::vector<std::string>& names) {
   if (is_pattern(name))
-    return fail(Code::not_found, "no served tensor fits {}: there are {}, such as {}", name, names.size(),
+    return fail(Code::not_found, "no served tensor matches {}: there are {}, such as {}", name, names.size(),
                 names.front());
   const std::vector<std::string> near = nearest(name, names);
   if (near.empty())
     return fail(Code::not_found, "no tensor {} is served: there are {}, such as {}", name, names.size(),
                 names.front());
-  return fail(Code::not_found, "no tensor {} is served; there is {}", name, fmt::join(near, ", "));
+  return fail(Code::not_found, "no tensor {} is served; similar names: {}", name, fmt::join(near, ", "));
 }
 
 }  // namespace

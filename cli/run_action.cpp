@@ -41,7 +41,7 @@ int run_action(const std::function<Result<void>()>& action) {
   } catch (const std::system_error& error) {
     // A failed write to the standard output throws this; so do other calls of the system.
     if (std::ferror(stdout) != 0) return written(error.code().value());
-    complain(fmt::format("the system refused what it usually grants: {}", error.what()));
+    complain(fmt::format("a call of the system failed: {}", error.what()));
     return exit_failed;
   }
   return flush_output();

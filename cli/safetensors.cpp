@@ -43,15 +43,15 @@ std::optional<Json> parse(std::string_view text, std::string& twice) {
 Result<std::string_view> header_text(std::span<const std::byte> file, std::uint64_t file_bytes) {
   std::uint64_t length = 0;
   if (file.size() < length_bytes || file_bytes < length_bytes)
-    return corrupt("{} bytes are too few for any header", file_bytes);
+    return corrupt("{} bytes are too few for a header", file_bytes);
   std::memcpy(&length, file.data(), sizeof length);
   if (length > largest_header)
-    return corrupt("the header claims {} bytes; {} are the most", length, largest_header);
+    return corrupt("the header claims {} bytes; the limit is {}", length, largest_header);
   if (length > file_bytes - length_bytes || length > file.size() - length_bytes)
     return corrupt("the header claims {} bytes, and the file has {} in all", length, file_bytes);
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + length_bytes, length);
   if (!text.starts_with('{'))
-    return corrupt("the header does not begin with a brace: this is another kind of file");
+    return corrupt("the header does not begin with a brace: this is not a safetensors file");
   return text;
 }
 
@@ -93,20 +93,20 @@ Result<SafetensorsEntry> read_entry(const std::string& name, const Json& json, s
     return corrupt("tensor \"{}\" lacks dtype, shape or data_offsets", name);
   entry.info.type = element_type(dtype->get<std::string>());
   if (entry.info.type == nullptr || !entry.info.type->safetensors)
-    return corrupt("tensor \"{}\" has the type {}, which is not known here", name, dtype->get<std::string>());
+    return corrupt("tensor \"{}\" has the type {}, which is not supported", name, dtype->get<std::string>());
   std::vector<std::uint64_t> range;
   if (!numbers(*shape, entry.info.shape))
     return corrupt("tensor \"{}\" has a shape that is not a list of lengths", name);
   if (!numbers(*offsets, range) || range.size() != 2)
     return corrupt("tensor \"{}\" has data_offsets that are not two offsets", name);
   if (range[0] > range[1] || range[1] > data_bytes)
-    return corrupt("tensor \"{}\" lies at {} to {}, outside the {} bytes of data", name, range[0], range[1],
+    return corrupt("tensor \"{}\" has bytes {} to {}, outside the {} bytes of data", name, range[0], range[1],
                    data_bytes);
   auto bytes = tensor_bytes(*entry.info.type, entry.info.shape);
   if (!bytes) return corrupt("tensor \"{}\": {}", name, bytes.error().message);
   if (*bytes != range[1] - range[0])
-    return corrupt("tensor \"{}\" is {}, {} bytes, and takes {}", name, shape_text(entry.info), *bytes,
-                   range[1] - range[0]);
+    return corrupt("tensor \"{}\" is {}, which needs {} bytes, and has {}", name, shape_text(entry.info),
+                   *bytes, range[1] - range[0]);
   entry.info.bytes = *bytes;
   entry.offset = data_begin + range[0];
   return entry;
@@ -164,8 +164,8 @@ Result<std::string> write_safetensors(std::span<const TensorInfo> tensors,
       return fail(Code::invalid_argument, "tensor \"{}\" is {}, which safetensors cannot hold: write an .npz",
                   tensor.name, tensor.type->name);
     if (tensor.name == metadata_key || json.contains(tensor.name))
-      return fail(Code::invalid_argument, "the name \"{}\" cannot stand in a safetensors file a second time",
-                  tensor.name);
+      return fail(Code::invalid_argument,
+                  "a safetensors file cannot hold the tensor \"{}\": the name is taken", tensor.name);
     json[tensor.name] = {{"dtype", tensor.type->name},
                          {"shape", tensor.shape},
                          {"data_offsets", {offset, offset + tensor.bytes}}};
@@ -175,7 +175,7 @@ Result<std::string> write_safetensors(std::span<const TensorInfo> tensors,
   try {
     text = json.dump();
   } catch (const Json::type_error&) {
-    return fail(Code::invalid_argument, "a tensor's name is not UTF-8, which safetensors asks for");
+    return fail(Code::invalid_argument, "a tensor's name is not UTF-8, which safetensors requires");
   }
   text.resize((text.size() + alignment - 1) / alignment * alignment, ' ');
   const std::uint64_t length = text.size();

@@ -60,7 +60,7 @@ MemoryRange range_of(std::span<const std::byte> bytes) {
 /// Registers one tensor in the mapped file, or copies it into memory that peers map.
 Result<void> offer(Agent& agent, const TensorFile::Tensor& tensor, std::uint64_t index, bool load) {
   if (tensor.info.name.empty())
-    return fail(Code::invalid_argument, "its name is empty: nobody could ask for it");
+    return fail(Code::invalid_argument, "its name is empty, so no peer could ask for it");
   const bool long_name = tensor.info.name.size() > longest_region_name;
   RegisterOptions options;
   options.name = long_name ? fmt::format("tensor {}", index) : tensor.info.name;
@@ -102,7 +102,7 @@ void announce(const ServeArguments& wanted, const Agent& agent, const TensorFile
 }
 
 Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
-  // Blocked in every thread that will be, so that the only one to hear of them is the one that waits below.
+  // Blocked before other threads start, so that only the sigwait below receives these signals.
   sigset_t ending;
   ::sigemptyset(&ending);
   ::sigaddset(&ending, SIGINT);
@@ -156,15 +156,15 @@ void add_serve(const Command& app, Invocation& invocation) {
   serve_command.add_option("FILE", wanted->file, "A .safetensors or .npz file").type_name("").required();
   serve_command
       .add_option("--listen", wanted->listen,
-                  "Where pullers ask; port 0 picks one; 0.0.0.0 or [::]: from everywhere")
+                  "Address for pullers; port 0 picks a free one; 0.0.0.0 or [::]: all interfaces")
       .type_name("HOST:PORT")
       .show_default();
   serve_command
-      .add_option("--name", wanted->name, "What pullers see this process as; default: file and process id")
+      .add_option("--name", wanted->name, "Name of this agent for pullers; default: file name and process id")
       .type_name("NAME");
   const Argument load = serve_command.add_flag(
-      "--load", wanted->load, "Copy the tensors into memory that pullers on this host map: quickest");
-  serve_command.add_flag("--map", wanted->map, "Serve them out of the mapped file: the default")
+      "--load", wanted->load, "Copy the tensors into memory that pullers on this host map: the fastest");
+  serve_command.add_flag("--map", wanted->map, "Serve the tensors from the mapped file: the default")
       .excludes(load);
   serve_command.add_option("--store", wanted->store, "Publish in a store too, as in etcd://host:port")
       .type_name("URL");
@@ -173,12 +173,13 @@ void add_serve(const Command& app, Invocation& invocation) {
       .one_value_a_time();
   serve_command.add_flag("--json", wanted->json, "Print the line as JSON");
   serve_command.footer(
-      "Prints one line with the address to pull from once everything is ready. Do not write to the file "
-      "meanwhile.\n"
+      "Prints one line with the address to pull from when all tensors are registered. Do not write to the "
+      "file while it\n"
+      "is served.\n"
       "Examples:\n"
       "  headrace serve model.safetensors\n"
-      "  headrace serve model.safetensors --load                     a copy in shared memory: quickest on "
-      "one host\n"
+      "  headrace serve model.safetensors --load                     from shared memory: the fastest on one "
+      "host\n"
       "  headrace serve arrays.npz --listen 0.0.0.0:7000             for other hosts\n"
       "  headrace serve model.safetensors --store etcd://10.0.0.1:2379 --name llama"
 

@@ -45,7 +45,7 @@ const ElementType* element_type_from_npy(std::string_view descr) {
 
 Result<std::uint64_t> tensor_bytes(const ElementType& type, std::span<const std::uint64_t> shape) {
   if (shape.size() > most_dimensions)
-    return fail(Code::invalid_argument, "{} dimensions, and {} are the most that are taken", shape.size(),
+    return fail(Code::invalid_argument, "it has {} dimensions; the limit is {}", shape.size(),
                 most_dimensions);
   // A length of 0 makes the tensor empty, even if the product of the other lengths would overflow.
   if (std::find(shape.begin(), shape.end(), 0U) != shape.end()) return std::uint64_t{0};

@@ -11,8 +11,8 @@ namespace headrace::cli {
 Result<FileFormat> format_of(const std::string& path) {
   if (path.ends_with(".safetensors")) return FileFormat::safetensors;
   if (path.ends_with(".npz")) return FileFormat::npz;
-  return fail(Code::invalid_argument,
-              "{}: the name has to end in .safetensors or .npz, which says what the file is", path);
+  return fail(Code::invalid_argument, "{}: the name must end in .safetensors or .npz, which tells the format",
+              path);
 }
 
 Result<TensorFile> TensorFile::open(const std::string& path) {

@@ -33,7 +33,7 @@ Result<std::shared_ptr<std::byte>> staging_memory(std::uint64_t bytes) {
   void* const mapped =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED)
-    return fail(Code::exhausted, "{} bytes of memory to receive in: {}", bytes, system_text());
+    return fail(Code::exhausted, "mapping {} bytes of memory to receive in: {}", bytes, system_text());
   ::madvise(mapped, bytes, MADV_HUGEPAGE);
   return std::shared_ptr<std::byte>(static_cast<std::byte*>(mapped),
                                     [bytes](std::byte* memory) { ::munmap(memory, bytes); });
@@ -116,8 +116,8 @@ class Arrivals {
     const std::uint64_t sum = sum_.take();
     if (sum != tensor.checksum)
       return fail(Code::corrupt,
-                  "tensor \"{}\" has arrived with checksum {:016x} instead of {:016x}: its {} bytes are "
-                  "not those served",
+                  "tensor \"{}\" arrived with checksum {:016x} instead of {:016x}: its {} bytes differ from "
+                  "those that are served",
                   tensor.info.name, sum, tensor.checksum, tensor.info.bytes);
     HEADRACE_CLI_CHECK(output_.note_complete(i, sum));
     ++tensors_;

@@ -83,16 +83,17 @@ Result<Served> read_notes(std::span<const Region> regions) {
     if (note.contains("header") && region.name == header_region_name) {
       const auto bytes = number(note, "bytes"), checksum = sum(note);
       if (!bytes || !checksum || *bytes > region.length_bytes)
-        return fail(Code::corrupt, "the peer's region \"{}\" has a note that contradicts it: {}", region.name,
-                    region.note);
+        return fail(Code::corrupt, "the note of the peer's region \"{}\" contradicts the region: {}",
+                    region.name, region.note);
       served.header = region.id;
       served.header_bytes = *bytes;
       served.header_checksum = *checksum;
     } else if (note.contains("dtype")) {
       auto tensor = read_tensor(region, note);
       if (!tensor)
-        return fail(Code::corrupt, "the peer's region \"{}\" has a note that contradicts itself or it: {}",
-                    region.name, region.note);
+        return fail(Code::corrupt,
+                    "the note of the peer's region \"{}\" contradicts itself or the region: {}", region.name,
+                    region.note);
       if (!names.insert(tensor->info.name).second)
         return fail(Code::corrupt, "the peer serves two tensors named \"{}\"", tensor->info.name);
       served.tensors.push_back(std::move(*tensor));

@@ -78,7 +78,7 @@ Result<std::uint64_t> parse_size(std::string_view text) {
                 "\"{}\" is not a size: write a number and a unit, as in 4096, 64K or 1GiB", text);
   std::uint64_t bytes = 0;
   if (__builtin_mul_overflow(number, row->factor, &bytes) || bytes >> 63 != 0)
-    return fail(Code::invalid_argument, "\"{}\" is more than any memory holds", text);
+    return fail(Code::invalid_argument, "\"{}\" is more than any memory has", text);
   return bytes;
 }
 

@@ -25,8 +25,8 @@ struct Comparison {
   std::int64_t elements = 0, different = 0, first_different = -1;
 };
 
-/// As numpy.isclose: an element may be off by absolute + relative * |expected|; what is not finite has to be
-/// the same.
+/// Compares as numpy.isclose: the difference may be absolute + relative * |expected|; elements that are not
+/// finite must be equal.
 Comparison compare(const TensorView& is, const TensorView& expected, const VerifyArguments& wanted) {
   Comparison comparison;
   comparison.elements = is.shape.count();
@@ -41,7 +41,7 @@ Comparison compare(const TensorView& is, const TensorView& expected, const Verif
   return comparison;
 }
 
-/// Compares one output, and says what it found in `json`; false: it is not as expected.
+/// Compares one output and writes the result to `json`. False if the output is not as expected.
 bool verify_output(const NamedView& output, const std::vector<NamedTensor>& expected,
                    const VerifyArguments& wanted, ModelJson& json) {
   json = {{"name", output.name}, {"passed", false}};
@@ -55,7 +55,7 @@ bool verify_output(const NamedView& output, const std::vector<NamedTensor>& expe
   }
   const Tensor& reference = found->tensor;
   if (reference.shape() != output.view.shape) {
-    json["reason"] = fmt::format("its shape is {}, and {} is expected", shape_text(output.view.shape),
+    json["reason"] = fmt::format("its shape is {}; expected: {}", shape_text(output.view.shape),
                                  shape_text(reference.shape()));
     return false;
   }
@@ -66,7 +66,7 @@ bool verify_output(const NamedView& output, const std::vector<NamedTensor>& expe
   json["passed"] = comparison.different == 0;
   if (comparison.different > 0)
     json["reason"] =
-        fmt::format("element {} is {}, and {} is expected", comparison.first_different,
+        fmt::format("element {} is {}; expected: {}", comparison.first_different,
                     read_element(output.view.data, output.view.dtype, comparison.first_different),
                     read_element(reference.data(), reference.dtype(), comparison.first_different));
   return comparison.different == 0;
@@ -111,7 +111,7 @@ Result<void> verify(VerifyArguments wanted, const Invocation& invocation) {
   else
     fmt::print("{}", verify_text(report));
   if (!others.empty())
-    complain(fmt::format("not compared, for the model gives no output of that name: {} of {}",
+    complain(fmt::format("not compared, because the model has no output of that name: {} of {}",
                          fmt::join(others, ", "), wanted.expected));
   if (failed == 0) return {};
   return fail(Code::corrupt, "{} of {} outputs of {} {} not as expected", failed, outputs.named.size(),
@@ -122,24 +122,28 @@ Result<void> verify(VerifyArguments wanted, const Invocation& invocation) {
 
 void add_verify(const Command& app, Invocation& invocation) {
   auto wanted = std::make_shared<VerifyArguments>();
-  const Command command = app.add_subcommand("verify", "Compare a model's outputs with those of a file");
+  const Command command =
+      app.add_subcommand("verify", "Run a compiled model and compare its outputs with a file");
   add_model_arguments(command, *wanted);
-  command.add_option("-e,--expect", wanted->expected, "File of outputs by name, in any of these formats")
+  command
+      .add_option("-e,--expect", wanted->expected,
+                  "File with the expected outputs by name: .npy, .npz, .safetensors or .json")
       .required()
       .type_name("FILE");
-  command.add_option("--rtol", wanted->relative, "Allowed difference, as a share of the expected value")
+  command.add_option("--rtol", wanted->relative, "Relative tolerance: a share of the expected value")
       .type_name("NUMBER")
       .check(real_number(0, 1e9))
       .show_default();
-  command.add_option("--atol", wanted->absolute, "Allowed difference beside that")
+  command.add_option("--atol", wanted->absolute, "Absolute tolerance, added to the relative one")
       .type_name("NUMBER")
       .check(real_number(0, 1e9))
       .show_default();
-  command.add_flag("--json", wanted->json, "As JSON");
+  command.add_flag("--json", wanted->json, "Print JSON");
   command.footer(
-      "The last line says the largest difference; the exit code is 0 if every output is as expected.\n"
-      "--json prints one object: model, expected, passed, relative, absolute, outputs (of each name, passed, "
-      "elements,\ndifferent, largest_difference, reason), not_compared.\n"
+      "The last line has the largest difference. The exit code is 0 if every output is as expected.\n"
+      "--json prints one object: model, expected, passed, relative, absolute, outputs (each: name, passed, "
+      "elements,\n"
+      "different, largest_difference, reason), not_compared.\n"
       "Examples:\n"
       "  headrace verify model.pt2 --input inputs.safetensors --expect outputs.safetensors\n"
       "  headrace verify model.pt2 --input x.npy --expect y.npy --rtol 1e-3"

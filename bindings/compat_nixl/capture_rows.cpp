@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A list of descriptors keeps nothing of the array that it is made of, which the program may go on using.
-// Rows that are alike in most columns, as nearly all are, need not be copied whole for that: a regular list
-// is three numbers, and of one in any order only the addresses are kept.
+// Copies the rows of a descriptor list in a short form. A descriptor list must not refer to the array that it
+// is made from, because the program may change that array. Most rows have equal columns: then a regular list
+// is kept as three numbers, and an irregular one as its addresses only.
 #include "bindings/compat_nixl/python.hpp"
 
 #include <algorithm>
@@ -12,7 +12,8 @@ namespace headrace::compat_nixl {
 namespace {
 
 constexpr Py_ssize_t row_bytes = 24;
-/// So many rows are looked at together: a list that is not regular mostly shows it in the first of them.
+/// The number of rows that are compared at a time: most lists that are not regular differ in the first of
+/// them.
 constexpr Py_ssize_t piece = 1024;
 
 struct Row {
@@ -20,7 +21,7 @@ struct Row {
 };
 static_assert(sizeof(Row) == row_bytes);
 
-/// Where a row may be anywhere, as in a slice of bytes.
+/// Rows without alignment, as in a slice of bytes.
 class Rows {
  public:
   Rows(const void* first, Py_ssize_t count) : first_(static_cast<const char*>(first)), count_(count) {}
@@ -36,7 +37,7 @@ class Rows {
   Py_ssize_t count_;
 };
 
-/// How far apart the rows begin; 0: they are not regular.
+/// The distance of neighbouring addresses; 0 if the rows are not regular.
 std::uint64_t step_of(const Rows& rows) {
   if (rows.count() < 2) return 0;
   const Row first = rows[0];
@@ -60,7 +61,7 @@ struct Differences {
   bool lengths = false, devices = false;
 };
 
-/// Copies the addresses, and says in what else the rows differ.
+/// Copies the addresses, and returns in which other columns the rows differ.
 Differences take_addresses(const Rows& rows, char* addresses) {
   const Row first = rows[0];
   std::uint64_t lengths = 0, devices = 0;
@@ -113,8 +114,10 @@ PyObject* capture_rows(PyObject* /*module*/, PyObject* rows) {
   if (PyObject_GetBuffer(rows, &view, PyBUF_C_CONTIGUOUS) != 0) return nullptr;
   PyObject* made = nullptr;
   if (view.len == 0 || view.len % row_bytes != 0) {
-    PyErr_Format(PyExc_ValueError, "rows are %zd bytes each, at least one, and this is a buffer of %zd bytes",
-                 row_bytes, view.len);
+    PyErr_Format(PyExc_ValueError,
+                 "a buffer of %zd bytes is not a table of rows: a row has %zd bytes, and at least one row is "
+                 "needed",
+                 view.len, row_bytes);
   } else {
     made = capture(Rows(view.buf, view.len / row_bytes));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// headrace.compat.nixl._compiled: the steps of NIXL's calls that are too short for a frame of Python, or too
-// long for its loops and NumPy's.
+// headrace.compat.nixl._compiled: the steps of NIXL's calls for which a Python call costs too much (many
+// short calls), or a loop in Python or NumPy does (long lists).
 #include "bindings/compat_nixl/python.hpp"
 
 namespace headrace::compat_nixl {
@@ -8,21 +8,20 @@ namespace {
 
 PyMethodDef functions[] = {
     {"capture_rows", &capture_rows, METH_O,
-     "capture_rows($module, rows, /)\n--\n\n"
-     "What rows of (address, length, device) are, kept as short as they can be; None if they lie on several "
-     "devices.\n\n"
-     "rows: a contiguous buffer of three uint64 each, at least one. Nothing of it is kept.\n"
-     "Returns (count, device, address, step, length, addresses, lengths): address and length are those of "
-     "the first row. step: "
-     "how far\napart neighbours begin, if that is the same all along and so is their length; else 0, and "
-     "`addresses` has them "
-     "as uint64.\n`lengths` has the lengths as uint64 if they differ, else it is None."},
+     "capture_rows($module, rows, /)\n"
+     "--\n\n"
+     "Copies rows of (address, length, device) in a short form; None if they name several devices.\n\n"
+     "rows: a contiguous buffer of three uint64 a row, at least one row. It is not kept.\n"
+     "Returns (count, device, address, step, length, addresses, lengths). address, length: those of the\n"
+     "first row. step: the distance of neighbouring addresses if all distances and all lengths are equal,\n"
+     "else 0. addresses: all addresses as uint64 if step is 0, else None. lengths: all lengths as uint64 if\n"
+     "they differ, else None."},
     {"pack_tuples", &pack_tuples, METH_O,
-     "pack_tuples($module, rows, /)\n--\n\n"
-     "Tuples of (address, length, device) as three uint64 each; None if one is anything else than a tuple of "
-     "three plain integers that fit.\n\n"
-     "rows: a list of them. What is wrong with one is not said: whoever goes through them by itself finds "
-     "it."},
+     "pack_tuples($module, rows, /)\n"
+     "--\n\n"
+     "Packs tuples of (address, length, device) as three uint64 each.\n\n"
+     "rows: a list of tuples. Returns None if an item is not a tuple of three ints of 64 bits without a\n"
+     "sign; the caller then reads the rows one by one and reports the error."},
     {nullptr, nullptr, 0, nullptr}};
 
 int fill(PyObject* module) { return add_quick_make(module) ? 0 : -1; }
@@ -42,6 +41,6 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT,
 }  // namespace
 }  // namespace headrace::compat_nixl
 
-// The name is Python's choice.
+// Python defines this name.
 // NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" PyMODINIT_FUNC PyInit__compiled() { return PyModuleDef_Init(&headrace::compat_nixl::definition); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs that do not use NumPy describe memory by lists of tuples, one for each block: hundreds of
-// thousands of small objects, which an iterator of Python takes twice as long to read as a loop.
+// Programs without NumPy describe memory by lists of tuples, one a block: hundreds of thousands of small
+// objects. An iterator of Python takes twice as long to read them as this loop.
 #include "bindings/compat_nixl/python.hpp"
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr Py_ssize_t width = 3;
 
-/// False: it is no plain integer of 64 bits without a sign. No error is set.
+/// False if the value is not an int of 64 bits without a sign; no error is set.
 bool take_integer(PyObject* value, std::uint64_t& into) {
   if (value == nullptr || !PyLong_CheckExact(value)) return false;
   into = PyLong_AsUnsignedLongLong(value);
@@ -21,7 +21,7 @@ bool take_integer(PyObject* value, std::uint64_t& into) {
   return false;
 }
 
-/// None of this calls code of Python's, so that nobody changes the list meanwhile.
+/// This runs no Python code, so that the list cannot change during the loop.
 bool pack(PyObject* list, char* words) {
   for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
     PyObject* const row = PyList_GetItem(list, i);
@@ -38,7 +38,8 @@ bool pack(PyObject* list, char* words) {
 }  // namespace
 
 PyObject* pack_tuples(PyObject* /*module*/, PyObject* list) {
-  if (!PyList_Check(list)) return PyErr_Format(PyExc_TypeError, "a list of tuples is expected, not %R", list);
+  if (!PyList_Check(list))
+    return PyErr_Format(PyExc_TypeError, "rows must be a list of tuples, not %R", list);
   const auto row_bytes = width * static_cast<Py_ssize_t>(sizeof(std::uint64_t));
   Reference words(PyBytes_FromStringAndSize(nullptr, PyList_Size(list) * row_bytes));
   if (!words) return nullptr;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// nixl_agent.make_prepped_xfer without a frame of Python. A program makes a request before every transfer and
-// comes from other work, so that what the call costs is how much memory it touches; the interpreter's share
-// of that shows.
+// nixl_agent.make_prepped_xfer without a call of a Python function. Programs make a request before every
+// transfer, between other work that has replaced the cache. So the cost of the call is the memory that it
+// touches, and the interpreter touches much.
 //
-// The method in Python is the truth: QuickMake stands in its place, does the same for usual arguments, and
-// hands it every call that has others or that fails, so that errors are worded there alone.
+// The method in Python defines the behaviour. QuickMake replaces it in the class and does the same for usual
+// arguments. It passes every call that has other arguments or that fails to the method, so that only the
+// method writes error texts.
 #include "bindings/compat_nixl/python.hpp"
 
 #include <structmember.h>
@@ -17,12 +18,12 @@
 namespace headrace::compat_nixl {
 namespace {
 
-/// An attribute that a class has in a slot. Nothing is looked up: it is taken from where it lies in the
-/// object, or where Python's stable interface does not show that, by the slot's own descriptor. Whoever has
-/// one keeps the class alive.
+/// An attribute in a slot of a class (__slots__), without a look-up by name: it is read at its offset in the
+/// object. Python's stable interface does not give the offset; there the slot's descriptor is called. The
+/// owner of a Slot must keep the class alive.
 class Slot {
  public:
-  /// False: the class has no such slot; an error is set.
+  /// False if the class has no such slot; an error is set.
   bool find(PyObject* in, const char* name) {
     const Reference found(PyObject_GetAttrString(in, name));
     if (!found) return false;
@@ -49,11 +50,11 @@ class Slot {
     write_ = reinterpret_cast<descrsetfunc>(PyType_GetSlot(Py_TYPE(descriptor), Py_tp_descr_set));
   }
 
-  PyObject* descriptor_ = nullptr;  // its class's
+  PyObject* descriptor_ = nullptr;  // owned by the class
   descrgetfunc read_ = nullptr;
   descrsetfunc write_ = nullptr;
 #else
-  /// Null: there is none, or it is another object. An error may be set.
+  /// Null if the slot is empty or the object has another class. An error may be set.
   [[nodiscard]] Reference get(PyObject* object) const {
     return PyObject_TypeCheck(object, type_) != 0 ? new_reference(*place(object)) : nullptr;
   }
@@ -79,21 +80,21 @@ class Slot {
 #endif
 };
 
-/// In the order of use.
+/// Members in the order of use, so that a call touches few cache lines.
 struct QuickMake {
   PyObject_HEAD vectorcallfunc call;
-  PyObject *nixl_read, *nixl_write;  // NIXL's words, as the compiler of Python interns those in a program
-  PyObject *read, *write;            // Headrace's
+  PyObject *nixl_read, *nixl_write;  // NIXL's words, interned as Python interns the constants of a program
+  PyObject *read, *write;            // Headrace's words
   Slot native;                       // of NIXL's agent: Headrace's agent
-  Slot pages, thing;  // of a prepared list's handle: its page list, None if not just any path may be taken;
-                      // what it stands for
-  PyObject* none;     // None, here, so that nothing of the process's tables is touched
+  Slot pages, thing;  // of a prepared list's handle: its page list (None: only some paths are allowed), and
+                      // the prepared list that it stands for
+  PyObject* none;     // a copy of the pointer to None, so that the interpreter's tables are not touched
   PyObject* make_request;  // headrace.Agent.make_request
 #ifndef Py_LIMITED_API
-  vectorcallfunc made_by;  // its function
+  vectorcallfunc made_by;  // the function of make_request
 #endif
-  PyObject* transfer;         // the class that it makes
-  Slot notification, remote;  // of a transfer
+  PyObject* transfer;         // the class of the result
+  Slot notification, remote;  // of the result
   PyObject* function;         // the method in Python
   PyObject* error;            // headrace.Error
   PyObject* method_type;      // types.MethodType
@@ -112,8 +113,8 @@ int visit_references(QuickMake& self, Visit&& visit) {
   return 0;
 }
 
-/// The arguments of make_prepped_xfer, borrowed: mostly the caller's own array, which ends with the last that
-/// was given.
+/// The arguments of make_prepped_xfer, borrowed. Without keywords it is the caller's own array, which ends
+/// with the last argument.
 class Arguments {
  public:
   enum Place : std::size_t {
@@ -129,7 +130,7 @@ class Arguments {
     most
   };
 
-  /// False: it is no call of that method; Python says why.
+  /// False if the arguments do not fit the method; the method in Python then raises the error.
   bool take(PyObject* const* values, std::size_t positional, PyObject* keywords) {
     if (positional > most) return false;
     if (keywords != nullptr) return take_keywords(values, positional, keywords);
@@ -137,7 +138,7 @@ class Arguments {
     count_ = positional;
     return positional > remote_indices;
   }
-  /// Null: it was not given.
+  /// Null if the argument was not given.
   PyObject* operator[](Place place) const { return place < count_ ? values_[place] : nullptr; }
 
  private:
@@ -166,10 +167,10 @@ class Arguments {
 
   PyObject* const* values_;
   std::size_t count_;
-  PyObject* all_[most];  // set where there are keywords
+  PyObject* all_[most];  // used if there are keywords
 };
 
-/// Headrace's word for the operation; null: it is none that NIXL has.
+/// Headrace's word for the operation; null if NIXL has no such operation.
 [[gnu::noinline]] PyObject* other_word(const QuickMake& self, PyObject* operation) {
   if (PyUnicode_Check(operation) == 0) return nullptr;
   if (PyUnicode_CompareWithASCIIString(operation, "READ") == 0) return self.read;
@@ -183,7 +184,7 @@ PyObject* word_of(const QuickMake& self, PyObject* operation) {
   return operation == self.nixl_write ? self.write : other_word(self, operation);
 }
 
-/// What a transfer keeps of its notification; null: Python has to look at it.
+/// The notification as a transfer keeps it; null if the method in Python must convert it.
 [[gnu::noinline]] PyObject* kept(const QuickMake& self, PyObject* message) {
   if (PyBytes_CheckExact(message) == 0) return nullptr;
   return PyBytes_Size(message) == 0 ? self.none : message;
@@ -193,7 +194,7 @@ PyObject* word_of(const QuickMake& self, PyObject* operation) {
   return PyList_CheckExact(list) != 0 && PyList_Size(list) == 0;
 }
 
-/// headrace.Agent.make_request of these; the place before the first is the callee's to use.
+/// Calls headrace.Agent.make_request. The callee may use values[-1] (PY_VECTORCALL_ARGUMENTS_OFFSET).
 Reference make_request(const QuickMake& self, PyObject* const* values, std::size_t count) {
 #ifdef Py_LIMITED_API
   return Reference(
@@ -203,7 +204,7 @@ Reference make_request(const QuickMake& self, PyObject* const* values, std::size
 #endif
 }
 
-/// The work before has mostly driven out of the cache what the call needs: it comes back at the same time.
+/// Prefetches what the call needs: earlier work has usually replaced it in the cache. All lines load at once.
 void fetch(const QuickMake& self, const Arguments& given) {
   using enum Arguments::Place;
   for (std::size_t line = 64; line < offsetof(QuickMake, function); line += 64)
@@ -212,7 +213,7 @@ void fetch(const QuickMake& self, const Arguments& given) {
     __builtin_prefetch(given[place]);
 }
 
-/// The transfer; null: Python has to do it, or an error is set.
+/// Makes the transfer; null if the method in Python must do it, or if an error is set.
 Reference make(const QuickMake& self, const Arguments& given) {
   using enum Arguments::Place;
   fetch(self, given);
@@ -241,8 +242,8 @@ Reference make(const QuickMake& self, const Arguments& given) {
   return made;
 }
 
-/// After a call that was not made: whether the method in Python is to be called. It catches the same errors,
-/// or words them. What else stops a call (a signal, no memory) is not to be met a second time.
+/// Whether to call the method in Python after make() returned null. The method handles these errors itself.
+/// Other exceptions (a signal, no memory) are raised.
 [[gnu::noinline]] bool is_for_python(const QuickMake& self) {
   if (PyErr_Occurred() == nullptr) return true;
   for (PyObject* kind : {self.error, PyExc_TypeError, PyExc_AttributeError}) {
@@ -285,7 +286,7 @@ PyObject* created(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
 #ifndef Py_LIMITED_API
   self.made_by = PyVectorcall_Function(request_maker);
   if (self.made_by == nullptr)
-    return PyErr_Format(PyExc_TypeError, "%R is no function of compiled code", request_maker);
+    return PyErr_Format(PyExc_TypeError, "%R is not a compiled function", request_maker);
 #endif
   self.transfer = new_reference(transfer).release();
   self.function = new_reference(function).release();
@@ -301,11 +302,11 @@ PyObject* created(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   return found ? object.release() : nullptr;
 }
 
-/// The class that it stands in is there now: where its agent has Headrace's.
+/// Called when the class exists in which it replaces the method: finds the slot with Headrace's agent.
 PyObject* set_name(PyObject* object, PyObject* arguments) {
   PyObject *owner, *name;
   if (PyArg_ParseTuple(arguments, "OO:__set_name__", &owner, &name) == 0) return nullptr;
-  if (of(object).owner != nullptr) Py_RETURN_NONE;  // another class borrows it
+  if (of(object).owner != nullptr) Py_RETURN_NONE;  // another class uses it too
   if (!of(object).native.find(owner, "_native")) return nullptr;
   of(object).owner = new_reference(owner).release();
   Py_RETURN_NONE;
@@ -316,7 +317,7 @@ PyObject* bound(PyObject* object, PyObject* instance, PyObject* /*type*/) {
   return PyObject_CallFunctionObjArgs(of(object).method_type, object, instance, nullptr);
 }
 
-/// It has the name, the text and whatever else the method in Python has.
+/// Name, docstring and all other attributes are those of the method in Python.
 PyObject* attribute(PyObject* object, PyObject* name) {
   PyObject* const own = PyObject_GenericGetAttr(object, name);
   if (own != nullptr || PyErr_ExceptionMatches(PyExc_AttributeError) == 0) return own;
@@ -334,8 +335,8 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
       of(object), [&](PyObject* reference) { return reference == nullptr ? 0 : visit(reference, arg); });
 }
 
-// There is no tp_clear: the class that it stands in lets go of it when a cycle is taken apart, and until then
-// it can be called.
+// It has no tp_clear: its class drops it when the garbage collector breaks a cycle, and until then it may be
+// called.
 
 void destroyed(PyObject* object) {
   PyTypeObject* const type = Py_TYPE(object);

@@ -11,7 +11,7 @@
 namespace headrace::python {
 namespace {
 
-/// The open agents of this process; used with the GIL.
+/// The open agents of this process. Access needs the GIL.
 std::set<PyAgent*>& open_agents() {
   static std::set<PyAgent*>& the = *new std::set<PyAgent*>;
   return the;
@@ -38,7 +38,7 @@ void PyAgent::close() {
   for (const auto& callback : {notification_callback, namespace_callback})
     if (callback) callback->dropped = true;
   if (closing_fd_ >= 0 && home_.is_here()) (void)::eventfd_write(closing_fd_, 1);
-  // Its end waits for the callback thread, which may want the GIL.
+  // Without the GIL: the agent's destructor waits for the callback thread, which may need the GIL.
   without_gil([&] {
     home_.release(agent);
     return true;
@@ -51,24 +51,23 @@ void PyAgent::close() {
 int PyAgent::closing_fd() {
   (void)open();
   if (closing_fd_ < 0) closing_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (closing_fd_ < 0)
-    raise(Error{Code::exhausted, std::string("no descriptor to wait on: ") + std::strerror(errno)});
+  if (closing_fd_ < 0) raise(Error{Code::exhausted, std::string("make an eventfd: ") + std::strerror(errno)});
   return closing_fd_;
 }
 
 std::shared_ptr<headrace::Agent> PyAgent::open() const {
   if (!agent_) raise(Error{Code::invalid_argument, "agent " + name_ + " is closed: open another"});
   if (!home_.is_here()) {
-    raise(Error{Code::invalid_argument,
-                "agent " + name_ +
-                    " belongs to the process that this one was forked from: open one here, after the fork"});
+    raise(Error{
+        Code::invalid_argument,
+        "agent " + name_ + " belongs to the parent process: open an agent in this process, after the fork"});
   }
   return agent_;
 }
 
 void close_all_agents() {
   const std::set<PyAgent*> agents =
-      open_agents();  // closing takes them out; freeing what they held may run anything
+      open_agents();  // a copy: close() erases, and freeing Python objects may run any code
   for (PyAgent* agent : agents)
     if (open_agents().contains(agent)) agent->close();
 }

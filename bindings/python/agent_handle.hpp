@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An agent as Python holds it: may be closed while other threads are inside a call of it.
+// An agent for Python. It may be closed while other threads are inside a call of it.
 #pragma once
 
 #include <headrace/agent.hpp>
@@ -12,8 +12,7 @@
 
 namespace headrace::python {
 
-/// What keeps several objects in place that were registered in one call, each until its own region is
-/// deregistered.
+/// Keeps the objects alive that were registered in one call, each until its region is deregistered.
 struct HeldGroup {
   std::vector<std::shared_ptr<const void>> members;
 };
@@ -27,22 +26,22 @@ class PyAgent {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] bool closed() const { return agent_ == nullptr; }
-  /// Ends the agent. If other threads are inside a call of it, with the last of these.
+  /// Ends the agent. If other threads are inside a call of it, the last of them ends it.
   void close();
-  /// Turns readable when the agent is closed; for those who wait in an event loop.
+  /// A descriptor that becomes readable when the agent is closed; for waits in an event loop.
   int closing_fd();
 
-  /// What `call(headrace::Agent&)` returns, without the GIL. Raises invalid_argument if the agent is closed.
+  /// Returns call(headrace::Agent&), called without the GIL. Raises invalid_argument if the agent is closed.
   template <class Call>
   auto call(Call&& call) const {
     std::shared_ptr<headrace::Agent> agent = open();
     return without_gil([agent = std::move(agent), &call]() mutable {
       auto answer = call(*agent);
-      agent.reset();  // the last one ends the agent, which waits for its threads: not with the GIL
+      agent.reset();  // may end the agent, which waits for its threads: must be without the GIL
       return answer;
     });
   }
-  /// The same, and the value: an error is raised.
+  /// The same for a call that returns a Result: returns its value, raises its error.
   template <class Call>
   auto ask(Call&& what) const {
     return take(call(std::forward<Call>(what)));
@@ -56,11 +55,11 @@ class PyAgent {
 
   HomeProcess home_;
   std::string name_;
-  std::shared_ptr<headrace::Agent> agent_;  ///< null: closed. Read and written with the GIL
+  std::shared_ptr<headrace::Agent> agent_;  ///< null: closed. Access needs the GIL
   int closing_fd_ = -1;
 };
 
-/// Of this process, at its end.
+/// Closes the open agents of this process; called when the interpreter ends.
 void close_all_agents();
 
 }  // namespace headrace::python

@@ -12,7 +12,7 @@
 namespace headrace::python {
 namespace {
 
-/// What people call the element of a buffer's format, which the buffer protocol gives as struct's letters.
+/// The usual name of an element type ("int32") for a buffer format, which has the letters of module struct.
 std::string element_name(const std::string& format, std::size_t bytes) {
   const bool swapped = !format.empty() && (format[0] == '>' || format[0] == '!');
   const std::size_t prefix = std::min(format.find_first_not_of("@=<>!"), format.size());
@@ -68,14 +68,14 @@ void ArrayView::open_buffer(nb::handle object) {
   if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_FULL_RO) != 0) throw nb::python_error();
   has_buffer_ = true;
   if (buffer_.suboffsets != nullptr)
-    raise_invalid("the array is a table of pointers: give each row on its own");
+    raise_invalid("the array is a table of pointers (it has suboffsets): give each row as an array");
   data = static_cast<std::byte*>(buffer_.buf);
   length_bytes = static_cast<std::size_t>(buffer_.len);
   writable = buffer_.readonly == 0;
   element_bytes = static_cast<std::size_t>(buffer_.itemsize);
   const std::string format = buffer_.format != nullptr ? buffer_.format : "B";
   dtype = element_name(format, element_bytes);
-  // "@", "=" and "<" are this machine's order; others are not read as integers.
+  // "@", "=" and "<" are the byte order of this machine. Other orders are not read as integers.
   const std::size_t prefix = format.find_first_not_of("@=<");
   if (prefix != std::string::npos && format.size() - prefix == 1) {
     const char letter = format[prefix];
@@ -92,14 +92,13 @@ void ArrayView::open_dlpack(nb::handle object) {
   dlpack_ = std::make_unique<Dlpack>();
   nb::ndarray<nb::ro>& array = dlpack_->array;
   if (!nb::try_cast(object, array)) {
-    // The import swallows the object's own reason ("requires grad", "conj bit"): ask once more to have it
-    // raised.
+    // The import drops the object's own error ("requires grad", "conj bit"): call again to raise it.
     (void)object.attr("__dlpack__")();
-    raise_invalid("the memory of " + shown(object) + " could not be taken over through DLPack");
+    raise_invalid("the memory of " + shown(object) + " could not be imported through DLPack");
   }
   data = reinterpret_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(array.data())));
   length_bytes = array.nbytes();
-  writable = true;  // DLPack does not say; what cannot be written refuses to be exported
+  writable = true;  // DLPack before 1 cannot say it; read-only objects refuse the export
   element_bytes = array.itemsize();
   const nb::dlpack::dtype type = array.dtype();
   const auto code = static_cast<nb::dlpack::dtype_code>(type.code);
@@ -129,8 +128,8 @@ void ArrayView::open_dlpack(nb::handle object) {
       device = array.device_id();
       break;
     default:
-      raise_invalid("the array lies on a device of DLPack's type " + std::to_string(array.device_type()) +
-                    ", which is neither host memory nor a CUDA or ROCm GPU's");
+      raise_invalid("the array is on a device of DLPack type " + std::to_string(array.device_type()) +
+                    ", which is neither host memory nor memory of a CUDA or ROCm GPU");
   }
 }
 

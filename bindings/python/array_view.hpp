@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory behind a Python object, held in place: by the buffer protocol, else by DLPack.
+// The memory of a Python object, by the buffer protocol or by DLPack.
 #pragma once
 
 #include <headrace/memory.hpp>
@@ -13,15 +13,15 @@
 
 namespace headrace::python {
 
-/// While it lives the object can be neither freed nor resized. NumPy and torch are not needed for it: their
-/// arrays come through the protocols that Python and DLPack define.
+/// While it lives, the object can be neither freed nor resized. It needs neither NumPy nor torch: their
+/// arrays have the protocols that Python and DLPack define.
 class ArrayView final : public Held {
  public:
-  /// Null if the object speaks neither protocol. Raises what the object raises when it refuses.
+  /// Null if the object has neither protocol. Raises the object's own error if it refuses.
   static std::shared_ptr<ArrayView> open(nb::handle object);
-  /// Of an object in GPU memory, whose contents are read in the order of a stream that the caller names:
-  /// DLPack is told to make no stream wait for another, which would be an error where one is being captured.
-  /// Null if the object is not in GPU memory.
+  /// Opens an object in GPU memory whose bytes are read in the order of a stream that the caller names.
+  /// DLPack is told to make no stream wait for another, which would be an error during a capture. Null if the
+  /// object is not in GPU memory.
   static std::shared_ptr<ArrayView> open_on_gpu(nb::handle object);
   ~ArrayView() override;
 
@@ -34,16 +34,16 @@ class ArrayView final : public Held {
   int device = -1;
   Element element = Element::other;
   std::size_t element_bytes = 1;
-  std::string dtype;  ///< for error messages: "int32", or the format of a buffer that no word fits
+  std::string dtype;  ///< for error messages: "int32", or the buffer's format if it has no such name
   std::vector<std::int64_t> shape;          ///< empty: a scalar
-  std::vector<std::int64_t> strides_bytes;  ///< of each dimension; `data` is where element 0, 0, ... lies
+  std::vector<std::int64_t> strides_bytes;  ///< of each dimension; `data` is the address of element 0, 0, ...
 
-  /// Rows one after another, as C has them.
+  /// Row-major without gaps.
   [[nodiscard]] bool is_c_contiguous() const;
-  /// Its elements fill length_bytes from `data` without a gap, in whatever order.
+  /// The elements fill length_bytes from `data` without a gap, in any order of dimensions.
   [[nodiscard]] bool is_dense() const;
   [[nodiscard]] std::int64_t count() const;
-  /// From one element to the next along a dimension; may be negative.
+  /// The distance from one element to the next along a dimension; may be negative.
   [[nodiscard]] std::int64_t stride_bytes(std::size_t dimension) const { return strides_bytes[dimension]; }
   /// "int32 array of shape (3, 4)", for error messages.
   [[nodiscard]] std::string described() const;

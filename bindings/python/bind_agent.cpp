@@ -28,11 +28,11 @@ constexpr double ten_seconds = 10;
 
 // Memory
 
-/// What `register` was given: ranges, and what keeps each in place.
+/// The arguments of `register`: ranges, and the objects that keep each in place.
 struct Registration {
   std::vector<MemoryRange> ranges;
   std::vector<std::shared_ptr<const void>> keepers;
-  std::optional<bool> writable;  ///< none: as each object says
+  std::optional<bool> writable;  ///< nullopt: as each object says
 
   void reserve(std::size_t count) {
     ranges.reserve(count);
@@ -50,7 +50,7 @@ struct Registration {
     } else if (auto view = ArrayView::open(object)) {
       if (!view->is_dense())
         raise_invalid("a " + view->described() +
-                          " with gaps cannot be registered: register the array that it is a part of",
+                          " has gaps and cannot be registered: register the whole array that it is a view of",
                       i);
       MemoryRange range;
       range.address = view->data;
@@ -71,7 +71,7 @@ struct Registration {
  private:
   void push(MemoryRange range, std::shared_ptr<const void> keeper) {
     if (writable == true && !range.writable)
-      raise_invalid("the object cannot be written: leave `writable` out, or register one that can",
+      raise_invalid("the object is read-only: leave `writable` out, or register a writable object",
                     ranges.size());
     range.writable = writable.value_or(range.writable);
     ranges.push_back(std::move(range));
@@ -79,8 +79,7 @@ struct Registration {
   }
 };
 
-/// Registers all or none. Each object is let go when its own region is deregistered, not with the last of the
-/// call.
+/// Registers all or none. Each object is released when its own region is deregistered.
 std::vector<PyRegion> register_all(PyAgent& self, Registration what, RegisterOptions options) {
   auto group = std::make_shared<HeldGroup>();
   group->members = std::move(what.keepers);
@@ -139,7 +138,7 @@ void deregister(PyAgent& self, nb::handle regions, const Seconds& timeout) {
   free_laid_aside();
 }
 
-/// Who uses a mapping: a GPU by its number, or by its name as torch writes it; None: the CPU, -1.
+/// The device that uses a mapping: a GPU by its number, or by its name as torch writes it; None: the CPU, -1.
 int to_ordinal(nb::handle device) {
   if (device.is_none()) return -1;
   int ordinal = -1;
@@ -257,16 +256,16 @@ void watch_namespace(PyAgent& self, nb::object callback) {
 
 // Pages and requests
 
-/// `whose`: nothing for our own memory, or the peer's name. `view`: what each page consists of; null: of one
-/// stretch.
+/// `whose`: the peer's name, or nothing for memory of this agent. `view`: the shape of a page; null: a page
+/// is contiguous.
 template <class Pages, class... Whose>
 Result<PageList> prepare_in(headrace::Agent& agent, const Pages& pages, const PageView* view,
                             Whose... whose) {
   if (view == nullptr) return agent.prepare(whose..., pages);
   if constexpr (std::is_same_v<Pages, RegionPages>) {
-    return Error{
-        Code::invalid_argument,
-        "pages by columns (RegionPages) are of one stretch each: give rows, or UniformPages, for a view"};
+    return Error{Code::invalid_argument,
+                 "RegionPages has contiguous pages only: for a view give rows (region, offset, length) or "
+                 "UniformPages"};
   } else {
     return agent.prepare(whose..., pages, *view);
   }
@@ -284,9 +283,9 @@ PageList prepare(PyAgent& self, nb::handle pages, const std::string* peer, const
         [&](const auto& p) -> Result<PageList> {
           if constexpr (std::is_same_v<std::decay_t<decltype(p)>, std::span<const AddressPage>>) {
             return Error{Code::invalid_argument, "pages of peer " + *peer +
-                                                     " are given by address, and addresses mean something in "
-                                                     "their own process alone: give (region, offset, "
-                                                     "length), or Regions from peer_regions"};
+                                                     " are given by address, which is valid in the peer's "
+                                                     "process only: give (region, offset, length), or "
+                                                     "Regions from peer_regions"};
           } else {
             return prepare_in(agent, p, view, std::string_view(*peer));
           }
@@ -295,7 +294,7 @@ PageList prepare(PyAgent& self, nb::handle pages, const std::string* peer, const
   });
 }
 
-/// A list that was prepared, or prepares one of what it was given.
+/// Returns a PageList as it is, and prepares everything else.
 PageList page_list(PyAgent& self, nb::handle pages, const std::string* peer) {
   if (nb::isinstance<PageList>(pages)) return nb::cast<PageList>(pages);
   return prepare(self, pages, peer);
@@ -308,7 +307,7 @@ RequestOptions request_options(const Names& backends, const Seconds& timeout) {
   return options;
 }
 
-/// The type of the object that make_request gives.
+/// The type of the object that make_request returns.
 nb::handle request_type(nb::handle cls) {
   const nb::handle request = nb::type<PyRequest>();
   if (cls.is_none()) return request;
@@ -318,7 +317,7 @@ nb::handle request_type(nb::handle cls) {
   return cls;
 }
 
-/// One object of Python's with the request inside.
+/// A Python object of that type with the request inside.
 nb::object in_python(nb::handle type, headrace::Request request) {
   nb::object made = nb::inst_alloc(type);
   new (nb::inst_ptr<void>(made)) PyRequest(std::move(request));
@@ -355,7 +354,7 @@ nb::object make_request(PyAgent& self, const std::string& op, const PageList& lo
   }));
 }
 
-/// What make_request was given for one of several peers, and the page numbers that its spans lie in.
+/// A part that make_request was given, and the page numbers that its spans refer to.
 class PartInput {
  public:
   PartInput(nb::handle object, std::size_t number) {
@@ -365,8 +364,8 @@ class PartInput {
     if ((length != 2 && length != 4) || !nb::isinstance<PageList>(part[0]) ||
         !nb::isinstance<PageList>(part[1]))
       raise_invalid("part " + std::to_string(number) + " is " + shown(object) +
-                    ": give (local, remote) or (local, remote, local_index, remote_index), the first two as "
-                    "`prepare` made them");
+                    ": give (local, remote) or (local, remote, local_index, remote_index), where local and "
+                    "remote are PageLists");
     const auto list = [&](int side) { return nb::cast<PageList>(part[side]); };
     part_.emplace(RequestPart{list(0), list(1)});
     if (length == 2 || (part[2].is_none() && part[3].is_none())) return;
@@ -407,7 +406,8 @@ nb::object make_request_of_parts(PyAgent& self, const std::string& op, nb::handl
       type, self.ask([&](headrace::Agent& agent) { return agent.make_request(operation, given, options); }));
 }
 
-/// Makes, posts and waits. A signal's exception leaves only when the memory is quiet.
+/// Makes a request, posts it and waits. An exception of a signal handler is raised only when the memory is
+/// quiet.
 std::unique_ptr<PyRequest> transfer(PyAgent& self, Op op, const std::string& peer, nb::handle local_pages,
                                     nb::handle remote_pages, nb::handle notification, const Seconds& timeout,
                                     const Names& backends) {
@@ -436,8 +436,8 @@ std::unique_ptr<PyRequest> transfer(PyAgent& self, Op op, const std::string& pee
   if (!posted.ok()) request->raise_refusal(posted);
   try {
     Timeout left = post.timeout;
-    // The request ends by its own deadline; a second more, in which it may be canceling, and one against
-    // clocks.
+    // The request ends by its own deadline. Up to 1 s more it may be canceling; another second for clock
+    // errors.
     if (left) *left += std::chrono::seconds(2) - (std::chrono::steady_clock::now() - start);
     request->wait(left);
   } catch (nb::python_error&) {
@@ -469,7 +469,7 @@ nb::list take_notifications(PyAgent& self, const std::string& peer, nb::handle p
 nb::tuple wait_notification(PyAgent& self, const Seconds& timeout, const std::string& peer,
                             nb::handle prefix) {
   const NotificationFilter filter = to_filter(peer, prefix);
-  // Each slice asks for the agent anew, so that a close() on another thread is noticed.
+  // Each slice gets the agent again, so that a close() on another thread is noticed.
   const auto wait = [&](std::chrono::nanoseconds time) {
     return self.call([&](headrace::Agent& agent) { return agent.wait_notification(time, filter); });
   };
@@ -492,7 +492,7 @@ void on_notification(PyAgent& self, nb::object callback) {
   free_laid_aside();
 }
 
-// What garbage collection follows: a callback that uses its agent is a cycle.
+// For the garbage collector: a callback that uses its agent is a cycle.
 
 int agent_traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
@@ -515,33 +515,35 @@ PyType_Slot agent_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&agent_tra
 // The classes
 
 void bind_values(nb::module_& module) {
-  nb::class_<ImportReport>(module, "ImportReport", "What an import of metadata did.")
+  nb::class_<ImportReport>(module, "ImportReport", "The result of an import of metadata.")
       .def_prop_ro(
-          "peer", [](const ImportReport& self) { return to_str(self.peer); }, "Whose metadata it was.")
-      .def_ro("incarnation", &ImportReport::incarnation, "Of the peer: another one at each start.")
-      .def_ro("version", &ImportReport::version, "Of the metadata that we now hold.")
-      .def_ro("regions", &ImportReport::regions, "Known of this peer now.")
+          "peer", [](const ImportReport& self) { return to_str(self.peer); }, "The name of the peer.")
+      .def_ro("incarnation", &ImportReport::incarnation,
+              "The peer's incarnation: a random number, new at each start.")
+      .def_ro("version", &ImportReport::version, "The version of the peer's metadata after the import.")
+      .def_ro("regions", &ImportReport::regions, "The number of regions of this peer that are known now.")
       .def_ro("restarted", &ImportReport::restarted,
-              "It replaces an earlier life of the same name: old handles now end in peer_lost.")
+              "Whether the peer has restarted: requests and lists of its earlier incarnation raise PeerLost.")
       .def("__repr__", [](const ImportReport& self) {
         return nb::str("ImportReport(peer={!r}, incarnation={}, version={}, regions={}, restarted={})")
             .format(to_str(self.peer), self.incarnation, self.version, self.regions, self.restarted);
       });
 
-  nb::class_<PeerInfo>(module, "PeerInfo", "What is known of a peer.")
+  nb::class_<PeerInfo>(module, "PeerInfo", "What this agent knows of a peer.")
       .def_prop_ro(
-          "name", [](const PeerInfo& self) { return to_str(self.name); }, "What it calls itself.")
-      .def_ro("incarnation", &PeerInfo::incarnation, "Another one at each start.")
-      .def_ro("version", &PeerInfo::version, "Of its metadata.")
-      .def_ro("regions", &PeerInfo::regions, "How many of its regions are known.")
-      .def_ro("connected", &PeerInfo::connected, "Whether there is a link.")
+          "name", [](const PeerInfo& self) { return to_str(self.name); }, "The peer's name.")
+      .def_ro("incarnation", &PeerInfo::incarnation,
+              "The peer's incarnation: a random number, new at each start.")
+      .def_ro("version", &PeerInfo::version, "The version of its metadata.")
+      .def_ro("regions", &PeerInfo::regions, "The number of its regions that are known.")
+      .def_ro("connected", &PeerInfo::connected, "Whether a link to it is ready.")
       .def_ro("lost", &PeerInfo::lost, "Whether it died, left or cannot be reached.")
       .def_prop_ro(
           "backends", [](const PeerInfo& self) { return to_strs(self.backends); },
-          nb::sig("def backends(self) -> list[str]"), "That both have.")
+          nb::sig("def backends(self) -> list[str]"), "The backends that both agents have.")
       .def_prop_ro(
           "detail", [](const PeerInfo& self) { return to_str(self.detail); },
-          "Why it was lost, or what each backend says.")
+          "Why it was lost, or the state of each backend.")
       .def("__repr__", [](const PeerInfo& self) {
         return nb::str(
                    "PeerInfo(name={!r}, incarnation={}, version={}, regions={}, connected={}, lost={}, "
@@ -550,40 +552,41 @@ void bind_values(nb::module_& module) {
                     self.lost, to_strs(self.backends));
       });
 
-  nb::class_<OptionInfo>(module, "OptionInfo", "A row of the option table, with the value in force.")
+  nb::class_<OptionInfo>(module, "OptionInfo", "An option and its current value.")
       .def_prop_ro(
           "name", [](const OptionInfo& self) { return to_str(self.name); },
-          "\"check\", or \"tcp.sockets\" for a backend's.")
+          "\"check\"; \"tcp.sockets\" for an option of a backend.")
       .def_prop_ro(
           "default_value", [](const OptionInfo& self) { return to_str(self.default_value); },
-          "If nobody sets it.")
+          "The value if the option is not set.")
       .def_prop_ro(
           "value", [](const OptionInfo& self) { return to_str(self.value); },
-          "In force; \"(set)\" for a secret.")
+          "The current value; \"(set)\" for a secret.")
       .def_prop_ro(
-          "unit", [](const OptionInfo& self) { return to_str(self.unit); }, "Of the value.")
+          "unit", [](const OptionInfo& self) { return to_str(self.unit); }, "The unit of the value.")
       .def_prop_ro(
-          "sentence", [](const OptionInfo& self) { return to_str(self.sentence); }, "What it does.")
+          "sentence", [](const OptionInfo& self) { return to_str(self.sentence); }, "What the option does.")
       .def_prop_ro(
           "source", [](const OptionInfo& self) { return to_str(self.source); },
-          "\"default\", \"file\", \"environment\" or \"caller\".")
+          "Where the value comes from: \"default\", \"file\", \"environment\" or \"caller\".")
       .def("__repr__", [](const OptionInfo& self) {
         return nb::str("OptionInfo(name={!r}, value={!r}, source={!r})")
             .format(to_str(self.name), to_str(self.value), to_str(self.source));
       });
 
-  nb::class_<BackendInfo>(module, "BackendInfo", "A plugin: loaded, or why not.")
+  nb::class_<BackendInfo>(module, "BackendInfo",
+                          "A backend that was found: its abilities, or why it did not load.")
       .def_prop_ro(
           "name", [](const BackendInfo& self) { return to_str(self.name); }, "\"shm\", \"tcp\", ...")
       .def_prop_ro(
-          "version", [](const BackendInfo& self) { return to_str(self.version); }, "Its own.")
+          "version", [](const BackendInfo& self) { return to_str(self.version); }, "The backend's version.")
       .def_prop_ro(
           "path", [](const BackendInfo& self) { return to_str(self.path); },
           "The shared object, or \"linked in\".")
       .def_ro("loaded", &BackendInfo::loaded, "Whether it can be used.")
       .def_prop_ro(
           "refusal", [](const BackendInfo& self) { return to_str(self.refusal); },
-          "Why it did not load, and what to do; else empty.")
+          "Why it did not load, and what to do; empty if it loaded.")
       .def_prop_ro(
           "kinds",
           [](const BackendInfo& self) {
@@ -591,15 +594,15 @@ void bind_values(nb::module_& module) {
             for (const MemoryKind kind : self.kinds) kinds.append(to_str(kind_name(kind)));
             return kinds;
           },
-          nb::sig("def kinds(self) -> list[str]"), "The memory kinds that it takes.")
-      .def_ro("local", &BackendInfo::local, "Whether it serves transfers inside one agent.")
-      .def_ro("remote", &BackendInfo::remote, "Whether it serves transfers between agents.")
+          nb::sig("def kinds(self) -> list[str]"), "The kinds of memory that it takes.")
+      .def_ro("local", &BackendInfo::local, "Whether it moves pages inside one agent.")
+      .def_ro("remote", &BackendInfo::remote, "Whether it moves pages between agents.")
       .def_ro("notifications", &BackendInfo::notifications, "Whether it carries notifications.")
       .def_ro("mapping", &BackendInfo::mapping, "Whether Agent.map can use it.")
       .def_ro("query", &BackendInfo::query, "Whether Agent.query can ask it.")
       .def_prop_ro(
           "options", [](const BackendInfo& self) { return to_list(self.options); },
-          nb::sig("def options(self) -> list[OptionInfo]"), "Its table.")
+          nb::sig("def options(self) -> list[OptionInfo]"), "The options of the backend.")
       .def("__repr__", [](const BackendInfo& self) {
         return nb::str("BackendInfo(name={!r}, version={!r}, loaded={}, refusal={!r})")
             .format(to_str(self.name), to_str(self.version), self.loaded, to_str(self.refusal));
@@ -608,59 +611,53 @@ void bind_values(nb::module_& module) {
 
 void bind_memory_methods(nb::class_<PyAgent>& agent) {
   agent
-      .def("register", &register_memory, nb::arg("obj").none(), nb::arg("name") = "",
-           nb::arg("note") = nb::bytes("", 0), nb::arg("backends") = nb::none(),
-           nb::arg("writable") = nb::none(),
-           nb::sig("def register(self, obj: object, name: str = '', note: bytes = b'', backends: "
-                   "collections.abc.Sequence[str] | None = None, "
-                   "writable: bool | None = None) -> typing.Any"),
-           "Makes memory reachable for peers. Returns its Region, or a list of them if `obj` is a list.\n\n"
-           "obj: anything with the buffer protocol (bytearray, mmap, NumPy array), with DLPack (torch "
-           "tensor), a tuple\n"
-           "(address, length), a MemoryRange, or a list of these: then all are registered or none, in one "
-           "call. Arrays may\n"
-           "lie in memory in any order, but without gaps. Objects that cannot be written (bytes, a read-only "
-           "array) are\n"
-           "taken too: a request that would write them is refused, here and at peers.\n"
-           "name: unique in the agent; of a list it is followed by \"/0\", \"/1\", ... note: travels with "
-           "the metadata, up to\n"
-           "64 KiB. backends: only these; None: every one that takes the kind. writable: False lets requests "
-           "read the memory\n"
-           "only; None: as the object says.\n"
-           "Owns: the object is kept alive, and in place, until its region is deregistered or the agent is "
-           "closed; memory\n"
-           "given by address is the caller's to keep.\n"
-           "Errors: InvalidArgument (empty, gaps, name in use), NotSupported (no backend takes this kind).")
+      .def(
+          "register", &register_memory, nb::arg("obj").none(), nb::arg("name") = "",
+          nb::arg("note") = nb::bytes("", 0), nb::arg("backends") = nb::none(),
+          nb::arg("writable") = nb::none(),
+          nb::sig("def register(self, obj: object, name: str = '', note: bytes = b'', backends: "
+                  "collections.abc.Sequence[str] | None = None, writable: bool | None = None) -> typing.Any"),
+          "Makes memory reachable for peers. Returns its Region; for a list a list of Regions.\n\n"
+          "obj: an object with the buffer protocol (bytearray, mmap, NumPy array) or DLPack (torch\n"
+          "tensor), a tuple (address, length), a MemoryRange, or a list of these. Of a list all are\n"
+          "registered or none. An array may have any order of dimensions but no gaps. Read-only objects\n"
+          "(bytes) are taken; a request that would write to them is refused, here and at peers.\n"
+          "name: unique in the agent; for a list \"/0\", \"/1\", ... is appended.\n"
+          "note: bytes that go with the metadata, up to 64 KiB.\n"
+          "backends: only these; None: all that take the kind.\n"
+          "writable: False: requests can only read the memory. None: as the object says.\n"
+          "Owns: the object is kept alive and in place until its region is deregistered or the agent is\n"
+          "closed. For memory given by address the caller must do this.\n"
+          "Errors: InvalidArgument (empty, gaps, name in use), NotSupported (no backend takes this\n"
+          "kind).")
       .def("deregister", &deregister, nb::arg("regions"), nb::arg("timeout") = ten_seconds,
            nb::sig("def deregister(self, regions: Region | Memory | int | collections.abc.Sequence[Region | "
                    "Memory | int], timeout: float | None = 10.0) -> None"),
-           "Tells every peer that knows the regions, waits until each has let go or is gone, then forgets "
-           "them.\n\n"
-           "Errors: NotFound, WouldBlock (requests of ours are in flight and timeout is 0), TimedOut (a peer "
-           "did not\n"
-           "answer: the regions stay).")
+           "Withdraws regions: no peer can reach them after the return.\n\n"
+           "Revokes them at every peer that knows them, and waits until each has confirmed or is lost.\n"
+           "timeout: seconds; None: no limit.\n"
+           "Errors: NotFound, WouldBlock (requests of this agent are in flight and timeout is 0),\n"
+           "TimedOut (a peer did not answer: the regions stay).")
       .def("allocate", &allocate, nb::arg("length_bytes"), nb::arg("kind") = "dram",
            nb::arg("numa_node") = -1, nb::arg("huge_pages") = false, nb::arg("name") = "",
            nb::arg("note") = nb::bytes("", 0), nb::arg("backends") = nb::none(), nb::arg("writable") = true,
            nb::arg("near_gpu") = -1,
            nb::sig("def allocate(self, length_bytes: int, kind: str = 'dram', numa_node: int = -1, "
-                   "huge_pages: bool = False, name: str = '', note: bytes = b'', "
-                   "backends: collections.abc.Sequence[str] | None = None, writable: bool = True, "
-                   "near_gpu: int = -1) -> Memory"),
-           "Memory that peers on this host map and copy without the kernel's help: the fastest kind. "
-           "Zero-filled,\n"
-           "page-aligned, registered.\n\n"
-           "numa_node: -1 means that of near_gpu, or of the thread that touches a page first. huge_pages: of "
-           "2 MiB. writable:\n"
-           "False lets requests and peers read it only; the Memory object itself can always be written. "
-           "near_gpu: a CUDA ordinal:\n"
-           "memory of the node next to this GPU, where the firmware names it and the system lets us choose.\n"
-           "Owns: the Memory object and its views keep the memory; the region is the agent's until "
-           "deregistered.\n"
-           "Errors: InvalidArgument (length 0, no such node: says which there are, no such GPU), Exhausted "
-           "(not "
-           "enough memory or\n"
-           "huge pages), NotSupported (kind; near_gpu without a driver).")
+                   "huge_pages: bool = False, name: str = '', note: bytes = b'', backends: "
+                   "collections.abc.Sequence[str] | None = None, writable: bool = True, near_gpu: int = -1) "
+                   "-> Memory"),
+           "Allocates and registers memory that peers on this host map: the fastest kind.\n\n"
+           "The memory is zero-filled and page-aligned.\n"
+           "kind: \"dram\". name, note, backends: as in register.\n"
+           "numa_node: -1: the node of near_gpu, or of the thread that touches a memory page first.\n"
+           "huge_pages: use pages of 2 MiB.\n"
+           "writable: False: requests and peers can only read it; the Memory object stays writable.\n"
+           "near_gpu: CUDA ordinal of a GPU; takes memory of its NUMA node if the firmware names that\n"
+           "node and the system allows the choice.\n"
+           "Owns: the Memory object and its views keep the memory; the region belongs to the agent until\n"
+           "it is deregistered.\n"
+           "Errors: InvalidArgument (length 0; no such node, the text lists them; no such GPU), Exhausted\n"
+           "(not enough memory or huge pages), NotSupported (kind; near_gpu without a driver).")
       .def(
           "map",
           [](PyAgent& self, const std::string& peer, nb::handle region, const Seconds& timeout,
@@ -673,25 +670,24 @@ void bind_memory_methods(nb::class_<PyAgent>& agent) {
           nb::arg("peer"), nb::arg("region"), nb::arg("timeout") = ten_seconds,
           nb::arg("device") = nb::none(),
           nb::sig(
-              "def map(self, peer: str, region: Region | int, timeout: float | None = 10.0, device: object "
-              "= None) -> Mapping"),
-          "A peer's region as memory of this process: for the CPU what the peer got from allocate, for the "
-          "kernels of a\n"
-          "GPU its GPU memory, too.\n\n"
-          "device: the GPU of this process that will use it: 1, \"cuda:1\", a torch.device (\"cuda\" is GPU "
-          "0); None: the CPU.\n"
-          "Errors: NotFound, NotSupported (on another host, host memory that was merely registered, no way "
-          "from this GPU:\n"
-          "what each backend said), InvalidArgument (no such GPU; GPU memory for the CPU), PeerLost, "
-          "TimedOut.")
-      .def("regions", &own_regions, nb::sig("def regions(self) -> list[Region]"), "What is registered now.")
+              "def map(self, peer: str, region: Region | int, timeout: float | None = 10.0, device: object = "
+              "None) -> Mapping"),
+          "Maps a peer's region into this process. Returns a Mapping.\n\n"
+          "For the CPU the region must be from the peer's allocate; the kernels of a GPU can also use\n"
+          "the peer's GPU memory.\n"
+          "device: the GPU of this process that will use it: 1, \"cuda:1\" or a torch.device (\"cuda\"\n"
+          "is GPU 0); None: the CPU. timeout: seconds.\n"
+          "Errors: NotFound, NotSupported (another host; host memory that was registered; no way from\n"
+          "this GPU; the text has the answer of each backend), InvalidArgument (no such GPU; GPU memory\n"
+          "for the CPU), PeerLost, TimedOut.")
+      .def("regions", &own_regions, nb::sig("def regions(self) -> list[Region]"),
+           "The regions that are registered now.")
       .def("query", &query, nb::arg("what"), nb::arg("backend"),
            nb::sig("def query(self, what: MemoryRange, backend: str) -> dict[str, str] | None"),
-           "Does this file, block device or object exist? None: no. Else what the backend knows, \"bytes\" "
-           "among it.\n\n"
-           "Errors: NotFound (no such backend is open here), NotSupported (it keeps nothing of the kind: who "
-           "can be asked),\n"
-           "InvalidArgument (asked about memory, or without a name).");
+           "Asks a backend about a file, block device or object. Returns None if it does not exist.\n\n"
+           "Else returns what the backend knows of it; key \"bytes\" is its length.\n"
+           "Errors: NotFound (no such backend is open), NotSupported (the backend does not have this\n"
+           "kind; the text names those that do), InvalidArgument (memory, or no name).");
   agent.attr("register_memory") = agent.attr("register");
 }
 
@@ -705,13 +701,12 @@ void bind_metadata_methods(nb::class_<PyAgent>& agent) {
           },
           nb::arg("regions") = nb::none(), nb::arg("connection_info") = true, nb::arg("since_version") = 0,
           nb::sig("def export_metadata(self, regions: collections.abc.Sequence[Region | Memory | int] | None "
-                  "= None, connection_info: bool = True, "
-                  "since_version: int = 0) -> bytes"),
-          "What a peer needs to reach this agent and its regions, for its import_metadata.\n\n"
-          "regions: only these; []: connection information alone; None: all. connection_info: how to reach "
-          "us; may be left\n"
-          "out of later parts. since_version: only what changed after this metadata_version; 0: everything.\n"
-          "Errors: NotFound (a region), InvalidArgument (a version still to come).")
+                  "= None, connection_info: bool = True, since_version: int = 0) -> bytes"),
+          "Returns the metadata of this agent, for import_metadata of a peer.\n\n"
+          "regions: only these; []: no regions; None: all regions.\n"
+          "connection_info: include the addresses of this agent; later exports may leave them out.\n"
+          "since_version: only what changed after this metadata_version; 0: everything.\n"
+          "Errors: NotFound (a region), InvalidArgument (a version that does not exist yet).")
       .def_prop_ro(
           "metadata_version",
           [](PyAgent& self) { return self.call([](headrace::Agent& a) { return a.metadata_version(); }); },
@@ -723,15 +718,16 @@ void bind_metadata_methods(nb::class_<PyAgent>& agent) {
             return self.ask([&](headrace::Agent& a) { return a.import_metadata(bytes); });
           },
           nb::arg("metadata"), nb::sig("def import_metadata(self, metadata: bytes) -> ImportReport"),
-          "Takes in what a peer's export_metadata gave: whole, part or update, in any order after the "
-          "connection information.\n\n"
-          "Errors: Corrupt (says where), InvalidArgument (our own; another protocol version).")
+          "Imports the result of a peer's export_metadata.\n\n"
+          "The connection information must come first; parts and updates may come in any order after it.\n"
+          "Errors: Corrupt (the text says where), InvalidArgument (metadata of this agent; another\n"
+          "protocol version).")
       .def_prop_ro(
           "listen_address",
           [](PyAgent& self) {
             return to_str(self.call([](headrace::Agent& a) { return a.listen_address(); }));
           },
-          "Where `listen` listens, for example \"127.0.0.1:40213\"; empty if it does not.")
+          "The address for metadata queries, as \"127.0.0.1:40213\"; empty if the agent does not listen.")
       .def(
           "fetch_metadata",
           [](PyAgent& self, const std::string& address, const Seconds& timeout, const std::string& label) {
@@ -742,7 +738,8 @@ void bind_metadata_methods(nb::class_<PyAgent>& agent) {
           nb::sig("def fetch_metadata(self, address: str, timeout: float | None = 10.0, label: str = '') -> "
                   "ImportReport"),
           "Asks the agent that listens at \"host:port\" for its metadata and imports it.\n\n"
-          "Errors: PeerLost (nobody answers there), TimedOut, Corrupt, InvalidArgument (address).")
+          "timeout: seconds. label: empty; only stores have labels.\n"
+          "Errors: PeerLost (no agent answers there), TimedOut, Corrupt, InvalidArgument (address).")
       .def(
           "send_metadata",
           [](PyAgent& self, const std::string& address, nb::handle regions, bool connection_info,
@@ -754,11 +751,11 @@ void bind_metadata_methods(nb::class_<PyAgent>& agent) {
           nb::arg("address"), nb::arg("regions") = nb::none(), nb::arg("connection_info") = true,
           nb::arg("since_version") = 0, nb::arg("timeout") = ten_seconds,
           nb::sig("def send_metadata(self, address: str, regions: collections.abc.Sequence[Region | Memory | "
-                  "int] | None = None, connection_info: bool = True, "
-                  "since_version: int = 0, timeout: float | None = 10.0) -> None"),
-          "Gives our metadata to the agent that listens at \"host:port\". What is given: as "
-          "export_metadata.\n\n"
-          "Errors: PeerLost (nobody answers there), TimedOut, InvalidArgument (address).")
+                  "int] | None = None, connection_info: bool = True, since_version: int = 0, timeout: float "
+                  "| None = 10.0) -> None"),
+          "Sends the metadata of this agent to the agent that listens at \"host:port\".\n\n"
+          "regions, connection_info, since_version: as in export_metadata. timeout: seconds.\n"
+          "Errors: PeerLost (no agent answers there), TimedOut, InvalidArgument (address).")
       .def(
           "publish",
           [](PyAgent& self, nb::handle regions, bool connection_info, const std::string& label) {
@@ -768,12 +765,13 @@ void bind_metadata_methods(nb::class_<PyAgent>& agent) {
           nb::arg("regions") = nb::none(), nb::arg("connection_info") = true, nb::arg("label") = "",
           nb::sig("def publish(self, regions: collections.abc.Sequence[Region | Memory | int] | None = None, "
                   "connection_info: bool = True, label: str = '') -> None"),
-          "Publishes our metadata in the store, under a lease that ends with us, and again after each "
-          "registration change.\n\n"
+          "Publishes this agent's metadata in the store, again after each change of its regions.\n\n"
+          "The entry has a lease that ends with the agent. regions, connection_info: as in\n"
+          "export_metadata. label: names one of several entries of an agent.\n"
           "Errors: InvalidArgument (the agent has no store), BackendFailed (the store).")
       .def(
           "unpublish", [](PyAgent& self) { self.ask([](headrace::Agent& a) { return a.unpublish(); }); },
-          "Takes our metadata out of the store.")
+          "Removes the metadata of this agent from the store.")
       .def(
           "find",
           [](PyAgent& self, const std::string& peer, const Seconds& timeout, const std::string& label) {
@@ -782,8 +780,9 @@ void bind_metadata_methods(nb::class_<PyAgent>& agent) {
           },
           nb::arg("peer"), nb::arg("timeout") = ten_seconds, nb::arg("label") = "",
           nb::sig("def find(self, peer: str, timeout: float | None = 10.0, label: str = '') -> ImportReport"),
-          "Looks a peer up in the store by name and imports it: how to reach one never told of.\n\n"
-          "Errors: NotFound (nobody of that name), TimedOut, InvalidArgument (the agent has no store).")
+          "Looks up a peer in the store by name and imports its metadata.\n\n"
+          "timeout: seconds. label: as the peer gave it to publish.\n"
+          "Errors: NotFound (no agent of that name), TimedOut, InvalidArgument (the agent has no store).")
       .def(
           "list_namespace",
           [](PyAgent& self, const Seconds& timeout) {
@@ -792,30 +791,31 @@ void bind_metadata_methods(nb::class_<PyAgent>& agent) {
           },
           nb::arg("timeout") = ten_seconds,
           nb::sig("def list_namespace(self, timeout: float | None = 10.0) -> list[str]"),
-          "The names in the store's namespace.")
+          "The names of the agents in the store's namespace.")
       .def("watch_namespace", &watch_namespace, nb::arg("callback").none(),
            nb::sig("def watch_namespace(self, callback: collections.abc.Callable[[str, str], object] | None) "
                    "-> None"),
-           "Calls callback(event, peer) for every peer that comes (\"joined\"), changes (\"updated\") or "
-           "goes (\"left\").\n"
-           "Replaces an earlier watch; None ends it.\n\n"
+           "Calls callback(event, peer) for every change in the store's namespace; None ends this.\n\n"
+           "event: \"joined\", \"updated\" or \"left\". A new callback replaces the earlier one.\n"
            "Threads: runs on the agent's callback thread; an exception in it goes to sys.unraisablehook.\n"
            "Errors: InvalidArgument (the agent has no store).")
       .def(
           "peers",
           [](PyAgent& self) { return to_list(self.call([](headrace::Agent& a) { return a.peers(); })); },
-          nb::sig("def peers(self) -> list[PeerInfo]"), "Everyone whose metadata we hold.")
+          nb::sig("def peers(self) -> list[PeerInfo]"), "The peers whose metadata has been imported.")
       .def(
           "peer_regions", [](PyAgent& self, const std::string& peer) { return peer_regions(self, peer); },
           nb::arg("peer"), nb::sig("def peer_regions(self, peer: str) -> list[Region]"),
-          "All that is known of that peer.\n\nErrors: NotFound (peer).")
+          "The known regions of a peer.\n\n"
+          "Errors: NotFound (peer).")
       .def(
           "peer_region",
           [](PyAgent& self, const std::string& peer, const std::string& name) {
             return PyRegion{self.ask([&](headrace::Agent& a) { return a.peer_region(peer, name); })};
           },
           nb::arg("peer"), nb::arg("region_name"),
-          "A peer's region by name.\n\nErrors: NotFound (peer, name).")
+          "A peer's region, by its name.\n\n"
+          "Errors: NotFound (peer, name).")
       .def(
           "connect",
           [](PyAgent& self, const std::string& peer, const Seconds& timeout, const Names& backends) {
@@ -824,53 +824,53 @@ void bind_metadata_methods(nb::class_<PyAgent>& agent) {
             self.ask([&](headrace::Agent& a) { return a.connect(peer, time, names); });
           },
           nb::arg("peer"), nb::arg("timeout") = ten_seconds, nb::arg("backends") = nb::none(),
-          "Connects ahead of use and waits until it is done.\n\nErrors: NotFound, PeerLost, TimedOut, "
-          "NotSupported.")
+          "Connects to a peer before the first request, and waits until the link is ready.\n\n"
+          "timeout: seconds. backends: only these; None: all that both have.\n"
+          "Errors: NotFound, PeerLost, TimedOut, NotSupported.")
       .def(
           "forget",
           [](PyAgent& self, const std::string& peer) {
             self.ask([&](headrace::Agent& a) { return a.forget(peer); });
           },
           nb::arg("peer"),
-          "Ends what is in flight with it (canceled), closes the links, drops its metadata.\n\nErrors: "
-          "NotFound.");
+          "Cancels the requests in flight with a peer, closes its links and drops its metadata.\n\n"
+          "Errors: NotFound.");
 }
 
 constexpr const char* prepare_doc =
-    "Checks and resolves a list of pages once; requests then pick from it by index.\n\n"
-    "pages: a list of tuples (address, length); a list of tuples (region, offset, length), or of Regions; an "
-    "N x 2 array\n"
-    "(address, length) or N x 3 array (region's id, offset, length), uint64 or int64, contiguous, read "
-    "without a copy;\n"
-    "UniformPages; RegionPages; an array or tensor, or a list of them: the memory of each is a page. In a "
-    "tuple the region is\n"
-    "a Region, a Memory or an id.\n"
-    "peer: whose pages. None: our own; a peer's, or by our own name the far side of a transfer to ourselves, "
-    "are given\n"
-    "by region.\n"
-    "view: what each page consists of, a PageView; None: of one stretch. A page's length is then what the "
-    "view has, or, of\n"
-    "UniformPages, 0.\n"
-    "Units: bytes. Owns: nothing of what was given.\n"
-    "Errors: InvalidArgument (no pages, a zero-length page: its index; a view that cannot be: why), NotFound "
-    "(not "
-    "registered:\n"
-    "its index).";
+    "Checks and resolves a list of pages once. Requests then choose pages of it by index.\n\n"
+    "pages: one of\n"
+    "- a list of tuples (address, length), or of tuples (region, offset, length); region is a\n"
+    "  Region, a Memory or a region's id;\n"
+    "- an N x 2 array (address, length) or N x 3 array (region's id, offset, length), uint64 or\n"
+    "  int64, contiguous, read without a copy;\n"
+    "- UniformPages or RegionPages;\n"
+    "- a Region, an array or a tensor, or a list of these: the memory of each is one page.\n"
+    "peer: the owner of the pages; None: this agent. Pages of a peer are given by region. The own\n"
+    "name stands for the remote list of a request inside this agent.\n"
+    "view: a PageView, the shape of every page; None: pages are contiguous. With a view a page's\n"
+    "length is that of the view; UniformPages may have 0.\n"
+    "Units: bytes. Owns: keeps none of the arguments.\n"
+    "Errors: InvalidArgument (no pages; a page of length 0, the error has its index; a view that\n"
+    "is not possible, the text says why), NotFound (memory that is not registered, with the page's\n"
+    "index).";
 
 constexpr const char* transfer_doc_tail =
-    "Makes a request, posts it and waits for its end. Pages: PageLists, or what prepare takes; page i of one "
-    "goes with\n"
-    "page i of the other. notification: bytes for the far side, delivered once the data is there (write) or "
-    "has been\n"
-    "taken (read). timeout: seconds, then it is canceled and TimedOut raised.\n"
-    "Returns the request, done: its times and explain() tell how it went.\n"
+    "It makes a request, posts it and waits for its end.\n"
+    "local_pages, remote_pages: PageLists, or what prepare takes; page i of one goes with page i\n"
+    "of the other.\n"
+    "notification: bytes for the peer, delivered after its pages are written (write) or read\n"
+    "(read).\n"
+    "timeout: seconds; after them the request is canceled and TimedOut is raised.\n"
+    "backends: only these; None: the best that is available.\n"
+    "Returns: the request, which is done; see its times and explain().\n"
     "Errors: those of prepare, make_request, Request.post and Request.wait.";
 
 void bind_request_methods(nb::class_<PyAgent>& agent) {
   static const std::string read_doc =
-      std::string("Reads remote pages of `peer` into local ones.\n\n") + transfer_doc_tail;
+      std::string("Reads pages of a peer into local pages.\n\n") + transfer_doc_tail;
   static const std::string write_doc =
-      std::string("Writes local pages to remote ones of `peer`.\n\n") + transfer_doc_tail;
+      std::string("Writes local pages to pages of a peer.\n\n") + transfer_doc_tail;
   agent
       .def(
           "prepare",
@@ -886,22 +886,21 @@ void bind_request_methods(nb::class_<PyAgent>& agent) {
            nb::arg("local_index") = nb::none(), nb::arg("remote_index") = nb::none(),
            nb::arg("backends") = nb::none(), nb::arg("timeout") = nb::none(), nb::arg("cls") = nb::none(),
            nb::sig("def make_request(self, op: typing.Literal['read', 'write'], local: PageList, remote: "
-                   "PageList, local_index: object = None, remote_index: object = None, "
-                   "backends: collections.abc.Sequence[str] | None = None, timeout: float | None = None, "
-                   "cls: type[Request] | None = None) -> Request"),
-           "A request that moves page local_index[i] of local to or from page remote_index[i] of remote.\n\n"
-           "op: \"read\" (local <- remote) or \"write\" (local -> remote). Indices: one-dimensional arrays "
-           "of integers (uint32\n"
-           "and 64 bits are read without a copy) or lists of ints; None: the whole list in order.\n"
-           "backends: only these paths; None: the best of all. timeout: seconds, each post is canceled after "
-           "this long.\n"
-           "cls: a subclass of Request of which it is to be an instance, whose __init__ is not called: for "
-           "who "
-           "keeps something\n"
-           "of his own with each request.\n"
-           "Errors: InvalidArgument (counts or lengths differ, an index beyond its list: which), NotFound "
-           "(revoked),\n"
-           "NotSupported (no common path: what each said).")
+                   "PageList, local_index: object = None, remote_index: object = None, backends: "
+                   "collections.abc.Sequence[str] | None = None, timeout: float | None = None, cls: "
+                   "type[Request] | None = None) -> Request"),
+           "Makes a request that moves page local_index[i] to or from page remote_index[i].\n\n"
+           "local, remote: PageLists; remote has pages of a peer or of this agent.\n"
+           "op: \"read\" (local <- remote) or \"write\" (local -> remote).\n"
+           "local_index, remote_index: one-dimensional arrays of integers (uint32, int32, and 64 bits are\n"
+           "read without a copy) or lists of ints; None: all pages in order.\n"
+           "backends: only these; None: the best that is available.\n"
+           "timeout: seconds; each post is canceled after this time. None: no limit.\n"
+           "cls: the class of the result, a subclass of Request that adds attributes; its __init__ is not\n"
+           "called. None: Request.\n"
+           "Errors: InvalidArgument (counts or lengths differ; an index that its list does not have; the\n"
+           "error names it), NotFound (a region was revoked), NotSupported (no common path; the text has\n"
+           "the answer of each backend).")
       .def(
           "make_request", &make_request_of_parts, nb::arg("op"), nb::arg("parts"), nb::kw_only(),
           nb::arg("backends") = nb::none(), nb::arg("timeout") = nb::none(), nb::arg("cls") = nb::none(),
@@ -909,15 +908,13 @@ void bind_request_methods(nb::class_<PyAgent>& agent) {
                   "collections.abc.Iterable[tuple[PageList, PageList] | tuple[PageList, PageList, object, "
                   "object]], *, backends: collections.abc.Sequence[str] | None = None, timeout: float | None "
                   "= None, cls: type[Request] | None = None) -> Request"),
-          "A request to or from several peers: one post, one deadline, one end.\n\n"
-          "parts: (local, remote) or (local, remote, local_index, remote_index), as above, the remote list "
-          "of another peer\n"
-          "in each. Each takes the path that is best for it, and moves whatever becomes of the others: the "
-          "request ends when\n"
-          "the last has ended, and fails as the first that failed; Request.parts tells which peers have "
-          "their pages. What goes\n"
-          "with a post (notification, stream) goes with each part.\n"
-          "Errors: as above, with the part's number; InvalidArgument (no part; two of one peer).")
+          "Makes a request to or from several peers: one post, one deadline, one completion.\n\n"
+          "parts: tuples (local, remote) or (local, remote, local_index, remote_index), as above; each\n"
+          "has another peer. Each part takes its own best path and moves independently of the others.\n"
+          "The request ends when the last part has ended. It fails with the error of the first part that\n"
+          "failed; Request.parts tells which peers have their pages. Notification and stream of a post\n"
+          "go with each part.\n"
+          "Errors: as above, with the part's number; InvalidArgument (no part; two parts of one peer).")
       .def(
           "read",
           [](PyAgent& self, const std::string& peer, nb::handle local, nb::handle remote,
@@ -928,8 +925,8 @@ void bind_request_methods(nb::class_<PyAgent>& agent) {
           nb::arg("notification") = nb::none(), nb::arg("timeout") = nb::none(),
           nb::arg("backends") = nb::none(),
           nb::sig("def read(self, peer: str, local_pages: object, remote_pages: object, notification: bytes "
-                  "| None = None, timeout: float | None = None, "
-                  "backends: collections.abc.Sequence[str] | None = None) -> Request"),
+                  "| None = None, timeout: float | None = None, backends: collections.abc.Sequence[str] | "
+                  "None = None) -> Request"),
           read_doc.c_str())
       .def(
           "write",
@@ -941,8 +938,8 @@ void bind_request_methods(nb::class_<PyAgent>& agent) {
           nb::arg("notification") = nb::none(), nb::arg("timeout") = nb::none(),
           nb::arg("backends") = nb::none(),
           nb::sig("def write(self, peer: str, local_pages: object, remote_pages: object, notification: bytes "
-                  "| None = None, timeout: float | None = None, "
-                  "backends: collections.abc.Sequence[str] | None = None) -> Request"),
+                  "| None = None, timeout: float | None = None, backends: collections.abc.Sequence[str] | "
+                  "None = None) -> Request"),
           write_doc.c_str());
 }
 
@@ -955,30 +952,32 @@ void bind_notification_methods(nb::class_<PyAgent>& agent) {
             self.ask([&](headrace::Agent& a) { return a.notify(peer, bytes); });
           },
           nb::arg("peer"), nb::arg("payload"), nb::sig("def notify(self, peer: str, payload: bytes) -> None"),
-          "Sends a message on its own, up to 64 KiB.\n\nErrors: WouldBlock (too many wait: retry), NotFound, "
-          "PeerLost.")
+          "Sends a notification without a request.\n\n"
+          "payload: up to 64 KiB.\n"
+          "Errors: WouldBlock (too many notifications wait: retry), NotFound, PeerLost.")
       .def(
           "take_notifications", &take_notifications, nb::arg("peer") = "",
           nb::arg("prefix") = nb::bytes("", 0),
           nb::sig(
               "def take_notifications(self, peer: str = '', prefix: bytes = b'') -> list[tuple[str, bytes]]"),
-          "What has come in, oldest first, as (peer, payload); empty if nothing has.\n\n"
-          "peer, prefix: only those of this peer, and whose payload begins so; empty: any.")
+          "Takes the notifications that have arrived, oldest first, as (peer, payload). Does not wait.\n\n"
+          "peer: only notifications of this peer; prefix: only payloads that begin with it; empty: all.")
       .def("wait_notification", &wait_notification, nb::arg("timeout") = nb::none(), nb::arg("peer") = "",
            nb::arg("prefix") = nb::bytes("", 0),
            nb::sig("def wait_notification(self, timeout: float | None = None, peer: str = '', prefix: bytes "
                    "= b'') -> tuple[str, bytes]"),
-           "The next one that fits, as (peer, payload); seconds at most.\n\n"
-           "Errors: TimedOut, InvalidArgument (the agent was closed meanwhile).")
+           "Waits for the next notification. Returns (peer, payload).\n\n"
+           "timeout: seconds; None: no limit. peer, prefix: as in take_notifications.\n"
+           "Errors: TimedOut, InvalidArgument (the agent was closed).")
       .def("on_notification", &on_notification, nb::arg("callback").none(),
            nb::sig("def on_notification(self, callback: collections.abc.Callable[[str, bytes], object] | "
                    "None) -> None"),
-           "Hands each one to callback(peer, payload) instead of keeping it. None ends that.\n\n"
+           "Calls callback(peer, payload) for each notification instead of keeping it; None ends this.\n\n"
            "Threads: runs on the agent's callback thread; an exception in it goes to sys.unraisablehook.")
       .def(
           "notification_fd",
           [](PyAgent& self) { return self.ask([](headrace::Agent& a) { return a.notification_fd(); }); },
-          "A descriptor that is readable while notifications wait; the agent's.")
+          "A descriptor that is readable while notifications wait. The agent owns it.")
       .def(
           "notifications",
           [](nb::handle self, const std::string& peer, nb::handle prefix) {
@@ -987,12 +986,12 @@ void bind_notification_methods(nb::class_<PyAgent>& agent) {
           nb::arg("peer") = "", nb::arg("prefix") = nb::bytes("", 0),
           nb::sig("def notifications(self, peer: str = '', prefix: bytes = b'') -> "
                   "collections.abc.AsyncIterator[tuple[str, bytes]]"),
-          "An asynchronous iterator over those that come in, as (peer, payload); ends when the agent is "
-          "closed.\n\n"
-          "peer, prefix: as in take_notifications; the others stay where they are.")
+          "An asynchronous iterator over notifications, as (peer, payload).\n\n"
+          "It ends when the agent is closed.\n"
+          "peer, prefix: as in take_notifications; other notifications are not taken.")
       .def(
           "_closing_fd", [](PyAgent& self) { return self.closing_fd(); },
-          "Turns readable when the agent is closed; for headrace._asyncio.");
+          "A descriptor that becomes readable when the agent is closed; for headrace._asyncio.");
 }
 
 }  // namespace
@@ -1001,11 +1000,10 @@ void bind_agent(nb::module_& module) {
   bind_values(module);
   nb::class_<PyAgent> agent(
       module, "Agent", nb::type_slots(agent_slots), nb::is_weak_referenceable(),
-      "One participant: it owns regions, knows peers, and makes the requests that move pages between "
-      "them.\n\n"
-      "A context manager: leaving it closes the agent. Agents that are open at the end of the interpreter "
-      "are closed then.\n"
-      "Threads: every method may be called from any thread; those that wait or copy give the GIL away.\n"
+      "A named participant: it owns regions, knows peers, and makes the requests that move pages.\n\n"
+      "A context manager: leaving it closes the agent. Agents that are open when the interpreter\n"
+      "ends are closed then.\n"
+      "Threads: any thread may call any method; methods that wait or copy release the GIL.\n"
       "Fork: in a forked child every method raises InvalidArgument.");
   agent
       .def(
@@ -1022,30 +1020,29 @@ void bind_agent(nb::module_& module) {
           nb::arg("name"), nb::arg("backends") = nb::none(), nb::arg("listen") = "", nb::arg("store") = "",
           nb::arg("options") = nb::none(),
           nb::sig("def __init__(self, name: str, backends: collections.abc.Sequence[str] | None = None, "
-                  "listen: str = '', store: str = '', "
-                  "options: collections.abc.Mapping[str, str | bool | int | float] | None = None) -> None"),
+                  "listen: str = '', store: str = '', options: collections.abc.Mapping[str, str | bool | int "
+                  "| float] | None = None) -> None"),
           "Opens an agent.\n\n"
-          "name: what peers call it, 1 to 255 bytes. backends: to open; None: every one that loads on this "
-          "machine.\n"
-          "listen: \"host:port\" to answer metadata queries on; port 0 picks one (listen_address tells); "
+          "name: its name for peers, 1 to 255 bytes.\n"
+          "backends: the backends to open; None: all that load on this machine.\n"
+          "listen: \"host:port\" for metadata queries; port 0 picks a free one (see listen_address);\n"
           "empty: do not listen.\n"
-          "store: \"etcd://host:port[,host:port...][/namespace]\", \"file:///folder\", \"memory:NAME\"; "
-          "empty: HEADRACE_STORE, else none.\n"
-          "options: rows of the option table by name, {\"tcp.sockets\": 4}; they win over the environment.\n"
-          "Errors: InvalidArgument (name, option), BackendFailed (a backend that was asked for does not "
-          "load: why).")
+          "store: \"etcd://host:port[,host:port...][/namespace]\", \"file:///folder\" or\n"
+          "\"memory:NAME\"; empty: the one of HEADRACE_STORE, or none.\n"
+          "options: values of options by name, {\"tcp.sockets\": 4}; they override the environment.\n"
+          "Errors: InvalidArgument (name, option), BackendFailed (a backend of `backends` does not load;\n"
+          "the text says why).")
       .def_prop_ro(
-          "name", [](const PyAgent& self) { return to_str(self.name()); }, "What peers call it.")
+          "name", [](const PyAgent& self) { return to_str(self.name()); }, "The agent's name for peers.")
       .def_prop_ro(
           "incarnation",
           [](const PyAgent& self) { return self.call([](headrace::Agent& a) { return a.incarnation(); }); },
-          "Another one at each start, by which peers recognise a restarted agent.")
+          "A random number, new at each start. Peers recognise a restarted agent by it.")
       .def_prop_ro("closed", &PyAgent::closed, "Whether close() was called.")
       .def("close", &PyAgent::close,
-           "Cancels what is in flight, tells peers, ends all registrations. Nothing happens the second "
-           "time.\n\n"
-           "Threads: calls of this agent that other threads are in finish first, and the agent ends with the "
-           "last of them.")
+           "Cancels the requests in flight, tells the peers, and ends all registrations.\n\n"
+           "Later calls do nothing.\n"
+           "Threads: calls in other threads end first; the last of them ends the agent.")
       .def(
           "__enter__", [](nb::handle self) { return nb::borrow(self); },
           nb::sig("def __enter__(self) -> Agent"))
@@ -1059,8 +1056,8 @@ void bind_agent(nb::module_& module) {
             return nb::str(self.closed() ? "Agent({!r}, closed)" : "Agent({!r})").format(to_str(self.name()));
           })
       .def("__reduce__",
-           refuse_pickle("an Agent belongs to its process: open one in the other process, and exchange "
-                         "metadata (export_metadata, import_metadata)"),
+           refuse_pickle("an Agent cannot be pickled: open one in the other process, and exchange metadata "
+                         "(export_metadata, import_metadata)"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));
   bind_memory_methods(agent);
   bind_metadata_methods(agent);
@@ -1070,7 +1067,7 @@ void bind_agent(nb::module_& module) {
       .def(
           "backends",
           [](PyAgent& self) { return to_list(self.call([](headrace::Agent& a) { return a.backends(); })); },
-          nb::sig("def backends(self) -> list[BackendInfo]"), "Those that this agent has open.")
+          nb::sig("def backends(self) -> list[BackendInfo]"), "The backends that this agent has opened.")
       .def(
           "create_backend",
           [](PyAgent& self, const std::string& name, const OptionDict& options) {
@@ -1080,13 +1077,14 @@ void bind_agent(nb::module_& module) {
           nb::arg("name"), nb::arg("options") = nb::none(),
           nb::sig("def create_backend(self, name: str, options: collections.abc.Mapping[str, str | bool | "
                   "int | float] | None = None) -> None"),
-          "Opens one more, with options of its own table ({\"sockets\": 4}). Peers learn of it with the next "
-          "metadata.\n\n"
-          "Errors: InvalidArgument (open already, option), BackendFailed (it does not load: why).")
+          "Opens one more backend. Peers know of it after their next import of metadata.\n\n"
+          "options: options of the backend, without its name: {\"sockets\": 4}.\n"
+          "Errors: InvalidArgument (open already; option), BackendFailed (it does not load; the text\n"
+          "says why).")
       .def(
           "telemetry",
           [](PyAgent& self) { return self.call([](headrace::Agent& a) { return a.telemetry(); }); },
-          "What it has counted so far.");
+          "The counters, histograms and events of the agent up to now.");
 
   module.def(
       "list_backends",
@@ -1097,9 +1095,10 @@ void bind_agent(nb::module_& module) {
       nb::arg("options") = nb::none(),
       nb::sig("def list_backends(options: collections.abc.Mapping[str, str | bool | int | float] | None = "
               "None) -> list[BackendInfo]"),
-      "Every plugin that the search path holds, loaded or refused, without an agent.\n\n"
-      "Of `fake`, which is for tests, nothing is told here, nor by list_options, unless an option names it.\n"
-      "Errors: InvalidArgument (an option that does not exist, or has a value that it cannot have).");
+      "All backends that are found, loaded or refused. Needs no agent.\n\n"
+      "The backend `fake`, which is for tests, is not listed here nor by list_options unless an\n"
+      "option names it.\n"
+      "Errors: InvalidArgument (an option that does not exist; a value that it cannot have).");
   module.def(
       "list_options",
       [](const OptionDict& options) {
@@ -1109,8 +1108,8 @@ void bind_agent(nb::module_& module) {
       nb::arg("options") = nb::none(),
       nb::sig("def list_options(options: collections.abc.Mapping[str, str | bool | int | float] | None = "
               "None) -> list[OptionInfo]"),
-      "Every option of the core and of all backends, with the value in force and where it comes "
-      "from.\n\nErrors: InvalidArgument (an option that does not exist).");
+      "All options of the core and of the backends, with their values and where these come from.\n\n"
+      "Errors: InvalidArgument (an option that does not exist).");
   module.def(
       "list_namespace",
       [](const std::string& store, const Seconds& timeout) {
@@ -1119,8 +1118,9 @@ void bind_agent(nb::module_& module) {
       },
       nb::arg("store"), nb::arg("timeout") = ten_seconds,
       nb::sig("def list_namespace(store: str, timeout: float | None = 10.0) -> list[PeerInfo]"),
-      "Every agent that a store knows: regions counted, nothing connected.\n\nErrors: InvalidArgument "
-      "(store), BackendFailed, TimedOut.");
+      "The agents in a store, with the number of their regions. Connects to none of them.\n\n"
+      "store: as in Agent. timeout: seconds.\n"
+      "Errors: InvalidArgument (store), BackendFailed, TimedOut.");
 }
 
 }  // namespace headrace::python

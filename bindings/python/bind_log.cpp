@@ -24,7 +24,7 @@ struct Line {
   std::string text;
 };
 
-/// Lines on their way to one sink. Shared by those who log and the thread that delivers.
+/// The queue of lines for one sink. Shared by the threads that log and the thread that calls the sink.
 class Relay {
  public:
   static constexpr std::size_t capacity = 8192;
@@ -61,14 +61,14 @@ class Relay {
     ended_.notify_all();
   }
 
-  /// What waits is still delivered; a sink that never returns is given up.
+  /// Waits until the queued lines are delivered, at most 2 s: a sink may never return.
   void stop() {
     std::unique_lock lock(mutex_);
     stopping_ = true;
     ready_.notify_one();
     ended_.wait_for(lock, std::chrono::seconds(2), [this] { return finished_; });
   }
-  std::thread::id thread;  ///< that delivers; written before anybody else sees the relay
+  std::thread::id thread;  ///< the thread that calls the sink; set before other threads see the relay
 
  private:
   std::mutex mutex_;
@@ -79,14 +79,14 @@ class Relay {
   bool finished_ = false;
 };
 
-/// The relay in force; read and written with the GIL.
+/// The current relay. Access needs the GIL.
 std::shared_ptr<Relay>& current_relay() {
   static std::shared_ptr<Relay>& the = *new std::shared_ptr<Relay>;
   return the;
 }
 
-/// Who took the lines for himself does not want them on stderr as the interpreter ends; an error nobody else
-/// tells.
+/// The sink after the end of the interpreter. A program with its own sink does not want all lines on stderr;
+/// errors must not be lost.
 void only_errors(LogLevel level, std::string_view room, std::string_view text) {
   if (level == LogLevel::error)
     std::fprintf(stderr, "%.*s: %.*s\n", static_cast<int>(room.size()), room.data(),
@@ -97,7 +97,7 @@ void end_relay(LogSink next) {
   const std::shared_ptr<Relay> relay = std::exchange(current_relay(), nullptr);
   if (!relay) return;
   headrace::set_log_sink(std::move(next));
-  // A sink that replaces itself is on the relay's own thread: its last lines follow when it returns.
+  // A sink that replaces itself runs on the relay's thread: its last lines are delivered after it returns.
   if (relay->thread == std::this_thread::get_id()) {
     std::thread([relay] { relay->stop(); }).detach();
     return;
@@ -128,20 +128,19 @@ void relay_log(nb::object sink) {
 void bind_log(nb::module_& module) {
   module.def(
       "set_log_level", [](const std::string& spec) { take(headrace::set_log_level(spec)); }, nb::arg("spec"),
-      "Sets what is said, in the syntax of HEADRACE_LOG: one level for all and room=level pairs,\n"
-      "\"warn,tcp=debug,engine=off\". What an earlier call set for a room is forgotten.\n\n"
-      "Levels: off, error, warn, info, debug, trace.\n"
+      "Sets the log level, with the syntax of HEADRACE_LOG: \"warn,tcp=debug,engine=off\".\n\n"
+      "spec: one level for all, and pairs room=level; a room is a part of the library. Levels of an\n"
+      "earlier call are dropped. Levels: off, error, warn, info, debug, trace.\n"
       "Errors: InvalidArgument (no such level, empty room): nothing is changed.");
   module.def(
       "set_log_sink", &relay_log, nb::arg("sink").none(),
       nb::sig("def set_log_sink(sink: collections.abc.Callable[[str, str, str], object] | None) -> None"),
-      "Sends log lines to sink(level, room, text) instead of stderr; None goes back to stderr.\n\n"
-      "Threads: the sink runs on a thread of its own, a line at a time and in order, so a slow one delays "
-      "nobody;\n"
-      "beyond 8192 waiting lines the newest are dropped, and a line says how many. Returns once the sink "
-      "before it\n"
-      "has had its lines. An exception in it goes to sys.unraisablehook.\n"
-      "Owns: the sink is held until it is replaced.");
+      "Sends log lines to sink(level, room, text) instead of stderr; None restores stderr.\n\n"
+      "Threads: the sink is called on a thread of its own, one line at a time and in order, so a\n"
+      "slow sink delays no other thread. If 8192 lines wait, new ones are dropped, and a line tells\n"
+      "how many. The call returns when the earlier sink has had its lines. An exception in it goes\n"
+      "to sys.unraisablehook.\n"
+      "Owns: the sink is kept until it is replaced.");
 }
 
 }  // namespace headrace::python

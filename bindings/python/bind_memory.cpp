@@ -20,11 +20,11 @@ int memory_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
                            static_cast<Py_ssize_t>(memory.region.region.length_bytes), 0, flags);
 }
 
-/// False, and an exception is set, where the CPU cannot use its addresses.
+/// False, with an exception set, if the CPU cannot use the mapping's addresses.
 bool check_cpu(const PyMapping& mapping) noexcept {
   if (mapping.device() < 0) return true;
   PyErr_Format(PyExc_BufferError,
-               "it is mapped for the kernels of GPU %d, and the CPU cannot use its addresses: use "
+               "the mapping is for the kernels of GPU %d, and the CPU cannot use its addresses: use "
                "torch.from_dlpack",
                mapping.device());
   return false;
@@ -71,16 +71,16 @@ std::uint64_t address_of(const PyMapping& self) {
   return reinterpret_cast<std::uint64_t>(self.bytes().data());
 }
 
-/// As Numba, CuPy and torch read it. Who uses it keeps the object, and so the memory.
+/// For Numba, CuPy and torch. Its user keeps the object, and so the memory.
 nb::dict cuda_array_interface(const PyMapping& self) {
-  if (self.device() < 0) throw nb::attribute_error("it is mapped for the CPU: use its buffer");
+  if (self.device() < 0) throw nb::attribute_error("the mapping is for the CPU: use its buffer");
   nb::dict interface;
   interface["version"] = 3;
   interface["shape"] = nb::make_tuple(self.bytes().size());
   interface["typestr"] = "|u1";
   interface["data"] = nb::make_tuple(address_of(self), !self.writable());
   interface["strides"] = nb::none();
-  interface["stream"] = nb::none();  // nothing of ours is queued that a reader had to wait for
+  interface["stream"] = nb::none();  // no work is queued on it for which a reader must wait
   return interface;
 }
 
@@ -104,9 +104,9 @@ MemoryRange make_range(const std::string& kind, std::uint64_t address, std::size
 
 constexpr const char* numpy_doc =
     "The memory as a NumPy array, without a copy; imports NumPy.\n\n"
-    "Shapes: one dimension over all of it, or `shape`, which may take less.\n"
+    "Shapes: one dimension with all elements, or `shape`, which may use a part of the memory.\n"
     "Owns: the array keeps the memory in place.\n"
-    "Errors: ValueError (the bytes do not suffice for, or do not divide by, dtype and shape).";
+    "Errors: ValueError (too few bytes for dtype and shape, or not a multiple of dtype).";
 constexpr const char* numpy_signature =
     "def numpy(self, dtype: object = 'uint8', shape: int | tuple[int, ...] | None = None) -> numpy.ndarray";
 
@@ -115,10 +115,10 @@ constexpr const char* numpy_signature =
 void bind_memory(nb::module_& module) {
   nb::class_<MemoryRange>(
       module, "MemoryRange",
-      "Memory that is not behind a Python object: by address, path, descriptor or key.\n\n"
-      "dram: address, length_bytes. vram: device (ordinal), address, length_bytes. file, block: path, or an\n"
-      "open file_descriptor, which stays the caller's. object: path (the key). For these three a\n"
-      "length_bytes of 0 means all of it.")
+      "Memory, a file or an object that is not a Python object: by address, path, descriptor or key.\n\n"
+      "dram: address, length_bytes. vram: device (ordinal), address, length_bytes. file, block:\n"
+      "path, or an open file_descriptor, which the caller owns. object: path (the key). For file,\n"
+      "block and object a length_bytes of 0 means all of it.")
       .def(
           "__init__",
           [](MemoryRange* self, const std::string& kind, std::uint64_t address, std::size_t length_bytes,
@@ -133,20 +133,21 @@ void bind_memory(nb::module_& module) {
           "\"dram\", \"vram\", \"block\", \"file\" or \"object\".")
       .def_prop_ro(
           "address", [](const MemoryRange& self) { return reinterpret_cast<std::uint64_t>(self.address); },
-          "Of the first byte.")
-      .def_ro("length_bytes", &MemoryRange::length_bytes, "0 for files, blocks and objects: all of it.")
+          "The address of the first byte.")
+      .def_ro("length_bytes", &MemoryRange::length_bytes,
+              "The length in bytes; 0 for a file, block or object: all of it.")
       .def_ro("device", &MemoryRange::device, "The GPU's ordinal, or -1.")
-      .def_ro("file_descriptor", &MemoryRange::file_descriptor, "Open, or -1.")
+      .def_ro("file_descriptor", &MemoryRange::file_descriptor, "An open descriptor, or -1.")
       .def_prop_ro(
           "path", [](const MemoryRange& self) { return to_str(self.path); },
-          "Of the file or block device; the object's key.");
+          "The path of the file or block device, or the object's key.");
 
   nb::class_<PyRegion>(
       module, "Region",
-      "Registered memory, of this agent or of a peer. A value: it says what was, and holds nothing.")
+      "Describes registered memory of this agent or of a peer. A value: it does not keep the memory.")
       .def_prop_ro(
           "id", [](const PyRegion& self) { return self.region.id.value; },
-          "Names it within one life of its agent; counts from 1, never used twice.")
+          "Names it within one incarnation of its agent; counts from 1 and is never used twice.")
       .def_prop_ro(
           "kind", [](const PyRegion& self) { return to_str(kind_name(self.region.kind)); },
           "\"dram\", \"vram\", \"block\", \"file\" or \"object\".")
@@ -155,33 +156,31 @@ void bind_memory(nb::module_& module) {
           "The owner's address; 0 for files and objects.")
       .def_prop_ro(
           "length_bytes", [](const PyRegion& self) { return self.region.length_bytes; },
-          "How many bytes it has.")
+          "The length in bytes.")
       .def_prop_ro(
           "name", [](const PyRegion& self) { return to_str(self.region.name); },
-          "Unique in its agent; empty: unnamed.")
+          "The region's name, unique in its agent; empty: none.")
       .def_prop_ro(
           "note", [](const PyRegion& self) { return to_bytes(self.region.note); },
-          "What its owner said about it: dtype and shape, a checksum, ...")
+          "Bytes that its owner registered with it: dtype and shape, a checksum, ...")
       .def_prop_ro(
           "backends", [](const PyRegion& self) { return to_strs(self.region.backends); },
-          nb::sig("def backends(self) -> list[str]"), "Those it is registered with.")
+          nb::sig("def backends(self) -> list[str]"), "The backends that it is registered with.")
       .def_prop_ro(
           "writable", [](const PyRegion& self) { return self.region.writable; },
-          "Whether requests may write it: not if the object behind it cannot be written, or `register` was "
-          "told so.")
+          "Whether requests may write to it.")
       .def("__len__", [](const PyRegion& self) { return self.region.length_bytes; })
       .def("__repr__", &region_repr)
       .def("__reduce__",
-           refuse_pickle("a Region belongs to one life of its agent: send metadata (Agent.export_metadata), "
-                         "or the region's name"),
+           refuse_pickle("a Region cannot be pickled: send metadata (Agent.export_metadata), or the region's "
+                         "name"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));
 
   nb::class_<PyMemory>(
       module, "Memory", nb::type_slots(memory_slots),
-      "What Agent.allocate gave: registered memory with the buffer protocol, zero-filled and "
-      "page-aligned.\n\n"
-      "Owns: the memory stays in place while this object or any view of it lives, after deregister and the\n"
-      "agent's end too; the region itself is the agent's, until deregister.")
+      "Memory from Agent.allocate: registered, with the buffer protocol, zero-filled, page-aligned.\n\n"
+      "Owns: the memory stays in place while this object or any view of it lives, also after\n"
+      "deregister and the agent's end. The region belongs to the agent until it is deregistered.")
       .def_prop_ro(
           "region", [](const PyMemory& self) { return self.region; }, "Its Region.")
       .def("numpy", &as_numpy, nb::arg("dtype") = "uint8", nb::arg("shape") = nb::none(),
@@ -190,43 +189,41 @@ void bind_memory(nb::module_& module) {
       .def("__repr__",
            [](const PyMemory& self) { return nb::str("Memory({})").format(region_repr(self.region)); })
       .def("__reduce__",
-           refuse_pickle("Memory belongs to its process: another one reads it through an agent of its own, "
-                         "or maps it (Agent.map)"),
+           refuse_pickle(
+               "Memory cannot be pickled: another process reads it with an agent of its own, or maps it "
+               "(Agent.map)"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));
 
   nb::class_<PyMapping>(
       module, "Mapping", nb::type_slots(mapping_slots),
-      "A peer's region as memory of this process: for the CPU with the buffer protocol, for the kernels of a "
-      "GPU by\n"
-      "DLPack, torch.from_dlpack(mapping), and __cuda_array_interface__: one dimension of uint8 over all of "
-      "it.\n\n"
-      "Owns: the mapping stays while this object or any view or tensor of it lives. Once the peer has "
-      "revoked it, left or\n"
-      "died `alive` is false: what it had allocated by its agent then shows old bytes, never a fault; GPU "
-      "memory shows them,\n"
-      "or what its owner has put there since, so let go of it. The end of a mapping for a GPU waits until "
-      "that GPU has done\n"
-      "what was queued on it, which cannot be while a stream of it is being captured: it then stays mapped.")
-      .def_prop_ro("device", &PyMapping::device, "The GPU whose kernels use it, by its ordinal; -1: the CPU.")
-      .def_prop_ro("address", &address_of,
-                   "Of the first byte, for whom `device` names: the CPU, or the kernels of that GPU.")
+      "A peer's region that is mapped into this process.\n\n"
+      "For the CPU it has the buffer protocol; for the kernels of a GPU it has DLPack\n"
+      "(torch.from_dlpack(mapping)) and __cuda_array_interface__. Shape: one dimension of uint8.\n"
+      "Owns: the mapping stays while this object or any view or tensor of it lives. `alive` becomes\n"
+      "False when the peer has revoked the region, left or died. Memory from the peer's allocate\n"
+      "then shows old bytes and never faults. GPU memory shows old bytes or new data of its owner:\n"
+      "stop using it. The end of a mapping for a GPU waits for the work that is queued on that GPU.\n"
+      "During a capture on that GPU it cannot wait; the memory then stays mapped.")
+      .def_prop_ro("device", &PyMapping::device,
+                   "The ordinal of the GPU whose kernels use the mapping; -1: the CPU.")
+      .def_prop_ro("address", &address_of, "The address of the first byte, valid on `device`.")
       .def_prop_ro(
           "writable", &PyMapping::writable,
-          "False if its owner lets it be read only: then so do its views. Nothing keeps a kernel from "
-          "writing GPU memory.")
-      .def_prop_ro("alive", &PyMapping::alive, "False once the peer has revoked the region, left or died.")
+          "False if its owner allows reading only; its views are then read-only. Kernels can still write to "
+          "GPU memory.")
+      .def_prop_ro("alive", &PyMapping::alive, "False after the peer has revoked the region, left or died.")
       .def("numpy", &mapping_as_numpy, nb::arg("dtype") = "uint8", nb::arg("shape") = nb::none(),
            nb::sig(numpy_signature),
            "The memory as a NumPy array, without a copy; imports NumPy.\n\n"
-           "Shapes: one dimension over all of it, or `shape`, which may take less.\n"
+           "Shapes: one dimension with all elements, or `shape`, which may use a part of the memory.\n"
            "Owns: the array keeps the memory in place.\n"
-           "Errors: ValueError (the bytes do not suffice for, or do not divide by, dtype and shape), "
-           "BufferError (it is\n"
-           "mapped for a GPU: use torch.from_dlpack).")
+           "Errors: ValueError (too few bytes for dtype and shape, or not a multiple of dtype),\n"
+           "BufferError (the mapping is for a GPU: use torch.from_dlpack).")
       .def("__dlpack__", &mapping_to_dlpack, nb::sig("def __dlpack__(self, **kwargs: object) -> typing.Any"),
-           "For torch.from_dlpack and its like. torch does not heed that memory can be read only: do not "
-           "write it.\n\n"
-           "Errors: BufferError (it can be read only, and the reader knows no version 1 of DLPack).")
+           "Exports the memory by DLPack, for torch.from_dlpack and similar functions.\n\n"
+           "torch ignores that memory is read-only: do not write to a tensor of a read-only mapping.\n"
+           "Errors: BufferError (the mapping is read-only, and the importer does not know DLPack version\n"
+           "1).")
       .def(
           "__dlpack_device__",
           [](const PyMapping& self) {
@@ -237,9 +234,10 @@ void bind_memory(nb::module_& module) {
           "DLPack's type and number of the device.")
       .def_prop_ro("__cuda_array_interface__", &cuda_array_interface,
                    nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]"),
-                   "Version 3, for Numba, CuPy and torch. AttributeError if it is mapped for the CPU.")
+                   "Version 3 of the interface, for Numba, CuPy and torch.\n\n"
+                   "Errors: AttributeError (the mapping is for the CPU).")
       .def("__len__", [](const PyMapping& self) { return self.bytes().size(); })
-      .def("__reduce__", refuse_pickle("a Mapping belongs to its process: map the region there"),
+      .def("__reduce__", refuse_pickle("a Mapping cannot be pickled: map the region in the other process"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));
 }
 

@@ -26,16 +26,16 @@
 namespace headrace::python {
 namespace {
 
-/// A run that nobody has waited for yet.
+/// A run whose end has not been waited for.
 struct Pending {
   std::shared_ptr<Model> model;
   void* stream = nullptr;
 };
 
-/// An output. Arrays made of it share its memory and keep it.
+/// An output. Arrays of it share its memory and keep it alive.
 struct PyTensor {
   std::shared_ptr<Tensor> tensor;
-  std::optional<Pending> pending;  ///< it is ready in the order of that stream alone
+  std::optional<Pending> pending;  ///< set: it is ready only in the order of that stream
   std::array<Py_ssize_t, most_tensor_dimensions> shape{}, strides_bytes{};
 
   explicit PyTensor(Tensor from, std::optional<Pending> run = {})
@@ -49,7 +49,7 @@ struct PyTensor {
   }
 };
 
-/// struct's letter; null for types that the buffer protocol has none for.
+/// The format letter of module struct; null if the buffer protocol has none for the type.
 const char* buffer_format(DType type) {
   switch (type) {
     case DType::float32:
@@ -91,8 +91,8 @@ int tensor_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
   if (format == nullptr || output.tensor->device().kind != Device::Kind::cpu) {
     PyErr_SetString(PyExc_BufferError,
                     format == nullptr
-                        ? "the buffer protocol has no word for its elements: use torch.from_dlpack"
-                        : "it lies on a GPU: use torch.from_dlpack");
+                        ? "the buffer protocol has no format for this dtype: use torch.from_dlpack"
+                        : "the tensor is on a GPU: use torch.from_dlpack");
     return -1;
   }
   if (PyBuffer_FillInfo(view, self, output.tensor->data(), static_cast<Py_ssize_t>(output.tensor->bytes()), 0,
@@ -114,10 +114,10 @@ std::int32_t dlpack_device_type(const Tensor& tensor) {
   return tensor.device().kind == Device::Kind::cpu ? dl_cpu : dl_cuda;
 }
 
-/// The array will be read on `reader`: on another stream than that of the run it has to be ready beforehand.
+/// Called before an export. If the importer reads on another stream than the run's, waits for the run.
 void make_ready(PyTensor& self, const nb::kwargs& how) {
   if (!self.pending) return;
-  // None stands for the default stream, -1 for a reader that sees to the order itself; nothing: who knows.
+  // DLPack: None is the default stream; -1: the importer synchronizes itself; not given: unknown, so wait.
   std::intptr_t reader = 0;
   if (how.contains("stream")) {
     const nb::object stream = how["stream"];
@@ -150,9 +150,9 @@ nb::object from_json(const std::string& text) {
   return nb::module_::import_("json").attr("loads")(to_str(text));
 }
 
-/// A model. Shared, so that a call that another thread has begun ends on a model that is there.
+/// A model. Shared, so that close() does not free it during a call on another thread.
 struct PyModel {
-  std::shared_ptr<Model> model;  ///< null once it is closed
+  std::shared_ptr<Model> model;  ///< null: closed
   std::string path;
   ExchangeCache exchange;
 
@@ -180,16 +180,16 @@ PyModel open_model(const std::filesystem::path& path, const std::string& model_n
   return {std::make_shared<Model>(take(std::move(opened))), path.string(), {}};
 }
 
-/// The inputs, if those that the model writes into let themselves be written.
+/// Returns the inputs. Raises if the model writes to one that is read-only.
 std::vector<TensorInput> writable(const std::vector<TensorSpec>& specs, std::vector<TensorInput> inputs) {
   for (std::size_t i = 0; i < std::min(specs.size(), inputs.size()); ++i)
     if (specs[i].mutated && inputs[i].read_only())
       raise_invalid("input " + specs[i].name +
-                    ": the model writes into it, and this memory is read-only: give a copy");
+                    ": the model writes to it, but its memory is read-only: give a copy");
   return inputs;
 }
 
-/// The inputs of one run in the model's order.
+/// The inputs of a run, in the model's order.
 std::vector<TensorInput> gather(const Model& model, ExchangeCache& exchange, const nb::args& positional,
                                 const nb::kwargs& named, std::optional<void*> stream) {
   const std::vector<TensorSpec>& specs = model.info().inputs;
@@ -214,11 +214,11 @@ std::vector<TensorInput> gather(const Model& model, ExchangeCache& exchange, con
   if (used == named.size()) return writable(specs, std::move(inputs));
   std::string names;
   for (const TensorSpec& spec : specs) names += (names.empty() ? "" : ", ") + spec.name;
-  raise_invalid("an input by name is none of the model's, or was given by its place too: it takes " +
+  raise_invalid("a named input is not one of the model's, or was given by position too: the model takes " +
                 (names.empty() ? "unknown names" : names));
 }
 
-/// The stream among the arguments by name, taken out of them; an input that is called so comes first.
+/// Removes `stream` from the named arguments and returns it, unless the model has an input of that name.
 std::optional<void*> take_stream(const Model& model, nb::kwargs& named) {
   if (named.size() == 0 || !named.contains("stream") || model.input_index("stream")) return std::nullopt;
   const nb::object given = named["stream"];
@@ -227,7 +227,7 @@ std::optional<void*> take_stream(const Model& model, nb::kwargs& named) {
 }
 
 nb::list run_model(PyModel& self, const nb::args& positional, nb::kwargs named) {
-  const std::shared_ptr<Model> model = self.opened();  // an input's own code may close it
+  const std::shared_ptr<Model> model = self.opened();  // kept: code of an input may close the model
   const std::optional<void*> stream = take_stream(*model, named);
   const std::vector<TensorInput> inputs = gather(*model, self.exchange, positional, named, stream);
   std::vector<TensorView> views;
@@ -297,32 +297,33 @@ nb::dict memory_dict(const PyModel& self) {
 }
 
 constexpr const char* run_doc =
-    "Runs once, on inputs by place or by name; every one is checked first.\n\n"
-    "Inputs: torch tensors, NumPy arrays, whatever speaks the buffer protocol or DLPack; None: left out.\n"
-    "On a GPU inputs lie there already, and the call returns when the outputs are ready. With stream=, a\n"
-    "torch.cuda.Stream or the number of a CUDA stream, it runs in the order of that stream and returns at "
-    "once:\n"
-    "inputs stay in place until the stream has passed, and outputs are ready in its order (torch.from_dlpack "
-    "on\n"
-    "another stream waits). Without, it runs on torch's current stream, and so does a model that has an "
-    "input of\n"
-    "that name, which stream= then gives.\n"
-    "Owns: inputs are read, and those that the model mutates written, in place; outputs are new memory.\n"
-    "Threads: any; the GIL is given away. So many runs go on at once as there are runners.\n"
-    "Errors: InvalidArgument (which input, what it is, what was expected; a stream for a model on the CPU),\n"
-    "BackendFailed (torch: its words).";
+    "Runs the model once. Returns the list of its outputs.\n\n"
+    "inputs, named: the inputs by position or by name: torch tensors, NumPy arrays, or other\n"
+    "objects with the buffer protocol or DLPack; None leaves an optional input out. Every input is\n"
+    "checked before the run. For a model on a GPU they must be on that GPU.\n"
+    "stream: None: runs on torch's current stream, and returns when the outputs are ready. A\n"
+    "torch.cuda.Stream, or the number of a CUDA stream: runs in the order of that stream and\n"
+    "returns at once. Inputs must then stay in place until the stream has passed the run; outputs\n"
+    "are ready in the stream's order, and torch.from_dlpack on another stream waits. If the model\n"
+    "has an input of the name \"stream\", the argument is that input.\n"
+    "Owns: inputs are read in place, and written in place if the model mutates them; outputs are\n"
+    "new memory.\n"
+    "Threads: any; the GIL is released. As many runs proceed at once as there are runners.\n"
+    "Errors: InvalidArgument (an input does not fit, the text has both; a stream for a model on\n"
+    "the CPU), BackendFailed (an error of torch, with its text).";
 
 }  // namespace
 
 void bind_model(nb::module_& module) {
   nb::class_<PyTensor>(
       module, "Tensor", nb::type_slots(tensor_slots),
-      "An output of a model, row-major, with the buffer protocol and DLPack: numpy.asarray(t), "
-      "torch.from_dlpack(t).\n\n"
-      "Owns: the memory stays while this object or any array made of it lives, after the model too.")
+      "An output of a model, row-major, with the buffer protocol and DLPack.\n\n"
+      "Use numpy.asarray(tensor) or torch.from_dlpack(tensor).\n"
+      "Owns: the memory stays while this object or any array of it lives, also after the model is\n"
+      "closed.")
       .def_prop_ro(
           "shape", [](const PyTensor& self) { return shape_tuple(self.tensor->shape()); },
-          nb::sig("def shape(self) -> tuple[int, ...]"), "Its lengths.")
+          nb::sig("def shape(self) -> tuple[int, ...]"), "The length of each dimension.")
       .def_prop_ro(
           "dtype", [](const PyTensor& self) { return to_str(dtype_name(self.tensor->dtype())); },
           "torch's name without \"torch.\": \"float32\".")
@@ -331,9 +332,10 @@ void bind_model(nb::module_& module) {
           "\"cpu\" or \"cuda:0\".")
       .def(
           "numpy", [](nb::handle self) { return nb::module_::import_("numpy").attr("asarray")(self); },
-          nb::sig("def numpy(self) -> numpy.ndarray"), "As a NumPy array, without a copy; imports NumPy.")
+          nb::sig("def numpy(self) -> numpy.ndarray"),
+          "The tensor as a NumPy array, without a copy; imports NumPy.")
       .def("__dlpack__", &to_dlpack, nb::sig("def __dlpack__(self, **kwargs: object) -> typing.Any"),
-           "For torch.from_dlpack and its like.")
+           "Exports the memory by DLPack, for torch.from_dlpack and similar functions.")
       .def(
           "__dlpack_device__",
           [](const PyTensor& self) {
@@ -347,15 +349,15 @@ void bind_model(nb::module_& module) {
                  .format(to_str(dtype_name(self.tensor->dtype())), to_str(shape_text(self.tensor->shape())),
                          to_str(device_text(self.tensor->device())));
            })
-      .def("__reduce__", refuse_pickle("a Tensor belongs to its process: send numpy.asarray(tensor)"),
+      .def("__reduce__", refuse_pickle("a Tensor cannot be pickled: send numpy.asarray(tensor)"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));
 
-  nb::class_<PyModel>(module, "Model",
-                      "A model that AOTInductor compiled, open. Its code runs without Python; torch is "
-                      "loaded, not imported.\n\n"
-                      "Owns: what is loaded goes with close(), the end of a with block, or the last "
-                      "reference; outputs stay.\n"
-                      "Threads: any.")
+  nb::class_<PyModel>(
+      module, "Model",
+      "An open model that AOTInductor compiled.\n\n"
+      "It runs without Python; torch's libraries are loaded, but torch is not imported.\n"
+      "Owns: close(), the end of a with block, or the last reference frees the model; outputs stay.\n"
+      "Threads: any.")
       .def(
           "__init__",
           [](PyModel* self, const std::filesystem::path& path, const std::string& model_name,
@@ -366,28 +368,29 @@ void bind_model(nb::module_& module) {
           nb::arg("path"), nb::kw_only(), nb::arg("model_name") = "model", nb::arg("device") = nb::none(),
           nb::arg("runners") = 1, nb::arg("threads") = 0, nb::arg("options") = nb::none(),
           nb::sig("def __init__(self, path: str | os.PathLike[str], *, model_name: str = 'model', device: "
-                  "str | None = None, "
-                  "runners: int = 1, threads: int = 0, options: "
-                  "dict[str, object] | None = None) -> None"),
-          "Checks the package (.pt2 or unpacked) against this machine, unpacks it into the cache, loads "
-          "it.\n\n"
-          "device: \"cpu\", \"cuda\", \"cuda:1\"; None: what the package was made for. runners: runs at "
-          "once.\n"
-          "threads: of torch inside one operation; 0: as it is. The GIL is given away.\n"
-          "Errors: NotFound, Corrupt (not a package, or damaged), InvalidArgument (no model of that name),\n"
-          "NotSupported (no torch or another one, another machine, CPU or GPU), BackendFailed (torch: its "
-          "words).")
+                  "str | None = None, runners: int = 1, threads: int = 0, options: dict[str, object] | None "
+                  "= None) -> None"),
+          "Checks a package for this machine, unpacks it into the cache and loads it.\n\n"
+          "path: the .pt2 file, or the folder that it was unpacked to.\n"
+          "model_name: the model of the package.\n"
+          "device: \"cpu\", \"cuda\", \"cuda:1\"; None: the device that the package was made for.\n"
+          "runners: how many runs can proceed at once.\n"
+          "threads: threads of torch inside one operation; 0: torch's own number.\n"
+          "Threads: the GIL is released.\n"
+          "Errors: NotFound, Corrupt (not a package, or damaged), InvalidArgument (no model of that\n"
+          "name), NotSupported (no torch, or made for another torch, CPU or GPU), BackendFailed (an\n"
+          "error of torch, with its text).")
       .def("run", &run_model,
            nb::sig("def run(self, *inputs: object, stream: object = None, **named: object) -> list[Tensor]"),
            run_doc)
       .def("__call__", &run_model,
            nb::sig(
                "def __call__(self, *inputs: object, stream: object = None, **named: object) -> list[Tensor]"),
-           "The same as run.")
+           "Does the same as run().")
       .def_prop_ro(
           "info", [](const PyModel& self) { return from_json(model_info_json(self.opened()->info())); },
           nb::sig("def info(self) -> dict[str, typing.Any]"),
-          "What the package says, as `headrace inspect --json` prints it.")
+          "The description of the package, as `headrace inspect --json` prints it.")
       .def_static(
           "inspect",
           [](const std::filesystem::path& path, const std::string& model_name) {
@@ -397,26 +400,26 @@ void bind_model(nb::module_& module) {
           nb::arg("path"), nb::arg("model_name") = "model",
           nb::sig("def inspect(path: str | os.PathLike[str], model_name: str = 'model') -> dict[str, "
                   "typing.Any]"),
-          "The same of a package that is not opened: needs no torch.\n\nErrors: NotFound, Corrupt, "
-          "InvalidArgument.")
-      .def(
-          "constants", &list_constants, nb::sig("def constants(self) -> list[dict[str, typing.Any]]"),
-          "Weights and buffers: name, dtype, shape. Without what the compiler worked out of them beforehand.")
+          "The description of a package, without opening it; needs no torch.\n\n"
+          "Errors: NotFound, Corrupt, InvalidArgument.")
+      .def("constants", &list_constants, nb::sig("def constants(self) -> list[dict[str, typing.Any]]"),
+           "Weights and buffers: name, dtype, shape. Constants that the compiler folded are not listed.")
       .def("replace_constants", &replace_constants, nb::arg("values"),
            nb::sig("def replace_constants(self, values: dict[str, object]) -> None"),
-           "Puts other values in the place of some constants; waits for the runs that go on.\n\n"
-           "Errors: InvalidArgument (no such constant, another dtype or shape: nothing was changed).")
+           "Replaces the values of constants. Waits for runs in progress.\n\n"
+           "values: tensors by the name of the constant.\n"
+           "Errors: InvalidArgument (no such constant, another dtype or shape; nothing is changed).")
       .def("timing", &timing_dict, nb::sig("def timing(self) -> dict[str, typing.Any]"),
-           "Nanoseconds of loading and running.")
+           "The times of loading and running, in nanoseconds.")
       .def("memory", &memory_dict, nb::sig("def memory(self) -> dict[str, int]"),
-           "Bytes of package, constants, process; of the GPU what torch holds here, its most, and what all "
-           "use.")
+           "The memory of package, constants, process and GPU, in bytes.\n\n"
+           "Of the GPU: the memory that torch holds in this process, its maximum, and the memory that all\n"
+           "processes use.")
       .def_prop_ro(
           "closed", [](const PyModel& self) { return self.model == nullptr; }, "Whether close() was called.")
       .def("close", &PyModel::close,
-           "Frees what was loaded; every later call raises InvalidArgument. Nothing happens the second "
-           "time.\n\n"
-           "Threads: runs that other threads are in finish first, and the model goes with the last of them.")
+           "Frees the model; later calls raise InvalidArgument. May be called again.\n\n"
+           "Threads: runs in other threads end first; the last of them frees the model.")
       .def(
           "__enter__", [](nb::handle self) { return nb::borrow(self); },
           nb::sig("def __enter__(self) -> Model"))
@@ -430,7 +433,7 @@ void bind_model(nb::module_& module) {
                  .format(to_str(self.path),
                          self.model ? to_str(device_text(self.model->info().device)) : nb::str("closed"));
            })
-      .def("__reduce__", refuse_pickle("a Model belongs to its process: open the package there"),
+      .def("__reduce__", refuse_pickle("a Model cannot be pickled: open the package in the other process"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// <headrace/pages.hpp>; what Agent.prepare takes is read in page_input.cpp.
+// <headrace/pages.hpp>. page_input.cpp reads the arguments of Agent.prepare.
 #include <headrace/pages.hpp>
 
 #include "bindings/python/binding.hpp"
@@ -30,27 +30,28 @@ const Region& own_region(nb::handle object) {
   if (nb::isinstance<PyRegion>(object)) return nb::cast<const PyRegion&>(object).region;
   if (nb::isinstance<PyMemory>(object)) return nb::cast<const PyMemory&>(object).region.region;
   raise_invalid("region is " + shown(object) +
-                ": give the Region that register returned, or what allocate returned");
+                ": give the Region from register, or the Memory from allocate");
 }
 
-/// The pages that are the array's along its first dimension, and what each of them consists of.
+/// The pages of an array, one for each index of its first dimension, and the view of each page.
 std::pair<UniformPages, PageView> pages_of(nb::handle region_object, nb::handle array) {
   const Region& region = own_region(region_object);
   const auto view = ArrayView::open(array);
   if (view == nullptr)
-    raise_invalid("array is " + shown(array) +
-                  ": give a NumPy array, a torch tensor, or what else offers its memory");
+    raise_invalid(
+        "array is " + shown(array) +
+        ": give a NumPy array, a torch tensor, or another object with the buffer protocol or DLPack");
   if (view->shape.empty() || view->count() == 0)
     raise_invalid("the array is a " + view->described() +
-                  ": it needs a first dimension, of pages, and elements");
+                  ": it needs a first dimension (the pages) and at least one element");
   const auto address = reinterpret_cast<std::uint64_t>(view->data);
   if (address < region.address || address - region.address >= region.length_bytes)
-    raise_invalid("the array is a " + view->described() + " that does not lie in region " +
-                  std::to_string(region.id.value) + ": give the region that its memory was registered as");
+    raise_invalid("the array is a " + view->described() + " that is not in region " +
+                  std::to_string(region.id.value) + ": give the region of its memory");
   if (view->shape[0] > 1 && view->strides_bytes[0] <= 0)
-    raise_invalid("the array is a " + view->described() + " whose pages are " +
-                  std::to_string(view->strides_bytes[0]) +
-                  " bytes apart: pages go forward, so turn the order of its first dimension round");
+    raise_invalid(
+        "the array is a " + view->described() + " whose pages are " + std::to_string(view->strides_bytes[0]) +
+        " bytes apart: the stride of the first dimension must be positive, so reverse that dimension");
   PageView page;
   page.item_bytes = view->element_bytes;
   page.shape.assign(view->shape.begin() + 1, view->shape.end());
@@ -65,13 +66,11 @@ std::pair<UniformPages, PageView> pages_of(nb::handle region_object, nb::handle 
 void bind_page_view(nb::module_& module) {
   nb::class_<PageView>(
       module, "PageView",
-      "What every page of a list consists of where that is not one stretch: an array of up to four "
-      "dimensions, by its\n"
-      "strides. A page is its elements in the order of their indices, the last one fastest, and "
-      "begins where element\n"
-      "0, 0, ... lies. Lists whose views have one shape go together whatever their strides are: so "
-      "heads are split off or\n"
-      "transposed on the way. A list without a view goes with any of as many bytes a page.")
+      "The shape of every page of a list whose pages are not contiguous: a strided array.\n\n"
+      "The array has up to four dimensions. A page is its elements in the order of their indices,\n"
+      "the last index fastest; it begins at element 0, 0, ... Lists with views of the same shape fit\n"
+      "together, with any strides; so a request can split off or transpose heads. A list without a\n"
+      "view fits every list whose pages have the same number of bytes.")
       .def(
           "__init__",
           [](PageView* self, nb::handle shape, nb::handle strides, std::uint64_t item) {
@@ -82,14 +81,14 @@ void bind_page_view(nb::module_& module) {
           nb::arg("shape"), nb::arg("strides_bytes").none() = nb::none(), nb::arg("item_bytes") = 1,
           nb::sig("def __init__(self, shape: collections.abc.Sequence[int], strides_bytes: "
                   "collections.abc.Sequence[int] | None = None, item_bytes: int = 1) -> None"),
-          "shape: 1 to 4 extents, at least 1 each. strides_bytes: one for each, above 0, from an element to "
-          "the next; "
-          "None: there\nare no gaps. item_bytes: of an element.\nErrors: those of a view that cannot be come "
-          "from "
-          "Agent.prepare.")
+          "shape: 1 to 4 lengths of at least 1.\n"
+          "strides_bytes: for each dimension the distance from an element to the next, above 0; None: no\n"
+          "gaps.\n"
+          "item_bytes: the bytes of an element.\n"
+          "Errors: Agent.prepare raises those of a view that is not possible.")
       .def_prop_ro(
           "shape", [](const PageView& self) { return tuple_of(self.shape); },
-          nb::sig("def shape(self) -> tuple[int, ...]"), "Extents.")
+          nb::sig("def shape(self) -> tuple[int, ...]"), "The length of each dimension.")
       .def_prop_ro(
           "strides_bytes",
           [](const PageView& self) -> nb::object {
@@ -97,8 +96,8 @@ void bind_page_view(nb::module_& module) {
             return tuple_of(self.strides_bytes);
           },
           nb::sig("def strides_bytes(self) -> tuple[int, ...] | None"),
-          "From an element to the next; None: no gaps.")
-      .def_ro("item_bytes", &PageView::item_bytes, "Of an element.")
+          "The distance from an element to the next in each dimension; None: no gaps.")
+      .def_ro("item_bytes", &PageView::item_bytes, "The bytes of an element.")
       .def(
           "__reduce__",
           [](nb::handle self) {
@@ -119,25 +118,25 @@ void bind_page_view(nb::module_& module) {
       },
       nb::arg("region"), nb::arg("array"),
       nb::sig("def pages_of(region: Region | Memory, array: object) -> tuple[UniformPages, PageView]"),
-      "An array as pages: those of its first dimension, and the view that the other dimensions are.\n\n"
-      "region: of ours, in which the array lies. array: a NumPy array, a torch tensor or what else offers "
-      "its memory, "
-      "of shape\n"
-      "(pages, ...) with at most four dimensions more, and any strides: heads[:, :, 4:8], swapaxes, permute. "
-      "Nothing "
-      "is copied or\n"
-      "kept. For Agent.prepare(pages, view=view), here or, as both can be pickled, by a peer, with peer=our "
-      "name.\n"
-      "Errors: InvalidArgument (the array lies elsewhere, or its pages go backward).");
+      "Describes an array as pages. Returns (pages, view) for Agent.prepare(pages, view=view).\n\n"
+      "Each index of the first dimension is a page; the other dimensions are the view.\n"
+      "region: the region of this agent that holds the array.\n"
+      "array: a NumPy array, a torch tensor, or another object with the buffer protocol or DLPack,\n"
+      "of shape (pages, ...) with at most four more dimensions and any strides: heads[:, :, 4:8],\n"
+      "swapaxes, permute.\n"
+      "Returns: both results can be pickled and sent to a peer, which prepares them with peer= this\n"
+      "agent's name.\n"
+      "Owns: nothing is copied or kept.\n"
+      "Errors: InvalidArgument (the array is not in the region; the stride of its first dimension is\n"
+      "not positive).");
 }
 
 }  // namespace
 
 void bind_pages(nb::module_& module) {
   nb::class_<UniformPages>(module, "UniformPages",
-                           "`count` pages of one length: page i begins at base_bytes + i * stride_bytes of "
-                           "one region. The cheapest\n"
-                           "list to make and to keep.")
+                           "`count` pages of one length: page i begins at base_bytes + i * stride_bytes.\n\n"
+                           "The cheapest list to prepare and to keep.")
       .def(
           "__init__",
           [](UniformPages* self, nb::handle region, std::uint64_t base, std::uint64_t stride,
@@ -148,14 +147,14 @@ void bind_pages(nb::module_& module) {
           nb::arg("count"),
           nb::sig("def __init__(self, region: Region | Memory | int, base_bytes: int, stride_bytes: int, "
                   "page_bytes: int, count: int) -> None"),
-          "Units: bytes from the region's start; a stride_bytes of 0 means page_bytes.")
+          "Units: bytes, counted from the region's start. stride_bytes 0 means page_bytes.")
       .def_prop_ro(
           "region", [](const UniformPages& self) { return self.region.value; }, "The region's id.")
-      .def_ro("base_bytes", &UniformPages::base_bytes, "Where page 0 begins.")
+      .def_ro("base_bytes", &UniformPages::base_bytes, "The offset of page 0.")
       .def_ro("stride_bytes", &UniformPages::stride_bytes,
-              "From one page's begin to the next one's; 0: page_bytes.")
-      .def_ro("page_bytes", &UniformPages::page_bytes, "The length of each.")
-      .def_ro("count", &UniformPages::count, "How many.")
+              "The distance from the begin of a page to the begin of the next; 0: page_bytes.")
+      .def_ro("page_bytes", &UniformPages::page_bytes, "The length of each page.")
+      .def_ro("count", &UniformPages::count, "The number of pages.")
       .def("__len__", [](const UniformPages& self) { return self.count; })
       .def(
           "__reduce__",
@@ -174,11 +173,10 @@ void bind_pages(nb::module_& module) {
 
   nb::class_<PyRegionPages>(
       module, "RegionPages",
-      "Pages of one region by columns: page i has lengths[i] bytes and begins at offsets[i] - origin_bytes. "
-      "For tables whose\n"
-      "rows hold more than pages need, and for offsets that count from elsewhere: with a region's address as "
-      "origin_bytes they\n"
-      "are addresses, a peer's too.")
+      "Pages of one region by columns: a column of offsets and a column of lengths.\n\n"
+      "Page i has lengths[i] bytes and begins at offsets[i] - origin_bytes. For tables that have\n"
+      "more columns than pages need, and for offsets that do not count from the region's start: with\n"
+      "a region's address as origin_bytes they are addresses, also those of a peer.")
       .def(
           "__init__",
           [](PyRegionPages* self, nb::handle region, nb::handle offsets, nb::handle lengths,
@@ -187,18 +185,17 @@ void bind_pages(nb::module_& module) {
           nb::arg("origin_bytes") = 0,
           nb::sig("def __init__(self, region: Region | Memory | int, offsets: object, lengths: object, "
                   "origin_bytes: int = 0) -> None"),
-          "offsets: a one-dimensional array of uint64 or int64, read without a copy; a column of a table "
-          "will do. lengths: the\n"
-          "same of as many, or an int for all.\n"
+          "offsets: a one-dimensional array of uint64 or int64, read without a copy; may be a column of\n"
+          "a table. lengths: an array of the same form and length, or an int for all pages.\n"
           "Units: bytes. Owns: keeps the arrays in place; they are read when the list is prepared.\n"
           "Errors: InvalidArgument (other arrays, counts that differ).")
       .def_prop_ro(
           "region", [](const PyRegionPages& self) { return self.pages().region.value; }, "The region's id.")
       .def_prop_ro(
           "origin_bytes", [](const PyRegionPages& self) { return self.pages().origin_bytes; },
-          "The offset that stands for the region's start.")
+          "The offset of the region's start.")
       .def_prop_ro(
-          "count", [](const PyRegionPages& self) { return self.pages().count; }, "How many.")
+          "count", [](const PyRegionPages& self) { return self.pages().count; }, "The number of pages.")
       .def("__len__", [](const PyRegionPages& self) { return self.pages().count; })
       .def("__repr__",
            [](const PyRegionPages& self) {
@@ -206,26 +203,27 @@ void bind_pages(nb::module_& module) {
                  .format(self.pages().region.value, self.pages().count, self.pages().origin_bytes);
            })
       .def("__reduce__",
-           refuse_pickle("RegionPages refer to arrays of their process: send the arrays, and make them anew"),
+           refuse_pickle("RegionPages cannot be pickled: send the arrays, and make RegionPages in the other "
+                         "process"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));
 
-  nb::class_<PageList>(module, "PageList",
-                       "A prepared list, as Agent.prepare gives it. Immutable, shared by any number of "
-                       "requests; it keeps nothing of\n"
-                       "the arrays that it was made from.")
-      .def_prop_ro("count", &PageList::count, "How many pages.")
-      .def_prop_ro("bytes", &PageList::bytes, "The sum of their lengths.")
+  nb::class_<PageList>(
+      module, "PageList",
+      "A prepared list of pages, from Agent.prepare.\n\n"
+      "Immutable; any number of requests can share it. It does not keep the arrays that it was made\n"
+      "from.")
+      .def_prop_ro("count", &PageList::count, "The number of pages.")
+      .def_prop_ro("bytes", &PageList::bytes, "The sum of the pages' lengths.")
       .def_prop_ro(
           "peer", [](const PageList& self) { return to_str(self.peer()); },
-          "Whose memory: the peer's name, or empty for our own.")
+          "The owner of the pages: the peer's name, or empty for this agent.")
       .def("__len__", &PageList::count)
       .def("__repr__",
            [](const PageList& self) {
              return nb::str("PageList(count={}, bytes={}, peer={!r})")
                  .format(self.count(), self.bytes(), to_str(self.peer()));
            })
-      .def("__reduce__",
-           refuse_pickle("a PageList belongs to its agent: send the pages that it was made from"),
+      .def("__reduce__", refuse_pickle("a PageList cannot be pickled: send the pages that it was made from"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));
 }
 

@@ -15,26 +15,24 @@
 namespace headrace::python {
 namespace {
 
-/// What to tell somebody whose post was refused, where the request itself has no words for it.
+/// The error text of a refused post, for errors that the request does not describe itself.
 const char* refusal(Code code) {
   switch (code) {
     case Code::would_block:
-      return "a queue of the path is full, or, with a stream, the way to the peer's memory is not made yet: "
-             "poll, then post again; before a capture post once without one";
+      return "a queue of the path is full, or the peer's memory is not mapped yet (posts with a stream need "
+             "this): poll, then post again; before a capture post once without a stream";
     case Code::not_supported:
-      return "not posted: this path knows no streams";
+      return "not posted: this path does not support streams";
     case Code::invalid_argument:
-      return "not posted: the request is under way already (wait for its end, or cancel it), the "
-             "notification is longer than "
-             "64 KiB, the stream is of another GPU, the request lies in a graph (cancel it, or make "
-             "another), or the "
-             "agent is closed or of another process";
+      return "not posted: the request is in flight (wait for its end, or cancel it), the notification is "
+             "longer than 64 KiB, the stream belongs to another GPU, the request is captured in a graph "
+             "(cancel it, or make another), or the agent is closed or belongs to another process";
     default:
       return "";
   }
 }
 
-/// The state's name. One object each, made once: programs that poll ask for it all the time.
+/// The name of a state. Each str is made once, because polling programs ask for it often.
 nb::object state_str(RequestState state) {
   constexpr std::size_t count = static_cast<std::size_t>(RequestState::captured) + 1;
   static const std::array<PyObject*, count>& names = *new std::array<PyObject*, count>([] {
@@ -49,7 +47,7 @@ nb::object state_str(RequestState state) {
   return nb::borrow(names[static_cast<std::size_t>(state)]);
 }
 
-/// One side of what set_indices is given.
+/// One of the two index arguments of post and set_indices.
 struct GivenIndices {
   GivenIndices(nb::handle object, const char* what) {
     if (object.is_none()) return;
@@ -75,11 +73,11 @@ struct GivenIndices {
   std::uint32_t none = 0;
 };
 
-/// What garbage collection follows: `request.on_done(lambda error: print(request))` is a cycle.
+/// For the garbage collector: `request.on_done(lambda error: print(request))` is a cycle.
 int request_traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;
-  // A callback that is still to come keeps itself, and what it refers to.
+  // A callback that will still be called must stay, with everything that it refers to.
   const PyRequest& request = *nb::inst_ptr<PyRequest>(self);
   const std::shared_ptr<Callable>& callback = request.callback();
   if (callback && !request.in_flight() && !Callable::is_pending(callback)) Py_VISIT(callback->object.ptr());
@@ -96,54 +94,56 @@ PyType_Slot request_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&request
                                {0, nullptr}};
 
 void bind_request_values(nb::module_& module) {
-  nb::class_<RequestTimes>(module, "RequestTimes", "Of the last post that ended.")
-      .def_ro("posted_at_ns", &RequestTimes::posted_at_ns, "CLOCK_MONOTONIC, as time.monotonic_ns().")
-      .def_ro("post_ns", &RequestTimes::post_ns, "Spent inside post.")
-      .def_ro("transfer_ns", &RequestTimes::transfer_ns, "From post to the end.")
-      .def_ro("bytes", &RequestTimes::bytes, "That were to move.")
-      .def_ro("pages", &RequestTimes::pages, "That were to move.")
-      .def_ro("posts", &RequestTimes::posts, "Of this request so far.")
+  nb::class_<RequestTimes>(module, "RequestTimes", "The times of the last post that has ended.")
+      .def_ro("posted_at_ns", &RequestTimes::posted_at_ns,
+              "When it was posted: CLOCK_MONOTONIC, as time.monotonic_ns().")
+      .def_ro("post_ns", &RequestTimes::post_ns, "The time inside post, in nanoseconds.")
+      .def_ro("transfer_ns", &RequestTimes::transfer_ns, "The time from post to the end, in nanoseconds.")
+      .def_ro("bytes", &RequestTimes::bytes, "The bytes of the request.")
+      .def_ro("pages", &RequestTimes::pages, "The pages of the request.")
+      .def_ro("posts", &RequestTimes::posts, "The number of posts of this request so far.")
       .def("__repr__", [](const RequestTimes& self) {
         return nb::str(
                    "RequestTimes(posted_at_ns={}, post_ns={}, transfer_ns={}, bytes={}, pages={}, posts={})")
             .format(self.posted_at_ns, self.post_ns, self.transfer_ns, self.bytes, self.pages, self.posts);
       });
 
-  nb::class_<PartInfo>(module, "PartInfo", "How a part of a request stands. A request to one peer has one.")
+  nb::class_<PartInfo>(module, "PartInfo",
+                       "The state of a part of a request. A request to one peer has one part.")
       .def_prop_ro(
           "peer", [](const PartInfo& self) { return to_str(self.peer); },
-          "The far side: the peer's name, or this agent's own.")
+          "The name of the peer, or of this agent.")
       .def_prop_ro(
           "backend", [](const PartInfo& self) { return to_str(self.backend); },
-          "The backend that carries it.")
-      .def_ro("pages", &PartInfo::pages, "How many.")
-      .def_ro("bytes", &PartInfo::bytes, "The sum of their lengths.")
+          "The backend that carries the part.")
+      .def_ro("pages", &PartInfo::pages, "The number of pages.")
+      .def_ro("bytes", &PartInfo::bytes, "The sum of the pages' lengths.")
       .def_prop_ro(
           "state", [](const PartInfo& self) { return state_str(self.state); },
-          nb::sig("def state(self) -> str"), "As Request.state.")
+          nb::sig("def state(self) -> str"), "The state, with the values of Request.state.")
       .def_prop_ro(
           "error",
           [](const PartInfo& self) {
             return self.error.code == Code::ok ? nb::object(nb::none()) : to_exception(self.error);
           },
           nb::sig("def error(self) -> headrace.errors.Error | None"),
-          "Why its last post failed, with the page's number in the part; None if it did not.")
+          "Why its last post failed, with the page's number in the part; None if it did not fail.")
       .def("__repr__", [](const PartInfo& self) {
         return nb::str("PartInfo(peer={!r}, backend={!r}, pages={}, bytes={}, state={!r})")
             .format(to_str(self.peer), to_str(self.backend), self.pages, self.bytes, state_str(self.state));
       });
 
-  nb::class_<CostEstimate>(module, "CostEstimate", "A guess at how long a request takes.")
+  nb::class_<CostEstimate>(module, "CostEstimate", "An estimate of the time that a request takes.")
       .def_prop_ro(
           "duration",
           [](const CostEstimate& self) { return std::chrono::duration<double>(self.duration).count(); },
-          "Seconds.")
-      .def_ro("margin", &CostEstimate::margin, "The guess may be off by this share of itself.")
+          "The estimated time in seconds.")
+      .def_ro("margin", &CostEstimate::margin, "The possible error, as a share of the duration.")
       .def_prop_ro(
-          "method", [](const CostEstimate& self) { return to_str(self.method); }, "How it was guessed.")
+          "method", [](const CostEstimate& self) { return to_str(self.method); }, "How it was estimated.")
       .def_prop_ro(
           "backend", [](const CostEstimate& self) { return to_str(self.backend); },
-          "The path that it is about.")
+          "The path that the estimate is for.")
       .def("__repr__", [](const CostEstimate& self) {
         return nb::str("CostEstimate(duration={}, margin={}, method={!r}, backend={!r})")
             .format(std::chrono::duration<double>(self.duration).count(), self.margin, to_str(self.method),
@@ -178,7 +178,7 @@ bool PyRequest::ended() const {
 
 Error PyRequest::error_of(Status status) const {
   Error error = request_->error();
-  if (error.code == status.code) return error;  // the request has said it in full
+  if (error.code == status.code) return error;  // the request has described the error itself
   const std::string text = refusal(status.code);
   const std::string whom =
       request_->peer().empty() ? "this agent itself" : "peer " + std::string(request_->peer());
@@ -193,18 +193,17 @@ Error PyRequest::error_of(Status status) const {
 void PyRequest::check_home() const {
   if (home_.is_here()) return;
   raise(Error{Code::invalid_argument,
-              "the request belongs to the process that this one was forked from: open an agent here, after "
-              "the fork"});
+              "the request belongs to the parent process: open an agent in this process, after the fork"});
 }
 
 void PyRequest::post(PostOptions& options, nb::handle local, nb::handle remote, std::size_t part) {
   const GivenIndices ours(local, "local"), theirs(remote, "remote");
   if (ours.is_given() || theirs.is_given()) {
     if (ours.is_given() && theirs.is_given() && ours.kind != theirs.kind)
-      raise_invalid("local and remote: one lies on the host and the other on a GPU; put both on the GPU");
+      raise_invalid("local and remote: one is on the host and the other on a GPU; put both on the GPU");
     options.indices = {ours.numbers, theirs.numbers, ours.is_given() ? ours.kind : theirs.kind, part};
     if (!options.stream)
-      raise_invalid("page numbers go with a post where its stream is being captured: name the stream");
+      raise_invalid("post takes page numbers only during the capture of a stream: name the stream");
   }
   post(options);
 }
@@ -220,7 +219,7 @@ void PyRequest::raise_refusal(Status status) const { raise(error_of(status)); }
 RequestState PyRequest::poll() {
   check_home();
   RequestState state = request_->state();
-  // An ended request answers without giving the GIL away: another thread might keep it for 5 ms.
+  // For an ended request the GIL is not released: another thread might keep it for 5 ms.
   if (state == RequestState::posted || state == RequestState::canceling)
     state = without_gil([&] { return request_->poll(); });
   return state;
@@ -238,16 +237,16 @@ void PyRequest::wait(const Timeout& timeout) {
   if (running(status)) {
     Error error = error_of({});
     error.code = Code::timed_out;
-    error.message += ": still running when the time to wait was over: wait again, or cancel it";
+    error.message += ": still in flight when the timeout of wait expired: wait again, or cancel it";
     raise(error);
   }
   if (request_->state() == RequestState::prepared)
     raise(Error{Code::invalid_argument, "the request has not been posted: there is nothing to wait for"});
   if (request_->state() == RequestState::captured)
-    raise(
-        Error{Code::invalid_argument,
-              "the request lies in a graph: wait for the graph's stream; check() tells how many replays have "
-              "ended"});
+    raise(Error{
+        Code::invalid_argument,
+        "the request is captured in a graph: wait for the graph's stream; check() tells how many replays "
+        "have ended"});
   raise(error_of(status));
 }
 
@@ -256,7 +255,7 @@ void PyRequest::set_indices(nb::handle local, nb::handle remote, nb::handle stre
   const GivenIndices ours(local, "local"), theirs(remote, "remote");
   if (ours.is_given() && theirs.is_given() && ours.numbers.size() != theirs.numbers.size())
     raise_invalid("local has " + std::to_string(ours.numbers.size()) + " page numbers and remote has " +
-                  std::to_string(theirs.numbers.size()) + ": each page has one on each side");
+                  std::to_string(theirs.numbers.size()) + ": give the same count of both");
   PageIndices indices;
   indices.part = part;
   void* const queue = to_stream(stream);
@@ -264,7 +263,7 @@ void PyRequest::set_indices(nb::handle local, nb::handle remote, nb::handle stre
   indices.local = ours.numbers;
   indices.kind = ours.kind;
   if (ours.is_given() && theirs.is_given() && ours.kind != theirs.kind) {
-    set();  // one side lies here and the other on a GPU
+    set();  // local on the host and remote on a GPU, or the reverse: two calls
     indices.local = {};
   }
   if (theirs.is_given()) {
@@ -325,20 +324,17 @@ void bind_request(nb::module_& module) {
   bind_request_values(module);
   nb::class_<PyRequest>(
       module, "Request", nb::type_slots(request_slots), nb::is_weak_referenceable(),
-      "Moves the pages of one list to or from the pages of another; Agent.make_request makes it.\n\n"
-      "prepared -> posted -> (canceling ->) done | failed | canceled, and from any of these three it may be "
-      "posted again.\n\n"
-      "Owns: the page lists; the memory itself is the caller's and must stay in place until the request has "
-      "ended.\n"
-      "Dropping the last reference cancels what is in flight.\n"
-      "A post on a stream that is being captured leads to captured: the request lies in a CUDA graph, whose "
-      "replays run without\n"
-      "the host, one after another. It holds all that they touch: its regions cannot be deregistered, here "
-      "or by their owner.\n"
-      "It and its agent must outlive the graph and replays that are queued.\n"
-      "Threads: any; post from one thread at a time. `await request` waits in the running asyncio loop; a "
-      "task that is\n"
-      "canceled there cancels the request and ends when its memory is quiet.")
+      "A move of the pages of one list to or from the pages of another, from Agent.make_request.\n\n"
+      "States: prepared -> posted -> (canceling ->) done | failed | canceled. A request in one of\n"
+      "the last three states can be posted again.\n"
+      "Owns: the page lists. The memory belongs to the caller and must stay in place until the\n"
+      "request has ended. Dropping the last reference cancels a post in flight.\n"
+      "Capture: a post on a stream that is being captured leads to the state captured. The request\n"
+      "is then part of a CUDA graph, whose replays run one after another without the host. Its\n"
+      "regions cannot be deregistered, here or by their owner. The request and its agent must\n"
+      "outlive the graph and all queued replays.\n"
+      "Threads: any; post from one thread at a time. `await request` waits in the running asyncio\n"
+      "loop. Cancelling the task cancels the request; the task ends when the memory is quiet.")
       .def(
           "post",
           [](PyRequest& self, nb::handle notification, const Seconds& timeout, nb::handle stream,
@@ -356,35 +352,27 @@ void bind_request(nb::module_& module) {
           nb::sig("def post(self, notification: bytes | None = None, timeout: float | None = None, stream: "
                   "typing.Any = None, *, local: typing.Any = None, remote: typing.Any = None, part: int = 0) "
                   "-> str"),
-          "Starts the transfer and returns its state. Small requests on mapped or attached paths are done "
-          "when this\n"
-          "returns: \"done\", and there is nothing to wait for.\n\n"
-          "notification: bytes, up to 64 KiB, delivered at the far side once the data is there (write) or "
-          "has been taken\n"
-          "(read). timeout: seconds, then it is canceled and ends timed_out; None: the request's own.\n"
-          "stream: a torch.cuda.Stream, or the number of a CUDA stream, of the GPU whose memory the local "
-          "pages "
-          "are: they move\n"
-          "after what was queued on it before, and before what is queued on it later, and nobody need wait "
-          "for "
-          "either. If it\n"
-          "is being captured, the move becomes part of the graph, nothing runs yet, and the request is "
-          "\"captured\" until cancel().\n"
-          "local, remote: in a capture, page numbers on a GPU, as set_indices takes them, which the graph "
-          "reads anew at every replay:\n"
-          "a model's own block tables. part: whose lists they number, in a request to several peers; the "
-          "other parts' pages stay.\n"
-          "Of a request to several peers a part's error is told by wait(), and raised here too where there "
-          "is "
-          "a stream: the others\n"
-          "are under way, and in a capture taken out of the graph again, which is to be thrown away.\n"
-          "Errors: InvalidArgument (posted already; a stream of another GPU), WouldBlock (a queue is full, "
-          "or, "
-          "with a stream,\n"
-          "the way to the peer's memory is not made yet: poll, retry; before a capture post once without), "
-          "PeerLost, NotFound\n"
-          "(a region has been revoked), NotSupported (its path knows no streams; a notification in a "
-          "capture).")
+          "Starts the move of the pages and returns the state.\n\n"
+          "Small requests on mapped or attached paths are \"done\" at the return.\n"
+          "notification: bytes, up to 64 KiB, delivered to the peer after its pages are written (write)\n"
+          "or read (read).\n"
+          "timeout: seconds; after them the post is canceled and ends with TimedOut. None: the request's\n"
+          "own.\n"
+          "stream: a torch.cuda.Stream, or the number of a CUDA stream, of the GPU of the local pages.\n"
+          "The pages move after the work that is queued on it, and later work on it waits for them; the\n"
+          "host need not wait. If the stream is being captured, the move becomes part of the graph,\n"
+          "nothing runs yet, and the request is \"captured\" until cancel().\n"
+          "local, remote: during a capture, page numbers on a GPU, as in set_indices. Every replay of\n"
+          "the graph reads them again: they can be a model's own block tables.\n"
+          "part: in a request to several peers, the part that local and remote belong to; the pages of\n"
+          "the other parts do not change.\n"
+          "Errors: InvalidArgument (in flight; a stream of another GPU), WouldBlock (a queue is full; or\n"
+          "the peer's memory is not mapped yet, which a stream needs: poll, retry; before a capture post\n"
+          "once without a stream), PeerLost, NotFound (a region has been revoked), NotSupported (the\n"
+          "path does not support streams; a notification in a capture). In a request to several peers\n"
+          "wait() raises the error of a part. With a stream post raises it too: outside a capture the\n"
+          "other parts are in flight; in a capture they are removed from the graph, which must be\n"
+          "dropped.")
       .def(
           "set_indices",
           [](PyRequest& self, nb::handle local, nb::handle remote, nb::handle stream, std::size_t part) {
@@ -394,51 +382,48 @@ void bind_request(nb::module_& module) {
           nb::arg("part") = 0,
           nb::sig("def set_indices(self, local: typing.Any = None, remote: typing.Any = None, *, stream: "
                   "typing.Any, part: int = 0) -> None"),
-          "Changes which pages of its lists a captured request moves, without making its graph anew: queued "
-          "on a stream.\n\n"
-          "local, remote: page numbers of one dimension, of both sides as many and at most as many as the "
-          "request has pages;\n"
-          "None: this side's first numbers stay as they are. Any integers on the host, copied before the "
-          "call returns; or int32 or\n"
-          "uint32 on a GPU (a torch tensor, or whatever speaks DLPack), read in the stream's order: keep it "
-          "until then.\n"
-          "stream: a torch.cuda.Stream, or the number of a CUDA stream, not being captured; replays that are "
-          "queued on it later see them.\n"
-          "part: whose lists they number, in a request to several peers.\n"
-          "Errors: InvalidArgument (not captured; too many, or, on the host, a number that the list does not "
-          "have), NotSupported (a\n"
-          "list is not uniform), WouldBlock (64 changes are queued: let the stream catch up).")
+          "Changes the pages that a captured request moves, in the order of a stream. The graph stays.\n\n"
+          "local, remote: page numbers in one dimension, the same count of both, at most the pages of\n"
+          "the request; None: these numbers do not change. On the host: any integers, copied before the\n"
+          "return. On a GPU: int32 or uint32 (a torch tensor or another object with DLPack), read in the\n"
+          "stream's order; keep them until then.\n"
+          "stream: a torch.cuda.Stream, or the number of a CUDA stream, that is not being captured.\n"
+          "Replays that are queued on it later use the new numbers.\n"
+          "part: in a request to several peers, the part that the numbers belong to.\n"
+          "Errors: InvalidArgument (not captured; too many numbers; on the host: a number that the list\n"
+          "does not have), NotSupported (a list is not uniform), WouldBlock (64 changes are queued: wait\n"
+          "for the stream).")
       .def("check", &PyRequest::check,
-           "How many replays of a captured request have ended: their data can be read. Asks neither GPU nor "
-           "peer.\n\n"
-           "Errors: InvalidArgument (not captured; or a number that a GPU has written is not in its list: a "
-           "replay passed over\n"
-           "that page, told once), NotFound (a region has been revoked), PeerLost: replays since may have "
-           "read or written what is\n"
-           "no longer the peer's memory.")
+           "Returns how many replays of a captured request have ended: their data can be read.\n\n"
+           "It asks neither the GPU nor the peer.\n"
+           "Errors: InvalidArgument (not captured; a page number in GPU memory is not in its list: a\n"
+           "replay skipped that page; raised once), NotFound (a region has been revoked), PeerLost. After\n"
+           "the last two, later replays may have read or written memory that the peer uses for something\n"
+           "else.")
       .def(
           "poll", [](PyRequest& self) { return state_str(self.poll()); }, nb::sig("def poll(self) -> str"),
-          "The state, after giving the path a slice of this thread's time.")
+          "Runs progress on this thread, then returns the state. Does not wait.")
       .def_prop_ro(
           "state", [](const PyRequest& self) { return state_str(self.request().state()); },
           nb::sig("def state(self) -> str"),
-          "\"prepared\", \"posted\", \"canceling\", \"done\", \"failed\", \"canceled\" or \"captured\", "
-          "without doing anything.")
+          "\"prepared\", \"posted\", \"canceling\", \"done\", \"failed\", \"canceled\" or \"captured\". Does "
+          "not run progress.")
       .def_prop_ro("done", &PyRequest::ended, "Whether the last post has ended: done, failed or canceled.")
       .def(
           "wait", [](PyRequest& self, const Seconds& timeout) { self.wait(to_timeout(timeout)); },
           nb::arg("timeout") = nb::none(),
-          "Waits for the end, seconds at most.\n\n"
-          "Errors: the request's own; TimedOut if it is still running, which it then goes on doing.")
+          "Waits for the end of the post.\n\n"
+          "timeout: seconds; None: no limit.\n"
+          "Errors: the error of the post; TimedOut (the timeout expired; the request stays in flight).")
       .def("cancel", &PyRequest::cancel,
-           "Asks for an early end and returns at once; wait() tells when the memory is quiet. Nothing "
-           "happens if it has ended.\n"
-           "A captured request is let go of: its graph is not to be replayed any more.")
+           "Asks that the post ends, and returns at once; wait() returns when the memory is quiet.\n\n"
+           "Does nothing if the post has ended. A captured request is released: its graph must not be\n"
+           "replayed any more.")
       .def_prop_ro("error", &PyRequest::error, nb::sig("def error(self) -> headrace.errors.Error | None"),
-                   "Why the last post failed, with the peer's name and the page; None if it did not.")
+                   "Why the last post failed, with the peer's name and the page; None if it did not fail.")
       .def_prop_ro(
           "times", [](const PyRequest& self) { return self.request().times(); },
-          "Of the last post that ended.")
+          "The times of the last post that has ended.")
       .def_prop_ro(
           "parts",
           [](const PyRequest& self) {
@@ -447,32 +432,31 @@ void bind_request(nb::module_& module) {
             return parts;
           },
           nb::sig("def parts(self) -> list[PartInfo]"),
-          "How each part stands, in the order in which they were given: which peers have their pages after a "
-          "failure.")
+          "The state of each part, in the order of make_request: it tells which peers have their pages.")
       .def(
           "explain", [](const PyRequest& self) { return to_str(self.request().explain()); },
-          "The path, why it was chosen, and why the others were not.")
+          "The path, why it was chosen, and why each other path was not.")
       .def_prop_ro(
           "backend", [](const PyRequest& self) { return to_str(self.request().backend()); },
-          "The backend that carries it.")
+          "The backend that carries the request.")
       .def(
           "cost",
           [](const PyRequest& self) { return take(without_gil([&] { return self.request().cost(); })); },
-          "How long it may take.\n\nErrors: PeerLost (no path any more).")
+          "Estimates the time that a post takes.\n\n"
+          "Errors: PeerLost (the request has no path any more).")
       .def(
           "on_done", [](PyRequest& self, nb::object callback) { self.on_done(std::move(callback)); },
           nb::arg("callback").none(),
           nb::sig("def on_done(self, callback: collections.abc.Callable[[headrace.errors.Error | None], "
                   "object] | None) -> None"),
-          "Calls callback(error) once for the end of each post: None if it is done, else the error. Replaces "
-          "an earlier\n"
-          "one; None takes it away.\n\n"
-          "Threads: runs on the agent's callback thread. An exception in it goes to sys.unraisablehook. What "
-          "is still\n"
-          "waiting when the interpreter ends is dropped.")
+          "Calls callback(error) once at the end of each post: error is None if it is done.\n\n"
+          "A new callback replaces the earlier one; None removes it.\n"
+          "Threads: runs on the agent's callback thread. An exception in it goes to sys.unraisablehook.\n"
+          "Calls that still wait when the interpreter ends are dropped.")
       .def(
           "fileno", [](PyRequest& self) { return take(self.request().event_fd()); },
-          "A descriptor that turns readable at each end; the request's. Read 8 bytes to clear it.")
+          "An eventfd that becomes readable at the end of each post.\n\n"
+          "The request owns it. Read 8 bytes to drain it.")
       .def(
           "__await__",
           [](nb::handle self) {
@@ -483,12 +467,13 @@ void bind_request(nb::module_& module) {
           "op", [](const PyRequest& self) { return to_str(op_name(self.request().op())); },
           "\"read\" or \"write\".")
       .def_prop_ro(
-          "pages", [](const PyRequest& self) { return self.request().pages(); }, "How many.")
+          "pages", [](const PyRequest& self) { return self.request().pages(); }, "The number of pages.")
       .def_prop_ro(
-          "bytes", [](const PyRequest& self) { return self.request().bytes(); }, "The sum of their lengths.")
+          "bytes", [](const PyRequest& self) { return self.request().bytes(); },
+          "The sum of the pages' lengths.")
       .def_prop_ro(
           "peer", [](const PyRequest& self) { return to_str(self.request().peer()); },
-          "The far side: the peer's name, or this agent's own; of several parts all, with commas.")
+          "The name of the peer, or of this agent; of several parts all names, separated by commas.")
       .def("__repr__",
            [](const PyRequest& self) {
              const headrace::Request& r = self.request();
@@ -496,7 +481,7 @@ void bind_request(nb::module_& module) {
                  .format(to_str(op_name(r.op())), to_str(r.peer()), r.pages(), r.bytes(),
                          state_str(r.state()));
            })
-      .def("__reduce__", refuse_pickle("a Request belongs to its process: make one there"),
+      .def("__reduce__", refuse_pickle("a Request cannot be pickled: make one in the other process"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));
 }
 

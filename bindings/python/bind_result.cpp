@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// <headrace/result.hpp>: codes are strings in Python, errors are the exceptions of headrace/errors.py
-// (convert.cpp raises them).
+// <headrace/result.hpp>. In Python codes are strings, and errors are the exceptions of headrace/errors.py,
+// which convert.cpp raises.
 #include <headrace/result.hpp>
 
 #include "bindings/python/binding.hpp"
@@ -13,7 +13,7 @@ void bind_result(nb::module_& module) {
     const std::string_view name = code_name(static_cast<Code>(code));
     codes.append(nb::str(name.data(), name.size()));
   }
-  // Checked in the tests against the classes, so that neither forgets a code.
+  // A test compares them with the classes, so that none is forgotten.
   module.attr("codes") = nb::tuple(codes);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One function per public header.
+// One function for each public header.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -9,7 +9,7 @@
 namespace headrace::python {
 namespace {
 
-/// The class in headrace/errors.py.
+/// The exception class of a code, from headrace/errors.py.
 nb::object exception_class(Code code) {
   const char* name = "Error";
   switch (code) {
@@ -101,8 +101,8 @@ void raise_invalid(const std::string& message, std::uint64_t page) {
 Timeout to_timeout(const Seconds& seconds) {
   if (!seconds) return forever;
   if (std::isnan(*seconds) || *seconds < 0)
-    raise_invalid("a timeout is a number of seconds >= 0, or None for no end; this one is " +
-                  std::to_string(*seconds));
+    raise_invalid("the timeout is " + std::to_string(*seconds) +
+                  ": give a number of seconds >= 0, or None for no limit");
   constexpr double a_century = 3.2e9;
   if (*seconds >= a_century) return forever;
   return std::chrono::nanoseconds(static_cast<std::int64_t>(*seconds * 1e9));
@@ -147,7 +147,7 @@ std::uint64_t to_u64(nb::handle value, const char* what, std::uint64_t page) {
   const auto refuse = [&]() {
     raise_invalid(where + " is " + shown(value) + ": give an int from 0 to 2^64 - 1", page);
   };
-  // An int goes the short way; NumPy's scalars and the like through __index__.
+  // An int is used directly; NumPy's scalars and others need __index__.
   nb::object number = PyLong_Check(value.ptr()) ? nb::borrow(value) : nb::steal(PyNumber_Index(value.ptr()));
   if (!number.is_valid()) {
     PyErr_Clear();

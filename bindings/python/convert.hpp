@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between Python's values and ours: errors, seconds, text, bytes, option tables.
+// Converts errors, seconds, text, bytes and options between Python and C++.
 #pragma once
 
 #include <headrace/memory.hpp>
@@ -17,10 +17,10 @@
 
 namespace headrace::python {
 
-/// The Python exception of that error, not raised.
+/// The Python exception of an error. Does not raise it.
 nb::object to_exception(const Error& error);
 [[noreturn]] void raise(const Error& error);
-/// Raises invalid_argument with this sentence, and the index of the page that it is about.
+/// Raises invalid_argument with this text and the index of the page that it is about.
 [[noreturn]] void raise_invalid(const std::string& message, std::uint64_t page = no_page);
 
 template <class T>
@@ -29,15 +29,16 @@ T take(Result<T>&& result) {
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
-/// Seconds; None: without end.
+/// Seconds; nullopt: no limit.
 using Seconds = std::optional<double>;
 Timeout to_timeout(const Seconds& seconds);
 
-/// Names come from peers, who may send any bytes: what is not UTF-8 is escaped, never an exception.
+/// A name from a peer may have any bytes. Bytes that are not UTF-8 are escaped and raise no exception.
 nb::str to_str(std::string_view text);
 nb::bytes to_bytes(std::string_view bytes);
 nb::list to_strs(const std::vector<std::string>& texts);
-/// The bytes of anything with the buffer protocol; a str raises TypeError, since nobody said which encoding.
+/// The bytes of an object with the buffer protocol. A str raises TypeError, because its encoding is not
+/// known.
 std::string from_bytes(nb::handle object, const char* what);
 
 /// Values may be str, bool, int or float.
@@ -46,14 +47,14 @@ std::map<std::string, std::string> to_options(const std::optional<nb::dict>& opt
 Op to_op(std::string_view name);
 std::string_view op_name(Op op);
 
-/// An int as it stands in page lists; raises invalid_argument, naming `what` and the page, unless 0 <= value
-/// < 2^64.
+/// An int of a page list. Raises invalid_argument with `what` and the page unless 0 <= value < 2^64.
 std::uint64_t to_u64(nb::handle value, const char* what, std::uint64_t page);
 /// repr(value), shortened, for error messages.
 std::string shown(nb::handle value);
 
-/// Waits in slices, so that Ctrl-C is seen: calls `wait(time)`, which gives the GIL away, and again while
-/// `still_waiting(answer)` holds and there is time. Raises what a signal handler raises.
+/// Waits in slices of 100 ms, so that Ctrl-C is noticed. Calls `wait(time)`, which releases the GIL, and
+/// calls it again while `still_waiting(answer)` is true and time is left. Raises the exception of a signal
+/// handler.
 template <class Wait, class StillWaiting>
 auto wait_in_slices(const Timeout& timeout, Wait&& wait, StillWaiting&& still_waiting) {
   constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds(100);

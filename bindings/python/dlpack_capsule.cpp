@@ -18,7 +18,7 @@ using Lengths = std::array<std::int64_t, most_tensor_dimensions>;
   throw nb::python_error();
 }
 
-/// What a capsule owns: the memory, and the lengths that its description points to.
+/// Owned by a capsule: the memory, and the shape that the DLPack structure points to.
 template <class Managed>
 struct Exported {
   static constexpr const char* name =
@@ -50,7 +50,7 @@ struct Exported {
 template <class Managed>
 void free_capsule(PyObject* capsule) {
   constexpr const char* name = Exported<Managed>::name;
-  if (PyCapsule_IsValid(capsule, name) == 0) return;  // somebody took it over
+  if (PyCapsule_IsValid(capsule, name) == 0) return;  // an importer has taken it over and renamed it
   auto* const managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, name));
   managed->release(managed);
 }
@@ -64,7 +64,7 @@ nb::object in_capsule(std::unique_ptr<Exported<Managed>> exported) {
   return capsule;
 }
 
-/// An argument by name that was given, and is not None.
+/// A named argument; not valid if it was not given or is None.
 nb::object given(const nb::kwargs& how, const char* name) {
   if (!how.contains(name)) return {};
   nb::object value = how[name];
@@ -73,12 +73,12 @@ nb::object given(const nb::kwargs& how, const char* name) {
 
 void check_wishes(const DlArray& array, const nb::kwargs& how) {
   if (const nb::object copy = given(how, "copy"); copy.is_valid() && nb::cast<bool>(copy))
-    refuse("it is handed out where it lies, and never copied: copy what you make of it");
+    refuse("__dlpack__ does not copy the memory: copy the imported tensor");
   const nb::object device = given(how, "dl_device");
   if (!device.is_valid()) return;
   const auto [type, index] = nb::cast<std::pair<std::int32_t, std::int32_t>>(device);
   if (type != array.device.type || index != array.device.index)
-    refuse("it is handed out on the device where it lies: move what you make of it");
+    refuse("__dlpack__ does not move the memory to another device: move the imported tensor");
 }
 
 }  // namespace
@@ -88,12 +88,12 @@ nb::object dlpack_capsule(DlArray array, const nb::kwargs& how) {
   const nb::object version = given(how, "max_version");
   if (version.is_valid() && nb::cast<std::pair<int, int>>(version).first >= 1) {
     auto exported = std::make_unique<Exported<DlManagedTensorVersioned>>(std::move(array));
-    exported->managed.version = {1, 0};  // nothing of a later one is used
+    exported->managed.version = {1, 0};  // no field of a later version is used
     exported->managed.flags = exported->array.read_only ? dl_read_only : 0;
     return in_capsule(std::move(exported));
   }
   if (array.read_only)
-    refuse("it can be read only, which DLPack before version 1 cannot say: ask with max_version=(1, 0)");
+    refuse("the memory is read-only, which DLPack before version 1 cannot express: use max_version=(1, 0)");
   return in_capsule(std::make_unique<Exported<DlManagedTensor>>(std::move(array)));
 }
 

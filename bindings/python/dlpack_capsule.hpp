@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `__dlpack__` gives out: memory of ours, described for other libraries to use in place.
+// The result of `__dlpack__`: memory of this process, described so that other libraries use it in place.
 #pragma once
 
 #include "bindings/python/dlpack_structs.hpp"
@@ -13,21 +13,22 @@ namespace nb = nanobind;
 
 namespace headrace::python {
 
-/// Row-major, without gaps.
+/// An array, row-major without gaps.
 struct DlArray {
   void* data = nullptr;
   DType dtype = DType::uint8;
   Shape shape = {};
   DlDevice device{};
   bool read_only = false;
-  std::shared_ptr<const void> owner;  ///< of the memory; let go of on any thread, with the GIL or without
+  std::shared_ptr<const void>
+      owner;  ///< owns the memory; may be released on any thread, with or without the GIL
 };
 
-/// A capsule that keeps the memory until who takes it over lets go: of DLPack 1, if the reader says by
-/// `max_version` that it knows it, else of the one before.
-///   how  what `__dlpack__` was called with; `stream` is the caller's to see to
-/// Raises BufferError: memory that can be read only, for a reader of the one before, which would not learn
-/// it; a copy, or another device.
+/// Makes a capsule that keeps the memory until its importer releases it. It has DLPack version 1 if the
+/// importer says by `max_version` that it knows it, else the version before.
+///   how  the arguments of `__dlpack__`; the caller handles `stream`
+/// Raises BufferError if a copy or another device is asked for, or if the memory is read-only and the
+/// importer does not know version 1, in which only it could be told.
 nb::object dlpack_capsule(DlArray array, const nb::kwargs& how);
 
 }  // namespace headrace::python

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The structures of DLPack 1.2 that cross between libraries, as its specification lays them out.
+// The structures of DLPack 1.2, with the layout of its specification.
 #pragma once
 
 #include <headrace/tensor.hpp>
@@ -42,14 +42,14 @@ struct DlManagedTensorVersioned {
   DlTensor tensor;
 };
 inline constexpr std::uint64_t dl_read_only = 1;
-/// Of a type's `__dlpack_c_exchange_api__`; functions that are not used here stand for themselves.
+/// The table behind a type's `__dlpack_c_exchange_api__`. Functions that are not used here have type void*.
 struct DlExchangeTable {
   DlVersion version;
   DlExchangeTable* older;
   void* allocate;
   void* export_managed;
   void* import_managed;
-  /// Describes the object without owning; 0 where it can.
+  /// Describes the object without owning it; returns 0 on success.
   int (*describe)(void* object, DlTensor* out);
   void* current_stream;
 };
@@ -65,7 +65,7 @@ enum DlDeviceType : std::int32_t {
 
 [[nodiscard]] std::optional<DType> dtype_from_dlpack(DlDataType type);
 [[nodiscard]] DlDataType dlpack_dtype(DType type);
-/// A CUDA stream's number as `__dlpack__` takes it: the default stream is 1 there.
+/// The number of a CUDA stream for `__dlpack__`, where the default stream is 1.
 [[nodiscard]] inline std::uintptr_t dlpack_stream(void* stream) {
   return stream == nullptr ? 1 : reinterpret_cast<std::uintptr_t>(stream);
 }

@@ -22,9 +22,9 @@ struct Shared {
   std::atomic<bool> sweep_planned{false};
   std::atomic<bool> going{false};
   std::atomic<int> callbacks{0};
-  std::atomic<int> returning{0};   ///< threads between our code and Python's, which want the GIL
-  std::thread::id last_thread;     ///< the one that ends the interpreter; written before `going`
-  std::atomic<unsigned> forks{0};  ///< between the process that imported us and this one
+  std::atomic<int> returning{0};   ///< threads that return from C++ to Python and need the GIL
+  std::thread::id last_thread;     ///< the thread that ends the interpreter; written before `going`
+  std::atomic<unsigned> forks{0};  ///< forks between the process that imported the module and this one
 };
 
 /// Never destroyed: an agent's thread may outlive main.
@@ -40,16 +40,17 @@ int sweep(void*) {
   return 0;
 }
 
-/// Before 3.14 Python ends a thread that wants the GIL of a going interpreter by unwinding its stack, which
-/// ends the process when it meets C++. Such a thread is a daemon: nobody waits for it, so it may as well
-/// stand still.
+/// When the interpreter has ended, Python before 3.14 ends a thread that takes the GIL by unwinding its
+/// stack; in C++ frames this ends the process. Such a thread is a daemon thread: no thread joins it, so it
+/// may block for ever.
 [[noreturn]] void stand_still() {
   for (;;) ::pause();
 }
 
 void take_gil_back(PyThreadState* thread) {
   Shared& s = shared();
-  // Counted first, then looked: the end sets `going` and then waits for those who were counted.
+  // Count first, then read `going`: end_with_interpreter() sets `going` first, then waits for the counted
+  // threads.
   s.returning.fetch_add(1);
   if (s.going.load() && std::this_thread::get_id() != s.last_thread) {
     s.returning.fetch_sub(1);
@@ -66,10 +67,10 @@ void end_with_interpreter() {
   }
   shared().last_thread = std::this_thread::get_id();
   shared().going.store(true);
-  if (forked_since_import()) return;  // the threads that the count speaks of are the parent's
+  if (forked_since_import()) return;  // the counted threads are the parent's
   const WithoutGil scope;
-  // Who got in before `going` is through soon, but for a callback that is somebody's endless loop: do not
-  // hang for that.
+  // Threads that were counted before `going` finish soon. A callback may be an endless loop: wait 2 s at
+  // most.
   const auto give_up = std::chrono::steady_clock::now() + 2s;
   const auto waiting = [] { return shared().callbacks.load() > 0 || shared().returning.load() > 0; };
   while (waiting() && std::chrono::steady_clock::now() < give_up) std::this_thread::sleep_for(100us);
@@ -87,14 +88,14 @@ void lay_aside(Held* held) noexcept {
       !s.laid_aside.compare_exchange_weak(first, held, std::memory_order_release, std::memory_order_relaxed));
   if (s.going.load() || s.sweep_planned.exchange(true)) return;
   if (Py_AddPendingCall(sweep, nullptr) != 0)
-    s.sweep_planned.store(false);  // its list is full: the next call frees it
+    s.sweep_planned.store(false);  // Python's list is full: the next call frees the object
 }
 
 void free_laid_aside() noexcept {
   Shared& s = shared();
   if (s.laid_aside.load(std::memory_order_relaxed) == nullptr) return;
   s.sweep_planned.store(false);
-  const nb::error_scope keep_error;  // what is freed may run Python code
+  const nb::error_scope keep_error;  // destructors may run Python code
   Held* held = s.laid_aside.exchange(nullptr, std::memory_order_acquire);
   while (held != nullptr) delete std::exchange(held, held->next_);
 }
@@ -124,7 +125,7 @@ CallbackScope::~CallbackScope() {
 
 void prepare_for_exit() {
   (void)shared();
-  // Counted at the fork, since asking the system each time costs a small request a tenth of its time.
+  // Counted at the fork: a system call for each check would take a tenth of the time of a small request.
   if (::pthread_atfork(nullptr, nullptr, &count_fork) != 0) throw std::bad_alloc();
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&end_with_interpreter));
 }

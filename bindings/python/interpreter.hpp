@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where Headrace's threads and Python's lock meet.
+// The rules for Headrace's threads and Python's lock (GIL).
 //
-// Two rules keep them from waiting for each other. A thread that waits or copies does so without the GIL
-// (`without_gil`). And a thread of Headrace's never takes the GIL to let go of a Python object, since it may
-// hold a lock that somebody wants who holds the GIL: it lays the object aside (`Held`), and the next thread
-// that has the GIL anyway frees it. The only threads of ours that take the GIL are those that run a callback,
-// and they hold no lock.
+// Two rules prevent deadlocks. A thread that waits or copies does so without the GIL (`without_gil`). A
+// thread of Headrace never takes the GIL to release a Python object, because it may hold a lock that a thread
+// with the GIL waits for: it queues the object (`Held`, `lay_aside`), and the next thread that has the GIL
+// frees it. The only threads of Headrace that take the GIL are those that run a callback, and they hold no
+// lock.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,7 +17,7 @@ namespace nb = nanobind;
 
 namespace headrace::python {
 
-/// Something of Python's that C++ holds. Made with the GIL, shared without it, destroyed with it.
+/// A Python object that C++ holds. Made and destroyed with the GIL; references may be copied without it.
 class Held {
  public:
   Held() = default;
@@ -31,9 +31,9 @@ class Held {
   Held* next_ = nullptr;
 };
 
-/// Frees it soon on a thread that has the GIL. From any thread, never blocks.
+/// Queues the object; a thread that has the GIL frees it soon. May be called on any thread; never blocks.
 void lay_aside(Held* held) noexcept;
-/// Frees what was laid aside. With the GIL.
+/// Frees the queued objects. The caller must have the GIL.
 void free_laid_aside() noexcept;
 
 template <class T, class... Arguments>
@@ -42,20 +42,19 @@ std::shared_ptr<T> hold(Arguments&&... arguments) {
 }
 
 /// A Python function that Headrace calls on a thread of its own. Its owner in Python shows it to the garbage
-/// collector; who holds it besides is a copy of the owner's function in C++, and calls that are about to be
-/// made.
+/// collector. The other references are the std::function in C++ and calls that will be made.
 class Callable final : public Held {
  public:
   explicit Callable(nb::object function) : object(std::move(function)) {}
 
-  /// Whether a call is about to be made: then the collector must not take it apart.
+  /// Whether a call will be made: the garbage collector must then keep it.
   static bool is_pending(const std::shared_ptr<Callable>& callable) { return callable.use_count() > 2; }
 
   nb::object object;
-  bool dropped = false;  ///< no call begins any more; read and written with the GIL
+  bool dropped = false;  ///< no further call begins. Access needs the GIL
 };
 
-/// Gives the GIL away for as long as it lives. At the end it frees what was laid aside meanwhile.
+/// Releases the GIL while it lives. The destructor takes the GIL and frees the queued objects.
 class WithoutGil {
  public:
   WithoutGil() : thread_(PyEval_SaveThread()) {}
@@ -67,14 +66,14 @@ class WithoutGil {
   PyThreadState* thread_;
 };
 
-/// What `call` returns, worked out without the GIL.
+/// Returns call(), called without the GIL.
 template <class Call>
 auto without_gil(Call&& call) {
   const WithoutGil scope;
   return std::forward<Call>(call)();
 }
 
-/// Takes the GIL for one callback. False once the interpreter is going: the callback is dropped.
+/// Takes the GIL for one callback. False when the interpreter has begun to end: the callback is dropped.
 class CallbackScope {
  public:
   CallbackScope();
@@ -102,21 +101,20 @@ void call_back(const Callable& callable, MakeArguments&& arguments) {
   }
 }
 
-/// Registers what happens when the process forks, and when the interpreter goes: agents are closed, log lines
-/// delivered, later callbacks dropped.
+/// Registers the work for a fork of the process and for the end of the interpreter: agents are closed, log
+/// lines delivered, later callbacks dropped.
 void prepare_for_exit();
 
-/// True in a process that was forked from the one that imported us.
+/// True in a process that was forked from the one that imported the module.
 bool forked_since_import() noexcept;
 
-/// Which process made something. A forked child has the memory of its parent's agents, but none of their
-/// threads, and whatever it would end there it would end in memory that it shares with the parent and with
-/// peers.
+/// The process that made an object. A forked child has the memory of its parent's agents but not their
+/// threads. It must not end them, because parts of that memory are shared with the parent and with peers.
 class HomeProcess {
  public:
   HomeProcess() noexcept;
   [[nodiscard]] bool is_here() const noexcept;
-  /// Lets go of it at home; in a child leaves it as it is.
+  /// Releases the object in its own process; a child leaks it.
   template <class T>
   void release(std::shared_ptr<T>& owned) const {
     if (!is_here()) (void)new std::shared_ptr<T>(owned);
@@ -124,7 +122,7 @@ class HomeProcess {
   }
 
  private:
-  unsigned forks_;  ///< that had been when it was made
+  unsigned forks_;  ///< the count of forks when it was made
 };
 
 }  // namespace headrace::python

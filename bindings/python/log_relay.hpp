@@ -6,11 +6,12 @@
 
 namespace headrace::python {
 
-/// Lines go to `sink(level, room, text)` on a thread of their own, in order: whoever logs never waits for the
-/// GIL. None: to stderr again. Returns once the sink before it has had its lines.
+/// Calls `sink(level, room, text)` for each line, in order, on a thread of its own: threads that log never
+/// wait for the GIL. None: lines go to stderr. Returns when the earlier sink has had its lines.
 void relay_log(nb::object sink);
 
-/// As the interpreter ends: delivers what waits; of later lines only errors are told, on stderr.
+/// Called when the interpreter ends: delivers the queued lines. Of later lines only errors are printed, to
+/// stderr.
 void stop_log_relay();
 
 }  // namespace headrace::python

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regions, allocations and mappings as Python holds them.
+// Regions, allocated memory and mappings for Python.
 #pragma once
 
 #include <headrace/memory.hpp>
@@ -18,14 +18,14 @@ struct PyRegion {
   Region region;
 };
 
-/// What `allocate` gave. A view of it holds this object, and this object the memory, whatever becomes of the
-/// region.
+/// Memory from `allocate`. A view of it keeps this object, and this object keeps the memory, even if the
+/// region is deregistered.
 struct PyMemory {
   PyRegion region;
   std::shared_ptr<std::byte> storage;
 };
 
-/// A peer's memory, mapped here. What is made of it holds `share()`, in this process.
+/// A peer's memory that is mapped into this process. Arrays of it keep `share()`.
 class PyMapping {
  public:
   explicit PyMapping(Mapping mapping) : kept_(std::make_shared<Kept>(std::move(mapping))) {}
@@ -43,8 +43,8 @@ class PyMapping {
     explicit Kept(Mapping made) : mapping(std::make_shared<Mapping>(std::move(made))) {}
     Kept(const Kept&) = delete;
     Kept& operator=(const Kept&) = delete;
-    /// A mapping for a GPU waits for this GPU at its end, and Python does not wait with it. The last to hold
-    /// it may be another library's tensor, on a thread that Python knows or on another.
+    /// The end of a mapping for a GPU waits for that GPU, so it must be without the GIL. The last reference
+    /// may be another library's tensor, on a thread with or without the GIL.
     ~Kept() {
       const bool waits = mapping->device() >= 0 && home.is_here();
       if (!waits || Py_IsInitialized() == 0 || PyGILState_GetThisThreadState() == nullptr) {

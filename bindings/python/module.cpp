@@ -6,10 +6,9 @@
 
 NB_MODULE(_headrace, module) {
   using namespace headrace::python;
-  module.doc() = "The compiled part of the package headrace, which shows all of it.";
+  module.doc() = "The compiled part of the package headrace. Import headrace, which has all names of it.";
   module.attr("__version__") = HEADRACE_VERSION;
-  // Agents that are alive at exit are closed then; what Python itself does not free any more is no leak of
-  // ours.
+  // Agents that are open at exit are closed. Objects that Python itself does not free at exit are not leaks.
   nb::set_leak_warnings(false);
   bind_result(module);
   bind_memory(module);

@@ -13,8 +13,7 @@ namespace {
 
 constexpr const char* page_forms =
     "a page is a tuple (address, length) or (region, offset, length), where region is a Region, a Memory or "
-    "an id; or a Region or an "
-    "array, all of it";
+    "an id; or a whole Region or array";
 
 bool is_row(nb::handle object) { return PyTuple_Check(object.ptr()) != 0 || PyList_Check(object.ptr()) != 0; }
 
@@ -28,8 +27,8 @@ Py_ssize_t length(nb::handle row) {
   return PyTuple_Check(row.ptr()) != 0 ? PyTuple_Size(row.ptr()) : PyList_Size(row.ptr());
 }
 
-/// Whether it looks like a table of pages: rows of 64-bit integers, or rows as long as those of one. Every
-/// other array is memory.
+/// Whether an array is taken as a table of pages: two dimensions of 64-bit integers, or rows of 2 or 3
+/// elements. Other arrays are memory.
 bool is_table(const ArrayView& view) {
   if (view.shape.size() != 2) return false;
   const bool is_wide_integer = view.element != ArrayView::Element::other && view.element_bytes == 8;
@@ -40,16 +39,16 @@ PageInput from_table(std::shared_ptr<ArrayView> table) {
   const std::string hint = ". To pass the array's own memory as one page, put it in a list: [array]";
   if (table->shape[1] != 2 && table->shape[1] != 3)
     raise_invalid(
-        "a table of pages has two columns (address, length) or three (region, offset, length), this is a " +
+        "a table of pages has two columns (address, length) or three (region, offset, length); this is a " +
         table->described() + ": leave out the other columns" + hint);
   if (table->element == ArrayView::Element::other || table->element_bytes != 8)
-    raise_invalid("a table of pages is uint64 or int64, this is a " + table->described() + ": convert it" +
+    raise_invalid("a table of pages is uint64 or int64; this is a " + table->described() + ": convert it" +
                   hint);
   if (!table->is_c_contiguous())
-    raise_invalid("a table of pages is contiguous, this " + table->described() +
+    raise_invalid("a table of pages is contiguous; this " + table->described() +
                   " is not: copy it (numpy.ascontiguousarray)" + hint);
   if (table->kind != MemoryKind::dram)
-    raise_invalid("a table of pages lies in host memory, this one on a GPU: copy it to the host");
+    raise_invalid("a table of pages must be in host memory; this one is on a GPU: copy it to the host");
   PageInput input;
   const auto rows = static_cast<std::size_t>(table->shape[0]);
   if (table->shape[1] == 2) {
@@ -61,14 +60,13 @@ PageInput from_table(std::shared_ptr<ArrayView> table) {
   return input;
 }
 
-/// The region's number in a row of three. It may be of a peer, whose ids are not ours: nothing is looked up
-/// here.
+/// The id of the region in a row of three. It may be an id of a peer's region, so it is not looked up here.
 std::uint64_t region_number(nb::handle region, std::uint64_t page) {
   if (nb::isinstance<PyRegion>(region)) return nb::cast<const PyRegion&>(region).region.id.value;
   if (nb::isinstance<PyMemory>(region)) return nb::cast<const PyMemory&>(region).region.region.id.value;
   if (PyLong_Check(region.ptr()) == 0 && PyIndex_Check(region.ptr()) == 0)
     raise_invalid("the region of page " + std::to_string(page) + " is " + shown(region) +
-                      ": give a Region, what allocate returned, or a region's id",
+                      ": give a Region, a Memory, or a region's id",
                   page);
   return to_u64(region, "the region", page);
 }
@@ -76,12 +74,12 @@ std::uint64_t region_number(nb::handle region, std::uint64_t page) {
 AddressPage whole_of(const ArrayView& view, std::uint64_t page) {
   if (!view.is_dense())
     raise_invalid("page " + std::to_string(page) + ", a " + view.described() +
-                      ", has gaps: give its contiguous parts, or a copy",
+                      ", has gaps: give its contiguous runs as pages, or a copy",
                   page);
   return {reinterpret_cast<std::uint64_t>(view.data), view.length_bytes};
 }
 
-/// Tuples, regions, arrays: all by address, or all by region.
+/// Collects pages from tuples, regions and arrays. All must be by address, or all by region.
 class PageCollector {
  public:
   explicit PageCollector(std::size_t count) : count_(count) {}
@@ -94,9 +92,9 @@ class PageCollector {
       const Region& region = nb::cast<const PyRegion&>(item).region;
       pages().push_back({region.id.value, 0, region.length_bytes});
     } else if (nb::isinstance<UniformPages>(item)) {
-      raise_invalid("UniformPages is a list of its own: prepare it alone", i);
+      raise_invalid("UniformPages is a list of pages, not a page: prepare it alone", i);
     } else if (nb::isinstance<PyRegionPages>(item)) {
-      raise_invalid("RegionPages is a list of its own: prepare it alone", i);
+      raise_invalid("RegionPages is a list of pages, not a page: prepare it alone", i);
     } else if (const auto view = ArrayView::open(item)) {
       addresses().push_back(whole_of(*view, i));
     } else {
@@ -123,7 +121,7 @@ class PageCollector {
       if (const nb::object first = element(row, 0);
           nb::isinstance<PyRegion>(first) || nb::isinstance<PyMemory>(first))
         raise_invalid("page " + std::to_string(i) + " is " + shown(row) +
-                          ": of a region it is (region, offset, length)",
+                          ": a page of a region is (region, offset, length)",
                       i);
       addresses().push_back(
           {to_u64(element(row, 0), "the address", i), to_u64(element(row, 1), "the length", i)});
@@ -131,8 +129,8 @@ class PageCollector {
       pages().push_back({region_number(element(row, 0), i), to_u64(element(row, 1), "the offset", i),
                          to_u64(element(row, 2), "the length", i)});
     } else {
-      raise_invalid("page " + std::to_string(i) + " is " + shown(row) + ", of " + std::to_string(columns) +
-                        ": " + page_forms,
+      raise_invalid("page " + std::to_string(i) + " is " + shown(row) + ", with " + std::to_string(columns) +
+                        " elements: " + page_forms,
                     i);
     }
   }
@@ -149,8 +147,8 @@ class PageCollector {
   }
   [[noreturn]] void mixed() const {
     raise_invalid("page " + std::to_string(at_ - 1) +
-                      " is of another kind than those before it: a list has pages by address "
-                      "((address, length), arrays) or by region ((region, offset, length), Region), not both",
+                      " has another kind than the pages before it: a list has pages by address ((address, "
+                      "length), arrays) or by region ((region, offset, length), Region), not both",
                   at_ - 1);
   }
 
@@ -168,13 +166,13 @@ std::shared_ptr<ArrayView> open_column(nb::handle object, const char* what) {
   const std::string found = std::string(what) + " are a " + view->described();
   if (view->element == ArrayView::Element::other || view->element_bytes != 8)
     raise_invalid(found + ": give uint64 or int64");
-  if (view->shape.size() != 1) raise_invalid(found + ": give one dimension, of a table one column");
+  if (view->shape.size() != 1) raise_invalid(found + ": give one dimension; of a table give one column");
   if (view->kind != MemoryKind::dram) raise_invalid(found + " on a GPU: copy it to the host");
   return view;
 }
 
-/// An int, or what stands for one; arrays of one dimension and more have an __index__ too, and mostly raise
-/// in it.
+/// Whether the object is an int or converts to one. Arrays have __index__ too, but most raise in it: objects
+/// with __len__ do not count.
 bool is_number(nb::handle object) {
   if (PyLong_Check(object.ptr()) != 0) return true;
   return PyIndex_Check(object.ptr()) != 0 && !nb::hasattr(object, "__len__");
@@ -200,7 +198,7 @@ PyRegionPages::PyRegionPages(nb::handle region, nb::handle offsets, nb::handle l
   lengths_ = open_column(lengths, "lengths");
   if (lengths_->count() != offsets_->count())
     raise_invalid(std::to_string(offsets_->count()) + " offsets and " + std::to_string(lengths_->count()) +
-                  " lengths: a page has one of each");
+                  " lengths: give one of each for every page");
   pages_.lengths = column_of(*lengths_);
 }
 
@@ -255,11 +253,11 @@ std::span<const std::uint32_t> IndexInput::narrow(const char* what, std::vector<
   if (const auto* const fitting = std::get_if<std::span<const std::uint32_t>>(&indices)) return *fitting;
   std::visit(
       [&](auto wide) {
-        room.reserve(wide.size() + 1);  // so that none at all has an address, too
+        room.reserve(wide.size() + 1);  // so that an empty list has an address too
         for (const auto number : wide) {
           if (!std::in_range<std::uint32_t>(number))
             raise_invalid(
-                std::string(what) + " holds " + std::to_string(number) + ", which is no page's number",
+                std::string(what) + " holds " + std::to_string(number) + ", which is not a page number",
                 room.size());
           room.push_back(static_cast<std::uint32_t>(number));
         }
@@ -294,7 +292,7 @@ IndexInput from_array(std::shared_ptr<ArrayView> view, const char* what) {
   const bool is_signed = view->element == ArrayView::Element::signed_integer;
   IndexInput input;
   switch (view->element_bytes) {
-    case 8:  // a uint64 of 2^63 or more becomes negative, which no list has
+    case 8:  // a uint64 of 2^63 or more becomes negative and is refused later
       input.indices = std::span(reinterpret_cast<const std::int64_t*>(view->data), count);
       input.held = std::move(view);
       return input;
@@ -320,12 +318,12 @@ IndexInput from_array(std::shared_ptr<ArrayView> view, const char* what) {
 }  // namespace
 
 IndexInput to_indices(nb::handle object, const char* what) {
-  // bytes are a buffer of integers too, but nobody means indices by them.
+  // bytes are a buffer of integers too, but are not accepted as indices.
   if (!is_row(object) && PyBytes_Check(object.ptr()) == 0) {
     if (auto view = ArrayView::open(object)) return from_array(std::move(view), what);
   }
   const nb::object items =
-      is_row(object) ? nb::borrow(object) : nb::steal(PySequence_List(object.ptr()));  // a range, say
+      is_row(object) ? nb::borrow(object) : nb::steal(PySequence_List(object.ptr()));  // for example a range
   if (!items.is_valid() || PyBytes_Check(object.ptr()) != 0 || PyUnicode_Check(object.ptr()) != 0) {
     PyErr_Clear();
     raise_invalid(std::string(what) + " is " + shown(object) + ": give an array or a list of integers");
@@ -354,9 +352,9 @@ std::shared_ptr<ArrayView> to_gpu_indices(nb::handle object, const char* what) {
   if (view == nullptr) return nullptr;
   const std::string found = std::string(what) + " is a " + view->described() + " on a GPU";
   if (view->element == ArrayView::Element::other || view->element_bytes != 4)
-    raise_invalid(found + ": page numbers there are int32 or uint32");
+    raise_invalid(found + ": page numbers on a GPU must be int32 or uint32");
   if (view->shape.size() != 1 || !view->is_c_contiguous())
-    raise_invalid(found + ": page numbers there have one dimension and no gaps");
+    raise_invalid(found + ": page numbers on a GPU must have one dimension and no gaps");
   return view;
 }
 
@@ -364,7 +362,7 @@ RegionId to_region_id(nb::handle object) {
   if (nb::isinstance<PyRegion>(object)) return nb::cast<const PyRegion&>(object).region.id;
   if (nb::isinstance<PyMemory>(object)) return nb::cast<const PyMemory&>(object).region.region.id;
   if (PyLong_Check(object.ptr()) == 0 && PyIndex_Check(object.ptr()) == 0)
-    raise_invalid(shown(object) + " is no region: give a Region, what allocate returned, or a region's id");
+    raise_invalid(shown(object) + " is not a region: give a Region, a Memory, or a region's id");
   const std::uint64_t id = to_u64(object, "the region id", no_page);
   if (id > std::numeric_limits<std::uint32_t>::max())
     raise(Error{Code::not_found, "there is no region " + std::to_string(id)});

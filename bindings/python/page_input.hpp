@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `prepare` and `make_request` take from Python: lists of tuples, tables of integers, arrays, indices.
+// Reads the arguments of `prepare` and `make_request`: lists of tuples, tables of integers, arrays, indices.
 #pragma once
 
 #include <headrace/pages.hpp>
@@ -14,7 +14,7 @@
 
 namespace headrace::python {
 
-/// Pages as C++ takes them. Tables of 64-bit integers are used where they lie; `held` keeps them there.
+/// Pages for C++. Tables of 64-bit integers are used in place; `held` keeps them there.
 struct PageInput {
   std::variant<std::span<const AddressPage>, std::span<const Page>, UniformPages, RegionPages> pages;
 
@@ -25,7 +25,7 @@ struct PageInput {
 
 PageInput to_pages(nb::handle object);
 
-/// RegionPages as Python holds them: the arrays stay where they are for as long as this lives.
+/// RegionPages for Python. It keeps the arrays in place while it lives.
 class PyRegionPages {
  public:
   /// lengths: an array, or an int for all.
@@ -41,7 +41,7 @@ class PyRegionPages {
   std::shared_ptr<ArrayView> offsets_, lengths_;
 };
 
-/// Indices into a page list. Integers of 32 and 64 bits are used where they lie.
+/// Indices of a page list. Integers of 32 and 64 bits are used in place.
 struct IndexInput {
   std::variant<std::span<const std::uint32_t>, std::span<const std::int32_t>, std::span<const std::int64_t>>
       indices;
@@ -49,19 +49,19 @@ struct IndexInput {
   std::vector<std::int64_t> own;
   std::shared_ptr<ArrayView> held;
 
-  /// The same as 64-bit integers.
+  /// Converts the indices to 64-bit integers.
   void widen();
-  /// The same as unsigned 32-bit integers, in `room` where they are not. Raises at one that is no page's
-  /// number.
+  /// The indices as unsigned 32-bit integers; converted ones are stored in `room`. Raises if one is not a
+  /// page number.
   [[nodiscard]] std::span<const std::uint32_t> narrow(const char* what,
                                                       std::vector<std::uint32_t>& room) const;
 };
 
 /// `what` names the argument in error messages.
 IndexInput to_indices(nb::handle object, const char* what);
-/// Page numbers in GPU memory, which only its GPU reads; null if they are not there.
+/// Page numbers in GPU memory; the host does not read them. Null if the object is not in GPU memory.
 std::shared_ptr<ArrayView> to_gpu_indices(nb::handle object, const char* what);
-/// 0, 1, 2, ...: the whole list in order.
+/// The indices 0, 1, 2, ...: all pages in order.
 IndexInput all_indices(std::uint64_t count);
 
 /// The ids in a Region, an allocated Memory, an int, or a list of these.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lives in one process is not sent to another: pickle is told what to do instead.
+// Refuses pickle for objects that are valid in one process only; the error says what to do instead.
 #pragma once
 
 #include <nanobind/nanobind.h>

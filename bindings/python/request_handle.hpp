@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request as Python holds it.
+// A request for Python.
 #pragma once
 
 #include <headrace/request.hpp>
@@ -21,16 +21,17 @@ class PyRequest {
   [[nodiscard]] headrace::Request& request() const { return *request_; }
 
   void post(const PostOptions& options);
-  /// With numbers of pages, or None, on each side of a part.
+  /// Posts with page numbers for a part; each of local and remote may be None.
   void post(PostOptions& options, nb::handle local, nb::handle remote, std::size_t part);
-  /// Raises what a post that was refused with this status deserves.
+  /// Raises the error of a post that was refused with this status.
   [[noreturn]] void raise_refusal(Status status) const;
   RequestState poll();
   void wait(const Timeout& timeout);
   void cancel();
   void set_indices(nb::handle local, nb::handle remote, nb::handle stream, std::size_t part);
   std::uint64_t check();
-  /// Ends it and waits until the memory is quiet: before an exception leaves a call that owns the request.
+  /// Cancels it and waits until the memory is quiet. Called before an exception leaves a call that owns the
+  /// request.
   void abandon();
   [[nodiscard]] bool in_flight() const;
   [[nodiscard]] bool ended() const;
@@ -46,8 +47,7 @@ class PyRequest {
   void check_home() const;
 
   HomeProcess home_;
-  std::shared_ptr<headrace::Request>
-      request_;  ///< shared, so that a callback can ask whether it is still there
+  std::shared_ptr<headrace::Request> request_;  ///< shared: a callback checks whether it still exists
   std::shared_ptr<Callable> done_;
 };
 

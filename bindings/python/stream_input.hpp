@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stream of a GPU as Python gives it.
+// Reads a CUDA stream argument.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,7 +8,7 @@ namespace nb = nanobind;
 
 namespace headrace::python {
 
-/// Of a torch.cuda.Stream, or of the number of a CUDA stream, of which 0 is the default one. Raises
+/// The stream of a torch.cuda.Stream, or of the number of a CUDA stream (0: the default stream). Raises
 /// InvalidArgument.
 void* to_stream(nb::handle given);
 

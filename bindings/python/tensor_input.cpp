@@ -20,26 +20,27 @@ constexpr std::uint32_t known_major = 1;
   raise_invalid("input " + std::string(name) + ": " + reason);
 }
 
-/// What the present Python error says, which is cleared: torch's own words, without the C++ calls below them.
+/// The first line of the current Python error, which it clears: torch's message without the C++ stack below
+/// it.
 std::string first_line_of_error() {
   const nb::python_error error;
   const std::string text = nb::str(error.value()).c_str();
   return text.substr(0, text.find('\n'));
 }
 
-/// The view of a described tensor; raises where models have no counterpart.
+/// The view of a DLPack tensor. Raises if models do not take its dtype, device or rank.
 TensorView view_of(const DlTensor& tensor, const char* name) {
   const auto dtype = dtype_from_dlpack(tensor.type);
   if (!dtype)
-    refuse(name, "its elements are of DLPack's type " + std::to_string(tensor.type.code) + " with " +
+    refuse(name, "its elements have DLPack type " + std::to_string(tensor.type.code) + " with " +
                      std::to_string(tensor.type.bits) + " bits, which models do not take");
   const auto device = device_from_dlpack(tensor.device);
   if (!device)
-    refuse(name, "it lies on a device of DLPack's type " + std::to_string(tensor.device.type) +
+    refuse(name, "it is on a device of DLPack type " + std::to_string(tensor.device.type) +
                      ", which models do not run on");
   const auto rank = static_cast<std::size_t>(tensor.rank);
   if (!Shape::fits(rank))
-    refuse(name, "it has " + std::to_string(rank) + " dimensions, and 8 are the most that models take");
+    refuse(name, "it has " + std::to_string(rank) + " dimensions; models take at most 8");
   TensorView view{static_cast<const std::byte*>(tensor.data) + tensor.byte_offset,
                   *dtype,
                   Shape(std::span<const std::int64_t>(tensor.shape, rank)),
@@ -50,7 +51,7 @@ TensorView view_of(const DlTensor& tensor, const char* name) {
   return view;
 }
 
-/// The element type of a buffer's format, which is one of struct's letters in this machine's byte order.
+/// The dtype of a buffer format: a letter of module struct, in the byte order of this machine.
 std::optional<DType> dtype_of(const char* format, Py_ssize_t bytes) {
   if (format == nullptr) return DType::uint8;
   std::string letter = format;
@@ -82,8 +83,8 @@ const void* ExchangeCache::table_of(PyObject* object) {
   PyTypeObject* const type = Py_TYPE(object);
   if (type == type_) return table_;
   type_ = type;
-  keep_type_ = nb::borrow(
-      reinterpret_cast<PyObject*>(type));  // while it is remembered, no other type can take its address
+  keep_type_ =
+      nb::borrow(reinterpret_cast<PyObject*>(type));  // so that no other type can get the same address
   table_ = nullptr;
   const nb::object capsule =
       nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
@@ -114,15 +115,15 @@ bool ExchangeCache::is_late(PyObject* object, bool complex) const {
 
 TensorInput::TensorInput(PyObject* object, const char* name, ExchangeCache& cache,
                          std::optional<void*> stream) {
-  if (object == Py_None) {  // left out: a view without memory, which is for the model to judge
+  if (object == Py_None) {  // left out: a view without memory; the model checks whether it may be
     view_.shape = {1};
     return;
   }
   if (take_exchange(object, name, cache) || take_buffer(object, name) || take_dlpack(object, name, stream))
     return;
   refuse(name, shown(object) +
-                   " has no memory that can be taken: give a torch tensor, a NumPy array, or what speaks the "
-                   "buffer protocol or DLPack");
+                   " is not an array: give a torch tensor, a NumPy array, or another object with the buffer "
+                   "protocol or DLPack");
 }
 
 TensorInput::TensorInput(TensorInput&& other) noexcept
@@ -140,13 +141,11 @@ bool TensorInput::take_exchange(PyObject* object, const char* name, ExchangeCach
   if (table == nullptr) return false;
   DlTensor tensor{};
   if (table->describe(object, &tensor) != 0)
-    refuse(name, "its memory cannot be taken: " + first_line_of_error());
+    refuse(name, "its memory cannot be used: " + first_line_of_error());
   view_ = view_of(tensor, name);
   const bool complex = view_.dtype == DType::complex64 || view_.dtype == DType::complex128;
   if (cache.is_late(object, complex))
-    refuse(name,
-           "it is a view that is negated or conjugated when it is read: give resolve_neg() or resolve_conj() "
-           "of it");
+    refuse(name, "it is a lazily negated or conjugated view: give its resolve_neg() or resolve_conj()");
   return true;
 }
 
@@ -154,24 +153,24 @@ bool TensorInput::take_buffer(PyObject* object, const char* name) {
   if (PyObject_CheckBuffer(object) == 0) return false;
   if (PyObject_GetBuffer(object, &buffer_, PyBUF_FULL_RO) != 0) {
     if (PyObject_HasAttrString(object, "__dlpack__") == 0) throw nb::python_error();
-    PyErr_Clear();  // an output that lies on a GPU, or whose type the buffer protocol does not know
+    PyErr_Clear();  // an output on a GPU, or with a dtype that the buffer protocol does not have
     return false;
   }
   has_buffer_ = true;
   const auto dtype = dtype_of(buffer_.format, buffer_.itemsize);
   if (!dtype)
     refuse(name,
-           "its elements are of format '" + std::string(buffer_.format) + "', which models do not take");
+           "its elements have the format '" + std::string(buffer_.format) + "', which models do not take");
   const auto rank = static_cast<std::size_t>(buffer_.ndim);
   if (!Shape::fits(rank))
-    refuse(name, "it has " + std::to_string(rank) + " dimensions, and 8 are the most that models take");
+    refuse(name, "it has " + std::to_string(rank) + " dimensions; models take at most 8");
   view_ = {buffer_.buf, *dtype, {}, {}, {}};
   std::array<std::int64_t, most_tensor_dimensions> shape{}, strides{};
   for (std::size_t i = 0; i < rank; ++i) {
     shape[i] = buffer_.shape != nullptr ? buffer_.shape[i] : buffer_.len / buffer_.itemsize;
     if (buffer_.strides == nullptr) continue;
     if (buffer_.strides[i] % buffer_.itemsize != 0)
-      refuse(name, "its elements do not lie at multiples of their width: copy it first");
+      refuse(name, "its strides are not multiples of the element size: copy it first");
     strides[i] = buffer_.strides[i] / buffer_.itemsize;
   }
   view_.shape = Shape(std::span<const std::int64_t>(shape.data(), rank));
@@ -185,7 +184,7 @@ bool TensorInput::take_dlpack(PyObject* object, const char* name, std::optional<
   nb::kwargs how = nb::steal<nb::kwargs>(PyDict_New());
   if (stream) how["stream"] = dlpack_stream(*stream);
   kept_ = nb::handle(object).attr("__dlpack__")(**how);
-  // Not renamed to "used_dltensor": the capsule stays the owner, and goes with this object.
+  // Not renamed to "used_dltensor": the capsule stays the owner and is freed with this object.
   const auto* const managed =
       static_cast<const DlManagedTensor*>(PyCapsule_GetPointer(kept_.ptr(), "dltensor"));
   if (managed == nullptr) throw nb::python_error();

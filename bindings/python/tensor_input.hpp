@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Python object's memory as a model's input, for the length of one call.
+// The memory of a Python object as an input of a model, for one call.
 //
-// Three ways lead to it, the quickest first: torch's table of C functions for DLPack, which asks no Python at
-// all; the buffer protocol (NumPy, bytes, array); `__dlpack__`. NumPy and torch themselves are not needed for
-// any.
+// It tries three protocols, the fastest first: torch's table of C functions for DLPack, which runs no Python
+// code; the buffer protocol (NumPy, bytes, array); `__dlpack__`. None of them needs NumPy or torch itself.
 #pragma once
 
 #include <headrace/tensor.hpp>
@@ -16,17 +15,18 @@ namespace nb = nanobind;
 
 namespace headrace::python {
 
-/// Which types have torch's table, so that it is looked up once a type. One a model, used with the GIL.
+/// Remembers the DLPack table of the last type, so that it is looked up once. One object a model; needs the
+/// GIL.
 class ExchangeCache {
  public:
   /// The table of the object's type, or null.
   [[nodiscard]] const void* table_of(PyObject* object);
-  /// Whether the object, of the type asked for last, is a view whose bytes are not yet its values: torch
-  /// negates and conjugates late, and its table does not tell.
+  /// Whether the object, which has the last type, is a view whose bytes are not its values: torch negates and
+  /// conjugates lazily, and its table does not tell this.
   [[nodiscard]] bool is_late(PyObject* object, bool complex) const;
 
  private:
-  nb::object is_neg_, is_conj_;  ///< the names of torch's questions, where the type has them
+  nb::object is_neg_, is_conj_;  ///< the names of torch's methods, if the type has them
   PyTypeObject* type_ = nullptr;
   nb::object keep_type_;
   const void* table_ = nullptr;
@@ -35,18 +35,18 @@ class ExchangeCache {
 /// Holds the object's memory while it lives. Made and destroyed with the GIL.
 class TensorInput {
  public:
-  /// Raises InvalidArgument, naming the input, where the object has no memory that can be taken, or a type
-  /// that models lack.
-  ///   stream  of a GPU, on which the memory will be read: who hands it out by `__dlpack__` sees to it that
-  ///   it
-  ///           is ready there. None: the default stream
+  /// Raises InvalidArgument with the input's name if the object has none of the protocols, or a dtype that
+  /// models do not take.
+  ///   stream  the CUDA stream that will read the memory: `__dlpack__` makes the memory ready in its order.
+  ///   nullopt:
+  ///           the default stream
   TensorInput(PyObject* object, const char* name, ExchangeCache& cache, std::optional<void*> stream = {});
   TensorInput(TensorInput&& other) noexcept;
   TensorInput& operator=(TensorInput&&) = delete;
   ~TensorInput();
 
   [[nodiscard]] const TensorView& view() const noexcept { return view_; }
-  /// Whether its owner lets nobody write into it.
+  /// Whether the memory is read-only.
   [[nodiscard]] bool read_only() const noexcept { return has_buffer_ && buffer_.readonly != 0; }
 
  private:
@@ -57,7 +57,7 @@ class TensorInput {
   TensorView view_;
   Py_buffer buffer_{};
   bool has_buffer_ = false;
-  nb::object kept_;  ///< the capsule that owns the memory, where there is one
+  nb::object kept_;  ///< the capsule that owns the memory, if there is one
 };
 
 }  // namespace headrace::python

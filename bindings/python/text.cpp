@@ -20,9 +20,8 @@ std::optional<Text> Text::open(nb::handle object) noexcept {
 const std::string& Text::str() const {
   if (!can_be_written_)
     raise_invalid(text_ +
-                  " has half of a character in it (a lone surrogate), which UTF-8 cannot write and no peer "
-                  "could read: give "
-                  "text without it, for example text.encode('utf-8', 'replace').decode()");
+                  " contains a lone surrogate (half of a character), which UTF-8 cannot encode: give text "
+                  "without it, for example text.encode('utf-8', 'replace').decode()");
   return text_;
 }
 
@@ -30,7 +29,7 @@ std::string& Text::str() { return const_cast<std::string&>(std::as_const(*this).
 
 std::string to_text(nb::handle object, const char* what) {
   const auto text = Text::open(object);
-  if (!text) raise_invalid(std::string(what) + " is a str, not " + shown(object));
+  if (!text) raise_invalid(std::string(what) + " must be a str, not " + shown(object));
   return text->str();
 }
 

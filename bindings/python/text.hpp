@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names, addresses and other text that Python hands over. Stands in for nanobind/stl/string.h: no file
-// includes that one.
+// Text arguments from Python: names, addresses. Replaces nanobind/stl/string.h, which no file includes.
 #pragma once
 
 #include "bindings/python/convert.hpp"
@@ -13,24 +12,24 @@
 
 namespace headrace::python {
 
-/// A str that was handed over. Not every str can be written as UTF-8: one with half of a character in it (a
-/// lone surrogate, as os.fsdecode and "surrogateescape" make them) is taken too, and refused with a sentence
-/// where its text is asked for. nanobind's own reading answers that the arguments fit no function.
+/// A str argument. A str with a lone surrogate (half of a character, from os.fsdecode or "surrogateescape")
+/// has no UTF-8. It is accepted here and refused with a clear error when its text is read. nanobind's own
+/// caster would report that no overload fits.
 class Text {
  public:
   Text() = default;
-  /// Nothing if the object is no str.
+  /// nullopt if the object is not a str.
   static std::optional<Text> open(nb::handle object) noexcept;
   /// Raises InvalidArgument if it cannot be written as UTF-8. With the GIL only.
   std::string& str();
   [[nodiscard]] const std::string& str() const;
 
  private:
-  std::string text_;  ///< or, if it cannot be written, what is shown of it
+  std::string text_;  ///< the text; if it has no UTF-8, its repr
   bool can_be_written_ = true;
 };
 
-/// Raises InvalidArgument if the object is no str, naming `what`, or cannot be written as UTF-8.
+/// Raises InvalidArgument, with `what`, if the object is not a str; also if it has no UTF-8.
 std::string to_text(nb::handle object, const char* what);
 
 /// None: empty.
@@ -42,7 +41,7 @@ std::vector<std::string> to_names(const Names& names);
 NAMESPACE_BEGIN(NB_NAMESPACE)
 NAMESPACE_BEGIN(detail)
 
-/// In containers, whose casters may not throw while they read: str() is asked later.
+/// For containers: their casters must not throw, so str() is called later.
 template <>
 struct type_caster<headrace::python::Text> {
   NB_TYPE_CASTER(headrace::python::Text, const_name("str"))
@@ -55,7 +54,7 @@ struct type_caster<headrace::python::Text> {
   }
 };
 
-/// As an argument: raises when the function is about to be called.
+/// For a plain argument: raises when the function is called.
 template <>
 struct type_caster<std::string> {
   static constexpr auto Name = const_name("str");

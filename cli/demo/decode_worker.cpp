@@ -63,7 +63,7 @@ class DecodeWorker {
     if (type == "status") return answer_status(received);
     return {};
   } catch (const Message::exception& error) {
-    return fail(Code::corrupt, "a message of {} is not understood: {}", received.from, error.what());
+    return fail(Code::corrupt, "a message from {} cannot be read: {}", received.from, error.what());
   }
 
   /// Gives pages to the waiting reservations, in the order of their arrival.

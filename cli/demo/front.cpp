@@ -223,7 +223,8 @@ Front::~Front() {
 Result<TextStream> Front::submit(const TextRequest& request) {
   if (request.prompt.empty())
     return fail(Code::invalid_argument, "the prompt is empty: give at least one byte");
-  if (request.count == 0) return fail(Code::invalid_argument, "0 tokens are asked for: ask for at least one");
+  if (request.count == 0)
+    return fail(Code::invalid_argument, "the request is for 0 tokens: ask for at least one");
   if (request.prompt.size() > context_ || request.count > context_ - request.prompt.size())
     return fail(Code::invalid_argument,
                 "{} tokens of prompt and {} to generate are more than the model's context of {}",
@@ -308,7 +309,7 @@ void Front::take(const Received& received) try {
   }
   changed_.notify_all();
 } catch (const Message::exception& error) {
-  std::fprintf(stderr, "headrace demo: a message of %s is not understood: %s\n", received.from.c_str(),
+  std::fprintf(stderr, "headrace demo: a message from %s cannot be read: %s\n", received.from.c_str(),
                error.what());
 }
 
@@ -375,7 +376,7 @@ void Front::look_for_dead(std::unique_lock<std::mutex>& lock) {
   for (auto& [name, child] : children_)
     if (const std::string how = child.ended(); !how.empty()) dead[name] = how;
   for (const auto& [name, how] : dead) {
-    if (is_readable(stop_)) return;  // it may have been told to end as we have
+    if (is_readable(stop_)) return;  // the same signal may have ended it
     lost(lock, name, how);
     children_.erase(name);
   }
@@ -426,7 +427,7 @@ bool Front::begin_again(const std::string& name, std::string& how) {
 
 /// Fails the texts of the lost worker; texts of the others continue. With the lock held.
 void Front::do_without(const std::string& name, const Error& why) {
-  std::fprintf(stderr, "headrace demo: %s; going on with %s\n", why.message.c_str(),
+  std::fprintf(stderr, "headrace demo: %s; continuing with %s\n", why.message.c_str(),
                fmt::format("{}", fmt::join(decode_workers_left(), ", ")).c_str());
   ready_.erase(name);
   untold_.insert(name);
@@ -475,7 +476,7 @@ void Front::look_for_silent(Clock::time_point before, Clock::time_point now) {
   if (longest == children_.end() || silences_[longest->first].lasts() < patience()) return;
   auto& [name, child] = *longest;
   const std::string what =
-      fmt::format("has said nothing for {} s{}", options_.patience_seconds, stopped_text(child.stopped_by()));
+      fmt::format("has sent nothing for {} s{}", options_.patience_seconds, stopped_text(child.stopped_by()));
   if (name == prefill_name || !(options_.retry || can_do_without(name)))
     return fail_all(fail(Code::peer_lost, "worker {} {}", name, what));
   std::fprintf(stderr, "headrace demo: %s %s; ending it\n", name.c_str(), what.c_str());

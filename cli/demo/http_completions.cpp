@@ -183,7 +183,7 @@ std::vector<std::string> read_stop(Fields& fields) {
     return words.get<std::vector<std::string>>();
   fields.refuse(
       {400,
-       fmt::format("stop is not as it should be: give a text or a list of up to {}, each of 1 to {} bytes",
+       fmt::format("stop is not valid: give a text or a list of up to {} texts, each of 1 to {} bytes",
                    most_stops, longest_stop),
        "stop", "invalid_value"});
   return {};
@@ -193,7 +193,7 @@ bool read_include_usage(Fields& fields, bool stream) {
   const Json* const options = fields.find("stream_options");
   if (options == nullptr) return false;
   if (!stream || !options->is_object()) {
-    fields.refuse({400, "stream_options is an object, and goes with \"stream\": true alone", "stream_options",
+    fields.refuse({400, "stream_options must be an object, and needs \"stream\": true", "stream_options",
                    "invalid_value"});
     return false;
   }
@@ -223,10 +223,10 @@ std::variant<Json, HttpError> read_object(std::string_view body) try {
       "", "invalid_json"};
 } catch (const Json::parse_error& error) {
   const std::string where =
-      error.byte > body.size() ? "it ends too early" : fmt::format("byte {} is out of place", error.byte);
+      error.byte > body.size() ? "it ends too early" : fmt::format("byte {} is not expected", error.byte);
   return HttpError{400, fmt::format("the body is not JSON: {}", where), "", "invalid_json"};
 } catch (const Json::exception&) {
-  return HttpError{400, "the body holds a number that is too large for any parameter", "", "invalid_json"};
+  return HttpError{400, "the body has a number that is too large for any parameter", "", "invalid_json"};
 }
 
 }  // namespace

@@ -17,7 +17,7 @@
 namespace headrace::cli::demo {
 namespace {
 
-// How soon it is seen that a client has left while no token comes.
+// How often to look whether the client has left, while no token arrives.
 constexpr std::chrono::milliseconds poll_interval{50};
 
 unsigned status_of(Code code) { return code == Code::invalid_argument ? 400 : 503; }
@@ -153,12 +153,12 @@ class Door {
       if (route.path != request.path) continue;
       if (route.method == request.method) return (this->*route.answer)(request, reply);
       return reply.send(405,
-                        error_body({405, fmt::format("{} is for {} alone", route.path, route.method), "",
+                        error_body({405, fmt::format("{} takes {} only", route.path, route.method), "",
                                     "method_not_allowed"}),
                         route.method == "GET" ? "GET, HEAD" : route.method);
     }
     reply.send({404,
-                fmt::format("nothing is at {}: there are POST /v1/completions, GET /v1/models, GET /health",
+                fmt::format("there is no {}: there are POST /v1/completions, GET /v1/models, GET /health",
                             request.path),
                 "", "not_found"});
   }

@@ -95,7 +95,7 @@ std::string refusal(const HttpError& error) { return whole_answer(error.status, 
 std::optional<HttpError> reading_error(const ErrorCode& error, const HttpLimits& limits) {
   if (error == beast::error::timeout)
     return HttpError{408,
-                     fmt::format("the request was not there within {} s",
+                     fmt::format("the request did not arrive within {} s",
                                  std::chrono::duration<double>(limits.request).count()),
                      "", "timed_out"};
   if (error == http::error::body_limit)
@@ -107,8 +107,8 @@ std::optional<HttpError> reading_error(const ErrorCode& error, const HttpLimits&
   const ErrorCode of_http = http::make_error_code(http::error::end_of_stream);
   if (error.category() != of_http.category() || error == of_http || error == http::error::partial_message)
     return {};
-  return HttpError{400, fmt::format("this is no HTTP request that can be understood: {}", error.message()),
-                   "", "invalid_http"};
+  return HttpError{400, fmt::format("this is not a valid HTTP request: {}", error.message()), "",
+                   "invalid_http"};
 }
 
 // --- one connection
@@ -442,13 +442,12 @@ Error port_error(const std::string& host, std::uint16_t port, const ErrorCode& e
   const std::string what = fmt::format("listen at {}, port {}: {}", host, port, error.message());
   if (error == asio::error::address_in_use)
     return fail(Code::invalid_argument,
-                "{}: another program has it. Choose another port, or --serve 0 for one that is free", what);
+                "{}: another program uses it. Choose another port, or --serve 0 for a free one", what);
   if (error == asio::error::access_denied)
     return fail(Code::invalid_argument,
-                "{}: ports below 1024 are for root. Choose a higher one, or --serve 0 for one that is free",
-                what);
+                "{}: ports below 1024 are for root. Choose a higher one, or --serve 0 for a free one", what);
   if (error == boost::system::errc::address_not_available)
-    return fail(Code::invalid_argument, "{}: --host is to be an address of this machine", what);
+    return fail(Code::invalid_argument, "{}: --host must be an address of this machine", what);
   return fail(Code::invalid_argument, "{}", what);
 }
 
@@ -471,7 +470,7 @@ Result<HttpServer> HttpServer::open(const std::string& host, std::uint16_t port,
   const auto found = tcp::resolver(opened->context)
                          .resolve(host, std::to_string(port), tcp::resolver::numeric_service, error);
   if (error)
-    return fail(Code::invalid_argument, "there is no address of the name \"{}\" to listen at: {}", host,
+    return fail(Code::invalid_argument, "the host \"{}\" has no address to listen at: {}", host,
                 error.message());
   for (const auto& entry : found) {
     error = take_port(opened->acceptor, entry.endpoint());

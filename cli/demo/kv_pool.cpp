@@ -95,19 +95,19 @@ std::string write_kv_note(const KvShape& shape) {
 Result<KvShape> read_kv_note(const std::string& note) {
   const auto json = nlohmann::json::parse(note, nullptr, false);
   if (!json.is_object() || !json.contains("kv") || json["kv"].size() != 5)
-    return fail(Code::corrupt, "its note is not that of a cache: {}", note);
+    return fail(Code::corrupt, "its note does not describe a cache: {}", note);
   KvShape shape;
   std::size_t i = 0;
   for (std::int64_t* length :
        {&shape.layers, &shape.kv_heads, &shape.head_width, &shape.page_tokens, &shape.pages}) {
     const auto& value = json["kv"][i++];
     if (!value.is_number_integer() || value.get<std::int64_t>() < 1)
-      return fail(Code::corrupt, "its note is not that of a cache: {}", note);
+      return fail(Code::corrupt, "its note does not describe a cache: {}", note);
     *length = value.get<std::int64_t>();
   }
   const auto said = json.find("dtype");
   const auto dtype = dtype_from_name(said != json.end() && said->is_string() ? said->get<std::string>() : "");
-  if (!dtype) return fail(Code::corrupt, "its note is not that of a cache: {}", note);
+  if (!dtype) return fail(Code::corrupt, "its note does not describe a cache: {}", note);
   shape.dtype = *dtype;
   return shape;
 }

@@ -19,7 +19,7 @@ Result<void> send(Agent& agent, const std::string& peer, const Message& message,
   Result<void> sent = agent.notify(peer, text);
   while (!sent && sent.code() == Code::would_block) {
     if (std::chrono::steady_clock::now() >= end)
-      return fail(Code::timed_out, "{} takes no message any more", peer);
+      return fail(Code::timed_out, "the message queue of {} is full and does not drain", peer);
     std::this_thread::sleep_for(200us);  // the peer's queue is full
     sent = agent.notify(peer, text);
   }

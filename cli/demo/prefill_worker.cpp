@@ -90,7 +90,7 @@ class PrefillWorker {
     }
     return {};
   } catch (const Message::exception& error) {
-    return fail(Code::corrupt, "a message of {} is not understood: {}", received.from, error.what());
+    return fail(Code::corrupt, "a message from {} cannot be read: {}", received.from, error.what());
   }
 
   /// The order matters: first the requests of this text end, then the decode worker gets `cancel`, because it
@@ -145,9 +145,10 @@ class PrefillWorker {
     KvShape ours = pool_.shape();
     ours.pages = shape.pages;
     if (ours != shape)
-      return fail(Code::invalid_argument,
-                  "{} has a cache of another form than {}: start both with the same model and page size",
-                  name, options_.name);
+      return fail(
+          Code::invalid_argument,
+          "the cache of {} has another shape than that of {}: start both with the same model and page size",
+          name, options_.name);
     HEADRACE_CLI_TRY(lists, layer_lists(name, region.id, shape));
     peer.layers = std::move(lists);
     peers_[name] = std::move(peer);
@@ -283,16 +284,16 @@ class PrefillWorker {
   /// `name` is a copy, because the caller's name may be part of a job that is dropped here.
   Result<void> lost(std::string name, Error why) {
     if (!options_.retry) {
-      const Error loss = fail(
-          Code::peer_lost,
-          "{} is lost, and with it the texts that it was writing (--retry waits for it to come back): {}",
-          name, why.message);
+      const Error loss =
+          fail(Code::peer_lost,
+               "{} is lost, and with it the texts that it was writing (with --retry it is restarted): {}",
+               name, why.message);
       if (!options_.go_on) return loss;
       std::fprintf(stderr, "headrace demo: %s\n", loss.message.c_str());
       do_without(name);
       return send(agent_, front_name, {{"type", "lost"}, {"worker", name}});
     }
-    std::fprintf(stderr, "headrace demo: %s is lost; waiting for it to come back: %s\n", name.c_str(),
+    std::fprintf(stderr, "headrace demo: %s is lost; waiting for its restart: %s\n", name.c_str(),
                  why.message.c_str());
     awaited_[name] = peers_.contains(name) ? peers_[name].incarnation : 0;
     peers_.erase(name);
@@ -330,8 +331,7 @@ class PrefillWorker {
   Result<void> look_at(const std::string& name) {
     const std::uint64_t known = peers_.at(name).incarnation;
     for (const PeerInfo& peer : agent_.peers())
-      if (peer.name == name && peer.incarnation != known)
-        return fail(Code::peer_lost, "it has been started anew");
+      if (peer.name == name && peer.incarnation != known) return fail(Code::peer_lost, "it has restarted");
     return send(agent_, name, {{"type", "alive"}});
   }
 

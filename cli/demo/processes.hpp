@@ -29,7 +29,7 @@ class Child {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] pid_t pid() const { return pid_; }
-  /// How it ended ("ended with exit code 1", "ended by signal 9 (SIGKILL)"), or nothing while it runs.
+  /// How it ended ("ended with exit code 1", "ended by signal 9 (SIGKILL)"); empty while it runs.
   [[nodiscard]] std::string ended();
   /// The signal that has stopped it (SIGSTOP); 0 while it is not stopped.
   [[nodiscard]] int stopped_by();

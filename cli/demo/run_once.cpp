@@ -103,13 +103,14 @@ void print_table(const DemoOptions& options, const Generated& generated) {
   const PrefillReport& report = generated.report;
   Table table({{"what"}, {"", Table::Align::right}, {""}});
   table.add({"tokens", fmt::format("{} + {}", options.prompt.size(), generated.tokens.size()),
-             fmt::format("of the prompt, and generated at {:.0f} a second", tokens_per_second(generated))});
+             fmt::format("prompt + generated, at {:.0f} tokens/s", tokens_per_second(generated))});
   table.add({"time to first token", seconds_text(report.first_token_seconds),
-             fmt::format("{} of it running the prompt", seconds_text(report.prefill_seconds))});
+             fmt::format("running the prompt took {} of it", seconds_text(report.prefill_seconds))});
   table.add({"keys and values moved", amount_text(report.bytes),
-             fmt::format("in {} pages of {} tokens and one layer", report.pages, options.front.page_tokens)});
+             fmt::format("in {} pages; a page holds {} tokens of one layer", report.pages,
+                         options.front.page_tokens)});
   table.add({"before prefill ended", fmt::format("{:.0f} %", 100 * share_before_end(report)),
-             "of these bytes were there already"});
+             "of these bytes had moved"});
   table.add({"rate", fmt::format("{:.2f} GB/s", gigabytes_per_second(report)), "while pages were moving"});
   table.add({"path", report.path,
              fmt::format("from the prefill worker's memory ({}) to the decode worker's ({})",
@@ -129,7 +130,7 @@ Result<void> compare_with_one_process(const DemoOptions& options, const TextRequ
                                          options.front.chunk_tokens, options.front.page_tokens));
   const auto [here, there] = std::mismatch(alone.begin(), alone.end(), tokens.begin(), tokens.end());
   if (here == alone.end() && there == tokens.end()) return {};
-  return fail(Code::corrupt, "--check: token {} differs from what one process alone generates",
+  return fail(Code::corrupt, "--check: token {} differs from the one that a single process generates",
               here - alone.begin());
 }
 
@@ -153,7 +154,8 @@ Result<void> run_text(const DemoOptions& options, int stop) {
   }
   print_table(options, generated);
   if (options.check)
-    std::fprintf(stderr, "checked: the same %zu tokens as one process alone\n", generated.tokens.size());
+    std::fprintf(stderr, "checked: a single process generates the same %zu tokens\n",
+                 generated.tokens.size());
   return {};
 }
 

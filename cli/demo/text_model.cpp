@@ -38,8 +38,8 @@ Result<Tensor> widened(const TensorFile::Tensor& tensor) {
       to[i] = std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
     }
   } else {
-    return fail(Code::not_supported, "weight {} is {}: F32 and BF16 are read", tensor.info.name,
-                tensor.info.type->name);
+    return fail(Code::not_supported, "weight {} has type {}: only F32 and BF16 are supported",
+                tensor.info.name, tensor.info.type->name);
   }
   return wide;
 }
@@ -58,7 +58,8 @@ Result<ModelSizes> sizes_of(const nlohmann::json& sizes) {
       {"head_width", &found.head_width}, {"vocabulary", &found.vocabulary}, {"context", &found.context}};
   for (const auto& [name, value] : wanted) {
     if (!sizes.is_object() || !sizes.contains(name) || !sizes[name].is_number_integer() || sizes[name] < 1)
-      return fail(Code::corrupt, "it does not say the model's {}: is it of the demo's model?", name);
+      return fail(Code::corrupt, "it does not give the model's {}: check that it belongs to the demo's model",
+                  name);
     *value = sizes[name].get<std::int64_t>();
   }
   return found;

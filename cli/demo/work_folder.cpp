@@ -53,21 +53,21 @@ Result<WorkFolder> WorkFolder::make() {
   const fs::path parent = fs::temp_directory_path(error);
   if (error) {
     const char* const named = std::getenv("TMPDIR");
-    return fail(Code::exhausted, "temporary files cannot go to {}: {}: have TMPDIR name a folder",
+    return fail(Code::exhausted, "temporary files cannot be made in {}: {}: set TMPDIR to a folder",
                 named == nullptr ? "/tmp" : named, error.message());
   }
   sweep(parent);
   for (int attempts = 0; attempts < 100; ++attempts) {
     std::string path = (parent / (std::string(prefix) + "XXXXXX")).string();
     if (::mkdtemp(path.data()) == nullptr)
-      return fail(Code::exhausted, "make a folder {}: {}: have TMPDIR name one that takes files", path,
-                  system_text());
+      return fail(Code::exhausted, "make a folder {}: {}: set TMPDIR to a folder that can be written to",
+                  path, system_text());
     WorkFolder made;
     made.path_ = path;
     made.lock_ = open_folder(path);
     if (hold(made.lock_)) return made;
   }
-  return fail(Code::exhausted, "no folder in {} stays and lets itself be locked: have TMPDIR name another",
+  return fail(Code::exhausted, "no folder in {} could be locked: set TMPDIR to another folder",
               parent.string());
 }
 

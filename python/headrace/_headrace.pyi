@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled part of the package headrace, which shows all of it."""
+"""
+The compiled part of the package headrace. Import headrace, which has all names of it.
+"""
 
 from collections.abc import (
     AsyncIterator,
@@ -21,11 +23,11 @@ codes: tuple[str, ...]
 
 class MemoryRange:
     """
-    Memory that is not behind a Python object: by address, path, descriptor or key.
+    Memory, a file or an object that is not a Python object: by address, path, descriptor or key.
 
-    dram: address, length_bytes. vram: device (ordinal), address, length_bytes. file, block: path, or an
-    open file_descriptor, which stays the caller's. object: path (the key). For these three a
-    length_bytes of 0 means all of it.
+    dram: address, length_bytes. vram: device (ordinal), address, length_bytes. file, block:
+    path, or an open file_descriptor, which the caller owns. object: path (the key). For file,
+    block and object a length_bytes of 0 means all of it.
     """
 
     def __init__(self, kind: str = 'dram', address: int = 0, length_bytes: int = 0, device: int = -1, file_descriptor: int = -1, path: str = '') -> None:
@@ -39,11 +41,11 @@ class MemoryRange:
 
     @property
     def address(self) -> int:
-        """Of the first byte."""
+        """The address of the first byte."""
 
     @property
     def length_bytes(self) -> int:
-        """0 for files, blocks and objects: all of it."""
+        """The length in bytes; 0 for a file, block or object: all of it."""
 
     @property
     def device(self) -> int:
@@ -51,21 +53,21 @@ class MemoryRange:
 
     @property
     def file_descriptor(self) -> int:
-        """Open, or -1."""
+        """An open descriptor, or -1."""
 
     @property
     def path(self) -> str:
-        """Of the file or block device; the object's key."""
+        """The path of the file or block device, or the object's key."""
 
 class Region:
     """
-    Registered memory, of this agent or of a peer. A value: it says what was, and holds nothing.
+    Describes registered memory of this agent or of a peer. A value: it does not keep the memory.
     """
 
     @property
     def id(self) -> int:
         """
-        Names it within one life of its agent; counts from 1, never used twice.
+        Names it within one incarnation of its agent; counts from 1 and is never used twice.
         """
 
     @property
@@ -78,25 +80,25 @@ class Region:
 
     @property
     def length_bytes(self) -> int:
-        """How many bytes it has."""
+        """The length in bytes."""
 
     @property
     def name(self) -> str:
-        """Unique in its agent; empty: unnamed."""
+        """The region's name, unique in its agent; empty: none."""
 
     @property
     def note(self) -> bytes:
-        """What its owner said about it: dtype and shape, a checksum, ..."""
+        """
+        Bytes that its owner registered with it: dtype and shape, a checksum, ...
+        """
 
     @property
     def backends(self) -> list[str]:
-        """Those it is registered with."""
+        """The backends that it is registered with."""
 
     @property
     def writable(self) -> bool:
-        """
-        Whether requests may write it: not if the object behind it cannot be written, or `register` was told so.
-        """
+        """Whether requests may write to it."""
 
     def __len__(self) -> int: ...
 
@@ -106,10 +108,10 @@ class Region:
 
 class Memory:
     """
-    What Agent.allocate gave: registered memory with the buffer protocol, zero-filled and page-aligned.
+    Memory from Agent.allocate: registered, with the buffer protocol, zero-filled, page-aligned.
 
-    Owns: the memory stays in place while this object or any view of it lives, after deregister and the
-    agent's end too; the region itself is the agent's, until deregister.
+    Owns: the memory stays in place while this object or any view of it lives, also after
+    deregister and the agent's end. The region belongs to the agent until it is deregistered.
     """
 
     @property
@@ -120,9 +122,9 @@ class Memory:
         """
         The memory as a NumPy array, without a copy; imports NumPy.
 
-        Shapes: one dimension over all of it, or `shape`, which may take less.
+        Shapes: one dimension with all elements, or `shape`, which may use a part of the memory.
         Owns: the array keeps the memory in place.
-        Errors: ValueError (the bytes do not suffice for, or do not divide by, dtype and shape).
+        Errors: ValueError (too few bytes for dtype and shape, or not a multiple of dtype).
         """
 
     def __len__(self) -> int: ...
@@ -135,50 +137,52 @@ class Memory:
 
 class Mapping:
     """
-    A peer's region as memory of this process: for the CPU with the buffer protocol, for the kernels of a GPU by
-    DLPack, torch.from_dlpack(mapping), and __cuda_array_interface__: one dimension of uint8 over all of it.
+    A peer's region that is mapped into this process.
 
-    Owns: the mapping stays while this object or any view or tensor of it lives. Once the peer has revoked it, left or
-    died `alive` is false: what it had allocated by its agent then shows old bytes, never a fault; GPU memory shows them,
-    or what its owner has put there since, so let go of it. The end of a mapping for a GPU waits until that GPU has done
-    what was queued on it, which cannot be while a stream of it is being captured: it then stays mapped.
+    For the CPU it has the buffer protocol; for the kernels of a GPU it has DLPack
+    (torch.from_dlpack(mapping)) and __cuda_array_interface__. Shape: one dimension of uint8.
+    Owns: the mapping stays while this object or any view or tensor of it lives. `alive` becomes
+    False when the peer has revoked the region, left or died. Memory from the peer's allocate
+    then shows old bytes and never faults. GPU memory shows old bytes or new data of its owner:
+    stop using it. The end of a mapping for a GPU waits for the work that is queued on that GPU.
+    During a capture on that GPU it cannot wait; the memory then stays mapped.
     """
 
     @property
     def device(self) -> int:
-        """The GPU whose kernels use it, by its ordinal; -1: the CPU."""
+        """The ordinal of the GPU whose kernels use the mapping; -1: the CPU."""
 
     @property
     def address(self) -> int:
-        """
-        Of the first byte, for whom `device` names: the CPU, or the kernels of that GPU.
-        """
+        """The address of the first byte, valid on `device`."""
 
     @property
     def writable(self) -> bool:
         """
-        False if its owner lets it be read only: then so do its views. Nothing keeps a kernel from writing GPU memory.
+        False if its owner allows reading only; its views are then read-only. Kernels can still write to GPU memory.
         """
 
     @property
     def alive(self) -> bool:
-        """False once the peer has revoked the region, left or died."""
+        """False after the peer has revoked the region, left or died."""
 
     def numpy(self, dtype: object = 'uint8', shape: int | tuple[int, ...] | None = None) -> numpy.ndarray:
         """
         The memory as a NumPy array, without a copy; imports NumPy.
 
-        Shapes: one dimension over all of it, or `shape`, which may take less.
+        Shapes: one dimension with all elements, or `shape`, which may use a part of the memory.
         Owns: the array keeps the memory in place.
-        Errors: ValueError (the bytes do not suffice for, or do not divide by, dtype and shape), BufferError (it is
-        mapped for a GPU: use torch.from_dlpack).
+        Errors: ValueError (too few bytes for dtype and shape, or not a multiple of dtype),
+        BufferError (the mapping is for a GPU: use torch.from_dlpack).
         """
 
     def __dlpack__(self, **kwargs: object) -> Any:
         """
-        For torch.from_dlpack and its like. torch does not heed that memory can be read only: do not write it.
+        Exports the memory by DLPack, for torch.from_dlpack and similar functions.
 
-        Errors: BufferError (it can be read only, and the reader knows no version 1 of DLPack).
+        torch ignores that memory is read-only: do not write to a tensor of a read-only mapping.
+        Errors: BufferError (the mapping is read-only, and the importer does not know DLPack version
+        1).
         """
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -187,7 +191,9 @@ class Mapping:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """
-        Version 3, for Numba, CuPy and torch. AttributeError if it is mapped for the CPU.
+        Version 3 of the interface, for Numba, CuPy and torch.
+
+        Errors: AttributeError (the mapping is for the CPU).
         """
 
     def __len__(self) -> int: ...
@@ -198,13 +204,14 @@ class Mapping:
 
 class UniformPages:
     """
-    `count` pages of one length: page i begins at base_bytes + i * stride_bytes of one region. The cheapest
-    list to make and to keep.
+    `count` pages of one length: page i begins at base_bytes + i * stride_bytes.
+
+    The cheapest list to prepare and to keep.
     """
 
     def __init__(self, region: Region | Memory | int, base_bytes: int, stride_bytes: int, page_bytes: int, count: int) -> None:
         """
-        Units: bytes from the region's start; a stride_bytes of 0 means page_bytes.
+        Units: bytes, counted from the region's start. stride_bytes 0 means page_bytes.
         """
 
     @property
@@ -213,19 +220,21 @@ class UniformPages:
 
     @property
     def base_bytes(self) -> int:
-        """Where page 0 begins."""
+        """The offset of page 0."""
 
     @property
     def stride_bytes(self) -> int:
-        """From one page's begin to the next one's; 0: page_bytes."""
+        """
+        The distance from the begin of a page to the begin of the next; 0: page_bytes.
+        """
 
     @property
     def page_bytes(self) -> int:
-        """The length of each."""
+        """The length of each page."""
 
     @property
     def count(self) -> int:
-        """How many."""
+        """The number of pages."""
 
     def __len__(self) -> int: ...
 
@@ -235,30 +244,36 @@ class UniformPages:
 
 class PageView:
     """
-    What every page of a list consists of where that is not one stretch: an array of up to four dimensions, by its
-    strides. A page is its elements in the order of their indices, the last one fastest, and begins where element
-    0, 0, ... lies. Lists whose views have one shape go together whatever their strides are: so heads are split off or
-    transposed on the way. A list without a view goes with any of as many bytes a page.
+    The shape of every page of a list whose pages are not contiguous: a strided array.
+
+    The array has up to four dimensions. A page is its elements in the order of their indices,
+    the last index fastest; it begins at element 0, 0, ... Lists with views of the same shape fit
+    together, with any strides; so a request can split off or transpose heads. A list without a
+    view fits every list whose pages have the same number of bytes.
     """
 
     def __init__(self, shape: Sequence[int], strides_bytes: Sequence[int] | None = None, item_bytes: int = 1) -> None:
         """
-        shape: 1 to 4 extents, at least 1 each. strides_bytes: one for each, above 0, from an element to the next; None: there
-        are no gaps. item_bytes: of an element.
-        Errors: those of a view that cannot be come from Agent.prepare.
+        shape: 1 to 4 lengths of at least 1.
+        strides_bytes: for each dimension the distance from an element to the next, above 0; None: no
+        gaps.
+        item_bytes: the bytes of an element.
+        Errors: Agent.prepare raises those of a view that is not possible.
         """
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Extents."""
+        """The length of each dimension."""
 
     @property
     def strides_bytes(self) -> tuple[int, ...] | None:
-        """From an element to the next; None: no gaps."""
+        """
+        The distance from an element to the next in each dimension; None: no gaps.
+        """
 
     @property
     def item_bytes(self) -> int:
-        """Of an element."""
+        """The bytes of an element."""
 
     def __reduce__(self) -> tuple[type[PageView], tuple[tuple[int, ...], tuple[int, ...] | None, int]]: ...
 
@@ -266,25 +281,33 @@ class PageView:
 
 def pages_of(region: Region | Memory, array: object) -> tuple[UniformPages, PageView]:
     """
-    An array as pages: those of its first dimension, and the view that the other dimensions are.
+    Describes an array as pages. Returns (pages, view) for Agent.prepare(pages, view=view).
 
-    region: of ours, in which the array lies. array: a NumPy array, a torch tensor or what else offers its memory, of shape
-    (pages, ...) with at most four dimensions more, and any strides: heads[:, :, 4:8], swapaxes, permute. Nothing is copied or
-    kept. For Agent.prepare(pages, view=view), here or, as both can be pickled, by a peer, with peer=our name.
-    Errors: InvalidArgument (the array lies elsewhere, or its pages go backward).
+    Each index of the first dimension is a page; the other dimensions are the view.
+    region: the region of this agent that holds the array.
+    array: a NumPy array, a torch tensor, or another object with the buffer protocol or DLPack,
+    of shape (pages, ...) with at most four more dimensions and any strides: heads[:, :, 4:8],
+    swapaxes, permute.
+    Returns: both results can be pickled and sent to a peer, which prepares them with peer= this
+    agent's name.
+    Owns: nothing is copied or kept.
+    Errors: InvalidArgument (the array is not in the region; the stride of its first dimension is
+    not positive).
     """
 
 class RegionPages:
     """
-    Pages of one region by columns: page i has lengths[i] bytes and begins at offsets[i] - origin_bytes. For tables whose
-    rows hold more than pages need, and for offsets that count from elsewhere: with a region's address as origin_bytes they
-    are addresses, a peer's too.
+    Pages of one region by columns: a column of offsets and a column of lengths.
+
+    Page i has lengths[i] bytes and begins at offsets[i] - origin_bytes. For tables that have
+    more columns than pages need, and for offsets that do not count from the region's start: with
+    a region's address as origin_bytes they are addresses, also those of a peer.
     """
 
     def __init__(self, region: Region | Memory | int, offsets: object, lengths: object, origin_bytes: int = 0) -> None:
         """
-        offsets: a one-dimensional array of uint64 or int64, read without a copy; a column of a table will do. lengths: the
-        same of as many, or an int for all.
+        offsets: a one-dimensional array of uint64 or int64, read without a copy; may be a column of
+        a table. lengths: an array of the same form and length, or an int for all pages.
         Units: bytes. Owns: keeps the arrays in place; they are read when the list is prepared.
         Errors: InvalidArgument (other arrays, counts that differ).
         """
@@ -295,11 +318,11 @@ class RegionPages:
 
     @property
     def origin_bytes(self) -> int:
-        """The offset that stands for the region's start."""
+        """The offset of the region's start."""
 
     @property
     def count(self) -> int:
-        """How many."""
+        """The number of pages."""
 
     def __len__(self) -> int: ...
 
@@ -309,21 +332,23 @@ class RegionPages:
 
 class PageList:
     """
-    A prepared list, as Agent.prepare gives it. Immutable, shared by any number of requests; it keeps nothing of
-    the arrays that it was made from.
+    A prepared list of pages, from Agent.prepare.
+
+    Immutable; any number of requests can share it. It does not keep the arrays that it was made
+    from.
     """
 
     @property
     def count(self) -> int:
-        """How many pages."""
+        """The number of pages."""
 
     @property
     def bytes(self) -> int:
-        """The sum of their lengths."""
+        """The sum of the pages' lengths."""
 
     @property
     def peer(self) -> str:
-        """Whose memory: the peer's name, or empty for our own."""
+        """The owner of the pages: the peer's name, or empty for this agent."""
 
     def __len__(self) -> int: ...
 
@@ -332,149 +357,162 @@ class PageList:
     def __reduce__(self) -> NoReturn: ...
 
 class RequestTimes:
-    """Of the last post that ended."""
+    """The times of the last post that has ended."""
 
     @property
     def posted_at_ns(self) -> int:
-        """CLOCK_MONOTONIC, as time.monotonic_ns()."""
+        """When it was posted: CLOCK_MONOTONIC, as time.monotonic_ns()."""
 
     @property
     def post_ns(self) -> int:
-        """Spent inside post."""
+        """The time inside post, in nanoseconds."""
 
     @property
     def transfer_ns(self) -> int:
-        """From post to the end."""
+        """The time from post to the end, in nanoseconds."""
 
     @property
     def bytes(self) -> int:
-        """That were to move."""
+        """The bytes of the request."""
 
     @property
     def pages(self) -> int:
-        """That were to move."""
+        """The pages of the request."""
 
     @property
     def posts(self) -> int:
-        """Of this request so far."""
+        """The number of posts of this request so far."""
 
     def __repr__(self) -> str: ...
 
 class PartInfo:
-    """How a part of a request stands. A request to one peer has one."""
+    """The state of a part of a request. A request to one peer has one part."""
 
     @property
     def peer(self) -> str:
-        """The far side: the peer's name, or this agent's own."""
+        """The name of the peer, or of this agent."""
 
     @property
     def backend(self) -> str:
-        """The backend that carries it."""
+        """The backend that carries the part."""
 
     @property
     def pages(self) -> int:
-        """How many."""
+        """The number of pages."""
 
     @property
     def bytes(self) -> int:
-        """The sum of their lengths."""
+        """The sum of the pages' lengths."""
 
     @property
     def state(self) -> str:
-        """As Request.state."""
+        """The state, with the values of Request.state."""
 
     @property
     def error(self) -> headrace.errors.Error | None:
         """
-        Why its last post failed, with the page's number in the part; None if it did not.
+        Why its last post failed, with the page's number in the part; None if it did not fail.
         """
 
     def __repr__(self) -> str: ...
 
 class CostEstimate:
-    """A guess at how long a request takes."""
+    """An estimate of the time that a request takes."""
 
     @property
     def duration(self) -> float:
-        """Seconds."""
+        """The estimated time in seconds."""
 
     @property
     def margin(self) -> float:
-        """The guess may be off by this share of itself."""
+        """The possible error, as a share of the duration."""
 
     @property
     def method(self) -> str:
-        """How it was guessed."""
+        """How it was estimated."""
 
     @property
     def backend(self) -> str:
-        """The path that it is about."""
+        """The path that the estimate is for."""
 
     def __repr__(self) -> str: ...
 
 class Request:
     """
-    Moves the pages of one list to or from the pages of another; Agent.make_request makes it.
+    A move of the pages of one list to or from the pages of another, from Agent.make_request.
 
-    prepared -> posted -> (canceling ->) done | failed | canceled, and from any of these three it may be posted again.
-
-    Owns: the page lists; the memory itself is the caller's and must stay in place until the request has ended.
-    Dropping the last reference cancels what is in flight.
-    A post on a stream that is being captured leads to captured: the request lies in a CUDA graph, whose replays run without
-    the host, one after another. It holds all that they touch: its regions cannot be deregistered, here or by their owner.
-    It and its agent must outlive the graph and replays that are queued.
-    Threads: any; post from one thread at a time. `await request` waits in the running asyncio loop; a task that is
-    canceled there cancels the request and ends when its memory is quiet.
+    States: prepared -> posted -> (canceling ->) done | failed | canceled. A request in one of
+    the last three states can be posted again.
+    Owns: the page lists. The memory belongs to the caller and must stay in place until the
+    request has ended. Dropping the last reference cancels a post in flight.
+    Capture: a post on a stream that is being captured leads to the state captured. The request
+    is then part of a CUDA graph, whose replays run one after another without the host. Its
+    regions cannot be deregistered, here or by their owner. The request and its agent must
+    outlive the graph and all queued replays.
+    Threads: any; post from one thread at a time. `await request` waits in the running asyncio
+    loop. Cancelling the task cancels the request; the task ends when the memory is quiet.
     """
 
     def post(self, notification: bytes | None = None, timeout: float | None = None, stream: Any = None, *, local: Any = None, remote: Any = None, part: int = 0) -> str:
         """
-        Starts the transfer and returns its state. Small requests on mapped or attached paths are done when this
-        returns: "done", and there is nothing to wait for.
+        Starts the move of the pages and returns the state.
 
-        notification: bytes, up to 64 KiB, delivered at the far side once the data is there (write) or has been taken
-        (read). timeout: seconds, then it is canceled and ends timed_out; None: the request's own.
-        stream: a torch.cuda.Stream, or the number of a CUDA stream, of the GPU whose memory the local pages are: they move
-        after what was queued on it before, and before what is queued on it later, and nobody need wait for either. If it
-        is being captured, the move becomes part of the graph, nothing runs yet, and the request is "captured" until cancel().
-        local, remote: in a capture, page numbers on a GPU, as set_indices takes them, which the graph reads anew at every replay:
-        a model's own block tables. part: whose lists they number, in a request to several peers; the other parts' pages stay.
-        Of a request to several peers a part's error is told by wait(), and raised here too where there is a stream: the others
-        are under way, and in a capture taken out of the graph again, which is to be thrown away.
-        Errors: InvalidArgument (posted already; a stream of another GPU), WouldBlock (a queue is full, or, with a stream,
-        the way to the peer's memory is not made yet: poll, retry; before a capture post once without), PeerLost, NotFound
-        (a region has been revoked), NotSupported (its path knows no streams; a notification in a capture).
+        Small requests on mapped or attached paths are "done" at the return.
+        notification: bytes, up to 64 KiB, delivered to the peer after its pages are written (write)
+        or read (read).
+        timeout: seconds; after them the post is canceled and ends with TimedOut. None: the request's
+        own.
+        stream: a torch.cuda.Stream, or the number of a CUDA stream, of the GPU of the local pages.
+        The pages move after the work that is queued on it, and later work on it waits for them; the
+        host need not wait. If the stream is being captured, the move becomes part of the graph,
+        nothing runs yet, and the request is "captured" until cancel().
+        local, remote: during a capture, page numbers on a GPU, as in set_indices. Every replay of
+        the graph reads them again: they can be a model's own block tables.
+        part: in a request to several peers, the part that local and remote belong to; the pages of
+        the other parts do not change.
+        Errors: InvalidArgument (in flight; a stream of another GPU), WouldBlock (a queue is full; or
+        the peer's memory is not mapped yet, which a stream needs: poll, retry; before a capture post
+        once without a stream), PeerLost, NotFound (a region has been revoked), NotSupported (the
+        path does not support streams; a notification in a capture). In a request to several peers
+        wait() raises the error of a part. With a stream post raises it too: outside a capture the
+        other parts are in flight; in a capture they are removed from the graph, which must be
+        dropped.
         """
 
     def set_indices(self, local: Any = None, remote: Any = None, *, stream: Any, part: int = 0) -> None:
         """
-        Changes which pages of its lists a captured request moves, without making its graph anew: queued on a stream.
+        Changes the pages that a captured request moves, in the order of a stream. The graph stays.
 
-        local, remote: page numbers of one dimension, of both sides as many and at most as many as the request has pages;
-        None: this side's first numbers stay as they are. Any integers on the host, copied before the call returns; or int32 or
-        uint32 on a GPU (a torch tensor, or whatever speaks DLPack), read in the stream's order: keep it until then.
-        stream: a torch.cuda.Stream, or the number of a CUDA stream, not being captured; replays that are queued on it later see them.
-        part: whose lists they number, in a request to several peers.
-        Errors: InvalidArgument (not captured; too many, or, on the host, a number that the list does not have), NotSupported (a
-        list is not uniform), WouldBlock (64 changes are queued: let the stream catch up).
+        local, remote: page numbers in one dimension, the same count of both, at most the pages of
+        the request; None: these numbers do not change. On the host: any integers, copied before the
+        return. On a GPU: int32 or uint32 (a torch tensor or another object with DLPack), read in the
+        stream's order; keep them until then.
+        stream: a torch.cuda.Stream, or the number of a CUDA stream, that is not being captured.
+        Replays that are queued on it later use the new numbers.
+        part: in a request to several peers, the part that the numbers belong to.
+        Errors: InvalidArgument (not captured; too many numbers; on the host: a number that the list
+        does not have), NotSupported (a list is not uniform), WouldBlock (64 changes are queued: wait
+        for the stream).
         """
 
     def check(self) -> int:
         """
-        How many replays of a captured request have ended: their data can be read. Asks neither GPU nor peer.
+        Returns how many replays of a captured request have ended: their data can be read.
 
-        Errors: InvalidArgument (not captured; or a number that a GPU has written is not in its list: a replay passed over
-        that page, told once), NotFound (a region has been revoked), PeerLost: replays since may have read or written what is
-        no longer the peer's memory.
+        It asks neither the GPU nor the peer.
+        Errors: InvalidArgument (not captured; a page number in GPU memory is not in its list: a
+        replay skipped that page; raised once), NotFound (a region has been revoked), PeerLost. After
+        the last two, later replays may have read or written memory that the peer uses for something
+        else.
         """
 
     def poll(self) -> str:
-        """The state, after giving the path a slice of this thread's time."""
+        """Runs progress on this thread, then returns the state. Does not wait."""
 
     @property
     def state(self) -> str:
         """
-        "prepared", "posted", "canceling", "done", "failed", "canceled" or "captured", without doing anything.
+        "prepared", "posted", "canceling", "done", "failed", "canceled" or "captured". Does not run progress.
         """
 
     @property
@@ -483,59 +521,64 @@ class Request:
 
     def wait(self, timeout: float | None = None) -> None:
         """
-        Waits for the end, seconds at most.
+        Waits for the end of the post.
 
-        Errors: the request's own; TimedOut if it is still running, which it then goes on doing.
+        timeout: seconds; None: no limit.
+        Errors: the error of the post; TimedOut (the timeout expired; the request stays in flight).
         """
 
     def cancel(self) -> None:
         """
-        Asks for an early end and returns at once; wait() tells when the memory is quiet. Nothing happens if it has ended.
-        A captured request is let go of: its graph is not to be replayed any more.
+        Asks that the post ends, and returns at once; wait() returns when the memory is quiet.
+
+        Does nothing if the post has ended. A captured request is released: its graph must not be
+        replayed any more.
         """
 
     @property
     def error(self) -> headrace.errors.Error | None:
         """
-        Why the last post failed, with the peer's name and the page; None if it did not.
+        Why the last post failed, with the peer's name and the page; None if it did not fail.
         """
 
     @property
     def times(self) -> RequestTimes:
-        """Of the last post that ended."""
+        """The times of the last post that has ended."""
 
     @property
     def parts(self) -> list[PartInfo]:
         """
-        How each part stands, in the order in which they were given: which peers have their pages after a failure.
+        The state of each part, in the order of make_request: it tells which peers have their pages.
         """
 
     def explain(self) -> str:
-        """The path, why it was chosen, and why the others were not."""
+        """The path, why it was chosen, and why each other path was not."""
 
     @property
     def backend(self) -> str:
-        """The backend that carries it."""
+        """The backend that carries the request."""
 
     def cost(self) -> CostEstimate:
         """
-        How long it may take.
+        Estimates the time that a post takes.
 
-        Errors: PeerLost (no path any more).
+        Errors: PeerLost (the request has no path any more).
         """
 
     def on_done(self, callback: Callable[[headrace.errors.Error | None], object] | None) -> None:
         """
-        Calls callback(error) once for the end of each post: None if it is done, else the error. Replaces an earlier
-        one; None takes it away.
+        Calls callback(error) once at the end of each post: error is None if it is done.
 
-        Threads: runs on the agent's callback thread. An exception in it goes to sys.unraisablehook. What is still
-        waiting when the interpreter ends is dropped.
+        A new callback replaces the earlier one; None removes it.
+        Threads: runs on the agent's callback thread. An exception in it goes to sys.unraisablehook.
+        Calls that still wait when the interpreter ends are dropped.
         """
 
     def fileno(self) -> int:
         """
-        A descriptor that turns readable at each end; the request's. Read 8 bytes to clear it.
+        An eventfd that becomes readable at the end of each post.
+
+        The request owns it. Read 8 bytes to drain it.
         """
 
     def __await__(self) -> Generator[object, None, None]: ...
@@ -546,16 +589,16 @@ class Request:
 
     @property
     def pages(self) -> int:
-        """How many."""
+        """The number of pages."""
 
     @property
     def bytes(self) -> int:
-        """The sum of their lengths."""
+        """The sum of the pages' lengths."""
 
     @property
     def peer(self) -> str:
         """
-        The far side: the peer's name, or this agent's own; of several parts all, with commas.
+        The name of the peer, or of this agent; of several parts all names, separated by commas.
         """
 
     def __repr__(self) -> str: ...
@@ -564,16 +607,16 @@ class Request:
 
 class HistogramSnapshot:
     """
-    How often which size of value was seen. Bucket 0 counts zeros, bucket i counts 2^(i-1) to 2^i - 1.
+    Counts of values by size. Bucket 0 counts zeros, bucket i counts values from 2^(i-1) to 2^i - 1.
     """
 
     @property
     def count(self) -> int:
-        """How many values."""
+        """The number of values."""
 
     @property
     def sum(self) -> int:
-        """Of the values, modulo 2^64."""
+        """The sum of the values, modulo 2^64."""
 
     @property
     def smallest(self) -> int:
@@ -585,28 +628,29 @@ class HistogramSnapshot:
 
     @property
     def buckets(self) -> list[int]:
-        """65 counts."""
+        """The counts of the 65 buckets."""
 
     @property
     def mean(self) -> float:
-        """0 where nothing was seen."""
+        """The mean of the values; 0 without values."""
 
     def percentile(self, percent: float) -> float:
         """
-        The value that `percent` of a hundred values do not exceed: never more than a factor of two off, exact for 0
-        and 100. 0 where nothing was seen.
+        The value that `percent` % of the values do not exceed; 0 without values.
+
+        It is wrong by a factor of two at most, and exact for 0 and 100.
         """
 
 class EventSnapshot:
-    """Something that happened once: a peer came or went, a path failed over."""
+    """A single event: a peer came or left, a path failed over."""
 
     @property
     def time_ns(self) -> int:
-        """CLOCK_MONOTONIC, as time.monotonic_ns()."""
+        """When it happened: CLOCK_MONOTONIC, as time.monotonic_ns()."""
 
     @property
     def room(self) -> str:
-        """Who says it: "tcp", "engine"."""
+        """The part of the library that reports it: "tcp", "engine"."""
 
     @property
     def text(self) -> str:
@@ -616,77 +660,77 @@ class EventSnapshot:
 
 class TelemetrySnapshot:
     """
-    What an agent has counted so far. Names carry their unit: "tcp.sent_bytes", "requests.duration_ns".
+    The telemetry of an agent. Names end in their unit: "tcp.sent_bytes", "requests.duration_ns".
     """
 
     @property
     def counters(self) -> dict[str, int]:
-        """By name."""
+        """The counters by name."""
 
     @property
     def histograms(self) -> dict[str, HistogramSnapshot]:
-        """By name."""
+        """The histograms by name."""
 
     @property
     def events(self) -> list[EventSnapshot]:
-        """The latest ones, oldest first."""
+        """The latest events, oldest first."""
 
     @property
     def events_dropped(self) -> int:
-        """Older ones that were overwritten."""
+        """The number of older events that were overwritten."""
 
     def json(self) -> str:
-        """All of it as one JSON object."""
+        """The whole snapshot as one JSON object."""
 
 class ImportReport:
-    """What an import of metadata did."""
+    """The result of an import of metadata."""
 
     @property
     def peer(self) -> str:
-        """Whose metadata it was."""
+        """The name of the peer."""
 
     @property
     def incarnation(self) -> int:
-        """Of the peer: another one at each start."""
+        """The peer's incarnation: a random number, new at each start."""
 
     @property
     def version(self) -> int:
-        """Of the metadata that we now hold."""
+        """The version of the peer's metadata after the import."""
 
     @property
     def regions(self) -> int:
-        """Known of this peer now."""
+        """The number of regions of this peer that are known now."""
 
     @property
     def restarted(self) -> bool:
         """
-        It replaces an earlier life of the same name: old handles now end in peer_lost.
+        Whether the peer has restarted: requests and lists of its earlier incarnation raise PeerLost.
         """
 
     def __repr__(self) -> str: ...
 
 class PeerInfo:
-    """What is known of a peer."""
+    """What this agent knows of a peer."""
 
     @property
     def name(self) -> str:
-        """What it calls itself."""
+        """The peer's name."""
 
     @property
     def incarnation(self) -> int:
-        """Another one at each start."""
+        """The peer's incarnation: a random number, new at each start."""
 
     @property
     def version(self) -> int:
-        """Of its metadata."""
+        """The version of its metadata."""
 
     @property
     def regions(self) -> int:
-        """How many of its regions are known."""
+        """The number of its regions that are known."""
 
     @property
     def connected(self) -> bool:
-        """Whether there is a link."""
+        """Whether a link to it is ready."""
 
     @property
     def lost(self) -> bool:
@@ -694,45 +738,47 @@ class PeerInfo:
 
     @property
     def backends(self) -> list[str]:
-        """That both have."""
+        """The backends that both agents have."""
 
     @property
     def detail(self) -> str:
-        """Why it was lost, or what each backend says."""
+        """Why it was lost, or the state of each backend."""
 
     def __repr__(self) -> str: ...
 
 class OptionInfo:
-    """A row of the option table, with the value in force."""
+    """An option and its current value."""
 
     @property
     def name(self) -> str:
-        """"check", or "tcp.sockets" for a backend's."""
+        """"check"; "tcp.sockets" for an option of a backend."""
 
     @property
     def default_value(self) -> str:
-        """If nobody sets it."""
+        """The value if the option is not set."""
 
     @property
     def value(self) -> str:
-        """In force; "(set)" for a secret."""
+        """The current value; "(set)" for a secret."""
 
     @property
     def unit(self) -> str:
-        """Of the value."""
+        """The unit of the value."""
 
     @property
     def sentence(self) -> str:
-        """What it does."""
+        """What the option does."""
 
     @property
     def source(self) -> str:
-        """"default", "file", "environment" or "caller"."""
+        """
+        Where the value comes from: "default", "file", "environment" or "caller".
+        """
 
     def __repr__(self) -> str: ...
 
 class BackendInfo:
-    """A plugin: loaded, or why not."""
+    """A backend that was found: its abilities, or why it did not load."""
 
     @property
     def name(self) -> str:
@@ -740,7 +786,7 @@ class BackendInfo:
 
     @property
     def version(self) -> str:
-        """Its own."""
+        """The backend's version."""
 
     @property
     def path(self) -> str:
@@ -752,19 +798,19 @@ class BackendInfo:
 
     @property
     def refusal(self) -> str:
-        """Why it did not load, and what to do; else empty."""
+        """Why it did not load, and what to do; empty if it loaded."""
 
     @property
     def kinds(self) -> list[str]:
-        """The memory kinds that it takes."""
+        """The kinds of memory that it takes."""
 
     @property
     def local(self) -> bool:
-        """Whether it serves transfers inside one agent."""
+        """Whether it moves pages inside one agent."""
 
     @property
     def remote(self) -> bool:
-        """Whether it serves transfers between agents."""
+        """Whether it moves pages between agents."""
 
     @property
     def notifications(self) -> bool:
@@ -780,16 +826,17 @@ class BackendInfo:
 
     @property
     def options(self) -> list[OptionInfo]:
-        """Its table."""
+        """The options of the backend."""
 
     def __repr__(self) -> str: ...
 
 class Agent:
     """
-    One participant: it owns regions, knows peers, and makes the requests that move pages between them.
+    A named participant: it owns regions, knows peers, and makes the requests that move pages.
 
-    A context manager: leaving it closes the agent. Agents that are open at the end of the interpreter are closed then.
-    Threads: every method may be called from any thread; those that wait or copy give the GIL away.
+    A context manager: leaving it closes the agent. Agents that are open when the interpreter
+    ends are closed then.
+    Threads: any thread may call any method; methods that wait or copy release the GIL.
     Fork: in a forked child every method raises InvalidArgument.
     """
 
@@ -797,20 +844,26 @@ class Agent:
         """
         Opens an agent.
 
-        name: what peers call it, 1 to 255 bytes. backends: to open; None: every one that loads on this machine.
-        listen: "host:port" to answer metadata queries on; port 0 picks one (listen_address tells); empty: do not listen.
-        store: "etcd://host:port[,host:port...][/namespace]", "file:///folder", "memory:NAME"; empty: HEADRACE_STORE, else none.
-        options: rows of the option table by name, {"tcp.sockets": 4}; they win over the environment.
-        Errors: InvalidArgument (name, option), BackendFailed (a backend that was asked for does not load: why).
+        name: its name for peers, 1 to 255 bytes.
+        backends: the backends to open; None: all that load on this machine.
+        listen: "host:port" for metadata queries; port 0 picks a free one (see listen_address);
+        empty: do not listen.
+        store: "etcd://host:port[,host:port...][/namespace]", "file:///folder" or
+        "memory:NAME"; empty: the one of HEADRACE_STORE, or none.
+        options: values of options by name, {"tcp.sockets": 4}; they override the environment.
+        Errors: InvalidArgument (name, option), BackendFailed (a backend of `backends` does not load;
+        the text says why).
         """
 
     @property
     def name(self) -> str:
-        """What peers call it."""
+        """The agent's name for peers."""
 
     @property
     def incarnation(self) -> int:
-        """Another one at each start, by which peers recognise a restarted agent."""
+        """
+        A random number, new at each start. Peers recognise a restarted agent by it.
+        """
 
     @property
     def closed(self) -> bool:
@@ -818,9 +871,10 @@ class Agent:
 
     def close(self) -> None:
         """
-        Cancels what is in flight, tells peers, ends all registrations. Nothing happens the second time.
+        Cancels the requests in flight, tells the peers, and ends all registrations.
 
-        Threads: calls of this agent that other threads are in finish first, and the agent ends with the last of them.
+        Later calls do nothing.
+        Threads: calls in other threads end first; the last of them ends the agent.
         """
 
     def __enter__(self) -> Agent: ...
@@ -833,71 +887,84 @@ class Agent:
 
     def register(self, obj: object, name: str = '', note: bytes = b'', backends: Sequence[str] | None = None, writable: bool | None = None) -> Any:
         """
-        Makes memory reachable for peers. Returns its Region, or a list of them if `obj` is a list.
+        Makes memory reachable for peers. Returns its Region; for a list a list of Regions.
 
-        obj: anything with the buffer protocol (bytearray, mmap, NumPy array), with DLPack (torch tensor), a tuple
-        (address, length), a MemoryRange, or a list of these: then all are registered or none, in one call. Arrays may
-        lie in memory in any order, but without gaps. Objects that cannot be written (bytes, a read-only array) are
-        taken too: a request that would write them is refused, here and at peers.
-        name: unique in the agent; of a list it is followed by "/0", "/1", ... note: travels with the metadata, up to
-        64 KiB. backends: only these; None: every one that takes the kind. writable: False lets requests read the memory
-        only; None: as the object says.
-        Owns: the object is kept alive, and in place, until its region is deregistered or the agent is closed; memory
-        given by address is the caller's to keep.
-        Errors: InvalidArgument (empty, gaps, name in use), NotSupported (no backend takes this kind).
+        obj: an object with the buffer protocol (bytearray, mmap, NumPy array) or DLPack (torch
+        tensor), a tuple (address, length), a MemoryRange, or a list of these. Of a list all are
+        registered or none. An array may have any order of dimensions but no gaps. Read-only objects
+        (bytes) are taken; a request that would write to them is refused, here and at peers.
+        name: unique in the agent; for a list "/0", "/1", ... is appended.
+        note: bytes that go with the metadata, up to 64 KiB.
+        backends: only these; None: all that take the kind.
+        writable: False: requests can only read the memory. None: as the object says.
+        Owns: the object is kept alive and in place until its region is deregistered or the agent is
+        closed. For memory given by address the caller must do this.
+        Errors: InvalidArgument (empty, gaps, name in use), NotSupported (no backend takes this
+        kind).
         """
 
     def deregister(self, regions: Region | Memory | int | Sequence[Region | Memory | int], timeout: float | None = 10.0) -> None:
         """
-        Tells every peer that knows the regions, waits until each has let go or is gone, then forgets them.
+        Withdraws regions: no peer can reach them after the return.
 
-        Errors: NotFound, WouldBlock (requests of ours are in flight and timeout is 0), TimedOut (a peer did not
-        answer: the regions stay).
+        Revokes them at every peer that knows them, and waits until each has confirmed or is lost.
+        timeout: seconds; None: no limit.
+        Errors: NotFound, WouldBlock (requests of this agent are in flight and timeout is 0),
+        TimedOut (a peer did not answer: the regions stay).
         """
 
     def allocate(self, length_bytes: int, kind: str = 'dram', numa_node: int = -1, huge_pages: bool = False, name: str = '', note: bytes = b'', backends: Sequence[str] | None = None, writable: bool = True, near_gpu: int = -1) -> Memory:
         """
-        Memory that peers on this host map and copy without the kernel's help: the fastest kind. Zero-filled,
-        page-aligned, registered.
+        Allocates and registers memory that peers on this host map: the fastest kind.
 
-        numa_node: -1 means that of near_gpu, or of the thread that touches a page first. huge_pages: of 2 MiB. writable:
-        False lets requests and peers read it only; the Memory object itself can always be written. near_gpu: a CUDA ordinal:
-        memory of the node next to this GPU, where the firmware names it and the system lets us choose.
-        Owns: the Memory object and its views keep the memory; the region is the agent's until deregistered.
-        Errors: InvalidArgument (length 0, no such node: says which there are, no such GPU), Exhausted (not enough memory or
-        huge pages), NotSupported (kind; near_gpu without a driver).
+        The memory is zero-filled and page-aligned.
+        kind: "dram". name, note, backends: as in register.
+        numa_node: -1: the node of near_gpu, or of the thread that touches a memory page first.
+        huge_pages: use pages of 2 MiB.
+        writable: False: requests and peers can only read it; the Memory object stays writable.
+        near_gpu: CUDA ordinal of a GPU; takes memory of its NUMA node if the firmware names that
+        node and the system allows the choice.
+        Owns: the Memory object and its views keep the memory; the region belongs to the agent until
+        it is deregistered.
+        Errors: InvalidArgument (length 0; no such node, the text lists them; no such GPU), Exhausted
+        (not enough memory or huge pages), NotSupported (kind; near_gpu without a driver).
         """
 
     def map(self, peer: str, region: Region | int, timeout: float | None = 10.0, device: object = None) -> Mapping:
         """
-        A peer's region as memory of this process: for the CPU what the peer got from allocate, for the kernels of a
-        GPU its GPU memory, too.
+        Maps a peer's region into this process. Returns a Mapping.
 
-        device: the GPU of this process that will use it: 1, "cuda:1", a torch.device ("cuda" is GPU 0); None: the CPU.
-        Errors: NotFound, NotSupported (on another host, host memory that was merely registered, no way from this GPU:
-        what each backend said), InvalidArgument (no such GPU; GPU memory for the CPU), PeerLost, TimedOut.
+        For the CPU the region must be from the peer's allocate; the kernels of a GPU can also use
+        the peer's GPU memory.
+        device: the GPU of this process that will use it: 1, "cuda:1" or a torch.device ("cuda"
+        is GPU 0); None: the CPU. timeout: seconds.
+        Errors: NotFound, NotSupported (another host; host memory that was registered; no way from
+        this GPU; the text has the answer of each backend), InvalidArgument (no such GPU; GPU memory
+        for the CPU), PeerLost, TimedOut.
         """
 
     def regions(self) -> list[Region]:
-        """What is registered now."""
+        """The regions that are registered now."""
 
     def query(self, what: MemoryRange, backend: str) -> dict[str, str] | None:
         """
-        Does this file, block device or object exist? None: no. Else what the backend knows, "bytes" among it.
+        Asks a backend about a file, block device or object. Returns None if it does not exist.
 
-        Errors: NotFound (no such backend is open here), NotSupported (it keeps nothing of the kind: who can be asked),
-        InvalidArgument (asked about memory, or without a name).
+        Else returns what the backend knows of it; key "bytes" is its length.
+        Errors: NotFound (no such backend is open), NotSupported (the backend does not have this
+        kind; the text names those that do), InvalidArgument (memory, or no name).
         """
 
     register_memory = register
 
     def export_metadata(self, regions: Sequence[Region | Memory | int] | None = None, connection_info: bool = True, since_version: int = 0) -> bytes:
         """
-        What a peer needs to reach this agent and its regions, for its import_metadata.
+        Returns the metadata of this agent, for import_metadata of a peer.
 
-        regions: only these; []: connection information alone; None: all. connection_info: how to reach us; may be left
-        out of later parts. since_version: only what changed after this metadata_version; 0: everything.
-        Errors: NotFound (a region), InvalidArgument (a version still to come).
+        regions: only these; []: no regions; None: all regions.
+        connection_info: include the addresses of this agent; later exports may leave them out.
+        since_version: only what changed after this metadata_version; 0: everything.
+        Errors: NotFound (a region), InvalidArgument (a version that does not exist yet).
         """
 
     @property
@@ -906,261 +973,300 @@ class Agent:
 
     def import_metadata(self, metadata: bytes) -> ImportReport:
         """
-        Takes in what a peer's export_metadata gave: whole, part or update, in any order after the connection information.
+        Imports the result of a peer's export_metadata.
 
-        Errors: Corrupt (says where), InvalidArgument (our own; another protocol version).
+        The connection information must come first; parts and updates may come in any order after it.
+        Errors: Corrupt (the text says where), InvalidArgument (metadata of this agent; another
+        protocol version).
         """
 
     @property
     def listen_address(self) -> str:
         """
-        Where `listen` listens, for example "127.0.0.1:40213"; empty if it does not.
+        The address for metadata queries, as "127.0.0.1:40213"; empty if the agent does not listen.
         """
 
     def fetch_metadata(self, address: str, timeout: float | None = 10.0, label: str = '') -> ImportReport:
         """
         Asks the agent that listens at "host:port" for its metadata and imports it.
 
-        Errors: PeerLost (nobody answers there), TimedOut, Corrupt, InvalidArgument (address).
+        timeout: seconds. label: empty; only stores have labels.
+        Errors: PeerLost (no agent answers there), TimedOut, Corrupt, InvalidArgument (address).
         """
 
     def send_metadata(self, address: str, regions: Sequence[Region | Memory | int] | None = None, connection_info: bool = True, since_version: int = 0, timeout: float | None = 10.0) -> None:
         """
-        Gives our metadata to the agent that listens at "host:port". What is given: as export_metadata.
+        Sends the metadata of this agent to the agent that listens at "host:port".
 
-        Errors: PeerLost (nobody answers there), TimedOut, InvalidArgument (address).
+        regions, connection_info, since_version: as in export_metadata. timeout: seconds.
+        Errors: PeerLost (no agent answers there), TimedOut, InvalidArgument (address).
         """
 
     def publish(self, regions: Sequence[Region | Memory | int] | None = None, connection_info: bool = True, label: str = '') -> None:
         """
-        Publishes our metadata in the store, under a lease that ends with us, and again after each registration change.
+        Publishes this agent's metadata in the store, again after each change of its regions.
 
+        The entry has a lease that ends with the agent. regions, connection_info: as in
+        export_metadata. label: names one of several entries of an agent.
         Errors: InvalidArgument (the agent has no store), BackendFailed (the store).
         """
 
     def unpublish(self) -> None:
-        """Takes our metadata out of the store."""
+        """Removes the metadata of this agent from the store."""
 
     def find(self, peer: str, timeout: float | None = 10.0, label: str = '') -> ImportReport:
         """
-        Looks a peer up in the store by name and imports it: how to reach one never told of.
+        Looks up a peer in the store by name and imports its metadata.
 
-        Errors: NotFound (nobody of that name), TimedOut, InvalidArgument (the agent has no store).
+        timeout: seconds. label: as the peer gave it to publish.
+        Errors: NotFound (no agent of that name), TimedOut, InvalidArgument (the agent has no store).
         """
 
     def list_namespace(self, timeout: float | None = 10.0) -> list[str]:
-        """The names in the store's namespace."""
+        """The names of the agents in the store's namespace."""
 
     def watch_namespace(self, callback: Callable[[str, str], object] | None) -> None:
         """
-        Calls callback(event, peer) for every peer that comes ("joined"), changes ("updated") or goes ("left").
-        Replaces an earlier watch; None ends it.
+        Calls callback(event, peer) for every change in the store's namespace; None ends this.
 
+        event: "joined", "updated" or "left". A new callback replaces the earlier one.
         Threads: runs on the agent's callback thread; an exception in it goes to sys.unraisablehook.
         Errors: InvalidArgument (the agent has no store).
         """
 
     def peers(self) -> list[PeerInfo]:
-        """Everyone whose metadata we hold."""
+        """The peers whose metadata has been imported."""
 
     def peer_regions(self, peer: str) -> list[Region]:
         """
-        All that is known of that peer.
+        The known regions of a peer.
 
         Errors: NotFound (peer).
         """
 
     def peer_region(self, peer: str, region_name: str) -> Region:
         """
-        A peer's region by name.
+        A peer's region, by its name.
 
         Errors: NotFound (peer, name).
         """
 
     def connect(self, peer: str, timeout: float | None = 10.0, backends: Sequence[str] | None = None) -> None:
         """
-        Connects ahead of use and waits until it is done.
+        Connects to a peer before the first request, and waits until the link is ready.
 
+        timeout: seconds. backends: only these; None: all that both have.
         Errors: NotFound, PeerLost, TimedOut, NotSupported.
         """
 
     def forget(self, peer: str) -> None:
         """
-        Ends what is in flight with it (canceled), closes the links, drops its metadata.
+        Cancels the requests in flight with a peer, closes its links and drops its metadata.
 
         Errors: NotFound.
         """
 
     def prepare(self, pages: object, peer: str | None = None, view: PageView | None = None) -> PageList:
         """
-        Checks and resolves a list of pages once; requests then pick from it by index.
+        Checks and resolves a list of pages once. Requests then choose pages of it by index.
 
-        pages: a list of tuples (address, length); a list of tuples (region, offset, length), or of Regions; an N x 2 array
-        (address, length) or N x 3 array (region's id, offset, length), uint64 or int64, contiguous, read without a copy;
-        UniformPages; RegionPages; an array or tensor, or a list of them: the memory of each is a page. In a tuple the region is
-        a Region, a Memory or an id.
-        peer: whose pages. None: our own; a peer's, or by our own name the far side of a transfer to ourselves, are given
-        by region.
-        view: what each page consists of, a PageView; None: of one stretch. A page's length is then what the view has, or, of
-        UniformPages, 0.
-        Units: bytes. Owns: nothing of what was given.
-        Errors: InvalidArgument (no pages, a zero-length page: its index; a view that cannot be: why), NotFound (not registered:
-        its index).
+        pages: one of
+        - a list of tuples (address, length), or of tuples (region, offset, length); region is a
+          Region, a Memory or a region's id;
+        - an N x 2 array (address, length) or N x 3 array (region's id, offset, length), uint64 or
+          int64, contiguous, read without a copy;
+        - UniformPages or RegionPages;
+        - a Region, an array or a tensor, or a list of these: the memory of each is one page.
+        peer: the owner of the pages; None: this agent. Pages of a peer are given by region. The own
+        name stands for the remote list of a request inside this agent.
+        view: a PageView, the shape of every page; None: pages are contiguous. With a view a page's
+        length is that of the view; UniformPages may have 0.
+        Units: bytes. Owns: keeps none of the arguments.
+        Errors: InvalidArgument (no pages; a page of length 0, the error has its index; a view that
+        is not possible, the text says why), NotFound (memory that is not registered, with the page's
+        index).
         """
 
     @overload
     def make_request(self, op: Literal['read', 'write'], local: PageList, remote: PageList, local_index: object = None, remote_index: object = None, backends: Sequence[str] | None = None, timeout: float | None = None, cls: type[Request] | None = None) -> Request:
         """
-        A request that moves page local_index[i] of local to or from page remote_index[i] of remote.
+        Makes a request that moves page local_index[i] to or from page remote_index[i].
 
-        op: "read" (local <- remote) or "write" (local -> remote). Indices: one-dimensional arrays of integers (uint32
-        and 64 bits are read without a copy) or lists of ints; None: the whole list in order.
-        backends: only these paths; None: the best of all. timeout: seconds, each post is canceled after this long.
-        cls: a subclass of Request of which it is to be an instance, whose __init__ is not called: for who keeps something
-        of his own with each request.
-        Errors: InvalidArgument (counts or lengths differ, an index beyond its list: which), NotFound (revoked),
-        NotSupported (no common path: what each said).
+        local, remote: PageLists; remote has pages of a peer or of this agent.
+        op: "read" (local <- remote) or "write" (local -> remote).
+        local_index, remote_index: one-dimensional arrays of integers (uint32, int32, and 64 bits are
+        read without a copy) or lists of ints; None: all pages in order.
+        backends: only these; None: the best that is available.
+        timeout: seconds; each post is canceled after this time. None: no limit.
+        cls: the class of the result, a subclass of Request that adds attributes; its __init__ is not
+        called. None: Request.
+        Errors: InvalidArgument (counts or lengths differ; an index that its list does not have; the
+        error names it), NotFound (a region was revoked), NotSupported (no common path; the text has
+        the answer of each backend).
         """
 
     @overload
     def make_request(self, op: Literal['read', 'write'], parts: Iterable[tuple[PageList, PageList] | tuple[PageList, PageList, object, object]], *, backends: Sequence[str] | None = None, timeout: float | None = None, cls: type[Request] | None = None) -> Request:
         """
-        A request to or from several peers: one post, one deadline, one end.
+        Makes a request to or from several peers: one post, one deadline, one completion.
 
-        parts: (local, remote) or (local, remote, local_index, remote_index), as above, the remote list of another peer
-        in each. Each takes the path that is best for it, and moves whatever becomes of the others: the request ends when
-        the last has ended, and fails as the first that failed; Request.parts tells which peers have their pages. What goes
-        with a post (notification, stream) goes with each part.
-        Errors: as above, with the part's number; InvalidArgument (no part; two of one peer).
+        parts: tuples (local, remote) or (local, remote, local_index, remote_index), as above; each
+        has another peer. Each part takes its own best path and moves independently of the others.
+        The request ends when the last part has ended. It fails with the error of the first part that
+        failed; Request.parts tells which peers have their pages. Notification and stream of a post
+        go with each part.
+        Errors: as above, with the part's number; InvalidArgument (no part; two parts of one peer).
         """
 
     def read(self, peer: str, local_pages: object, remote_pages: object, notification: bytes | None = None, timeout: float | None = None, backends: Sequence[str] | None = None) -> Request:
         """
-        Reads remote pages of `peer` into local ones.
+        Reads pages of a peer into local pages.
 
-        Makes a request, posts it and waits for its end. Pages: PageLists, or what prepare takes; page i of one goes with
-        page i of the other. notification: bytes for the far side, delivered once the data is there (write) or has been
-        taken (read). timeout: seconds, then it is canceled and TimedOut raised.
-        Returns the request, done: its times and explain() tell how it went.
+        It makes a request, posts it and waits for its end.
+        local_pages, remote_pages: PageLists, or what prepare takes; page i of one goes with page i
+        of the other.
+        notification: bytes for the peer, delivered after its pages are written (write) or read
+        (read).
+        timeout: seconds; after them the request is canceled and TimedOut is raised.
+        backends: only these; None: the best that is available.
+        Returns: the request, which is done; see its times and explain().
         Errors: those of prepare, make_request, Request.post and Request.wait.
         """
 
     def write(self, peer: str, local_pages: object, remote_pages: object, notification: bytes | None = None, timeout: float | None = None, backends: Sequence[str] | None = None) -> Request:
         """
-        Writes local pages to remote ones of `peer`.
+        Writes local pages to pages of a peer.
 
-        Makes a request, posts it and waits for its end. Pages: PageLists, or what prepare takes; page i of one goes with
-        page i of the other. notification: bytes for the far side, delivered once the data is there (write) or has been
-        taken (read). timeout: seconds, then it is canceled and TimedOut raised.
-        Returns the request, done: its times and explain() tell how it went.
+        It makes a request, posts it and waits for its end.
+        local_pages, remote_pages: PageLists, or what prepare takes; page i of one goes with page i
+        of the other.
+        notification: bytes for the peer, delivered after its pages are written (write) or read
+        (read).
+        timeout: seconds; after them the request is canceled and TimedOut is raised.
+        backends: only these; None: the best that is available.
+        Returns: the request, which is done; see its times and explain().
         Errors: those of prepare, make_request, Request.post and Request.wait.
         """
 
     def notify(self, peer: str, payload: bytes) -> None:
         """
-        Sends a message on its own, up to 64 KiB.
+        Sends a notification without a request.
 
-        Errors: WouldBlock (too many wait: retry), NotFound, PeerLost.
+        payload: up to 64 KiB.
+        Errors: WouldBlock (too many notifications wait: retry), NotFound, PeerLost.
         """
 
     def take_notifications(self, peer: str = '', prefix: bytes = b'') -> list[tuple[str, bytes]]:
         """
-        What has come in, oldest first, as (peer, payload); empty if nothing has.
+        Takes the notifications that have arrived, oldest first, as (peer, payload). Does not wait.
 
-        peer, prefix: only those of this peer, and whose payload begins so; empty: any.
+        peer: only notifications of this peer; prefix: only payloads that begin with it; empty: all.
         """
 
     def wait_notification(self, timeout: float | None = None, peer: str = '', prefix: bytes = b'') -> tuple[str, bytes]:
         """
-        The next one that fits, as (peer, payload); seconds at most.
+        Waits for the next notification. Returns (peer, payload).
 
-        Errors: TimedOut, InvalidArgument (the agent was closed meanwhile).
+        timeout: seconds; None: no limit. peer, prefix: as in take_notifications.
+        Errors: TimedOut, InvalidArgument (the agent was closed).
         """
 
     def on_notification(self, callback: Callable[[str, bytes], object] | None) -> None:
         """
-        Hands each one to callback(peer, payload) instead of keeping it. None ends that.
+        Calls callback(peer, payload) for each notification instead of keeping it; None ends this.
 
         Threads: runs on the agent's callback thread; an exception in it goes to sys.unraisablehook.
         """
 
     def notification_fd(self) -> int:
-        """A descriptor that is readable while notifications wait; the agent's."""
+        """
+        A descriptor that is readable while notifications wait. The agent owns it.
+        """
 
     def notifications(self, peer: str = '', prefix: bytes = b'') -> AsyncIterator[tuple[str, bytes]]:
         """
-        An asynchronous iterator over those that come in, as (peer, payload); ends when the agent is closed.
+        An asynchronous iterator over notifications, as (peer, payload).
 
-        peer, prefix: as in take_notifications; the others stay where they are.
+        It ends when the agent is closed.
+        peer, prefix: as in take_notifications; other notifications are not taken.
         """
 
     def _closing_fd(self) -> int:
-        """Turns readable when the agent is closed; for headrace._asyncio."""
+        """
+        A descriptor that becomes readable when the agent is closed; for headrace._asyncio.
+        """
 
     def backends(self) -> list[BackendInfo]:
-        """Those that this agent has open."""
+        """The backends that this agent has opened."""
 
     def create_backend(self, name: str, options: _Mapping[str, str | bool | int | float] | None = None) -> None:
         """
-        Opens one more, with options of its own table ({"sockets": 4}). Peers learn of it with the next metadata.
+        Opens one more backend. Peers know of it after their next import of metadata.
 
-        Errors: InvalidArgument (open already, option), BackendFailed (it does not load: why).
+        options: options of the backend, without its name: {"sockets": 4}.
+        Errors: InvalidArgument (open already; option), BackendFailed (it does not load; the text
+        says why).
         """
 
     def telemetry(self) -> TelemetrySnapshot:
-        """What it has counted so far."""
+        """The counters, histograms and events of the agent up to now."""
 
 def list_backends(options: _Mapping[str, str | bool | int | float] | None = None) -> list[BackendInfo]:
     """
-    Every plugin that the search path holds, loaded or refused, without an agent.
+    All backends that are found, loaded or refused. Needs no agent.
 
-    Of `fake`, which is for tests, nothing is told here, nor by list_options, unless an option names it.
-    Errors: InvalidArgument (an option that does not exist, or has a value that it cannot have).
+    The backend `fake`, which is for tests, is not listed here nor by list_options unless an
+    option names it.
+    Errors: InvalidArgument (an option that does not exist; a value that it cannot have).
     """
 
 def list_options(options: _Mapping[str, str | bool | int | float] | None = None) -> list[OptionInfo]:
     """
-    Every option of the core and of all backends, with the value in force and where it comes from.
+    All options of the core and of the backends, with their values and where these come from.
 
     Errors: InvalidArgument (an option that does not exist).
     """
 
 def list_namespace(store: str, timeout: float | None = 10.0) -> list[PeerInfo]:
     """
-    Every agent that a store knows: regions counted, nothing connected.
+    The agents in a store, with the number of their regions. Connects to none of them.
 
+    store: as in Agent. timeout: seconds.
     Errors: InvalidArgument (store), BackendFailed, TimedOut.
     """
 
 def set_log_level(spec: str) -> None:
     """
-    Sets what is said, in the syntax of HEADRACE_LOG: one level for all and room=level pairs,
-    "warn,tcp=debug,engine=off". What an earlier call set for a room is forgotten.
+    Sets the log level, with the syntax of HEADRACE_LOG: "warn,tcp=debug,engine=off".
 
-    Levels: off, error, warn, info, debug, trace.
+    spec: one level for all, and pairs room=level; a room is a part of the library. Levels of an
+    earlier call are dropped. Levels: off, error, warn, info, debug, trace.
     Errors: InvalidArgument (no such level, empty room): nothing is changed.
     """
 
 def set_log_sink(sink: Callable[[str, str, str], object] | None) -> None:
     """
-    Sends log lines to sink(level, room, text) instead of stderr; None goes back to stderr.
+    Sends log lines to sink(level, room, text) instead of stderr; None restores stderr.
 
-    Threads: the sink runs on a thread of its own, a line at a time and in order, so a slow one delays nobody;
-    beyond 8192 waiting lines the newest are dropped, and a line says how many. Returns once the sink before it
-    has had its lines. An exception in it goes to sys.unraisablehook.
-    Owns: the sink is held until it is replaced.
+    Threads: the sink is called on a thread of its own, one line at a time and in order, so a
+    slow sink delays no other thread. If 8192 lines wait, new ones are dropped, and a line tells
+    how many. The call returns when the earlier sink has had its lines. An exception in it goes
+    to sys.unraisablehook.
+    Owns: the sink is kept until it is replaced.
     """
 
 class Tensor:
     """
-    An output of a model, row-major, with the buffer protocol and DLPack: numpy.asarray(t), torch.from_dlpack(t).
+    An output of a model, row-major, with the buffer protocol and DLPack.
 
-    Owns: the memory stays while this object or any array made of it lives, after the model too.
+    Use numpy.asarray(tensor) or torch.from_dlpack(tensor).
+    Owns: the memory stays while this object or any array of it lives, also after the model is
+    closed.
     """
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its lengths."""
+        """The length of each dimension."""
 
     @property
     def dtype(self) -> str:
@@ -1171,10 +1277,12 @@ class Tensor:
         """"cpu" or "cuda:0"."""
 
     def numpy(self) -> numpy.ndarray:
-        """As a NumPy array, without a copy; imports NumPy."""
+        """The tensor as a NumPy array, without a copy; imports NumPy."""
 
     def __dlpack__(self, **kwargs: object) -> Any:
-        """For torch.from_dlpack and its like."""
+        """
+        Exports the memory by DLPack, for torch.from_dlpack and similar functions.
+        """
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's type and number of the device."""
@@ -1187,71 +1295,86 @@ class Tensor:
 
 class Model:
     """
-    A model that AOTInductor compiled, open. Its code runs without Python; torch is loaded, not imported.
+    An open model that AOTInductor compiled.
 
-    Owns: what is loaded goes with close(), the end of a with block, or the last reference; outputs stay.
+    It runs without Python; torch's libraries are loaded, but torch is not imported.
+    Owns: close(), the end of a with block, or the last reference frees the model; outputs stay.
     Threads: any.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, model_name: str = 'model', device: str | None = None, runners: int = 1, threads: int = 0, options: dict[str, object] | None = None) -> None:
         """
-        Checks the package (.pt2 or unpacked) against this machine, unpacks it into the cache, loads it.
+        Checks a package for this machine, unpacks it into the cache and loads it.
 
-        device: "cpu", "cuda", "cuda:1"; None: what the package was made for. runners: runs at once.
-        threads: of torch inside one operation; 0: as it is. The GIL is given away.
-        Errors: NotFound, Corrupt (not a package, or damaged), InvalidArgument (no model of that name),
-        NotSupported (no torch or another one, another machine, CPU or GPU), BackendFailed (torch: its words).
+        path: the .pt2 file, or the folder that it was unpacked to.
+        model_name: the model of the package.
+        device: "cpu", "cuda", "cuda:1"; None: the device that the package was made for.
+        runners: how many runs can proceed at once.
+        threads: threads of torch inside one operation; 0: torch's own number.
+        Threads: the GIL is released.
+        Errors: NotFound, Corrupt (not a package, or damaged), InvalidArgument (no model of that
+        name), NotSupported (no torch, or made for another torch, CPU or GPU), BackendFailed (an
+        error of torch, with its text).
         """
 
     def run(self, *inputs: object, stream: object = None, **named: object) -> list[Tensor]:
         """
-        Runs once, on inputs by place or by name; every one is checked first.
+        Runs the model once. Returns the list of its outputs.
 
-        Inputs: torch tensors, NumPy arrays, whatever speaks the buffer protocol or DLPack; None: left out.
-        On a GPU inputs lie there already, and the call returns when the outputs are ready. With stream=, a
-        torch.cuda.Stream or the number of a CUDA stream, it runs in the order of that stream and returns at once:
-        inputs stay in place until the stream has passed, and outputs are ready in its order (torch.from_dlpack on
-        another stream waits). Without, it runs on torch's current stream, and so does a model that has an input of
-        that name, which stream= then gives.
-        Owns: inputs are read, and those that the model mutates written, in place; outputs are new memory.
-        Threads: any; the GIL is given away. So many runs go on at once as there are runners.
-        Errors: InvalidArgument (which input, what it is, what was expected; a stream for a model on the CPU),
-        BackendFailed (torch: its words).
+        inputs, named: the inputs by position or by name: torch tensors, NumPy arrays, or other
+        objects with the buffer protocol or DLPack; None leaves an optional input out. Every input is
+        checked before the run. For a model on a GPU they must be on that GPU.
+        stream: None: runs on torch's current stream, and returns when the outputs are ready. A
+        torch.cuda.Stream, or the number of a CUDA stream: runs in the order of that stream and
+        returns at once. Inputs must then stay in place until the stream has passed the run; outputs
+        are ready in the stream's order, and torch.from_dlpack on another stream waits. If the model
+        has an input of the name "stream", the argument is that input.
+        Owns: inputs are read in place, and written in place if the model mutates them; outputs are
+        new memory.
+        Threads: any; the GIL is released. As many runs proceed at once as there are runners.
+        Errors: InvalidArgument (an input does not fit, the text has both; a stream for a model on
+        the CPU), BackendFailed (an error of torch, with its text).
         """
 
     def __call__(self, *inputs: object, stream: object = None, **named: object) -> list[Tensor]:
-        """The same as run."""
+        """Does the same as run()."""
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the package says, as `headrace inspect --json` prints it."""
+        """
+        The description of the package, as `headrace inspect --json` prints it.
+        """
 
     @staticmethod
     def inspect(path: str | os.PathLike[str], model_name: str = 'model') -> dict[str, Any]:
         """
-        The same of a package that is not opened: needs no torch.
+        The description of a package, without opening it; needs no torch.
 
         Errors: NotFound, Corrupt, InvalidArgument.
         """
 
     def constants(self) -> list[dict[str, Any]]:
         """
-        Weights and buffers: name, dtype, shape. Without what the compiler worked out of them beforehand.
+        Weights and buffers: name, dtype, shape. Constants that the compiler folded are not listed.
         """
 
     def replace_constants(self, values: dict[str, object]) -> None:
         """
-        Puts other values in the place of some constants; waits for the runs that go on.
+        Replaces the values of constants. Waits for runs in progress.
 
-        Errors: InvalidArgument (no such constant, another dtype or shape: nothing was changed).
+        values: tensors by the name of the constant.
+        Errors: InvalidArgument (no such constant, another dtype or shape; nothing is changed).
         """
 
     def timing(self) -> dict[str, Any]:
-        """Nanoseconds of loading and running."""
+        """The times of loading and running, in nanoseconds."""
 
     def memory(self) -> dict[str, int]:
         """
-        Bytes of package, constants, process; of the GPU what torch holds here, its most, and what all use.
+        The memory of package, constants, process and GPU, in bytes.
+
+        Of the GPU: the memory that torch holds in this process, its maximum, and the memory that all
+        processes use.
         """
 
     @property
@@ -1260,9 +1383,9 @@ class Model:
 
     def close(self) -> None:
         """
-        Frees what was loaded; every later call raises InvalidArgument. Nothing happens the second time.
+        Frees the model; later calls raise InvalidArgument. May be called again.
 
-        Threads: runs that other threads are in finish first, and the model goes with the last of them.
+        Threads: runs in other threads end first; the last of them frees the model.
         """
 
     def __enter__(self) -> Model: ...

@@ -120,7 +120,7 @@ TEST(CliBenchPages, TheTableFitsTheTerminalAndExplainsThePath) {
                                        "--iterations", "2", "--explain"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_LE(widest_line(outcome.out), 120U) << outcome.out;
-  for (const char* word : {"median", "mean", "min", "GB/s", "shm", "checked after each"})
+  for (const char* word : {"median", "mean", "min", "GB/s", "shm", "compared after each"})
     EXPECT_THAT(outcome.out, HasSubstr(word));
 }
 

@@ -163,7 +163,7 @@ class Odd(int):
 )
 def test_tuples_that_are_not_plain_are_left_to_the_code_that_raises_the_error(row):
     assert pack_tuples([(1, 2, 3), row]) is None
-    with pytest.raises(TypeError, match="a list of tuples is expected"):
+    with pytest.raises(TypeError, match="must be a list of tuples"):
         pack_tuples(((1, 2, 3),))
 
 

@@ -461,7 +461,7 @@ def test_when_one_of_two_workers_dies_its_clients_are_told_and_the_other_goes_on
     assert health["workers"][0] == {"name": "decode-0", "lost": "ended by signal 9 (SIGKILL)"}
     assert [server.complete(**wanted).choices[0].text for _ in range(3)] == texts * 3
     until(server.all_pages_are_free)
-    assert "worker decode-0 ended by signal 9 (SIGKILL); going on with decode-1" in server.errors()
+    assert "worker decode-0 ended by signal 9 (SIGKILL); continuing with decode-1" in server.errors()
     the_last_worker_dies(server, "decode-1")
 
 
@@ -492,7 +492,7 @@ def test_a_silent_worker_of_two_is_ended_and_the_other_answers(start_server):
     server = start_server("--workers", 2, "--patience", 2)
     os.kill(worker(server.process, "decode-1"), signal.SIGSTOP)
     until(lambda: server.workers()[1].get("lost"))
-    assert "decode-1 has said nothing for 2 s: it is stopped by signal 19; ending it" in server.errors()
+    assert "decode-1 has sent nothing for 2 s: it is stopped by signal 19; ending it" in server.errors()
     assert len({server.complete().choices[0].text for _ in range(3)}) == 1
 
 

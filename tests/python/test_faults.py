@@ -61,7 +61,7 @@ def test_a_wait_that_times_out_leaves_the_request_in_flight(script):
     case = script("drop@1")
     case.request.post()
     for timeout in (0, 0.01):
-        with pytest.raises(headrace.TimedOut, match="still running"):
+        with pytest.raises(headrace.TimedOut, match="still in flight"):
             case.request.wait(timeout)
     assert (case.request.poll(), case.request.done, case.request.error) == ("posted", False, None)
     with pytest.raises(headrace.InvalidArgument, match="post"):

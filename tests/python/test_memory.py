@@ -94,7 +94,7 @@ def test_a_region_is_writable_if_its_object_is(agent):
     assert [region.writable for region in regions] == [True, False, False]
     assert [region.writable for region in agent.regions()] == [True, False, False]
     assert not agent.register(bytearray(10), writable=False).writable
-    with pytest.raises(headrace.InvalidArgument, match="cannot be written"):
+    with pytest.raises(headrace.InvalidArgument, match="is read-only"):
         agent.register(bytes(10), writable=True)
 
 
@@ -253,7 +253,7 @@ def test_deregistering_twice_or_an_unknown_region_is_not_found(agent):
     for unknown in (region, 77, 2**40):
         with pytest.raises(headrace.NotFound, match="no region"):
             agent.deregister(unknown)
-    with pytest.raises(headrace.InvalidArgument, match="'x' is no region"):
+    with pytest.raises(headrace.InvalidArgument, match="'x' is not a region"):
         agent.deregister("x")
 
 
@@ -477,7 +477,7 @@ def test_dlpack_gives_read_only_memory_only_to_consumers_of_version_1(mapped):
     assert (array == 6).all() and not array.flags.writeable
     for older in ({}, {"max_version": None}, {"max_version": (0, 8)}):
         assert '"dltensor"' in repr(mapping.__dlpack__(**older))
-        with pytest.raises(BufferError, match="can be read only, which DLPack before version 1 cannot say"):
+        with pytest.raises(BufferError, match="is read-only, which DLPack before version 1 cannot express"):
             weights.__dlpack__(**older)
     assert '"dltensor_versioned"' in repr(mapping.__dlpack__(max_version=(1, 0)))
 
@@ -485,9 +485,9 @@ def test_dlpack_gives_read_only_memory_only_to_consumers_of_version_1(mapped):
 def test_dlpack_copies_nothing_and_moves_nothing(mapped):
     _, _, _, mapping, _ = mapped
     mapping.__dlpack__(copy=False, dl_device=(1, 0), stream=None)
-    with pytest.raises(BufferError, match="never copied"):
+    with pytest.raises(BufferError, match="does not copy"):
         mapping.__dlpack__(copy=True)
-    with pytest.raises(BufferError, match="on the device where it lies"):
+    with pytest.raises(BufferError, match="does not move"):
         mapping.__dlpack__(dl_device=(2, 0))
 
 

@@ -104,7 +104,7 @@ def test_a_stream_for_a_model_on_the_cpu_is_refused(add):
     with pytest.raises(headrace.InvalidArgument, match="runs on the CPU, which has no streams"):
         add(np.zeros(1024, np.float32), stream=0)
     with pytest.raises(
-        headrace.InvalidArgument, match="a torch.cuda.Stream, or the number of a CUDA stream, was expected"
+        headrace.InvalidArgument, match="give a torch.cuda.Stream, or the number of a CUDA stream"
     ):
         add(np.zeros(1024, np.float32), stream="fast")
     assert add(np.zeros(1024, np.float32), stream=None)[0].shape == (1024,)
@@ -140,7 +140,7 @@ def test_inputs_can_be_named(packages):
     by_place = model.run(inputs["a"], inputs["bias"], m=inputs["m"], ids=inputs["ids"])
     for one, other in zip(by_name, by_place):
         assert np.array_equal(one.numpy(), other.numpy())
-    with pytest.raises(headrace.InvalidArgument, match="it takes a, bias, m, ids"):
+    with pytest.raises(headrace.InvalidArgument, match="the model takes a, bias, m, ids"):
         model.run(inputs["a"], a=inputs["a"])
     with pytest.raises(headrace.InvalidArgument, match=r"input 1 \(bias\) has no memory"):
         model.run(a=inputs["a"], m=inputs["m"], ids=inputs["ids"])
@@ -155,7 +155,7 @@ def test_inputs_can_be_named(packages):
         (np.zeros(2048, np.float32)[::2], "row-major order without gaps"),
         (np.zeros(1024, ">f4"), "format '>f'"),
         (np.zeros(1024, object), "format 'O'"),
-        ("text", "has no memory that can be taken"),
+        ("text", "is not an array"),
         (None, "has no memory"),
     ],
 )
@@ -237,7 +237,7 @@ def test_a_lazily_negated_view_of_torch_is_refused_with_advice(packages):
     with pytest.raises(headrace.InvalidArgument, match=r"input .* resolve_neg\(\)"):
         add(torch._neg_view(x))
     assert torch.equal(torch.from_dlpack(add(torch._neg_view(x).resolve_neg())[0]), 1 - x)
-    with pytest.raises(headrace.InvalidArgument, match="memory cannot be taken"):
+    with pytest.raises(headrace.InvalidArgument, match="memory cannot be used"):
         add(torch.zeros(1024, device="meta"))
 
 
@@ -350,7 +350,7 @@ def test_a_tensor_and_a_model_are_not_pickled(add):
     import pickle
 
     for value in (add, add.run(np.zeros(1024, np.float32))[0]):
-        with pytest.raises(TypeError, match="belongs to its process"):
+        with pytest.raises(TypeError, match="cannot be pickled"):
             pickle.dumps(value)
 
 
@@ -389,5 +389,5 @@ def test_doctor_prints_a_table_on_a_terminal_unless_json_is_asked_for(packages):
     assert re.search(r"\nmatmul float32 +ok +256 x 256", table) and re.search(
         r"\nthe model +ok +loads in ", table
     )
-    assert table.endswith("\nAll of it works on cpu.\n")
+    assert table.endswith("\nAll checks passed on cpu.\n")
     assert json.loads(on_a_terminal(*command, "--json"))["works"]

@@ -88,7 +88,7 @@ def test_an_object_that_belongs_to_its_process_refuses_to_be_pickled_with_advice
             (memory, "agent of its own"),
             (memory.region, "metadata"),
             (pages, "made from"),
-            (agent.make_request("read", pages, far), "make one there"),
+            (agent.make_request("read", pages, far), "make one in the other process"),
         ]:
             for attempt in (pickle.dumps, copy.deepcopy):
                 with pytest.raises(TypeError, match=hint):
@@ -198,7 +198,7 @@ def test_an_option_that_is_unknown_or_has_an_invalid_value_is_refused():
         headrace.list_backends({"no_such_option": 1})
     with pytest.raises(headrace.InvalidArgument, match=r"option 'check' is \[\]"):
         headrace.Agent("a", options={"check": []})
-    with pytest.raises(headrace.InvalidArgument, match="an option's name is a str"):
+    with pytest.raises(headrace.InvalidArgument, match="an option's name must be a str"):
         headrace.Agent("a", options={1: 1})
 
 
@@ -240,9 +240,7 @@ HALF = "kv\udc80"  # the text that os.fsdecode makes of a byte that is no UTF-8
 )
 def test_text_that_utf8_cannot_encode_is_refused_with_advice(call):
     with headrace.Agent("surrogates", backends=["shm"]) as agent:
-        with pytest.raises(
-            headrace.InvalidArgument, match=r"udc80' has half of a character in it .* 'replace'"
-        ):
+        with pytest.raises(headrace.InvalidArgument, match=r"udc80' contains a lone surrogate .* 'replace'"):
             call(agent)
         with pytest.raises(TypeError):
             agent.forget(b"peer")

@@ -157,7 +157,7 @@ def test_columns_are_read_by_prepare_and_then_released(agent, memory):
             None,
         ),
         (np.zeros(2), 8, 0, headrace.InvalidArgument, "offsets are a float64 array", None),
-        (np.zeros((2, 2), np.uint64), 8, 0, headrace.InvalidArgument, "of a table one column", None),
+        (np.zeros((2, 2), np.uint64), 8, 0, headrace.InvalidArgument, "of a table give one column", None),
         (
             np.zeros(2, np.uint64),
             np.zeros(3, np.uint64),
@@ -292,13 +292,13 @@ def test_ten_million_pages_are_prepared(agent):
         (
             lambda m: [(m.region, 64)],
             headrace.InvalidArgument,
-            r"of a region it is \(region, offset, length\)",
+            r"a page of a region is \(region, offset, length\)",
             0,
         ),
         (
             lambda m: [(m, 0, 64), (m.region, 64)],
             headrace.InvalidArgument,
-            r"page 1 is .* of a region it is",
+            r"page 1 is .* a page of a region is",
             1,
         ),
         (
@@ -356,7 +356,7 @@ def test_pages_of_a_peer_are_given_by_region(pair):
     ):
         prepared = left.prepare(pages, peer=right.name)
         assert (prepared.bytes, prepared.peer) == (100, right.name)
-    with pytest.raises(headrace.InvalidArgument, match="in their own process alone"):
+    with pytest.raises(headrace.InvalidArgument, match="valid in the peer's process only"):
         left.prepare([(region.address, 100)], peer=right.name)
     with pytest.raises(headrace.NotFound, match="nobody"):
         left.prepare([(region.id, 0, 1)], peer="nobody")

@@ -58,7 +58,7 @@ TEST(PagePattern, AChangedPageOutsideTheRequestIsFound) {
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
     if (std::find(moved.pairs.to.begin(), moved.pairs.to.end(), slot) != moved.pairs.to.end()) continue;
     moved.target[slot * page + page - 1] ^= std::byte{1};
-    EXPECT_THAT(moved.wrong(), HasSubstr("was not part of the request"));
+    EXPECT_THAT(moved.wrong(), HasSubstr("is not part of the request"));
     return;
   }
   FAIL() << "the request has every page";

@@ -40,7 +40,7 @@ TEST(machine_probe, tells_by_which_signal_a_trial_was_ended) {
 
 TEST(machine_probe, tells_when_the_kernel_knows_no_nodes) {
   const test::RecordedMachine machine;
-  EXPECT_EQ(probe_numa(machine.root()).value, "the kernel tells of no nodes");
+  EXPECT_EQ(probe_numa(machine.root()).value, "the kernel reports no nodes");
 }
 
 TEST(machine_probe, the_probe_lists_the_gpus_and_the_cuda_version_of_the_driver) {
@@ -49,7 +49,7 @@ TEST(machine_probe, the_probe_lists_the_gpus_and_the_cuda_version_of_the_driver)
   EXPECT_EQ(found.state, Finding::State::good);
   EXPECT_EQ(found.value.find("0: Fake H200, "), 0U) << found.value;
   EXPECT_NE(found.value.find("; 1: Fake H200, "), std::string::npos) << found.value;
-  EXPECT_TRUE(found.value.ends_with("; the driver serves CUDA 13.0")) << found.value;
+  EXPECT_TRUE(found.value.ends_with("; the driver supports CUDA 13.0")) << found.value;
 }
 
 TEST(machine_probe, the_probe_says_why_there_are_no_gpus) {

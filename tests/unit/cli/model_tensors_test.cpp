@@ -39,12 +39,13 @@ std::string lists(std::size_t depth) { return std::string(depth, '[') + "1" + st
 TEST_F(ModelTensors, ListsDeeperThanTheMostDimensionsAreRefusedAtAnyDepth) {
   EXPECT_TRUE(read_json(R"({"x": )" + lists(most_tensor_dimensions) + "}"));
   for (const std::size_t depth : {most_tensor_dimensions + 1, std::size_t{200'000}}) {
-    EXPECT_THAT(refusal(R"({"x": )" + lists(depth) + "}"), HasSubstr("lie too deep"));
-    EXPECT_THAT(refusal(R"({"x": {"shape": [1], "data": )" + lists(depth) + "}}"), HasSubstr("lie too deep"));
+    EXPECT_THAT(refusal(R"({"x": )" + lists(depth) + "}"), HasSubstr("are nested too deep"));
+    EXPECT_THAT(refusal(R"({"x": {"shape": [1], "data": )" + lists(depth) + "}}"),
+                HasSubstr("are nested too deep"));
     EXPECT_THAT(refusal(R"({"x": {"data": [1], "shape": [)" + lists(depth) + "]}}"),
-                HasSubstr("has a list, which is no length"));
+                HasSubstr("has a list, which is not a length"));
     EXPECT_THAT(refusal(R"({"x": [{"y": )" + lists(depth) + "}]}"),
-                HasSubstr("element 0 is an object, and no number"));
+                HasSubstr("element 0 is an object, not a number"));
   }
 }
 

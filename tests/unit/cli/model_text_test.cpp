@@ -51,7 +51,7 @@ TEST(VerifyText, AnOutputThatDiffersHasItsReason) {
                            {"different", 1},
                            {"largest_difference", 2.0},
                            {"passed", false},
-                           {"reason", "element 3 is 2, and 0 is expected"}},
+                           {"reason", "element 3 is 2; expected: 0"}},
                           {{"name", "b"}, {"passed", false}, {"reason", "its shape is another"}}};
   EXPECT_THAT(
       verify_text(verified(outputs, false)),

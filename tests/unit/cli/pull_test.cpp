@@ -258,7 +258,7 @@ TEST_F(PartFile, AFileTooLargeForTheDiskIsRefusedBeforeAnyMove) {
   const auto file = OutputFile::open(path_, std::uint64_t{1} << 50, 7, true);
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.code(), Code::exhausted);
-  EXPECT_THAT(file.error().message, HasSubstr("free there"));
+  EXPECT_THAT(file.error().message, HasSubstr("the disk has "));
   EXPECT_FALSE(fs::exists(path_.string() + ".part"));
 }
 

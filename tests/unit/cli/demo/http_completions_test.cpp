@@ -88,7 +88,7 @@ TEST(CompletionRequest, AWrongParameterIsRefusedWithItsNameAndTheExpectedValue) 
     const char *body, *parameter, *words;
   } cases[] = {
       {"", "", "not JSON: it ends too early"},
-      {R"({"prompt": "x"} x)", "", "byte 17 is out of place"},
+      {R"({"prompt": "x"} x)", "", "byte 17 is not expected"},
       {"\xFF", "", "not JSON"},
       {"[1]", "", "give an object"},
       {R"({"prompt": "x", "max_tokens": 1e999})", "", "too large"},

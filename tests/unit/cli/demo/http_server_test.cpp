@@ -199,7 +199,7 @@ TEST_F(HttpServerTest, TextThatIsNoHttpIsRefused) {
         "POST / HTTP/1.1\r\nContent-Length: a\r\n\r\n"}) {
     Client one = client();
     one.say(text);
-    EXPECT_THAT(one.hear_all(), AllOf(StartsWith("HTTP/1.1 400 "), HasSubstr("no HTTP request")));
+    EXPECT_THAT(one.hear_all(), AllOf(StartsWith("HTTP/1.1 400 "), HasSubstr("not a valid HTTP request")));
   }
 }
 
@@ -375,13 +375,13 @@ TEST(HttpPort, APortInUseIsRefusedWithAdvice) {
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.code(), Code::invalid_argument);
   EXPECT_THAT(second.error().message, AllOf(HasSubstr(std::to_string(port)),
-                                            HasSubstr("another program has it"), HasSubstr("--serve 0")));
+                                            HasSubstr("another program uses it"), HasSubstr("--serve 0")));
 }
 
 TEST(HttpPort, AnAddressOfAnotherMachineIsRefused) {
   const auto server = HttpServer::open("192.0.2.1", 0);
   ASSERT_FALSE(server.ok());
-  EXPECT_THAT(server.error().message, HasSubstr("--host is to be an address of this machine"));
+  EXPECT_THAT(server.error().message, HasSubstr("--host must be an address of this machine"));
 }
 
 }  // namespace

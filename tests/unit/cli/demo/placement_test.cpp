@@ -41,8 +41,8 @@ TEST(Placement, a_single_or_named_gpu_runs_both_prefill_and_decode) {
 }
 
 TEST(Placement, a_missing_gpu_is_refused_with_the_list_of_present_ones) {
-  EXPECT_THAT(place("cuda", 0).error().message, HasSubstr("there is no GPU here: leave it out"));
-  EXPECT_THAT(place("cuda:2", 2).error().message, HasSubstr("the GPUs here are cuda:0 to cuda:1"));
+  EXPECT_THAT(place("cuda", 0).error().message, HasSubstr("this machine has no GPU: leave the option out"));
+  EXPECT_THAT(place("cuda:2", 2).error().message, HasSubstr("the GPUs of this machine are cuda:0 to cuda:1"));
   EXPECT_EQ(place("gpu", 2).code(), Code::invalid_argument);
 }
 
