@@ -9,11 +9,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include <unistd.h>
-
 #include <csignal>
 #include <cstdio>
-#include <limits>
 
 namespace headrace::cli {
 namespace {
@@ -27,12 +24,6 @@ std::string join(int argc, char** argv) {
 }
 
 }  // namespace
-
-void complain(const std::string& message) {
-  const std::size_t width =
-      ::isatty(STDERR_FILENO) == 1 ? line_width : std::numeric_limits<std::size_t>::max();
-  std::fprintf(stderr, "%s\n", wrap("headrace: " + message, 2, width).c_str());
-}
 
 int run(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a write to a closed pipe then fails with EPIPE

@@ -29,10 +29,6 @@ void add_infer(const Command& app, Invocation& invocation);
 void add_inspect(const Command& app, Invocation& invocation);
 void add_verify(const Command& app, Invocation& invocation);
 
-/// Prints a message to stderr after the command's name. Lines are wrapped on a terminal only: in a log file a
-/// message stays on one line, so that a search finds it.
-void complain(const std::string& message);
-
 /// Parses the command line and runs the command. Returns the exit code: 0 done; 1 failed, stderr says why;
 /// 2 the command line is wrong.
 int run(int argc, char** argv);

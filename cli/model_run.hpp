@@ -4,7 +4,7 @@
 
 #include <headrace/model.hpp>
 
-#include "cli/command.hpp"
+#include "cli/arguments.hpp"
 #include "cli/model_tensors.hpp"
 
 #include <nlohmann/json.hpp>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/run_action.hpp"
 
-#include "cli/command.hpp"
+#include "cli/errors.hpp"
+#include "cli/text.hpp"
 
 #include <cerrno>
 #include <cstdio>

@@ -4,11 +4,14 @@
 #include "cli/errors.hpp"
 
 #include <fnmatch.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
+#include <limits>
 #include <numeric>
 
 namespace headrace::cli {
@@ -196,6 +199,12 @@ std::vector<std::string> nearest(std::string_view name, const std::vector<std::s
     result.push_back(*candidate.name);
   }
   return result;
+}
+
+void complain(const std::string& message) {
+  const std::size_t width =
+      ::isatty(STDERR_FILENO) == 1 ? line_width : std::numeric_limits<std::size_t>::max();
+  std::fprintf(stderr, "%s\n", wrap("headrace: " + message, 2, width).c_str());
 }
 
 }  // namespace headrace::cli

@@ -40,4 +40,8 @@ inline constexpr std::size_t line_width = 120;
 [[nodiscard]] std::vector<std::string> nearest(std::string_view name, const std::vector<std::string>& names,
                                                std::size_t count = 3);
 
+/// Prints a message to stderr after the command's name. Lines are wrapped on a terminal only: in a log file a
+/// message stays on one line, so that a search finds it.
+void complain(const std::string& message);
+
 }  // namespace headrace::cli

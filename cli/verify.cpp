@@ -5,6 +5,7 @@
 #include "cli/model_run.hpp"
 #include "cli/model_text.hpp"
 #include "cli/number_option.hpp"
+#include "cli/text.hpp"
 
 #include <fmt/ranges.h>
 #include <algorithm>
