@@ -111,12 +111,16 @@ TEST_F(EndBellTest, a_callback_set_for_the_second_post_during_the_first_end_runs
     // Another thread takes the lock of the bell again and again, so `ring` has to wait for the lock after the
     // new state is visible.
     const std::jthread in_the_way([&](const std::stop_token& stop) {
-      while (!stop.stop_requested()) (void)bell.event_fd();
+      for (int locked = 1; !stop.stop_requested(); ++locked) {
+        (void)bell.event_fd();
+        if (locked % 100 == 0) std::this_thread::yield();
+      }
     });
     const std::jthread ringer([&](const std::stop_token& stop) {
+      int idle = 0;
       while (!stop.stop_requested()) {
         if (asked_for.load() == rung.load()) {
-          std::this_thread::yield();
+          if (++idle % 100 == 0) std::this_thread::yield();
           continue;
         }
         bell.ring(*engine, {}, state, RequestState::done, 2 * static_cast<std::uint64_t>(rung) + 1);
@@ -128,8 +132,8 @@ TEST_F(EndBellTest, a_callback_set_for_the_second_post_during_the_first_end_runs
       bell.on_done(nullptr, state, second - 2);
       state.store(RequestState::posted);
       asked_for.fetch_add(1);
-      while (!has_ended(state.load())) {
-      }
+      for (int looks = 1; !has_ended(state.load()); ++looks)
+        if (looks % 1000 == 0) std::this_thread::yield();  // three threads spin, maybe on one core
       state.store(RequestState::posted);
       bell.on_done([&](Status) { ++calls; }, state, second);
       while (rung.load() == i) std::this_thread::yield();
