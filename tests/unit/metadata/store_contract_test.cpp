@@ -206,7 +206,7 @@ TEST_P(StoreContract, AReaderSeesWholeVersionsWhileTheEntryIsReplaced) {
     }
   });
   // A read counts if the publication ran during a part of it.
-  const Deadline deadline = soon();
+  const Deadline deadline = Deadline::after(90s);
   for (int counted = 0; counted < 4;) {
     const std::size_t oldest = published;
     wanted = oldest + 1;
