@@ -130,6 +130,7 @@ function(headrace_add_tests)
         headrace_needs_plugins(unit_${room})
       elseif(room STREQUAL "gpu" AND TARGET headrace_kernels)
         add_dependencies(unit_gpu headrace_kernels)
+        target_compile_definitions(unit_gpu PRIVATE HEADRACE_TEST_KERNELS)
       endif()
     elseif(sources AND NOT room STREQUAL "cli")
       # Tests of what is not in a room: public headers, the plugin adapter.

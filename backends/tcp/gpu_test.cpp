@@ -267,11 +267,13 @@ TEST_F(TcpGpu, a_region_goes_when_the_gpu_has_ended_what_peers_made_it_do) {
     const int launches = driver().calls("cuLaunchKernelEx");
     request.post();
     ASSERT_TRUE(soon([&] { return driver().calls("cuLaunchKernelEx") > launches; }));
-    std::atomic<bool> gone{false};
+    std::atomic<bool> begins{false}, gone{false};
     std::jthread owner([&] {
+      begins = true;
       there.deregister();
       gone = true;
     });
+    while (!begins) std::this_thread::yield();
     wait_a_while();
     EXPECT_FALSE(gone) << "a kernel still touches it";
     driver().release();
@@ -323,12 +325,17 @@ TEST_F(TcpGpu, a_link_that_ends_waits_for_the_gpu_and_gives_all_back) {
     ASSERT_TRUE(write.run().status.ok());
     EXPECT_GT(driver().live().pinned, before.pinned);
     driver().hold();
+    const int copies = driver().calls("cuMemcpyAsync");
     write.post();
+    ASSERT_TRUE(soon([&] { return driver().calls("cuMemcpyAsync") > copies; }));
+    std::atomic<bool> released{false};
     std::jthread later([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      released = true;
       driver().release();
     });
     ab.disconnect();
+    EXPECT_TRUE(released) << "the GPU still reads the memory";
     EXPECT_FALSE(write.in_flight());
     set_bytes(mine.bytes(), std::byte{7});  // nobody reads it any more
     ba.disconnect();

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/patient_mutex.hpp"
+#include "support/sleeping_thread.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <atomic>
+#include <latch>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -16,10 +20,12 @@ class PatientMutexTest : public ::testing::TestWithParam<bool> {};
 TEST_P(PatientMutexTest, lets_one_thread_in_at_a_time) {
   PatientMutex mutex(GetParam());
   int inside = 0, most = 0, times = 0;
+  std::latch start(4);
   {
     std::vector<std::jthread> threads;
     for (int t = 0; t < 4; ++t)
       threads.emplace_back([&] {
+        start.arrive_and_wait();
         for (int i = 0; i < 2000; ++i) {
           const std::scoped_lock lock(mutex);
           most = std::max(most, ++inside);
@@ -36,11 +42,13 @@ TEST_P(PatientMutexTest, waits_for_an_owner_who_takes_longer_than_anybody_looks)
   PatientMutex mutex(GetParam());
   bool done = false;
   std::unique_lock held(mutex);
+  std::atomic<pid_t> waiter = 0;
   std::jthread other([&] {
+    waiter = ::gettid();
     const std::scoped_lock lock(mutex);
     EXPECT_TRUE(done);
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  while (waiter == 0 || !test::sleeps(waiter)) std::this_thread::yield();
   done = true;
   held.unlock();
 }

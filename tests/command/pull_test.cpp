@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
+#include <string>
 
 namespace headrace::test {
 namespace {
@@ -67,6 +69,15 @@ class CliPull : public testing::Test {
 
   [[nodiscard]] std::string output(const std::string& name = "copy.safetensors") const {
     return folder_ / name;
+  }
+
+  /// The number of tensors that an unfinished pull has noted as complete, in lines "<number> <16 digits>".
+  [[nodiscard]] std::size_t noted_tensors() const {
+    std::ifstream state(output() + ".part.state");
+    std::set<std::string> lines;
+    for (std::string line; std::getline(state, line) && !state.eof();)
+      if (line.find(' ') + 17 == line.size()) lines.insert(line);
+    return lines.size();
   }
 
   const TemporaryFolder temporary_;
@@ -332,21 +343,27 @@ TEST_F(CliPull, APullThatIsKilledSeveralTimesCompletesTheFile) {
   Command server({"serve", model, "--json"});
   const std::string address = serve(server);
   std::mt19937 random(std::random_device{}());
-  for (int kill = 0; kill < 10; ++kill) {
-    Command pull({"pull", address, "-o", output(), "--backend", kill % 2 == 0 ? "tcp" : "shm"});
-    // Some pulls are killed before they have a part file, some after a number of notes, some after they have
-    // finished.
-    const std::uintmax_t enough = random() % 1200;
-    std::error_code none;
-    while (!fs::exists(output()) && pull.running()) {
-      const std::uintmax_t size = fs::file_size(output() + ".part.state", none);
-      if (!none && size >= enough) break;
+  // Some pulls are killed before they have a part file, some after they have noted a number of tensors. A
+  // pull that finishes first does not count: the next one begins anew. The last kill leaves complete tensors.
+  int kills = 0;
+  for (int pulls = 0; kills < 10 || noted_tensors() == 0; ++pulls) {
+    ASSERT_LT(pulls, 60) << kills << " pulls were killed, the others had finished before";
+    Command pull({"pull", address, "-o", output(), "--backend", pulls % 2 == 0 ? "tcp" : "shm"});
+    const std::size_t enough = noted_tensors() + random() % 8;
+    while (pull.running() && noted_tensors() < enough) {
     }
     pull.signal(SIGKILL);
-    EXPECT_THAT(pull.wait(), AnyOf(0, -SIGKILL)) << pull.err;
+    const int end = pull.wait();
+    ASSERT_THAT(end, AnyOf(0, -SIGKILL)) << pull.err;
+    if (end == 0)
+      fs::remove(output());
+    else
+      ++kills;
   }
+  const std::size_t noted = noted_tensors();
   const Outcome last = run_command({"pull", address, "-o", output(), "--json"});
   ASSERT_EQ(last.code, 0) << last.err;
+  EXPECT_GE(Json::parse(last.out).at("kept_tensors"), noted);
   EXPECT_TRUE(read_file(output()) == read_file(model));
 }
 

@@ -297,11 +297,13 @@ TEST_P(OwnerMovesHere, a_region_that_is_being_deregistered_is_held_until_its_gpu
   request.post();
   const int begun = driver().calls("cuStreamWriteValue64");
   ASSERT_TRUE(world.until([&] { return driver().calls("cuStreamWriteValue64") > begun; }));
-  std::atomic<bool> gone{false};
+  std::atomic<bool> begins{false}, gone{false};
   std::thread deregisters([&] {
+    begins = true;
     ends.theirs->deregister();
     gone = true;
   });
+  while (!begins) std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   EXPECT_FALSE(gone);
   EXPECT_EQ(driver().live().pinned, pinned);
@@ -684,7 +686,12 @@ TEST_P(OwnerMovesHere, posts_end_when_either_side_closes_the_link) {
         ASSERT_TRUE(world.until([&] { return driver().calls("cuStreamWriteValue64") > calls; }));
       }
       world.start_driver();
-      std::thread closes([&] { (owner_closes ? pair.ba : pair.ab).disconnect(); });
+      std::atomic<bool> closing{false};
+      std::thread closes([&] {
+        closing = true;
+        (owner_closes ? pair.ba : pair.ab).disconnect();
+      });
+      while (!closing) std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       EXPECT_TRUE(!begun || request.in_flight()) << "the owner's GPU may still write";
       driver().release();

@@ -8,6 +8,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace headrace::testing {
@@ -29,6 +31,12 @@ class StoreWatcher {
   /// events before it. False after 30 s.
   bool saw(metadata::StoreEvent::Kind kind, const std::string& name,
            std::chrono::seconds within = std::chrono::seconds(30)) {
+    return until(kind, name, within).has_value();
+  }
+  /// As `saw`, but returns the events before it. None after 30 s.
+  std::optional<std::vector<metadata::StoreEvent>> until(
+      metadata::StoreEvent::Kind kind, const std::string& name,
+      std::chrono::seconds within = std::chrono::seconds(30)) {
     std::unique_lock lock(mutex_);
     const metadata::StoreEvent wanted{kind, name};
     std::vector<metadata::StoreEvent>::iterator found;
@@ -36,8 +44,10 @@ class StoreWatcher {
       found = std::find(events_.begin(), events_.end(), wanted);
       return found != events_.end();
     });
-    if (came) events_.erase(events_.begin(), found + 1);
-    return came;
+    if (!came) return std::nullopt;
+    std::vector<metadata::StoreEvent> before(events_.begin(), found);
+    events_.erase(events_.begin(), found + 1);
+    return before;
   }
   bool joined(const std::string& name) { return saw(metadata::StoreEvent::Kind::joined, name); }
   bool updated(const std::string& name) { return saw(metadata::StoreEvent::Kind::updated, name); }

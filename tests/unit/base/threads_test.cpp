@@ -3,6 +3,7 @@
 #include "base/futex.hpp"
 #include "base/worker_pool.hpp"
 #include "support/child_ending.hpp"
+#include "support/sleeping_thread.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +11,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <memory>
 #include <numeric>
+#include <thread>
+#include <vector>
 
 namespace headrace {
 namespace {
@@ -47,16 +52,33 @@ TEST(BoundedQueue, AWaitEndsAtItsDeadline) {
   EXPECT_EQ(queue.size(), 1U);
 }
 
+/// Waits until the thread has said that it begins to wait, and sleeps. The thread may be of another process.
+void until_asleep(const std::atomic<pid_t>& waiter) {
+  const Deadline give_up = Deadline::after(std::chrono::seconds(60));
+  while ((waiter == 0 || !test::sleeps(waiter)) && !give_up.expired()) std::this_thread::yield();
+}
+
 TEST(BoundedQueue, CloseEndsEveryWait) {
-  BoundedQueue<int> queue(1);
-  std::thread consumer([&] { EXPECT_EQ(queue.pop(), std::nullopt); });
-  queue.close();
-  consumer.join();
-  BoundedQueue<int> full(1);
+  BoundedQueue<int> empty(1), full(1);
   ASSERT_TRUE(full.push(1));
-  std::thread producer([&] { EXPECT_FALSE(full.push(2)); });
+  const Deadline late = Deadline::after(std::chrono::seconds(60));
+  std::array<std::atomic<pid_t>, 6> waiters{};
+  std::vector<std::jthread> threads;
+  for (std::size_t i = 0; i < waiters.size(); ++i) {
+    threads.emplace_back([&, i] {
+      const Deadline deadline = i < 2 ? late : Deadline::never();
+      waiters[i] = ::gettid();
+      if (i % 2 == 0)
+        EXPECT_EQ(empty.pop(deadline), std::nullopt);
+      else
+        EXPECT_FALSE(full.push(2, deadline));
+    });
+  }
+  for (const auto& waiter : waiters) until_asleep(waiter);
+  empty.close();
   full.close();
-  producer.join();
+  threads.clear();
+  EXPECT_FALSE(late.expired()) << "a wait has ended by its deadline";
 }
 
 TEST(BoundedQueue, ManyProducersAndConsumersLoseAndDuplicateNothing) {
@@ -142,30 +164,44 @@ TEST(Futex, AFutexWaitEndsAtItsDeadline) {
   EXPECT_TRUE(deadline.expired());
 }
 
+/// Sleeps until the word is not 0. Says before that it begins to wait.
+FutexWait sleep_until_changed(const std::atomic<std::uint32_t>& word, std::atomic<pid_t>& waiter,
+                              FutexScope scope = FutexScope::process) {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(60));
+  FutexWait how = FutexWait::changed;
+  waiter = ::gettid();
+  while (word.load(std::memory_order_acquire) == 0 && how != FutexWait::timed_out)
+    how = futex_wait(word, 0, deadline, scope);
+  return how;
+}
+
 TEST(Futex, AThreadWakesAnother) {
   std::atomic<std::uint32_t> word = 0;
-  std::thread waker([&] {
+  std::atomic<pid_t> waiter = 0;
+  const std::jthread waker([&] {
+    until_asleep(waiter);
     word.store(1, std::memory_order_release);
     futex_wake(word, futex_all);
   });
-  while (word.load(std::memory_order_acquire) == 0) (void)futex_wait(word, 0, Deadline::never());
-  waker.join();
-  EXPECT_EQ(word, 1U);
+  EXPECT_EQ(sleep_until_changed(word, waiter), FutexWait::woken);
 }
 
 TEST(Futex, AProcessWakesAnotherThroughSharedMemory) {
-  void* page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  struct Shared {
+    std::atomic<std::uint32_t> word = 0;
+    std::atomic<pid_t> waiter = 0;
+  };
+  void* const page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);
-  auto& word = *new (page) std::atomic<std::uint32_t>(0);
+  auto& [word, waiter] = *new (page) Shared;
   const pid_t child = ::fork();
   if (child == 0) {
+    until_asleep(waiter);
     word.store(1, std::memory_order_release);
     futex_wake(word, 1, FutexScope::shared);
     ::_exit(0);
   }
-  while (word.load(std::memory_order_acquire) == 0)
-    (void)futex_wait(word, 0, Deadline::never(), FutexScope::shared);
-  EXPECT_EQ(word, 1U);
+  EXPECT_EQ(sleep_until_changed(word, waiter, FutexScope::shared), FutexWait::woken);
   EXPECT_TRUE(test::ends_well(child));
   ::munmap(page, 4096);
 }

@@ -294,11 +294,16 @@ TEST_F(UnixSocketTest, ARuntimeDirectoryThatOtherUsersCanEnterIsRefused) {
   fs::create_symlink(good, link);
   EXPECT_EQ(runtime_dir(link, std::nullopt).code(), Code::invalid_argument);
 
-  if (::geteuid() == 0) {
+  // A user who is not root finds a folder of another user: the root of the file system.
+  const bool is_root = ::geteuid() == 0;
+  if (is_root) {
     ASSERT_EQ(::chown(good.c_str(), 12345, 12345), 0);
-    EXPECT_NE(runtime_dir(good, std::nullopt).error().message.find("belongs to user 12345"),
-              std::string::npos);
   }
+  const auto foreign = runtime_dir(is_root ? good : "/", std::nullopt);
+  ASSERT_EQ(foreign.code(), Code::invalid_argument);
+  EXPECT_NE(foreign.error().message.find(is_root ? "belongs to user 12345" : "belongs to user 0"),
+            std::string::npos)
+      << foreign.error().message;
 }
 
 }  // namespace

@@ -185,17 +185,22 @@ TEST_F(Npz, Zip64FieldsAreReadAndNoFlippedBitChangesTheElements) {
   const std::string good = zip64_archive("a.npy", write_npy(npz_tensor("a", "U8", {64})) + elements);
   replace(good);
   ASSERT_TRUE(TensorFile::open(path()).ok()) << TensorFile::open(path()).error().message;
+  std::size_t accepted = 0;
   for (std::size_t i = 0; i < 8 * good.size(); ++i) {
     std::string bad = good;
     bad[i / 8] = static_cast<char>(bad[i / 8] ^ (1 << i % 8));
     replace(bad);
     const auto file = TensorFile::open(path());
     if (!file.ok()) continue;
-    for (const auto& npz_tensor : file->tensors()) {
-      ASSERT_EQ(npz_tensor.bytes.size(), elements.size()) << i;
-      ASSERT_EQ(std::memcmp(npz_tensor.bytes.data(), elements.data(), elements.size()), 0) << i;
-    }
+    ++accepted;
+    ASSERT_EQ(file->tensors().size(), 1U) << i;
+    const auto& bytes = file->tensors()[0].bytes;
+    ASSERT_EQ(bytes.size(), elements.size()) << i;
+    ASSERT_EQ(std::memcmp(bytes.data(), elements.data(), elements.size()), 0) << i;
   }
+  // The bits of the elements are under the checksum; those of a time stamp, for example, are not.
+  EXPECT_LE(accepted, 8 * (good.size() - elements.size()));
+  EXPECT_GT(accepted, 0U);
 }
 
 TEST_F(Npz, ATypeThatNumpyLacksIsRefused) {
@@ -227,7 +232,7 @@ TEST_F(Npz, EveryFileWithAChangedByteOrCutOffIsRefusedOrReadsTheSame) {
   ::zipClose(zip, nullptr);
   const std::string good = contents();
   ASSERT_TRUE(TensorFile::open(path()).ok());
-  std::size_t refused = 0;
+  std::size_t refused = 0, accepted = 0;
   const auto look = [&] {
     const auto file = TensorFile::open(path());
     if (!file.ok()) {
@@ -236,21 +241,24 @@ TEST_F(Npz, EveryFileWithAChangedByteOrCutOffIsRefusedOrReadsTheSame) {
     }
     // A file that is accepted (the changed byte is in a time stamp or a name) has the elements that were
     // written.
-    for (const auto& npz_tensor : file->tensors()) {
-      ASSERT_TRUE(npz_tensor.bytes.size() == 64 || npz_tensor.bytes.size() == 80);
-      const std::string& want = npz_tensor.bytes.size() == 64 ? a_bytes : b_bytes;
-      ASSERT_EQ(std::memcmp(npz_tensor.bytes.data(), want.data(), want.size()), 0);
+    ++accepted;
+    ASSERT_EQ(file->tensors().size(), 2U);
+    for (const auto& [tensor, want] : {std::pair(0, &a_bytes), std::pair(1, &b_bytes)}) {
+      const auto& bytes = file->tensors()[static_cast<std::size_t>(tensor)].bytes;
+      ASSERT_EQ(bytes.size(), want->size());
+      ASSERT_EQ(std::memcmp(bytes.data(), want->data(), want->size()), 0);
     }
   };
   for (std::size_t i = 0; i < good.size(); ++i) {
     std::string bad = good;
     bad[i] = static_cast<char>(bad[i] ^ 0x41);
     replace(bad);
-    look();
+    ASSERT_NO_FATAL_FAILURE(look()) << i;
     replace(good.substr(0, i));
-    look();
+    ASSERT_NO_FATAL_FAILURE(look()) << i;
   }
   EXPECT_GT(refused, good.size());
+  EXPECT_GT(accepted, 0U);
 }
 
 }  // namespace

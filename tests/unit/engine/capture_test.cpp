@@ -58,11 +58,12 @@ class CaptureTest : public testing::Test {
                             .device = 0};
     return engine.register_regions({&range, 1}, {}, {}).value().front().id;
   }
-  std::shared_ptr<RequestCore> make() {
+  std::shared_ptr<RequestCore> make() { return make("there", theirs); }
+  std::shared_ptr<RequestCore> make(const std::string& peer, RegionId region) {
     RequestPlan plan;
     plan.op = Op::read;
     plan.local = here->prepare_uniform({}, true, {ours, 0, 0, page_bytes, pages}).value();
-    plan.remote = here->prepare_uniform("there", false, {theirs, 0, 0, page_bytes, pages}).value();
+    plan.remote = here->prepare_uniform(peer, false, {region, 0, 0, page_bytes, pages}).value();
     plan.count = pages;
     plan.bytes = std::uint64_t{pages} * page_bytes;
     return here->make_request(std::move(plan)).value();
@@ -149,21 +150,20 @@ TEST_F(CaptureTest, a_capture_with_a_notification_is_refused_with_a_sentence) {
 }
 
 TEST_F(CaptureTest, a_capture_before_the_link_is_ready_would_block_and_changes_nothing) {
-  const auto fresh = make();
-  // This post asks the peer for its memory for the first time; the peer usually has not answered when it
-  // returns.
-  bool asked_in_time = false;
-  const GpuGraph graph(stream, [&] {
-    const Status status = fresh->post(&on_stream);
-    asked_in_time = status.code == Code::would_block;
-    EXPECT_TRUE(asked_in_time || status.ok());
-  });
-  if (asked_in_time) {
-    EXPECT_EQ(fresh->state(), RequestState::prepared);
+  const auto other = open("other");
+  const RegionId region = registered(*other, far.base, 3);
+  {
+    const HeldProgress silent(*other);  // it accepts no link
+    ASSERT_TRUE(here->import(other->export_metadata({}).value()).ok());
+    request = make("other", region);
+    const GpuGraph graph(stream, [&] { EXPECT_EQ(request->post(&on_stream).code, Code::would_block); });
+    EXPECT_EQ(request->state(), RequestState::prepared);
+    EXPECT_EQ(here->counters().captured.value(), 0U);
   }
   const auto later = captured();
   later->replay();
   EXPECT_TRUE(moved());
+  other->close();
 }
 
 TEST_F(CaptureTest, indices_from_the_host_are_checked_against_the_lists) {

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <map>
 #include <memory>
 #include <string>
@@ -37,5 +38,25 @@ inline std::shared_ptr<Engine> open_on_gpus(const std::string& name, const test:
   add_linked(*engine, *test::load_plugin("cuda_ipc"));
   return engine;
 }
+
+/// Keeps the progress thread of an engine in one function until the end of this object. The engine answers no
+/// peer meanwhile, unless another thread runs its progress.
+class HeldProgress {
+ public:
+  explicit HeldProgress(Engine& engine) {
+    const auto held = std::make_shared<std::latch>(1);
+    engine.progress().at(0, [held, released = released_] {
+      held->count_down();
+      released->wait();
+    });
+    held->wait();
+  }
+  ~HeldProgress() { released_->count_down(); }
+  HeldProgress(const HeldProgress&) = delete;
+  HeldProgress& operator=(const HeldProgress&) = delete;
+
+ private:
+  const std::shared_ptr<std::latch> released_ = std::make_shared<std::latch>(1);
+};
 
 }  // namespace headrace::engine

@@ -3,6 +3,7 @@
 #include "engine/progress.hpp"
 
 #include "backends/fake/backend.hpp"
+#include "support/sleeping_thread.hpp"
 #include "support/temporary_folder.hpp"
 #include "unit/engine/silent_events.hpp"
 
@@ -10,23 +11,12 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <fstream>
-#include <string>
 #include <thread>
 
 namespace headrace::engine {
 namespace {
 
 using namespace std::chrono_literals;
-
-/// Whether that thread of this process sleeps in a system call.
-bool sleeps(pid_t thread) {
-  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
-  std::string stat;
-  std::getline(file, stat);
-  const auto end_of_name = stat.rfind(')');
-  return end_of_name != std::string::npos && stat.size() > end_of_name + 2 && stat[end_of_name + 2] == 'S';
-}
 
 /// While the waiter is awake, this backend keeps the progress thread inside `arm`, so that thread cannot give
 /// up running progress. Only a `progress` call of the waiter's own thread sees the end.
@@ -46,7 +36,7 @@ struct Held {
     t.arm = [](void*, std::int32_t on) -> std::uint32_t {
       if (on != 0 && ::gettid() != waiter) armed = true;
       if (on == 0 && waiter != 0 && ::gettid() != waiter && !let_go) {
-        while (!sleeps(waiter)) std::this_thread::yield();
+        while (!test::sleeps(waiter)) std::this_thread::yield();
         let_go = true;
       }
       return 0;

@@ -57,9 +57,10 @@ class RequestGroupTest : public testing::Test {
     const MemoryRange range{.address = base, .length_bytes = bytes, .kind = MemoryKind::vram, .device = 0};
     return engine.register_regions({&range, 1}, {}, {}).value().front().id;
   }
-  std::shared_ptr<RequestGroup> make(Op op = Op::read) {
+  /// A request to the first `count` peers.
+  std::shared_ptr<RequestGroup> make(Op op = Op::read, std::size_t count = peers) {
     std::vector<std::shared_ptr<RequestCore>> parts;
-    for (std::size_t i = 0; i < peers; ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       RequestPlan plan;
       plan.op = op;
       plan.local =
@@ -181,19 +182,32 @@ TEST_F(RequestGroupTest, a_request_leaves_the_capture_with_all_parts_if_one_part
 }
 
 TEST_F(RequestGroupTest, a_capture_before_the_links_are_ready_is_refused_and_changes_nothing) {
-  const auto group = make();
-  Status status;
+  std::shared_ptr<RequestGroup> group;
   {
-    const GpuGraph graph(stream, [&] { status = group->post(&on_stream); });
-  }
-  // The links are made meanwhile: the first part may find its link ready and a later part not.
-  if (group->state() == RequestState::prepared) {
-    EXPECT_EQ(status.code, Code::would_block);
+    const HeldProgress first(*others[0]), second(*others[1]), third(*others[2]);  // they accept no link
+    group = make();
+    const GpuGraph graph(stream, [&] { EXPECT_EQ(group->post(&on_stream).code, Code::would_block); });
+    EXPECT_EQ(group->state(), RequestState::prepared);
     for (const PartInfo& part : group->parts()) EXPECT_EQ(part.state, RequestState::prepared);
-  } else {
-    EXPECT_TRUE(status.ok() || group->state() == RequestState::failed) << code_name(status.code);
   }
-  group->cancel();
+  make_way(*group);
+  const GpuGraph graph(stream, [&] { EXPECT_EQ(group->post(&on_stream), Status{}); });
+  graph.replay();
+  EXPECT_TRUE(all_moved());
+}
+
+TEST_F(RequestGroupTest,
+       a_capture_before_the_last_link_is_ready_fails_and_leaves_the_capture_with_all_parts) {
+  make_way(*make(Op::read, peers - 1));
+  std::shared_ptr<RequestGroup> group;
+  {
+    const HeldProgress last(*others.back());
+    group = make();
+    const GpuGraph graph(stream, [&] { EXPECT_EQ(group->post(&on_stream).code, Code::would_block); });
+    EXPECT_EQ(group->state(), RequestState::failed);
+    EXPECT_THAT(group->error().message, HasSubstr("part 2 of 3"));
+    for (const PartInfo& part : group->parts()) EXPECT_NE(part.state, RequestState::captured);
+  }
   make_way(*group);
   const GpuGraph graph(stream, [&] { EXPECT_EQ(group->post(&on_stream), Status{}); });
   graph.replay();

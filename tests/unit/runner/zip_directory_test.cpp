@@ -86,6 +86,7 @@ TEST(ZipDirectory, an_archive_cut_off_anywhere_is_corrupt) {
 
 TEST(ZipDirectory, no_changed_byte_makes_a_member_reach_outside_the_file) {
   const std::string whole = zip_archive({{"net/a", "hello"}, {"net/b", "world"}});
+  int found = 0;
   for (std::size_t at = 0; at < whole.size(); ++at)
     for (const char change : {'\x01', '\x80', '\xff'}) {
       std::string file = whole;
@@ -94,9 +95,12 @@ TEST(ZipDirectory, no_changed_byte_makes_a_member_reach_outside_the_file) {
       if (!directory) continue;
       for (const ZipMember& member : directory->members) {
         const auto offset = directory->data_offset(member, reader_of(file));
-        EXPECT_LE(offset ? *offset + member.bytes : 0, file.size());
+        if (!offset) continue;
+        EXPECT_LE(*offset + member.bytes, file.size());
+        ++found;
       }
     }
+  EXPECT_GT(found, 0) << "no changed file was read";
 }
 
 TEST(ZipDirectory, a_name_that_leads_out_of_the_folder_is_refused) {
