@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 import headrace
-from conftest import introduce, unique
+from conftest import introduce, unique, until
+from sleeping import sleeps_in_epoll
 
 THREADS = 8
 
@@ -86,17 +87,13 @@ def test_regions_are_registered_and_deregistered_while_other_threads_post(pair):
 
 
 def test_a_wait_lets_other_threads_run(agent):
-    waiting = threading.Event()
-
-    def wait():
-        waiting.set()
-        return agent.wait_notification(60)
-
-    with ThreadPoolExecutor(1) as pool:
-        got = pool.submit(wait)
-        waiting.wait()
-        agent.notify(agent.name, b"from another thread")
-        assert got.result() == (agent.name, b"from another thread")
+    got = []
+    thread = threading.Thread(target=lambda: got.append(agent.wait_notification(60)))
+    thread.start()
+    until(lambda: sleeps_in_epoll(thread.native_id))
+    agent.notify(agent.name, b"from another thread")
+    thread.join()
+    assert got == [(agent.name, b"from another thread")]
 
 
 def resident_bytes():
