@@ -96,6 +96,36 @@ def test_a_wait_lets_other_threads_run(agent):
     assert got == [(agent.name, b"from another thread")]
 
 
+CLOSES_WHILE_OTHERS_READ = """
+import sys, threading, headrace
+for _ in range(20):
+    left, right = (headrace.Agent(name, [sys.argv[1]]) for name in ("left", "right"))
+    here, there = left.allocate(1 << 22), right.allocate(1 << 22, name="there")
+    left.import_metadata(right.export_metadata()); right.import_metadata(left.export_metadata())
+    rounds, errors = [0] * 4, []
+    def read(number):
+        try:
+            while True:
+                left.read("right", [here], [left.peer_region("right", "there")])
+                rounds[number] += 1
+        except (headrace.Canceled, headrace.PeerLost, headrace.InvalidArgument) as error:
+            errors.append(error)
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
+    for thread in threads: thread.start()
+    while min(rounds) == 0: pass
+    left.close(); right.close()
+    for thread in threads: thread.join()
+    assert len(errors) == 4, errors
+print("ended")
+"""
+
+
+def test_closing_an_agent_ends_the_reads_of_other_threads(run_script, backend, monkeypatch):
+    monkeypatch.setenv("HEADRACE_LOG", "error")
+    monkeypatch.setenv("MALLOC_PERTURB_", "165")  # what is freed does not stay as it was
+    assert run_script(CLOSES_WHILE_OTHERS_READ, backend) == (0, "ended\n", "")
+
+
 def resident_bytes():
     gc.collect()
     fields = Path("/proc/self/statm").read_text().split()
