@@ -80,6 +80,8 @@ void Engine::close() {
     drop_link(link);
   }
   end_what_was_let_go();
+  // A thread that waits for one of the requests polls the instances until it sees that the request has ended.
+  const bool instances_are_idle = progress_->let_waiters_return(Deadline::after(std::chrono::seconds(5)));
   progress_->stop();
   callbacks_->close();
   std::vector<std::shared_ptr<LocalRegion>> regions;
@@ -95,7 +97,8 @@ void Engine::close() {
     const std::shared_lock peers(peers_mutex_);
     for (const auto& mapping : mappings_) mapped = mapped || !mapping.expired();
   }
-  if (!mapped) backends_.clear();  // else the last mapping takes the engine, and so the instances, along
+  // Else the last mapping or request takes the engine, and so the instances, along.
+  if (!mapped && instances_are_idle) backends_.clear();
 }
 
 void Engine::defer(std::function<void()> work) { progress_->at(0, std::move(work)); }

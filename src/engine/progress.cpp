@@ -86,6 +86,15 @@ void Progress::stop() {
   thread_.join();
 }
 
+bool Progress::let_waiters_return(Deadline deadline) {
+  while (waiters_.load() > 0) {
+    if (deadline.expired()) return false;
+    event();
+    std::this_thread::yield();
+  }
+  return true;
+}
+
 std::uint32_t Progress::poll() { return poll_at(now_ns()); }
 
 std::uint32_t Progress::poll_at(std::uint64_t now_ns) {

@@ -54,6 +54,9 @@ class Progress {
   Result<void> add(BackendInstance& instance);
   void start();
   void stop();  ///< joins the thread; no waiter may be left
+  /// Returns whether no thread is inside `wait` any more, by the deadline. The caller has made true all that
+  /// they wait for.
+  bool let_waiters_return(Deadline deadline);
 
   /// One pass over all instances and due timers. Returns how many things happened.
   std::uint32_t poll();

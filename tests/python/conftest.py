@@ -4,18 +4,22 @@
 import faulthandler
 import itertools
 import json
+import logging
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import headrace
+import peer_process
 
 HERE = Path(__file__).resolve().parent
 TEST_SECONDS, SLOW_TEST_SECONDS = 120, 1800
@@ -119,6 +123,18 @@ class PeerProcess:
         self.process.kill()
         self.process.wait()
 
+    def stop(self):
+        """Returns when every thread of the process has stopped."""
+        self.process.send_signal(signal.SIGSTOP)
+        until(lambda: all(state == "T" for state in self.thread_states()))
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def thread_states(self):
+        stats = Path(f"/proc/{self.process.pid}/task").glob("*/stat")
+        return [stat.read_text().rpartition(")")[2].split()[0] for stat in stats]
+
     def close(self):
         self.process.stdin.close()
         try:
@@ -144,6 +160,39 @@ def start_peer(backend):
         peer.close()
 
 
+@pytest.fixture(
+    params=[("shm", "no link"), ("tcp", "no link"), ("tcp", "link")], ids=lambda param: " ".join(param)
+)
+def stopped(request):
+    """A read of 1 MiB from a peer whose process is stopped: a post stays in flight until `resume`. A link
+    that is not ready needs the peer. Over one that is ready, tcp needs the peer and shm does not."""
+    backend, link = request.param
+    peer = PeerProcess(unique("stopped"), backend)
+    try:
+        # The link is not to end by time.
+        options = {f"{backend}.handshake_timeout": "120s"}
+        with headrace.Agent(unique("here"), [backend], options=options) as agent:
+            agent.fetch_metadata(peer.address)
+            memory = agent.allocate(peer_process.REGION_BYTES)
+            region = agent.peer_region(peer.name, "registered")
+            local, remote = agent.prepare([memory]), agent.prepare([region], peer.name)
+            if link == "link":
+                agent.connect(peer.name, 30)
+            peer.stop()
+            try:
+                yield SimpleNamespace(
+                    agent=agent,
+                    peer=peer,
+                    here=memory.numpy(),
+                    there=peer_process.contents(),
+                    make_request=lambda **more: agent.make_request("read", local, remote, **more),
+                )
+            finally:
+                peer.resume()
+    finally:
+        peer.close()
+
+
 @pytest.fixture
 def run_script():
     """Runs a program in a fresh interpreter; returns its exit code, output and errors."""
@@ -159,6 +208,16 @@ def run_script():
         return done.returncode, done.stdout, done.stderr
 
     return run
+
+
+@pytest.fixture
+def nixl_log(caplog, monkeypatch):
+    """caplog with the lines of the drop-in, whose loggers pass nothing on to others."""
+    from headrace.compat.nixl.logging import setup_logging
+
+    setup_logging()
+    monkeypatch.setattr(logging.getLogger("nixl"), "propagate", True)
+    return caplog
 
 
 def free_ports(count):

@@ -4,12 +4,14 @@
 import asyncio
 import gc
 import os
+import select
 import threading
 
 import pytest
 
 import headrace
 from conftest import introduce, unique, until
+from headrace import _asyncio
 
 
 @pytest.fixture
@@ -38,39 +40,63 @@ def test_a_request_is_awaited_again_and_again(request_of_pair):
     asyncio.run(main())
 
 
-def test_many_tasks_may_await_one_request(request_of_pair):
-    request, *_ = request_of_pair
+def waiting():
+    """How many tasks and threads sleep in an await of a request."""
+    return sum(len(futures) for futures in list(_asyncio._waiting.values()))
+
+
+def test_many_tasks_may_await_one_request(stopped):
+    request = stopped.make_request()
 
     async def wait():
         await request
         return request.state
 
     async def main():
+        request.post()
+        tasks = [asyncio.create_task(wait()) for _ in range(8)]
+        while waiting() < 8:
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in tasks)
+        stopped.peer.resume()
+        assert await asyncio.gather(*tasks) == ["done"] * 8
         for _ in range(10):
-            tasks = [asyncio.create_task(wait()) for _ in range(8)]
             request.post()
-            assert await asyncio.gather(*tasks) == ["done"] * 8
+            assert await asyncio.gather(*(wait() for _ in range(8))) == ["done"] * 8
 
-    # The tasks begin to wait after the post. Before the post there is no completion to wait for.
     asyncio.run(main())
+    assert (stopped.here == stopped.there).all()
 
 
-def test_two_loops_may_await_one_request(request_of_pair):
-    request, *_ = request_of_pair
+def test_two_loops_may_await_one_request(stopped):
+    request = stopped.make_request()
     ended = []
 
     async def wait():
         await request
-        ended.append(threading.get_ident())
+        ended.append(request.state)
 
-    for posts in range(1, 11):
+    def two_loops():
+        return [threading.Thread(target=lambda: asyncio.run(wait())) for _ in range(2)]
+
+    request.post()
+    threads = two_loops()
+    for thread in threads:
+        thread.start()
+    until(lambda: waiting() == 2)
+    assert ended == []
+    stopped.peer.resume()
+    for thread in threads:
+        thread.join()
+    assert ended == ["done"] * 2
+    for posts in range(2, 12):
         request.post()
-        threads = [threading.Thread(target=lambda: asyncio.run(wait())) for _ in range(2)]
+        threads = two_loops()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(ended) == 2 * posts
+        assert ended == ["done"] * 2 * posts
 
 
 def test_awaiting_a_request_that_was_never_posted_is_invalid(request_of_pair):
@@ -127,17 +153,17 @@ class Scripted:
 def test_a_canceled_task_cancels_its_request_and_ends_after_the_request():
     if not hasattr(os, "eventfd"):
         pytest.skip("this Python has no os.eventfd")
-    from headrace._asyncio import ended
 
     async def main():
         request = Scripted()
-        task = asyncio.create_task(ended(request))
+        task = asyncio.create_task(_asyncio.ended(request))
         await asyncio.sleep(0)
         task.cancel()
         while request.calls != ["cancel"]:
             await asyncio.sleep(0)
         os.eventfd_write(request.fd, 1)  # the descriptor is readable, but the request has not ended
-        await asyncio.sleep(0.01)
+        while select.select([request.fd], [], [], 0)[0]:  # the task drains it
+            await asyncio.sleep(0)
         assert not task.done()
         request.end("canceled")
         with pytest.raises(asyncio.CancelledError):
@@ -148,30 +174,20 @@ def test_a_canceled_task_cancels_its_request_and_ends_after_the_request():
     asyncio.run(main())
 
 
-def test_a_timeout_around_an_awaited_request_ends_it(backend, start_peer):
-    import signal
+def test_a_timeout_around_an_awaited_request_cancels_it(stopped):
+    request = stopped.make_request()
 
-    peer = start_peer(unique("stopped"))
-    with headrace.Agent(unique("a"), [backend]) as agent:
-        agent.fetch_metadata(peer.address)
-        memory = agent.allocate(1 << 20)
-        region = agent.peer_region(peer.name, "registered")
-        agent.connect(peer.name, 30)
-        request = agent.make_request("read", agent.prepare([memory]), agent.prepare([region], peer.name))
+    async def main():
+        request.post()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(request, 0.1)
+        assert request.state == "canceled"
 
-        async def main():
-            request.post()
-            try:
-                await asyncio.wait_for(request, 0.1)
-            except (asyncio.TimeoutError, headrace.PeerLost):
-                pass
-            assert request.done
-
-        peer.process.send_signal(signal.SIGSTOP)
-        try:
-            asyncio.run(main())
-        finally:
-            peer.process.send_signal(signal.SIGCONT)
+    asyncio.run(main())
+    stopped.peer.resume()
+    request.post()
+    request.wait(30)
+    assert (stopped.here == stopped.there).all()
 
 
 def test_notifications_are_iterated_until_the_agent_is_closed(pair):
@@ -191,7 +207,8 @@ def test_notifications_are_iterated_until_the_agent_is_closed(pair):
         while len(got) < 50:
             await asyncio.sleep(0.001)
         assert got == [(left.name, str(i).encode()) for i in range(50)]
-        threading.Timer(0.01, right.close).start()
+        assert not task.done()
+        await asyncio.to_thread(right.close)
         await asyncio.wait_for(task, 30)
 
     asyncio.run(main())
@@ -224,8 +241,6 @@ def test_two_iterators_with_filters_each_get_their_own(pair):
 
 
 def test_an_iterator_with_a_filter_waits_for_the_descriptor_only_while_the_inbox_is_empty(pair, monkeypatch):
-    from headrace import _asyncio
-
     monkeypatch.setattr(_asyncio, "_PATIENCE", 3600)
     left, right = pair
 

@@ -67,7 +67,7 @@ def test_partial_metadata_without_a_label_is_refused(two):
         there.send_partial_agent_metadata(descs, True)
 
 
-def test_withdrawn_metadata_is_no_longer_found(two, store):
+def test_withdrawn_metadata_is_no_longer_found(two, store, nixl_log):
     here, there, _, _ = two
     there.send_local_metadata()
     here.fetch_remote_metadata(there.name)
@@ -80,7 +80,7 @@ def test_withdrawn_metadata_is_no_longer_found(two, store):
     until(lambda: there.agent._exchange._jobs.empty())
     late.agent._exchange._patience = 0.2
     late.fetch_remote_metadata(there.name)
-    until(lambda: late.agent._exchange._jobs.empty())
+    until(lambda: f"metadata of {there.name}, label metadata, has not come into the store" in nixl_log.text)
     assert not late.check_remote_metadata(there.name)
 
 

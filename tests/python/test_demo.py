@@ -158,6 +158,7 @@ def test_random_weights_are_the_same_in_every_process(demo, small, path):
     assert (said["prefill_device"], said["decode_device"]) == ("cpu", "cpu") and said["tokens_per_second"] > 0
 
 
+@pytest.mark.slow
 def test_random_weights_print_what_moved_and_no_text(demo, small):
     process = demo("--shape", "small", "--prompt", "any text", "--tokens", 5, folder=small)
     out, err = process.communicate(timeout=110)

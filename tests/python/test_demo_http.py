@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -148,6 +149,17 @@ def start_server(packages, tmp_path):
 # Texts
 
 
+LONG = 1900  # tokens
+
+
+@pytest.fixture(scope="module")
+def half_a_long_text(server):
+    """Seconds in which a long text comes half-way. Pages that are free earlier do not wait for its end."""
+    began = time.monotonic()
+    assert server.complete(max_tokens=LONG).usage.completion_tokens == LONG
+    return (time.monotonic() - began) / 2
+
+
 def test_the_text_is_that_of_the_reference(server):
     import torch
 
@@ -191,14 +203,14 @@ def test_echo_puts_the_prompt_before_the_text_and_replaces_what_is_no_text(serve
     assert server.streamed(prompt=list(prompt), echo=True) == answer
 
 
-def test_a_text_ends_before_a_stop_word_and_frees_its_pages(server):
+def test_a_text_ends_before_a_stop_word_and_frees_its_pages(server, half_a_long_text):
     whole = server.complete(max_tokens=60, temperature=0).choices[0].text
     word = whole[20:25]
     expected = whole[: whole.index(word)]
-    answer = server.complete(max_tokens=1500, temperature=0, stop=[word, "\x00"])
+    answer = server.complete(max_tokens=LONG, temperature=0, stop=[word, "\x00"])
     assert (answer.choices[0].text, answer.choices[0].finish_reason) == (expected, "stop")
-    assert server.streamed(max_tokens=1500, temperature=0, stop=word) == expected
-    until(server.all_pages_are_free)
+    assert server.streamed(max_tokens=LONG, temperature=0, stop=word) == expected
+    until(server.all_pages_are_free, half_a_long_text)
 
 
 def test_without_a_seed_texts_differ(server):
@@ -231,18 +243,18 @@ def test_twenty_streams_at_once_are_each_as_alone(server):
 # Clients that leave
 
 
-def test_a_client_that_leaves_in_mid_stream_frees_its_pages(server):
-    stream = server.complete(stream=True, max_tokens=1900)
+def test_a_client_that_leaves_in_mid_stream_frees_its_pages(server, half_a_long_text):
+    stream = server.complete(stream=True, max_tokens=LONG)
     next(iter(stream))
     assert not server.all_pages_are_free()
     stream.close()
-    until(server.all_pages_are_free, 5)  # much less than the text would have taken
+    until(server.all_pages_are_free, half_a_long_text)
 
 
-def test_a_client_that_leaves_before_its_answer_frees_its_pages(server):
-    with server.ask({"prompt": PROMPT, "max_tokens": 1900}):
+def test_a_client_that_leaves_before_its_answer_frees_its_pages(server, half_a_long_text):
+    with server.ask({"prompt": PROMPT, "max_tokens": LONG}):
         until(lambda: not server.all_pages_are_free())
-    until(server.all_pages_are_free, 5)
+    until(server.all_pages_are_free, half_a_long_text)
 
 
 def answer_of(connection):
@@ -278,11 +290,11 @@ def test_a_client_of_http_1_0_that_closes_its_sending_side_gets_its_text(server)
     )
 
 
-def test_a_client_that_closes_its_sending_side_and_then_leaves_frees_its_pages(server):
-    with server.ask({"prompt": PROMPT, "max_tokens": 1900}) as connection:
+def test_a_client_that_closes_its_sending_side_and_then_leaves_frees_its_pages(server, half_a_long_text):
+    with server.ask({"prompt": PROMPT, "max_tokens": LONG}) as connection:
         connection.shutdown(socket.SHUT_WR)
         until(lambda: not server.all_pages_are_free())
-    until(server.all_pages_are_free, 5)
+    until(server.all_pages_are_free, half_a_long_text)
 
 
 def test_head_is_answered_without_a_body_and_a_target_may_name_the_host(server):

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +20,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from headrace.exporting import bare_loader, runners  # noqa: E402  (they need torch)
 from headrace.exporting import package as package_module  # noqa: E402
+from headrace.exporting.noting_file import NotingFile  # noqa: E402
 from headrace.exporting.request import ExportRequest, read_request  # noqa: E402
 from headrace.exporting.verify import compare, in_order_of  # noqa: E402
 
@@ -86,13 +89,6 @@ class Branching(torch.nn.Module):
 
 def branching():
     return Branching(), (torch.ones(3),)
-
-class Simple(torch.nn.Module):
-    def forward(self, x):
-        return x + 1
-
-def simple():
-    return Simple(), (torch.ones(3),)
 
 class Numbers(torch.nn.Module):
     def forward(self, x):
@@ -205,9 +201,8 @@ runners.main(sys.argv[1:])
 
 
 @pytest.fixture
-def simple(folder, tmp_path, monkeypatch, capfd):
-    """Call it with what opens the package in the child, by runner, to export a module of one addition,
-    which is compiled once."""
+def compiled_once(folder, monkeypatch):
+    """Calls of the command compile models.py:changing at the first time; then they take that file."""
     compiled, compile_it = folder / "compiled", package_module._compile
 
     def compile_once(program, candidate):
@@ -218,6 +213,12 @@ def simple(folder, tmp_path, monkeypatch, capfd):
 
     monkeypatch.setattr(package_module, "_compile", compile_once)
 
+
+@pytest.fixture
+def simple(folder, tmp_path, monkeypatch, capfd, compiled_once):
+    """Call it with what opens the package in the child, by runner, to export a module of one addition. What
+    it gives when it is compiled lies within the tolerance."""
+
     def export_with(overrides):
         child = tmp_path / "child.py"
         child.write_text(CHILD.format(overrides=overrides))
@@ -225,7 +226,7 @@ def simple(folder, tmp_path, monkeypatch, capfd):
             runners, "child_command", lambda arguments: [sys.executable, str(child), *arguments]
         )
         monkeypatch.setattr(bare_loader, "explain_crash", lambda device: f"Bare torch dies on {device}, too.")
-        code = call(folder, "models.py:simple", tmp_path / "simple.pt2", "--verify")
+        code = call(folder, "models.py:changing", tmp_path / "simple.pt2", "--verify", "--tolerance", "0.1")
         return code, (tmp_path / "simple.pt2").exists(), *capfd.readouterr()
 
     return export_with
@@ -296,20 +297,14 @@ def test_the_package_runs_with_a_batch_of_one_and_writes_to_its_input(mixed):
     assert out["logits"].shape == (1, 4) and torch.equal(state, x[0])
 
 
-@pytest.fixture(scope="module")
-def changing(folder):
-    """The command's run over a model that compiles to something else."""
-    (folder / "changing.pt2").write_text("the old one")
-    return run_export(
-        folder, "models.py:changing", "--output", "changing.pt2", "--verify", "--tolerance", "0.001"
-    )
-
-
-def test_a_package_that_differs_is_not_written(folder, changing):
-    assert changing.returncode == 1
-    assert "largest difference 0.01" in changing.stdout and "DIFFERS" in changing.stdout
-    assert "--tolerance" in changing.stderr
-    assert (folder / "changing.pt2").read_text() == "the old one"
+def test_a_package_that_differs_is_not_written(folder, tmp_path, capfd, compiled_once):
+    package = tmp_path / "changing.pt2"
+    package.write_text("the old one")
+    assert call(folder, "models.py:changing", package, "--verify", "--tolerance", "0.001") == 1
+    out, err = capfd.readouterr()
+    assert "largest difference 0.01" in out and "--tolerance" in err
+    assert len(out.splitlines()) == 2 and all(line.endswith(": DIFFERS") for line in out.splitlines())
+    assert package.read_text() == "the old one"
 
 
 @pytest.mark.parametrize(
@@ -436,11 +431,28 @@ def full_disk(folder, mixed):
     )
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_leaves_the_old_package(folder, full_disk):
     assert full_disk.returncode == 1
     assert "No space left on device (ENOSPC)" in full_disk.stderr
     assert str(folder / "small") in full_disk.stderr and "free space" in full_disk.stderr
     assert full_disk.stdout.split() == ["old", "mixed.pt2"]
+
+
+def test_a_disk_that_is_full_when_torch_writes_its_archive_is_named(tmp_path, monkeypatch):
+    def write_archive(exported, package_path, inductor_configs):
+        torch.save({"weights": torch.zeros(1 << 20)}, package_path)  # torch's writer of archives
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", write_archive)
+    monkeypatch.setattr(package_module, "NotingFile", lambda path: NotingFile(Path("/dev/full")))
+    package = tmp_path / "x.pt2"
+    package.write_text("the old one")
+    with pytest.raises(
+        errors.Exhausted, match=rf"No space left on device \(ENOSPC\) in {tmp_path}: make room"
+    ):
+        package_module.write_package(SimpleNamespace(exported=None, spec={}), package, tmp_path / "cache")
+    assert package.read_text() == "the old one"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "x.pt2"]
 
 
 def test_a_full_cache_is_named_even_if_the_compiler_hides_the_reason(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import headrace
-from conftest import unique
+from conftest import unique, until
 
 PAGE = 4096
 
@@ -187,7 +187,7 @@ def test_files_move_to_and_from_memory_of_their_own_agent_only(agent, path):
         peer.import_metadata(agent.export_metadata())
         mine = np.zeros(PAGE, np.uint8)
         peer.register(mine)
-        with pytest.raises(headrace.NotSupported):
+        with pytest.raises(headrace.NotSupported, match="posix"):
             peer.read(agent.name, [mine], [(file.id, 0, PAGE)], timeout=30)
 
 
@@ -212,22 +212,27 @@ def test_a_canceled_request_writes_no_memory_afterwards_and_can_be_posted_again(
     with open(tmp_path / "large", "wb") as file:
         file.truncate(size)
     region = agent.register(by_path(tmp_path / "large"))
-    memory = agent.allocate(size)
+    memory, other = agent.allocate(size), agent.allocate(size)
     here = memory.numpy()
-    local, there = (
-        agent.prepare([(memory.region.id, 0, size)]),
-        agent.prepare([(region.id, 0, size)], agent.name),
-    )
-    request = agent.make_request("read", local, there)
-    for _ in range(3):
+    there = agent.prepare([(region.id, 0, size)], agent.name)
+    request = agent.make_request("read", agent.prepare([(memory.region.id, 0, size)]), there)
+    canceled = []
+
+    def cancel_in_flight():
         request.post()
         request.cancel()
         try:
             request.wait(60)
         except headrace.Canceled:
-            pass
-        here[:] = 7
-        assert here.min() == 7
+            here[:] = 7
+            # As long as the canceled read would have taken.
+            agent.read(agent.name, [(other.region.id, 0, size)], there, timeout=60)
+            assert here.min() == 7
+            canceled.append(request.state)
+        return len(canceled) == 3
+
+    until(cancel_in_flight, 60)
+    assert canceled == ["canceled"] * 3
     request.post()
     request.wait(60)
     assert not here.any()

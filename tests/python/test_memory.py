@@ -115,13 +115,12 @@ def test_a_read_only_region_is_never_written(pair):
         )
 
 
-def test_memory_allocated_read_only_is_filled_by_its_owner_and_mapped_for_reading(pair):
+@pytest.mark.parametrize("backend", ["shm"], indirect=True)
+def test_memory_allocated_read_only_is_filled_by_its_owner_and_mapped_for_reading(pair, backend):
     left, right = pair
     memory = right.allocate(10_000, writable=False, name="weights")
     memoryview(memory)[:] = bytes(range(250)) * 40
     left.import_metadata(right.export_metadata())
-    if "shm" not in [backend.name for backend in left.backends()]:
-        return
     mapping = left.map(right.name, left.peer_region(right.name, "weights"))
     assert not mapping.writable and memoryview(mapping).readonly
     assert bytes(mapping) == bytes(memory)

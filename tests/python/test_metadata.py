@@ -97,14 +97,14 @@ def test_an_update_keeps_lists_and_requests_usable_and_brings_new_regions(pair):
 
 def test_unknown_names_are_not_found(pair):
     left, right = pair
-    for call in (
-        lambda: left.peer_regions("nobody"),
-        lambda: left.peer_region("nobody", "x"),
-        lambda: left.peer_region(right.name, "x"),
-        lambda: left.connect("nobody", 1),
-        lambda: left.forget("nobody"),
+    for call, name in (
+        (lambda: left.peer_regions("nobody"), "nobody"),
+        (lambda: left.peer_region("nobody", "x"), "nobody"),
+        (lambda: left.peer_region(right.name, "no_region"), "no_region"),
+        (lambda: left.connect("nobody", 1), "nobody"),
+        (lambda: left.forget("nobody"), "nobody"),
     ):
-        with pytest.raises(headrace.NotFound):
+        with pytest.raises(headrace.NotFound, match=name):
             call()
 
 
@@ -114,8 +114,9 @@ def test_damaged_metadata_is_refused_or_harmless(pair):
     good = right.export_metadata()
     rng = np.random.default_rng(5)
     for cut in (0, 1, 5, len(good) // 2, len(good) - 1):
-        with pytest.raises(headrace.Error):
+        with pytest.raises(headrace.Error) as cut_short:
             left.import_metadata(good[:cut])
+        assert cut_short.value.code == "corrupt", cut_short.value
     refused = 0
     for _ in range(300):
         bad = bytearray(good)
@@ -269,11 +270,11 @@ def test_wrong_names_backends_and_options_are_refused():
             headrace.Agent(name)
     with pytest.raises(headrace.BackendFailed, match="no_such"):
         headrace.Agent("a", backends=["no_such"])
-    with pytest.raises(headrace.InvalidArgument):
+    with pytest.raises(headrace.InvalidArgument, match="no_such"):
         headrace.Agent("a", options={"no_such": "1"})
-    with pytest.raises(headrace.InvalidArgument):
+    with pytest.raises(headrace.InvalidArgument, match="no_such"):
         headrace.Agent("a", store="no_such://x")
-    with pytest.raises(headrace.InvalidArgument):
+    with pytest.raises(headrace.InvalidArgument, match="no port"):
         headrace.Agent("a", listen="no port")
 
 

@@ -100,6 +100,19 @@ def test_an_output_may_be_an_input_and_outlives_the_model(packages):
     assert z.numpy()[5] == 2
 
 
+def test_an_output_that_the_buffer_protocol_has_no_word_for_is_an_input_too(packages):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    model = headrace.Model(packages / "types.pt2")
+    kinds = "float64 float16 bfloat16 int8 int16 int32 int64 uint8 bool complex64".split()
+    inputs = [torch.ones(6, dtype=getattr(torch, kind)) for kind in kinds]
+    twice = model(*inputs)[2]
+    assert twice.dtype == "bfloat16"
+    with pytest.raises(BufferError, match="no word for its elements"):
+        memoryview(twice)
+    inputs[2] = twice
+    assert torch.from_dlpack(model(*inputs)[2]).tolist() == [4] * 6
+
+
 def test_a_stream_for_a_model_on_the_cpu_is_refused(add):
     with pytest.raises(headrace.InvalidArgument, match="runs on the CPU, which has no streams"):
         add(np.zeros(1024, np.float32), stream=0)

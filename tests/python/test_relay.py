@@ -3,7 +3,6 @@
 over if the owner does not."""
 
 import os
-import signal
 
 import numpy as np
 import pytest
@@ -82,12 +81,12 @@ def test_the_owner_copies_pages_into_a_lane(lanes, agent, peer):
 
 def test_a_stopped_owner_does_not_stop_reads(agent, peer):
     read_pages(agent, peer)
-    os.kill(peer.process.pid, signal.SIGSTOP)
+    peer.stop()
     try:
         for seed in range(5):
             read_pages(agent, peer, seed=seed, timeout=30)
     finally:
-        os.kill(peer.process.pid, signal.SIGCONT)
+        peer.resume()
     for seed in range(5):
         read_pages(agent, peer, seed=seed)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 import headrace
-from conftest import introduce, unique
+from conftest import introduce, unique, until
+from sleeping import sleeps_in_epoll
 
 THREADS = 8
 
@@ -86,17 +87,43 @@ def test_regions_are_registered_and_deregistered_while_other_threads_post(pair):
 
 
 def test_a_wait_lets_other_threads_run(agent):
-    waiting = threading.Event()
+    got = []
+    thread = threading.Thread(target=lambda: got.append(agent.wait_notification(60)))
+    thread.start()
+    until(lambda: sleeps_in_epoll(thread.native_id))
+    agent.notify(agent.name, b"from another thread")
+    thread.join()
+    assert got == [(agent.name, b"from another thread")]
 
-    def wait():
-        waiting.set()
-        return agent.wait_notification(60)
 
-    with ThreadPoolExecutor(1) as pool:
-        got = pool.submit(wait)
-        waiting.wait()
-        agent.notify(agent.name, b"from another thread")
-        assert got.result() == (agent.name, b"from another thread")
+CLOSES_WHILE_OTHERS_READ = """
+import sys, threading, headrace
+for _ in range(20):
+    left, right = (headrace.Agent(name, [sys.argv[1]]) for name in ("left", "right"))
+    here, there = left.allocate(1 << 22), right.allocate(1 << 22, name="there")
+    left.import_metadata(right.export_metadata()); right.import_metadata(left.export_metadata())
+    rounds, errors = [0] * 4, []
+    def read(number):
+        try:
+            while True:
+                left.read("right", [here], [left.peer_region("right", "there")])
+                rounds[number] += 1
+        except (headrace.Canceled, headrace.PeerLost, headrace.InvalidArgument) as error:
+            errors.append(error)
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
+    for thread in threads: thread.start()
+    while min(rounds) == 0: pass
+    left.close(); right.close()
+    for thread in threads: thread.join()
+    assert len(errors) == 4, errors
+print("ended")
+"""
+
+
+def test_closing_an_agent_ends_the_reads_of_other_threads(run_script, backend, monkeypatch):
+    monkeypatch.setenv("HEADRACE_LOG", "error")
+    monkeypatch.setenv("MALLOC_PERTURB_", "165")  # what is freed does not stay as it was
+    assert run_script(CLOSES_WHILE_OTHERS_READ, backend) == (0, "ended\n", "")
 
 
 def resident_bytes():
