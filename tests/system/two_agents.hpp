@@ -86,6 +86,12 @@ inline std::vector<std::string> all_backends() {
   return names;
 }
 
+/// Options with which a cancel can reach a post before it ends: the fake backend begins later.
+inline std::map<std::string, std::string> slow_enough_to_cancel(const std::string& backend) {
+  if (backend != "fake") return {};
+  return {{"fake.faults", "delay:50us"}};
+}
+
 /// Cancels a request from another thread, once after each `post_comes`, at a random moment.
 class Canceler {
  public:

@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -62,6 +63,13 @@ class MappingTest : public testing::Test {
     EXPECT_FALSE(mapped);
     return mapped ? Error{} : mapped.error();
   }
+  /// What ends when the last copy of a mapping goes: a progress thread that took note of a revocation or a
+  /// lost link may hold the import for a moment longer.
+  [[nodiscard]] static bool soon(const std::function<bool()>& done) {
+    const Deadline deadline = Deadline::after(10s);
+    while (!done() && !deadline.expired()) std::this_thread::yield();
+    return done();
+  }
   [[nodiscard]] int pieces() { return driver().live().mappings - before.mappings; }
   [[nodiscard]] int pinned() { return driver().live().pinned - before.pinned; }
 
@@ -104,7 +112,7 @@ TEST_F(MappingTest, a_mapping_of_allocated_host_memory_stays_pinned_for_the_gpu_
     EXPECT_EQ(copy.bytes()[bytes - 1], std::byte{42}) << "a read gives the old bytes and never faults";
     EXPECT_EQ(pinned(), 1);
   }
-  EXPECT_EQ(pinned(), 0);
+  EXPECT_TRUE(soon([&] { return pinned() == 0; })) << pinned();
 }
 
 TEST_F(MappingTest, a_mapping_outlives_its_region_and_its_peer_and_is_released_with_its_last_copy) {
@@ -129,7 +137,7 @@ TEST_F(MappingTest, a_mapping_outlives_its_region_and_its_peer_and_is_released_w
     first.reset();
     EXPECT_EQ(pieces(), mapped) << "the other copy still holds the mapping";
     second.reset();
-    EXPECT_EQ(pieces(), unmapped);
+    EXPECT_TRUE(soon([&] { return pieces() == unmapped; })) << pieces() << ", " << unmapped << " before";
   }
 }
 
