@@ -9,6 +9,8 @@ from test_check_layers import load_tool
 
 run = load_tool("test")
 
+from testing import stage as stage_module  # noqa: E402  (the tool has put its folder into sys.path)
+
 
 @pytest.fixture
 def runner():
@@ -90,8 +92,9 @@ def test_a_run_in_which_nothing_passed_is_a_failure():
 
 
 def test_a_command_that_outlasts_the_budget_is_killed_and_reported(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(run, "REPORTS", tmp_path)
-    monkeypatch.setattr(run, "ROOT", tmp_path)
+    for module in (run, stage_module):
+        monkeypatch.setattr(module, "REPORTS", tmp_path)
+        monkeypatch.setattr(module, "ROOT", tmp_path)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "allowed_skips.txt").write_text("# none\n")
     monkeypatch.setitem(
