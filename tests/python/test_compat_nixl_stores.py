@@ -103,7 +103,7 @@ agent.invalidate_local_metadata()
     code, said, errors = run_script(text)
     assert code == 0, errors
     assert "ERROR" not in said
-    assert stayer.check_remote_xfer_done("leaver", b"here")
+    until(lambda: stayer.check_remote_xfer_done("leaver", b"here"))
     until(lambda: not stayer.check_remote_metadata("leaver"))
 
 

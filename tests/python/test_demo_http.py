@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -35,9 +36,9 @@ class Server:
     """`headrace demo --serve 0`."""
 
     def __init__(self, folder, *arguments):
-        runtime = folder / "run"
-        runtime.mkdir(mode=0o700)
-        environment = os.environ | {"TMPDIR": str(folder), "HEADRACE_RUNTIME_DIR": str(runtime)}
+        # Not below the test's folder, because paths of sockets must be short.
+        self.runtime = tempfile.TemporaryDirectory(prefix="headrace-")
+        environment = os.environ | {"TMPDIR": str(folder), "HEADRACE_RUNTIME_DIR": self.runtime.name}
         self.folder = folder
         self.process = subprocess.Popen(
             [COMMAND, "demo", "--serve", "0", "--packages", BUILD, *map(str, arguments)],
@@ -104,6 +105,7 @@ class Server:
         self.process.kill()
         self.process.wait()
         self.process.stdout.close()
+        self.runtime.cleanup()
 
 
 def text_of(*parts):

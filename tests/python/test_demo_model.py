@@ -24,6 +24,8 @@ from headrace.demo_model.shapes import SHAPES  # noqa: E402
 from headrace.errors import Corrupt  # noqa: E402
 from headrace.exporting import archive  # noqa: E402
 
+torch.set_num_threads(1)  # threads that spin for one another take minutes where other work has the cores
+
 FOLDER = Path(headrace.__file__).parent / "demo_model"
 WEIGHTS = FOLDER / "weights.safetensors"
 BUILD = Path(__file__).resolve().parents[2] / "build" / "demo_model"
@@ -348,7 +350,8 @@ def test_training_learns_and_writes_weights_and_a_report_without_headrace(tmp_pa
         "--held-out-bytes",
         "400",
     ]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=100)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # as above
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=100)
     report = json.loads((tmp_path / "out" / "training.json").read_text())
     assert [look["step"] for look in report["curve"]] == [6, 12]
     assert report["held_out_bits_per_byte"] < 7.0 and report["steps"] == 12

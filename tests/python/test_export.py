@@ -12,9 +12,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace import errors, export
-from headrace.exporting import archive
-from headrace.exporting.output import check_output
+# Read when torch is imported. Threads that spin for one another take long where other work has the cores.
+for threads in ("TORCHINDUCTOR_COMPILE_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(threads, "1")
+
+from headrace import errors, export  # noqa: E402
+from headrace.exporting import archive  # noqa: E402
+from headrace.exporting.output import check_output  # noqa: E402
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 

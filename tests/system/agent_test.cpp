@@ -706,7 +706,7 @@ TEST_P(OverBackend, overlapping_sources_are_legal_and_overlapping_destinations_r
 
 /// The cancels come from another thread at any moment of a post, also before the backend has the whole post.
 TEST_P(OverBackend, a_storm_of_cancels_ends_every_post_once_and_leaves_nothing_behind) {
-  constexpr std::size_t size = 2 << 20, page = 16 << 10;
+  constexpr std::size_t size = 8 << 20, page = 64 << 10;
   constexpr int posts = 400;
   auto& ours = memory(size, 61);
   auto& theirs = memory(size, 62);
