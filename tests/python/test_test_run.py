@@ -2,7 +2,6 @@
 """The test run counts the reports of ctest and pytest, and a test that did not run never counts as passed."""
 
 import re
-import sys
 
 import pytest
 
