@@ -34,6 +34,9 @@ INSTALLED = ROOT / ".venv" / ".headrace-installed"  # as old as the last install
 
 BUDGET_MINUTES = 30
 
+# Tests wait for other processes and for time limits: one and a half for each core keep the cores busy.
+TEST_JOBS = JOBS + JOBS // 2
+
 # Tests that need special hardware, or that take too long for every day.
 LABELS = ["slow", "gpu1", "gpu2", "gpu4", "kernel", "fabric", "rdma"]
 
@@ -182,7 +185,7 @@ def run_suites(
     names: str,
     filter_text: str = "",
     without: dict[str, list[str]] | None = None,
-    jobs: int = JOBS,
+    jobs: int = TEST_JOBS,
 ) -> None:
     environment, suites = suites_of(preset, names)
     gtest.run_suites(
@@ -362,7 +365,7 @@ def python(runner: Runner, stage: Stage) -> None:
     exported = runner.command(stage, export, environment=venv_environment())
     if stage.check(exported, "headrace.demo_model.export"):
         archs = {"HEADRACE_TEST_ARCHS": ",".join(ARCHS)}
-        pytest(runner, stage, "-n", str(JOBS), "--dist", "loadfile", "-m", marks, environment=archs)
+        pytest(runner, stage, "-n", str(TEST_JOBS), "--dist", "loadfile", "-m", marks, environment=archs)
     if not stage.failures:
         store.keep(stage, "pytest", key, stage.passed, stage.skips)
 

@@ -80,7 +80,7 @@ def test_withdrawn_metadata_is_no_longer_found(two, store, nixl_log):
     until(lambda: there.agent._exchange._jobs.empty())
     late.agent._exchange._patience = 0.2
     late.fetch_remote_metadata(there.name)
-    until(lambda: f"metadata of {there.name}, label metadata, has not come into the store" in nixl_log.text)
+    until(lambda: f"metadata of {there.name}, label metadata, did not appear in the store" in nixl_log.text)
     assert not late.check_remote_metadata(there.name)
 
 

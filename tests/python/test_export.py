@@ -452,7 +452,7 @@ def test_a_disk_that_is_full_when_torch_writes_its_archive_is_named(tmp_path, mo
     package = tmp_path / "x.pt2"
     package.write_text("the old one")
     with pytest.raises(
-        errors.Exhausted, match=rf"No space left on device \(ENOSPC\) in {tmp_path}: make room"
+        errors.Exhausted, match=rf"No space left on device \(ENOSPC\) in {tmp_path}: free space there"
     ):
         package_module.write_package(SimpleNamespace(exported=None, spec={}), package, tmp_path / "cache")
     assert package.read_text() == "the old one"
