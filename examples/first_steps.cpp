@@ -13,8 +13,9 @@ int main() {  // value() ends the program with the error's text; look at ok() an
   cache.bytes()[7 * 65536] = std::byte{42};
   auto region = decode.register_memory({mine.data(), mine.size()}).value();
   decode.import_metadata(prefill.export_metadata().value()).value();  // a string, sent in any way you like
-  auto local = decode.prepare(UniformPages{region.id, 0, 0, 65536, 4}).value();
-  auto remote = decode.prepare("prefill", UniformPages{cache.id, 0, 0, 65536, 256}).value();
+  const UniformPages four{.region = region.id, .page_bytes = 65536, .count = 4};
+  const UniformPages all{.region = cache.id, .page_bytes = 65536, .count = 256};
+  auto local = decode.prepare(four).value(), remote = decode.prepare("prefill", all).value();
   const std::vector<std::uint32_t> to{0, 1}, from{7, 3};
   auto request = decode.make_request(Op::read, local, to, remote, from).value();
   request.post({.notification = "took pages 7 and 3"});
