@@ -23,6 +23,12 @@ from pathlib import Path
 from comparison import RESULTS, ROOT, Rows, default_label, ended
 
 
+def split_at_dashes(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Returns what stands before `--`, and the command behind it."""
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:at], arguments[at + 1 :]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -30,9 +36,8 @@ def main() -> int:
     parser.add_argument("case", help="demo/cold, test/cold, test/one-file or test/unchanged")
     parser.add_argument("--touch", type=Path, help="a source that gets one more constant before the run")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the command")
-    options = parser.parse_args()
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    own, command = split_at_dashes(sys.argv[1:])
+    options = parser.parse_args(own)
     if not command:
         parser.error("name the command after --")
     rows = Rows("workshop", default_label())
