@@ -54,9 +54,7 @@ int run(int argc, char** argv) {
       "  headrace doctor                              show what works on this machine\n"
       "  headrace bench pages --page 4K,1M            measure how fast pages move\n"
       "  headrace infer model.pt2 --input x.npy       run a compiled model\n"
-      "`headrace COMMAND --help` explains a command."
-
-  );
+      "`headrace COMMAND --help` explains a command.");
   const Command commands(app);
   add_demo(commands, invocation);
   add_serve(commands, invocation);

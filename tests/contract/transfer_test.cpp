@@ -45,8 +45,8 @@ void run_and_compare(Ground& ground, Request& request, const std::vector<PagePai
 }
 
 void move_random_shapes(Ground& ground, std::mt19937_64& random) {
-  ground.local.add_mixed(3, 500'000);
-  ground.remote.add_mixed(4, 400'000);
+  ground.local.add_mixed(3, 900'000);
+  ground.remote.add_mixed(4, 700'000);
   ground.load();
   const std::vector<RandomPages> shapes = {
       {.count = 1, .min_bytes = 1, .max_bytes = 1},
@@ -91,19 +91,24 @@ PageSide uniform_pages(void* region, std::uint32_t number, bool local, std::uint
   return side;
 }
 
-void move_uniform_shapes(Ground& ground, std::mt19937_64& random) {
-  ground.local.add_mixed(2, 850'000);
-  ground.remote.add_mixed(2, 850'000);
+struct UniformShape {
+  std::uint64_t count, page_bytes, local_stride, remote_stride, base;
+};
+
+/// Each in regions of about its own size: filling and comparing them takes most of the time.
+const std::vector<UniformShape> small_uniform_shapes = {
+    {1, 64, 64, 64, 3},         {100, 4096, 4096, 4096, 0}, {100, 4096, 4096, 8192, 4096},
+    {777, 1000, 1003, 1000, 1}, {3000, 1, 1, 3, 11},
+};
+const std::vector<UniformShape> large_uniform_shapes = {{5000, 512, 640, 513, 77}};
+
+void move_uniform_shapes(Ground& ground, const std::vector<UniformShape>& shapes, std::uint64_t region_bytes,
+                         std::mt19937_64& random) {
+  ground.local.add_mixed(2, region_bytes);
+  ground.remote.add_mixed(2, region_bytes);
   ground.load();
-  struct Shape {
-    std::uint64_t count, page_bytes, local_stride, remote_stride, base;
-  };
-  const std::vector<Shape> shapes = {
-      {1, 64, 64, 64, 3},         {100, 4096, 4096, 4096, 0}, {100, 4096, 4096, 8192, 4096},
-      {777, 1000, 1003, 1000, 1}, {5000, 128, 160, 129, 77},  {1500, 512, 530, 513, 9},
-      {3000, 1, 1, 3, 11}};
   for (const headrace_op_v1 op : {HEADRACE_READ, HEADRACE_WRITE}) {
-    for (const Shape& shape : shapes) {
+    for (const UniformShape& shape : shapes) {
       for (int indexed = 0; indexed < 4; ++indexed) {
         SCOPED_TRACE(fmt::format("{} of {} pages of {} bytes, strides {} and {}, indices {}", op_name(op),
                                  shape.count, shape.page_bytes, shape.local_stride, shape.remote_stride,
@@ -263,8 +268,9 @@ TEST_P(Transfer, the_accepting_side_of_a_link_reads_and_writes_as_well) {
 
 TEST_P(Transfer, uniform_pages_arrive_with_and_without_indices) {
   const Pair pair = open_pair();
-  Ground ground(*pair.a, *pair.b, &pair.ab);
-  move_uniform_shapes(ground, random);
+  Ground small(*pair.a, *pair.b, &pair.ab), large(*pair.a, *pair.b, &pair.ab);
+  move_uniform_shapes(small, small_uniform_shapes, 850'000, random);
+  move_uniform_shapes(large, large_uniform_shapes, 3'300'000, random);
 }
 
 TEST_P(Transfer, one_page_of_64_mib_arrives) {
@@ -329,8 +335,9 @@ TEST_P(LocalTransfer, random_pages_arrive_and_nothing_else_changes) {
 
 TEST_P(LocalTransfer, uniform_pages_arrive_with_and_without_indices) {
   const auto a = open();
-  Ground ground(*a, *a, nullptr);
-  move_uniform_shapes(ground, random);
+  Ground small(*a, *a, nullptr), large(*a, *a, nullptr);
+  move_uniform_shapes(small, small_uniform_shapes, 850'000, random);
+  move_uniform_shapes(large, large_uniform_shapes, 3'300'000, random);
 }
 
 TEST_P(LocalTransfer, one_page_of_64_mib_arrives) {

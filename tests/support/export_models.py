@@ -36,6 +36,7 @@ def export_some(folder: pathlib.Path, names: tuple[str, ...]) -> None:
     torch.manual_seed(0)
 
     def compile_package(name, module, arguments, dynamic=None, spec=None):
+        assert any(name in half for half in HALVES), f"{name} is in neither half"
         if name not in names:
             return
         path = folder / f"{name}.pt2"

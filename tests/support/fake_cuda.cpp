@@ -290,8 +290,7 @@ struct FakeDriver {
 
   // ---- entry and exit of every function
 
-  /// Whether this call, which cannot be part of a graph, is forbidden to this thread now. If so, it
-  /// invalidates the captures that forbid it. The rule is documented for cuMemAlloc and was observed for
+  /// Calls that cannot be part of a graph. The rule is documented for cuMemAlloc and was observed for
   /// cuEventQuery; for the others it is assumed.
   static bool is_unsafe_in_captures(const std::string& symbol) {
     static const std::set<std::string> unsafe{"cuMemAlloc",          "cuMemFree",
@@ -303,6 +302,8 @@ struct FakeDriver {
                                               "cuIpcCloseMemHandle", "cuCtxEnablePeerAccess"};
     return unsafe.contains(symbol);
   }
+  /// Whether an unsafe call is forbidden to this thread now. If so, it invalidates the captures that forbid
+  /// it.
   bool disturbs_captures(bool unsafe) {
     if (!unsafe || thread_modes[std::this_thread::get_id()] == CaptureMode::relaxed) return false;
     bool disturbed = false;
