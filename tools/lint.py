@@ -166,16 +166,20 @@ def markdown(root: Path) -> list[str]:
 
 
 def titles(root: Path) -> list[str]:
-    """Checks the titles of the commits since the branch left origin; without such a commit only the last
-    one."""
+    """Checks the titles of the commits since the branch left origin; without such a commit those since this
+    file came, or the last one."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else ""
 
+    added = git("log", "--diff-filter=A", "--format=%H", "--", "tools/lint.py").split()
     head = git("rev-parse", "HEAD")
-    base = git("merge-base", "HEAD", "origin/HEAD") or git("merge-base", "HEAD", "origin/main")
-    commits = [f"{base}..HEAD"] if base and base != head else ["-1"]
+    left = git("merge-base", "HEAD", "origin/HEAD") or git("merge-base", "HEAD", "origin/main")
+    base = left if left != head else ""
+    if not base and added:
+        base = added[-1]
+    commits = [f"{base}..HEAD"] if base else ["-1"]
     lines = git("log", "--format=%h %s", *commits).splitlines()
     return [
         f"commit {commit}: the title has {len(title)} characters, at most {TITLE_CHARACTERS} fit: {title}"
