@@ -348,7 +348,7 @@ static void memory_of_another_device_is_named(const char* folder, const char* de
   const headrace_tensor on_host = tensor_of((address)(uintptr_t)numbers, NULL, 2, batch, inputs);
   CHECK(strcmp(headrace_code_name(headrace_model_run(model, &on_host, 1, &outputs)), "invalid_argument") ==
         0);
-  snprintf(words, sizeof words, "it lies on cpu, and the model runs on %s", device);
+  snprintf(words, sizeof words, "it is on cpu, and the model runs on %s", device);
   CHECK(strstr(headrace_last_error(), words) != NULL && outputs == NULL);
   headrace_model_close(model);
 
