@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """NIXL and Headrace in turn: two processes, random pages of a 256 MiB buffer on both sides, in host memory or
-on two GPUs.
+on GPUs.
 
 The same code drives both from Python (bench/page_worker.py): the same buffers, the same pages, the clock from
 post to completion. Every byte that moved is compared after each transfer: `checked` in the rows says so. All
@@ -16,7 +16,8 @@ the settings of NIXL_SETTINGS; ratios are to the best of them at the case. Rows 
         Headrace's own API
     python bench/compare_nixl.py --device cuda --nixl-path FOLDER
         between two GPUs, with an interpreter that has torch; FOLDER holds the package nixl, on a machine
-        without network; --kinds vram-dram between a GPU and host memory, --over tcp through sockets alone
+        without network; --kinds vram-dram between a GPU and host memory, --over tcp through sockets alone;
+        --target-gpu 0 on a machine with one GPU
 """
 
 from __future__ import annotations
@@ -611,13 +612,20 @@ def main() -> None:
     )
     parser.add_argument("--no-metadata", action="store_true", help="skip the metadata of 100,000 regions")
     parser.add_argument(
-        "--device", choices=["cpu", "cuda"], default="cpu", help="host memory, or memory of two GPUs"
+        "--device", choices=["cpu", "cuda"], default="cpu", help="host memory, or memory of GPUs"
     )
     parser.add_argument(
         "--kinds",
         choices=list(KINDS),
         default="vram-vram",
         help="with --device cuda: the initiator's memory and the target's",
+    )
+    parser.add_argument(
+        "--target-gpu",
+        type=int,
+        metavar="N",
+        help=f"with --kinds vram-vram: GPU of the target's memory (default: {TARGET}; the initiator's is on "
+        f"{INITIATOR})",
     )
     parser.add_argument(
         "--over", choices=["tcp"], help="with --device cuda: through sockets only, eight of Headrace's"
@@ -647,7 +655,11 @@ def main() -> None:
         parser.error("--through-dropin compares in host memory")
     if not gpus and (options.over or options.tuned or options.kinds != "vram-vram"):
         parser.error("--kinds, --over and --tuned go with --device cuda")
+    if options.target_gpu is not None and not (gpus and options.kinds == "vram-vram"):
+        parser.error("--target-gpu goes with --device cuda and --kinds vram-vram")
     places = KINDS[options.kinds] if gpus else HOST_MEMORY
+    if options.target_gpu is not None:
+        places = (INITIATOR, options.target_gpu)
     # NIXL takes 0.1 s for 16384 pages between GPUs.
     options.rounds, options.iterations = (
         options.rounds or (2 if gpus else 3),

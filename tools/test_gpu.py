@@ -1208,8 +1208,13 @@ def nixl_folder(sitting: Sitting) -> Path:
 
 
 def nixl(sitting: Sitting) -> bool:
-    """NIXL and Headrace in turn, between two GPUs."""
-    return in_turn(sitting, seconds=110)
+    """NIXL and Headrace in turn, between two GPUs, or between two processes on one."""
+    return in_turn(sitting, *target_gpu(sitting), seconds=110)
+
+
+def target_gpu(sitting: Sitting) -> tuple[str, ...]:
+    """Returns the arguments of compare_nixl.py for GPU memory on both sides: its default is two GPUs."""
+    return ("--target-gpu", "0") if sitting.gpus == 1 else ()
 
 
 def nixl_others(sitting: Sitting) -> bool:
@@ -1232,7 +1237,7 @@ def nixl_others(sitting: Sitting) -> bool:
         ("vram-dram",),
         ("dram-vram",),
         ("dram-dram",),
-        ("vram-vram", "--over", "tcp"),
+        ("vram-vram", "--over", "tcp", *target_gpu(sitting)),
         ("dram-dram", "--over", "tcp"),
     ]
     # A list, so that every kind runs after one has failed.
@@ -1331,7 +1336,7 @@ def probe(sitting: Sitting) -> bool:
 
 @dataclass
 class Step:
-    """A function, the most seconds that it may take, and its usual seconds on two H200 with 32 cores, which
+    """A function, the most seconds that it may take, and its usual seconds on H200 with 16 to 32 cores, which
     earlier steps leave to it."""
 
     do: Callable[[Sitting], bool]
@@ -1357,7 +1362,7 @@ STEPS: dict[str, Step] = {
     "nixl": Step(nixl, 150, 53),
     "paths": Step(paths, 60, 5),
     "native": Step(native, 60, 0, gpus=0),
-    "attach": Step(attach, 60, 42, gpus=0),
+    "attach": Step(attach, 120, 70, gpus=0),
     # A sitting of their own, or what a driver is asked once.
     "dram": Step(dram, 110, 52, gpus=0),
     "ceilings": Step(ceilings, 300, 185),

@@ -646,6 +646,17 @@ def test_a_comparison_from_which_nixl_was_left_out_is_no_success(tmp_path, tree,
     assert ok or "nothing was compared with NIXL" in sitting.troubles[-1]
 
 
+@pytest.mark.parametrize(("gpus", "arguments"), [(1, ("--target-gpu", "0")), (2, ()), (0, ())])
+def test_on_one_gpu_both_sides_of_the_comparison_are_on_it(monkeypatch, sitting, gpus, arguments):
+    asked = []
+    monkeypatch.setattr(gpu, "in_turn", lambda _, *given, seconds: asked.append(given) or True)
+    sitting.gpus = gpus
+    assert gpu.nixl(sitting) and gpu.nixl_others(sitting)
+    assert asked[0] == arguments
+    for given in asked[1:]:
+        assert ("--target-gpu" in given) == (gpus == 1 and "vram-vram" in given)
+
+
 # The package that is compiled there
 
 
