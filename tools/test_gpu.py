@@ -1195,6 +1195,8 @@ def nixl_folder(sitting: Sitting) -> Path:
                 "unpack both into one folder, copy it to this machine, and pass --nixl FOLDER"
             )
         folder = found
+    if sitting.limit < time.monotonic():
+        raise Failed("out of time before a comparison with NIXL began")
     program = "import nixl._api; print(nixl._api.nixl_agent.__module__)"
     search = os.pathsep.join([str(folder), sitting.environment["PYTHONPATH"]])
     if not sitting.run([sys.executable, "-c", program], environment={"PYTHONPATH": search}):
@@ -1365,7 +1367,7 @@ STEPS: dict[str, Step] = {
     "attach": Step(attach, 120, 70, gpus=0),
     # A sitting of their own, or what a driver is asked once.
     "dram": Step(dram, 110, 52, gpus=0),
-    "ceilings": Step(ceilings, 300, 185),
+    "ceilings": Step(ceilings, 400, 185),
     "tcp_host": Step(tcp_host, 420, 215, gpus=0),
     "exchange": Step(exchange, 240, 26),
     "courier": Step(courier, 150, 90),

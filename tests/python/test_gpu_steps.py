@@ -657,6 +657,15 @@ def test_on_one_gpu_both_sides_of_the_comparison_are_on_it(monkeypatch, sitting,
         assert ("--target-gpu" in given) == (gpus == 1 and "vram-vram" in given)
 
 
+def test_a_comparison_without_time_does_not_say_that_nixl_cannot_be_imported(tmp_path, tree, sitting):
+    tree("")
+    make_nixl(tmp_path / "given")
+    sitting.options.nixl = tmp_path / "given"
+    sitting.limit = time.monotonic() - 1
+    with pytest.raises(gpu.Failed, match="out of time before a comparison with NIXL began"):
+        gpu.nixl(sitting)
+
+
 # The package that is compiled there
 
 
