@@ -18,20 +18,21 @@ namespace {
 
 constexpr std::align_val_t plain_alignment{64};
 
+// The sanitizers skip the writes of a pattern, which would take most of the suite's time; a function that
+// they look at would not be inlined there.
+#define HEADRACE_NOT_SANITIZED __attribute__((no_sanitize("thread", "address", "undefined")))
+
 /// The word of a pattern at offset `at`.
-std::uint64_t word_of(std::uint64_t seed, std::uint64_t at) {
+HEADRACE_NOT_SANITIZED inline std::uint64_t word_of(std::uint64_t seed, std::uint64_t at) {
   std::uint64_t x = seed * 0x100000001b3ULL + at + 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return x ^ (x >> 31);
 }
 
-/// Writes a pattern, from offset `at` of it on. The sanitizers skip these writes, which take most of the
-/// suite's time; the caller knows that they stay inside `bytes`.
-__attribute__((no_sanitize("thread", "address", "undefined"))) void write_pattern(std::byte* bytes,
-                                                                                  std::size_t length,
-                                                                                  std::uint64_t seed,
-                                                                                  std::uint64_t at) {
+/// Writes a pattern, from offset `at` of it on. The caller knows that the writes stay inside `bytes`.
+HEADRACE_NOT_SANITIZED void write_pattern(std::byte* bytes, std::size_t length, std::uint64_t seed,
+                                          std::uint64_t at) {
   std::size_t i = 0;
   for (; i + sizeof(std::uint64_t) <= length; i += sizeof(std::uint64_t)) {
     const std::uint64_t word = word_of(seed, at + i);
