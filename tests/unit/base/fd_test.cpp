@@ -31,7 +31,7 @@ TEST(UniqueFd, AMoveLeavesOneOwner) {
   UniqueFd first = open_null();
   const int number = first.get();
   UniqueFd second = std::move(first);
-  EXPECT_FALSE(first.valid());  // NOLINT(bugprone-use-after-move): the test shows what a move leaves
+  EXPECT_FALSE(first.valid());
   EXPECT_EQ(second.get(), number);
   UniqueFd third = open_null();
   const int replaced = third.get();
