@@ -55,7 +55,7 @@ lint: setup  ## Check layout, types, layers, licence lines, shell scripts, commi
 	@$(VENV_PYTHON) tools/lint.py
 
 tidy: setup  ## Run clang-tidy on every source
-	@$(PYTHON) tools/test.py --stages setup,dev-build,tidy-all
+	@$(PYTHON) tools/test.py --stages setup,tidy-all
 
 wheel: setup  ## Build a wheel into dist/
 	@$(VENV_PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -24,19 +24,35 @@ Error corrupt(fmt::format_string<Args...> text, Args&&... args) {
   return fail(Code::corrupt, "safetensors: {}", fmt::format(text, std::forward<Args>(args)...));
 }
 
-/// The JSON; nullopt if it is not JSON, or if an object has a key twice.
-std::optional<Json> parse(std::string_view text, std::string& twice) {
+/// One member of the header: a tensor, or the file's metadata.
+struct Member {
+  std::string name;
+  Json value;
+};
+
+/// The members in their order; nullopt if the text is not a JSON object, or if an object has a key twice.
+std::optional<std::vector<Member>> parse(std::string_view text, std::string& twice) {
+  std::vector<Member> members;
   std::vector<std::set<std::string>> keys;
-  const auto watch = [&](int /*depth*/, Json::parse_event_t event, Json& value) {
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
-      twice = value.get<std::string>();
-    return true;
+  std::string name;
+  // A complete member leaves the document: the parser compares each key with all members of its object, and
+  // goes through them again when one of them ends, which for n tensors makes n * n steps.
+  const auto take = [&](int depth, Json::parse_event_t event, Json& value) {
+    using Event = Json::parse_event_t;
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key) {
+      if (!keys.back().insert(value.get<std::string>()).second) twice = value.get<std::string>();
+      if (depth == 1) name = value.get<std::string>();
+    }
+    if (depth != 1 || (event != Event::object_end && event != Event::array_end && event != Event::value))
+      return true;
+    members.push_back({name, std::move(value)});
+    return false;
   };
-  Json json = Json::parse(text.begin(), text.end(), watch, false);
-  if (json.is_discarded() || !twice.empty()) return std::nullopt;
-  return json;
+  const Json json = Json::parse(text.begin(), text.end(), take, false);
+  if (!json.is_object() || !twice.empty()) return std::nullopt;
+  return members;
 }
 
 /// The JSON text after the length.
@@ -55,12 +71,12 @@ Result<std::string_view> header_text(std::span<const std::byte> file, std::uint6
   return text;
 }
 
-Result<Json> header_json(std::string_view text) {
+Result<std::vector<Member>> header_members(std::string_view text) {
   std::string twice;
-  auto json = parse(text, twice);
+  auto members = parse(text, twice);
   if (!twice.empty()) return corrupt("the header has \"{}\" twice", twice);
-  if (!json || !json->is_object()) return corrupt("the header is not JSON");
-  return std::move(*json);
+  if (!members) return corrupt("the header is not JSON");
+  return std::move(*members);
 }
 
 Result<std::map<std::string, std::string>> read_metadata(const Json& json) {
@@ -116,12 +132,12 @@ Result<SafetensorsEntry> read_entry(const std::string& name, const Json& json, s
 
 Result<SafetensorsHeader> read_safetensors(std::span<const std::byte> file, std::uint64_t file_bytes) {
   HEADRACE_CLI_TRY(text, header_text(file, file_bytes));
-  HEADRACE_CLI_TRY(json, header_json(text));
+  HEADRACE_CLI_TRY(members, header_members(text));
 
   SafetensorsHeader header;
   header.bytes = length_bytes + text.size();
   const std::uint64_t data_bytes = file_bytes - header.bytes;
-  for (const auto& [name, value] : json.items()) {
+  for (const auto& [name, value] : members) {
     if (name == metadata_key) {
       HEADRACE_CLI_TRY(metadata, read_metadata(value));
       header.metadata = std::move(metadata);
@@ -148,32 +164,37 @@ Result<SafetensorsHeader> read_safetensors(std::span<const std::byte> file, std:
 std::map<std::string, std::string> safetensors_metadata(std::span<const std::byte> header) {
   const auto text = header_text(header, header.size());
   if (!text) return {};
-  const auto json = header_json(*text);
-  if (!json || !json->contains(metadata_key)) return {};
-  auto metadata = read_metadata(json->at(metadata_key));
+  const auto members = header_members(*text);
+  if (!members) return {};
+  const auto found = std::find_if(members->begin(), members->end(),
+                                  [](const Member& member) { return member.name == metadata_key; });
+  if (found == members->end()) return {};
+  auto metadata = read_metadata(found->value);
   return metadata.ok() ? std::move(*metadata) : std::map<std::string, std::string>{};
 }
 
 Result<std::string> write_safetensors(std::span<const TensorInfo> tensors,
                                       const std::map<std::string, std::string>& metadata) {
-  Json json = Json::object();
-  if (!metadata.empty()) json[metadata_key] = metadata;
+  // At the end of the list: an ordered object compares a new key with all that it has.
+  Json::object_t members;
+  if (!metadata.empty()) members.emplace_back(metadata_key, metadata);
+  std::set<std::string_view> names{metadata_key};
   std::uint64_t offset = 0;
   for (const TensorInfo& tensor : tensors) {
     if (!tensor.type->safetensors)
       return fail(Code::invalid_argument, "tensor \"{}\" is {}, which safetensors cannot hold: write an .npz",
                   tensor.name, tensor.type->name);
-    if (tensor.name == metadata_key || json.contains(tensor.name))
+    if (!names.insert(tensor.name).second)
       return fail(Code::invalid_argument,
                   "a safetensors file cannot hold the tensor \"{}\": the name is taken", tensor.name);
-    json[tensor.name] = {{"dtype", tensor.type->name},
-                         {"shape", tensor.shape},
-                         {"data_offsets", {offset, offset + tensor.bytes}}};
+    members.emplace_back(tensor.name, Json{{"dtype", tensor.type->name},
+                                           {"shape", tensor.shape},
+                                           {"data_offsets", {offset, offset + tensor.bytes}}});
     offset += tensor.bytes;
   }
   std::string text;
   try {
-    text = json.dump();
+    text = Json(std::move(members)).dump();
   } catch (const Json::type_error&) {
     return fail(Code::invalid_argument, "a tensor's name is not UTF-8, which safetensors requires");
   }

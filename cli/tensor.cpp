@@ -5,6 +5,10 @@
 
 #include <fmt/ranges.h>
 
+#ifndef NDEBUG
+// Its functions are always_inline and called through pointers, which GCC with -Og cannot inline.
+#define XXH_NO_INLINE_HINTS 1
+#endif
 #include <xxhash.h>
 
 #include <algorithm>

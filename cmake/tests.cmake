@@ -68,8 +68,11 @@ function(headrace_add_test name label)
   if(name MATCHES "^(command|model)$")
     set(runs_command true)
   endif()
+  list(TRANSFORM headrace_sanitizer_environment REPLACE "^([A-Z_]+)=(.*)$" "\"\\1\": \"\\2\"" OUTPUT_VARIABLE environment)
+  list(JOIN environment ", " environment)
   set_property(GLOBAL APPEND_STRING PROPERTY HEADRACE_SUITES
-    ",\n  {\"name\": \"${name}\", \"label\": \"${kind}\", \"program\": \"tests/${name}\", \"plugins\": ${loads_plugins}, \"command\": ${runs_command}}")
+    ",\n  {\"name\": \"${name}\", \"label\": \"${kind}\", \"program\": \"tests/${name}\", \"plugins\": ${loads_plugins}, \"command\": ${runs_command},
+   \"environment\": {${environment}}}")
   gtest_discover_tests(${name} TEST_PREFIX ${name}. TEST_LIST ${name}_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                        WORKING_DIRECTORY ${headrace_tests_dir} PROPERTIES TIMEOUT 120 FIXTURES_REQUIRED "${arg_AFTER}")
   headrace_label_tests(${name} "${label}")
@@ -200,8 +203,8 @@ function(headrace_add_model_tests everything)
   if(HEADRACE_SANITIZE MATCHES "thread")
     return()  # there is no libheadrace_torch.so: see cmake/torch.cmake
   endif()
-  # With torch's many libraries GCC 12's sanitizer may take garbage for a thread's blocks of thread-local storage, which the
-  # check for leaks then dies of ("Tracer caught signal 11"). Told not to intercept, it does not follow those blocks.
+  # With torch's many libraries the sanitizer of GCC 12 or clang 16 may take garbage for a thread's blocks of thread-local storage,
+  # which the check for leaks then dies of ("Tracer caught signal 11"). Told not to intercept, it does not follow those blocks.
   list(TRANSFORM headrace_sanitizer_environment REPLACE "^(ASAN_OPTIONS=.*)" "\\1:intercept_tls_get_addr=0")
   headrace_glob(sources tests/model/*_test.cpp)
   headrace_add_test(model model AFTER model_packages SOURCES ${sources} PARTS ${everything})
@@ -221,6 +224,10 @@ function(headrace_add_model_tests everything)
     add_executable(c_${name} ${program})
     target_link_libraries(c_${name} PRIVATE headrace headrace_options)
     set_target_properties(c_${name} PROPERTIES C_STANDARD 11 RUNTIME_OUTPUT_DIRECTORY ${headrace_tests_dir})
+    if(HEADRACE_SANITIZE)
+      # libheadrace.so takes its sanitizer's functions from the program, and a C compiler links those that C needs.
+      set_target_properties(c_${name} PROPERTIES LINKER_LANGUAGE CXX)
+    endif()
     add_dependencies(model c_${name})
     # Of gpu_* this sees that they compile: test_gpu_runner.py runs them where there is a GPU, also with a build made elsewhere.
     if(TARGET headrace_torch AND NOT name MATCHES "^gpu_")
@@ -287,11 +294,9 @@ function(headrace_add_fuzz)
   endforeach()
 endfunction()
 
-# suites.json: what tools/test.py runs. "sanitizers" is the environment that the programs of a sanitized build need.
+# suites.json: what tools/test.py runs. "environment" is what a program of a sanitized build needs.
 function(headrace_list_suites)
   get_property(suites GLOBAL PROPERTY HEADRACE_SUITES)
   string(REGEX REPLACE "^,\n" "" suites "${suites}")
-  list(TRANSFORM headrace_sanitizer_environment REPLACE "^([A-Z_]+)=(.*)$" "\"\\1\": \"\\2\"" OUTPUT_VARIABLE environment)
-  list(JOIN environment ", " environment)
-  file(WRITE ${PROJECT_BINARY_DIR}/suites.json "{\"environment\": {${environment}},\n \"suites\": [\n${suites}\n]}\n")
+  file(WRITE ${PROJECT_BINARY_DIR}/suites.json "{\"suites\": [\n${suites}\n]}\n")
 endfunction()

@@ -163,10 +163,9 @@ def configure_and_build(
     return configure(runner, stage, preset, settings) and build_targets(runner, stage, preset, targets)
 
 
-def suites_of(preset: str, names: str) -> tuple[dict[str, str], list[gtest.Suite]]:
-    """Returns the sanitizers' environment, and the test programs whose names match."""
-    environment, suites = gtest.read_suites(BUILD / preset)
-    return environment, [suite for suite in suites if re.fullmatch(names, suite.name)]
+def suites_of(preset: str, names: str) -> list[gtest.Suite]:
+    """Returns the test programs whose names match."""
+    return [suite for suite in gtest.read_suites(BUILD / preset) if re.fullmatch(names, suite.name)]
 
 
 def build_suites(
@@ -180,8 +179,8 @@ def build_suites(
     if not configure(runner, stage, preset, settings):
         return False
     # A program of the list is not built yet, so only its name counts here.
-    _, suites = suites_of(preset, names)
-    return build_targets(runner, stage, preset, [*(suite.name for suite in suites), *more])
+    targets = [suite.name for suite in suites_of(preset, names)]
+    return build_targets(runner, stage, preset, [*targets, *more])
 
 
 def run_suites(
@@ -193,12 +192,10 @@ def run_suites(
     without: dict[str, list[str]] | None = None,
     jobs: int = TEST_JOBS,
 ) -> None:
-    environment, suites = suites_of(preset, names)
     gtest.run_suites(
         runner,
         stage,
-        suites,
-        environment,
+        suites_of(preset, names),
         wrapper=layout_wrapper(preset),
         filter_text=filter_text or gtest.filter_without(LABELS),
         without=without,

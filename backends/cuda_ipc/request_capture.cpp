@@ -29,7 +29,7 @@ Result<bool> Request::capture(const headrace_capture_v1& args) {
         "no graph calls: take memory from `allocate`");
   }
   auto move = prepare_for_graph(args);
-  auto recorded = move ? Result<void>() : Result<void>(std::move(move).error());
+  auto recorded = move ? Result<void>() : Result<void>(move.error());
   if (recorded && args.indices != nullptr) recorded = (*move)->record_indices(*args.indices);
   if (recorded) recorded = (*move)->record(stream);
   if (!recorded) {

@@ -47,8 +47,8 @@ TEST(PosixQuery, a_query_returns_size_mode_and_time_of_files_and_nil_for_missing
   const auto answer =
       ask({file(missing.c_str()), file(path.c_str()), file(under_a_file.c_str()), file(nullptr, fd.get())});
   ASSERT_TRUE(answer.ok()) << answer.error().message;
-  const auto unpacked = msgpack::unpack(answer->data(), answer->size());
-  const auto rows = unpacked.get().as<std::vector<msgpack::object>>();
+  msgpack::zone zone;
+  const auto rows = msgpack::unpack(zone, answer->data(), answer->size()).as<std::vector<msgpack::object>>();
   ASSERT_EQ(rows.size(), 4U);
   EXPECT_TRUE(rows[0].is_nil());
   EXPECT_TRUE(rows[2].is_nil());

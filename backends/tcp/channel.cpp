@@ -136,7 +136,7 @@ bool Channel::receive(HostCalls& calls, Driver driver) {
     landed = settle();
     if (auto fed = feed_gpu(); !fed) {
       receiving_ = false;
-      calls.lose({fed.error().code}, std::move(fed).error().message);
+      calls.lose({fed.error().code}, std::move(fed.error().message));
     }
   }
   for (int round = 0; round < rounds_of(driver) && receiving_ && !reader_.starved(); ++round) {
@@ -168,7 +168,7 @@ bool Channel::receive(HostCalls& calls, Driver driver) {
     if (taken && gpu_in_ != nullptr) taken = feed_gpu();
     if (!taken) {
       receiving_ = false;
-      calls.lose({taken.error().code}, std::move(taken).error().message);
+      calls.lose({taken.error().code}, std::move(taken.error().message));
       break;
     }
     if (static_cast<std::size_t>(n) < offered) break;  // the socket is empty

@@ -200,7 +200,7 @@ void Channel::tell(GpuIncoming& in) {
   if (landing.header.type == FrameType::write) {
     if (auto told = landed(landing.header, landing.code, landing.good_bytes); !told) {
       receiving_ = false;
-      calls_->lose({told.error().code}, std::move(told).error().message);
+      calls_->lose({told.error().code}, std::move(told.error().message));
     }
     return;
   }

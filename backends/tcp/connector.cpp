@@ -39,8 +39,8 @@ Result<void> Connector::start(Context& context, Resolver& resolver, std::shared_
                               std::vector<TcpAddress> addresses) {
   const std::shared_ptr<Connector> connector(new Connector(context, std::move(link)));
   HEADRACE_TRY_VOID(context.first_thread().watch(connector, -1, 0));
-  context.first_thread().run([connector, addresses = std::move(addresses), &resolver]() mutable {
-    connector->begin(std::move(addresses), resolver);
+  context.first_thread().run([connector, addresses = std::move(addresses), &resolver] {
+    connector->begin(addresses, resolver);
   });
   return {};
 }
@@ -51,7 +51,7 @@ Connector::Connector(Context& context, std::shared_ptr<Link> link)
       deadline_ns_(context.host.now_ns() +
                    static_cast<std::uint64_t>(context.settings.connect_timeout.count())) {}
 
-void Connector::begin(std::vector<TcpAddress> addresses, Resolver& resolver) {
+void Connector::begin(const std::vector<TcpAddress>& addresses, Resolver& resolver) {
   for (const TcpAddress& address : addresses) {
     if (is_numeric(address)) {
       resolved(address, address.resolve(TcpAddress::Use::connect));

@@ -39,7 +39,7 @@ class Connector final : public Watched {
 
   Connector(Context& context, std::shared_ptr<Link> link);
   std::shared_ptr<Connector> self() { return std::static_pointer_cast<Connector>(shared_from_this()); }
-  void begin(std::vector<TcpAddress> addresses, Resolver& resolver);
+  void begin(const std::vector<TcpAddress>& addresses, Resolver& resolver);
   void resolved(const TcpAddress& address, Result<std::vector<SocketAddress>> answer);
   void try_next();
   Result<std::shared_ptr<Greeting>> greet(const SocketAddress& address, unsigned channel,

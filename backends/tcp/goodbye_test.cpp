@@ -18,31 +18,31 @@ using ::testing::HasSubstr;
 class Goodbye : public ::testing::Test {
  protected:
   void open(const test::Settings& settings) {
-    instance_ = std::make_unique<test::Instance>(world_, plugin::table<TcpBackend>(), settings,
-                                                 test::PluginHost::Args{});
-    const auto info = ConnectionInfo::parse(instance_->connection_info());
+    instance = std::make_unique<test::Instance>(world, plugin::table<TcpBackend>(), settings,
+                                                test::PluginHost::Args{});
+    const auto info = ConnectionInfo::parse(instance->connection_info());
     const auto address = info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front();
-    first_ = std::make_unique<PlayedSocket>(address, 0);
-    second_ = std::make_unique<PlayedSocket>(address, 1);
-    const auto came = [&] { return instance_->host().accepted_links().size() == 1; };
-    if (!world_.until(came)) throw std::runtime_error("no link: " + world_.describe());
-    const test::HostLink accepted = instance_->host().accepted_links().front();
-    link_ = test::Link(*instance_, accepted.connection, accepted.token);
+    first = std::make_unique<PlayedSocket>(address, 0);
+    second = std::make_unique<PlayedSocket>(address, 1);
+    const auto came = [&] { return instance->host().accepted_links().size() == 1; };
+    if (!world.until(came)) throw std::runtime_error("no link: " + world.describe());
+    const test::HostLink accepted = instance->host().accepted_links().front();
+    link = test::Link(*instance, accepted.connection, accepted.token);
   }
 
   /// Returns when the instance, whose sockets one thread looks after, has taken in all that was said before.
   void settle() const {
     for (int i = 0; i < 2; ++i) {  // the thread may have looked at the first socket before the second
-      first_->say(FrameType::ping);
-      first_->hear(FrameType::pong);
+      first->say(FrameType::ping);
+      first->hear(FrameType::pong);
     }
   }
-  [[nodiscard]] std::string lost_text() const { return instance_->host().link(link_.token())->lost_text; }
+  [[nodiscard]] std::string lost_text() const { return instance->host().link(link.token())->lost_text; }
 
-  test::World world_;
-  std::unique_ptr<test::Instance> instance_;
-  std::unique_ptr<PlayedSocket> first_, second_;
-  test::Link link_;
+  test::World world;
+  std::unique_ptr<test::Instance> instance;
+  std::unique_ptr<PlayedSocket> first, second;
+  test::Link link;
 };
 
 const test::Settings one_thread{{"listen", "127.0.0.1:0"}, {"threads", "1"}};
@@ -62,29 +62,29 @@ test::Settings with_heartbeat(test::Settings settings) {
 
 TEST_F(Goodbye, of_another_socket_does_not_cut_off_what_the_first_still_says) {
   open(one_thread);
-  second_->say(FrameType::goodbye);
+  second->say(FrameType::goodbye);
   settle();
-  EXPECT_FALSE(link_.lost());
-  first_->say(FrameType::message, "the last message");
-  first_->say(FrameType::goodbye);
-  ASSERT_TRUE(world_.until([&] { return link_.lost(); })) << world_.describe();
-  ASSERT_EQ(instance_->host().message_count(), 1U);
-  EXPECT_EQ(instance_->host().messages()[0].bytes, "the last message");
+  EXPECT_FALSE(link.lost());
+  first->say(FrameType::message, "the last message");
+  first->say(FrameType::goodbye);
+  ASSERT_TRUE(world.until([&] { return link.lost(); })) << world.describe();
+  ASSERT_EQ(instance->host().message_count(), 1U);
+  EXPECT_EQ(instance->host().messages()[0].bytes, "the last message");
   EXPECT_THAT(lost_text(), HasSubstr("said goodbye"));
 }
 
 TEST_F(Goodbye, of_another_socket_leaves_new_work_to_the_first) {
   open(one_thread);
-  second_->say(FrameType::goodbye);
+  second->say(FrameType::goodbye);
   settle();
   const test::Memory memory(test::Memory::Kind::plain, 4000, 1);
-  const test::Region mine(*instance_, memory);
-  const test::Remote theirs(link_, region_of_peer(4000));
-  test::Request request(*instance_, HEADRACE_WRITE, &link_, test::uniform_side(mine.handle(), 0, 400, 400),
+  const test::Region mine(*instance, memory);
+  const test::Remote theirs(link, region_of_peer(4000));
+  test::Request request(*instance, HEADRACE_WRITE, &link, test::uniform_side(mine.handle(), 0, 400, 400),
                         test::uniform_side(theirs.handle(), 0, 400, 400), 10);
   for (int i = 0; i < 4; ++i) {  // small: each is given to one socket, in turn
     request.post();
-    first_->acknowledge(first_->hear(FrameType::write));
+    first->acknowledge(first->hear(FrameType::write));
     EXPECT_TRUE(request.wait().status.ok());
   }
 }
@@ -92,42 +92,42 @@ TEST_F(Goodbye, of_another_socket_leaves_new_work_to_the_first) {
 TEST_F(Goodbye, of_another_socket_alone_ends_the_link_and_its_posts_within_the_heartbeat) {
   open(with_heartbeat(one_thread));
   const test::Memory memory(test::Memory::Kind::plain, 8 << 20, 1);
-  const test::Region mine(*instance_, memory);
-  const test::Remote theirs(link_, region_of_peer(8 << 20));
-  test::Request request(*instance_, HEADRACE_WRITE, &link_,
+  const test::Region mine(*instance, memory);
+  const test::Remote theirs(link, region_of_peer(8 << 20));
+  test::Request request(*instance, HEADRACE_WRITE, &link,
                         test::uniform_side(mine.handle(), 0, 1 << 20, 1 << 20),
                         test::uniform_side(theirs.handle(), 0, 1 << 20, 1 << 20), 8);
   request.post();
-  second_->hear(FrameType::write);  // chunks of it are on their way over both sockets
-  second_->say(FrameType::goodbye);
+  second->hear(FrameType::write);  // chunks of it are on their way over both sockets
+  second->say(FrameType::goodbye);
   // The first socket is in the best of health.
   try {
-    while (!link_.lost()) {
-      const FrameHeader heard = first_->hear();
-      if (heard.type == FrameType::ping) first_->say(FrameType::pong);
+    while (!link.lost()) {
+      const FrameHeader heard = first->hear();
+      if (heard.type == FrameType::ping) first->say(FrameType::pong);
     }
   } catch (const std::runtime_error&) {  // closed by the instance, or so it must be
   }
-  ASSERT_TRUE(world_.until([&] { return link_.lost(); })) << world_.describe();
+  ASSERT_TRUE(world.until([&] { return link.lost(); })) << world.describe();
   EXPECT_THAT(lost_text(), HasSubstr("socket 1 was closed without the others"));
   EXPECT_EQ(request.wait().status.code, Code::peer_lost);
 }
 
 TEST_F(Goodbye, is_not_needed_for_the_end_of_the_first_socket_to_end_the_link) {
   open(one_thread);
-  first_.reset();
-  ASSERT_TRUE(world_.until([&] { return link_.lost(); })) << world_.describe();
+  first.reset();
+  ASSERT_TRUE(world.until([&] { return link.lost(); })) << world.describe();
   EXPECT_THAT(lost_text(), HasSubstr("socket 0"));
 }
 
 TEST_F(Goodbye, answers_a_socket_that_is_not_wanted_and_the_link_goes_on) {
   open(one_thread);
-  const auto info = ConnectionInfo::parse(instance_->connection_info());
+  const auto info = ConnectionInfo::parse(instance->connection_info());
   const PlayedSocket twice(info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front(),
                            1);
   EXPECT_EQ(twice.hear().type, FrameType::goodbye);
   settle();
-  EXPECT_FALSE(link_.lost());
+  EXPECT_FALSE(link.lost());
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ std::string random_text(std::size_t bytes) {
 
 class ZeroCopy : public ::testing::Test {
  protected:
-  /// Heads and pieces of `memory_`, of odd lengths at odd places; and how they must look.
+  /// Heads and pieces of `memory`, of odd lengths at odd places; and how they must look.
   std::string fill(FrameWriter& writer) {
     std::string expected;
     EXPECT_TRUE(writer.fits(1000));
@@ -92,8 +92,8 @@ class ZeroCopy : public ::testing::Test {
       for (std::size_t i = 0; i < 100; ++i) {
         const std::size_t at = (static_cast<std::size_t>(frame) * 100 + 99 - i) * 8192 + i,
                           length = 4096 + 37 * i;
-        payload.push_back({memory_.data() + at, length});
-        expected.append(memory_, at, length);
+        payload.push_back({memory.data() + at, length});
+        expected.append(memory, at, length);
       }
       writer.share(payload);
     }
@@ -107,13 +107,13 @@ class ZeroCopy : public ::testing::Test {
     auto received = std::async(std::launch::async, [&] {
       std::string got(bytes, '\0');
       got.resize(static_cast<std::size_t>(
-          std::max<ssize_t>(0, ::recv(pair_.second.get(), got.data(), bytes, MSG_WAITALL))));
+          std::max<ssize_t>(0, ::recv(pair.second.get(), got.data(), bytes, MSG_WAITALL))));
       return got;
     });
     FrameWriter::Step step;
     do {
-      step = writer.flush(calls, pair_.first.get(), true);
-      pollfd ready{pair_.first.get(), POLLOUT, 0};
+      step = writer.flush(calls, pair.first.get(), true);
+      pollfd ready{pair.first.get(), POLLOUT, 0};
       if (step.result == FrameWriter::Flushed::blocked) ::poll(&ready, 1, 10'000);
     } while (step.result == FrameWriter::Flushed::blocked);
     EXPECT_EQ(step.result, FrameWriter::Flushed::all) << step.error;
@@ -121,9 +121,9 @@ class ZeroCopy : public ::testing::Test {
     return received.get();
   }
 
-  PipePair pair_;
-  const std::string text_ = random_text(301 * 8192);
-  std::string memory_ = text_;
+  PipePair pair;
+  const std::string text = random_text(301 * 8192);
+  std::string memory = text;
 };
 
 TEST_F(ZeroCopy, what_is_shared_arrives_in_its_place_and_is_not_copied_into_the_socket) {
@@ -164,7 +164,7 @@ TEST_F(ZeroCopy, only_who_may_shares) {
   CountedCalls calls;
   FrameWriter writer;
   const std::string expected = fill(writer);
-  const auto step = writer.flush(calls, pair_.first.get(), false);
+  const auto step = writer.flush(calls, pair.first.get(), false);
   EXPECT_GT(step.bytes, 0U);
   EXPECT_EQ(calls.copied, step.bytes);
   EXPECT_EQ(calls.shared, 0U);
@@ -177,7 +177,7 @@ TEST_F(ZeroCopy, memory_that_is_not_there_is_told_as_it_is_of_copies) {
   FrameWriter writer;
   const iovec payload{gone, 1 << 20};
   writer.share({&payload, 1});
-  const auto step = writer.flush(calls, pair_.first.get(), true);
+  const auto step = writer.flush(calls, pair.first.get(), true);
   EXPECT_EQ(step.result, FrameWriter::Flushed::failed);
   EXPECT_EQ(step.error, EFAULT);
   ::munmap(gone, 1 << 20);
@@ -187,11 +187,11 @@ TEST_F(ZeroCopy, a_batch_given_up_halfway_leaves_nothing_for_the_next) {
   CountedCalls calls;
   FrameWriter writer;
   (void)fill(writer);
-  while (writer.flush(calls, pair_.first.get(), true).result == FrameWriter::Flushed::all) (void)fill(writer);
+  while (writer.flush(calls, pair.first.get(), true).result == FrameWriter::Flushed::all) (void)fill(writer);
   ASSERT_FALSE(writer.empty());  // the socket is full
   writer.clear();
   EXPECT_TRUE(writer.empty());
-  pair_ = PipePair();
+  pair = PipePair();
   const std::string expected = fill(writer);
   EXPECT_TRUE(send(writer, calls, expected.size()) == expected);
 }
@@ -202,71 +202,71 @@ class ZeroCopyOwner : public ::testing::Test {
   static constexpr std::uint64_t length = 1 << 20;
 
   ZeroCopyOwner() {
-    const auto info = ConnectionInfo::parse(instance_.connection_info());
-    peer_ = std::make_unique<PlayedSocket>(
+    const auto info = ConnectionInfo::parse(instance.connection_info());
+    peer = std::make_unique<PlayedSocket>(
         info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front(), 0);
-    region_ = std::make_unique<test::Region>(instance_, memory_);
-    peer_->read_from(region_->facts().id, length);
-    header_ = peer_->hear_header();
-    EXPECT_EQ(header_.type, FrameType::read_data);
-    EXPECT_EQ(header_.payload, length);
+    region = std::make_unique<test::Region>(instance, memory);
+    peer->read_from(region->facts().id, length);
+    header = peer->hear_header();
+    EXPECT_EQ(header.type, FrameType::read_data);
+    EXPECT_EQ(header.payload, length);
   }
 
-  test::World world_;
-  test::Instance instance_{world_,
-                           plugin::table<TcpBackend>(),
-                           {{"listen", "127.0.0.1:0"}, {"zero_copy", "yes"}, {"socket_buffer", "4MiB"}},
-                           test::PluginHost::Args{}};
-  const test::Memory memory_{test::Memory::Kind::plain, length, 1};
-  std::unique_ptr<PlayedSocket> peer_;
-  std::unique_ptr<test::Region> region_;
-  FrameHeader header_;
+  test::World world;
+  test::Instance instance{world,
+                          plugin::table<TcpBackend>(),
+                          {{"listen", "127.0.0.1:0"}, {"zero_copy", "yes"}, {"socket_buffer", "4MiB"}},
+                          test::PluginHost::Args{}};
+  const test::Memory memory{test::Memory::Kind::plain, length, 1};
+  std::unique_ptr<PlayedSocket> peer;
+  std::unique_ptr<test::Region> region;
+  FrameHeader header;
 };
 
 TEST_F(ZeroCopyOwner, deregistering_waits_until_the_peer_has_taken_what_it_read) {
-  const std::string before(reinterpret_cast<const char*>(memory_.bytes().data()), length);
+  const std::string before(reinterpret_cast<const char*>(memory.bytes().data()), length);
   auto gone = std::async(std::launch::async, [&] {
-    region_ = nullptr;
-    std::memset(const_cast<std::byte*>(memory_.bytes().data()), '!',
+    region = nullptr;
+    std::memset(const_cast<std::byte*>(memory.bytes().data()), '!',
                 length);  // its memory is used for something else
   });
   EXPECT_EQ(gone.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
-  EXPECT_TRUE(peer_->hear_payload(header_) == before);
+  EXPECT_TRUE(peer->hear_payload(header) == before);
   EXPECT_EQ(gone.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
-  const FrameHeader question = peer_->hear(FrameType::ping);
+  const FrameHeader question = peer->hear(FrameType::ping);
   EXPECT_NE(question.request, 0U);
-  peer_->say_number(FrameType::pong, question.request);
+  peer->say_number(FrameType::pong, question.request);
   EXPECT_EQ(gone.wait_for(std::chrono::seconds(10)), std::future_status::ready);
-  EXPECT_FALSE(test::Link(instance_, instance_.host().accepted_links().front().connection,
-                          instance_.host().accepted_links().front().token)
+  EXPECT_FALSE(test::Link(instance, instance.host().accepted_links().front().connection,
+                          instance.host().accepted_links().front().token)
                    .lost());
 }
 
 TEST_F(ZeroCopyOwner, two_that_deregister_at_once_both_wait) {
   const test::Memory more(test::Memory::Kind::plain, length, 2);
-  auto other = std::make_unique<test::Region>(instance_, more);
-  peer_->read_from(other->facts().id, length);
-  EXPECT_TRUE(peer_->hear_payload(header_).size() == length);
-  EXPECT_EQ(peer_->hear_header().payload, length);
-  auto first = std::async(std::launch::async, [&] { region_ = nullptr; });
+  auto other = std::make_unique<test::Region>(instance, more);
+  peer->read_from(other->facts().id, length);
+  EXPECT_TRUE(peer->hear_payload(header).size() == length);
+  EXPECT_EQ(peer->hear_header().payload, length);
+  auto first = std::async(std::launch::async, [&] { region = nullptr; });
   EXPECT_EQ(first.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
   auto second = std::async(std::launch::async, [&] { other = nullptr; });
   EXPECT_EQ(second.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
-  (void)peer_->hear_payload(header_);
-  const FrameHeader question = peer_->hear(FrameType::ping);
-  peer_->say_number(FrameType::pong, question.request);
+  (void)peer->hear_payload(header);
+  const FrameHeader question = peer->hear(FrameType::ping);
+  peer->say_number(FrameType::pong, question.request);
   EXPECT_EQ(first.wait_for(std::chrono::seconds(10)), std::future_status::ready);
   EXPECT_EQ(second.wait_for(std::chrono::seconds(10)), std::future_status::ready);
 }
 
 TEST_F(ZeroCopyOwner, deregistering_does_not_wait_for_long) {
   const auto begin = std::chrono::steady_clock::now();
-  region_ = nullptr;
+  region = nullptr;
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
   const auto lost = [&] {
-    return instance_.host().link(instance_.host().accepted_links().front().token)->lost;
+    return instance.host().link(instance.host().accepted_links().front().token)->lost;
   };
-  ASSERT_TRUE(world_.until(lost)) << world_.describe();
+  ASSERT_TRUE(world.until(lost)) << world.describe();
 }
 
 }  // namespace

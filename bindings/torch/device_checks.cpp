@@ -104,9 +104,9 @@ Outcome attempt(const Kind& kind, const Type& type, c10::Device device) noexcept
   }
 }
 
-template <std::size_t size>
-void copy(char (&to)[size], const std::string& from) {
-  const std::size_t length = std::min(size - 1, from.size());
+template <std::size_t Size>
+void copy(char (&to)[Size], const std::string& from) {
+  const std::size_t length = std::min(Size - 1, from.size());
   std::copy_n(from.data(), length, to);
   to[length] = '\0';
 }

@@ -131,7 +131,8 @@ void check_unsupported(Fields& fields) {
   (void)fields.number("frequency_penalty", 0, 0, 0);
   for (const char* const name : {"logprobs", "suffix", "logit_bias"}) {
     const Json* const value = fields.find(name);
-    if (value == nullptr || (value->is_structured() && value->empty()) || *value == "") continue;
+    if (value == nullptr || (value->is_structured() && value->empty())) continue;
+    if (value->is_string() && value->get_ref<const std::string&>().empty()) continue;
     fields.refuse(
         {400, fmt::format("{} is not supported: leave it out", name), name, "unsupported_parameter"});
   }

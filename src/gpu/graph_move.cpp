@@ -38,7 +38,7 @@ Result<void> GraphMove::record_indices(const headrace_indices_v1& indices) {
 Result<void> GraphMove::set_indices(const headrace_indices_v1& change) {
   HEADRACE_TRY_VOID(check(change));
   if (change.kind == HEADRACE_DRAM) return set_from_host(change);
-  const auto queued = queue_from_gpu(change);
+  auto queued = queue_from_gpu(change);
   HEADRACE_TRY_VOID(changed_.record(static_cast<cuda::Stream>(change.stream)));
   return queued;
 }
@@ -71,7 +71,7 @@ Result<void> GraphMove::set_from_host(const headrace_indices_v1& change) {
     return address;
   };
   const cuda::Address local = stage(change.local), remote = stage(change.remote);
-  const auto queued = queue(change, local, remote);
+  auto queued = queue(change, local, remote);
   // Also if a later step was refused: the queued steps use the memory.
   const auto stream = static_cast<cuda::Stream>(change.stream);
   HEADRACE_TRY_VOID(staging->read.record(stream));

@@ -167,7 +167,7 @@ Result<std::string> EtcdClient::post(const std::string& path, const std::string&
 }
 
 Result<EtcdRangeAnswer> EtcdClient::range(const EtcdRange& range, bool keys_only, Deadline deadline,
-                                          std::stop_token stop) {
+                                          const std::stop_token& stop) {
   Json request = json_of(range);
   if (keys_only) request["keys_only"] = true;
   HEADRACE_TRY(text, post("/v3/kv/range", request.dump(), deadline, stop));
@@ -188,7 +188,7 @@ Result<EtcdRangeAnswer> EtcdClient::range(const EtcdRange& range, bool keys_only
 
 Result<bool> EtcdClient::transact(const std::vector<EtcdCondition>& conditions,
                                   const std::vector<EtcdStep>& steps, Deadline deadline,
-                                  std::stop_token stop) {
+                                  const std::stop_token& stop) {
   Json request = {{"compare", Json::array()}, {"success", Json::array()}};
   for (const EtcdCondition& condition : conditions) request["compare"].push_back(json_of(condition));
   for (const EtcdStep& step : steps) request["success"].push_back(json_of(step));
@@ -198,7 +198,7 @@ Result<bool> EtcdClient::transact(const std::vector<EtcdCondition>& conditions,
 }
 
 Result<EtcdClient::Granted> EtcdClient::grant(std::chrono::seconds ttl, Deadline deadline,
-                                              std::stop_token stop) {
+                                              const std::stop_token& stop) {
   HEADRACE_TRY(text,
                post("/v3/lease/grant", Json{{"TTL", std::to_string(ttl.count())}}.dump(), deadline, stop));
   HEADRACE_TRY(json, parse("lease/grant", text));
@@ -208,7 +208,7 @@ Result<EtcdClient::Granted> EtcdClient::grant(std::chrono::seconds ttl, Deadline
 }
 
 Result<std::chrono::seconds> EtcdClient::keep_alive(EtcdLease lease, Deadline deadline,
-                                                    std::stop_token stop) {
+                                                    const std::stop_token& stop) {
   HEADRACE_TRY(text, post("/v3/lease/keepalive", Json{{"ID", std::to_string(lease)}}.dump(), deadline, stop));
   HEADRACE_TRY(json, parse("lease/keepalive", text));
   // A stream of one message: the answer, or an error, is one level down.

@@ -81,18 +81,19 @@ class EtcdClient {
       : http_(std::move(http)), endpoints_(std::move(endpoints)) {}
 
   Result<EtcdRangeAnswer> range(const EtcdRange& range, bool keys_only, Deadline deadline,
-                                std::stop_token stop = {});
+                                const std::stop_token& stop = {});
   /// True: the conditions held and the steps were carried out.
   Result<bool> transact(const std::vector<EtcdCondition>& conditions, const std::vector<EtcdStep>& steps,
-                        Deadline deadline, std::stop_token stop = {});
+                        Deadline deadline, const std::stop_token& stop = {});
 
   struct Granted {
     EtcdLease lease = 0;
     std::chrono::seconds ttl{0};  ///< may be longer than requested
   };
-  Result<Granted> grant(std::chrono::seconds ttl, Deadline deadline, std::stop_token stop = {});
+  Result<Granted> grant(std::chrono::seconds ttl, Deadline deadline, const std::stop_token& stop = {});
   /// Renews a lease. Returns its remaining time to live; 0: it has expired.
-  Result<std::chrono::seconds> keep_alive(EtcdLease lease, Deadline deadline, std::stop_token stop = {});
+  Result<std::chrono::seconds> keep_alive(EtcdLease lease, Deadline deadline,
+                                          const std::stop_token& stop = {});
   /// Ends a lease; its keys are deleted.
   Result<void> revoke(EtcdLease lease, Deadline deadline);
 

@@ -75,7 +75,8 @@ Result<TensorSpec> tensor(const Json& value, const std::string& where) {
   HEADRACE_TRY(name, text(value, "name", where));
   HEADRACE_TRY(dtype, text(value, "dtype", where));
   HEADRACE_TRY(optional, boolean(value, "optional", where));
-  spec.name = name.empty() ? where : std::move(name);
+  spec.name = std::move(name);
+  if (spec.name.empty()) spec.name = where;
   spec.optional = optional;
   if (!dtype.empty()) {
     auto known = dtype_from_name(dtype);

@@ -44,6 +44,8 @@ Result<ModelInfo> Model::inspect(const std::string& path, const std::string& mod
   return read_model_info(package, model_name, this_machine());
 }
 
+// By value, as the public interface has it.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 Result<Model> Model::open(const std::string& path, ModelOptions options) {
   HEADRACE_TRY(
       core, ModelCore::open(

@@ -34,11 +34,14 @@ class CliPull : public testing::Test {
  protected:
   /// `count` tensors of `bytes` random bytes each, and one empty, one scalar and one odd tensor.
   fs::path make_model(std::size_t count, std::size_t bytes) {
-    Json header{{"__metadata__", {{"format", "pt"}}}};
+    // At the end of the list: an ordered object compares a new key with all that it has.
+    Json::object_t header;
+    header.emplace_back("__metadata__", Json{{"format", "pt"}});
     std::size_t at = 0;
     const auto add = [&](const std::string& name, const char* dtype, std::vector<std::size_t> shape,
                          std::size_t length) {
-      header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {at, at + length}}};
+      header.emplace_back(name,
+                          Json{{"dtype", dtype}, {"shape", shape}, {"data_offsets", {at, at + length}}});
       at += length;
     };
     add("scalar", "F32", {}, 4);
@@ -46,7 +49,7 @@ class CliPull : public testing::Test {
     add("empty", "F16", {0, 9}, 0);
     for (std::size_t i = 0; i < count; ++i)
       add("layers." + std::to_string(i) + ".weight", "U8", {bytes}, bytes);
-    std::string text = header.dump() + "   ";  // a copy must keep these blanks
+    std::string text = Json(header).dump() + "   ";  // a copy must keep these blanks
     const std::uint64_t length = text.size();
     fs::path path = folder_ / "model.safetensors";
     std::ofstream file(path, std::ios::binary);

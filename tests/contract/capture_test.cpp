@@ -98,7 +98,7 @@ class CapturesOf : public OverFakeGpus<Fixture> {
   /// With numbers of the host's memory, which are gone once the entry has returned.
   Answer renumber(Instance& a, const Request& request, Numbers local, Numbers remote) {
     const std::uint64_t count = std::max(local.size(), remote.size());
-    const Answer answer = set_indices(
+    Answer answer = set_indices(
         a, request,
         indices(local.empty() ? nullptr : local.data(), remote.empty() ? nullptr : remote.data(), count));
     std::ranges::fill(local, 12'345U), std::ranges::fill(remote, 12'345U);
@@ -502,7 +502,7 @@ TEST_P(CapturesBetweenProcesses, hold_the_memory_of_a_peer_that_was_killed_and_t
     return told.code != Code::ok;
   })) << world.describe();
   EXPECT_EQ(told.code, Code::peer_lost);
-  EXPECT_NE(told.text.find("b"), std::string::npos) << told.text;
+  EXPECT_NE(told.text.find('b'), std::string::npos) << told.text;
   graph->replay();
   EXPECT_EQ(check(*a, lists.request).code, Code::peer_lost) << "as often as it is asked";
   end_capture(*a, lists.request);

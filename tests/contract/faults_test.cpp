@@ -177,7 +177,7 @@ TEST_P(Faults, let_messages_come_once_in_order_and_after_their_bytes) {
       heard.add(std::stoi(message.bytes.substr(message.bytes.find(' '))));
     };
     for (int post = 0; post < 12 && !pair.ab.lost(); ++post) {
-      work.refill(static_cast<std::uint64_t>(1000 + 2 * number));
+      work.refill(1000 + 2 * static_cast<std::uint64_t>(number));
       const std::string message = fmt::format("post {}", ++number);
       const Status status = work.request.try_post(&message);
       ASSERT_TRUE(may_be_refused(pair.ab, status)) << code_name(status.code);

@@ -19,7 +19,7 @@ class Query : public Contract {
   struct Answer {
     std::int32_t code = HEADRACE_OK;
     std::string error;
-    msgpack::object_handle handle;
+    msgpack::zone zone;
     std::vector<std::optional<Fields>> rows;
   };
 
@@ -45,9 +45,9 @@ class Query : public Contract {
     answer.error = error.str();
     if (answer.code != HEADRACE_OK) return answer;
     std::size_t end = 0;
-    answer.handle = msgpack::unpack(sink.bytes().data(), sink.bytes().size(), end);
+    const msgpack::object array = msgpack::unpack(answer.zone, sink.bytes().data(), sink.bytes().size(), end);
     EXPECT_EQ(end, sink.bytes().size()) << "one array, and nothing behind it";
-    for (const msgpack::object& row : answer.handle.get().as<std::vector<msgpack::object>>()) {
+    for (const msgpack::object& row : array.as<std::vector<msgpack::object>>()) {
       if (row.is_nil())
         answer.rows.emplace_back();
       else

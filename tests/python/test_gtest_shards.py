@@ -60,7 +60,7 @@ def run(tmp_path, monkeypatch):
         runner = stage.Runner(None, use_store)
         counted = stage.Stage("dev", "")
         suite = gtest.Suite("unit_x", "unit", program, [])
-        gtest.run_suites(runner, counted, [suite], {}, wrapper=[], filter_text="*", jobs=2)
+        gtest.run_suites(runner, counted, [suite], wrapper=[], filter_text="*", jobs=2)
         return counted
 
     return run_cases

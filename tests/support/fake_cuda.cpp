@@ -232,7 +232,7 @@ struct FakeDriver {
   void pump() {
     for (bool ran = true; ran;) {
       ran = false;
-      for (auto& [serial, stream] : streams) {
+      for (auto& [stream_serial, stream] : streams) {
         while (run_front(*stream)) ran = true;
       }
     }
@@ -307,7 +307,7 @@ struct FakeDriver {
   bool disturbs_captures(bool unsafe) {
     if (!unsafe || thread_modes[std::this_thread::get_id()] == CaptureMode::relaxed) return false;
     bool disturbed = false;
-    for (auto& [serial, stream] : streams) {
+    for (auto& [stream_serial, stream] : streams) {
       if (stream->capture == nullptr || stream->capture->mode == CaptureMode::relaxed) continue;
       const bool own = stream->capture->captured_by == std::this_thread::get_id();
       const bool minds = own || (stream->capture->mode == CaptureMode::global &&
@@ -676,8 +676,9 @@ struct FakeDriver {
     return at == MAP_FAILED ? 0 : address_of(at);
   }
   static void make_unreachable(Address address, std::size_t bytes) {
-    ::mmap(pointer(address), round_up(bytes, page_bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
-           -1, 0);
+    if (::mmap(pointer(address), round_up(bytes, page_bytes), PROT_NONE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+      std::abort();  // the memory would stay reachable, and tests would pass that show that it is not
   }
 
   Address new_piece(std::size_t bytes, Kind kind, int device) {
@@ -778,8 +779,8 @@ struct FakeDriver {
     if (found == pieces.end()) return Outcome::invalid_value;
     const Piece& piece = found->second;
     const bool host = piece.kind == Kind::pinned || piece.kind == Kind::registered;
-    const auto put = [&](auto what) {
-      std::memcpy(value, &what, sizeof what);
+    const auto put = [&]<class T>(T what) {
+      std::memcpy(value, &what, sizeof(T));
       return Outcome::success;
     };
     switch (attribute) {
@@ -1172,10 +1173,10 @@ namespace {
 
 /// Turns a member function into an entry of the table. The entry counts the call, applies the script and
 /// holds the lock.
-template <auto method>
+template <auto Method>
 struct Entry;
-template <class... Args, Outcome (FakeDriver::*method)(Args...)>
-struct Entry<method> {
+template <class... Args, Outcome (FakeDriver::*Method)(Args...)>
+struct Entry<Method> {
   static inline const char* symbol = nullptr;
   static inline std::uint64_t known_driver = 0;
   static inline Calls* calls = nullptr;
@@ -1192,7 +1193,7 @@ struct Entry<method> {
     if (const auto outcome = FakeDriver::scripted(*calls)) return *outcome;
     if (driver.disturbs_captures(unsafe)) return Outcome::stream_capture_unsupported;
     std::unique_lock<std::mutex>* const outer = std::exchange(FakeDriver::call_lock(), &lock);
-    const Outcome outcome = (driver.*method)(args...);
+    const Outcome outcome = (driver.*Method)(args...);
     FakeDriver::call_lock() = outer;
     return outcome;
   }

@@ -37,6 +37,7 @@ class Suite:
     label: str
     program: Path
     loads: list[Path]  # what it opens or starts when it runs
+    environment: dict[str, str] = field(default_factory=dict)  # what its sanitizers need
     seconds: dict[str, float] = field(default_factory=dict)  # of each case, in the last run
 
 
@@ -56,9 +57,8 @@ class Result:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def read_suites(build: Path) -> tuple[dict[str, str], list[Suite]]:
-    """Returns the environment and the programs of a configured build (cmake/tests.cmake writes
-    suites.json)."""
+def read_suites(build: Path) -> list[Suite]:
+    """Returns the programs of a configured build (cmake/tests.cmake writes suites.json)."""
     listed = json.loads((build / "suites.json").read_text())
     plugins = store.files_below(build / "lib")
     helpers = store.files_below(build / "tests" / "plugins")
@@ -70,17 +70,17 @@ def read_suites(build: Path) -> tuple[dict[str, str], list[Suite]]:
             loads = loads + helpers + sorted(program.parent.glob(f"{row['name']}_*"))
         if row["command"]:
             loads = [*loads, build / "bin" / "headrace"]
-        suites.append(Suite(row["name"], row["label"], program, loads))
-    return listed["environment"], suites
+        suites.append(Suite(row["name"], row["label"], program, loads, row["environment"]))
+    return suites
 
 
-def list_cases(suite: Suite, environment: dict[str, str], wrapper: list[str], filter_text: str) -> list[str]:
+def list_cases(suite: Suite, wrapper: list[str], filter_text: str) -> list[str]:
     """Returns the names of the cases that the filter selects."""
     command = [*wrapper, str(suite.program), "--gtest_list_tests", f"--gtest_filter={filter_text}"]
     listing = subprocess.run(
         command,
         cwd=suite.program.parent,
-        env={**os.environ, **environment},
+        env={**os.environ, **suite.environment},
         capture_output=True,
         text=True,
         check=True,
@@ -150,9 +150,7 @@ def case_seconds(name: str) -> float:
     return SLOW_CASE_SECONDS if re.search(r"_slow([./]|$)", name) else CASE_SECONDS
 
 
-def run_shard(
-    runner: Runner, shard: Shard, stem: str, environment: dict[str, str], wrapper: list[str]
-) -> Result:
+def run_shard(runner: Runner, shard: Shard, stem: str, wrapper: list[str]) -> Result:
     """Runs the shard's cases in one process."""
     base = REPORTS / "gtest" / f"{stem}.{shard.suite.name}.{shard.number}"
     base.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +171,7 @@ def run_shard(
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, **environment},
+            env={**os.environ, **shard.suite.environment},
         )
         late = watch(runner, process, Log(log))
     text = log.read_text(errors="replace")
@@ -271,7 +269,6 @@ def run_suites(
     runner: Runner,
     stage: Stage,
     suites: list[Suite],
-    environment: dict[str, str],
     *,
     wrapper: list[str],
     filter_text: str,
@@ -289,12 +286,12 @@ def run_suites(
         data = store.files_below(ROOT / "tests" / "fixtures", *suite.loads)
         filtered = filter_text + "".join(f":{name}" for name in (without or {}).get(suite.name, []))
         keys[suite.name] = store.hash_of(
-            [suite.program, *data], filtered, json.dumps(environment, sort_keys=True)
+            [suite.program, *data], filtered, json.dumps(suite.environment, sort_keys=True)
         )
         if runner.use_store and store.recall(stage, suite.name, keys[suite.name]):
             continue
         suite.seconds = known.get(suite.name, {})
-        cases = list_cases(suite, environment, wrapper, filtered)
+        cases = list_cases(suite, wrapper, filtered)
         if not cases:
             continue
         shards += cut(suite, cases)
@@ -305,7 +302,7 @@ def run_suites(
         rest: Shard | None = shard
         again = 0
         while rest:
-            result = run_shard(runner, rest, stage.name, environment, wrapper)
+            result = run_shard(runner, rest, stage.name, wrapper)
             with lock:
                 outcomes[shard.suite.name].append(result)
             again += 1
