@@ -226,6 +226,13 @@ std::vector<BackendCase> cases_with(std::uint32_t abilities) {
   return cases;
 }
 
+std::vector<BackendCase> cases_without(std::uint32_t ability) {
+  std::vector<BackendCase> cases = cases_with(0);
+  std::erase_if(cases,
+                [&](const BackendCase& which) { return (abilities_of(which).value_or(0) & ability) != 0; });
+  return cases;
+}
+
 std::vector<BackendCase> fault_cases() {
   std::vector<BackendCase> cases = backend_cases();
   std::erase_if(cases, [](const BackendCase& which) { return !which.settings.contains("faults"); });

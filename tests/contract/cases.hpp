@@ -59,6 +59,8 @@ std::vector<BackendCase> backend_cases();
 /// headrace_ability_v1). A row whose abilities are unknown and that cannot be opened is in every answer, so
 /// that its tests say why.
 std::vector<BackendCase> cases_with(std::uint32_t abilities);
+/// Those that all suites run over and whose instances lack `ability`, or cannot be opened.
+std::vector<BackendCase> cases_without(std::uint32_t ability);
 /// Those of cases_with(abilities) that reach other processes.
 std::vector<BackendCase> process_cases(std::uint32_t abilities);
 
