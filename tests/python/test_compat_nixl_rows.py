@@ -32,12 +32,12 @@ def test_a_regular_list_is_stored_without_arrays(count):
     assert rows.words().tobytes() == table.tobytes()
 
 
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("column", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("count", "column"),
+    [(count, column) for count in COUNTS for column in range(3) if (count, column) != (2, 0)],
+)  # two rows always have one step
 def test_one_irregular_row_anywhere_is_noticed(count, column):
     for row in {0, 1, count // 2, PIECE - 1, PIECE, count - 2, count - 1} & set(range(count)):
-        if count == 2 and column == 0:
-            continue  # two rows always have one step
         table = regular(count)
         table[row, column] += np.uint64(1)
         rows = captured(table)

@@ -151,7 +151,7 @@ def test_inputs_can_be_named(packages):
     }
     by_name = model.run(**inputs)
     by_place = model.run(inputs["a"], inputs["bias"], m=inputs["m"], ids=inputs["ids"])
-    for one, other in zip(by_name, by_place):
+    for one, other in zip(by_name, by_place, strict=True):
         assert np.array_equal(one.numpy(), other.numpy())
     with pytest.raises(headrace.InvalidArgument, match="the model takes a, bias, m, ids"):
         model.run(inputs["a"], a=inputs["a"])
