@@ -39,13 +39,13 @@ std::string every_third(std::string_view fault) {
 
 /// A row of `fake` in which this goes wrong.
 BackendCase faulty_fake(const char* variant, const char* completion, std::string faults,
-                        Work work = Work::elsewhere) {
+                        CarriedOut carried_out = CarriedOut::elsewhere) {
   return {.backend = "fake",
           .variant = variant,
           .settings = {{"completion", completion}, {"faults", std::move(faults)}},
           .between_processes = false,
           .abilities = of_fake,
-          .work = work};
+          .carried_out = carried_out};
 }
 
 /// One whose posts do not all succeed.
@@ -65,21 +65,21 @@ const std::vector<BackendCase>& rows() {
        .between_processes = false,
        .objects = {{"weights", 4096}, {"kv/7", 1}, {"a=b", 3}, {"empty", 0}},
        .abilities = of_fake,
-       .work = Work::inside_calls},
+       .carried_out = CarriedOut::inside_calls},
       {.backend = "fake",
        .variant = "progress",
        .settings = {{"completion", "progress"}},
        .between_processes = false,
        .abilities = of_fake,
-       .work = Work::in_progress},
+       .carried_out = CarriedOut::in_progress},
       {.backend = "fake",
        .variant = "thread",
        .settings = {{"completion", "thread"}},
        .between_processes = false,
        .abilities = of_fake},
       faulty_fake("delay", "progress", every_third("delay:200us")),
-      faulty_fake("duplicate", "inline", "duplicate", Work::inside_calls),
-      faulty_fake("reorder", "progress", every_third("reorder"), Work::in_progress),
+      faulty_fake("duplicate", "inline", "duplicate", CarriedOut::inside_calls),
+      faulty_fake("reorder", "progress", every_third("reorder"), CarriedOut::in_progress),
       failing_fake("drop", "progress", every_third("drop")),
       failing_fake("kill", "thread", "kill:7@4"),
       failing_fake("partial", "progress", every_third("partial:1000")),
@@ -211,7 +211,8 @@ std::vector<BackendCase> backend_cases() {
     for (const BackendCase& row : rows())
       if (row.backend == name) cases.push_back(row);
     if (cases.size() == before)
-      cases.push_back({.backend = std::string(name), .variant = "", .settings = {}, .work = Work::unknown});
+      cases.push_back(
+          {.backend = std::string(name), .variant = "", .settings = {}, .carried_out = CarriedOut::unknown});
   }
   return cases;
 }

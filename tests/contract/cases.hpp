@@ -15,7 +15,7 @@ namespace headrace::contract {
 
 /// Where posts and messages are carried out. It decides what a test must have met before it may pass: a
 /// cancel that came in time, a sleep while a post is in flight, a message that was held back.
-enum class Work : std::uint8_t {
+enum class CarriedOut : std::uint8_t {
   unknown,       ///< a backend without a row here: nothing is asked of it
   inside_calls,  ///< when `post` or `notify` returns, the post has ended and the message has been received
   in_progress,   ///< in `progress` of the instances, and nowhere else
@@ -37,12 +37,12 @@ struct BackendCase {
   bool posts_succeed =
       true;  ///< false: its faults end posts with errors, or keep them from ending by themselves
   bool whole_suite = true;  ///< false: the suite Faults alone runs over it
-  Work work = Work::elsewhere;
+  CarriedOut carried_out = CarriedOut::elsewhere;
   bool local_posts_run_to_their_end = false;  ///< a cancel never ends a request without a connection
 
   /// Whether a post can end with canceled.
   [[nodiscard]] bool cancels(headrace_ability_v1 of) const {
-    if (work == Work::unknown || work == Work::inside_calls) return false;
+    if (carried_out == CarriedOut::unknown || carried_out == CarriedOut::inside_calls) return false;
     return of != HEADRACE_LOCAL || !local_posts_run_to_their_end;
   }
 

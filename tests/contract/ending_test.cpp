@@ -84,7 +84,7 @@ TEST_P(Endings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_then) 
     const Pair pair = open_pair();
     Large large(pair.ab, *pair.b, rounds.round() % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ);
     large.request.post();
-    EXPECT_FALSE(GetParam().work == Work::inside_calls && large.request.in_flight());
+    EXPECT_FALSE(GetParam().carried_out == CarriedOut::inside_calls && large.request.in_flight());
     for (int i = 0; i < rounds.round() / 2 % 6; ++i) (void)world.progress();
     large.request.cancel();
     const PostEnd end = large.request.wait();
@@ -317,7 +317,7 @@ TEST_P(LocalEndings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_t
     request.post();
     for (int i = 0; i < rounds.round() / 2 % 6; ++i) (void)world.progress();
     const bool in_flight = request.in_flight();
-    EXPECT_FALSE(GetParam().work == Work::inside_calls && in_flight);
+    EXPECT_FALSE(GetParam().carried_out == CarriedOut::inside_calls && in_flight);
     request.cancel();
     const PostEnd end = request.wait();
     EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::canceled}));

@@ -192,7 +192,7 @@ TEST_P(Messages, of_requests_and_on_their_own_keep_the_order_in_which_they_were_
 
 TEST_P(Messages, that_a_peer_does_not_take_are_held_back_with_would_block_and_not_lost) {
   // No progress at the receiving side; threads of its instance stay in the host function.
-  const bool inside_calls = GetParam().work == Work::inside_calls;
+  const bool inside_calls = GetParam().carried_out == CarriedOut::inside_calls;
   std::atomic<bool> takes{inside_calls};
   const Pair pair = open_pair();
   const std::string bytes(20'000, 'm');
@@ -207,7 +207,7 @@ TEST_P(Messages, that_a_peer_does_not_take_are_held_back_with_would_block_and_no
   takes.notify_all();
   if (inside_calls)
     EXPECT_TRUE(status.ok()) << "each was received before `notify` returned";
-  else if (GetParam().work != Work::unknown || !status.ok())
+  else if (GetParam().carried_out != CarriedOut::unknown || !status.ok())
     EXPECT_EQ(status.code, Code::would_block) << sent << " messages";
   ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() == sent; })) << world.describe();
   pair.ab.send(world, HEADRACE_CHANNEL_USER, "once more");

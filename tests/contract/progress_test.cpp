@@ -110,7 +110,7 @@ TEST_P(Progress, an_end_wakes_an_initiator_that_sleeps_armed) {
   const Remote remote(pair.ab, theirs.facts());
   Request request(*pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), 0, 3000, 3000),
                   uniform_side(remote.handle(), 0, 3000, 3000), 100);
-  const bool must_sleep = GetParam().work == Work::elsewhere;
+  const bool must_sleep = GetParam().carried_out == CarriedOut::elsewhere;
   const Deadline patience = Deadline::after(World::default_limit);
   int slept = 0;
   for (int i = 0; i < 30 || (must_sleep && slept == 0 && !patience.expired()); ++i) {
