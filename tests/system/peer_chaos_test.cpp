@@ -135,7 +135,8 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
     std::size_t descriptors = 0;
     std::size_t mappings = 0;
     // A kill may come after the last byte: then there are more of them, until one has ended a post.
-    for (int moment = 0; moment < moments || (hits_ == 0 && moment < moments + 100); ++moment) {
+    int moment = 0;
+    for (; moment < moments || (hits_ == 0 && moment < moments + 100); ++moment) {
       SCOPED_TRACE("moment " + std::to_string(moment));
       PeerProcess peer(name, GetParam(), bytes, random_(), options());
       ASSERT_FALSE(peer.metadata().empty()) << "the peer did not start";
@@ -165,7 +166,7 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
     std::printf(
         "%s: %d reads and %d writes done, %d posts ended with peer_lost, %d of them half done, %d of "
         "them hit in flight, %d moments\n",
-        GetParam().c_str(), done_[0], done_[1], lost_, half_done_, hits_, moments);
+        GetParam().c_str(), done_[0], done_[1], lost_, half_done_, hits_, moment);
   }
 
  private:
